@@ -1,0 +1,190 @@
+package microfs
+
+import (
+	"fmt"
+
+	"nvmecr/oplog"
+)
+
+// apply changes the tree as a record says. Live operations and replay both go
+// through here, so what a crash brings back is what the application saw.
+// Hugeblocks that become free go to free, which is nil in replay. A record that does
+// not fit the tree is ErrRecord.
+func (t *tree) apply(r *oplog.Record, free func(run)) error {
+	switch r.Type {
+	case oplog.Create:
+		return t.applyCreate(r)
+	case oplog.Link:
+		return t.applyLink(r)
+	case oplog.Unlink:
+		return t.applyUnlink(r, free)
+	case oplog.Rename:
+		return t.applyRename(r, free)
+	}
+	in := t.inodes[Ino(r.Ino)]
+	if in == nil {
+		return fmt.Errorf("record of type %d names inode %d, which does not exist: %w", r.Type, r.Ino, oplog.ErrRecord)
+	}
+	switch r.Type {
+	case oplog.Write:
+		in.version++
+		return in.applyWrite(t.g, r, free)
+	case oplog.Truncate:
+		in.version++
+		return in.applyTruncate(t.g, r, free)
+	case oplog.SetAttr:
+		in.applySetAttr(r)
+	case oplog.Close:
+		in.closed = true
+	default:
+		return fmt.Errorf("record of unknown type %d: %w", r.Type, oplog.ErrRecord)
+	}
+	return nil
+}
+
+// forget frees an inode without a name, and its hugeblocks. It needs no record
+// of its own: a file that lost its last name does not survive a crash, open or
+// not, and replay drops all of those at its end.
+func (t *tree) forget(in *inode, free func(run)) {
+	if free != nil {
+		for i := range in.extents {
+			free(run{in.extents[i].phys, in.extents[i].count})
+		}
+	}
+	in.extents = nil
+	t.dropInode(in)
+}
+
+// dir returns the directory with that number.
+func (t *tree) dir(ino uint64) (*inode, error) {
+	d := t.inodes[Ino(ino)]
+	if d == nil || !d.isDir() {
+		return nil, fmt.Errorf("inode %d is not a directory: %w", ino, oplog.ErrRecord)
+	}
+	return d, nil
+}
+
+func (t *tree) applyCreate(r *oplog.Record) error {
+	d, err := t.dir(r.Parent)
+	if err != nil {
+		return err
+	}
+	name := string(r.Name)
+	if _, ok := t.lookup(d.ino, name); ok || t.inodes[Ino(r.Ino)] != nil || !goodName(name) {
+		return fmt.Errorf("inode %d, name %q: created but there already: %w", r.Ino, name, oplog.ErrRecord)
+	}
+	in := &inode{
+		ino: Ino(r.Ino), mode: r.Mode, nlink: 1, uid: r.UID, gid: r.GID, target: string(r.NewName),
+		atime: r.Time, mtime: r.Time, ctime: r.Time, btime: r.Time, closed: true,
+	}
+	if in.isDir() {
+		in.nlink = 2
+	}
+	if in.isSymlink() {
+		in.size = int64(len(in.target))
+	}
+	t.addInode(in)
+	t.addName(d, name, in)
+	d.touch(r.Time)
+	return nil
+}
+
+func (in *inode) touch(now int64) { in.mtime, in.ctime = now, now }
+
+func (t *tree) applyLink(r *oplog.Record) error {
+	d, err := t.dir(r.Parent)
+	if err != nil {
+		return err
+	}
+	in, name := t.inodes[Ino(r.Ino)], string(r.Name)
+	if _, ok := t.lookup(d.ino, name); ok || in == nil || in.isDir() || !goodName(name) {
+		return fmt.Errorf("inode %d, name %q: cannot be linked: %w", r.Ino, name, oplog.ErrRecord)
+	}
+	t.addName(d, name, in)
+	in.nlink++
+	in.ctime = r.Time
+	d.touch(r.Time)
+	return nil
+}
+
+func (t *tree) applyUnlink(r *oplog.Record, free func(run)) error {
+	d, err := t.dir(r.Parent)
+	if err != nil {
+		return err
+	}
+	in, ok := t.lookup(d.ino, string(r.Name))
+	if !ok || uint64(in.ino) != r.Ino {
+		return fmt.Errorf("name %q in directory %d is not inode %d: %w", r.Name, r.Parent, r.Ino, oplog.ErrRecord)
+	}
+	t.dropName(d, string(r.Name), in)
+	d.touch(r.Time)
+	t.dropLink(in, r.Time, free)
+	return nil
+}
+
+// dropLink takes one name from an inode; the last one frees it unless it is open.
+func (t *tree) dropLink(in *inode, now int64, free func(run)) {
+	in.ctime = now
+	if in.isDir() {
+		in.nlink = 0
+	} else {
+		in.nlink--
+	}
+	if in.nlink == 0 && in.opens == 0 && free != nil {
+		t.forget(in, free)
+	}
+}
+
+func (t *tree) applyRename(r *oplog.Record, free func(run)) error {
+	from, err := t.dir(r.Parent)
+	if err != nil {
+		return err
+	}
+	to, err := t.dir(r.NewParent)
+	if err != nil {
+		return err
+	}
+	name, newName := string(r.Name), string(r.NewName)
+	in, ok := t.lookup(from.ino, name)
+	if !ok || uint64(in.ino) != r.Ino || !goodName(newName) {
+		return fmt.Errorf("name %q in directory %d is not inode %d: %w", r.Name, r.Parent, r.Ino, oplog.ErrRecord)
+	}
+	old, exists := t.lookup(to.ino, newName)
+	if r.Flags&oplog.RenameExchange != 0 && !exists {
+		return fmt.Errorf("name %q in directory %d does not exist: %w", newName, r.NewParent, oplog.ErrRecord)
+	}
+	t.dropName(from, name, in)
+	if exists {
+		t.dropName(to, newName, old)
+	}
+	t.addName(to, newName, in)
+	if r.Flags&oplog.RenameExchange != 0 {
+		t.addName(from, name, old)
+		old.ctime = r.Time
+	} else if exists {
+		t.dropLink(old, r.Time, free)
+	}
+	in.ctime = r.Time
+	from.touch(r.Time)
+	to.touch(r.Time)
+	return nil
+}
+
+func (in *inode) applySetAttr(r *oplog.Record) {
+	if r.Mask&oplog.SetMode != 0 {
+		in.mode = in.mode&modeType | r.Mode&modePerm
+	}
+	if r.Mask&oplog.SetUID != 0 {
+		in.uid = r.UID
+	}
+	if r.Mask&oplog.SetGID != 0 {
+		in.gid = r.GID
+	}
+	if r.Mask&oplog.SetAtime != 0 {
+		in.atime = r.Atime
+	}
+	if r.Mask&oplog.SetMtime != 0 {
+		in.mtime = r.Mtime
+	}
+	in.ctime = r.Time
+}

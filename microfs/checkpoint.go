@@ -1,0 +1,299 @@
+package microfs
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"nvmecr/nvmf"
+	"nvmecr/oplog"
+)
+
+// checkpointer writes state checkpoints: the tree as it was at one settled
+// image, into the area that is not current, then the header. It is a sequence
+// of steps, each under FS.mu: the background goroutine gives the lock back
+// between them, an operation that finds the log full runs them in a row.
+type checkpointer struct {
+	header stateHeader // the current one
+	state  []byte      // being written; nil if none is
+	done   int         // bytes of it that are on the media
+	prior  oplog.Prior // the log continues here
+
+	wake chan struct{} // capacity 1: something to consider
+	quit chan struct{}
+	gone chan struct{}
+}
+
+const (
+	checkpointChunk = 1 << 20
+	// quietTime is how long nothing may have been written before a state
+	// checkpoint starts while files are open.
+	quietTime = 100 * time.Millisecond
+)
+
+func (c *checkpointer) start(fs *FS) {
+	c.wake = make(chan struct{}, 1)
+	c.quit = make(chan struct{})
+	c.gone = make(chan struct{})
+	go fs.routineCheckpoint()
+}
+
+// stop ends the background goroutine.
+func (c *checkpointer) stop() {
+	if c.quit == nil {
+		return
+	}
+	select {
+	case <-c.quit:
+	default:
+		close(c.quit)
+	}
+	<-c.gone
+}
+
+// wanted says whether a state checkpoint should be started: now, or once
+// nothing has been written for a while.
+func (c *checkpointer) wanted(fs *FS) (start, later bool) {
+	if fs.broken != nil || fs.opts.ReadOnly {
+		return false, false
+	}
+	free, pages := fs.log.Free(), fs.g.logPages
+	if fs.opens == 0 && free < pages/2 {
+		return true, false
+	}
+	return false, free < pages/4
+}
+
+// consider wakes the background goroutine if there is something to do. Called
+// with FS.mu held at the end of every operation.
+func (c *checkpointer) consider(fs *FS) {
+	if c.wake == nil {
+		return
+	}
+	if start, later := c.wanted(fs); start || later {
+		select {
+		case c.wake <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// routineCheckpoint writes state checkpoints in the background.
+func (fs *FS) routineCheckpoint() {
+	c := &fs.ckpt
+	defer close(c.gone)
+	for {
+		select {
+		case <-c.quit:
+			return
+		case <-c.wake:
+		}
+		for fs.backgroundStep() {
+			select {
+			case <-c.quit:
+				return
+			default:
+			}
+		}
+	}
+}
+
+// backgroundStep does one step under the lock, waiting first where files are
+// open. It returns false when there is nothing more to do.
+func (fs *FS) backgroundStep() bool {
+	fs.mu.Lock()
+	start, later := fs.ckpt.wanted(fs)
+	busy := fs.ckpt.state != nil
+	quiet := time.Since(fs.lastWrite)
+	if busy || start || (later && quiet >= quietTime) {
+		err := fs.checkpointStep()
+		if err != nil {
+			fs.logf("state checkpoint: %v", err)
+		}
+		more := fs.ckpt.state != nil && err == nil
+		fs.mu.Unlock()
+		return more
+	}
+	fs.mu.Unlock()
+	if !later {
+		return false
+	}
+	select {
+	case <-fs.ckpt.quit:
+		return false
+	case <-time.After(quietTime - quiet + time.Millisecond):
+		return true
+	}
+}
+
+// Checkpoint writes a state checkpoint now.
+func (fs *FS) Checkpoint() error {
+	if err := fs.enterWrite(); err != nil {
+		return err
+	}
+	defer fs.leave()
+	return fs.checkpoint()
+}
+
+// checkpoint finishes the state checkpoint in progress, or writes one.
+func (fs *FS) checkpoint() error {
+	for {
+		if err := fs.checkpointStep(); err != nil {
+			return err
+		}
+		if fs.ckpt.state == nil {
+			return nil
+		}
+	}
+}
+
+// checkpointStep begins a state checkpoint, or writes its next chunk, or
+// switches the header after the last one. A step whose connection was lost is
+// done again.
+func (fs *FS) checkpointStep() error {
+	c := &fs.ckpt
+	var err error
+	switch {
+	case c.state == nil:
+		err = fs.beginCheckpoint()
+	case c.done < len(c.state):
+		err = fs.writeChunk()
+	default:
+		err = fs.switchHeader()
+	}
+	if lost(err) {
+		if err = fs.reconnect(); err == nil {
+			return nil
+		}
+	}
+	if err != nil {
+		c.state = nil
+	}
+	return err
+}
+
+var errStateTooLarge = errors.New("state does not fit its area")
+
+// beginCheckpoint takes the snapshot: the tree as of the tail of the log,
+// whose records are in both slots from here on.
+func (fs *FS) beginCheckpoint() error {
+	if err := fs.sync(); err != nil {
+		return err
+	}
+	c := &fs.ckpt
+	state := fs.tree.encode()
+	if nvmf.Bytes(len(state)) > fs.g.stateSize {
+		return errStateTooLarge
+	}
+	c.prior = fs.log.Prior()
+	c.header.length = nvmf.Bytes(len(state))
+	c.header.crc = checksum(state)
+	padded := nvmf.Bytes(len(state)).AlignUp(blockSize)
+	c.state = append(state, make([]byte, int(padded)-len(state))...)
+	c.done = 0
+	return nil
+}
+
+// writeChunk writes the next part of the state to the area that is not current.
+func (fs *FS) writeChunk() error {
+	c, id := &fs.ckpt, fs.dev.Identity()
+	n := min(checkpointChunk, len(c.state)-c.done)
+	at := fs.g.lbaOf(fs.g.state[1-c.header.area] + nvmf.Bytes(c.done))
+	if err := transfer(fs.q, id, nvmf.Write, at, c.state[c.done:c.done+n], false); err != nil {
+		return err
+	}
+	c.done += n
+	return nil
+}
+
+// switchHeader makes the written state the current one: flush, one header,
+// then the other. Only then are the old log pages free.
+func (fs *FS) switchHeader() error {
+	c := &fs.ckpt
+	next := c.header
+	next.sequence++
+	next.area = 1 - c.header.area
+	next.prior = c.prior
+	if err := fs.writeHeader(&next); err != nil {
+		return err
+	}
+	c.header, c.state = next, nil
+	fs.log.Release(c.prior)
+	return nil
+}
+
+// writeHeader makes the state durable, then writes the header to one slot and,
+// when it is durable there, to the other. What the log takes for durable does
+// not change: images may have settled since that the flush need not include.
+func (fs *FS) writeHeader(h *stateHeader) error {
+	id := fs.dev.Identity()
+	if err := flushQueue(fs.q, id); err != nil {
+		return err
+	}
+	buf := make([]byte, blockSize)
+	h.encode(buf, fs.g.fs)
+	for slot := range 2 {
+		at := fs.g.lbaOf(headerOffset + nvmf.Bytes((int(h.sequence)+slot)%2)*blockSize)
+		if err := transfer(fs.q, id, nvmf.Write, at, buf, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Format makes an empty file system on seg. Nothing is read first; what was
+// there is lost. ErrBadFormat, ErrTooSmall, or what the device says.
+func Format(ctx context.Context, dev nvmf.Device, seg Segment, opts FormatOptions) error {
+	id := dev.Identity()
+	g, err := newGeometry(id, seg, &opts)
+	if err != nil {
+		return err
+	}
+	g.created = now()
+	q, err := dev.OpenQueue(ctx, 8)
+	if err != nil {
+		return err
+	}
+	defer q.Close()
+	return g.write(q, id)
+}
+
+// write puts an empty file system on the media: state, header and a blank
+// start of the log first, then the superblocks, the one at the start last.
+func (g *geometry) write(q nvmf.Queue, id *nvmf.Identity) error {
+	state := newTree(g).encode()
+	h := stateHeader{sequence: 1, length: nvmf.Bytes(len(state)), crc: checksum(state)}
+	state = append(state, make([]byte, int(h.length.AlignUp(blockSize)-h.length))...)
+	buf := make([]byte, blockSize)
+	h.encode(buf, g.fs)
+	sb := make([]byte, blockSize)
+	g.encode(sb)
+	places := g.seg.superblocks()
+	steps := []struct {
+		at   nvmf.Bytes
+		data []byte
+	}{
+		{g.state[0], state},
+		{logOffset, make([]byte, min(g.logPages, 64)*2*oplog.PageSize)},
+		{headerOffset, buf}, {headerOffset + blockSize, buf},
+		{places[1], sb}, {places[0], sb},
+	}
+	for _, s := range steps {
+		if err := transfer(q, id, nvmf.Write, g.lbaOf(s.at), s.data, false); err != nil {
+			return err
+		}
+		if err := flushQueue(q, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func flushQueue(q nvmf.Queue, id *nvmf.Identity) error {
+	if !id.VolatileWriteCache {
+		return nil
+	}
+	flush := []*nvmf.Command{{Opcode: nvmf.Flush}}
+	q.Submit(flush)
+	return q.Wait(flush)
+}

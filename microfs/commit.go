@@ -1,0 +1,253 @@
+package microfs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"syscall"
+
+	"nvmecr/nvmf"
+	"nvmecr/oplog"
+)
+
+var errUnmounted = errors.New("unmounted")
+
+// lost reports whether an operation is worth repeating after a reconnection.
+func lost(err error) bool {
+	var broken *brokenError
+	return errors.Is(err, nvmf.ErrConnectionLost) && !errors.As(err, &broken)
+}
+
+// begin starts a log group of at most need bytes, making room with a state
+// checkpoint if it must.
+func (fs *FS) begin(need int) error {
+	for {
+		prep, err := fs.log.Begin(need)
+		switch {
+		case errors.Is(err, oplog.ErrFull):
+			err = fs.freeLog()
+		case err == nil && len(prep) == 0:
+			return nil
+		case err == nil:
+			if err = fs.run(prep); err == nil {
+				return nil
+			}
+		}
+		if err = fs.recoverFrom(err); err != nil {
+			return err
+		}
+	}
+}
+
+// freeLog makes room in a full log. A state checkpoint that was already in
+// progress may free too little; a second one frees all that can be.
+func (fs *FS) freeLog() error {
+	for range 2 {
+		if err := fs.checkpoint(); err != nil {
+			return err
+		}
+		if fs.log.Free() > 0 {
+			return nil
+		}
+	}
+	return syscall.ENOSPC
+}
+
+// recoverFrom is called with the outcome of a group that did not settle. It
+// drops the group; after a lost connection it reconnects and returns nil: the
+// operation is to be repeated. Other errors come back as they are.
+func (fs *FS) recoverFrom(err error) error {
+	if err == nil {
+		return nil
+	}
+	if !lost(err) {
+		fs.log.Failed()
+		return err
+	}
+	fs.log.Lost()
+	return fs.reconnect()
+}
+
+// record logs and applies fs.rec, an operation without data.
+func (fs *FS) record() error {
+	if err := fs.room(); err != nil {
+		return err
+	}
+	for {
+		if err := fs.begin(fs.rec.Len()); err != nil {
+			return err
+		}
+		if err := fs.log.Append(&fs.rec, false); err != nil {
+			fs.log.Failed()
+			return err
+		}
+		err := fs.run(fs.log.Commit())
+		if err == nil {
+			return fs.settled(&fs.rec)
+		}
+		if err = fs.recoverFrom(err); err != nil {
+			return err
+		}
+	}
+}
+
+// settled is called when a group has settled: it applies its records.
+func (fs *FS) settled(recs ...*oplog.Record) error {
+	fs.log.Settled()
+	for _, r := range recs {
+		if err := fs.tree.apply(r, fs.freed); err != nil {
+			return fs.fail(fmt.Errorf("after it was logged: %w", err))
+		}
+	}
+	fs.release()
+	return nil
+}
+
+// freed collects what an operation frees.
+func (fs *FS) freed(r run) { fs.freeing = append(fs.freeing, r) }
+
+// release moves freed hugeblocks towards the pool: at once where settled is
+// durable, else after the next flush.
+func (fs *FS) release() {
+	if len(fs.freeing) == 0 {
+		return
+	}
+	if fs.log.Unflushed() {
+		fs.limbo = append(fs.limbo, fs.freeing...)
+	} else {
+		for _, r := range fs.freeing {
+			fs.give(r)
+		}
+	}
+	fs.freeing = fs.freeing[:0]
+}
+
+// give returns a run to the pool, except for retired hugeblocks.
+func (fs *FS) give(r run) {
+	if len(fs.retired) == 0 {
+		fs.pool.give(r)
+		return
+	}
+	for h := r.start; h < r.start+r.count; h++ {
+		if _, ok := fs.retired[h]; !ok {
+			fs.pool.give(run{h, 1})
+		}
+	}
+}
+
+// sync makes everything acknowledged durable: the newest records in both
+// slots of the tail page, and a flush where the device has a volatile cache.
+func (fs *FS) sync() error {
+	for {
+		err := fs.mirror()
+		if err == nil && fs.log.Unflushed() {
+			err = fs.flushDevice()
+		}
+		if err == nil {
+			return nil
+		}
+		if err = fs.recoverFrom(err); err != nil {
+			return err
+		}
+	}
+}
+
+func (fs *FS) mirror() error {
+	cmds := fs.log.Mirror()
+	if len(cmds) == 0 {
+		return nil
+	}
+	if err := fs.run(cmds); err != nil {
+		return err
+	}
+	fs.log.Settled()
+	return nil
+}
+
+func (fs *FS) flushDevice() error {
+	fs.flush = nvmf.Command{Opcode: nvmf.Flush}
+	fs.one[0] = &fs.flush
+	if err := fs.run(fs.one[:]); err != nil {
+		return err
+	}
+	fs.log.Flushed()
+	fs.unflushed = 0
+	for _, r := range fs.limbo {
+		fs.give(r)
+	}
+	fs.limbo = fs.limbo[:0]
+	return nil
+}
+
+// flushEvery bounds what recovery has to verify on a device with a volatile
+// write cache.
+const flushEvery = 256 * nvmf.MiB
+
+// room fails with ENOSPC if the state area could not hold what fs.rec adds.
+func (fs *FS) room() error {
+	var more nvmf.Bytes
+	switch fs.rec.Type {
+	case oplog.Create:
+		more = nvmf.Bytes(inodeSize + entrySize + len(fs.rec.Name) + len(fs.rec.NewName))
+	case oplog.Link, oplog.Rename:
+		more = nvmf.Bytes(entrySize + len(fs.rec.Name) + len(fs.rec.NewName))
+	default:
+		return nil
+	}
+	if stateFixed+nvmf.Bytes(fs.g.blocks)*fs.worstPerBlock()+fs.tree.bytes+more > fs.g.stateSize {
+		return syscall.ENOSPC
+	}
+	return nil
+}
+
+// worstPerBlock is what one mapped hugeblock takes at most in a state checkpoint.
+func (fs *FS) worstPerBlock() nvmf.Bytes {
+	n := nvmf.Bytes(extentSize)
+	if fs.g.sums {
+		n += 8 * nvmf.Bytes(fs.g.unitsPerBlock())
+	}
+	return n
+}
+
+// checkTail compares the last settled log image with what the device holds.
+func (fs *FS) checkTail() error {
+	lba, want, ok := fs.log.TailRead()
+	if !ok {
+		return nil
+	}
+	got := make([]byte, oplog.PageSize)
+	if err := fs.readBlocks(lba, got); err != nil {
+		return err
+	}
+	if !bytes.Equal(got, want) {
+		return fmt.Errorf("last log page at LBA %d is not what was written before the connection was lost: %w",
+			lba, nvmf.ErrNamespaceChanged)
+	}
+	return nil
+}
+
+// readBlocks reads a few blocks outside the data path.
+func (fs *FS) readBlocks(lba nvmf.LBA, buf []byte) error {
+	return transfer(fs.q, fs.dev.Identity(), nvmf.Read, lba, buf, false)
+}
+
+// transfer moves buf to or from the device in as many commands as it takes.
+func transfer(q nvmf.Queue, id *nvmf.Identity, op nvmf.Opcode, lba nvmf.LBA, buf []byte, fua bool) error {
+	const batch = 32
+	step := int(id.OptimalTransfer)
+	for len(buf) > 0 {
+		var cmds []*nvmf.Command
+		for len(buf) > 0 && len(cmds) < batch {
+			n := min(step, len(buf))
+			c := &nvmf.Command{Opcode: op, FUA: fua, LBA: lba, Blocks: nvmf.LBA(nvmf.Bytes(n) / id.LBASize), Data: [][]byte{buf[:n]}}
+			cmds = append(cmds, c)
+			lba += c.Blocks
+			buf = buf[n:]
+		}
+		q.Submit(cmds)
+		if err := q.Wait(cmds); err != nil {
+			return err
+		}
+	}
+	return nil
+}

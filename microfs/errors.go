@@ -1,0 +1,49 @@
+package microfs
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"nvmecr/nvmf"
+)
+
+// Errors of Format and Mount.
+var (
+	// ErrUnformatted: both superblocks are zeros.
+	ErrUnformatted = errors.New("partition is not formatted")
+	// ErrTooSmall: the partition has no room for a file system.
+	ErrTooSmall = errors.New("partition is too small")
+	// ErrBadFormat: format options that cannot be.
+	ErrBadFormat = errors.New("format is not possible")
+	// ErrVersion: the media is of a version this program cannot use.
+	ErrVersion = errors.New("media version is not supported")
+	// ErrCorrupt: the media holds something no crash can leave.
+	ErrCorrupt = errors.New("media is corrupt")
+	// ErrOtherGeneration: the partition belongs to another partition table.
+	ErrOtherGeneration = errors.New("partition belongs to an earlier format of the namespace")
+)
+
+// DamageError says which bytes of which file are lost. It unwraps to EIO.
+type DamageError struct {
+	Ino    Ino
+	Name   string // a path of the file, if one is known
+	Offset int64  // of the damaged unit in the file
+	Length int64
+	LBA    nvmf.LBA
+}
+
+// Error names file, range and place.
+func (e *DamageError) Error() string {
+	return fmt.Sprintf("checksum of %s does not hold at bytes %d to %d (LBA %d): the data was damaged on the media",
+		e.Name, e.Offset, e.Offset+e.Length-1, e.LBA)
+}
+
+// Unwrap returns EIO.
+func (e *DamageError) Unwrap() error { return syscall.EIO }
+
+// brokenError is what every call gets once the file system cannot go on.
+type brokenError struct{ cause error }
+
+func (e *brokenError) Error() string   { return "file system is out of service: " + e.cause.Error() }
+func (e *brokenError) Unwrap() []error { return []error{e.cause, syscall.EIO} }

@@ -1,0 +1,187 @@
+package microfs
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+
+	"nvmecr/nvmf"
+	"nvmecr/oplog"
+)
+
+// extent maps hugeblocks of a file that follow each other to hugeblocks that
+// follow each other on the media. All but the last are covered to their end.
+type extent struct {
+	file, phys Hugeblock
+	count      Hugeblock
+	frozen     bool       // the last hugeblock is not appended to in place
+	covered    nvmf.Bytes // bytes that were written, from the start
+	crcs       []uint64   // one per unit of covered; nil without data checksums
+}
+
+func (x *extent) end() Hugeblock { return x.file + x.count }
+
+// find returns the index of the first extent that ends behind hugeblock h.
+func (in *inode) find(h Hugeblock) int {
+	n := len(in.extents)
+	if n == 0 || in.extents[n-1].end() <= h {
+		return n
+	}
+	return sort.Search(n, func(i int) bool { return in.extents[i].end() > h })
+}
+
+// lookup returns the extent that maps hugeblock h, or nil.
+func (in *inode) lookup(h Hugeblock) *extent {
+	if i := in.find(h); i < len(in.extents) && in.extents[i].file <= h {
+		return &in.extents[i]
+	}
+	return nil
+}
+
+// coveredIn returns how many bytes of hugeblock h of the extent are covered.
+func (x *extent) coveredIn(h Hugeblock, g *geometry) nvmf.Bytes {
+	return min(g.hugeblock, x.covered-nvmf.Bytes(h-x.file)*g.hugeblock)
+}
+
+// applyWrite maps what a Write record says. Runs that it displaces go to free.
+func (in *inode) applyWrite(g *geometry, r *oplog.Record, free func(run)) error {
+	end := nvmf.Bytes(r.End)
+	count := Hugeblock((end + g.hugeblock - 1) / g.hugeblock)
+	file, phys := Hugeblock(r.File), Hugeblock(r.Phys)
+	if end == 0 || end > nvmf.Bytes(g.blocks)*g.hugeblock || phys >= g.blocks || count > g.blocks-phys || file > file+count {
+		return fmt.Errorf("inode %d: run of %d bytes at hugeblock %d does not exist: %w", in.ino, end, phys, oplog.ErrRecord)
+	}
+	if g.sums && int(r.FirstUnit)+len(r.CRCs) != g.units(end) {
+		return fmt.Errorf("inode %d: %d checksums for %d units: %w", in.ino, len(r.CRCs), g.units(end)-int(r.FirstUnit), oplog.ErrRecord)
+	}
+	if x := in.lookup(file); x != nil && x.phys+(file-x.file) == phys {
+		if err := in.extend(g, x, r, count, free); err != nil {
+			return err
+		}
+	} else {
+		if r.FirstUnit != 0 {
+			return fmt.Errorf("inode %d: hugeblock %d is continued but not mapped: %w", in.ino, file, oplog.ErrRecord)
+		}
+		in.unmap(g, file, count, free)
+		in.insert(g, extent{file: file, phys: phys, count: count, covered: end, crcs: r.CRCs})
+	}
+	in.size = max(in.size, int64(nvmf.Bytes(file)*g.hugeblock+end))
+	in.mtime, in.ctime = r.Time, r.Time
+	in.closed = false
+	return nil
+}
+
+// extend continues the last hugeblock of x in place, and behind it.
+func (in *inode) extend(g *geometry, x *extent, r *oplog.Record, count Hugeblock, free func(run)) error {
+	file := Hugeblock(r.File)
+	ahead := nvmf.Bytes(file-x.file) * g.hugeblock
+	keep := int(file-x.file)*g.unitsPerBlock() + int(r.FirstUnit)
+	if file+1 != x.end() || ahead+nvmf.Bytes(r.End) < x.covered || (g.sums && keep > len(x.crcs)) {
+		return fmt.Errorf("inode %d: hugeblock %d is continued where it does not end: %w", in.ino, file, oplog.ErrRecord)
+	}
+	if count > 1 {
+		in.unmap(g, file+1, count-1, free)
+		x = in.lookup(file)
+	}
+	if g.sums {
+		x.crcs = append(x.crcs[:keep], r.CRCs...)
+	}
+	x.count = file - x.file + count
+	x.covered = ahead + nvmf.Bytes(r.End)
+	return nil
+}
+
+// insert adds an extent where nothing is mapped, joined to the one before it
+// if it goes on there. The checksums are copied.
+func (in *inode) insert(g *geometry, x extent) {
+	i := in.find(x.file)
+	if i > 0 {
+		p := &in.extents[i-1]
+		if p.end() == x.file && p.phys+p.count == x.phys && p.covered == nvmf.Bytes(p.count)*g.hugeblock && !p.frozen {
+			p.count += x.count
+			p.covered += x.covered
+			p.frozen = x.frozen
+			p.crcs = append(p.crcs, x.crcs...)
+			return
+		}
+	}
+	x.crcs = slices.Clone(x.crcs)
+	in.extents = slices.Insert(in.extents, i, x)
+}
+
+// unmap removes the mapping of count hugeblocks from file on.
+func (in *inode) unmap(g *geometry, file, count Hugeblock, free func(run)) {
+	to := file + count
+	for i := in.find(file); i < len(in.extents) && in.extents[i].file < to; {
+		x := in.extents[i]
+		a, b := max(x.file, file), min(x.end(), to)
+		if free != nil {
+			free(run{x.phys + (a - x.file), b - a})
+		}
+		left, right := x.cut(g, 0, a-x.file), x.cut(g, b-x.file, x.count)
+		switch {
+		case left.count > 0 && right.count > 0:
+			right.crcs = slices.Clone(right.crcs)
+			in.extents[i] = left
+			in.extents = slices.Insert(in.extents, i+1, right)
+			return
+		case left.count > 0:
+			in.extents[i] = left
+			i++
+		case right.count > 0:
+			in.extents[i] = right
+			i++
+		default:
+			in.extents = slices.Delete(in.extents, i, i+1)
+		}
+	}
+}
+
+// cut returns the part [from, to) of x, in hugeblocks from its start. Its
+// checksums share memory with x but do not grow into it.
+func (x *extent) cut(g *geometry, from, to Hugeblock) extent {
+	if from >= to {
+		return extent{}
+	}
+	start := nvmf.Bytes(from) * g.hugeblock
+	c := extent{
+		file: x.file + from, phys: x.phys + from, count: to - from,
+		covered: min(x.covered, nvmf.Bytes(to)*g.hugeblock) - start,
+		frozen:  x.frozen && to == x.count,
+	}
+	if g.sums {
+		a := g.units(start)
+		c.crcs = x.crcs[a : a+g.units(c.covered) : a+g.units(c.covered)]
+	}
+	return c
+}
+
+// applyTruncate sets the size. hasCRC says that crc is the checksum of what
+// is left of the unit that the new end lies in.
+func (in *inode) applyTruncate(g *geometry, r *oplog.Record, free func(run)) error {
+	size := nvmf.Bytes(r.Size)
+	if r.Size > g.maxFileSize() {
+		return fmt.Errorf("inode %d: size %d: %w", in.ino, r.Size, oplog.ErrRecord)
+	}
+	keep := Hugeblock((size + g.hugeblock - 1) / g.hugeblock)
+	in.unmap(g, keep, ^Hugeblock(0)-keep, free)
+	if n := len(in.extents); n > 0 && int64(size) < in.size {
+		x := &in.extents[n-1]
+		if left := size - nvmf.Bytes(x.file)*g.hugeblock; left < x.covered {
+			x.covered, x.frozen = left, true
+			if g.sums {
+				x.crcs = x.crcs[:g.units(left)]
+			}
+			if g.sums && left%g.unit != 0 {
+				if !r.HasCRC {
+					return fmt.Errorf("inode %d: truncated inside a unit without checksum: %w", in.ino, oplog.ErrRecord)
+				}
+				x.crcs[len(x.crcs)-1] = r.CRC
+			}
+		}
+	}
+	in.size = int64(size)
+	in.mtime, in.ctime = r.Time, r.Time
+	in.closed = false
+	return nil
+}

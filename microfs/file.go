@@ -1,0 +1,264 @@
+package microfs
+
+import (
+	"syscall"
+
+	"nvmecr/nvmf"
+	"nvmecr/oplog"
+)
+
+// File is an open file: an inode and an access mode, without an offset.
+// Safe for concurrent use. Reads at or behind the end return 0, nil.
+type File struct {
+	fs       *FS
+	in       *inode // nil once closed
+	readable bool
+	writable bool
+	cache    unitCache
+}
+
+// unitCache is the last unit that a small read went through, verified.
+type unitCache struct {
+	version uint64 // of the inode
+	start   int64  // in the file
+	data    []byte // empty: nothing cached
+}
+
+// Ino returns the inode number.
+func (f *File) Ino() Ino { return f.in.ino }
+
+// use takes the lock for an operation on an open file.
+func (f *File) use() error {
+	if err := f.fs.enter(); err != nil {
+		return err
+	}
+	if f.in == nil {
+		f.fs.mu.Unlock()
+		return syscall.EBADF
+	}
+	return nil
+}
+
+// ReadAt reads into bufs in turn. EBADF, EISDIR, EINVAL, EIO.
+func (f *File) ReadAt(bufs [][]byte, off int64) (int, error) {
+	if err := f.use(); err != nil {
+		return 0, err
+	}
+	defer f.fs.leave()
+	switch {
+	case !f.readable:
+		return 0, syscall.EBADF
+	case f.in.isDir():
+		return 0, syscall.EISDIR
+	}
+	if n, ok := f.readSmall(bufs, off); ok {
+		return n, nil
+	}
+	return f.fs.readAt(f.in, bufs, off)
+}
+
+// readSmall serves a read that lies inside one unit from the cached unit,
+// reading that unit first if it must: reads of a few KiB would otherwise read
+// and verify the same unit again and again. It declines what is not worth it.
+func (f *File) readSmall(bufs [][]byte, off int64) (int, bool) {
+	g, in := f.fs.g, f.in
+	if len(bufs) != 1 || off < 0 || off >= in.size {
+		return 0, false
+	}
+	unit := int64(g.unit)
+	start := off - off%unit
+	n := min(int64(len(bufs[0])), in.size-off)
+	if n == 0 || n > unit/2 || off+n > start+unit {
+		return 0, false
+	}
+	c := &f.cache
+	if len(c.data) == 0 || c.start != start || c.version != in.version {
+		if cap(c.data) == 0 {
+			c.data = make([]byte, unit)
+		}
+		c.data = c.data[:min(unit, in.size-start)]
+		f.fs.cacheBufs[0] = c.data
+		if _, err := f.fs.readAt(in, f.fs.cacheBufs[:], start); err != nil {
+			c.data = c.data[:0]
+			return 0, false
+		}
+		c.start, c.version = start, in.version
+	}
+	return copy(bufs[0], c.data[off-start:]), true
+}
+
+// WriteAt writes bufs in turn. A short count comes with the error that ended
+// it. EBADF, EINVAL, EFBIG, ENOSPC, EIO, EROFS.
+func (f *File) WriteAt(bufs [][]byte, off int64) (int, error) {
+	if err := f.use(); err != nil {
+		return 0, err
+	}
+	defer f.fs.leave()
+	if !f.writable {
+		return 0, syscall.EBADF
+	}
+	return f.fs.writeAt(f.in, bufs, off)
+}
+
+// Append writes at the end of the file, atomically against other appends; end
+// is the new end. Errors like WriteAt.
+func (f *File) Append(bufs [][]byte) (n int, end int64, err error) {
+	if err := f.use(); err != nil {
+		return 0, 0, err
+	}
+	defer f.fs.leave()
+	if !f.writable {
+		return 0, 0, syscall.EBADF
+	}
+	off := f.in.size
+	n, err = f.fs.writeAt(f.in, bufs, off)
+	return n, off + int64(n), err
+}
+
+// Truncate sets the size. EBADF or EINVAL if not open for writing, EFBIG.
+func (f *File) Truncate(size int64) error {
+	if err := f.use(); err != nil {
+		return err
+	}
+	defer f.fs.leave()
+	if !f.writable {
+		return syscall.EINVAL
+	}
+	return f.fs.truncate(f.in, size)
+}
+
+// Sync makes the file (and everything else acknowledged) durable.
+func (f *File) Sync() error {
+	if err := f.use(); err != nil {
+		return err
+	}
+	defer f.fs.leave()
+	if f.fs.opts.ReadOnly {
+		return nil
+	}
+	return f.fs.sync()
+}
+
+// Stat returns the attributes.
+func (f *File) Stat() (Attr, error) {
+	if err := f.use(); err != nil {
+		return Attr{}, err
+	}
+	defer f.fs.leave()
+	return f.in.attr(f.fs.g), nil
+}
+
+// SetAttr changes attributes. EPERM, EROFS.
+func (f *File) SetAttr(s SetAttr) error {
+	if err := f.use(); err != nil {
+		return err
+	}
+	defer f.fs.leave()
+	return f.fs.setAttr(f.in, s)
+}
+
+// ReadDir returns up to n names after the name `after` ("" from the start; all
+// if n <= 0), sorted, without "." and "..". ENOTDIR.
+func (f *File) ReadDir(after string, n int) ([]Dirent, error) {
+	if err := f.use(); err != nil {
+		return nil, err
+	}
+	defer f.fs.leave()
+	if !f.in.isDir() {
+		return nil, syscall.ENOTDIR
+	}
+	t := f.fs.tree
+	list := make([]Dirent, 0, min(f.in.entries, max(n, 64)))
+	t.names.AscendGreaterOrEqual(entry{dir: f.in.ino, name: after}, func(e entry) bool {
+		if e.dir != f.in.ino || (n > 0 && len(list) == n) {
+			return false
+		}
+		if e.name != after || after == "" {
+			list = append(list, Dirent{Name: e.name, Ino: e.ino, Mode: t.inodes[e.ino].mode & modeType})
+		}
+		return true
+	})
+	return list, nil
+}
+
+// SeekData returns the first offset >= off that has data, as lseek(2)'s
+// SEEK_DATA does. ENXIO beyond the last data.
+func (f *File) SeekData(off int64) (int64, error) { return f.seek(off, true) }
+
+// SeekHole returns the first offset >= off that lies in a hole; the end of
+// the file is one. ENXIO at or beyond the end.
+func (f *File) SeekHole(off int64) (int64, error) { return f.seek(off, false) }
+
+func (f *File) seek(off int64, data bool) (int64, error) {
+	if err := f.use(); err != nil {
+		return 0, err
+	}
+	defer f.fs.leave()
+	in, g := f.in, f.fs.g
+	if off < 0 || off >= in.size {
+		return 0, syscall.ENXIO
+	}
+	for i := in.find(Hugeblock(nvmf.Bytes(off) / g.hugeblock)); i < len(in.extents); i++ {
+		x := &in.extents[i]
+		start := int64(nvmf.Bytes(x.file) * g.hugeblock)
+		end := start + int64(x.covered)
+		switch {
+		case off >= end:
+		case data:
+			return max(off, start), nil
+		case off < start:
+			return off, nil
+		default:
+			off = end
+		}
+	}
+	if data {
+		return 0, syscall.ENXIO
+	}
+	return min(off, in.size), nil
+}
+
+// Close ends the use of the file. The last close by a writer makes the file
+// durable and sets Attr.Closed. An error means that this may not have worked.
+func (f *File) Close() error {
+	f.fs.mu.Lock()
+	defer f.fs.leave()
+	in := f.in
+	if in == nil {
+		return syscall.EBADF
+	}
+	f.in, f.cache.data = nil, nil
+	f.fs.opens--
+	in.opens--
+	if f.writable {
+		in.writers--
+	}
+	if f.fs.broken != nil {
+		return f.fs.broken
+	}
+	if in.nlink == 0 && in.opens == 0 {
+		f.fs.tree.forget(in, f.fs.freed)
+		f.fs.release()
+		return nil
+	}
+	if !f.writable || in.writers > 0 || in.nlink == 0 {
+		return nil
+	}
+	if in.written {
+		return f.fs.closeWritten(in)
+	}
+	if f.fs.log.Unflushed() { // it may just have been created
+		return f.fs.sync()
+	}
+	return nil
+}
+
+func (fs *FS) closeWritten(in *inode) error {
+	fs.rec = oplog.Record{Type: oplog.Close, Ino: uint64(in.ino), Time: now()}
+	if err := fs.record(); err != nil {
+		return err
+	}
+	in.written = false
+	in.tail = tail{}
+	return fs.sync()
+}

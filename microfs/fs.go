@@ -1,0 +1,199 @@
+package microfs
+
+import (
+	"context"
+	"sync"
+	"syscall"
+	"time"
+
+	"nvmecr/nvmf"
+	"nvmecr/oplog"
+)
+
+// Segment is the part of a namespace that holds one file system.
+type Segment struct {
+	Start, Length nvmf.Bytes
+}
+
+// FormatOptions are fixed when a partition is formatted.
+type FormatOptions struct {
+	Generation uint64     // of the partition table; a mount must name the same
+	Rank, Size int        // recorded, for messages
+	Hugeblock  nvmf.Bytes // 4 KiB to 4 MiB, a power of two; 0 is 32 KiB
+	LogPages   int        // 0: chosen from the size of the segment
+	NoDataCRC  bool       // data is not checksummed
+	Cred       Cred       // owner of the root directory
+	RootMode   uint32     // permission bits of the root; 0 is 0700
+}
+
+// Options are those of one mount.
+type Options struct {
+	Generation uint64 // must equal FormatOptions.Generation
+	ReadOnly   bool   // do not seal the log; changes fail with EROFS
+	Cred       Cred
+	MountPoint string        // what absolute symbolic links are taken relative to; "" is "/"
+	Timeout    time.Duration // how long an operation waits for a lost target; 0 is 60 s
+	QueueDepth int           // 0 is 64
+	NoCoalesce bool          // every write gets a log record of its own
+	// Logf reports what happens in the background and on damage. May be nil.
+	Logf func(format string, args ...any)
+}
+
+// FS is a mounted file system. All methods are safe for concurrent use; they
+// take turns. See the package comment.
+type FS struct {
+	g    *geometry
+	dev  nvmf.Device
+	opts Options
+
+	mu     sync.Mutex
+	q      nvmf.Queue // owned by whoever holds mu
+	log    *oplog.Log
+	tree   *tree
+	pool   pool
+	broken error // set once nothing works any more
+	// limbo holds runs that are free once the tail of the log is durable.
+	limbo   []run
+	freeing []run // by the operation in progress, into limbo when it settles
+	// retired hugeblocks had a command in flight when a connection was lost:
+	// they are not used again in this mount.
+	retired   map[Hugeblock]struct{}
+	opens     int
+	unflushed nvmf.Bytes // written since the last Flush
+	lastWrite time.Time
+	io        scratch
+	stretches []stretch
+	rec       oplog.Record // of the operation in progress
+	one       [1]*nvmf.Command
+	cacheBufs [1][]byte
+	flush     nvmf.Command
+
+	ckpt checkpointer
+}
+
+const (
+	defaultTimeout    = 60 * time.Second
+	defaultQueueDepth = 64
+)
+
+// enter takes the lock for an operation that only reads.
+func (fs *FS) enter() error {
+	fs.mu.Lock()
+	if fs.broken != nil {
+		fs.mu.Unlock()
+		return fs.broken
+	}
+	return nil
+}
+
+// enterWrite takes the lock for an operation that changes something.
+func (fs *FS) enterWrite() error {
+	if err := fs.enter(); err != nil {
+		return err
+	}
+	if fs.opts.ReadOnly {
+		fs.mu.Unlock()
+		return syscall.EROFS
+	}
+	return nil
+}
+
+func (fs *FS) leave() {
+	fs.ckpt.consider(fs)
+	fs.mu.Unlock()
+}
+
+// fail puts the file system out of service.
+func (fs *FS) fail(cause error) error {
+	if fs.broken == nil {
+		fs.broken = &brokenError{cause}
+		fs.logf("%v", fs.broken)
+	}
+	return fs.broken
+}
+
+func (fs *FS) logf(format string, args ...any) {
+	if fs.opts.Logf != nil {
+		fs.opts.Logf(format, args...)
+	}
+}
+
+func now() int64 { return time.Now().UnixNano() }
+
+// run submits commands and waits for them.
+func (fs *FS) run(cmds []*nvmf.Command) error {
+	if len(cmds) == 0 {
+		return nil
+	}
+	fs.q.Submit(cmds)
+	return fs.q.Wait(cmds)
+}
+
+// Unmount ends the file system: what was acknowledged is made durable, open
+// files become invalid (EIO), the queue is closed. The device stays open.
+func (fs *FS) Unmount() error {
+	fs.ckpt.stop()
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if fs.q == nil {
+		return nil
+	}
+	var err error
+	if fs.broken == nil && !fs.opts.ReadOnly {
+		err = fs.sync()
+	}
+	fs.fail(errUnmounted)
+	if cerr := fs.q.Close(); err == nil {
+		err = cerr
+	}
+	fs.q = nil
+	return err
+}
+
+// StatFS returns the facts of statfs(2) and more.
+func (fs *FS) StatFS() StatFS {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	t := fs.tree
+	room := fs.g.stateSize - stateFixed - nvmf.Bytes(fs.g.blocks)*fs.worstPerBlock()
+	st := StatFS{
+		Hugeblock: fs.g.hugeblock, Blocks: fs.g.blocks, Free: fs.available(),
+		Files: uint64(len(t.inodes)), LogPages: fs.g.logPages, LogFree: fs.log.Free(),
+		StateBytes: t.bytes, StateMax: room, OpenFiles: fs.opens,
+		Generation: fs.log.Generation(), Checkpoints: fs.ckpt.header.sequence - 1,
+	}
+	if room > t.bytes {
+		st.FilesFree = uint64((room - t.bytes) / (inodeSize + entrySize + 16))
+	}
+	return st
+}
+
+// available counts hugeblocks that can be allocated, at once or after a flush.
+func (fs *FS) available() Hugeblock {
+	n := fs.pool.free
+	for _, r := range fs.limbo {
+		n += r.count
+	}
+	return n
+}
+
+// reconnect brings the queue back and checks that the namespace still holds
+// what was settled (oplog rule 11 of the design).
+func (fs *FS) reconnect() error {
+	fs.logf("connection to the target lost, reconnecting for up to %v", fs.opts.Timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), fs.opts.Timeout)
+	defer cancel()
+	for {
+		if err := fs.q.Reset(ctx); err != nil {
+			return fs.fail(err)
+		}
+		err := fs.checkTail()
+		if err == nil {
+			fs.logf("connection to the target is back")
+			return nil
+		}
+		if !lost(err) || ctx.Err() != nil {
+			return fs.fail(err)
+		}
+	}
+}

@@ -1,0 +1,163 @@
+package microfs
+
+import (
+	"strings"
+	"time"
+
+	"github.com/google/btree"
+
+	"nvmecr/nvmf"
+)
+
+// File type bits of st_mode.
+const (
+	modeType    = 0o170000
+	modeDir     = 0o040000
+	modeRegular = 0o100000
+	modeSymlink = 0o120000
+	modePerm    = 0o7777
+)
+
+// inode is a file, directory or symbolic link. Guarded by FS.mu.
+type inode struct {
+	ino      Ino
+	mode     uint32
+	nlink    uint32
+	uid, gid uint32
+	size     int64
+	atime    int64 // nanoseconds since the epoch, as the others
+	mtime    int64
+	ctime    int64
+	btime    int64
+	closed   bool // see Attr.Closed
+
+	extents []extent // sorted by file, not overlapping
+	target  string   // of a symbolic link
+	parent  Ino      // of a directory
+	entries int      // of a directory
+
+	// Not on the media.
+	opens   int    // open files
+	writers int    // of them for writing
+	written bool   // changed since the last Close record
+	version uint64 // counts changes of content, for read caches
+	tail    tail
+}
+
+// tail is the content of the partly covered LBA at the end of the last
+// hugeblock written, so that the next append need not read it back.
+type tail struct {
+	pos  nvmf.Bytes // in the file, a multiple of the LBA size
+	data []byte     // covered bytes from pos
+}
+
+func (in *inode) isDir() bool     { return in.mode&modeType == modeDir }
+func (in *inode) isSymlink() bool { return in.mode&modeType == modeSymlink }
+func (in *inode) isRegular() bool { return in.mode&modeType == modeRegular }
+
+func (in *inode) attr(g *geometry) Attr {
+	a := Attr{
+		Ino: in.ino, Mode: in.mode, Nlink: in.nlink, UID: in.uid, GID: in.gid, Size: in.size,
+		Atime: time.Unix(0, in.atime), Mtime: time.Unix(0, in.mtime),
+		Ctime: time.Unix(0, in.ctime), Btime: time.Unix(0, in.btime),
+		Closed: in.closed,
+	}
+	for i := range in.extents {
+		a.Blocks += int64(nvmf.Bytes(in.extents[i].count) * g.hugeblock / 512)
+	}
+	if in.isDir() {
+		a.Size = int64(in.entries) * 32
+	}
+	return a
+}
+
+// entry is a name in a directory; the B-tree is ordered by directory, then name.
+type entry struct {
+	dir  Ino
+	name string
+	ino  Ino
+}
+
+func entryLess(a, b entry) bool {
+	if a.dir != b.dir {
+		return a.dir < b.dir
+	}
+	return strings.Compare(a.name, b.name) < 0
+}
+
+// tree is all metadata of the file system in DRAM. Guarded by FS.mu.
+type tree struct {
+	g       *geometry
+	inodes  map[Ino]*inode
+	names   *btree.BTreeG[entry]
+	nextIno Ino
+	bytes   nvmf.Bytes // what names, inodes and link targets take in a state checkpoint
+}
+
+func newTree(g *geometry) *tree {
+	t := &tree{g: g, inodes: make(map[Ino]*inode), names: btree.NewG(32, entryLess), nextIno: RootIno + 1}
+	t.addInode(&inode{
+		ino: RootIno, mode: modeDir | g.root.mode&modePerm, nlink: 2, uid: g.root.uid, gid: g.root.gid,
+		atime: g.created, mtime: g.created, ctime: g.created, btime: g.created, parent: RootIno,
+	})
+	return t
+}
+
+func (t *tree) addInode(in *inode) {
+	t.inodes[in.ino] = in
+	t.bytes += nvmf.Bytes(inodeSize + len(in.target))
+	t.nextIno = max(t.nextIno, in.ino+1)
+}
+
+func (t *tree) dropInode(in *inode) {
+	delete(t.inodes, in.ino)
+	t.bytes -= nvmf.Bytes(inodeSize + len(in.target))
+}
+
+func (t *tree) lookup(dir Ino, name string) (*inode, bool) {
+	e, ok := t.names.Get(entry{dir: dir, name: name})
+	if !ok {
+		return nil, false
+	}
+	in, ok := t.inodes[e.ino]
+	return in, ok
+}
+
+// addName enters a name that does not exist yet.
+func (t *tree) addName(dir *inode, name string, in *inode) {
+	t.names.ReplaceOrInsert(entry{dir.ino, name, in.ino})
+	t.bytes += nvmf.Bytes(entrySize + len(name))
+	dir.entries++
+	if in.isDir() {
+		in.parent = dir.ino
+		dir.nlink++
+	}
+}
+
+// dropName removes a name that exists.
+func (t *tree) dropName(dir *inode, name string, in *inode) {
+	t.names.Delete(entry{dir: dir.ino, name: name})
+	t.bytes -= nvmf.Bytes(entrySize + len(name))
+	dir.entries--
+	if in.isDir() {
+		dir.nlink--
+	}
+}
+
+// path returns a path of an inode, for messages; it looks through all names.
+func (t *tree) path(ino Ino) string {
+	if ino == RootIno {
+		return "/"
+	}
+	found := ""
+	t.names.Ascend(func(e entry) bool {
+		if e.ino == ino {
+			found = strings.TrimSuffix(t.path(e.dir), "/") + "/" + e.name
+		}
+		return found == ""
+	})
+	if found == "" {
+		return "an unlinked file"
+	}
+	return found
+}

@@ -1,0 +1,427 @@
+package microfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sort"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/memdev"
+)
+
+// model is a file system without any of the things that make one difficult.
+type model struct{ root *mnode }
+
+type mnode struct {
+	dir      map[string]*mnode // nil for files and links
+	data     []byte
+	target   string
+	mode     uint32
+	isTarget bool
+}
+
+func newModel() *model { return &model{root: &mnode{dir: map[string]*mnode{}, mode: 0o700}} }
+
+func (m *model) find(path string) (parent *mnode, name string, n *mnode) {
+	n = m.root
+	for _, part := range strings.Split(strings.Trim(path, "/"), "/") {
+		if part == "" {
+			continue
+		}
+		parent, name = n, part
+		if parent == nil || parent.dir == nil {
+			return nil, part, nil
+		}
+		n = parent.dir[part]
+	}
+	return parent, name, n
+}
+
+// snapshot lists every path with what can be seen of it.
+func (m *model) snapshot() map[string]string {
+	s := map[string]string{}
+	var walk func(path string, n *mnode)
+	walk = func(path string, n *mnode) {
+		switch {
+		case n.dir != nil:
+			s[path] = fmt.Sprintf("dir %o", n.mode)
+			for name, c := range n.dir {
+				walk(path+"/"+name, c)
+			}
+		case n.isTarget:
+			s[path] = "link " + n.target
+		default:
+			s[path] = fmt.Sprintf("file %o %d %x", n.mode, len(n.data), checksum(n.data))
+		}
+	}
+	walk("", m.root)
+	return s
+}
+
+// snapshotFS reads everything back.
+func snapshotFS(t require.TestingT, fs *FS) map[string]string {
+	s := map[string]string{}
+	var walk func(path string)
+	walk = func(path string) {
+		a, err := fs.Stat(RootIno, path+"/.", false)
+		if err != nil {
+			a, err = fs.Stat(RootIno, path, false)
+		}
+		require.NoError(t, err, path)
+		switch a.Mode & modeType {
+		case modeDir:
+			s[path] = fmt.Sprintf("dir %o", a.Mode&modePerm)
+			d, err := fs.Open(RootIno, path+"/.", unix.O_DIRECTORY, 0)
+			require.NoError(t, err, path)
+			list, err := d.ReadDir("", 0)
+			require.NoError(t, err)
+			require.NoError(t, d.Close())
+			for _, e := range list {
+				walk(path + "/" + e.Name)
+			}
+		case modeSymlink:
+			target, err := fs.Readlink(RootIno, path)
+			require.NoError(t, err)
+			s[path] = "link " + target
+		default:
+			f, err := fs.Open(RootIno, path, unix.O_RDONLY, 0)
+			require.NoError(t, err, path)
+			b := make([]byte, a.Size)
+			n, err := f.ReadAt([][]byte{b}, 0)
+			require.NoError(t, err, path)
+			require.EqualValues(t, a.Size, n, path)
+			require.NoError(t, f.Close())
+			s[path] = fmt.Sprintf("file %o %d %x", a.Mode&modePerm, a.Size, checksum(b))
+		}
+	}
+	walk("")
+	return s
+}
+
+// op is one operation of a workload, done on both sides.
+type op struct {
+	name  string
+	fs    func(fs *FS) error
+	model func(m *model)
+}
+
+func writeOp(path string, off int64, data []byte) op {
+	return op{
+		name: fmt.Sprintf("write %s %d+%d", path, off, len(data)),
+		fs: func(fs *FS) error {
+			f, err := fs.Open(RootIno, path, unix.O_WRONLY, 0)
+			if err != nil {
+				return err
+			}
+			k := len(data) / 3
+			n, err := f.WriteAt([][]byte{data[:k], nil, data[k:]}, off)
+			if err == nil && n != len(data) {
+				err = fmt.Errorf("short write of %d", n)
+			}
+			return firstError(err, f.forget())
+		},
+		model: func(m *model) {
+			_, _, n := m.find(path)
+			if end := off + int64(len(data)); end > int64(len(n.data)) {
+				n.data = append(n.data, make([]byte, end-int64(len(n.data)))...)
+			}
+			copy(n.data[off:], data)
+		},
+	}
+}
+
+// forget closes without what a close makes durable, so that a write stays one
+// operation.
+func (f *File) forget() error {
+	f.fs.mu.Lock()
+	defer f.fs.mu.Unlock()
+	f.fs.opens--
+	f.in.opens--
+	if f.writable {
+		f.in.writers--
+	}
+	f.in = nil
+	return nil
+}
+
+func firstError(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// generate makes random operations that are valid for the model's state.
+type generator struct {
+	r       *rand.Rand
+	m       *model
+	maxFile int
+}
+
+func (g *generator) paths(dirs, files bool) []string {
+	var list []string
+	for p, s := range g.m.snapshot() {
+		if p == "" || (strings.HasPrefix(s, "dir") && !dirs) || (!strings.HasPrefix(s, "dir") && !files) {
+			continue
+		}
+		list = append(list, p)
+	}
+	sort.Strings(list)
+	return list
+}
+
+func (g *generator) pick(list []string) string {
+	if len(list) == 0 {
+		return ""
+	}
+	return list[g.r.IntN(len(list))]
+}
+
+func (g *generator) files() []string {
+	var list []string
+	for p, s := range g.m.snapshot() {
+		if strings.HasPrefix(s, "file") {
+			list = append(list, p)
+		}
+	}
+	sort.Strings(list)
+	return list
+}
+
+func (g *generator) next() op {
+	file := g.pick(g.files())
+	dir := g.pick(append(g.paths(true, false), ""))
+	fresh := fmt.Sprintf("%s/n%d", dir, g.r.IntN(30))
+	_, _, there := g.m.find(fresh)
+	switch k := g.r.IntN(100); {
+	case (k < 15 || file == "") && there == nil:
+		return createOp(fresh, 0o600+uint32(g.r.IntN(8)))
+	case k < 20 && there == nil && strings.Count(fresh, "/") < 4:
+		return mkdirOp(fresh)
+	case k < 23 && there == nil:
+		return symlinkOp(fmt.Sprintf("t%d", g.r.IntN(100)), fresh)
+	case k < 30:
+		if p := g.pick(g.paths(true, true)); p != "" {
+			return removeOp(g.m, p)
+		}
+	case k < 38 && file != "":
+		return g.rename(file, fresh)
+	case k < 46 && file != "":
+		_, _, n := g.m.find(file)
+		return truncateOp(file, int64(g.r.IntN(2*len(n.data)+100)))
+	case k < 50:
+		return op{name: "sync", fs: (*FS).Sync, model: func(*model) {}}
+	case k < 52:
+		return op{name: "checkpoint", fs: (*FS).Checkpoint, model: func(*model) {}}
+	case file != "":
+		return g.write(file)
+	}
+	return op{name: "sync", fs: (*FS).Sync, model: func(*model) {}}
+}
+
+func (g *generator) write(file string) op {
+	_, _, n := g.m.find(file)
+	sizes := []int{1 + g.r.IntN(100), 1 + g.r.IntN(5000), 1 + g.r.IntN(70000), 4096, 32768}
+	size := sizes[g.r.IntN(len(sizes))]
+	off := len(n.data)
+	switch g.r.IntN(4) {
+	case 0:
+		off = g.r.IntN(len(n.data) + 1)
+	case 1:
+		if g.r.IntN(4) == 0 {
+			off += g.r.IntN(100000)
+		}
+	}
+	if off+size > g.maxFile {
+		off = g.r.IntN(g.maxFile - size)
+	}
+	data := make([]byte, size)
+	for i := range data {
+		data[i] = byte(g.r.Uint32())
+	}
+	return writeOp(file, int64(off), data)
+}
+
+func createOp(path string, mode uint32) op {
+	return op{
+		name: "create " + path,
+		fs: func(fs *FS) error {
+			f, err := fs.Open(RootIno, path, unix.O_CREAT|unix.O_EXCL|unix.O_WRONLY, mode)
+			if err != nil {
+				return err
+			}
+			return f.forget()
+		},
+		model: func(m *model) { d, n, _ := m.find(path); d.dir[n] = &mnode{mode: mode} },
+	}
+}
+
+func mkdirOp(path string) op {
+	return op{
+		name:  "mkdir " + path,
+		fs:    func(fs *FS) error { return fs.Mkdir(RootIno, path, 0o750) },
+		model: func(m *model) { d, n, _ := m.find(path); d.dir[n] = &mnode{mode: 0o750, dir: map[string]*mnode{}} },
+	}
+}
+
+func symlinkOp(target, path string) op {
+	return op{
+		name:  "symlink " + path,
+		fs:    func(fs *FS) error { return fs.Symlink(target, RootIno, path) },
+		model: func(m *model) { d, n, _ := m.find(path); d.dir[n] = &mnode{target: target, isTarget: true} },
+	}
+}
+
+func truncateOp(path string, size int64) op {
+	return op{
+		name: fmt.Sprintf("truncate %s %d", path, size),
+		fs: func(fs *FS) error {
+			f, err := fs.Open(RootIno, path, unix.O_RDWR, 0)
+			if err != nil {
+				return err
+			}
+			return firstError(f.Truncate(size), f.forget())
+		},
+		model: func(m *model) {
+			_, _, n := m.find(path)
+			if size > int64(len(n.data)) {
+				n.data = append(n.data, make([]byte, size-int64(len(n.data)))...)
+			}
+			n.data = n.data[:size:size]
+		},
+	}
+}
+
+func removeOp(m *model, path string) op {
+	_, _, n := m.find(path)
+	if n.dir != nil && len(n.dir) > 0 {
+		return op{
+			name: "rmdir full " + path,
+			fs: func(fs *FS) error {
+				if err := fs.Rmdir(RootIno, path); !errors.Is(err, syscall.ENOTEMPTY) && !lostTarget(err) {
+					return fmt.Errorf("rmdir of a full directory: %v", err)
+				} else if lostTarget(err) {
+					return err
+				}
+				return nil
+			},
+			model: func(*model) {},
+		}
+	}
+	isDir := n.dir != nil
+	return op{
+		name: "remove " + path,
+		fs: func(fs *FS) error {
+			if isDir {
+				return fs.Rmdir(RootIno, path)
+			}
+			return fs.Unlink(RootIno, path)
+		},
+		model: func(m *model) { d, n, _ := m.find(path); delete(d.dir, n) },
+	}
+}
+
+func lostTarget(err error) bool {
+	return errors.Is(err, nvmf.ErrConnectionLost) || errors.Is(err, syscall.EIO)
+}
+
+func (g *generator) rename(from, to string) op {
+	if files := g.files(); g.r.IntN(2) == 0 && len(files) > 1 {
+		to = g.pick(files) // over an existing file
+	}
+	if _, _, n := g.m.find(to); n != nil && n.dir != nil {
+		to += "x"
+		if _, _, n := g.m.find(to); n != nil {
+			return op{name: "sync", fs: (*FS).Sync, model: func(*model) {}}
+		}
+	}
+	return op{
+		name: "rename " + from + " " + to,
+		fs:   func(fs *FS) error { return fs.Rename(RootIno, from, RootIno, to, 0) },
+		model: func(m *model) {
+			d, n, in := m.find(from)
+			delete(d.dir, n)
+			d, n, _ = m.find(to)
+			d.dir[n] = in
+		},
+	}
+}
+
+func memory(t testing.TB, size, lba nvmf.Bytes) nvmf.Device {
+	dev, err := memdev.New(size, lba, memdev.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = dev.Close() })
+	return dev
+}
+
+// variant is one of the configurations every random workload runs under.
+type variant struct {
+	name  string
+	lba   nvmf.Bytes
+	f     FormatOptions
+	o     Options
+	cache bool
+}
+
+var variants = []variant{
+	{name: "default", lba: 4096},
+	{name: "512-byte LBAs", lba: 512},
+	{name: "4 KiB hugeblocks", lba: 512, f: FormatOptions{Hugeblock: 4 * nvmf.KiB}},
+	{name: "128 KiB hugeblocks", lba: 4096, f: FormatOptions{Hugeblock: 128 * nvmf.KiB}},
+	{name: "small log", lba: 4096, f: FormatOptions{LogPages: minLogPages}},
+	{name: "no coalescing", lba: 4096, o: Options{NoCoalesce: true}, f: FormatOptions{LogPages: 16}},
+	{name: "no data checksums", lba: 4096, f: FormatOptions{NoDataCRC: true}},
+	{name: "volatile cache", lba: 4096, cache: true},
+	{name: "volatile cache, small log", lba: 512, f: FormatOptions{LogPages: minLogPages, Hugeblock: 8 * nvmf.KiB}, cache: true},
+}
+
+func TestModel(t *testing.T) {
+	for _, v := range variants {
+		t.Run(v.name, func(t *testing.T) {
+			seed := rand.Uint64()
+			t.Logf("seed %d", seed)
+			runModel(t, v, seed, 1500)
+		})
+	}
+}
+
+func runModel(t *testing.T, v variant, seed uint64, steps int) {
+	dev, err := memdev.New(64*nvmf.MiB, v.lba, memdev.Options{VolatileWriteCache: v.cache})
+	require.NoError(t, err)
+	defer dev.Close()
+	ctx := context.Background()
+	seg := Segment{Start: nvmf.MiB, Length: 60 * nvmf.MiB}
+	v.f.Generation, v.o.Generation = 7, 7
+	require.NoError(t, Format(ctx, dev, seg, v.f))
+	fs, err := Mount(ctx, dev, seg, v.o)
+	require.NoError(t, err)
+	g := &generator{r: rand.New(rand.NewPCG(seed, 0)), m: newModel(), maxFile: 2 << 20}
+	for i := range steps {
+		o := g.next()
+		require.NoError(t, o.fs(fs), "step %d: %s", i, o.name)
+		o.model(g.m)
+		if g.r.IntN(100) == 0 {
+			if g.r.IntN(2) == 0 {
+				require.NoError(t, fs.Unmount())
+			} else {
+				fs.ckpt.stop() // as a crash would leave it
+			}
+			fs, err = Mount(ctx, dev, seg, v.o)
+			require.NoError(t, err, "step %d", i)
+		}
+		if g.r.IntN(150) == 0 || i == steps-1 {
+			require.Equal(t, g.m.snapshot(), snapshotFS(t, fs), "step %d after %s", i, o.name)
+		}
+	}
+	require.NoError(t, fs.Unmount())
+}

@@ -1,0 +1,266 @@
+package microfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sort"
+
+	"nvmecr/nvmf"
+	"nvmecr/oplog"
+)
+
+// Mount recovers the file system on seg and, unless opts.ReadOnly, seals its
+// log, after which earlier crashes cannot be told from the media any more.
+//
+// ErrUnformatted, ErrVersion, ErrCorrupt, ErrOtherGeneration,
+// oplog.ErrDamaged, or what the device says. A read-only mount of a file
+// system that is being written to may fail with ErrCorrupt or
+// oplog.ErrDamaged for want of a quiet moment; it is worth trying again.
+func Mount(ctx context.Context, dev nvmf.Device, seg Segment, opts Options) (*FS, error) {
+	if opts.Timeout == 0 {
+		opts.Timeout = defaultTimeout
+	}
+	if opts.QueueDepth == 0 {
+		opts.QueueDepth = defaultQueueDepth
+	}
+	q, err := dev.OpenQueue(ctx, opts.QueueDepth)
+	if err != nil {
+		return nil, err
+	}
+	fs := &FS{dev: dev, opts: opts, q: q}
+	if err := fs.recover(seg); err != nil {
+		_ = q.Close() // the cause is err
+		return nil, fmt.Errorf("partition at byte %d: %w", seg.Start, err)
+	}
+	if !opts.ReadOnly {
+		fs.ckpt.start(fs)
+	}
+	return fs, nil
+}
+
+func (fs *FS) recover(seg Segment) error {
+	repair, err := fs.readSuperblock(seg)
+	if err != nil {
+		return err
+	}
+	if fs.g.generation != fs.opts.Generation {
+		return fmt.Errorf("superblock has generation %#x, the partition table %#x: %w", fs.g.generation, fs.opts.Generation, ErrOtherGeneration)
+	}
+	fs.io.init(fs.g)
+	if err := fs.readState(); err != nil {
+		return err
+	}
+	if fs.log, err = oplog.Recover(fs.logGeometry(), fs.ckpt.header.prior, fs.media()); err != nil {
+		return err
+	}
+	fs.tree.dropNameless()
+	if err := fs.fillPool(); err != nil {
+		return err
+	}
+	if fs.opts.ReadOnly {
+		return nil
+	}
+	return fs.takeOver(repair)
+}
+
+func (fs *FS) logGeometry() oplog.Geometry {
+	return fs.g.log(fs.dev.Identity().VolatileWriteCache, fs.opts.NoCoalesce)
+}
+
+// readSuperblock reads both copies. repair lists the places of a copy that is
+// missing or damaged while the other is good.
+func (fs *FS) readSuperblock(seg Segment) (repair []nvmf.Bytes, err error) {
+	id := fs.dev.Identity()
+	if seg.Start%blockSize != 0 || seg.Length%blockSize != 0 || seg.Length < 4*blockSize || seg.Start+seg.Length > id.Capacity() {
+		return nil, fmt.Errorf("segment of %v at %v does not fit a namespace of %v: %w", seg.Length, seg.Start, id.Capacity(), ErrCorrupt)
+	}
+	var errs [2]error
+	buf := make([]byte, blockSize)
+	for i, at := range seg.superblocks() {
+		if errs[i] = fs.readBlocks(nvmf.LBA((seg.Start+at)/id.LBASize), buf); errs[i] != nil {
+			continue
+		}
+		g, err := decodeSuperblock(buf)
+		if err == nil && (g.seg != seg || g.lba != id.LBASize) {
+			err = fmt.Errorf("superblock of another segment, %v at %v: %w", g.seg.Length, g.seg.Start, ErrCorrupt)
+		}
+		if errs[i] = err; err == nil && fs.g == nil {
+			fs.g = g
+		}
+	}
+	for i, at := range seg.superblocks() {
+		if fs.g != nil && errs[i] != nil {
+			fs.logf("superblock copy %d: %v; the other copy is good", i, errs[i])
+			repair = append(repair, at)
+		}
+	}
+	switch {
+	case fs.g != nil:
+		return repair, nil
+	case errors.Is(errs[0], ErrUnformatted) && !errors.Is(errs[1], ErrVersion):
+		// The copy at the end is written first: anything in it without one at
+		// the start is a format that did not end.
+		return nil, ErrUnformatted
+	case errs[0] != nil && !errors.Is(errs[0], ErrUnformatted):
+		return nil, errs[0]
+	}
+	return nil, errs[1]
+}
+
+// readState reads the current state checkpoint into the tree.
+func (fs *FS) readState() error {
+	var best *stateHeader
+	var cause error
+	buf := make([]byte, blockSize)
+	for slot := range 2 {
+		err := fs.readBlocks(fs.g.lbaOf(headerOffset+nvmf.Bytes(slot)*blockSize), buf)
+		if err == nil {
+			var h *stateHeader
+			if h, err = decodeStateHeader(buf, fs.g); err == nil && (best == nil || h.sequence > best.sequence) {
+				best = h
+			}
+		}
+		if err != nil {
+			cause = err
+		}
+	}
+	if best == nil {
+		return fmt.Errorf("both state headers: %w", cause)
+	}
+	fs.ckpt.header = *best
+	at := fs.g.state[best.area]
+	state := make([]byte, best.length.AlignUp(blockSize))
+	if err := fs.readBlocks(fs.g.lbaOf(at), state); err != nil {
+		return fmt.Errorf("state checkpoint %d: %w", best.sequence, err)
+	}
+	state = state[:best.length]
+	if checksum(state) != best.crc {
+		return fmt.Errorf("checksum of state checkpoint %d at bytes %d to %d of the partition does not hold: %w",
+			best.sequence, at, at+best.length-1, ErrCorrupt)
+	}
+	var err error
+	fs.tree, err = decodeTree(fs.g, state)
+	return err
+}
+
+// media is the file system as the log's recovery sees it.
+func (fs *FS) media() oplog.Media {
+	return oplog.Media{
+		ReadPages: func(pos uint64, n int, buf []byte) error {
+			return fs.readBlocks(fs.g.lbaOf(logOffset+nvmf.Bytes(pos)*2*oplog.PageSize), buf)
+		},
+		Verify: fs.verify,
+		Apply:  func(r *oplog.Record) error { return fs.tree.apply(r, nil) },
+	}
+}
+
+// verify reports whether units [first, first+count) of a Write record are on
+// the media. Without data checksums the record was written after its data.
+func (fs *FS) verify(r *oplog.Record, first, count int) (bool, error) {
+	g := fs.g
+	if !g.sums {
+		return true, nil
+	}
+	end := nvmf.Bytes(r.End)
+	if end > nvmf.Bytes(g.blocks)*g.hugeblock || nvmf.Bytes(r.Phys)*g.hugeblock+end > nvmf.Bytes(g.blocks)*g.hugeblock {
+		return false, fmt.Errorf("run of %d bytes at hugeblock %d does not exist: %w", end, r.Phys, oplog.ErrRecord)
+	}
+	const batch = 64 // units
+	buf := make([]byte, batch*int(g.unit))
+	for first, last := first, first+count; first < last; first += batch {
+		n := min(batch, last-first)
+		start := nvmf.Bytes(int(r.FirstUnit)+first) * g.unit
+		stop := min(start+nvmf.Bytes(n)*g.unit, end)
+		if start >= end {
+			return false, fmt.Errorf("checksums beyond the end of the run: %w", oplog.ErrRecord)
+		}
+		b := buf[:(stop - start).AlignUp(g.lba)]
+		if err := fs.readBlocks(g.lbaOf(g.dataOffset(Hugeblock(r.Phys))+start), b); err != nil {
+			return false, err
+		}
+		b = b[:stop-start]
+		for i := range n {
+			u := b[min(len(b), i*int(g.unit)):min(len(b), (i+1)*int(g.unit))]
+			if checksum(u) != r.CRCs[first+i] {
+				return false, nil
+			}
+		}
+	}
+	return true, nil
+}
+
+// dropNameless forgets inodes whose last name was removed: they were open, or
+// freed at once, when it was.
+func (t *tree) dropNameless() {
+	for _, in := range t.inodes {
+		if in.nlink == 0 {
+			t.forget(in, nil)
+		}
+	}
+}
+
+// fillPool makes the pool the complement of what is mapped.
+func (fs *FS) fillPool() error {
+	var used []run
+	for _, in := range fs.tree.inodes {
+		for i := range in.extents {
+			used = append(used, run{in.extents[i].phys, in.extents[i].count})
+		}
+	}
+	sort.Slice(used, func(i, j int) bool { return used[i].start < used[j].start })
+	at := Hugeblock(0)
+	for _, r := range used {
+		if r.start < at {
+			return fmt.Errorf("hugeblock %d belongs to two files: %w", r.start, ErrCorrupt)
+		}
+		fs.pool.give(run{at, r.start - at})
+		at = r.start + r.count
+	}
+	fs.pool.give(run{at, fs.g.blocks - at})
+	return nil
+}
+
+// takeOver seals the log and repairs copies, before anything else is written.
+func (fs *FS) takeOver(repair []nvmf.Bytes) error {
+	prep, err := fs.log.Seal()
+	if err == nil {
+		err = fs.run(prep)
+	}
+	if err == nil {
+		err = fs.run(fs.log.Commit())
+	}
+	if err != nil {
+		return fmt.Errorf("sealing the log: %w", err)
+	}
+	fs.log.Settled()
+	if err := fs.sync(); err != nil {
+		return fmt.Errorf("sealing the log: %w", err)
+	}
+	sb := make([]byte, blockSize)
+	fs.g.encode(sb)
+	for _, at := range repair {
+		if err := transfer(fs.q, fs.dev.Identity(), nvmf.Write, fs.g.lbaOf(at), sb, true); err != nil {
+			return err
+		}
+	}
+	return fs.repairHeaders()
+}
+
+// repairHeaders puts the current state header into both slots, if a crash or
+// damage left them different.
+func (fs *FS) repairHeaders() error {
+	want := make([]byte, blockSize)
+	fs.ckpt.header.encode(want, fs.g.fs)
+	got := make([]byte, blockSize)
+	for slot := range 2 {
+		at := fs.g.lbaOf(headerOffset + nvmf.Bytes(slot)*blockSize)
+		if err := fs.readBlocks(at, got); err == nil && string(got) == string(want) {
+			continue
+		}
+		if err := transfer(fs.q, fs.dev.Identity(), nvmf.Write, at, want, true); err != nil {
+			return err
+		}
+	}
+	return nil
+}

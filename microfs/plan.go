@@ -1,0 +1,218 @@
+package microfs
+
+import (
+	"syscall"
+	"time"
+
+	"nvmecr/nvmf"
+	"nvmecr/oplog"
+)
+
+// planner decides where the bytes of one log group go, and builds the commands.
+type planner struct {
+	fs   *FS
+	in   *inode
+	cur  *cursor
+	s    *scratch
+	b    builder
+	need int  // bytes of log
+	open bool // the last piece ends at a hugeblock boundary and may go on
+	olds int  // hugeblocks read for overwrites
+}
+
+func (fs *FS) clock() time.Time { return time.Now() }
+
+// pieceNeed is what a piece takes in the log beside its checksums: the fixed
+// part of the record and a pending entry.
+const pieceNeed = 40 + 8
+
+// plan covers [pos, end) or the first part of it, and returns where it ended.
+func (p *planner) plan(pos, end nvmf.Bytes) (nvmf.Bytes, error) {
+	g, id := p.fs.g, p.fs.dev.Identity()
+	p.s.reset()
+	p.b = builder{s: p.s, op: nvmf.Write, size: g.lba, limit: id.OptimalTransfer}
+	end = min(end, pos+maxBatch)
+	for pos < end {
+		h, s := Hugeblock(pos/g.hugeblock), pos%g.hugeblock
+		e := min(g.hugeblock, s+end-pos)
+		done, err := p.block(h, s, e)
+		if err != nil && len(p.s.parts) == 0 {
+			return pos, err
+		}
+		if err != nil || !done {
+			break // what has been planned goes out first
+		}
+		pos += e - s
+	}
+	p.endPiece()
+	return pos, nil
+}
+
+// block plans bytes [s, e) of hugeblock h of the file. It returns false when
+// the group is full.
+func (p *planner) block(h Hugeblock, s, e nvmf.Bytes) (bool, error) {
+	g := p.fs.g
+	x := p.in.lookup(h)
+	var covered nvmf.Bytes
+	if x != nil {
+		covered = x.coveredIn(h, g)
+	}
+	if x != nil && s >= covered && !x.frozen {
+		return p.appendTo(x, h, covered, s, e)
+	}
+	end := max(e, covered)
+	need := 8 * g.units(end)
+	if p.need+pieceNeed+need > oplog.Capacity {
+		return false, nil
+	}
+	var old []byte
+	if covered > 0 && (s > 0 || e < covered) {
+		var err error
+		if old, err = p.readOld(x, h, covered); err != nil {
+			return false, err
+		}
+	}
+	r, err := p.alloc()
+	if err != nil {
+		return false, err
+	}
+	p.extendOrStart(h, r.start)
+	if old != nil {
+		p.b.add(old[:min(s, covered)])
+	}
+	p.b.fill(p.s.zero, s-min(s, nvmf.Bytes(len(old))))
+	p.cur.copyTo(&p.b, e-s)
+	if covered > e && old != nil {
+		p.b.add(old[e:covered])
+	}
+	part := &p.s.parts[len(p.s.parts)-1]
+	part.rec.End = uint64(nvmf.Bytes(h-Hugeblock(part.rec.File))*g.hugeblock + end)
+	p.need += need
+	p.open = end == g.hugeblock
+	return true, nil
+}
+
+// appendTo plans bytes behind the covered end of x's last hugeblock h. The
+// LBA that the covered end lies in is written again with the same bytes.
+func (p *planner) appendTo(x *extent, h Hugeblock, covered, s, e nvmf.Bytes) (bool, error) {
+	g := p.fs.g
+	need := 8 * (g.units(e) - int(covered/g.unit))
+	if p.need+pieceNeed+need > oplog.Capacity {
+		return false, nil
+	}
+	prefix, err := p.fs.coveredTail(p.in, x, h, covered)
+	if err != nil {
+		return false, err
+	}
+	p.endPiece()
+	part := piece{first: len(p.s.list), start: covered - nvmf.Bytes(len(prefix)), from: covered}
+	phys := x.phys + (h - x.file)
+	part.rec = oplog.Record{
+		Type: oplog.Write, Ino: uint64(p.in.ino), Time: now(), File: uint32(h), Phys: uint32(phys),
+		FirstUnit: uint32(covered / g.unit), End: uint64(e),
+	}
+	if g.sums && covered%g.unit != 0 {
+		part.seed = x.crcs[len(x.crcs)-1]
+	}
+	p.s.parts = append(p.s.parts, part)
+	p.b.lba = g.lbaOf(g.dataOffset(phys) + part.start)
+	p.b.add(prefix)
+	p.b.fill(p.s.zero, s-covered)
+	p.cur.copyTo(&p.b, e-s)
+	p.need += pieceNeed + need
+	p.open = e == g.hugeblock
+	return true, nil
+}
+
+// extendOrStart makes hugeblock phys part of the last piece, if it follows
+// there in the file and on the media, or begins a piece with it.
+func (p *planner) extendOrStart(h, phys Hugeblock) {
+	if n := len(p.s.parts); n > 0 && p.open {
+		part := &p.s.parts[n-1]
+		count := part.count(p.fs.g)
+		if Hugeblock(part.rec.File)+count == h && Hugeblock(part.rec.Phys)+count == phys {
+			return
+		}
+	}
+	p.endPiece()
+	p.s.parts = append(p.s.parts, piece{
+		first: len(p.s.list), fresh: true,
+		rec: oplog.Record{Type: oplog.Write, Ino: uint64(p.in.ino), Time: now(), File: uint32(h), Phys: uint32(phys)},
+	})
+	p.b.lba = p.fs.g.lbaOf(p.fs.g.dataOffset(phys))
+	p.need += pieceNeed
+}
+
+// endPiece pads the last piece to an LBA boundary.
+func (p *planner) endPiece() {
+	n := len(p.s.parts)
+	if n == 0 || p.s.parts[n-1].last != 0 {
+		return
+	}
+	part := &p.s.parts[n-1]
+	if rest := nvmf.Bytes(part.rec.End) % p.fs.g.lba; rest != 0 {
+		p.b.fill(p.s.zero, p.fs.g.lba-rest)
+	}
+	p.b.close()
+	part.last = len(p.s.list)
+	p.open = false
+}
+
+// alloc takes a hugeblock from the pool. Where freed ones wait for a flush,
+// it flushes before it gives up.
+func (p *planner) alloc() (run, error) {
+	r, ok := p.fs.pool.take(1)
+	if !ok && len(p.fs.limbo) > 0 && len(p.s.parts) == 0 {
+		if err := p.fs.sync(); err != nil {
+			return run{}, err
+		}
+		r, ok = p.fs.pool.take(1)
+	}
+	if !ok {
+		return run{}, syscall.ENOSPC
+	}
+	p.s.taken = append(p.s.taken, r)
+	return r, nil
+}
+
+// readOld reads the covered part of a hugeblock that is partly overwritten. A
+// group has two at most: its first and its last.
+func (p *planner) readOld(x *extent, h Hugeblock, covered nvmf.Bytes) ([]byte, error) {
+	buf := &p.s.old[p.olds&1]
+	p.olds++
+	if *buf == nil {
+		*buf = make([]byte, p.fs.g.hugeblock)
+	}
+	// The read has a scratch of its own: the plan's is being filled.
+	return (*buf)[:covered], p.fs.readExtent(p.in, x, nvmf.Bytes(h-x.file)*p.fs.g.hugeblock, (*buf)[:covered])
+}
+
+// giveBack returns what the plan allocated.
+func (p *planner) giveBack() {
+	for i := len(p.s.taken) - 1; i >= 0; i-- {
+		p.fs.pool.untake(p.s.taken[i])
+	}
+	p.s.taken = p.s.taken[:0]
+}
+
+// retire takes every hugeblock of the plan out of use for this mount: a late
+// command may still land there.
+func (p *planner) retire() {
+	if p.fs.retired == nil {
+		p.fs.retired = make(map[Hugeblock]struct{})
+	}
+	for _, r := range p.s.taken {
+		p.fs.retired[r.start] = struct{}{}
+	}
+	for i := range p.s.parts {
+		part := &p.s.parts[i]
+		if part.fresh {
+			continue
+		}
+		p.fs.retired[Hugeblock(part.rec.Phys)] = struct{}{}
+		if x := p.in.lookup(Hugeblock(part.rec.File)); x != nil {
+			x.frozen = true
+		}
+	}
+	p.s.taken = p.s.taken[:0]
+}

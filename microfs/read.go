@@ -1,0 +1,215 @@
+package microfs
+
+import (
+	"syscall"
+
+	"github.com/minio/crc64nvme"
+
+	"nvmecr/nvmf"
+)
+
+// readAt reads into bufs from off, straight into them except for the rest of
+// the units that the range begins and ends in: a unit is read whole, because
+// only a whole unit can be verified.
+func (fs *FS) readAt(in *inode, bufs [][]byte, off int64) (int, error) {
+	if off < 0 {
+		return 0, syscall.EINVAL
+	}
+	n := total(bufs)
+	if off >= in.size || n == 0 {
+		return 0, nil
+	}
+	n = min(n, nvmf.Bytes(in.size-off))
+	pos, end := nvmf.Bytes(off), nvmf.Bytes(off)+n
+	cur := cursor{bufs: bufs}
+	for pos < end {
+		start := cur
+		next, err := fs.readGroup(in, &cur, pos, end)
+		if lost(err) {
+			if err = fs.reconnect(); err == nil {
+				cur = start
+				continue
+			}
+		}
+		if err != nil {
+			return int(pos - nvmf.Bytes(off)), err
+		}
+		pos = next
+	}
+	return int(n), nil
+}
+
+// stretch is a part of an extent being read: units from start to end.
+type stretch struct {
+	x           *extent
+	start, end  nvmf.Bytes // in the extent; end is a unit's or the covered end
+	first, last int        // commands
+}
+
+// readGroup reads up to maxBatch bytes from pos on.
+func (fs *FS) readGroup(in *inode, cur *cursor, pos, end nvmf.Bytes) (nvmf.Bytes, error) {
+	g, s := fs.g, &fs.io
+	s.reset()
+	end = min(end, (pos + maxBatch).AlignDown(g.unit))
+	b := builder{s: s, op: nvmf.Read, size: g.lba, limit: fs.dev.Identity().OptimalTransfer}
+	parts := fs.stretches[:0]
+	for pos < end {
+		i := in.find(Hugeblock(pos / g.hugeblock))
+		if i == len(in.extents) || nvmf.Bytes(in.extents[i].file)*g.hugeblock > pos {
+			next := end
+			if i < len(in.extents) {
+				next = min(end, nvmf.Bytes(in.extents[i].file)*g.hugeblock)
+			}
+			cur.zero(next - pos)
+			pos = next
+			continue
+		}
+		x := &in.extents[i]
+		base := nvmf.Bytes(x.file) * g.hugeblock
+		if pos-base >= x.covered {
+			next := min(end, nvmf.Bytes(x.end())*g.hugeblock)
+			cur.zero(next - pos)
+			pos = next
+			continue
+		}
+		from, to := pos-base, min(end-base, x.covered)
+		st := stretch{x: x, start: from.AlignDown(g.unit), end: min(to.AlignUp(g.unit), x.covered), first: len(s.list)}
+		b.lba = g.lbaOf(g.dataOffset(x.phys) + st.start)
+		b.add(s.head[:from-st.start])
+		cur.copyTo(&b, to-from)
+		b.add(s.end[:st.end-to])
+		b.fill(s.sink, st.end.AlignUp(g.lba)-st.end)
+		b.close()
+		st.last = len(s.list)
+		parts = append(parts, st)
+		pos = base + to
+	}
+	fs.stretches = parts
+	if len(s.list) == 0 {
+		return pos, nil
+	}
+	fs.q.Submit(s.list)
+	var err error
+	for i := range parts {
+		if verr := fs.receive(in, &parts[i]); err == nil {
+			err = verr
+		}
+	}
+	return pos, err
+}
+
+// receive waits for the commands of a stretch in turn and verifies each while
+// the next ones arrive.
+func (fs *FS) receive(in *inode, st *stretch) error {
+	g, s := fs.g, &fs.io
+	unit := int(st.start / g.unit)
+	left := st.end - st.start
+	var crc uint64
+	var at nvmf.Bytes
+	var err error
+	for c := st.first; c < st.last; c++ {
+		if werr := fs.q.Wait(s.list[c : c+1]); werr != nil && err == nil {
+			err = werr
+		}
+		if err != nil || !g.sums {
+			continue
+		}
+		for _, p := range s.list[c].Data {
+			p = p[:min(nvmf.Bytes(len(p)), left)]
+			left -= nvmf.Bytes(len(p))
+			for len(p) > 0 {
+				n := min(len(p), int(g.unit-at))
+				crc = crc64nvme.Update(crc, p[:n])
+				at += nvmf.Bytes(n)
+				p = p[n:]
+				if at < g.unit && (left > 0 || len(p) > 0) {
+					continue
+				}
+				if crc != st.x.crcs[unit] && err == nil {
+					err = fs.damage(in, st.x, unit)
+				}
+				unit, crc, at = unit+1, 0, 0
+			}
+		}
+	}
+	return err
+}
+
+func (fs *FS) damage(in *inode, x *extent, unit int) error {
+	g := fs.g
+	at := nvmf.Bytes(unit) * g.unit
+	e := &DamageError{
+		Ino: in.ino, Name: fs.tree.path(in.ino),
+		Offset: int64(nvmf.Bytes(x.file)*g.hugeblock + at), Length: int64(min(g.unit, x.covered-at)),
+		LBA: g.lbaOf(g.dataOffset(x.phys) + at),
+	}
+	fs.logf("%v", e)
+	return e
+}
+
+// zero clears the next n bytes of the application's buffers.
+func (c *cursor) zero(n nvmf.Bytes) {
+	for n > 0 {
+		p := c.next(n)
+		clear(p)
+		n -= nvmf.Bytes(len(p))
+	}
+}
+
+// readExtent reads verified bytes [start, start+len(buf)) of an extent into
+// buf; start is a unit's and the end a unit's or the covered end. It allocates
+// and does not touch the scratch.
+func (fs *FS) readExtent(in *inode, x *extent, start nvmf.Bytes, buf []byte) error {
+	g := fs.g
+	want := nvmf.Bytes(len(buf)).AlignUp(g.lba)
+	whole := buf
+	if want > nvmf.Bytes(len(buf)) {
+		whole = make([]byte, want)
+	}
+	lba := g.lbaOf(g.dataOffset(x.phys) + start)
+	for {
+		err := fs.readBlocks(lba, whole)
+		if err == nil {
+			break
+		}
+		if !lost(err) {
+			return err
+		}
+		if err = fs.reconnect(); err != nil {
+			return err
+		}
+	}
+	copy(buf, whole)
+	if !g.sums {
+		return nil
+	}
+	for unit := int(start / g.unit); len(buf) > 0; unit++ {
+		n := min(len(buf), int(g.unit))
+		if crc64nvme.Checksum(buf[:n]) != x.crcs[unit] {
+			return fs.damage(in, x, unit)
+		}
+		buf = buf[n:]
+	}
+	return nil
+}
+
+// coveredTail returns the covered bytes of the LBA that the covered end of
+// x's last hugeblock h lies in; empty if it ends on a boundary.
+func (fs *FS) coveredTail(in *inode, x *extent, h Hugeblock, covered nvmf.Bytes) ([]byte, error) {
+	g := fs.g
+	n := covered % g.lba
+	if n == 0 {
+		return nil, nil
+	}
+	pos := nvmf.Bytes(h)*g.hugeblock + covered - n
+	if t := &in.tail; t.pos == pos && nvmf.Bytes(len(t.data)) == n {
+		return t.data, nil
+	}
+	unit := covered.AlignDown(g.unit)
+	buf := make([]byte, covered-unit)
+	if err := fs.readExtent(in, x, nvmf.Bytes(h-x.file)*g.hugeblock+unit, buf); err != nil {
+		return nil, err
+	}
+	in.tail = tail{pos: pos, data: append(make([]byte, 0, g.lba), buf[nvmf.Bytes(len(buf))-n:]...)}
+	return in.tail.data, nil
+}

@@ -1,0 +1,139 @@
+package microfs
+
+import (
+	"github.com/minio/crc64nvme"
+
+	"nvmecr/nvmf"
+)
+
+// scratch is the memory an operation in progress works in: commands, their
+// scatter/gather lists, checksums, bounce buffers. It is allocated at mount,
+// grows to what operations need and is used again, so that steady I/O
+// allocates nothing. Guarded by FS.mu.
+type scratch struct {
+	cmds  []nvmf.Command
+	list  []*nvmf.Command // those of cmds in use, in order
+	vec   [][]byte        // what Command.Data points into
+	crcs  []uint64
+	parts []piece
+	head  []byte // bounce buffers of one unit for reads
+	end   []byte
+	old   [2][]byte // hugeblocks being copied by an overwrite
+	taken []run     // allocated by the operation
+	zero  []byte
+	sink  []byte
+}
+
+// maxBatch bounds the data of one group (design: a group fits one log page),
+// and maxCommands and maxVec what describes it.
+const (
+	maxBatch    = 8 * nvmf.MiB
+	maxCommands = 1024
+)
+
+func (s *scratch) init(g *geometry) {
+	s.cmds = make([]nvmf.Command, maxCommands)
+	s.list = make([]*nvmf.Command, 0, maxCommands)
+	s.vec = make([][]byte, 0, 256)
+	s.crcs = make([]uint64, 0, 512)
+	s.head = make([]byte, g.unit)
+	s.end = make([]byte, g.unit)
+	s.zero = make([]byte, maxUnit)
+	s.sink = make([]byte, blockSize)
+}
+
+func (s *scratch) reset() {
+	for i := range s.vec {
+		s.vec[i] = nil
+	}
+	s.list, s.vec, s.crcs, s.parts, s.taken = s.list[:0], s.vec[:0], s.crcs[:0], s.parts[:0], s.taken[:0]
+}
+
+// builder turns a stream of byte slices into commands of at most limit bytes
+// over LBAs that follow each other.
+type builder struct {
+	s     *scratch
+	op    nvmf.Opcode
+	size  nvmf.Bytes // of an LBA
+	limit nvmf.Bytes
+	lba   nvmf.LBA
+	cmd   *nvmf.Command
+	first int // of cmd's slices in vec
+	room  nvmf.Bytes
+}
+
+// add appends memory to the stream.
+func (b *builder) add(p []byte) {
+	for len(p) > 0 {
+		if b.room == 0 {
+			b.open()
+		}
+		n := min(len(p), int(b.room))
+		b.s.vec = append(b.s.vec, p[:n])
+		b.room -= nvmf.Bytes(n)
+		p = p[n:]
+		if b.room == 0 {
+			b.close()
+		}
+	}
+}
+
+// fill appends n bytes out of p, again and again.
+func (b *builder) fill(p []byte, n nvmf.Bytes) {
+	for n > 0 {
+		m := min(n, nvmf.Bytes(len(p)))
+		b.add(p[:m])
+		n -= m
+	}
+}
+
+func (b *builder) open() {
+	if len(b.s.list) == len(b.s.cmds) {
+		// Pointers in list stay valid: the old array is kept alive by them.
+		b.s.cmds = make([]nvmf.Command, 2*len(b.s.cmds))
+	}
+	b.cmd = &b.s.cmds[len(b.s.list)]
+	b.cmd.Opcode, b.cmd.FUA, b.cmd.LBA = b.op, false, b.lba
+	b.first, b.room = len(b.s.vec), b.limit
+}
+
+// close ends the command being built; the stream must be at an LBA boundary.
+func (b *builder) close() {
+	if b.cmd == nil {
+		return
+	}
+	b.cmd.Blocks = nvmf.LBA((b.limit - b.room) / b.size)
+	b.cmd.Data = b.s.vec[b.first:len(b.s.vec):len(b.s.vec)]
+	b.lba += b.cmd.Blocks
+	b.s.list = append(b.s.list, b.cmd)
+	b.cmd, b.room = nil, 0
+}
+
+// summer computes the checksums of units over a stream of slices.
+type summer struct {
+	unit nvmf.Bytes
+	at   nvmf.Bytes // in the current unit
+	crc  uint64
+	out  []uint64
+}
+
+func (s *summer) add(p []byte) {
+	for len(p) > 0 {
+		n := min(len(p), int(s.unit-s.at))
+		s.crc = crc64nvme.Update(s.crc, p[:n])
+		s.at += nvmf.Bytes(n)
+		p = p[n:]
+		if s.at == s.unit {
+			s.out = append(s.out, s.crc)
+			s.at, s.crc = 0, 0
+		}
+	}
+}
+
+// finish returns the checksums, the last unit's included.
+func (s *summer) finish() []uint64 {
+	if s.at > 0 {
+		s.out = append(s.out, s.crc)
+	}
+	return s.out
+}

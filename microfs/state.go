@@ -1,0 +1,246 @@
+package microfs
+
+import (
+	"fmt"
+	"sort"
+
+	"github.com/minio/crc64nvme"
+
+	"nvmecr/nvmf"
+)
+
+func checksum(b []byte) uint64 { return crc64nvme.Checksum(b) }
+
+// State checkpoint: the whole tree, serialised. Layout (docs/format.md):
+//
+//	 0  magic "NVMECRTR"
+//	 8  version (u32)
+//	12  zero (u32)
+//	16  next inode number
+//	24  number of inodes
+//	32  number of names
+//	40  inodes in order of number, then names in order of directory and name
+//
+// inode, 104 bytes, then target and extents:
+//
+//	 0  number        32  size        64  btime          88  entries (u32)
+//	 8  mode (u32)    40  atime       72  flags (u32)    92  target length (u32)
+//	12  nlink (u32)   48  mtime       76  zero (u32)     96  number of extents (u32)
+//	16  uid (u32)     56  ctime       80  parent        100  zero (u32)
+//	20  gid (u32)
+//	24  zero
+//
+// extent, 32 bytes, then its checksums, 8 bytes each:
+//
+//	0  file hugeblock (u32)   8  count (u32)   16  covered bytes
+//	4  media hugeblock (u32) 12  flags (u32)   24  number of checksums (u32)  28 zero (u32)
+//
+// name, 20 bytes, then the name:
+//
+//	0  directory   8  inode   16  length (u16)   18  zero (u16)
+const (
+	stMagic    = "NVMECRTR"
+	stVersion  = 1
+	stateFixed = 40
+	inodeSize  = 104
+	extentSize = 32
+	entrySize  = 20
+
+	inodeClosed  = 1 << 0
+	extentFrozen = 1 << 0
+)
+
+// encode serialises the tree. Inodes without a name are left out: open or
+// not, they do not survive.
+func (t *tree) encode() []byte {
+	inos := make([]Ino, 0, len(t.inodes))
+	size := stateFixed + int(t.bytes)
+	for ino, in := range t.inodes {
+		if in.nlink == 0 {
+			continue
+		}
+		inos = append(inos, ino)
+		for i := range in.extents {
+			size += extentSize + 8*len(in.extents[i].crcs)
+		}
+	}
+	sort.Slice(inos, func(i, j int) bool { return inos[i] < inos[j] })
+	b := make([]byte, stateFixed, size)
+	copy(b, stMagic)
+	le.PutUint32(b[8:], stVersion)
+	le.PutUint64(b[16:], uint64(t.nextIno))
+	le.PutUint64(b[24:], uint64(len(inos)))
+	le.PutUint64(b[32:], uint64(t.names.Len()))
+	for _, ino := range inos {
+		b = t.inodes[ino].encode(b)
+	}
+	t.names.Ascend(func(e entry) bool {
+		b = le.AppendUint64(b, uint64(e.dir))
+		b = le.AppendUint64(b, uint64(e.ino))
+		b = le.AppendUint16(b, uint16(len(e.name)))
+		b = append(b, 0, 0)
+		b = append(b, e.name...)
+		return true
+	})
+	return b
+}
+
+func (in *inode) encode(b []byte) []byte {
+	var h [inodeSize]byte
+	le.PutUint64(h[0:], uint64(in.ino))
+	le.PutUint32(h[8:], in.mode)
+	le.PutUint32(h[12:], in.nlink)
+	le.PutUint32(h[16:], in.uid)
+	le.PutUint32(h[20:], in.gid)
+	le.PutUint64(h[32:], uint64(in.size))
+	le.PutUint64(h[40:], uint64(in.atime))
+	le.PutUint64(h[48:], uint64(in.mtime))
+	le.PutUint64(h[56:], uint64(in.ctime))
+	le.PutUint64(h[64:], uint64(in.btime))
+	if in.closed {
+		le.PutUint32(h[72:], inodeClosed)
+	}
+	le.PutUint64(h[80:], uint64(in.parent))
+	le.PutUint32(h[88:], uint32(in.entries))
+	le.PutUint32(h[92:], uint32(len(in.target)))
+	le.PutUint32(h[96:], uint32(len(in.extents)))
+	b = append(b, h[:]...)
+	b = append(b, in.target...)
+	for i := range in.extents {
+		b = in.extents[i].encode(b)
+	}
+	return b
+}
+
+func (x *extent) encode(b []byte) []byte {
+	var h [extentSize]byte
+	le.PutUint32(h[0:], uint32(x.file))
+	le.PutUint32(h[4:], uint32(x.phys))
+	le.PutUint32(h[8:], uint32(x.count))
+	if x.frozen {
+		le.PutUint32(h[12:], extentFrozen)
+	}
+	le.PutUint64(h[16:], uint64(x.covered))
+	le.PutUint32(h[24:], uint32(len(x.crcs)))
+	b = append(b, h[:]...)
+	for _, c := range x.crcs {
+		b = le.AppendUint64(b, c)
+	}
+	return b
+}
+
+// stateReader takes a state apart; it never reads beyond the end.
+type stateReader struct {
+	b   []byte
+	err error
+}
+
+// take returns the next n bytes, or zeros once something is missing.
+func (r *stateReader) take(n int) []byte {
+	if n < 0 || n > len(r.b) {
+		r.err = fmt.Errorf("state checkpoint ends early: %w", ErrCorrupt)
+		r.b = nil
+		return make([]byte, min(max(n, 0), inodeSize))
+	}
+	p := r.b[:n:n]
+	r.b = r.b[n:]
+	return p
+}
+
+// decodeTree rebuilds the tree and checks it.
+func decodeTree(g *geometry, b []byte) (*tree, error) {
+	r := &stateReader{b: b}
+	h := r.take(stateFixed)
+	if r.err != nil {
+		return nil, r.err
+	}
+	if string(h[:8]) != stMagic || le.Uint32(h[8:]) != stVersion {
+		return nil, fmt.Errorf("state checkpoint has no magic or version %d: %w", le.Uint32(h[8:]), ErrVersion)
+	}
+	t := newTree(g)
+	t.dropInode(t.inodes[RootIno])
+	inodes, names := le.Uint64(h[24:]), le.Uint64(h[32:])
+	for i := uint64(0); i < inodes && r.err == nil; i++ {
+		in, err := r.inode(g)
+		if err != nil {
+			return nil, err
+		}
+		if t.inodes[in.ino] != nil {
+			return nil, fmt.Errorf("inode %d is there twice: %w", in.ino, ErrCorrupt)
+		}
+		t.addInode(in)
+	}
+	for i := uint64(0); i < names && r.err == nil; i++ {
+		h := r.take(entrySize)
+		e := entry{dir: Ino(le.Uint64(h)), ino: Ino(le.Uint64(h[8:]))}
+		e.name = string(r.take(int(le.Uint16(h[16:]))))
+		if d := t.inodes[e.dir]; r.err == nil && (d == nil || !d.isDir() || t.inodes[e.ino] == nil || !goodName(e.name)) {
+			return nil, fmt.Errorf("name %q of inode %d in directory %d makes no sense: %w", e.name, e.ino, e.dir, ErrCorrupt)
+		}
+		t.names.ReplaceOrInsert(e)
+		t.bytes += nvmf.Bytes(entrySize + len(e.name))
+	}
+	t.nextIno = max(t.nextIno, Ino(le.Uint64(h[16:])))
+	if root := t.inodes[RootIno]; r.err == nil && (root == nil || !root.isDir()) {
+		return nil, fmt.Errorf("state checkpoint has no root: %w", ErrCorrupt)
+	}
+	return t, r.err
+}
+
+func (r *stateReader) inode(g *geometry) (*inode, error) {
+	h := r.take(inodeSize)
+	in := &inode{
+		ino: Ino(le.Uint64(h)), mode: le.Uint32(h[8:]), nlink: le.Uint32(h[12:]),
+		uid: le.Uint32(h[16:]), gid: le.Uint32(h[20:]), size: int64(le.Uint64(h[32:])),
+		atime: int64(le.Uint64(h[40:])), mtime: int64(le.Uint64(h[48:])),
+		ctime: int64(le.Uint64(h[56:])), btime: int64(le.Uint64(h[64:])),
+		closed: le.Uint32(h[72:])&inodeClosed != 0,
+		parent: Ino(le.Uint64(h[80:])), entries: int(le.Uint32(h[88:])),
+	}
+	in.target = string(r.take(int(le.Uint32(h[92:]))))
+	n := int(le.Uint32(h[96:]))
+	if n > len(r.b)/extentSize {
+		r.take(-1)
+		return in, r.err
+	}
+	in.extents = make([]extent, 0, n)
+	var last Hugeblock
+	for range n {
+		x, err := r.extent(g)
+		if err == nil && (x.file < last || in.size < 0) {
+			err = fmt.Errorf("extents overlap: %w", ErrCorrupt)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("inode %d: %w", in.ino, err)
+		}
+		last = x.end()
+		in.extents = append(in.extents, x)
+	}
+	return in, r.err
+}
+
+func (r *stateReader) extent(g *geometry) (extent, error) {
+	h := r.take(extentSize)
+	x := extent{
+		file: Hugeblock(le.Uint32(h)), phys: Hugeblock(le.Uint32(h[4:])), count: Hugeblock(le.Uint32(h[8:])),
+		frozen: le.Uint32(h[12:])&extentFrozen != 0, covered: nvmf.Bytes(le.Uint64(h[16:])),
+	}
+	n := int(le.Uint32(h[24:]))
+	full := nvmf.Bytes(x.count) * g.hugeblock
+	switch {
+	case r.err != nil:
+		return x, r.err
+	case x.count == 0 || x.count > g.blocks || x.phys > g.blocks-x.count || x.file+x.count < x.file,
+		x.covered > full || x.covered <= full-g.hugeblock,
+		g.sums && n != g.units(x.covered), !g.sums && n != 0:
+		return x, fmt.Errorf("extent of %d hugeblocks at %d makes no sense: %w", x.count, x.phys, ErrCorrupt)
+	}
+	sums := r.take(8 * n)
+	if r.err == nil && n > 0 {
+		x.crcs = make([]uint64, n)
+		for i := range x.crcs {
+			x.crcs[i] = le.Uint64(sums[8*i:])
+		}
+	}
+	return x, r.err
+}

@@ -1,0 +1,212 @@
+package microfs
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/minio/crc64nvme"
+
+	"nvmecr/nvmf"
+	"nvmecr/oplog"
+)
+
+// Superblock, 4 KiB, written once by Format at the start and the end of the
+// partition. Offsets are frozen; docs/format.md draws them.
+const (
+	sbMagic     = "NVMECRFS"
+	sbVersion   = 1
+	sbIncompat  = 16
+	sbROCompat  = 24
+	sbCompat    = 32
+	sbUUID      = 40
+	sbGen       = 56
+	sbStart     = 64
+	sbLength    = 72
+	sbLBASize   = 80
+	sbHugeblock = 84
+	sbUnit      = 88
+	sbRank      = 92
+	sbSize      = 96
+	sbLogPages  = 100
+	sbState0    = 104
+	sbState1    = 112
+	sbStateSize = 120
+	sbData      = 128
+	sbBlocks    = 136
+	sbRootMode  = 140
+	sbRootUID   = 144
+	sbRootGID   = 148
+	sbCreated   = 152
+	sbCRC       = blockSize - 8
+
+	// incompatNoSums: Write records carry no checksums of the data.
+	incompatNoSums = 1 << 0
+	knownIncompat  = incompatNoSums
+)
+
+var le = binary.LittleEndian
+
+func (g *geometry) encode(b []byte) {
+	clear(b)
+	copy(b, sbMagic)
+	le.PutUint32(b[8:], sbVersion)
+	if !g.sums {
+		le.PutUint64(b[sbIncompat:], incompatNoSums)
+	}
+	copy(b[sbUUID:], g.fs[:])
+	le.PutUint64(b[sbGen:], g.generation)
+	le.PutUint64(b[sbStart:], uint64(g.seg.Start))
+	le.PutUint64(b[sbLength:], uint64(g.seg.Length))
+	le.PutUint32(b[sbLBASize:], uint32(g.lba))
+	le.PutUint32(b[sbHugeblock:], uint32(g.hugeblock))
+	le.PutUint32(b[sbUnit:], uint32(g.unit))
+	le.PutUint32(b[sbRank:], uint32(g.rank))
+	le.PutUint32(b[sbSize:], uint32(g.size))
+	le.PutUint32(b[sbLogPages:], uint32(g.logPages))
+	le.PutUint64(b[sbState0:], uint64(g.state[0]))
+	le.PutUint64(b[sbState1:], uint64(g.state[1]))
+	le.PutUint64(b[sbStateSize:], uint64(g.stateSize))
+	le.PutUint64(b[sbData:], uint64(g.data))
+	le.PutUint32(b[sbBlocks:], uint32(g.blocks))
+	le.PutUint32(b[sbRootMode:], g.root.mode)
+	le.PutUint32(b[sbRootUID:], g.root.uid)
+	le.PutUint32(b[sbRootGID:], g.root.gid)
+	le.PutUint64(b[sbCreated:], uint64(g.created))
+	le.PutUint64(b[sbCRC:], crc64nvme.Checksum(b[:sbCRC]))
+}
+
+// decodeSuperblock checks magic, version, checksum, in that order, and that
+// the numbers describe something that fits the segment.
+func decodeSuperblock(b []byte) (*geometry, error) {
+	if string(b[:8]) != sbMagic {
+		if isZero(b) {
+			return nil, ErrUnformatted
+		}
+		return nil, fmt.Errorf("superblock has no magic: %w", ErrCorrupt)
+	}
+	if v := le.Uint32(b[8:]); v != sbVersion {
+		return nil, fmt.Errorf("superblock has version %d, this program knows %d: %w", v, sbVersion, ErrVersion)
+	}
+	if crc64nvme.Checksum(b[:sbCRC]) != le.Uint64(b[sbCRC:]) {
+		return nil, fmt.Errorf("superblock checksum does not hold: %w", ErrCorrupt)
+	}
+	if f := le.Uint64(b[sbIncompat:]) &^ knownIncompat; f != 0 {
+		return nil, fmt.Errorf("superblock has unknown features %#x: %w", f, ErrVersion)
+	}
+	if f := le.Uint64(b[sbROCompat:]); f != 0 {
+		return nil, fmt.Errorf("superblock has unknown features %#x that forbid writing: %w", f, ErrVersion)
+	}
+	g := &geometry{
+		fs:         uuid.UUID(b[sbUUID : sbUUID+16]),
+		generation: le.Uint64(b[sbGen:]),
+		seg:        Segment{nvmf.Bytes(le.Uint64(b[sbStart:])), nvmf.Bytes(le.Uint64(b[sbLength:]))},
+		lba:        nvmf.Bytes(le.Uint32(b[sbLBASize:])),
+		hugeblock:  nvmf.Bytes(le.Uint32(b[sbHugeblock:])),
+		unit:       nvmf.Bytes(le.Uint32(b[sbUnit:])),
+		rank:       int(le.Uint32(b[sbRank:])),
+		size:       int(le.Uint32(b[sbSize:])),
+		logPages:   uint64(le.Uint32(b[sbLogPages:])),
+		state:      [2]nvmf.Bytes{nvmf.Bytes(le.Uint64(b[sbState0:])), nvmf.Bytes(le.Uint64(b[sbState1:]))},
+		stateSize:  nvmf.Bytes(le.Uint64(b[sbStateSize:])),
+		data:       nvmf.Bytes(le.Uint64(b[sbData:])),
+		blocks:     Hugeblock(le.Uint32(b[sbBlocks:])),
+		sums:       le.Uint64(b[sbIncompat:])&incompatNoSums == 0,
+		created:    int64(le.Uint64(b[sbCreated:])),
+		root:       rootOwner{le.Uint32(b[sbRootUID:]), le.Uint32(b[sbRootGID:]), le.Uint32(b[sbRootMode:])},
+	}
+	return g, g.check()
+}
+
+// check refuses numbers that Format would not have written.
+func (g *geometry) check() error {
+	ok := g.lba >= 512 && g.lba <= blockSize && g.lba&(g.lba-1) == 0 &&
+		g.hugeblock >= MinHugeblock && g.hugeblock <= MaxHugeblock && g.hugeblock&(g.hugeblock-1) == 0 &&
+		g.unit == min(g.hugeblock, maxUnit) &&
+		g.logPages >= minLogPages && g.logPages <= 1<<24 &&
+		g.seg.Length < 1<<60 && g.seg.Start < 1<<60 && g.seg.Length%blockSize == 0 && g.seg.Start%blockSize == 0 &&
+		g.stateSize%blockSize == 0 && g.stateSize < g.seg.Length &&
+		g.state[0]%blockSize == 0 && g.state[0] >= logOffset+nvmf.Bytes(g.logPages)*2*oplog.PageSize &&
+		g.state[1]%blockSize == 0 && g.state[1] >= g.state[0]+g.stateSize && g.state[1] < g.seg.Length &&
+		g.data%g.hugeblock == 0 && g.data >= g.state[1]+g.stateSize && g.data < g.seg.Length &&
+		g.data+nvmf.Bytes(g.blocks)*g.hugeblock <= g.seg.Length-blockSize
+	if !ok {
+		return fmt.Errorf("superblock describes an impossible layout: %w", ErrCorrupt)
+	}
+	return nil
+}
+
+func isZero(b []byte) bool {
+	for _, c := range b {
+		if c != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// State header, 4 KiB, two slots: which state area is current and where the
+// log goes on. Both slots hold the same header except while it is switched.
+const (
+	hdMagic    = "NVMECRST"
+	hdVersion  = 1
+	hdUUID     = 16
+	hdSequence = 32
+	hdArea     = 40
+	hdLength   = 48
+	hdStateCRC = 56
+	hdPage     = 64
+	hdPageVer  = 72
+	hdPageCRC  = 80
+	hdGen      = 88
+)
+
+type stateHeader struct {
+	sequence uint64
+	area     int
+	length   nvmf.Bytes
+	crc      uint64
+	prior    oplog.Prior
+}
+
+func (h *stateHeader) encode(b []byte, fs uuid.UUID) {
+	clear(b)
+	copy(b, hdMagic)
+	le.PutUint32(b[8:], hdVersion)
+	copy(b[hdUUID:], fs[:])
+	le.PutUint64(b[hdSequence:], h.sequence)
+	le.PutUint32(b[hdArea:], uint32(h.area))
+	le.PutUint64(b[hdLength:], uint64(h.length))
+	le.PutUint64(b[hdStateCRC:], h.crc)
+	le.PutUint64(b[hdPage:], h.prior.Page)
+	le.PutUint64(b[hdPageVer:], h.prior.Version)
+	le.PutUint64(b[hdPageCRC:], h.prior.CRC)
+	le.PutUint64(b[hdGen:], h.prior.Generation)
+	le.PutUint64(b[sbCRC:], crc64nvme.Checksum(b[:sbCRC]))
+}
+
+func decodeStateHeader(b []byte, g *geometry) (*stateHeader, error) {
+	if string(b[:8]) != hdMagic || crc64nvme.Checksum(b[:sbCRC]) != le.Uint64(b[sbCRC:]) {
+		return nil, fmt.Errorf("state header is not intact: %w", ErrCorrupt)
+	}
+	if v := le.Uint32(b[8:]); v != hdVersion {
+		return nil, fmt.Errorf("state header has version %d, this program knows %d: %w", v, hdVersion, ErrVersion)
+	}
+	if uuid.UUID(b[hdUUID:hdUUID+16]) != g.fs {
+		return nil, fmt.Errorf("state header of another file system: %w", ErrCorrupt)
+	}
+	h := &stateHeader{
+		sequence: le.Uint64(b[hdSequence:]),
+		area:     int(le.Uint32(b[hdArea:])),
+		length:   nvmf.Bytes(le.Uint64(b[hdLength:])),
+		crc:      le.Uint64(b[hdStateCRC:]),
+		prior: oplog.Prior{
+			Page: le.Uint64(b[hdPage:]), Version: le.Uint64(b[hdPageVer:]),
+			CRC: le.Uint64(b[hdPageCRC:]), Generation: le.Uint64(b[hdGen:]),
+		},
+	}
+	if h.area > 1 || h.length > g.stateSize {
+		return nil, fmt.Errorf("state header describes an impossible state: %w", ErrCorrupt)
+	}
+	return h, nil
+}

@@ -1,0 +1,248 @@
+package microfs
+
+import (
+	"syscall"
+
+	"nvmecr/nvmf"
+	"nvmecr/oplog"
+)
+
+// A write goes through these stages, all on the caller's thread:
+//
+//	plan     which hugeblocks, what goes into them, commands for it
+//	begin    room in the log
+//	send     data commands go out one by one while the next one is summed
+//	commit   the log image goes out; wait for everything
+//	apply    the records change the tree
+//
+// A failure up to commit leaves the tree as it was.
+
+// piece is a run of hugeblocks of one write: one record, and the commands
+// [first, last) of its data.
+type piece struct {
+	rec         oplog.Record
+	first, last int
+	crcs        int        // index of its first checksum in scratch.crcs
+	start       nvmf.Bytes // of the data written, from the start of the run
+	from        nvmf.Bytes // where new bytes begin: behind what was covered
+	seed        uint64     // checksum of the covered part of from's unit
+	fresh       bool       // the hugeblocks were allocated for this write
+}
+
+func (p *piece) count(g *geometry) Hugeblock {
+	return Hugeblock((nvmf.Bytes(p.rec.End) + g.hugeblock - 1) / g.hugeblock)
+}
+
+// cursor hands out the bytes of the application's buffers in order.
+type cursor struct {
+	bufs [][]byte
+	off  int // in bufs[0]
+}
+
+// next returns up to n bytes.
+func (c *cursor) next(n nvmf.Bytes) []byte {
+	for len(c.bufs[0]) == c.off {
+		c.bufs, c.off = c.bufs[1:], 0
+	}
+	b := c.bufs[0][c.off:]
+	if nvmf.Bytes(len(b)) > n {
+		b = b[:n]
+	}
+	c.off += len(b)
+	return b
+}
+
+func (c *cursor) copyTo(b *builder, n nvmf.Bytes) {
+	for n > 0 {
+		p := c.next(n)
+		b.add(p)
+		n -= nvmf.Bytes(len(p))
+	}
+}
+
+func total(bufs [][]byte) (n nvmf.Bytes) {
+	for _, b := range bufs {
+		n += nvmf.Bytes(len(b))
+	}
+	return n
+}
+
+// writeAt writes bufs at off. A short count comes with the error that ended it.
+func (fs *FS) writeAt(in *inode, bufs [][]byte, off int64) (int, error) {
+	if off < 0 {
+		return 0, syscall.EINVAL
+	}
+	n := total(bufs)
+	if n == 0 {
+		return 0, nil
+	}
+	limit := fs.g.maxFileSize()
+	if uint64(off) >= limit {
+		return 0, syscall.EFBIG
+	}
+	n = min(n, nvmf.Bytes(limit-uint64(off)))
+	pos, end := nvmf.Bytes(off), nvmf.Bytes(off)+n
+	cur := cursor{bufs: bufs}
+	for pos < end {
+		next, err := fs.writeGroup(in, &cur, pos, end)
+		if err != nil {
+			return int(pos - nvmf.Bytes(off)), err
+		}
+		pos = next
+	}
+	fs.unflushed += n
+	if fs.log.Unflushed() && fs.unflushed >= flushEvery {
+		return int(n), fs.sync()
+	}
+	return int(n), nil
+}
+
+// writeGroup writes as much from pos on as one log group takes and returns
+// where it ended. After a lost connection it starts over elsewhere.
+func (fs *FS) writeGroup(in *inode, cur *cursor, pos, end nvmf.Bytes) (nvmf.Bytes, error) {
+	start := *cur
+	for {
+		*cur = start
+		p := planner{fs: fs, in: in, cur: cur, s: &fs.io}
+		next, err := p.plan(pos, end)
+		if err == nil {
+			err = fs.commitWrite(&p)
+		}
+		if err == nil {
+			in.written = true
+			fs.lastWrite = fs.clock()
+			return next, nil
+		}
+		if !lost(err) {
+			p.giveBack()
+			return pos, err
+		}
+		p.retire()
+		fs.log.Lost()
+		if err := fs.reconnect(); err != nil {
+			return pos, err
+		}
+	}
+}
+
+// commitWrite runs the stages begin to apply for a plan.
+func (fs *FS) commitWrite(p *planner) error {
+	if err := fs.begin(p.need); err != nil {
+		return err
+	}
+	s := p.s
+	submitted := p.send()
+	err := p.append()
+	if err == nil && !fs.g.sums {
+		// Without checksums recovery cannot tell whether data arrived: the
+		// record must not be on the media before it.
+		fs.q.Submit(s.list[submitted:])
+		submitted = len(s.list)
+		err = fs.q.Wait(s.list)
+	}
+	if err != nil {
+		_ = fs.q.Wait(s.list[:submitted]) // nothing may stay in flight; err is the cause
+		fs.log.Failed()
+		return err
+	}
+	s.list = append(s.list, fs.log.Commit()...)
+	fs.q.Submit(s.list[submitted:])
+	if err := fs.q.Wait(s.list); err != nil {
+		if !lost(err) {
+			fs.log.Failed()
+		}
+		return err
+	}
+	fs.log.Settled()
+	for i := range s.parts {
+		if err := fs.tree.apply(&s.parts[i].rec, fs.freed); err != nil {
+			return fs.fail(err)
+		}
+	}
+	p.keepTail()
+	fs.release()
+	return nil
+}
+
+// send submits the data commands in turn, and sums each while it is on its
+// way; the last one is left to go out with the log image. It returns how many
+// were submitted.
+func (p *planner) send() int {
+	s := p.s
+	submitted, data := 0, len(s.list)
+	for i := range s.parts {
+		part := &s.parts[i]
+		part.crcs = len(s.crcs)
+		sum := summer{unit: p.fs.g.unit, at: part.from % p.fs.g.unit, crc: part.seed, out: s.crcs}
+		skip, left := part.from-part.start, nvmf.Bytes(part.rec.End)-part.from
+		for c := part.first; c < part.last; c++ {
+			if c < data-1 {
+				p.fs.q.Submit(s.list[c : c+1])
+				submitted = c + 1
+			}
+			if !p.fs.g.sums {
+				continue
+			}
+			for _, b := range s.list[c].Data {
+				n := nvmf.Bytes(len(b))
+				a := min(skip, n)
+				skip -= a
+				z := min(left, n-a)
+				sum.add(b[a : a+z])
+				left -= z
+			}
+		}
+		if p.fs.g.sums {
+			s.crcs = sum.finish()
+		}
+	}
+	return submitted
+}
+
+// append hands the records to the log.
+func (p *planner) append() error {
+	s := p.s
+	for i := range s.parts {
+		part := &s.parts[i]
+		end := len(s.crcs)
+		if i+1 < len(s.parts) {
+			end = s.parts[i+1].crcs
+		}
+		part.rec.CRCs = s.crcs[part.crcs:end:end]
+		if err := p.fs.log.Append(&part.rec, p.fs.g.sums); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// keepTail remembers the partly covered LBA that the write ended in.
+func (p *planner) keepTail() {
+	if len(p.s.parts) == 0 {
+		return
+	}
+	g, part := p.fs.g, &p.s.parts[len(p.s.parts)-1]
+	end := nvmf.Bytes(part.rec.End)
+	n := end % g.lba
+	t := &p.in.tail
+	if n == 0 {
+		t.data = t.data[:0]
+		return
+	}
+	if t.data == nil {
+		t.data = make([]byte, 0, g.lba)
+	}
+	t.pos = nvmf.Bytes(part.rec.File)*g.hugeblock + end - n
+	t.data = t.data[:n]
+	// The last LBA of the last data command, from its end.
+	data := p.s.list[part.last-1].Data
+	at := g.lba
+	for i := len(data) - 1; i >= 0 && at > 0; i-- {
+		b := data[i]
+		m := min(at, nvmf.Bytes(len(b)))
+		at -= m
+		if at < n {
+			copy(t.data[at:], b[nvmf.Bytes(len(b))-m:])
+		}
+	}
+}

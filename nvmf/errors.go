@@ -1,0 +1,125 @@
+package nvmf
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+)
+
+// Errors of opening a device.
+var (
+	// ErrUnreachable: no connection to the target's address.
+	ErrUnreachable = errors.New("target cannot be reached")
+	// ErrNoSubsystem: the target has no subsystem of that NQN.
+	ErrNoSubsystem = errors.New("target has no such subsystem")
+	// ErrHostRefused: the subsystem does not allow this host NQN.
+	ErrHostRefused = errors.New("target does not allow this host NQN")
+	// ErrNoNamespace: the subsystem has no active namespace of that id.
+	ErrNoNamespace = errors.New("subsystem has no such namespace")
+	// ErrUnsupported: the device lacks something this package needs.
+	ErrUnsupported = errors.New("device is not supported")
+)
+
+// Errors of commands and queues.
+var (
+	// ErrConnectionLost: the outcome of the command is not known, and it may
+	// still be executed later.
+	ErrConnectionLost = errors.New("connection to the target was lost")
+	// ErrNamespaceChanged: after a reconnection the namespace is another one.
+	ErrNamespaceChanged = errors.New("namespace is not the one it was before the connection was lost")
+	// ErrOutOfRange: the command lies outside the namespace.
+	ErrOutOfRange = errors.New("outside the namespace")
+	// ErrBadLength: the data does not fit the command.
+	ErrBadLength = errors.New("data does not fit the command")
+	// ErrClosed: the queue or device was closed.
+	ErrClosed = errors.New("queue is closed")
+)
+
+// StatusError is the status a device completed a command with: status code
+// type, status code and Do Not Retry (Base Specification 2.0, figures 93 to 97).
+type StatusError struct {
+	Opcode Opcode
+	LBA    LBA
+	SCT    uint8 // status code type
+	SC     uint8 // status code
+	DNR    bool  // do not retry
+	// Name is set instead of Opcode and LBA's being of use for a command
+	// that is no I/O: an admin or Fabrics command.
+	Name string
+}
+
+// Error names the command, where it went, and the status in the
+// specification's words.
+func (e *StatusError) Error() string {
+	if e.Name != "" {
+		return fmt.Sprintf("%s: %s (status type %#x code %#02x)", e.Name, e.text(), e.SCT, e.SC)
+	}
+	return fmt.Sprintf("%s at LBA %d: %s (status type %#x code %#02x)", e.Opcode, e.LBA, e.text(), e.SCT, e.SC)
+}
+
+// Unwrap returns the errno the status stands for, so that
+// errors.Is(err, syscall.ENOSPC) works and errors.As finds a syscall.Errno.
+func (e *StatusError) Unwrap() error { return e.row().errno }
+
+func (e *StatusError) text() string { return e.row().text }
+
+type statusRow struct {
+	sct, sc uint8
+	errno   syscall.Errno
+	text    string
+}
+
+// statusTable gives words and errno for the statuses an I/O command or a
+// Connect may end with. What is not listed is EIO.
+var statusTable = []statusRow{
+	{0x0, 0x01, syscall.EOPNOTSUPP, "Invalid Command Opcode"},
+	{0x0, 0x02, syscall.EINVAL, "Invalid Field in Command"},
+	{0x0, 0x04, syscall.EIO, "Data Transfer Error"},
+	{0x0, 0x05, syscall.EIO, "Aborted due to Power Loss Notification"},
+	{0x0, 0x06, syscall.EIO, "Internal Error"},
+	{0x0, 0x07, syscall.EIO, "Command Abort Requested"},
+	{0x0, 0x08, syscall.EIO, "Command Aborted due to SQ Deletion"},
+	{0x0, 0x0b, syscall.ENODEV, "Invalid Namespace or Format"},
+	{0x0, 0x0c, syscall.EIO, "Command Sequence Error"},
+	{0x0, 0x15, syscall.EPERM, "Operation Denied"},
+	{0x0, 0x1c, syscall.EIO, "Sanitize Failed"},
+	{0x0, 0x1d, syscall.EBUSY, "Sanitize In Progress"},
+	{0x0, 0x20, syscall.EROFS, "Namespace is Write Protected"},
+	{0x0, 0x22, syscall.EIO, "Transient Transport Error"},
+	{0x0, 0x80, syscall.ENOSPC, "LBA Out of Range"},
+	{0x0, 0x81, syscall.ENOSPC, "Capacity Exceeded"},
+	{0x0, 0x82, syscall.EIO, "Namespace Not Ready"},
+	{0x0, 0x83, syscall.EBUSY, "Reservation Conflict"},
+	{0x0, 0x84, syscall.EBUSY, "Format In Progress"},
+	{0x1, 0x80, syscall.EINVAL, "Connect Incompatible Format"},
+	{0x1, 0x81, syscall.EBUSY, "Connect Controller Busy"},
+	{0x1, 0x82, syscall.ENOENT, "Connect Invalid Parameters"},
+	{0x1, 0x83, syscall.EIO, "Connect Restart Discovery"},
+	{0x1, 0x84, syscall.EACCES, "Connect Invalid Host"},
+	{0x1, 0x90, syscall.EIO, "Discovery Restart"},
+	{0x1, 0x91, syscall.EACCES, "Authentication Required"},
+	{0x2, 0x80, syscall.EIO, "Write Fault"},
+	{0x2, 0x81, syscall.EIO, "Unrecovered Read Error"},
+	{0x2, 0x82, syscall.EIO, "End-to-end Guard Check Error"},
+	{0x2, 0x83, syscall.EIO, "End-to-end Application Tag Check Error"},
+	{0x2, 0x84, syscall.EIO, "End-to-end Reference Tag Check Error"},
+	{0x2, 0x85, syscall.EIO, "Compare Failure"},
+	{0x2, 0x86, syscall.EACCES, "Access Denied"},
+	{0x2, 0x87, syscall.EIO, "Deallocated or Unwritten Logical Block"},
+	{0x3, 0x00, syscall.EIO, "Internal Path Error"},
+	{0x3, 0x01, syscall.EIO, "Asymmetric Access Persistent Loss"},
+	{0x3, 0x02, syscall.EIO, "Asymmetric Access Inaccessible"},
+	{0x3, 0x03, syscall.EIO, "Asymmetric Access Transition"},
+	{0x3, 0x60, syscall.EIO, "Controller Pathing Error"},
+	{0x3, 0x70, syscall.EIO, "Host Pathing Error"},
+	{0x3, 0x71, syscall.EIO, "Command Aborted By Host"},
+}
+
+func (e *StatusError) row() statusRow {
+	for _, r := range statusTable {
+		if r.sct == e.SCT && r.sc == e.SC {
+			return r
+		}
+	}
+	return statusRow{errno: syscall.EIO, text: "unknown status"}
+}

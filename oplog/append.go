@@ -1,0 +1,120 @@
+package oplog
+
+import "encoding/binary"
+
+// windowSize is how many growing records are remembered: files that one rank
+// writes in turns.
+const windowSize = 16
+
+// Append adds a record to the group that Begin started. pending says that the
+// data of a Write is submitted together with the group.
+func (l *Log) Append(r *Record, pending bool) error {
+	if r.Type == Write && !l.g.NoCoalesce {
+		if off := l.next.grow(&l.g, r); off != 0 {
+			if pending {
+				l.next.addPending(r, off)
+			}
+			return nil
+		}
+	}
+	if r.Len() > l.next.room() {
+		return ErrTooLarge
+	}
+	off := offRecords + l.next.records
+	l.next.records += r.encode(l.next.raw[off:offCRC])
+	if r.Type != Write {
+		l.next.window = l.next.window[:0]
+		return nil
+	}
+	l.next.open(r.Ino, off)
+	if pending {
+		l.next.addPending(r, off)
+	}
+	return nil
+}
+
+// open remembers the record at off as the one of its inode that may grow.
+func (b *pageBuffer) open(ino uint64, off int) {
+	for i := range b.window {
+		if b.window[i].ino == ino {
+			b.window[i].off = off
+			return
+		}
+	}
+	if len(b.window) == windowSize {
+		copy(b.window, b.window[1:])
+		b.window = b.window[:windowSize-1]
+	}
+	b.window = append(b.window, openRecord{ino, off})
+}
+
+// grow extends the newest record of r's inode by r, if r continues it, and
+// returns that record's offset, or 0.
+//
+// r continues it if both runs lie on the same line of the file and of the
+// media, and r's CRCs begin with the record's last unit or right behind it.
+func (b *pageBuffer) grow(g *Geometry, r *Record) int {
+	off := 0
+	for _, w := range b.window {
+		if w.ino == r.Ino {
+			off = w.off
+		}
+	}
+	if off == 0 {
+		return 0
+	}
+	le := binary.LittleEndian
+	rec := b.raw[off:]
+	length := int(le.Uint16(rec[2:]))
+	first := uint64(le.Uint32(rec[4:]))
+	file, phys := le.Uint32(rec[24:]), le.Uint32(rec[28:])
+	if r.File < file || r.Phys < phys || r.File-file != r.Phys-phys {
+		return 0
+	}
+	ahead := uint64(r.File-file) * uint64(g.Hugeblock)
+	at := ahead/uint64(g.Unit) + uint64(r.FirstUnit) // r's first unit, counted from file
+	have := (le.Uint64(rec[32:]) + uint64(g.Unit) - 1) / uint64(g.Unit)
+	if at < first || at > have || at+1 < have || ahead+r.End <= le.Uint64(rec[32:]) {
+		return 0
+	}
+	more := 0
+	if len(r.CRCs) > 0 {
+		more = int(at-first)*8 + writeSize + 8*len(r.CRCs) - length
+	}
+	if more > b.room() {
+		return 0
+	}
+	b.insert(off+length, more)
+	putCRCs(rec[writeSize+int(at-first)*8:], r.CRCs)
+	le.PutUint16(rec[2:], uint16(length+more))
+	le.PutUint64(rec[16:], uint64(r.Time))
+	le.PutUint64(rec[32:], ahead+r.End)
+	return off
+}
+
+// insert makes room for n bytes at offset at, moving what lies behind.
+func (b *pageBuffer) insert(at, n int) {
+	if n == 0 {
+		return
+	}
+	end := offRecords + b.records
+	copy(b.raw[at+n:end+n], b.raw[at:end])
+	b.records += n
+	for i := range b.window {
+		if b.window[i].off >= at {
+			b.window[i].off += n
+		}
+	}
+	for i := range b.pending {
+		if int(b.pending[i].off) >= at {
+			b.pending[i].off += uint16(n)
+		}
+	}
+}
+
+// addPending lists the units of r, which are the last of the record at off.
+func (b *pageBuffer) addPending(r *Record, off int) {
+	have := (int(binary.LittleEndian.Uint16(b.raw[off+2:])) - writeSize) / 8
+	p := pending{off: uint16(off), first: uint16(have - len(r.CRCs)), count: uint16(len(r.CRCs))}
+	b.pending = append(b.pending, p)
+}

@@ -1,0 +1,68 @@
+// Package oplog is the operation log of one micro file system: logical
+// records, coalesced, in pages that survive a crash at any instruction, with
+// any subset of the commands in flight completed, in any order, torn at any
+// byte.
+//
+// The package does no I/O of its own while logging: it builds page images and
+// the commands that write them, and the file system submits those together
+// with the data they describe: one round trip per application write. Only
+// [Recover] reads, through a function it is given.
+//
+// A Log has one owner at a time and no lock; microfs calls it under its own.
+//
+// # Terms
+//
+// A page is 4 KiB of log and has two slots on the media. An image is the
+// content of a whole page. A group is what one image adds: the records of one
+// operation and the data they describe. An image is settled when every command
+// of its group, data and image, has completed. On a device without a volatile
+// write cache settled means durable.
+//
+// # Ring
+//
+// Pages are numbered from 1 and never renumbered. Page n lives at
+//
+//	slot s of page n = Offset + ((n mod Pages)*2 + s) * 4096
+//
+// # Rules
+//
+//  1. Data goes only to blocks that are free in the last settled state, or
+//     behind the covered end of a unit (microfs).
+//  2. One image is in flight. Image v goes to the slot that does not hold the
+//     last settled image of its page; the first image of a page goes to slot 0.
+//  3. Image v+1 is submitted only when v has settled, or has failed for good.
+//  4. An image lists the units whose data had not completed when it was
+//     submitted (pending).
+//  5. A full page keeps its final image; it is copied to the page's other slot
+//     beside the first image of the next page. Sync puts the newest records in
+//     both slots, so that one bad sector is repaired.
+//  6. Coalescing grows a record in the tail page only, the newest one of its
+//     inode, with nothing but plain writes after it.
+//  7. After a lost connection the next image starts a new page: the slots that
+//     had a command in flight are not written again in this mount.
+//  8. With a volatile write cache a flush closes the page: the next record
+//     starts a new one, and every image names the last durable page.
+//  9. Recovery takes the newest image whose pending data verifies, or the one
+//     before it; anything further back is damage. With a volatile cache it
+//     verifies all data after the last durable page and goes back to exactly
+//     that page if any is missing. Then it seals: an image of higher version
+//     and new generation goes over what was rejected, before anything else is
+//     written.
+//
+// # Page image
+//
+//	  0  magic "NVLP"           48  previous page
+//	  4  format version (u16)   56  its final image: version
+//	  6  flags (u16)            64  its final image: CRC
+//	  8  file system UUID       72  last durable page
+//	 24  generation             80  bytes of records (u16)
+//	 32  page                   82  pending entries (u16)
+//	 40  version                84  reserved, zero
+//	 96  records, then pending entries, then zeros
+//	4088 CRC-64/NVME of bytes 0 to 4087
+//
+// All numbers are little-endian and 8 bytes unless noted. A pending entry is
+// the offset of a Write record in the page (u16), the first of its CRCs that
+// is pending (u16), how many are (u16), and a zero (u16). Records are drawn at
+// [Type].
+package oplog

@@ -1,0 +1,272 @@
+package oplog
+
+import (
+	"errors"
+
+	"github.com/google/uuid"
+
+	"nvmecr/nvmf"
+)
+
+// Geometry is where a log lies and what its records are measured in.
+type Geometry struct {
+	FS         uuid.UUID
+	Start      nvmf.LBA // of slot 0 of the ring's position 0
+	Pages      uint64   // in the ring, at least 4
+	LBASize    nvmf.Bytes
+	Unit       nvmf.Bytes // of data under one CRC
+	Hugeblock  nvmf.Bytes
+	Volatile   bool // the device has a volatile write cache
+	NoCoalesce bool
+}
+
+// Errors of logging.
+var (
+	// ErrFull: no page is free; a state checkpoint must release some first.
+	ErrFull = errors.New("operation log is full")
+	// ErrTooLarge: the group does not fit one page.
+	ErrTooLarge = errors.New("operation does not fit a log page")
+	// ErrUnstable: the connection was lost with each of the last pages in flight.
+	ErrUnstable = errors.New("target lost the connection too often in a row")
+)
+
+// skipWindow is how far the next page may be from the last: each lost
+// connection burns one. Recovery looks as far.
+const skipWindow = 8
+
+// Prior names the state a log continues: the final image that the state
+// checkpoint includes, and the generation it was written in. The zero value is
+// a log that was never written.
+type Prior struct {
+	Page, Version, CRC uint64
+	Generation         uint64
+}
+
+func (p Prior) position() position { return position{p.Page, p.Version, p.CRC} }
+
+// Log is the writing end. See the package comment.
+type Log struct {
+	g          Geometry
+	generation uint64
+	version    uint64 // highest ever used
+
+	// The tail: the last settled image.
+	cur      *pageBuffer
+	tail     position
+	prev     position // what the tail's page names as previous
+	slot     int      // of the tail; -1: its page belongs to the state checkpoint
+	mirrored bool     // both slots hold the tail's records
+	lostSlot bool     // the other slot had a command in flight that was lost
+
+	// The group being built.
+	next    *pageBuffer
+	newPage uint64 // number of the page it starts, 0: stays on the tail's
+	image   position
+	mirror  bool // the group only repeats the tail's records
+
+	roll     bool   // the next image starts a new page
+	nextPage uint64 // number of that page
+	first    uint64 // oldest page still needed
+	blanked  uint64 // highest page known to be blank
+	blanking uint64 // page whose blanking is in flight, 0 if none
+	durable  uint64 // last durable page (Volatile)
+
+	cmds [3]nvmf.Command
+	iov  [3][1][]byte
+	list []*nvmf.Command
+}
+
+// blank is what unused pages hold.
+var blank [2 * PageSize]byte
+
+func newLog(g Geometry, prior Prior) *Log {
+	return &Log{
+		g: g, generation: prior.Generation, version: prior.Version,
+		cur: new(pageBuffer), next: new(pageBuffer),
+		tail: prior.position(), slot: -1, mirrored: true,
+		roll: true, nextPage: prior.Page + 1, first: prior.Page + 1,
+		blanked: prior.Page, durable: prior.Page,
+		list: make([]*nvmf.Command, 0, 3),
+	}
+}
+
+// Prior returns the position a state checkpoint taken now would name, and
+// makes the next image start a new page.
+func (l *Log) Prior() Prior {
+	l.roll = true
+	return Prior{Page: l.tail.page, Version: l.tail.version, CRC: l.tail.crc, Generation: l.generation}
+}
+
+// Release frees the pages that the state checkpoint at p includes.
+func (l *Log) Release(p Prior) { l.first = p.Page + 1 }
+
+// Free returns how many more pages can be started.
+func (l *Log) Free() uint64 {
+	used := l.nextPage - l.first
+	if used >= l.g.Pages {
+		return 0
+	}
+	return l.g.Pages - used
+}
+
+// Generation returns the number of mounts for writing, this one included.
+func (l *Log) Generation() uint64 { return l.generation }
+
+// Begin starts a group whose records need at most need bytes, pending entries
+// (8 bytes each) included. If it returns commands, they must be submitted and
+// waited for before Commit's.
+func (l *Log) Begin(need int) ([]*nvmf.Command, error) {
+	if need > Capacity {
+		return nil, ErrTooLarge
+	}
+	l.list, l.mirror = l.list[:0], false
+	if !l.roll && l.cur.room()+len(l.cur.pending)*pendingSize >= need {
+		l.newPage = 0
+		l.next.copyRecords(l.cur)
+		return nil, nil
+	}
+	if l.Free() == 0 {
+		return nil, ErrFull
+	}
+	if l.nextPage-l.tail.page > skipWindow {
+		return nil, ErrUnstable
+	}
+	l.newPage = l.nextPage
+	l.next.reset()
+	if l.newPage <= l.blanked {
+		return nil, nil
+	}
+	l.blanking = l.newPage
+	l.list = append(l.list, l.command(0, l.newPage, 0, blank[:]))
+	return l.list, nil
+}
+
+// command fills the i-th command with a write of data to the slot of page.
+func (l *Log) command(i int, page uint64, slot int, data []byte) *nvmf.Command {
+	c := &l.cmds[i]
+	l.iov[i][0] = data
+	c.Opcode = nvmf.Write
+	c.LBA = l.g.lba(page, slot)
+	c.Blocks = nvmf.LBA(nvmf.Bytes(len(data)) / l.g.LBASize)
+	c.Data = l.iov[i][:]
+	return c
+}
+
+func (g *Geometry) lba(page uint64, slot int) nvmf.LBA {
+	return g.Start + nvmf.LBA(page%g.Pages*2+uint64(slot))*nvmf.LBA(PageSize/g.LBASize)
+}
+
+// Commit seals the group and returns the commands that write it: its image,
+// and at the start of a page the copy of the page before and the blanking of
+// the one after. They may be submitted together with the group's data.
+func (l *Log) Commit() []*nvmf.Command {
+	if l.blanking != 0 {
+		l.blanked, l.blanking = l.blanking, 0
+	}
+	l.list = l.list[:0]
+	l.version++
+	h := header{
+		fs: l.g.FS, generation: l.generation, version: l.version,
+		page: l.tail.page, prev: l.prev, durable: l.durable, volatile: l.g.Volatile,
+	}
+	slot := 1 - l.slot
+	if l.newPage != 0 {
+		h.page, h.prev, slot = l.newPage, l.tail, 0
+		if !l.g.Volatile {
+			h.durable = l.tail.page
+		}
+	} else if !l.g.Volatile {
+		h.durable = l.prev.page
+	}
+	l.image = position{page: h.page, version: h.version, crc: l.next.seal(&h)}
+	l.list = append(l.list, l.command(0, h.page, slot, l.next.raw[:]))
+	if l.newPage == 0 {
+		return l.list
+	}
+	if !l.mirrored && !l.lostSlot {
+		l.list = append(l.list, l.command(1, l.tail.page, 1-l.slot, l.cur.raw[:]))
+	}
+	if ahead := l.newPage + 1; ahead > l.blanked && ahead-l.first < l.g.Pages {
+		l.blanking = ahead
+		l.list = append(l.list, l.command(2, ahead, 0, blank[:]))
+	}
+	return l.list
+}
+
+// Settled says that the group's image and data have completed.
+func (l *Log) Settled() {
+	if l.blanking != 0 {
+		l.blanked, l.blanking = l.blanking, 0
+	}
+	if l.newPage != 0 {
+		l.prev, l.slot, l.roll, l.lostSlot = l.tail, 0, false, false
+		l.nextPage = l.newPage + 1
+	} else {
+		l.slot = 1 - l.slot
+	}
+	l.tail, l.mirrored, l.newPage = l.image, l.mirror, 0
+	l.cur, l.next = l.next, l.cur
+}
+
+// Failed drops the group after its commands have completed, some with errors.
+// Its image may be on the media; the next one goes over it.
+func (l *Log) Failed() {
+	if l.newPage == 0 {
+		l.mirrored = false
+	}
+	l.newPage, l.blanking = 0, 0
+}
+
+// Lost drops the group after the connection was lost with its commands in
+// flight: the slots they may still land in are not written again.
+func (l *Log) Lost() {
+	if l.newPage != 0 {
+		l.nextPage = l.newPage + 1
+	} else {
+		l.lostSlot = true
+	}
+	l.roll, l.newPage, l.blanking = true, 0, 0
+}
+
+// Mirror returns commands that put the tail's records into the other slot of
+// its page, with an empty pending list; none if they are there. The caller
+// submits them, waits, and calls Settled, Failed or Lost as for a group.
+func (l *Log) Mirror() []*nvmf.Command {
+	if l.mirrored || l.slot < 0 || l.lostSlot {
+		return nil
+	}
+	l.newPage, l.mirror = 0, true
+	l.next.copyRecords(l.cur)
+	return l.Commit()
+}
+
+// Seal starts the group that makes the state Recover found the newest one.
+// Like Begin it may return commands to wait for before Commit's.
+func (l *Log) Seal() ([]*nvmf.Command, error) {
+	if l.roll {
+		return l.Begin(0)
+	}
+	l.newPage, l.mirror = 0, true
+	l.next.copyRecords(l.cur)
+	return nil, nil
+}
+
+// Flushed says that a Flush has completed after everything up to the tail had
+// settled: the tail is durable, and the next record starts a new page.
+func (l *Log) Flushed() {
+	if l.g.Volatile && l.durable != l.tail.page {
+		l.durable, l.roll = l.tail.page, true
+	}
+}
+
+// Unflushed reports whether anything settled is not known to be durable.
+func (l *Log) Unflushed() bool { return l.g.Volatile && l.durable != l.tail.page }
+
+// TailRead returns the LBA and the CRC of the last settled image, for the
+// check after a reconnection; ok is false if the log has none in this ring.
+func (l *Log) TailRead() (lba nvmf.LBA, image []byte, ok bool) {
+	if l.slot < 0 {
+		return 0, nil, false
+	}
+	return l.g.lba(l.tail.page, l.slot), l.cur.raw[:], true
+}

@@ -1,0 +1,230 @@
+package oplog
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/minio/crc64nvme"
+)
+
+// PageSize is the size of a page image in bytes, whatever the LBA size.
+const PageSize = 4096
+
+// Offsets in a page image; see the package comment. Frozen.
+const (
+	pageMagic      = 0x504c564e // "NVLP"
+	pageFormat     = 1
+	offFormat      = 4
+	offFlags       = 6
+	offUUID        = 8
+	offGeneration  = 24
+	offPage        = 32
+	offVersion     = 40
+	offPrevPage    = 48
+	offPrevVersion = 56
+	offPrevCRC     = 64
+	offDurable     = 72
+	offRecordBytes = 80
+	offPendingLen  = 82
+	offRecords     = 96
+	offCRC         = PageSize - 8
+	pendingSize    = 8
+
+	// flagVolatile: written under the rules for a volatile write cache.
+	flagVolatile = 1 << 0
+	knownFlags   = flagVolatile
+)
+
+// Capacity is the number of bytes that the records and pending entries of one
+// group may take.
+const Capacity = offCRC - offRecords
+
+// Why an image was not accepted.
+var (
+	errBlank     = errors.New("page was never written")
+	errImage     = errors.New("not an intact page image")
+	errOtherFS   = errors.New("page of another file system")
+	errOtherPage = errors.New("another page")
+	// ErrFormat: the image is intact but of a format this version cannot read.
+	ErrFormat = errors.New("log format is not supported by this version")
+)
+
+// position identifies a settled image: what the next page names as its previous.
+type position struct {
+	page, version, crc uint64
+}
+
+// image is a decoded page image. It refers to the bytes it was decoded from.
+type image struct {
+	raw        []byte
+	generation uint64
+	at         position
+	prev       position
+	durable    uint64
+	volatile   bool
+	slot       int
+}
+
+func (im *image) records() []byte {
+	n := int(binary.LittleEndian.Uint16(im.raw[offRecordBytes:]))
+	return im.raw[offRecords : offRecords+n]
+}
+
+// pending is one entry of the pending list: units [first, first+count) of the
+// Write record at offset off of the records.
+type pending struct{ off, first, count uint16 }
+
+func (im *image) pending() []pending {
+	n := int(binary.LittleEndian.Uint16(im.raw[offPendingLen:]))
+	p := make([]pending, n)
+	at := offRecords + len(im.records())
+	for i := range p {
+		b := im.raw[at+i*pendingSize:]
+		p[i] = pending{
+			off:   binary.LittleEndian.Uint16(b),
+			first: binary.LittleEndian.Uint16(b[2:]),
+			count: binary.LittleEndian.Uint16(b[4:]),
+		}
+	}
+	return p
+}
+
+// decodeImage checks magic, checksum, format and file system, in that order.
+func decodeImage(raw []byte, fs uuid.UUID, page uint64, slot int) (*image, error) {
+	if len(raw) != PageSize {
+		return nil, errImage
+	}
+	if binary.LittleEndian.Uint32(raw) != pageMagic {
+		for _, b := range raw {
+			if b != 0 {
+				return nil, errImage
+			}
+		}
+		return nil, errBlank
+	}
+	crc := binary.LittleEndian.Uint64(raw[offCRC:])
+	if crc64nvme.Checksum(raw[:offCRC]) != crc {
+		return nil, errImage
+	}
+	if uuid.UUID(raw[offUUID:offUUID+16]) != fs {
+		return nil, errOtherFS
+	}
+	flags := binary.LittleEndian.Uint16(raw[offFlags:])
+	if f := binary.LittleEndian.Uint16(raw[offFormat:]); f != pageFormat || flags&^knownFlags != 0 {
+		return nil, fmt.Errorf("log page %d has format %d, flags %#x: %w", page, f, flags, ErrFormat)
+	}
+	im := &image{
+		raw:        raw,
+		generation: binary.LittleEndian.Uint64(raw[offGeneration:]),
+		at: position{
+			page:    binary.LittleEndian.Uint64(raw[offPage:]),
+			version: binary.LittleEndian.Uint64(raw[offVersion:]),
+			crc:     crc,
+		},
+		prev: position{
+			page:    binary.LittleEndian.Uint64(raw[offPrevPage:]),
+			version: binary.LittleEndian.Uint64(raw[offPrevVersion:]),
+			crc:     binary.LittleEndian.Uint64(raw[offPrevCRC:]),
+		},
+		durable:  binary.LittleEndian.Uint64(raw[offDurable:]),
+		volatile: flags&flagVolatile != 0,
+		slot:     slot,
+	}
+	if im.at.page != page {
+		return nil, errOtherPage
+	}
+	records := int(binary.LittleEndian.Uint16(raw[offRecordBytes:]))
+	entries := int(binary.LittleEndian.Uint16(raw[offPendingLen:]))
+	if records+entries*pendingSize > Capacity {
+		return nil, errImage
+	}
+	return im, nil
+}
+
+// pageBuffer is a page image being filled.
+type pageBuffer struct {
+	raw     [PageSize]byte
+	records int // bytes of records in raw
+	pending []pending
+	window  []openRecord
+}
+
+// openRecord is a Write record that may still grow: nothing but plain writes
+// comes after it.
+type openRecord struct {
+	ino uint64
+	off int // of the record in raw
+}
+
+func (b *pageBuffer) reset() {
+	clear(b.raw[:])
+	b.records, b.pending, b.window = 0, b.pending[:0], b.window[:0]
+}
+
+// copyRecords makes b a copy of src without its pending list.
+func (b *pageBuffer) copyRecords(src *pageBuffer) {
+	end := offRecords + src.records
+	copy(b.raw[offRecords:end], src.raw[offRecords:end])
+	b.records = src.records
+	b.pending = b.pending[:0]
+	b.window = append(b.window[:0], src.window...)
+}
+
+// load makes b a copy of an image that was read. Its records do not grow any more.
+func (b *pageBuffer) load(im *image) {
+	b.reset()
+	copy(b.raw[:], im.raw)
+	b.records = len(im.records())
+}
+
+func (b *pageBuffer) room() int {
+	return Capacity - b.records - len(b.pending)*pendingSize
+}
+
+// seal writes header, pending list and checksum, and returns the image's CRC.
+func (b *pageBuffer) seal(h *header) uint64 {
+	raw := b.raw[:]
+	le := binary.LittleEndian
+	le.PutUint32(raw, pageMagic)
+	le.PutUint16(raw[offFormat:], pageFormat)
+	var flags uint16
+	if h.volatile {
+		flags |= flagVolatile
+	}
+	le.PutUint16(raw[offFlags:], flags)
+	copy(raw[offUUID:], h.fs[:])
+	le.PutUint64(raw[offGeneration:], h.generation)
+	le.PutUint64(raw[offPage:], h.page)
+	le.PutUint64(raw[offVersion:], h.version)
+	le.PutUint64(raw[offPrevPage:], h.prev.page)
+	le.PutUint64(raw[offPrevVersion:], h.prev.version)
+	le.PutUint64(raw[offPrevCRC:], h.prev.crc)
+	le.PutUint64(raw[offDurable:], h.durable)
+	le.PutUint16(raw[offRecordBytes:], uint16(b.records))
+	le.PutUint16(raw[offPendingLen:], uint16(len(b.pending)))
+	at := offRecords + b.records
+	for _, p := range b.pending {
+		le.PutUint16(raw[at:], p.off-offRecords)
+		le.PutUint16(raw[at+2:], p.first)
+		le.PutUint16(raw[at+4:], p.count)
+		le.PutUint16(raw[at+6:], 0)
+		at += pendingSize
+	}
+	clear(raw[at:offCRC])
+	crc := crc64nvme.Checksum(raw[:offCRC])
+	le.PutUint64(raw[offCRC:], crc)
+	return crc
+}
+
+// header is what an image says beside its records.
+type header struct {
+	fs         uuid.UUID
+	generation uint64
+	page       uint64
+	version    uint64
+	prev       position
+	durable    uint64
+	volatile   bool
+}
