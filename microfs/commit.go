@@ -129,7 +129,7 @@ func (fs *FS) give(r run) {
 		return
 	}
 	for h := r.start; h < r.start+r.count; h++ {
-		if _, ok := fs.retired[h]; !ok {
+		if !fs.retired.hold(h) {
 			fs.pool.give(run{h, 1})
 		}
 	}

@@ -53,11 +53,9 @@ type FS struct {
 	pool   pool
 	broken error // set once nothing works any more
 	// limbo holds runs that are free once the tail of the log is durable.
-	limbo   []run
-	freeing []run // by the operation in progress, into limbo when it settles
-	// retired hugeblocks had a command in flight when a connection was lost:
-	// they are not used again in this mount.
-	retired   map[Hugeblock]struct{}
+	limbo     []run
+	freeing   []run // by the operation in progress, into limbo when it settles
+	retired   retired
 	opens     int
 	unflushed nvmf.Bytes // written since the last Flush
 	lastWrite time.Time

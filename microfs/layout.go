@@ -77,6 +77,13 @@ func newGeometry(id *nvmf.Identity, seg Segment, o *FormatOptions) (*geometry, e
 	return g, g.divide()
 }
 
+// CheckFormat tells whether Format would accept the segment: ErrTooSmall,
+// ErrBadFormat.
+func CheckFormat(id *nvmf.Identity, seg Segment, o FormatOptions) error {
+	_, err := newGeometry(id, seg, &o)
+	return err
+}
+
 // divide splits what the log leaves over between state and data: each state
 // area has room for the checksums of all data in the worst fragmentation and
 // for names and inodes beside.

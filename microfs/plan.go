@@ -162,6 +162,10 @@ func (p *planner) endPiece() {
 // it flushes before it gives up.
 func (p *planner) alloc() (run, error) {
 	r, ok := p.fs.pool.take(1)
+	if !ok {
+		p.fs.retired.expire(&p.fs.pool)
+		r, ok = p.fs.pool.take(1)
+	}
 	if !ok && len(p.fs.limbo) > 0 && len(p.s.parts) == 0 {
 		if err := p.fs.sync(); err != nil {
 			return run{}, err
@@ -195,21 +199,18 @@ func (p *planner) giveBack() {
 	p.s.taken = p.s.taken[:0]
 }
 
-// retire takes every hugeblock of the plan out of use for this mount: a late
+// retire takes every hugeblock of the plan out of use for a while: a late
 // command may still land there.
 func (p *planner) retire() {
-	if p.fs.retired == nil {
-		p.fs.retired = make(map[Hugeblock]struct{})
-	}
 	for _, r := range p.s.taken {
-		p.fs.retired[r.start] = struct{}{}
+		p.fs.retired.add(r.start, true)
 	}
 	for i := range p.s.parts {
 		part := &p.s.parts[i]
 		if part.fresh {
 			continue
 		}
-		p.fs.retired[Hugeblock(part.rec.Phys)] = struct{}{}
+		p.fs.retired.add(Hugeblock(part.rec.Phys), false)
 		if x := p.in.lookup(Hugeblock(part.rec.File)); x != nil {
 			x.frozen = true
 		}

@@ -21,13 +21,14 @@ func (fs *FS) readAt(in *inode, bufs [][]byte, off int64) (int, error) {
 	}
 	n = min(n, nvmf.Bytes(in.size-off))
 	pos, end := nvmf.Bytes(off), nvmf.Bytes(off)+n
-	cur := cursor{bufs: bufs}
+	cur := &fs.io.cur
+	*cur = cursor{bufs: bufs}
 	for pos < end {
-		start := cur
-		next, err := fs.readGroup(in, &cur, pos, end)
+		start := *cur
+		next, err := fs.readGroup(in, cur, pos, end)
 		if lost(err) {
 			if err = fs.reconnect(); err == nil {
-				cur = start
+				*cur = start
 				continue
 			}
 		}

@@ -20,6 +20,7 @@ type scratch struct {
 	end   []byte
 	old   [2][]byte // hugeblocks being copied by an overwrite
 	taken []run     // allocated by the operation
+	cur   cursor    // in the application's buffers
 	zero  []byte
 	sink  []byte
 }

@@ -82,9 +82,10 @@ func (fs *FS) writeAt(in *inode, bufs [][]byte, off int64) (int, error) {
 	}
 	n = min(n, nvmf.Bytes(limit-uint64(off)))
 	pos, end := nvmf.Bytes(off), nvmf.Bytes(off)+n
-	cur := cursor{bufs: bufs}
+	cur := &fs.io.cur
+	*cur = cursor{bufs: bufs}
 	for pos < end {
-		next, err := fs.writeGroup(in, &cur, pos, end)
+		next, err := fs.writeGroup(in, cur, pos, end)
 		if err != nil {
 			return int(pos - nvmf.Bytes(off)), err
 		}

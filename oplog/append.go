@@ -52,7 +52,8 @@ func (b *pageBuffer) open(ino uint64, off int) {
 // returns that record's offset, or 0.
 //
 // r continues it if both runs lie on the same line of the file and of the
-// media, and r's CRCs begin with the record's last unit or right behind it.
+// media, no gap is between them, and r's CRCs begin with the record's last
+// unit or right behind it.
 func (b *pageBuffer) grow(g *Geometry, r *Record) int {
 	off := 0
 	for _, w := range b.window {
@@ -74,7 +75,7 @@ func (b *pageBuffer) grow(g *Geometry, r *Record) int {
 	ahead := uint64(r.File-file) * uint64(g.Hugeblock)
 	at := ahead/uint64(g.Unit) + uint64(r.FirstUnit) // r's first unit, counted from file
 	have := (le.Uint64(rec[32:]) + uint64(g.Unit) - 1) / uint64(g.Unit)
-	if at < first || at > have || at+1 < have || ahead+r.End <= le.Uint64(rec[32:]) {
+	if end := le.Uint64(rec[32:]); ahead > end || ahead+r.End <= end || at < first || at > have || at+1 < have {
 		return 0
 	}
 	more := 0

@@ -2,6 +2,7 @@ package oplog
 
 import (
 	"errors"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -26,13 +27,21 @@ var (
 	ErrFull = errors.New("operation log is full")
 	// ErrTooLarge: the group does not fit one page.
 	ErrTooLarge = errors.New("operation does not fit a log page")
-	// ErrUnstable: the connection was lost with each of the last pages in flight.
-	ErrUnstable = errors.New("target lost the connection too often in a row")
+	// ErrUnstable: the connection was lost so often in so short a time that too
+	// few pages can be written.
+	ErrUnstable = errors.New("the connection to the target is lost too often")
 )
 
 // skipWindow is how far the next page may be from the last: each lost
 // connection burns one. Recovery looks as far.
-const skipWindow = 8
+const skipWindow = 16
+
+// Quarantine is how long a block that had a command in flight when a
+// connection was lost is not written again. A controller gives up the commands
+// of an association it has lost within its keep-alive time-out and the command
+// quiesce time (Base Specification 2.0, section 3.9); this is several times as
+// long.
+const Quarantine = 3 * time.Minute
 
 // Prior names the state a log continues: the final image that the state
 // checkpoint includes, and the generation it was written in. The zero value is
@@ -63,6 +72,10 @@ type Log struct {
 	newPage uint64 // number of the page it starts, 0: stays on the tail's
 	image   position
 	mirror  bool // the group only repeats the tail's records
+
+	// retired positions of the ring had a command in flight when a connection
+	// was lost, at that time.
+	retired map[uint64]time.Time
 
 	roll     bool   // the next image starts a new page
 	nextPage uint64 // number of that page
@@ -125,10 +138,11 @@ func (l *Log) Begin(need int) ([]*nvmf.Command, error) {
 		l.next.copyRecords(l.cur)
 		return nil, nil
 	}
+	l.nextPage = l.usable(l.nextPage)
 	if l.Free() == 0 {
 		return nil, ErrFull
 	}
-	if l.nextPage-l.tail.page > skipWindow {
+	if l.nextPage-l.tail.page > skipWindow || 2*uint64(len(l.retired)) > l.g.Pages {
 		return nil, ErrUnstable
 	}
 	l.newPage = l.nextPage
@@ -186,7 +200,7 @@ func (l *Log) Commit() []*nvmf.Command {
 	if !l.mirrored && !l.lostSlot {
 		l.list = append(l.list, l.command(1, l.tail.page, 1-l.slot, l.cur.raw[:]))
 	}
-	if ahead := l.newPage + 1; ahead > l.blanked && ahead-l.first < l.g.Pages {
+	if ahead := l.usable(l.newPage + 1); ahead > l.blanked && ahead-l.first < l.g.Pages {
 		l.blanking = ahead
 		l.list = append(l.list, l.command(2, ahead, 0, blank[:]))
 	}
@@ -200,7 +214,7 @@ func (l *Log) Settled() {
 	}
 	if l.newPage != 0 {
 		l.prev, l.slot, l.roll, l.lostSlot = l.tail, 0, false, false
-		l.nextPage = l.newPage + 1
+		l.nextPage = l.usable(l.newPage + 1)
 	} else {
 		l.slot = 1 - l.slot
 	}
@@ -218,14 +232,41 @@ func (l *Log) Failed() {
 }
 
 // Lost drops the group after the connection was lost with its commands in
-// flight: the slots they may still land in are not written again.
+// flight: the pages they may still land in are not written again.
 func (l *Log) Lost() {
-	if l.newPage != 0 {
+	if l.retired == nil {
+		l.retired = make(map[uint64]time.Time)
+	}
+	now := time.Now()
+	switch {
+	case l.newPage != 0:
+		l.retired[l.newPage%l.g.Pages] = now
 		l.nextPage = l.newPage + 1
-	} else {
+	case l.slot >= 0:
+		l.retired[l.tail.page%l.g.Pages] = now
 		l.lostSlot = true
 	}
+	if l.blanking != 0 {
+		l.retired[l.blanking%l.g.Pages] = now
+	}
+	l.nextPage = l.usable(l.nextPage)
 	l.roll, l.newPage, l.blanking = true, 0, 0
+}
+
+// usable returns the first page from page on whose position is not retired.
+func (l *Log) usable(page uint64) uint64 {
+	for range len(l.retired) {
+		at, bad := l.retired[page%l.g.Pages]
+		if !bad {
+			break
+		}
+		if time.Since(at) > Quarantine {
+			delete(l.retired, page%l.g.Pages)
+			break
+		}
+		page++
+	}
+	return page
 }
 
 // Mirror returns commands that put the tail's records into the other slot of

@@ -1,0 +1,135 @@
+package config
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"nvmecr/nvmf"
+)
+
+// LogLevel says what the runtime prints on stderr.
+type LogLevel string
+
+// The levels, each including the ones before it.
+const (
+	LogError LogLevel = "error" // what makes a call fail
+	LogInfo  LogLevel = "info"  // and what was mounted, waited for, given up
+	LogDebug LogLevel = "debug" // and what happens in the background
+)
+
+// Config holds a value for each setting. The comments name the flag.
+type Config struct {
+	Name         string             // --name: the store, see parttable.CheckName
+	Targets      []nvmf.TransportID // --target, in order; none means the embedded target
+	Mount        string             // --mount: absolute, clean, not "/"
+	Size         nvmf.Bytes         // --size: of the embedded target's namespace
+	Fresh        bool               // --fresh: start over; for the command only
+	Timeout      time.Duration      // --timeout: for a target or a rank that does not answer
+	Hugeblock    nvmf.Bytes         // --hugeblock: unit of allocation, fixed at format
+	HostNQN      string             // --hostnqn: who we are to the targets
+	HeaderDigest bool               // --header-digest: CRC-32C on PDU headers
+	DataDigest   bool               // --data-digest: CRC-32C on PDU data
+	DataChecksum bool               // --data-checksum: CRC-64 on file data, fixed at format
+	Log          LogLevel           // --log
+
+	// given holds the names of the settings that came from a flag or from
+	// the environment: a recorded value does not replace them.
+	given map[string]bool
+}
+
+// Default returns the configuration without flags and environment.
+func Default() *Config {
+	c := &Config{given: map[string]bool{}}
+	for _, s := range settings {
+		if err := s.parse(c, s.Default()); err != nil {
+			panic(fmt.Sprintf("default of %s: %v", s.Name, err)) // caught by the tests
+		}
+	}
+	return c
+}
+
+// FromEnv returns the configuration of a process started by `nvmecr run`:
+// the environment over the defaults. Settings that are for the command alone
+// are not read.
+func FromEnv() (*Config, error) {
+	c := Default()
+	if err := c.readEnv(func(s *Setting) bool { return s.Exported }); err != nil {
+		return nil, err
+	}
+	return c, c.check()
+}
+
+// Given reports whether the setting came from a flag or the environment.
+func (c *Config) Given(name string) bool { return c.given[name] }
+
+// Values returns the exported settings by name, in the form Adopt reads.
+func (c *Config) Values() map[string]string {
+	m := make(map[string]string)
+	for _, s := range settings {
+		if s.Exported {
+			m[s.Name] = s.format(c)
+		}
+	}
+	return m
+}
+
+// Adopt takes over recorded values (see Values) for settings that were not
+// given. Names it does not know are left alone: a later version recorded them.
+func (c *Config) Adopt(recorded map[string]string) error {
+	for i := range settings {
+		s := &settings[i]
+		v, ok := recorded[s.Name]
+		if !ok || c.given[s.Name] {
+			continue
+		}
+		if err := s.parse(c, v); err != nil {
+			return fmt.Errorf("recorded value of --%s: %w", s.Name, err)
+		}
+	}
+	return c.check()
+}
+
+// Exports returns the variables, as "NAME=value", that give a process this
+// configuration. The names are what a launcher has to carry to other hosts.
+func (c *Config) Exports() []string {
+	var env []string
+	for _, s := range settings {
+		if v := s.format(c); s.Exported && v != "" {
+			env = append(env, s.Env()+"="+v)
+		}
+	}
+	return env
+}
+
+// Environ returns base without any variable of a setting, followed by
+// Exports: the environment of a process that is to have this configuration
+// and no other.
+func (c *Config) Environ(base []string) []string {
+	env := make([]string, 0, len(base)+len(settings))
+	for _, kv := range base {
+		name, _, _ := strings.Cut(kv, "=")
+		if byEnv(name) == nil {
+			env = append(env, kv)
+		}
+	}
+	return append(env, c.Exports()...)
+}
+
+// readEnv applies the environment to those settings that want says and that
+// were not given.
+func (c *Config) readEnv(want func(*Setting) bool) error {
+	for i := range settings {
+		s := &settings[i]
+		v := os.Getenv(s.Env())
+		if v == "" || c.given[s.Name] || !want(s) {
+			continue
+		}
+		if err := s.parse(c, v); err != nil {
+			return fmt.Errorf("%s: %w", s.Env(), err)
+		}
+		c.given[s.Name] = true
+	}
+	return nil
+}

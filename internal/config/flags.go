@@ -1,0 +1,99 @@
+package config
+
+import (
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"nvmecr/nvmf"
+)
+
+// BindFlags adds a flag for each of the settings named (all of them without
+// names). The values arrive when fs is parsed; then call Resolve.
+func (c *Config) BindFlags(fs *pflag.FlagSet, names ...string) {
+	for i := range settings {
+		s := &settings[i]
+		if len(names) > 0 && !contains(names, s.Name) {
+			continue
+		}
+		f := fs.VarPF(&flagValue{c: c, s: s}, s.Name, "", s.Help+" ["+s.Env()+"]")
+		if s.Switch {
+			f.NoOptDefVal = "true"
+		}
+	}
+}
+
+// Resolve completes a configuration whose flags were parsed: settings without
+// a flag on the command line come from the environment. It reports what is
+// wrong, naming flag or variable. Relative paths of targets become absolute:
+// the application may run in another directory.
+func (c *Config) Resolve() error {
+	if err := c.readEnv(func(*Setting) bool { return true }); err != nil {
+		return err
+	}
+	for i := range c.Targets {
+		t := &c.Targets[i]
+		if t.Transport != nvmf.File {
+			continue
+		}
+		p, err := filepath.Abs(t.Address)
+		if err != nil {
+			return fmt.Errorf("--target %s: %w", t, err)
+		}
+		t.Address = p
+	}
+	return c.check()
+}
+
+// Set gives a setting a value, as its flag would.
+func (c *Config) Set(name, value string) error {
+	for i := range settings {
+		if s := &settings[i]; s.Name == name {
+			return (&flagValue{c: c, s: s}).Set(value)
+		}
+	}
+	return fmt.Errorf("there is no setting %q", name)
+}
+
+func contains(names []string, name string) bool {
+	for _, n := range names {
+		if n == name {
+			return true
+		}
+	}
+	return false
+}
+
+// flagValue is a pflag.Value that writes one setting.
+type flagValue struct {
+	c *Config
+	s *Setting
+}
+
+func (v *flagValue) String() string {
+	if v.s == nil { // pflag makes a zero value to find out what the default is
+		return ""
+	}
+	return v.s.format(v.c)
+}
+
+// Set takes the text of the flag. A repeated flag adds to the ones before it.
+func (v *flagValue) Set(text string) error {
+	if v.s.Repeat && v.c.given[v.s.Name] {
+		text = strings.TrimPrefix(v.s.format(v.c)+";"+text, ";")
+	}
+	if err := v.s.parse(v.c, text); err != nil {
+		return err
+	}
+	v.c.given[v.s.Name] = true
+	return nil
+}
+
+func (v *flagValue) Type() string {
+	if v.s.Switch {
+		return "bool"
+	}
+	return "string"
+}

@@ -1,0 +1,255 @@
+package config
+
+import (
+	"fmt"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"nvmecr/internal/parttable"
+	"nvmecr/nvmf"
+)
+
+// A Setting is one row of the table.
+type Setting struct {
+	Name     string // of the flag, without dashes
+	Help     string // one line, lower case; the word in backquotes names the value
+	Exported bool   // reaches the application's processes
+	Repeat   bool   // the flag may be repeated; the variable joins the values with ';'
+	Switch   bool   // the flag may stand without a value and then means true
+
+	initial func() string
+	parse   func(c *Config, v string) error
+	format  func(c *Config) string
+}
+
+// Env returns the name of the environment variable.
+func (s *Setting) Env() string {
+	return "NVMECR_" + strings.ToUpper(strings.ReplaceAll(s.Name, "-", "_"))
+}
+
+// Default returns the default in the form the environment has it.
+func (s *Setting) Default() string { return s.initial() }
+
+// settings is the table. "unfenced" is kept free for the restart that cannot
+// know whether its predecessor is dead.
+var settings = []Setting{
+	{
+		Name: "name", Exported: true,
+		Help:    "`NAME` of the store; a run of the same name restarts from what the last one left",
+		initial: text("default"),
+		parse: func(c *Config, v string) error {
+			c.Name = v
+			return parttable.CheckName(v)
+		},
+		format: func(c *Config) string { return c.Name },
+	},
+	{
+		Name: "target", Exported: true, Repeat: true,
+		Help:    "`NAMESPACE` to use, repeatable, order matters: \"trtype:TCP traddr:... trsvcid:4420 subnqn:... ns:1\", file:PATH or mem:SIZE; without one an embedded target is started",
+		initial: text(""),
+		parse:   parseTargets,
+		format:  formatTargets,
+	},
+	{
+		Name: "mount", Exported: true,
+		Help:    "`DIRECTORY` under which the application finds its partition",
+		initial: text("/nvmecr"),
+		parse: func(c *Config, v string) error {
+			if !path.IsAbs(v) || path.Clean(v) == "/" {
+				return fmt.Errorf("%q is not an absolute path below / such as /nvmecr", v)
+			}
+			c.Mount = path.Clean(v)
+			return nil
+		},
+		format: func(c *Config) string { return c.Mount },
+	},
+	{
+		Name:    "size",
+		Help:    "`SIZE` of the embedded target's namespace, shared by all ranks, such as 512M or 4G",
+		initial: text("1G"),
+		parse:   size(func(c *Config) *nvmf.Bytes { return &c.Size }),
+		format:  func(c *Config) string { return sizeText(c.Size) },
+	},
+	{
+		Name: "fresh", Switch: true,
+		Help:    "start over: everything the store holds is lost",
+		initial: text("false"),
+		parse:   boolean(func(c *Config) *bool { return &c.Fresh }),
+		format:  func(c *Config) string { return strconv.FormatBool(c.Fresh) },
+	},
+	{
+		Name: "timeout", Exported: true,
+		Help:    "`TIME` to wait for a target that does not answer, and at the start for the rank that formats it, such as 90s or 5m",
+		initial: text("60s"),
+		parse:   parseTimeout,
+		format:  func(c *Config) string { return c.Timeout.String() },
+	},
+	{
+		Name: "hugeblock", Exported: true,
+		Help:    "`SIZE` of a hugeblock, the unit of allocation, 4K to 4M; fixed when the store is formatted",
+		initial: text("32K"),
+		parse:   parseHugeblock,
+		format:  func(c *Config) string { return sizeText(c.Hugeblock) },
+	},
+	{
+		Name: "hostnqn", Exported: true,
+		Help:    "`NQN` by which the targets know this host; without one that of /etc/nvme/hostnqn, or one made from the machine's and the user's id",
+		initial: text(""),
+		parse: func(c *Config, v string) error {
+			c.HostNQN = v
+			return checkHostNQN(v)
+		},
+		format: func(c *Config) string { return c.HostNQN },
+	},
+	{
+		Name: "header-digest", Exported: true, Switch: true,
+		Help:    "CRC-32C on the headers of NVMe/TCP PDUs",
+		initial: text("false"),
+		parse:   boolean(func(c *Config) *bool { return &c.HeaderDigest }),
+		format:  func(c *Config) string { return strconv.FormatBool(c.HeaderDigest) },
+	},
+	{
+		Name: "data-digest", Exported: true, Switch: true,
+		Help:    "CRC-32C on the data of NVMe/TCP PDUs",
+		initial: text("false"),
+		parse:   boolean(func(c *Config) *bool { return &c.DataDigest }),
+		format:  func(c *Config) string { return strconv.FormatBool(c.DataDigest) },
+	},
+	{
+		Name: "data-checksum", Exported: true, Switch: true,
+		Help:    "CRC-64 on file data, `on|off`; fixed when the store is formatted",
+		initial: text("on"),
+		parse:   boolean(func(c *Config) *bool { return &c.DataChecksum }),
+		format: func(c *Config) string {
+			if c.DataChecksum {
+				return "on"
+			}
+			return "off"
+		},
+	},
+	{
+		Name: "log", Exported: true,
+		Help:    "`LEVEL` of messages on stderr: error, info or debug",
+		initial: text(string(LogError)),
+		parse: func(c *Config, v string) error {
+			switch l := LogLevel(v); l {
+			case LogError, LogInfo, LogDebug:
+				c.Log = l
+				return nil
+			}
+			return fmt.Errorf("%q is not error, info or debug", v)
+		},
+		format: func(c *Config) string { return string(c.Log) },
+	},
+}
+
+func byEnv(name string) *Setting {
+	for i := range settings {
+		if settings[i].Env() == name {
+			return &settings[i]
+		}
+	}
+	return nil
+}
+
+func text(s string) func() string { return func() string { return s } }
+
+func boolean(field func(*Config) *bool) func(*Config, string) error {
+	return func(c *Config, v string) error {
+		switch strings.ToLower(v) {
+		case "on", "true", "yes", "1":
+			*field(c) = true
+		case "off", "false", "no", "0":
+			*field(c) = false
+		default:
+			return fmt.Errorf("%q is not on or off", v)
+		}
+		return nil
+	}
+}
+
+func size(field func(*Config) *nvmf.Bytes) func(*Config, string) error {
+	return func(c *Config, v string) (err error) {
+		*field(c), err = nvmf.ParseSize(v)
+		return err
+	}
+}
+
+// sizeText prints a size in the shortest form ParseSize reads back exactly.
+func sizeText(b nvmf.Bytes) string {
+	for _, u := range []struct {
+		size nvmf.Bytes
+		name string
+	}{{nvmf.TiB, "T"}, {nvmf.GiB, "G"}, {nvmf.MiB, "M"}, {nvmf.KiB, "K"}} {
+		if b >= u.size && b%u.size == 0 {
+			return strconv.FormatUint(uint64(b/u.size), 10) + u.name
+		}
+	}
+	return strconv.FormatUint(uint64(b), 10)
+}
+
+func parseHugeblock(c *Config, v string) error {
+	b, err := nvmf.ParseSize(v)
+	if err != nil {
+		return err
+	}
+	if b < 4*nvmf.KiB || b > 4*nvmf.MiB || b&(b-1) != 0 {
+		return fmt.Errorf("%q is not a power of two from 4K to 4M", v)
+	}
+	c.Hugeblock = b
+	return nil
+}
+
+// parseTimeout reads a duration; a bare number is seconds.
+func parseTimeout(c *Config, v string) error {
+	d, err := time.ParseDuration(v)
+	if n, e := strconv.ParseUint(v, 10, 31); e == nil {
+		d, err = time.Duration(n)*time.Second, nil
+	}
+	if err != nil || d <= 0 {
+		return fmt.Errorf("%q is not a time above zero such as 90s or 5m", v)
+	}
+	c.Timeout = d
+	return nil
+}
+
+func parseTargets(c *Config, v string) error {
+	var targets []nvmf.TransportID
+	for _, s := range strings.Split(v, ";") {
+		if strings.TrimSpace(s) == "" {
+			continue
+		}
+		id, err := nvmf.ParseTransportID(s)
+		if err != nil {
+			return err
+		}
+		targets = append(targets, id)
+	}
+	c.Targets = targets
+	return nil
+}
+
+func formatTargets(c *Config) string {
+	s := make([]string, len(c.Targets))
+	for i, t := range c.Targets {
+		s[i] = t.String()
+	}
+	return strings.Join(s, ";")
+}
+
+// check looks for what is wrong between settings.
+func (c *Config) check() error {
+	seen := make(map[nvmf.TransportID]bool)
+	for _, t := range c.Targets {
+		if seen[t] && t.Transport != nvmf.Mem {
+			return fmt.Errorf("--target (NVMECR_TARGET): %s is named twice, name each namespace once", t)
+		}
+		seen[t] = true
+		if t.Transport == nvmf.File && strings.Contains(t.Address, ";") {
+			return fmt.Errorf("--target (NVMECR_TARGET): the path %q has a ';', which separates targets; rename the file", t.Address)
+		}
+	}
+	return nil
+}

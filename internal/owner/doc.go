@@ -1,0 +1,43 @@
+// Package owner settles which process of this host owns a partition: one at a
+// time; the others ask it to yield or wait for its end.
+//
+// Each key has two files in /tmp/nvmecr-UID, a directory of mode 0700:
+//
+//	KEY.lock   the owner holds a POSIX record lock (fcntl F_SETLK) on it
+//	KEY.sock   the owner listens here while it holds the lock
+//
+// Why a record lock: it belongs to the process. The kernel drops it when the
+// process ends, however it ends, and a forked child does not have it; a lock
+// of flock(2), or an open file description lock, would live on in every child
+// that outlives the owner. Its price is that the process loses it by closing
+// any descriptor of the file, so this package opens a lock file once per
+// process (the held table) and nobody else may. A vfork child that closes
+// descriptors does no harm: the lock belongs to the parent's descriptor table.
+//
+// Why /tmp and not XDG_RUNTIME_DIR: that one is set in some sessions of a host
+// and not in others, and is removed with the last login session while batch
+// jobs go on; two processes could hold "the" lock. The files have the sticky
+// bit, which keeps cleaners of /tmp off them. An owner removes them when it
+// gives up, so a lock counts only if the name still leads to the file that was
+// locked; what killed owners leave is removed after a day by whoever comes by.
+//
+// # The protocol
+//
+// One request and one reply per connection, each a header, little endian:
+//
+//	 0  4  magic   "NVCO"
+//	 4  2  version 1
+//	 6  2  verb in a request, status in a reply
+//	 8  4  length of what follows, 0 in version 1
+//	12  4  pid of the sender
+//
+// Verbs: 1 yield. Statuses: 0 ok, 1 busy, 2 unknown verb or version. Only
+// processes of the same user are answered. Writing through the owner will be
+// the next verb.
+//
+// # Concurrency
+//
+// Acquire and Release are safe for concurrent use. onYield runs on a goroutine
+// of the package, never two at a time for one lock, and no lock of this
+// package is held meanwhile.
+package owner

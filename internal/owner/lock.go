@@ -1,0 +1,226 @@
+package owner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// MaxKey is the longest key: a socket's path has at most 107 bytes.
+const MaxKey = 72
+
+// patience is how often a waiting process looks at the lock.
+const patience = 20 * time.Millisecond
+
+// A Lock is the ownership of one key by this process.
+type Lock struct {
+	path    string // without .lock or .sock
+	fd      int
+	listen  *net.UnixListener
+	onYield func() bool
+
+	yielding sync.Mutex // one onYield at a time
+	release  sync.Once
+	err      error // of the release, once that is done
+}
+
+// A BusyError says that another process owns the key. It is syscall.EBUSY.
+type BusyError struct {
+	Key string
+	PID int // of the owner, 0 if not known
+	// Silent says that the owner did not answer in time, otherwise it
+	// answered that it cannot yield now.
+	Silent bool
+}
+
+// Error names the owner.
+func (e *BusyError) Error() string {
+	who := "another process"
+	switch {
+	case e.PID == os.Getpid():
+		return fmt.Sprintf("partition %s: this process has it already", e.Key)
+	case e.PID != 0:
+		who = fmt.Sprintf("process %d", e.PID)
+	}
+	if e.Silent {
+		return fmt.Sprintf("partition %s: %s has it and does not answer; end that process", e.Key, who)
+	}
+	return fmt.Sprintf("partition %s: %s is writing to it; wait for it to close its files or to end", e.Key, who)
+}
+
+// Unwrap returns syscall.EBUSY.
+func (e *BusyError) Unwrap() error { return syscall.EBUSY }
+
+// held has the paths this process holds or tries to hold; guarded by heldMu.
+var (
+	heldMu sync.Mutex
+	held   = map[string]bool{}
+)
+
+// Acquire makes this process the owner of key: 1 to MaxKey of
+// A-Z a-z 0-9 . _ -. It asks the process that is the owner to yield, and
+// waits while that one is ending or does not answer, until ctx ends.
+//
+// onYield is called when another process asks. It either gives up what the
+// lock guards and returns true, then the lock is released (onYield may do that
+// itself), or returns false, which the other process sees as busy. nil always
+// refuses.
+//
+// Errors: a *BusyError when the owner is this process, said that it cannot
+// yield, or did not answer; otherwise what is wrong with the directory.
+func Acquire(ctx context.Context, key string, onYield func() bool) (*Lock, error) {
+	if err := checkKey(key); err != nil {
+		return nil, err
+	}
+	dir, err := directory()
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(dir, key)
+	swept.Do(func() { sweep(dir, time.Now().Add(-litterAge)) })
+	heldMu.Lock()
+	busy := held[path]
+	held[path] = true
+	heldMu.Unlock()
+	if busy {
+		return nil, &BusyError{Key: key, PID: os.Getpid()}
+	}
+	l := &Lock{path: path, fd: -1, onYield: onYield}
+	if err := l.acquire(ctx, key); err != nil {
+		l.forget()
+		return nil, err
+	}
+	return l, nil
+}
+
+func (l *Lock) acquire(ctx context.Context, key string) error {
+	for {
+		pid, err := l.try()
+		if err != nil {
+			return fmt.Errorf("lock of partition %s: %w", key, err)
+		}
+		if l.fd >= 0 {
+			break
+		}
+		status, err := ask(ctx, l.path+".sock", l.free)
+		if err == nil && status != statusOK {
+			return &BusyError{Key: key, PID: pid}
+		}
+		// It yielded, is ending, or is just starting: look again.
+		if !sleep(ctx, patience) {
+			return &BusyError{Key: key, PID: pid, Silent: true}
+		}
+	}
+	if err := l.serve(); err != nil {
+		return fmt.Errorf("socket of partition %s: %w", key, err)
+	}
+	return nil
+}
+
+// try takes the lock if it is free: then l.fd is set. Otherwise pid is who has
+// it, 0 if that is not known.
+func (l *Lock) try() (pid int, err error) {
+	name := l.path + ".lock"
+	fd, err := unix.Open(name, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return 0, &fs.PathError{Op: "open", Path: name, Err: err}
+	}
+	whole := unix.Flock_t{Type: unix.F_WRLCK}
+	err = unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &whole)
+	// The last owner may have removed the name after we opened it.
+	if err == nil && sameFile(fd, name) {
+		_ = unix.Fchmod(fd, unix.S_ISVTX|0o600) // keeps cleaners off; not vital
+		l.fd = fd
+		return 0, nil
+	}
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+		whole = unix.Flock_t{Type: unix.F_WRLCK}
+		if unix.FcntlFlock(uintptr(fd), unix.F_GETLK, &whole) == nil && whole.Type != unix.F_UNLCK {
+			pid = int(whole.Pid)
+		}
+		err = nil
+	}
+	return pid, errors.Join(err, unix.Close(fd))
+}
+
+// free reports whether nobody has the lock. Only for a path that this process
+// has in held but does not own: closing the file would drop the lock.
+func (l *Lock) free() bool {
+	fd, err := unix.Open(l.path+".lock", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return true // let try find out
+	}
+	defer unix.Close(fd)
+	whole := unix.Flock_t{Type: unix.F_WRLCK}
+	err = unix.FcntlFlock(uintptr(fd), unix.F_GETLK, &whole)
+	return err != nil || whole.Type == unix.F_UNLCK
+}
+
+// Release gives up the ownership. Calls after the first do nothing and return
+// what the first returned.
+func (l *Lock) Release() error {
+	l.release.Do(func() {
+		// All of it while the lock is still ours: the next owner makes its own
+		// files as soon as it has the lock.
+		l.err = errors.Join(remove(l.path+".sock"), l.listen.Close(), remove(l.path+".lock"))
+		l.forget()
+	})
+	return l.err
+}
+
+// forget closes the lock file, which drops the lock, and leaves the table.
+func (l *Lock) forget() {
+	heldMu.Lock()
+	defer heldMu.Unlock()
+	if l.fd >= 0 {
+		_ = unix.Close(l.fd)
+	}
+	delete(held, l.path)
+}
+
+func remove(name string) error {
+	if err := os.Remove(name); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// sameFile reports whether fd is still what name names.
+func sameFile(fd int, name string) bool {
+	var a, b unix.Stat_t
+	return unix.Fstat(fd, &a) == nil && unix.Lstat(name, &b) == nil && a.Dev == b.Dev && a.Ino == b.Ino
+}
+
+func checkKey(key string) error {
+	ok := len(key) >= 1 && len(key) <= MaxKey && key[0] != '.'
+	for i := 0; ok && i < len(key); i++ {
+		c := key[i]
+		ok = 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("._-", c) >= 0
+	}
+	if !ok {
+		return fmt.Errorf("%q cannot be the key of a partition: %w", key, syscall.EINVAL)
+	}
+	return nil
+}
+
+// sleep waits d and returns false if ctx ended first.
+func sleep(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}

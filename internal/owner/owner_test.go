@@ -1,0 +1,380 @@
+package owner
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// The test program is also the other process: with OWNER_TEST_ROLE set it does
+// what that says instead of running tests.
+func TestMain(m *testing.M) {
+	if dir := os.Getenv("OWNER_TEST_BASE"); dir != "" {
+		base = dir
+	}
+	switch os.Getenv("OWNER_TEST_ROLE") {
+	case "":
+		dir, err := os.MkdirTemp("", "owner")
+		if err != nil {
+			panic(err)
+		}
+		base = dir
+		os.Setenv("OWNER_TEST_BASE", dir)
+		code := m.Run()
+		os.RemoveAll(dir)
+		os.Exit(code)
+	case "busy":
+		hold(func() bool { return false })
+	case "yields":
+		hold(func() bool { return true })
+	case "forks":
+		forkedChild()
+	case "races":
+		race()
+	}
+}
+
+// hold acquires the key "k", says so, and stays until stdin ends.
+func hold(onYield func() bool) {
+	if _, err := Acquire(context.Background(), "k", onYield); err != nil {
+		fmt.Println("error:", err)
+		os.Exit(1)
+	}
+	fmt.Println("held")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+}
+
+// forkedChild acquires the key and then forks without exec: the child inherits
+// every descriptor and only waits to be killed.
+func forkedChild() {
+	l, err := Acquire(context.Background(), "k", nil)
+	if err != nil {
+		panic(err)
+	}
+	// SAFETY: the child makes one raw system call over and over and never
+	// returns to the Go runtime.
+	pid, _, errno := syscall.RawSyscall(syscall.SYS_FORK, 0, 0, 0)
+	if errno != 0 {
+		panic(errno)
+	}
+	if pid == 0 {
+		for {
+			syscall.RawSyscall(syscall.SYS_PAUSE, 0, 0, 0)
+		}
+	}
+	fmt.Println("child", pid)
+	fmt.Println("held")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	_ = l.Release()
+	os.Exit(0)
+}
+
+// race takes and gives up the key many times; each time it must be alone,
+// which a file made with O_EXCL shows.
+func race() {
+	alone := filepath.Join(base, "alone")
+	for i := 0; i < 50; i++ {
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		mine := make(chan *Lock, 1)
+		var l *Lock
+		var err error
+		for {
+			l, err = Acquire(ctx, "k", func() bool {
+				// Only between rounds is there anything to give up.
+				select {
+				case <-mine:
+					return true
+				default:
+					return false
+				}
+			})
+			if !errors.Is(err, syscall.EBUSY) {
+				break
+			}
+		}
+		cancel()
+		if err != nil {
+			fmt.Println("error:", err)
+			os.Exit(1)
+		}
+		f, err := os.OpenFile(alone, os.O_CREATE|os.O_EXCL, 0o600)
+		if err != nil {
+			fmt.Println("not alone:", err)
+			os.Exit(1)
+		}
+		_ = f.Close()
+		_ = os.Remove(alone)
+		if i%2 == 0 {
+			mine <- l // whoever asks first gets it
+		}
+		if err := l.Release(); err != nil {
+			fmt.Println("release:", err)
+			os.Exit(1)
+		}
+	}
+	fmt.Println("done")
+}
+
+// process is another process in one of the roles above.
+type process struct {
+	*exec.Cmd
+	out   *bufio.Reader
+	stdin io.Closer
+}
+
+func start(t *testing.T, role string) *process {
+	t.Helper()
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), "OWNER_TEST_ROLE="+role)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	p := &process{Cmd: cmd, out: bufio.NewReader(out), stdin: in}
+	t.Cleanup(p.kill)
+	return p
+}
+
+func (p *process) kill() {
+	_ = p.Process.Kill()
+	_, _ = p.Process.Wait()
+}
+
+// line returns the next line the process prints.
+func (p *process) line(t *testing.T) string {
+	t.Helper()
+	s, err := p.out.ReadString('\n')
+	require.NoError(t, err)
+	return strings.TrimSpace(s)
+}
+
+func soon(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestBusyNamesTheOwner(t *testing.T) {
+	p := start(t, "busy")
+	require.Equal(t, "held", p.line(t))
+	_, err := Acquire(soon(t), "k", nil)
+	var busy *BusyError
+	require.ErrorAs(t, err, &busy)
+	assert.ErrorIs(t, err, syscall.EBUSY)
+	assert.Equal(t, p.Process.Pid, busy.PID)
+	assert.False(t, busy.Silent)
+	assert.Contains(t, err.Error(), strconv.Itoa(p.Process.Pid))
+}
+
+func TestOwnerYields(t *testing.T) {
+	p := start(t, "yields")
+	require.Equal(t, "held", p.line(t))
+	l, err := Acquire(soon(t), "k", nil)
+	require.NoError(t, err, "the owner lives on but has yielded")
+	require.NoError(t, p.Process.Signal(syscall.Signal(0)))
+	require.NoError(t, l.Release())
+}
+
+func TestOwnerEnds(t *testing.T) {
+	for _, how := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} {
+		p := start(t, "busy")
+		require.Equal(t, "held", p.line(t))
+		require.NoError(t, p.Process.Signal(how))
+		_, _ = p.Process.Wait()
+		l, err := Acquire(soon(t), "k", nil)
+		require.NoError(t, err, "the socket file of the dead owner is in the way: %s", how)
+		require.NoError(t, l.Release())
+	}
+}
+
+// A forked child has the owner's descriptors, lock file and listening socket
+// included, but not its lock.
+func TestForkedChildKeepsNothing(t *testing.T) {
+	p := start(t, "forks")
+	child, err := strconv.Atoi(strings.TrimPrefix(p.line(t), "child "))
+	require.NoError(t, err)
+	defer func() { _ = syscall.Kill(child, syscall.SIGKILL) }()
+	require.Equal(t, "held", p.line(t))
+	p.kill()
+	require.NoError(t, syscall.Kill(child, 0), "the child is still there")
+	l, err := Acquire(soon(t), "k", nil)
+	require.NoError(t, err)
+	require.NoError(t, l.Release())
+}
+
+// An owner that is stopped accepts no question; the wait ends with ctx, or
+// with the owner, even if a child of it keeps the socket open.
+func TestSilentOwner(t *testing.T) {
+	p := start(t, "forks")
+	child, err := strconv.Atoi(strings.TrimPrefix(p.line(t), "child "))
+	require.NoError(t, err)
+	defer func() { _ = syscall.Kill(child, syscall.SIGKILL) }()
+	require.Equal(t, "held", p.line(t))
+	require.NoError(t, p.Process.Signal(syscall.SIGSTOP))
+	_, err = unix.Wait4(p.Process.Pid, nil, unix.WUNTRACED, nil)
+	require.NoError(t, err)
+	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+	defer cancel()
+	_, err = Acquire(ctx, "k", nil)
+	var busy *BusyError
+	require.ErrorAs(t, err, &busy)
+	assert.True(t, busy.Silent)
+	assert.Equal(t, p.Process.Pid, busy.PID)
+
+	asked := make(chan error, 1)
+	begun := time.Now()
+	go func() {
+		l, err := Acquire(soon(t), "k", nil)
+		if err == nil {
+			err = l.Release()
+		}
+		asked <- err
+	}()
+	p.kill()
+	require.NoError(t, <-asked)
+	assert.Less(t, time.Since(begun), 15*time.Second)
+}
+
+func TestOneOwnerAtATime(t *testing.T) {
+	var all []*process
+	for i := 0; i < 4; i++ {
+		all = append(all, start(t, "races"))
+	}
+	for _, p := range all {
+		assert.Equal(t, "done", p.line(t))
+	}
+}
+
+func TestThisProcessHasItAlready(t *testing.T) {
+	l, err := Acquire(soon(t), "k", nil)
+	require.NoError(t, err)
+	_, err = Acquire(soon(t), "k", nil)
+	require.ErrorIs(t, err, syscall.EBUSY)
+	// The refused attempt must not have cost us the lock.
+	p := start(t, "busy")
+	require.Contains(t, p.line(t), "error:")
+	require.NoError(t, l.Release())
+	require.NoError(t, l.Release(), "a second release is none")
+	p = start(t, "busy")
+	require.Equal(t, "held", p.line(t))
+}
+
+// onYield may release the lock itself, and is not called once it is released.
+func TestYieldReleases(t *testing.T) {
+	var l *Lock
+	var calls atomic.Int32
+	ready := make(chan struct{})
+	l, err := Acquire(soon(t), "k", func() bool {
+		<-ready
+		calls.Add(1)
+		return l.Release() == nil
+	})
+	require.NoError(t, err)
+	close(ready)
+	p := start(t, "busy")
+	require.Equal(t, "held", p.line(t))
+	assert.EqualValues(t, 1, calls.Load())
+}
+
+func TestStrangeMessages(t *testing.T) {
+	l, err := Acquire(soon(t), "k", func() bool { panic("nobody asked to yield") })
+	require.NoError(t, err)
+	defer func() { require.NoError(t, l.Release()) }()
+	good := make([]byte, headerSize)
+	for name, edit := range map[string]func([]byte){
+		"another verb":    func(b []byte) { b[6] = 99 },
+		"another version": func(b []byte) { b[4] = 2 },
+		"not ours":        func(b []byte) { copy(b, "GET / HTTP/1.1\r\n") },
+		"a body":          func(b []byte) { b[8] = 1 },
+	} {
+		putHeader(good, verbYield)
+		edit(good)
+		conn, err := net.Dial("unix", l.path+".sock")
+		require.NoError(t, err)
+		_, err = conn.Write(good)
+		require.NoError(t, err)
+		var b [headerSize]byte
+		_, err = io.ReadFull(conn, b[:])
+		require.NoError(t, err, name)
+		status, err := parseHeader(b[:])
+		require.NoError(t, err)
+		assert.Equal(t, statusUnknown, status, name)
+		_ = conn.Close()
+	}
+}
+
+func TestForeignDirectory(t *testing.T) {
+	saved := base
+	defer func() { base = saved }()
+	base = t.TempDir()
+	dir, err := directory()
+	require.NoError(t, err)
+	require.NoError(t, os.Chmod(dir, 0o770))
+	_, err = Acquire(soon(t), "k", nil)
+	require.ErrorIs(t, err, syscall.EACCES)
+	assert.Contains(t, err.Error(), dir)
+	require.NoError(t, os.Remove(dir))
+	require.NoError(t, os.Symlink(t.TempDir(), dir))
+	_, err = Acquire(soon(t), "k", nil)
+	require.ErrorIs(t, err, syscall.EACCES)
+}
+
+func TestKeys(t *testing.T) {
+	for _, key := range []string{"", ".", "../x", "a b", strings.Repeat("a", MaxKey+1)} {
+		_, err := Acquire(soon(t), key, nil)
+		assert.ErrorIs(t, err, syscall.EINVAL, key)
+	}
+	long := strings.Repeat("a", MaxKey)
+	assert.LessOrEqual(t, len("/tmp/nvmecr-4294967295/"+long+".sock"), 107)
+}
+
+// The cleaner of /tmp leaves files with the sticky bit alone.
+func TestLockFileHasStickyBit(t *testing.T) {
+	l, err := Acquire(soon(t), "k", nil)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, l.Release()) }()
+	var st unix.Stat_t
+	require.NoError(t, unix.Stat(l.path+".lock", &st))
+	assert.EqualValues(t, unix.S_ISVTX|0o600, st.Mode&0o7777)
+}
+
+// What a killed owner left is removed one day, what is held never is.
+func TestSweep(t *testing.T) {
+	p := start(t, "busy")
+	require.Equal(t, "held", p.line(t))
+	mine, err := Acquire(soon(t), "mine", nil)
+	require.NoError(t, err)
+	dir := filepath.Dir(mine.path)
+	left := filepath.Join(dir, "left")
+	for _, name := range []string{left + ".lock", left + ".sock"} {
+		require.NoError(t, os.WriteFile(name, nil, 0o600))
+	}
+	sweep(dir, time.Now().Add(-time.Hour))
+	require.FileExists(t, left+".lock", "too young")
+	sweep(dir, time.Now().Add(time.Hour))
+	assert.NoFileExists(t, left+".lock")
+	assert.NoFileExists(t, left+".sock")
+	assert.FileExists(t, mine.path+".lock")
+	assert.FileExists(t, filepath.Join(dir, "k.lock"))
+	_, err = Acquire(soon(t), "k", nil)
+	require.ErrorIs(t, err, syscall.EBUSY)
+	require.NoError(t, mine.Release())
+}

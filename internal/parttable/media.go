@@ -1,0 +1,331 @@
+package parttable
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"nvmecr/nvmf"
+)
+
+// A Range is a part of a namespace. Both are multiples of 4096.
+type Range struct{ Start, Length nvmf.Bytes }
+
+// Read returns the newest valid copy of the table.
+//
+// Errors: ErrNoTable, ErrForeign, ErrVersion, ErrCorrupt, or the device's.
+func Read(ctx context.Context, dev nvmf.Device) (*Table, error) {
+	m, err := open(ctx, dev)
+	if err != nil {
+		return nil, err
+	}
+	defer m.close()
+	// Somebody may be writing the table between our reads of its pieces. What
+	// looks like damage then is gone at the next look.
+	for try := 1; ; try++ {
+		t, err := m.newest(ctx)
+		if try == 3 || !errors.Is(err, ErrForeign) && !errors.Is(err, ErrCorrupt) {
+			return t, err
+		}
+	}
+}
+
+// Begin prepares a namespace for a table, whatever it holds: it writes the
+// formatting mark, then zeros the rest of the head and the ranges in also.
+// When it returns they are durable. A table that was there is gone.
+func Begin(ctx context.Context, dev nvmf.Device, also []Range) error {
+	m, err := open(ctx, dev)
+	if err != nil {
+		return err
+	}
+	defer m.close()
+	return m.begin(also)
+}
+
+// Wipe leaves the head of the namespace blank.
+func Wipe(ctx context.Context, dev nvmf.Device) error {
+	m, err := open(ctx, dev)
+	if err != nil {
+		return err
+	}
+	defer m.close()
+	if err := m.begin(nil); err != nil {
+		return err
+	}
+	if err := m.write(0, make([]byte, headerSize)); err != nil {
+		return err
+	}
+	return m.flush()
+}
+
+// Write makes t the table of the namespace, on which Begin was called if it
+// had none. It sets t.Sequence and t.Written. When it returns the table is
+// durable; a crash before that leaves the old table or the new one.
+func Write(ctx context.Context, dev nvmf.Device, t *Table) error {
+	if err := t.validate(dev.Identity().Capacity()); err != nil {
+		return fmt.Errorf("partition table: %w", err)
+	}
+	m, err := open(ctx, dev)
+	if err != nil {
+		return err
+	}
+	defer m.close()
+	c, err := m.copies(ctx)
+	if err != nil {
+		return err
+	}
+	t.Sequence, t.Written = 1, time.Now().UTC()
+	first := 1 // slot 0 has the mark
+	if c.newest >= 0 {
+		t.Sequence = c.table[c.newest].Sequence + 1
+		first = 1 - c.newest
+	}
+	return m.writeSlots(t, first, 1-first)
+}
+
+// Repair writes a damaged or outdated copy of the table again, from the newest
+// valid one. It reports whether there was anything to do.
+func Repair(ctx context.Context, dev nvmf.Device) (repaired bool, err error) {
+	m, err := open(ctx, dev)
+	if err != nil {
+		return false, err
+	}
+	defer m.close()
+	c, err := m.copies(ctx)
+	if err != nil || c.newest < 0 {
+		return false, err
+	}
+	other := 1 - c.newest
+	if t := c.table[other]; t != nil && t.Sequence == c.table[c.newest].Sequence {
+		return false, nil
+	}
+	return true, m.writeSlots(c.table[c.newest], other)
+}
+
+// NewGeneration returns a random generation.
+func NewGeneration() (uint64, error) {
+	var b [8]byte
+	for {
+		if _, err := rand.Read(b[:]); err != nil {
+			return 0, fmt.Errorf("random number for a generation: %w", err)
+		}
+		if g := binary.LittleEndian.Uint64(b[:]); g != 0 {
+			return g, nil
+		}
+	}
+}
+
+// copies is what the two slots hold.
+type copies struct {
+	header [2][]byte
+	table  [2]*Table // nil where the copy is not valid
+	err    [2]error  // then why
+	newest int       // slot of the newest valid copy, or -1
+}
+
+// media does the input and output, on a queue of its own.
+type media struct {
+	dev nvmf.Device
+	q   nvmf.Queue
+}
+
+func open(ctx context.Context, dev nvmf.Device) (*media, error) {
+	if c := dev.Identity().Capacity(); c < HeadSize {
+		return nil, fmt.Errorf("namespace of %s is too small for a partition table (%s)", c, HeadSize)
+	}
+	q, err := dev.OpenQueue(ctx, 8)
+	if err != nil {
+		return nil, err
+	}
+	return &media{dev: dev, q: q}, nil
+}
+
+// close ends the queue. What was written is durable by then, so that an error
+// of closing changes nothing.
+func (m *media) close() { _ = m.q.Close() }
+
+// newest returns the newest valid copy, or why there is none.
+func (m *media) newest(ctx context.Context) (*Table, error) {
+	c, err := m.copies(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if c.newest < 0 {
+		return nil, m.why(ctx, c)
+	}
+	return c.table[c.newest], nil
+}
+
+// copies reads both slots.
+func (m *media) copies(ctx context.Context) (*copies, error) {
+	c := &copies{newest: -1}
+	for slot := range c.table {
+		at := nvmf.Bytes(slot) * slotSize
+		header, err := m.read(ctx, at, headerSize)
+		if err != nil {
+			return nil, err
+		}
+		c.header[slot] = header
+		t, n, err := decodeHeader(header, slot)
+		if err == nil {
+			var b []byte
+			if b, err = m.read(ctx, at+headerSize, (nvmf.Bytes(n) * entrySize).AlignUp(4096)); err != nil {
+				return nil, err
+			}
+			err = decodeEntries(t, header, b, n, m.dev.Identity().Capacity())
+		}
+		if err != nil {
+			c.err[slot] = err
+			continue
+		}
+		c.table[slot] = t
+		if c.newest < 0 || t.Sequence > c.table[c.newest].Sequence {
+			c.newest = slot
+		}
+	}
+	if c.table[0] == nil && c.newest >= 0 {
+		return c, m.overwritten(ctx)
+	}
+	return c, nil
+}
+
+// overwritten is asked when slot 1 is valid and slot 0 is not: somebody may
+// have put a file system over it.
+func (m *media) overwritten(ctx context.Context) error {
+	head, err := m.read(ctx, 0, nvmf.Bytes(signatureSpan).AlignUp(4096))
+	if err != nil {
+		return err
+	}
+	if what := foreign(head); what != "" {
+		return foreignError(what)
+	}
+	return nil
+}
+
+// why tells why there is no valid copy.
+func (m *media) why(ctx context.Context, c *copies) error {
+	switch {
+	case isMark(c.header[0]):
+		return ErrNoTable
+	case errors.Is(c.err[0], errVersion) || errors.Is(c.err[1], errVersion):
+		return fmt.Errorf("%w (slot 0: %w, slot 1: %w); use the nvmecr that wrote it", ErrVersion, c.err[0], c.err[1])
+	case !errors.Is(c.err[0], errNoMagic) || !errors.Is(c.err[1], errNoMagic):
+		return fmt.Errorf("%w (slot 0: %w, slot 1: %w); its checkpoints cannot be found, start over with --fresh", ErrCorrupt, c.err[0], c.err[1])
+	}
+	head, err := m.read(ctx, 0, HeadSize)
+	if err != nil {
+		return err
+	}
+	for _, fill := range []byte{0x00, 0xff} {
+		if isBlank(head, fill) {
+			return ErrNoTable
+		}
+	}
+	what := foreign(head)
+	if what == "" {
+		what = "no known kind"
+	}
+	return foreignError(what)
+}
+
+func foreignError(what string) error {
+	return fmt.Errorf("%w: %s; use another target, or overwrite it with --fresh", ErrForeign, what)
+}
+
+// begin: see Begin.
+func (m *media) begin(also []Range) error {
+	block := make([]byte, headerSize)
+	copy(block, mark)
+	if err := m.write(0, block); err != nil {
+		return err
+	}
+	if err := m.flush(); err != nil {
+		return err
+	}
+	if err := m.zero(Range{headerSize, HeadSize - headerSize}); err != nil {
+		return err
+	}
+	for _, r := range also {
+		if err := m.zero(r); err != nil {
+			return err
+		}
+	}
+	return m.flush()
+}
+
+// writeSlots writes the copies of t in the order given, each durable before
+// the next is touched.
+func (m *media) writeSlots(t *Table, slots ...int) error {
+	for _, slot := range slots {
+		if err := m.write(nvmf.Bytes(slot)*slotSize, encode(t, slot)); err != nil {
+			return err
+		}
+		if err := m.flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// read returns n bytes at offset at. A read whose connection was lost is
+// repeated until ctx ends.
+func (m *media) read(ctx context.Context, at, n nvmf.Bytes) ([]byte, error) {
+	b := make([]byte, n)
+	for {
+		err := m.transfer(nvmf.Read, at, b)
+		if !errors.Is(err, nvmf.ErrConnectionLost) {
+			return b, err
+		}
+		if e := m.q.Reset(ctx); e != nil {
+			return nil, fmt.Errorf("%w: %w", err, e)
+		}
+	}
+}
+
+// write is not repeated when the connection is lost: the lost one may still
+// land, after something that was written later.
+func (m *media) write(at nvmf.Bytes, b []byte) error { return m.transfer(nvmf.Write, at, b) }
+
+func (m *media) zero(r Range) error {
+	zeros := make([]byte, min(r.Length, slotSize))
+	for r.Length > 0 {
+		n := min(r.Length, slotSize)
+		if err := m.write(r.Start, zeros[:n]); err != nil {
+			return err
+		}
+		r.Start, r.Length = r.Start+n, r.Length-n
+	}
+	return nil
+}
+
+// transfer moves b, one command of at most MaxTransfer after the other: this
+// is no data path, and the order of writes stays what it looks like.
+func (m *media) transfer(op nvmf.Opcode, at nvmf.Bytes, b []byte) error {
+	id := m.dev.Identity()
+	for len(b) > 0 {
+		n := min(nvmf.Bytes(len(b)), id.MaxTransfer)
+		cmd := &nvmf.Command{Opcode: op, LBA: nvmf.LBA(at / id.LBASize), Blocks: nvmf.LBA(n / id.LBASize), Data: [][]byte{b[:n]}}
+		if err := m.run(cmd); err != nil {
+			return err
+		}
+		at, b = at+n, b[n:]
+	}
+	return nil
+}
+
+// flush makes what was written durable.
+func (m *media) flush() error {
+	if !m.dev.Identity().VolatileWriteCache {
+		return nil
+	}
+	return m.run(&nvmf.Command{Opcode: nvmf.Flush})
+}
+
+func (m *media) run(cmd *nvmf.Command) error {
+	cmds := []*nvmf.Command{cmd}
+	m.q.Submit(cmds)
+	return m.q.Wait(cmds)
+}

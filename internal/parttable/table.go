@@ -1,0 +1,141 @@
+package parttable
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"nvmecr/nvmf"
+)
+
+// HeadSize is what the table takes at the start of a namespace. Partitions
+// begin behind it.
+const HeadSize = 2 * slotSize
+
+// MaxEntries is the most partitions one namespace can have.
+const MaxEntries = int((slotSize - headerSize) / entrySize)
+
+// MaxName is the longest name of a store.
+const MaxName = 64
+
+// A Table is the content of a partition table.
+type Table struct {
+	// Features, as masks; see the package comment. This version has none.
+	Incompatible, ReadOnlyCompatible, Compatible uint64
+
+	Sequence   uint64 // set by Write
+	Name       string
+	UID        uint32
+	Generation uint64
+	Namespace  uuid.UUID // for people: a copied namespace keeps it
+	JobSize    int
+	Target     int // this namespace is number Target
+	Targets    int // of so many
+	Hugeblock  nvmf.Bytes
+	Created    time.Time
+	Written    time.Time // set by Write
+	Entries    []Entry   // ascending, by rank and by start
+}
+
+// An Entry is one partition.
+type Entry struct {
+	Rank          int
+	Flags         uint32
+	Start, Length nvmf.Bytes
+}
+
+// Entry returns the partition of rank.
+func (t *Table) Entry(rank int) (Entry, bool) {
+	for _, e := range t.Entries {
+		if e.Rank == rank {
+			return e, true
+		}
+	}
+	return Entry{}, false
+}
+
+// Want is what a process expects of the table it finds.
+type Want struct {
+	Name string
+	UID  uint32
+	// AnyUser accepts the table of another user: root, reading or releasing.
+	AnyUser bool
+	// Size is the number of ranks; 0 accepts any.
+	Size int
+	// Target of Targets is the namespace's place; Targets 0 accepts any.
+	Target, Targets int
+	// ReadOnly accepts features that forbid only writing.
+	ReadOnly bool
+}
+
+// Check returns an error unless the table is what w wants. It says what the
+// difference is and what to do.
+func (t *Table) Check(w Want) error {
+	switch {
+	case t.Incompatible != 0 || t.ReadOnlyCompatible != 0 && !w.ReadOnly:
+		return fmt.Errorf("%w: features %#x and %#x; use the nvmecr that wrote it",
+			ErrVersion, t.Incompatible, t.ReadOnlyCompatible)
+	case t.Name != w.Name:
+		return fmt.Errorf("%w: to %q of user %d, this one is %q; use another target, or --name %s, or free it with: nvmecr release --name %s",
+			ErrOtherName, t.Name, t.UID, w.Name, t.Name, t.Name)
+	case t.UID != w.UID && !w.AnyUser:
+		return fmt.Errorf("%w: %q of user %d, this one runs as user %d; use another target, or let that user release it",
+			ErrOtherOwner, t.Name, t.UID, w.UID)
+	case w.Targets != 0 && (t.Target != w.Target || t.Targets != w.Targets):
+		return fmt.Errorf("%w: it was number %d of %d and is now number %d of %d; name the same targets in the same order, or start over with --fresh, which deletes the checkpoints",
+			ErrOtherTargets, t.Target+1, t.Targets, w.Target+1, w.Targets)
+	case w.Size != 0 && t.JobSize != w.Size:
+		return fmt.Errorf("%w: %d ranks, this one has %d; start %d ranks, or start over with --fresh, which deletes the checkpoints",
+			ErrOtherSize, t.JobSize, w.Size, t.JobSize)
+	}
+	return nil
+}
+
+// CheckName returns an error unless name can be the name of a store: 1 to 64
+// of A-Z a-z 0-9 . _ - and neither "." nor "..".
+func CheckName(name string) error {
+	ok := len(name) >= 1 && len(name) <= MaxName && name != "." && name != ".."
+	for i := 0; ok && i < len(name); i++ {
+		c := name[i]
+		ok = 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("._-", c) >= 0
+	}
+	if !ok {
+		return fmt.Errorf("%q is not 1 to %d letters, digits, dots, dashes or underscores", name, MaxName)
+	}
+	return nil
+}
+
+// validate returns an error unless the table makes sense by itself, on a
+// namespace of capacity bytes. Hostile media pass a checksum too.
+func (t *Table) validate(capacity nvmf.Bytes) error {
+	if err := CheckName(t.Name); err != nil {
+		return fmt.Errorf("name %w", err)
+	}
+	h := t.Hugeblock
+	switch {
+	case t.Generation == 0:
+		return fmt.Errorf("generation 0")
+	case h < 4*nvmf.KiB || h > 4*nvmf.MiB || h&(h-1) != 0:
+		return fmt.Errorf("hugeblock of %d bytes", h)
+	case t.Targets < 1 || t.Target < 0 || t.Target >= t.Targets:
+		return fmt.Errorf("target %d of %d", t.Target, t.Targets)
+	case t.JobSize < 1 || len(t.Entries) > t.JobSize:
+		return fmt.Errorf("%d partitions for %d ranks", len(t.Entries), t.JobSize)
+	case len(t.Entries) > MaxEntries:
+		return fmt.Errorf("%d partitions, at most %d fit a table", len(t.Entries), MaxEntries)
+	}
+	// Ascending in both: so no two of them overlap and no rank is there twice.
+	last, end := -1, HeadSize
+	for _, e := range t.Entries {
+		if e.Rank <= last || e.Rank >= t.JobSize {
+			return fmt.Errorf("rank %d after rank %d of %d", e.Rank, last, t.JobSize)
+		}
+		if e.Start < end || e.Length == 0 || e.Start > capacity || e.Length > capacity-e.Start {
+			return fmt.Errorf("partition of rank %d at %d, %d bytes long", e.Rank, e.Start, e.Length)
+		}
+		last, end = e.Rank, e.Start+e.Length
+	}
+	return nil
+}

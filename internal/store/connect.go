@@ -1,0 +1,64 @@
+package store
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"nvmecr/internal/config"
+	"nvmecr/internal/parttable"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/dial"
+	"nvmecr/nvmf/tcp"
+)
+
+// connect opens the namespace id as cfg says.
+func connect(ctx context.Context, cfg *config.Config, id nvmf.TransportID) (nvmf.Device, error) {
+	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
+	defer cancel()
+	nqn := cfg.Host()
+	return dial.Open(ctx, id, dial.Options{TCP: tcp.Options{
+		HostNQN:        nqn,
+		HostID:         hostID(nqn),
+		HeaderDigest:   cfg.HeaderDigest,
+		DataDigest:     cfg.DataDigest,
+		CommandTimeout: min(cfg.Timeout, 30*time.Second),
+	}})
+}
+
+// hostID is the host identifier that goes with an NQN: the UUID in it, or one
+// derived from it.
+func hostID(nqn string) uuid.UUID {
+	if i := strings.LastIndex(nqn, ":uuid:"); i >= 0 {
+		if id, err := uuid.Parse(nqn[i+len(":uuid:"):]); err == nil {
+			return id
+		}
+	}
+	return uuid.NewSHA1(uuid.NameSpaceURL, []byte(nqn))
+}
+
+// want is what this store's table of target t says. size is 0 for any.
+func want(cfg *config.Config, t, targets, size int) parttable.Want {
+	return parttable.Want{
+		Name: cfg.Name, UID: uint32(os.Geteuid()), Size: size, Target: t, Targets: targets,
+	}
+}
+
+// lockKey names the partition of a rank among the processes of this user on
+// this host. The targets are part of it: a process left over from a run on an
+// embedded target that is gone does not stand in the way of the next run.
+func lockKey(cfg *config.Config, rank int) string {
+	h := sha256.New()
+	fmt.Fprintln(h, cfg.Name)
+	for _, t := range cfg.Targets {
+		fmt.Fprintln(h, t)
+	}
+	name := strings.TrimLeft(cfg.Name, ".")
+	return fmt.Sprintf("%.40s-%d-%s", name, rank, hex.EncodeToString(h.Sum(nil)[:8]))
+}

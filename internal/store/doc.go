@@ -1,0 +1,28 @@
+// Package store opens a rank's partition: it goes from a configuration and a
+// place (rank and size) to a mounted microfs.
+//
+// On the way it picks the namespace (balancer), connects to it (nvmf/dial),
+// reads and checks the partition table (internal/parttable), formats where
+// there is nothing yet, and, for a writer, becomes the owner of the partition
+// among the processes of this host (internal/owner).
+//
+// # Who formats
+//
+// The lowest rank of a namespace formats it: it puts the formatting mark at
+// its head, zeroes the superblocks of all partitions, flushes, and writes the
+// partition table. The other ranks poll for the table until their time-out.
+// Then each rank formats its own partition, which it recognises by superblocks
+// that are all zeros. On a device that only this process can see
+// (Identity.Private) every process formats for itself.
+//
+// # Concurrency
+//
+// Open and the outside readers' functions may be called from any goroutine. A
+// Partition is safe for concurrent use as far as microfs.FS is; Close it once.
+//
+// # The state directory
+//
+// A StateDir is what a host keeps of a store outside the namespaces: the
+// settings of the last run, the lock of the run in progress, and the backing
+// file of the embedded target.
+package store

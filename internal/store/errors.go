@@ -1,0 +1,56 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+)
+
+// ErrNoTarget: neither --target nor an embedded target.
+var ErrNoTarget = errors.New("no target: start the program through \"nvmecr run\", or name targets with --target (NVMECR_TARGET)")
+
+// A WaitError says that the rank that formats a target did not do so in time.
+// It is syscall.ETIMEDOUT.
+type WaitError struct {
+	Rank int           // the one waited for
+	For  time.Duration // how long
+}
+
+// Error names the rank.
+func (e *WaitError) Error() string {
+	return fmt.Sprintf("rank %d did not format it within %s; see that rank's messages, or raise --timeout", e.Rank, e.For)
+}
+
+// Unwrap returns syscall.ETIMEDOUT.
+func (e *WaitError) Unwrap() error { return syscall.ETIMEDOUT }
+
+// A LockedError says that another run of the store is in progress. It is
+// syscall.EBUSY.
+type LockedError struct {
+	Name string // of the store
+	PID  int    // of the holder, 0 if not known
+}
+
+// Error names the holder.
+func (e *LockedError) Error() string {
+	who := "another process"
+	if e.PID != 0 {
+		who = fmt.Sprintf("process %d", e.PID)
+	}
+	return fmt.Sprintf("store %q is in use by %s; wait for it to end, or use another --name", e.Name, who)
+}
+
+// Unwrap returns syscall.EBUSY.
+func (e *LockedError) Unwrap() error { return syscall.EBUSY }
+
+// andClosing adds the error of closing something to the one before, in one line.
+func andClosing(err, closing error) error {
+	switch {
+	case closing == nil:
+		return err
+	case err == nil:
+		return closing
+	}
+	return fmt.Errorf("%w (and closing it: %w)", err, closing)
+}

@@ -1,0 +1,71 @@
+package store
+
+import (
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/config"
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/target"
+)
+
+// Four rank processes over NVMe/TCP, with digests, on two namespaces of one
+// target that admits only their host NQN; one of them is killed.
+func TestOverTCP(t *testing.T) {
+	const nqn, host = "nqn.2014-08.org.example:store", "nqn.2014-08.org.nvmexpress:uuid:8d3ba4e5-6c4b-4d59-a3c5-0f6a8a0a2c11"
+	var spaces []target.Namespace
+	for i := 0; i < 2; i++ {
+		memory, err := target.NewMemory(64*nvmf.MiB, 4*nvmf.KiB)
+		require.NoError(t, err)
+		spaces = append(spaces, target.Namespace{Backing: memory})
+	}
+	tgt, err := target.New(target.Config{Subsystems: []target.Subsystem{{NQN: nqn, Hosts: []string{host}, Namespaces: spaces}}})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, tgt.Close(ctx)) }()
+	addr, err := tgt.Listen("127.0.0.1:0")
+	require.NoError(t, err)
+	_, port, err := net.SplitHostPort(addr.String())
+	require.NoError(t, err)
+
+	cfg := config.Default()
+	cfg.Timeout = 20 * time.Second
+	require.NoError(t, cfg.Set("header-digest", "on"))
+	require.NoError(t, cfg.Set("data-digest", "on"))
+	for _, ns := range []string{"1", "2"} {
+		require.NoError(t, cfg.Set("target", "trtype:TCP traddr:127.0.0.1 trsvcid:"+port+" subnqn:"+nqn+" ns:"+ns))
+	}
+	_, err = Open(ctx, cfg, Place{Rank: 0, Size: 4}, Options{})
+	require.ErrorIs(t, err, nvmf.ErrHostRefused)
+	assert.Contains(t, err.Error(), cfg.Targets[0].String())
+	require.NoError(t, cfg.Set("hostnqn", host))
+
+	var ranks []*rankProcess
+	for r := 3; r >= 0; r-- {
+		ranks = append(ranks, startRank(t, cfg, r, 4))
+	}
+	for _, p := range ranks {
+		require.Contains(t, p.line(), "generation")
+	}
+	require.NoError(t, ranks[3].Process.Kill())
+	_ = ranks[3].Wait()
+	p, err := Open(ctx, cfg, Place{Rank: 0, Size: 4}, Options{})
+	require.NoError(t, err, "the partition of the killed process is free")
+	f, err := p.FS.Open(microfs.RootIno, "f", os.O_CREATE|os.O_WRONLY, 0o600)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	require.NoError(t, p.Close())
+
+	gone := cfg.Targets[0]
+	gone.SubNQN += "x"
+	other := *cfg
+	other.Targets = []nvmf.TransportID{gone}
+	_, err = Open(ctx, &other, Place{Rank: 0, Size: 4}, Options{})
+	require.ErrorIs(t, err, nvmf.ErrNoSubsystem)
+	assert.NotContains(t, err.Error(), "\n")
+}

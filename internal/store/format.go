@@ -1,0 +1,102 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"nvmecr/balancer"
+	"nvmecr/internal/config"
+	"nvmecr/internal/parttable"
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+)
+
+// segmentAlign is what partitions start on a multiple of, unless hugeblocks
+// are larger: the erase units and stripes of devices divide it.
+const segmentAlign = nvmf.MiB
+
+// minPartition is the least a partition may have, in hugeblocks and in bytes:
+// below it there is no room for log, state and data.
+const (
+	minHugeblocks = 16
+	minPartition  = 2 * nvmf.MiB
+)
+
+// pollEvery is how often a rank looks whether its target has been formatted.
+const pollEvery = 20 * time.Millisecond
+
+// format makes dev target number t of the store, for a job of size ranks, and
+// leaves all its partitions unformatted. Nothing is written to a namespace
+// that is too small.
+func format(ctx context.Context, dev nvmf.Device, cfg *config.Config, t, size int) (*parttable.Table, error) {
+	id := dev.Identity()
+	slots := balancer.Ranks(t, size, len(cfg.Targets))
+	if slots > parttable.MaxEntries {
+		return nil, fmt.Errorf("%d ranks share the namespace, at most %d can: name more targets", slots, parttable.MaxEntries)
+	}
+	segs, err := balancer.Segments(parttable.HeadSize, id.Capacity(), slots, max(segmentAlign, cfg.Hugeblock))
+	if err == nil && segs[0].Length < max(minPartition, minHugeblocks*cfg.Hugeblock) {
+		err = fmt.Errorf("%s for each of %d ranks: %w", segs[0].Length, slots, microfs.ErrTooSmall)
+	}
+	if err != nil {
+		need := parttable.HeadSize + nvmf.Bytes(slots+1)*max(minPartition, minHugeblocks*cfg.Hugeblock)
+		return nil, fmt.Errorf("namespace of %s: %w; take one of at least %s (--size for the embedded target), or smaller hugeblocks",
+			id.Capacity(), err, need)
+	}
+	table := &parttable.Table{
+		Name:      cfg.Name,
+		UID:       uint32(os.Geteuid()),
+		Namespace: id.UUID,
+		JobSize:   size,
+		Target:    t,
+		Targets:   len(cfg.Targets),
+		Hugeblock: cfg.Hugeblock,
+		Created:   time.Now().UTC(),
+	}
+	if table.Generation, err = parttable.NewGeneration(); err != nil {
+		return nil, err
+	}
+	var blank []parttable.Range
+	for slot, s := range segs {
+		table.Entries = append(table.Entries, parttable.Entry{
+			Rank: balancer.RankAt(t, slot, len(cfg.Targets)), Start: s.Start, Length: s.Length,
+		})
+		for _, at := range microfs.SuperblockOffsets(microfs.Segment(s)) {
+			blank = append(blank, parttable.Range{Start: at, Length: 4 * nvmf.KiB})
+		}
+	}
+	if err := parttable.Begin(ctx, dev, blank); err != nil {
+		return nil, fmt.Errorf("formatting: %w", err)
+	}
+	if err := parttable.Write(ctx, dev, table); err != nil {
+		return nil, fmt.Errorf("formatting: %w", err)
+	}
+	return table, nil
+}
+
+// await polls for the table that the lowest rank of target t writes.
+func (o *opener) await(ctx context.Context, dev nvmf.Device, t int) (*parttable.Table, error) {
+	first := balancer.RankAt(t, 0, len(o.cfg.Targets))
+	o.opts.Logf("waiting for rank %d to format target %s", first, o.cfg.Targets[t])
+	wait, cancel := context.WithTimeout(ctx, o.cfg.Timeout)
+	defer cancel()
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-wait.Done():
+			if err := ctx.Err(); err != nil {
+				return nil, fmt.Errorf("waiting for rank %d to format it: %w", first, err)
+			}
+			return nil, &WaitError{Rank: first, For: o.cfg.Timeout}
+		case <-tick.C:
+		}
+		table, err := parttable.Read(wait, dev)
+		if err == nil || !errors.Is(err, parttable.ErrNoTable) && wait.Err() == nil {
+			return table, err
+		}
+	}
+}

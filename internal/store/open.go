@@ -1,0 +1,246 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+
+	"nvmecr/balancer"
+	"nvmecr/internal/config"
+	"nvmecr/internal/owner"
+	"nvmecr/internal/parttable"
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+)
+
+// Options say how a partition is opened.
+type Options struct {
+	// ReadOnly opens for reading what is acknowledged. Nothing is formatted
+	// and no ownership is needed. Errors then include parttable.ErrNoTable and
+	// microfs.ErrUnformatted where nobody has written yet.
+	ReadOnly bool
+	// OnYield is called when another process of this rank asks for the
+	// partition p, on a goroutine of its own, perhaps before the caller of
+	// Open has seen p. It closes p and returns true, or returns false.
+	// nil refuses.
+	OnYield func(p *Partition) bool
+	// Logf reports progress and background events. May be nil.
+	Logf func(format string, args ...any)
+}
+
+// A Partition is a rank's mounted file system and what it stands on.
+type Partition struct {
+	FS     *microfs.FS
+	Device nvmf.Device
+	Target nvmf.TransportID
+	Table  *parttable.Table
+	Place  Place
+
+	lock  *owner.Lock // nil when read-only or on a device nobody else can see
+	once  sync.Once
+	err   error         // of Close
+	ready chan struct{} // closed when Open has returned; OnYield waits for it
+}
+
+// Open mounts the partition of place. Unless opts.ReadOnly it first becomes
+// the partition's owner on this host and formats what is not formatted. For a
+// reader from outside, who knows no job, place.Size may be 0. cfg.Timeout
+// bounds each wait, ctx all of it. Every error names the target, or says what
+// it waited for.
+//
+// Errors: ErrNoTarget; those of nvmf for the connection; of parttable for a
+// namespace that is not this store's; *WaitError; *owner.BusyError when
+// another process has the partition; microfs's.
+func Open(ctx context.Context, cfg *config.Config, place Place, opts Options) (*Partition, error) {
+	if len(cfg.Targets) == 0 {
+		return nil, ErrNoTarget
+	}
+	if opts.Logf == nil {
+		opts.Logf = func(string, ...any) {}
+	}
+	o := &opener{cfg: cfg, place: place, opts: opts}
+	p := &Partition{Place: place, ready: make(chan struct{})}
+	defer close(p.ready)
+	if err := o.own(ctx, p); err != nil {
+		return nil, err
+	}
+	if err := o.open(ctx, p); err != nil {
+		p.FS = nil
+		return nil, andClosing(err, p.Close())
+	}
+	return p, nil
+}
+
+// Close unmounts, closes the device and gives up the ownership. Calls after
+// the first return what the first returned.
+func (p *Partition) Close() error {
+	p.once.Do(func() {
+		if p.FS != nil {
+			p.err = p.FS.Unmount()
+		}
+		if p.Device != nil {
+			p.err = andClosing(p.err, p.Device.Close())
+		}
+		if p.lock != nil {
+			p.err = andClosing(p.err, p.lock.Release())
+		}
+	})
+	return p.err
+}
+
+// opener holds the arguments of one Open.
+type opener struct {
+	cfg   *config.Config
+	place Place
+	opts  Options
+}
+
+// own makes this process the owner of the partition among those of this host,
+// if it is going to write and anybody else could.
+func (o *opener) own(ctx context.Context, p *Partition) error {
+	home := o.home()
+	if o.opts.ReadOnly || o.cfg.Targets[home.Target].Transport == nvmf.Mem {
+		return nil
+	}
+	onYield := func() bool {
+		<-p.ready // the question may come before Open has returned
+		if p.FS == nil {
+			return true // it failed, and gave up the lock
+		}
+		return o.opts.OnYield != nil && o.opts.OnYield(p)
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.cfg.Timeout)
+	defer cancel()
+	lock, err := owner.Acquire(ctx, lockKey(o.cfg, o.place.Rank), onYield)
+	p.lock = lock
+	return err
+}
+
+// home is where the balancer puts the rank, or where the search for it begins
+// when the size of the job is not known.
+func (o *opener) home() balancer.Place {
+	if h, err := balancer.RoundRobin(o.place.Rank, o.place.Size, len(o.cfg.Targets)); err == nil {
+		return h
+	}
+	return balancer.Place{}
+}
+
+// open finds the namespace whose table has the rank, first where the balancer
+// puts it, and mounts.
+func (o *opener) open(ctx context.Context, p *Partition) error {
+	if o.place.Size != 0 || !o.opts.ReadOnly {
+		if _, err := balancer.RoundRobin(o.place.Rank, o.place.Size, len(o.cfg.Targets)); err != nil {
+			return err
+		}
+	}
+	home := o.home()
+	for i := range o.cfg.Targets {
+		t := (home.Target + i) % len(o.cfg.Targets)
+		id := o.cfg.Targets[t]
+		dev, err := connect(ctx, o.cfg, id)
+		if err != nil {
+			return err
+		}
+		p.Device, p.Target = dev, id
+		if p.Table, err = o.table(ctx, dev, t, i == 0, home); err != nil {
+			return fmt.Errorf("target %s: %w", id, err)
+		}
+		if entry, ok := p.Table.Entry(o.place.Rank); ok {
+			if err := o.mount(ctx, p, entry); err != nil {
+				return fmt.Errorf("target %s, partition of rank %d: %w", id, o.place.Rank, err)
+			}
+			return nil
+		}
+		// A mapping other than round robin put it elsewhere.
+		p.Device = nil
+		if err := dev.Close(); err != nil {
+			return fmt.Errorf("target %s: %w", id, err)
+		}
+	}
+	return fmt.Errorf("store %q: no target has a partition of rank %d", o.cfg.Name, o.place.Rank)
+}
+
+// table returns the checked table of target number t. At home it is formatted,
+// or waited for, when there is none.
+func (o *opener) table(ctx context.Context, dev nvmf.Device, t int, atHome bool, home balancer.Place) (*parttable.Table, error) {
+	table, err := parttable.Read(ctx, dev)
+	if errors.Is(err, parttable.ErrNoTable) && atHome && !o.opts.ReadOnly {
+		if home.Slot == 0 || dev.Identity().Private {
+			o.opts.Logf("formatting target %s for %d ranks", o.cfg.Targets[t], o.place.Size)
+			table, err = format(ctx, dev, o.cfg, t, o.place.Size)
+		} else {
+			table, err = o.await(ctx, dev, t)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	want := want(o.cfg, t, len(o.cfg.Targets), o.place.Size)
+	want.ReadOnly = o.opts.ReadOnly
+	want.AnyUser = o.opts.ReadOnly && os.Geteuid() == 0
+	if err := table.Check(want); err != nil {
+		return nil, err
+	}
+	// One process repairs, so that no two write the same slot.
+	if len(table.Entries) > 0 && table.Entries[0].Rank == o.place.Rank && !o.opts.ReadOnly {
+		if repaired, err := parttable.Repair(ctx, dev); err != nil {
+			return nil, err
+		} else if repaired {
+			o.opts.Logf("target %s: a damaged copy of the partition table was repaired", o.cfg.Targets[t])
+		}
+	}
+	return table, nil
+}
+
+// mount mounts the partition, formatting it before its first use.
+func (o *opener) mount(ctx context.Context, p *Partition, entry parttable.Entry) (err error) {
+	seg := microfs.Segment{Start: entry.Start, Length: entry.Length}
+	cred, err := Cred()
+	if err != nil {
+		return err
+	}
+	mo := microfs.Options{
+		Generation: p.Table.Generation,
+		ReadOnly:   o.opts.ReadOnly,
+		Cred:       cred,
+		MountPoint: o.cfg.Mount,
+		Timeout:    o.cfg.Timeout,
+		Logf:       o.opts.Logf,
+	}
+	p.FS, err = microfs.Mount(ctx, p.Device, seg, mo)
+	if !errors.Is(err, microfs.ErrUnformatted) || o.opts.ReadOnly {
+		return err
+	}
+	// The table decides what all partitions have in common.
+	if h := p.Table.Hugeblock; h != o.cfg.Hugeblock {
+		o.opts.Logf("the store has hugeblocks of %s", h)
+	}
+	err = microfs.Format(ctx, p.Device, seg, microfs.FormatOptions{
+		Generation: p.Table.Generation,
+		Rank:       o.place.Rank,
+		Size:       o.place.Size,
+		Hugeblock:  p.Table.Hugeblock,
+		NoDataCRC:  !o.cfg.DataChecksum,
+		Cred:       cred,
+	})
+	if err != nil {
+		return err
+	}
+	p.FS, err = microfs.Mount(ctx, p.Device, seg, mo)
+	return err
+}
+
+// Cred returns who this process is, as permission checks see it.
+func Cred() (microfs.Cred, error) {
+	groups, err := os.Getgroups()
+	if err != nil {
+		return microfs.Cred{}, fmt.Errorf("groups of this process: %w", err)
+	}
+	c := microfs.Cred{UID: uint32(os.Geteuid()), GID: uint32(os.Getegid())}
+	for _, g := range groups {
+		c.Groups = append(c.Groups, uint32(g))
+	}
+	return c, nil
+}

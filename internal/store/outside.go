@@ -1,0 +1,142 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"nvmecr/internal/config"
+	"nvmecr/internal/parttable"
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+)
+
+// A RankInfo is one partition of a store.
+type RankInfo struct {
+	Rank    int
+	Target  nvmf.TransportID
+	Segment microfs.Segment
+}
+
+// Ranks lists the partitions of the store in order of rank, read from the
+// tables of all targets. The error is parttable.ErrNoTable if no target has a
+// table; targets without one are left out otherwise, a job with fewer ranks
+// than targets leaves some unused.
+func Ranks(ctx context.Context, cfg *config.Config) ([]RankInfo, error) {
+	var infos []RankInfo
+	var missing error
+	found := false
+	err := eachTarget(ctx, cfg, func(t int, id nvmf.TransportID, dev nvmf.Device) error {
+		table, err := ours(ctx, cfg, t, dev, os.Geteuid() == 0)
+		if errors.Is(err, parttable.ErrNoTable) {
+			missing = fmt.Errorf("target %s: %w", id, err)
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		found = true
+		for _, e := range table.Entries {
+			infos = append(infos, RankInfo{e.Rank, id, microfs.Segment{Start: e.Start, Length: e.Length}})
+		}
+		return nil
+	})
+	if err == nil && !found {
+		err = missing
+	}
+	slices.SortFunc(infos, func(a, b RankInfo) int { return a.Rank - b.Rank })
+	return infos, err
+}
+
+// ours reads the table of target t and checks that it is this store's, whatever
+// the number of ranks.
+func ours(ctx context.Context, cfg *config.Config, t int, dev nvmf.Device, anyUser bool) (*parttable.Table, error) {
+	table, err := parttable.Read(ctx, dev)
+	if err != nil {
+		return nil, err
+	}
+	w := want(cfg, t, len(cfg.Targets), 0)
+	w.ReadOnly, w.AnyUser = true, anyUser
+	return table, table.Check(w)
+}
+
+// Reset makes every target blank for --fresh, whatever it holds, but for the
+// table of another store or user, or of an unknown version: then nothing is
+// written anywhere and the error says which. No process may have the store
+// open.
+func Reset(ctx context.Context, cfg *config.Config) error {
+	return wipe(ctx, cfg, func(dev nvmf.Device) (bool, error) {
+		table, err := parttable.Read(ctx, dev)
+		switch {
+		case errors.Is(err, parttable.ErrNoTable):
+			return false, nil
+		case errors.Is(err, parttable.ErrForeign), errors.Is(err, parttable.ErrCorrupt):
+			return true, nil
+		case err != nil:
+			return false, err
+		}
+		return true, table.Check(want(cfg, 0, 0, 0))
+	})
+}
+
+// Release gives up the store on every target: the tables are wiped. A target
+// without a table is left alone; one that holds anything but this store's
+// makes it fail, with nothing written anywhere. Root may release any user's.
+// No process may have the store open.
+func Release(ctx context.Context, cfg *config.Config) (released int, err error) {
+	err = wipe(ctx, cfg, func(dev nvmf.Device) (bool, error) {
+		table, err := parttable.Read(ctx, dev)
+		if errors.Is(err, parttable.ErrNoTable) {
+			return false, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		w := want(cfg, 0, 0, 0)
+		w.AnyUser = os.Geteuid() == 0
+		if err := table.Check(w); err != nil {
+			return false, err
+		}
+		released++
+		return true, nil
+	})
+	return released, err
+}
+
+// wipe asks check about every target, and if it has no objection wipes those
+// it said yes to.
+func wipe(ctx context.Context, cfg *config.Config, check func(nvmf.Device) (bool, error)) error {
+	doomed := make([]bool, len(cfg.Targets))
+	err := eachTarget(ctx, cfg, func(t int, _ nvmf.TransportID, dev nvmf.Device) (err error) {
+		doomed[t], err = check(dev)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return eachTarget(ctx, cfg, func(t int, _ nvmf.TransportID, dev nvmf.Device) error {
+		if !doomed[t] {
+			return nil
+		}
+		return parttable.Wipe(ctx, dev)
+	})
+}
+
+// eachTarget connects to the targets one after the other.
+func eachTarget(ctx context.Context, cfg *config.Config, f func(t int, id nvmf.TransportID, dev nvmf.Device) error) error {
+	if len(cfg.Targets) == 0 {
+		return ErrNoTarget
+	}
+	for t, id := range cfg.Targets {
+		dev, err := connect(ctx, cfg, id)
+		if err != nil {
+			return err
+		}
+		if err := andClosing(f(t, id, dev), dev.Close()); err != nil {
+			return fmt.Errorf("target %s: %w", id, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,70 @@
+package store
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+)
+
+// A Place is which process of a parallel job this is.
+type Place struct {
+	Rank, Size int
+	// From names where it was found: a variable, "MPI", or "" for a program
+	// that runs alone.
+	From string
+}
+
+// launchers are the variables in which launchers tell a process its rank and
+// the number of ranks, most specific first: a launcher that starts its daemons
+// through another one leaves that one's variables in place.
+var launchers = []struct {
+	rank  string
+	sizes []string // the first that is set
+	step  bool     // only inside a Slurm step
+}{
+	{rank: "OMPI_COMM_WORLD_RANK", sizes: []string{"OMPI_COMM_WORLD_SIZE"}},
+	{rank: "MV2_COMM_WORLD_RANK", sizes: []string{"MV2_COMM_WORLD_SIZE"}},
+	{rank: "PMI_RANK", sizes: []string{"PMI_SIZE"}},
+	{rank: "PMIX_RANK", sizes: []string{"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}},
+	{rank: "SLURM_PROCID", sizes: []string{"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}, step: true},
+}
+
+// PlaceFromEnv finds the place in the environment of a launcher: mpirun of
+// OpenMPI, Hydra (MPICH), MVAPICH, a PMIx launcher, a Slurm step. Without one
+// it is rank 0 of 1. It fails when the variables make no sense.
+func PlaceFromEnv() (Place, error) { return placeFrom(os.Getenv) }
+
+func placeFrom(getenv func(string) string) (Place, error) {
+	for _, l := range launchers {
+		rank := getenv(l.rank)
+		if rank == "" || l.step && !inStep(getenv) {
+			continue
+		}
+		for _, name := range l.sizes {
+			if size := getenv(name); size != "" {
+				return parsePlace(l.rank, rank, name, size)
+			}
+		}
+	}
+	return Place{Rank: 0, Size: 1}, nil
+}
+
+func parsePlace(rankName, rank, sizeName, size string) (Place, error) {
+	n, err := strconv.ParseUint(size, 10, 31)
+	if err != nil || n == 0 {
+		return Place{}, fmt.Errorf("%s=%q is not a number of ranks", sizeName, size)
+	}
+	r, err := strconv.ParseUint(rank, 10, 31)
+	if err != nil || r >= n {
+		return Place{}, fmt.Errorf("%s=%q is not a rank of %s=%s", rankName, rank, sizeName, size)
+	}
+	return Place{Rank: int(r), Size: int(n), From: rankName}, nil
+}
+
+// inStep reports whether this is a task of a Slurm step. A batch script is not
+// one, though it has SLURM_PROCID=0 and the job's SLURM_NTASKS: its step id is
+// missing or one of the reserved ones at the end of the range.
+func inStep(getenv func(string) string) bool {
+	id, err := strconv.ParseUint(getenv("SLURM_STEP_ID"), 10, 32)
+	return err == nil && id < 0xfffffff0
+}

@@ -1,0 +1,47 @@
+package store
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestPlaceFromEnv(t *testing.T) {
+	type env map[string]string
+	for _, c := range []struct {
+		name string
+		env  env
+		want Place
+		err  string
+	}{
+		{"alone", env{}, Place{0, 1, ""}, ""},
+		{"OpenMPI", env{"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"}, Place{3, 4, "OMPI_COMM_WORLD_RANK"}, ""},
+		{"Hydra", env{"PMI_RANK": "2", "PMI_SIZE": "8"}, Place{2, 8, "PMI_RANK"}, ""},
+		{"MVAPICH", env{"MV2_COMM_WORLD_RANK": "1", "MV2_COMM_WORLD_SIZE": "2"}, Place{1, 2, "MV2_COMM_WORLD_RANK"}, ""},
+		{"srun", env{"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_STEP_ID": "0"}, Place{5, 6, "SLURM_PROCID"}, ""},
+		{"srun with fewer tasks than the job has", env{"SLURM_PROCID": "1", "SLURM_NTASKS": "6", "SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_ID": "3"},
+			Place{1, 2, "SLURM_PROCID"}, ""},
+		{"srun --mpi=pmix", env{"PMIX_RANK": "5", "SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_STEP_ID": "0"}, Place{5, 6, "PMIX_RANK"}, ""},
+		{"batch script", env{"SLURM_PROCID": "0", "SLURM_NTASKS": "6", "SLURM_JOB_ID": "1"}, Place{0, 1, ""}, ""},
+		{"batch script of a Slurm that numbers it", env{"SLURM_PROCID": "0", "SLURM_NTASKS": "6", "SLURM_STEP_ID": "4294967291"}, Place{0, 1, ""}, ""},
+		{"mpirun in a Slurm job: the daemon's variables are left in place",
+			env{"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4", "SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0", "PMIX_RANK": "3"},
+			Place{3, 4, "OMPI_COMM_WORLD_RANK"}, ""},
+		{"PMIx without a size", env{"PMIX_RANK": "0"}, Place{0, 1, ""}, ""},
+		{"not a rank", env{"PMI_RANK": "x", "PMI_SIZE": "8"}, Place{}, `PMI_RANK="x" is not a rank of PMI_SIZE=8`},
+		{"rank beyond", env{"PMI_RANK": "8", "PMI_SIZE": "8"}, Place{}, `PMI_RANK="8" is not a rank of PMI_SIZE=8`},
+		{"negative", env{"OMPI_COMM_WORLD_RANK": "-1", "OMPI_COMM_WORLD_SIZE": "4"}, Place{}, "not a rank"},
+		{"no ranks", env{"PMI_RANK": "0", "PMI_SIZE": "0"}, Place{}, `PMI_SIZE="0" is not a number of ranks`},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			got, err := placeFrom(func(name string) string { return c.env[name] })
+			if c.err != "" {
+				require.ErrorContains(t, err, c.err)
+				return
+			}
+			require.NoError(t, err)
+			assert.Equal(t, c.want, got)
+		})
+	}
+}

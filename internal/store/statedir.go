@@ -1,0 +1,219 @@
+package store
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/config"
+	"nvmecr/internal/parttable"
+	"nvmecr/nvmf"
+)
+
+// A StateDir is the directory of one store name:
+//
+//	$XDG_STATE_HOME/nvmecr/NAME/   (default ~/.local/state), mode 0700
+//	  store.json      Record of the last run, replaced atomically
+//	  namespace.img   what the embedded target serves
+//	  lock            flock'd by the run in progress and its target; holds a pid
+type StateDir struct {
+	Name string
+	Path string
+}
+
+// A Record is what is remembered of the last run.
+type Record struct {
+	Settings map[string]string `json:"settings"` // config.Config.Values
+	Embedded bool              `json:"embedded"` // the target was the embedded one, over Image
+	Size     nvmf.Bytes        `json:"size"`     // of Image
+	Time     time.Time         `json:"time"`
+}
+
+// OpenStateDir returns the state directory of the store, creating it.
+func OpenStateDir(name string) (*StateDir, error) {
+	if err := parttable.CheckName(name); err != nil {
+		return nil, fmt.Errorf("store name %w", err)
+	}
+	root, err := stateRoot()
+	if err != nil {
+		return nil, err
+	}
+	d := &StateDir{Name: name, Path: filepath.Join(root, name)}
+	if err := os.MkdirAll(d.Path, 0o700); err != nil {
+		return nil, fmt.Errorf("state directory of store %q: %w", name, err)
+	}
+	return d, nil
+}
+
+// StateDirs lists the names that have a state directory, sorted.
+func StateDirs() ([]string, error) {
+	root, err := stateRoot()
+	if err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(root)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("state directories: %w", err)
+	}
+	var names []string
+	for _, e := range entries {
+		if e.IsDir() && parttable.CheckName(e.Name()) == nil {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+// stateRoot follows the XDG base directory specification, which says to
+// ignore a path that is not absolute.
+func stateRoot() (string, error) {
+	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "nvmecr"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("state directory: %w; set HOME or XDG_STATE_HOME", err)
+	}
+	return filepath.Join(home, ".local", "state", "nvmecr"), nil
+}
+
+// Image is the path of the embedded target's backing file.
+func (d *StateDir) Image() string { return filepath.Join(d.Path, "namespace.img") }
+
+// Record remembers cfg. A crash leaves the record of this run or of the last.
+func (d *StateDir) Record(cfg *config.Config, embedded bool) error {
+	b, err := json.MarshalIndent(Record{
+		Settings: cfg.Values(), Embedded: embedded, Size: cfg.Size, Time: time.Now().UTC(),
+	}, "", "  ")
+	if err == nil {
+		err = replaceFile(filepath.Join(d.Path, "store.json"), append(b, '\n'))
+	}
+	if err != nil {
+		return fmt.Errorf("record of store %q: %w", d.Name, err)
+	}
+	return nil
+}
+
+// Load returns the record of the last run; the error is fs.ErrNotExist if
+// there was none.
+func (d *StateDir) Load() (*Record, error) {
+	path := filepath.Join(d.Path, "store.json")
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("record of store %q: %w", d.Name, err)
+	}
+	var r Record
+	if err := json.Unmarshal(b, &r); err != nil {
+		return nil, fmt.Errorf("record of store %q: %s: %w; remove the file and name the targets with --target", d.Name, path, err)
+	}
+	return &r, nil
+}
+
+// Remove deletes the directory and what is in it. The caller holds the lock,
+// which ends to mean anything.
+func (d *StateDir) Remove() error {
+	if err := os.RemoveAll(d.Path); err != nil {
+		return fmt.Errorf("state directory of store %q: %w", d.Name, err)
+	}
+	return nil
+}
+
+// replaceFile writes a file so that its name has the old content or the new.
+func replaceFile(path string, b []byte) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	_, err = f.Write(b)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+// A DirLock holds the lock of a state directory.
+type DirLock struct {
+	// File is the open lock file. A process that inherits it
+	// (exec.Cmd.ExtraFiles) holds the lock too, until all of them have ended:
+	// so does the embedded target.
+	File *os.File
+}
+
+// Lock takes the lock without waiting. If the directory is locked the error is
+// a *LockedError, which names the holder.
+func (d *StateDir) Lock() (*DirLock, error) {
+	path := filepath.Join(d.Path, "lock")
+	for {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+		if err != nil {
+			return nil, fmt.Errorf("lock of store %q: %w", d.Name, err)
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			defer f.Close()
+			if errors.Is(err, unix.EWOULDBLOCK) {
+				return nil, &LockedError{Name: d.Name, PID: holder(f)}
+			}
+			return nil, fmt.Errorf("lock of store %q: %w", d.Name, err)
+		}
+		// Remove may have come between opening and locking.
+		if !sameFile(f, path) {
+			_ = f.Close()
+			if err := os.MkdirAll(d.Path, 0o700); err != nil {
+				return nil, fmt.Errorf("lock of store %q: %w", d.Name, err)
+			}
+			continue
+		}
+		l := &DirLock{File: f}
+		return l, l.SetHolder(os.Getpid())
+	}
+}
+
+// SetHolder records the pid to name in other processes' errors. Lock records
+// that of its own process.
+func (l *DirLock) SetHolder(pid int) error {
+	// One write of fixed length: a reader sees the old pid or the new.
+	if _, err := l.File.WriteAt(fmt.Appendf(nil, "%-10d\n", pid), 0); err != nil {
+		return fmt.Errorf("lock: %w", err)
+	}
+	return nil
+}
+
+// Unlock gives up this process's part of the lock. Processes that inherited
+// the file keep theirs.
+func (l *DirLock) Unlock() error { return l.File.Close() }
+
+// holder reads the pid of a lock file, 0 if there is none.
+func holder(f *os.File) int {
+	b := make([]byte, 32)
+	n, _ := f.ReadAt(b, 0) // a file that cannot be read names nobody
+	pid, err := strconv.Atoi(strings.TrimSpace(string(b[:n])))
+	if err != nil {
+		return 0
+	}
+	return pid
+}
+
+func sameFile(f *os.File, path string) bool {
+	a, err := f.Stat()
+	if err != nil {
+		return false
+	}
+	b, err := os.Lstat(path)
+	return err == nil && os.SameFile(a, b)
+}

@@ -1,0 +1,109 @@
+package store
+
+import (
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/config"
+)
+
+func openState(t *testing.T) *StateDir {
+	t.Helper()
+	t.Setenv("XDG_STATE_HOME", t.TempDir())
+	d, err := OpenStateDir("melt")
+	require.NoError(t, err)
+	return d
+}
+
+func TestStateDirPlace(t *testing.T) {
+	d := openState(t)
+	assert.Equal(t, filepath.Join(os.Getenv("XDG_STATE_HOME"), "nvmecr", "melt"), d.Path)
+	st, err := os.Stat(d.Path)
+	require.NoError(t, err)
+	assert.EqualValues(t, 0o700, st.Mode().Perm())
+	names, err := StateDirs()
+	require.NoError(t, err)
+	assert.Equal(t, []string{"melt"}, names)
+
+	t.Setenv("XDG_STATE_HOME", "relative") // to be ignored
+	t.Setenv("HOME", t.TempDir())
+	names, err = StateDirs()
+	require.NoError(t, err)
+	assert.Empty(t, names)
+	d, err = OpenStateDir("a")
+	require.NoError(t, err)
+	assert.Equal(t, filepath.Join(os.Getenv("HOME"), ".local/state/nvmecr/a"), d.Path)
+
+	_, err = OpenStateDir("../x")
+	require.Error(t, err)
+}
+
+func TestRecord(t *testing.T) {
+	d := openState(t)
+	_, err := d.Load()
+	require.ErrorIs(t, err, fs.ErrNotExist)
+	cfg := config.Default()
+	require.NoError(t, cfg.Set("target", "file:/x"))
+	require.NoError(t, cfg.Set("hugeblock", "64K"))
+	require.NoError(t, d.Record(cfg, true))
+	r, err := d.Load()
+	require.NoError(t, err)
+	assert.True(t, r.Embedded)
+	assert.Equal(t, cfg.Size, r.Size)
+	again := config.Default()
+	require.NoError(t, again.Adopt(r.Settings))
+	assert.Equal(t, cfg.Targets, again.Targets)
+	assert.Equal(t, cfg.Hugeblock, again.Hugeblock)
+	entries, err := os.ReadDir(d.Path)
+	require.NoError(t, err)
+	assert.Len(t, entries, 1, "no temporary file is left")
+
+	require.NoError(t, os.WriteFile(filepath.Join(d.Path, "store.json"), []byte("{"), 0o600))
+	_, err = d.Load()
+	require.ErrorContains(t, err, "remove the file")
+	require.NoError(t, d.Remove())
+	_, err = os.Stat(d.Path)
+	require.ErrorIs(t, err, fs.ErrNotExist)
+}
+
+// The lock is held as long as any process that inherited it lives.
+func TestStateDirLock(t *testing.T) {
+	d := openState(t)
+	l, err := d.Lock()
+	require.NoError(t, err)
+	_, err = d.Lock()
+	var locked *LockedError
+	require.ErrorAs(t, err, &locked)
+	assert.ErrorIs(t, err, syscall.EBUSY)
+	assert.Equal(t, os.Getpid(), locked.PID)
+
+	heir := exec.Command("cat")
+	heir.ExtraFiles = []*os.File{l.File}
+	in, err := heir.StdinPipe()
+	require.NoError(t, err)
+	require.NoError(t, heir.Start())
+	require.NoError(t, l.SetHolder(heir.Process.Pid))
+	require.NoError(t, l.Unlock())
+	_, err = d.Lock()
+	require.ErrorAs(t, err, &locked)
+	assert.Equal(t, heir.Process.Pid, locked.PID)
+
+	require.NoError(t, in.Close())
+	require.NoError(t, heir.Wait())
+	l, err = d.Lock()
+	require.NoError(t, err)
+
+	// A lock of a directory that was removed meanwhile is no lock.
+	require.NoError(t, d.Remove())
+	second, err := d.Lock()
+	require.ErrorIs(t, err, fs.ErrNotExist, "the directory is gone")
+	require.Nil(t, second)
+	require.NoError(t, l.Unlock())
+}

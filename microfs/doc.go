@@ -1,0 +1,44 @@
+// Package microfs is the micro file system: the private name space that one
+// rank has on its slice of a namespace (the paper's section III.A).
+//
+// It promises: when a call that changes something has returned, its effect
+// survives a crash of this process at once, and power loss of a device with a
+// volatile write cache after Sync or the last Close; a crash leaves the state
+// after some prefix of the operations that holds every acknowledged one; a
+// read returns bytes that were written there, or EIO.
+//
+// # Use
+//
+// Format once, then Mount; one writer at a time (who that is, is decided
+// elsewhere), any number of read-only mounts beside it. All methods of FS and
+// File are safe for concurrent use and take turns.
+//
+// # Locks
+//
+// There is one, FS.mu. Whoever holds it owns the device queue, the log, the
+// tree, the pool and the scratch memory, and does its I/O on its own thread
+// while holding it. Nothing is called back with it held but Options.Logf,
+// which must not call into the FS. The background goroutine (checkpoint.go)
+// takes it for one chunk at a time.
+//
+// # Files of the package, along a write
+//
+//	names.go, file.go   the calls, permissions        path.go    resolving paths
+//	plan.go             which hugeblocks              pool.go    free runs
+//	write.go            stages of a write             scratch.go commands, checksums
+//	commit.go           a log group, sync, reconnect  retired.go blocks not to touch
+//	apply.go            a record changes the tree     inode.go, extent.go  the tree
+//	checkpoint.go       state checkpoints             state.go   their bytes
+//	mount.go            recovery                      superblock.go, layout.go
+//
+// # Layout of a partition
+//
+//	0            superblock
+//	4 KiB        state header, two slots
+//	16 KiB       operation log: LogPages pages of two 4 KiB slots (package oplog)
+//	...          state area 0, state area 1
+//	...          data: hugeblocks
+//	end - 4 KiB  superblock, second copy
+//
+// docs/format.md draws the structures byte by byte.
+package microfs

@@ -1,0 +1,93 @@
+package mpiwrap
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// flavour is an MPI to test with.
+type flavour struct {
+	tag      string
+	launcher []string
+	env      func(t *testing.T) []string // to build with
+}
+
+var flavours = []flavour{
+	{
+		tag:      "openmpi",
+		launcher: []string{"mpirun.openmpi", "--allow-run-as-root", "--oversubscribe", "-n", "4"},
+		env:      func(*testing.T) []string { return nil },
+	},
+	{
+		tag:      "mpich",
+		launcher: []string{"mpirun.mpich", "-n", "4"},
+		env: func(t *testing.T) []string {
+			cflags, err := exec.Command("pkg-config", "--cflags", "mpich").Output()
+			require.NoError(t, err)
+			return []string{"CGO_CFLAGS=" + strings.TrimSpace(string(cflags)), "CGO_LDFLAGS=-Wl,--as-needed -lmpich"}
+		},
+	},
+}
+
+// The same program under each MPI: four ranks join, agree, disagree and agree.
+func TestUnderMPI(t *testing.T) {
+	for _, f := range flavours {
+		t.Run(f.tag, func(t *testing.T) {
+			if _, err := exec.LookPath(f.launcher[0]); err != nil {
+				t.Skip("not installed: ", err)
+			}
+			program := filepath.Join(t.TempDir(), "rank")
+			build := exec.Command("go", "test", "-c", "-tags", f.tag, "-o", program, ".")
+			build.Env = append(os.Environ(), f.env(t)...)
+			text, err := build.CombinedOutput()
+			require.NoError(t, err, "%s", text)
+			for targets := 1; targets <= 5; targets += 2 {
+				run := exec.Command(f.launcher[0], append(f.launcher[1:], program)...)
+				run.Env = append(os.Environ(), fmt.Sprintf("MPIWRAP_TEST_TARGETS=%d", targets))
+				text, err := run.CombinedOutput()
+				require.NoError(t, err, "%s", text)
+				lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+				slices.Sort(lines)
+				assert.Equal(t, expected(targets), lines)
+			}
+		})
+	}
+}
+
+// expected is what the ranks print, sorted.
+func expected(targets int) []string {
+	shared := map[int][]string{
+		1: {"0 of 4", "1 of 4", "2 of 4", "3 of 4"},
+		3: {"0 of 2", "0 of 1", "0 of 1", "1 of 2"},
+		5: {"0 of 1", "0 of 1", "0 of 1", "0 of 1"},
+	}[targets]
+	var lines []string
+	for r := 0; r < 4; r++ {
+		lines = append(lines,
+			fmt.Sprintf("joined %d of 4, shared %s", r, shared[r]),
+			fmt.Sprintf("%d all well: <nil>", r),
+			fmt.Sprintf("%d failed: rank 2, %v, cause of %d bytes no room o, mine %v", r, syscall.ENOSPC, maxCause, r == 2),
+			fmt.Sprintf("%d failed: rank 3, %v, cause of 16 bytes without a, mine %v", r, syscall.EIO, r == 3),
+			fmt.Sprintf("%d all well again: <nil>", r))
+	}
+	slices.Sort(lines)
+	return lines
+}
+
+func TestErrno(t *testing.T) {
+	assert.Equal(t, syscall.ENOSPC, errnoOf(fmt.Errorf("a: %w", syscall.ENOSPC)))
+	assert.Equal(t, syscall.ENOENT, errnoOf(&os.PathError{Err: syscall.ENOENT}))
+	assert.Equal(t, syscall.EIO, errnoOf(ErrNoMPI))
+	d := error(&Disagreement{Rank: 3, Errno: syscall.ENOSPC, Cause: "full"})
+	assert.ErrorIs(t, d, syscall.ENOSPC)
+	assert.EqualError(t, d, "rank 3: full")
+}

@@ -1,0 +1,74 @@
+//go:build openmpi || mpich
+
+package mpiwrap
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	mpi "github.com/sbromberger/gompi"
+)
+
+// Under a launcher the test program is an MPI application, which initialises
+// MPI itself; its lines are what TestUnderMPI compares.
+func TestMain(m *testing.M) {
+	if os.Getenv("MPIWRAP_TEST_TARGETS") == "" {
+		os.Exit(m.Run())
+	}
+	var targets int
+	if _, err := fmt.Sscan(os.Getenv("MPIWRAP_TEST_TARGETS"), &targets); err != nil {
+		panic(err)
+	}
+	if _, err := Join(targets); !errors.Is(err, ErrNoMPI) {
+		fmt.Println("Join before MPI_Init:", err)
+		os.Exit(1)
+	}
+	mpi.Start(false)
+	var out strings.Builder
+	application(&out, targets)
+	// One write per rank, so that lines do not mix.
+	_, _ = os.Stdout.WriteString(out.String())
+	mpi.Stop()
+	os.Exit(0)
+}
+
+func application(out *strings.Builder, targets int) {
+	job, err := Join(targets)
+	if err != nil {
+		fmt.Fprintln(out, "error:", err)
+		return
+	}
+	fmt.Fprintf(out, "joined %d of %d, shared %d of %d\n", job.Rank, job.Size, job.SharedRank, job.SharedSize)
+	fmt.Fprintf(out, "%d all well: %v\n", job.Rank, job.Agree(nil))
+
+	var mine error
+	switch job.Rank {
+	case 2:
+		mine = fmt.Errorf("no room on %s: %w", strings.Repeat("x", 600), syscall.ENOSPC)
+	case 3:
+		mine = errors.New("without an errno")
+	}
+	report(out, job, job.Agree(mine))
+	mine = nil
+	if job.Rank == 3 {
+		mine = errors.New("without an errno")
+	}
+	report(out, job, job.Agree(mine))
+	// The communicators still work, for us and for the application.
+	fmt.Fprintf(out, "%d all well again: %v\n", job.Rank, job.Agree(nil))
+	mpi.NewCommunicator(nil).Barrier()
+}
+
+func report(out *strings.Builder, job *Job, err error) {
+	var d *Disagreement
+	if !errors.As(err, &d) {
+		fmt.Fprintf(out, "%d no disagreement: %v\n", job.Rank, err)
+		return
+	}
+	fmt.Fprintf(out, "%d failed: rank %d, %v, cause of %d bytes %.9s, mine %v\n",
+		job.Rank, d.Rank, d.Errno, len(d.Cause), d.Cause, d.Mine)
+}

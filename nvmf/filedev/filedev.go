@@ -1,0 +1,304 @@
+// Package filedev is an nvmf.Device over a local file or block device, through
+// the page cache.
+//
+// Commands execute inside Submit with blocking preadv and pwritev calls on the
+// calling thread. A completed write is in the page cache: it survives the
+// process, and after Flush (fdatasync) or with FUA (RWF_DSYNC) also the
+// machine, so the identity reports a volatile write cache.
+//
+// Several processes may open the same file; nothing here keeps them apart.
+//
+// # The UUID of a file
+//
+// It is kept beside the data, in the extended attribute user.nvmecr.uuid, so
+// it stays with a file that is renamed; a plain copy is another namespace
+// (a copy with attributes, as of cp -a, is the same one). Where the file
+// system has no user attributes, or the file cannot be written, it is derived
+// from device and inode number. A block device's is derived from its wwid, or
+// from its device number where it has none.
+package filedev
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/nvmf"
+)
+
+// Options of a device. The zero value is useful.
+type Options struct {
+	// LBASize in bytes; 0 means 4096.
+	LBASize nvmf.Bytes
+	// MaxTransfer in bytes; 0 means 1 MiB.
+	MaxTransfer nvmf.Bytes
+	// OptimalTransfer in bytes; 0 means MaxTransfer.
+	OptimalTransfer nvmf.Bytes
+}
+
+// Device is a file as a namespace. All methods are safe for concurrent use.
+type Device struct {
+	path     string
+	file     *os.File
+	identity nvmf.Identity
+
+	// damaged is set by the first failed fdatasync: the kernel reports such a
+	// failure once and forgets the pages, so no later flush can be believed.
+	damaged atomic.Pointer[error]
+
+	mu     sync.Mutex // guards what follows
+	queues int        // open queues: the file stays open until the last is closed
+	closed bool
+}
+
+var _ nvmf.Device = (*Device)(nil)
+
+// Create makes a sparse file of size bytes, readable by its owner only, and
+// opens it. It fails with fs.ErrExist where path exists.
+func Create(path string, size nvmf.Bytes, o Options) (*Device, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("create namespace file: %w", err)
+	}
+	err = errors.Join(f.Truncate(int64(size)), f.Close())
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("create namespace file %s of %s: %w", path, size, err), os.Remove(path))
+	}
+	return Open(path, o)
+}
+
+// Open opens an existing file or block device for reading and writing. Its
+// size is that of the file, rounded down to whole logical blocks.
+func Open(path string, o Options) (*Device, error) {
+	file, err := os.OpenFile(path, os.O_RDWR, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open namespace file: %w", err)
+	}
+	d := &Device{path: path, file: file}
+	if err := d.identify(o); err != nil {
+		return nil, errors.Join(fmt.Errorf("namespace file %s: %w", path, err), file.Close())
+	}
+	return d, nil
+}
+
+func (d *Device) identify(o Options) error {
+	if o.LBASize == 0 {
+		o.LBASize = 4096
+	}
+	if o.MaxTransfer == 0 {
+		o.MaxTransfer = nvmf.MiB
+	}
+	if o.OptimalTransfer == 0 {
+		o.OptimalTransfer = o.MaxTransfer
+	}
+	if o.LBASize < 512 || o.LBASize > 4096 || o.LBASize&(o.LBASize-1) != 0 {
+		return fmt.Errorf("LBA size %d is not a power of two from 512 to 4096: %w", uint64(o.LBASize), nvmf.ErrUnsupported)
+	}
+	if o.MaxTransfer%o.LBASize != 0 || o.OptimalTransfer < o.LBASize || o.OptimalTransfer > o.MaxTransfer {
+		return fmt.Errorf("transfers of %s, at most %s, do not fit blocks of %s: %w",
+			o.OptimalTransfer, o.MaxTransfer, o.LBASize, nvmf.ErrUnsupported)
+	}
+	size, err := Size(d.file)
+	if err != nil {
+		return err
+	}
+	if size < o.LBASize {
+		return fmt.Errorf("%s is too small for one logical block of %s: make it larger (truncate -s SIZE): %w",
+			size, o.LBASize, nvmf.ErrUnsupported)
+	}
+	id, err := UUID(d.file)
+	if err != nil {
+		return err
+	}
+	d.identity = nvmf.Identity{
+		UUID:               id,
+		LBASize:            o.LBASize,
+		Blocks:             nvmf.LBA(size / o.LBASize),
+		MaxTransfer:        o.MaxTransfer,
+		OptimalTransfer:    o.OptimalTransfer,
+		VolatileWriteCache: true,
+		CanDeallocate:      CanDeallocate(d.file, size),
+	}
+	return nil
+}
+
+// Identity returns what was found by Open.
+func (d *Device) Identity() *nvmf.Identity { return &d.identity }
+
+// Path returns the name the device was opened by, made absolute.
+func (d *Device) Path() string {
+	if p, err := filepath.Abs(d.path); err == nil {
+		return p
+	}
+	return d.path
+}
+
+// OpenQueue returns a queue of any depth. It fails with nvmf.ErrClosed after Close.
+func (d *Device) OpenQueue(ctx context.Context, depth int) (nvmf.Queue, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, fmt.Errorf("namespace file %s: %w", d.path, nvmf.ErrClosed)
+	}
+	d.queues++
+	return &queue{device: d, fd: d.file.Fd()}, nil
+}
+
+// Close closes the file, at the latest when the last queue is closed. It does
+// not flush.
+func (d *Device) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil
+	}
+	d.closed = true
+	return d.closeIfIdle()
+}
+
+func (d *Device) closeIfIdle() error {
+	if !d.closed || d.queues > 0 {
+		return nil
+	}
+	return d.file.Close()
+}
+
+// queue executes commands at once on the calling thread.
+type queue struct {
+	device *Device
+	fd     uintptr
+	closed bool
+	iov    []unix.Iovec // reused for every command
+}
+
+func (q *queue) Submit(cmds []*nvmf.Command) {
+	for _, c := range cmds {
+		c.Begin()
+		c.Finish(q.execute(c))
+	}
+}
+
+func (q *queue) execute(c *nvmf.Command) error {
+	if q.closed {
+		return nvmf.ErrClosed
+	}
+	if err := c.Check(&q.device.identity); err != nil {
+		return err
+	}
+	var err error
+	switch c.Opcode {
+	case nvmf.Flush:
+		err = q.device.flush()
+	case nvmf.Write:
+		err = q.write(c)
+	case nvmf.Read:
+		err = q.transfer(c, unix.SYS_PREADV2, 0)
+	case nvmf.Deallocate:
+		err = deallocate(q.fd, q.offset(c.LBA), q.offset(c.Blocks))
+	default:
+		return &nvmf.StatusError{Opcode: c.Opcode, LBA: c.LBA, SC: 0x01, DNR: true}
+	}
+	if err != nil {
+		return fmt.Errorf("%s at LBA %d of %s: %w", c.Opcode, c.LBA, q.device.path, err)
+	}
+	return nil
+}
+
+func (q *queue) offset(n nvmf.LBA) int64 { return int64(n) * int64(q.device.identity.LBASize) }
+
+func (q *queue) write(c *nvmf.Command) error {
+	if !c.FUA {
+		return q.transfer(c, unix.SYS_PWRITEV2, 0)
+	}
+	if e := q.device.damaged.Load(); e != nil {
+		return *e
+	}
+	return q.transfer(c, unix.SYS_PWRITEV2, unix.RWF_DSYNC)
+}
+
+func (d *Device) flush() error {
+	if e := d.damaged.Load(); e != nil {
+		return *e
+	}
+	err := unix.Fdatasync(int(d.file.Fd()))
+	if err != nil {
+		err = fmt.Errorf("fdatasync, writes since the last flush may be lost: %w", err)
+		d.damaged.CompareAndSwap(nil, &err)
+	}
+	return err
+}
+
+// maxIovecs is the kernel's IOV_MAX.
+const maxIovecs = 1024
+
+// transfer moves all of c.Data by as many calls as the kernel wants.
+func (q *queue) transfer(c *nvmf.Command, trap, flags uintptr) error {
+	offset := q.offset(c.LBA)
+	rest, skip := c.Data, 0
+	for {
+		for len(rest) > 0 && skip >= len(rest[0]) {
+			skip -= len(rest[0])
+			rest = rest[1:]
+		}
+		if len(rest) == 0 {
+			return nil
+		}
+		q.iov = q.iov[:0]
+		for i, d := range rest {
+			if i == 0 {
+				d = d[skip:]
+			}
+			if len(d) == 0 {
+				continue
+			}
+			if len(q.iov) == maxIovecs {
+				break
+			}
+			q.iov = append(q.iov, unix.Iovec{Base: &d[0], Len: uint64(len(d))})
+		}
+		n, _, errno := unix.Syscall6(trap, q.fd, uintptr(unsafe.Pointer(&q.iov[0])), uintptr(len(q.iov)),
+			uintptr(offset), 0, flags)
+		clear(q.iov) // keep no reference to the caller's memory
+		switch {
+		case errno == unix.EINTR:
+		case errno != 0:
+			return errno
+		case n == 0:
+			return fmt.Errorf("file ends at byte %d, was it truncated?: %w", offset, unix.EIO)
+		}
+		if errno == 0 {
+			offset += int64(n)
+			skip += int(n)
+		}
+	}
+}
+
+func (q *queue) Wait(cmds []*nvmf.Command) error { return nvmf.FirstError(cmds) }
+
+func (q *queue) Reset(ctx context.Context) error {
+	if q.closed {
+		return nvmf.ErrClosed
+	}
+	return ctx.Err()
+}
+
+func (q *queue) Close() error {
+	if q.closed {
+		return nil
+	}
+	q.closed = true
+	q.device.mu.Lock()
+	defer q.device.mu.Unlock()
+	q.device.queues--
+	return q.device.closeIfIdle()
+}

@@ -1,0 +1,94 @@
+package filedev_test
+
+import (
+	"context"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/blocktest"
+	"nvmecr/nvmf/filedev"
+)
+
+func TestConformance(t *testing.T) {
+	for _, lba := range []nvmf.Bytes{512, 4096} {
+		t.Run(lba.String(), func(t *testing.T) {
+			blocktest.Run(t, func(t *testing.T) nvmf.Device {
+				d, err := filedev.Create(filepath.Join(t.TempDir(), "ns"), nvmf.Bytes(blocktest.MinimumBlocks)*lba,
+					filedev.Options{LBASize: lba})
+				require.NoError(t, err)
+				return d
+			})
+		})
+	}
+}
+
+// run submits one command on a queue of its own.
+func run(t *testing.T, d nvmf.Device, c *nvmf.Command) error {
+	q, err := d.OpenQueue(context.Background(), 1)
+	require.NoError(t, err)
+	defer func() { assert.NoError(t, q.Close()) }()
+	q.Submit([]*nvmf.Command{c})
+	return q.Wait([]*nvmf.Command{c})
+}
+
+func TestDataAndUUIDSurviveReopenAndRename(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "ns")
+	d, err := filedev.Create(path, nvmf.MiB, filedev.Options{})
+	require.NoError(t, err)
+	want := make([]byte, 4096)
+	copy(want, "still here")
+	require.NoError(t, run(t, d, &nvmf.Command{Opcode: nvmf.Write, LBA: 9, Blocks: 1, Data: [][]byte{want}}))
+	before := *d.Identity()
+	require.NoError(t, d.Close())
+
+	moved := filepath.Join(dir, "moved")
+	require.NoError(t, os.Rename(path, moved))
+	d, err = filedev.Open(moved, filedev.Options{})
+	require.NoError(t, err)
+	assert.True(t, before.Same(d.Identity()), "identity")
+	got := make([]byte, 4096)
+	require.NoError(t, run(t, d, &nvmf.Command{Opcode: nvmf.Read, LBA: 9, Blocks: 1, Data: [][]byte{got}}))
+	assert.Equal(t, want, got)
+	require.NoError(t, d.Close())
+
+	image, err := os.ReadFile(moved)
+	require.NoError(t, err)
+	copied := filepath.Join(dir, "copied")
+	require.NoError(t, os.WriteFile(copied, image, 0o600))
+	d, err = filedev.Open(copied, filedev.Options{})
+	require.NoError(t, err)
+	assert.NotEqual(t, before.UUID, d.Identity().UUID, "a copy is another namespace")
+	require.NoError(t, d.Close())
+}
+
+func TestTruncatedFileIsAnErrorNotData(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ns")
+	d, err := filedev.Create(path, nvmf.MiB, filedev.Options{})
+	require.NoError(t, err)
+	require.NoError(t, os.Truncate(path, 8192))
+	got := make([]byte, 8192)
+	err = run(t, d, &nvmf.Command{Opcode: nvmf.Read, LBA: 1, Blocks: 2, Data: [][]byte{got}})
+	assert.ErrorContains(t, err, "truncated")
+	require.NoError(t, d.Close())
+}
+
+func TestOpenErrors(t *testing.T) {
+	dir := t.TempDir()
+	_, err := filedev.Open(filepath.Join(dir, "absent"), filedev.Options{})
+	assert.ErrorIs(t, err, fs.ErrNotExist)
+	_, err = filedev.Open("/dev/null", filedev.Options{})
+	assert.ErrorIs(t, err, nvmf.ErrUnsupported)
+	_, err = filedev.Create(filepath.Join(dir, "small"), 100, filedev.Options{})
+	assert.ErrorIs(t, err, nvmf.ErrUnsupported)
+	_, err = filedev.Create(filepath.Join(dir, "ns"), nvmf.MiB, filedev.Options{LBASize: 1000})
+	assert.ErrorIs(t, err, nvmf.ErrUnsupported)
+	_, err = filedev.Create(filepath.Join(dir, "ns"), nvmf.MiB, filedev.Options{})
+	assert.ErrorIs(t, err, fs.ErrExist, "an existing file is never replaced")
+}

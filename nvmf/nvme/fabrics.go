@@ -1,0 +1,195 @@
+package nvme
+
+// Fabrics command types, byte 4 of a command with opcode AdminFabrics.
+const (
+	FabricsPropertySet = 0x00
+	FabricsConnect     = 0x01
+	FabricsPropertyGet = 0x04
+	FabricsAuthSend    = 0x05
+	FabricsAuthReceive = 0x06
+	FabricsDisconnect  = 0x08
+)
+
+// ResetFabrics clears the entry for a Fabrics command.
+func (s *SQE) ResetFabrics(fctype uint8, cid uint16) {
+	s.Reset(AdminFabrics, cid, 0)
+	s[fabricsTypeOffset] = fctype
+}
+
+// FabricsType returns the type of a Fabrics command.
+func (s *SQE) FabricsType() uint8 { return s[fabricsTypeOffset] }
+
+// Connect attributes (CATTR).
+const (
+	// ConnectNoSQFlow: the host asks for no SQ flow control on this queue.
+	ConnectNoSQFlow = 1 << 2
+)
+
+// Connect is what a Connect command's dwords say:
+//
+//	40-41  record format, 0
+//	42-43  queue id, 0 is the admin queue
+//	44-45  queue size, 0's based
+//	46     attributes
+//	48-51  keep alive time-out in ms, admin queue only
+type Connect struct {
+	RecordFormat uint16
+	QID          uint16
+	SQSize       uint16 // 0's based
+	Attributes   uint8
+	KATO         uint32 // ms; 0 is no keep-alive
+}
+
+// SetConnect fills a Connect command's dwords.
+func (s *SQE) SetConnect(c Connect) {
+	le.PutUint16(s[40:], c.RecordFormat)
+	le.PutUint16(s[42:], c.QID)
+	le.PutUint16(s[44:], c.SQSize)
+	s[46] = c.Attributes
+	le.PutUint32(s[48:], c.KATO)
+}
+
+// Connect reads a Connect command's dwords.
+func (s *SQE) Connect() Connect {
+	return Connect{le.Uint16(s[40:]), le.Uint16(s[42:]), le.Uint16(s[44:]), s[46], le.Uint32(s[48:])}
+}
+
+// Dynamic controllers are asked for with CNTLIDDynamic; a discovery or I/O
+// queue Connect names a controller.
+const CNTLIDDynamic = 0xffff
+
+// Bits 31:16 of a successful Connect's dword 0: authentication is required
+// before anything else (ATR, ASCR).
+const (
+	ConnectAuthTransaction   = 1 << 17
+	ConnectAuthSecureChannel = 1 << 18
+)
+
+// ConnectResult packs a successful Connect's dword 0: the controller id and
+// the authentication requirements.
+func ConnectResult(cntlid uint16, auth uint32) uint64 {
+	return uint64(cntlid) | uint64(auth&0xffff0000)
+}
+
+// ConnectInvalid packs dword 0 of StatusConnectInvalidParameters: the offset
+// of the field, in the data (inData) or in the command.
+func ConnectInvalid(offset uint16, inData bool) uint64 {
+	v := uint64(offset)
+	if inData {
+		v |= 1 << 16
+	}
+	return v
+}
+
+// Offsets of ConnectData's fields, as ConnectInvalid reports them.
+const (
+	ConnectOffsetHostID  = 0
+	ConnectOffsetCNTLID  = 16
+	ConnectOffsetSubNQN  = 256
+	ConnectOffsetHostNQN = 512
+)
+
+// ConnectData is the data of Connect:
+//
+//	  0-  15  host identifier
+//	 16-  17  controller id
+//	256- 511  subsystem NQN
+//	512- 767  host NQN
+type ConnectData [ConnectDataSize]byte
+
+// Set writes the whole structure.
+func (d *ConnectData) Set(hostID [16]byte, cntlid uint16, subNQN, hostNQN string) {
+	*d = ConnectData{}
+	copy(d[0:16], hostID[:])
+	le.PutUint16(d[16:], cntlid)
+	putZero(d[256:256+MaxNQN], subNQN)
+	putZero(d[512:512+MaxNQN], hostNQN)
+}
+
+// HostID returns the host identifier.
+func (d *ConnectData) HostID() [16]byte { return [16]byte(d[0:16]) }
+
+// CNTLID returns the controller id asked for.
+func (d *ConnectData) CNTLID() uint16 { return le.Uint16(d[16:]) }
+
+// SubNQN returns the subsystem NQN, up to its zero byte.
+func (d *ConnectData) SubNQN() string { return text(d[256:512]) }
+
+// HostNQN returns the host NQN, up to its zero byte.
+func (d *ConnectData) HostNQN() string { return text(d[512:768]) }
+
+// Controller properties, by their offset.
+const (
+	PropertyCAP  = 0x00 // 8 bytes
+	PropertyVS   = 0x08
+	PropertyCC   = 0x14
+	PropertyCSTS = 0x1c
+	PropertyNSSR = 0x20
+)
+
+// SetProperty fills Property Get (value 0) or Property Set for the property
+// at offset; only PropertyCAP is 8 bytes wide.
+func (s *SQE) SetProperty(offset uint32, value uint64) {
+	s[40] = 0
+	if offset == PropertyCAP {
+		s[40] = 1
+	}
+	le.PutUint32(s[44:], offset)
+	le.PutUint64(s[48:], value)
+}
+
+// Property returns what Property Get or Set addresses: the offset, the size
+// in bytes (4 or 8; 0 for a reserved size) and the value to set.
+func (s *SQE) Property() (offset uint32, size int, value uint64) {
+	switch s[40] & 7 {
+	case 0:
+		size, value = 4, uint64(le.Uint32(s[48:]))
+	case 1:
+		size, value = 8, le.Uint64(s[48:])
+	}
+	return le.Uint32(s[44:]), size, value
+}
+
+// CAP is the controller capabilities property.
+type CAP uint64
+
+// MakeCAP returns a CAP with contiguous queues, the NVM command set, 4 KiB
+// pages: mqes is the largest queue, 0's based, timeout in units of 500 ms.
+func MakeCAP(mqes uint16, timeout uint8) CAP {
+	return CAP(mqes) | 1<<16 | CAP(timeout)<<24 | 1<<37
+}
+
+// MQES returns the largest queue size, 0's based.
+func (c CAP) MQES() uint16 { return uint16(c) }
+
+// Timeout returns TO, the longest time to become ready, in 500 ms.
+func (c CAP) Timeout() uint8 { return uint8(c >> 24) }
+
+// NVMCommandSet reports CSS bit 0: the NVM command set is there.
+func (c CAP) NVMCommandSet() bool { return c>>37&1 != 0 }
+
+// MPSMin returns the exponent of the smallest memory page: 2^(12+n) bytes,
+// the unit of MDTS.
+func (c CAP) MPSMin() uint8 { return uint8(c>>48) & 0xf }
+
+// Controller configuration (CC) and status (CSTS) bits.
+const (
+	CCEnable        = 1 << 0
+	CCShutdown      = 1 << 14 // SHN: normal shutdown
+	CCShutdownMask  = 3 << 14
+	CSTSReady       = 1 << 0
+	CSTSFatal       = 1 << 1
+	CSTSShutdown    = 2 << 2 // SHST: shutdown is complete
+	CSTSShutdownBit = 3 << 2
+)
+
+// CCFabrics is the configuration a host enables a controller with: entries
+// of 2^6 and 2^4 bytes, 4 KiB pages, NVM command set.
+const CCFabrics = 6<<16 | 4<<20 | CCEnable
+
+// Version14 and Version20 are values of the VS property and of VER.
+const (
+	Version13 = 0x00010300
+	Version14 = 0x00010400
+	Version20 = 0x00020000
+)

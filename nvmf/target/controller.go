@@ -1,0 +1,256 @@
+package target
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"nvmecr/nvmf/nvme"
+)
+
+// controller is what a host has with one subsystem: an admin queue, I/O
+// queues, and their common state. It ends with its admin queue.
+type controller struct {
+	target  *Target
+	sub     *subsystem
+	host    Host
+	id      uint16
+	started time.Time
+
+	enabled atomic.Bool // CC.EN with CSTS.RDY, for the I/O queues
+
+	mu     sync.Mutex // guards what follows
+	ended  bool
+	admin  *conn
+	queues map[uint16]*conn // I/O queues
+	cc     uint32
+	kato   time.Duration // 0: no keep-alive
+	timer  *time.Timer
+
+	asyncConfig uint32
+	changed     []uint32 // namespaces, for the log page
+	notify      bool     // an event is to be reported
+	masked      bool     // until the host has read the log page
+}
+
+// changedOverflow in the list of changed namespaces means all of them.
+const maxChanged = 1024
+
+func newController(t *Target, sub *subsystem, host Host, id uint16, admin *conn) *controller {
+	return &controller{target: t, sub: sub, host: host, id: id, admin: admin, started: time.Now(), queues: map[uint16]*conn{}}
+}
+
+// join adds an I/O queue. If there is one of that id already it is returned.
+func (c *controller) join(q *conn, qid uint16) (old *conn, s nvme.Status) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case c.ended:
+		return nil, nvme.StatusConnectInvalidParameters | nvme.DNR
+	case !c.enabled.Load():
+		return nil, nvme.StatusCommandSequence | nvme.DNR
+	case c.queues[qid] != nil:
+		return c.queues[qid], 0
+	}
+	c.queues[qid] = q
+	return nil, 0
+}
+
+// drop removes a queue that has ended. With the admin queue the controller
+// ends; the queues it still has are returned. Target.mu is held.
+func (c *controller) drop(q *conn) []*conn {
+	if q.qid == 0 {
+		return c.end()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.queues[q.qid] == q {
+		delete(c.queues, q.qid)
+	}
+	return nil
+}
+
+// end ends the controller: its queues are told to hang up and are returned.
+// Target.mu is held.
+func (c *controller) end() []*conn {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.ended {
+		c.ended = true
+		c.target.log.Info("target: host disconnected", "nqn", c.sub.nqn, "host", c.host.NQN, "controller", c.id)
+	}
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	delete(c.target.controllers, c.id)
+	conns := []*conn{c.admin}
+	for _, q := range c.queues {
+		conns = append(conns, q)
+	}
+	for _, q := range conns {
+		q.hangUp()
+	}
+	return conns
+}
+
+// setKeepAlive starts the timer for a KATO in ms, or stops it for 0.
+func (c *controller) setKeepAlive(ms uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.timer != nil {
+		c.timer.Stop()
+		c.timer = nil
+	}
+	c.kato = time.Duration(ms) * time.Millisecond
+	if ms != 0 && !c.ended {
+		c.timer = time.AfterFunc(c.kato, c.expire)
+	}
+}
+
+// expire runs once each KATO: a controller none of whose queues had a command
+// meanwhile has lost its host (keep-alive is traffic based).
+func (c *controller) expire() {
+	c.target.mu.Lock()
+	defer c.target.mu.Unlock()
+	c.mu.Lock()
+	alive := c.admin.traffic.Swap(false)
+	for _, q := range c.queues {
+		if q.traffic.Swap(false) {
+			alive = true
+		}
+	}
+	if alive && c.timer != nil && !c.ended {
+		c.timer.Reset(c.kato)
+	}
+	gone := !alive && c.timer != nil && !c.ended
+	c.mu.Unlock()
+	if gone {
+		c.target.log.Warn("target: keep-alive time-out", "nqn", c.sub.nqn, "host", c.host.NQN, "controller", c.id, "kato", c.kato.String())
+		c.end()
+	}
+}
+
+// capabilities is CAP: queues up to maxQueue, ready within 500 ms.
+func capabilities() nvme.CAP { return nvme.MakeCAP(maxQueue-1, 1) }
+
+func (c *controller) propertyGet(m *command) nvme.Status {
+	offset, size, _ := m.sqe.Property()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case offset == nvme.PropertyCAP && size == 8:
+		m.result = uint64(capabilities())
+	case offset == nvme.PropertyVS && size == 4:
+		m.result = nvme.Version14
+	case offset == nvme.PropertyCC && size == 4:
+		m.result = uint64(c.cc)
+	case offset == nvme.PropertyCSTS && size == 4:
+		m.result = uint64(c.status())
+	default:
+		return nvme.StatusInvalidField | nvme.DNR
+	}
+	return 0
+}
+
+// status is CSTS. c.mu is held.
+func (c *controller) status() uint32 {
+	var s uint32
+	if c.cc&nvme.CCEnable != 0 {
+		s |= nvme.CSTSReady
+	}
+	if c.cc&nvme.CCShutdownMask != 0 {
+		s |= nvme.CSTSShutdown
+	}
+	return s
+}
+
+func (c *controller) propertySet(m *command) nvme.Status {
+	offset, size, value := m.sqe.Property()
+	if offset != nvme.PropertyCC || size != 4 {
+		return nvme.StatusInvalidField | nvme.DNR
+	}
+	cc := uint32(value)
+	// Entry sizes, where they are given, are those of fabrics; the command
+	// set and page size are the only ones there are.
+	if sq, cq := cc>>16&0xf, cc>>20&0xf; cc&nvme.CCEnable != 0 && (sq != 0 && sq != 6 || cq != 0 && cq != 4 || cc>>4&0x7f != 0) {
+		return nvme.StatusInvalidField | nvme.DNR
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if cc&nvme.CCEnable == 0 && c.cc&nvme.CCEnable != 0 {
+		// A reset ends the I/O queues.
+		for _, q := range c.queues {
+			q.hangUp()
+		}
+		c.asyncConfig, c.notify, c.masked, c.changed = 0, false, false, nil
+	}
+	c.cc = cc
+	c.enabled.Store(cc&nvme.CCEnable != 0 && cc&nvme.CCShutdownMask == 0)
+	return 0
+}
+
+// Asynchronous events: namespaces that changed are the only ones.
+const (
+	eventNamespaces  = 1 << 8                    // in OAES and in the feature
+	eventNotice      = 2 | nvme.LogChangedNS<<16 // type notice, info 0: namespace attribute changed
+	eventsAreMasked  = ^uint32(eventNamespaces)  // what the feature may not set
+	changedOverflow  = uint32(0xffffffff)
+	asyncEventsLimit = maxEvents
+)
+
+// namespaceChanged notes an event for the host.
+func (c *controller) namespaceChanged(nsid uint32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	found := false
+	for _, id := range c.changed {
+		found = found || id == nsid || id == changedOverflow
+	}
+	switch {
+	case found:
+	case len(c.changed) == maxChanged:
+		c.changed = []uint32{changedOverflow}
+	default:
+		c.changed = append(c.changed, nsid)
+	}
+	c.notify = true
+	c.admin.wake()
+}
+
+// holdEvent keeps an Asynchronous Event Request until there is an event.
+func (c *conn) holdEvent(slot uint16) {
+	if len(c.held) == maxEvents {
+		c.commands[slot].status = nvme.StatusAsyncEventLimit | nvme.DNR
+		c.out.push(slot, false)
+		return
+	}
+	c.held = append(c.held, slot)
+	c.deliverEvents()
+}
+
+// deliverEvents completes a held request if an event is to be reported.
+func (c *conn) deliverEvents() {
+	x := c.ctrl
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.notify || x.masked || len(c.held) == 0 || x.asyncConfig&eventNamespaces == 0 {
+		return
+	}
+	slot := c.held[0]
+	c.held = c.held[1:]
+	c.commands[slot].result = eventNotice
+	c.out.push(slot, false)
+	x.notify, x.masked = false, true
+}
+
+// takeChanged returns the namespaces that changed, and unless retain is set
+// forgets them and allows the next event.
+func (c *controller) takeChanged(retain bool) []uint32 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list := c.changed
+	if !retain {
+		c.changed, c.masked, c.notify = nil, false, false
+	}
+	return list
+}

@@ -1,0 +1,43 @@
+package target
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+
+	"nvmecr/nvmf/nvme"
+)
+
+// discovery is the subsystem that tells hosts of the others. It has no
+// namespaces and no I/O queues.
+var discovery = func() *subsystem {
+	s := &subsystem{nqn: nvme.DiscoveryNQN, serial: serialOf(nvme.DiscoveryNQN), model: "nvmecr discovery"}
+	s.namespaces.Store(&map[uint32]*namespace{})
+	return s
+}()
+
+// discoveryLog lists the subsystems the host may connect to, at the address it
+// has reached: what others this machine has it may not be able to reach.
+func (c *conn) discoveryLog() []byte {
+	at := local(c.fd)
+	family := uint8(nvme.FamilyIPv4)
+	if at.Addr().Is6() {
+		family = nvme.FamilyIPv6
+	}
+	t := c.target
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	log := make([]byte, nvme.DiscoveryHeaderSize)
+	var records uint64
+	for _, nqn := range slices.Sorted(maps.Keys(t.subsystems)) {
+		if !allowed(t.subsystems[nqn].hosts, c.ctrl.host.NQN) {
+			continue
+		}
+		var e nvme.DiscoveryEntry
+		e.SetSubsystem(nvme.SubtypeNVM, family, 1, nqn, at.Addr().WithZone("").String(), strconv.Itoa(int(at.Port())))
+		log = append(log, e[:]...)
+		records++
+	}
+	(*nvme.DiscoveryHeader)(log).Set(t.generation, records)
+	return log
+}

@@ -1,0 +1,114 @@
+package target
+
+import (
+	"errors"
+	"slices"
+	"sync/atomic"
+
+	"nvmecr/nvmf"
+)
+
+// namespace is a Namespace that is served. Connections attach to it on first
+// use and let go when it was removed and they have no command on it, so that
+// a command costs no atomic operation but one load.
+type namespace struct {
+	id       uint32
+	backing  Backing
+	identity nvmf.Identity
+	memory   []byte
+	faulty   faultExplainer // nil where memory is always there
+	hosts    []string
+
+	removed atomic.Bool
+	// refs counts the attached connections, and one for the subsystem until
+	// removal. Who brings it to zero closes the backing; nobody raises it
+	// from zero.
+	refs atomic.Int64
+	gone chan struct{} // closed when the backing is
+	err  error         // of that; read after gone
+}
+
+func newNamespace(id uint32, n Namespace) *namespace {
+	s := &namespace{
+		id: id, backing: n.Backing, identity: *n.Backing.Identity(), memory: n.Backing.Memory(),
+		hosts: slices.Clone(n.Hosts), gone: make(chan struct{}),
+	}
+	s.faulty, _ = n.Backing.(faultExplainer)
+	s.refs.Store(1)
+	return s
+}
+
+// acquire takes a reference unless the last one is gone.
+func (n *namespace) acquire() bool {
+	for {
+		refs := n.refs.Load()
+		if refs == 0 || n.removed.Load() {
+			return false
+		}
+		if n.refs.CompareAndSwap(refs, refs+1) {
+			return true
+		}
+	}
+}
+
+// release gives a reference back.
+func (n *namespace) release() {
+	if n.refs.Add(-1) == 0 {
+		n.err = errors.Join(n.backing.Sync(0, 0), n.backing.Close())
+		close(n.gone)
+	}
+}
+
+// remove gives the subsystem's reference back, once.
+func (n *namespace) remove() {
+	if n.removed.CompareAndSwap(false, true) {
+		n.release()
+	}
+}
+
+// attachment is one connection's use of a namespace. It belongs to the
+// connection's thread.
+type attachment struct {
+	*namespace
+	busy int // commands in flight
+}
+
+// attach finds a namespace for a command; nil if there is none of that id
+// that the host may see.
+func (c *conn) attach(nsid uint32) *attachment {
+	a := c.attached[nsid]
+	if a != nil && !a.removed.Load() {
+		return a
+	}
+	if a != nil {
+		c.detachRemoved()
+		if c.attached[nsid] != nil {
+			return nil // commands are still on the old one
+		}
+	}
+	n := (*c.ctrl.sub.namespaces.Load())[nsid]
+	if n == nil || !allowed(n.hosts, c.ctrl.host.NQN) || !n.acquire() {
+		return nil
+	}
+	a = &attachment{namespace: n}
+	c.attached[nsid] = a
+	return a
+}
+
+// detachRemoved lets go of namespaces that were removed and are idle here.
+func (c *conn) detachRemoved() {
+	for id, a := range c.attached {
+		if a.removed.Load() && a.busy == 0 {
+			delete(c.attached, id)
+			a.release()
+		}
+	}
+}
+
+// detachAll lets go of everything when the connection ends.
+func (c *conn) detachAll() {
+	for id, a := range c.attached {
+		delete(c.attached, id)
+		a.release()
+	}
+}

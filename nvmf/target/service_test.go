@@ -1,0 +1,298 @@
+package target_test
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/nvme"
+	"nvmecr/nvmf/pdu"
+	"nvmecr/nvmf/target"
+	"nvmecr/nvmf/tcp"
+)
+
+// readPage asks for an identify or log page on an admin queue.
+func (h *client) readPage(s *nvme.SQE, length uint32) ([]byte, nvme.Status) {
+	s.SGL().Set(nvme.SGLTransport, 0, length)
+	h.capsule(s, nil)
+	var page []byte
+	for {
+		x, b, d, err := h.next()
+		require.NoError(h.t, err)
+		if x.Type == pdu.TypeCapsuleResp {
+			return page, pdu.CQEOf(b).Status()
+		}
+		page = append(page, d...)
+	}
+}
+
+func (h *client) active() []uint32 {
+	s := h.command(nvme.AdminIdentify)
+	s.Reset(nvme.AdminIdentify, s.CID(), 0)
+	s.SetIdentify(nvme.CNSActiveNamespaces)
+	page, status := h.readPage(s, nvme.IdentifySize)
+	require.Zero(h.t, status)
+	return nvme.ActiveNamespaces((*[nvme.IdentifySize]byte)(page))
+}
+
+func TestNamespacesComeAndGo(t *testing.T) {
+	tgt, addr := serve(t, one(memory(t, nvmf.MiB, 4096)))
+	admin, q := io2(t, addr, 0)
+	s := admin.command(nvme.AdminSetFeatures)
+	s.SetCDW(10, nvme.FeatureAsyncEventConfig)
+	s.SetCDW(11, 1<<8)
+	admin.capsule(s, nil)
+	require.Zero(t, admin.response().Status())
+	event := admin.command(nvme.AdminAsyncEvent)
+	admin.capsule(event, nil)
+	assert.Equal(t, []uint32{1}, admin.active())
+
+	nsid, err := tgt.AddNamespace(testNQN, target.Namespace{Backing: memory(t, nvmf.MiB, 4096)})
+	require.NoError(t, err)
+	assert.Equal(t, uint32(2), nsid)
+	r := admin.response()
+	assert.Equal(t, event.CID(), r.CID(), "the held request completes")
+	assert.Equal(t, uint64(0x00040002), r.Result(), "namespace attribute changed")
+	assert.Equal(t, []uint32{1, 2}, admin.active())
+	s = admin.command(nvme.AdminGetLogPage)
+	s.SetLogPage(nvme.LogChangedNS, 0, 4096)
+	page, status := admin.readPage(s, 4096)
+	require.Zero(t, status)
+	assert.Equal(t, []byte{2, 0, 0, 0, 0, 0, 0, 0}, page[:8])
+
+	// Removal waits for a command in flight, and refuses new ones meanwhile.
+	write := q.rw(nvme.IOWrite, 0, 1, 4096)
+	q.capsule(write, nil)
+	x, b := q.read()
+	require.Equal(t, pdu.TypeR2T, x.Type)
+	r2t := pdu.R2TOf(b)
+	expired, cancel := context.WithTimeout(context.Background(), 10*time.Millisecond)
+	defer cancel()
+	require.ErrorIs(t, tgt.RemoveNamespace(expired, testNQN, 1), context.DeadlineExceeded)
+	_, status = q.readBlocks(0, 1, 4096)
+	assert.Equal(t, nvme.StatusInvalidNamespace, status.Code())
+	// A new one of the same id is not the old one.
+	_, err = tgt.AddNamespace(testNQN, target.Namespace{NSID: 1, Backing: memory(t, nvmf.MiB, 4096)})
+	require.NoError(t, err)
+	q.h2c(pdu.Data{CID: r2t.CID, TTag: r2t.TTag, Length: 4096}, true, bytes.Repeat([]byte{1}, 4096))
+	assert.Zero(t, q.response().Status(), "the command in flight completes")
+	got, status := q.readBlocks(0, 1, 4096)
+	assert.Zero(t, status)
+	assert.Equal(t, make([]byte, 4096), got)
+	require.NoError(t, tgt.RemoveNamespace(context.Background(), testNQN, 1))
+	require.ErrorIs(t, tgt.RemoveNamespace(context.Background(), testNQN, 1), nvmf.ErrNoNamespace)
+}
+
+func TestHostsSeeTheirNamespacesOnly(t *testing.T) {
+	c := target.Config{Subsystems: []target.Subsystem{{NQN: testNQN, Namespaces: []target.Namespace{
+		{NSID: 1, Backing: memory(t, nvmf.MiB, 4096), Hosts: []string{testHost + "-other"}},
+		{NSID: 2, Backing: memory(t, nvmf.MiB, 4096), Hosts: []string{testHost}},
+	}}}}
+	_, addr := serve(t, c)
+	admin, q := io2(t, addr, 0)
+	assert.Equal(t, []uint32{2}, admin.active())
+	_, status := q.readBlocks(0, 1, 4096)
+	assert.Equal(t, nvme.StatusInvalidNamespace, status.Code(), "a direct nsid is refused")
+}
+
+func TestAllowList(t *testing.T) {
+	c := one(memory(t, nvmf.MiB, 4096))
+	c.Subsystems[0].Hosts = []string{testHost}
+	tgt, addr := serve(t, c)
+	_, err := tcp.Open(context.Background(), id(t, addr, 1), tcp.Options{HostNQN: testHost + "x"})
+	assert.ErrorIs(t, err, nvmf.ErrHostRefused)
+	h := dial(t, addr, 0)
+	h.admin()
+	require.NoError(t, tgt.SetHosts(testNQN, []string{testHost + "x"}))
+	h.ends(0) // a host that is no longer allowed is cut off
+	entries, err := tcp.Discover(context.Background(), id(t, addr, 1), tcp.Options{HostNQN: testHost})
+	require.NoError(t, err)
+	assert.Empty(t, entries)
+}
+
+func TestDiscovery(t *testing.T) {
+	tgt, addr := serve(t, one(memory(t, nvmf.MiB, 4096)))
+	require.NoError(t, tgt.AddSubsystem(target.Subsystem{NQN: testNQN + "2"}))
+	tid := id(t, addr, 1)
+	entries, err := tcp.Discover(context.Background(), tid, tcp.Options{})
+	require.NoError(t, err)
+	require.Len(t, entries, 2)
+	assert.Equal(t, testNQN, entries[0].SubNQN())
+	assert.Equal(t, testNQN+"2", entries[1].SubNQN())
+	assert.Equal(t, tid.Address, entries[0].Address())
+	assert.Equal(t, tid.Service, entries[0].Service())
+	require.NoError(t, tgt.RemoveSubsystem(testNQN+"2"))
+	require.ErrorIs(t, tgt.RemoveSubsystem(testNQN+"2"), nvmf.ErrNoSubsystem)
+}
+
+func TestKeepAliveTimeout(t *testing.T) {
+	_, addr := serve(t, one(memory(t, nvmf.MiB, 4096)))
+	silent := dial(t, addr, 0)
+	s, d := silent.connectCommand(0, nvme.CNTLIDDynamic)
+	s.SetConnect(nvme.Connect{SQSize: 31, KATO: 100})
+	silent.capsule(s, d[:])
+	require.Zero(t, silent.response().Status())
+	start := time.Now()
+	silent.ends(0)
+	assert.Less(t, time.Since(start), 5*time.Second)
+	assert.GreaterOrEqual(t, time.Since(start), 50*time.Millisecond)
+}
+
+func TestCutIsAFence(t *testing.T) {
+	tgt, addr := serve(t, one(memory(t, nvmf.MiB, 4096)))
+	_, q := io2(t, addr, 0)
+	q.capsule(q.rw(nvme.IOWrite, 0, 1, 4096), nil)
+	x, b := q.read()
+	require.Equal(t, pdu.TypeR2T, x.Type)
+	r := pdu.R2TOf(b)
+	assert.Equal(t, 0, tgt.Cut(func(h target.Host) bool { return h.NQN != testHost }))
+	assert.Equal(t, 1, tgt.Cut(func(h target.Host) bool { return h.NQN == testHost }))
+	// The late data cannot land any more.
+	late := pdu.Rules{FromHost: true}
+	buf := make([]byte, pdu.MaxHeaderSize)
+	n := late.Put(buf, pdu.TypeH2CData, pdu.FlagLast, 4096)
+	pdu.PutData(buf, pdu.Data{CID: r.CID, TTag: r.TTag, Length: 4096})
+	_, _ = q.c.Write(append(buf[:n], bytes.Repeat([]byte{9}, 4096)...)) // may find the connection gone
+	q.ends(0)
+	_, again := io2(t, addr, 0)
+	got, status := again.readBlocks(0, 1, 4096)
+	assert.Zero(t, status)
+	assert.Equal(t, make([]byte, 4096), got)
+}
+
+// TestFrozenHosts leaves connections in every awkward state; others are
+// served meanwhile and Close does not wait for them for ever.
+func TestFrozenHosts(t *testing.T) {
+	tgt, addr := serve(t, one(memory(t, 16*nvmf.MiB, 4096)))
+	connect(t, addr).write([]byte{0, 0})
+	half := dial(t, addr, 0)
+	half.write(half.encode(half.command(0), nil)[:40])
+	_, writer := io2(t, addr, 0)
+	writer.write(writer.encode(writer.rw(nvme.IOWrite, 0, 32, 0), make([]byte, 128<<10))[:70000])
+	_, reader := io2(t, addr, 0)
+	for i := range uint64(31) { // 31 MiB of answers that nobody reads
+		reader.capsule(reader.rw(nvme.IORead, i, 256, 1<<20), nil)
+	}
+	_, q := io2(t, addr, 0)
+	for range 100 {
+		_, status := q.readBlocks(0, 1, 4096)
+		require.Zero(t, status)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	require.NoError(t, tgt.Close(ctx))
+	assert.Less(t, time.Since(start), 5*time.Second)
+}
+
+func TestConnectionLimit(t *testing.T) {
+	c := one(memory(t, nvmf.MiB, 4096))
+	c.MaxConnections = 2
+	_, addr := serve(t, c)
+	io2(t, addr, 0)
+	connect(t, addr).ends(0)
+}
+
+// TestTruncatedFile takes blocks away under a served file: an error status, no
+// signal, and the connection goes on.
+func TestTruncatedFile(t *testing.T) {
+	for _, digests := range []uint8{0, pdu.EnableDataDigest} {
+		path := filepath.Join(t.TempDir(), "ns")
+		require.NoError(t, os.WriteFile(path, bytes.Repeat([]byte{5}, 1<<20), 0o600))
+		b, err := target.OpenFile(path, 4096)
+		require.NoError(t, err)
+		tgt, err := target.New(one(b))
+		require.NoError(t, err)
+		addr, err := tgt.Listen("127.0.0.1:0")
+		require.NoError(t, err)
+		_, q := io2(t, addr, digests)
+		require.NoError(t, os.Truncate(path, 512<<10))
+		got, status := q.readBlocks(64, 128, 512<<10)
+		assert.Equal(t, nvme.StatusReadError, status.Code())
+		if digests == 0 {
+			assert.Len(t, got, 512<<10, "the length that was announced")
+			q.capsule(q.rw(nvme.IOWrite, 200, 16, 0), make([]byte, 64<<10))
+			assert.Equal(t, nvme.StatusWriteFault, q.response().Status().Code())
+		}
+		got, status = q.readBlocks(0, 128, 512<<10)
+		assert.Zero(t, status, "what is there can still be read")
+		assert.Equal(t, bytes.Repeat([]byte{5}, 512<<10), got)
+		require.NoError(t, tgt.Close(context.Background()))
+	}
+}
+
+// TestFullDisk serves a sparse file on a file system that is smaller.
+func TestFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Skipf("a small file system cannot be mounted: %v", err)
+	}
+	path := filepath.Join(dir, "ns")
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	require.NoError(t, os.Truncate(path, 8<<20))
+	b, err := target.OpenFile(path, 4096)
+	require.NoError(t, err)
+	tgt, addr := serve(t, one(b))
+	defer func() { // before the file system can go
+		require.NoError(t, tgt.Close(context.Background()))
+		require.NoError(t, unix.Unmount(dir, 0))
+	}()
+	for _, digests := range []uint8{0, pdu.EnableDataDigest} {
+		_, q := io2(t, addr, digests)
+		full := false
+		for lba := uint64(0); lba < 2048; lba += 32 {
+			q.capsule(q.rw(nvme.IOWrite, lba, 32, 0), bytes.Repeat([]byte{6}, 128<<10))
+			if status := q.response().Status(); status != 0 {
+				require.Equal(t, nvme.StatusCapacityExceeded, status.Code())
+				full = true
+			}
+		}
+		assert.True(t, full)
+		got, status := q.readBlocks(0, 1, 4096)
+		assert.Zero(t, status)
+		assert.Equal(t, bytes.Repeat([]byte{6}, 4096), got)
+		s := q.command(nvme.IODSM)
+		s.SetDSM(1, nvme.DSMDeallocate)
+		var r nvme.DSMRange
+		r.Set(0, 2048)
+		q.capsule(s, r[:])
+		assert.Zero(t, q.response().Status())
+		q.capsule(q.rw(nvme.IOWrite, 2000, 1, 0), bytes.Repeat([]byte{6}, 4096))
+		assert.Zero(t, q.response().Status(), "there is room again")
+	}
+}
+
+// TestKilledTarget kills a target's process; what its file got is there.
+func TestKilledTarget(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ns")
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	require.NoError(t, os.Truncate(path, 16<<20))
+	cmd, addr := child(t, "file:"+path)
+	_, q := open(t, addr, tcp.Options{})
+	want := bytes.Repeat([]byte("survives"), 128<<10)
+	w := []*nvmf.Command{{Opcode: nvmf.Write, LBA: 7, Blocks: 256, Data: [][]byte{want}}}
+	q.Submit(w)
+	require.NoError(t, q.Wait(w))
+	require.NoError(t, cmd.Process.Signal(syscall.SIGKILL))
+	_ = cmd.Wait()
+	q.Submit(w)
+	require.ErrorIs(t, q.Wait(w), nvmf.ErrConnectionLost)
+
+	_, addr = child(t, "file:"+path)
+	d, q := open(t, addr, tcp.Options{})
+	assert.True(t, d.Identity().VolatileWriteCache)
+	got := make([]byte, len(want))
+	r := []*nvmf.Command{{Opcode: nvmf.Read, LBA: 7, Blocks: 256, Data: [][]byte{got}}}
+	q.Submit(r)
+	require.NoError(t, q.Wait(r))
+	assert.True(t, bytes.Equal(want, got))
+}

@@ -1,0 +1,401 @@
+// Package target is an NVMe/TCP target: subsystems of namespaces in memory or
+// in files, for any host that speaks NVM Express over TCP.
+//
+// It implements the controller side of the Base Specification 2.0, the NVM
+// Command Set 1.0 and the TCP Transport 1.0: header and data digests,
+// in-capsule data, R2T, discovery, keep-alive, asynchronous events. It
+// reports version 1.4.
+//
+// # Flow
+//
+// Every connection has a thread of its own and a loop that never blocks in
+// the middle of something:
+//
+//	accept.go   sockets come in                          one goroutine per listener
+//	conn.go     the loop: receive, send, spin, sleep     one thread per connection
+//	receive.go  bytes to PDUs, data to its place
+//	command.go  PDUs to commands
+//	fabrics.go, admin.go, identify.go, discovery.go, io.go    what commands do
+//	send.go     completions and data to bytes
+//
+// The data of a write goes from the socket straight into the memory of the
+// namespace, that of a read straight from there into the socket. The memory
+// may be a mapped file, in which case a page may turn out not to be there (no
+// space, file truncated): so it is only ever touched by the kernel, which says
+// EFAULT where the target's own access would be a SIGBUS. With data digests,
+// or where a Backing has no memory, data passes through a buffer, and of a
+// write nothing reaches the namespace before its digest was verified.
+//
+// # What a host can use up
+//
+// A connection has as many commands as its queue has entries and a fixed set
+// of buffers, however much the host sends; connections are limited by
+// Config.MaxConnections. A host that violates the protocol loses its
+// connection. A host that does not read, or stops in the middle of a PDU,
+// holds up nobody else.
+//
+// # Locks
+//
+//	Target.mu          subsystems, controllers, connections
+//	  controller.mu    queues, features, events of one controller
+//	    conn.mu        that the socket is open, for others than its thread
+//
+// Everything else of a connection belongs to its thread.
+package target
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"nvmecr/nvmf"
+)
+
+// Config is what a target starts with. Subsystems can be changed later.
+type Config struct {
+	Subsystems []Subsystem
+	// MaxConnections limits connections; 0 means 1024. Each is a thread.
+	MaxConnections int
+	// InCapsule is the most data in bytes that a write may carry with its
+	// command, which saves a round trip; 0 means 256 KiB. At most 1 MiB, a
+	// multiple of 16.
+	InCapsule nvmf.Bytes
+	// Log receives one line for each controller that comes and goes and for
+	// each violation of the protocol; nil discards them.
+	Log *slog.Logger
+}
+
+// Subsystem is a set of namespaces under one name.
+type Subsystem struct {
+	NQN string
+	// Hosts are the host NQNs that may connect; empty lets any in. An NQN is
+	// the host's own claim: it separates friends, not foes.
+	Hosts []string
+	// Serial and Model identify the subsystem to hosts, up to 20 and 40 ASCII
+	// characters. Serial defaults to a digest of the NQN.
+	Serial, Model string
+	Namespaces    []Namespace
+}
+
+// Namespace is one namespace of a subsystem.
+type Namespace struct {
+	// NSID is 1 to 1024; 0 takes the next free one.
+	NSID uint32
+	// Backing holds the data. The target owns it and closes it.
+	Backing Backing
+	// Hosts are the host NQNs that see this namespace; empty means all that
+	// may connect to the subsystem.
+	Hosts []string
+}
+
+// Host is who is behind a controller, as Connect said.
+type Host struct {
+	NQN string
+	ID  [16]byte
+}
+
+// Limits of this implementation.
+const (
+	maxNSID     = 1024
+	maxTransfer = 1 << 20 // bytes of one command; MDTS
+	mdts        = 8       // 2^8 pages of 4 KiB
+	maxQueue    = 1024    // entries of a queue; MQES is one less
+	maxIOQueues = 128     // of one controller
+	maxEvents   = 4       // Asynchronous Event Requests of one controller
+)
+
+// Target serves subsystems. All methods are safe for concurrent use.
+type Target struct {
+	log       *slog.Logger
+	inCapsule uint32
+	maxConns  int
+
+	// running counts connections that are not asleep: they spin only while
+	// there are cores for all of them and for the hosts they may share the
+	// machine with.
+	running atomic.Int32
+
+	mu          sync.Mutex // guards what follows
+	subsystems  map[string]*subsystem
+	controllers map[uint16]*controller
+	conns       map[*conn]struct{}
+	listeners   []net.Listener
+	nextCNTLID  uint16
+	generation  uint64 // of the discovery log
+	closed      bool
+
+	group sync.WaitGroup // connections
+}
+
+// subsystem is a Subsystem that is served.
+type subsystem struct {
+	nqn, serial, model string
+	hosts              []string // guarded by Target.mu
+	// namespaces by id. The map is replaced as a whole, under Target.mu.
+	namespaces atomic.Pointer[map[uint32]*namespace]
+}
+
+// New returns a target that serves nothing yet: call Listen. If it fails the
+// backings still belong to the caller.
+func New(c Config) (*Target, error) {
+	t := &Target{
+		log:         c.Log,
+		inCapsule:   uint32(c.InCapsule),
+		maxConns:    c.MaxConnections,
+		subsystems:  map[string]*subsystem{},
+		controllers: map[uint16]*controller{},
+		conns:       map[*conn]struct{}{},
+		generation:  1,
+	}
+	if t.log == nil {
+		t.log = slog.New(slog.DiscardHandler)
+	}
+	if t.maxConns == 0 {
+		t.maxConns = 1024
+	}
+	if t.inCapsule == 0 {
+		t.inCapsule = 256 << 10
+	}
+	if t.inCapsule > maxTransfer || t.inCapsule%16 != 0 {
+		return nil, fmt.Errorf("target: in-capsule data of %s: not a multiple of 16 up to 1 MiB", c.InCapsule)
+	}
+	for _, s := range c.Subsystems {
+		if err := t.AddSubsystem(s); err != nil {
+			return nil, err
+		}
+	}
+	return t, nil
+}
+
+// AddSubsystem starts to serve s. If it fails the backings still belong to
+// the caller.
+func (t *Target) AddSubsystem(s Subsystem) error {
+	if err := checkNQN(s.NQN); err != nil {
+		return fmt.Errorf("target: subsystem: %w", err)
+	}
+	sub := &subsystem{nqn: s.NQN, serial: s.Serial, model: s.Model, hosts: slices.Clone(s.Hosts)}
+	if sub.serial == "" {
+		sub.serial = serialOf(s.NQN)
+	}
+	if sub.model == "" {
+		sub.model = "nvmecr target"
+	}
+	namespaces := map[uint32]*namespace{}
+	for _, n := range s.Namespaces {
+		if _, err := addNamespace(namespaces, n); err != nil {
+			return fmt.Errorf("target: subsystem %s: %w", s.NQN, err)
+		}
+	}
+	sub.namespaces.Store(&namespaces)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case t.closed:
+		return net.ErrClosed
+	case t.subsystems[s.NQN] != nil:
+		return fmt.Errorf("target: subsystem %s is already served", s.NQN)
+	}
+	t.subsystems[s.NQN] = sub
+	t.generation++
+	return nil
+}
+
+// RemoveSubsystem cuts off all hosts of a subsystem, flushes its namespaces
+// and closes their backings.
+func (t *Target) RemoveSubsystem(nqn string) error {
+	t.mu.Lock()
+	sub := t.subsystems[nqn]
+	delete(t.subsystems, nqn)
+	t.generation++
+	t.mu.Unlock()
+	if sub == nil {
+		return fmt.Errorf("target: no subsystem %s: %w", nqn, nvmf.ErrNoSubsystem)
+	}
+	t.cut(func(c *controller) bool { return c.sub == sub })
+	return sub.close()
+}
+
+// close closes the backings when no connection uses them any more.
+func (s *subsystem) close() error {
+	var errs []error
+	for _, n := range *s.namespaces.Swap(&map[uint32]*namespace{}) {
+		n.remove()
+		<-n.gone
+		errs = append(errs, n.err)
+	}
+	return errors.Join(errs...)
+}
+
+// SetHosts replaces the host NQNs that may connect to a subsystem. Hosts that
+// are connected and no longer allowed are cut off before it returns.
+func (t *Target) SetHosts(nqn string, hosts []string) error {
+	t.mu.Lock()
+	sub := t.subsystems[nqn]
+	if sub != nil {
+		sub.hosts = slices.Clone(hosts)
+		t.generation++
+	}
+	t.mu.Unlock()
+	if sub == nil {
+		return fmt.Errorf("target: no subsystem %s: %w", nqn, nvmf.ErrNoSubsystem)
+	}
+	t.cut(func(c *controller) bool { return c.sub == sub && !allowed(hosts, c.host.NQN) })
+	return nil
+}
+
+// AddNamespace adds a namespace to a subsystem that may be in use, and
+// returns its id. If it fails the backing still belongs to the caller.
+func (t *Target) AddNamespace(nqn string, n Namespace) (uint32, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	sub := t.subsystems[nqn]
+	if sub == nil {
+		return 0, fmt.Errorf("target: no subsystem %s: %w", nqn, nvmf.ErrNoSubsystem)
+	}
+	namespaces := sub.clone()
+	id, err := addNamespace(namespaces, n)
+	if err != nil {
+		return 0, fmt.Errorf("target: subsystem %s: %w", nqn, err)
+	}
+	sub.namespaces.Store(&namespaces)
+	t.announce(sub, id)
+	return id, nil
+}
+
+// RemoveNamespace ends a namespace: new commands to it fail at once, and when
+// those in flight are done it is flushed and its backing closed. It waits for
+// that until ctx ends; the removal completes without it.
+func (t *Target) RemoveNamespace(ctx context.Context, nqn string, nsid uint32) error {
+	t.mu.Lock()
+	sub := t.subsystems[nqn]
+	var n *namespace
+	if sub != nil {
+		namespaces := sub.clone()
+		n = namespaces[nsid]
+		delete(namespaces, nsid)
+		sub.namespaces.Store(&namespaces)
+	}
+	if n == nil {
+		t.mu.Unlock()
+		return fmt.Errorf("target: subsystem %s has no namespace %d: %w", nqn, nsid, nvmf.ErrNoNamespace)
+	}
+	n.remove()
+	t.announce(sub, nsid)
+	for c := range t.conns {
+		c.wake()
+	}
+	t.mu.Unlock()
+	select {
+	case <-n.gone:
+		return n.err
+	case <-ctx.Done():
+		return fmt.Errorf("target: namespace %d of %s is still in use: %w", nsid, nqn, ctx.Err())
+	}
+}
+
+// announce tells the controllers of sub that a namespace has changed. Target.mu is held.
+func (t *Target) announce(sub *subsystem, nsid uint32) {
+	t.generation++
+	for _, c := range t.controllers {
+		if c.sub == sub {
+			c.namespaceChanged(nsid)
+		}
+	}
+}
+
+func (s *subsystem) clone() map[uint32]*namespace {
+	clone := map[uint32]*namespace{}
+	for id, n := range *s.namespaces.Load() {
+		clone[id] = n
+	}
+	return clone
+}
+
+func addNamespace(to map[uint32]*namespace, n Namespace) (uint32, error) {
+	id := n.NSID
+	for id == 0 || n.NSID == 0 && to[id] != nil {
+		id++
+	}
+	switch {
+	case n.Backing == nil:
+		return 0, fmt.Errorf("namespace %d has no backing", id)
+	case id > maxNSID:
+		return 0, fmt.Errorf("namespace %d: ids go up to %d", id, maxNSID)
+	case to[id] != nil:
+		return 0, fmt.Errorf("namespace %d exists already", id)
+	}
+	to[id] = newNamespace(id, n)
+	return id, nil
+}
+
+// Cut ends every controller of the hosts that match, of every subsystem, and
+// returns how many those were. When it returns no command of theirs is being
+// executed, and none they sent before will be: this is the target's fence.
+// The hosts may connect again unless SetHosts has changed that.
+func (t *Target) Cut(match func(Host) bool) int {
+	return t.cut(func(c *controller) bool { return match(c.host) })
+}
+
+func (t *Target) cut(match func(*controller) bool) int {
+	t.mu.Lock()
+	var conns []*conn
+	n := 0
+	for _, c := range t.controllers {
+		if match(c) {
+			n++
+			conns = append(conns, c.end()...)
+		}
+	}
+	t.mu.Unlock()
+	for _, c := range conns {
+		<-c.done
+	}
+	return n
+}
+
+// Close stops listening, lets commands that have arrived finish until ctx
+// ends, cuts all connections, flushes all namespaces and closes their
+// backings. The error joins what went wrong with those.
+func (t *Target) Close(ctx context.Context) error {
+	t.mu.Lock()
+	if t.closed {
+		t.mu.Unlock()
+		return nil
+	}
+	t.closed = true
+	for _, l := range t.listeners {
+		_ = l.Close() // only wakes up the acceptor
+	}
+	for c := range t.conns {
+		c.closing.Store(true)
+		c.wake()
+	}
+	subsystems := t.subsystems
+	t.subsystems = nil
+	t.mu.Unlock()
+
+	idle := make(chan struct{})
+	go func() { t.group.Wait(); close(idle) }()
+	select {
+	case <-idle:
+	case <-ctx.Done():
+		t.mu.Lock()
+		for c := range t.conns {
+			c.hangUp()
+		}
+		t.mu.Unlock()
+		<-idle
+	}
+	var errs []error
+	for _, s := range subsystems {
+		errs = append(errs, s.close())
+	}
+	return errors.Join(errs...)
+}
+
+func allowed(hosts []string, nqn string) bool { return len(hosts) == 0 || slices.Contains(hosts, nqn) }

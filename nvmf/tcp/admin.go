@@ -1,0 +1,242 @@
+package tcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/nvme"
+)
+
+// A controller is an association: the admin queue, what the controller said
+// of itself, and the I/O connections that live and die with it.
+type controller struct {
+	admin sync.Mutex // held while a command runs on conn
+	conn  *conn
+
+	// What follows does not change once the association stands.
+	cntlid      uint16
+	cap         nvme.CAP
+	maxTransfer uint64 // bytes, 0 for no limit
+	maxCommands int    // in flight per queue
+	capsuleData uint32 // bytes of data in an I/O capsule
+	flushable   bool   // there is a volatile write cache
+	oncs        uint16
+	queues      uint16 // I/O queues granted
+	keepAlive   bool   // the controller has a keep-alive timer
+
+	mu      sync.Mutex // guards what follows
+	conns   map[*conn]struct{}
+	lastQID uint16
+	lost    error         // why the association has ended
+	done    chan struct{} // closed with it
+}
+
+// associate opens an association with a controller of subsystem nqn: admin
+// queue, enable, identify, number of queues, keep-alive.
+func associate(ctx context.Context, id nvmf.TransportID, o *Options, nqn string) (*controller, error) {
+	kato := max(0, o.KeepAlive)
+	if nqn == nvme.DiscoveryNQN {
+		kato = 0
+	}
+	c, cntlid, err := connectQueue(ctx, id, o, queueID{nqn, nvme.CNTLIDDynamic, 0, adminDepth, kato})
+	if err != nil {
+		return nil, err
+	}
+	ctl := &controller{conn: c, cntlid: cntlid, conns: map[*conn]struct{}{}, done: make(chan struct{})}
+	ctx, cancel := context.WithTimeout(ctx, o.ConnectTimeout+maxReadyTime)
+	defer cancel()
+	stop := context.AfterFunc(ctx, c.kill)
+	defer stop()
+	if err = ctl.enable(ctx); err == nil && nqn != nvme.DiscoveryNQN {
+		err = ctl.prepare(o)
+	}
+	if err != nil {
+		ctl.fail(err)
+		return nil, err
+	}
+	if kato > 0 && ctl.keepAlive {
+		go ctl.routineKeepAlive(kato / 3)
+	}
+	return ctl, nil
+}
+
+// maxReadyTime is the longest CAP.TO can be: 255 x 500 ms.
+const maxReadyTime = 255 * 500 * time.Millisecond
+
+// enable reads CAP and takes the controller to CSTS.RDY.
+func (ctl *controller) enable(ctx context.Context) error {
+	value, err := ctl.property(nvme.PropertyCAP)
+	if err != nil {
+		return err
+	}
+	ctl.cap = nvme.CAP(value)
+	if !ctl.cap.NVMCommandSet() {
+		return fmt.Errorf("the controller lacks the NVM command set (CAP %#x): %w", value, nvmf.ErrUnsupported)
+	}
+	if err := ctl.setProperty(nvme.PropertyCC, nvme.CCFabrics); err != nil {
+		return err
+	}
+	// TO is at least the one round trip it takes to see RDY at once.
+	deadline := time.Now().Add(time.Duration(max(1, ctl.cap.Timeout())) * 500 * time.Millisecond)
+	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
+		csts, err := ctl.property(nvme.PropertyCSTS)
+		switch {
+		case err != nil:
+			return err
+		case csts&nvme.CSTSFatal != 0:
+			return fmt.Errorf("enabling the controller: it reports a fatal error (CSTS %#x)", csts)
+		case csts&nvme.CSTSReady != 0:
+			return nil
+		case time.Now().After(deadline):
+			return fmt.Errorf("enabling the controller: not ready after %d ms (CSTS %#x)", 500*int(ctl.cap.Timeout()), csts)
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(pause):
+		}
+	}
+}
+
+// prepare identifies the controller and asks for I/O queues.
+func (ctl *controller) prepare(o *Options) error {
+	if err := ctl.identifyController(o); err != nil {
+		return err
+	}
+	var sqe nvme.SQE
+	sqe.Reset(nvme.AdminSetFeatures, 0, 0)
+	sqe.SetCDW(10, nvme.FeatureNumberOfQueues)
+	sqe.SetCDW(11, nvme.NumberOfQueues(wantedQueues, wantedQueues))
+	result, err := ctl.exec("Set Features (Number of Queues)", &sqe, nil)
+	if err != nil {
+		return err
+	}
+	sq, cq := nvme.QueueCounts(uint32(result))
+	ctl.queues = uint16(min(sq, cq, wantedQueues))
+	return nil
+}
+
+// property reads a controller property.
+func (ctl *controller) property(offset uint32) (uint64, error) {
+	var sqe nvme.SQE
+	sqe.ResetFabrics(nvme.FabricsPropertyGet, 0)
+	sqe.SetProperty(offset, 0)
+	return ctl.exec(fmt.Sprintf("Property Get of %#x", offset), &sqe, nil)
+}
+
+// setProperty writes a controller property.
+func (ctl *controller) setProperty(offset uint32, value uint64) error {
+	var sqe nvme.SQE
+	sqe.ResetFabrics(nvme.FabricsPropertySet, 0)
+	sqe.SetProperty(offset, value)
+	_, err := ctl.exec(fmt.Sprintf("Property Set of %#x", offset), &sqe, nil)
+	return err
+}
+
+// exec runs one admin command whose data, if any, comes from the controller.
+// It ends the association if its connection is lost.
+func (ctl *controller) exec(what string, sqe *nvme.SQE, data []byte) (uint64, error) {
+	ctl.admin.Lock()
+	result, err := ctl.conn.exec(what, sqe, data, false)
+	ctl.admin.Unlock()
+	if errors.Is(err, nvmf.ErrConnectionLost) {
+		ctl.fail(err)
+	}
+	return result, err
+}
+
+// exec runs one command and returns dwords 0 and 1 of its completion. what
+// names it in errors; sqe needs no command id and no SGL.
+func (c *conn) exec(what string, sqe *nvme.SQE, data []byte, write bool) (uint64, error) {
+	if c.err != nil {
+		return 0, fmt.Errorf("%s: %w", what, c.err)
+	}
+	cmd := nvmf.Command{Opcode: nvmf.Opcode(sqe.Opcode()), Data: [][]byte{data}}
+	cmd.Begin()
+	s, cid := c.start(&cmd, 0, 0)
+	s.sqe = *sqe
+	s.sqe.SetCID(cid)
+	s.data, s.total, s.write = cmd.Data, uint32(len(data)), write
+	c.ship(s, cid)
+	c.wait([]*nvmf.Command{&cmd})
+	var se *nvmf.StatusError
+	switch {
+	case errors.As(cmd.Err, &se):
+		se.Name = what
+		return 0, se
+	case cmd.Err != nil:
+		return 0, fmt.Errorf("%s: %w", what, cmd.Err)
+	}
+	return c.result, nil
+}
+
+// fail ends the association: its connections are woken, the admin connection
+// is closed. The first cause stays.
+func (ctl *controller) fail(cause error) {
+	ctl.mu.Lock()
+	first := ctl.lost == nil
+	if first {
+		ctl.lost = cause
+		close(ctl.done)
+		for c := range ctl.conns {
+			c.kill()
+		}
+	}
+	ctl.mu.Unlock()
+	if first {
+		ctl.conn.kill()
+		ctl.admin.Lock()
+		ctl.conn.close()
+		ctl.admin.Unlock()
+	}
+}
+
+// close shuts the controller down in order, if it still listens.
+func (ctl *controller) close() {
+	ctl.admin.Lock()
+	ctl.conn.timeout = min(ctl.conn.timeout, time.Second)
+	ctl.admin.Unlock()
+	if ctl.alive() {
+		// Best effort: the association ends here either way.
+		_ = ctl.setProperty(nvme.PropertyCC, nvme.CCFabrics|nvme.CCShutdown)
+	}
+	ctl.fail(nvmf.ErrClosed)
+}
+
+// alive reports whether the association has not ended as far as is known.
+func (ctl *controller) alive() bool {
+	ctl.mu.Lock()
+	defer ctl.mu.Unlock()
+	return ctl.lost == nil
+}
+
+// adopt makes an I/O connection part of the association.
+func (ctl *controller) adopt(c *conn) error {
+	ctl.mu.Lock()
+	defer ctl.mu.Unlock()
+	if ctl.lost != nil {
+		return fmt.Errorf("%w: %w", nvmf.ErrConnectionLost, ctl.lost)
+	}
+	ctl.conns[c] = struct{}{}
+	return nil
+}
+
+// forget removes a connection that was closed.
+func (ctl *controller) forget(c *conn) {
+	ctl.mu.Lock()
+	defer ctl.mu.Unlock()
+	delete(ctl.conns, c)
+}
+
+// nextQID returns queue ids in turn, so that one is used again as late as
+// possible: a target may still hold the queue of a connection that is gone.
+func (ctl *controller) nextQID() uint16 {
+	ctl.mu.Lock()
+	defer ctl.mu.Unlock()
+	ctl.lastQID = ctl.lastQID%max(1, ctl.queues) + 1
+	return ctl.lastQID
+}

@@ -1,0 +1,133 @@
+package tcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/nvme"
+	"nvmecr/nvmf/pdu"
+)
+
+// connectQueue opens one connection and makes it queue qid of a controller: a
+// socket, ICReq and ICResp, then Connect. It returns the controller's id.
+// cntlid is nvme.CNTLIDDynamic for the admin queue.
+func connectQueue(ctx context.Context, id nvmf.TransportID, o *Options, q queueID) (*conn, uint16, error) {
+	ctx, cancel := context.WithTimeout(ctx, o.ConnectTimeout)
+	defer cancel()
+	fd, err := o.Dial(ctx, id)
+	if err != nil {
+		return nil, 0, err
+	}
+	c, err := newConn(fd, q.depth, o.ConnectTimeout)
+	if err != nil {
+		return nil, 0, err
+	}
+	// A context that ends wakes the connection by shutting it down.
+	stop := context.AfterFunc(ctx, c.kill)
+	defer stop()
+	cntlid, err := c.establish(o, q)
+	if err != nil {
+		c.close()
+		if ctx.Err() != nil {
+			err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		}
+		if errors.Is(err, nvmf.ErrConnectionLost) {
+			err = fmt.Errorf("%w: %w", nvmf.ErrUnreachable, err)
+		}
+		return nil, 0, err
+	}
+	c.timeout = o.CommandTimeout
+	return c, cntlid, nil
+}
+
+// queueID is which queue of which controller a connection is to be.
+type queueID struct {
+	subNQN string
+	cntlid uint16
+	qid    uint16
+	depth  int
+	kato   time.Duration
+}
+
+func (c *conn) establish(o *Options, q queueID) (cntlid uint16, err error) {
+	if err := c.initialize(o); err != nil {
+		return 0, err
+	}
+	return c.fabricsConnect(o, q)
+}
+
+// initialize exchanges ICReq and ICResp. No alignment is asked of the target,
+// and one R2T at a time for each command, which is all that targets use.
+func (c *conn) initialize(o *Options) error {
+	var digests uint8
+	if o.HeaderDigest {
+		digests |= pdu.EnableHeaderDigest
+	}
+	if o.DataDigest {
+		digests |= pdu.EnableDataDigest
+	}
+	req := make([]byte, pdu.ICSize)
+	pdu.PutICReq(req, 0, digests, 1)
+	c.send.add(req)
+	c.pace.begin()
+	for !c.ready && c.err == nil {
+		c.turn()
+	}
+	if c.err != nil {
+		return fmt.Errorf("initializing the connection (is it an NVMe/TCP port?): %w", c.err)
+	}
+	if c.ic.Digest != digests {
+		return fmt.Errorf("the target agrees to digests %#02x, asked for were %#02x (bit 0 header, bit 1 data): %w",
+			c.ic.Digest, digests, nvmf.ErrUnsupported)
+	}
+	c.rx.HeaderDigest, c.rx.DataDigest = o.HeaderDigest, o.DataDigest
+	c.tx.HeaderDigest, c.tx.DataDigest = o.HeaderDigest, o.DataDigest
+	c.tx.Align, c.tx.MaxData = pdu.Alignment(c.ic.PDA), c.ic.Max
+	return nil
+}
+
+// fabricsConnect sends the Connect command. SQ flow control is switched off:
+// the queue never holds more commands than it has entries, and Linux's target
+// uses SUCCESS only then.
+func (c *conn) fabricsConnect(o *Options, q queueID) (cntlid uint16, err error) {
+	var sqe nvme.SQE
+	var data nvme.ConnectData
+	sqe.ResetFabrics(nvme.FabricsConnect, 0)
+	sqe.SetConnect(nvme.Connect{
+		QID: q.qid, SQSize: uint16(q.depth), Attributes: nvme.ConnectNoSQFlow, KATO: uint32(max(0, q.kato.Milliseconds())),
+	})
+	data.Set(o.HostID, q.cntlid, q.subNQN, o.HostNQN)
+	result, err := c.exec("Connect", &sqe, data[:], true)
+	if err != nil {
+		return 0, c.refused(err, o, q)
+	}
+	if auth := uint32(result) & (nvme.ConnectAuthTransaction | nvme.ConnectAuthSecureChannel); auth != 0 {
+		return 0, fmt.Errorf("subsystem %s requires authentication of the host: %w", q.subNQN, nvmf.ErrUnsupported)
+	}
+	return uint16(result), nil
+}
+
+// refused names the reason of a failed Connect in terms of this project.
+func (c *conn) refused(err error, o *Options, q queueID) error {
+	var se *nvmf.StatusError
+	if !errors.As(err, &se) {
+		return err
+	}
+	switch nvme.Status(se.SCT)<<8 | nvme.Status(se.SC) {
+	case nvme.StatusConnectInvalidHost:
+		return fmt.Errorf("host %s: %w (allow it on subsystem %s, or use another host NQN): %w",
+			o.HostNQN, nvmf.ErrHostRefused, q.subNQN, err)
+	case nvme.StatusConnectInvalidParameters:
+		switch c.result & 0x1ffff {
+		case nvme.ConnectInvalid(nvme.ConnectOffsetSubNQN, true):
+			return fmt.Errorf("subsystem %s: %w: %w", q.subNQN, nvmf.ErrNoSubsystem, err)
+		case nvme.ConnectInvalid(nvme.ConnectOffsetHostNQN, true):
+			return fmt.Errorf("host %s: %w: %w", o.HostNQN, nvmf.ErrHostRefused, err)
+		}
+		return fmt.Errorf("%w (field at offset %d)", err, c.result&0xffff)
+	}
+	return err
+}

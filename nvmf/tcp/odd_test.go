@@ -1,0 +1,330 @@
+package tcp_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/nvme"
+	"nvmecr/nvmf/pdu"
+	"nvmecr/nvmf/tcp"
+	"nvmecr/nvmf/tcp/fakepeer"
+)
+
+// What a target may do and seldom does.
+
+const testTimeout = 10 * time.Second
+
+// scripted opens a queue to a fake peer.
+func scripted(t testing.TB, p *fakepeer.Peer, o tcp.Options) (*tcp.Device, nvmf.Queue) {
+	if o.CommandTimeout == 0 {
+		o.CommandTimeout = testTimeout
+	}
+	d := openDevice(t, p.Start(t), o)
+	t.Cleanup(func() { assert.NoError(t, d.Close()) })
+	q, err := d.OpenQueue(context.Background(), 8)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, q.Close()) })
+	return d, q
+}
+
+// do runs commands and returns the first error.
+func do(q nvmf.Queue, cmds ...*nvmf.Command) error {
+	q.Submit(cmds)
+	return q.Wait(cmds)
+}
+
+func write(lba nvmf.LBA, data ...[]byte) *nvmf.Command {
+	c := &nvmf.Command{Opcode: nvmf.Write, LBA: lba, Data: data}
+	c.Blocks = nvmf.LBA(c.Length() / 512)
+	return c
+}
+
+func read(lba nvmf.LBA, data ...[]byte) *nvmf.Command {
+	c := write(lba, data...)
+	c.Opcode = nvmf.Read
+	return c
+}
+
+// pattern returns n bytes that differ from place to place.
+func pattern(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(i>>9) ^ byte(i)*7
+	}
+	return b
+}
+
+// pieces cuts b into pieces of growing length, some of them empty.
+func pieces(b []byte) [][]byte {
+	var list [][]byte
+	for n := 0; len(b) > 0; n++ {
+		k := min(n, len(b))
+		list = append(list, b[:k])
+		b = b[k:]
+	}
+	return list
+}
+
+// TestR2T asks for the data of writes in parts, under every framing.
+func TestR2T(t *testing.T) {
+	const size = 64 << 10
+	data := pattern(size)
+	for _, c := range []struct {
+		name   string
+		ic     pdu.IC
+		o      tcp.Options
+		part   uint32
+		pieces [][]byte
+	}{
+		{"all at once", pdu.IC{Max: 128 << 10}, tcp.Options{}, size, [][]byte{data}},
+		{"in parts", pdu.IC{Max: 128 << 10}, tcp.Options{}, 20 << 10, [][]byte{data}},
+		{"smallest MAXH2CDATA", pdu.IC{Max: 4096}, tcp.Options{}, size, [][]byte{data}},
+		{"many pieces", pdu.IC{Max: 4096}, tcp.Options{}, 12 << 10, pieces(data)},
+		{"aligned", pdu.IC{Max: 8192, PDA: 31}, tcp.Options{}, size, [][]byte{data}},
+		{"digests", pdu.IC{Max: 8192, PDA: 7}, tcp.Options{HeaderDigest: true, DataDigest: true}, 12 << 10, pieces(data)},
+		{"more vectors than one system call takes", pdu.IC{Max: 128 << 10}, tcp.Options{DataDigest: true}, size, singles(data)},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var got []byte
+			p := fakepeer.New(func(conn *fakepeer.Conn, sqe *nvme.SQE, _ []byte) error {
+				assert.Equal(t, uint8(nvme.FlagSGL), sqe.Flags())
+				assert.Equal(t, uint8(nvme.SGLTransport), sqe.SGL().ID())
+				for at := uint32(0); at < size; at += c.part {
+					n := min(c.part, size-at)
+					if err := conn.R2T(sqe.CID(), uint16(at>>9), at, n); err != nil {
+						return err
+					}
+					part, err := conn.ReadData(sqe.CID(), uint16(at>>9), at, n)
+					if err != nil {
+						return err
+					}
+					got = append(got, part...)
+				}
+				return conn.Respond(sqe.CID(), 0, 0)
+			})
+			p.IC = func(req pdu.IC) pdu.IC { c.ic.Digest = req.Digest; return c.ic }
+			_, q := scripted(t, p, c.o)
+			require.NoError(t, do(q, write(5, c.pieces...)))
+			require.True(t, bytes.Equal(data, got))
+		})
+	}
+}
+
+// singles cuts the first pages of b into single bytes.
+func singles(b []byte) [][]byte {
+	var list [][]byte
+	for i := range 5000 {
+		list = append(list, b[i:i+1])
+	}
+	return append(list, b[5000:])
+}
+
+// TestR2TForMany serves several writes at once, the last first.
+func TestR2TForMany(t *testing.T) {
+	const n, size = 4, 16 << 10
+	data := pattern(size)
+	var cids []uint16
+	p := fakepeer.New(func(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) error {
+		if cids = append(cids, sqe.CID()); len(cids) < n {
+			return nil
+		}
+		var all []byte
+		for _, cid := range cids {
+			all = append(all, c.Encode(pdu.TypeR2T, 0, nil, func(b []byte) {
+				pdu.PutR2T(b, pdu.R2T{CID: cid, TTag: cid + 100, Length: size})
+			})...)
+		}
+		if _, err := c.Write(all); err != nil {
+			return err
+		}
+		for _, cid := range cids {
+			got, err := c.ReadData(cid, cid+100, 0, size)
+			if err != nil || !bytes.Equal(got, data) {
+				return errors.New("other data")
+			}
+		}
+		for i := n - 1; i >= 0; i-- {
+			if err := c.Respond(cids[i], 0, 0); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	_, q := scripted(t, p, tcp.Options{})
+	var cmds []*nvmf.Command
+	for i := range n {
+		cmds = append(cmds, write(nvmf.LBA(i), data))
+	}
+	require.NoError(t, do(q, cmds...))
+}
+
+func TestInCapsule(t *testing.T) {
+	data := pattern(4096)
+	for _, digests := range []bool{false, true} {
+		p := fakepeer.New(func(c *fakepeer.Conn, sqe *nvme.SQE, got []byte) error {
+			assert.Equal(t, uint8(nvme.SGLInCapsule), sqe.SGL().ID())
+			assert.Zero(t, sqe.SGL().Address())
+			assert.EqualValues(t, 4096, sqe.SGL().Length())
+			assert.Equal(t, data, got)
+			assert.True(t, sqe.FUA())
+			assert.EqualValues(t, 77, sqe.SLBA())
+			assert.EqualValues(t, 8, sqe.NLB())
+			assert.EqualValues(t, 1, sqe.NSID())
+			return c.Respond(sqe.CID(), 0, 0)
+		})
+		p.IC = func(req pdu.IC) pdu.IC { return pdu.IC{PDA: 15, Digest: req.Digest, Max: 4096} }
+		_, q := scripted(t, p, tcp.Options{HeaderDigest: digests, DataDigest: digests})
+		c := write(77, pieces(data)...)
+		c.FUA = true
+		require.NoError(t, do(q, c))
+	}
+}
+
+// TestReads sends the data of reads in parts, in drops, with and without
+// SUCCESS.
+func TestReads(t *testing.T) {
+	for _, size := range []int{512, 4096, 64 << 10} {
+		for _, part := range []int{512, 1500 &^ 3, 64 << 10} {
+			for _, success := range []bool{false, true} {
+				for _, digests := range []bool{false, true} {
+					for _, drop := range []int{0, 1, 777} {
+						if drop == 1 && size > 4096 {
+							continue
+						}
+						t.Run(fmt.Sprintf("%d by %d, success %t, digests %t, drops %d", size, part, success, digests, drop), func(t *testing.T) {
+							testRead(t, size, part, success, digests, drop)
+						})
+					}
+				}
+			}
+		}
+	}
+}
+
+func testRead(t *testing.T, size, part int, success, digests bool, drop int) {
+	data := pattern(size)
+	p := fakepeer.New(func(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) error {
+		var all []byte
+		for at := 0; at < size; at += part {
+			n := min(part, size-at)
+			var flags uint8
+			if at+n == size {
+				if flags = pdu.FlagLast; success {
+					flags |= pdu.FlagSuccess
+				}
+			}
+			all = append(all, c.Encode(pdu.TypeC2HData, flags, data[at:at+n], func(b []byte) {
+				pdu.PutData(b, pdu.Data{CID: sqe.CID(), Offset: uint32(at), Length: uint32(n)})
+			})...)
+		}
+		if !success {
+			all = append(all, c.Encode(pdu.TypeCapsuleResp, 0, nil, func(b []byte) { pdu.CQEOf(b).Set(sqe.CID(), 0, 0, 0) })...)
+		}
+		for n := 0; len(all) > 0; all = all[n:] {
+			if n = len(all); drop > 0 {
+				n = min(n, drop)
+			}
+			if _, err := c.Write(all[:n]); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	_, q := scripted(t, p, tcp.Options{HeaderDigest: digests, DataDigest: digests})
+	got := make([]byte, size)
+	require.NoError(t, do(q, read(3, pieces(got)...)))
+	require.True(t, bytes.Equal(data, got))
+	clear(got)
+	require.NoError(t, do(q, read(3, got)), "in one piece")
+	require.True(t, bytes.Equal(data, got))
+}
+
+// TestDataDigestMismatch fails the command and keeps the connection.
+func TestDataDigestMismatch(t *testing.T) {
+	spoil := true
+	p := fakepeer.New(func(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) error {
+		b := c.Encode(pdu.TypeC2HData, pdu.FlagLast|pdu.FlagSuccess, pattern(512), func(b []byte) {
+			pdu.PutData(b, pdu.Data{CID: sqe.CID(), Length: 512})
+		})
+		if spoil {
+			b[100] ^= 1
+			spoil = false
+		}
+		_, err := c.Write(b)
+		return err
+	})
+	_, q := scripted(t, p, tcp.Options{DataDigest: true})
+	err := do(q, read(0, make([]byte, 512)))
+	var status *nvmf.StatusError
+	require.ErrorAs(t, err, &status)
+	assert.Equal(t, nvme.StatusTransientTransport.SC(), status.SC)
+	require.NoError(t, do(q, read(0, make([]byte, 512))))
+}
+
+// TestRefusedEarly completes a write with an error in the middle of its data.
+func TestRefusedEarly(t *testing.T) {
+	const size = 1 << 20
+	refuse := true
+	p := fakepeer.New(func(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) error {
+		if !refuse {
+			return c.Respond(sqe.CID(), 0, 0)
+		}
+		refuse = false
+		if err := c.R2T(sqe.CID(), 1, 0, size); err != nil {
+			return err
+		}
+		if err := c.Respond(sqe.CID(), nvme.StatusLBARange|nvme.DNR, 0); err != nil {
+			return err
+		}
+		// The host ends what it has begun, at the border of a PDU.
+		for {
+			h, head, _, err := c.ReadPDU()
+			switch {
+			case err != nil:
+				return err
+			case h.Type == pdu.TypeCapsuleCmd:
+				return c.Respond(pdu.SQEOf(head).CID(), 0, 0)
+			}
+		}
+	})
+	p.IC = func(pdu.IC) pdu.IC { return pdu.IC{Max: 4096} }
+	_, q := scripted(t, p, tcp.Options{})
+	err := do(q, write(0, make([]byte, size)))
+	var status *nvmf.StatusError
+	require.ErrorAs(t, err, &status)
+	assert.Equal(t, "Write at LBA 0: LBA Out of Range (status type 0x0 code 0x80)", status.Error())
+	assert.True(t, status.DNR)
+	require.NoError(t, do(q, &nvmf.Command{Opcode: nvmf.Flush}))
+}
+
+func TestDeallocate(t *testing.T) {
+	var ranges []nvme.DSMRange
+	p := fakepeer.New(func(c *fakepeer.Conn, sqe *nvme.SQE, data []byte) error {
+		assert.Equal(t, uint8(nvme.IODSM), sqe.Opcode())
+		assert.EqualValues(t, nvme.DSMDeallocate, sqe.CDW(11))
+		for i := range sqe.DSMRanges() {
+			ranges = append(ranges, nvme.DSMRange(data[16*i:]))
+		}
+		return c.Respond(sqe.CID(), 0, 0)
+	})
+	const blocks = 1 << 34
+	p.Namespace = func(n *nvme.IdentifyNamespace) { n.SetSize(blocks) }
+	d, q := scripted(t, p, tcp.Options{})
+	assert.EqualValues(t, blocks, d.Identity().Blocks)
+	require.NoError(t, do(q, &nvmf.Command{Opcode: nvmf.Deallocate, LBA: 3, Blocks: blocks - 3}))
+	var next, total uint64 = 3, 0
+	for _, r := range ranges {
+		assert.Equal(t, next, r.SLBA())
+		next += uint64(r.Blocks())
+		total += uint64(r.Blocks())
+	}
+	assert.EqualValues(t, blocks-3, total)
+}

@@ -1,0 +1,157 @@
+package tcp
+
+import (
+	"context"
+	"fmt"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/nvme"
+)
+
+// A Queue is an I/O queue pair on its own connection. It implements
+// nvmf.Queue and has one owner.
+type Queue struct {
+	dev  *Device
+	ctl  *controller
+	conn *conn
+	want int // depth asked for
+
+	nsid   uint32
+	closed bool
+}
+
+var _ nvmf.Queue = (*Queue)(nil)
+
+// Submit starts commands; see nvmf.Queue.
+func (q *Queue) Submit(cmds []*nvmf.Command) {
+	for _, cmd := range cmds {
+		cmd.Begin()
+		if err := q.check(cmd); err != nil {
+			cmd.Finish(err)
+			continue
+		}
+		q.conn.submit(cmd, q.nsid)
+	}
+	q.conn.flush()
+}
+
+func (q *Queue) check(cmd *nvmf.Command) error {
+	if q.closed {
+		return nvmf.ErrClosed
+	}
+	id := &q.dev.identity
+	if err := cmd.Check(id); err != nil {
+		return err
+	}
+	switch cmd.Opcode {
+	case nvmf.Flush, nvmf.Write, nvmf.Read:
+		return nil
+	case nvmf.Deallocate:
+		if !id.CanDeallocate {
+			return fmt.Errorf("%s: %w", cmd.Opcode, nvmf.ErrUnsupported)
+		}
+		if cmd.Blocks > maxDSMRanges*maxRangeBlocks {
+			return fmt.Errorf("%s of %d blocks, at most %d a command: %w", cmd.Opcode, cmd.Blocks,
+				uint64(maxDSMRanges*maxRangeBlocks), nvmf.ErrBadLength)
+		}
+		return nil
+	}
+	return &nvmf.StatusError{Opcode: cmd.Opcode, LBA: cmd.LBA,
+		SC: nvme.StatusInvalidOpcode.SC(), DNR: true}
+}
+
+// Wait runs the queue until cmds are done; see nvmf.Queue.
+func (q *Queue) Wait(cmds []*nvmf.Command) error {
+	q.conn.wait(cmds)
+	return nvmf.FirstError(cmds)
+}
+
+// Stats returns what the queue has done, reconnections included. Only its
+// owner may call it.
+func (q *Queue) Stats() nvmf.Stats { return q.conn.stats }
+
+// Close ends the queue; see nvmf.Queue. A second Close does nothing.
+func (q *Queue) Close() error {
+	if q.closed {
+		return nil
+	}
+	q.closed = true
+	q.conn.close()
+	q.ctl.forget(q.conn)
+	return nil
+}
+
+// submit takes over a command that was checked.
+func (c *conn) submit(cmd *nvmf.Command, nsid uint32) {
+	switch {
+	case c.err != nil:
+		cmd.Finish(c.err)
+	case len(c.free) > 0 && c.waiting == nil:
+		c.begin(cmd, nsid)
+	default:
+		if c.waiting == nil {
+			c.waiting = cmd
+		} else {
+			c.waitingEnd.Next = cmd
+		}
+		c.waitingEnd, cmd.Tag = cmd, nsid
+	}
+}
+
+// startWaiting gives free slots to the commands that wait.
+func (c *conn) startWaiting() {
+	for c.waiting != nil && len(c.free) > 0 {
+		cmd := c.waiting
+		c.waiting, cmd.Next = cmd.Next, nil
+		c.begin(cmd, cmd.Tag)
+	}
+}
+
+// maxRangeBlocks is the most blocks one range of a Deallocate has.
+const maxRangeBlocks = 1<<32 - 1
+
+// begin puts a command into a slot and its capsule into the ring.
+func (c *conn) begin(cmd *nvmf.Command, nsid uint32) {
+	s, cid := c.start(cmd, uint8(cmd.Opcode), nsid)
+	switch cmd.Opcode {
+	case nvmf.Write:
+		flags := uint32(0)
+		if cmd.FUA {
+			flags = nvme.FUA
+		}
+		s.sqe.SetRange(uint64(cmd.LBA), uint32(cmd.Blocks), flags)
+		s.data, s.total, s.write = cmd.Data, uint32(cmd.Length()), true
+	case nvmf.Read:
+		s.sqe.SetRange(uint64(cmd.LBA), uint32(cmd.Blocks), 0)
+		s.data, s.total = cmd.Data, uint32(cmd.Length())
+	case nvmf.Deallocate:
+		s.deallocate(cmd)
+	}
+	c.ship(s, cid)
+}
+
+// deallocate lists the ranges of a Deallocate.
+func (s *slot) deallocate(cmd *nvmf.Command) {
+	n := 0
+	for at, left := uint64(cmd.LBA), uint64(cmd.Blocks); left > 0; n++ {
+		blocks := min(left, maxRangeBlocks)
+		(*nvme.DSMRange)(s.aux[n*nvme.DSMRangeSize:]).Set(at, uint32(blocks))
+		at, left = at+blocks, left-blocks
+	}
+	s.sqe.SetDSM(n, nvme.DSMDeallocate)
+	s.auxData[0] = s.aux[:n*nvme.DSMRangeSize]
+	s.data, s.total, s.write = s.auxData[:], uint32(n*nvme.DSMRangeSize), true
+}
+
+// OpenQueue opens an I/O queue of up to depth commands in flight; see
+// nvmf.Device.
+func (d *Device) OpenQueue(ctx context.Context, depth int) (nvmf.Queue, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	q := &Queue{dev: d, want: depth, nsid: d.id.NSID}
+	if err := d.attach(ctx, q); err != nil {
+		return nil, fmt.Errorf("opening a queue to %s: %w", d.id, err)
+	}
+	return q, nil
+}

@@ -1,0 +1,302 @@
+package tcp
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/nvmf/nvme"
+	"nvmecr/nvmf/pdu"
+)
+
+// Receiving reads into a small buffer, from which PDUs are taken, and, while
+// the data of a C2HData is under way, straight into the caller's memory with
+// the small buffer behind it: the next header comes with the same system call.
+
+const (
+	// bufferSize holds a 4 KiB read and its headers, so that one system call
+	// is enough for it; copying those costs less than a second call.
+	bufferSize = 4096 + 512
+	// largeRead is the size above which data should not pass through the
+	// buffer. While reads of such size are in flight only lookAhead bytes
+	// are read ahead: a response and a header.
+	largeRead = 8192
+	lookAhead = 2 * (pdu.DataSize + 2*pdu.DigestSize)
+)
+
+type receiver struct {
+	buf  []byte
+	r, w int // buf[r:w] has arrived and is not consumed
+
+	msg unix.Msghdr
+	iov []unix.Iovec
+
+	large int // reads in flight larger than largeRead
+
+	// The C2HData under way: padding and data still to come, then a digest.
+	state int
+	hdr   pdu.Header
+	cid   uint16
+	pad   int
+	left  uint32
+	crc   uint32
+}
+
+// States of the receiver.
+const (
+	atHeader = iota
+	inPadding
+	inData
+	atDigest
+)
+
+func (v *receiver) init() {
+	v.buf = make([]byte, bufferSize)
+	v.iov = make([]unix.Iovec, 0, 64)
+}
+
+// receive does one system call and handles what it brought. It reports
+// whether anything came.
+func (c *conn) receive() bool {
+	v := &c.recv
+	direct := c.vectors()
+	v.msg.Iov = &v.iov[0]
+	v.msg.SetIovlen(len(v.iov))
+	n, errno := recvmsg(c.fd, &v.msg)
+	switch {
+	case errno == unix.EAGAIN || errno == unix.EINTR:
+		return false
+	case errno != 0:
+		c.lose(fmt.Errorf("receiving: %w", errno))
+		return false
+	case n == 0:
+		c.lose(fmt.Errorf("receiving: the target closed the connection: %w", io.ErrUnexpectedEOF))
+		return false
+	}
+	if direct > 0 {
+		got := min(n, direct)
+		c.arrived(got)
+		n -= got
+	}
+	v.w += n
+	c.parse()
+	return true
+}
+
+// vectors lists where to receive and returns how many bytes of that are the
+// caller's memory.
+func (c *conn) vectors() (direct int) {
+	v := &c.recv
+	v.iov = v.iov[:0]
+	if v.state == inData { // and the buffer is empty
+		s := &c.slots[v.cid]
+		k := s.cur
+		for left := v.left; left > 0 && len(v.iov) < cap(v.iov)-1; {
+			n := k.rest(s.data, left)
+			v.add(k.bytes(s.data, n))
+			k.advance(s.data, n)
+			left -= uint32(n)
+			direct += n
+		}
+		if direct < int(v.left) {
+			return direct // what follows is data too
+		}
+	}
+	room := v.buf[v.w:]
+	if v.large > 0 {
+		room = room[:min(len(room), lookAhead)]
+	}
+	v.add(room)
+	return direct
+}
+
+func (v *receiver) add(b []byte) {
+	x := unix.Iovec{Base: &b[0]}
+	x.SetLen(len(b))
+	v.iov = append(v.iov, x)
+}
+
+// arrived accounts for n bytes of data that are in the caller's memory.
+func (c *conn) arrived(n int) {
+	v := &c.recv
+	s := &c.slots[v.cid]
+	for n > 0 {
+		m := s.cur.rest(s.data, uint32(n))
+		if v.hdr.Digest {
+			v.crc = pdu.Digest(v.crc, s.cur.bytes(s.data, m))
+		}
+		s.cur.advance(s.data, m)
+		v.left -= uint32(m)
+		n -= m
+	}
+}
+
+// parse consumes what is in the buffer, as far as it is complete.
+func (c *conn) parse() {
+	v := &c.recv
+	for c.err == nil && c.step() {
+	}
+	if v.r > 0 { // less than a header is left
+		v.w = copy(v.buf, v.buf[v.r:v.w])
+		v.r = 0
+	}
+}
+
+// step consumes one part of a PDU; it returns false if that is not there.
+func (c *conn) step() bool {
+	v := &c.recv
+	have := v.buf[v.r:v.w]
+	switch v.state {
+	case atHeader:
+		return c.takeHeader(have)
+	case inPadding:
+		n := min(v.pad, len(have))
+		v.r += n
+		if v.pad -= n; v.pad > 0 {
+			return false
+		}
+		v.state = inData
+	case inData:
+		n := min(int(v.left), len(have))
+		c.copyData(have[:n])
+		v.r += n
+		if v.left > 0 {
+			return false
+		}
+		v.state = atDigest
+	case atDigest:
+		if v.hdr.Digest {
+			if len(have) < pdu.DigestSize {
+				return false
+			}
+			c.slots[v.cid].badDigest = c.slots[v.cid].badDigest || binary.LittleEndian.Uint32(have) != v.crc
+			v.r += pdu.DigestSize
+		}
+		v.state = atHeader
+		if v.hdr.Success() {
+			c.completed(v.cid, nvme.StatusSuccess, 0, nil)
+		}
+	}
+	return true
+}
+
+// copyData puts data that came into the buffer where it belongs.
+func (c *conn) copyData(b []byte) {
+	s := &c.slots[c.recv.cid]
+	for len(b) > 0 {
+		n := s.cur.rest(s.data, uint32(len(b)))
+		copy(s.cur.bytes(s.data, n), b[:n])
+		c.arrived(n)
+		b = b[n:]
+	}
+}
+
+// takeHeader consumes a header and acts on it.
+func (c *conn) takeHeader(have []byte) bool {
+	if len(have) < pdu.CommonSize {
+		return false
+	}
+	h, err := c.rx.Common(have)
+	size := h.Size()
+	if err == nil && (h.Type == pdu.TypeC2HTermReq) {
+		size += int(h.Data)
+	}
+	if err == nil && len(have) < size {
+		return false
+	}
+	if err == nil {
+		err = c.rx.Header(h, have)
+	}
+	if err == nil && !c.ready && h.Type != pdu.TypeICResp && h.Type != pdu.TypeC2HTermReq {
+		err = pdu.Violation(pdu.SequenceError, 0, "%s before ICResp", h.Type)
+	}
+	if err != nil {
+		var e *pdu.Error
+		if !errors.As(err, &e) {
+			e = pdu.Violation(pdu.InvalidHeaderField, 0, "%v", err)
+		}
+		c.violated(e, have[:min(len(have), max(int(h.HLen), pdu.CommonSize))])
+		return false
+	}
+	c.recv.r += size
+	c.act(h, have[:h.HLen])
+	return c.err == nil
+}
+
+// act handles a PDU by its header.
+func (c *conn) act(h pdu.Header, b []byte) {
+	switch h.Type {
+	case pdu.TypeCapsuleResp:
+		cqe := pdu.CQEOf(b)
+		c.completed(cqe.CID(), cqe.Status(), cqe.Result(), b)
+	case pdu.TypeC2HData:
+		c.beginData(h, b)
+	case pdu.TypeR2T:
+		c.asked(b)
+	case pdu.TypeICResp:
+		if c.ready {
+			c.violated(pdu.Violation(pdu.SequenceError, 0, "a second ICResp"), b)
+			return
+		}
+		c.ic, c.ready = pdu.ICOf(b), true
+	case pdu.TypeC2HTermReq:
+		t := pdu.TermReqOf(b)
+		c.lose(fmt.Errorf("the target ended it: %s (information %#x)", t.FES, t.FEI))
+	}
+}
+
+// beginData starts to receive the data of a C2HData.
+func (c *conn) beginData(h pdu.Header, b []byte) {
+	d := pdu.DataOf(b)
+	s := c.slot(d.CID)
+	switch {
+	case s == nil || s.write:
+		c.violated(pdu.Violation(pdu.InvalidHeaderField, 8, "C2HData for command %d, which is no read in flight", d.CID), b)
+	case d.Offset != s.moved || d.Length > s.total-s.moved:
+		c.violated(pdu.Violation(pdu.TransferOutOfRange, 12,
+			"C2HData with %d bytes at %d of command %d, which has %d of %d", d.Length, d.Offset, d.CID, s.moved, s.total), b)
+	default:
+		s.moved += d.Length
+		v := &c.recv
+		v.state, v.hdr, v.cid, v.left, v.crc = inPadding, h, d.CID, d.Length, 0
+		v.pad = int(h.Offset) - h.Size()
+	}
+}
+
+// asked queues the data an R2T asks for.
+func (c *conn) asked(b []byte) {
+	t := pdu.R2TOf(b)
+	s := c.slot(t.CID)
+	switch {
+	case s == nil || !s.write || s.inCapsule:
+		c.violated(pdu.Violation(pdu.InvalidHeaderField, 8, "R2T for command %d, which has no data to send", t.CID), b)
+	case s.asked > 0:
+		c.violated(pdu.Violation(pdu.LimitExceeded, 0, "a second R2T for command %d before the first was served", t.CID), b)
+	case t.Offset > s.total || t.Length > s.total-t.Offset:
+		c.violated(pdu.Violation(pdu.TransferOutOfRange, 12,
+			"R2T for %d bytes at %d of command %d, which has %d", t.Length, t.Offset, t.CID, s.total), b)
+	default:
+		s.ttag, s.next, s.asked = t.TTag, t.Offset, t.Length
+		s.moved = min(s.total, s.moved+t.Length) // it may ask again for a part
+		c.send.push(s, t.CID)
+	}
+}
+
+// completed takes the answer to a command. offending is its PDU, nil for a
+// C2HData with SUCCESS.
+func (c *conn) completed(cid uint16, status nvme.Status, result uint64, offending []byte) {
+	s := c.slot(cid)
+	switch {
+	case s == nil:
+		c.violated(pdu.Violation(pdu.InvalidHeaderField, 20, "a response to command %d, which is not in flight", cid), offending)
+	case status.Code() == nvme.StatusSuccess && s.asked > 0,
+		status.Code() == nvme.StatusSuccess && s.moved < s.total && !s.inCapsule:
+		c.violated(pdu.Violation(pdu.SequenceError, 0,
+			"command %d succeeded after %d of its %d bytes of data", cid, s.moved-s.asked, s.total), offending)
+	default:
+		c.answer(s, cid, status, result)
+	}
+}

@@ -1,0 +1,112 @@
+package tcp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"nvmecr/nvmf"
+)
+
+// Pauses between attempts to reconnect.
+const (
+	firstPause = 5 * time.Millisecond
+	lastPause  = 500 * time.Millisecond
+)
+
+// Reset reconnects after a loss; see nvmf.Queue. Only a namespace that has
+// changed, a device that became unusable, and a closed one end it before ctx
+// does: a target that starts again refuses hosts and knows no namespaces for
+// a while.
+func (q *Queue) Reset(ctx context.Context) error {
+	if q.closed {
+		return nvmf.ErrClosed
+	}
+	if q.conn.err == nil {
+		return ctx.Err()
+	}
+	stats := q.conn.stats
+	q.ctl.forget(q.conn)
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+		err := q.dev.attach(ctx, q)
+		if err == nil {
+			stats.Reconnects++
+			q.conn.stats = stats
+			return nil
+		}
+		if errors.Is(err, nvmf.ErrNamespaceChanged) || errors.Is(err, nvmf.ErrUnsupported) || errors.Is(err, nvmf.ErrClosed) {
+			return fmt.Errorf("reconnecting to %s: %w", q.dev.id, err)
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("reconnecting to %s: %w; the last attempt: %w", q.dev.id, context.Cause(ctx), err)
+		case <-time.After(pause):
+		}
+	}
+}
+
+// attach gives q a new connection, within the association the device has or,
+// if that has ended, within a new one.
+func (d *Device) attach(ctx context.Context, q *Queue) error {
+	if err := d.lock(ctx); err != nil {
+		return err
+	}
+	defer d.unlock()
+	ctl, err := d.association(ctx)
+	if err != nil {
+		return err
+	}
+	depth := min(max(1, q.want), d.opts.QueueDepth, ctl.maxCommands)
+	c, _, err := connectQueue(ctx, d.id, &d.opts, queueID{d.id.SubNQN, ctl.cntlid, ctl.nextQID(), depth, 0})
+	if err != nil {
+		return err
+	}
+	c.tx.MaxCapsuleData = ctl.capsuleData
+	if err := ctl.adopt(c); err != nil {
+		c.close()
+		return err
+	}
+	q.ctl, q.conn = ctl, c
+	return nil
+}
+
+// association returns a controller that answers and has the namespace it
+// should have. The caller holds d.mu.
+func (d *Device) association(ctx context.Context) (*controller, error) {
+	// An association that does not answer in the time of a connection has
+	// ended, so the admin connection's long time-out is not waited for.
+	answer, cancel := context.WithTimeout(ctx, d.opts.ConnectTimeout)
+	defer cancel()
+	stop := context.AfterFunc(answer, d.ctl.conn.kill)
+	defer stop()
+	if d.ctl.alive() && d.ctl.ping() == nil {
+		if err := d.verify(d.ctl); d.ctl.alive() {
+			return d.ctl, err
+		}
+	}
+	d.ctl.fail(nvmf.ErrConnectionLost)
+	ctl, err := associate(ctx, d.id, &d.opts, d.id.SubNQN)
+	if err != nil {
+		return nil, err
+	}
+	d.ctl = ctl
+	return ctl, d.verify(ctl)
+}
+
+// verify compares the namespace with the one that was opened.
+func (d *Device) verify(ctl *controller) error {
+	now, err := ctl.namespace(&d.opts, d.id)
+	if err != nil {
+		return err
+	}
+	was := &d.identity
+	if !now.Same(was) {
+		return fmt.Errorf("%w: it was %s with %d blocks of %d bytes, and is %s with %d of %d",
+			nvmf.ErrNamespaceChanged, was.UUID, was.Blocks, uint64(was.LBASize), now.UUID, now.Blocks, uint64(now.LBASize))
+	}
+	if now.MaxTransfer < was.MaxTransfer {
+		return fmt.Errorf("the largest transfer shrank from %s to %s: %w", was.MaxTransfer, now.MaxTransfer, nvmf.ErrUnsupported)
+	}
+	return nil
+}

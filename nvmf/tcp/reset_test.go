@@ -1,0 +1,187 @@
+package tcp_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/nvme"
+	"nvmecr/nvmf/pdu"
+	"nvmecr/nvmf/tcp"
+	"nvmecr/nvmf/tcp/fakepeer"
+)
+
+// zeros answers every command: reads with zeros.
+func zeros(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) error {
+	if sqe.Opcode() == nvme.IORead {
+		return c.Data(sqe.CID(), 0, make([]byte, 512*sqe.NLB()), pdu.FlagLast|pdu.FlagSuccess)
+	}
+	return c.Respond(sqe.CID(), 0, 0)
+}
+
+var flush = &nvmf.Command{Opcode: nvmf.Flush}
+
+// TestResetShared: queues whose connections were cut get new ones within one
+// new association.
+func TestResetShared(t *testing.T) {
+	p := fakepeer.New(zeros)
+	d, q := scripted(t, p, tcp.Options{})
+	queues := []nvmf.Queue{q}
+	for range 3 {
+		q, err := d.OpenQueue(t.Context(), 4)
+		require.NoError(t, err)
+		defer q.Close()
+		queues = append(queues, q)
+	}
+	require.Equal(t, 5, p.Connections(), "admin and four queues")
+	p.Cut()
+	var wg sync.WaitGroup
+	for _, q := range queues {
+		wg.Go(func() {
+			c := *flush
+			assert.ErrorIs(t, do(q, &c), nvmf.ErrConnectionLost)
+			assert.NoError(t, q.Reset(context.Background()))
+			assert.NoError(t, do(q, &c))
+			assert.NoError(t, q.Reset(context.Background()), "of a healthy queue")
+			assert.EqualValues(t, 1, q.(*tcp.Queue).Stats().Reconnects)
+		})
+	}
+	wg.Wait()
+	assert.Equal(t, 10, p.Connections(), "five new ones")
+}
+
+// TestResetOneQueue: a connection that is lost alone is replaced within the
+// association, with a queue id that was not used before.
+func TestResetOneQueue(t *testing.T) {
+	var qids []uint16
+	p := fakepeer.New(func(c *fakepeer.Conn, sqe *nvme.SQE, data []byte) error {
+		if qids = append(qids, c.QID); len(qids) == 1 {
+			return fakepeer.ErrHangUp
+		}
+		return zeros(c, sqe, data)
+	})
+	_, q := scripted(t, p, tcp.Options{})
+	require.ErrorIs(t, do(q, read(0, make([]byte, 512))), nvmf.ErrConnectionLost)
+	require.NoError(t, q.Reset(t.Context()))
+	require.NoError(t, do(q, read(0, make([]byte, 512))))
+	assert.Equal(t, []uint16{1, 2}, qids)
+	assert.Equal(t, 3, p.Connections())
+}
+
+// TestResetChanged: another namespace behind the same name is refused at once.
+func TestResetChanged(t *testing.T) {
+	for name, change := range map[string]func(*nvme.IdentifyNamespace){
+		"UUID":     func(n *nvme.IdentifyNamespace) { n.SetNGUID([16]byte{2}) },
+		"capacity": func(n *nvme.IdentifyNamespace) { n.SetSize(fakepeer.Blocks - 1) },
+		"format":   func(n *nvme.IdentifyNamespace) { n.SetLBAFormat(12) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			var changed atomic.Bool
+			p := fakepeer.New(zeros)
+			p.Descriptors = nil
+			p.Namespace = func(n *nvme.IdentifyNamespace) {
+				if changed.Load() {
+					change(n)
+				}
+			}
+			_, q := scripted(t, p, tcp.Options{})
+			changed.Store(true)
+			p.Cut()
+			require.ErrorIs(t, do(q, read(0, make([]byte, 512))), nvmf.ErrConnectionLost)
+			require.ErrorIs(t, q.Reset(t.Context()), nvmf.ErrNamespaceChanged)
+			changed.Store(false)
+			require.NoError(t, q.Reset(t.Context()), "it is back")
+			require.NoError(t, do(q, read(0, make([]byte, 512))))
+		})
+	}
+}
+
+// TestResetTries goes on while the target refuses, until the context ends.
+func TestResetTries(t *testing.T) {
+	var refuse atomic.Int32
+	p := fakepeer.New(zeros)
+	p.Admin = func(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) (bool, error) {
+		if sqe.Opcode() == nvme.AdminFabrics && sqe.FabricsType() == nvme.FabricsConnect && refuse.Add(-1) >= 0 {
+			return true, c.Respond(sqe.CID(), nvme.StatusConnectInvalidParameters|nvme.DNR, nvme.ConnectInvalid(256, true))
+		}
+		return false, nil
+	}
+	_, q := scripted(t, p, tcp.Options{})
+	refuse.Store(3)
+	p.Cut()
+	require.ErrorIs(t, do(q, read(0, make([]byte, 512))), nvmf.ErrConnectionLost)
+	require.NoError(t, q.Reset(t.Context()))
+
+	refuse.Store(1 << 30)
+	p.Cut()
+	require.ErrorIs(t, do(q, read(0, make([]byte, 512))), nvmf.ErrConnectionLost)
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	err := q.Reset(ctx)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	assert.ErrorIs(t, err, nvmf.ErrNoSubsystem, "the reason of the last attempt")
+}
+
+// TestCloseInFlight completes what is in flight and what waits.
+func TestCloseInFlight(t *testing.T) {
+	p := fakepeer.New(func(*fakepeer.Conn, *nvme.SQE, []byte) error { return nil })
+	d, _ := scripted(t, p, tcp.Options{})
+	q, err := d.OpenQueue(t.Context(), 2)
+	require.NoError(t, err)
+	var cmds []*nvmf.Command
+	for i := range 5 {
+		cmds = append(cmds, read(nvmf.LBA(i), make([]byte, 512)))
+	}
+	q.Submit(cmds)
+	assert.False(t, cmds[4].Done())
+	require.NoError(t, q.Close())
+	for _, c := range cmds {
+		assert.True(t, c.Done())
+		assert.ErrorIs(t, c.Err, nvmf.ErrConnectionLost)
+	}
+	c := *flush
+	assert.ErrorIs(t, do(q, &c), nvmf.ErrClosed)
+}
+
+// TestDeviceClosed: closing a device ends its queues.
+func TestDeviceClosed(t *testing.T) {
+	p := fakepeer.New(zeros)
+	d, q := scripted(t, p, tcp.Options{})
+	require.NoError(t, d.Close())
+	c := *flush
+	assert.ErrorIs(t, do(q, &c), nvmf.ErrConnectionLost)
+	assert.ErrorIs(t, q.Reset(t.Context()), nvmf.ErrClosed)
+}
+
+// TestNoAllocation: in the steady state no command allocates.
+func TestNoAllocation(t *testing.T) {
+	id := startTarget(t)
+	for _, o := range []tcp.Options{{}, {HeaderDigest: true, DataDigest: true}} {
+		d := openDevice(t, id, o)
+		q, err := d.OpenQueue(t.Context(), 4)
+		require.NoError(t, err)
+		var cmds []*nvmf.Command
+		for i := range 12 {
+			op := []nvmf.Opcode{nvmf.Write, nvmf.Read, nvmf.Flush, nvmf.Deallocate}[i%4]
+			c := &nvmf.Command{Opcode: op, LBA: nvmf.LBA(100 * i), Blocks: 64}
+			if op == nvmf.Write || op == nvmf.Read {
+				c.Data = [][]byte{make([]byte, 100), make([]byte, 64*4096-100)}
+			}
+			cmds = append(cmds, c)
+		}
+		assert.Zero(t, testing.AllocsPerRun(50, func() {
+			q.Submit(cmds)
+			if err := q.Wait(cmds); err != nil {
+				t.Fatal(err)
+			}
+		}))
+		require.NoError(t, q.Close())
+		require.NoError(t, d.Close())
+	}
+}
