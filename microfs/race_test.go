@@ -1,0 +1,5 @@
+//go:build race
+
+package microfs
+
+const raceEnabled = true

@@ -1,0 +1,103 @@
+package microfs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"nvmecr/nvmf"
+	"nvmecr/oplog"
+)
+
+// TestReaderBesideWriter mounts read-only again and again while a writer is at
+// work. A reader may find no quiet moment, but what it reads was written.
+func TestReaderBesideWriter(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the two share memory as two hosts share a namespace: without a lock")
+	}
+	dev := memory(t, 64*nvmf.MiB, 4096)
+	ctx := context.Background()
+	seg := Segment{Length: 64 * nvmf.MiB}
+	require.NoError(t, Format(ctx, dev, seg, FormatOptions{}))
+	fs, err := Mount(ctx, dev, seg, Options{})
+	require.NoError(t, err)
+	stop, done := make(chan struct{}), make(chan error, 1)
+	go func() { done <- rewrite(fs, stop) }()
+	good, busy := 0, 0
+	for range 60 {
+		ok, err := readAll(dev, seg)
+		require.NoError(t, err)
+		if ok {
+			good++
+		} else {
+			busy++
+		}
+	}
+	close(stop)
+	require.NoError(t, <-done)
+	require.NoError(t, fs.Unmount())
+	t.Logf("%d mounts saw a state, %d no quiet moment", good, busy)
+	require.Greater(t, good, 5)
+}
+
+// rewrite keeps replacing files; file i of round r holds bytes of value r.
+func rewrite(fs *FS, stop chan struct{}) error {
+	for round := 0; ; round++ {
+		select {
+		case <-stop:
+			return nil
+		default:
+		}
+		name := fmt.Sprintf("f%d", round%8)
+		f, err := fs.Open(RootIno, name+".new", unix.O_CREAT|unix.O_WRONLY, 0o600)
+		if err != nil {
+			return err
+		}
+		chunk := bytes.Repeat([]byte{byte(round)}, 50000)
+		for i := range 10 {
+			if _, err := f.WriteAt([][]byte{chunk}, int64(i*len(chunk))); err != nil {
+				return err
+			}
+		}
+		if err := firstError(f.Close(), fs.Rename(RootIno, name+".new", RootIno, name, 0)); err != nil {
+			return err
+		}
+	}
+}
+
+// readAll reads every complete file; ok is false if the mount or a read found
+// the media changing under it.
+func readAll(dev nvmf.Device, seg Segment) (ok bool, err error) {
+	r, err := Mount(context.Background(), dev, seg, Options{ReadOnly: true})
+	if errors.Is(err, ErrCorrupt) || errors.Is(err, oplog.ErrDamaged) || errors.Is(err, oplog.ErrRecord) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer r.Unmount()
+	for i := range 8 {
+		f, err := r.Open(RootIno, fmt.Sprintf("f%d", i), unix.O_RDONLY, 0)
+		if errors.Is(err, unix.ENOENT) {
+			continue
+		}
+		if err != nil {
+			return false, err
+		}
+		b := make([]byte, 500001)
+		n, err := f.ReadAt([][]byte{b}, 0)
+		var damage *DamageError
+		if errors.As(err, &damage) {
+			return false, nil
+		}
+		if err != nil || n != 500000 || len(bytes.Trim(b[:n], string(b[:1]))) != 0 {
+			return false, fmt.Errorf("f%d: %d bytes, %v, of more than one round", i, n, err)
+		}
+	}
+	return true, nil
+}
