@@ -59,6 +59,9 @@ type SetAttr struct {
 	UID, GID *uint32
 	Atime    *time.Time
 	Mtime    *time.Time
+	// TimesNow says that the times are those of the call (UTIME_NOW): write
+	// permission is then enough to set them.
+	TimesNow bool
 }
 
 // Dirent is one name of a directory.

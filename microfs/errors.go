@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"nvmecr/nvmf"
+	"nvmecr/oplog"
 )
 
 // Errors of Format and Mount.
@@ -41,6 +42,12 @@ func (e *DamageError) Error() string {
 
 // Unwrap returns EIO.
 func (e *DamageError) Unwrap() error { return syscall.EIO }
+
+// MovedOn reports whether a read-only mount may have failed only because the
+// file system was being written to meanwhile: it is worth trying again.
+func MovedOn(err error) bool {
+	return errors.Is(err, ErrCorrupt) || errors.Is(err, oplog.ErrDamaged) || errors.Is(err, oplog.ErrRecord)
+}
 
 // brokenError is what every call gets once the file system cannot go on.
 type brokenError struct{ cause error }

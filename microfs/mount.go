@@ -14,9 +14,9 @@ import (
 // log, after which earlier crashes cannot be told from the media any more.
 //
 // ErrUnformatted, ErrVersion, ErrCorrupt, ErrOtherGeneration,
-// oplog.ErrDamaged, or what the device says. A read-only mount of a file
-// system that is being written to may fail with ErrCorrupt or
-// oplog.ErrDamaged for want of a quiet moment; it is worth trying again.
+// oplog.ErrDamaged, oplog.ErrRecord, or what the device says. A read-only
+// mount of a file system that is being written to may fail for want of a quiet
+// moment; see MovedOn.
 func Mount(ctx context.Context, dev nvmf.Device, seg Segment, opts Options) (*FS, error) {
 	if opts.Timeout == 0 {
 		opts.Timeout = defaultTimeout

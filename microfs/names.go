@@ -444,7 +444,8 @@ func (fs *FS) truncate(in *inode, size int64) error {
 }
 
 // SetAttr changes attributes of a path. EPERM unless the caller owns the file
-// (times: or may write it); only root changes the owner.
+// (EACCES for setting times to now: unless it may write it); only root changes
+// the owner.
 func (fs *FS) SetAttr(dir Ino, path string, follow bool, s SetAttr) error {
 	if err := fs.enterWrite(); err != nil {
 		return err
@@ -462,9 +463,13 @@ func (fs *FS) setAttr(in *inode, s SetAttr) error {
 		return syscall.EROFS
 	}
 	c := &fs.opts.Cred
-	owner := c.UID == 0 || c.UID == in.uid
-	if !owner && (s.Mode != nil || s.UID != nil || s.GID != nil || !fs.may(in, permW)) {
-		return syscall.EPERM
+	if c.UID != 0 && c.UID != in.uid {
+		if s.Mode != nil || s.UID != nil || s.GID != nil || !s.TimesNow {
+			return syscall.EPERM
+		}
+		if !fs.may(in, permW) {
+			return syscall.EACCES
+		}
 	}
 	if c.UID != 0 && ((s.UID != nil && *s.UID != in.uid) || (s.GID != nil && !c.inGroup(*s.GID))) {
 		return syscall.EPERM

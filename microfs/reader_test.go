@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"nvmecr/nvmf"
-	"nvmecr/oplog"
 )
 
 // TestReaderBesideWriter mounts read-only again and again while a writer is at
@@ -74,7 +73,7 @@ func rewrite(fs *FS, stop chan struct{}) error {
 // the media changing under it.
 func readAll(dev nvmf.Device, seg Segment) (ok bool, err error) {
 	r, err := Mount(context.Background(), dev, seg, Options{ReadOnly: true})
-	if errors.Is(err, ErrCorrupt) || errors.Is(err, oplog.ErrDamaged) || errors.Is(err, oplog.ErrRecord) {
+	if MovedOn(err) {
 		return false, nil
 	}
 	if err != nil {

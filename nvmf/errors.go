@@ -91,6 +91,8 @@ var statusTable = []statusRow{
 	{0x0, 0x82, syscall.EIO, "Namespace Not Ready"},
 	{0x0, 0x83, syscall.EBUSY, "Reservation Conflict"},
 	{0x0, 0x84, syscall.EBUSY, "Format In Progress"},
+	{0x1, 0x01, syscall.EBUSY, "Invalid Queue Identifier"},
+	{0x1, 0x02, syscall.EINVAL, "Invalid Queue Size"},
 	{0x1, 0x80, syscall.EINVAL, "Connect Incompatible Format"},
 	{0x1, 0x81, syscall.EBUSY, "Connect Controller Busy"},
 	{0x1, 0x82, syscall.ENOENT, "Connect Invalid Parameters"},

@@ -47,7 +47,7 @@ func ParseTransportID(s string) (TransportID, error) {
 	case strings.HasPrefix(s, "file:"):
 		path := strings.TrimPrefix(s, "file:")
 		if path == "" {
-			return TransportID{}, fmt.Errorf("namespace %q: no path after file:", s)
+			return TransportID{}, fmt.Errorf("namespace %q: no path after \"file:\"", s)
 		}
 		return TransportID{Transport: File, Address: path}, nil
 	case strings.HasPrefix(s, "mem:"):
@@ -116,6 +116,9 @@ func (id *TransportID) set(key, value string) error {
 	case "traddr":
 		id.Address = value
 	case "trsvcid":
+		if n, err := strconv.ParseUint(value, 10, 16); err != nil || n == 0 {
+			return fmt.Errorf("trsvcid %q is not a port", value)
+		}
 		id.Service = value
 	case "subnqn":
 		if len(value) > 223 {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/blocktest"
@@ -91,4 +92,21 @@ func TestOpenErrors(t *testing.T) {
 	assert.ErrorIs(t, err, nvmf.ErrUnsupported)
 	_, err = filedev.Create(filepath.Join(dir, "ns"), nvmf.MiB, filedev.Options{})
 	assert.ErrorIs(t, err, fs.ErrExist, "an existing file is never replaced")
+}
+
+func TestFullDiskIsENOSPC(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=1m"); err != nil {
+		t.Skipf("a small file system cannot be mounted: %v", err)
+	}
+	defer func() { require.NoError(t, unix.Unmount(dir, 0)) }()
+	d, err := filedev.Create(filepath.Join(dir, "ns"), 4*nvmf.MiB, filedev.Options{})
+	require.NoError(t, err)
+	data := make([]byte, nvmf.MiB)
+	var full error
+	for lba := nvmf.LBA(0); lba < 1024 && full == nil; lba += 256 {
+		full = run(t, d, &nvmf.Command{Opcode: nvmf.Write, LBA: lba, Blocks: 256, Data: [][]byte{data}})
+	}
+	assert.ErrorIs(t, full, unix.ENOSPC)
+	require.NoError(t, d.Close())
 }

@@ -58,7 +58,7 @@ type DiscoveryEntry [DiscoveryEntrySize]byte
 // SetSubsystem writes the whole entry for a subsystem at a TCP port, dynamic
 // controllers, no TLS. subtype is SubtypeNVM or SubtypeCurrentDiscovery.
 func (e *DiscoveryEntry) SetSubsystem(subtype, family uint8, portID uint16, subNQN, traddr, trsvcid string) {
-	*e = DiscoveryEntry{TransportTCP, family, subtype, TREQNotRequired | TREQNoSQFlow}
+	*e = DiscoveryEntry{TransportTCP, family, subtype, TREQNoSQFlow}
 	le.PutUint16(e[4:], portID)
 	le.PutUint16(e[6:], CNTLIDDynamic)
 	le.PutUint16(e[8:], 32)

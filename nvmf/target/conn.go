@@ -206,7 +206,7 @@ func (c *conn) attend() error {
 	if c.ctrl != nil && c.qid == 0 {
 		c.deliverEvents()
 	}
-	if c.closing.Load() && c.idle() {
+	if c.closing.Load() && c.idle() && (c.ctrl == nil || c.ctrl.last(c)) {
 		return errLeft
 	}
 	return nil

@@ -67,7 +67,15 @@ func (c *controller) drop(q *conn) []*conn {
 	if c.queues[q.qid] == q {
 		delete(c.queues, q.qid)
 	}
+	c.admin.wake() // it may be waiting to be the last
 	return nil
+}
+
+// last reports whether a queue may end without taking others with it.
+func (c *controller) last(q *conn) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return q.qid != 0 || len(c.queues) == 0
 }
 
 // end ends the controller: its queues are told to hang up and are returned.

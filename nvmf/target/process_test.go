@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 
@@ -152,4 +153,38 @@ func backingOf(b *testing.B, size int64) string {
 	require.NoError(b, f.Truncate(size))
 	require.NoError(b, f.Close())
 	return "file:" + path
+}
+
+// BenchmarkRanks is four queues at once, each writing 1 MiB at a time.
+func BenchmarkRanks(b *testing.B) {
+	for _, op := range []nvmf.Opcode{nvmf.Write, nvmf.Read} {
+		b.Run(op.String(), func(b *testing.B) {
+			const area, ranks, size = 256 << 20, 4, 1 << 20
+			_, addr := child(b, backingOf(b, area))
+			var queues [ranks]nvmf.Queue
+			for i := range queues {
+				_, queues[i] = open(b, addr, tcp.Options{})
+			}
+			b.SetBytes(size)
+			b.ResetTimer()
+			var group sync.WaitGroup
+			for r, q := range queues {
+				group.Go(func() {
+					data := make([]byte, size)
+					var cmds []*nvmf.Command
+					for at := 0; at < size; at += 128 << 10 {
+						cmds = append(cmds, &nvmf.Command{Opcode: op, Blocks: 32, Data: [][]byte{data[at : at+128<<10]}})
+					}
+					for i := r; i < b.N; i += ranks {
+						for k, c := range cmds {
+							c.LBA = nvmf.LBA(i%(area/size)*256 + k*32)
+						}
+						q.Submit(cmds)
+						assert.NoError(b, q.Wait(cmds))
+					}
+				})
+			}
+			group.Wait()
+		})
+	}
 }

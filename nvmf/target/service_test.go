@@ -3,6 +3,7 @@ package target_test
 import (
 	"bytes"
 	"context"
+	"net"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -295,4 +296,51 @@ func TestKilledTarget(t *testing.T) {
 	q.Submit(r)
 	require.NoError(t, q.Wait(r))
 	assert.True(t, bytes.Equal(want, got))
+}
+
+// TestCloseFinishesWhatHasBegun closes a target with a write half done.
+func TestCloseFinishesWhatHasBegun(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ns")
+	require.NoError(t, os.WriteFile(path, make([]byte, 1<<20), 0o600))
+	b, err := target.OpenFile(path, 4096)
+	require.NoError(t, err)
+	tgt, addr := serve(t, one(b))
+	_, q := io2(t, addr, 0)
+	q.capsule(q.rw(nvme.IOWrite, 1, 1, 4096), nil)
+	x, buf := q.read()
+	require.Equal(t, pdu.TypeR2T, x.Type)
+	r := pdu.R2TOf(buf)
+	closed := make(chan error)
+	go func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		closed <- tgt.Close(ctx)
+	}()
+	for { // nobody new is let in once Close has begun
+		c, err := net.Dial("tcp", addr.String())
+		if err != nil {
+			break
+		}
+		require.NoError(t, c.Close())
+	}
+	want := bytes.Repeat([]byte{3}, 4096)
+	q.h2c(pdu.Data{CID: r.CID, TTag: r.TTag, Length: 4096}, true, want)
+	assert.Zero(t, q.response().Status())
+	q.ends(0)
+	require.NoError(t, <-closed)
+	got, err := os.ReadFile(path)
+	require.NoError(t, err)
+	assert.Equal(t, want, got[4096:8192])
+}
+
+// TestQueueIDIsFreeAfterALostConnection reconnects at once.
+func TestQueueIDIsFreeAfterALostConnection(t *testing.T) {
+	_, addr := serve(t, one(memory(t, nvmf.MiB, 4096)))
+	admin := dial(t, addr, 0)
+	cntlid := admin.admin()
+	for range 20 {
+		q := dial(t, addr, 0)
+		q.join(cntlid)
+		require.NoError(t, q.c.Close())
+	}
 }

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/nvme"
 )
@@ -28,8 +30,8 @@ type controller struct {
 	queues      uint16 // I/O queues granted
 	keepAlive   bool   // the controller has a keep-alive timer
 
-	mu      sync.Mutex // guards what follows
-	conns   map[*conn]struct{}
+	mu      sync.Mutex       // guards what follows
+	conns   map[uint16]*conn // by queue id; nil while it connects
 	lastQID uint16
 	lost    error         // why the association has ended
 	done    chan struct{} // closed with it
@@ -46,7 +48,7 @@ func associate(ctx context.Context, id nvmf.TransportID, o *Options, nqn string)
 	if err != nil {
 		return nil, err
 	}
-	ctl := &controller{conn: c, cntlid: cntlid, conns: map[*conn]struct{}{}, done: make(chan struct{})}
+	ctl := &controller{conn: c, cntlid: cntlid, conns: map[uint16]*conn{}, done: make(chan struct{})}
 	ctx, cancel := context.WithTimeout(ctx, o.ConnectTimeout+maxReadyTime)
 	defer cancel()
 	stop := context.AfterFunc(ctx, c.kill)
@@ -94,10 +96,8 @@ func (ctl *controller) enable(ctx context.Context) error {
 		case time.Now().After(deadline):
 			return fmt.Errorf("enabling the controller: not ready after %d ms (CSTS %#x)", 500*int(ctl.cap.Timeout()), csts)
 		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(pause):
+		if err := sleep(ctx, pause); err != nil {
+			return err
 		}
 	}
 }
@@ -182,8 +182,10 @@ func (ctl *controller) fail(cause error) {
 	if first {
 		ctl.lost = cause
 		close(ctl.done)
-		for c := range ctl.conns {
-			c.kill()
+		for _, c := range ctl.conns {
+			if c != nil {
+				c.kill()
+			}
 		}
 	}
 	ctl.mu.Unlock()
@@ -214,29 +216,37 @@ func (ctl *controller) alive() bool {
 	return ctl.lost == nil
 }
 
-// adopt makes an I/O connection part of the association.
-func (ctl *controller) adopt(c *conn) error {
+// reserve returns a queue id that no connection has. Ids come in turn, so that
+// one is used again as late as possible: a target may still hold the queue of
+// a connection that is gone.
+func (ctl *controller) reserve() (uint16, error) {
+	ctl.mu.Lock()
+	defer ctl.mu.Unlock()
+	for range ctl.queues {
+		ctl.lastQID = ctl.lastQID%ctl.queues + 1
+		if _, used := ctl.conns[ctl.lastQID]; !used {
+			ctl.conns[ctl.lastQID] = nil
+			return ctl.lastQID, nil
+		}
+	}
+	return 0, fmt.Errorf("the target grants only %d I/O queues, and all are in use: %w", ctl.queues, unix.EBUSY)
+}
+
+// adopt makes an I/O connection part of the association, under an id from
+// reserve.
+func (ctl *controller) adopt(qid uint16, c *conn) error {
 	ctl.mu.Lock()
 	defer ctl.mu.Unlock()
 	if ctl.lost != nil {
 		return fmt.Errorf("%w: %w", nvmf.ErrConnectionLost, ctl.lost)
 	}
-	ctl.conns[c] = struct{}{}
+	ctl.conns[qid] = c
 	return nil
 }
 
-// forget removes a connection that was closed.
-func (ctl *controller) forget(c *conn) {
+// forget frees the id of a connection that was closed.
+func (ctl *controller) forget(qid uint16) {
 	ctl.mu.Lock()
 	defer ctl.mu.Unlock()
-	delete(ctl.conns, c)
-}
-
-// nextQID returns queue ids in turn, so that one is used again as late as
-// possible: a target may still hold the queue of a connection that is gone.
-func (ctl *controller) nextQID() uint16 {
-	ctl.mu.Lock()
-	defer ctl.mu.Unlock()
-	ctl.lastQID = ctl.lastQID%max(1, ctl.queues) + 1
-	return ctl.lastQID
+	delete(ctl.conns, qid)
 }

@@ -2,6 +2,7 @@ package tcp_test
 
 import (
 	"math/rand/v2"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -131,29 +132,28 @@ func TestTermReq(t *testing.T) {
 
 // TestCutAnywhere closes the connection after every byte of an answer.
 func TestCutAnywhere(t *testing.T) {
-	cut := 0
-	var whole int
+	var cut, whole atomic.Int64
 	p := fakepeer.New(func(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) error {
 		b := c.Encode(pdu.TypeC2HData, pdu.FlagLast, pattern(512), func(b []byte) {
 			pdu.PutData(b, pdu.Data{CID: sqe.CID(), Length: 512})
 		})
 		b = append(b, c.Encode(pdu.TypeCapsuleResp, 0, nil, func(b []byte) { pdu.CQEOf(b).Set(sqe.CID(), 0, 0, 0) })...)
-		whole = len(b)
-		_, _ = c.Write(b[:min(cut, whole)])
+		whole.Store(int64(len(b)))
+		_, _ = c.Write(b[:min(cut.Load(), whole.Load())])
 		return fakepeer.ErrHangUp
 	})
 	_, q := scripted(t, p, tcp.Options{HeaderDigest: true, DataDigest: true})
-	step := 1
-	for ; ; cut += step {
-		if step = 1; cut > 60 && cut < 500 { // the middle of the data
-			step = 37
-		}
+	for {
 		err := do(q, read(0, make([]byte, 512)))
-		if cut > 0 && cut >= whole {
+		at := cut.Load()
+		if at >= whole.Load() {
 			require.NoError(t, err)
 			return
 		}
-		require.ErrorIs(t, err, nvmf.ErrConnectionLost, "cut after %d bytes", cut)
+		require.ErrorIs(t, err, nvmf.ErrConnectionLost, "cut after %d bytes", at)
+		if cut.Add(1); at > 60 && at < 500 { // the middle of the data
+			cut.Add(36)
+		}
 		require.NoError(t, q.Reset(t.Context()))
 	}
 }
@@ -212,18 +212,24 @@ func TestCommandTimeout(t *testing.T) {
 	assert.Equal(t, cmds[0].Err, cmds[1].Err)
 }
 
-// TestSlowDrip never completes and never pauses.
-func TestSlowDrip(t *testing.T) {
+// TestDrip never completes and never pauses.
+func TestDrip(t *testing.T) {
 	p := fakepeer.New(func(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) error {
-		for at := 0; ; at += 4 {
-			if err := c.Data(sqe.CID(), at, make([]byte, 4), 0); err != nil {
+		for at := 0; ; {
+			var b []byte
+			for range 1000 {
+				b = append(b, c.Encode(pdu.TypeC2HData, 0, make([]byte, 4), func(b []byte) {
+					pdu.PutData(b, pdu.Data{CID: sqe.CID(), Offset: uint32(at), Length: 4})
+				})...)
+				at += 4
+			}
+			if _, err := c.Write(b); err != nil {
 				return err
 			}
-			time.Sleep(10 * time.Microsecond) // a pace, not a synchronisation
 		}
 	})
-	_, q := scripted(t, p, tcp.Options{CommandTimeout: 100 * time.Millisecond})
-	err := do(q, read(0, make([]byte, 4<<20)))
+	_, q := scripted(t, p, tcp.Options{CommandTimeout: 50 * time.Millisecond, MaxTransfer: 32 << 20})
+	err := do(q, read(0, make([]byte, 32<<20)))
 	require.ErrorIs(t, err, nvmf.ErrConnectionLost)
-	assert.ErrorContains(t, err, "no command completed for 100ms")
+	assert.ErrorContains(t, err, "no command completed for 50ms")
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"testing"
 	"time"
 
@@ -93,8 +94,9 @@ func TestR2T(t *testing.T) {
 		{"more vectors than one system call takes", pdu.IC{Max: 128 << 10}, tcp.Options{DataDigest: true}, size, singles(data)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var got []byte
+			received := make(chan []byte, 1)
 			p := fakepeer.New(func(conn *fakepeer.Conn, sqe *nvme.SQE, _ []byte) error {
+				var got []byte
 				assert.Equal(t, uint8(nvme.FlagSGL), sqe.Flags())
 				assert.Equal(t, uint8(nvme.SGLTransport), sqe.SGL().ID())
 				for at := uint32(0); at < size; at += c.part {
@@ -108,12 +110,13 @@ func TestR2T(t *testing.T) {
 					}
 					got = append(got, part...)
 				}
+				received <- got
 				return conn.Respond(sqe.CID(), 0, 0)
 			})
-			p.IC = func(req pdu.IC) pdu.IC { c.ic.Digest = req.Digest; return c.ic }
+			p.IC = func(req pdu.IC) pdu.IC { return pdu.IC{PDA: c.ic.PDA, Max: c.ic.Max, Digest: req.Digest} }
 			_, q := scripted(t, p, c.o)
 			require.NoError(t, do(q, write(5, c.pieces...)))
-			require.True(t, bytes.Equal(data, got))
+			require.True(t, bytes.Equal(data, <-received))
 		})
 	}
 }
@@ -238,6 +241,9 @@ func testRead(t *testing.T, size, part int, success, digests bool, drop int) {
 		}
 		return nil
 	})
+	if drop != 1 {
+		p.Align = 64
+	}
 	_, q := scripted(t, p, tcp.Options{HeaderDigest: digests, DataDigest: digests})
 	got := make([]byte, size)
 	require.NoError(t, do(q, read(3, pieces(got)...)))
@@ -267,6 +273,68 @@ func TestDataDigestMismatch(t *testing.T) {
 	require.ErrorAs(t, err, &status)
 	assert.Equal(t, nvme.StatusTransientTransport.SC(), status.SC)
 	require.NoError(t, do(q, read(0, make([]byte, 512))))
+}
+
+// TestR2TBackwards asks for the second half first, and for a part again.
+func TestR2TBackwards(t *testing.T) {
+	data := pattern(16 << 10)
+	p := fakepeer.New(func(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) error {
+		for _, at := range []uint32{8192, 0, 4096} {
+			n := uint32(8192)
+			if err := c.R2T(sqe.CID(), 9, at, n); err != nil {
+				return err
+			}
+			got, err := c.ReadData(sqe.CID(), 9, at, n)
+			if err != nil || !bytes.Equal(got, data[at:at+n]) {
+				return errors.New("other data")
+			}
+		}
+		return c.Respond(sqe.CID(), 0, 0)
+	})
+	_, q := scripted(t, p, tcp.Options{})
+	require.NoError(t, do(q, write(0, pieces(data)...)))
+}
+
+// TestRefusedMidPDU completes a write with an error while one PDU of it, of
+// more pieces than a system call takes and more bytes than sockets buffer, is
+// on its way. The command's memory is in use until that has left.
+func TestRefusedMidPDU(t *testing.T) {
+	const size = 32 << 20
+	p := fakepeer.New(func(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) error {
+		if sqe.Opcode() == nvme.IOFlush {
+			return c.Respond(sqe.CID(), 0, 0)
+		}
+		if err := c.R2T(sqe.CID(), 1, 0, size); err != nil {
+			return err
+		}
+		head := make([]byte, pdu.DataSize)
+		if _, err := io.ReadFull(c, head); err != nil {
+			return err
+		}
+		if err := c.Respond(sqe.CID(), nvme.StatusWriteFault, 0); err != nil {
+			return err
+		}
+		for range size / 4096 {
+			b := make([]byte, 4096)
+			if _, err := io.ReadFull(c, b); err != nil || !bytes.Equal(b, pattern(4096)) {
+				return errors.New("other data")
+			}
+		}
+		return nil
+	})
+	p.IC = func(pdu.IC) pdu.IC { return pdu.IC{Max: size} }
+	_, q := scripted(t, p, tcp.Options{MaxTransfer: size})
+	var data [][]byte
+	for range size / 4096 {
+		data = append(data, pattern(4096))
+	}
+	c := write(0, data...)
+	var status *nvmf.StatusError
+	require.ErrorAs(t, do(q, c), &status)
+	for _, d := range data {
+		clear(d) // it is ours again
+	}
+	require.NoError(t, do(q, &nvmf.Command{Opcode: nvmf.Flush}))
 }
 
 // TestRefusedEarly completes a write with an error in the middle of its data.
@@ -306,13 +374,15 @@ func TestRefusedEarly(t *testing.T) {
 }
 
 func TestDeallocate(t *testing.T) {
-	var ranges []nvme.DSMRange
+	received := make(chan []nvme.DSMRange, 1)
 	p := fakepeer.New(func(c *fakepeer.Conn, sqe *nvme.SQE, data []byte) error {
 		assert.Equal(t, uint8(nvme.IODSM), sqe.Opcode())
 		assert.EqualValues(t, nvme.DSMDeallocate, sqe.CDW(11))
+		var ranges []nvme.DSMRange
 		for i := range sqe.DSMRanges() {
 			ranges = append(ranges, nvme.DSMRange(data[16*i:]))
 		}
+		received <- ranges
 		return c.Respond(sqe.CID(), 0, 0)
 	})
 	const blocks = 1 << 34
@@ -321,7 +391,7 @@ func TestDeallocate(t *testing.T) {
 	assert.EqualValues(t, blocks, d.Identity().Blocks)
 	require.NoError(t, do(q, &nvmf.Command{Opcode: nvmf.Deallocate, LBA: 3, Blocks: blocks - 3}))
 	var next, total uint64 = 3, 0
-	for _, r := range ranges {
+	for _, r := range <-received {
 		assert.Equal(t, next, r.SLBA())
 		next += uint64(r.Blocks())
 		total += uint64(r.Blocks())

@@ -2,6 +2,7 @@ package tcp_test
 
 import (
 	"context"
+	"io"
 	"net"
 	"sync/atomic"
 	"testing"
@@ -87,40 +88,46 @@ func TestOpenRefused(t *testing.T) {
 // TestOpenNobody: a closed port, a port that says nothing, one that says
 // something else.
 func TestOpenNobody(t *testing.T) {
+	for _, c := range []struct {
+		name, text string
+		want       error
+		serve      func(c net.Conn, cancel context.CancelFunc)
+	}{
+		{"silence", "is it an NVMe/TCP port?", nvmf.ErrUnreachable, nil},
+		{"cancelled", "context canceled", context.Canceled, func(_ net.Conn, cancel context.CancelFunc) { cancel() }},
+		{"another protocol", "does not exist", nvmf.ErrUnreachable, func(c net.Conn, _ context.CancelFunc) {
+			_, _ = c.Write([]byte("SSH-2.0-OpenSSH_9.2p1\r\n"))
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			l, err := net.Listen("tcp4", "127.0.0.1:0")
+			require.NoError(t, err)
+			defer l.Close()
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			o := tcp.Options{ConnectTimeout: 300 * time.Millisecond}
+			if c.serve != nil {
+				o.ConnectTimeout = testTimeout
+				go func() {
+					if nc, err := l.Accept(); err == nil {
+						c.serve(nc, cancel)
+						_, _ = io.Copy(io.Discard, nc)
+						nc.Close()
+					}
+				}()
+			}
+			_, err = tcp.Open(ctx, addressID(t, l.Addr().String()), o)
+			assert.ErrorIs(t, err, c.want)
+			assert.ErrorContains(t, err, c.text)
+		})
+	}
 	l, err := net.Listen("tcp4", "127.0.0.1:0")
 	require.NoError(t, err)
 	id := addressID(t, l.Addr().String())
-	o := tcp.Options{ConnectTimeout: 50 * time.Millisecond}
-	_, err = tcp.Open(t.Context(), id, o)
-	assert.ErrorIs(t, err, nvmf.ErrUnreachable, "silence")
-	assert.ErrorContains(t, err, "is it an NVMe/TCP port?")
-
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() {
-		c, err := l.Accept()
-		if err == nil {
-			defer c.Close()
-			cancel()
-		}
-	}()
-	_, err = tcp.Open(ctx, id, tcp.Options{})
-	assert.ErrorIs(t, err, context.Canceled)
-
-	go func() {
-		c, err := l.Accept()
-		if err == nil {
-			_, _ = c.Write([]byte("SSH-2.0-OpenSSH_9.2p1\r\n"))
-			c.Close()
-		}
-	}()
-	_, err = tcp.Open(t.Context(), id, tcp.Options{})
-	assert.ErrorIs(t, err, nvmf.ErrUnreachable, "another protocol")
-
 	require.NoError(t, l.Close())
 	_, err = tcp.Open(t.Context(), id, tcp.Options{})
-	assert.ErrorIs(t, err, nvmf.ErrUnreachable, "refused")
+	assert.ErrorIs(t, err, nvmf.ErrUnreachable)
 	assert.ErrorContains(t, err, "connection refused")
-
 	id.Service = "port"
 	_, err = tcp.Open(t.Context(), id, tcp.Options{})
 	assert.ErrorContains(t, err, `trsvcid "port"`)
@@ -177,22 +184,26 @@ func TestIdentity(t *testing.T) {
 
 // TestHost checks what the target is told of the host.
 func TestHost(t *testing.T) {
-	var data nvme.ConnectData
-	var connect nvme.Connect
+	type told struct {
+		data    nvme.ConnectData
+		connect nvme.Connect
+	}
+	received := make(chan told, 1)
 	p := fakepeer.New(nil)
 	p.Admin = func(c *fakepeer.Conn, sqe *nvme.SQE, d []byte) (bool, error) {
 		if sqe.Opcode() == nvme.AdminFabrics && sqe.FabricsType() == nvme.FabricsConnect {
-			data, connect = nvme.ConnectData(d), sqe.Connect()
+			received <- told{nvme.ConnectData(d), sqe.Connect()}
 		}
 		return false, nil
 	}
 	host := uuid.New()
 	d := openDevice(t, p.Start(t), tcp.Options{HostID: host, KeepAlive: 15 * time.Second})
 	require.NoError(t, d.Close())
-	assert.Equal(t, nvme.UUIDPrefix+host.String(), data.HostNQN())
-	assert.Equal(t, [16]byte(host), data.HostID())
-	assert.Equal(t, fakepeer.NQN, data.SubNQN())
-	assert.Equal(t, nvme.Connect{SQSize: 31, Attributes: nvme.ConnectNoSQFlow, KATO: 15000}, connect)
+	got := <-received
+	assert.Equal(t, nvme.UUIDPrefix+host.String(), got.data.HostNQN())
+	assert.Equal(t, [16]byte(host), got.data.HostID())
+	assert.Equal(t, fakepeer.NQN, got.data.SubNQN())
+	assert.Equal(t, nvme.Connect{SQSize: 31, Attributes: nvme.ConnectNoSQFlow, KATO: 15000}, got.connect)
 }
 
 // TestKeepAlive waits for three, which are to come with a third of the time-out.

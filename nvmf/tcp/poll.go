@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"fmt"
+	"math"
 	"runtime"
 	"time"
 	"unsafe"
@@ -15,13 +16,25 @@ import (
 // the socket a third of one: where the answer comes soon and the core has
 // nothing else to do, polling wins. With more ranks than cores it steals the
 // core from whoever would answer. pace tells the two apart by what polling
-// brought lately.
+// brought lately, and by whether the thread is being preempted.
 
 const (
 	maxSpins = 1000 // about 400 microseconds
 	minSpins = 8
-	// probeEvery is how many fruitless spins it takes for a full one.
-	probeEvery = 32
+	// A spin that took longer than this for each poll was interrupted: the
+	// core has other work, and what came would have come to a sleeper too.
+	maxPollTime = 2 * time.Microsecond
+	// After so many fruitless spins a full one probes whether polling pays
+	// by now; each probe in vain doubles the number.
+	firstProbe = 32
+	lastProbe  = 4096
+	// Every reviewEvery waits the owner looks whether its thread was preempted
+	// since: someone else wants the core. If so it hardly polls for a while,
+	// from firstRest to lastRest reviews, longer each time in a row.
+	reviewEvery = 64
+	preempted   = 2
+	firstRest   = 4
+	lastRest    = 256
 	// checkEvery is how many turns pass between looks at the clock while
 	// there is something to do.
 	checkEvery = 1024
@@ -29,10 +42,17 @@ const (
 
 // pace decides how long to poll before blocking, and when to give up.
 type pace struct {
-	limit  int // polls before blocking
-	idle   int // polls since something came
-	misses int // times in vain
+	limit  int       // polls before blocking
+	idle   int       // polls since something came
+	began  time.Time // when idle was minSpins
+	misses int       // spins in vain since the last probe
+	probe  int       // misses until the next
 	turns  int
+
+	waits    int
+	switches int64 // involuntary ones of the thread at the last review
+	rest     int   // reviews until polling is tried again
+	nextRest int
 
 	// Since completions was the number of completions the clock runs
 	// towards deadline.
@@ -41,32 +61,71 @@ type pace struct {
 }
 
 func (p *pace) init() {
-	p.limit = maxSpins
+	p.limit, p.probe = maxSpins, firstProbe
 	if runtime.NumCPU() == 1 {
-		p.limit = minSpins
+		p.limit, p.probe, p.rest = minSpins, math.MaxInt, math.MaxInt
+	}
+}
+
+// review looks every so often whether others want the core.
+func (p *pace) review() {
+	if p.waits++; p.waits%reviewEvery != 0 {
+		return
+	}
+	var u unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_THREAD, &u) != nil {
+		return
+	}
+	n := u.Nivcsw - p.switches // of another thread, if the owner has moved
+	p.switches = u.Nivcsw
+	switch {
+	case p.rest > 1:
+		p.rest--
+	case p.rest == 1:
+		p.rest, p.limit = 0, maxSpins
+	case n >= preempted:
+		p.nextRest = min(max(firstRest, 2*p.nextRest), lastRest)
+		p.rest, p.limit = p.nextRest, minSpins
+	default:
+		p.nextRest /= 2
 	}
 }
 
 // came notes that polling brought something.
 func (p *pace) came() {
-	if p.idle > minSpins {
-		p.limit = min(maxSpins, max(2*p.limit, 2*p.idle))
+	if p.idle > minSpins && p.rest == 0 {
+		if time.Since(p.began) > time.Duration(p.idle)*maxPollTime {
+			p.limit = max(minSpins, p.limit/2)
+		} else {
+			p.limit = min(maxSpins, max(2*p.limit, 2*p.idle))
+			p.probe = firstProbe
+		}
 	}
 	p.idle = 0
 }
 
-// missed notes that polling was in vain.
-func (p *pace) missed() {
-	p.idle = 0
-	p.misses++
-	p.limit = max(minSpins, p.limit/2)
-	if p.misses%probeEvery == 0 && runtime.NumCPU() > 1 {
-		p.limit = maxSpins
+// polled notes that polling brought nothing, and reports whether to block.
+func (p *pace) polled() bool {
+	if p.idle++; p.idle == minSpins {
+		p.began = time.Now()
 	}
+	if p.idle < p.limit {
+		return false
+	}
+	p.idle = 0
+	p.limit = max(minSpins, p.limit/2)
+	if p.misses++; p.misses >= p.probe && p.rest == 0 {
+		p.misses, p.limit = 0, maxSpins
+		p.probe = min(2*p.probe, lastProbe)
+	}
+	return true
 }
 
 // begin starts the clock for a wait.
-func (p *pace) begin() { p.deadline = time.Time{} }
+func (p *pace) begin() {
+	p.deadline = time.Time{}
+	p.review()
+}
 
 // expired reports whether no command completed for the connection's timeout,
 // and how much of it is left. The clock starts at the first call after begin
@@ -101,11 +160,9 @@ func (c *conn) turn() {
 		}
 		return
 	}
-	if p.idle++; p.idle < p.limit || c.err != nil {
-		return
+	if c.err == nil && p.polled() {
+		c.block()
 	}
-	p.missed()
-	c.block()
 }
 
 func (c *conn) checkTime() {

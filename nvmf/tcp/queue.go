@@ -2,6 +2,7 @@ package tcp
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"nvmecr/nvmf"
@@ -14,6 +15,7 @@ type Queue struct {
 	dev  *Device
 	ctl  *controller
 	conn *conn
+	qid  uint16
 	want int // depth asked for
 
 	nsid   uint32
@@ -77,7 +79,7 @@ func (q *Queue) Close() error {
 	}
 	q.closed = true
 	q.conn.close()
-	q.ctl.forget(q.conn)
+	q.ctl.forget(q.qid)
 	return nil
 }
 
@@ -143,6 +145,17 @@ func (s *slot) deallocate(cmd *nvmf.Command) {
 	s.data, s.total, s.write = s.auxData[:], uint32(n*nvme.DSMRangeSize), true
 }
 
+// idInUse reports whether a target refused a queue id that it still holds for
+// a connection which was closed a moment ago.
+func idInUse(err error) bool {
+	var se *nvmf.StatusError
+	if !errors.As(err, &se) {
+		return false
+	}
+	status := nvme.Status(se.SCT)<<8 | nvme.Status(se.SC)
+	return status == nvme.StatusCommandSequence || status == nvme.StatusInvalidQueueID
+}
+
 // OpenQueue opens an I/O queue of up to depth commands in flight; see
 // nvmf.Device.
 func (d *Device) OpenQueue(ctx context.Context, depth int) (nvmf.Queue, error) {
@@ -150,8 +163,13 @@ func (d *Device) OpenQueue(ctx context.Context, depth int) (nvmf.Queue, error) {
 		return nil, err
 	}
 	q := &Queue{dev: d, want: depth, nsid: d.id.NSID}
-	if err := d.attach(ctx, q); err != nil {
-		return nil, fmt.Errorf("opening a queue to %s: %w", d.id, err)
+	for pause := firstPause; ; pause *= 2 {
+		err := d.attach(ctx, q)
+		if err == nil {
+			return q, nil
+		}
+		if !idInUse(err) || pause > lastPause || sleep(ctx, pause) != nil {
+			return nil, fmt.Errorf("opening a queue to %s: %w", d.id, err)
+		}
 	}
-	return q, nil
 }

@@ -27,9 +27,14 @@ func (q *Queue) Reset(ctx context.Context) error {
 		return ctx.Err()
 	}
 	stats := q.conn.stats
-	q.ctl.forget(q.conn)
+	q.ctl.forget(q.qid)
+	q.qid = 0 // it may be another queue's from here on
+	var last error
 	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		err := q.dev.attach(ctx, q)
+		if last == nil || ctx.Err() == nil { // else ctx has cut the attempt short
+			last = err
+		}
 		if err == nil {
 			stats.Reconnects++
 			q.conn.stats = stats
@@ -38,11 +43,19 @@ func (q *Queue) Reset(ctx context.Context) error {
 		if errors.Is(err, nvmf.ErrNamespaceChanged) || errors.Is(err, nvmf.ErrUnsupported) || errors.Is(err, nvmf.ErrClosed) {
 			return fmt.Errorf("reconnecting to %s: %w", q.dev.id, err)
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("reconnecting to %s: %w; the last attempt: %w", q.dev.id, context.Cause(ctx), err)
-		case <-time.After(pause):
+		if err := sleep(ctx, pause); err != nil {
+			return fmt.Errorf("reconnecting to %s: %w; the last attempt: %w", q.dev.id, err, last)
 		}
+	}
+}
+
+// sleep returns early with the cause if ctx ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
 	}
 }
 
@@ -57,18 +70,32 @@ func (d *Device) attach(ctx context.Context, q *Queue) error {
 	if err != nil {
 		return err
 	}
-	depth := min(max(1, q.want), d.opts.QueueDepth, ctl.maxCommands)
-	c, _, err := connectQueue(ctx, d.id, &d.opts, queueID{d.id.SubNQN, ctl.cntlid, ctl.nextQID(), depth, 0})
+	qid, err := ctl.reserve()
 	if err != nil {
 		return err
 	}
-	c.tx.MaxCapsuleData = ctl.capsuleData
-	if err := ctl.adopt(c); err != nil {
-		c.close()
+	c, err := d.connect(ctx, ctl, qid, q.want)
+	if err != nil {
+		ctl.forget(qid)
 		return err
 	}
-	q.ctl, q.conn = ctl, c
+	q.ctl, q.conn, q.qid = ctl, c, qid
 	return nil
+}
+
+// connect opens I/O queue qid of an association.
+func (d *Device) connect(ctx context.Context, ctl *controller, qid uint16, depth int) (*conn, error) {
+	depth = min(max(1, depth), d.opts.QueueDepth, ctl.maxCommands)
+	c, _, err := connectQueue(ctx, d.id, &d.opts, queueID{d.id.SubNQN, ctl.cntlid, qid, depth, 0})
+	if err != nil {
+		return nil, err
+	}
+	c.tx.MaxCapsuleData = ctl.capsuleData
+	if err := ctl.adopt(qid, c); err != nil {
+		c.close()
+		return nil, err
+	}
+	return c, nil
 }
 
 // association returns a controller that answers and has the namespace it

@@ -59,9 +59,9 @@ func TestResetShared(t *testing.T) {
 // TestResetOneQueue: a connection that is lost alone is replaced within the
 // association, with a queue id that was not used before.
 func TestResetOneQueue(t *testing.T) {
-	var qids []uint16
+	qids := make(chan uint16, 2)
 	p := fakepeer.New(func(c *fakepeer.Conn, sqe *nvme.SQE, data []byte) error {
-		if qids = append(qids, c.QID); len(qids) == 1 {
+		if qids <- c.QID; c.QID == 1 {
 			return fakepeer.ErrHangUp
 		}
 		return zeros(c, sqe, data)
@@ -70,7 +70,7 @@ func TestResetOneQueue(t *testing.T) {
 	require.ErrorIs(t, do(q, read(0, make([]byte, 512))), nvmf.ErrConnectionLost)
 	require.NoError(t, q.Reset(t.Context()))
 	require.NoError(t, do(q, read(0, make([]byte, 512))))
-	assert.Equal(t, []uint16{1, 2}, qids)
+	assert.Equal(t, []uint16{1, 2}, []uint16{<-qids, <-qids})
 	assert.Equal(t, 3, p.Connections())
 }
 
@@ -184,4 +184,37 @@ func TestNoAllocation(t *testing.T) {
 		require.NoError(t, q.Close())
 		require.NoError(t, d.Close())
 	}
+}
+
+// TestQueueIDs: ids in use are not given again, and running out of them says so.
+func TestQueueIDs(t *testing.T) {
+	p := fakepeer.New(zeros)
+	p.Admin = answer(nvme.AdminSetFeatures, 0, 0, uint64(nvme.NumberOfQueues(3, 2)))
+	d, first := scripted(t, p, tcp.Options{}) // id 1
+	second, err := d.OpenQueue(t.Context(), 2)
+	require.NoError(t, err)
+	_, err = d.OpenQueue(t.Context(), 2)
+	assert.ErrorContains(t, err, "the target grants only 2 I/O queues")
+	require.NoError(t, second.Close())
+	for range 5 { // 2 again and again
+		second, err = d.OpenQueue(t.Context(), 2)
+		require.NoError(t, err)
+		require.NoError(t, second.Close())
+	}
+	require.NoError(t, do(first, read(0, make([]byte, 512))))
+}
+
+// TestQueueIDHeld: an id that the target still holds is asked for again.
+func TestQueueIDHeld(t *testing.T) {
+	var held atomic.Int32
+	held.Store(3)
+	p := fakepeer.New(func(c *fakepeer.Conn, sqe *nvme.SQE, data []byte) error { return zeros(c, sqe, data) })
+	p.Connect = func(qid uint16) nvme.Status {
+		if qid > 0 && held.Add(-1) >= 0 {
+			return nvme.StatusCommandSequence | nvme.DNR
+		}
+		return 0
+	}
+	_, q := scripted(t, p, tcp.Options{})
+	require.NoError(t, do(q, read(0, make([]byte, 512))))
 }

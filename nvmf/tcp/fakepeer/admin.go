@@ -19,7 +19,11 @@ func (c *Conn) dispatch(sqe *nvme.SQE, data []byte) error {
 	}
 	switch {
 	case connect:
-		return c.Respond(cid, 0, nvme.ConnectResult(1, 0))
+		var status nvme.Status
+		if c.peer.Connect != nil {
+			status = c.peer.Connect(c.QID)
+		}
+		return c.Respond(cid, status, nvme.ConnectResult(1, 0))
 	case c.QID != 0:
 		return c.peer.IO(c, sqe, data)
 	case sqe.Opcode() == nvme.AdminFabrics:

@@ -30,10 +30,15 @@ type Peer struct {
 	// IC changes the ICResp; nil for 4-byte alignment, the digests asked for,
 	// MAXH2CDATA 131072.
 	IC func(req pdu.IC) pdu.IC
+	// Align is what the data of C2HData starts at a multiple of, which is the
+	// target's choice beyond what the host asks for; 0 is 4.
+	Align uint32
 	// IO handles the commands of I/O queues.
 	IO Script
 	// Admin handles a command of the admin queue and says so, or leaves it.
 	Admin func(c *Conn, sqe *nvme.SQE, data []byte) (handled bool, err error)
+	// Connect is the status of a Connect to a queue; nil for success.
+	Connect func(qid uint16) nvme.Status
 	// Controller and Namespace change the Identify pages.
 	Controller func(*nvme.IdentifyController)
 	Namespace  func(*nvme.IdentifyNamespace)
@@ -162,7 +167,7 @@ func (c *Conn) initialize() error {
 	pdu.PutICResp(resp, ic.PDA, ic.Digest, ic.Max)
 	hd, dd := ic.Digest&pdu.EnableHeaderDigest != 0, ic.Digest&pdu.EnableDataDigest != 0
 	c.RX = pdu.Rules{FromHost: true, HeaderDigest: hd, DataDigest: dd, Align: pdu.Alignment(ic.PDA), MaxData: ic.Max, MaxCapsuleData: 1 << 20}
-	c.TX = pdu.Rules{HeaderDigest: hd, DataDigest: dd, Align: pdu.Alignment(req.PDA)}
+	c.TX = pdu.Rules{HeaderDigest: hd, DataDigest: dd, Align: max(c.peer.Align, pdu.Alignment(req.PDA))}
 	_, err = c.Write(resp)
 	return err
 }

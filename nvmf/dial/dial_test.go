@@ -1,0 +1,47 @@
+package dial_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/dial"
+	"nvmecr/nvmf/tcp"
+)
+
+func TestOpen(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ns")
+	require.NoError(t, os.WriteFile(path, make([]byte, 1<<20), 0o600))
+	for _, c := range []struct {
+		id   string
+		want error
+		text string
+	}{
+		{"file:" + path, nil, ""},
+		{"file:" + path + "-none", os.ErrNotExist, path},
+		{"mem:1M", nil, ""},
+		{"trtype:TCP traddr:127.0.0.1 trsvcid:1 subnqn:nqn.x", nvmf.ErrUnreachable, "127.0.0.1:1"},
+		{"trtype:RDMA traddr:10.0.0.1 subnqn:nqn.x", nvmf.ErrUnsupported, "SPDK=1"},
+		{"trtype:PCIe traddr:0000:01:00.0", nvmf.ErrUnsupported, "SPDK=1"},
+	} {
+		id, err := nvmf.ParseTransportID(c.id)
+		require.NoError(t, err)
+		d, err := dial.Open(t.Context(), id, dial.Options{TCP: tcp.Options{ConnectTimeout: 5 * time.Second}})
+		if c.want != nil {
+			assert.ErrorIs(t, err, c.want, c.id)
+			assert.ErrorContains(t, err, c.text)
+			assert.Nil(t, d)
+			continue
+		}
+		require.NoError(t, err, c.id)
+		assert.EqualValues(t, 1<<20, d.Identity().Capacity())
+		assert.NoError(t, d.Close())
+	}
+	_, err := dial.Open(t.Context(), nvmf.TransportID{Transport: "carrier pigeon"}, dial.Options{})
+	assert.ErrorIs(t, err, nvmf.ErrUnsupported)
+}
