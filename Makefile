@@ -1,0 +1,82 @@
+# make            builds everything into bin/, usable from there
+# make run        installs what is missing, builds, and runs the demonstration
+# make test       all tests; ends with how many passed, failed, were skipped
+# make bench      the numbers the project promises, as ratios of one run
+# make lint       gofmt, vet, staticcheck, shellcheck
+# make fuzz       each fuzz test for FUZZTIME (default 10s)
+# make deps       installs what is missing (Debian, Ubuntu); silent when all is there
+# make clean
+
+SHELL       := bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+
+export PATH := $(PATH):/usr/local/go/bin
+
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+FUZZTIME    ?= 10s
+COMMIT      := $(shell git describe --always --dirty 2>/dev/null)
+# A clone that belongs to another user builds too: the commit is passed along,
+# not looked up by the go command.
+export GOFLAGS := -buildvcs=false $(GOFLAGS)
+# What the race detector is run on: packages in which threads or goroutines meet.
+RACE        := ./nvmf/... ./oplog/... ./microfs/... ./posixshim/... ./internal/owner ./internal/store ./cmd/nvmecr/...
+
+.PHONY: all
+all: bin/nvmecr libraries
+
+# An empty mark file: nothing is looked for again until the list of needs
+# changes. As an included file it is made before anything else, and what is
+# below is read once it is there.
+build/deps: scripts/deps.sh
+	@scripts/deps.sh
+	@mkdir -p build && touch $@
+
+.PHONY: deps
+deps: build/deps
+
+ifneq ($(MAKECMDGOALS),clean)
+include build/deps
+endif
+
+.PHONY: bin/nvmecr
+bin/nvmecr:
+	CGO_ENABLED=0 go build -trimpath -ldflags "-X nvmecr/cmd/nvmecr/command.commit=$(COMMIT)" -o $@ ./cmd/nvmecr
+
+# bin/libnvmecr*.so; defines the target "libraries".
+ifneq ($(wildcard build/deps),)
+include posixshim/shim.mk
+endif
+
+.PHONY: run
+run: all
+	bin/nvmecr demo $(DEMOFLAGS)
+
+.PHONY: test
+test: all lint
+	go run ./internal/testreport "./..." "-race -short $(RACE)"
+
+.PHONY: lint
+lint:
+	@out=$$(gofmt -l $$(go list -f '{{.Dir}}' ./...)); \
+	if [ -n "$$out" ]; then echo "gofmt wants to change:" $$out; exit 1; fi
+	go vet ./...
+	go run $(STATICCHECK) ./...
+	go run $(STATICCHECK) -tags openmpi ./mpiwrap ./cmd/libnvmecr
+	shellcheck .ci/run $$(find . -name '*.sh' -not -path './build/*')
+
+.PHONY: bench
+bench: all
+	go run ./bench
+
+.PHONY: fuzz
+fuzz:
+	@grep -rl --include='*_test.go' '^func Fuzz' . | xargs -r -n1 dirname | sort -u | while read -r dir; do \
+		for f in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' "$$dir"/*_test.go); do \
+			go test -run '^$$' -fuzz "^$$f$$" -fuzztime $(FUZZTIME) "$$dir"; \
+		done; \
+	done
+
+.PHONY: clean
+clean:
+	rm -rf bin build

@@ -1,0 +1,63 @@
+// Libnvmecr is the Go runtime of the preloaded library, a C shared library
+// that libnvmecr.so loads when an application first needs it. There is one for
+// each MPI library (build tags openmpi and mpich) and one without.
+//
+// Its exported functions come from posixshim/calls.txt. They translate between
+// C and Go and do nothing else: POSIX is in posixshim, opening the partition in
+// open.go. They return -errno, and may be called from any thread.
+package main
+
+import "C"
+
+import (
+	"errors"
+	"syscall"
+	"unsafe"
+
+	"nvmecr/microfs"
+	"nvmecr/posixshim"
+)
+
+func main() {}
+
+// process is set by start, before any other function is called.
+var process *posixshim.Process
+
+// What shim/wire.h says of paths that lead out of the mount.
+const (
+	pathOutside = -4096 // NV_OUTSIDE
+	pathMax     = 4096  // NV_PATH
+)
+
+// errOutside is what outside makes of an error: result turns it into NV_OUTSIDE.
+var errOutside = errors.New("the path to go on with is in the caller's buffer")
+
+// result is what C gets.
+func result(n int, err error) int64 {
+	switch {
+	case err == nil:
+		return int64(n)
+	case err == errOutside:
+		return pathOutside
+	}
+	return -int64(process.Errno(err))
+}
+
+func place(dir int64, path *C.char) posixshim.Place {
+	return posixshim.Place{Dir: posixshim.Handle(dir), Path: C.GoString(path)}
+}
+
+// outside puts the path that an error says to go on with outside the mount
+// into the caller's buffer of pathMax bytes. Other errors stay what they are.
+func outside(err error, buf *C.char) error {
+	var escape *microfs.EscapeError
+	if err == nil || !errors.As(err, &escape) {
+		return err
+	}
+	if len(escape.Path) >= pathMax {
+		return syscall.ENAMETOOLONG
+	}
+	out := unsafe.Slice((*byte)(unsafe.Pointer(buf)), pathMax)
+	out[copy(out, escape.Path)] = 0
+	return errOutside
+}

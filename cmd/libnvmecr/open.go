@@ -1,0 +1,157 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/config"
+	"nvmecr/internal/parttable"
+	"nvmecr/internal/store"
+	"nvmecr/microfs"
+	"nvmecr/mpiwrap"
+	"nvmecr/oplog"
+	"nvmecr/posixshim"
+)
+
+// What a rank may cost beside its application.
+const (
+	maxProcs  = 4  // threads that run Go code at once
+	gcPercent = 50 // the heap is small and seldom grows
+)
+
+// rereads is how often a reader tries to find the log in a quiet moment of the
+// process that writes it.
+const rereads = 10
+
+// opening is how this process comes to its partition.
+var opening struct {
+	cfg *config.Config
+
+	mu    sync.Mutex
+	place *store.Place // once it is known
+}
+
+// start prepares the runtime. Nothing is opened: the process may be one that
+// only asks for a path that is not there, or is about to call MPI_Init.
+func start(mount string) error {
+	runtime.GOMAXPROCS(min(maxProcs, runtime.NumCPU()))
+	debug.SetGCPercent(gcPercent)
+	process = posixshim.New(open, complain)
+	cfg, err := config.FromEnv()
+	if err != nil {
+		complain("files under %s cannot be used: %v; start the program with nvmecr run", mount, err)
+		return unix.EINVAL
+	}
+	opening.cfg = cfg
+	return nil
+}
+
+// complain writes one line on stderr.
+func complain(format string, args ...any) {
+	text := strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")
+	who := "nvmecr: "
+	if opening.mu.TryLock() {
+		if p := opening.place; p != nil && p.Size > 1 {
+			who = fmt.Sprintf("nvmecr: rank %d: ", p.Rank)
+		}
+		opening.mu.Unlock()
+	}
+	line := []byte(who + text + "\n")
+	_, _ = unix.Write(2, line) // there is nowhere else to say it
+}
+
+// where returns this process's place: what MPI said, or the environment.
+func where() (store.Place, error) {
+	opening.mu.Lock()
+	defer opening.mu.Unlock()
+	if opening.place == nil {
+		p, err := store.PlaceFromEnv()
+		if err != nil {
+			return p, err
+		}
+		opening.place = &p
+	}
+	return *opening.place, nil
+}
+
+// settle records the place that MPI says. It fails if the partition of another
+// place may already be open.
+func settle(rank, size int) error {
+	opening.mu.Lock()
+	defer opening.mu.Unlock()
+	if p := opening.place; p != nil && (p.Rank != rank || p.Size != size) {
+		return fmt.Errorf("before MPI_Init this was rank %d of %d, by %s, now it is rank %d of %d: do not touch %s before MPI_Init: %w",
+			p.Rank, p.Size, p.From, rank, size, opening.cfg.Mount, unix.EINVAL)
+	}
+	opening.place = &store.Place{Rank: rank, Size: size, From: "MPI"}
+	return nil
+}
+
+// open opens the partition for a posixshim.Process. One that nobody has
+// written yet is opened for writing, which formats it: then it is empty.
+func open(write bool) (*posixshim.Mount, error) {
+	p, err := where()
+	if err != nil {
+		return nil, err
+	}
+	opts := store.Options{ReadOnly: !write, OnYield: func(*store.Partition) bool { return process.Yield() }}
+	if opening.cfg.Log != config.LogError {
+		opts.Logf = complain
+	}
+	part, err := store.Open(context.Background(), opening.cfg, p, opts)
+	for i := 0; !write && errors.Is(err, oplog.ErrDamaged) && i < rereads; i++ {
+		part, err = store.Open(context.Background(), opening.cfg, p, opts)
+	}
+	if !write && (errors.Is(err, parttable.ErrNoTable) || errors.Is(err, microfs.ErrUnformatted)) {
+		return open(true)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &posixshim.Mount{FS: posixshim.Microfs(part.FS), Writable: write, Close: part.Close}, nil
+}
+
+// mpiInit opens the partition for writing, on all ranks or on none. It is
+// called inside MPI_Init, on the thread that the application called it on.
+func mpiInit() error {
+	job, err := mpiwrap.Join(len(opening.cfg.Targets))
+	if errors.Is(err, mpiwrap.ErrNoMPI) { // this build has none: the launcher's environment will do
+		return report(process.OpenForWriting())
+	}
+	if err == nil {
+		if err = settle(job.Rank, job.Size); err == nil {
+			err = process.OpenForWriting()
+		}
+		err = job.Agree(err)
+	}
+	return report(err)
+}
+
+// report makes a failed MPI_Init the error of every later call. The rank that
+// failed tells the user; the others fail with its errno.
+func report(err error) error {
+	if err == nil {
+		return nil
+	}
+	var elsewhere *mpiwrap.Disagreement
+	if !errors.As(err, &elsewhere) || elsewhere.Mine {
+		complain("files under %s cannot be used: %v", opening.cfg.Mount, err)
+	}
+	errno := posixshim.Errno(err)
+	process.Fail(errno)
+	return errno
+}
+
+// mpiFinalize has nothing to let go of: after MPI_Init the runtime does not
+// use MPI, and files work until the process ends.
+func mpiFinalize() error { return nil }
+
+// finish ends the use of the mount when the process ends.
+func finish() error { return process.Finish() }

@@ -1,0 +1,101 @@
+package command
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+
+	"nvmecr/internal/config"
+	"nvmecr/internal/store"
+	"nvmecr/nvmf"
+)
+
+// embeddedStart is how long the embedded target may take to listen.
+const embeddedStart = 10 * time.Second
+
+// An embedded target is `nvmecr target` as a process of its own, on a loopback
+// port that the kernel chose.
+type embedded struct {
+	id       nvmf.TransportID
+	cmd      *exec.Cmd
+	lifeline *os.File // it ends when this closes, also by our death
+}
+
+// startEmbedded serves the image of dir, to this configuration's host NQN
+// alone. The target holds the lock of dir as long as it lives. Its subsystem
+// NQN is new each time: processes of a run that is gone are refused even if
+// they find a new target on their old port.
+func startEmbedded(cfg *config.Config, dir *store.StateDir, lock *store.DirLock) (*embedded, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	stdin, lifeline, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer stdin.Close()
+	stdout, listening, err := os.Pipe()
+	if err != nil {
+		lifeline.Close()
+		return nil, err
+	}
+	defer stdout.Close()
+
+	nqn := "nqn.2014-08.org.nvmexpress:uuid:" + uuid.NewString()
+	var complaint bytes.Buffer
+	// Every flag is given: the environment is meant for others.
+	cmd := exec.Command(self, "target", "--until-eof",
+		"--listen", "127.0.0.1:0", "--nqn", nqn, "--allow-host", cfg.Host(),
+		"--namespace", "file:"+dir.Image(), "--verbose=false")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, listening, &complaint
+	cmd.ExtraFiles = []*os.File{lock.File}
+	// A session of its own: what is typed at the terminal ends the job, and
+	// the job may still write when it ends.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = cmd.Start()
+	listening.Close()
+	if err != nil {
+		lifeline.Close()
+		return nil, fmt.Errorf("cannot start the embedded target: %w", err)
+	}
+	t := &embedded{cmd: cmd, lifeline: lifeline}
+	if t.id, err = awaitListening(stdout); err != nil {
+		t.stop()
+		if said := strings.TrimSpace(complaint.String()); said != "" {
+			return nil, fmt.Errorf("the embedded target did not start: %s", said)
+		}
+		return nil, fmt.Errorf("the embedded target did not start: %w", err)
+	}
+	return t, nil
+}
+
+// awaitListening reads the line by which a target says that it listens.
+func awaitListening(stdout *os.File) (nvmf.TransportID, error) {
+	if err := stdout.SetReadDeadline(time.Now().Add(embeddedStart)); err != nil {
+		return nvmf.TransportID{}, err
+	}
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err == io.EOF {
+		return nvmf.TransportID{}, fmt.Errorf("it ended at once")
+	}
+	if err != nil {
+		return nvmf.TransportID{}, err
+	}
+	return nvmf.ParseTransportID(line)
+}
+
+// stop ends the target and waits until everything is in its file.
+func (t *embedded) stop() {
+	t.lifeline.Close()
+	// It ends by itself; how, no longer matters to anyone.
+	_ = t.cmd.Wait()
+}

@@ -1,0 +1,186 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"nvmecr/internal/store"
+	"nvmecr/microfs"
+)
+
+type lsOptions struct {
+	reader
+	json      bool
+	recursive bool
+}
+
+func newLs() *cobra.Command {
+	o := &lsOptions{}
+	cmd := &cobra.Command{
+		Use:   "ls [flags] [PATH]",
+		Short: "List what the ranks hold",
+		Long: `Lists a directory (default: the root) of every rank's partition, or of one
+rank's, as it is on the namespace: also while the job runs and after it died.
+A file is complete when its last writer closed it and nothing has changed it
+since; a checkpoint that the job died in is not.`,
+		Example: `  nvmecr ls
+  nvmecr ls --name melt --rank 0 /restart
+  nvmecr ls -R --json`,
+		Args: usageArgs(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.open(cmd.Context()); err != nil {
+				return err
+			}
+			name := "/"
+			if len(args) == 1 {
+				name = o.inside(args[0])
+			}
+			entries, err := o.list(cmd.Context(), name)
+			if err != nil {
+				return err
+			}
+			if o.json {
+				return printJSON(cmd.OutOrStdout(), entries)
+			}
+			return printEntries(cmd.OutOrStdout(), entries)
+		},
+	}
+	o.bind(cmd)
+	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON [NVMECR_JSON]")
+	cmd.Flags().BoolVarP(&o.recursive, "recursive", "R", false, "list directories below PATH too [NVMECR_RECURSIVE]")
+	return cmd
+}
+
+// An entry is one file of one rank.
+type entry struct {
+	Rank     int         `json:"rank"`
+	Path     string      `json:"path"`
+	Mode     fs.FileMode `json:"-"`
+	ModeText string      `json:"mode"`
+	Size     int64       `json:"size"`
+	UID      uint32      `json:"uid"`
+	GID      uint32      `json:"gid"`
+	Created  time.Time   `json:"created"`
+	Modified time.Time   `json:"modified"`
+	Complete bool        `json:"complete"`
+	Target   string      `json:"target,omitempty"` // of a symbolic link
+}
+
+func newEntry(rank int, name string, a microfs.Attr) entry {
+	mode := fileMode(a.Mode)
+	return entry{
+		Rank: rank, Path: name, Mode: mode, ModeText: mode.String(), Size: a.Size, UID: a.UID, GID: a.GID,
+		Created: a.Btime, Modified: a.Mtime, Complete: a.Closed,
+	}
+}
+
+// list returns the entries of name in every rank that has it.
+func (o *lsOptions) list(ctx context.Context, name string) ([]entry, error) {
+	if _, err := o.holders(ctx, name); err != nil {
+		return nil, err
+	}
+	entries := []entry{}
+	err := o.each(ctx, func(rank int, p *store.Partition) error {
+		err := walk(p.FS, name, o.recursive, func(name string, a microfs.Attr) error {
+			e := newEntry(rank, name, a)
+			if e.Mode&fs.ModeSymlink != 0 {
+				e.Target, _ = p.FS.Readlink(microfs.RootIno, name)
+			}
+			entries = append(entries, e)
+			return nil
+		})
+		if errors.Is(err, syscall.ENOENT) {
+			return nil // another rank has it, or it went away while we looked
+		}
+		return explain(err, rank, name)
+	})
+	return entries, err
+}
+
+// walk calls visit for name if it is a file, or else for what is in it; with
+// deep set also for what is in the directories below, each directory before
+// what it holds.
+func walk(f *microfs.FS, name string, deep bool, visit func(name string, a microfs.Attr) error) error {
+	a, err := f.Stat(microfs.RootIno, name, false)
+	if err != nil {
+		return err
+	}
+	if a.Mode&syscall.S_IFMT != syscall.S_IFDIR {
+		return visit(name, a)
+	}
+	dir, err := f.Open(microfs.RootIno, name, syscall.O_RDONLY|syscall.O_DIRECTORY, 0)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	for after := ""; ; {
+		names, err := dir.ReadDir(after, 256)
+		if err != nil || len(names) == 0 {
+			return err
+		}
+		for _, d := range names {
+			after = d.Name
+			child := path.Join(name, d.Name)
+			a, err := f.Stat(microfs.RootIno, child, false)
+			if err != nil {
+				return err
+			}
+			if err := visit(child, a); err != nil {
+				return err
+			}
+			if deep && d.Mode&syscall.S_IFMT == syscall.S_IFDIR {
+				if err := walk(f, child, deep, visit); err != nil {
+					return err
+				}
+			}
+		}
+	}
+}
+
+func printEntries(w io.Writer, entries []entry) error {
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(t, "RANK\tMODE\tSIZE\tMODIFIED\tCOMPLETE\tPATH")
+	for _, e := range entries {
+		complete := "-"
+		if e.Mode.IsRegular() {
+			complete = map[bool]string{true: "yes", false: "no"}[e.Complete]
+		}
+		name := e.Path
+		if e.Target != "" {
+			name += " -> " + e.Target
+		}
+		fmt.Fprintf(t, "%d\t%s\t%d\t%s\t%s\t%s\n", e.Rank, e.Mode, e.Size,
+			e.Modified.Local().Format("2006-01-02 15:04:05"), complete, name)
+	}
+	return t.Flush()
+}
+
+// fileMode turns a st_mode into Go's.
+func fileMode(mode uint32) fs.FileMode {
+	m := fs.FileMode(mode & 0o777)
+	switch mode & syscall.S_IFMT {
+	case syscall.S_IFDIR:
+		m |= fs.ModeDir
+	case syscall.S_IFLNK:
+		m |= fs.ModeSymlink
+	}
+	if mode&syscall.S_ISUID != 0 {
+		m |= fs.ModeSetuid
+	}
+	if mode&syscall.S_ISGID != 0 {
+		m |= fs.ModeSetgid
+	}
+	if mode&syscall.S_ISVTX != 0 {
+		m |= fs.ModeSticky
+	}
+	return m
+}

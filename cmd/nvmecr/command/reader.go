@@ -1,0 +1,182 @@
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"nvmecr/internal/config"
+	"nvmecr/internal/parttable"
+	"nvmecr/internal/store"
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+)
+
+// readerSettings are what it takes to find a store from outside.
+var readerSettings = []string{"name", "target", "mount", "timeout", "hostnqn", "header-digest", "data-digest", "log"}
+
+// allRanks is the value of --rank when it was not given.
+const allRanks = -1
+
+// reader is what the commands have in common that look at a store from
+// outside: they read what is acknowledged, while the job runs and after it
+// died, and change nothing.
+type reader struct {
+	cfg  *config.Config
+	rank int
+	size int // ranks of the job that wrote the store
+}
+
+func (r *reader) bind(cmd *cobra.Command) {
+	r.cfg = config.Default()
+	r.cfg.BindFlags(cmd.Flags(), readerSettings...)
+	cmd.Flags().IntVar(&r.rank, "rank", allRanks, "look at the partition of `RANK` only [NVMECR_RANK]")
+}
+
+// open finds the store. It fails where nothing was ever written.
+func (r *reader) open(ctx context.Context) error {
+	if err := r.cfg.Resolve(); err != nil {
+		return usageError{err}
+	}
+	if err := locate(r.cfg); err != nil {
+		return err
+	}
+	ranks, err := store.Ranks(ctx, r.cfg)
+	if errors.Is(err, parttable.ErrNoTable) {
+		return fmt.Errorf("nothing was ever written to store %q: %w", r.cfg.Name, err)
+	}
+	if err != nil {
+		return err
+	}
+	r.size = len(ranks)
+	if r.rank != allRanks && (r.rank < 0 || r.rank >= r.size) {
+		return usageError{fmt.Errorf("store %q has no rank %d: it was written by %d ranks, 0 to %d", r.cfg.Name, r.rank, r.size, r.size-1)}
+	}
+	return nil
+}
+
+// locate completes cfg with where the last run of the store put it.
+func locate(cfg *config.Config) error {
+	if cfg.Given("target") {
+		return nil
+	}
+	names, err := store.StateDirs()
+	if err != nil {
+		return err
+	}
+	if !slices.Contains(names, cfg.Name) {
+		known := "there are none; `nvmecr run` makes one"
+		if len(names) > 0 {
+			known = "there are: " + strings.Join(names, ", ")
+		}
+		return fmt.Errorf("no store %q on this host (%s); name its namespaces with --target if it was written elsewhere", cfg.Name, known)
+	}
+	dir, err := store.OpenStateDir(cfg.Name)
+	if err != nil {
+		return err
+	}
+	record, err := dir.Load()
+	if errors.Is(err, fs.ErrNotExist) {
+		// Its first run died before it came to that: then all there is is
+		// the image.
+		record, err = &store.Record{Embedded: true}, nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := cfg.Adopt(record.Settings); err != nil {
+		return err
+	}
+	if record.Embedded {
+		cfg.Targets = []nvmf.TransportID{{Transport: nvmf.File, Address: dir.Image()}}
+	}
+	return nil
+}
+
+// ranks are those the command is about.
+func (r *reader) ranks() []int {
+	if r.rank != allRanks {
+		return []int{r.rank}
+	}
+	all := make([]int, r.size)
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}
+
+// mount opens a rank's partition for reading; nil if it was never written.
+func (r *reader) mount(ctx context.Context, rank int) (*store.Partition, error) {
+	p, err := store.Open(ctx, r.cfg, store.Place{Rank: rank, Size: r.size}, store.Options{ReadOnly: true})
+	if errors.Is(err, microfs.ErrUnformatted) {
+		return nil, nil
+	}
+	return p, err
+}
+
+// each calls f with the partition of every rank that has one.
+func (r *reader) each(ctx context.Context, f func(rank int, p *store.Partition) error) error {
+	for _, rank := range r.ranks() {
+		p, err := r.mount(ctx, rank)
+		if err != nil {
+			return fmt.Errorf("rank %d: %w", rank, err)
+		}
+		if p == nil {
+			continue
+		}
+		if err := errors.Join(f(rank, p), p.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// inside returns the path within a partition of what the user calls name: the
+// mount may stand in front of it, as the application sees it, or not.
+func (r *reader) inside(name string) string {
+	clean := path.Clean("/" + name)
+	if rest, ok := strings.CutPrefix(clean, r.cfg.Mount); ok && (rest == "" || rest[0] == '/') {
+		return path.Clean("/" + rest)
+	}
+	return clean
+}
+
+// holders returns the ranks that have the file.
+func (r *reader) holders(ctx context.Context, name string) ([]int, error) {
+	var found []int
+	err := r.each(ctx, func(rank int, p *store.Partition) error {
+		_, err := p.FS.Stat(microfs.RootIno, name, false)
+		if errors.Is(err, syscall.ENOENT) {
+			return nil
+		}
+		found = append(found, rank)
+		return explain(err, rank, name)
+	})
+	if err == nil && len(found) == 0 {
+		err = fmt.Errorf("%s: no rank of store %q has it; `nvmecr ls` shows what there is", name, r.cfg.Name)
+	}
+	return found, err
+}
+
+// explain says of which rank and file an error is.
+func explain(err error, rank int, name string) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("rank %d: %s: %w", rank, name, err)
+}
+
+func printJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}

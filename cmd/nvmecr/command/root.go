@@ -1,0 +1,120 @@
+// Package command is the command line of nvmecr: one file and one options
+// struct for each subcommand. It decides nothing about storage; what is read,
+// written or refused is decided in internal/store and below.
+package command
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// Exit statuses of our own. `nvmecr run` otherwise ends with the job's.
+const (
+	exitFailure = 1 // what was asked for could not be done
+	exitUsage   = 2 // what was asked for makes no sense
+)
+
+// statusError ends the program with a status and without a message.
+type statusError int
+
+func (e statusError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+// usageError is a command line that makes no sense.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// Main runs the command line args and returns the exit status. Errors are
+// printed on stderr, on one line.
+func Main(args []string) int {
+	root := newRoot()
+	root.SetArgs(args)
+	return status(root.Execute(), os.Stderr)
+}
+
+func status(err error, stderr io.Writer) int {
+	var code statusError
+	if err == nil {
+		return 0
+	}
+	if errors.As(err, &code) {
+		return int(code)
+	}
+	fmt.Fprintln(stderr, "nvmecr:", strings.ReplaceAll(err.Error(), "\n", "; "))
+	if errors.As(err, new(usageError)) {
+		return exitUsage
+	}
+	return exitFailure
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:   "nvmecr",
+		Short: "Checkpoint storage of its own for every rank of an MPI job",
+		Long: `nvmecr gives every rank of an unmodified MPI application a private file system
+on its slice of an NVMe-over-Fabrics namespace. What the application writes
+under the mount (/nvmecr) survives the death of the job; a run of the same
+name finds it again.`,
+		Example: `  nvmecr run -- mpirun -n 4 ./app            # checkpoints go under /nvmecr
+  nvmecr ls                                  # what each rank holds
+  nvmecr cp --rank 0 /state.42 ./state.42    # copy a file out`,
+		SilenceErrors:     true,
+		PersistentPreRunE: flagsFromEnv,
+		SilenceUsage:      true,
+		Args:              usageArgs(cobra.NoArgs),
+		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usageError{fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath())}
+	})
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.AddCommand(
+		newRun(), newTarget(),
+		newLs(), newCat(), newCp(), newStat(), newRelease(),
+		newDemo(), newVersion(),
+	)
+	return root
+}
+
+// usageArgs makes what check complains of a usage error.
+func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := check(cmd, args); err != nil {
+			return usageError{fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath())}
+		}
+		return nil
+	}
+}
+
+// flagsFromEnv gives flags that were not given the value of the variable that
+// their help names: [NVMECR_FLAG]. Values of a repeatable flag are separated
+// by ';'.
+func flagsFromEnv(cmd *cobra.Command, _ []string) error {
+	var errs []error
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		variable := "NVMECR_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		text := os.Getenv(variable)
+		if text == "" || f.Changed || !strings.HasSuffix(f.Usage, "["+variable+"]") {
+			return
+		}
+		values := []string{text}
+		if _, ok := f.Value.(pflag.SliceValue); ok {
+			values = strings.Split(text, ";")
+		}
+		for _, v := range values {
+			if err := cmd.Flags().Set(f.Name, v); err != nil {
+				errs = append(errs, fmt.Errorf("%s: %w", variable, err))
+			}
+		}
+	})
+	if len(errs) > 0 {
+		return usageError{errors.Join(errs...)}
+	}
+	return nil
+}

@@ -1,0 +1,148 @@
+package command
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"nvmecr/internal/store"
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+)
+
+type statOptions struct {
+	reader
+	json bool
+}
+
+func newStat() *cobra.Command {
+	o := &statOptions{}
+	cmd := &cobra.Command{
+		Use:   "stat [flags] [PATH]",
+		Short: "Show the state of the partitions, or of a file",
+		Long: `Without PATH: where each rank's partition lies, how full it is, and the state
+of its log. With PATH: what is known of the file in every rank that has it.`,
+		Example: `  nvmecr stat
+  nvmecr stat --json --rank 0 /melt.600.0`,
+		Args: usageArgs(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.open(cmd.Context()); err != nil {
+				return err
+			}
+			if len(args) == 1 {
+				return o.files(cmd.Context(), cmd.OutOrStdout(), o.inside(args[0]))
+			}
+			return o.partitions(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+	o.bind(cmd)
+	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON [NVMECR_JSON]")
+	return cmd
+}
+
+// A partition is what `stat` shows of one; sizes are in bytes.
+type partition struct {
+	Rank      int        `json:"rank"`
+	Target    string     `json:"target"`
+	Start     nvmf.Bytes `json:"start"`
+	Length    nvmf.Bytes `json:"length"`
+	Formatted bool       `json:"formatted"`
+
+	Capacity    nvmf.Bytes `json:"capacity,omitempty"` // of the data area
+	Free        nvmf.Bytes `json:"free,omitempty"`
+	Hugeblock   nvmf.Bytes `json:"hugeblock,omitempty"`
+	Files       uint64     `json:"files,omitempty"`
+	LogPages    uint64     `json:"log_pages,omitempty"`
+	LogFree     uint64     `json:"log_free,omitempty"`
+	StateBytes  nvmf.Bytes `json:"state_bytes,omitempty"`
+	StateMax    nvmf.Bytes `json:"state_max,omitempty"`
+	Generation  uint64     `json:"generation,omitempty"` // mounts for writing
+	Checkpoints uint64     `json:"checkpoints,omitempty"`
+}
+
+func (o *statOptions) partitions(ctx context.Context, w io.Writer) error {
+	infos, err := store.Ranks(ctx, o.cfg)
+	if err != nil {
+		return err
+	}
+	var list []partition
+	for _, info := range infos {
+		if o.rank != allRanks && info.Rank != o.rank {
+			continue
+		}
+		list = append(list, partition{
+			Rank: info.Rank, Target: info.Target.String(),
+			Start: info.Segment.Start, Length: info.Segment.Length,
+		})
+	}
+	err = o.each(ctx, func(rank int, p *store.Partition) error {
+		for i := range list {
+			if list[i].Rank == rank {
+				list[i].fill(p.FS.StatFS())
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return printJSON(w, list)
+	}
+	return printPartitions(w, o.cfg.Name, list)
+}
+
+func (p *partition) fill(s microfs.StatFS) {
+	p.Formatted = true
+	p.Capacity = nvmf.Bytes(s.Blocks) * s.Hugeblock
+	p.Free = nvmf.Bytes(s.Free) * s.Hugeblock
+	p.Hugeblock, p.Files = s.Hugeblock, s.Files
+	p.LogPages, p.LogFree = s.LogPages, s.LogFree
+	p.StateBytes, p.StateMax = s.StateBytes, s.StateMax
+	p.Generation, p.Checkpoints = s.Generation, s.Checkpoints
+}
+
+func printPartitions(w io.Writer, name string, list []partition) error {
+	fmt.Fprintf(w, "store %q, %d partitions\n", name, len(list))
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(t, "RANK\tUSED\tOF\tFILES\tLOG PAGES\tSTATE\tMOUNTS\tTARGET")
+	for _, p := range list {
+		if !p.Formatted {
+			fmt.Fprintf(t, "%d\tnothing written yet\t%s\t\t\t\t\t%s\n", p.Rank, p.Length, p.Target)
+			continue
+		}
+		fmt.Fprintf(t, "%d\t%s\t%s\t%d\t%d of %d\t%s of %s\t%d\t%s\n", p.Rank,
+			p.Capacity-p.Free, p.Capacity, p.Files, p.LogPages-p.LogFree, p.LogPages,
+			p.StateBytes, p.StateMax, p.Generation, p.Target)
+	}
+	return t.Flush()
+}
+
+func (o *statOptions) files(ctx context.Context, w io.Writer, name string) error {
+	if _, err := o.holders(ctx, name); err != nil {
+		return err
+	}
+	var entries []entry
+	err := o.each(ctx, func(rank int, p *store.Partition) error {
+		if a, err := p.FS.Stat(microfs.RootIno, name, false); err == nil {
+			entries = append(entries, newEntry(rank, name, a))
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return printJSON(w, entries)
+	}
+	for _, e := range entries {
+		fmt.Fprintf(w, "rank %d: %s\n  mode      %s, uid %d, gid %d\n  size      %d bytes\n  created   %s\n  modified  %s\n  complete  %v\n",
+			e.Rank, e.Path, e.Mode, e.UID, e.GID, e.Size,
+			e.Created.Local().Format("2006-01-02 15:04:05.000000"),
+			e.Modified.Local().Format("2006-01-02 15:04:05.000000"), e.Complete)
+	}
+	return nil
+}

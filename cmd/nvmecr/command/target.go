@@ -1,0 +1,193 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/filedev"
+	"nvmecr/nvmf/target"
+)
+
+const (
+	// targetLBA is the logical block size of the target's namespaces.
+	targetLBA = 4 * nvmf.KiB
+	// targetGrace is how long commands may take to finish at the end.
+	targetGrace = 2 * time.Second
+)
+
+type targetOptions struct {
+	listen     []string
+	nqn        string
+	namespaces []string
+	hosts      []string
+	verbose    bool
+	untilEOF   bool
+}
+
+func newTarget() *cobra.Command {
+	o := &targetOptions{}
+	cmd := &cobra.Command{
+		Use:   "target [flags]",
+		Short: "Serve namespaces over NVMe/TCP",
+		Long: `Serves files, block devices or memory as NVMe namespaces to any NVMe/TCP host:
+nvmecr, Linux (nvme connect), SPDK. It prints one line for each namespace and
+address when it listens, in the form that --target takes, and runs until it is
+interrupted.
+
+A namespace is file:PATH, or file:PATH?size=SIZE, which creates the file if it
+does not exist, or mem:SIZE, which is gone when the target ends. They are
+numbered from 1 in the order given.`,
+		Example: `  nvmecr target --listen 0.0.0.0:4420 --nqn nqn.2014-08.org.example:scratch \
+    --namespace file:/dev/nvme1n1 --allow-host nqn.2014-08.org.nvmexpress:uuid:...
+  nvmecr target --listen 127.0.0.1:0 --namespace mem:1G`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.serve(cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	f := cmd.Flags()
+	f.StringSliceVar(&o.listen, "listen", []string{"0.0.0.0:4420"}, "`ADDRESS:PORT` to listen on, repeatable; port 0 lets the system choose [NVMECR_LISTEN]")
+	f.StringVar(&o.nqn, "nqn", "nqn.2014-08.org.nvmecr:target", "`NQN` of the subsystem [NVMECR_NQN]")
+	f.StringArrayVar(&o.namespaces, "namespace", nil, "`NAMESPACE` to serve, repeatable: file:PATH[?size=SIZE] or mem:SIZE [NVMECR_NAMESPACE]")
+	f.StringSliceVar(&o.hosts, "allow-host", nil, "`NQN` of a host that may connect, repeatable; without one any may [NVMECR_ALLOW_HOST]")
+	f.BoolVarP(&o.verbose, "verbose", "v", false, "report hosts that come and go on stderr [NVMECR_VERBOSE]")
+	f.BoolVar(&o.untilEOF, "until-eof", false, "end when standard input does")
+	// For `nvmecr run`, whose death the target must not survive.
+	cobra.CheckErr(f.MarkHidden("until-eof"))
+	return cmd
+}
+
+func (o *targetOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
+	if len(o.namespaces) == 0 {
+		return usageError{errors.New("no --namespace to serve: give file:PATH or mem:SIZE")}
+	}
+	// Before anything can be seen of us: who reads that we listen may signal.
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	log := slog.New(slog.DiscardHandler)
+	if o.verbose {
+		log = slog.New(slog.NewTextHandler(stderr, nil))
+	}
+	t, err := o.start(log)
+	if err != nil {
+		return err
+	}
+	err = o.announce(t, stdout)
+	if err == nil && o.untilEOF {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithCancel(ctx)
+		go func() {
+			_, _ = io.Copy(io.Discard, stdin) // any end is the end
+			cancel()
+		}()
+	}
+	if err == nil {
+		<-ctx.Done()
+	}
+	grace, cancel := context.WithTimeout(context.Background(), targetGrace)
+	defer cancel()
+	return errors.Join(err, t.Close(grace))
+}
+
+// start makes a target with everything open, not listening yet.
+func (o *targetOptions) start(log *slog.Logger) (*target.Target, error) {
+	sub := target.Subsystem{NQN: o.nqn, Hosts: o.hosts}
+	for _, name := range o.namespaces {
+		b, err := openBacking(name)
+		if err != nil {
+			return nil, errors.Join(err, closeBackings(sub))
+		}
+		sub.Namespaces = append(sub.Namespaces, target.Namespace{Backing: b})
+	}
+	t, err := target.New(target.Config{Subsystems: []target.Subsystem{sub}, Log: log})
+	if err != nil {
+		return nil, errors.Join(err, closeBackings(sub))
+	}
+	return t, nil
+}
+
+func closeBackings(s target.Subsystem) error {
+	var errs []error
+	for _, n := range s.Namespaces {
+		errs = append(errs, n.Backing.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// openBacking opens file:PATH[?size=SIZE] or mem:SIZE.
+func openBacking(name string) (target.Backing, error) {
+	plain, size, create := strings.Cut(name, "?size=")
+	id, err := nvmf.ParseTransportID(plain)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	switch {
+	case id.Transport == nvmf.Mem:
+		return target.NewMemory(id.Size, targetLBA)
+	case id.Transport != nvmf.File:
+		return nil, usageError{fmt.Errorf("namespace %q: a target serves file:PATH and mem:SIZE", name)}
+	case !create:
+		return target.OpenFile(id.Address, targetLBA)
+	}
+	if _, err := os.Stat(id.Address); errors.Is(err, fs.ErrNotExist) {
+		want, err := nvmf.ParseSize(size)
+		if err != nil {
+			return nil, usageError{fmt.Errorf("namespace %q: %w", name, err)}
+		}
+		if err := createImage(id.Address, want); err != nil {
+			return nil, err
+		}
+	}
+	return target.OpenFile(id.Address, targetLBA)
+}
+
+// createImage makes a file of that size whose blocks are allocated when they
+// are first written.
+func createImage(path string, size nvmf.Bytes) error {
+	d, err := filedev.Create(path, size, filedev.Options{LBASize: targetLBA})
+	if err != nil {
+		return err
+	}
+	return d.Close()
+}
+
+// announce listens and prints what on.
+func (o *targetOptions) announce(t *target.Target, w io.Writer) error {
+	for _, address := range o.listen {
+		bound, err := t.Listen(address)
+		if err != nil {
+			return fmt.Errorf("cannot listen on %s: %w; choose another --listen ADDRESS:PORT", address, err)
+		}
+		host, port, err := net.SplitHostPort(bound.String())
+		if err != nil {
+			return err
+		}
+		family := "IPv4"
+		if strings.Contains(host, ":") {
+			family = "IPv6"
+		}
+		for i := range o.namespaces {
+			id := nvmf.TransportID{
+				Transport: nvmf.TCP, Family: family, Address: host, Service: port,
+				SubNQN: o.nqn, NSID: uint32(i + 1),
+			}
+			if _, err := fmt.Fprintln(w, id); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,273 @@
+package demo
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"nvmecr/internal/config"
+	"nvmecr/nvmf"
+)
+
+//go:embed melt.in
+var melt string
+
+// The job: LAMMPS on this many ranks, a box of 4*cells^3 atoms, a checkpoint
+// every so many steps.
+const (
+	ranks = 4
+	cells = 20
+	every = 200
+	steps = 1200
+	name  = "demo" // of the store
+)
+
+// Options of the demonstration.
+type Options struct {
+	Nvmecr string // the command
+	Seed   int64  // of the random instant
+}
+
+// demonstration is one run of the story.
+type demonstration struct {
+	*Stage
+	out    io.Writer
+	random *rand.Rand
+	cfg    *config.Config // to read the store from outside
+}
+
+// Run runs the demonstration and tells on out what happens. It fails if
+// anything differs from the undisturbed run. Nothing is left behind, also when
+// ctx ends.
+func Run(ctx context.Context, out io.Writer, o Options) (err error) {
+	for _, program := range []string{"lmp", launcher()} {
+		if _, err := exec.LookPath(program); err != nil {
+			return fmt.Errorf("the demonstration needs LAMMPS (lmp) and OpenMPI's mpirun: %w; on Debian, `make deps` installs both", err)
+		}
+	}
+	stage, err := NewStage(o.Nvmecr)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, stage.Close()) }()
+	cfg, err := stage.Config(name)
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(stage.Dir, "melt.in"), []byte(melt), 0o600); err != nil {
+		return err
+	}
+	d := &demonstration{
+		Stage: stage, out: out, cfg: cfg,
+		random: rand.New(rand.NewPCG(uint64(o.Seed), 0)),
+	}
+	d.say("LAMMPS, Lennard-Jones melt of %d atoms on %d ranks, %d steps, a checkpoint every %d. Seed %d.",
+		4*cells*cells*cells, ranks, steps, every, o.Seed)
+	return d.tell(ctx)
+}
+
+func (d *demonstration) say(format string, args ...any) {
+	fmt.Fprintf(d.out, format+"\n", args...)
+}
+
+func (d *demonstration) tell(ctx context.Context) error {
+	reference, err := d.undisturbed(ctx)
+	if err != nil {
+		return fmt.Errorf("undisturbed run: %w", err)
+	}
+	before, err := d.killed(ctx)
+	if err != nil {
+		return fmt.Errorf("run to be killed: %w", err)
+	}
+	all, err := Survey(ctx, d.cfg, ranks, meltFiles)
+	if err != nil {
+		return fmt.Errorf("reading the store after the kill: %w", err)
+	}
+	d.sayCheckpoints(all)
+	from, err := Newest(all)
+	if err != nil {
+		return err
+	}
+	after, err := d.restarted(ctx, from)
+	if err != nil {
+		return fmt.Errorf("restart from step %d: %w", from.Step, err)
+	}
+	return d.judge(reference, before, after, from.Step)
+}
+
+// launcher is Debian's name of the MPI its LAMMPS is built with, or what other
+// systems have.
+func launcher() string {
+	if _, err := exec.LookPath("mpirun.openmpi"); err == nil {
+		return "mpirun.openmpi"
+	}
+	return "mpirun"
+}
+
+// lammps is a command line of the melt.
+func lammps(dir string, from int) []string {
+	return MPIRun(launcher(), ranks, "lmp", "-in", "melt.in", "-log", "none",
+		"-var", "dir", dir, "-var", "from", fmt.Sprint(from), "-var", "cells", fmt.Sprint(cells),
+		"-var", "every", fmt.Sprint(every), "-var", "steps", fmt.Sprint(steps))
+}
+
+// meltFiles are what LAMMPS writes for "restart N melt.*.%".
+func meltFiles(step, rank int) []string {
+	files := []string{fmt.Sprintf("melt.%d.%d", step, rank)}
+	if rank == 0 {
+		files = append(files, fmt.Sprintf("melt.%d.base", step))
+	}
+	return files
+}
+
+// undisturbed is the run without nvmecr that the other is compared with.
+func (d *demonstration) undisturbed(ctx context.Context) (Thermo, error) {
+	dir := filepath.Join(d.Dir, "undisturbed")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return nil, err
+	}
+	job, err := d.Start(lammps(dir, 0))
+	if err != nil {
+		return nil, err
+	}
+	if err := job.Wait(ctx); err != nil {
+		return nil, err
+	}
+	d.say("\n1. Undisturbed, without nvmecr, checkpoints in a local directory: %.1f s.", time.Since(job.Started).Seconds())
+	return readThermo(job.Stdout.Lines()), os.RemoveAll(dir)
+}
+
+// killed starts the job under nvmecr and kills it. It returns its output.
+func (d *demonstration) killed(ctx context.Context) (Thermo, error) {
+	job, err := d.Start(append(d.RunFlags(name, "--size", "256M"), lammps("/nvmecr", 0)...))
+	if err != nil {
+		return nil, err
+	}
+	d.say("\n2. The same under `nvmecr run`, checkpoints under /nvmecr: each rank writes into its partition of\n   %s.", d.Image(name))
+	if err := d.awaitInstant(ctx, job); err != nil {
+		return nil, err
+	}
+	at := time.Since(job.Started)
+	n, err := d.Kill()
+	if err != nil {
+		return nil, err
+	}
+	d.say("   After %.3f s all of it is killed (SIGKILL): ranks, mpirun, nvmecr and its target, %d processes.", at.Seconds(), n)
+	return readThermo(job.Stdout.Lines()), nil
+}
+
+// awaitInstant waits for two complete checkpoints, then for a random time
+// within the next interval, then, if need be, for a checkpoint to be under
+// way, but no longer than one more interval.
+func (d *demonstration) awaitInstant(ctx context.Context, job *Job) error {
+	var all []Checkpoint
+	for complete := 0; complete < 2; {
+		if err := d.look(ctx, job, 20*time.Millisecond, &all); err != nil {
+			return err
+		}
+		complete = 0
+		for _, c := range all {
+			if c.Complete() {
+				complete++
+			}
+		}
+	}
+	interval := all[1].Begun.Sub(all[0].Begun)
+	random := time.Duration(d.random.Int64N(int64(interval)))
+	if err := sleep(ctx, random); err != nil {
+		return err
+	}
+	d.Aim()
+	for begin := time.Now(); time.Since(begin) < interval*5/4; {
+		if err := d.look(ctx, job, time.Millisecond, &all); err != nil {
+			return err
+		}
+		if last := all[len(all)-1]; !last.Complete() {
+			return nil
+		}
+	}
+	return nil
+}
+
+// look surveys the store while the job runs, after a pause. A store that is not formatted
+// yet, or changes while it is read, is looked at again.
+func (d *demonstration) look(ctx context.Context, job *Job, pause time.Duration, all *[]Checkpoint) error {
+	for {
+		if err := sleep(ctx, pause); err != nil {
+			return err
+		}
+		found, err := Survey(ctx, d.cfg, ranks, meltFiles)
+		if err == nil && len(found) > 0 {
+			*all = found
+			return nil
+		}
+		if job.Ended() {
+			return fmt.Errorf("it ended before it could be killed: %w", errors.Join(err, job.Wait(ctx)))
+		}
+	}
+}
+
+func (d *demonstration) sayCheckpoints(all []Checkpoint) {
+	d.say("   What the store holds, read from outside:")
+	for _, c := range all {
+		if !c.Complete() {
+			d.say("     step %-5d incomplete: %s", c.Step, strings.Join(c.Missing, ", "))
+			continue
+		}
+		rate := float64(c.Size) / float64(nvmf.MiB) / c.Took().Seconds()
+		d.say("     step %-5d complete, %.1f MiB in %.1f ms: %.0f MiB/s", c.Step,
+			float64(c.Size)/float64(nvmf.MiB), c.Took().Seconds()*1000, rate)
+	}
+}
+
+// restarted runs the job again from a checkpoint to its end.
+func (d *demonstration) restarted(ctx context.Context, from Checkpoint) (Thermo, error) {
+	job, err := d.Start(append(d.RunFlags(name), lammps("/nvmecr", from.Step)...))
+	if err != nil {
+		return nil, err
+	}
+	d.say("\n3. Started again, from step %d, the newest that every rank holds complete.", from.Step)
+	for !job.Ended() && readThermo(job.Stdout.Lines()).last() < 0 {
+		if err := sleep(ctx, 2*time.Millisecond); err != nil {
+			return nil, err
+		}
+	}
+	back := time.Since(job.Started)
+	if err := job.Wait(ctx); err != nil {
+		return nil, err
+	}
+	d.say("   Back at step %d after %.2f s (launch, recovery of %d partitions, %.1f MiB read); at the end after %.1f s.",
+		from.Step, back.Seconds(), ranks, float64(from.Size)/float64(nvmf.MiB), time.Since(job.Started).Seconds())
+	return readThermo(job.Stdout.Lines()), nil
+}
+
+// judge compares both halves with the undisturbed run.
+func (d *demonstration) judge(reference, before, after Thermo, from int) error {
+	if err := before.compare(reference, 0, before.last()); err != nil {
+		return fmt.Errorf("the output before the kill is wrong: %w", err)
+	}
+	if err := after.compare(reference, from, steps); err != nil {
+		return fmt.Errorf("the output after the restart is wrong: %w", err)
+	}
+	d.say("\n4. The thermodynamic output equals that of the undisturbed run to the last digit:\n"+
+		"   steps 0 to %d before the kill, %d to %d after the restart. The last line:\n   %s",
+		before.last(), from, steps, after[steps])
+	return nil
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}

@@ -1,0 +1,184 @@
+// Command testreport runs `go test` several times and ends with one account
+// of all of them: how many tests passed, failed and were skipped, and why
+// each was skipped.
+//
+//	testreport "./..." "-race ./oplog ./microfs"
+//
+// Each argument is the arguments of one `go test`. A package is named when it
+// ends, what a failed test printed follows it. The exit status is 1 if
+// anything failed.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+func main() {
+	var r report
+	start := time.Now()
+	for _, args := range os.Args[1:] {
+		if err := r.run(strings.Fields(args)); err != nil {
+			fmt.Fprintln(os.Stderr, "testreport:", err)
+			r.broken++
+		}
+	}
+	r.summary(os.Stdout, time.Since(start))
+	if r.failed+r.broken > 0 {
+		os.Exit(1)
+	}
+}
+
+// event is one line of `go test -json` (see `go doc test2json`).
+type event struct {
+	Action  string
+	Package string
+	Test    string
+	Elapsed float64
+	Output  string
+	// ImportPath names the package of build output.
+	ImportPath string
+}
+
+type test struct{ pkg, name string }
+
+// report is what the runs so far came to.
+type report struct {
+	passed, failed int
+	broken         int // packages and runs that failed outside of a test
+	skips          []skip
+}
+
+type skip struct {
+	test
+	reason string
+}
+
+// run runs one `go test` with args and adds what it reports.
+func (r *report) run(args []string) error {
+	fmt.Println("go test", strings.Join(args, " "))
+	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	before := r.failed + r.broken
+	if err := r.read(out); err != nil {
+		return err
+	}
+	if err := cmd.Wait(); err != nil && r.failed+r.broken == before {
+		return fmt.Errorf("go test %s: %w", strings.Join(args, " "), err)
+	}
+	return nil
+}
+
+// read consumes the events of one `go test -json`.
+func (r *report) read(events io.Reader) error {
+	output := make(map[test][]string)
+	failures := make(map[string]bool) // packages with a failed test
+	in := bufio.NewReader(events)
+	for {
+		line, err := in.ReadBytes('\n')
+		if err == io.EOF {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		var e event
+		if json.Unmarshal(line, &e) != nil {
+			os.Stdout.Write(line) // not an event: the go command itself speaks
+			continue
+		}
+		r.add(e, output, failures)
+	}
+}
+
+func (r *report) add(e event, output map[test][]string, failures map[string]bool) {
+	t := test{e.Package, e.Test}
+	switch e.Action {
+	case "build-output":
+		fmt.Print(e.Output)
+	case "output":
+		output[t] = append(output[t], e.Output)
+		return
+	case "pass", "fail", "skip":
+		if e.Test == "" {
+			r.endPackage(e, output[t], failures[e.Package])
+		} else {
+			r.endTest(e.Action, t, output[t])
+			failures[e.Package] = failures[e.Package] || e.Action == "fail"
+		}
+		delete(output, t)
+	}
+}
+
+func (r *report) endTest(action string, t test, output []string) {
+	switch action {
+	case "pass":
+		r.passed++
+	case "skip":
+		r.skips = append(r.skips, skip{t, skipReason(output)})
+	case "fail":
+		r.failed++
+		fmt.Print(strings.Join(output, ""))
+	}
+}
+
+// endPackage names the package. What it printed outside of its tests is shown
+// only if it failed there (a panic, a build that broke, a time-out).
+func (r *report) endPackage(e event, output []string, testFailed bool) {
+	switch e.Action {
+	case "fail":
+		if !testFailed {
+			r.broken++
+			fmt.Print(strings.Join(output, ""))
+		}
+		fmt.Printf("FAIL %s  %.1fs\n", e.Package, e.Elapsed)
+	case "pass":
+		fmt.Printf("ok   %s  %.1fs\n", e.Package, e.Elapsed)
+	}
+}
+
+// skipReason is what the test said when it skipped itself: its output without
+// the lines of the framework and without the position in the source.
+func skipReason(output []string) string {
+	var words []string
+	for _, line := range output {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "=== ") || strings.HasPrefix(line, "--- ") || line == "" {
+			continue
+		}
+		if _, said, ok := strings.Cut(line, ".go:"); ok {
+			if _, said, ok = strings.Cut(said, ": "); ok {
+				line = said
+			}
+		}
+		words = append(words, line)
+	}
+	if len(words) == 0 {
+		return "no reason given"
+	}
+	return strings.Join(words, " ")
+}
+
+func (r *report) summary(w io.Writer, took time.Duration) {
+	for _, s := range r.skips {
+		fmt.Fprintf(w, "skipped: %s %s: %s\n", s.pkg, s.name, s.reason)
+	}
+	if r.broken > 0 {
+		fmt.Fprintf(w, "%d packages or runs failed outside of a test\n", r.broken)
+	}
+	fmt.Fprintf(w, "%d passed, %d failed, %d skipped in %s\n",
+		r.passed, r.failed, len(r.skips), took.Round(time.Second))
+}

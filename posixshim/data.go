@@ -1,0 +1,254 @@
+package posixshim
+
+import (
+	"io"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// scratch holds what a call hands to microfs, so that none allocates. A call
+// owns it from Get to Put; the buffers are the application's and are let go
+// before Put.
+type scratch struct {
+	one [1][]byte
+	vec [][]byte
+}
+
+var scratches = sync.Pool{New: func() any { return new(scratch) }}
+
+func takeScratch(buf []byte) *scratch {
+	s := scratches.Get().(*scratch)
+	s.one[0] = buf
+	return s
+}
+
+func (s *scratch) give() {
+	s.one[0] = nil
+	clear(s.vec)
+	scratches.Put(s)
+}
+
+// reader and writer return the open file if it was opened for that.
+func (p *Process) reader(h Handle) (*openFile, error) {
+	f, err := p.files.get(h)
+	if err == nil && f.flags.Load()&syscall.O_ACCMODE == syscall.O_WRONLY {
+		return nil, syscall.EBADF
+	}
+	return f, err
+}
+
+func (p *Process) writer(h Handle) (*openFile, error) {
+	f, err := p.files.get(h)
+	if err == nil && f.flags.Load()&syscall.O_ACCMODE == syscall.O_RDONLY {
+		return nil, syscall.EBADF
+	}
+	return f, err
+}
+
+// readAt reads from the mount there is now. Where another process writes, the
+// end of the file, or blocks that are not what they were, are a reason to look
+// again.
+func (p *Process) readAt(f *openFile, bufs [][]byte, off int64) (int, error) {
+	file := f.file.Load()
+	n, err := (*file).ReadAt(bufs, off)
+	if n > 0 || p.writes() {
+		return n, err
+	}
+	if _, e := p.acquire(false); e != nil {
+		return n, err
+	}
+	p.mu.RUnlock()
+	if f.file.Load() == file {
+		return n, err
+	}
+	return f.current().ReadAt(bufs, off)
+}
+
+// writes says whether this process is the partition's writer.
+func (p *Process) writes() bool {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return p.mount != nil && p.mount.Writable
+}
+
+// Read reads at the offset and moves it on. 0 is the end of the file.
+func (p *Process) Read(h Handle, buf []byte) (int, error) {
+	s := takeScratch(buf)
+	n, err := p.read(h, s.one[:], -1)
+	s.give()
+	return n, err
+}
+
+// Pread reads at off.
+func (p *Process) Pread(h Handle, buf []byte, off int64) (int, error) {
+	if off < 0 {
+		return 0, syscall.EINVAL
+	}
+	s := takeScratch(buf)
+	n, err := p.read(h, s.one[:], off)
+	s.give()
+	return n, err
+}
+
+// Readv reads into several buffers at off, or at the offset if off is -1.
+func (p *Process) Readv(h Handle, iov []syscall.Iovec, off int64) (int, error) {
+	s := takeScratch(nil)
+	bufs, err := s.vectors(iov)
+	n := 0
+	if err == nil {
+		n, err = p.read(h, bufs, off)
+	}
+	s.give()
+	return n, err
+}
+
+func (p *Process) read(h Handle, bufs [][]byte, off int64) (int, error) {
+	f, err := p.reader(h)
+	switch {
+	case err != nil:
+		return 0, err
+	case f.isDir:
+		return 0, syscall.EISDIR
+	case off >= 0:
+		return p.readAt(f, bufs, off)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n, err := p.readAt(f, bufs, f.offset)
+	f.offset += int64(n)
+	if n > 0 {
+		return n, nil
+	}
+	return n, err
+}
+
+// Write writes at the offset, or at the end with O_APPEND, and moves the
+// offset on.
+func (p *Process) Write(h Handle, buf []byte) (int, error) {
+	s := takeScratch(buf)
+	n, err := p.write(h, s.one[:], -1, false)
+	s.give()
+	return n, err
+}
+
+// Pwrite writes at off. With O_APPEND it appends, as Linux does.
+func (p *Process) Pwrite(h Handle, buf []byte, off int64) (int, error) {
+	if off < 0 {
+		return 0, syscall.EINVAL
+	}
+	s := takeScratch(buf)
+	n, err := p.write(h, s.one[:], off, false)
+	s.give()
+	return n, err
+}
+
+// Writev writes several buffers at off, or at the offset if off is -1. flags
+// may be RWF_APPEND.
+func (p *Process) Writev(h Handle, iov []syscall.Iovec, off int64, flags int) (int, error) {
+	s := takeScratch(nil)
+	bufs, err := s.vectors(iov)
+	n := 0
+	if err == nil {
+		n, err = p.write(h, bufs, off, flags&unix.RWF_APPEND != 0)
+	}
+	s.give()
+	return n, err
+}
+
+func (p *Process) write(h Handle, bufs [][]byte, off int64, atEnd bool) (int, error) {
+	f, err := p.writer(h)
+	if err != nil {
+		return 0, err
+	}
+	atEnd = atEnd || f.flags.Load()&syscall.O_APPEND != 0
+	if off >= 0 {
+		if !atEnd {
+			return written(f.current().WriteAt(bufs, off))
+		}
+		n, _, err := f.current().Append(bufs)
+		return written(n, err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if atEnd {
+		n, end, err := f.current().Append(bufs)
+		if n > 0 {
+			f.offset = end
+		}
+		return written(n, err)
+	}
+	n, err := f.current().WriteAt(bufs, f.offset)
+	f.offset += int64(n)
+	return written(n, err)
+}
+
+// written is the result of a write: a short one tells of the error next time.
+func written(n int, err error) (int, error) {
+	if n > 0 {
+		return n, nil
+	}
+	return n, err
+}
+
+// vectors turns an iovec into slices, in memory of s.
+func (s *scratch) vectors(iov []syscall.Iovec) ([][]byte, error) {
+	s.vec = s.vec[:0]
+	var total uint64
+	for i := range iov {
+		n := uint64(iov[i].Len)
+		if total += n; n > maxTransfer || total > maxTransfer {
+			return nil, syscall.EINVAL
+		}
+		if n > 0 {
+			s.vec = append(s.vec, sliceOf(iov[i].Base, int(n)))
+		}
+	}
+	return s.vec, nil
+}
+
+// Seek is lseek(2). In a directory the offset counts names.
+func (p *Process) Seek(h Handle, off int64, whence int) (int, error) {
+	f, err := p.files.get(h)
+	if err != nil {
+		return 0, err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch whence {
+	case io.SeekStart:
+	case io.SeekCurrent:
+		off, err = add(f.offset, off)
+	case io.SeekEnd:
+		attr, e := f.current().Stat()
+		if e != nil {
+			return 0, e
+		}
+		off, err = add(attr.Size, off)
+	case unix.SEEK_DATA:
+		off, err = f.current().SeekData(off)
+	case unix.SEEK_HOLE:
+		off, err = f.current().SeekHole(off)
+	default:
+		return 0, syscall.EINVAL
+	}
+	switch {
+	case err != nil:
+		return 0, err
+	case off < 0:
+		return 0, syscall.EINVAL
+	case f.isDir && off == 0:
+		f.listing, f.whole = nil, false
+	}
+	f.offset = off
+	return int(off), nil
+}
+
+func add(base, off int64) (int64, error) {
+	sum := base + off
+	if off > 0 && sum < base {
+		return 0, syscall.EOVERFLOW
+	}
+	return sum, nil
+}

@@ -1,0 +1,119 @@
+package posixshim
+
+import (
+	"encoding/binary"
+	"errors"
+	"syscall"
+
+	"nvmecr/microfs"
+)
+
+// A record that Getdents writes is a struct dirent64 of the kernel and of
+// libc, in the byte order of the machine:
+//
+//	offset  bytes
+//	     0      8  inode
+//	     8      8  offset of the next record, for seekdir
+//	    16      2  length of this one, a multiple of 8
+//	    18      1  type, DT_*
+//	    19      -  name, a zero byte, padding
+const direntName = 19
+
+// dots is how many offsets "." and ".." take before the names of a directory.
+const dots = 2
+
+// listAtOnce is how many names are asked for at a time.
+const listAtOnce = 1024
+
+// Getdents writes as many records as fit, from the offset on, and moves it.
+// 0 is the end; EINVAL if not even one fits. The names are those the directory
+// had when they were first reached; seeking to 0 looks again.
+func (p *Process) Getdents(h Handle, buf []byte) (int, error) {
+	f, err := p.files.get(h)
+	if err != nil {
+		return 0, err
+	}
+	if !f.isDir {
+		return 0, syscall.ENOTDIR
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := 0
+	for {
+		entry, err := p.entry(f)
+		switch {
+		case err != nil && n == 0:
+			return 0, err
+		case err != nil || entry == nil:
+			return n, nil // an error shows again in the next call
+		}
+		size := (direntName + len(entry.Name) + 1 + 7) &^ 7
+		if n+size > len(buf) {
+			if n == 0 {
+				return 0, syscall.EINVAL
+			}
+			return n, nil
+		}
+		f.offset++
+		putDirent(buf[n:n+size], entry, f.offset)
+		n += size
+	}
+}
+
+func putDirent(b []byte, entry *microfs.Dirent, next int64) {
+	binary.NativeEndian.PutUint64(b, uint64(entry.Ino))
+	binary.NativeEndian.PutUint64(b[8:], uint64(next))
+	binary.NativeEndian.PutUint16(b[16:], uint16(len(b)))
+	b[18] = uint8(entry.Mode & syscall.S_IFMT >> 12)
+	n := copy(b[direntName:], entry.Name)
+	clear(b[direntName+n:])
+}
+
+// entry returns the entry at the offset of f, nil at the end. The caller holds
+// f.mu.
+func (p *Process) entry(f *openFile) (*microfs.Dirent, error) {
+	switch f.offset {
+	case 0:
+		return &microfs.Dirent{Name: ".", Ino: f.current().Ino(), Mode: syscall.S_IFDIR}, nil
+	case 1:
+		return p.parent(f)
+	}
+	i := f.offset - dots
+	for i >= int64(len(f.listing)) && !f.whole {
+		after := ""
+		if n := len(f.listing); n > 0 {
+			after = f.listing[n-1].Name
+		}
+		more, err := f.current().ReadDir(after, listAtOnce)
+		if err != nil {
+			return nil, err
+		}
+		f.listing = append(f.listing, more...)
+		f.whole = len(more) < listAtOnce
+	}
+	if i >= int64(len(f.listing)) {
+		return nil, nil
+	}
+	return &f.listing[i], nil
+}
+
+// parent returns the entry "..", which at the mount's root is the root.
+func (p *Process) parent(f *openFile) (*microfs.Dirent, error) {
+	fs, err := p.acquire(false)
+	if err != nil {
+		return nil, err
+	}
+	defer p.mu.RUnlock()
+	ino := f.current().Ino()
+	attr, err := fs.Stat(ino, "..", false)
+	var escape *microfs.EscapeError
+	switch {
+	case errors.As(err, &escape):
+	case err == nil:
+		ino = attr.Ino
+	case errors.Is(err, syscall.ENOENT): // the directory has been removed
+	default:
+		return nil, err
+	}
+	return &microfs.Dirent{Name: "..", Ino: ino, Mode: syscall.S_IFDIR}, nil
+}

@@ -1,0 +1,366 @@
+package posixshim_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// These tests build the preloaded library and the runtimes and run real
+// programs under them, most of them twice: in a local directory and under the
+// mount. What they print has to be the same.
+
+const mount = "/nvmecr"
+
+// libraries brings those beside bin/nvmecr up to date, once for all tests, and
+// returns their directory.
+var libraries = sync.OnceValues(func() (string, error) {
+	out, err := exec.Command("make", "-C", "..", "-f", "posixshim/shim.mk", "libraries").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("make libraries: %w\n%s", err, out)
+	}
+	return filepath.Abs("../bin")
+})
+
+// scratch is removed when the tests are done.
+var scratch string
+
+func TestMain(m *testing.M) {
+	var err error
+	if scratch, err = os.MkdirTemp("", "nvmecr-shim"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	_ = os.RemoveAll(scratch)
+	os.Exit(code)
+}
+
+// tool skips the test if a compiler or launcher is not installed.
+func tool(t testing.TB, name string) string {
+	path, err := exec.LookPath(name)
+	if err != nil {
+		t.Skipf("%s is not installed", name)
+	}
+	return path
+}
+
+// compile builds a program of testdata.
+func compile(t testing.TB, compiler, source string, flags ...string) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), strings.TrimSuffix(source, filepath.Ext(source)))
+	cmd := exec.Command(tool(t, compiler), append([]string{"-O1", "-o", program, filepath.Join("testdata", source)}, flags...)...)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return program
+}
+
+// store is a namespace and what a process needs to reach it.
+type store struct {
+	t       testing.TB
+	preload string
+	target  string
+	run     string // XDG_RUNTIME_DIR, short because it holds sockets
+}
+
+// What newStore may be asked to put beside the preloaded library.
+const (
+	noRuntime = ""
+	runtimeOf = "libnvmecr-%s.so"
+)
+
+// newStore makes an empty store. The runtimes named, or all, lie beside the
+// preloaded library.
+func newStore(t testing.TB, runtimes ...string) *store {
+	t.Helper()
+	lib, err := libraries()
+	require.NoError(t, err)
+	dir, err := os.MkdirTemp(scratch, "s")
+	require.NoError(t, err)
+	s := &store{t: t, preload: filepath.Join(lib, "libnvmecr.so"), run: dir}
+	if len(runtimes) > 0 {
+		s.preload = filepath.Join(dir, "libnvmecr.so")
+		for _, name := range append(runtimes, "libnvmecr.so") {
+			if name == noRuntime {
+				continue
+			}
+			if _, err := os.Stat(filepath.Join(lib, name)); err != nil {
+				t.Skipf("%s was not built", name)
+			}
+			require.NoError(t, os.Symlink(filepath.Join(lib, name), filepath.Join(dir, name)))
+		}
+	}
+	image := filepath.Join(dir, "image")
+	require.NoError(t, os.WriteFile(image, nil, 0o600))
+	require.NoError(t, os.Truncate(image, 512<<20))
+	s.target = "file:" + image
+	return s
+}
+
+// environ is that of a process that uses the store.
+func (s *store) environ() []string {
+	return append(os.Environ(), "LD_PRELOAD="+s.preload, "NVMECR_MOUNT="+mount, "NVMECR_TARGET="+s.target,
+		"NVMECR_NAME=test", "NVMECR_TIMEOUT=20s", "XDG_RUNTIME_DIR="+s.run, "LC_ALL=C.UTF-8",
+		"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
+}
+
+// command is one that runs under the preload.
+func (s *store) command(name string, args ...string) *exec.Cmd {
+	cmd := exec.Command(name, args...)
+	cmd.Env = s.environ()
+	return cmd
+}
+
+// output is what the command prints. It has to succeed within a minute.
+func output(t testing.TB, cmd *exec.Cmd) string {
+	t.Helper()
+	stdout, stderr, err := finish(t, cmd)
+	require.NoError(t, err, "%s\n%s%s", cmd, stdout, stderr)
+	return stdout
+}
+
+func finish(t testing.TB, cmd *exec.Cmd) (stdout, stderr string, err error) {
+	t.Helper()
+	var out, errout bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errout
+	require.NoError(t, cmd.Start())
+	watch := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	defer watch.Stop()
+	err = cmd.Wait()
+	return out.String(), errout.String(), err
+}
+
+// diff shows the lines in which two outputs differ.
+func diff(t testing.TB, want, got string) string {
+	t.Helper()
+	a, b := filepath.Join(t.TempDir(), "local"), filepath.Join(t.TempDir(), "mount")
+	require.NoError(t, os.WriteFile(a, []byte(want), 0o600))
+	require.NoError(t, os.WriteFile(b, []byte(got), 0o600))
+	out, _ := exec.Command("diff", a, b).Output()
+	return string(out)
+}
+
+// fortify makes the C library's headers use the checked forms of calls.
+var fortify = []string{"-O2", "-D_FORTIFY_SOURCE=2"}
+
+// TestPrograms runs each program in a local directory and under the mount.
+func TestPrograms(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		compiler string
+		source   string
+		flags    []string
+		after    []string // files that it leaves for its end to write
+	}{
+		{"calls", "gcc", "calls.c", nil, nil},
+		{"calls, fortified", "gcc", "calls.c", fortify, nil},
+		{"streams", "gcc", "streams.c", nil, []string{"left-open", "stdout"}},
+		{"streams, fortified", "gcc", "streams.c", fortify, []string{"left-open", "stdout"}},
+		{"Fortran", "gfortran", "units.f90", nil, []string{"left-open"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			program := compile(t, c.compiler, c.source, c.flags...)
+			local := t.TempDir()
+			want := output(t, exec.Command(program, local))
+			s := newStore(t)
+			got := output(t, s.command(program, mount))
+			assert.Empty(t, diff(t, want, got))
+			assert.NotEmpty(t, got)
+			for _, name := range c.after {
+				content, err := os.ReadFile(filepath.Join(local, name))
+				require.NoError(t, err)
+				assert.NotEmpty(t, content)
+				assert.Equal(t, string(content), output(t, s.command("cat", filepath.Join(mount, name))))
+			}
+		})
+	}
+}
+
+func TestCoreutils(t *testing.T) {
+	want := output(t, exec.Command("env", "LC_ALL=C.UTF-8", "sh", "testdata/coreutils.sh", t.TempDir(), t.TempDir()))
+	got := output(t, newStore(t).command("sh", "testdata/coreutils.sh", mount, t.TempDir()))
+	assert.Empty(t, diff(t, want, got))
+	assert.Greater(t, strings.Count(got, "---"), 50)
+}
+
+func TestShell(t *testing.T) {
+	for _, shell := range []string{"dash", "bash"} {
+		t.Run(shell, func(t *testing.T) {
+			tool(t, shell)
+			want := output(t, exec.Command(shell, "testdata/shell.sh", t.TempDir()))
+			got := output(t, newStore(t).command(shell, "testdata/shell.sh", mount))
+			assert.Empty(t, diff(t, want, got))
+		})
+	}
+}
+
+// A program without the library that is started in a directory of the mount
+// must not find or leave anything.
+func TestWorkingDirectoryWithoutLibrary(t *testing.T) {
+	dir := t.TempDir()
+	cmd := newStore(t).command("sh", "-c", "cd "+mount+" && unset LD_PRELOAD && touch lost; ls -A; exec touch /nvmecr/lost")
+	cmd.Dir = dir
+	stdout, stderr, err := finish(t, cmd)
+	assert.Error(t, err)
+	assert.Empty(t, stdout)
+	assert.Equal(t, 2, strings.Count(stderr, "No such file or directory"), stderr)
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	assert.Empty(t, left)
+}
+
+func TestSignals(t *testing.T) {
+	s := newStore(t)
+	assert.Equal(t, "ok\n", output(t, s.command(compile(t, "gcc", "signals.c"), mount)))
+}
+
+func TestForks(t *testing.T) {
+	s := newStore(t)
+	stdout, stderr, err := finish(t, s.command(compile(t, "gcc", "forks.c"), mount))
+	require.NoError(t, err, stderr)
+	assert.Equal(t, `parent: 6
+child: -1 EIO, outside 1, close 0
+child reads: 6
+child writes: EBUSY
+wait: 1
+exit: 3
+parent: 6
+close: 0
+executed: there
+`, stdout)
+	assert.Regexp(t, `^nvmecr: a file of the mount that was opened before fork can be used by the parent only: .*
+nvmecr: partition \S+: process \d+ is writing to it; wait for it to close its files or to end\n$`, stderr)
+	assert.Equal(t, "parent again", output(t, s.command("cat", mount+"/forked")))
+}
+
+func TestVfork(t *testing.T) {
+	s := newStore(t)
+	stdout, stderr, err := finish(t, s.command(compile(t, "gcc", "vforks.c"), mount))
+	require.NoError(t, err, stderr)
+	assert.Equal(t, "child: 5 EIO\nexec: 0\nparent: 1\nclose: 0\n", stdout)
+	assert.Regexp(t, `^nvmecr: process \d+ was made by vfork and cannot use /nvmecr before exec\n$`, stderr)
+}
+
+// mpis are the MPI libraries, by the suffix that Debian gives their commands.
+var mpis = []struct {
+	name   string
+	mpirun []string
+}{
+	{"openmpi", []string{"mpirun.openmpi", "--oversubscribe", "-n", "4"}},
+	{"mpich", []string{"mpirun.mpich", "-n", "4"}},
+}
+
+// ranks runs a program on four ranks.
+func (s *store) ranks(mpirun []string, program string, args ...string) *exec.Cmd {
+	tool(s.t, mpirun[0])
+	return s.command(mpirun[0], append(append(mpirun[1:len(mpirun):len(mpirun)], program), args...)...)
+}
+
+func TestMPI(t *testing.T) {
+	for _, mpi := range mpis {
+		t.Run(mpi.name, func(t *testing.T) {
+			s := newStore(t, fmt.Sprintf(runtimeOf, mpi.name)) // another runtime would not be found
+			program := compile(t, "mpicc."+mpi.name, "ranks.c")
+			for _, args := range [][]string{{mount}, {mount, "again"}, {mount, "threads"}} {
+				assert.Equal(t, "ok\n", output(t, s.ranks(mpi.mpirun, program, args...)), args)
+			}
+			for _, source := range []string{"ranks.f90", "ranks08.f90"} {
+				program := compile(t, "mpif90."+mpi.name, source)
+				assert.Equal(t, "ok\n", output(t, s.ranks(mpi.mpirun, program, mount)), source)
+			}
+		})
+	}
+}
+
+func TestMPIWithoutTarget(t *testing.T) {
+	for _, mpi := range mpis {
+		t.Run(mpi.name, func(t *testing.T) {
+			s := newStore(t, fmt.Sprintf(runtimeOf, mpi.name))
+			s.target = "file:/nowhere/image"
+			_, stderr, err := finish(t, s.ranks(mpi.mpirun, compile(t, "mpicc."+mpi.name, "ranks.c"), mount))
+			var exit *exec.ExitError
+			require.True(t, errors.As(err, &exit), "it has to fail")
+			assert.Equal(t, 1, strings.Count(stderr, "cannot be used"), "said by one rank, in one line:\n%s", stderr)
+			assert.Contains(t, stderr, "/nowhere/image")
+			assert.Contains(t, stderr, "No such file or directory")
+		})
+	}
+}
+
+func TestWithoutRuntime(t *testing.T) {
+	s := newStore(t, noRuntime)
+	local := t.TempDir()
+	stdout, stderr, err := finish(t, s.command("sh", "-c", "echo x >"+local+"/x && cp "+local+"/x "+mount+"/x; ls "+local))
+	require.NoError(t, err)
+	assert.Equal(t, "x\n", stdout, "what is outside the mount works")
+	assert.Contains(t, stderr, "nvmecr: files under /nvmecr cannot be used: ")
+	assert.Contains(t, stderr, "libnvmecr-plain.so")
+	_, err = os.Stat(mount)
+	assert.ErrorIs(t, err, os.ErrNotExist, "nothing is made in its place")
+}
+
+func TestBadConfiguration(t *testing.T) {
+	s := newStore(t)
+	s.target = "floppy:A"
+	_, stderr, err := finish(t, s.command("ls", mount))
+	var exit *exec.ExitError
+	require.True(t, errors.As(err, &exit))
+	assert.Contains(t, stderr, "NVMECR_TARGET")
+	assert.Contains(t, stderr, "Invalid argument")
+}
+
+func TestNoMountIsInert(t *testing.T) {
+	s := newStore(t)
+	cmd := s.command("ls", mount)
+	cmd.Env = append(os.Environ(), "LD_PRELOAD="+s.preload, "LC_ALL=C")
+	_, stderr, err := finish(t, cmd)
+	assert.Error(t, err)
+	assert.Equal(t, "ls: cannot access '/nvmecr': No such file or directory\n", stderr)
+}
+
+// maxIdle is what a rank may cost beyond its application, in KiB.
+const maxIdle = 32 << 10
+
+func TestIdleMemory(t *testing.T) {
+	s := newStore(t)
+	out := output(t, s.command(compile(t, "gcc", "idle.c"), mount))
+	var before, after int
+	_, err := fmt.Sscan(out, &before, &after)
+	require.NoError(t, err, out)
+	t.Logf("resident: %d KiB before, %d KiB after the first file", before, after)
+	assert.Less(t, after-before, maxIdle)
+}
+
+// BenchmarkStart compares the start of a program that never touches the mount
+// with and without the library.
+func BenchmarkStart(b *testing.B) {
+	s := newStore(b)
+	for _, c := range []struct {
+		name string
+		env  []string
+	}{{"alone", os.Environ()}, {"preloaded", s.environ()}} {
+		b.Run(c.name, func(b *testing.B) {
+			fastest := time.Duration(1 << 62)
+			for b.Loop() {
+				cmd := exec.Command("/bin/true")
+				cmd.Env = c.env
+				begin := time.Now()
+				if err := cmd.Run(); err != nil {
+					b.Fatal(err)
+				}
+				fastest = min(fastest, time.Since(begin))
+			}
+			b.ReportMetric(float64(fastest.Microseconds()), "us-min")
+		})
+	}
+}

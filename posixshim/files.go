@@ -1,0 +1,226 @@
+package posixshim
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/microfs"
+)
+
+// A Place is where a path begins: an open directory, or 0 for the mount. With
+// Itself in Dir it is the open file, and Path says nothing.
+type Place struct {
+	Dir  Handle
+	Path string
+}
+
+// Itself is NV_ITSELF of shim/wire.h.
+const Itself Handle = 1 << 62
+
+// resolve returns the inode that a place's path is relative to, and the path.
+func (p *Process) resolve(at Place) (microfs.Ino, string, error) {
+	if at.Path == "" {
+		return 0, "", syscall.ENOENT
+	}
+	if at.Dir == 0 {
+		return microfs.RootIno, at.Path, nil
+	}
+	f, err := p.files.get(at.Dir &^ Itself)
+	if err != nil {
+		return 0, "", err
+	}
+	if at.Dir&Itself != 0 {
+		return f.dir, f.path, nil
+	}
+	if !f.isDir {
+		return 0, "", syscall.ENOTDIR
+	}
+	return f.current().Ino(), at.Path, nil
+}
+
+// statusFlags are the flags of open(2) that F_SETFL may change.
+const statusFlags = syscall.O_APPEND | syscall.O_NONBLOCK | syscall.O_DIRECT | unix.O_NOATIME | syscall.O_ASYNC
+
+// onceFlags are the flags of open(2) that F_GETFL does not return.
+const onceFlags = syscall.O_CREAT | syscall.O_EXCL | syscall.O_TRUNC | syscall.O_NOCTTY | syscall.O_CLOEXEC
+
+// Open opens a file and returns its handle. mode is masked already.
+func (p *Process) Open(at Place, flags int, mode uint32) (int, error) {
+	if flags&syscall.O_ACCMODE == syscall.O_ACCMODE {
+		return 0, syscall.EINVAL
+	}
+	changes := flags&(syscall.O_ACCMODE|syscall.O_CREAT|syscall.O_TRUNC) != 0 && flags&unix.O_PATH == 0
+	dir, path, err := p.resolve(at)
+	if err != nil {
+		return 0, err
+	}
+	fs, err := p.acquire(changes)
+	if err != nil {
+		return 0, err
+	}
+	defer p.mu.RUnlock()
+	file, err := fs.Open(dir, path, flags, mode)
+	if err != nil {
+		return 0, err
+	}
+	attr, err := file.Stat()
+	if err != nil {
+		return 0, errors.Join(err, file.Close())
+	}
+	f := &openFile{isDir: attr.Mode&syscall.S_IFMT == syscall.S_IFDIR, dir: dir, path: path}
+	f.flags.Store(int32(flags&^onceFlags | unix.O_LARGEFILE))
+	f.file.Store(&file)
+	h, err := p.files.add(f)
+	if err != nil {
+		return 0, errors.Join(err, file.Close())
+	}
+	return int(h), nil
+}
+
+// moveFiles opens the files of one mount in another. One that is no longer
+// what it was fails with ESTALE from then on. The caller holds p.mu.
+func (p *Process) moveFiles(fs FS) {
+	p.files.each(func(f *openFile) {
+		before := f.current()
+		flags := int(f.flags.Load()) & (syscall.O_ACCMODE | syscall.O_APPEND)
+		after, err := fs.Open(f.dir, f.path, flags, 0)
+		if err == nil && after.Ino() != before.Ino() {
+			err = errors.Join(fmt.Errorf("%s has been replaced: %w", f.path, syscall.ESTALE), after.Close())
+		}
+		if err != nil {
+			p.logf("%s cannot be used any more: %v", f.path, err)
+			after = lostFile{before}
+		}
+		f.file.Store(&after)
+		// It was only read, or its mount is closed: there is nothing to lose.
+		_ = before.Close()
+	})
+}
+
+// Retain notes one more descriptor of the open file.
+func (p *Process) Retain(h Handle) error {
+	f, err := p.files.get(h)
+	if err != nil {
+		return err
+	}
+	for {
+		n := f.refs.Load()
+		if n == 0 {
+			return syscall.EBADF
+		}
+		if f.refs.CompareAndSwap(n, n+1) {
+			return nil
+		}
+	}
+}
+
+// Release notes one descriptor less; the last one closes the file.
+func (p *Process) Release(h Handle) error {
+	f, err := p.files.get(h)
+	if err != nil {
+		return err
+	}
+	if f.refs.Add(-1) > 0 {
+		return nil
+	}
+	p.mu.RLock() // moveFiles and Finish must see it open or not at all
+	defer p.mu.RUnlock()
+	p.files.remove(f)
+	if p.finished {
+		return nil
+	}
+	return f.current().Close()
+}
+
+// Getfl is F_GETFL.
+func (p *Process) Getfl(h Handle) (int, error) {
+	f, err := p.files.get(h)
+	if err != nil {
+		return 0, err
+	}
+	return int(f.flags.Load()), nil
+}
+
+// Setfl is F_SETFL.
+func (p *Process) Setfl(h Handle, flags int) error {
+	f, err := p.files.get(h)
+	if err != nil {
+		return err
+	}
+	for {
+		now := f.flags.Load()
+		if f.flags.CompareAndSwap(now, now&^statusFlags|int32(flags)&statusFlags) {
+			return nil
+		}
+	}
+}
+
+// Fsync makes the file durable.
+func (p *Process) Fsync(h Handle) error {
+	f, err := p.files.get(h)
+	if err != nil {
+		return err
+	}
+	err = f.current().Sync()
+	if Errno(err) == syscall.EROFS {
+		return nil // what is only read is durable as far as we know
+	}
+	return err
+}
+
+// Ftruncate sets the size. EINVAL if the file is not open for writing.
+func (p *Process) Ftruncate(h Handle, size int64) error {
+	f, err := p.files.get(h)
+	if err != nil {
+		return err
+	}
+	if size < 0 || f.flags.Load()&syscall.O_ACCMODE == syscall.O_RDONLY {
+		return syscall.EINVAL
+	}
+	return f.current().Truncate(size)
+}
+
+// Fstat tells the attributes.
+func (p *Process) Fstat(h Handle, out *Attr) error {
+	f, err := p.files.get(h)
+	if err != nil {
+		return err
+	}
+	attr, err := f.current().Stat()
+	if err == nil {
+		out.set(&attr)
+	}
+	return err
+}
+
+// Fsetattr changes attributes.
+func (p *Process) Fsetattr(h Handle, in *SetAttr) error {
+	f, err := p.files.get(h)
+	if err != nil {
+		return err
+	}
+	if _, err := p.acquire(true); err != nil {
+		return err
+	}
+	defer p.mu.RUnlock()
+	return f.current().SetAttr(in.change())
+}
+
+// lostFile stands for a file that is gone from the mount.
+type lostFile struct{ was File }
+
+func (l lostFile) Ino() microfs.Ino                            { return l.was.Ino() }
+func (lostFile) ReadAt([][]byte, int64) (int, error)           { return 0, syscall.ESTALE }
+func (lostFile) WriteAt([][]byte, int64) (int, error)          { return 0, syscall.ESTALE }
+func (lostFile) Append([][]byte) (int, int64, error)           { return 0, 0, syscall.ESTALE }
+func (lostFile) Truncate(int64) error                          { return syscall.ESTALE }
+func (lostFile) Sync() error                                   { return syscall.ESTALE }
+func (lostFile) Stat() (microfs.Attr, error)                   { return microfs.Attr{}, syscall.ESTALE }
+func (lostFile) SetAttr(microfs.SetAttr) error                 { return syscall.ESTALE }
+func (lostFile) ReadDir(string, int) ([]microfs.Dirent, error) { return nil, syscall.ESTALE }
+func (lostFile) SeekData(int64) (int64, error)                 { return 0, syscall.ESTALE }
+func (lostFile) SeekHole(int64) (int64, error)                 { return 0, syscall.ESTALE }
+func (lostFile) Close() error                                  { return nil }

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// table is calls.txt, in the order of the file.
+type table struct {
+	groups  []*group
+	runtime []*function // life and runtime functions
+	calls   []*call
+	skipped []skip
+}
+
+type group struct {
+	title string
+	calls []*call
+}
+
+// function is one function of the Go runtime.
+type function struct {
+	name   string
+	life   bool // of cmd/libnvmecr itself, not a method of posixshim.Process
+	value  bool // returns a number
+	doc    string
+	params []field
+}
+
+// field is a parameter of a runtime function: one of the kinds the head of
+// calls.txt names.
+type field struct{ kind, name string }
+
+// call is one interposed libc function.
+type call struct {
+	ret    string
+	name   string
+	params []param
+	expr   string
+	aka    []string
+	signal bool
+}
+
+// param is a parameter of a call. kind is "fd", "path", "at", "dir" or "" for
+// those that do not route.
+type param struct {
+	kind     string
+	decl     string // as in the prototype: "const char *path"
+	name     string
+	variadic bool
+}
+
+type skip struct {
+	names  []string
+	reason string
+}
+
+var (
+	functionLine = regexp.MustCompile(`^(life|runtime) (int )?(\w+)\((.*)\) : (.+)$`)
+	callLine     = regexp.MustCompile(`^call (.*?)(\w+)\((.*)\) = (.+)$`)
+	skipLine     = regexp.MustCompile(`^skip ([\w ]+) : (.+)$`)
+	lastWord     = regexp.MustCompile(`(\w+)(\[\d*\])?$`)
+	pointerName  = regexp.MustCompile(`\(\*(\w+)\)`)
+)
+
+// routed gives the declaration of each routing type; the number of the
+// parameter among those of its kind is appended to the name from the second on.
+var routed = map[string]struct{ ctype, name string }{
+	"fd":   {"int ", "fd"},
+	"path": {"const char *", "path"},
+	"at":   {"int ", "dirfd"},
+	"dir":  {"DIR *", "stream"},
+}
+
+func parse(text string) (*table, error) {
+	t := &table{}
+	seen := map[string]bool{}
+	for i, line := range strings.Split(text, "\n") {
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		if err := t.parseLine(line, seen); err != nil {
+			return nil, fmt.Errorf("calls.txt:%d: %w", i+1, err)
+		}
+	}
+	return t, nil
+}
+
+func (t *table) parseLine(line string, seen map[string]bool) error {
+	word, rest, _ := strings.Cut(line, " ")
+	switch word {
+	case "group":
+		t.groups = append(t.groups, &group{title: rest})
+		return nil
+	case "life", "runtime":
+		f, err := parseFunction(line)
+		t.runtime = append(t.runtime, f)
+		return err
+	case "skip":
+		m := skipLine.FindStringSubmatch(line)
+		if m == nil {
+			return fmt.Errorf("not of the form skip NAME... : REASON")
+		}
+		t.skipped = append(t.skipped, skip{strings.Fields(m[1]), m[2]})
+		return nil
+	case "call":
+		c, err := parseCall(line)
+		if err != nil {
+			return err
+		}
+		for _, name := range append([]string{c.name}, c.aka...) {
+			if seen[name] {
+				return fmt.Errorf("%s is there twice", name)
+			}
+			seen[name] = true
+		}
+		t.calls = append(t.calls, c)
+		g := t.groups[len(t.groups)-1]
+		g.calls = append(g.calls, c)
+		return nil
+	}
+	return fmt.Errorf("unknown word %q", word)
+}
+
+func parseFunction(line string) (*function, error) {
+	m := functionLine.FindStringSubmatch(line)
+	if m == nil {
+		return nil, fmt.Errorf("not of the form runtime [int] NAME(PARAMETERS) : TEXT")
+	}
+	f := &function{life: m[1] == "life", value: m[2] != "", name: m[3], doc: m[5]}
+	for _, p := range splitParams(m[4]) {
+		kind, name, _ := strings.Cut(p, " ")
+		if _, ok := marshal[kind]; !ok {
+			return nil, fmt.Errorf("%s: unknown type %q", f.name, kind)
+		}
+		f.params = append(f.params, field{kind, name})
+	}
+	return f, nil
+}
+
+func parseCall(line string) (*call, error) {
+	parts := strings.Split(line, " ; ")
+	m := callLine.FindStringSubmatch(parts[0])
+	if m == nil {
+		return nil, fmt.Errorf("not of the form call TYPE NAME(PARAMETERS) = EXPRESSION")
+	}
+	c := &call{ret: m[1], name: m[2], expr: m[4]}
+	for _, attribute := range parts[1:] {
+		words := strings.Fields(attribute)
+		switch words[0] {
+		case "aka":
+			c.aka = words[1:]
+		case "signal":
+			c.signal = true
+		default:
+			return nil, fmt.Errorf("unknown attribute %q", words[0])
+		}
+	}
+	count := map[string]int{}
+	for _, p := range splitParams(m[3]) {
+		if r, ok := routed[p]; ok {
+			name := r.name
+			if count[p]++; count[p] > 1 {
+				name = fmt.Sprint(name, count[p])
+			}
+			c.params = append(c.params, param{kind: p, decl: r.ctype + name, name: name})
+			continue
+		}
+		decl, variadic := strings.CutPrefix(p, "...")
+		if variadic && decl == "" {
+			c.params = append(c.params, param{variadic: true})
+			continue
+		}
+		name := lastWord.FindStringSubmatch(decl)
+		if n := pointerName.FindStringSubmatch(decl); n != nil {
+			name = n
+		}
+		if name == nil {
+			return nil, fmt.Errorf("parameter %q has no name", p)
+		}
+		c.params = append(c.params, param{decl: decl, name: name[1], variadic: variadic})
+	}
+	return c, nil
+}
+
+// splitParams splits at the commas outside of parentheses.
+func splitParams(s string) []string {
+	if s == "" || s == "void" {
+		return nil
+	}
+	var out []string
+	depth, start := 0, 0
+	for i, r := range s {
+		switch {
+		case r == '(':
+			depth++
+		case r == ')':
+			depth--
+		case r == ',' && depth == 0:
+			out = append(out, strings.TrimSpace(s[start:i]))
+			start = i + 1
+		}
+	}
+	return append(out, strings.TrimSpace(s[start:]))
+}
+
+// count returns how many parameters of the kind the call has.
+func (c *call) count(kind string) int {
+	n := 0
+	for _, p := range c.params {
+		if p.kind == kind {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,203 @@
+package posixshim
+
+import (
+	"errors"
+	"syscall"
+	"time"
+
+	"nvmecr/microfs"
+)
+
+// FS is what this package uses of a microfs.FS.
+type FS interface {
+	Open(dir microfs.Ino, path string, flags int, mode uint32) (File, error)
+	Stat(dir microfs.Ino, path string, follow bool) (microfs.Attr, error)
+	Access(dir microfs.Ino, path string, mode uint32, follow bool) error
+	Mkdir(dir microfs.Ino, path string, mode uint32) error
+	Rmdir(dir microfs.Ino, path string) error
+	Unlink(dir microfs.Ino, path string) error
+	Rename(odir microfs.Ino, opath string, ndir microfs.Ino, npath string, flags uint) error
+	Link(odir microfs.Ino, opath string, ndir microfs.Ino, npath string, follow bool) error
+	Symlink(target string, dir microfs.Ino, path string) error
+	Readlink(dir microfs.Ino, path string) (string, error)
+	Truncate(dir microfs.Ino, path string, size int64) error
+	SetAttr(dir microfs.Ino, path string, follow bool, s microfs.SetAttr) error
+	PathOf(dir microfs.Ino) (string, error)
+	RealPath(dir microfs.Ino, path string) (string, error)
+	StatFS() microfs.StatFS
+	Sync() error
+}
+
+// File is what this package uses of a microfs.File.
+type File interface {
+	Ino() microfs.Ino
+	ReadAt(bufs [][]byte, off int64) (int, error)
+	WriteAt(bufs [][]byte, off int64) (int, error)
+	Append(bufs [][]byte) (n int, end int64, err error)
+	Truncate(size int64) error
+	Sync() error
+	Stat() (microfs.Attr, error)
+	SetAttr(s microfs.SetAttr) error
+	ReadDir(after string, n int) ([]microfs.Dirent, error)
+	SeekData(off int64) (int64, error)
+	SeekHole(off int64) (int64, error)
+	Close() error
+}
+
+// A Mount is a partition that has been opened.
+type Mount struct {
+	FS       FS
+	Writable bool
+	// Close unmounts. It is called once, when nothing uses FS any more.
+	Close func() error
+}
+
+// Microfs makes a microfs.FS an FS.
+func Microfs(fs *microfs.FS) FS { return microFS{fs} }
+
+type microFS struct{ *microfs.FS }
+
+func (m microFS) Open(dir microfs.Ino, path string, flags int, mode uint32) (File, error) {
+	f, err := m.FS.Open(dir, path, flags, mode)
+	if err != nil {
+		return nil, err // not a nil *microfs.File in an interface
+	}
+	return f, nil
+}
+
+// fresh is how old what a reader sees may be. A process that reads while
+// another one writes looks again after this time: less than it takes a shell
+// to run a command and look at what that left. Where looking takes long, for a
+// command as well as for us, it is after half the time that it took last.
+const fresh = 2 * time.Millisecond
+
+// acquire returns the mount, opening it, looking again, or opening it for
+// writing, as needed. The caller calls p.mu.RUnlock when it is done with it.
+func (p *Process) acquire(write bool) (FS, error) {
+	p.mu.RLock()
+	if p.usable(write) {
+		return p.mount.FS, nil
+	}
+	p.mu.RUnlock()
+	if err := p.prepare(write); err != nil {
+		return nil, err
+	}
+	p.mu.RLock()
+	if p.mount == nil || write && !p.mount.Writable { // given up, or finished, in between
+		p.mu.RUnlock()
+		return nil, syscall.EBUSY
+	}
+	return p.mount.FS, nil
+}
+
+// usable says whether the mount serves. The caller holds p.mu.
+func (p *Process) usable(write bool) bool {
+	return p.mount != nil && (p.mount.Writable || !write && time.Since(p.opened) < p.fresh)
+}
+
+// prepare makes the mount usable. Open files move over to a new one.
+func (p *Process) prepare(write bool) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case p.failed != nil:
+		return p.failed
+	case p.finished:
+		return errFinished
+	case p.usable(write):
+		return nil
+	}
+	begin := time.Now()
+	m, err := p.open(write)
+	p.fresh = fresh
+	if !write && (m == nil || !m.Writable) {
+		p.fresh = max(fresh, time.Since(begin)/2)
+	}
+	switch {
+	case err != nil && !write && p.mount != nil:
+		// The writer leaves no quiet moment: the last one will do.
+		p.opened = time.Now()
+		return nil
+	case err != nil:
+		return err
+	}
+	return p.replace(m)
+}
+
+// replace makes m the mount in place of the one there is, if any. The caller
+// holds p.mu for writing.
+func (p *Process) replace(m *Mount) error {
+	old := p.mount
+	p.mount, p.opened = m, time.Now()
+	p.moveFiles(m.FS)
+	if old == nil {
+		return nil
+	}
+	return old.Close()
+}
+
+// OpenForWriting opens the partition for writing now, and keeps it until the
+// process ends: MPI_Init does so.
+func (p *Process) OpenForWriting() error {
+	if _, err := p.acquire(true); err != nil {
+		return err
+	}
+	p.mu.RUnlock()
+	p.keep.Store(true)
+	return nil
+}
+
+// Fail makes every later call that needs the mount fail with err.
+func (p *Process) Fail(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.failed = err
+}
+
+// Yield gives up the partition for another process, unless a file is open for
+// writing or MPI_Init has opened it. Files that are read stay open, and are
+// read from a mount for reading. It is called when the other process asks.
+func (p *Process) Yield() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.keep.Load() || p.mount == nil || !p.mount.Writable || p.files.any((*openFile).needsWriter) {
+		return false
+	}
+	err := p.mount.Close()
+	p.mount = nil
+	if err != nil {
+		p.logf("giving up the partition: %v", err)
+	}
+	if p.files.count.Load() == 0 {
+		return true
+	}
+	m, err := p.open(false)
+	if err == nil {
+		err = p.replace(m)
+	}
+	if err != nil { // the files move when the mount is next needed
+		p.logf("reading on after giving up the partition: %v", err)
+	}
+	return true
+}
+
+// Finish closes every file and the partition. Later calls fail with EIO.
+func (p *Process) Finish() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.finished {
+		return nil
+	}
+	p.finished = true
+	var errs []error
+	p.files.each(func(f *openFile) {
+		if p.mount != nil {
+			errs = append(errs, f.current().Close())
+		}
+	})
+	if p.mount != nil {
+		errs = append(errs, p.mount.Close())
+		p.mount = nil
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,226 @@
+package posixshim
+
+import (
+	"syscall"
+
+	"nvmecr/microfs"
+)
+
+// at resolves a place and finds the mount. The caller calls p.mu.RUnlock if
+// there is no error.
+func (p *Process) at(place Place, write bool) (FS, microfs.Ino, string, error) {
+	dir, path, err := p.resolve(place)
+	if err != nil {
+		return nil, 0, "", err
+	}
+	fs, err := p.acquire(write)
+	return fs, dir, path, err
+}
+
+// Stat tells the attributes of a path.
+func (p *Process) Stat(place Place, follow int, out *Attr) error {
+	fs, dir, path, err := p.at(place, false)
+	if err != nil {
+		return err
+	}
+	defer p.mu.RUnlock()
+	attr, err := fs.Stat(dir, path, follow != 0)
+	if err == nil {
+		out.set(&attr)
+	}
+	return err
+}
+
+// Setattr changes attributes of a path.
+func (p *Process) Setattr(place Place, follow int, in *SetAttr) error {
+	fs, dir, path, err := p.at(place, true)
+	if err != nil {
+		return err
+	}
+	defer p.mu.RUnlock()
+	return fs.SetAttr(dir, path, follow != 0, in.change())
+}
+
+// Access is access(2). That a process does not write yet is not held against
+// its permission to write.
+func (p *Process) Access(place Place, mode int, follow int) error {
+	if mode&^7 != 0 {
+		return syscall.EINVAL
+	}
+	fs, dir, path, err := p.at(place, false)
+	if err != nil {
+		return err
+	}
+	err = fs.Access(dir, path, uint32(mode), follow != 0)
+	writable := p.mount.Writable
+	p.mu.RUnlock()
+	if Errno(err) != syscall.EROFS || writable {
+		return err
+	}
+	fs, err = p.acquire(true)
+	if err != nil {
+		return err
+	}
+	defer p.mu.RUnlock()
+	return fs.Access(dir, path, uint32(mode), follow != 0)
+}
+
+// Truncate sets the size of a file.
+func (p *Process) Truncate(place Place, size int64) error {
+	if size < 0 {
+		return syscall.EINVAL
+	}
+	fs, dir, path, err := p.at(place, true)
+	if err != nil {
+		return err
+	}
+	defer p.mu.RUnlock()
+	return fs.Truncate(dir, path, size)
+}
+
+// Mkdir makes a directory. mode is masked already.
+func (p *Process) Mkdir(place Place, mode uint32) error {
+	fs, dir, path, err := p.at(place, true)
+	if err != nil {
+		return err
+	}
+	defer p.mu.RUnlock()
+	return fs.Mkdir(dir, path, mode)
+}
+
+// Rmdir removes a directory.
+func (p *Process) Rmdir(place Place) error {
+	fs, dir, path, err := p.at(place, true)
+	if err != nil {
+		return err
+	}
+	defer p.mu.RUnlock()
+	return fs.Rmdir(dir, path)
+}
+
+// Unlink removes a name.
+func (p *Process) Unlink(place Place) error {
+	fs, dir, path, err := p.at(place, true)
+	if err != nil {
+		return err
+	}
+	defer p.mu.RUnlock()
+	return fs.Unlink(dir, path)
+}
+
+// Rename is renameat2(2).
+func (p *Process) Rename(from, to Place, flags uint32) error {
+	odir, opath, err := p.resolve(from)
+	if err != nil {
+		return err
+	}
+	fs, ndir, npath, err := p.at(to, true)
+	if err != nil {
+		return err
+	}
+	defer p.mu.RUnlock()
+	return fs.Rename(odir, opath, ndir, npath, uint(flags))
+}
+
+// Link makes a hard link; follow says whether from may be a symbolic link to
+// the file meant.
+func (p *Process) Link(from, to Place, follow int) error {
+	odir, opath, err := p.resolve(from)
+	if err != nil {
+		return err
+	}
+	fs, ndir, npath, err := p.at(to, true)
+	if err != nil {
+		return err
+	}
+	defer p.mu.RUnlock()
+	return fs.Link(odir, opath, ndir, npath, follow != 0)
+}
+
+// Symlink makes a symbolic link.
+func (p *Process) Symlink(target string, place Place) error {
+	fs, dir, path, err := p.at(place, true)
+	if err != nil {
+		return err
+	}
+	defer p.mu.RUnlock()
+	return fs.Symlink(target, dir, path)
+}
+
+// Readlink copies the target of a symbolic link, cut to the length of buf.
+func (p *Process) Readlink(place Place, buf []byte) (int, error) {
+	if len(buf) == 0 {
+		return 0, syscall.EINVAL
+	}
+	fs, dir, path, err := p.at(place, false)
+	if err != nil {
+		return 0, err
+	}
+	defer p.mu.RUnlock()
+	target, err := fs.Readlink(dir, path)
+	return copy(buf, target), err
+}
+
+// Realpath copies the path of a file below the mount, beginning with "/".
+func (p *Process) Realpath(place Place, buf []byte) (int, error) {
+	fs, dir, path, err := p.at(place, false)
+	if err != nil {
+		return 0, err
+	}
+	defer p.mu.RUnlock()
+	real, err := fs.RealPath(dir, path)
+	return whole(buf, real, err)
+}
+
+// Fpath copies the path of an open directory below the mount.
+func (p *Process) Fpath(h Handle, buf []byte) (int, error) {
+	f, err := p.files.get(h)
+	if err != nil {
+		return 0, err
+	}
+	fs, err := p.acquire(false)
+	if err != nil {
+		return 0, err
+	}
+	defer p.mu.RUnlock()
+	path, err := fs.PathOf(f.current().Ino())
+	if path == "/" {
+		path = ""
+	}
+	return whole(buf, path, err)
+}
+
+func whole(buf []byte, path string, err error) (int, error) {
+	if err != nil {
+		return 0, err
+	}
+	if len(path) > len(buf) {
+		return 0, syscall.ENAMETOOLONG
+	}
+	return copy(buf, path), nil
+}
+
+// Statfs tells the size of the file system.
+func (p *Process) Statfs(out *StatFS) error {
+	fs, err := p.acquire(false)
+	if err != nil {
+		return err
+	}
+	defer p.mu.RUnlock()
+	st := fs.StatFS()
+	*out = StatFS{
+		Block: uint64(st.Hugeblock), Blocks: uint64(st.Blocks), Free: uint64(st.Free),
+		Files: st.Files, FilesFree: st.FilesFree,
+	}
+	return nil
+}
+
+// Syncfs makes everything durable that has been acknowledged.
+func (p *Process) Syncfs() error {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if p.mount == nil || !p.mount.Writable {
+		return nil
+	}
+	return p.mount.FS.Sync()
+}

@@ -1,0 +1,35 @@
+package posixshim
+
+import (
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// A Process is what POSIX keeps for one process, as far as it is ours: its
+// open files and its mount.
+type Process struct {
+	open func(write bool) (*Mount, error)
+	logf func(format string, args ...any)
+
+	files table
+
+	mu       sync.RWMutex  // held for reading by calls that use mount
+	mount    *Mount        // nil until something needs it
+	opened   time.Time     // when mount was
+	fresh    time.Duration // how long a mount for reading is good for
+	failed   error         // if not nil, the mount cannot be had any more
+	finished bool
+
+	keep atomic.Bool // MPI_Init has opened it: never yield
+
+	reportMu sync.Mutex
+	reported string
+}
+
+// New returns a process that opens its partition with open: for writing, or
+// for reading only, in which case it may nevertheless return one for writing.
+// logf gets what the user has to know.
+func New(open func(write bool) (*Mount, error), logf func(format string, args ...any)) *Process {
+	return &Process{open: open, logf: logf}
+}

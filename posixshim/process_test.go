@@ -1,0 +1,513 @@
+package posixshim
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/memdev"
+)
+
+// partition is a formatted partition in memory, and what was asked of it.
+type partition struct {
+	dev    nvmf.Device
+	seg    microfs.Segment
+	opened []string // "read" or "write"
+	refuse error    // of the next open
+	logged []string
+}
+
+func newPartition(t testing.TB) *partition {
+	const size = 64 << 20
+	dev, err := memdev.New(size, 4096, memdev.Options{})
+	require.NoError(t, err)
+	p := &partition{dev: dev, seg: microfs.Segment{Length: size}}
+	require.NoError(t, microfs.Format(context.Background(), dev, p.seg, microfs.FormatOptions{Generation: 1, Size: 1}))
+	return p
+}
+
+func (p *partition) open(write bool) (*Mount, error) {
+	kind := "read"
+	if write {
+		kind = "write"
+	}
+	p.opened = append(p.opened, kind)
+	if p.refuse != nil {
+		return nil, p.refuse
+	}
+	fs, err := microfs.Mount(context.Background(), p.dev, p.seg, microfs.Options{Generation: 1, ReadOnly: !write, MountPoint: "/nvmecr"})
+	if err != nil {
+		return nil, err
+	}
+	return &Mount{FS: Microfs(fs), Writable: write, Close: fs.Unmount}, nil
+}
+
+func (p *partition) process(t testing.TB) *Process {
+	proc := New(p.open, func(format string, args ...any) { p.logged = append(p.logged, fmt.Sprintf(format, args...)) })
+	t.Cleanup(func() { assert.NoError(t, proc.Finish()) })
+	return proc
+}
+
+func at(path string) Place { return Place{Path: path} }
+
+// file opens a file that has to open.
+func file(t testing.TB, p *Process, path string, flags int) Handle {
+	t.Helper()
+	h, err := p.Open(at(path), flags, 0o600)
+	require.NoError(t, err)
+	return Handle(h)
+}
+
+const create = syscall.O_RDWR | syscall.O_CREAT
+
+// size is that of an open file.
+func size(t testing.TB, p *Process, h Handle) int64 {
+	t.Helper()
+	var a Attr
+	require.NoError(t, p.Fstat(h, &a))
+	return a.Size
+}
+
+func offset(t testing.TB, p *Process, h Handle) int {
+	t.Helper()
+	n, err := p.Seek(h, 0, io.SeekCurrent)
+	require.NoError(t, err)
+	return n
+}
+
+func TestOffsetIsSharedByDescriptorsOfOneFile(t *testing.T) {
+	p := newPartition(t).process(t)
+	h := file(t, p, "f", create)
+	require.NoError(t, p.Retain(h))
+	n, err := p.Write(h, []byte("hello"))
+	require.NoError(t, err)
+	assert.Equal(t, 5, n)
+	assert.Equal(t, 5, offset(t, p, h))
+
+	require.NoError(t, p.Release(h))
+	assert.Equal(t, 5, offset(t, p, h), "one descriptor is left")
+	require.NoError(t, p.Release(h))
+	_, err = p.Seek(h, 0, io.SeekCurrent)
+	assert.Equal(t, syscall.EBADF, err)
+	assert.Equal(t, syscall.EBADF, p.Retain(h))
+	assert.Equal(t, syscall.EBADF, p.Release(h))
+}
+
+func TestHandleOfAClosedFileIsNeverAnother(t *testing.T) {
+	p := newPartition(t).process(t)
+	seen := map[Handle]bool{}
+	for range 100 {
+		h := file(t, p, "f", create)
+		require.False(t, seen[h], "handle %#x came back", h)
+		seen[h] = true
+		require.NoError(t, p.Release(h))
+		for old := range seen {
+			_, err := p.Read(old, make([]byte, 1))
+			require.Equal(t, syscall.EBADF, err)
+		}
+	}
+}
+
+func TestModesOfAccess(t *testing.T) {
+	p := newPartition(t).process(t)
+	w := file(t, p, "f", create)
+	_, err := p.Write(w, []byte("content"))
+	require.NoError(t, err)
+	buf := make([]byte, 10)
+	for _, c := range []struct {
+		name                  string
+		flags                 int
+		read, write, truncate error
+	}{
+		{"read only", syscall.O_RDONLY, nil, syscall.EBADF, syscall.EINVAL},
+		{"write only", syscall.O_WRONLY, syscall.EBADF, nil, nil},
+		{"both", syscall.O_RDWR, nil, nil, nil},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := file(t, p, "f", c.flags)
+			_, err := p.Pread(h, buf, 0)
+			assert.Equal(t, c.read, err)
+			_, err = p.Pwrite(h, []byte("C"), 0)
+			assert.Equal(t, c.write, err)
+			assert.Equal(t, c.truncate, p.Ftruncate(h, 7))
+			require.NoError(t, p.Release(h))
+		})
+	}
+	_, err = p.Open(at("f"), syscall.O_ACCMODE, 0)
+	assert.Equal(t, syscall.EINVAL, err)
+	_, err = p.Open(at(""), create, 0)
+	assert.Equal(t, syscall.ENOENT, err)
+}
+
+func TestAppendGoesToTheEnd(t *testing.T) {
+	p := newPartition(t).process(t)
+	h := file(t, p, "f", create|syscall.O_APPEND)
+	other := file(t, p, "f", syscall.O_RDWR)
+	for _, s := range []string{"one", "two"} {
+		_, err := p.Write(h, []byte(s))
+		require.NoError(t, err)
+		_, err = p.Pwrite(other, []byte("|"), size(t, p, other))
+		require.NoError(t, err)
+	}
+	assert.Equal(t, 7, offset(t, p, h), "behind what it wrote last")
+	buf := make([]byte, 20)
+	n, err := p.Pread(other, buf, 0)
+	require.NoError(t, err)
+	assert.Equal(t, "one|two|", string(buf[:n]))
+
+	flags, err := p.Getfl(h)
+	require.NoError(t, err)
+	assert.Equal(t, syscall.O_RDWR|syscall.O_APPEND, flags&(syscall.O_ACCMODE|syscall.O_APPEND|syscall.O_CREAT))
+	require.NoError(t, p.Setfl(h, 0))
+	_, err = p.Pwrite(h, []byte("1"), 0)
+	require.NoError(t, err)
+	flags, err = p.Getfl(h)
+	require.NoError(t, err)
+	assert.Equal(t, syscall.O_RDWR, flags&(syscall.O_ACCMODE|syscall.O_APPEND), "F_SETFL leaves the access mode")
+}
+
+func TestSeek(t *testing.T) {
+	p := newPartition(t).process(t)
+	h := file(t, p, "f", create)
+	require.NoError(t, p.Ftruncate(h, 100))
+	for _, c := range []struct {
+		name   string
+		off    int64
+		whence int
+		want   int
+		err    error
+	}{
+		{"from the start", 10, io.SeekStart, 10, nil},
+		{"from here", 5, io.SeekCurrent, 15, nil},
+		{"from the end", -1, io.SeekEnd, 99, nil},
+		{"behind the end", 1000, io.SeekEnd, 1100, nil},
+		{"before the start", -1, io.SeekStart, 0, syscall.EINVAL},
+		{"too far", 1<<63 - 1, io.SeekCurrent, 0, syscall.EOVERFLOW},
+		{"unknown", 0, 17, 0, syscall.EINVAL},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			n, err := p.Seek(h, c.off, c.whence)
+			assert.Equal(t, c.err, err)
+			assert.Equal(t, c.want, n)
+		})
+	}
+	assert.Equal(t, 1100, offset(t, p, h), "a seek that failed changes nothing")
+}
+
+func iovec(bufs ...[]byte) []syscall.Iovec {
+	var iov []syscall.Iovec
+	for _, b := range bufs {
+		v := syscall.Iovec{Len: uint64(len(b))}
+		if len(b) > 0 {
+			v.Base = &b[0]
+		}
+		iov = append(iov, v)
+	}
+	return iov
+}
+
+func TestVectors(t *testing.T) {
+	p := newPartition(t).process(t)
+	h := file(t, p, "f", create)
+	n, err := p.Writev(h, iovec([]byte("ab"), nil, []byte("cde")), -1, 0)
+	require.NoError(t, err)
+	assert.Equal(t, 5, n)
+	n, err = p.Writev(h, iovec([]byte("X")), 0, unix.RWF_APPEND)
+	require.NoError(t, err)
+	assert.Equal(t, 1, n)
+	a, b := make([]byte, 2), make([]byte, 10)
+	n, err = p.Readv(h, iovec(a, b), 1)
+	require.NoError(t, err)
+	assert.Equal(t, "bc deX", string(a)+" "+string(b[:n-2]))
+	assert.Equal(t, 5, offset(t, p, h))
+	_, err = p.Writev(h, []syscall.Iovec{{Base: &a[0], Len: 1 << 62}}, -1, 0)
+	assert.Equal(t, syscall.EINVAL, err)
+}
+
+// names reads a directory through Getdents with a buffer of the given size.
+func names(t *testing.T, p *Process, h Handle, room int) []string {
+	t.Helper()
+	var out []string
+	buf := make([]byte, room)
+	for {
+		n, err := p.Getdents(h, buf)
+		require.NoError(t, err)
+		if n == 0 {
+			return out
+		}
+		for b := buf[:n]; len(b) > 0; {
+			length := binary.NativeEndian.Uint16(b[16:])
+			require.Zero(t, length%8)
+			name, _, _ := strings.Cut(string(b[direntName:length]), "\x00")
+			out = append(out, name)
+			b = b[length:]
+		}
+	}
+}
+
+func TestDirectories(t *testing.T) {
+	p := newPartition(t).process(t)
+	require.NoError(t, p.Mkdir(at("d"), 0o700))
+	want := []string{".", ".."}
+	for i := range 2*listAtOnce + 5 {
+		name := fmt.Sprintf("%05d", i)
+		require.NoError(t, p.Release(file(t, p, "d/"+name, create)))
+		want = append(want, name)
+	}
+	h := file(t, p, "d", syscall.O_RDONLY|syscall.O_DIRECTORY)
+	assert.Equal(t, want, names(t, p, h, 1000))
+	assert.Empty(t, names(t, p, h, 1000), "at the end")
+
+	_, err := p.Seek(h, 7, io.SeekStart)
+	require.NoError(t, err)
+	assert.Equal(t, want[7:], names(t, p, h, 65536))
+
+	require.NoError(t, p.Unlink(Place{h, "00000"}))
+	_, err = p.Seek(h, 0, io.SeekStart)
+	require.NoError(t, err)
+	assert.Equal(t, append([]string{".", ".."}, want[3:]...), names(t, p, h, 4096), "rewinding looks again")
+
+	_, err = p.Seek(h, 0, io.SeekStart)
+	require.NoError(t, err)
+	_, err = p.Getdents(h, make([]byte, 8))
+	assert.Equal(t, syscall.EINVAL, err, "not one fits")
+	_, err = p.Read(h, make([]byte, 8))
+	assert.Equal(t, syscall.EISDIR, err)
+	f := file(t, p, "d/00001", syscall.O_RDONLY)
+	_, err = p.Getdents(f, make([]byte, 100))
+	assert.Equal(t, syscall.ENOTDIR, err)
+	_, err = p.Open(Place{f, "x"}, create, 0)
+	assert.Equal(t, syscall.ENOTDIR, err)
+
+	buf := make([]byte, 10)
+	n, err := p.Fpath(h, buf)
+	require.NoError(t, err)
+	assert.Equal(t, "/d", string(buf[:n]))
+}
+
+func TestReadingDoesNotOpenForWriting(t *testing.T) {
+	part := newPartition(t)
+	first := part.process(t)
+	h := file(t, first, "f", create)
+	_, err := first.Write(h, []byte("content"))
+	require.NoError(t, err)
+	require.NoError(t, first.Finish())
+
+	part.opened = nil
+	p := part.process(t)
+	var a Attr
+	require.NoError(t, p.Stat(at("f"), 1, &a))
+	r := file(t, p, "f", syscall.O_RDONLY)
+	d := file(t, p, ".", syscall.O_RDONLY)
+	require.NoError(t, p.Fsync(r))
+	assert.Equal(t, []string{"read"}, part.opened)
+
+	// The first change opens for writing, and what is open moves over.
+	buf := make([]byte, 3)
+	_, err = p.Read(r, buf)
+	require.NoError(t, err)
+	require.NoError(t, p.Mkdir(at("d"), 0o700))
+	assert.Equal(t, []string{"read", "write"}, part.opened)
+	_, err = p.Read(r, buf)
+	require.NoError(t, err)
+	assert.Equal(t, "ten", string(buf))
+	assert.Equal(t, []string{".", "..", "d", "f"}, names(t, p, d, 4096))
+	assert.Empty(t, part.logged)
+}
+
+func TestYield(t *testing.T) {
+	part := newPartition(t)
+	p := part.process(t)
+	assert.False(t, p.Yield(), "there is nothing to give")
+	require.NoError(t, p.Mkdir(at("d"), 0o700))
+	h := file(t, p, "f", create)
+	assert.False(t, p.Yield(), "a file is open")
+	require.NoError(t, p.Release(h))
+	assert.True(t, p.Yield())
+	assert.False(t, p.Yield(), "it is given up already")
+	var a Attr
+	require.NoError(t, p.Stat(at("d"), 1, &a), "opened again when needed")
+	assert.Equal(t, []string{"write", "read"}, part.opened)
+	assert.False(t, p.Yield(), "a reader has nothing to give")
+	require.NoError(t, p.OpenForWriting())
+	assert.False(t, p.Yield(), "MPI_Init keeps it")
+}
+
+// A shell that is in a directory of the mount, while a command that it runs
+// writes.
+func TestReaderSeesWhatAnotherWrites(t *testing.T) {
+	part := newPartition(t)
+	shell := part.process(t)
+	require.NoError(t, shell.Mkdir(at("d"), 0o700))
+	require.NoError(t, shell.Release(file(t, shell, "d/log", create)))
+	cwd := file(t, shell, "d", syscall.O_RDONLY|syscall.O_DIRECTORY)
+	log := file(t, shell, "d/log", syscall.O_RDONLY)
+	require.True(t, shell.Yield(), "what is open is only read")
+
+	command := part.process(t)
+	h := file(t, command, "d/log", syscall.O_WRONLY)
+	_, err := command.Write(h, []byte("line\n"))
+	require.NoError(t, err)
+	require.NoError(t, command.Release(h))
+	require.NoError(t, command.Release(file(t, command, "d/new", create)))
+
+	shell.opened = time.Time{} // some time later
+	var a Attr
+	require.NoError(t, shell.Stat(Place{cwd, "new"}, 1, &a))
+	shell.opened = time.Time{}
+	buf := make([]byte, 10)
+	n, err := shell.Read(log, buf)
+	require.NoError(t, err)
+	assert.Equal(t, "line\n", string(buf[:n]))
+	assert.Equal(t, []string{".", "..", "log", "new"}, names(t, shell, cwd, 4096))
+
+	require.True(t, command.Yield())
+	require.NoError(t, shell.Unlink(Place{cwd, "new"}), "and back again")
+}
+
+func TestUnlinkedFileIsNotGivenUp(t *testing.T) {
+	p := newPartition(t).process(t)
+	require.NoError(t, p.Release(file(t, p, "f", create)))
+	h := file(t, p, "f", syscall.O_RDONLY)
+	require.NoError(t, p.Unlink(at("f")))
+	assert.False(t, p.Yield())
+	require.NoError(t, p.Release(h))
+	assert.True(t, p.Yield())
+}
+
+func TestFailure(t *testing.T) {
+	t.Run("open", func(t *testing.T) {
+		part := newPartition(t)
+		p := part.process(t)
+		part.refuse = fmt.Errorf("target file:x: %w", syscall.ENODEV)
+		err := p.Mkdir(at("d"), 0o700)
+		assert.Equal(t, syscall.ENODEV, p.Errno(err))
+		assert.Equal(t, syscall.ENODEV, p.Errno(p.Mkdir(at("d"), 0o700)))
+		assert.Equal(t, []string{"target file:x: no such device"}, part.logged, "said once")
+		part.refuse = nil
+		assert.NoError(t, p.Mkdir(at("d"), 0o700), "tried again")
+	})
+	t.Run("MPI_Init", func(t *testing.T) {
+		p := newPartition(t).process(t)
+		p.Fail(syscall.ECONNREFUSED)
+		assert.Equal(t, syscall.ECONNREFUSED, p.Mkdir(at("d"), 0o700))
+	})
+	t.Run("after the end", func(t *testing.T) {
+		p := newPartition(t).process(t)
+		h := file(t, p, "f", create)
+		require.NoError(t, p.Finish())
+		_, err := p.Open(at("g"), create, 0o600)
+		assert.Equal(t, syscall.EIO, Errno(err))
+		_, err = p.Write(h, []byte("x"))
+		assert.Equal(t, syscall.EIO, Errno(err))
+		assert.NoError(t, p.Release(h))
+	})
+}
+
+func TestErrno(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want syscall.Errno
+	}{
+		{nil, 0},
+		{syscall.ENOENT, syscall.ENOENT},
+		{fmt.Errorf("a: %w", fmt.Errorf("b: %w", syscall.ENOSPC)), syscall.ENOSPC},
+		{&microfs.EscapeError{Path: "/etc"}, syscall.EXDEV},
+		{&nvmf.StatusError{SCT: 0, SC: 0x81}, syscall.ENOSPC},
+		{nvmf.ErrConnectionLost, syscall.EIO},
+		{errors.New("anything"), syscall.EIO},
+		{errors.Join(errors.New("anything"), syscall.EROFS), syscall.EROFS},
+	} {
+		assert.Equal(t, c.want, Errno(c.err), "%v", c.err)
+	}
+}
+
+func TestAttributes(t *testing.T) {
+	p := newPartition(t).process(t)
+	h := file(t, p, "f", create)
+	var a Attr
+	before := time.Now().Unix()
+	require.NoError(t, p.Fsetattr(h, &SetAttr{Valid: SetMode | SetAtime | SetMtimeNow, Mode: 0o640, Atime: Time{100, 7}}))
+	require.NoError(t, p.Stat(at("f"), 1, &a))
+	assert.Equal(t, uint32(syscall.S_IFREG|0o640), a.Mode)
+	assert.Equal(t, Time{100, 7}, a.Atime)
+	assert.GreaterOrEqual(t, a.Mtime.Sec, before)
+	require.NoError(t, p.Setattr(at("f"), 1, &SetAttr{Valid: SetMtime, Mtime: Time{200, 0}}))
+	require.NoError(t, p.Fstat(h, &a))
+	assert.Equal(t, Time{200, 0}, a.Mtime)
+	assert.Equal(t, Time{100, 7}, a.Atime)
+
+	var st StatFS
+	require.NoError(t, p.Statfs(&st))
+	assert.Positive(t, st.Free)
+	assert.LessOrEqual(t, st.Free, st.Blocks)
+}
+
+func TestThreads(t *testing.T) {
+	p := newPartition(t).process(t)
+	shared := file(t, p, "shared", create|syscall.O_APPEND)
+	var wg sync.WaitGroup
+	for i := range 4 {
+		wg.Go(func() {
+			own := file(t, p, fmt.Sprint("own", i), create)
+			block := bytes.Repeat([]byte{byte('a' + i)}, 100)
+			for range 50 {
+				_, err := p.Write(shared, block)
+				assert.NoError(t, err)
+				_, err = p.Write(own, block)
+				assert.NoError(t, err)
+			}
+			assert.NoError(t, p.Release(own))
+		})
+	}
+	wg.Wait()
+	buf := make([]byte, 30000)
+	n, err := p.Pread(shared, buf, 0)
+	require.NoError(t, err)
+	require.Equal(t, 4*50*100, n)
+	for i := 0; i < n; i += 100 {
+		require.Equal(t, 100, bytes.Count(buf[i:i+100], buf[i:i+1]), "an append was torn at %d", i)
+	}
+}
+
+func TestHotPathDoesNotAllocate(t *testing.T) {
+	p := newPartition(t).process(t)
+	h := file(t, p, "f", create)
+	f, err := p.files.get(h)
+	require.NoError(t, err)
+	var idle File = idleFile{f.current()}
+	f.file.Store(&idle)
+	buf := make([]byte, 4096)
+	var a Attr
+	for name, call := range map[string]func(){
+		"pread":  func() { _, _ = p.Pread(h, buf, 0) },
+		"read":   func() { _, _ = p.Seek(h, 0, io.SeekStart); _, _ = p.Read(h, buf) },
+		"pwrite": func() { _, _ = p.Pwrite(h, buf, 4096) },
+		"write":  func() { _, _ = p.Write(h, buf) },
+		"lseek":  func() { _, _ = p.Seek(h, 0, io.SeekStart) },
+		"fstat":  func() { _ = p.Fstat(h, &a) },
+	} {
+		assert.Less(t, testing.AllocsPerRun(200, call), 1.0, name)
+	}
+}
+
+// idleFile is a file that does nothing, so that only this package is measured.
+type idleFile struct{ File }
+
+func (idleFile) ReadAt(bufs [][]byte, off int64) (int, error)  { return len(bufs[0]), nil }
+func (idleFile) WriteAt(bufs [][]byte, off int64) (int, error) { return len(bufs[0]), nil }
+func (idleFile) Stat() (microfs.Attr, error)                   { return microfs.Attr{}, nil }

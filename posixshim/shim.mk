@@ -1,0 +1,51 @@
+# The preloaded library and the Go runtime it loads, one for each MPI library.
+# Included by the top Makefile; everything lies beside bin/nvmecr.
+#
+#   make libraries   bin/libnvmecr.so and the runtimes that can be built here
+
+BIN ?= bin
+GO ?= go
+
+SHIM_SOURCES := $(wildcard posixshim/shim/*.c) $(wildcard mpiwrap/interpose/*.c)
+SHIM_HEADERS := $(wildcard posixshim/shim/*.h)
+SHIM_CFLAGS := -std=gnu11 -D_GNU_SOURCE -U_FORTIFY_SOURCE -O2 -g -fPIC \
+	-fvisibility=hidden -Wall -Wextra -Werror
+
+# Go interrupts its threads with SIGURG unless told not to; the application
+# must not see that signal.
+RUNTIME_FLAGS := -buildmode=c-shared -ldflags "-X=runtime.godebugDefault=asyncpreemptoff=1"
+
+SHIM_RUNTIMES := $(BIN)/libnvmecr-plain.so
+ifneq ($(shell pkg-config --exists ompi 2>/dev/null && echo yes),)
+SHIM_RUNTIMES += $(BIN)/libnvmecr-openmpi.so
+else
+$(info no OpenMPI development files (libopenmpi-dev): its runtime is not built)
+endif
+ifneq ($(shell pkg-config --exists mpich 2>/dev/null && echo yes),)
+SHIM_RUNTIMES += $(BIN)/libnvmecr-mpich.so
+else
+$(info no MPICH development files (libmpich-dev): its runtime is not built)
+endif
+
+.PHONY: libraries
+libraries: $(BIN)/libnvmecr.so $(SHIM_RUNTIMES)
+
+$(BIN)/libnvmecr.so: $(SHIM_SOURCES) $(SHIM_HEADERS)
+	@mkdir -p $(BIN)
+	$(CC) $(SHIM_CFLAGS) -shared -Wl,-z,now -o $@ $(SHIM_SOURCES)
+
+# The go command knows better than make what has changed. The headers that it
+# writes beside the libraries are of no use here.
+.PHONY: $(SHIM_RUNTIMES)
+$(BIN)/libnvmecr-plain.so:
+	$(GO) build -trimpath $(RUNTIME_FLAGS) -o $@ ./cmd/libnvmecr
+	@rm -f $(@:.so=.h)
+
+$(BIN)/libnvmecr-openmpi.so:
+	$(GO) build -trimpath -tags openmpi $(RUNTIME_FLAGS) -o $@ ./cmd/libnvmecr
+	@rm -f $(@:.so=.h)
+
+$(BIN)/libnvmecr-mpich.so:
+	CGO_CFLAGS="$$(pkg-config --cflags mpich)" CGO_LDFLAGS="-Wl,--as-needed -lmpich" \
+		$(GO) build -trimpath -tags mpich $(RUNTIME_FLAGS) -o $@ ./cmd/libnvmecr
+	@rm -f $(@:.so=.h)

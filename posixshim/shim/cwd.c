@@ -1,0 +1,238 @@
+/* The working directory.
+ *
+ * While it is below the mount, the kernel's is a directory that has been
+ * removed: a program without this library gets ENOENT for every relative path
+ * and cannot put a file anywhere else by mistake. The path of that directory
+ * says where in the mount we are,
+ *
+ *     /tmp/nvmecr.cwd.NAME.XXXXXX/PATH/BELOW/THE/MOUNT (deleted)
+ *
+ * so a program that is executed there, with this library, finds out by
+ * reading /proc/self/cwd. NAME is that of the store. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "nv.h"
+
+#define MARK "/nvmecr.cwd."
+#define DELETED " (deleted)"
+
+/* The working directory, if it is ours: a handle, or CWD_FOUND until the
+ * directory that the process was started in has been opened. */
+#define CWD_FOUND ((nv_handle)-1)
+static _Atomic nv_handle cwd;
+
+/* The path below the mount that nv_find_cwd has found. */
+static char found[NV_PATH];
+
+static const char *store_name(void)
+{
+	const char *name = getenv("NVMECR_NAME");
+
+	return name != NULL && *name != '\0' ? name : "default";
+}
+
+/* nv_find_cwd is called before main, and in a forked child. */
+void nv_find_cwd(void)
+{
+	char link[NV_PATH];
+
+	if (REAL(getcwd)(link, sizeof link) != NULL || errno != ENOENT)
+		return; /* as it is nearly always */
+	ssize_t n = REAL(readlink)("/proc/self/cwd", link, sizeof link - 1);
+
+	if (n < (ssize_t)strlen(DELETED))
+		return;
+	link[n] = '\0';
+	char *end = link + n - strlen(DELETED);
+	char *p = strstr(link, MARK);
+	const char *name = store_name();
+	size_t length = strlen(name);
+
+	if (p == NULL || strcmp(end, DELETED) != 0)
+		return;
+	*end = '\0';
+	p += strlen(MARK);
+	if (strncmp(p, name, length) != 0 || p[length] != '.')
+		return;
+	p = strchr(p + length, '/');
+	strcpy(found, p == NULL ? "." : p + 1);
+	atomic_store(&cwd, CWD_FOUND);
+}
+
+/* nv_working returns the handle of the working directory, 0 if it is not
+ * ours, and one that is not valid if it cannot be opened. */
+nv_handle nv_working(void)
+{
+	nv_handle h = atomic_load_explicit(&cwd, memory_order_acquire);
+
+	if (__builtin_expect(h != CWD_FOUND, 1))
+		return h;
+	struct nv_place at = {.path = found};
+	int saved = errno;
+
+	h = rt_open(&at, O_RDONLY | O_DIRECTORY, 0);
+	errno = saved;
+	if (h < 0)
+		return CWD_FOUND;
+	nv_handle expected = CWD_FOUND;
+
+	if (!atomic_compare_exchange_strong(&cwd, &expected, h)) {
+		rt_release(h); /* another thread was faster */
+		return expected;
+	}
+	return h;
+}
+
+static void set_cwd(nv_handle h)
+{
+	nv_handle before = atomic_exchange(&cwd, h);
+
+	if (before > 0)
+		rt_release(before);
+}
+
+/* leave is told the result of a real chdir or fchdir. */
+static int leave(int result)
+{
+	if (result == 0)
+		set_cwd(0);
+	return result;
+}
+
+/* descend makes the kernel's working directory the chain of directories in
+ * path from start on, and removes them again. */
+static int descend(char *path, size_t start)
+{
+	int result = 0;
+	size_t made = start;
+
+	for (size_t i = start; result == 0; i++) {
+		if (path[i] != '/' && path[i] != '\0')
+			continue;
+		char c = path[i];
+
+		path[i] = '\0';
+		result = REAL(mkdir)(path, 0700);
+		path[i] = c;
+		if (result == 0)
+			made = i;
+		if (c == '\0')
+			break;
+	}
+	if (result == 0)
+		result = REAL(chdir)(path);
+	int saved = errno;
+
+	path[made] = '\0';
+	for (char *slash; made > start; made = (size_t)(slash - path)) {
+		REAL(rmdir)(path);
+		slash = strrchr(path, '/');
+		*slash = '\0';
+	}
+	REAL(rmdir)(path);
+	errno = saved;
+	return result;
+}
+
+/* sink moves the kernel's working directory to where nothing is. */
+static int sink(nv_handle h)
+{
+	char below[NV_PATH], path[NV_PATH];
+	const char *base = getenv("XDG_RUNTIME_DIR");
+
+	if (base == NULL || *base != '/' || REAL(access)(base, W_OK) != 0)
+		base = "/tmp";
+	int64_t n = rt_fpath(h, below, sizeof below - 1);
+
+	if (n < 0)
+		return -1;
+	below[n] = '\0';
+	int root = snprintf(path, sizeof path, "%s" MARK "%s.XXXXXX", base, store_name());
+
+	if (root < 0 || (size_t)root + (size_t)n + 1 >= sizeof path)
+		return nv_error(ENAMETOOLONG);
+	if (REAL(mkdtemp)(path) == NULL)
+		return -1;
+	if (n == 0) {
+		int result = REAL(chdir)(path), saved = errno;
+
+		REAL(rmdir)(path);
+		errno = saved;
+		return result;
+	}
+	memcpy(path + root, below, (size_t)n + 1);
+	return descend(path, (size_t)root + 1);
+}
+
+/* enter makes the open directory the working one; its handle is taken over. */
+static int enter(nv_handle h)
+{
+	if (sink(h) != 0) {
+		int saved = errno;
+
+		rt_release(h);
+		return nv_error(saved);
+	}
+	set_cwd(h);
+	return 0;
+}
+
+int nv_chdir(const char *path)
+{
+	struct nv_place at;
+
+	if (!nv_route(AT_FDCWD, path, &at))
+		return leave(REAL(chdir)(path));
+	nv_handle h;
+
+	do
+		h = rt_open(&at, O_RDONLY | O_DIRECTORY, 0);
+	while (nv_reroute(&at));
+	if (at.outside)
+		return leave(REAL(chdir)(at.path));
+	return h < 0 ? -1 : enter(h);
+}
+
+int nv_fchdir(int fd)
+{
+	nv_handle h = nv_ours(fd);
+	struct nv_attr attr;
+
+	if (h == 0)
+		return leave(REAL(fchdir)(fd));
+	if (rt_fstat(h, &attr) != 0)
+		return -1;
+	if (!S_ISDIR(attr.mode))
+		return nv_error(ENOTDIR);
+	if (rt_retain(h) != 0)
+		return -1;
+	return enter(h);
+}
+
+char *nv_getcwd(char *buf, size_t n)
+{
+	char below[NV_PATH];
+	nv_handle h = nv_working();
+
+	if (h == 0)
+		return REAL(getcwd)(buf, n);
+	int64_t length = rt_fpath(h, below, sizeof below);
+
+	if (length < 0)
+		return NULL;
+	size_t mount = strlen(nv_mount);
+	size_t need = mount + (size_t)length + 1;
+
+	if (n < need && (buf != NULL || n != 0)) {
+		errno = n == 0 ? EINVAL : ERANGE;
+		return NULL;
+	}
+	if (buf == NULL && (buf = malloc(n > need ? n : need)) == NULL)
+		return NULL;
+	memcpy(buf, nv_mount, mount);
+	memcpy(buf + mount, below, (size_t)length);
+	buf[need - 1] = '\0';
+	return buf;
+}

@@ -1,0 +1,146 @@
+/* What is more than one runtime call on names. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "nv.h"
+
+int nv_unlinkat(struct nv_place *at, int flags)
+{
+	if (flags & ~AT_REMOVEDIR)
+		return nv_error(EINVAL);
+	return (int)(flags ? rt_rmdir(at) : rt_unlink(at));
+}
+
+int nv_remove(struct nv_place *at)
+{
+	int saved = errno;
+
+	if (rt_unlink(at) == 0)
+		return 0;
+	if (errno != EISDIR || at->outside)
+		return -1;
+	errno = saved;
+	return (int)rt_rmdir(at);
+}
+
+int nv_linkat(struct nv_place *from, struct nv_place *to, int flags)
+{
+	if (flags & ~AT_SYMLINK_FOLLOW)
+		return nv_error(EINVAL);
+	return (int)rt_link(from, to, (flags & AT_SYMLINK_FOLLOW) != 0);
+}
+
+/* There are no devices, pipes or sockets in the mount. */
+int nv_mknod(struct nv_place *at, mode_t type, mode_t mode)
+{
+	if ((type & S_IFMT) != S_IFREG && (type & S_IFMT) != 0)
+		return nv_error(EPERM);
+	nv_handle h = rt_open(at, O_CREAT | O_EXCL | O_WRONLY, nv_umasked(mode & 07777));
+
+	return h < 0 ? -1 : (int)rt_release(h);
+}
+
+char *nv_realpath(struct nv_place *at, char *resolved)
+{
+	char below[NV_PATH];
+	int64_t n = rt_realpath(at, below, sizeof below);
+
+	if (n < 0)
+		return NULL;
+	size_t mount = strlen(nv_mount);
+
+	while (mount > 1 && nv_mount[mount - 1] == '/')
+		mount--;
+	if (n == 1 && below[0] == '/')
+		n = 0; /* the mount itself */
+	if (mount + (size_t)n >= PATH_MAX) {
+		errno = ENAMETOOLONG;
+		return NULL;
+	}
+	if (resolved == NULL && (resolved = malloc(mount + (size_t)n + 1)) == NULL)
+		return NULL;
+	memcpy(resolved, nv_mount, mount);
+	memcpy(resolved + mount, below, (size_t)n);
+	resolved[mount + (size_t)n] = '\0';
+	return resolved;
+}
+
+/* placeholders returns the six X of a template, or NULL with EINVAL. */
+static char *placeholders(char *name, int suffix)
+{
+	size_t n = strlen(name);
+
+	if (suffix < 0 || n < 6 + (size_t)suffix || memcmp(name + n - 6 - (size_t)suffix, "XXXXXX", 6) != 0) {
+		errno = EINVAL;
+		return NULL;
+	}
+	return name + n - 6 - (size_t)suffix;
+}
+
+/* invent replaces the placeholders by letters that are not used often. */
+static void invent(char *x)
+{
+	static const char letters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
+	static _Atomic uint64_t count;
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	uint64_t v = ((uint64_t)now.tv_nsec << 20 ^ (uint64_t)now.tv_sec << 32 ^ (uint64_t)getpid()) +
+		     atomic_fetch_add(&count, UINT64_C(0x9e3779b97f4a7c15));
+
+	for (int i = 0; i < 6; i++, v /= 62)
+		x[i] = letters[v % 62];
+}
+
+#define ATTEMPTS 10000
+
+int nv_mkstemp(char *name, int suffix, int flags)
+{
+	struct nv_place at;
+
+	if (!nv_route(AT_FDCWD, name, &at))
+		return REAL(mkostemps)(name, suffix, flags);
+	char *x = placeholders(name, suffix);
+
+	if (x == NULL)
+		return -1;
+	int saved = errno;
+
+	for (int i = 0; i < ATTEMPTS; i++) {
+		invent(x);
+		int fd = nv_open(&at, O_RDWR | O_CREAT | O_EXCL | (flags & ~O_ACCMODE), 0600);
+
+		if (fd >= 0 || errno != EEXIST) {
+			if (fd >= 0)
+				errno = saved;
+			return fd;
+		}
+	}
+	return nv_error(EEXIST);
+}
+
+char *nv_mkdtemp(char *name)
+{
+	struct nv_place at;
+
+	if (!nv_route(AT_FDCWD, name, &at))
+		return REAL(mkdtemp)(name);
+	char *x = placeholders(name, 0);
+
+	if (x == NULL)
+		return NULL;
+	int saved = errno;
+
+	for (int i = 0; i < ATTEMPTS; i++) {
+		invent(x);
+		if (rt_mkdir(&at, nv_umasked(0700)) == 0) {
+			errno = saved;
+			return name;
+		}
+		if (errno != EEXIST)
+			return NULL;
+	}
+	errno = EEXIST;
+	return NULL;
+}

@@ -1,0 +1,275 @@
+/* Loading, entering and leaving the Go runtime. */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "nv.h"
+
+struct nv_runtime nv_rt;
+__thread enum nv_state nv_state __attribute__((tls_model("initial-exec")));
+__thread char nv_outside[NV_PATH] __attribute__((tls_model("initial-exec")));
+
+extern const char *const nv_real_names[];
+
+static const char *const runtime_names[] = {NV_RUNTIME_NAMES};
+
+static pthread_once_t load_once = PTHREAD_ONCE_INIT;
+
+/* What became of loading: LOAD_NONE, LOAD_DONE, or the errno it failed with.
+ * Written under load_once; read anywhere. */
+enum { LOAD_NONE = -1, LOAD_DONE = 0 };
+static _Atomic int load_result = LOAD_NONE;
+
+/* nv_complain writes one line on stderr. */
+void nv_complain(const char *format, ...)
+{
+	char line[512] = "nvmecr: ";
+	size_t n = strlen(line);
+	int saved = errno;
+	va_list ap;
+
+	va_start(ap, format);
+	int m = vsnprintf(line + n, sizeof line - n - 1, format, ap);
+	va_end(ap);
+	n = m < 0 ? n : n + (size_t)m;
+	if (n > sizeof line - 2)
+		n = sizeof line - 2;
+	line[n++] = '\n';
+	if (REAL(write)(STDERR_FILENO, line, n) < 0)
+		errno = saved; /* there is nowhere else to say it */
+	errno = saved;
+}
+
+void nv_overflow(void)
+{
+	nv_complain("buffer overflow detected: a file call was given a buffer smaller than it asks to fill");
+	abort();
+}
+
+static int64_t missing(void)
+{
+	return nv_error(ENOSYS);
+}
+
+/* nv_find_real looks up the function a wrapper hides. Several threads may do
+ * so at once; they find the same. */
+void *nv_find_real(unsigned index)
+{
+	void **slot = (void **)&nv_real + index;
+	int saved = errno;
+	void *f = dlsym(RTLD_NEXT, nv_real_names[index]);
+
+	if (f == NULL)
+		f = (void *)missing;
+	__atomic_store_n(slot, f, __ATOMIC_RELEASE);
+	errno = saved;
+	return f;
+}
+
+static bool have(const char *symbol, const char *soname)
+{
+	if (dlsym(RTLD_DEFAULT, symbol) != NULL)
+		return true;
+	/* Python loads its MPI out of sight of RTLD_DEFAULT. */
+	void *library = dlopen(soname, RTLD_LAZY | RTLD_NOLOAD);
+
+	if (library == NULL)
+		return false;
+	dlclose(library);
+	return true;
+}
+
+/* flavour names the MPI library that the process has loaded. */
+static const char *flavour(void)
+{
+	if (have("ompi_mpi_comm_world", "libmpi.so.40"))
+		return "openmpi";
+	if (have("MPII_Version_string", "libmpich.so.12"))
+		return "mpich";
+	return "plain";
+}
+
+/* runtime_path finds the runtime beside this library. */
+static bool runtime_path(char *path, size_t n, const char *name)
+{
+	Dl_info info;
+
+	if (dladdr((void *)runtime_path, &info) == 0 || info.dli_fname == NULL)
+		return false;
+	const char *slash = strrchr(info.dli_fname, '/');
+	int dir = slash == NULL ? 0 : (int)(slash + 1 - info.dli_fname);
+	int length = snprintf(path, n, "%.*slibnvmecr-%s.so", dir, info.dli_fname, name);
+
+	return length > 0 && (size_t)length < n;
+}
+
+/* A forked child has its parent's Go runtime without its threads. It loads a
+ * second one, from a copy, because the first can be neither used nor unloaded. */
+static bool again;
+
+/* copy_of replaces the path of a library by that of a copy in memory. */
+static bool copy_of(char *path, size_t n)
+{
+	int from = REAL(open)(path, O_RDONLY | O_CLOEXEC);
+	int to = from < 0 ? -1 : memfd_create("libnvmecr", MFD_CLOEXEC);
+	ssize_t sent = to < 0 ? -1 : 1;
+
+	while (sent > 0)
+		sent = REAL(sendfile)(to, from, NULL, 1 << 30);
+	int saved = errno;
+
+	if (from >= 0)
+		REAL(close)(from);
+	snprintf(path, n, "/proc/self/fd/%d", to);
+	errno = saved;
+	return sent == 0;
+}
+
+void nv_forget_runtime(void)
+{
+	static const pthread_once_t fresh = PTHREAD_ONCE_INIT;
+
+	again = true;
+	load_once = fresh;
+	atomic_store(&load_result, LOAD_NONE);
+	nv_state = NV_OUT;
+}
+
+static int bind_runtime(void)
+{
+	char path[NV_PATH];
+	const char *name = flavour();
+
+	if (!runtime_path(path, sizeof path, name))
+		return ENAMETOOLONG;
+	if (REAL(access)(path, F_OK) != 0 && !runtime_path(path, sizeof path, "plain"))
+		return ENAMETOOLONG;
+	if (again && !copy_of(path, sizeof path))
+		return errno;
+	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+
+	if (library == NULL) {
+		nv_complain("files under %s cannot be used: %s; build or install nvmecr completely", nv_mount, dlerror());
+		return ELIBACC;
+	}
+	void **slot = (void **)&nv_rt;
+
+	for (size_t i = 0; i < sizeof runtime_names / sizeof *runtime_names; i++) {
+		slot[i] = dlsym(library, runtime_names[i]);
+		if (slot[i] == NULL) {
+			nv_complain("files under %s cannot be used: %s is of another version than libnvmecr.so (no %s)",
+				    nv_mount, path, runtime_names[i]);
+			return ELIBACC;
+		}
+	}
+	/* The runtime says itself what it does not like. */
+	return (int)-nv_rt.start(nv_mount);
+}
+
+static void load(void)
+{
+	sigset_t all, before;
+
+	/* Go's threads must not take the application's signals. */
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	int result = bind_runtime();
+
+	atomic_store(&load_result, result);
+	if (result == LOAD_DONE)
+		nv_prepare_exit();
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+bool nv_loaded(void)
+{
+	return atomic_load_explicit(&load_result, memory_order_acquire) == LOAD_DONE;
+}
+
+/* first_visit prepares the process and this thread for Go. */
+static bool first_visit(void)
+{
+	if (nv_state == NV_INSIDE) {
+		/* A signal handler has interrupted a call of this thread. */
+		errno = EDEADLK;
+		return false;
+	}
+	if (!nv_loaded() && !nv_own_memory()) {
+		/* Go's threads would be the vfork child's and end with it. */
+		nv_complain("process %d was made by vfork and cannot use %s before exec", (int)getpid(), nv_mount);
+		errno = EIO;
+		return false;
+	}
+	nv_state = NV_INSIDE;
+	if (!nv_signal_stack()) {
+		nv_state = NV_OUT;
+		return false;
+	}
+	pthread_once(&load_once, load);
+	int result = atomic_load(&load_result);
+
+	nv_state = result == LOAD_DONE ? NV_READY : NV_OUT;
+	if (result != LOAD_DONE)
+		errno = result;
+	return result == LOAD_DONE;
+}
+
+/* nv_enter is called before the runtime is; false with errno if it must not
+ * be. Between nv_enter and nv_leave every interposed call of this thread is
+ * the real one, and the thread cannot be cancelled. */
+bool nv_enter(struct nv_visit *visit)
+{
+	visit->errno_before = errno;
+	if (__builtin_expect(nv_state != NV_READY, 0) && !first_visit())
+		return false;
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &visit->cancel_before);
+	nv_state = NV_INSIDE;
+	return true;
+}
+
+/* nv_leave turns the runtime's -errno into -1 and errno. */
+int64_t nv_leave(struct nv_visit *visit, int64_t result)
+{
+	nv_state = NV_READY;
+	pthread_setcancelstate(visit->cancel_before, NULL);
+	if (result < 0)
+		return nv_error((int)-result);
+	errno = visit->errno_before;
+	return result;
+}
+
+/* nv_leave_at also takes note that the path leads out of the mount. */
+int64_t nv_leave_at(struct nv_visit *visit, int64_t result, struct nv_place *at)
+{
+	if (result == NV_OUTSIDE) {
+		at->path = nv_outside;
+		at->outside = true;
+		result = -EXDEV;
+	}
+	return nv_leave(visit, result);
+}
+
+/* nv_mpi_ready is called when the application's MPI_Init has returned. */
+void nv_mpi_ready(void)
+{
+	struct nv_visit visit;
+	int saved = errno;
+
+	if (nv_mounted && nv_enter(&visit))
+		nv_leave(&visit, nv_rt.mpi_init());
+	errno = saved;
+}
+
+/* nv_mpi_ending is called before the application's MPI_Finalize. */
+void nv_mpi_ending(void)
+{
+	struct nv_visit visit;
+	int saved = errno;
+
+	if (nv_loaded() && nv_enter(&visit))
+		nv_leave(&visit, nv_rt.mpi_finalize());
+	errno = saved;
+}

@@ -1,0 +1,362 @@
+/* FILE streams: fopencookie streams of libc that call back into the shim.
+ *
+ * fileno() of such a stream is the descriptor of the file, so fstat and
+ * ftruncate on it work; descriptors that are not ours work as well, which is
+ * what a stream can become through freopen. */
+#include <stdio_ext.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "nv.h"
+
+/* libc reads a buffer at a time, even for a large fread, and writes what does
+ * not fit the buffer directly: so streams that only read get a large one. */
+#define READ_BUFFER (256 << 10)
+
+/* What is behind a stream of ours. */
+struct cookie {
+	int fd;
+	FILE *stream;
+	struct cookie *next; /* in cookies */
+	char buffer[];
+};
+
+/* All streams of ours, so that freopen can tell them. Under cookies_lock. */
+static struct cookie *cookies;
+static _Atomic bool cookies_busy;
+
+/* The standard streams. The C library's own write to their descriptors inside
+ * the library, which cannot be intercepted, so while descriptor 0, 1 or 2 is
+ * ours the variable stdin, stdout or stderr is one of these; libc's is kept in
+ * theirs. Code that has kept the address of libc's gets EBADF. */
+static FILE *standard_ours[3], *standard_theirs[3];
+
+static FILE **standard(int fd)
+{
+	return fd == 0 ? &stdin : fd == 1 ? &stdout : &stderr;
+}
+
+static void lock_cookies(void)
+{
+	while (atomic_exchange_explicit(&cookies_busy, true, memory_order_acquire))
+		;
+}
+
+static void unlock_cookies(void)
+{
+	atomic_store_explicit(&cookies_busy, false, memory_order_release);
+}
+
+/* In a forked child a thread that held the lock is gone. Each change of the
+ * list is one store, so it is whole. */
+void nv_release_streams(void)
+{
+	unlock_cookies();
+}
+
+static void enlist(struct cookie *c)
+{
+	lock_cookies();
+	c->next = cookies;
+	cookies = c;
+	unlock_cookies();
+}
+
+static void delist(struct cookie *c)
+{
+	lock_cookies();
+	for (struct cookie **p = &cookies; *p != NULL; p = &(*p)->next)
+		if (*p == c) {
+			*p = c->next;
+			break;
+		}
+	unlock_cookies();
+}
+
+static struct cookie *cookie_of(const FILE *stream)
+{
+	struct cookie *c;
+
+	lock_cookies();
+	for (c = cookies; c != NULL && c->stream != stream; c = c->next)
+		;
+	unlock_cookies();
+	return c;
+}
+
+static ssize_t read_cookie(void *cookie, char *buf, size_t n)
+{
+	int fd = ((struct cookie *)cookie)->fd;
+	nv_handle h = nv_ours(fd);
+
+	return h != 0 ? rt_read(h, buf, n) : REAL(read)(fd, buf, n);
+}
+
+/* write_cookie returns 0 for an error, as fopencookie wants it. */
+static ssize_t write_cookie(void *cookie, const char *buf, size_t n)
+{
+	int fd = ((struct cookie *)cookie)->fd;
+	nv_handle h = nv_ours(fd);
+	ssize_t w = h != 0 ? rt_write(h, (void *)buf, n) : REAL(write)(fd, buf, n);
+
+	return w < 0 ? 0 : w;
+}
+
+static int seek_cookie(void *cookie, off64_t *off, int whence)
+{
+	int fd = ((struct cookie *)cookie)->fd;
+	nv_handle h = nv_ours(fd);
+	off64_t now = h != 0 ? rt_seek(h, *off, whence) : REAL(lseek)(fd, *off, whence);
+
+	if (now < 0)
+		return -1;
+	*off = now;
+	return 0;
+}
+
+static int shut(int fd)
+{
+	return nv_ours(fd) != 0 ? nv_close(fd) : REAL(close)(fd);
+}
+
+static int close_cookie(void *cookie)
+{
+	struct cookie *c = cookie;
+	int r = shut(c->fd);
+
+	delist(c);
+	for (int fd = 0; fd <= 2; fd++)
+		if (standard_ours[fd] == c->stream) {
+			*standard(fd) = standard_theirs[fd];
+			standard_ours[fd] = NULL;
+		}
+	free(c);
+	return r;
+}
+
+/* open_flags turns fopen's mode into open's flags, or -1 with EINVAL. */
+static int open_flags(const char *mode)
+{
+	int flags;
+
+	switch (*mode) {
+	case 'r':
+		flags = O_RDONLY;
+		break;
+	case 'w':
+		flags = O_WRONLY | O_CREAT | O_TRUNC;
+		break;
+	case 'a':
+		flags = O_WRONLY | O_CREAT | O_APPEND;
+		break;
+	default:
+		return nv_error(EINVAL);
+	}
+	while (*++mode != '\0' && *mode != ',') {
+		if (*mode == '+')
+			flags = (flags & ~O_ACCMODE) | O_RDWR;
+		else if (*mode == 'x')
+			flags |= O_EXCL;
+		else if (*mode == 'e')
+			flags |= O_CLOEXEC;
+	}
+	return flags;
+}
+
+/* wrap makes a stream around a descriptor. It fails without closing it. */
+static FILE *wrap(int fd, const char *mode, int flags)
+{
+	size_t buffer = (flags & O_ACCMODE) == O_RDONLY ? READ_BUFFER : 0;
+	struct cookie *c = malloc(sizeof *c + buffer);
+
+	if (c == NULL)
+		return NULL;
+	c->fd = fd;
+	c->stream = fopencookie(c, mode, (cookie_io_functions_t){
+						 .read = read_cookie,
+						 .write = write_cookie,
+						 .seek = seek_cookie,
+						 .close = close_cookie,
+					 });
+	if (c->stream == NULL) {
+		free(c);
+		return NULL;
+	}
+	c->stream->_fileno = fd;
+	if (buffer > 0)
+		setvbuf(c->stream, c->buffer, _IOFBF, buffer);
+	enlist(c);
+	return c->stream;
+}
+
+FILE *nv_fopen(struct nv_place *at, const char *mode)
+{
+	int flags = open_flags(mode);
+	int fd = flags < 0 ? -1 : nv_open(at, flags, 0666);
+
+	if (fd < 0)
+		return NULL;
+	if (flags & O_APPEND)
+		rt_seek(nv_ours(fd), 0, SEEK_END);
+	FILE *stream = wrap(fd, mode, flags);
+
+	if (stream == NULL) {
+		nv_close(fd);
+		errno = ENOMEM;
+	}
+	return stream;
+}
+
+/* permits says whether a descriptor opened with have can do what want asks. */
+static bool permits(int have, int want)
+{
+	return (have & O_ACCMODE) == O_RDWR || (have & O_ACCMODE) == (want & O_ACCMODE);
+}
+
+FILE *nv_fdopen(int fd, nv_handle h, const char *mode)
+{
+	int want = open_flags(mode);
+	int have = (int)rt_getfl(h);
+
+	if (want < 0 || have < 0)
+		return NULL;
+	if (!permits(have, want)) {
+		errno = EINVAL;
+		return NULL;
+	}
+	if ((want & O_APPEND) && !(have & O_APPEND) && rt_setfl(h, have | O_APPEND) != 0)
+		return NULL;
+	return wrap(fd, mode, want);
+}
+
+int nv_vdprintf(int fd, const char *format, va_list ap)
+{
+	nv_handle h = nv_ours(fd);
+	char *text;
+
+	if (h == 0)
+		return REAL(vdprintf)(fd, format, ap);
+	int n = vasprintf(&text, format, ap);
+
+	if (n < 0)
+		return -1;
+	for (int done = 0; done < n;) {
+		ssize_t w = rt_write(h, text + done, (size_t)(n - done));
+
+		if (w < 0) {
+			n = -1;
+			break;
+		}
+		done += (int)w;
+	}
+	int saved = errno;
+
+	free(text);
+	errno = saved;
+	return n;
+}
+
+/* The bits of FILE's _flags that say what it was opened for. */
+#define NO_READS 0x0004
+#define NO_WRITES 0x0008
+#define APPENDING 0x1000
+
+/* turn makes a stream of ours one of another file. */
+static FILE *turn(struct cookie *c, const char *name, int flags)
+{
+	struct nv_place at;
+	FILE *stream = c->stream;
+	int fd;
+
+	fflush(stream);
+	if (nv_route(AT_FDCWD, name, &at))
+		fd = nv_open(&at, flags, 0666);
+	else
+		fd = REAL(open)(name, flags, 0666);
+	if (fd < 0) {
+		int saved = errno;
+
+		fclose(stream);
+		errno = saved;
+		return NULL;
+	}
+	if (flags & O_APPEND)
+		seek_cookie(&(struct cookie){.fd = fd}, &(off64_t){0}, SEEK_END);
+	shut(c->fd);
+	c->fd = fd;
+	__fpurge(stream);
+	clearerr(stream);
+	stream->_fileno = fd;
+	stream->_offset = -1;
+	stream->_flags &= ~(NO_READS | NO_WRITES | APPENDING);
+	if ((flags & O_ACCMODE) == O_RDONLY)
+		stream->_flags |= NO_WRITES;
+	if ((flags & O_ACCMODE) == O_WRONLY)
+		stream->_flags |= NO_READS;
+	if (flags & O_APPEND)
+		stream->_flags |= APPENDING;
+	return stream;
+}
+
+/* nv_standard is told that descriptor fd, at most 2, has become something
+ * else. */
+void nv_standard(int fd)
+{
+	FILE **variable = standard(fd);
+	int saved = errno;
+
+	if (nv_ours(fd) == 0) {
+		if (standard_ours[fd] != NULL && *variable == standard_ours[fd])
+			*variable = standard_theirs[fd];
+	} else if (*variable != standard_ours[fd] || standard_ours[fd] == NULL) {
+		if (standard_ours[fd] == NULL)
+			standard_ours[fd] = wrap(fd, fd == 0 ? "r" : "w", fd == 0 ? O_RDONLY : O_WRONLY);
+		if (standard_ours[fd] != NULL) {
+			if (fd == 2)
+				setvbuf(standard_ours[fd], NULL, _IONBF, 0);
+			standard_theirs[fd] = *variable;
+			*variable = standard_ours[fd];
+		}
+	}
+	errno = saved;
+}
+
+/* substitute makes a standard stream one of the file of fresh. */
+static FILE *substitute(int fd, FILE *fresh)
+{
+	int result = nv_dup2(fileno(fresh), fd);
+
+	fclose(fresh);
+	return result < 0 ? NULL : *standard(fd);
+}
+
+FILE *nv_freopen(const char *name, const char *mode, FILE *stream)
+{
+	struct nv_place at;
+	struct cookie *c = cookie_of(stream);
+	bool ours = nv_route(AT_FDCWD, name, &at);
+
+	if (c == NULL && !ours)
+		return REAL(freopen)(name, mode, stream);
+	int flags = open_flags(mode);
+
+	if (flags < 0 || name == NULL) {
+		fclose(stream);
+		errno = flags < 0 ? EINVAL : EBADF;
+		return NULL;
+	}
+	if (c != NULL)
+		return turn(c, name, flags);
+	fflush(stream);
+	FILE *fresh = nv_fopen(&at, mode);
+
+	if (fresh == NULL && at.outside)
+		return REAL(freopen)(at.path, mode, stream);
+	if (fresh == NULL)
+		return NULL;
+	for (int fd = 0; fd <= 2; fd++)
+		if (stream == *standard(fd))
+			return substitute(fd, fresh);
+	fclose(stream);
+	return fresh;
+}

@@ -1,0 +1,68 @@
+/*
+ * What crosses between the shim and the Go runtime besides numbers. The Go
+ * side of these structures is posixshim/wire.go; a test compares the layouts.
+ */
+#ifndef NV_WIRE_H
+#define NV_WIRE_H
+
+#include <stdint.h>
+
+/* The runtime's answer when a path leads out of the mount: the path to go on
+ * with has been put into the caller's buffer of NV_PATH bytes. */
+#define NV_OUTSIDE (-4096)
+#define NV_PATH 4096
+
+/* With this bit, the handle of a place is not that of a directory: the file
+ * itself is meant, by the name it was opened with, whatever the path is. */
+#define NV_ITSELF (INT64_C(1) << 62)
+
+struct nv_time {
+	int64_t sec;
+	int64_t nsec;
+};
+
+struct nv_attr {
+	uint64_t ino;
+	uint32_t mode;
+	uint32_t nlink;
+	uint32_t uid;
+	uint32_t gid;
+	int64_t size;   /* bytes */
+	int64_t blocks; /* of 512 bytes */
+	struct nv_time atime;
+	struct nv_time mtime;
+	struct nv_time ctime;
+	struct nv_time btime;
+};
+
+/* Which fields of nv_setattr count. */
+#define NV_SET_MODE 1u
+#define NV_SET_UID 2u
+#define NV_SET_GID 4u
+#define NV_SET_ATIME 8u
+#define NV_SET_MTIME 16u
+#define NV_SET_ATIME_NOW 32u
+#define NV_SET_MTIME_NOW 64u
+
+struct nv_setattr {
+	uint32_t valid;
+	uint32_t mode;
+	uint32_t uid;
+	uint32_t gid;
+	struct nv_time atime;
+	struct nv_time mtime;
+};
+
+struct nv_statfs {
+	uint64_t block; /* bytes */
+	uint64_t blocks;
+	uint64_t free;
+	uint64_t files;
+	uint64_t files_free;
+};
+
+_Static_assert(sizeof(struct nv_attr) == 104, "wire.go");
+_Static_assert(sizeof(struct nv_setattr) == 48, "wire.go");
+_Static_assert(sizeof(struct nv_statfs) == 40, "wire.go");
+
+#endif

@@ -1,0 +1,61 @@
+#!/bin/sh
+# What a shell does that is itself in a directory below $1, and commands that
+# it runs there, printed so that two runs in two places can be compared.
+set -eu
+d=$1
+step() { echo "--- $1"; }
+hide() { sed "s|$d|DIR|g"; }
+
+step "mkdir and cd"
+cd "$d"
+mkdir -p a/b
+cd a/b
+pwd | hide
+/bin/pwd | hide
+step "relative paths of commands"
+touch here
+ls
+cp here ../there
+cd ..
+ls . b
+step "what commands leave is seen by the shell"
+for i in 1 2 3; do
+	cp there "b/$i"
+	[ -e "b/$i" ] && echo "$i is there"
+done
+echo b/*
+for f in b/*; do
+	[ -f "$f" ] && echo "$f"
+done
+step "the shell writes itself"
+echo one >text
+echo two >>text
+while read -r line; do echo "read $line"; done <text
+step "subshells and pipes"
+(
+	echo three >b/sub
+	cat b/sub
+)
+for i in 1 2 3; do echo $i; done | while read -r i; do echo "got $i" >>b/log; done
+cat b/log
+count=$(wc -l b/log)
+echo "$count"
+step "tar"
+tar cf all.tar b there
+tar tf all.tar | sort
+mkdir c
+cd c
+tar xf ../all.tar
+ls
+step "find"
+cd "$d"
+find . | sort
+step "out again"
+cd ..
+[ "$(pwd)" = "$(dirname "$d")" ] && echo parent
+cd /
+[ "$(pwd)" = / ] && echo root
+cd "$d/a"
+rm -r b c
+step "end"
+ls

@@ -1,0 +1,85 @@
+package e2e
+
+import (
+	"net"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/demo"
+	"nvmecr/nvmf"
+)
+
+// portOf returns the port in what `nvmecr target` prints.
+func portOf(t *testing.T, target string) string {
+	id, err := nvmf.ParseTransportID(target)
+	require.NoError(t, err)
+	return id.Service
+}
+
+// TestTargetComesBack kills the target under a running job and starts it again
+// on the same address: that costs the job a pause.
+func TestTargetComesBack(t *testing.T) {
+	s := newStage(t)
+	h := heat{"heat.c", "mpirun.openmpi", []string{"mpicc.openmpi"}}
+	program := h.build(t, s.Dir)
+	namespace := "file:" + filepath.Join(s.Dir, "away") + "?size=512M"
+	job, target := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", namespace)
+	run, err := s.Start(append(s.RunFlags("away", "--target", target, "--timeout", "60s"), h.line(program, "/nvmecr", 0, 2000)...))
+	require.NoError(t, err)
+	awaitLines(t, run, 3)
+	job.Kill()
+	require.Error(t, job.Wait(t.Context()))
+	time.Sleep(300 * time.Millisecond) // for operations to run into it
+	require.False(t, run.Ended(), "the job waits")
+	serve(t, s, "--listen", net.JoinHostPort("127.0.0.1", portOf(t, target)), "--namespace", namespace)
+	require.NoError(t, run.Wait(t.Context()))
+	assert.Len(t, sums(run, 0), 2000/50)
+
+	local := s.Dir
+	reference, err := s.Start(h.line(program, local, 0, 2000))
+	require.NoError(t, err)
+	require.NoError(t, reference.Wait(t.Context()))
+	assert.Equal(t, sums(reference, 0), sums(run, 0))
+
+	// What was written around the loss is what would have been written.
+	for rank := range heatRanks {
+		for step := 50; step <= 2000; step += 50 {
+			name := heatFiles(step, rank)[0]
+			out := filepath.Join(s.Dir, "copy")
+			call(t, s, "cp", "--name", "away", "--target", target, "--rank", strconv.Itoa(rank), "/"+name, out).ok(t)
+			require.Equal(t, digest(t, filepath.Join(s.Dir, name)), digest(t, out), name)
+		}
+	}
+}
+
+// TestTargetStaysAway expects EIO within the time-out.
+func TestTargetStaysAway(t *testing.T) {
+	s := newStage(t)
+	job, target := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:64M")
+	run, err := s.Start(append(s.RunFlags("away", "--target", target, "--timeout", "2s"),
+		"sh", "-c", "echo > /nvmecr/a; echo up; while echo > /nvmecr/a; do sleep 0.01; done 2>&1"))
+	require.NoError(t, err)
+	awaitLines(t, run, 1)
+	job.Kill()
+	require.Error(t, job.Wait(t.Context()))
+	begin := time.Now()
+	_ = run.Wait(t.Context()) // how a shell ends after this is its affair
+	assert.Less(t, time.Since(begin), 30*time.Second)
+	assert.Contains(t, strings.Join(run.Stdout.Lines(), "\n"), "Input/output error")
+}
+
+func awaitLines(t *testing.T, j *demo.Job, n int) {
+	for len(j.Stdout.Lines()) < n {
+		if j.Ended() {
+			require.NoError(t, j.Wait(t.Context()))
+			t.Fatal("it ended early")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}

@@ -1,0 +1,27 @@
+package e2e
+
+import (
+	"context"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/demo"
+)
+
+// TestDemo is the demonstration.
+func TestDemo(t *testing.T) {
+	if _, err := exec.LookPath("lmp"); err != nil {
+		t.Skip("LAMMPS (lmp) is not installed: make deps")
+	}
+	command := nvmecr(t)
+	seed := time.Now().UnixNano() % 1_000_000
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	var out demo.Output
+	err := demo.Run(ctx, &out, demo.Options{Nvmecr: command, Seed: seed})
+	require.NoError(t, err, out.Tail(100))
+	t.Log(out.Tail(100))
+}

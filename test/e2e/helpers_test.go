@@ -1,0 +1,125 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/demo"
+)
+
+var build = sync.OnceValues(func() ([]byte, error) {
+	// Under make it has just been built.
+	if os.Getenv("MAKELEVEL") != "" {
+		return nil, nil
+	}
+	return exec.Command("make", "-s", "-C", "../..", "all").CombinedOutput()
+})
+
+// nvmecr returns the path of the command, built from what is here now.
+func nvmecr(t *testing.T) string {
+	out, err := build()
+	require.NoError(t, err, string(out))
+	path, err := filepath.Abs("../../bin/nvmecr")
+	require.NoError(t, err)
+	require.FileExists(t, path)
+	return path
+}
+
+// newStage makes a stage that ends with the test.
+func newStage(t *testing.T) *demo.Stage {
+	stage, err := demo.NewStage(nvmecr(t))
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, stage.Close()) })
+	return stage
+}
+
+// result is what a command came to.
+type result struct {
+	code           int
+	stdout, stderr string
+}
+
+// call runs `nvmecr args...` on the stage to its end.
+func call(t *testing.T, s *demo.Stage, args ...string) result {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, s.Nvmecr, args...)
+	cmd.Env, cmd.Dir = s.Environ(), s.Dir
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	require.NoError(t, ctx.Err(), "nvmecr %v hangs: %s%s", args, stdout.String(), stderr.String())
+	if exit := new(exec.ExitError); !errors.As(err, &exit) {
+		require.NoError(t, err)
+	}
+	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+// sh runs a shell script under `nvmecr run flags...`.
+func sh(t *testing.T, s *demo.Stage, script string, flags ...string) result {
+	return call(t, s, append(append([]string{"run"}, flags...), "--", "sh", "-c", script)...)
+}
+
+// refused expects a failure told on one line that has all of words.
+func (r result) refused(t *testing.T, words ...string) {
+	t.Helper()
+	assert.Contains(t, []int{1, 2}, r.code, "exit status; stderr: %s", r.stderr)
+	assert.Equal(t, 1, strings.Count(r.stderr, "\n"), "one line: %s", r.stderr)
+	assert.True(t, strings.HasPrefix(r.stderr, "nvmecr: "), r.stderr)
+	for _, w := range words {
+		assert.Contains(t, r.stderr, w)
+	}
+}
+
+// ok expects success and returns the standard output.
+func (r result) ok(t *testing.T) string {
+	t.Helper()
+	require.Equal(t, 0, r.code, "%s%s", r.stdout, r.stderr)
+	return r.stdout
+}
+
+// serve starts `nvmecr target` and returns what to give to --target.
+func serve(t *testing.T, s *demo.Stage, args ...string) (*demo.Job, string) {
+	job, err := s.Start(append([]string{s.Nvmecr, "target"}, args...))
+	require.NoError(t, err)
+	for len(job.Stdout.Lines()) == 0 {
+		if job.Ended() {
+			require.NoError(t, job.Wait(t.Context()))
+			t.Fatal("the target ended at once")
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return job, job.Stdout.Lines()[0]
+}
+
+// digest is a checksum of a file.
+func digest(t *testing.T, path string) string {
+	f, err := os.Open(path)
+	require.NoError(t, err)
+	defer f.Close()
+	h := sha256.New()
+	_, err = io.Copy(h, f)
+	require.NoError(t, err)
+	return string(h.Sum(nil))
+}
+
+// image makes a sparse file of mib MiB that begins with head.
+func image(t *testing.T, s *demo.Stage, mib int64, head string) string {
+	path := filepath.Join(s.Dir, "image")
+	require.NoError(t, os.WriteFile(path, []byte(head), 0o600))
+	require.NoError(t, os.Truncate(path, mib<<20))
+	return path
+}

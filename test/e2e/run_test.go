@@ -1,0 +1,152 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/proc"
+)
+
+func TestRunPassesStatusAndArguments(t *testing.T) {
+	s := newStage(t)
+	r := call(t, s, "run", "--", "sh", "-c", `printf '%s|' "$@"; exit 42`, "sh", "--name", "a b")
+	assert.Equal(t, 42, r.code)
+	assert.Equal(t, "--name|a b|", r.stdout)
+	assert.Equal(t, 1, strings.Count(r.stderr, "\n"), "says where the data is, and no more: %s", r.stderr)
+	assert.Contains(t, r.stderr, `store "default"`)
+	assert.Contains(t, r.stderr, s.Image("default"))
+}
+
+func TestASecondRunFindsTheFirstOnesFiles(t *testing.T) {
+	s := newStage(t)
+	sh(t, s, "echo one > /nvmecr/a", "--size", "64M").ok(t)
+	assert.Equal(t, "one\n", sh(t, s, "cat /nvmecr/a; echo two >> /nvmecr/a").ok(t))
+	assert.Equal(t, "one\ntwo\n", sh(t, s, "cat /nvmecr/a").ok(t))
+
+	sh(t, s, "true", "--size", "128M").refused(t, "64 MiB", "--fresh")
+	assert.Equal(t, "one\ntwo\n", call(t, s, "cat", "/a").ok(t))
+
+	assert.NotEqual(t, 0, sh(t, s, "cat /nvmecr/a", "--fresh", "--size", "128M").code)
+	assert.NotEqual(t, 0, call(t, s, "cat", "/a").code)
+	assert.Empty(t, sh(t, s, "ls /nvmecr").ok(t))
+}
+
+func TestStoresOfOtherNamesAreApart(t *testing.T) {
+	s := newStage(t)
+	sh(t, s, "echo one > /ckpt/a", "--name", "x", "--size", "64M", "--mount", "/ckpt").ok(t)
+	assert.Empty(t, sh(t, s, "ls /ckpt", "--name", "y", "--size", "64M", "--mount", "/ckpt").ok(t))
+	assert.Equal(t, "one\n", call(t, s, "cat", "--name", "x", "/ckpt/a").ok(t), "the mount in front of the path")
+	call(t, s, "ls", "--name", "z").refused(t, `no store "z"`, "x, y")
+}
+
+func TestOneRunAtATime(t *testing.T) {
+	s := newStage(t)
+	fifo := filepath.Join(s.Dir, "fifo")
+	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
+	job, err := s.Start(append(s.RunFlags("default", "--size", "64M"), "sh", "-c", "echo up > /nvmecr/a; echo up; read x < "+fifo))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return len(job.Stdout.Lines()) > 0 }, time.Minute, time.Millisecond)
+
+	sh(t, s, "true").refused(t, "in use by process")
+	call(t, s, "release").refused(t, "in use by process")
+	assert.Contains(t, call(t, s, "ls").ok(t), "/a", "reading from outside while it runs")
+
+	require.NoError(t, os.WriteFile(fifo, []byte("go\n"), 0))
+	require.NoError(t, job.Wait(t.Context()))
+	sh(t, s, "true").ok(t)
+}
+
+// TestTargetEndsWithItsRun kills `nvmecr run` alone.
+func TestTargetEndsWithItsRun(t *testing.T) {
+	s := newStage(t)
+	job, err := s.Start(append(s.RunFlags("default", "--size", "64M"), "sh", "-c", "echo $PPID; sleep 1000"))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return len(job.Stdout.Lines()) > 0 }, time.Minute, time.Millisecond)
+	var run int
+	_, err = fmt.Sscan(job.Stdout.Lines()[0], &run)
+	require.NoError(t, err)
+	target := 0
+	for _, p := range proc.Descendants(run) {
+		if line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p)); err == nil && strings.Contains(string(line), "--until-eof") {
+			target = p
+		}
+	}
+	require.NotZero(t, target)
+	require.NoError(t, syscall.Kill(run, syscall.SIGKILL))
+	require.Eventually(t, func() bool { return proc.Ended(target) }, 20*time.Second, time.Millisecond)
+	sh(t, s, "true").ok(t)
+}
+
+func TestReleaseFreesTheName(t *testing.T) {
+	s := newStage(t)
+	sh(t, s, "echo one > /nvmecr/a", "--size", "64M").ok(t)
+	call(t, s, "release").ok(t)
+	assert.NoFileExists(t, s.Image("default"))
+	call(t, s, "release").refused(t, `no store "default"`)
+
+	// A real namespace can then be another store's.
+	_, target := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:64M")
+	sh(t, s, "echo one > /nvmecr/a", "--name", "x", "--target", target).ok(t)
+	sh(t, s, "true", "--name", "y", "--target", target).refused(t, `"x"`)
+	call(t, s, "release", "--name", "x").ok(t)
+	sh(t, s, "echo two > /nvmecr/a", "--name", "y", "--target", target).ok(t)
+	assert.Equal(t, "two\n", call(t, s, "cat", "--name", "y", "/a").ok(t), "the record says where it is")
+}
+
+func TestCopyOut(t *testing.T) {
+	s := newStage(t)
+	sh(t, s, "mkdir -p /nvmecr/d/e && seq 100000 | dd of=/nvmecr/d/e/f status=none && ln -s e/f /nvmecr/d/l && chmod 640 /nvmecr/d/e/f", "--size", "64M").ok(t)
+	dest := filepath.Join(s.Dir, "out")
+	call(t, s, "cp", "/", dest).ok(t)
+	want, err := exec.Command("seq", "100000").Output()
+	require.NoError(t, err)
+	for _, name := range []string{"d/e/f", "d/l"} {
+		got, err := os.ReadFile(filepath.Join(dest, name))
+		require.NoError(t, err)
+		assert.Equal(t, want, got)
+	}
+	info, err := os.Lstat(filepath.Join(dest, "d/l"))
+	require.NoError(t, err)
+	assert.NotZero(t, info.Mode()&os.ModeSymlink)
+	info, err = os.Stat(filepath.Join(dest, "d/e/f"))
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o640), info.Mode().Perm())
+	call(t, s, "cp", "/d/nothing", dest).refused(t, "/d/nothing", "nvmecr ls")
+}
+
+func TestRanksFromTheLauncher(t *testing.T) {
+	if _, err := exec.LookPath("mpirun.openmpi"); err != nil {
+		t.Skip("OpenMPI (mpirun.openmpi) is not installed: make deps")
+	}
+	s := newStage(t)
+	args := []string{"run", "--size", "64M", "--", "mpirun.openmpi", "--oversubscribe", "-n", "2"}
+	if os.Getuid() == 0 {
+		args = append(args, "--allow-run-as-root")
+	}
+	call(t, s, append(args, "sh", "-c", "echo $OMPI_COMM_WORLD_RANK > /nvmecr/rank")...).ok(t)
+	call(t, s, "cat", "/rank").refused(t, "--rank")
+	for _, rank := range []string{"0", "1"} {
+		assert.Equal(t, rank+"\n", call(t, s, "cat", "--rank", rank, "/rank").ok(t))
+	}
+	call(t, s, "cat", "--rank", "2", "/rank").refused(t, "2 ranks")
+	dest := filepath.Join(s.Dir, "out")
+	call(t, s, "cp", "/", dest).ok(t)
+	assert.FileExists(t, filepath.Join(dest, "rank1/rank"))
+	assert.Contains(t, call(t, s, "stat").ok(t), "2 partitions")
+
+	// Another number of ranks finds nothing and may change nothing.
+	before := digest(t, s.Image("default"))
+	r := sh(t, s, "echo no > /nvmecr/rank")
+	assert.NotEqual(t, 0, r.code)
+	assert.Contains(t, r.stderr, "2 ranks")
+	assert.Equal(t, before, digest(t, s.Image("default")))
+}
