@@ -54,7 +54,7 @@ run: all
 
 .PHONY: test
 test: all lint
-	go run ./internal/testreport "./..." "-race -short $(RACE)"
+	go run ./internal/testreport "-timeout 20m ./..." "-timeout 20m -race -short $(RACE)"
 
 .PHONY: lint
 lint:

@@ -49,8 +49,10 @@ func MovedOn(err error) bool {
 	return errors.Is(err, ErrCorrupt) || errors.Is(err, oplog.ErrDamaged) || errors.Is(err, oplog.ErrRecord)
 }
 
-// brokenError is what every call gets once the file system cannot go on.
+// brokenError is what every call gets once the file system cannot go on. EIO
+// comes first: an errno inside the cause (ECONNREFUSED) is not the answer to a
+// call on a file.
 type brokenError struct{ cause error }
 
 func (e *brokenError) Error() string   { return "file system is out of service: " + e.cause.Error() }
-func (e *brokenError) Unwrap() []error { return []error{e.cause, syscall.EIO} }
+func (e *brokenError) Unwrap() []error { return []error{syscall.EIO, e.cause} }

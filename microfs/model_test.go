@@ -304,7 +304,7 @@ func truncateOp(path string, size int64) op {
 
 func removeOp(m *model, path string) op {
 	_, _, n := m.find(path)
-	if n.dir != nil && len(n.dir) > 0 {
+	if len(n.dir) > 0 {
 		return op{
 			name: "rmdir full " + path,
 			fs: func(fs *FS) error {

@@ -16,7 +16,6 @@ import (
 	"nvmecr/internal/store"
 	"nvmecr/microfs"
 	"nvmecr/mpiwrap"
-	"nvmecr/oplog"
 	"nvmecr/posixshim"
 )
 
@@ -25,10 +24,6 @@ const (
 	maxProcs  = 4  // threads that run Go code at once
 	gcPercent = 50 // the heap is small and seldom grows
 )
-
-// rereads is how often a reader tries to find the log in a quiet moment of the
-// process that writes it.
-const rereads = 10
 
 // opening is how this process comes to its partition.
 var opening struct {
@@ -106,9 +101,6 @@ func open(write bool) (*posixshim.Mount, error) {
 		opts.Logf = complain
 	}
 	part, err := store.Open(context.Background(), opening.cfg, p, opts)
-	for i := 0; !write && errors.Is(err, oplog.ErrDamaged) && i < rereads; i++ {
-		part, err = store.Open(context.Background(), opening.cfg, p, opts)
-	}
 	if !write && (errors.Is(err, parttable.ErrNoTable) || errors.Is(err, microfs.ErrUnformatted)) {
 		return open(true)
 	}

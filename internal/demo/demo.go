@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"nvmecr/internal/config"
+	"nvmecr/internal/store"
 	"nvmecr/nvmf"
 )
 
@@ -152,11 +153,12 @@ func (d *demonstration) killed(ctx context.Context) (Thermo, error) {
 		return nil, err
 	}
 	d.say("\n2. The same under `nvmecr run`, checkpoints under /nvmecr: each rank writes into its partition of\n   %s.", d.Image(name))
-	if err := d.awaitInstant(ctx, job); err != nil {
+	known, err := d.awaitInstant(ctx, job)
+	if err != nil {
 		return nil, err
 	}
 	at := time.Since(job.Started)
-	n, err := d.Kill()
+	n, err := d.Kill(known...)
 	if err != nil {
 		return nil, err
 	}
@@ -165,13 +167,13 @@ func (d *demonstration) killed(ctx context.Context) (Thermo, error) {
 }
 
 // awaitInstant waits for two complete checkpoints, then for a random time
-// within the next interval, then, if need be, for a checkpoint to be under
-// way, but no longer than one more interval.
-func (d *demonstration) awaitInstant(ctx context.Context, job *Job) error {
+// within the next interval, then for a checkpoint to be under way, but no
+// longer than one more interval. It returns the processes to kill.
+func (d *demonstration) awaitInstant(ctx context.Context, job *Job) ([]int, error) {
 	var all []Checkpoint
 	for complete := 0; complete < 2; {
 		if err := d.look(ctx, job, 20*time.Millisecond, &all); err != nil {
-			return err
+			return nil, err
 		}
 		complete = 0
 		for _, c := range all {
@@ -183,18 +185,37 @@ func (d *demonstration) awaitInstant(ctx context.Context, job *Job) error {
 	interval := all[1].Begun.Sub(all[0].Begun)
 	random := time.Duration(d.random.Int64N(int64(interval)))
 	if err := sleep(ctx, random); err != nil {
-		return err
+		return nil, err
 	}
-	d.Aim()
-	for begin := time.Now(); time.Since(begin) < interval*5/4; {
-		if err := d.look(ctx, job, time.Millisecond, &all); err != nil {
-			return err
-		}
-		if last := all[len(all)-1]; !last.Complete() {
-			return nil
+	if err := d.look(ctx, job, 0, &all); err != nil {
+		return nil, err
+	}
+	known := d.Processes()
+	last := all[len(all)-1]
+	for begin := time.Now(); last.Complete() && !d.begun(ctx, last.Step) && time.Since(begin) < interval*5/4; {
+		if err := sleep(ctx, time.Millisecond); err != nil {
+			return nil, err
 		}
 	}
-	return nil
+	if job.Ended() {
+		return nil, fmt.Errorf("it ended before it could be killed: %w", job.Wait(ctx))
+	}
+	return known, nil
+}
+
+// begun reports whether rank 0 has begun a checkpoint after the one of step.
+// Looking at one rank is quicker than a Survey, and checkpoints are short.
+func (d *demonstration) begun(ctx context.Context, step int) bool {
+	files, err := readRoot(ctx, d.cfg, store.Place{Rank: 0, Size: ranks})
+	if err != nil {
+		return false // it changed while we looked
+	}
+	for name := range files {
+		if s, ok := stepOf(name); ok && s > step {
+			return true
+		}
+	}
+	return false
 }
 
 // look surveys the store while the job runs, after a pause. A store that is not formatted

@@ -27,8 +27,6 @@ type Stage struct {
 	// Nvmecr is the command.
 	Nvmecr string
 
-	aimed []int // processes that Kill need not look for
-
 	shm string // a directory in memory for the ranks' shared memory, or ""
 	id  string // value of the token
 }
@@ -62,18 +60,16 @@ func (s *Stage) Close() error {
 }
 
 // Kill sends SIGKILL to all processes of the stage and waits until they are
-// gone. It returns how many there were.
-func (s *Stage) Kill() (int, error) {
+// gone. It returns how many there were. Those that are known (see Processes)
+// are hit at once, the others when they are found, milliseconds later.
+func (s *Stage) Kill(known ...int) (int, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	known := s.aimed
-	s.aimed = nil
 	return proc.KillWithEnv(ctx, token, s.id, known...)
 }
 
-// Aim finds the processes that the next Kill is to hit at once. They must not
-// end before: their numbers may then be others'.
-func (s *Stage) Aim() { s.aimed = proc.WithEnv(token, s.id) }
+// Processes returns the processes of the stage.
+func (s *Stage) Processes() []int { return proc.WithEnv(token, s.id) }
 
 // Environ is the environment of the stage's processes: the caller's without
 // its nvmecr settings and preload, and with directories of the stage.

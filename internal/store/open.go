@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"time"
 
 	"nvmecr/balancer"
 	"nvmecr/internal/config"
@@ -13,6 +14,7 @@ import (
 	"nvmecr/internal/parttable"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
+	"nvmecr/oplog"
 )
 
 // Options say how a partition is opened.
@@ -90,6 +92,13 @@ func (p *Partition) Close() error {
 	return p.err
 }
 
+// A reader beside a writer looks this often for a quiet moment, and pauses so
+// long in between.
+const (
+	rereads     = 50
+	rereadPause = 5 * time.Millisecond
+)
+
 // opener holds the arguments of one Open.
 type opener struct {
 	cfg   *config.Config
@@ -149,7 +158,7 @@ func (o *opener) open(ctx context.Context, p *Partition) error {
 		}
 		if entry, ok := p.Table.Entry(o.place.Rank); ok {
 			if err := o.mount(ctx, p, entry); err != nil {
-				return fmt.Errorf("target %s, partition of rank %d: %w", id, o.place.Rank, err)
+				return fmt.Errorf("target %s, partition of rank %d: %w", id, o.place.Rank, withRemedy(err))
 			}
 			return nil
 		}
@@ -160,6 +169,17 @@ func (o *opener) open(ctx context.Context, p *Partition) error {
 		}
 	}
 	return fmt.Errorf("store %q: no target has a partition of rank %d", o.cfg.Name, o.place.Rank)
+}
+
+// withRemedy says what can be done about media that does not mount.
+func withRemedy(err error) error {
+	switch {
+	case errors.Is(err, microfs.ErrVersion), errors.Is(err, oplog.ErrFormat):
+		return fmt.Errorf("%w; use the version of nvmecr that wrote it, or start over with --fresh", err)
+	case microfs.MovedOn(err):
+		return fmt.Errorf("%w; it holds nothing that can be trusted: start over with --fresh", err)
+	}
+	return err
 }
 
 // table returns the checked table of target number t. At home it is formatted,
@@ -210,6 +230,10 @@ func (o *opener) mount(ctx context.Context, p *Partition, entry parttable.Entry)
 		Logf:       o.opts.Logf,
 	}
 	p.FS, err = microfs.Mount(ctx, p.Device, seg, mo)
+	for i := 0; o.opts.ReadOnly && microfs.MovedOn(err) && i < rereads && ctx.Err() == nil; i++ {
+		time.Sleep(rereadPause)
+		p.FS, err = microfs.Mount(ctx, p.Device, seg, mo)
+	}
 	if !errors.Is(err, microfs.ErrUnformatted) || o.opts.ReadOnly {
 		return err
 	}

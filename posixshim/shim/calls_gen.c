@@ -166,6 +166,7 @@ const char *const nv_real_names[] = {
 	"aio_cancel",
 	"lio_listio",
 	"sigaction",
+	"sigaltstack",
 	"signal",
 	"vfork",
 };
@@ -203,11 +204,12 @@ const unsigned short nv_real_signal[] = {
 	152, /* select */
 	153, /* pselect */
 	159, /* sigaction */
-	160, /* signal */
-	161, /* vfork */
+	160, /* sigaltstack */
+	161, /* signal */
+	162, /* vfork */
 };
 
-const unsigned nv_real_signal_count = 33;
+const unsigned nv_real_signal_count = 34;
 
 /* ---- Opening and closing ---- */
 
@@ -2217,6 +2219,12 @@ int nv_call_sigaction(int signum, const struct sigaction *act, struct sigaction 
 int nv_call_sigaction(int signum, const struct sigaction *act, struct sigaction *old)
 {
 	return nv_sigaction(signum, act, old);
+}
+
+int nv_call_sigaltstack(const stack_t *stack, stack_t *old) NV_CALL("sigaltstack");
+int nv_call_sigaltstack(const stack_t *stack, stack_t *old)
+{
+	return nv_sigaltstack(stack, old);
 }
 
 sighandler_t nv_call_signal(int signum, sighandler_t handler) NV_CALL("signal");

@@ -240,6 +240,7 @@ struct nv_real {
 	int (*aio_cancel)(int fd, struct aiocb *cb);
 	int (*lio_listio)(int mode, struct aiocb *const *list, int n, struct sigevent *event);
 	int (*sigaction)(int signum, const struct sigaction *act, struct sigaction *old);
+	int (*sigaltstack)(const stack_t *stack, stack_t *old);
 	sighandler_t (*signal)(int signum, sighandler_t handler);
 	pid_t (*vfork)(void);
 };

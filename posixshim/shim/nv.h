@@ -299,6 +299,8 @@ int nv_sigaction(int signum, const struct sigaction *act, struct sigaction *old)
 sighandler_t nv_signal(int signum, sighandler_t handler);
 pid_t (*nv_vfork(void))(void);
 bool nv_own_memory(void);    /* false in a vfork child */
+bool nv_in_handler(void);
+int nv_sigaltstack(const stack_t *stack, stack_t *old);
 bool nv_signal_stack(void);  /* gives this thread a stack for handlers */
 void nv_forget_runtime(void); /* in a forked child */
 void nv_prepare_exit(void);  /* called once, when the runtime has been loaded */

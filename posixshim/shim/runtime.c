@@ -225,6 +225,10 @@ bool nv_enter(struct nv_visit *visit)
 	visit->errno_before = errno;
 	if (__builtin_expect(nv_state != NV_READY, 0) && !first_visit())
 		return false;
+	if (__builtin_expect(nv_in_handler(), 0)) {
+		errno = EDEADLK;
+		return false;
+	}
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &visit->cancel_before);
 	nv_state = NV_INSIDE;
 	return true;

@@ -14,6 +14,36 @@
 
 static pthread_key_t stack_key;
 
+/* The thread's alternate stack. */
+static __thread uintptr_t alternate __attribute__((tls_model("initial-exec")));
+static __thread size_t alternate_size __attribute__((tls_model("initial-exec")));
+
+static void remember_stack(const stack_t *stack)
+{
+	bool none = stack->ss_flags & SS_DISABLE;
+
+	alternate = none ? 0 : (uintptr_t)stack->ss_sp;
+	alternate_size = none ? 0 : stack->ss_size;
+}
+
+/* nv_in_handler says that a signal handler runs on the alternate stack. It
+ * must not call into Go: Go's stack would lie in the alternate one, but its
+ * goroutines' do not, so the kernel would put the next signal's frame over
+ * both; and Go allocates memory, which a handler may have interrupted. */
+bool nv_in_handler(void)
+{
+	return (uintptr_t)__builtin_frame_address(0) - alternate < alternate_size;
+}
+
+int nv_sigaltstack(const stack_t *stack, stack_t *old)
+{
+	int result = REAL(sigaltstack)(stack, old);
+
+	if (result == 0 && stack != NULL)
+		remember_stack(stack);
+	return result;
+}
+
 /* release_stack runs when the thread ends. Go's own destructor, which still
  * expects the stack, may come after this one in the first round: the second
  * round frees it. */
@@ -28,7 +58,7 @@ static void release_stack(void *stack)
 	}
 	stack_t off = {.ss_flags = SS_DISABLE};
 
-	sigaltstack(&off, NULL);
+	nv_sigaltstack(&off, NULL);
 	munmap(stack, SIGNAL_STACK);
 }
 
@@ -44,10 +74,12 @@ bool nv_signal_stack(void)
 	stack_t now;
 
 	pthread_once(&once, make_key);
-	if (sigaltstack(NULL, &now) != 0)
+	if (REAL(sigaltstack)(NULL, &now) != 0)
 		return false;
-	if (!(now.ss_flags & SS_DISABLE))
+	if (!(now.ss_flags & SS_DISABLE)) {
+		remember_stack(&now);
 		return true;
+	}
 	void *memory = REAL(mmap)(NULL, SIGNAL_STACK, PROT_READ | PROT_WRITE,
 				  MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
 
@@ -55,7 +87,7 @@ bool nv_signal_stack(void)
 		return false;
 	stack_t stack = {.ss_sp = memory, .ss_size = SIGNAL_STACK};
 
-	if (sigaltstack(&stack, NULL) != 0 || pthread_setspecific(stack_key, memory) != 0) {
+	if (nv_sigaltstack(&stack, NULL) != 0 || pthread_setspecific(stack_key, memory) != 0) {
 		munmap(memory, SIGNAL_STACK);
 		return false;
 	}
