@@ -25,6 +25,9 @@ func (t *tree) apply(r *oplog.Record, free func(run)) error {
 	if in == nil {
 		return fmt.Errorf("record of type %d names inode %d, which does not exist: %w", r.Type, r.Ino, oplog.ErrRecord)
 	}
+	if (r.Type == oplog.Write || r.Type == oplog.Truncate) && !in.isRegular() {
+		return fmt.Errorf("inode %d is written to but no file: %w", r.Ino, oplog.ErrRecord)
+	}
 	switch r.Type {
 	case oplog.Write:
 		in.version++
@@ -51,14 +54,14 @@ func (t *tree) forget(in *inode, free func(run)) {
 			free(run{in.extents[i].phys, in.extents[i].count})
 		}
 	}
-	in.extents = nil
+	in.extents, in.mapped = nil, 0
 	t.dropInode(in)
 }
 
 // dir returns the directory with that number.
 func (t *tree) dir(ino uint64) (*inode, error) {
 	d := t.inodes[Ino(ino)]
-	if d == nil || !d.isDir() {
+	if d == nil || !d.isDir() || d.nlink == 0 {
 		return nil, fmt.Errorf("inode %d is not a directory: %w", ino, oplog.ErrRecord)
 	}
 	return d, nil
@@ -70,12 +73,12 @@ func (t *tree) applyCreate(r *oplog.Record) error {
 		return err
 	}
 	name := string(r.Name)
-	if _, ok := t.lookup(d.ino, name); ok || t.inodes[Ino(r.Ino)] != nil || !goodName(name) {
+	if _, ok := t.lookup(d.ino, name); ok || t.inodes[Ino(r.Ino)] != nil || !goodName(name) || !goodInode(r) {
 		return fmt.Errorf("inode %d, name %q: created but there already: %w", r.Ino, name, oplog.ErrRecord)
 	}
 	in := &inode{
 		ino: Ino(r.Ino), mode: r.Mode, nlink: 1, uid: r.UID, gid: r.GID, target: string(r.NewName),
-		atime: r.Time, mtime: r.Time, ctime: r.Time, btime: r.Time, closed: true,
+		atime: r.Time, mtime: r.Time, ctime: r.Time, btime: r.Time, closed: r.Mode&modeType != modeRegular,
 	}
 	if in.isDir() {
 		in.nlink = 2
@@ -89,6 +92,17 @@ func (t *tree) applyCreate(r *oplog.Record) error {
 	return nil
 }
 
+// goodInode reports whether a Create record makes something there can be.
+func goodInode(r *oplog.Record) bool {
+	switch r.Mode & modeType {
+	case modeRegular, modeDir:
+		return r.Ino < 1<<62 && len(r.NewName) == 0
+	case modeSymlink:
+		return r.Ino < 1<<62 && len(r.NewName) > 0
+	}
+	return false
+}
+
 func (in *inode) touch(now int64) { in.mtime, in.ctime = now, now }
 
 func (t *tree) applyLink(r *oplog.Record) error {
@@ -97,7 +111,7 @@ func (t *tree) applyLink(r *oplog.Record) error {
 		return err
 	}
 	in, name := t.inodes[Ino(r.Ino)], string(r.Name)
-	if _, ok := t.lookup(d.ino, name); ok || in == nil || in.isDir() || !goodName(name) {
+	if _, ok := t.lookup(d.ino, name); ok || in == nil || in.isDir() || in.nlink == 0 || !goodName(name) {
 		return fmt.Errorf("inode %d, name %q: cannot be linked: %w", r.Ino, name, oplog.ErrRecord)
 	}
 	t.addName(d, name, in)
@@ -113,7 +127,7 @@ func (t *tree) applyUnlink(r *oplog.Record, free func(run)) error {
 		return err
 	}
 	in, ok := t.lookup(d.ino, string(r.Name))
-	if !ok || uint64(in.ino) != r.Ino {
+	if !ok || uint64(in.ino) != r.Ino || in.entries > 0 {
 		return fmt.Errorf("name %q in directory %d is not inode %d: %w", r.Name, r.Parent, r.Ino, oplog.ErrRecord)
 	}
 	t.dropName(d, string(r.Name), in)
@@ -152,6 +166,11 @@ func (t *tree) applyRename(r *oplog.Record, free func(run)) error {
 	old, exists := t.lookup(to.ino, newName)
 	if r.Flags&oplog.RenameExchange != 0 && !exists {
 		return fmt.Errorf("name %q in directory %d does not exist: %w", newName, r.NewParent, oplog.ErrRecord)
+	}
+	exchange := r.Flags&oplog.RenameExchange != 0
+	if t.isAncestor(in, to) || (exists && (in == old || !exchange && (old.entries > 0 || old.isDir() != in.isDir()))) ||
+		(exchange && t.isAncestor(old, from)) {
+		return fmt.Errorf("inode %d cannot become %q in directory %d: %w", r.Ino, newName, r.NewParent, oplog.ErrRecord)
 	}
 	t.dropName(from, name, in)
 	if exists {

@@ -3,6 +3,8 @@ package microfs
 import (
 	"context"
 	"errors"
+	"fmt"
+	"sync"
 	"time"
 
 	"nvmecr/nvmf"
@@ -18,9 +20,14 @@ type checkpointer struct {
 	state  []byte      // being written; nil if none is
 	done   int         // bytes of it that are on the media
 	prior  oplog.Prior // the log continues here
+	// lost says when a chunk for a state area, or a header, was in flight as a
+	// connection was lost. The same bytes may be written again at once; others
+	// only when that chunk can no longer land.
+	lost [2]time.Time
 
 	wake chan struct{} // capacity 1: something to consider
 	quit chan struct{}
+	once sync.Once // closes quit
 	gone chan struct{}
 }
 
@@ -43,18 +50,14 @@ func (c *checkpointer) stop() {
 	if c.quit == nil {
 		return
 	}
-	select {
-	case <-c.quit:
-	default:
-		close(c.quit)
-	}
+	c.once.Do(func() { close(c.quit) })
 	<-c.gone
 }
 
 // wanted says whether a state checkpoint should be started: now, or once
 // nothing has been written for a while.
 func (c *checkpointer) wanted(fs *FS) (start, later bool) {
-	if fs.broken != nil || fs.opts.ReadOnly {
+	if fs.broken != nil || fs.opts.ReadOnly || (c.state == nil && c.late() > 0) {
 		return false, false
 	}
 	free, pages := fs.log.Free(), fs.g.logPages
@@ -62,6 +65,15 @@ func (c *checkpointer) wanted(fs *FS) (start, later bool) {
 		return true, false
 	}
 	return false, free < pages/4
+}
+
+// late returns how long the area for the next state must not be written.
+func (c *checkpointer) late() time.Duration {
+	at := c.lost[1-c.header.area]
+	if at.IsZero() {
+		return 0
+	}
+	return max(0, oplog.Quarantine-time.Since(at))
 }
 
 // consider wakes the background goroutine if there is something to do. Called
@@ -162,17 +174,24 @@ func (fs *FS) checkpointStep() error {
 		err = fs.switchHeader()
 	}
 	if lost(err) {
+		c.lost[1-c.header.area] = time.Now()
 		if err = fs.reconnect(); err == nil {
 			return nil
 		}
 	}
-	if err != nil {
+	if err != nil && c.done < len(c.state) {
 		c.state = nil
 	}
+	// A switch that failed may have changed one header: it is tried again, never
+	// given up, or the next state would go over the one that header names.
 	return err
 }
 
-var errStateTooLarge = errors.New("state does not fit its area")
+var (
+	errStateTooLarge = errors.New("state does not fit its area")
+	// errStateLate: the area to write has a chunk of an earlier state in flight.
+	errStateLate = fmt.Errorf("the area for the next state checkpoint may still be written by an earlier one: %w", oplog.ErrUnstable)
+)
 
 // beginCheckpoint takes the snapshot: the tree as of the tail of the log,
 // whose records are in both slots from here on.
@@ -181,6 +200,9 @@ func (fs *FS) beginCheckpoint() error {
 		return err
 	}
 	c := &fs.ckpt
+	if c.late() > 0 {
+		return errStateLate
+	}
 	state := fs.tree.encode()
 	if nvmf.Bytes(len(state)) > fs.g.stateSize {
 		return errStateTooLarge

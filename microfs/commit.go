@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+	"time"
 
 	"nvmecr/nvmf"
 	"nvmecr/oplog"
@@ -43,6 +44,10 @@ func (fs *FS) begin(need int) error {
 // progress may free too little; a second one frees all that can be.
 func (fs *FS) freeLog() error {
 	for range 2 {
+		if wait := fs.ckpt.late(); fs.ckpt.state == nil && wait > 0 {
+			fs.logf("the log is full; waiting %v until a late command can no longer damage a state checkpoint", wait)
+			time.Sleep(wait)
+		}
 		if err := fs.checkpoint(); err != nil {
 			return err
 		}

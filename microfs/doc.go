@@ -23,7 +23,7 @@
 //
 // # Files of the package, along a write
 //
-//	names.go, file.go   the calls, permissions        path.go    resolving paths
+//	names.go, attributes.go, file.go  the calls       path.go    resolving paths
 //	plan.go             which hugeblocks              pool.go    free runs
 //	write.go            stages of a write             scratch.go commands, checksums
 //	commit.go           a log group, sync, reconnect  retired.go blocks not to touch

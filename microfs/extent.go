@@ -48,7 +48,7 @@ func (in *inode) applyWrite(g *geometry, r *oplog.Record, free func(run)) error 
 	end := nvmf.Bytes(r.End)
 	count := Hugeblock((end + g.hugeblock - 1) / g.hugeblock)
 	file, phys := Hugeblock(r.File), Hugeblock(r.Phys)
-	if end == 0 || end > nvmf.Bytes(g.blocks)*g.hugeblock || phys >= g.blocks || count > g.blocks-phys || file > file+count {
+	if end == 0 || end > nvmf.Bytes(g.blocks)*g.hugeblock || phys >= g.blocks || count > g.blocks-phys || uint64(file)+uint64(count) > 1<<32-2 {
 		return fmt.Errorf("inode %d: run of %d bytes at hugeblock %d does not exist: %w", in.ino, end, phys, oplog.ErrRecord)
 	}
 	if g.sums && int(r.FirstUnit)+len(r.CRCs) != g.units(end) {
@@ -86,6 +86,7 @@ func (in *inode) extend(g *geometry, x *extent, r *oplog.Record, count Hugeblock
 	if g.sums {
 		x.crcs = append(x.crcs[:keep], r.CRCs...)
 	}
+	in.mapped += count - 1
 	x.count = file - x.file + count
 	x.covered = ahead + nvmf.Bytes(r.End)
 	return nil
@@ -94,6 +95,7 @@ func (in *inode) extend(g *geometry, x *extent, r *oplog.Record, count Hugeblock
 // insert adds an extent where nothing is mapped, joined to the one before it
 // if it goes on there. The checksums are copied.
 func (in *inode) insert(g *geometry, x extent) {
+	in.mapped += x.count
 	i := in.find(x.file)
 	if i > 0 {
 		p := &in.extents[i-1]
@@ -115,13 +117,13 @@ func (in *inode) unmap(g *geometry, file, count Hugeblock, free func(run)) {
 	for i := in.find(file); i < len(in.extents) && in.extents[i].file < to; {
 		x := in.extents[i]
 		a, b := max(x.file, file), min(x.end(), to)
+		in.mapped -= b - a
 		if free != nil {
 			free(run{x.phys + (a - x.file), b - a})
 		}
 		left, right := x.cut(g, 0, a-x.file), x.cut(g, b-x.file, x.count)
 		switch {
 		case left.count > 0 && right.count > 0:
-			right.crcs = slices.Clone(right.crcs)
 			in.extents[i] = left
 			in.extents = slices.Insert(in.extents, i+1, right)
 			return

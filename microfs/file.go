@@ -11,6 +11,7 @@ import (
 // Safe for concurrent use. Reads at or behind the end return 0, nil.
 type File struct {
 	fs       *FS
+	ino      Ino
 	in       *inode // nil once closed
 	readable bool
 	writable bool
@@ -25,7 +26,7 @@ type unitCache struct {
 }
 
 // Ino returns the inode number.
-func (f *File) Ino() Ino { return f.in.ino }
+func (f *File) Ino() Ino { return f.ino }
 
 // use takes the lock for an operation on an open file.
 func (f *File) use() error {

@@ -31,10 +31,11 @@ type inode struct {
 	btime    int64
 	closed   bool // see Attr.Closed
 
-	extents []extent // sorted by file, not overlapping
-	target  string   // of a symbolic link
-	parent  Ino      // of a directory
-	entries int      // of a directory
+	extents []extent  // sorted by file, not overlapping
+	mapped  Hugeblock // sum of their counts
+	target  string    // of a symbolic link
+	parent  Ino       // of a directory
+	entries int       // of a directory
 
 	// Not on the media.
 	opens   int    // open files
@@ -60,10 +61,7 @@ func (in *inode) attr(g *geometry) Attr {
 		Ino: in.ino, Mode: in.mode, Nlink: in.nlink, UID: in.uid, GID: in.gid, Size: in.size,
 		Atime: time.Unix(0, in.atime), Mtime: time.Unix(0, in.mtime),
 		Ctime: time.Unix(0, in.ctime), Btime: time.Unix(0, in.btime),
-		Closed: in.closed,
-	}
-	for i := range in.extents {
-		a.Blocks += int64(nvmf.Bytes(in.extents[i].count) * g.hugeblock / 512)
+		Closed: in.closed, Blocks: int64(nvmf.Bytes(in.mapped) * g.hugeblock / 512),
 	}
 	if in.isDir() {
 		a.Size = int64(in.entries) * 32

@@ -1,11 +1,11 @@
 package microfs
 
 import (
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
 
-	"nvmecr/nvmf"
 	"nvmecr/oplog"
 )
 
@@ -22,9 +22,15 @@ func (fs *FS) Open(dir Ino, path string, flags int, mode uint32) (*File, error) 
 		return nil, err
 	}
 	defer fs.leave()
+	if flags&unix.O_PATH != 0 { // as open(2) has it: other flags are ignored
+		flags &= unix.O_PATH | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC
+	}
 	creat, excl := flags&unix.O_CREAT != 0, flags&unix.O_EXCL != 0
-	if path == "" {
+	switch {
+	case path == "":
 		return nil, syscall.ENOENT
+	case creat && flags&unix.O_DIRECTORY != 0:
+		return nil, syscall.EINVAL
 	}
 	p, err := fs.resolve(dir, path, flags&unix.O_NOFOLLOW == 0 && !(creat && excl))
 	if err != nil {
@@ -40,11 +46,13 @@ func (fs *FS) Open(dir Ino, path string, flags int, mode uint32) (*File, error) 
 		return fs.opened(p.in, flags), nil
 	case creat && excl:
 		return nil, syscall.EEXIST
+	case creat && p.slash:
+		return nil, syscall.EISDIR
 	}
 	if err := fs.mayOpen(&p, flags); err != nil {
 		return nil, err
 	}
-	if flags&unix.O_TRUNC != 0 && p.in.isRegular() && p.in.size > 0 {
+	if flags&unix.O_TRUNC != 0 && p.in.isRegular() {
 		if err := fs.truncate(p.in, 0); err != nil {
 			return nil, err
 		}
@@ -59,7 +67,7 @@ func (fs *FS) mayOpen(p *place, flags int) error {
 	switch flags & unix.O_ACCMODE {
 	case unix.O_WRONLY:
 		want = permW
-	case unix.O_RDWR:
+	case unix.O_RDWR, unix.O_ACCMODE: // 3 is Linux's own: checks both, allows neither
 		want = permR | permW
 	}
 	if flags&unix.O_TRUNC != 0 {
@@ -69,12 +77,12 @@ func (fs *FS) mayOpen(p *place, flags int) error {
 		want = 0
 	}
 	switch {
+	case !in.isDir() && (flags&unix.O_DIRECTORY != 0 || p.slash):
+		return syscall.ENOTDIR
 	case in.isSymlink() && flags&unix.O_PATH == 0:
 		return syscall.ELOOP
 	case in.isDir() && (want&permW != 0 || flags&unix.O_CREAT != 0):
 		return syscall.EISDIR
-	case !in.isDir() && (flags&unix.O_DIRECTORY != 0 || p.slash):
-		return syscall.ENOTDIR
 	case !fs.may(in, want):
 		return syscall.EACCES
 	case want&permW != 0 && fs.opts.ReadOnly:
@@ -85,9 +93,13 @@ func (fs *FS) mayOpen(p *place, flags int) error {
 
 func (fs *FS) opened(in *inode, flags int) *File {
 	acc := flags & unix.O_ACCMODE
-	f := &File{fs: fs, in: in, readable: acc != unix.O_WRONLY, writable: acc != unix.O_RDONLY}
-	if in.isDir() || flags&unix.O_PATH != 0 {
+	f := &File{fs: fs, in: in, ino: in.ino,
+		readable: acc == unix.O_RDONLY || acc == unix.O_RDWR, writable: acc == unix.O_WRONLY || acc == unix.O_RDWR}
+	if in.isDir() {
 		f.writable = false
+	}
+	if flags&unix.O_PATH != 0 {
+		f.readable, f.writable = false, false
 	}
 	fs.opens++
 	in.opens++
@@ -126,50 +138,17 @@ func (fs *FS) create(p *place, mode uint32, target string) error {
 		return err
 	}
 	p.in = fs.tree.inodes[Ino(fs.rec.Ino)]
+	p.in.written = p.in.isRegular() // its writer has yet to close it
 	return nil
 }
 
 // missing resolves a path at which something is to be made. EEXIST.
 func (fs *FS) missing(dir Ino, path string) (place, error) {
-	if path == "" {
-		return place{}, syscall.ENOENT
-	}
-	p, err := fs.resolve(dir, path, false)
+	p, err := fs.resolveEntry(dir, path)
 	if err == nil && p.in != nil {
 		err = syscall.EEXIST
 	}
 	return p, err
-}
-
-// Stat returns the attributes of a path.
-func (fs *FS) Stat(dir Ino, path string, follow bool) (Attr, error) {
-	if err := fs.enter(); err != nil {
-		return Attr{}, err
-	}
-	defer fs.leave()
-	in, err := fs.existing(dir, path, follow)
-	if err != nil {
-		return Attr{}, err
-	}
-	return in.attr(fs.g), nil
-}
-
-// Access checks permission bits (R 4, W 2, X 1) as access(2). EACCES, EROFS.
-func (fs *FS) Access(dir Ino, path string, mode uint32, follow bool) error {
-	if err := fs.enter(); err != nil {
-		return err
-	}
-	defer fs.leave()
-	in, err := fs.existing(dir, path, follow)
-	switch {
-	case err != nil:
-		return err
-	case !fs.may(in, mode&7):
-		return syscall.EACCES
-	case mode&permW != 0 && fs.opts.ReadOnly:
-		return syscall.EROFS
-	}
-	return nil
 }
 
 // Mkdir makes a directory; mode is already masked by umask. EEXIST.
@@ -214,6 +193,9 @@ func (fs *FS) Readlink(dir Ino, path string) (string, error) {
 		return "", err
 	}
 	defer fs.leave()
+	if path == "" {
+		return "", syscall.ENOENT
+	}
 	in, err := fs.existing(dir, path, false)
 	if err != nil {
 		return "", err
@@ -230,6 +212,9 @@ func (fs *FS) Link(odir Ino, opath string, ndir Ino, npath string, follow bool) 
 		return err
 	}
 	defer fs.leave()
+	if opath == "" {
+		return syscall.ENOENT
+	}
 	in, err := fs.existing(odir, opath, follow)
 	if err != nil {
 		return err
@@ -258,16 +243,20 @@ func (fs *FS) Unlink(dir Ino, path string) error {
 		return err
 	}
 	defer fs.leave()
-	p, err := fs.resolve(dir, path, false)
+	p, err := fs.resolveEntry(dir, path)
 	switch {
 	case err != nil:
 		return err
-	case p.in == nil || path == "":
+	case p.in == nil:
 		return syscall.ENOENT
-	case p.in.isDir():
-		return syscall.EISDIR
-	case p.slash:
+	case p.slash && !p.in.isDir():
 		return syscall.ENOTDIR
+	}
+	if err := fs.mayChange(p.dir, p.in); err != nil {
+		return err
+	}
+	if p.in.isDir() {
+		return syscall.EISDIR
 	}
 	return fs.unlink(&p)
 }
@@ -279,28 +268,32 @@ func (fs *FS) Rmdir(dir Ino, path string) error {
 		return err
 	}
 	defer fs.leave()
-	p, err := fs.resolve(dir, path, false)
+	p, err := fs.resolveEntry(dir, path)
 	switch {
 	case err != nil:
 		return err
-	case p.in == nil || path == "":
+	case p.in == nil:
 		return syscall.ENOENT
-	case !p.in.isDir():
-		return syscall.ENOTDIR
+	case p.name == "." && strings.Trim(path, "/") != "":
+		return syscall.EINVAL
+	case p.name == "..":
+		return syscall.ENOTEMPTY
 	case p.in.ino == RootIno:
 		return syscall.EBUSY
-	case p.name == ".":
-		return syscall.EINVAL
-	case p.name == ".." || p.in.entries > 0:
+	}
+	if err := fs.mayChange(p.dir, p.in); err != nil {
+		return err
+	}
+	if !p.in.isDir() {
+		return syscall.ENOTDIR
+	}
+	if p.in.entries > 0 {
 		return syscall.ENOTEMPTY
 	}
 	return fs.unlink(&p)
 }
 
 func (fs *FS) unlink(p *place) error {
-	if err := fs.mayChange(p.dir, p.in); err != nil {
-		return err
-	}
 	fs.rec = oplog.Record{Type: oplog.Unlink, Ino: uint64(p.in.ino), Time: now(), Parent: uint64(p.dir.ino), Name: []byte(p.name)}
 	return fs.record()
 }
@@ -316,11 +309,11 @@ func (fs *FS) Rename(odir Ino, opath string, ndir Ino, npath string, flags uint)
 	if flags&^(unix.RENAME_EXCHANGE|unix.RENAME_NOREPLACE) != 0 || (exchange && noreplace) {
 		return syscall.EINVAL
 	}
-	from, err := fs.resolve(odir, opath, false)
+	from, err := fs.resolveEntry(odir, opath)
 	if err != nil {
 		return err
 	}
-	to, err := fs.resolve(ndir, npath, false)
+	to, err := fs.resolveEntry(ndir, npath)
 	if err != nil {
 		return err
 	}
@@ -350,7 +343,9 @@ func (fs *FS) mayRename(from, to *place, exchange, noreplace bool) error {
 		return syscall.EEXIST
 	case from.name == "." || from.name == ".." || to.name == "." || to.name == "..":
 		return syscall.EBUSY
-	case !from.in.isDir() && (from.slash || to.slash):
+	case from.slash && !from.in.isDir(),
+		to.slash && !exchange && !from.in.isDir(),
+		to.slash && exchange && !to.in.isDir():
 		return syscall.ENOTDIR
 	case from.in.isDir() && t.isAncestor(from.in, to.dir):
 		return syscall.EINVAL
@@ -381,167 +376,4 @@ func (fs *FS) mayRename(from, to *place, exchange, noreplace bool) error {
 		return syscall.ENOTEMPTY
 	}
 	return nil
-}
-
-// Truncate sets the size of a file. EISDIR, EACCES, EFBIG, EINVAL.
-func (fs *FS) Truncate(dir Ino, path string, size int64) error {
-	if err := fs.enterWrite(); err != nil {
-		return err
-	}
-	defer fs.leave()
-	in, err := fs.existing(dir, path, true)
-	switch {
-	case err != nil:
-		return err
-	case in.isDir():
-		return syscall.EISDIR
-	case !fs.may(in, permW):
-		return syscall.EACCES
-	}
-	if err := fs.truncate(in, size); err != nil {
-		return err
-	}
-	if in.writers == 0 {
-		return fs.closeWritten(in)
-	}
-	return nil
-}
-
-// truncate shrinks or extends a file. What it cuts inside a unit gets a
-// checksum of its own, so the rest of that unit is read first.
-func (fs *FS) truncate(in *inode, size int64) error {
-	switch {
-	case size < 0:
-		return syscall.EINVAL
-	case uint64(size) > fs.g.maxFileSize():
-		return syscall.EFBIG
-	case !in.isRegular():
-		return syscall.EINVAL
-	case fs.opts.ReadOnly:
-		return syscall.EROFS
-	}
-	g := fs.g
-	r := oplog.Record{Type: oplog.Truncate, Ino: uint64(in.ino), Time: now(), Size: uint64(size)}
-	h := Hugeblock(nvmf.Bytes(size) / g.hugeblock)
-	if x := in.lookup(h); x != nil && size < in.size && g.sums {
-		left := nvmf.Bytes(size) - nvmf.Bytes(x.file)*g.hugeblock
-		if left < x.covered && left%g.unit != 0 {
-			start := left.AlignDown(g.unit)
-			buf := make([]byte, min(g.unit, x.covered-start))
-			if err := fs.readExtent(in, x, start, buf); err != nil {
-				return err
-			}
-			r.HasCRC, r.CRC = true, checksum(buf[:left-start])
-		}
-	}
-	fs.rec = r
-	if err := fs.record(); err != nil {
-		return err
-	}
-	in.tail = tail{}
-	in.written = true
-	return nil
-}
-
-// SetAttr changes attributes of a path. EPERM unless the caller owns the file
-// (EACCES for setting times to now: unless it may write it); only root changes
-// the owner.
-func (fs *FS) SetAttr(dir Ino, path string, follow bool, s SetAttr) error {
-	if err := fs.enterWrite(); err != nil {
-		return err
-	}
-	defer fs.leave()
-	in, err := fs.existing(dir, path, follow)
-	if err != nil {
-		return err
-	}
-	return fs.setAttr(in, s)
-}
-
-func (fs *FS) setAttr(in *inode, s SetAttr) error {
-	if fs.opts.ReadOnly {
-		return syscall.EROFS
-	}
-	c := &fs.opts.Cred
-	if c.UID != 0 && c.UID != in.uid {
-		if s.Mode != nil || s.UID != nil || s.GID != nil || !s.TimesNow {
-			return syscall.EPERM
-		}
-		if !fs.may(in, permW) {
-			return syscall.EACCES
-		}
-	}
-	if c.UID != 0 && ((s.UID != nil && *s.UID != in.uid) || (s.GID != nil && !c.inGroup(*s.GID))) {
-		return syscall.EPERM
-	}
-	r := oplog.Record{Type: oplog.SetAttr, Ino: uint64(in.ino), Time: now()}
-	if s.Mode != nil {
-		r.Mask, r.Mode = r.Mask|oplog.SetMode, *s.Mode&modePerm
-	}
-	if s.UID != nil {
-		r.Mask, r.UID = r.Mask|oplog.SetUID, *s.UID
-	}
-	if s.GID != nil {
-		r.Mask, r.GID = r.Mask|oplog.SetGID, *s.GID
-	}
-	if s.Atime != nil {
-		r.Mask, r.Atime = r.Mask|oplog.SetAtime, s.Atime.UnixNano()
-	}
-	if s.Mtime != nil {
-		r.Mask, r.Mtime = r.Mask|oplog.SetMtime, s.Mtime.UnixNano()
-	}
-	fs.rec = r
-	return fs.record()
-}
-
-// PathOf returns the absolute path within the file system of a directory.
-func (fs *FS) PathOf(dir Ino) (string, error) {
-	if err := fs.enter(); err != nil {
-		return "", err
-	}
-	defer fs.leave()
-	d, err := fs.start(dir)
-	if err != nil {
-		return "", err
-	}
-	return fs.tree.pathOf(d)
-}
-
-// RealPath resolves every symbolic link and dot of path, which must exist.
-func (fs *FS) RealPath(dir Ino, path string) (string, error) {
-	if err := fs.enter(); err != nil {
-		return "", err
-	}
-	defer fs.leave()
-	p, err := fs.resolve(dir, path, true)
-	switch {
-	case err != nil:
-		return "", err
-	case p.in == nil:
-		return "", syscall.ENOENT
-	case p.in.isDir():
-		return fs.tree.pathOf(p.in)
-	case p.slash:
-		return "", syscall.ENOTDIR
-	}
-	up, err := fs.tree.pathOf(p.dir)
-	if err != nil {
-		return "", err
-	}
-	if up == "/" {
-		up = ""
-	}
-	return up + "/" + p.name, nil
-}
-
-// Sync makes everything acknowledged durable.
-func (fs *FS) Sync() error {
-	if err := fs.enter(); err != nil {
-		return err
-	}
-	defer fs.leave()
-	if fs.opts.ReadOnly {
-		return nil
-	}
-	return fs.sync()
 }

@@ -22,6 +22,9 @@ func goodName(name string) bool {
 type walk struct {
 	fs    *FS
 	links int
+	// entry: the call is about the name at the end, not about what it stands
+	// for; even a slash behind it does not make it follow a symbolic link.
+	entry bool
 }
 
 // place is where a path ends: its last directory, the name there ("." for the
@@ -61,6 +64,23 @@ func (fs *FS) resolve(dir Ino, path string, follow bool) (place, error) {
 	return w.from(d, path, follow)
 }
 
+// resolveEntry follows path up to the directory of its last name, for calls
+// that make, remove or move that name.
+func (fs *FS) resolveEntry(dir Ino, path string) (place, error) {
+	if len(path) >= maxPath {
+		return place{}, syscall.ENAMETOOLONG
+	}
+	if path == "" {
+		return place{}, syscall.ENOENT
+	}
+	d, err := fs.start(dir)
+	if err != nil {
+		return place{}, err
+	}
+	w := walk{fs: fs, entry: true}
+	return w.from(d, path, false)
+}
+
 func (w *walk) from(d *inode, path string, follow bool) (place, error) {
 	path = strings.TrimLeft(path, "/")
 	p := place{dir: d, name: ".", in: d}
@@ -74,7 +94,7 @@ func (w *walk) from(d *inode, path string, follow bool) (place, error) {
 			}
 			return p, err
 		}
-		if rest == "" && !(p.in != nil && p.in.isSymlink() && (follow || p.slash)) {
+		if rest == "" && !(p.in != nil && p.in.isSymlink() && (follow || p.slash && !w.entry)) {
 			return p, nil
 		}
 		if p.in == nil {

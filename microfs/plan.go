@@ -1,6 +1,7 @@
 package microfs
 
 import (
+	"errors"
 	"syscall"
 	"time"
 
@@ -191,12 +192,42 @@ func (p *planner) readOld(x *extent, h Hugeblock, covered nvmf.Bytes) ([]byte, e
 	return (*buf)[:covered], p.fs.readExtent(p.in, x, nvmf.Bytes(h-x.file)*p.fs.g.hugeblock, (*buf)[:covered])
 }
 
-// giveBack returns what the plan allocated.
-func (p *planner) giveBack() {
-	for i := len(p.s.taken) - 1; i >= 0; i-- {
-		p.fs.pool.untake(p.s.taken[i])
+// refused returns what the plan allocated after it failed for good. What the
+// device refused to write goes to the tail of the pool, so that other
+// hugeblocks are tried before it, and is not appended to in place again.
+//
+// Without data checksums the image may be on the media although it was
+// refused, and a crash would accept it: its data must stay what it is.
+func (p *planner) refused(cause error) {
+	var status *nvmf.StatusError
+	switch {
+	case !errors.As(cause, &status):
+		for i := len(p.s.taken) - 1; i >= 0; i-- {
+			p.fs.pool.untake(p.s.taken[i])
+		}
+	case !p.fs.g.sums:
+		p.retire()
+	default:
+		for _, r := range p.s.taken {
+			p.fs.pool.give(r)
+		}
+		p.freeze(func(Hugeblock) {})
 	}
 	p.s.taken = p.s.taken[:0]
+}
+
+// freeze ends appending in place to the hugeblocks the plan appended to.
+func (p *planner) freeze(each func(Hugeblock)) {
+	for i := range p.s.parts {
+		part := &p.s.parts[i]
+		if part.fresh {
+			continue
+		}
+		each(Hugeblock(part.rec.Phys))
+		if x := p.in.lookup(Hugeblock(part.rec.File)); x != nil {
+			x.frozen = true
+		}
+	}
 }
 
 // retire takes every hugeblock of the plan out of use for a while: a late
@@ -205,15 +236,6 @@ func (p *planner) retire() {
 	for _, r := range p.s.taken {
 		p.fs.retired.add(r.start, true)
 	}
-	for i := range p.s.parts {
-		part := &p.s.parts[i]
-		if part.fresh {
-			continue
-		}
-		p.fs.retired.add(Hugeblock(part.rec.Phys), false)
-		if x := p.in.lookup(Hugeblock(part.rec.File)); x != nil {
-			x.frozen = true
-		}
-	}
+	p.freeze(func(h Hugeblock) { p.fs.retired.add(h, false) })
 	p.s.taken = p.s.taken[:0]
 }

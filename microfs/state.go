@@ -50,15 +50,12 @@ const (
 	extentFrozen = 1 << 0
 )
 
-// encode serialises the tree. Inodes without a name are left out: open or
-// not, they do not survive.
+// encode serialises the tree. Inodes without a name are in it, too: they are
+// open, so records that follow may name them. Recovery drops them at its end.
 func (t *tree) encode() []byte {
 	inos := make([]Ino, 0, len(t.inodes))
 	size := stateFixed + int(t.bytes)
 	for ino, in := range t.inodes {
-		if in.nlink == 0 {
-			continue
-		}
 		inos = append(inos, ino)
 		for i := range in.extents {
 			size += extentSize + 8*len(in.extents[i].crcs)
@@ -180,11 +177,79 @@ func decodeTree(g *geometry, b []byte) (*tree, error) {
 		t.names.ReplaceOrInsert(e)
 		t.bytes += nvmf.Bytes(entrySize + len(e.name))
 	}
-	t.nextIno = max(t.nextIno, Ino(le.Uint64(h[16:])))
-	if root := t.inodes[RootIno]; r.err == nil && (root == nil || !root.isDir()) {
-		return nil, fmt.Errorf("state checkpoint has no root: %w", ErrCorrupt)
+	t.nextIno = max(t.nextIno, Ino(min(le.Uint64(h[16:]), 1<<62)))
+	if r.err != nil {
+		return nil, r.err
 	}
-	return t, r.err
+	return t, t.check()
+}
+
+// check compares what is stored twice, so that no later operation meets a
+// name without an inode, a directory inside itself or a count below zero.
+func (t *tree) check() error {
+	root := t.inodes[RootIno]
+	if root == nil || !root.isDir() || root.parent != RootIno {
+		return fmt.Errorf("state checkpoint has no root: %w", ErrCorrupt)
+	}
+	links, entries := map[Ino]uint32{RootIno: 2}, map[Ino]int{}
+	var err error
+	t.names.Ascend(func(e entry) bool {
+		in := t.inodes[e.ino]
+		entries[e.dir]++
+		links[e.ino]++
+		if in.isDir() {
+			if links[e.ino]++; in.parent != e.dir || links[e.ino] > 2 {
+				err = fmt.Errorf("directory %d has more than one place: %w", e.ino, ErrCorrupt)
+			}
+		}
+		return err == nil
+	})
+	if err != nil {
+		return err
+	}
+	subdirs := map[Ino]uint32{}
+	for ino, in := range t.inodes {
+		if in.isDir() && ino != RootIno && in.nlink > 0 {
+			subdirs[in.parent]++
+		}
+	}
+	under := map[Ino]bool{RootIno: true}
+	for ino, in := range t.inodes {
+		kind := in.mode & modeType
+		want := links[ino]
+		if kind == modeDir && want > 0 {
+			want += subdirs[ino]
+		}
+		switch {
+		case in.nlink != want, in.entries != entries[ino],
+			in.size < 0, uint64(in.size) > t.g.maxFileSize(),
+			kind != modeRegular && len(in.extents) > 0,
+			kind != modeRegular && kind != modeDir && kind != modeSymlink,
+			kind == modeSymlink && in.target == "",
+			ino == 0 || ino >= 1<<62:
+			return fmt.Errorf("inode %d makes no sense: %w", ino, ErrCorrupt)
+		case kind == modeDir && want > 0 && !t.hangsTogether(in, under):
+			return fmt.Errorf("directory %d lies inside itself: %w", ino, ErrCorrupt)
+		}
+	}
+	return nil
+}
+
+// hangsTogether reports whether d lies below the root; under holds those that do.
+func (t *tree) hangsTogether(d *inode, under map[Ino]bool) bool {
+	var up []Ino
+	for !under[d.ino] {
+		if up = append(up, d.ino); len(up) > len(t.inodes) {
+			return false
+		}
+		if d = t.inodes[d.parent]; d == nil {
+			return false
+		}
+	}
+	for _, ino := range up {
+		under[ino] = true
+	}
+	return true
 }
 
 func (r *stateReader) inode(g *geometry) (*inode, error) {
@@ -215,6 +280,7 @@ func (r *stateReader) inode(g *geometry) (*inode, error) {
 		}
 		last = x.end()
 		in.extents = append(in.extents, x)
+		in.mapped += x.count
 	}
 	return in, r.err
 }

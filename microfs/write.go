@@ -81,6 +81,9 @@ func (fs *FS) writeAt(in *inode, bufs [][]byte, off int64) (int, error) {
 		return 0, syscall.EFBIG
 	}
 	n = min(n, nvmf.Bytes(limit-uint64(off)))
+	if err := fs.dropPrivileges(in); err != nil {
+		return 0, err
+	}
 	pos, end := nvmf.Bytes(off), nvmf.Bytes(off)+n
 	cur := &fs.io.cur
 	*cur = cursor{bufs: bufs}
@@ -115,7 +118,7 @@ func (fs *FS) writeGroup(in *inode, cur *cursor, pos, end nvmf.Bytes) (nvmf.Byte
 			return next, nil
 		}
 		if !lost(err) {
-			p.giveBack()
+			p.refused(err)
 			return pos, err
 		}
 		p.retire()

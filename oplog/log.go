@@ -2,6 +2,8 @@ package oplog
 
 import (
 	"errors"
+	"fmt"
+	"syscall"
 	"time"
 
 	"github.com/google/uuid"
@@ -29,7 +31,7 @@ var (
 	ErrTooLarge = errors.New("operation does not fit a log page")
 	// ErrUnstable: the connection was lost so often in so short a time that too
 	// few pages can be written.
-	ErrUnstable = errors.New("the connection to the target is lost too often")
+	ErrUnstable = fmt.Errorf("the connection to the target is lost too often: %w", syscall.EIO)
 )
 
 // skipWindow is how far the next page may be from the last: each lost
@@ -138,6 +140,7 @@ func (l *Log) Begin(need int) ([]*nvmf.Command, error) {
 		l.next.copyRecords(l.cur)
 		return nil, nil
 	}
+	l.expire()
 	l.nextPage = l.usable(l.nextPage)
 	if l.Free() == 0 {
 		return nil, ErrFull
@@ -197,7 +200,7 @@ func (l *Log) Commit() []*nvmf.Command {
 	if l.newPage == 0 {
 		return l.list
 	}
-	if !l.mirrored && !l.lostSlot {
+	if l.copies() {
 		l.list = append(l.list, l.command(1, l.tail.page, 1-l.slot, l.cur.raw[:]))
 	}
 	if ahead := l.usable(l.newPage + 1); ahead > l.blanked && ahead-l.first < l.g.Pages {
@@ -206,6 +209,11 @@ func (l *Log) Commit() []*nvmf.Command {
 	}
 	return l.list
 }
+
+// copies reports whether a group that starts a page writes the tail's final
+// image to the other slot, too. After Mirror both slots have its records, but
+// the next page names only one of the two images.
+func (l *Log) copies() bool { return l.slot >= 0 && !l.lostSlot }
 
 // Settled says that the group's image and data have completed.
 func (l *Log) Settled() {
@@ -227,6 +235,8 @@ func (l *Log) Settled() {
 func (l *Log) Failed() {
 	if l.newPage == 0 {
 		l.mirrored = false
+	} else {
+		l.roll = true // not back to the page before: that image names its tail
 	}
 	l.newPage, l.blanking = 0, 0
 }
@@ -241,6 +251,9 @@ func (l *Log) Lost() {
 	switch {
 	case l.newPage != 0:
 		l.retired[l.newPage%l.g.Pages] = now
+		if l.copies() {
+			l.retired[l.tail.page%l.g.Pages] = now
+		}
 		l.nextPage = l.newPage + 1
 	case l.slot >= 0:
 		l.retired[l.tail.page%l.g.Pages] = now
@@ -251,6 +264,20 @@ func (l *Log) Lost() {
 	}
 	l.nextPage = l.usable(l.nextPage)
 	l.roll, l.newPage, l.blanking = true, 0, 0
+}
+
+// expire forgets what has been retired for long enough, and begins again right
+// behind the tail.
+func (l *Log) expire() {
+	n := len(l.retired)
+	for pos, at := range l.retired {
+		if time.Since(at) > Quarantine {
+			delete(l.retired, pos)
+		}
+	}
+	if len(l.retired) < n {
+		l.nextPage = l.tail.page + 1
+	}
 }
 
 // usable returns the first page from page on whose position is not retired.

@@ -93,8 +93,8 @@ func (rv *recovery) successor(cur *node) (next *node, gap bool, err error) {
 			return nil, false, err
 		}
 		for _, im := range n.images {
-			if im.generation < cur.gen {
-				continue // of a branch that an earlier recovery dropped
+			if im.generation < cur.gen || im.at.version <= cur.at.version {
+				continue // of a branch that an earlier recovery, or a failed group, dropped
 			}
 			if !cur.names(im.prev) {
 				gap, durable = true, max(durable, im.durable)
@@ -208,10 +208,11 @@ const (
 // or acceptNone (rule 9).
 func (rv *recovery) decide(tail *node, volatile, gap bool) (int, error) {
 	if gap {
-		if volatile && len(tail.images) > 0 && rv.durable >= tail.at.page {
+		switch {
+		case volatile && rv.durable > tail.at.page: // a page that had been flushed
+		case volatile && len(tail.images) > 0 && rv.durable == tail.at.page:
 			return 0, nil
-		}
-		if volatile {
+		case volatile:
 			return acceptNone, nil
 		}
 		return 0, fmt.Errorf("the page after %d is missing although later ones are there: %w", tail.at.page, ErrDamaged)
@@ -270,7 +271,7 @@ func (rv *recovery) resume(prior Prior, reject uint64) *Log {
 		l.tail, l.prev, l.slot = im.at, im.prev, im.slot
 		l.nextPage = im.at.page + 1
 		l.cur.load(im)
-		l.mirrored, l.roll = false, false
+		l.mirrored, l.roll = false, l.g.Volatile && l.durable >= im.at.page
 	}
 	l.blanked = l.tail.page
 	if reject > l.tail.page {

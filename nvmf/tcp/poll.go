@@ -3,7 +3,9 @@ package tcp
 import (
 	"fmt"
 	"math"
+	"os"
 	"runtime"
+	"strings"
 	"time"
 	"unsafe"
 
@@ -62,9 +64,29 @@ type pace struct {
 
 func (p *pace) init() {
 	p.limit, p.probe = maxSpins, firstProbe
-	if runtime.NumCPU() == 1 {
+	if processors() == 1 {
 		p.limit, p.probe, p.rest = minSpins, math.MaxInt, math.MaxInt
 	}
+}
+
+// processors counts those of the machine: the one who answers may run on one
+// that this process is not bound to.
+func processors() int {
+	list, err := os.ReadFile("/sys/devices/system/cpu/online")
+	if err != nil {
+		return runtime.NumCPU()
+	}
+	n := 0
+	for _, part := range strings.Split(strings.TrimSpace(string(list)), ",") {
+		first, last := 0, 0
+		switch got, _ := fmt.Sscanf(part, "%d-%d", &first, &last); got {
+		case 1:
+			n++
+		case 2:
+			n += last - first + 1
+		}
+	}
+	return max(n, 1)
 }
 
 // review looks every so often whether others want the core.

@@ -165,6 +165,7 @@ const char *const nv_real_names[] = {
 	"aio_fsync",
 	"aio_cancel",
 	"lio_listio",
+	"pthread_create",
 	"sigaction",
 	"sigaltstack",
 	"signal",
@@ -203,10 +204,10 @@ const unsigned short nv_real_signal[] = {
 	149, /* poll */
 	152, /* select */
 	153, /* pselect */
-	159, /* sigaction */
-	160, /* sigaltstack */
-	161, /* signal */
-	162, /* vfork */
+	160, /* sigaction */
+	161, /* sigaltstack */
+	162, /* signal */
+	163, /* vfork */
 };
 
 const unsigned nv_real_signal_count = 34;
@@ -2213,7 +2214,13 @@ int nv_call_lio_listio(int mode, struct aiocb *const *list, int n, struct sigeve
 }
 extern __typeof__(nv_call_lio_listio) nv_call_lio_listio64 NV_CALL("lio_listio64") NV_ALIAS("lio_listio");
 
-/* ---- Signals and processes ---- */
+/* ---- Signals, threads and processes ---- */
+
+int nv_call_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg) NV_CALL("pthread_create");
+int nv_call_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg)
+{
+	return nv_pthread_create(thread, attr, start, arg);
+}
 
 int nv_call_sigaction(int signum, const struct sigaction *act, struct sigaction *old) NV_CALL("sigaction");
 int nv_call_sigaction(int signum, const struct sigaction *act, struct sigaction *old)

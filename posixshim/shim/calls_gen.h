@@ -239,6 +239,7 @@ struct nv_real {
 	int (*aio_fsync)(int operation, struct aiocb *cb);
 	int (*aio_cancel)(int fd, struct aiocb *cb);
 	int (*lio_listio)(int mode, struct aiocb *const *list, int n, struct sigevent *event);
+	int (*pthread_create)(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg);
 	int (*sigaction)(int signum, const struct sigaction *act, struct sigaction *old);
 	int (*sigaltstack)(const stack_t *stack, stack_t *old);
 	sighandler_t (*signal)(int signum, sighandler_t handler);

@@ -40,6 +40,7 @@
 #include <glob.h>
 #include <limits.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -299,7 +300,9 @@ int nv_sigaction(int signum, const struct sigaction *act, struct sigaction *old)
 sighandler_t nv_signal(int signum, sighandler_t handler);
 pid_t (*nv_vfork(void))(void);
 bool nv_own_memory(void);    /* false in a vfork child */
+void nv_prepare_process(void);
 bool nv_in_handler(void);
+int nv_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg);
 int nv_sigaltstack(const stack_t *stack, stack_t *old);
 bool nv_signal_stack(void);  /* gives this thread a stack for handlers */
 void nv_forget_runtime(void); /* in a forked child */

@@ -55,8 +55,10 @@ __attribute__((constructor)) static void prepare(void)
 		p += n + (p[n] == '/');
 	}
 	nv_mounted = mount_depth > 0;
-	if (nv_mounted)
-		nv_find_cwd();
+	if (!nv_mounted)
+		return;
+	nv_prepare_process();
+	nv_find_cwd();
 }
 
 /* below_mount returns what follows the mount in an absolute path, or NULL if

@@ -2,9 +2,11 @@
  *
  * Go requires handlers to run on an alternate stack, and leaves a small one of
  * its own on threads that have none: too small for many handlers. So each
- * thread gets a large one before its first call into Go, and handlers that the
- * application installs get SA_ONSTACK (Go adds it to those it finds). */
-#include <pthread.h>
+ * thread gets a large one, and handlers that the application installs get
+ * SA_ONSTACK (Go adds it to those it finds). The thread has to get it before
+ * a handler runs on it: what a handler sets is undone when it returns, and the
+ * next one would then run over the stack of a goroutine. */
+#include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -35,8 +37,14 @@ bool nv_in_handler(void)
 	return (uintptr_t)__builtin_frame_address(0) - alternate < alternate_size;
 }
 
+/* An application that takes its alternate stack away gets ours back. */
 int nv_sigaltstack(const stack_t *stack, stack_t *old)
 {
+	void *ours = nv_mounted ? pthread_getspecific(stack_key) : NULL;
+	stack_t again = {.ss_sp = ours, .ss_size = SIGNAL_STACK};
+
+	if (stack != NULL && (stack->ss_flags & SS_DISABLE) && ours != NULL)
+		stack = &again;
 	int result = REAL(sigaltstack)(stack, old);
 
 	if (result == 0 && stack != NULL)
@@ -58,22 +66,16 @@ static void release_stack(void *stack)
 	}
 	stack_t off = {.ss_flags = SS_DISABLE};
 
-	nv_sigaltstack(&off, NULL);
+	REAL(sigaltstack)(&off, NULL);
+	remember_stack(&off);
 	munmap(stack, SIGNAL_STACK);
-}
-
-static void make_key(void)
-{
-	pthread_key_create(&stack_key, release_stack);
 }
 
 /* nv_signal_stack gives the thread an alternate stack if it has none. */
 bool nv_signal_stack(void)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	stack_t now;
 
-	pthread_once(&once, make_key);
 	if (REAL(sigaltstack)(NULL, &now) != 0)
 		return false;
 	if (!(now.ss_flags & SS_DISABLE)) {
@@ -87,11 +89,52 @@ bool nv_signal_stack(void)
 		return false;
 	stack_t stack = {.ss_sp = memory, .ss_size = SIGNAL_STACK};
 
-	if (nv_sigaltstack(&stack, NULL) != 0 || pthread_setspecific(stack_key, memory) != 0) {
+	if (REAL(sigaltstack)(&stack, NULL) != 0 || pthread_setspecific(stack_key, memory) != 0) {
 		munmap(memory, SIGNAL_STACK);
 		return false;
 	}
+	remember_stack(&stack);
 	return true;
+}
+
+/* What a new thread begins with. */
+struct beginning {
+	void *(*start)(void *);
+	void *arg;
+	sigset_t mask;
+};
+
+static void *begin(void *argument)
+{
+	struct beginning b = *(struct beginning *)argument;
+
+	free(argument);
+	/* Without a stack, the first call into Go will fail and say so. */
+	nv_signal_stack();
+	pthread_sigmask(SIG_SETMASK, &b.mask, NULL);
+	return b.start(b.arg);
+}
+
+int nv_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg)
+{
+	if (!nv_mounted || nv_state == NV_INSIDE)
+		return REAL(pthread_create)(thread, attr, start, arg);
+	struct beginning *b = malloc(sizeof *b);
+	sigset_t all;
+
+	if (b == NULL)
+		return EAGAIN;
+	b->start = start;
+	b->arg = arg;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &b->mask);
+	sigset_t mask = b->mask;
+	int result = REAL(pthread_create)(thread, attr, begin, b);
+
+	pthread_sigmask(SIG_SETMASK, &mask, NULL);
+	if (result != 0)
+		free(b);
+	return result;
 }
 
 int nv_sigaction(int signum, const struct sigaction *act, struct sigaction *old)
@@ -123,10 +166,13 @@ static _Atomic pid_t memory_of;
 
 static void in_child(void);
 
-__attribute__((constructor)) static void remember_process(void)
+/* nv_prepare_process is called before main. */
+void nv_prepare_process(void)
 {
 	atomic_store(&memory_of, getpid());
 	pthread_atfork(NULL, NULL, in_child);
+	pthread_key_create(&stack_key, release_stack);
+	nv_signal_stack();
 }
 
 bool nv_own_memory(void)

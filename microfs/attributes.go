@@ -1,0 +1,230 @@
+package microfs
+
+import (
+	"syscall"
+
+	"nvmecr/nvmf"
+	"nvmecr/oplog"
+)
+
+// Stat returns the attributes of a path.
+func (fs *FS) Stat(dir Ino, path string, follow bool) (Attr, error) {
+	if err := fs.enter(); err != nil {
+		return Attr{}, err
+	}
+	defer fs.leave()
+	in, err := fs.existing(dir, path, follow)
+	if err != nil {
+		return Attr{}, err
+	}
+	return in.attr(fs.g), nil
+}
+
+// Access checks permission bits (R 4, W 2, X 1) as access(2). EACCES, EROFS.
+func (fs *FS) Access(dir Ino, path string, mode uint32, follow bool) error {
+	if err := fs.enter(); err != nil {
+		return err
+	}
+	defer fs.leave()
+	in, err := fs.existing(dir, path, follow)
+	switch {
+	case err != nil:
+		return err
+	case !fs.may(in, mode&7):
+		return syscall.EACCES
+	case mode&permW != 0 && fs.opts.ReadOnly:
+		return syscall.EROFS
+	}
+	return nil
+}
+
+// Truncate sets the size of a file. EISDIR, EACCES, EFBIG, EINVAL.
+func (fs *FS) Truncate(dir Ino, path string, size int64) error {
+	if err := fs.enterWrite(); err != nil {
+		return err
+	}
+	defer fs.leave()
+	in, err := fs.existing(dir, path, true)
+	switch {
+	case err != nil:
+		return err
+	case in.isDir():
+		return syscall.EISDIR
+	case !fs.may(in, permW):
+		return syscall.EACCES
+	}
+	if err := fs.truncate(in, size); err != nil {
+		return err
+	}
+	if in.writers == 0 {
+		return fs.closeWritten(in)
+	}
+	return nil
+}
+
+// truncate shrinks or extends a file. What it cuts inside a unit gets a
+// checksum of its own, so the rest of that unit is read first.
+func (fs *FS) truncate(in *inode, size int64) error {
+	switch {
+	case size < 0:
+		return syscall.EINVAL
+	case uint64(size) > fs.g.maxFileSize():
+		return syscall.EFBIG
+	case !in.isRegular():
+		return syscall.EINVAL
+	case fs.opts.ReadOnly:
+		return syscall.EROFS
+	}
+	if err := fs.dropPrivileges(in); err != nil {
+		return err
+	}
+	g := fs.g
+	r := oplog.Record{Type: oplog.Truncate, Ino: uint64(in.ino), Time: now(), Size: uint64(size)}
+	h := Hugeblock(nvmf.Bytes(size) / g.hugeblock)
+	if x := in.lookup(h); x != nil && size < in.size && g.sums {
+		left := nvmf.Bytes(size) - nvmf.Bytes(x.file)*g.hugeblock
+		if left < x.covered && left%g.unit != 0 {
+			start := left.AlignDown(g.unit)
+			buf := make([]byte, min(g.unit, x.covered-start))
+			if err := fs.readExtent(in, x, start, buf); err != nil {
+				return err
+			}
+			r.HasCRC, r.CRC = true, checksum(buf[:left-start])
+		}
+	}
+	fs.rec = r
+	if err := fs.record(); err != nil {
+		return err
+	}
+	in.tail = tail{}
+	in.written = true
+	return nil
+}
+
+// SetAttr changes attributes of a path. EPERM unless the caller owns the file
+// (EACCES for setting times to now: unless it may write it); only root changes
+// the owner.
+func (fs *FS) SetAttr(dir Ino, path string, follow bool, s SetAttr) error {
+	if err := fs.enterWrite(); err != nil {
+		return err
+	}
+	defer fs.leave()
+	in, err := fs.existing(dir, path, follow)
+	if err != nil {
+		return err
+	}
+	return fs.setAttr(in, s)
+}
+
+func (fs *FS) setAttr(in *inode, s SetAttr) error {
+	c := &fs.opts.Cred
+	if fs.opts.ReadOnly {
+		return syscall.EROFS
+	}
+	if c.UID != 0 && c.UID != in.uid {
+		if s.Mode != nil || s.UID != nil || s.GID != nil || !s.TimesNow {
+			return syscall.EPERM
+		}
+		if !fs.may(in, permW) {
+			return syscall.EACCES
+		}
+	}
+	if c.UID != 0 && ((s.UID != nil && *s.UID != in.uid) || (s.GID != nil && !c.inGroup(*s.GID))) {
+		return syscall.EPERM
+	}
+	r := oplog.Record{Type: oplog.SetAttr, Ino: uint64(in.ino), Time: now()}
+	switch {
+	case s.Mode != nil:
+		r.Mask, r.Mode = r.Mask|oplog.SetMode, *s.Mode&modePerm
+		if c.UID != 0 && !c.inGroup(in.gid) {
+			r.Mode &^= syscall.S_ISGID
+		}
+	case (s.UID != nil || s.GID != nil) && in.isRegular() && in.mode != unprivileged(in.mode):
+		r.Mask, r.Mode = r.Mask|oplog.SetMode, unprivileged(in.mode)
+	}
+	if s.UID != nil {
+		r.Mask, r.UID = r.Mask|oplog.SetUID, *s.UID
+	}
+	if s.GID != nil {
+		r.Mask, r.GID = r.Mask|oplog.SetGID, *s.GID
+	}
+	if s.Atime != nil {
+		r.Mask, r.Atime = r.Mask|oplog.SetAtime, s.Atime.UnixNano()
+	}
+	if s.Mtime != nil {
+		r.Mask, r.Mtime = r.Mask|oplog.SetMtime, s.Mtime.UnixNano()
+	}
+	fs.rec = r
+	return fs.record()
+}
+
+// unprivileged returns a mode without what lets a program run as somebody else.
+func unprivileged(mode uint32) uint32 {
+	mode &^= syscall.S_ISUID
+	if mode&0o010 != 0 {
+		mode &^= syscall.S_ISGID
+	}
+	return mode & modePerm
+}
+
+// dropPrivileges takes those bits from a file that somebody but root changes.
+func (fs *FS) dropPrivileges(in *inode) error {
+	mode := unprivileged(in.mode)
+	if fs.opts.Cred.UID == 0 || in.mode&modePerm == mode {
+		return nil
+	}
+	fs.rec = oplog.Record{Type: oplog.SetAttr, Ino: uint64(in.ino), Time: now(), Mask: oplog.SetMode, Mode: mode}
+	return fs.record()
+}
+
+// PathOf returns the absolute path within the file system of a directory.
+func (fs *FS) PathOf(dir Ino) (string, error) {
+	if err := fs.enter(); err != nil {
+		return "", err
+	}
+	defer fs.leave()
+	d, err := fs.start(dir)
+	if err != nil {
+		return "", err
+	}
+	return fs.tree.pathOf(d)
+}
+
+// RealPath resolves every symbolic link and dot of path, which must exist.
+func (fs *FS) RealPath(dir Ino, path string) (string, error) {
+	if err := fs.enter(); err != nil {
+		return "", err
+	}
+	defer fs.leave()
+	p, err := fs.resolve(dir, path, true)
+	switch {
+	case err != nil:
+		return "", err
+	case p.in == nil:
+		return "", syscall.ENOENT
+	case p.in.isDir():
+		return fs.tree.pathOf(p.in)
+	case p.slash:
+		return "", syscall.ENOTDIR
+	}
+	up, err := fs.tree.pathOf(p.dir)
+	if err != nil {
+		return "", err
+	}
+	if up == "/" {
+		up = ""
+	}
+	return up + "/" + p.name, nil
+}
+
+// Sync makes everything acknowledged durable.
+func (fs *FS) Sync() error {
+	if err := fs.enter(); err != nil {
+		return err
+	}
+	defer fs.leave()
+	if fs.opts.ReadOnly {
+		return nil
+	}
+	return fs.sync()
+}
