@@ -3,16 +3,19 @@ module nvmecr
 go 1.26.0
 
 require (
-	github.com/dustin/go-humanize v1.1.0 // indirect
-	github.com/google/btree v1.1.3 // indirect
-	github.com/google/uuid v1.6.0 // indirect
+	github.com/dustin/go-humanize v1.1.0
+	github.com/google/btree v1.1.3
+	github.com/google/uuid v1.6.0
+	github.com/minio/crc64nvme v1.1.1
+	github.com/sbromberger/gompi v0.2.0
+	github.com/spf13/cobra v1.10.2
+	github.com/spf13/pflag v1.0.9
+	github.com/stretchr/testify v1.12.1
+	golang.org/x/sys v0.49.0
+)
+
+require (
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect
 	github.com/klauspost/cpuid/v2 v2.2.9 // indirect
-	github.com/minio/crc64nvme v1.1.1 // indirect
-	github.com/sbromberger/gompi v0.2.0 // indirect
-	github.com/spf13/cobra v1.10.2 // indirect
-	github.com/spf13/pflag v1.0.9 // indirect
-	github.com/stretchr/testify v1.12.1 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
-	golang.org/x/sys v0.49.0 // indirect
 )

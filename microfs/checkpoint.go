@@ -1,7 +1,6 @@
 package microfs
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"sync"
@@ -261,61 +260,4 @@ func (fs *FS) writeHeader(h *stateHeader) error {
 		}
 	}
 	return nil
-}
-
-// Format makes an empty file system on seg. Nothing is read first; what was
-// there is lost. ErrBadFormat, ErrTooSmall, or what the device says.
-func Format(ctx context.Context, dev nvmf.Device, seg Segment, opts FormatOptions) error {
-	id := dev.Identity()
-	g, err := newGeometry(id, seg, &opts)
-	if err != nil {
-		return err
-	}
-	g.created = now()
-	q, err := dev.OpenQueue(ctx, 8)
-	if err != nil {
-		return err
-	}
-	defer q.Close()
-	return g.write(q, id)
-}
-
-// write puts an empty file system on the media: state, header and a blank
-// start of the log first, then the superblocks, the one at the start last.
-func (g *geometry) write(q nvmf.Queue, id *nvmf.Identity) error {
-	state := newTree(g).encode()
-	h := stateHeader{sequence: 1, length: nvmf.Bytes(len(state)), crc: checksum(state)}
-	state = append(state, make([]byte, int(h.length.AlignUp(blockSize)-h.length))...)
-	buf := make([]byte, blockSize)
-	h.encode(buf, g.fs)
-	sb := make([]byte, blockSize)
-	g.encode(sb)
-	places := g.seg.superblocks()
-	steps := []struct {
-		at   nvmf.Bytes
-		data []byte
-	}{
-		{g.state[0], state},
-		{logOffset, make([]byte, min(g.logPages, 64)*2*oplog.PageSize)},
-		{headerOffset, buf}, {headerOffset + blockSize, buf},
-		{places[1], sb}, {places[0], sb},
-	}
-	for _, s := range steps {
-		if err := transfer(q, id, nvmf.Write, g.lbaOf(s.at), s.data, false); err != nil {
-			return err
-		}
-		if err := flushQueue(q, id); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func flushQueue(q nvmf.Queue, id *nvmf.Identity) error {
-	if !id.VolatileWriteCache {
-		return nil
-	}
-	flush := []*nvmf.Command{{Opcode: nvmf.Flush}}
-	q.Submit(flush)
-	return q.Wait(flush)
 }

@@ -140,6 +140,18 @@ func (fs *FS) give(r run) {
 	}
 }
 
+// Sync makes everything acknowledged durable.
+func (fs *FS) Sync() error {
+	if err := fs.enter(); err != nil {
+		return err
+	}
+	defer fs.leave()
+	if fs.opts.ReadOnly {
+		return nil
+	}
+	return fs.sync()
+}
+
 // sync makes everything acknowledged durable: the newest records in both
 // slots of the tail page, and a flush where the device has a volatile cache.
 func (fs *FS) sync() error {

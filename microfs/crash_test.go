@@ -20,24 +20,48 @@ var crashSegment = Segment{Start: nvmf.MiB, Length: 14 * nvmf.MiB}
 type crashRig struct {
 	t   *testing.T
 	dev *blocktest.Faulty
+	seg Segment
 	v   variant
 }
 
 func newCrashRig(t *testing.T, v variant) *crashRig {
 	mem, err := memdev.New(16*nvmf.MiB, v.lba, memdev.Options{})
 	require.NoError(t, err)
+	return newCrashRigOn(t, mem, crashSegment, v)
+}
+
+// newCrashRigOn formats a segment of mem.
+func newCrashRigOn(t *testing.T, mem nvmf.Device, seg Segment, v variant) *crashRig {
 	dev, err := blocktest.NewFaulty(mem)
 	require.NoError(t, err)
 	if v.cache {
 		dev.UseVolatileCache()
 	}
 	v.f.Generation, v.o.Generation = 7, 7
-	require.NoError(t, Format(context.Background(), dev, crashSegment, v.f))
-	return &crashRig{t: t, dev: dev, v: v}
+	require.NoError(t, Format(context.Background(), dev, seg, v.f))
+	return &crashRig{t: t, dev: dev, seg: seg, v: v}
 }
 
 func (c *crashRig) mount() (*FS, error) {
-	return Mount(context.Background(), c.dev, crashSegment, c.v.o)
+	return Mount(context.Background(), c.dev, c.seg, c.v.o)
+}
+
+// mounted formats, mounts, and ends both with the test.
+func mounted(t *testing.T, v variant) (*crashRig, *FS) {
+	c := newCrashRig(t, v)
+	t.Cleanup(func() { _ = c.dev.Close() })
+	fs, err := c.mount()
+	require.NoError(t, err)
+	return c, fs
+}
+
+// again mounts what a crash of fs leaves.
+func (c *crashRig) again(fs *FS) *FS {
+	fs.ckpt.stop()
+	fs, err := c.mount()
+	require.NoError(c.t, err)
+	c.t.Cleanup(fs.ckpt.stop)
+	return fs
 }
 
 // workload generates the same operations for the same seed, and the state
@@ -94,7 +118,7 @@ func TestCrash(t *testing.T) {
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
 			t.Parallel()
-			base := rand.Uint64()
+			base := newSeed(t)
 			images := 0
 			for s := range seeds {
 				seed := base + uint64(s)
@@ -106,7 +130,7 @@ func TestCrash(t *testing.T) {
 					images++
 				}
 			}
-			t.Logf("seed %d: %d crashes", base, images)
+			t.Logf("%d crashes", images)
 			require.Greater(t, images, 40)
 		})
 	}

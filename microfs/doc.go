@@ -30,6 +30,8 @@
 //	apply.go            a record changes the tree     inode.go, extent.go  the tree
 //	checkpoint.go       state checkpoints             state.go   their bytes
 //	mount.go            recovery                      superblock.go, layout.go
+//	read.go             reads, verified               format.go  an empty file system
+//	types.go            what callers see              errors.go, fs.go
 //
 // # Layout of a partition
 //

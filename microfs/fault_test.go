@@ -24,8 +24,7 @@ func TestDisconnect(t *testing.T) {
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
 			t.Parallel()
-			seed := rand.Uint64()
-			t.Logf("seed %d", seed)
+			seed := newSeed(t)
 			for s := range uint64(8) {
 				disconnectOften(t, v, seed+s)
 			}
@@ -65,23 +64,24 @@ func disconnectOften(t *testing.T, v variant, seed uint64) {
 	require.NoError(t, fs.Unmount())
 }
 
+// writeFault is what a device answers that cannot write a block (Write Fault).
+var writeFault = &nvmf.StatusError{Opcode: nvmf.Write, SCT: 2, SC: 0x80}
+
 // TestIOErrors lets the device refuse single commands: the operation reports
 // it and has no effect, or has all of it; later ones work.
 func TestIOErrors(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	failure := &nvmf.StatusError{Opcode: nvmf.Write, SCT: 2, SC: 0x80}
+	seed := newSeed(t)
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
 			t.Parallel()
 			for nth := 1; nth <= 60; nth++ {
-				refuseOnce(t, v, seed, nth, failure)
+				refuseOnce(t, v, seed, nth)
 			}
 		})
 	}
 }
 
-func refuseOnce(t *testing.T, v variant, seed uint64, nth int, failure error) {
+func refuseOnce(t *testing.T, v variant, seed uint64, nth int) {
 	what := fmt.Sprintf("seed %d write %d", seed, nth)
 	r := rand.New(rand.NewPCG(seed, uint64(nth)))
 	g := &generator{r: r, m: newModel(), maxFile: 300 << 10}
@@ -89,7 +89,7 @@ func refuseOnce(t *testing.T, v variant, seed uint64, nth int, failure error) {
 	defer c.dev.Close()
 	fs, err := c.mount()
 	require.NoError(t, err)
-	c.dev.FailAt(nvmf.Write, nth, failure)
+	c.dev.FailAt(nvmf.Write, nth, writeFault)
 	for range 40 {
 		o := g.next()
 		err := o.fs(fs)
@@ -113,8 +113,7 @@ func refuseOnce(t *testing.T, v variant, seed uint64, nth int, failure error) {
 // TestSectorDamage overwrites one block at a time, everywhere: the file system
 // either shows what it held, or reports an error; it never shows anything else.
 func TestSectorDamage(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
+	seed := newSeed(t)
 	mem, err := memdev.New(16*nvmf.MiB, 4096, memdev.Options{})
 	require.NoError(t, err)
 	defer mem.Close()

@@ -176,7 +176,7 @@ func (fs *FS) available() Hugeblock {
 }
 
 // reconnect brings the queue back and checks that the namespace still holds
-// what was settled (oplog rule 11 of the design).
+// what was settled.
 func (fs *FS) reconnect() error {
 	fs.logf("connection to the target lost, reconnecting for up to %v", fs.opts.Timeout)
 	ctx, cancel := context.WithTimeout(context.Background(), fs.opts.Timeout)

@@ -3,6 +3,7 @@ package microfs
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"sort"
@@ -367,6 +368,34 @@ func (g *generator) rename(from, to string) op {
 	}
 }
 
+var seedFlag = flag.Uint64("seed", 0, "seed of the random tests; 0: a new one each time")
+
+// newSeed returns where a random test starts, and prints it.
+func newSeed(t testing.TB) uint64 {
+	seed := *seedFlag
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("again with -seed %d", seed)
+	return seed
+}
+
+// openNew creates a file, or opens the one that is there, for everything.
+func openNew(t testing.TB, fs *FS, name string) *File {
+	f, err := fs.Open(RootIno, name, unix.O_CREAT|unix.O_RDWR, 0o600)
+	require.NoError(t, err)
+	return f
+}
+
+// pattern returns n bytes that no part of repeats soon.
+func pattern(n int, seed byte) []byte {
+	p := make([]byte, n)
+	for i := range p {
+		p[i] = seed + byte(i*7) + byte(i>>8)
+	}
+	return p
+}
+
 func memory(t testing.TB, size, lba nvmf.Bytes) nvmf.Device {
 	dev, err := memdev.New(size, lba, memdev.Options{})
 	require.NoError(t, err)
@@ -398,8 +427,7 @@ var variants = []variant{
 func TestModel(t *testing.T) {
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
-			seed := rand.Uint64()
-			t.Logf("seed %d", seed)
+			seed := newSeed(t)
 			runModel(t, v, seed, 1500)
 		})
 	}

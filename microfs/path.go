@@ -267,3 +267,43 @@ func (t *tree) pathOf(d *inode) (string, error) {
 	}
 	return "/" + strings.Join(parts, "/"), nil
 }
+
+// PathOf returns the absolute path within the file system of a directory.
+func (fs *FS) PathOf(dir Ino) (string, error) {
+	if err := fs.enter(); err != nil {
+		return "", err
+	}
+	defer fs.leave()
+	d, err := fs.start(dir)
+	if err != nil {
+		return "", err
+	}
+	return fs.tree.pathOf(d)
+}
+
+// RealPath resolves every symbolic link and dot of path, which must exist.
+func (fs *FS) RealPath(dir Ino, path string) (string, error) {
+	if err := fs.enter(); err != nil {
+		return "", err
+	}
+	defer fs.leave()
+	p, err := fs.resolve(dir, path, true)
+	switch {
+	case err != nil:
+		return "", err
+	case p.in == nil:
+		return "", syscall.ENOENT
+	case p.in.isDir():
+		return fs.tree.pathOf(p.in)
+	case p.slash:
+		return "", syscall.ENOTDIR
+	}
+	up, err := fs.tree.pathOf(p.dir)
+	if err != nil {
+		return "", err
+	}
+	if up == "/" {
+		up = ""
+	}
+	return up + "/" + p.name, nil
+}

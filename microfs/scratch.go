@@ -25,8 +25,8 @@ type scratch struct {
 	sink  []byte
 }
 
-// maxBatch bounds the data of one group (design: a group fits one log page),
-// and maxCommands and maxVec what describes it.
+// maxBatch bounds the data of one group, which must fit one log page with all
+// its checksums; maxCommands is what that takes at first.
 const (
 	maxBatch    = 8 * nvmf.MiB
 	maxCommands = 1024

@@ -2,9 +2,6 @@
 
 package mpiwrap
 
-// Flavour names the MPI library this was built for.
-const Flavour = "none"
-
 type comms struct{}
 
 // Join fails with ErrNoMPI.

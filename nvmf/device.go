@@ -86,12 +86,3 @@ type Queue interface {
 	// ErrConnectionLost.
 	Close() error
 }
-
-// Stats counts what a queue has done since it was opened.
-type Stats struct {
-	Commands   uint64 // commands completed
-	BytesRead  uint64
-	BytesWrite uint64
-	Reconnects uint64
-	Wakeups    uint64 // times the owner had to block instead of spinning
-}

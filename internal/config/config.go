@@ -15,8 +15,7 @@ type LogLevel string
 // The levels, each including the ones before it.
 const (
 	LogError LogLevel = "error" // what makes a call fail
-	LogInfo  LogLevel = "info"  // and what was mounted, waited for, given up
-	LogDebug LogLevel = "debug" // and what happens in the background
+	LogInfo  LogLevel = "info"  // and what was mounted, waited for, written in the background
 )
 
 // Config holds a value for each setting. The comments name the flag.

@@ -131,15 +131,15 @@ var settings = []Setting{
 	},
 	{
 		Name: "log", Exported: true,
-		Help:    "`LEVEL` of messages on stderr: error, info or debug",
+		Help:    "`LEVEL` of messages on stderr: error, or info for what is mounted, waited for and written in the background",
 		initial: text(string(LogError)),
 		parse: func(c *Config, v string) error {
 			switch l := LogLevel(v); l {
-			case LogError, LogInfo, LogDebug:
+			case LogError, LogInfo:
 				c.Log = l
 				return nil
 			}
-			return fmt.Errorf("%q is not error, info or debug", v)
+			return fmt.Errorf("%q is not error or info", v)
 		},
 		format: func(c *Config) string { return string(c.Log) },
 	},

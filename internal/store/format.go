@@ -41,6 +41,9 @@ func format(ctx context.Context, dev nvmf.Device, cfg *config.Config, t, size in
 	if err == nil && segs[0].Length < max(minPartition, minHugeblocks*cfg.Hugeblock) {
 		err = fmt.Errorf("%s for each of %d ranks: %w", segs[0].Length, slots, microfs.ErrTooSmall)
 	}
+	if err == nil {
+		err = microfs.CheckFormat(id, microfs.Segment(segs[0]), microfs.FormatOptions{Hugeblock: cfg.Hugeblock, NoDataCRC: !cfg.DataChecksum})
+	}
 	if err != nil {
 		need := parttable.HeadSize + nvmf.Bytes(slots+1)*max(minPartition, minHugeblocks*cfg.Hugeblock)
 		return nil, fmt.Errorf("namespace of %s: %w; take one of at least %s (--size for the embedded target), or smaller hugeblocks",

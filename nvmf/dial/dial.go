@@ -40,7 +40,7 @@ func Open(ctx context.Context, id nvmf.TransportID, o Options) (nvmf.Device, err
 	case nvmf.Mem:
 		return wrap(memdev.New(id.Size, memLBASize, o.Mem))
 	case nvmf.RDMA, nvmf.PCIe:
-		return nil, fmt.Errorf("opening %s: %w: transport %s needs a build with SPDK (make SPDK=1)",
+		return nil, fmt.Errorf("opening %s: %w: transport %s needs an SPDK driver, which this build does not have; use TCP",
 			id, nvmf.ErrUnsupported, id.Transport)
 	}
 	return nil, fmt.Errorf("opening %s: %w: no such transport %q", id, nvmf.ErrUnsupported, id.Transport)

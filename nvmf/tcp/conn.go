@@ -39,7 +39,7 @@ type conn struct {
 	send  sender
 	recv  receiver
 	pace  pace
-	stats nvmf.Stats
+	stats Stats
 	// result is dwords 0 and 1 of the last completion.
 	result uint64
 }

@@ -70,7 +70,7 @@ func (q *Queue) Wait(cmds []*nvmf.Command) error {
 
 // Stats returns what the queue has done, reconnections included. Only its
 // owner may call it.
-func (q *Queue) Stats() nvmf.Stats { return q.conn.stats }
+func (q *Queue) Stats() Stats { return q.conn.stats }
 
 // Close ends the queue; see nvmf.Queue. A second Close does nothing.
 func (q *Queue) Close() error {
@@ -172,4 +172,13 @@ func (d *Device) OpenQueue(ctx context.Context, depth int) (nvmf.Queue, error) {
 			return nil, fmt.Errorf("opening a queue to %s: %w", d.id, err)
 		}
 	}
+}
+
+// Stats counts what a queue has done since it was opened.
+type Stats struct {
+	Commands   uint64 // commands completed
+	BytesRead  uint64
+	BytesWrite uint64
+	Reconnects uint64
+	Wakeups    uint64 // times the owner had to block instead of spinning
 }

@@ -1,0 +1,118 @@
+package microfs
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/memdev"
+	"nvmecr/oplog"
+)
+
+// logRig is a file system whose log can be damaged on the media.
+type logRig struct {
+	*crashRig
+	mem *memdev.Device
+	fs  *FS
+}
+
+func newLogRig(t *testing.T, v variant) *logRig {
+	mem, err := memdev.New(16*nvmf.MiB, v.lba, memdev.Options{})
+	require.NoError(t, err)
+	r := &logRig{crashRig: newCrashRigOn(t, mem, crashSegment, v), mem: mem}
+	t.Cleanup(func() { _ = r.dev.Close() })
+	r.fs, err = r.mount()
+	require.NoError(t, err)
+	return r
+}
+
+// tailPage returns both slots of the log page written last.
+func (r *logRig) tailPage() []byte {
+	lba, _, _ := r.fs.log.TailRead()
+	at := nvmf.Bytes(lba) * r.v.lba
+	at -= (at - r.fs.g.seg.Start - logOffset) % (2 * oplog.PageSize)
+	return r.mem.Bytes()[at : at+2*oplog.PageSize]
+}
+
+// fillPage makes one operation that takes most of a log page.
+func (r *logRig) fillPage(name string) {
+	require.NoError(r.t, r.fs.Symlink(strings.Repeat("x", 3400), RootIno, name))
+}
+
+func (r *logRig) requireNames(names ...string) {
+	for _, name := range names {
+		_, err := r.fs.Stat(RootIno, name, false)
+		require.NoError(r.t, err, name)
+	}
+}
+
+// TestOneBadSector: after a sync one block of the log is damaged. Whichever it
+// is, the other copy of what it held is enough.
+func TestOneBadSector(t *testing.T) {
+	for _, v := range []variant{variants[0], variants[7]} {
+		for slot := range 2 {
+			t.Run(fmt.Sprintf("%s, slot %d", v.name, slot), func(t *testing.T) {
+				r := newLogRig(t, v)
+				for i := range 46 { // a full page but for a few bytes
+					require.NoError(t, r.fs.Mkdir(RootIno, fmt.Sprintf("dir%033d", i), 0o700))
+				}
+				require.NoError(t, r.fs.Sync())
+				page := r.tailPage()
+				for _, name := range []string{"acknowledged", "later"} {
+					r.fillPage(name)
+					require.NoError(t, r.fs.Sync())
+				}
+				copy(page[slot*oplog.PageSize:], pattern(oplog.PageSize, 9))
+				r.fs = r.again(r.fs)
+				r.requireNames("acknowledged", "later")
+			})
+		}
+	}
+}
+
+// TestDamagedDurablePage: both slots of a log page that had been flushed are
+// damaged. Later durable pages tell that it was there: that is damage, and not
+// what a power failure leaves of a cache.
+func TestDamagedDurablePage(t *testing.T) {
+	for _, v := range []variant{variants[0], variants[7]} {
+		t.Run(v.name, func(t *testing.T) {
+			r := newLogRig(t, v)
+			var damaged []byte
+			for i := range 5 {
+				r.fillPage(fmt.Sprintf("l%d", i))
+				require.NoError(t, r.fs.Sync())
+				if i == 2 {
+					damaged = r.tailPage()
+				}
+			}
+			copy(damaged, pattern(len(damaged), 9))
+			r.fs.ckpt.stop()
+			_, err := r.mount()
+			require.ErrorIs(t, err, oplog.ErrDamaged)
+			require.True(t, MovedOn(err))
+		})
+	}
+}
+
+// TestFlushAfterGap: power fails with pages D+1 and D+2 in a volatile cache, of
+// which D+2 arrives and D+1 does not. Recovery goes back to the durable page D,
+// and must not take what comes after it for durable, too.
+func TestFlushAfterGap(t *testing.T) {
+	r := newLogRig(t, variants[7])
+	require.NoError(t, r.fs.Mkdir(RootIno, "durable", 0o700))
+	require.NoError(t, r.fs.Sync())
+	r.fillPage("lost")
+	page := r.tailPage()
+	r.fillPage("arrived")
+	clear(page)
+	r.fs = r.again(r.fs)
+	r.requireNames("durable")
+	flushes := r.dev.Count(nvmf.Flush)
+	require.NoError(t, r.fs.Mkdir(RootIno, "new", 0o700))
+	require.True(t, r.fs.log.Unflushed())
+	require.NoError(t, r.fs.Sync())
+	require.Greater(t, r.dev.Count(nvmf.Flush), flushes)
+}

@@ -1,0 +1,163 @@
+package microfs
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"nvmecr/nvmf"
+)
+
+// TestUnlinkedAfterCheckpoint changes a file that has no name any more but is
+// open. A state checkpoint must hold it, since the records behind name it.
+func TestUnlinkedAfterCheckpoint(t *testing.T) {
+	tests := []struct {
+		name   string
+		change func(f *File) error
+	}{
+		{"write", func(f *File) error { _, err := f.WriteAt([][]byte{pattern(100, 1)}, 0); return err }},
+		{"truncate", func(f *File) error { return f.Truncate(50) }},
+		{"chmod", func(f *File) error { m := uint32(0o640); return f.SetAttr(SetAttr{Mode: &m}) }},
+	}
+	for _, tc := range tests {
+		t.Run(tc.name, func(t *testing.T) {
+			c, fs := mounted(t, variants[0])
+			f := openNew(t, fs, "temporary")
+			require.NoError(t, fs.Unlink(RootIno, "temporary"))
+			require.NoError(t, fs.Checkpoint())
+			require.NoError(t, tc.change(f))
+			require.NoError(t, f.Close())
+			require.NoError(t, fs.Unmount())
+			fs = c.again(fs)
+			require.EqualValues(t, 1, fs.StatFS().Files)
+			require.Equal(t, fs.g.blocks, fs.StatFS().Free)
+		})
+	}
+}
+
+// TestRefusedRollover: the group that starts a page of the log is refused, for
+// its data, but its image has landed. What is acknowledged after it counts,
+// not that image, also when a state checkpoint comes between.
+func TestRefusedRollover(t *testing.T) {
+	for _, checkpoint := range []bool{false, true} {
+		t.Run(fmt.Sprintf("checkpoint %v", checkpoint), func(t *testing.T) {
+			c, fs := mounted(t, variants[0])
+			f := openNew(t, fs, "f")
+			for i := range 50 { // a page with too little room for what follows
+				require.NoError(t, fs.Mkdir(RootIno, fmt.Sprintf("d%d", i), 0o700))
+			}
+			c.dev.FailAt(nvmf.Write, 1, writeFault)
+			_, err := f.WriteAt([][]byte{pattern(7<<20, 3)}, 0) // 224 checksums
+			require.ErrorIs(t, err, unix.EIO)
+			c.dev.Heal()
+			if checkpoint {
+				require.NoError(t, fs.Checkpoint())
+			} else {
+				require.NoError(t, fs.Mkdir(RootIno, "acknowledged", 0o700))
+			}
+			fs = c.again(fs)
+			_, err = fs.Stat(RootIno, "d49", false)
+			require.NoError(t, err)
+			if !checkpoint {
+				_, err = fs.Stat(RootIno, "acknowledged", false)
+				require.NoError(t, err)
+			}
+		})
+	}
+}
+
+// TestRefusedHeader: of the two header writes of a state checkpoint one is
+// refused. The state that one of them names already must outlive the next
+// state checkpoint, which a crash tears.
+func TestRefusedHeader(t *testing.T) {
+	for slot := range 2 {
+		t.Run(fmt.Sprintf("slot %d", slot), func(t *testing.T) {
+			c, fs := mounted(t, variants[0])
+			require.NoError(t, fs.Mkdir(RootIno, "a", 0o700))
+			require.NoError(t, fs.Sync())
+			c.dev.FailAt(nvmf.Write, 2+slot, writeFault) // state, header, header
+			require.ErrorIs(t, fs.Checkpoint(), unix.EIO)
+			c.dev.Heal()
+			require.NoError(t, fs.Mkdir(RootIno, "b", 0o700))
+			require.NoError(t, fs.Sync())
+			c.dev.CutAt(1, 1000)
+			require.Error(t, fs.Checkpoint())
+			c.dev.PowerOn()
+			fs = c.again(fs)
+			for _, name := range []string{"a", "b"} {
+				_, err := fs.Stat(RootIno, name, false)
+				require.NoError(t, err)
+			}
+		})
+	}
+}
+
+// TestRefusedHugeblock: a hugeblock that the device refuses to write is not
+// the one that the next write tries.
+func TestRefusedHugeblock(t *testing.T) {
+	for _, v := range []variant{variants[0], variants[6]} {
+		t.Run(v.name, func(t *testing.T) {
+			c, fs := mounted(t, v)
+			f := openNew(t, fs, "f")
+			for range 3 {
+				bad := fs.pool.ring[fs.pool.head].start
+				c.dev.FailAt(nvmf.Write, 1, writeFault)
+				_, err := f.WriteAt([][]byte{pattern(32768, 3)}, 0)
+				require.ErrorIs(t, err, unix.EIO)
+				require.NotEqual(t, bad, fs.pool.ring[fs.pool.head].start)
+			}
+			_, err := f.WriteAt([][]byte{pattern(32768, 3)}, 0)
+			require.NoError(t, err)
+		})
+	}
+}
+
+// TestRefusedAppend: after bytes behind the end of a hugeblock were refused,
+// the next append does not write that hugeblock again, and loses nothing.
+func TestRefusedAppend(t *testing.T) {
+	for _, v := range []variant{variants[0], variants[6]} {
+		t.Run(v.name, func(t *testing.T) {
+			c, fs := mounted(t, v)
+			f := openNew(t, fs, "f")
+			data := pattern(10000, 5)
+			_, err := f.WriteAt([][]byte{data[:5000]}, 0)
+			require.NoError(t, err)
+			bad := f.in.extents[0].phys
+			c.dev.FailAt(nvmf.Write, 1, writeFault)
+			_, _, err = f.Append([][]byte{pattern(5000, 6)})
+			require.ErrorIs(t, err, unix.EIO)
+			_, _, err = f.Append([][]byte{data[5000:]})
+			require.NoError(t, err)
+			require.NotEqual(t, bad, f.in.extents[0].phys)
+			fs = c.again(fs)
+			got := make([]byte, len(data)+1)
+			n, err := openNew(t, fs, "f").ReadAt([][]byte{got}, 0)
+			require.NoError(t, err)
+			require.Equal(t, data, got[:n])
+		})
+	}
+}
+
+// TestCloseTwice: what may be called again, or by several at once, may.
+func TestCloseTwice(t *testing.T) {
+	for range 20 {
+		_, fs := mounted(t, variants[0])
+		f := openNew(t, fs, "f")
+		ino := f.Ino()
+		require.NoError(t, f.Close())
+		require.Equal(t, ino, f.Ino())
+		require.ErrorIs(t, f.Close(), unix.EBADF)
+		done := make(chan any, 4)
+		for range cap(done) {
+			go func() {
+				defer func() { done <- recover() }()
+				_ = fs.Unmount()
+			}()
+		}
+		for range cap(done) {
+			require.Nil(t, <-done)
+		}
+	}
+}

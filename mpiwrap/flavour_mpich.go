@@ -1,6 +1,0 @@
-//go:build mpich && !openmpi
-
-package mpiwrap
-
-// Flavour names the MPI library this was built for.
-const Flavour = "mpich"

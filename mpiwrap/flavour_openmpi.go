@@ -1,6 +1,0 @@
-//go:build openmpi && !mpich
-
-package mpiwrap
-
-// Flavour names the MPI library this was built for.
-const Flavour = "openmpi"

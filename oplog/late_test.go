@@ -1,0 +1,100 @@
+package oplog
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/nvmf"
+)
+
+// pageful is a record that takes most of a page.
+func pageful(i int) Record {
+	return Record{Type: Create, Ino: uint64(1000 + i), Parent: 1, Name: []byte("n"), NewName: make([]byte, 3900)}
+}
+
+// TestLateCopy: the connection is lost with the first image of a page and the
+// copy of the page before in flight. They land when the ring has wrapped, and
+// must not take away what has settled since.
+func TestLateCopy(t *testing.T) {
+	g := testGeometry
+	r := newRing(g)
+	l, _ := r.recover(t, g, Prior{})
+	r.seal(t, l)
+	small := func(ino uint64) Record { return Record{Type: Create, Ino: ino, Parent: 1, Name: []byte("n")} }
+	r.group(t, l, small(10))
+	r.group(t, l, small(11))
+
+	b := pageful(0)
+	prep, err := l.Begin(b.Len())
+	require.NoError(t, err)
+	r.apply(prep)
+	require.NoError(t, l.Append(&b, false))
+	late := inFlight(l.Commit())
+	require.GreaterOrEqual(t, len(late), 2)
+	l.Lost()
+
+	var prior Prior
+	for i := 1; l.nextPage <= g.Pages; i++ {
+		r.group(t, l, pageful(i))
+		prior = l.Prior()
+		l.Release(prior)
+	}
+	r.group(t, l, small(500))
+	r.group(t, l, small(501)) // in slot 1 of the page that lies there now
+	_, want := r.recover(t, g, prior)
+	require.NotEmpty(t, want)
+	r.apply(late)
+	_, got := r.recover(t, g, prior)
+	require.Equal(t, want, got)
+}
+
+// inFlight returns copies of commands whose memory is used again.
+func inFlight(cmds []*nvmf.Command) (late []*nvmf.Command) {
+	for _, c := range cmds {
+		d := *c
+		d.Data = [][]byte{append([]byte(nil), c.Data[0]...)}
+		late = append(late, &d)
+	}
+	return late
+}
+
+// TestUnstableEnds: the connection is lost until no page may be written any
+// more; when all that is long ago every page may.
+func TestUnstableEnds(t *testing.T) {
+	tests := []struct {
+		losses int
+		pages  uint64
+	}{
+		{losses: 5, pages: 8},   // half of a small ring
+		{losses: 17, pages: 64}, // further than recovery looks
+	}
+	for _, tc := range tests {
+		t.Run(fmt.Sprintf("%d losses, %d pages", tc.losses, tc.pages), func(t *testing.T) {
+			g := testGeometry
+			g.Pages = tc.pages
+			r := newRing(g)
+			l, _ := r.recover(t, g, Prior{})
+			r.seal(t, l)
+			for range tc.losses {
+				if prep, err := l.Begin(100); err == nil {
+					r.apply(prep)
+					l.Commit()
+					l.Lost()
+				}
+			}
+			_, err := l.Begin(100)
+			require.ErrorIs(t, err, ErrUnstable)
+			for page := range l.retired {
+				l.retired[page] = time.Now().Add(-2 * Quarantine)
+			}
+			rec := pageful(0)
+			r.group(t, l, rec)
+			_, got := r.recover(t, g, Prior{})
+			require.Len(t, got, 1)
+			require.Equal(t, rec.Ino, got[0].Ino)
+		})
+	}
+}
