@@ -10,9 +10,11 @@
 // them, and the mapping is a pure function of rank, size and their number, so
 // that every process of a rank computes the same without asking anyone.
 //
-// The greedy, host-aware mapping needs to know on which host each rank runs;
-// only MPI_Init can collect that. It replaces RoundRobin there and is recorded
-// in the partition table, which is what readers go by: nothing below changes.
+// A Mapping is computed once a job, where its ranks are known, and handed to
+// whoever opens partitions; the partition table records it, which is what
+// readers go by. The greedy, host-aware mapping needs to know on which host each
+// rank runs; only MPI_Init can collect that. It is another way to make a
+// Mapping.
 //
 // All functions are pure and safe for concurrent use.
 package balancer
@@ -23,38 +25,49 @@ import (
 	"nvmecr/nvmf"
 )
 
-// A Place is where a rank stores its data.
-type Place struct {
+// A Home is where a rank stores its data.
+type Home struct {
 	Target int // index into the ordered namespaces
 	Slot   int // which part of that namespace
 	Slots  int // how many parts it has: the ranks that share it
 }
 
-// RoundRobin places rank of a job of size ranks on one of targets namespaces:
-// on number rank mod targets, in slot rank div targets. The loads of any two
-// namespaces differ by at most one rank.
-func RoundRobin(rank, size, targets int) (Place, error) {
+// A Mapping gives every rank of a job its home. The zero value maps nothing.
+type Mapping struct{ size, targets int }
+
+// RoundRobin maps a job of size ranks onto targets namespaces: rank r to
+// number r mod targets, in slot r div targets. The loads of any two namespaces
+// differ by at most one rank.
+func RoundRobin(size, targets int) (Mapping, error) {
 	switch {
 	case targets < 1:
-		return Place{}, fmt.Errorf("no namespace to place %d ranks on", size)
-	case size < 1 || rank < 0 || rank >= size:
-		return Place{}, fmt.Errorf("rank %d is not one of a job of %d", rank, size)
+		return Mapping{}, fmt.Errorf("no namespace to place %d ranks on", size)
+	case size < 1:
+		return Mapping{}, fmt.Errorf("a job of %d ranks has nothing to place", size)
 	}
-	t := rank % targets
-	return Place{Target: t, Slot: rank / targets, Slots: Ranks(t, size, targets)}, nil
+	return Mapping{size, targets}, nil
 }
 
-// Ranks returns how many ranks RoundRobin puts on namespace target: 0 for a
-// namespace left over when there are fewer ranks than namespaces.
-func Ranks(target, size, targets int) int {
-	if target >= size {
+// Home returns where a rank stores its data.
+func (m Mapping) Home(rank int) (Home, error) {
+	if rank < 0 || rank >= m.size {
+		return Home{}, fmt.Errorf("rank %d is not one of a job of %d", rank, m.size)
+	}
+	t := rank % m.targets
+	return Home{Target: t, Slot: rank / m.targets, Slots: m.Ranks(t)}, nil
+}
+
+// Ranks returns how many ranks have their home on namespace target: 0 for one
+// left over when there are fewer ranks than namespaces.
+func (m Mapping) Ranks(target int) int {
+	if target >= m.size {
 		return 0
 	}
-	return (size - target + targets - 1) / targets
+	return (m.size - target + m.targets - 1) / m.targets
 }
 
-// RankAt returns the rank RoundRobin puts into slot of namespace target.
-func RankAt(target, slot, targets int) int { return slot*targets + target }
+// RankAt returns the rank whose home is slot of namespace target.
+func (m Mapping) RankAt(target, slot int) int { return slot*m.targets + target }
 
 // A Segment is a contiguous part of a namespace.
 type Segment struct{ Start, Length nvmf.Bytes }

@@ -15,17 +15,19 @@ func TestRoundRobin(t *testing.T) {
 	for targets := 1; targets <= 9; targets++ {
 		for size := 1; size <= 40; size++ {
 			load := make([]int, targets)
+			m, err := RoundRobin(size, targets)
+			require.NoError(t, err)
 			for rank := 0; rank < size; rank++ {
-				p, err := RoundRobin(rank, size, targets)
+				p, err := m.Home(rank)
 				require.NoError(t, err)
 				require.Equal(t, load[p.Target], p.Slot, "ranks fill a namespace in order")
-				require.Equal(t, Ranks(p.Target, size, targets), p.Slots)
-				require.Equal(t, rank, RankAt(p.Target, p.Slot, targets))
+				require.Equal(t, m.Ranks(p.Target), p.Slots)
+				require.Equal(t, rank, m.RankAt(p.Target, p.Slot))
 				load[p.Target]++
 			}
 			low, high, sum := size, 0, 0
 			for target, n := range load {
-				require.Equal(t, Ranks(target, size, targets), n)
+				require.Equal(t, m.Ranks(target), n)
 				low, high, sum = min(low, n), max(high, n), sum+n
 			}
 			require.LessOrEqual(t, high-low, 1)
@@ -38,7 +40,10 @@ func TestRoundRobinRefuses(t *testing.T) {
 	for _, c := range []struct{ rank, size, targets int }{
 		{0, 1, 0}, {0, 0, 1}, {1, 1, 1}, {-1, 1, 1}, {0, -1, 1},
 	} {
-		_, err := RoundRobin(c.rank, c.size, c.targets)
+		m, err := RoundRobin(c.size, c.targets)
+		if err == nil {
+			_, err = m.Home(c.rank)
+		}
 		assert.Error(t, err, "%+v", c)
 	}
 }

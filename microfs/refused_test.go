@@ -1,6 +1,7 @@
 package microfs
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 
@@ -137,6 +138,51 @@ func TestRefusedAppend(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, data, got[:n])
 		})
+	}
+}
+
+// TestRefusedImage: the image of a write is refused but on the media, and a
+// crash happens with the data of the next write there and its image not. That
+// data must not be taken for that of the refused write.
+func TestRefusedImage(t *testing.T) {
+	a, b, c := pattern(5000, 1), pattern(5000, 2), pattern(3000, 3)
+	tests := []struct {
+		name          string
+		refused, next func(f, g *File) error
+		want          []byte // if the refused write counts
+	}{
+		{"overwrite", func(f, _ *File) error { _, err := f.WriteAt([][]byte{b}, 0); return err },
+			func(_, g *File) error { _, err := g.WriteAt([][]byte{c}, 0); return err }, b},
+		{"append", func(f, _ *File) error { _, _, err := f.Append([][]byte{b}); return err },
+			func(f, _ *File) error { _, _, err := f.Append([][]byte{c}); return err }, append(a[:5000:5000], b...)},
+	}
+	for _, v := range []variant{variants[0], variants[6]} {
+		for _, tc := range tests {
+			t.Run(v.name+", "+tc.name, func(t *testing.T) {
+				r := newLogRig(t, v)
+				f, g := openNew(t, r.fs, "f"), openNew(t, r.fs, "g")
+				_, err := f.WriteAt([][]byte{a}, 0)
+				require.NoError(t, err)
+				r.dev.Record()
+				r.dev.FailAt(nvmf.Write, 2, writeFault) // data, image
+				require.ErrorIs(t, tc.refused(f, g), unix.EIO)
+				for _, e := range r.dev.Recorded().Events {
+					if !e.Completed && e.LBA < r.fs.g.lbaOf(r.fs.g.state[0]) {
+						copy(r.mem.Bytes()[nvmf.Bytes(e.LBA)*v.lba:], e.Data)
+					}
+				}
+				r.dev.CutAt(2, 0)
+				require.ErrorIs(t, tc.next(f, g), unix.EIO)
+				r.dev.PowerOn()
+				r.fs = r.again(r.fs)
+				got := make([]byte, 20000)
+				n, err := openNew(t, r.fs, "f").ReadAt([][]byte{got}, 0)
+				require.NoError(t, err)
+				if !bytes.Equal(got[:n], tc.want) {
+					require.Equal(t, a, got[:n])
+				}
+			})
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -84,6 +85,7 @@ func record(t *testing.T, v variant, seed uint64, n int, faults bool) *recording
 	c.dev.Shuffle(seed)
 	rec := &recording{v: c.v, base: append([]byte(nil), mem.Bytes()...), marks: []mark{{state: g.m.snapshot()}}}
 	c.dev.Record()
+	rate := []int{4, 8, 40}[r.IntN(3)] // of the steps of state checkpoints
 	losses := 0
 	if faults {
 		losses = int(fs.g.logPages / 8)
@@ -95,12 +97,15 @@ func record(t *testing.T, v variant, seed uint64, n int, faults bool) *recording
 		if mustWait(fs) {
 			break
 		}
-		if r.IntN(8) == 0 {
+		if r.IntN(rate) == 0 {
 			fs.mu.Lock()
 			_ = fs.checkpointStep()
 			fs.mu.Unlock()
 		}
 		o := g.next()
+		if r.IntN(5) == 0 { // so that pages of the log are soon full
+			o = symlinkOp(strings.Repeat("t", 1500), fmt.Sprintf("/long%d", i))
+		}
 		switch {
 		case !faults || r.IntN(4) > 0:
 		case r.IntN(3) == 0 && losses > 0:

@@ -21,8 +21,8 @@ type comms struct {
 }
 
 // Join finds this process's place in MPI_COMM_WORLD and creates MPI_COMM_CR:
-// one communicator for each of the targets namespaces, of the ranks that
-// balancer.RoundRobin puts there. Collective over the world.
+// one communicator for each of the targets namespaces, of the ranks that have
+// their home there. Collective over the world.
 //
 // Errors: ErrNoMPI before MPI_Init; a place that balancer refuses.
 func Join(targets int) (job *Job, err error) {
@@ -37,13 +37,16 @@ func Join(targets int) (job *Job, err error) {
 	}()
 	world := mpi.NewCommunicator(nil)
 	job = &Job{Rank: world.Rank(), Size: world.Size(), comms: comms{world: world}}
-	place, err := balancer.RoundRobin(job.Rank, job.Size, targets)
+	if job.Mapping, err = balancer.RoundRobin(job.Size, targets); err != nil {
+		return nil, err
+	}
+	home, err := job.Mapping.Home(job.Rank)
 	if err != nil {
 		return nil, err
 	}
-	sharers := make([]int, place.Slots)
+	sharers := make([]int, home.Slots)
 	for slot := range sharers {
-		sharers[slot] = balancer.RankAt(place.Target, slot, targets)
+		sharers[slot] = job.Mapping.RankAt(home.Target, slot)
 	}
 	job.comms.cr = mpi.NewCommunicator(sharers)
 	job.SharedRank, job.SharedSize = job.comms.cr.Rank(), job.comms.cr.Size()

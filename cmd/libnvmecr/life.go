@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"nvmecr/balancer"
 	"nvmecr/internal/config"
 	"nvmecr/internal/parttable"
 	"nvmecr/internal/store"
@@ -29,8 +30,9 @@ const (
 var opening struct {
 	cfg *config.Config
 
-	mu    sync.Mutex
-	place *store.Place // once it is known
+	mu      sync.Mutex
+	place   *store.Place      // once it is known
+	mapping *balancer.Mapping // from MPI_Init; nil is the one every process can compute
 }
 
 // start prepares the runtime. Nothing is opened: the process may be one that
@@ -63,40 +65,41 @@ func complain(format string, args ...any) {
 }
 
 // where returns this process's place: what MPI said, or the environment.
-func where() (store.Place, error) {
+func where() (store.Place, *balancer.Mapping, error) {
 	opening.mu.Lock()
 	defer opening.mu.Unlock()
 	if opening.place == nil {
 		p, err := store.PlaceFromEnv()
 		if err != nil {
-			return p, err
+			return p, nil, err
 		}
 		opening.place = &p
 	}
-	return *opening.place, nil
+	return *opening.place, opening.mapping, nil
 }
 
 // settle records the place that MPI says. It fails if the partition of another
 // place may already be open.
-func settle(rank, size int) error {
+func settle(job *mpiwrap.Job) error {
 	opening.mu.Lock()
 	defer opening.mu.Unlock()
-	if p := opening.place; p != nil && (p.Rank != rank || p.Size != size) {
+	if p := opening.place; p != nil && (p.Rank != job.Rank || p.Size != job.Size) {
 		return fmt.Errorf("before MPI_Init this was rank %d of %d, by %s, now it is rank %d of %d: do not touch %s before MPI_Init: %w",
-			p.Rank, p.Size, p.From, rank, size, opening.cfg.Mount, unix.EINVAL)
+			p.Rank, p.Size, p.From, job.Rank, job.Size, opening.cfg.Mount, unix.EINVAL)
 	}
-	opening.place = &store.Place{Rank: rank, Size: size, From: "MPI"}
+	opening.place = &store.Place{Rank: job.Rank, Size: job.Size, From: "MPI"}
+	opening.mapping = &job.Mapping
 	return nil
 }
 
 // open opens the partition for a posixshim.Process. One that nobody has
 // written yet is opened for writing, which formats it: then it is empty.
 func open(write bool) (*posixshim.Mount, error) {
-	p, err := where()
+	p, mapping, err := where()
 	if err != nil {
 		return nil, err
 	}
-	opts := store.Options{ReadOnly: !write, OnYield: func(*store.Partition) bool { return process.Yield() }}
+	opts := store.Options{ReadOnly: !write, Mapping: mapping, OnYield: func(*store.Partition) bool { return process.Yield() }}
 	if opening.cfg.Log != config.LogError {
 		opts.Logf = complain
 	}
@@ -118,7 +121,7 @@ func mpiInit() error {
 		return report(process.OpenForWriting())
 	}
 	if err == nil {
-		if err = settle(job.Rank, job.Size); err == nil {
+		if err = settle(job); err == nil {
 			err = process.OpenForWriting()
 		}
 		err = job.Agree(err)

@@ -93,7 +93,7 @@ func TestEnviron(t *testing.T) {
 	clearEnv(t)
 	c, err := resolve(t, "--name=n", "--target", tcp, "--target=file:/x", "--mount=/m", "--size=2G", "--fresh",
 		"--timeout=90", "--hugeblock=1M", "--hostnqn=nqn.2014-08.org.nvmexpress:uuid:1", "--header-digest",
-		"--data-digest", "--data-checksum=off", "--log=debug")
+		"--data-digest", "--data-checksum=off", "--log=info")
 	require.NoError(t, err)
 	base := []string{"PATH=/bin", "NVMECR_FRESH=1", "NVMECR_NAME=other", "NVMECR_LIBRARY=kept"}
 	env := c.Environ(base)
@@ -140,7 +140,7 @@ func TestBadValues(t *testing.T) {
 		{"hostnqn", "nqn." + strings.Repeat("x", 220), "223"},
 		{"fresh", "maybe", "on or off"},
 		{"data-checksum", "crc", "on or off"},
-		{"log", "loud", "debug"},
+		{"log", "loud", "info"},
 	} {
 		t.Run(c.flag+"="+c.value, func(t *testing.T) {
 			clearEnv(t)

@@ -31,9 +31,9 @@ const pollEvery = 20 * time.Millisecond
 // format makes dev target number t of the store, for a job of size ranks, and
 // leaves all its partitions unformatted. Nothing is written to a namespace
 // that is too small.
-func format(ctx context.Context, dev nvmf.Device, cfg *config.Config, t, size int) (*parttable.Table, error) {
+func format(ctx context.Context, dev nvmf.Device, cfg *config.Config, t, size int, mapping balancer.Mapping) (*parttable.Table, error) {
 	id := dev.Identity()
-	slots := balancer.Ranks(t, size, len(cfg.Targets))
+	slots := mapping.Ranks(t)
 	if slots > parttable.MaxEntries {
 		return nil, fmt.Errorf("%d ranks share the namespace, at most %d can: name more targets", slots, parttable.MaxEntries)
 	}
@@ -65,7 +65,7 @@ func format(ctx context.Context, dev nvmf.Device, cfg *config.Config, t, size in
 	var blank []parttable.Range
 	for slot, s := range segs {
 		table.Entries = append(table.Entries, parttable.Entry{
-			Rank: balancer.RankAt(t, slot, len(cfg.Targets)), Start: s.Start, Length: s.Length,
+			Rank: mapping.RankAt(t, slot), Start: s.Start, Length: s.Length,
 		})
 		for _, at := range microfs.SuperblockOffsets(microfs.Segment(s)) {
 			blank = append(blank, parttable.Range{Start: at, Length: 4 * nvmf.KiB})
@@ -82,7 +82,7 @@ func format(ctx context.Context, dev nvmf.Device, cfg *config.Config, t, size in
 
 // await polls for the table that the lowest rank of target t writes.
 func (o *opener) await(ctx context.Context, dev nvmf.Device, t int) (*parttable.Table, error) {
-	first := balancer.RankAt(t, 0, len(o.cfg.Targets))
+	first := o.mapping.RankAt(t, 0)
 	o.opts.Logf("waiting for rank %d to format target %s", first, o.cfg.Targets[t])
 	wait, cancel := context.WithTimeout(ctx, o.cfg.Timeout)
 	defer cancel()

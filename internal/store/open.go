@@ -23,6 +23,9 @@ type Options struct {
 	// and no ownership is needed. Errors then include parttable.ErrNoTable and
 	// microfs.ErrUnformatted where nobody has written yet.
 	ReadOnly bool
+	// Mapping is where the ranks of the job have their partitions. nil is
+	// round robin over the targets.
+	Mapping *balancer.Mapping
 	// OnYield is called when another process of this rank asks for the
 	// partition p, on a goroutine of its own, perhaps before the caller of
 	// Open has seen p. It closes p and returns true, or returns false.
@@ -63,6 +66,9 @@ func Open(ctx context.Context, cfg *config.Config, place Place, opts Options) (*
 		opts.Logf = func(string, ...any) {}
 	}
 	o := &opener{cfg: cfg, place: place, opts: opts}
+	if err := o.locate(); err != nil {
+		return nil, err
+	}
 	p := &Partition{Place: place, ready: make(chan struct{})}
 	defer close(p.ready)
 	if err := o.own(ctx, p); err != nil {
@@ -101,16 +107,33 @@ const (
 
 // opener holds the arguments of one Open.
 type opener struct {
-	cfg   *config.Config
-	place Place
-	opts  Options
+	cfg     *config.Config
+	place   Place
+	opts    Options
+	mapping balancer.Mapping
+	home    balancer.Home // the rank's, or where the search begins when the job's size is not known
+}
+
+// locate finds the rank's home. A reader from outside knows no job and asks
+// the tables.
+func (o *opener) locate() error {
+	if o.place.Size == 0 && o.opts.ReadOnly {
+		return nil
+	}
+	var err error
+	if o.opts.Mapping != nil {
+		o.mapping = *o.opts.Mapping
+	} else if o.mapping, err = balancer.RoundRobin(o.place.Size, len(o.cfg.Targets)); err != nil {
+		return err
+	}
+	o.home, err = o.mapping.Home(o.place.Rank)
+	return err
 }
 
 // own makes this process the owner of the partition among those of this host,
 // if it is going to write and anybody else could.
 func (o *opener) own(ctx context.Context, p *Partition) error {
-	home := o.home()
-	if o.opts.ReadOnly || o.cfg.Targets[home.Target].Transport == nvmf.Mem {
+	if o.opts.ReadOnly || o.cfg.Targets[o.home.Target].Transport == nvmf.Mem {
 		return nil
 	}
 	onYield := func() bool {
@@ -127,33 +150,17 @@ func (o *opener) own(ctx context.Context, p *Partition) error {
 	return err
 }
 
-// home is where the balancer puts the rank, or where the search for it begins
-// when the size of the job is not known.
-func (o *opener) home() balancer.Place {
-	if h, err := balancer.RoundRobin(o.place.Rank, o.place.Size, len(o.cfg.Targets)); err == nil {
-		return h
-	}
-	return balancer.Place{}
-}
-
-// open finds the namespace whose table has the rank, first where the balancer
-// puts it, and mounts.
+// open finds the namespace whose table has the rank, first its home, and mounts.
 func (o *opener) open(ctx context.Context, p *Partition) error {
-	if o.place.Size != 0 || !o.opts.ReadOnly {
-		if _, err := balancer.RoundRobin(o.place.Rank, o.place.Size, len(o.cfg.Targets)); err != nil {
-			return err
-		}
-	}
-	home := o.home()
 	for i := range o.cfg.Targets {
-		t := (home.Target + i) % len(o.cfg.Targets)
+		t := (o.home.Target + i) % len(o.cfg.Targets)
 		id := o.cfg.Targets[t]
 		dev, err := connect(ctx, o.cfg, id)
 		if err != nil {
 			return err
 		}
 		p.Device, p.Target = dev, id
-		if p.Table, err = o.table(ctx, dev, t, i == 0, home); err != nil {
+		if p.Table, err = o.table(ctx, dev, t, i == 0); err != nil {
 			return fmt.Errorf("target %s: %w", id, err)
 		}
 		if entry, ok := p.Table.Entry(o.place.Rank); ok {
@@ -162,7 +169,7 @@ func (o *opener) open(ctx context.Context, p *Partition) error {
 			}
 			return nil
 		}
-		// A mapping other than round robin put it elsewhere.
+		// Another mapping put it elsewhere.
 		p.Device = nil
 		if err := dev.Close(); err != nil {
 			return fmt.Errorf("target %s: %w", id, err)
@@ -184,12 +191,12 @@ func withRemedy(err error) error {
 
 // table returns the checked table of target number t. At home it is formatted,
 // or waited for, when there is none.
-func (o *opener) table(ctx context.Context, dev nvmf.Device, t int, atHome bool, home balancer.Place) (*parttable.Table, error) {
+func (o *opener) table(ctx context.Context, dev nvmf.Device, t int, atHome bool) (*parttable.Table, error) {
 	table, err := parttable.Read(ctx, dev)
 	if errors.Is(err, parttable.ErrNoTable) && atHome && !o.opts.ReadOnly {
-		if home.Slot == 0 || dev.Identity().Private {
+		if o.home.Slot == 0 || dev.Identity().Private {
 			o.opts.Logf("formatting target %s for %d ranks", o.cfg.Targets[t], o.place.Size)
-			table, err = format(ctx, dev, o.cfg, t, o.place.Size)
+			table, err = format(ctx, dev, o.cfg, t, o.place.Size, o.mapping)
 		} else {
 			table, err = o.await(ctx, dev, t)
 		}

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"nvmecr/balancer"
 	"nvmecr/internal/config"
 	"nvmecr/internal/owner"
 	"nvmecr/internal/parttable"
@@ -209,7 +210,9 @@ func TestOtherUser(t *testing.T) {
 	cfg := newStore(t, 32*nvmf.MiB)
 	dev, err := connect(ctx, cfg, cfg.Targets[0])
 	require.NoError(t, err)
-	table, err := format(ctx, dev, cfg, 0, 1)
+	mapping, err := balancer.RoundRobin(1, 1)
+	require.NoError(t, err)
+	table, err := format(ctx, dev, cfg, 0, 1, mapping)
 	require.NoError(t, err)
 	table.UID = 12345
 	require.NoError(t, parttable.Write(ctx, dev, table))
