@@ -140,7 +140,9 @@ func (fs *FS) Unmount() error {
 	if fs.broken == nil && !fs.opts.ReadOnly {
 		err = fs.sync()
 	}
-	fs.fail(errUnmounted)
+	if fs.broken == nil {
+		fs.broken = &brokenError{errUnmounted}
+	}
 	if cerr := fs.q.Close(); err == nil {
 		err = cerr
 	}
@@ -159,6 +161,9 @@ func (fs *FS) StatFS() StatFS {
 		Files: uint64(len(t.inodes)), LogPages: fs.g.logPages, LogFree: fs.log.Free(),
 		StateBytes: t.bytes, StateMax: room, OpenFiles: fs.opens,
 		Generation: fs.log.Generation(), Checkpoints: fs.ckpt.header.sequence - 1,
+	}
+	if fs.opts.ReadOnly {
+		st.Generation-- // the log counts the mount that a seal would make
 	}
 	if room > t.bytes {
 		st.FilesFree = uint64((room - t.bytes) / (inodeSize + entrySize + 16))
