@@ -96,9 +96,9 @@ func (t *tree) applyCreate(r *oplog.Record) error {
 func goodInode(r *oplog.Record) bool {
 	switch r.Mode & modeType {
 	case modeRegular, modeDir:
-		return r.Ino < 1<<62 && len(r.NewName) == 0
+		return r.Ino < maxIno && len(r.NewName) == 0
 	case modeSymlink:
-		return r.Ino < 1<<62 && len(r.NewName) > 0
+		return r.Ino < maxIno && len(r.NewName) > 0
 	}
 	return false
 }

@@ -356,6 +356,13 @@ func (fs *FS) mayRename(from, to *place, exchange, noreplace bool) error {
 	if err := fs.mayChange(to.dir, to.in); err != nil {
 		return err
 	}
+	// A directory that gets another parent is written to: its ".." changes.
+	for _, in := range []*inode{from.in, to.in} {
+		moves := in != nil && in.isDir() && from.dir != to.dir && (in == from.in || exchange)
+		if moves && !fs.may(in, permW) {
+			return syscall.EACCES
+		}
+	}
 	if to.in == nil || to.in == from.in {
 		return nil
 	}

@@ -46,6 +46,10 @@ const (
 	extentSize = 32
 	entrySize  = 20
 
+	// maxIno bounds inode numbers, far from where they would wrap: at a million
+	// creates a second it takes a thousand centuries.
+	maxIno = 1 << 62
+
 	inodeClosed  = 1 << 0
 	extentFrozen = 1 << 0
 )
@@ -177,7 +181,7 @@ func decodeTree(g *geometry, b []byte) (*tree, error) {
 		t.names.ReplaceOrInsert(e)
 		t.bytes += nvmf.Bytes(entrySize + len(e.name))
 	}
-	t.nextIno = max(t.nextIno, Ino(min(le.Uint64(h[16:]), 1<<62)))
+	t.nextIno = max(t.nextIno, Ino(le.Uint64(h[16:])))
 	if r.err != nil {
 		return nil, r.err
 	}
@@ -187,6 +191,9 @@ func decodeTree(g *geometry, b []byte) (*tree, error) {
 // check compares what is stored twice, so that no later operation meets a
 // name without an inode, a directory inside itself or a count below zero.
 func (t *tree) check() error {
+	if t.nextIno >= maxIno {
+		return fmt.Errorf("inode numbers are used up: %w", ErrCorrupt)
+	}
 	root := t.inodes[RootIno]
 	if root == nil || !root.isDir() || root.parent != RootIno {
 		return fmt.Errorf("state checkpoint has no root: %w", ErrCorrupt)
@@ -226,7 +233,7 @@ func (t *tree) check() error {
 			kind != modeRegular && len(in.extents) > 0,
 			kind != modeRegular && kind != modeDir && kind != modeSymlink,
 			kind == modeSymlink && in.target == "",
-			ino == 0 || ino >= 1<<62:
+			ino == 0 || ino >= maxIno:
 			return fmt.Errorf("inode %d makes no sense: %w", ino, ErrCorrupt)
 		case kind == modeDir && want > 0 && !t.hangsTogether(in, under):
 			return fmt.Errorf("directory %d lies inside itself: %w", ino, ErrCorrupt)

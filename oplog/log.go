@@ -309,9 +309,11 @@ func (l *Log) Mirror() []*nvmf.Command {
 }
 
 // Seal starts the group that makes the state Recover found the newest one.
-// Like Begin it may return commands to wait for before Commit's.
+// Like Begin it may return commands to wait for before Commit's. In a full log
+// it takes the other slot of the tail's page, even where the next group must
+// start one: until a state checkpoint has made room nothing else is written.
 func (l *Log) Seal() ([]*nvmf.Command, error) {
-	if l.roll {
+	if l.roll && l.Free() > 0 {
 		return l.Begin(0)
 	}
 	l.newPage, l.mirror = 0, true
