@@ -239,7 +239,7 @@ close: 0
 executed: there
 `, stdout)
 	assert.Regexp(t, `^nvmecr: a file of the mount that was opened before fork can be used by the parent only: .*
-nvmecr: partition \S+: process \d+ is writing to it; wait for it to close its files or to end\n$`, stderr)
+nvmecr: .*partition .*: process \d+ is writing to it; wait for it to close its files or to end\n$`, stderr)
 	assert.Equal(t, "parent again", output(t, s.command("cat", mount+"/forked")))
 }
 
@@ -291,6 +291,8 @@ func TestMPIWithoutTarget(t *testing.T) {
 			var exit *exec.ExitError
 			require.True(t, errors.As(err, &exit), "it has to fail")
 			assert.Equal(t, 1, strings.Count(stderr, "cannot be used"), "said by one rank, in one line:\n%s", stderr)
+			assert.Contains(t, stderr, "nvmecr: rank 0: files under /nvmecr")
+			assert.NotContains(t, stderr, "cannot be used: rank", "which is said already")
 			assert.Contains(t, stderr, "/nowhere/image")
 			assert.Contains(t, stderr, "No such file or directory")
 		})

@@ -10,11 +10,11 @@ import (
 	"nvmecr/posixshim"
 )
 
-// start: prepares the runtime; opens nothing yet
+// start: prepares the runtime; opens nothing yet, and later calls own(fd, 1) for what it has opened, own(fd, 0) before it closes that
 //
 //export nvmecr_rt_start
-func nvmecr_rt_start(mount *C.char) int64 {
-	return result(0, start(C.GoString(mount)))
+func nvmecr_rt_start(mount *C.char, own unsafe.Pointer) int64 {
+	return result(0, start(C.GoString(mount), own))
 }
 
 // mpi_init: MPI_Init has returned: finds rank and size, opens the partition for writing

@@ -8,11 +8,14 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"nvmecr/balancer"
 	"nvmecr/internal/config"
+	"nvmecr/internal/ownfd"
 	"nvmecr/internal/parttable"
 	"nvmecr/internal/store"
 	"nvmecr/microfs"
@@ -36,8 +39,15 @@ var opening struct {
 }
 
 // start prepares the runtime. Nothing is opened: the process may be one that
-// only asks for a path that is not there, or is about to call MPI_Init.
-func start(mount string) error {
+// only asks for a path that is not there, or is about to call MPI_Init. own is
+// called for descriptors.
+func start(mount string, own unsafe.Pointer) error {
+	ownfd.Keep(ownfd.Keeper{
+		Hold: func(fd int) int { return callOwn(own, fd, 1) },
+		Drop: func(fd int) { callOwn(own, fd, 0) },
+	})
+	// The shim waits for the poller's descriptors: a timer is what starts it.
+	time.AfterFunc(time.Hour, func() {}).Stop()
 	runtime.GOMAXPROCS(min(maxProcs, runtime.NumCPU()))
 	debug.SetGCPercent(gcPercent)
 	process = posixshim.New(open, complain)
@@ -135,9 +145,12 @@ func report(err error) error {
 	if err == nil {
 		return nil
 	}
-	var elsewhere *mpiwrap.Disagreement
-	if !errors.As(err, &elsewhere) || elsewhere.Mine {
+	var failed *mpiwrap.Disagreement
+	switch {
+	case !errors.As(err, &failed):
 		complain("files under %s cannot be used: %v", opening.cfg.Mount, err)
+	case failed.Mine: // complain says which rank this is
+		complain("files under %s cannot be used: %s", opening.cfg.Mount, failed.Cause)
 	}
 	errno := posixshim.Errno(err)
 	process.Fail(errno)

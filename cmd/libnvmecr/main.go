@@ -7,6 +7,9 @@
 // open.go. They return -errno, and may be called from any thread.
 package main
 
+// typedef int nv_own(int fd, int own); // as in posixshim/shim/wire.h
+//
+// static inline int call_own(void *f, int fd, int own) { return ((nv_own *)f)(fd, own); }
 import "C"
 
 import (
@@ -41,6 +44,11 @@ func result(n int, err error) int64 {
 		return pathOutside
 	}
 	return -int64(process.Errno(err))
+}
+
+// callOwn calls the shim's nv_own_descriptor.
+func callOwn(f unsafe.Pointer, fd, own int) int {
+	return int(C.call_own(f, C.int(fd), C.int(own)))
 }
 
 func place(dir int64, path *C.char) posixshim.Place {

@@ -18,6 +18,11 @@ const (
 	LogInfo  LogLevel = "info"  // and what was mounted, waited for, written in the background
 )
 
+// JobVariable names the store in whose job a process runs. The settings in the
+// environment are then that store's: a command there that is about another
+// store leaves them alone.
+const JobVariable = "NVMECR_JOB"
+
 // Config holds a value for each setting. The comments name the flag.
 type Config struct {
 	Name         string             // --name: the store, see parttable.CheckName
@@ -99,7 +104,7 @@ func (c *Config) Exports() []string {
 			env = append(env, s.Env()+"="+v)
 		}
 	}
-	return env
+	return append(env, JobVariable+"="+c.Name)
 }
 
 // Environ returns base without any variable of a setting, followed by
@@ -109,7 +114,7 @@ func (c *Config) Environ(base []string) []string {
 	env := make([]string, 0, len(base)+len(settings))
 	for _, kv := range base {
 		name, _, _ := strings.Cut(kv, "=")
-		if byEnv(name) == nil {
+		if byEnv(name) == nil && name != JobVariable {
 			env = append(env, kv)
 		}
 	}

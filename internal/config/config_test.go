@@ -22,6 +22,7 @@ func clearEnv(t *testing.T) {
 	for i := range settings {
 		t.Setenv(settings[i].Env(), "")
 	}
+	t.Setenv(JobVariable, "")
 }
 
 func resolve(t *testing.T, args ...string) (*Config, error) {
@@ -122,10 +123,35 @@ func TestEnviron(t *testing.T) {
 	assert.True(t, c.Fresh, "the command does")
 }
 
+// Inside a job the variables are about the job's store.
+func TestInsideAnotherJob(t *testing.T) {
+	clearEnv(t)
+	job, err := resolve(t, "--name=job", "--target", tcp, "--hugeblock=64K")
+	require.NoError(t, err)
+	for _, kv := range job.Environ(nil) {
+		name, value, _ := strings.Cut(kv, "=")
+		t.Setenv(name, value)
+	}
+	c, err := resolve(t)
+	require.NoError(t, err)
+	assert.Equal(t, "job", c.Name)
+	assert.Equal(t, job.Targets, c.Targets)
+	c, err = resolve(t, "--name=other")
+	require.NoError(t, err)
+	assert.Empty(t, c.Targets)
+	assert.Equal(t, 32*nvmf.KiB, c.Hugeblock)
+	t.Setenv("NVMECR_NAME", "third")
+	c, err = resolve(t)
+	require.NoError(t, err)
+	assert.Equal(t, "third", c.Name)
+	assert.Empty(t, c.Targets)
+}
+
 func TestBadValues(t *testing.T) {
 	for _, c := range []struct{ flag, value, text string }{
 		{"name", "a/b", "letters"},
 		{"name", strings.Repeat("x", 65), "1 to 64"},
+		{"name", "-x", "dash"},
 		{"target", "trtype:UDP traddr:a subnqn:b", "trtype"},
 		{"mount", "relative", "absolute"},
 		{"mount", "/", "absolute"},

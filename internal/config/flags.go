@@ -1,7 +1,9 @@
 package config
 
 import (
+	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 
@@ -30,7 +32,12 @@ func (c *Config) BindFlags(fs *pflag.FlagSet, names ...string) {
 // wrong, naming flag or variable. Relative paths of targets become absolute:
 // the application may run in another directory.
 func (c *Config) Resolve() error {
-	if err := c.readEnv(func(*Setting) bool { return true }); err != nil {
+	if err := c.readEnv(func(s *Setting) bool { return s.Name == "name" }); err != nil {
+		return err
+	}
+	job := os.Getenv(JobVariable)
+	mine := job == "" || job == c.Name
+	if err := c.readEnv(func(s *Setting) bool { return mine || !s.Exported }); err != nil {
 		return err
 	}
 	for i := range c.Targets {
@@ -45,6 +52,16 @@ func (c *Config) Resolve() error {
 		t.Address = p
 	}
 	return c.check()
+}
+
+// IsSetting reports whether Resolve takes care of the flag's variable.
+func IsSetting(name string) bool {
+	for i := range settings {
+		if settings[i].Name == name {
+			return true
+		}
+	}
+	return false
 }
 
 // Set gives a setting a value, as its flag would.
@@ -81,6 +98,9 @@ func (v *flagValue) String() string {
 
 // Set takes the text of the flag. A repeated flag adds to the ones before it.
 func (v *flagValue) Set(text string) error {
+	if v.s.Repeat && strings.TrimSpace(text) == "" {
+		return errors.New("is empty; leave it out")
+	}
 	if v.s.Repeat && v.c.given[v.s.Name] {
 		text = strings.TrimPrefix(v.s.format(v.c)+";"+text, ";")
 	}

@@ -27,7 +27,7 @@ func (c *Config) Host() string {
 
 func hostNQN(etc string, uid int) string {
 	if b, err := os.ReadFile(etc + "/nvme/hostnqn"); err == nil {
-		if nqn := strings.TrimSpace(string(b)); nqn != "" && checkHostNQN(nqn) == nil {
+		if nqn := strings.TrimSpace(string(b)); nqn != "" && CheckNQN(nqn) == nil {
 			return nqn
 		}
 	}
@@ -41,7 +41,8 @@ func hostNQN(etc string, uid int) string {
 	return "nqn.2014-08.org.nvmexpress:uuid:" + id.String()
 }
 
-func checkHostNQN(nqn string) error {
+// CheckNQN returns an error unless nqn is empty or has the form of an NQN.
+func CheckNQN(nqn string) error {
 	if nqn == "" {
 		return nil
 	}

@@ -41,6 +41,9 @@ var settings = []Setting{
 		initial: text("default"),
 		parse: func(c *Config, v string) error {
 			c.Name = v
+			if strings.HasPrefix(v, "-") {
+				return fmt.Errorf("%q begins with a dash, as an option does", v)
+			}
 			return parttable.CheckName(v)
 		},
 		format: func(c *Config) string { return c.Name },
@@ -99,7 +102,7 @@ var settings = []Setting{
 		initial: text(""),
 		parse: func(c *Config, v string) error {
 			c.HostNQN = v
-			return checkHostNQN(v)
+			return CheckNQN(v)
 		},
 		format: func(c *Config) string { return c.HostNQN },
 	},
@@ -118,7 +121,8 @@ var settings = []Setting{
 		format:  func(c *Config) string { return strconv.FormatBool(c.DataDigest) },
 	},
 	{
-		Name: "data-checksum", Exported: true, Switch: true,
+		// Not a Switch: it is given to turn it off.
+		Name: "data-checksum", Exported: true,
 		Help:    "CRC-64 on file data, `on|off`; fixed when the store is formatted",
 		initial: text("on"),
 		parse:   boolean(func(c *Config) *bool { return &c.DataChecksum }),
@@ -157,17 +161,21 @@ func byEnv(name string) *Setting {
 func text(s string) func() string { return func() string { return s } }
 
 func boolean(field func(*Config) *bool) func(*Config, string) error {
-	return func(c *Config, v string) error {
-		switch strings.ToLower(v) {
-		case "on", "true", "yes", "1":
-			*field(c) = true
-		case "off", "false", "no", "0":
-			*field(c) = false
-		default:
-			return fmt.Errorf("%q is not on or off", v)
-		}
-		return nil
+	return func(c *Config, v string) (err error) {
+		*field(c), err = ParseSwitch(v)
+		return err
 	}
+}
+
+// ParseSwitch reads on or off, or another way to say it.
+func ParseSwitch(v string) (bool, error) {
+	switch strings.ToLower(v) {
+	case "on", "true", "yes", "1":
+		return true, nil
+	case "off", "false", "no", "0":
+		return false, nil
+	}
+	return false, fmt.Errorf("%q is not on or off", v)
 }
 
 func size(field func(*Config) *nvmf.Bytes) func(*Config, string) error {

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/ownfd"
 )
 
 // base is where directory puts the user's directory; the tests put it
@@ -58,7 +60,7 @@ func sweep(dir string, before time.Time) {
 		if _, err := l.try(); err == nil && l.fd >= 0 {
 			_ = remove(l.path + ".sock")
 			_ = remove(name)
-			_ = unix.Close(l.fd)
+			_ = ownfd.Close(l.fd)
 		}
 	}
 }

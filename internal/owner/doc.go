@@ -11,7 +11,8 @@
 // of flock(2), or an open file description lock, would live on in every child
 // that outlives the owner. Its price is that the process loses it by closing
 // any descriptor of the file, so this package opens a lock file once per
-// process (the held table) and nobody else may. A vfork child that closes
+// process (the held table) and nobody else may. The application it runs in is
+// kept from it by package ownfd. A vfork child that closes
 // descriptors does no harm: the lock belongs to the parent's descriptor table.
 //
 // Why /tmp and not XDG_RUNTIME_DIR: that one is set in some sessions of a host

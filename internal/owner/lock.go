@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/ownfd"
 )
 
 // MaxKey is the longest key: a socket's path has at most 107 bytes.
@@ -26,7 +27,7 @@ const patience = 20 * time.Millisecond
 type Lock struct {
 	path    string // without .lock or .sock
 	fd      int
-	listen  *net.UnixListener
+	listen  *os.File // a socket
 	onYield func() bool
 
 	yielding sync.Mutex // one onYield at a time
@@ -36,8 +37,8 @@ type Lock struct {
 
 // A BusyError says that another process owns the key. It is syscall.EBUSY.
 type BusyError struct {
-	Key string
-	PID int // of the owner, 0 if not known
+	Key string // or a name for it that says more
+	PID int    // of the owner, 0 if not known
 	// Silent says that the owner did not answer in time, otherwise it
 	// answered that it cannot yield now.
 	Silent bool
@@ -135,6 +136,7 @@ func (l *Lock) try() (pid int, err error) {
 	if err != nil {
 		return 0, &fs.PathError{Op: "open", Path: name, Err: err}
 	}
+	fd = ownfd.Hold(fd)
 	whole := unix.Flock_t{Type: unix.F_WRLCK}
 	err = unix.FcntlFlock(uintptr(fd), unix.F_SETLK, &whole)
 	// The last owner may have removed the name after we opened it.
@@ -150,7 +152,7 @@ func (l *Lock) try() (pid int, err error) {
 		}
 		err = nil
 	}
-	return pid, errors.Join(err, unix.Close(fd))
+	return pid, errors.Join(err, ownfd.Close(fd))
 }
 
 // free reports whether nobody has the lock. Only for a path that this process
@@ -172,7 +174,7 @@ func (l *Lock) Release() error {
 	l.release.Do(func() {
 		// All of it while the lock is still ours: the next owner makes its own
 		// files as soon as it has the lock.
-		l.err = errors.Join(remove(l.path+".sock"), l.listen.Close(), remove(l.path+".lock"))
+		l.err = errors.Join(remove(l.path+".sock"), ownfd.CloseFile(l.listen), remove(l.path+".lock"))
 		l.forget()
 	})
 	return l.err
@@ -183,7 +185,7 @@ func (l *Lock) forget() {
 	heldMu.Lock()
 	defer heldMu.Unlock()
 	if l.fd >= 0 {
-		_ = unix.Close(l.fd)
+		_ = ownfd.Close(l.fd)
 	}
 	delete(held, l.path)
 }

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/ownfd"
 )
 
 // The header of requests and replies; see the package comment.
@@ -53,32 +55,46 @@ func (l *Lock) serve() error {
 	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	listen, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
+	// Not of package net, whose sockets have the numbers they come with.
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
-	// Release removes it, while it still has the lock.
-	listen.SetUnlinkOnClose(false)
-	l.listen = listen
-	go func() {
-		for {
-			conn, err := listen.AcceptUnix()
-			if errors.Is(err, net.ErrClosed) {
-				return
-			}
-			if err != nil { // out of descriptors: those who ask keep asking
-				time.Sleep(patience)
-				continue
-			}
-			go l.answer(conn)
-		}
-	}()
+	fd = ownfd.Hold(fd)
+	if err = unix.Bind(fd, &unix.SockaddrUnix{Name: name}); err == nil {
+		err = unix.Listen(fd, unix.SOMAXCONN)
+	}
+	if err != nil {
+		return errors.Join(err, ownfd.Close(fd))
+	}
+	l.listen = os.NewFile(uintptr(fd), name)
+	go l.accept(l.listen)
 	return nil
 }
 
+// accept serves who comes, until the socket is closed.
+func (l *Lock) accept(listen *os.File) {
+	raw, err := listen.SyscallConn()
+	for err == nil {
+		var fd int
+		var failed error
+		err = raw.Read(func(on uintptr) bool {
+			fd, _, failed = unix.Accept4(int(on), unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+			return failed != unix.EAGAIN
+		})
+		switch {
+		case err != nil:
+		case failed != nil: // out of descriptors: those who ask keep asking
+			time.Sleep(patience)
+		default:
+			go l.answer(os.NewFile(uintptr(ownfd.Hold(fd)), listen.Name()))
+		}
+	}
+}
+
 // answer serves one connection.
-func (l *Lock) answer(conn *net.UnixConn) {
-	defer conn.Close()
+func (l *Lock) answer(conn *os.File) {
+	defer ownfd.CloseFile(conn)
 	if !samePeer(conn) {
 		return
 	}
@@ -106,7 +122,7 @@ func (l *Lock) yield() uint16 {
 }
 
 // samePeer reports whether the other end is a process of this user (or root).
-func samePeer(conn *net.UnixConn) bool {
+func samePeer(conn *os.File) bool {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return false

@@ -15,15 +15,17 @@ import (
 	"nvmecr/internal/parttable"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/dial"
+	"nvmecr/nvmf/filedev"
 	"nvmecr/nvmf/tcp"
 )
 
-// connect opens the namespace id as cfg says.
-func connect(ctx context.Context, cfg *config.Config, id nvmf.TransportID) (nvmf.Device, error) {
+// connect opens the namespace id as cfg says, for writing too or not: a file
+// may be one that cannot be written to.
+func connect(ctx context.Context, cfg *config.Config, id nvmf.TransportID, readOnly bool) (nvmf.Device, error) {
 	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
 	defer cancel()
 	nqn := cfg.Host()
-	return dial.Open(ctx, id, dial.Options{TCP: tcp.Options{
+	return dial.Open(ctx, id, dial.Options{File: filedev.Options{ReadOnly: readOnly}, TCP: tcp.Options{
 		HostNQN:        nqn,
 		HostID:         hostID(nqn),
 		HeaderDigest:   cfg.HeaderDigest,

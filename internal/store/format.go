@@ -28,6 +28,40 @@ const (
 // pollEvery is how often a rank looks whether its target has been formatted.
 const pollEvery = 20 * time.Millisecond
 
+// minLength is the least length of a partition.
+func minLength(hugeblock nvmf.Bytes) nvmf.Bytes {
+	return max(minPartition, minHugeblocks*hugeblock)
+}
+
+// layout cuts a namespace into partitions for so many ranks. It fails where
+// they would be too small.
+func layout(id *nvmf.Identity, cfg *config.Config, slots int) ([]balancer.Segment, error) {
+	least, align := minLength(cfg.Hugeblock), max(segmentAlign, cfg.Hugeblock)
+	segs, err := balancer.Segments(parttable.HeadSize, id.Capacity(), slots, align)
+	if err == nil && segs[0].Length < least {
+		err = fmt.Errorf("%s for each of %d ranks: %w", segs[0].Length, slots, microfs.ErrTooSmall)
+	}
+	if err == nil {
+		err = microfs.CheckFormat(id, microfs.Segment(segs[0]), microfs.FormatOptions{Hugeblock: cfg.Hugeblock, NoDataCRC: !cfg.DataChecksum})
+	}
+	if err != nil {
+		need := parttable.HeadSize.AlignUp(align) + nvmf.Bytes(slots)*least.AlignUp(align)
+		return nil, fmt.Errorf("namespace of %s: %w; take one of at least %s (--size for the embedded target), or smaller hugeblocks",
+			id.Capacity(), err, need)
+	}
+	return segs, nil
+}
+
+// CheckSize fails if a namespace of cfg.Size is too small for even one rank.
+func CheckSize(cfg *config.Config) error {
+	const lba = 4 * nvmf.KiB
+	id := &nvmf.Identity{LBASize: lba, Blocks: nvmf.LBA(cfg.Size / lba)}
+	if _, err := layout(id, cfg, 1); err != nil {
+		return fmt.Errorf("--size %s: %w", cfg.Size, err)
+	}
+	return nil
+}
+
 // format makes dev target number t of the store, for a job of size ranks, and
 // leaves all its partitions unformatted. Nothing is written to a namespace
 // that is too small.
@@ -37,17 +71,9 @@ func format(ctx context.Context, dev nvmf.Device, cfg *config.Config, t, size in
 	if slots > parttable.MaxEntries {
 		return nil, fmt.Errorf("%d ranks share the namespace, at most %d can: name more targets", slots, parttable.MaxEntries)
 	}
-	segs, err := balancer.Segments(parttable.HeadSize, id.Capacity(), slots, max(segmentAlign, cfg.Hugeblock))
-	if err == nil && segs[0].Length < max(minPartition, minHugeblocks*cfg.Hugeblock) {
-		err = fmt.Errorf("%s for each of %d ranks: %w", segs[0].Length, slots, microfs.ErrTooSmall)
-	}
-	if err == nil {
-		err = microfs.CheckFormat(id, microfs.Segment(segs[0]), microfs.FormatOptions{Hugeblock: cfg.Hugeblock, NoDataCRC: !cfg.DataChecksum})
-	}
+	segs, err := layout(id, cfg, slots)
 	if err != nil {
-		need := parttable.HeadSize + nvmf.Bytes(slots+1)*max(minPartition, minHugeblocks*cfg.Hugeblock)
-		return nil, fmt.Errorf("namespace of %s: %w; take one of at least %s (--size for the embedded target), or smaller hugeblocks",
-			id.Capacity(), err, need)
+		return nil, err
 	}
 	table := &parttable.Table{
 		Name:      cfg.Name,

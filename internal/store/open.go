@@ -147,6 +147,13 @@ func (o *opener) own(ctx context.Context, p *Partition) error {
 	defer cancel()
 	lock, err := owner.Acquire(ctx, lockKey(o.cfg, o.place.Rank), onYield)
 	p.lock = lock
+	var busy *owner.BusyError
+	if errors.As(err, &busy) {
+		// The key is for the machine.
+		return &owner.BusyError{
+			Key: fmt.Sprintf("of rank %d of store %q", o.place.Rank, o.cfg.Name), PID: busy.PID, Silent: busy.Silent,
+		}
+	}
 	return err
 }
 
@@ -155,7 +162,7 @@ func (o *opener) open(ctx context.Context, p *Partition) error {
 	for i := range o.cfg.Targets {
 		t := (o.home.Target + i) % len(o.cfg.Targets)
 		id := o.cfg.Targets[t]
-		dev, err := connect(ctx, o.cfg, id)
+		dev, err := connect(ctx, o.cfg, id, o.opts.ReadOnly)
 		if err != nil {
 			return err
 		}
@@ -165,7 +172,7 @@ func (o *opener) open(ctx context.Context, p *Partition) error {
 		}
 		if entry, ok := p.Table.Entry(o.place.Rank); ok {
 			if err := o.mount(ctx, p, entry); err != nil {
-				return fmt.Errorf("target %s, partition of rank %d: %w", id, o.place.Rank, withRemedy(err))
+				return fmt.Errorf("target %s: %w", id, withRemedy(err, p.Table.JobSize))
 			}
 			return nil
 		}
@@ -178,13 +185,18 @@ func (o *opener) open(ctx context.Context, p *Partition) error {
 	return fmt.Errorf("store %q: no target has a partition of rank %d", o.cfg.Name, o.place.Rank)
 }
 
-// withRemedy says what can be done about media that does not mount.
-func withRemedy(err error) error {
+// withRemedy says what can be done about media of a job of size ranks that does
+// not mount.
+func withRemedy(err error, size int) error {
+	fresh := "start over with --fresh"
+	if size > 1 {
+		fresh = "copy out what the other ranks hold (nvmecr cp), then " + fresh
+	}
 	switch {
 	case errors.Is(err, microfs.ErrVersion), errors.Is(err, oplog.ErrFormat):
-		return fmt.Errorf("%w; use the version of nvmecr that wrote it, or start over with --fresh", err)
+		return fmt.Errorf("%w; use the version of nvmecr that wrote it, or %s", err, fresh)
 	case microfs.MovedOn(err):
-		return fmt.Errorf("%w; it holds nothing that can be trusted: start over with --fresh", err)
+		return fmt.Errorf("%w; this rank's partition holds nothing that can be trusted: %s", err, fresh)
 	}
 	return err
 }

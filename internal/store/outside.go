@@ -18,6 +18,8 @@ type RankInfo struct {
 	Rank    int
 	Target  nvmf.TransportID
 	Segment microfs.Segment
+	// Hugeblock is the size all partitions of its target have.
+	Hugeblock nvmf.Bytes
 }
 
 // Ranks lists the partitions of the store in order of rank, read from the
@@ -28,7 +30,7 @@ func Ranks(ctx context.Context, cfg *config.Config) ([]RankInfo, error) {
 	var infos []RankInfo
 	var missing error
 	found := false
-	err := eachTarget(ctx, cfg, func(t int, id nvmf.TransportID, dev nvmf.Device) error {
+	err := eachTarget(ctx, cfg, true, func(t int, id nvmf.TransportID, dev nvmf.Device) error {
 		table, err := ours(ctx, cfg, t, dev, os.Geteuid() == 0)
 		if errors.Is(err, parttable.ErrNoTable) {
 			missing = fmt.Errorf("target %s: %w", id, err)
@@ -39,7 +41,7 @@ func Ranks(ctx context.Context, cfg *config.Config) ([]RankInfo, error) {
 		}
 		found = true
 		for _, e := range table.Entries {
-			infos = append(infos, RankInfo{e.Rank, id, microfs.Segment{Start: e.Start, Length: e.Length}})
+			infos = append(infos, RankInfo{e.Rank, id, microfs.Segment{Start: e.Start, Length: e.Length}, table.Hugeblock})
 		}
 		return nil
 	})
@@ -83,7 +85,7 @@ func Reset(ctx context.Context, cfg *config.Config) error {
 
 // Release gives up the store on every target: the tables are wiped. A target
 // without a table is left alone; one that holds anything but this store's
-// makes it fail, with nothing written anywhere. Root may release any user's.
+// makes it fail, with nothing written anywhere, also another user's for root.
 // No process may have the store open.
 func Release(ctx context.Context, cfg *config.Config) (released int, err error) {
 	err = wipe(ctx, cfg, func(dev nvmf.Device) (bool, error) {
@@ -94,9 +96,7 @@ func Release(ctx context.Context, cfg *config.Config) (released int, err error) 
 		if err != nil {
 			return false, err
 		}
-		w := want(cfg, 0, 0, 0)
-		w.AnyUser = os.Geteuid() == 0
-		if err := table.Check(w); err != nil {
+		if err := table.Check(want(cfg, 0, 0, 0)); err != nil {
 			return false, err
 		}
 		released++
@@ -109,14 +109,14 @@ func Release(ctx context.Context, cfg *config.Config) (released int, err error) 
 // it said yes to.
 func wipe(ctx context.Context, cfg *config.Config, check func(nvmf.Device) (bool, error)) error {
 	doomed := make([]bool, len(cfg.Targets))
-	err := eachTarget(ctx, cfg, func(t int, _ nvmf.TransportID, dev nvmf.Device) (err error) {
+	err := eachTarget(ctx, cfg, false, func(t int, _ nvmf.TransportID, dev nvmf.Device) (err error) {
 		doomed[t], err = check(dev)
 		return err
 	})
 	if err != nil {
 		return err
 	}
-	return eachTarget(ctx, cfg, func(t int, _ nvmf.TransportID, dev nvmf.Device) error {
+	return eachTarget(ctx, cfg, false, func(t int, _ nvmf.TransportID, dev nvmf.Device) error {
 		if !doomed[t] {
 			return nil
 		}
@@ -125,12 +125,12 @@ func wipe(ctx context.Context, cfg *config.Config, check func(nvmf.Device) (bool
 }
 
 // eachTarget connects to the targets one after the other.
-func eachTarget(ctx context.Context, cfg *config.Config, f func(t int, id nvmf.TransportID, dev nvmf.Device) error) error {
+func eachTarget(ctx context.Context, cfg *config.Config, readOnly bool, f func(t int, id nvmf.TransportID, dev nvmf.Device) error) error {
 	if len(cfg.Targets) == 0 {
 		return ErrNoTarget
 	}
 	for t, id := range cfg.Targets {
-		dev, err := connect(ctx, cfg, id)
+		dev, err := connect(ctx, cfg, id, readOnly)
 		if err != nil {
 			return err
 		}

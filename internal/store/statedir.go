@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -27,6 +28,8 @@ import (
 type StateDir struct {
 	Name string
 	Path string
+	// Made says that this OpenStateDir created it.
+	Made bool
 }
 
 // A Record is what is remembered of the last run.
@@ -37,8 +40,23 @@ type Record struct {
 	Time     time.Time         `json:"time"`
 }
 
-// OpenStateDir returns the state directory of the store, creating it.
+// OpenStateDir returns the state directory of the store for writing, creating
+// it. It fails with parttable.ErrOtherOwner, nothing written, if it is another
+// user's, also for root: what root writes there its user could no longer use.
 func OpenStateDir(name string) (*StateDir, error) {
+	d, err := FindStateDir(name)
+	if err != nil {
+		return nil, err
+	}
+	if err := d.open(); err != nil {
+		return nil, fmt.Errorf("state directory of store %q: %w", name, err)
+	}
+	return d, nil
+}
+
+// FindStateDir returns the state directory of the store for reading, whether
+// it exists or not.
+func FindStateDir(name string) (*StateDir, error) {
 	if err := parttable.CheckName(name); err != nil {
 		return nil, fmt.Errorf("store name %w", err)
 	}
@@ -46,14 +64,36 @@ func OpenStateDir(name string) (*StateDir, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &StateDir{Name: name, Path: filepath.Join(root, name)}
-	if err := os.MkdirAll(d.Path, 0o700); err != nil {
-		return nil, fmt.Errorf("state directory of store %q: %w", name, err)
-	}
-	return d, nil
+	return &StateDir{Name: name, Path: filepath.Join(root, name)}, nil
 }
 
-// StateDirs lists the names that have a state directory, sorted.
+func (d *StateDir) open() error {
+	if err := os.MkdirAll(filepath.Dir(d.Path), 0o700); err != nil {
+		return err
+	}
+	err := os.Mkdir(d.Path, 0o700)
+	if err == nil {
+		d.Made = true
+		return nil
+	}
+	if !errors.Is(err, fs.ErrExist) {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(d.Path, &st); err != nil {
+		return &fs.PathError{Op: "stat", Path: d.Path, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
+		return fmt.Errorf("%s: %w", d.Path, unix.ENOTDIR)
+	}
+	if int(st.Uid) != os.Geteuid() {
+		return fmt.Errorf("%s %w: user %d, this one runs as user %d; run it as that user, or use another --name or XDG_STATE_HOME",
+			d.Path, parttable.ErrOtherOwner, st.Uid, os.Geteuid())
+	}
+	return nil
+}
+
+// StateDirs lists the names that have something in a state directory, sorted.
 func StateDirs() ([]string, error) {
 	root, err := stateRoot()
 	if err != nil {
@@ -65,7 +105,11 @@ func StateDirs() ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		if e.IsDir() && parttable.CheckName(e.Name()) == nil {
+		if parttable.CheckName(e.Name()) != nil {
+			continue
+		}
+		d := &StateDir{Name: e.Name(), Path: filepath.Join(root, e.Name())}
+		if exists(d.record()) || exists(d.Image()) {
 			names = append(names, e.Name())
 		}
 	}
@@ -88,24 +132,52 @@ func stateRoot() (string, error) {
 // Image is the path of the embedded target's backing file.
 func (d *StateDir) Image() string { return filepath.Join(d.Path, "namespace.img") }
 
+func (d *StateDir) record() string { return filepath.Join(d.Path, "store.json") }
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// Recorded says whether there is a record.
+func (d *StateDir) Recorded() bool { return exists(d.record()) }
+
 // Record remembers cfg. A crash leaves the record of this run or of the last.
+// Where there is no room for it and nothing but the time is new the last one is
+// as good.
 func (d *StateDir) Record(cfg *config.Config, embedded bool) error {
-	b, err := json.MarshalIndent(Record{
-		Settings: cfg.Values(), Embedded: embedded, Size: cfg.Size, Time: time.Now().UTC(),
-	}, "", "  ")
+	r := Record{Settings: cfg.Values(), Embedded: embedded, Size: cfg.Size, Time: time.Now().UTC()}
+	b, err := json.MarshalIndent(r, "", "  ")
 	if err == nil {
-		err = replaceFile(filepath.Join(d.Path, "store.json"), append(b, '\n'))
+		err = replaceFile(d.record(), append(b, '\n'))
 	}
-	if err != nil {
-		return fmt.Errorf("record of store %q: %w", d.Name, err)
+	if err == nil {
+		return nil
 	}
-	return nil
+	if old, e := d.Load(); e == nil && old.same(&r) && errors.Is(err, unix.ENOSPC) {
+		return nil
+	}
+	if errors.Is(err, unix.ENOSPC) {
+		err = fmt.Errorf("%w; make room there, or set XDG_STATE_HOME", err)
+	}
+	return fmt.Errorf("record of store %q: %w", d.Name, err)
+}
+
+// same reports whether two records say the same but for the time. Where the
+// embedded target listened is nobody's business any more.
+func (r *Record) same(s *Record) bool {
+	a, b := maps.Clone(r.Settings), maps.Clone(s.Settings)
+	if r.Embedded {
+		delete(a, "target")
+		delete(b, "target")
+	}
+	return r.Embedded == s.Embedded && r.Size == s.Size && maps.Equal(a, b)
 }
 
 // Load returns the record of the last run; the error is fs.ErrNotExist if
 // there was none.
 func (d *StateDir) Load() (*Record, error) {
-	path := filepath.Join(d.Path, "store.json")
+	path := d.record()
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("record of store %q: %w", d.Name, err)
@@ -115,6 +187,24 @@ func (d *StateDir) Load() (*Record, error) {
 		return nil, fmt.Errorf("record of store %q: %s: %w; remove the file and name the targets with --target", d.Name, path, err)
 	}
 	return &r, nil
+}
+
+// CheckImage fails if the image is smaller than it was in the last run: then
+// what was behind its end is gone.
+func (d *StateDir) CheckImage() error {
+	r, err := d.Load()
+	if err != nil || !r.Embedded {
+		return nil // nothing is known of it
+	}
+	info, err := os.Stat(d.Image())
+	if err != nil {
+		return fmt.Errorf("store %q: %w; restore the file, or start over with --fresh, or give the store up with `nvmecr release`", d.Name, err)
+	}
+	if size := nvmf.Bytes(info.Size()); size < r.Size {
+		return fmt.Errorf("store %q: %s was truncated from %s to %s; restore it, or start over with --fresh, or give the store up with `nvmecr release`",
+			d.Name, d.Image(), r.Size, size)
+	}
+	return nil
 }
 
 // Remove deletes the directory and what is in it. The caller holds the lock,

@@ -7,11 +7,13 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"nvmecr/internal/config"
+	"nvmecr/internal/parttable"
 )
 
 func openState(t *testing.T) *StateDir {
@@ -28,9 +30,17 @@ func TestStateDirPlace(t *testing.T) {
 	st, err := os.Stat(d.Path)
 	require.NoError(t, err)
 	assert.EqualValues(t, 0o700, st.Mode().Perm())
+	assert.True(t, d.Made)
 	names, err := StateDirs()
 	require.NoError(t, err)
+	assert.Empty(t, names, "there is nothing in it yet")
+	require.NoError(t, d.Record(config.Default(), true))
+	names, err = StateDirs()
+	require.NoError(t, err)
 	assert.Equal(t, []string{"melt"}, names)
+	d, err = OpenStateDir("melt")
+	require.NoError(t, err)
+	assert.False(t, d.Made)
 
 	t.Setenv("XDG_STATE_HOME", "relative") // to be ignored
 	t.Setenv("HOME", t.TempDir())
@@ -43,6 +53,23 @@ func TestStateDirPlace(t *testing.T) {
 
 	_, err = OpenStateDir("../x")
 	require.Error(t, err)
+}
+
+// A directory of another user is only read, also by root.
+func TestStateDirOfAnotherUser(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can give a directory away")
+	}
+	d := openState(t)
+	require.NoError(t, os.Chown(d.Path, 12345, 12345))
+	_, err := OpenStateDir("melt")
+	require.ErrorIs(t, err, parttable.ErrOtherOwner)
+	assert.ErrorContains(t, err, "user 12345")
+	entries, err := os.ReadDir(d.Path)
+	require.NoError(t, err)
+	assert.Empty(t, entries)
+	_, err = FindStateDir("melt")
+	require.NoError(t, err)
 }
 
 func TestRecord(t *testing.T) {
@@ -106,4 +133,16 @@ func TestStateDirLock(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist, "the directory is gone")
 	require.Nil(t, second)
 	require.NoError(t, l.Unlock())
+}
+
+// A record that differs in its time only need not be written.
+func TestSameRecord(t *testing.T) {
+	one := Record{Embedded: true, Size: 1, Settings: map[string]string{"target": "a", "log": "info"}}
+	two := Record{Embedded: true, Size: 1, Settings: map[string]string{"target": "b", "log": "info"}, Time: time.Now()}
+	assert.True(t, one.same(&two), "where the embedded target listened does not matter")
+	two.Settings["log"] = "error"
+	assert.False(t, one.same(&two))
+	two.Settings["log"] = "info"
+	one.Embedded, two.Embedded = false, false
+	assert.False(t, one.same(&two))
 }

@@ -36,7 +36,10 @@ func Size(f *os.File) (nvmf.Bytes, error) {
 
 // UUID returns the UUID of a file or block device as the package comment
 // says, and gives a file that has none one where it can.
-func UUID(f *os.File) (uuid.UUID, error) {
+func UUID(f *os.File) (uuid.UUID, error) { return identity(f, true) }
+
+// identity is UUID; without give a file that has none is left without.
+func identity(f *os.File, give bool) (uuid.UUID, error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
 		return uuid.Nil, err
@@ -44,27 +47,33 @@ func UUID(f *os.File) (uuid.UUID, error) {
 	if st.Mode&unix.S_IFMT == unix.S_IFBLK {
 		return blockUUID(st.Rdev), nil
 	}
-	id, err := storedUUID(int(f.Fd()))
+	id, err := storedUUID(int(f.Fd()), give)
 	switch {
 	case err == nil:
 		return id, nil
+	case !give && errors.Is(err, unix.ENODATA):
+		return derivedUUID(&st), nil
 	case errors.Is(err, unix.ENOTSUP), errors.Is(err, unix.EPERM), errors.Is(err, unix.EACCES),
 		errors.Is(err, unix.ENOSPC), errors.Is(err, unix.EROFS):
-		return uuid.NewSHA1(space, fmt.Appendf(nil, "file %d %d", st.Dev, st.Ino)), nil
+		return derivedUUID(&st), nil
 	}
 	return uuid.Nil, fmt.Errorf("attribute %s: %w", attribute, err)
 }
 
-// storedUUID reads the attribute, or creates it; another process may do the
-// same at the same time.
-func storedUUID(fd int) (uuid.UUID, error) {
+func derivedUUID(st *unix.Stat_t) uuid.UUID {
+	return uuid.NewSHA1(space, fmt.Appendf(nil, "file %d %d", st.Dev, st.Ino))
+}
+
+// storedUUID reads the attribute, or creates it if it may; another process may
+// do the same at the same time.
+func storedUUID(fd int, create bool) (uuid.UUID, error) {
 	for {
 		var id uuid.UUID
 		n, err := unix.Fgetxattr(fd, attribute, id[:])
 		if err == nil && n != len(id) {
 			err = unix.ERANGE
 		}
-		if !errors.Is(err, unix.ENODATA) {
+		if !create || !errors.Is(err, unix.ENODATA) {
 			return id, err
 		}
 		id = uuid.New()

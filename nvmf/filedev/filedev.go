@@ -22,6 +22,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"sync"
@@ -30,6 +31,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/ownfd"
 	"nvmecr/nvmf"
 )
 
@@ -41,12 +43,16 @@ type Options struct {
 	MaxTransfer nvmf.Bytes
 	// OptimalTransfer in bytes; 0 means MaxTransfer.
 	OptimalTransfer nvmf.Bytes
+	// ReadOnly opens a file that may not be written to, and leaves it as it
+	// is. Commands that write fail with syscall.EROFS.
+	ReadOnly bool
 }
 
 // Device is a file as a namespace. All methods are safe for concurrent use.
 type Device struct {
 	path     string
 	file     *os.File
+	readOnly bool
 	identity nvmf.Identity
 
 	// damaged is set by the first failed fdatasync: the kernel reports such a
@@ -74,16 +80,21 @@ func Create(path string, size nvmf.Bytes, o Options) (*Device, error) {
 	return Open(path, o)
 }
 
-// Open opens an existing file or block device for reading and writing. Its
+// Open opens an existing file or block device, unless o.ReadOnly for writing too. Its
 // size is that of the file, rounded down to whole logical blocks.
 func Open(path string, o Options) (*Device, error) {
-	file, err := os.OpenFile(path, os.O_RDWR, 0)
-	if err != nil {
-		return nil, fmt.Errorf("open namespace file: %w", err)
+	flags := unix.O_RDWR
+	if o.ReadOnly {
+		flags = unix.O_RDONLY
 	}
-	d := &Device{path: path, file: file}
+	fd, err := unix.Open(path, flags|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open namespace file: %w", &fs.PathError{Op: "open", Path: path, Err: err})
+	}
+	file := os.NewFile(uintptr(ownfd.Hold(fd)), path)
+	d := &Device{path: path, file: file, readOnly: o.ReadOnly}
 	if err := d.identify(o); err != nil {
-		return nil, errors.Join(fmt.Errorf("namespace file %s: %w", path, err), file.Close())
+		return nil, errors.Join(fmt.Errorf("namespace file %s: %w", path, err), ownfd.CloseFile(file))
 	}
 	return d, nil
 }
@@ -113,7 +124,7 @@ func (d *Device) identify(o Options) error {
 		return fmt.Errorf("%s is too small for one logical block of %s: make it larger (truncate -s SIZE): %w",
 			size, o.LBASize, nvmf.ErrUnsupported)
 	}
-	id, err := UUID(d.file)
+	id, err := identity(d.file, !o.ReadOnly)
 	if err != nil {
 		return err
 	}
@@ -124,7 +135,7 @@ func (d *Device) identify(o Options) error {
 		MaxTransfer:        o.MaxTransfer,
 		OptimalTransfer:    o.OptimalTransfer,
 		VolatileWriteCache: true,
-		CanDeallocate:      CanDeallocate(d.file, size),
+		CanDeallocate:      !o.ReadOnly && CanDeallocate(d.file, size),
 	}
 	return nil
 }
@@ -170,7 +181,7 @@ func (d *Device) closeIfIdle() error {
 	if !d.closed || d.queues > 0 {
 		return nil
 	}
-	return d.file.Close()
+	return ownfd.CloseFile(d.file)
 }
 
 // queue executes commands at once on the calling thread.
@@ -196,6 +207,12 @@ func (q *queue) execute(c *nvmf.Command) error {
 		return err
 	}
 	var err error
+	switch c.Opcode {
+	case nvmf.Write, nvmf.Deallocate:
+		if q.device.readOnly {
+			return fmt.Errorf("%s at LBA %d of %s, opened for reading: %w", c.Opcode, c.LBA, q.device.path, unix.EROFS)
+		}
+	}
 	switch c.Opcode {
 	case nvmf.Flush:
 		err = q.device.flush()

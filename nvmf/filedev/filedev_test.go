@@ -110,3 +110,23 @@ func TestFullDiskIsENOSPC(t *testing.T) {
 	assert.ErrorIs(t, full, unix.ENOSPC)
 	require.NoError(t, d.Close())
 }
+
+// A file that cannot be written to can be read, and stays as it is.
+func TestReadOnly(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ns")
+	require.NoError(t, os.WriteFile(path, make([]byte, 1<<20), 0o400))
+	d, err := filedev.Open(path, filedev.Options{ReadOnly: true})
+	require.NoError(t, err)
+	q, err := d.OpenQueue(t.Context(), 1)
+	require.NoError(t, err)
+	block := [][]byte{make([]byte, 4096)}
+	read := nvmf.Command{Opcode: nvmf.Read, Blocks: 1, Data: block}
+	write := nvmf.Command{Opcode: nvmf.Write, Blocks: 1, Data: block}
+	q.Submit([]*nvmf.Command{&read, &write})
+	assert.NoError(t, q.Wait([]*nvmf.Command{&read}))
+	assert.ErrorIs(t, q.Wait([]*nvmf.Command{&write}), unix.EROFS)
+	require.NoError(t, q.Close())
+	require.NoError(t, d.Close())
+	_, err = unix.Getxattr(path, "user.nvmecr.uuid", nil)
+	assert.Error(t, err, "no attribute was added")
+}

@@ -15,7 +15,11 @@ import (
 // it, and returns the address with the port it got. A target can listen at
 // several addresses.
 func (t *Target) Listen(address string) (net.Addr, error) {
-	listener, err := net.Listen("tcp", address)
+	network := "tcp"
+	if a, err := netip.ParseAddrPort(address); err == nil && a.Addr().Is4() {
+		network = "tcp4" // 0.0.0.0 would be taken for every IPv6 address too
+	}
+	listener, err := net.Listen(network, address)
 	if err != nil {
 		return nil, fmt.Errorf("target: listen: %w", err)
 	}

@@ -30,16 +30,37 @@ type file struct {
 // is the one filedev gives it. Writes are in the page cache when they
 // complete: the namespace reports a volatile write cache, and survives the
 // target's process whatever happens to that.
+//
+// It fails with EBUSY if the file is a Backing already, here or in another
+// process: as two namespaces it would be formatted twice.
 func OpenFile(path string, lbaSize nvmf.Bytes) (Backing, error) {
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		return nil, fmt.Errorf("namespace file: %w", err)
+	}
+	if err := lockFile(f); err != nil {
+		return nil, errors.Join(err, f.Close())
 	}
 	b, err := newFile(f, lbaSize)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("namespace file %s: %w", path, err), f.Close())
 	}
 	return b, nil
+}
+
+// lockFile takes the lock of those who serve a file. It goes with the file's
+// last descriptor.
+func lockFile(f *os.File) error {
+	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	switch {
+	case errors.Is(err, unix.EWOULDBLOCK):
+		return fmt.Errorf("namespace file %s is served already, by another target or under another name: serve it once: %w", f.Name(), unix.EBUSY)
+	case errors.Is(err, unix.ENOLCK), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOSYS):
+		return nil // a file system without locks
+	case err != nil:
+		return fmt.Errorf("namespace file %s: lock: %w", f.Name(), err)
+	}
+	return nil
 }
 
 func newFile(f *os.File, lbaSize nvmf.Bytes) (*file, error) {

@@ -344,3 +344,21 @@ func TestQueueIDIsFreeAfterALostConnection(t *testing.T) {
 		require.NoError(t, q.c.Close())
 	}
 }
+
+// One file is one namespace: a second Backing over it is refused while the
+// first is open.
+func TestFileIsServedOnce(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "ns")
+	require.NoError(t, os.WriteFile(path, make([]byte, 1<<20), 0o600))
+	b, err := target.OpenFile(path, 4096)
+	require.NoError(t, err)
+	link := path + "-link"
+	require.NoError(t, os.Link(path, link))
+	_, err = target.OpenFile(link, 4096)
+	require.ErrorIs(t, err, syscall.EBUSY)
+	assert.ErrorContains(t, err, link)
+	require.NoError(t, b.Close())
+	b, err = target.OpenFile(link, 4096)
+	require.NoError(t, err)
+	require.NoError(t, b.Close())
+}

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/ownfd"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/nvme"
 	"nvmecr/nvmf/pdu"
@@ -124,7 +125,7 @@ func (k *cursor) bytes(data [][]byte, n int) []byte { return data[k.piece][k.off
 // newConn takes over fd, a connected socket, for up to depth commands.
 func newConn(fd, depth int, timeout time.Duration) (*conn, error) {
 	if err := unix.SetNonblock(fd, true); err != nil {
-		unix.Close(fd)
+		_ = ownfd.Close(fd)
 		return nil, fmt.Errorf("making the socket non-blocking: %w", err)
 	}
 	c := &conn{fd: fd, timeout: timeout, slots: make([]slot, depth), free: make([]uint16, 0, depth)}
@@ -282,7 +283,7 @@ func (c *conn) abort(hard bool) {
 	if hard {
 		_ = unix.SetsockoptLinger(c.fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
 	}
-	unix.Close(c.fd)
+	_ = ownfd.Close(c.fd)
 }
 
 // close ends a connection in order. Commands in flight complete with

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/ownfd"
 	"nvmecr/nvmf"
 )
 
@@ -60,11 +61,12 @@ func connectTo(ctx context.Context, a netip.AddrPort, congestion string) (int, e
 	if err != nil {
 		return -1, err
 	}
+	fd = ownfd.Hold(fd)
 	if err = tune(fd, congestion); err == nil {
 		err = finishConnect(ctx, fd, sa)
 	}
 	if err != nil {
-		unix.Close(fd)
+		_ = ownfd.Close(fd)
 		return -1, err
 	}
 	return fd, nil

@@ -4,9 +4,14 @@
  * the symbolic link /proc/self: its number is taken, it can be duplicated and
  * closed, and whoever has it without this library cannot lose data with it.
  * Reading and writing are EBADF, opening /dev/stdout or /proc/self/fd/N anew
- * is ELOOP (it would succeed with /dev/null), as a directory it is ENOTDIR. */
+ * is ELOOP (it would succeed with /dev/null), as a directory it is ENOTDIR.
+ *
+ * The runtime's own descriptors are in the map as well, behind the numbers
+ * that applications use, so that those who close all they can think of, or
+ * put a file on a number of their choice, do not meet them. */
 #include <sys/file.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "nv.h"
@@ -16,13 +21,18 @@ _Atomic nv_handle nv_fds[NV_FDS];
 /* One more than the highest descriptor that ever was ours. */
 static _Atomic unsigned ours_end;
 
-static void set(int fd, nv_handle h)
+static void put(int fd, nv_handle h)
 {
 	unsigned end = atomic_load_explicit(&ours_end, memory_order_relaxed);
 
 	while ((unsigned)fd >= end && !atomic_compare_exchange_weak(&ours_end, &end, (unsigned)fd + 1))
 		;
 	atomic_store_explicit(&nv_fds[fd], h, memory_order_release);
+}
+
+static void set(int fd, nv_handle h)
+{
+	put(fd, h);
 	if (fd <= 2)
 		nv_standard(fd);
 }
@@ -53,8 +63,8 @@ void nv_lose_descriptors(void)
 	unsigned end = atomic_load(&ours_end);
 
 	for (unsigned fd = 0; fd < end; fd++)
-		if (nv_ours((int)fd) != 0)
-			atomic_store(&nv_fds[fd], NV_LOST);
+		if (nv_ours((int)fd) != 0) /* the child may close what its parent's runtime had */
+			atomic_store(&nv_fds[fd], nv_ours((int)fd) == NV_RUNTIMES ? 0 : NV_LOST);
 }
 
 static void close_quietly(int fd)
@@ -63,6 +73,48 @@ static void close_quietly(int fd)
 
 	REAL(close)(fd);
 	errno = saved;
+}
+
+/* nv_low_descriptors is how many descriptors are left to the application: most
+ * of a usual limit of 1024, and half of a lower one. */
+int nv_low_descriptors(void)
+{
+	struct rlimit limit;
+
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= 1024)
+		return 512;
+	return (int)limit.rlim_cur / 2;
+}
+
+/* nv_own_in_place notes that fd is the runtime's. */
+void nv_own_in_place(int fd)
+{
+	if ((unsigned)fd < NV_FDS)
+		put(fd, NV_RUNTIMES);
+}
+
+/* nv_own_descriptor is called by the runtime, from any thread: with own when it
+ * has opened fd, which is moved out of the application's way, without before
+ * it closes it. It returns the number to use. A thread that closes everything
+ * between the opening and this call is not kept from it. */
+int nv_own_descriptor(int fd, int own)
+{
+	if (!own) {
+		nv_handle h = NV_RUNTIMES;
+
+		if ((unsigned)fd < NV_FDS)
+			atomic_compare_exchange_strong(&nv_fds[fd], &h, 0);
+		return fd;
+	}
+	int low = nv_low_descriptors();
+	int moved = fd >= low ? -1 : REAL(fcntl)(fd, F_DUPFD_CLOEXEC, low);
+
+	if (moved >= 0) {
+		REAL(close)(fd);
+		fd = moved;
+	}
+	nv_own_in_place(fd);
+	return fd;
 }
 
 /* share makes fd, a duplicate that the kernel has just made, refer to h. */
@@ -117,6 +169,8 @@ int nv_open(struct nv_place *at, int flags, mode_t mode)
 
 int nv_close(int fd)
 {
+	if (nv_ours(fd) == NV_RUNTIMES)
+		return nv_error(EBADF);
 	nv_handle h = unset(fd);
 
 	close_quietly(fd);
@@ -127,10 +181,21 @@ int nv_close_range(unsigned first, unsigned last, int flags)
 {
 	unsigned end = atomic_load(&ours_end);
 
-	if (!(flags & CLOSE_RANGE_CLOEXEC) && first <= last)
-		for (unsigned fd = first; fd < end && fd <= last; fd++)
-			if (nv_ours((int)fd) != 0)
-				nv_close((int)fd);
+	if ((flags & CLOSE_RANGE_CLOEXEC) || first > last)
+		return REAL(close_range)(first, last, flags);
+	for (unsigned fd = first; fd < end && fd <= last; fd++) {
+		nv_handle h = nv_ours((int)fd);
+
+		if (h != 0 && h != NV_RUNTIMES)
+			nv_close((int)fd);
+		if (h != NV_RUNTIMES)
+			continue;
+		if (fd > first && REAL(close_range)(first, fd - 1, flags) != 0)
+			return -1;
+		if (fd == last)
+			return 0;
+		first = fd + 1;
+	}
 	return REAL(close_range)(first, last, flags);
 }
 
@@ -141,7 +206,8 @@ void nv_closefrom(int low)
 
 int nv_dup(int fd, nv_handle h)
 {
-	return share(REAL(dup)(fd), h);
+	/* Closing a duplicate of the runtime's lock would drop the lock. */
+	return h == NV_RUNTIMES ? nv_error(EBADF) : share(REAL(dup)(fd), h);
 }
 
 /* replace makes newfd, through the kernel's dup3 with flags or, if flags is
@@ -151,7 +217,7 @@ static int replace(int fd, int newfd, int flags)
 	nv_handle h = nv_ours(fd);
 	bool fits = (unsigned)newfd < NV_FDS;
 
-	if (!fits && h != 0)
+	if ((!fits && h != 0) || nv_ours(newfd) == NV_RUNTIMES)
 		return nv_error(EBADF);
 	if (h != 0 && keep(h) != 0)
 		return -1;
@@ -198,6 +264,8 @@ static int unlocked(struct flock *lock)
 
 int nv_fcntl(int fd, nv_handle h, int cmd, void *arg)
 {
+	if (h == NV_RUNTIMES)
+		return nv_error(EBADF);
 	switch (cmd) {
 	case F_DUPFD:
 	case F_DUPFD_CLOEXEC:

@@ -69,6 +69,10 @@ typedef int64_t nv_handle;
  * parent's runtime has the file, the child's has never heard of it. */
 #define NV_LOST ((nv_handle)-2)
 
+/* NV_RUNTIMES is behind a descriptor of the runtime itself: the application,
+ * which does not know of it, cannot close it. Every call on it is EBADF. */
+#define NV_RUNTIMES ((nv_handle)-3)
+
 /* A place is where a path of ours begins. */
 struct nv_place {
 	nv_handle dir;    /* the directory it is relative to; 0 is the mount */
@@ -102,6 +106,9 @@ static inline nv_handle nv_ours(int fd)
 
 int nv_open(struct nv_place *at, int flags, mode_t mode);
 void nv_lose_descriptors(void); /* in a forked child */
+nv_own nv_own_descriptor;
+void nv_own_in_place(int fd);
+int nv_low_descriptors(void);
 int nv_close(int fd);
 int nv_close_range(unsigned first, unsigned last, int flags);
 void nv_closefrom(int low);

@@ -151,7 +151,7 @@ bool nv_route(int dirfd, const char *path, struct nv_place *at)
 			return true;
 		nv_handle h = named_descriptor(path);
 
-		if (h == 0)
+		if (h == 0 || h == NV_RUNTIMES) /* one may look at the runtime's */
 			return false;
 		at->dir = h | NV_ITSELF;
 		at->path = path;

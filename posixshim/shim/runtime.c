@@ -1,5 +1,6 @@
 /* Loading, entering and leaving the Go runtime. */
 #include <dlfcn.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -166,18 +167,96 @@ static int bind_runtime(void)
 		}
 	}
 	/* The runtime says itself what it does not like. */
-	return (int)-nv_rt.start(nv_mount);
+	return (int)-nv_rt.start(nv_mount, nv_own_descriptor);
+}
+
+/* occupied are all low descriptors while the runtime is loaded, so that what
+ * Go opens itself, whose numbers cannot be changed, is out of the
+ * application's way. */
+struct occupied {
+	int fds[512]; /* rising */
+	int count;
+	int end; /* Go's are below this number */
+};
+
+static void occupy(struct occupied *o)
+{
+	int low = nv_low_descriptors();
+	int fd = REAL(open)("/", O_PATH | O_CLOEXEC);
+
+	for (o->count = 0; fd >= 0 && fd < low && o->count < 512; fd = REAL(fcntl)(fd, F_DUPFD_CLOEXEC, 0))
+		o->fds[o->count++] = fd;
+	o->end = (fd >= 0 ? fd : low) + 64; /* other threads open something as well */
+	if (fd >= 0)
+		REAL(close)(fd);
+}
+
+static bool within_runtime(uint64_t address)
+{
+	Dl_info info, runtime;
+
+	return dladdr((void *)(uintptr_t)address, &info) != 0 && dladdr((void *)nv_rt.start, &runtime) != 0 &&
+	       info.dli_fbase == runtime.dli_fbase;
+}
+
+/* own_poller notes that fd is Go's epoll descriptor, and the one to wake it
+ * by, if that is so: then it waits for that one by an address of the runtime,
+ * which no other descriptor does, whatever threads of the application open. */
+static void own_poller(int fd)
+{
+	char name[64], text[512];
+	int woken;
+	uint64_t address;
+
+	snprintf(name, sizeof name, "/proc/self/fdinfo/%d", fd);
+	int info = REAL(open)(name, O_RDONLY | O_CLOEXEC);
+	ssize_t n = info < 0 ? 0 : REAL(read)(info, text, sizeof text - 1);
+
+	if (info >= 0)
+		REAL(close)(info);
+	text[n < 0 ? 0 : n] = '\0';
+	const char *entry = strstr(text, "tfd:");
+
+	if (entry == NULL || sscanf(entry, "tfd: %d events: %*x data: %" SCNx64, &woken, &address) != 2 ||
+	    !within_runtime(address))
+		return;
+	nv_own_in_place(fd);
+	nv_own_in_place(woken);
+}
+
+static bool is_epoll(int fd)
+{
+	static const char epoll[] = "anon_inode:[eventpoll]";
+	char name[64], what[sizeof epoll];
+
+	snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+	return REAL(readlink)(name, what, sizeof what) == sizeof epoll - 1 && memcmp(what, epoll, sizeof epoll - 1) == 0;
+}
+
+/* vacate ends it, and finds Go's poller. */
+static void vacate(struct occupied *o)
+{
+	for (int fd = 0, i = 0; fd < o->end; fd++)
+		if (i < o->count && o->fds[i] == fd)
+			i++;
+		else if (is_epoll(fd))
+			own_poller(fd);
+	while (o->count > 0)
+		REAL(close)(o->fds[--o->count]);
 }
 
 static void load(void)
 {
+	struct occupied low;
 	sigset_t all, before;
 
 	/* Go's threads must not take the application's signals. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
+	occupy(&low);
 	int result = bind_runtime();
 
+	vacate(&low);
 	atomic_store(&load_result, result);
 	if (result == LOAD_DONE)
 		nv_prepare_exit();

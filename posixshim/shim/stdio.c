@@ -92,14 +92,22 @@ static ssize_t read_cookie(void *cookie, char *buf, size_t n)
 	return h != 0 ? rt_read(h, buf, n) : REAL(read)(fd, buf, n);
 }
 
-/* write_cookie returns 0 for an error, as fopencookie wants it. */
+/* write_cookie returns less than n for an error, as fopencookie wants it: libc
+ * does not call again for the rest, so errno has to say here why it is less. */
 static ssize_t write_cookie(void *cookie, const char *buf, size_t n)
 {
 	int fd = ((struct cookie *)cookie)->fd;
 	nv_handle h = nv_ours(fd);
-	ssize_t w = h != 0 ? rt_write(h, (void *)buf, n) : REAL(write)(fd, buf, n);
+	size_t done = 0;
 
-	return w < 0 ? 0 : w;
+	while (done < n) {
+		ssize_t w = h != 0 ? rt_write(h, (char *)buf + done, n - done) : REAL(write)(fd, buf + done, n - done);
+
+		if (w <= 0)
+			break;
+		done += (size_t)w;
+	}
+	return (ssize_t)done;
 }
 
 static int seek_cookie(void *cookie, off64_t *off, int whence)

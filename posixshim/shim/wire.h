@@ -7,6 +7,9 @@
 
 #include <stdint.h>
 
+/* The type of nv_own_descriptor. */
+typedef int nv_own(int fd, int own);
+
 /* The runtime's answer when a path leads out of the mount: the path to go on
  * with has been put into the caller's buffer of NV_PATH bytes. */
 #define NV_OUTSIDE (-4096)

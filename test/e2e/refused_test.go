@@ -106,13 +106,6 @@ func TestDamagedSuperblock(t *testing.T) {
 	call(t, s, "ls", "--target", target).refused(t, "corrupt")
 }
 
-func TestTooSmall(t *testing.T) {
-	s := newStage(t)
-	r := sh(t, s, "echo no > /nvmecr/a", "--size", "3M")
-	assert.NotEqual(t, 0, r.code)
-	assert.Contains(t, r.stderr, "too small")
-}
-
 func TestDiskFull(t *testing.T) {
 	s := newStage(t)
 	r := sh(t, s, "dd if=/dev/zero of=/nvmecr/big bs=1M count=100", "--size", "32M")

@@ -2,6 +2,7 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"syscall"
@@ -27,15 +28,19 @@ it died. --rank may be left out where only one rank has the file.`,
 		Example: `  nvmecr cat --rank 2 /melt.600.2 > melt.600.2`,
 		Args:    usageArgs(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.open(cmd.Context()); err != nil {
+			if err := o.open(cmd); err != nil {
 				return err
 			}
 			for _, name := range args {
-				if err := o.print(cmd.Context(), cmd.OutOrStdout(), o.inside(name)); err != nil {
+				err := o.print(cmd.Context(), cmd.OutOrStdout(), o.inside(name))
+				if errors.As(err, new(usageError)) || errors.Is(err, syscall.ENOSPC) {
 					return err
 				}
+				if err != nil {
+					o.fail(err)
+				}
 			}
-			return nil
+			return o.end()
 		},
 	}
 	o.bind(cmd)

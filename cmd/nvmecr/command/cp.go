@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path"
@@ -17,10 +16,7 @@ import (
 	"nvmecr/microfs"
 )
 
-type cpOptions struct {
-	reader
-	stderr io.Writer
-}
+type cpOptions struct{ reader }
 
 func newCp() *cobra.Command {
 	o := &cpOptions{}
@@ -31,13 +27,13 @@ func newCp() *cobra.Command {
 time, as it is on the namespace: also while the job runs and after it died.
 Where LOCAL is a directory the copy goes into it. A PATH that several ranks
 have is copied to LOCAL/rank0, LOCAL/rank1 and so on, unless --rank chooses.
-Files that their writer never closed are copied too, and named on stderr.`,
+Files that their writer never closed are copied too, and named on stderr. So is
+what cannot be read; the others are copied, and the exit status is 1.`,
 		Example: `  nvmecr cp --rank 0 /melt.600.0 .
   nvmecr cp --name melt / ./checkpoints`,
 		Args: usageArgs(cobra.ExactArgs(2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.stderr = cmd.ErrOrStderr()
-			if err := o.open(cmd.Context()); err != nil {
+			if err := o.open(cmd); err != nil {
 				return err
 			}
 			return o.copy(cmd.Context(), o.inside(args[0]), args[1])
@@ -54,17 +50,20 @@ func (o *cpOptions) copy(ctx context.Context, name, local string) error {
 	}
 	for _, rank := range ranks {
 		dest := local
-		if len(ranks) > 1 {
+		if len(ranks)+len(o.broken) > 1 {
 			dest = filepath.Join(local, fmt.Sprintf("rank%d", rank))
 			if err := os.MkdirAll(dest, 0o777); err != nil {
 				return err
 			}
 		}
 		if err := o.copyRank(ctx, rank, name, dest); err != nil {
-			return err
+			if writing(err) {
+				return err
+			}
+			o.fail(err)
 		}
 	}
-	return nil
+	return o.end()
 }
 
 func (o *cpOptions) copyRank(ctx context.Context, rank int, name, dest string) error {
@@ -87,16 +86,31 @@ func (o *cpOptions) copyRank(ctx context.Context, rank int, name, dest string) e
 		return nil
 	}
 	return walk(p.FS, name, true, func(child string, a microfs.Attr) error {
-		return o.copyOne(p, rank, child, filepath.Join(dest, strings.TrimPrefix(child, name)), a)
+		err := o.copyOne(p, rank, child, filepath.Join(dest, strings.TrimPrefix(child, name)), a)
+		if err != nil && !writing(err) {
+			o.fail(err)
+			err = nil
+		}
+		return err
 	})
 }
+
+// A localError is one of writing the copy: the next file fares no better.
+type localError struct{ error }
+
+func (e localError) Unwrap() error { return e.error }
+
+func writing(err error) bool { return errors.As(err, new(localError)) }
 
 // copyOne copies a file or a symbolic link, or makes the directory.
 func (o *cpOptions) copyOne(p *store.Partition, rank int, name, dest string, a microfs.Attr) error {
 	switch mode := fileMode(a.Mode); {
 	case mode.IsDir():
 		// The owner must be able to fill it.
-		return os.MkdirAll(dest, mode.Perm()|0o700)
+		if err := os.MkdirAll(dest, mode.Perm()|0o700); err != nil {
+			return localError{err}
+		}
+		return nil
 	case mode&fs.ModeSymlink != 0:
 		to, err := p.FS.Readlink(microfs.RootIno, name)
 		if err != nil {
@@ -118,14 +132,20 @@ func (o *cpOptions) copyOne(p *store.Partition, rank int, name, dest string, a m
 func (o *cpOptions) copyFile(p *store.Partition, rank int, name, dest string, a microfs.Attr) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(dest), "."+filepath.Base(dest)+".*")
 	if err != nil {
-		return err
+		if cause := errors.Unwrap(err); cause != nil {
+			err = cause // its name is nobody's business
+		}
+		return localError{fmt.Errorf("cannot write %s: %w", dest, err)}
 	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, os.Remove(f.Name()))
 		}
 	}()
-	err = explain(copyOut(p, name, f), rank, name)
+	if err = copyOut(p, name, f); errors.As(err, new(*fs.PathError)) {
+		err = localError{err}
+	}
+	err = explain(err, rank, name)
 	if err = errors.Join(err, f.Chmod(fileMode(a.Mode).Perm()), f.Close()); err != nil {
 		return err
 	}

@@ -21,6 +21,9 @@ import (
 // embeddedStart is how long the embedded target may take to listen.
 const embeddedStart = 10 * time.Second
 
+// embeddedEnd is how long it may take to end.
+const embeddedEnd = 15 * time.Second
+
 // An embedded target is `nvmecr target` as a process of its own, on a loopback
 // port that the kernel chose.
 type embedded struct {
@@ -69,7 +72,7 @@ func startEmbedded(cfg *config.Config, dir *store.StateDir, lock *store.DirLock)
 	}
 	t := &embedded{cmd: cmd, lifeline: lifeline}
 	if t.id, err = awaitListening(stdout); err != nil {
-		t.stop()
+		t.stop(io.Discard)
 		if said := strings.TrimSpace(complaint.String()); said != "" {
 			return nil, fmt.Errorf("the embedded target did not start: %s", said)
 		}
@@ -93,9 +96,17 @@ func awaitListening(stdout *os.File) (nvmf.TransportID, error) {
 	return nvmf.ParseTransportID(line)
 }
 
-// stop ends the target and waits until everything is in its file.
-func (t *embedded) stop() {
+// stop ends the target and waits until everything is in its file. One that does
+// not end is killed: what it acknowledged is in the page cache.
+func (t *embedded) stop(stderr io.Writer) {
 	t.lifeline.Close()
-	// It ends by itself; how, no longer matters to anyone.
+	// Perhaps somebody stopped it.
+	_ = t.cmd.Process.Signal(syscall.SIGCONT)
+	kill := time.AfterFunc(embeddedEnd, func() {
+		fmt.Fprintf(stderr, "nvmecr: the embedded target did not end within %s and is killed\n", embeddedEnd)
+		_ = t.cmd.Process.Kill()
+	})
+	defer kill.Stop()
+	// How it ends no longer matters to anyone.
 	_ = t.cmd.Wait()
 }

@@ -37,7 +37,7 @@ since; a checkpoint that the job died in is not.`,
   nvmecr ls -R --json`,
 		Args: usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.open(cmd.Context()); err != nil {
+			if err := o.open(cmd); err != nil {
 				return err
 			}
 			name := "/"
@@ -49,14 +49,16 @@ since; a checkpoint that the job died in is not.`,
 				return err
 			}
 			if o.json {
-				return printJSON(cmd.OutOrStdout(), entries)
+				err = printJSON(cmd.OutOrStdout(), entries)
+			} else {
+				err = printEntries(cmd.OutOrStdout(), entries)
 			}
-			return printEntries(cmd.OutOrStdout(), entries)
+			return errors.Join(err, o.end())
 		},
 	}
 	o.bind(cmd)
-	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON [NVMECR_JSON]")
-	cmd.Flags().BoolVarP(&o.recursive, "recursive", "R", false, "list directories below PATH too [NVMECR_RECURSIVE]")
+	addSwitch(cmd.Flags(), &o.json, "json", "", "print JSON [NVMECR_JSON]")
+	addSwitch(cmd.Flags(), &o.recursive, "recursive", "R", "list directories below PATH too [NVMECR_RECURSIVE]")
 	return cmd
 }
 
@@ -78,18 +80,15 @@ type entry struct {
 func newEntry(rank int, name string, a microfs.Attr) entry {
 	mode := fileMode(a.Mode)
 	return entry{
-		Rank: rank, Path: name, Mode: mode, ModeText: mode.String(), Size: a.Size, UID: a.UID, GID: a.GID,
+		Rank: rank, Path: name, Mode: mode, ModeText: modeText(mode), Size: a.Size, UID: a.UID, GID: a.GID,
 		Created: a.Btime, Modified: a.Mtime, Complete: a.Closed,
 	}
 }
 
 // list returns the entries of name in every rank that has it.
 func (o *lsOptions) list(ctx context.Context, name string) ([]entry, error) {
-	if _, err := o.holders(ctx, name); err != nil {
-		return nil, err
-	}
-	entries := []entry{}
-	err := o.each(ctx, func(rank int, p *store.Partition) error {
+	entries, found := []entry{}, false
+	o.each(ctx, func(rank int, p *store.Partition) error {
 		err := walk(p.FS, name, o.recursive, func(name string, a microfs.Attr) error {
 			e := newEntry(rank, name, a)
 			if e.Mode&fs.ModeSymlink != 0 {
@@ -101,9 +100,13 @@ func (o *lsOptions) list(ctx context.Context, name string) ([]entry, error) {
 		if errors.Is(err, syscall.ENOENT) {
 			return nil // another rank has it, or it went away while we looked
 		}
+		found = true
 		return explain(err, rank, name)
 	})
-	return entries, err
+	if !found {
+		return nil, o.missing(name)
+	}
+	return entries, nil
 }
 
 // walk calls visit for name if it is a file, or else for what is in it; with
@@ -150,16 +153,12 @@ func printEntries(w io.Writer, entries []entry) error {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(t, "RANK\tMODE\tSIZE\tMODIFIED\tCOMPLETE\tPATH")
 	for _, e := range entries {
-		complete := "-"
-		if e.Mode.IsRegular() {
-			complete = map[bool]string{true: "yes", false: "no"}[e.Complete]
-		}
-		name := e.Path
+		name := printable(e.Path)
 		if e.Target != "" {
-			name += " -> " + e.Target
+			name += " -> " + printable(e.Target)
 		}
-		fmt.Fprintf(t, "%d\t%s\t%d\t%s\t%s\t%s\n", e.Rank, e.Mode, e.Size,
-			e.Modified.Local().Format("2006-01-02 15:04:05"), complete, name)
+		fmt.Fprintf(t, "%d\t%s\t%d\t%s\t%s\t%s\n", e.Rank, e.ModeText, e.Size,
+			e.Modified.Local().Format("2006-01-02 15:04:05"), completeness(&e), name)
 	}
 	return t.Flush()
 }

@@ -2,7 +2,6 @@ package command
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -30,10 +29,18 @@ const allRanks = -1
 // reader is what the commands have in common that look at a store from
 // outside: they read what is acknowledged, while the job runs and after it
 // died, and change nothing.
+//
+// What cannot be read of one rank or file does not hide the others: it is told
+// on stderr where it happens, and the command ends with a failure.
 type reader struct {
-	cfg  *config.Config
-	rank int
-	size int // ranks of the job that wrote the store
+	cfg    *config.Config
+	rank   int
+	size   int // ranks of the job that wrote the store
+	stderr io.Writer
+
+	failed  bool         // something was told
+	broken  map[int]bool // ranks whose partitions cannot be read
+	written int          // partitions that were found, by all calls of each
 }
 
 func (r *reader) bind(cmd *cobra.Command) {
@@ -43,12 +50,24 @@ func (r *reader) bind(cmd *cobra.Command) {
 }
 
 // open finds the store. It fails where nothing was ever written.
-func (r *reader) open(ctx context.Context) error {
+func (r *reader) open(cmd *cobra.Command) error {
+	ctx := cmd.Context()
+	r.stderr, r.broken = cmd.ErrOrStderr(), make(map[int]bool)
 	if err := r.cfg.Resolve(); err != nil {
 		return usageError{err}
 	}
-	if err := locate(r.cfg); err != nil {
+	local, err := locate(r.cfg)
+	if err != nil {
 		return err
+	}
+	if local {
+		dir, err := store.FindStateDir(r.cfg.Name)
+		if err == nil {
+			err = dir.CheckImage()
+		}
+		if err != nil {
+			return err
+		}
 	}
 	ranks, err := store.Ranks(ctx, r.cfg)
 	if errors.Is(err, parttable.ErrNoTable) {
@@ -59,30 +78,31 @@ func (r *reader) open(ctx context.Context) error {
 	}
 	r.size = len(ranks)
 	if r.rank != allRanks && (r.rank < 0 || r.rank >= r.size) {
-		return usageError{fmt.Errorf("store %q has no rank %d: it was written by %d ranks, 0 to %d", r.cfg.Name, r.rank, r.size, r.size-1)}
+		return usageError{fmt.Errorf("store %q has no rank %d: it was written by %s, numbered from 0", r.cfg.Name, r.rank, count(r.size, "rank"))}
 	}
 	return nil
 }
 
-// locate completes cfg with where the last run of the store put it.
-func locate(cfg *config.Config) error {
+// locate completes cfg with where the last run of the store put it. local says
+// that this is the image in its state directory.
+func locate(cfg *config.Config) (local bool, err error) {
 	if cfg.Given("target") {
-		return nil
+		return false, nil
 	}
 	names, err := store.StateDirs()
 	if err != nil {
-		return err
+		return false, err
 	}
 	if !slices.Contains(names, cfg.Name) {
 		known := "there are none; `nvmecr run` makes one"
 		if len(names) > 0 {
 			known = "there are: " + strings.Join(names, ", ")
 		}
-		return fmt.Errorf("no store %q on this host (%s); name its namespaces with --target if it was written elsewhere", cfg.Name, known)
+		return false, fmt.Errorf("no store %q on this host (%s); name its namespaces with --target if it was written elsewhere", cfg.Name, known)
 	}
-	dir, err := store.OpenStateDir(cfg.Name)
+	dir, err := store.FindStateDir(cfg.Name)
 	if err != nil {
-		return err
+		return false, err
 	}
 	record, err := dir.Load()
 	if errors.Is(err, fs.ErrNotExist) {
@@ -91,15 +111,15 @@ func locate(cfg *config.Config) error {
 		record, err = &store.Record{Embedded: true}, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	if err := cfg.Adopt(record.Settings); err != nil {
-		return err
+		return false, err
 	}
 	if record.Embedded {
 		cfg.Targets = []nvmf.TransportID{{Transport: nvmf.File, Address: dir.Image()}}
 	}
-	return nil
+	return record.Embedded, nil
 }
 
 // ranks are those the command is about.
@@ -124,20 +144,52 @@ func (r *reader) mount(ctx context.Context, rank int) (*store.Partition, error) 
 }
 
 // each calls f with the partition of every rank that has one.
-func (r *reader) each(ctx context.Context, f func(rank int, p *store.Partition) error) error {
+func (r *reader) each(ctx context.Context, f func(rank int, p *store.Partition) error) {
 	for _, rank := range r.ranks() {
 		p, err := r.mount(ctx, rank)
 		if err != nil {
-			return fmt.Errorf("rank %d: %w", rank, err)
+			r.broken[rank] = true
+			r.fail(fmt.Errorf("rank %d: %w", rank, err))
+			if errors.Is(err, nvmf.ErrUnreachable) {
+				return // each further rank would wait as long
+			}
+			continue
 		}
 		if p == nil {
 			continue
 		}
+		r.written++
 		if err := errors.Join(f(rank, p), p.Close()); err != nil {
-			return err
+			r.fail(err)
 		}
 	}
+}
+
+// fail tells of an error, on one line; the command goes on.
+func (r *reader) fail(err error) {
+	r.failed = true
+	if !errors.As(err, new(statusError)) { // told already
+		fmt.Fprintln(r.stderr, oneLine(err))
+	}
+}
+
+// end is what the command comes to.
+func (r *reader) end() error {
+	if r.failed {
+		return statusError(exitFailure)
+	}
 	return nil
+}
+
+// missing is the error where no rank has the file name.
+func (r *reader) missing(name string) error {
+	switch {
+	case r.failed:
+		return r.end()
+	case r.written == 0:
+		return fmt.Errorf("nothing was ever written to store %q", r.cfg.Name)
+	}
+	return fmt.Errorf("%s: no rank of store %q has it; `nvmecr ls` shows what there is", name, r.cfg.Name)
 }
 
 // inside returns the path within a partition of what the user calls name: the
@@ -153,18 +205,20 @@ func (r *reader) inside(name string) string {
 // holders returns the ranks that have the file.
 func (r *reader) holders(ctx context.Context, name string) ([]int, error) {
 	var found []int
-	err := r.each(ctx, func(rank int, p *store.Partition) error {
+	r.each(ctx, func(rank int, p *store.Partition) error {
 		_, err := p.FS.Stat(microfs.RootIno, name, false)
+		if err == nil {
+			found = append(found, rank)
+		}
 		if errors.Is(err, syscall.ENOENT) {
 			return nil
 		}
-		found = append(found, rank)
 		return explain(err, rank, name)
 	})
-	if err == nil && len(found) == 0 {
-		err = fmt.Errorf("%s: no rank of store %q has it; `nvmecr ls` shows what there is", name, r.cfg.Name)
+	if len(found) == 0 {
+		return nil, r.missing(name)
 	}
-	return found, err
+	return found, nil
 }
 
 // explain says of which rank and file an error is.
@@ -173,10 +227,4 @@ func explain(err error, rank int, name string) error {
 		return nil
 	}
 	return fmt.Errorf("rank %d: %s: %w", rank, name, err)
-}
-
-func printJSON(w io.Writer, v any) error {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	return e.Encode(v)
 }

@@ -35,7 +35,8 @@ func (o *releaseOptions) release(ctx context.Context, w io.Writer) error {
 	if err := o.cfg.Resolve(); err != nil {
 		return usageError{err}
 	}
-	if err := locate(o.cfg); err != nil {
+	local, err := locate(o.cfg)
+	if err != nil {
 		return err
 	}
 	dir, err := store.OpenStateDir(o.cfg.Name)
@@ -47,8 +48,11 @@ func (o *releaseOptions) release(ctx context.Context, w io.Writer) error {
 		return err
 	}
 	defer lock.Unlock()
-	if _, err := store.Release(ctx, o.cfg); err != nil {
-		return err
+	// A local store goes with its directory, whatever is left of its image.
+	if !local {
+		if _, err := store.Release(ctx, o.cfg); err != nil {
+			return err
+		}
 	}
 	if err := dir.Remove(); err != nil {
 		return err

@@ -8,10 +8,13 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"nvmecr/internal/config"
 )
 
 // Exit statuses of our own. `nvmecr run` otherwise ends with the job's.
@@ -46,7 +49,7 @@ func status(err error, stderr io.Writer) int {
 	if errors.As(err, &code) {
 		return int(code)
 	}
-	fmt.Fprintln(stderr, "nvmecr:", strings.ReplaceAll(err.Error(), "\n", "; "))
+	fmt.Fprintln(stderr, oneLine(err))
 	if errors.As(err, new(usageError)) {
 		return exitUsage
 	}
@@ -71,7 +74,9 @@ name finds it again.`,
 		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usageError{fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath())}
+		// What package strconv calls it is no news to the user.
+		text, _, _ := strings.Cut(err.Error(), ": strconv.")
+		return usageError{fmt.Errorf("%s; see `%s --help`", text, cmd.CommandPath())}
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
@@ -94,13 +99,13 @@ func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 
 // flagsFromEnv gives flags that were not given the value of the variable that
 // their help names: [NVMECR_FLAG]. Values of a repeatable flag are separated
-// by ';'.
+// by ';'. The settings take theirs when they are resolved.
 func flagsFromEnv(cmd *cobra.Command, _ []string) error {
 	var errs []error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		variable := "NVMECR_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
 		text := os.Getenv(variable)
-		if text == "" || f.Changed || !strings.HasSuffix(f.Usage, "["+variable+"]") {
+		if text == "" || f.Changed || config.IsSetting(f.Name) || !strings.HasSuffix(f.Usage, "["+variable+"]") {
 			return
 		}
 		values := []string{text}
@@ -117,4 +122,21 @@ func flagsFromEnv(cmd *cobra.Command, _ []string) error {
 		return usageError{errors.Join(errs...)}
 	}
 	return nil
+}
+
+// A flagSwitch is a flag of on and off; without a value it means on.
+type flagSwitch bool
+
+// addSwitch adds one; short may be "".
+func addSwitch(fs *pflag.FlagSet, on *bool, name, short, help string) {
+	fs.VarPF((*flagSwitch)(on), name, short, help).NoOptDefVal = "on"
+}
+
+func (s *flagSwitch) String() string { return strconv.FormatBool(bool(*s)) }
+func (s *flagSwitch) Type() string   { return "bool" }
+
+func (s *flagSwitch) Set(text string) error {
+	on, err := config.ParseSwitch(text)
+	*s = flagSwitch(on)
+	return err
 }

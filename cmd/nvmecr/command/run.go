@@ -22,12 +22,16 @@ import (
 // the data lies on and how to get there.
 var sticky = []string{"target", "hostnqn", "header-digest", "data-digest"}
 
+// fixed are the settings that formatting fixes.
+var fixed = []string{"hugeblock", "data-checksum"}
+
 // lastWords is how long the target of a killed run may take to end.
 const lastWords = 30 * time.Second
 
 type runOptions struct {
-	cfg    *config.Config
-	stderr io.Writer
+	cfg       *config.Config
+	stderr    io.Writer
+	formatted map[string]string // the fixed settings of what is there, as recorded
 }
 
 func newRun() *cobra.Command {
@@ -47,7 +51,12 @@ The exit status is that of COMMAND; 1 or 2 if it could not be started.`,
 		Example: `  nvmecr run -- mpirun -n 4 ./app
   nvmecr run --name melt --size 8G -- mpirun -n 4 lmp -in melt.in
   nvmecr run --target "trtype:TCP traddr:10.0.0.5 subnqn:nqn.2014-08.org.example:a ns:1" -- srun -n 64 ./app`,
-		Args: usageArgs(cobra.MinimumNArgs(1)),
+		Args: usageArgs(func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return errors.New("no COMMAND to run: nvmecr run [flags] -- COMMAND [ARGUMENT...]")
+			}
+			return nil
+		}),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.stderr = cmd.ErrOrStderr()
 			return o.run(cmd.Context(), args)
@@ -70,7 +79,14 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := findProgram(argv[0]); err != nil {
+	program, err := findProgram(argv[0])
+	if _, e := config.ParseSwitch(argv[0]); err != nil && e == nil {
+		return usageError{fmt.Errorf("%w; to give a switch a value write --SWITCH=%s", err, argv[0])}
+	}
+	if err != nil {
+		return err
+	}
+	if err := o.checkMount(program, library); err != nil {
 		return err
 	}
 	dir, err := store.OpenStateDir(o.cfg.Name)
@@ -82,6 +98,12 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 		return err
 	}
 	defer lock.Unlock()
+	defer func() {
+		// A store that did not come to be leaves nothing behind.
+		if dir.Made && !dir.Recorded() {
+			_ = dir.Remove()
+		}
+	}()
 	stop, err := o.prepare(ctx, dir, lock)
 	if err != nil {
 		return err
@@ -114,46 +136,81 @@ func lockStore(dir *store.StateDir) (*store.DirLock, error) {
 // prepare sees to it that every target is there and holds nothing but this
 // store, and says so. stop ends what it started.
 func (o *runOptions) prepare(ctx context.Context, dir *store.StateDir, lock *store.DirLock) (stop func(), err error) {
-	if err := adopt(o.cfg, dir, sticky...); err != nil {
+	if err := o.adopt(dir); err != nil {
 		return nil, err
 	}
-	stop = func() {}
 	embedded := len(o.cfg.Targets) == 0
-	where := ""
 	if embedded {
-		where = dir.Image()
 		if err := o.makeImage(dir); err != nil {
 			return nil, err
 		}
+		// Nobody serves it yet: look at it as what the user knows it by.
+		o.cfg.Targets = []nvmf.TransportID{{Transport: nvmf.File, Address: dir.Image()}}
+	}
+	ranks, err := o.check(ctx)
+	if err != nil {
+		return nil, err
+	}
+	where := joinTargets(o.cfg.Targets)
+	stop = func() {}
+	if embedded {
+		where = dir.Image()
 		t, err := startEmbedded(o.cfg, dir, lock)
 		if err != nil {
 			return nil, err
 		}
-		stop = t.stop
+		stop = func() { t.stop(o.stderr) }
 		o.cfg.Targets = []nvmf.TransportID{t.id}
 	}
-	if err := o.check(ctx, dir, embedded, where); err != nil {
+	o.announce(where, embedded, ranks)
+	if err := o.record(dir, embedded); err != nil {
 		stop()
 		return nil, err
 	}
 	return stop, nil
 }
 
-func (o *runOptions) check(ctx context.Context, dir *store.StateDir, embedded bool, where string) error {
+// check returns the number of ranks whose partitions are on the targets.
+func (o *runOptions) check(ctx context.Context) (int, error) {
 	if o.cfg.Fresh {
 		if err := store.Reset(ctx, o.cfg); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	ranks, err := store.Ranks(ctx, o.cfg)
-	if err != nil && !errors.Is(err, parttable.ErrNoTable) {
-		return err
+	if errors.Is(err, parttable.ErrNoTable) {
+		return 0, nil
 	}
-	if where == "" {
-		where = joinTargets(o.cfg.Targets)
+	if err == nil && len(ranks) > 0 {
+		err = o.checkFixed(ranks[0].Hugeblock)
 	}
-	o.announce(where, embedded, len(ranks))
+	return len(ranks), err
+}
+
+// record remembers the targets, unless they do not outlast their processes.
+func (o *runOptions) record(dir *store.StateDir, embedded bool) error {
+	for _, t := range o.cfg.Targets {
+		if t.Transport == nvmf.Mem {
+			fmt.Fprintln(o.stderr, "nvmecr: mem: is memory of each process: what is written there is gone when the process ends, and nothing is recorded")
+			return nil
+		}
+	}
 	return dir.Record(o.cfg, embedded)
+}
+
+// checkFixed refuses settings that were fixed when the store was formatted and
+// are asked for differently.
+func (o *runOptions) checkFixed(hugeblock nvmf.Bytes) error {
+	const remedy = "that was fixed when it was formatted: leave --%s out, start over with --fresh, or use another --name"
+	if o.cfg.Given("hugeblock") && o.cfg.Hugeblock != hugeblock {
+		return fmt.Errorf("store %q has hugeblocks of %s, --hugeblock says %s; "+remedy, o.cfg.Name, hugeblock, o.cfg.Hugeblock, "hugeblock")
+	}
+	o.cfg.Hugeblock = hugeblock
+	const sums = "data-checksum"
+	if now := o.cfg.Values()[sums]; o.cfg.Given(sums) && o.formatted[sums] != "" && o.formatted[sums] != now {
+		return fmt.Errorf("store %q has --data-checksum=%s, now it is to be %s; "+remedy, o.cfg.Name, o.formatted[sums], now, sums)
+	}
+	return nil
 }
 
 // announce prints the one line about where the data is.
@@ -164,10 +221,7 @@ func (o *runOptions) announce(where string, embedded bool, ranks int) {
 	}
 	past := "new"
 	if ranks > 0 {
-		past = fmt.Sprintf("of %d ranks", ranks)
-	}
-	if ranks == 1 {
-		past = "of 1 rank"
+		past = "of " + count(ranks, "rank")
 	}
 	fmt.Fprintf(o.stderr, "nvmecr: store %q (%s) at %s: %sin %s\n", o.cfg.Name, past, o.cfg.Mount, size, where)
 }
@@ -175,14 +229,15 @@ func (o *runOptions) announce(where string, embedded bool, ranks int) {
 // makeImage makes the embedded target's backing file, or takes its size.
 func (o *runOptions) makeImage(dir *store.StateDir) error {
 	image := dir.Image()
+	if !o.cfg.Fresh {
+		if err := dir.CheckImage(); err != nil {
+			return err
+		}
+	}
 	info, err := os.Stat(image)
 	switch {
 	case errors.Is(err, fs.ErrNotExist) || err == nil && o.cfg.Fresh:
-		// A new file: readers of the old one keep that.
-		if err := os.Remove(image); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		return createImage(image, o.cfg.Size)
+		return o.newImage(image)
 	case err != nil:
 		return err
 	case o.cfg.Given("size") && nvmf.Bytes(info.Size()) != o.cfg.Size:
@@ -193,9 +248,25 @@ func (o *runOptions) makeImage(dir *store.StateDir) error {
 	return nil
 }
 
-// adopt completes cfg with what the last run of the store recorded for the
-// settings named.
-func adopt(cfg *config.Config, dir *store.StateDir, names ...string) error {
+// newImage makes a backing file in the place of the one that may be there,
+// which goes only when the new one is complete; readers of it keep it.
+func (o *runOptions) newImage(image string) error {
+	if err := store.CheckSize(o.cfg); err != nil {
+		return err
+	}
+	next := image + ".new"
+	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err // left by a run that was killed
+	}
+	if err := createImage(next, o.cfg.Size); err != nil {
+		return fmt.Errorf("--size %s: %w", o.cfg.Size, err)
+	}
+	return os.Rename(next, image)
+}
+
+// adopt completes the settings with what the last run of the store recorded:
+// the sticky ones, and where it is the same place what was fixed there.
+func (o *runOptions) adopt(dir *store.StateDir) error {
 	record, err := dir.Load()
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -203,14 +274,27 @@ func adopt(cfg *config.Config, dir *store.StateDir, names ...string) error {
 	if err != nil {
 		return err
 	}
-	if record.Embedded {
+	if !record.Embedded {
+		if err := o.cfg.Adopt(only(record.Settings, sticky)); err != nil {
+			return err
+		}
+	}
+	same := record.Embedded && len(o.cfg.Targets) == 0 ||
+		!record.Embedded && record.Settings["target"] == o.cfg.Values()["target"]
+	if !same || o.cfg.Fresh {
 		return nil
 	}
+	o.formatted = only(record.Settings, fixed)
+	return o.cfg.Adopt(o.formatted)
+}
+
+// only returns the values of names.
+func only(settings map[string]string, names []string) map[string]string {
 	values := make(map[string]string)
 	for _, n := range names {
-		if v, ok := record.Settings[n]; ok {
+		if v, ok := settings[n]; ok {
 			values[n] = v
 		}
 	}
-	return cfg.Adopt(values)
+	return values
 }

@@ -2,8 +2,10 @@ package command
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"syscall"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -29,7 +31,7 @@ of its log. With PATH: what is known of the file in every rank that has it.`,
   nvmecr stat --json --rank 0 /melt.600.0`,
 		Args: usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := o.open(cmd.Context()); err != nil {
+			if err := o.open(cmd); err != nil {
 				return err
 			}
 			if len(args) == 1 {
@@ -39,7 +41,7 @@ of its log. With PATH: what is known of the file in every rank that has it.`,
 		},
 	}
 	o.bind(cmd)
-	cmd.Flags().BoolVar(&o.json, "json", false, "print JSON [NVMECR_JSON]")
+	addSwitch(cmd.Flags(), &o.json, "json", "", "print JSON [NVMECR_JSON]")
 	return cmd
 }
 
@@ -50,6 +52,7 @@ type partition struct {
 	Start     nvmf.Bytes `json:"start"`
 	Length    nvmf.Bytes `json:"length"`
 	Formatted bool       `json:"formatted"`
+	Broken    bool       `json:"broken,omitempty"` // cannot be read
 
 	Capacity    nvmf.Bytes `json:"capacity,omitempty"` // of the data area
 	Free        nvmf.Bytes `json:"free,omitempty"`
@@ -78,7 +81,7 @@ func (o *statOptions) partitions(ctx context.Context, w io.Writer) error {
 			Start: info.Segment.Start, Length: info.Segment.Length,
 		})
 	}
-	err = o.each(ctx, func(rank int, p *store.Partition) error {
+	o.each(ctx, func(rank int, p *store.Partition) error {
 		for i := range list {
 			if list[i].Rank == rank {
 				list[i].fill(p.FS.StatFS())
@@ -86,13 +89,15 @@ func (o *statOptions) partitions(ctx context.Context, w io.Writer) error {
 		}
 		return nil
 	})
-	if err != nil {
-		return err
+	for i := range list {
+		list[i].Broken = o.broken[list[i].Rank]
 	}
 	if o.json {
-		return printJSON(w, list)
+		err = printJSON(w, list)
+	} else {
+		err = printPartitions(w, o.cfg.Name, list)
 	}
-	return printPartitions(w, o.cfg.Name, list)
+	return errors.Join(err, o.end())
 }
 
 func (p *partition) fill(s microfs.StatFS) {
@@ -106,12 +111,16 @@ func (p *partition) fill(s microfs.StatFS) {
 }
 
 func printPartitions(w io.Writer, name string, list []partition) error {
-	fmt.Fprintf(w, "store %q, %d partitions\n", name, len(list))
+	fmt.Fprintf(w, "store %q, %s\n", name, count(len(list), "partition"))
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(t, "RANK\tUSED\tOF\tFILES\tLOG PAGES\tSTATE\tMOUNTS\tTARGET")
 	for _, p := range list {
 		if !p.Formatted {
-			fmt.Fprintf(t, "%d\tnothing written yet\t%s\t\t\t\t\t%s\n", p.Rank, p.Length, p.Target)
+			state := "nothing written yet"
+			if p.Broken {
+				state = "cannot be read"
+			}
+			fmt.Fprintf(t, "%d\t%s\t%s\t\t\t\t\t%s\n", p.Rank, state, p.Length, p.Target)
 			continue
 		}
 		fmt.Fprintf(t, "%d\t%s\t%s\t%d\t%d of %d\t%s of %s\t%d\t%s\n", p.Rank,
@@ -122,27 +131,28 @@ func printPartitions(w io.Writer, name string, list []partition) error {
 }
 
 func (o *statOptions) files(ctx context.Context, w io.Writer, name string) error {
-	if _, err := o.holders(ctx, name); err != nil {
-		return err
-	}
 	var entries []entry
-	err := o.each(ctx, func(rank int, p *store.Partition) error {
-		if a, err := p.FS.Stat(microfs.RootIno, name, false); err == nil {
+	o.each(ctx, func(rank int, p *store.Partition) error {
+		a, err := p.FS.Stat(microfs.RootIno, name, false)
+		if errors.Is(err, syscall.ENOENT) {
+			return nil
+		}
+		if err == nil {
 			entries = append(entries, newEntry(rank, name, a))
 		}
-		return nil
+		return explain(err, rank, name)
 	})
-	if err != nil {
-		return err
+	if len(entries) == 0 {
+		return o.missing(name)
 	}
 	if o.json {
-		return printJSON(w, entries)
+		return errors.Join(printJSON(w, entries), o.end())
 	}
 	for _, e := range entries {
-		fmt.Fprintf(w, "rank %d: %s\n  mode      %s, uid %d, gid %d\n  size      %d bytes\n  created   %s\n  modified  %s\n  complete  %v\n",
-			e.Rank, e.Path, e.Mode, e.UID, e.GID, e.Size,
+		fmt.Fprintf(w, "rank %d: %s\n  mode      %s, uid %d, gid %d\n  size      %d bytes\n  created   %s\n  modified  %s\n  complete  %s\n",
+			e.Rank, printable(e.Path), e.ModeText, e.UID, e.GID, e.Size,
 			e.Created.Local().Format("2006-01-02 15:04:05.000000"),
-			e.Modified.Local().Format("2006-01-02 15:04:05.000000"), e.Complete)
+			e.Modified.Local().Format("2006-01-02 15:04:05.000000"), completeness(&e))
 	}
-	return nil
+	return o.end()
 }

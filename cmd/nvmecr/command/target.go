@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"nvmecr/internal/config"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/filedev"
 	"nvmecr/nvmf/target"
@@ -45,7 +46,8 @@ func newTarget() *cobra.Command {
 		Long: `Serves files, block devices or memory as NVMe namespaces to any NVMe/TCP host:
 nvmecr, Linux (nvme connect), SPDK. It prints one line for each namespace and
 address when it listens, in the form that --target takes, and runs until it is
-interrupted.
+interrupted. Where it listens at all addresses (0.0.0.0, ::) those are the ones of
+this host's network interfaces.
 
 A namespace is file:PATH, or file:PATH?size=SIZE, which creates the file if it
 does not exist, or mem:SIZE, which is gone when the target ends. They are
@@ -63,8 +65,8 @@ numbered from 1 in the order given.`,
 	f.StringVar(&o.nqn, "nqn", "nqn.2014-08.org.nvmecr:target", "`NQN` of the subsystem [NVMECR_NQN]")
 	f.StringArrayVar(&o.namespaces, "namespace", nil, "`NAMESPACE` to serve, repeatable: file:PATH[?size=SIZE] or mem:SIZE [NVMECR_NAMESPACE]")
 	f.StringSliceVar(&o.hosts, "allow-host", nil, "`NQN` of a host that may connect, repeatable; without one any may [NVMECR_ALLOW_HOST]")
-	f.BoolVarP(&o.verbose, "verbose", "v", false, "report hosts that come and go on stderr [NVMECR_VERBOSE]")
-	f.BoolVar(&o.untilEOF, "until-eof", false, "end when standard input does")
+	addSwitch(f, &o.verbose, "verbose", "v", "report hosts that come and go on stderr [NVMECR_VERBOSE]")
+	addSwitch(f, &o.untilEOF, "until-eof", "", "end when standard input does")
 	// For `nvmecr run`, whose death the target must not survive.
 	cobra.CheckErr(f.MarkHidden("until-eof"))
 	return cmd
@@ -73,6 +75,9 @@ numbered from 1 in the order given.`,
 func (o *targetOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 	if len(o.namespaces) == 0 {
 		return usageError{errors.New("no --namespace to serve: give file:PATH or mem:SIZE")}
+	}
+	if err := o.checkNames(); err != nil {
+		return usageError{err}
 	}
 	// Before anything can be seen of us: who reads that we listen may signal.
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
@@ -100,6 +105,24 @@ func (o *targetOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 	grace, cancel := context.WithTimeout(context.Background(), targetGrace)
 	defer cancel()
 	return errors.Join(err, t.Close(grace))
+}
+
+// discoveryNQN is the well-known name of discovery controllers.
+const discoveryNQN = "nqn.2014-08.org.nvmexpress.discovery"
+
+func (o *targetOptions) checkNames() error {
+	if o.nqn == "" || o.nqn == discoveryNQN {
+		return fmt.Errorf("--nqn: %q cannot be the name of a subsystem with namespaces; choose one such as nqn.2014-08.org.example:scratch", o.nqn)
+	}
+	if err := config.CheckNQN(o.nqn); err != nil {
+		return fmt.Errorf("--nqn: %w", err)
+	}
+	for _, h := range o.hosts {
+		if err := config.CheckNQN(h); err != nil || h == "" {
+			return fmt.Errorf("--allow-host: %q is not an NQN, nqn.2014-08.org.nvmexpress:uuid:... or such, of a host", h)
+		}
+	}
+	return nil
 }
 
 // start makes a target with everything open, not listening yet.
@@ -130,6 +153,9 @@ func closeBackings(s target.Subsystem) error {
 // openBacking opens file:PATH[?size=SIZE] or mem:SIZE.
 func openBacking(name string) (target.Backing, error) {
 	plain, size, create := strings.Cut(name, "?size=")
+	if i := strings.LastIndexByte(plain, '?'); i >= 0 && strings.Contains(plain[i:], "=") {
+		return nil, usageError{fmt.Errorf("namespace %q: %q is not ?size=SIZE", name, plain[i:])}
+	}
 	id, err := nvmf.ParseTransportID(plain)
 	if err != nil {
 		return nil, usageError{err}
@@ -142,14 +168,18 @@ func openBacking(name string) (target.Backing, error) {
 	case !create:
 		return target.OpenFile(id.Address, targetLBA)
 	}
-	if _, err := os.Stat(id.Address); errors.Is(err, fs.ErrNotExist) {
-		want, err := nvmf.ParseSize(size)
-		if err != nil {
-			return nil, usageError{fmt.Errorf("namespace %q: %w", name, err)}
-		}
+	want, err := nvmf.ParseSize(size)
+	if err != nil {
+		return nil, usageError{fmt.Errorf("namespace %q: %w", name, err)}
+	}
+	info, err := os.Stat(id.Address)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
 		if err := createImage(id.Address, want); err != nil {
 			return nil, err
 		}
+	case err == nil && info.Mode().IsRegular() && nvmf.Bytes(info.Size()) != want:
+		return nil, fmt.Errorf("namespace %q: the file is there and has %s; leave ?size= out, or change the file", name, nvmf.Bytes(info.Size()))
 	}
 	return target.OpenFile(id.Address, targetLBA)
 }
@@ -175,19 +205,53 @@ func (o *targetOptions) announce(t *target.Target, w io.Writer) error {
 		if err != nil {
 			return err
 		}
-		family := "IPv4"
-		if strings.Contains(host, ":") {
-			family = "IPv6"
-		}
-		for i := range o.namespaces {
-			id := nvmf.TransportID{
-				Transport: nvmf.TCP, Family: family, Address: host, Service: port,
-				SubNQN: o.nqn, NSID: uint32(i + 1),
-			}
-			if _, err := fmt.Fprintln(w, id); err != nil {
+		for _, host := range reachableAt(host) {
+			if err := o.announceAt(host, port, w); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+func (o *targetOptions) announceAt(host, port string, w io.Writer) error {
+	family := "IPv4"
+	if strings.Contains(host, ":") {
+		family = "IPv6"
+	}
+	for i := range o.namespaces {
+		id := nvmf.TransportID{
+			Transport: nvmf.TCP, Family: family, Address: host, Service: port,
+			SubNQN: o.nqn, NSID: uint32(i + 1),
+		}
+		if _, err := fmt.Fprintln(w, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reachableAt returns the addresses at which other hosts find who listens at
+// host: where that means all addresses, those of the network interfaces.
+func reachableAt(host string) []string {
+	ip := net.ParseIP(host)
+	if ip == nil || !ip.IsUnspecified() {
+		return []string{host}
+	}
+	only4 := ip.To4() != nil
+	var found []string
+	addrs, _ := net.InterfaceAddrs() // without any there is the loopback
+	for _, a := range addrs {
+		n, ok := a.(*net.IPNet)
+		if ok && n.IP.IsGlobalUnicast() && (!only4 || n.IP.To4() != nil) {
+			found = append(found, n.IP.String())
+		}
+	}
+	if len(found) == 0 && only4 {
+		return []string{"127.0.0.1"}
+	}
+	if len(found) == 0 {
+		return []string{"::1"}
+	}
+	return found
 }

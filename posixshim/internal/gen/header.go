@@ -18,17 +18,18 @@ type marshalling struct {
 }
 
 var marshal = map[string]marshalling{
-	"handle":  {"nv_handle %s", "int64_t %s", "%s", "%s int64", "posixshim.Handle(%s)"},
-	"place":   {"struct nv_place *%s", "int64_t %[1]s_dir, const char *%[1]s, char *%[1]s_out", "%[1]s->dir, %[1]s->path, nv_outside", "%[1]s_dir int64, %[1]s, %[1]s_out *C.char", "place(%[1]s_dir, %[1]s)"},
-	"string":  {"const char *%s", "const char *%s", "%s", "%s *C.char", "C.GoString(%s)"},
-	"bytes":   {"void *%[1]s, size_t %[1]s_len", "void *%[1]s, size_t %[1]s_len", "%[1]s, %[1]s_len", "%[1]s unsafe.Pointer, %[1]s_len uintptr", "posixshim.Memory(%[1]s, %[1]s_len)"},
-	"vec":     {"const struct iovec *%[1]s, int %[1]s_count", "const struct iovec *%[1]s, int32_t %[1]s_count", "%[1]s, %[1]s_count", "%[1]s unsafe.Pointer, %[1]s_count int32", "posixshim.Vectors(%[1]s, %[1]s_count)"},
-	"int":     {"int %s", "int32_t %s", "%s", "%s int32", "int(%s)"},
-	"uint":    {"unsigned %s", "uint32_t %s", "%s", "%s uint32", "%s"},
-	"offset":  {"off_t %s", "int64_t %s", "%s", "%s int64", "%s"},
-	"attr":    {"struct nv_attr *%s", "struct nv_attr *%s", "%s", "%s unsafe.Pointer", "(*posixshim.Attr)(%s)"},
-	"setattr": {"const struct nv_setattr *%s", "const struct nv_setattr *%s", "%s", "%s unsafe.Pointer", "(*posixshim.SetAttr)(%s)"},
-	"statfs":  {"struct nv_statfs *%s", "struct nv_statfs *%s", "%s", "%s unsafe.Pointer", "(*posixshim.StatFS)(%s)"},
+	"handle":   {"nv_handle %s", "int64_t %s", "%s", "%s int64", "posixshim.Handle(%s)"},
+	"place":    {"struct nv_place *%s", "int64_t %[1]s_dir, const char *%[1]s, char *%[1]s_out", "%[1]s->dir, %[1]s->path, nv_outside", "%[1]s_dir int64, %[1]s, %[1]s_out *C.char", "place(%[1]s_dir, %[1]s)"},
+	"string":   {"const char *%s", "const char *%s", "%s", "%s *C.char", "C.GoString(%s)"},
+	"bytes":    {"void *%[1]s, size_t %[1]s_len", "void *%[1]s, size_t %[1]s_len", "%[1]s, %[1]s_len", "%[1]s unsafe.Pointer, %[1]s_len uintptr", "posixshim.Memory(%[1]s, %[1]s_len)"},
+	"vec":      {"const struct iovec *%[1]s, int %[1]s_count", "const struct iovec *%[1]s, int32_t %[1]s_count", "%[1]s, %[1]s_count", "%[1]s unsafe.Pointer, %[1]s_count int32", "posixshim.Vectors(%[1]s, %[1]s_count)"},
+	"int":      {"int %s", "int32_t %s", "%s", "%s int32", "int(%s)"},
+	"uint":     {"unsigned %s", "uint32_t %s", "%s", "%s uint32", "%s"},
+	"offset":   {"off_t %s", "int64_t %s", "%s", "%s int64", "%s"},
+	"attr":     {"struct nv_attr *%s", "struct nv_attr *%s", "%s", "%s unsafe.Pointer", "(*posixshim.Attr)(%s)"},
+	"setattr":  {"const struct nv_setattr *%s", "const struct nv_setattr *%s", "%s", "%s unsafe.Pointer", "(*posixshim.SetAttr)(%s)"},
+	"function": {"nv_own *%s", "nv_own *%s", "%s", "%s unsafe.Pointer", "%s"},
+	"statfs":   {"struct nv_statfs *%s", "struct nv_statfs *%s", "%s", "%s unsafe.Pointer", "(*posixshim.StatFS)(%s)"},
 }
 
 // join formats every parameter of f and separates them with commas.

@@ -1,0 +1,61 @@
+// Package ownfd keeps descriptors of the runtime out of the way of the
+// application that it lives in: of those that close every number they can
+// think of, and those that put a file of theirs on a number of their choice.
+//
+// What stays open is given to Hold as soon as it is open and closed with
+// Close. In the preloaded library the shim is told (Keep): it moves such a
+// descriptor behind the numbers that applications use, and refuses it to them.
+// Elsewhere nothing happens.
+//
+// All functions may be called from any goroutine.
+package ownfd
+
+import (
+	"os"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Keeper is told of descriptors.
+type Keeper struct {
+	// Hold takes note of a descriptor and may move it: it returns its number.
+	Hold func(fd int) int
+	// Drop forgets one that is about to be closed. One that was never held
+	// is ignored.
+	Drop func(fd int)
+}
+
+var keeper atomic.Pointer[Keeper]
+
+// Keep makes k the one that is told from now on.
+func Keep(k Keeper) { keeper.Store(&k) }
+
+// Hold takes over fd, which has just been opened, and returns the number that
+// it is to be used by.
+func Hold(fd int) int {
+	if k := keeper.Load(); k != nil {
+		return k.Hold(fd)
+	}
+	return fd
+}
+
+// Close closes a descriptor that Hold has returned, or any other.
+func Close(fd int) error {
+	drop(fd)
+	return unix.Close(fd)
+}
+
+// CloseFile closes f, made of a descriptor that Hold has returned.
+func CloseFile(f *os.File) error {
+	if raw, err := f.SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { drop(int(fd)) }) // closed already: Close says so
+	}
+	return f.Close()
+}
+
+func drop(fd int) {
+	if k := keeper.Load(); k != nil {
+		k.Drop(fd)
+	}
+}

@@ -1,0 +1,130 @@
+/* A program that closes, or replaces, every descriptor it can think of after
+ * it has used the mount argv[1]: what the runtime has open is not among them.
+ * Prints what happens. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MANY 1024
+
+static const char *dir;
+static char path[4096], big[4 << 20];
+
+/* use writes a file, reads it back, and returns its descriptor, still open. */
+static int use(const char *name)
+{
+	static char back[sizeof big];
+
+	snprintf(path, sizeof path, "%s/%s", dir, name);
+	memset(big, name[0], sizeof big);
+	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+	ssize_t w = write(fd, big, sizeof big);
+	ssize_t r = pread(fd, back, sizeof back, 0);
+
+	printf("%s: wrote %zd, read %zd, same %d, sync %d\n", name, w, r, memcmp(big, back, sizeof big) == 0, fsync(fd));
+	return fd;
+}
+
+/* others says whether another process can write to the mount. */
+static void others(const char *when)
+{
+	char command[5000];
+
+	snprintf(command, sizeof command, "touch %s/others 2>/dev/null", dir);
+	int status = system(command);
+
+	printf("%s: others %s\n", when, status == 0 ? "can write" : "cannot write");
+}
+
+/* left counts the descriptors from first on. */
+static int left(int first)
+{
+	int n = 0;
+
+	for (int fd = first; fd < MANY; fd++)
+		n += fcntl(fd, F_GETFD) >= 0;
+	return n;
+}
+
+/* hidden counts those that are open but refused to us. */
+static int hidden(int first, int end)
+{
+	char name[64], to[64];
+	int n = 0;
+
+	for (int fd = first; fd < end; fd++) {
+		snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
+		n += syscall(SYS_readlinkat, AT_FDCWD, name, to, sizeof to) >= 0 && fcntl(fd, F_GETFD) < 0;
+	}
+	return n;
+}
+
+int main(int argc, char **argv)
+{
+	int status, refused = 0;
+
+	if (argc != 2)
+		return 2;
+	dir = argv[1];
+	setvbuf(stdout, NULL, _IONBF, 0);
+
+	int fd = use("a");
+	int all = hidden(3, MANY);
+
+	printf("lowest: %d, hidden among the low ones: %d, poller, lock, and device: %d\n", fd, hidden(3, 100), all >= 4);
+	others("open");
+	for (int i = 3; i < MANY; i++)
+		if (close(i) < 0 && errno != EBADF)
+			perror("close");
+	printf("closed: left %d, still hidden %d\n", left(3), hidden(3, MANY) == all);
+	others("closed");
+
+	fd = use("b");
+	others("open again");
+	all = hidden(3, MANY);
+	printf("close_range: %d\n", close_range(3, ~0u, 0));
+	printf("closed: left %d, still hidden %d\n", left(3), hidden(3, MANY) == all);
+
+	use("c");
+	closefrom(3);
+	all = hidden(3, MANY);
+	printf("closefrom: left %d, hidden %d\n", left(3), all >= 4);
+
+	fd = use("d");
+	all = hidden(3, MANY);
+	for (int i = 3; i < MANY; i++)
+		if (i != fd && dup2(2, i) < 0)
+			refused += errno == EBADF;
+	printf("dup2: refused %d\n", refused == all);
+	for (int i = 3; i < MANY; i++)
+		close(i);
+
+	fd = use("e");
+	for (int i = 3; i < MANY; i++) /* a duplicate of the lock must not come to be */
+		if (i != fd && (dup(i) >= 0 || fcntl(i, F_DUPFD, 3) >= 0 || fcntl(i, F_DUPFD_CLOEXEC, 3) >= 0))
+			printf("duplicated: %d\n", i);
+	close(fd);
+	fd = use("f");
+	others("after dup");
+
+	if (fork() == 0) { /* a child of ours need not keep them */
+		for (int i = 3; i < MANY; i++)
+			close(i);
+		printf("child: hidden %d, left %d\n", hidden(3, MANY), left(3));
+		snprintf(path, sizeof path, "%s/f", dir);
+		fd = open(path, O_RDONLY);
+		printf("child: read %zd\n", read(fd, big, sizeof big));
+		_exit(0);
+	}
+	wait(&status);
+	printf("exit: %d\n", status);
+	others("after fork");
+	close(use("g"));
+	return 0;
+}

@@ -1,0 +1,174 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/proc"
+)
+
+// TestBadSizeKeepsTheStore asks for sizes that cannot be.
+func TestBadSizeKeepsTheStore(t *testing.T) {
+	s := newStage(t)
+	sh(t, s, "echo one > /nvmecr/a", "--size", "64M").ok(t)
+	sh(t, s, "true", "--fresh", "--size", "1").refused(t, "--size", "at least 4 MiB")
+	sh(t, s, "true", "--fresh", "--size", "8000000T").refused(t, "--size")
+	assert.Equal(t, "one\n", call(t, s, "cat", "/a").ok(t))
+	assert.Equal(t, "one\n", sh(t, s, "cat /nvmecr/a").ok(t))
+
+	// A store that never came to be leaves nothing.
+	sh(t, s, "true", "--name", "y", "--size", "3M").refused(t, "at least 4 MiB")
+	call(t, s, "ls", "--name", "y").refused(t, `no store "y"`, "there are: default)")
+	assert.NoDirExists(t, filepath.Dir(s.Image("y")))
+}
+
+// TestAnotherUsersStore gives a store away: root leaves it alone.
+func TestAnotherUsersStore(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("only root can give a store away")
+	}
+	s := newStage(t)
+	sh(t, s, "echo one > /nvmecr/a", "--size", "64M").ok(t)
+	dir := filepath.Dir(s.Image("default"))
+	require.NoError(t, os.Chown(dir, 12345, 12345))
+	before := digest(t, filepath.Join(dir, "store.json"))
+	sh(t, s, "true").refused(t, "another user", "12345")
+	sh(t, s, "true", "--fresh").refused(t, "another user", "12345")
+	call(t, s, "release").refused(t, "another user", "12345")
+	assert.Equal(t, before, digest(t, filepath.Join(dir, "store.json")))
+	assert.Equal(t, "one\n", call(t, s, "cat", "/a").ok(t), "but may look")
+}
+
+// TestRunInsideAJob starts a job of another store in a job.
+func TestRunInsideAJob(t *testing.T) {
+	s := newStage(t)
+	nested := s.Nvmecr + " run --name in --size 64M -- sh -c 'echo in > /nvmecr/a'"
+	sh(t, s, "echo out > /nvmecr/a; "+nested, "--name", "out", "--size", "64M").ok(t)
+	assert.Equal(t, "out\n", call(t, s, "cat", "--name", "out", "/a").ok(t))
+	assert.Equal(t, "in\n", call(t, s, "cat", "--name", "in", "/a").ok(t))
+	look := s.Nvmecr + " cat /a; " + s.Nvmecr + " cat --name in /a"
+	assert.Equal(t, "out\nin\n", sh(t, s, look, "--name", "out").ok(t))
+}
+
+// TestOneBadRankHidesNoOther damages rank 0's partition.
+func TestOneBadRankHidesNoOther(t *testing.T) {
+	s := newStage(t)
+	path := image(t, s, 64, "")
+	target := "file:" + path
+	for _, rank := range []string{"0", "1"} {
+		call(t, s, "run", "--target", target, "--", "env", "PMI_RANK="+rank, "PMI_SIZE=2", "sh", "-c", "echo $PMI_RANK > /nvmecr/a").ok(t)
+	}
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte(strings.Repeat("damage! ", 4<<17)), 2<<20)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+
+	dest := filepath.Join(s.Dir, "out")
+	for _, args := range [][]string{{"ls"}, {"stat"}, {"stat", "/a"}, {"cp", "/", dest}, {"cat", "/a"}} {
+		r := call(t, s, append(args, "--target", target)...)
+		r.refused(t, "rank 0", "nvmecr cp")
+		if args[0] != "cp" {
+			assert.Contains(t, r.stdout, "1", "what rank 1 holds: %v", args)
+		}
+	}
+	b, err := os.ReadFile(filepath.Join(dest, "rank1", "a"))
+	require.NoError(t, err)
+	assert.Equal(t, "1\n", string(b))
+}
+
+func TestFixedSettingsAreRefused(t *testing.T) {
+	s := newStage(t)
+	sh(t, s, "echo one > /nvmecr/a", "--size", "64M", "--hugeblock", "64K", "--data-checksum", "off").ok(t)
+	sh(t, s, "true", "--hugeblock", "32K").refused(t, "hugeblock", "64 KiB")
+	sh(t, s, "true", "--data-checksum", "on").refused(t, "--data-checksum=off")
+	assert.Equal(t, "one\n", sh(t, s, "cat /nvmecr/a", "--hugeblock", "64K").ok(t))
+	sh(t, s, "true", "--fresh", "--size", "64M", "--data-checksum", "on").ok(t)
+}
+
+func TestMemoryIsNotRecorded(t *testing.T) {
+	s := newStage(t)
+	r := sh(t, s, "true", "--target", "mem:64M")
+	r.ok(t)
+	assert.Contains(t, r.stderr, "gone when the process ends")
+	call(t, s, "ls").refused(t, `no store "default"`)
+	sh(t, s, "true", "--target", "").refused(t, "--target")
+}
+
+func TestMountsThatHideTooMuch(t *testing.T) {
+	s := newStage(t)
+	for _, mount := range []string{"/proc", "/dev/shm/x", s.Dir, filepath.Dir(s.Dir), filepath.Join(s.Dir, "state"), filepath.Join(s.Dir, "tmp"), "/usr"} {
+		sh(t, s, "true", "--mount", mount).refused(t, "--mount "+mount)
+	}
+}
+
+// TestReadOnlyImage looks into an image that nobody may write to.
+func TestReadOnlyImage(t *testing.T) {
+	s := newStage(t)
+	path := image(t, s, 64, "")
+	sh(t, s, `printf one > "/nvmecr/a
+b"`, "--target", "file:"+path).ok(t)
+	require.NoError(t, os.Chmod(path, 0o400))
+	assert.Contains(t, call(t, s, "ls", "--target", "file:"+path).ok(t), `"/a\nb"`)
+}
+
+// TestReleaseOfABrokenStore damages the table of a local store.
+func TestReleaseOfABrokenStore(t *testing.T) {
+	s := newStage(t)
+	for _, size := range []int64{0, 3 << 20} {
+		sh(t, s, "echo one > /nvmecr/a", "--size", "64M").ok(t)
+		require.NoError(t, os.Truncate(s.Image("default"), size))
+		sh(t, s, "true").refused(t, "truncated from 64 MiB", "nvmecr release")
+		call(t, s, "ls").refused(t, "truncated from 64 MiB", "nvmecr release")
+		call(t, s, "release").ok(t)
+		assert.NoFileExists(t, s.Image("default"))
+	}
+}
+
+// TestStoppedTarget stops the embedded target: the run ends all the same.
+func TestStoppedTarget(t *testing.T) {
+	s := newStage(t)
+	fifo := filepath.Join(s.Dir, "fifo")
+	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
+	job, err := s.Start(append(s.RunFlags("default", "--size", "64M"), "sh", "-c", "echo $PPID; read x < "+fifo))
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return len(job.Stdout.Lines()) > 0 || job.Ended() }, time.Minute, time.Millisecond)
+	require.NotEmpty(t, job.Stdout.Lines())
+	run, err := strconv.Atoi(job.Stdout.Lines()[0])
+	require.NoError(t, err)
+	for _, p := range proc.Descendants(run) {
+		if line, err := os.ReadFile("/proc/" + strconv.Itoa(p) + "/cmdline"); err == nil && strings.Contains(string(line), "--until-eof") {
+			require.NoError(t, syscall.Kill(p, syscall.SIGSTOP))
+		}
+	}
+	require.NoError(t, os.WriteFile(fifo, []byte("go\n"), 0))
+	require.NoError(t, job.Wait(t.Context()))
+	sh(t, s, "true").ok(t)
+}
+
+func TestTargetLines(t *testing.T) {
+	s := newStage(t)
+	path := image(t, s, 64, "")
+	_, line := serve(t, s, "--listen", "0.0.0.0:0", "--namespace", "file:"+path)
+	assert.Contains(t, line, "adrfam:IPv4")
+	assert.NotContains(t, line, "0.0.0.0")
+	sh(t, s, "echo one > /nvmecr/a", "--target", line).ok(t)
+	call(t, s, "target", "--listen", "127.0.0.1:0", "--namespace", "file:"+path).refused(t, "served already")
+	for _, args := range [][]string{
+		{"--nqn", "nqn.2014-08.org.nvmexpress.discovery"}, {"--nqn", "junk"}, {"--allow-host", "junk"},
+	} {
+		r := call(t, s, append([]string{"target", "--listen", "127.0.0.1:0", "--namespace", "mem:64M"}, args...)...)
+		r.refused(t, args[0])
+		assert.Equal(t, 2, r.code)
+	}
+	call(t, s, "target", "--namespace", "file:"+path+"?siz=4M").refused(t, "?size=SIZE")
+	call(t, s, "target", "--namespace", "file:"+path+"?size=32M").refused(t, "64 MiB")
+}
