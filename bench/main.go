@@ -24,7 +24,7 @@ func main() {
 	flag.StringVar(&b.nvmecr, "nvmecr", "bin/nvmecr", "the command")
 	flag.IntVar(&b.ranks, "ranks", 4, "ranks, and queues of the raw side")
 	flag.IntVar(&b.mib, "mib", 128, "MiB written and read by each rank in a round")
-	flag.IntVar(&b.rounds, "rounds", 5, "rounds; the median counts")
+	flag.IntVar(&b.rounds, "rounds", 9, "rounds; the median counts")
 	flag.StringVar(&b.only, "only", "", "measure only bandwidth, startup, memory or recovery")
 	raw := flag.String("raw", "", "be a process of the raw side on this namespace (internal)")
 	slot := flag.Int("slot", 0, "which of the raw processes (internal)")
