@@ -24,15 +24,16 @@ func lost(err error) bool {
 func (fs *FS) begin(need int) error {
 	for {
 		prep, err := fs.log.Begin(need)
-		switch {
-		case errors.Is(err, oplog.ErrFull):
-			err = fs.freeLog()
-		case err == nil && len(prep) == 0:
-			return nil
-		case err == nil:
-			if err = fs.run(prep); err == nil {
-				return nil
+		if errors.Is(err, oplog.ErrFull) {
+			if err = fs.freeLog(); err == nil {
+				continue
 			}
+		}
+		if err != nil {
+			return err // no group was begun
+		}
+		if err = fs.run(prep); err == nil {
+			return nil
 		}
 		if err = fs.recoverFrom(err); err != nil {
 			return err

@@ -22,7 +22,7 @@
 //
 // Pages are numbered from 1 and never renumbered. Page n lives at
 //
-//	slot s of page n = Offset + ((n mod Pages)*2 + s) * 4096
+//	slot s of page n = start of the ring + ((n mod Pages)*2 + s) * 4096
 //
 // # Rules
 //
@@ -35,11 +35,12 @@
 //     submitted (pending).
 //  5. A full page keeps its final image; it is copied to the page's other slot
 //     beside the first image of the next page. Sync puts the newest records in
-//     both slots, so that one bad sector is repaired.
+//     both slots, so that one bad sector is repaired. An image that a state
+//     header names is its page's last.
 //  6. Coalescing grows a record in the tail page only, the newest one of its
 //     inode, with nothing but plain writes after it.
-//  7. After a lost connection the next image starts a new page: the slots that
-//     had a command in flight are not written again in this mount.
+//  7. After a lost connection the next image starts a new page: the pages that
+//     had a command in flight are not written again for Quarantine.
 //  8. With a volatile write cache a flush closes the page: the next record
 //     starts a new one, and every image names the last durable page.
 //  9. Recovery takes the newest image whose pending data verifies, or the one

@@ -68,6 +68,7 @@ type Log struct {
 	slot     int      // of the tail; -1: its page belongs to the state checkpoint
 	mirrored bool     // both slots hold the tail's records
 	lostSlot bool     // the other slot had a command in flight that was lost
+	final    bool     // a state header names the tail, or is going to: no newer image on its page
 
 	// The group being built.
 	next    *pageBuffer
@@ -106,9 +107,10 @@ func newLog(g Geometry, prior Prior) *Log {
 }
 
 // Prior returns the position a state checkpoint taken now would name, and
-// makes the next image start a new page.
+// makes the next image start a new page: recovery follows the log from exactly
+// this image.
 func (l *Log) Prior() Prior {
-	l.roll = true
+	l.roll, l.final = true, true
 	return Prior{Page: l.tail.page, Version: l.tail.version, CRC: l.tail.crc, Generation: l.generation}
 }
 
@@ -221,7 +223,7 @@ func (l *Log) Settled() {
 		l.blanked, l.blanking = l.blanking, 0
 	}
 	if l.newPage != 0 {
-		l.prev, l.slot, l.roll, l.lostSlot = l.tail, 0, false, false
+		l.prev, l.slot, l.roll, l.lostSlot, l.final = l.tail, 0, false, false, false
 		l.nextPage = l.usable(l.newPage + 1)
 	} else {
 		l.slot = 1 - l.slot
@@ -297,10 +299,11 @@ func (l *Log) usable(page uint64) uint64 {
 }
 
 // Mirror returns commands that put the tail's records into the other slot of
-// its page, with an empty pending list; none if they are there. The caller
+// its page, with an empty pending list; none if they are there, or may not be
+// put there (Prior: take it after Sync). The caller
 // submits them, waits, and calls Settled, Failed or Lost as for a group.
 func (l *Log) Mirror() []*nvmf.Command {
-	if l.mirrored || l.slot < 0 || l.lostSlot {
+	if l.mirrored || l.final || l.slot < 0 || l.lostSlot {
 		return nil
 	}
 	l.newPage, l.mirror = 0, true
@@ -332,7 +335,7 @@ func (l *Log) Flushed() {
 // Unflushed reports whether anything settled is not known to be durable.
 func (l *Log) Unflushed() bool { return l.g.Volatile && l.durable != l.tail.page }
 
-// TailRead returns the LBA and the CRC of the last settled image, for the
+// TailRead returns the LBA and the bytes of the last settled image, for the
 // check after a reconnection; ok is false if the log has none in this ring.
 func (l *Log) TailRead() (lba nvmf.LBA, image []byte, ok bool) {
 	if l.slot < 0 {
