@@ -263,7 +263,7 @@ func transfer(q nvmf.Queue, id *nvmf.Identity, op nvmf.Opcode, lba nvmf.LBA, buf
 			buf = buf[n:]
 		}
 		q.Submit(cmds)
-		if err := q.Wait(cmds); err != nil {
+		if err := await(q, cmds); err != nil {
 			return err
 		}
 	}

@@ -124,7 +124,22 @@ func (fs *FS) run(cmds []*nvmf.Command) error {
 		return nil
 	}
 	fs.q.Submit(cmds)
-	return fs.q.Wait(cmds)
+	return await(fs.q, cmds)
+}
+
+// await waits for commands and returns what went wrong. A lost connection
+// comes before a command that was refused: something may still land.
+func await(q nvmf.Queue, cmds []*nvmf.Command) error {
+	err := q.Wait(cmds)
+	if err == nil || lost(err) {
+		return err
+	}
+	for _, c := range cmds {
+		if lost(c.Err) {
+			return c.Err
+		}
+	}
+	return err
 }
 
 // Unmount ends the file system: what was acknowledged is made durable, open

@@ -1,9 +1,11 @@
 package microfs
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"nvmecr/nvmf"
 	"nvmecr/oplog"
@@ -61,4 +63,38 @@ func TestLateStateChunkIsOver(t *testing.T) {
 		require.NoError(t, fs.Checkpoint())
 	}
 	require.NoError(t, fs.Unmount())
+}
+
+// TestRefusedAndLost: of the commands of one write, one is refused and the
+// connection is lost with a later one in flight. It may still land, so what it
+// was going to is not used again.
+func TestRefusedAndLost(t *testing.T) {
+	for _, v := range []variant{variants[0], variants[6], variants[7]} {
+		t.Run(v.name, func(t *testing.T) {
+			c, fs := mounted(t, v)
+			f := openNew(t, fs, "f")
+			c.dev.FailAt(nvmf.Write, 1, writeFault)
+			c.dev.DisconnectAt(nvmf.Write, 3)
+			_, _ = f.WriteAt([][]byte{pattern(512<<10, 1)}, 0) // done or refused: both will do
+			c.dev.Heal()
+			var want []byte // all the space there is
+			for {
+				piece := pattern(512<<10, 2)
+				n, err := f.WriteAt([][]byte{piece}, int64(len(want)))
+				want = append(want, piece[:n]...)
+				if err != nil {
+					require.ErrorIs(t, err, unix.ENOSPC)
+					break
+				}
+			}
+			require.NoError(t, f.Sync())
+			n, err := c.dev.Release()
+			require.NoError(t, err)
+			require.Positive(t, n, "nothing was in flight")
+			got := make([]byte, len(want))
+			_, err = f.ReadAt([][]byte{got}, 0)
+			require.NoError(t, err)
+			require.True(t, bytes.Equal(want, got))
+		})
+	}
 }

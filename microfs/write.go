@@ -142,7 +142,7 @@ func (fs *FS) commitWrite(p *planner) error {
 		// record must not be on the media before it.
 		fs.q.Submit(s.list[submitted:])
 		submitted = len(s.list)
-		err = fs.q.Wait(s.list)
+		err = await(fs.q, s.list)
 	}
 	if err != nil {
 		_ = fs.q.Wait(s.list[:submitted]) // nothing may stay in flight; err is the cause
@@ -151,7 +151,7 @@ func (fs *FS) commitWrite(p *planner) error {
 	}
 	s.list = append(s.list, fs.log.Commit()...)
 	fs.q.Submit(s.list[submitted:])
-	if err := fs.q.Wait(s.list); err != nil {
+	if err := await(fs.q, s.list); err != nil {
 		if !lost(err) {
 			fs.log.Failed()
 		}
