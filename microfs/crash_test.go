@@ -78,6 +78,13 @@ func workload(seed uint64, n int) (ops []op, states []map[string]string) {
 	return ops, states
 }
 
+// isUnflushed asks the log under the lock: the background goroutine uses it too.
+func isUnflushed(fs *FS) bool {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	return fs.log.Unflushed()
+}
+
 // play runs operations until one fails and returns how many were
 // acknowledged, and how many of those are durable whatever happens.
 func play(fs *FS, ops []op) (acked, durable int) {
@@ -85,7 +92,7 @@ func play(fs *FS, ops []op) (acked, durable int) {
 		if err := o.fs(fs); err != nil {
 			return i, durable
 		}
-		if !fs.log.Unflushed() {
+		if !isUnflushed(fs) {
 			durable = i + 1
 		}
 	}

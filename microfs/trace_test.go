@@ -127,7 +127,7 @@ func record(t *testing.T, v variant, seed uint64, n int, faults bool) *recording
 				alts = nil // it has outdated what failed
 			}
 		}
-		if !fs.log.Unflushed() {
+		if !isUnflushed(fs) {
 			durable = i + 1
 		}
 		rec.names = append(rec.names, fmt.Sprintf("%s: %v", o.name, err))
@@ -141,6 +141,8 @@ func record(t *testing.T, v variant, seed uint64, n int, faults bool) *recording
 // mustWait reports whether the next operation might have to wait for
 // oplog.Quarantine, since a state checkpoint must and the log is nearly full.
 func mustWait(fs *FS) bool {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
 	late := false
 	for _, at := range fs.ckpt.lost {
 		late = late || time.Since(at) < oplog.Quarantine
