@@ -6,6 +6,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/minio/crc64nvme"
+
 	"nvmecr/nvmf"
 	"nvmecr/oplog"
 )
@@ -18,7 +20,12 @@ type checkpointer struct {
 	header stateHeader // the current one
 	state  []byte      // being written; nil if none is
 	done   int         // bytes of it that are on the media
+	crc    uint64      // of those
 	prior  oplog.Prior // the log continues here
+	// switching says that a header may name the state: it is not given up any
+	// more, or the next one would go over what that header names.
+	switching bool
+	group     []byte // blocks of a chunk
 	// lost says when a chunk for a state area, or a header, was in flight as a
 	// connection was lost. The same bytes may be written again at once; others
 	// only when that chunk can no longer land.
@@ -30,12 +37,9 @@ type checkpointer struct {
 	gone chan struct{}
 }
 
-const (
-	checkpointChunk = 1 << 20
-	// quietTime is how long nothing may have been written before a state
-	// checkpoint starts while files are open.
-	quietTime = 100 * time.Millisecond
-)
+// quietTime is how long nothing may have been written before a state
+// checkpoint starts while files are open.
+const quietTime = 100 * time.Millisecond
 
 func (c *checkpointer) start(fs *FS) {
 	c.wake = make(chan struct{}, 1)
@@ -178,11 +182,14 @@ func (fs *FS) checkpointStep() error {
 			return nil
 		}
 	}
-	if err != nil && c.done < len(c.state) {
+	if nvmf.IsConflict(err) {
+		if err = fs.settleConflict(err); err == nil {
+			return nil
+		}
+	}
+	if err != nil && !c.switching {
 		c.state = nil
 	}
-	// A switch that failed may have changed one header: it is tried again, never
-	// given up, or the next state would go over the one that header names.
 	return err
 }
 
@@ -203,42 +210,49 @@ func (fs *FS) beginCheckpoint() error {
 		return errStateLate
 	}
 	state := fs.tree.encode()
-	if nvmf.Bytes(len(state)) > fs.g.stateSize {
+	if nvmf.Bytes(len(state)) > framedRoom(fs.g.stateSize) {
 		return errStateTooLarge
 	}
 	c.prior = fs.log.Prior()
-	c.header.length = nvmf.Bytes(len(state))
-	c.header.crc = checksum(state)
-	padded := nvmf.Bytes(len(state)).AlignUp(blockSize)
-	c.state = append(state, make([]byte, int(padded)-len(state))...)
-	c.done = 0
+	c.state, c.done, c.crc = state, 0, 0
 	return nil
 }
 
-// writeChunk writes the next part of the state to the area that is not current.
+// writeChunk writes the next group of blocks of the state to the area that is
+// not current.
 func (fs *FS) writeChunk() error {
 	c, id := &fs.ckpt, fs.dev.Identity()
-	n := min(checkpointChunk, len(c.state)-c.done)
-	at := fs.g.lbaOf(fs.g.state[1-c.header.area] + nvmf.Bytes(c.done))
-	if err := transfer(fs.q, id, nvmf.Write, at, c.state[c.done:c.done+n], false); err != nil {
+	if c.group == nil {
+		c.group = make([]byte, groupBytes)
+	}
+	part := c.state[c.done:min(len(c.state), c.done+groupPayload)]
+	g := c.done / groupPayload
+	blocks := frameGroup(c.group, part, c.header.sequence+1, g)
+	at := fs.g.lbaOf(fs.g.state[1-c.header.area] + nvmf.Bytes(g)*groupBytes)
+	if err := transfer(fs.q, id, nvmf.Write, at, blocks, false); err != nil {
 		return err
 	}
-	c.done += n
+	c.done += len(part)
+	c.crc = crc64nvme.Update(c.crc, part)
 	return nil
 }
+
+// restart writes the state in progress from its beginning again: what is in a
+// volatile cache may be gone after a reconnection.
+func (c *checkpointer) restart() { c.done, c.crc = 0, 0 }
 
 // switchHeader makes the written state the current one: flush, one header,
 // then the other. Only then are the old log pages free.
 func (fs *FS) switchHeader() error {
 	c := &fs.ckpt
-	next := c.header
-	next.sequence++
-	next.area = 1 - c.header.area
-	next.prior = c.prior
+	next := stateHeader{
+		sequence: c.header.sequence + 1, area: 1 - c.header.area,
+		length: nvmf.Bytes(len(c.state)), crc: c.crc, prior: c.prior,
+	}
 	if err := fs.writeHeader(&next); err != nil {
 		return err
 	}
-	c.header, c.state = next, nil
+	c.header, c.state, c.switching = next, nil, false
 	fs.log.Release(c.prior)
 	return nil
 }
@@ -253,6 +267,7 @@ func (fs *FS) writeHeader(h *stateHeader) error {
 	}
 	buf := make([]byte, blockSize)
 	h.encode(buf, fs.g.fs)
+	fs.ckpt.switching = true
 	for slot := range 2 {
 		at := fs.g.lbaOf(headerOffset + nvmf.Bytes((int(h.sequence)+slot)%2)*blockSize)
 		if err := transfer(fs.q, id, nvmf.Write, at, buf, true); err != nil {

@@ -2,6 +2,7 @@ package microfs
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"syscall"
@@ -60,18 +61,43 @@ func (fs *FS) freeLog() error {
 }
 
 // recoverFrom is called with the outcome of a group that did not settle. It
-// drops the group; after a lost connection it reconnects and returns nil: the
-// operation is to be repeated. Other errors come back as they are.
+// drops the group; after a lost connection it reconnects, after a conflict it
+// reserves, and returns nil: the operation is to be repeated. Other errors come
+// back as they are.
 func (fs *FS) recoverFrom(err error) error {
 	if err == nil {
 		return nil
 	}
 	if !lost(err) {
 		fs.log.Failed()
-		return err
+		return fs.settleConflict(err)
 	}
 	fs.log.Lost()
 	return fs.reconnect()
+}
+
+// maxConflicts is how often in a row a reservation may be lost again before
+// the file system gives up.
+const maxConflicts = 8
+
+// settleConflict returns nil if err was a reservation conflict that is settled in our
+// favour: a target that started anew had forgotten whose the namespace is.
+// Where a later run has it, this file system is out of service.
+func (fs *FS) settleConflict(err error) error {
+	if !nvmf.IsConflict(err) || fs.opts.Reserve == nil {
+		return err
+	}
+	if fs.conflicts++; fs.conflicts > maxConflicts {
+		return fs.fail(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), fs.opts.Timeout)
+	defer cancel()
+	if err := fs.regain(ctx); lost(err) {
+		return fs.reconnect()
+	} else if err != nil {
+		return fs.fail(err)
+	}
+	return nil
 }
 
 // record logs and applies fs.rec, an operation without data.
@@ -100,6 +126,7 @@ func (fs *FS) record() error {
 // settled is called when a group has settled: it applies its records.
 func (fs *FS) settled(recs ...*oplog.Record) error {
 	fs.log.Settled()
+	fs.conflicts = 0
 	for _, r := range recs {
 		if err := fs.tree.apply(r, fs.freed); err != nil {
 			return fs.fail(fmt.Errorf("after it was logged: %w", err))
@@ -212,7 +239,7 @@ func (fs *FS) room() error {
 	default:
 		return nil
 	}
-	if stateFixed+nvmf.Bytes(fs.g.blocks)*fs.worstPerBlock()+fs.tree.bytes+more > fs.g.stateSize {
+	if stateFixed+nvmf.Bytes(fs.g.blocks)*fs.worstPerBlock()+fs.tree.bytes+more > framedRoom(fs.g.stateSize) {
 		return syscall.ENOSPC
 	}
 	return nil
@@ -227,6 +254,29 @@ func (fs *FS) worstPerBlock() nvmf.Bytes {
 	return n
 }
 
+// errPowerLost: what was acknowledged and not flushed is gone.
+var errPowerLost = errors.New("the target lost what was not flushed, as when its power fails")
+
+// checkSettled tells whether the device still holds what was settled: the last
+// log image, and with a volatile write cache everything since the last flush,
+// for the target may have lost its power.
+func (fs *FS) checkSettled() error {
+	if err := fs.checkTail(); err != nil {
+		return err
+	}
+	if !fs.log.Unflushed() {
+		return nil
+	}
+	if !fs.g.sums {
+		return fmt.Errorf("%w: without data checksums that cannot be told from a lost connection", errPowerLost)
+	}
+	there, err := fs.log.Survived(fs.ckpt.header.prior, fs.media())
+	if err == nil && !there {
+		err = errPowerLost
+	}
+	return err
+}
+
 // checkTail compares the last settled log image with what the device holds.
 func (fs *FS) checkTail() error {
 	lba, want, ok := fs.log.TailRead()
@@ -237,11 +287,14 @@ func (fs *FS) checkTail() error {
 	if err := fs.readBlocks(lba, got); err != nil {
 		return err
 	}
-	if !bytes.Equal(got, want) {
-		return fmt.Errorf("last log page at LBA %d is not what was written before the connection was lost: %w",
-			lba, nvmf.ErrNamespaceChanged)
+	switch {
+	case bytes.Equal(got, want):
+		return nil
+	case fs.log.Unflushed():
+		return errPowerLost
 	}
-	return nil
+	return fmt.Errorf("last log page at LBA %d is not what was written before the connection was lost: %w",
+		lba, nvmf.ErrNamespaceChanged)
 }
 
 // readBlocks reads a few blocks outside the data path.

@@ -28,8 +28,9 @@
 //	write.go            stages of a write             scratch.go commands, checksums
 //	commit.go           a log group, sync, reconnect  retired.go blocks not to touch
 //	apply.go            a record changes the tree     inode.go, extent.go  the tree
-//	checkpoint.go       state checkpoints             state.go   their bytes
+//	checkpoint.go       state checkpoints             state.go, stateblocks.go, stateheader.go
 //	mount.go            recovery                      superblock.go, layout.go
+//	claim.go            who writes the partition
 //	read.go             reads, verified               format.go  an empty file system
 //	types.go            what callers see              errors.go, fs.go
 //
@@ -37,7 +38,8 @@
 //
 //	0            superblock
 //	4 KiB        state header, two slots
-//	16 KiB       operation log: LogPages pages of two 4 KiB slots (package oplog)
+//	12 KiB       claim, two slots
+//	20 KiB       operation log: LogPages pages of two 4 KiB slots (package oplog)
 //	...          state area 0, state area 1
 //	...          data: hugeblocks
 //	end - 4 KiB  superblock, second copy

@@ -32,10 +32,14 @@ type DamageError struct {
 	Offset int64  // of the damaged unit in the file
 	Length int64
 	LBA    nvmf.LBA
+	Cause  error // what the device said; nil if it returned bytes that are wrong
 }
 
 // Error names file, range and place.
 func (e *DamageError) Error() string {
+	if e.Cause != nil {
+		return fmt.Sprintf("%s cannot be read at bytes %d to %d: %v", e.Name, e.Offset, e.Offset+e.Length-1, e.Cause)
+	}
 	return fmt.Sprintf("checksum of %s does not hold at bytes %d to %d (LBA %d): the data was damaged on the media",
 		e.Name, e.Offset, e.Offset+e.Length-1, e.LBA)
 }

@@ -29,7 +29,6 @@ func Format(ctx context.Context, dev nvmf.Device, seg Segment, opts FormatOption
 func (g *geometry) write(q nvmf.Queue, id *nvmf.Identity) error {
 	state := newTree(g).encode()
 	h := stateHeader{sequence: 1, length: nvmf.Bytes(len(state)), crc: checksum(state)}
-	state = append(state, make([]byte, int(h.length.AlignUp(blockSize)-h.length))...)
 	buf := make([]byte, blockSize)
 	h.encode(buf, g.fs)
 	sb := make([]byte, blockSize)
@@ -39,7 +38,8 @@ func (g *geometry) write(q nvmf.Queue, id *nvmf.Identity) error {
 		at   nvmf.Bytes
 		data []byte
 	}{
-		{g.state[0], state},
+		{g.state[0], frame(state, h.sequence)},
+		{claimOffset, make([]byte, 2*blockSize)},
 		{logOffset, make([]byte, min(g.logPages, 64)*2*oplog.PageSize)},
 		{headerOffset, buf}, {headerOffset + blockSize, buf},
 		{places[1], sb}, {places[0], sb},

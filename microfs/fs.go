@@ -35,6 +35,18 @@ type Options struct {
 	Timeout    time.Duration // how long an operation waits for a lost target; 0 is 60 s
 	QueueDepth int           // 0 is 64
 	NoCoalesce bool          // every write gets a log record of its own
+
+	// Holder is who mounts for writing; it is recorded in the partition.
+	Holder Holder
+	// Claimed is asked before a partition is mounted for writing whose last
+	// holder has not unmounted it. An error is that of Mount. nil lets it be
+	// taken over.
+	Claimed func(last *Claim) error
+	// Reserve makes sure that no other run can write to the namespace
+	// (nvmf.Reserver). Mount takes that for done; Reserve is called after each
+	// reconnection, and when the device reports a conflict. nil: there is no
+	// such fence.
+	Reserve func(context.Context) error
 	// Logf reports what happens in the background and on damage. May be nil.
 	Logf func(format string, args ...any)
 }
@@ -66,7 +78,11 @@ type FS struct {
 	cacheBufs [1][]byte
 	flush     nvmf.Command
 
-	ckpt checkpointer
+	ckpt  checkpointer
+	claim Claim // sequence 0: none
+	// conflicts counts commands refused for a reservation since one was not.
+	conflicts int
+	repair    []repair // found by the mount
 }
 
 const (
@@ -155,6 +171,9 @@ func (fs *FS) Unmount() error {
 	if fs.broken == nil && !fs.opts.ReadOnly {
 		err = fs.sync()
 	}
+	if err == nil && fs.broken == nil && !fs.opts.ReadOnly {
+		err = fs.releaseClaim()
+	}
 	if fs.broken == nil {
 		fs.broken = &brokenError{errUnmounted}
 	}
@@ -170,7 +189,7 @@ func (fs *FS) StatFS() StatFS {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	t := fs.tree
-	room := fs.g.stateSize - stateFixed - nvmf.Bytes(fs.g.blocks)*fs.worstPerBlock()
+	room := framedRoom(fs.g.stateSize) - stateFixed - nvmf.Bytes(fs.g.blocks)*fs.worstPerBlock()
 	st := StatFS{
 		Hugeblock: fs.g.hugeblock, Blocks: fs.g.blocks, Free: fs.available(),
 		Files: uint64(len(t.inodes)), LogPages: fs.g.logPages, LogFree: fs.log.Free(),
@@ -195,8 +214,8 @@ func (fs *FS) available() Hugeblock {
 	return n
 }
 
-// reconnect brings the queue back and checks that the namespace still holds
-// what was settled.
+// reconnect brings the queue back and checks that the namespace is still ours
+// and holds what was settled.
 func (fs *FS) reconnect() error {
 	fs.logf("connection to the target lost, reconnecting for up to %v", fs.opts.Timeout)
 	ctx, cancel := context.WithTimeout(context.Background(), fs.opts.Timeout)
@@ -205,7 +224,13 @@ func (fs *FS) reconnect() error {
 		if err := fs.q.Reset(ctx); err != nil {
 			return fs.fail(err)
 		}
-		err := fs.checkTail()
+		if fs.dev.Identity().VolatileWriteCache {
+			fs.ckpt.restart()
+		}
+		err := fs.regain(ctx)
+		if err == nil {
+			err = fs.checkSettled()
+		}
 		if err == nil {
 			fs.logf("connection to the target is back")
 			return nil

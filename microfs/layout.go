@@ -20,7 +20,8 @@ const (
 
 	superblockOffset = 0
 	headerOffset     = 1 * blockSize // two state headers
-	logOffset        = 4 * blockSize
+	claimOffset      = 3 * blockSize // two claims
+	logOffset        = 5 * blockSize
 
 	minLogPages = 8
 	maxLogPages = 1 << 14
@@ -99,8 +100,8 @@ func (g *geometry) divide() error {
 	if names > rest/8 {
 		names = rest / 8
 	}
-	blocks := (rest - 2*names) / (g.hugeblock + 2*perBlock)
-	g.stateSize = (names + blocks*perBlock + stateFixed).AlignUp(blockSize)
+	blocks := (rest - 2*framedSize(names)) / (g.hugeblock + 2*perBlock)
+	g.stateSize = framedSize(names + blocks*perBlock + stateFixed)
 	g.state[0] = used - blockSize
 	g.state[1] = g.state[0] + g.stateSize
 	g.data = (g.state[1] + g.stateSize).AlignUp(g.hugeblock)

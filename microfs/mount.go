@@ -40,40 +40,52 @@ func Mount(ctx context.Context, dev nvmf.Device, seg Segment, opts Options) (*FS
 }
 
 func (fs *FS) recover(seg Segment) error {
-	repair, err := fs.readSuperblock(seg)
-	if err != nil {
+	if err := fs.readSuperblock(seg); err != nil {
 		return err
 	}
 	if fs.g.generation != fs.opts.Generation {
 		return fmt.Errorf("superblock has generation %#x, the partition table %#x: %w", fs.g.generation, fs.opts.Generation, ErrOtherGeneration)
 	}
 	fs.io.init(fs.g)
+	if fs.opts.ReadOnly {
+		return fs.load()
+	}
+	if err := fs.claimIt(); err != nil {
+		return err
+	}
+	err := fs.load()
+	if err == nil {
+		err = fs.takeOver()
+	}
+	if err != nil {
+		_ = fs.releaseClaim() // the cause is err
+	}
+	return err
+}
+
+// load reads the state and follows the log from it.
+func (fs *FS) load() error {
 	if err := fs.readState(); err != nil {
 		return err
 	}
+	var err error
 	if fs.log, err = oplog.Recover(fs.logGeometry(), fs.ckpt.header.prior, fs.media()); err != nil {
 		return err
 	}
 	fs.tree.dropNameless()
-	if err := fs.fillPool(); err != nil {
-		return err
-	}
-	if fs.opts.ReadOnly {
-		return nil
-	}
-	return fs.takeOver(repair)
+	return fs.fillPool()
 }
 
 func (fs *FS) logGeometry() oplog.Geometry {
 	return fs.g.log(fs.dev.Identity().VolatileWriteCache, fs.opts.NoCoalesce)
 }
 
-// readSuperblock reads both copies. repair lists the places of a copy that is
-// missing or damaged while the other is good.
-func (fs *FS) readSuperblock(seg Segment) (repair []nvmf.Bytes, err error) {
+// readSuperblock reads both copies. One that is missing or damaged while the
+// other is good will be repaired.
+func (fs *FS) readSuperblock(seg Segment) error {
 	id := fs.dev.Identity()
 	if seg.Start%blockSize != 0 || seg.Length%blockSize != 0 || seg.Length < 4*blockSize || seg.Start+seg.Length > id.Capacity() {
-		return nil, fmt.Errorf("segment of %v at %v does not fit a namespace of %v: %w", seg.Length, seg.Start, id.Capacity(), ErrCorrupt)
+		return fmt.Errorf("segment of %v at %v does not fit a namespace of %v: %w", seg.Length, seg.Start, id.Capacity(), ErrCorrupt)
 	}
 	var errs [2]error
 	buf := make([]byte, blockSize)
@@ -92,20 +104,22 @@ func (fs *FS) readSuperblock(seg Segment) (repair []nvmf.Bytes, err error) {
 	for i, at := range seg.superblocks() {
 		if fs.g != nil && errs[i] != nil {
 			fs.logf("superblock copy %d: %v; the other copy is good", i, errs[i])
-			repair = append(repair, at)
+			sb := make([]byte, blockSize)
+			fs.g.encode(sb)
+			fs.repair = append(fs.repair, repair{at, sb})
 		}
 	}
 	switch {
 	case fs.g != nil:
-		return repair, nil
+		return nil
 	case errors.Is(errs[0], ErrUnformatted) && !errors.Is(errs[1], ErrVersion):
 		// The copy at the end is written first: anything in it without one at
 		// the start is a format that did not end.
-		return nil, ErrUnformatted
+		return ErrUnformatted
 	case errs[0] != nil && !errors.Is(errs[0], ErrUnformatted):
-		return nil, errs[0]
+		return errs[0]
 	}
-	return nil, errs[1]
+	return errs[1]
 }
 
 // readState reads the current state checkpoint into the tree.
@@ -129,26 +143,82 @@ func (fs *FS) readState() error {
 		return fmt.Errorf("both state headers: %w", cause)
 	}
 	fs.ckpt.header = *best
-	at := fs.g.state[best.area]
-	state := make([]byte, best.length.AlignUp(blockSize))
-	if err := fs.readBlocks(fs.g.lbaOf(at), state); err != nil {
-		return fmt.Errorf("state checkpoint %d: %w", best.sequence, err)
+	state, err := fs.readStateArea(best)
+	if err != nil {
+		return err
 	}
-	state = state[:best.length]
-	if checksum(state) != best.crc {
-		return fmt.Errorf("checksum of state checkpoint %d at bytes %d to %d of the partition does not hold: %w",
-			best.sequence, at, at+best.length-1, ErrCorrupt)
-	}
-	var err error
 	fs.tree, err = decodeTree(fs.g, state)
 	return err
+}
+
+// readStateArea reads the blocks of a state. One that is damaged, or that the
+// device cannot read, is made good from the others of its group.
+func (fs *FS) readStateArea(h *stateHeader) ([]byte, error) {
+	at := fs.g.state[h.area]
+	framed := make([]byte, framedSize(h.length))
+	for off := 0; off < len(framed); off += groupBytes {
+		group := framed[off:min(len(framed), off+groupBytes)]
+		if err := fs.readMarking(at+nvmf.Bytes(off), group); err != nil {
+			return nil, fmt.Errorf("state checkpoint %d: %w", h.sequence, err)
+		}
+	}
+	state, repaired, err := unframe(framed, h.length, h.sequence)
+	if err == nil && checksum(state) != h.crc {
+		err = fmt.Errorf("checksum does not hold: %w", ErrCorrupt)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("state checkpoint %d at bytes %d to %d of the partition: %w",
+			h.sequence, at, at+framedSize(h.length)-1, err)
+	}
+	for _, n := range repaired {
+		block := at + nvmf.Bytes(n)*blockSize
+		fs.logf("state checkpoint %d: the block at byte %d of the partition was damaged, and is repaired", h.sequence, block)
+		fs.repair = append(fs.repair, repair{block, framed[n*blockSize : (n+1)*blockSize]})
+	}
+	return state, nil
+}
+
+// readMarking reads whole blocks, one by one where the device cannot read them
+// all. What it cannot read comes as ones, which no structure verifies with.
+func (fs *FS) readMarking(at nvmf.Bytes, buf []byte) error {
+	err := fs.readBlocks(fs.g.lbaOf(at), buf)
+	if !unreadable(err) {
+		return err
+	}
+	for off := 0; off < len(buf); off += blockSize {
+		block := buf[off : off+blockSize]
+		err := fs.readBlocks(fs.g.lbaOf(at+nvmf.Bytes(off)), block)
+		if unreadable(err) {
+			fs.logf("%v", err)
+			for i := range block {
+				block[i] = 0xff
+			}
+		} else if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// unreadable reports whether the device says that data is damaged (Media and
+// Data Integrity Errors).
+func unreadable(err error) bool {
+	var s *nvmf.StatusError
+	return errors.As(err, &s) && s.SCT == 2
+}
+
+// repair is a block that is written again when the partition is taken over,
+// since what is there is damaged.
+type repair struct {
+	at   nvmf.Bytes // in the segment
+	data []byte
 }
 
 // media is the file system as the log's recovery sees it.
 func (fs *FS) media() oplog.Media {
 	return oplog.Media{
 		ReadPages: func(pos uint64, n int, buf []byte) error {
-			return fs.readBlocks(fs.g.lbaOf(logOffset+nvmf.Bytes(pos)*2*oplog.PageSize), buf)
+			return fs.readMarking(logOffset+nvmf.Bytes(pos)*2*oplog.PageSize, buf)
 		},
 		Verify: fs.verify,
 		Apply:  func(r *oplog.Record) error { return fs.tree.apply(r, nil) },
@@ -176,7 +246,11 @@ func (fs *FS) verify(r *oplog.Record, first, count int) (bool, error) {
 			return false, fmt.Errorf("checksums beyond the end of the run: %w", oplog.ErrRecord)
 		}
 		b := buf[:(stop - start).AlignUp(g.lba)]
-		if err := fs.readBlocks(g.lbaOf(g.dataOffset(Hugeblock(r.Phys))+start), b); err != nil {
+		err := fs.readBlocks(g.lbaOf(g.dataOffset(Hugeblock(r.Phys))+start), b)
+		if unreadable(err) {
+			return false, nil // as a write that was cut off may leave it
+		}
+		if err != nil {
 			return false, err
 		}
 		b = b[:stop-start]
@@ -222,7 +296,7 @@ func (fs *FS) fillPool() error {
 }
 
 // takeOver seals the log and repairs copies, before anything else is written.
-func (fs *FS) takeOver(repair []nvmf.Bytes) error {
+func (fs *FS) takeOver() error {
 	prep, err := fs.log.Seal()
 	if err == nil {
 		err = fs.run(prep)
@@ -237,13 +311,12 @@ func (fs *FS) takeOver(repair []nvmf.Bytes) error {
 	if err := fs.sync(); err != nil {
 		return fmt.Errorf("sealing the log: %w", err)
 	}
-	sb := make([]byte, blockSize)
-	fs.g.encode(sb)
-	for _, at := range repair {
-		if err := transfer(fs.q, fs.dev.Identity(), nvmf.Write, fs.g.lbaOf(at), sb, true); err != nil {
-			return err
+	for _, r := range fs.repair {
+		if err := transfer(fs.q, fs.dev.Identity(), nvmf.Write, fs.g.lbaOf(r.at), r.data, true); err != nil {
+			return fmt.Errorf("repairing byte %d: %w", r.at, err)
 		}
 	}
+	fs.repair = nil
 	return fs.repairHeaders()
 }
 

@@ -110,7 +110,7 @@ func (fs *FS) receive(in *inode, st *stretch) error {
 	var err error
 	for c := st.first; c < st.last; c++ {
 		if werr := fs.q.Wait(s.list[c : c+1]); werr != nil && err == nil {
-			err = werr
+			err = fs.unreadable(in, st.x, s.list[c], werr)
 		}
 		if err != nil || !g.sums {
 			continue
@@ -134,6 +134,21 @@ func (fs *FS) receive(in *inode, st *stretch) error {
 		}
 	}
 	return err
+}
+
+// unreadable names the file and the bytes that a read of an extent was refused
+// for, if that is what err says.
+func (fs *FS) unreadable(in *inode, x *extent, c *nvmf.Command, err error) error {
+	if !unreadable(err) {
+		return err
+	}
+	at := nvmf.Bytes(c.LBA-fs.g.lbaOf(fs.g.dataOffset(x.phys))) * fs.g.lba
+	e := &DamageError{
+		Ino: in.ino, Name: fs.tree.path(in.ino), LBA: c.LBA, Cause: err,
+		Offset: int64(nvmf.Bytes(x.file)*fs.g.hugeblock + at), Length: int64(min(nvmf.Bytes(c.Blocks)*fs.g.lba, x.covered-at)),
+	}
+	fs.logf("%v", e)
+	return e
 }
 
 func (fs *FS) damage(in *inode, x *extent, unit int) error {
@@ -174,7 +189,7 @@ func (fs *FS) readExtent(in *inode, x *extent, start nvmf.Bytes, buf []byte) err
 			break
 		}
 		if !lost(err) {
-			return err
+			return fs.unreadable(in, x, &nvmf.Command{LBA: lba, Blocks: nvmf.LBA(want / g.lba)}, err)
 		}
 		if err = fs.reconnect(); err != nil {
 			return err

@@ -119,7 +119,10 @@ func (fs *FS) writeGroup(in *inode, cur *cursor, pos, end nvmf.Bytes) (nvmf.Byte
 		}
 		if !lost(err) {
 			p.refused(err)
-			return pos, err
+			if err = fs.settleConflict(err); err != nil {
+				return pos, err
+			}
+			continue
 		}
 		p.retire()
 		fs.log.Lost()
@@ -158,6 +161,7 @@ func (fs *FS) commitWrite(p *planner) error {
 		return err
 	}
 	fs.log.Settled()
+	fs.conflicts = 0
 	for i := range s.parts {
 		if err := fs.tree.apply(&s.parts[i].rec, fs.freed); err != nil {
 			return fs.fail(err)

@@ -362,3 +362,20 @@ func (rv *recovery) verifyPending(im *image) (bool, error) {
 	}
 	return true, nil
 }
+
+// Survived reports whether what l has settled is on the media, after a
+// reconnection to a device with a volatile write cache: it recovers from prior
+// without applying anything, and looks whether that gets as far. A group that
+// was in flight may be there or not.
+func (l *Log) Survived(prior Prior, m Media) (bool, error) {
+	m.Apply = func(*Record) error { return nil }
+	found, err := Recover(l.g, prior, m)
+	if errors.Is(err, ErrDamaged) || errors.Is(err, ErrRecord) {
+		return false, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return found.tail == l.tail || found.prev == l.tail ||
+		found.tail.page == l.tail.page && found.tail.version > l.tail.version, nil
+}

@@ -1,0 +1,205 @@
+package microfs
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"nvmecr/nvmf"
+)
+
+// A claim says which process writes the partition. It is written before the log
+// is read for writing, and again, as released, when the file system is
+// unmounted. Two slots of 4 KiB, written as the state header's: sequence n
+// first to slot n mod 2, then to the other. Zeros: nobody has yet.
+//
+// Its purpose is twofold. A process that mounts learns whether another one may
+// still be writing; and one that was cut off learns, before it goes on, that
+// the partition is no longer its own. Neither stops a writer that does not
+// look: that is the target's act (nvmf.Reserver).
+const (
+	clMagic    = "NVMECRCL"
+	clVersion  = 1
+	clUUID     = 16
+	clSequence = 32
+	clReleased = 40
+	clPID      = 44
+	clSince    = 48
+	clRun      = 56
+	clMachine  = 72
+	clBoot     = 88
+	clPIDSpace = 104
+	clStart    = 112
+	clHostLen  = 120
+	clHost     = 124
+	maxHost    = 64
+)
+
+// A Holder is a process that writes a partition, as others see it.
+type Holder struct {
+	Run      uuid.UUID // the run it belongs to; Nil if it is not known
+	Host     string    // its name, for messages; the first 64 bytes count
+	Machine  uuid.UUID // /etc/machine-id; Nil if there is none
+	Boot     uuid.UUID // random/boot_id
+	PIDSpace uint64    // inode of its PID namespace
+	PID      uint32
+	Start    uint64 // of the process, in clock ticks since boot
+}
+
+// A Claim is a holder's word that it writes the partition.
+type Claim struct {
+	Holder
+	Sequence uint64 // grows with each claim and release
+	Released bool   // the holder has unmounted the file system
+	Since    time.Time
+}
+
+// String names the holder for a message.
+func (c *Claim) String() string {
+	who := fmt.Sprintf("process %d of host %s", c.PID, c.Host)
+	if c.Run != uuid.Nil {
+		who += fmt.Sprintf(" (run %s)", c.Run)
+	}
+	return who + ", since " + c.Since.Format(time.DateTime)
+}
+
+func (c *Claim) encode(b []byte, fs uuid.UUID) {
+	clear(b)
+	copy(b, clMagic)
+	le.PutUint32(b[8:], clVersion)
+	copy(b[clUUID:], fs[:])
+	le.PutUint64(b[clSequence:], c.Sequence)
+	if c.Released {
+		le.PutUint32(b[clReleased:], 1)
+	}
+	le.PutUint32(b[clPID:], c.PID)
+	le.PutUint64(b[clSince:], uint64(c.Since.UnixNano()))
+	copy(b[clRun:], c.Run[:])
+	copy(b[clMachine:], c.Machine[:])
+	copy(b[clBoot:], c.Boot[:])
+	le.PutUint64(b[clPIDSpace:], c.PIDSpace)
+	le.PutUint64(b[clStart:], c.Start)
+	n := copy(b[clHost:clHost+maxHost], c.Host)
+	le.PutUint32(b[clHostLen:], uint32(n))
+	le.PutUint64(b[sbCRC:], checksum(b[:sbCRC]))
+}
+
+// decodeClaim returns nil for a slot that was never written.
+func decodeClaim(b []byte, fs uuid.UUID) (*Claim, error) {
+	if isZero(b) {
+		return nil, nil
+	}
+	if string(b[:8]) != clMagic || checksum(b[:sbCRC]) != le.Uint64(b[sbCRC:]) {
+		return nil, fmt.Errorf("claim is not intact: %w", ErrCorrupt)
+	}
+	if v := le.Uint32(b[8:]); v != clVersion {
+		return nil, fmt.Errorf("claim has version %d, this program knows %d: %w", v, clVersion, ErrVersion)
+	}
+	if uuid.UUID(b[clUUID:clUUID+16]) != fs || le.Uint32(b[clHostLen:]) > maxHost {
+		return nil, fmt.Errorf("claim of another file system: %w", ErrCorrupt)
+	}
+	return &Claim{
+		Holder: Holder{
+			Run: uuid.UUID(b[clRun : clRun+16]), Machine: uuid.UUID(b[clMachine : clMachine+16]), Boot: uuid.UUID(b[clBoot : clBoot+16]),
+			Host: string(b[clHost : clHost+le.Uint32(b[clHostLen:])]), PIDSpace: le.Uint64(b[clPIDSpace:]),
+			PID: le.Uint32(b[clPID:]), Start: le.Uint64(b[clStart:]),
+		},
+		Sequence: le.Uint64(b[clSequence:]),
+		Released: le.Uint32(b[clReleased:]) != 0,
+		Since:    time.Unix(0, int64(le.Uint64(b[clSince:]))),
+	}, nil
+}
+
+// readClaim returns the newest intact claim, nil if there is none. damaged says
+// that a slot is not intact and no intact one is there.
+func (fs *FS) readClaim() (newest *Claim, damaged bool, err error) {
+	buf := make([]byte, blockSize)
+	for slot := range 2 {
+		if err := fs.readMarking(claimOffset+nvmf.Bytes(slot)*blockSize, buf); err != nil {
+			return nil, false, err
+		}
+		c, err := decodeClaim(buf, fs.g.fs)
+		if err != nil {
+			damaged = true
+		} else if c != nil && (newest == nil || c.Sequence > newest.Sequence) {
+			newest = c
+		}
+	}
+	return newest, damaged && newest == nil, nil
+}
+
+// claimIt makes the partition this process's: nobody else's claim may stand,
+// or Options.Claimed must let it be taken over.
+func (fs *FS) claimIt() error {
+	last, damaged, err := fs.readClaim()
+	if err != nil {
+		return fmt.Errorf("claim: %w", err)
+	}
+	if damaged {
+		last = &Claim{Holder: Holder{Host: "unknown"}}
+	}
+	if last != nil && !last.Released && fs.opts.Claimed != nil {
+		if err := fs.opts.Claimed(last); err != nil {
+			return err
+		}
+	}
+	fs.claim = Claim{Holder: fs.opts.Holder, Sequence: 1, Since: time.Now()}
+	if last != nil {
+		fs.claim.Sequence = last.Sequence + 1
+	}
+	fs.claim.Host = fs.claim.Host[:min(maxHost, len(fs.claim.Host))]
+	return fs.writeClaim()
+}
+
+// release says that this process does not write the partition any more.
+func (fs *FS) releaseClaim() error {
+	if fs.claim.Sequence == 0 || fs.claim.Released {
+		return nil
+	}
+	fs.claim.Sequence++
+	fs.claim.Released = true
+	return fs.writeClaim()
+}
+
+func (fs *FS) writeClaim() error {
+	buf := make([]byte, blockSize)
+	fs.claim.encode(buf, fs.g.fs)
+	for i := range uint64(2) {
+		at := claimOffset + nvmf.Bytes((fs.claim.Sequence+i)%2)*blockSize
+		if err := transfer(fs.q, fs.dev.Identity(), nvmf.Write, fs.g.lbaOf(at), buf, true); err != nil {
+			return fmt.Errorf("claiming the partition: %w", err)
+		}
+	}
+	return nil
+}
+
+// checkClaim fails with nvmf.ErrFenced if another process has claimed the
+// partition meanwhile.
+func (fs *FS) checkClaim() error {
+	if fs.claim.Sequence == 0 {
+		return nil
+	}
+	last, _, err := fs.readClaim()
+	switch {
+	case err != nil:
+		return err
+	case last == nil || last.Sequence < fs.claim.Sequence:
+		return fmt.Errorf("claim %d of this process is not there any more: %w", fs.claim.Sequence, nvmf.ErrNamespaceChanged)
+	case last.Sequence > fs.claim.Sequence || last.Holder != fs.claim.Holder:
+		return fmt.Errorf("the partition belongs to %v: %w", last, nvmf.ErrFenced)
+	}
+	return nil
+}
+
+// regain makes sure of the fence and of the claim, after a reconnection or
+// when the device says that somebody else has reserved the namespace.
+func (fs *FS) regain(ctx context.Context) error {
+	if fs.opts.Reserve != nil {
+		if err := fs.opts.Reserve(ctx); err != nil {
+			return err
+		}
+	}
+	return fs.checkClaim()
+}

@@ -1,0 +1,167 @@
+package microfs
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"nvmecr/nvmf"
+)
+
+func testHolder(pid uint32) Holder {
+	return Holder{
+		Run: uuid.MustParse("01900000-0000-7000-8000-00000000000a"), Host: "node7",
+		Machine: uuid.MustParse("11111111-2222-3333-4444-555555555555"), Boot: uuid.MustParse("66666666-7777-8888-9999-aaaaaaaaaaaa"),
+		PIDSpace: 4026531836, PID: pid, Start: 123456,
+	}
+}
+
+func TestGoldenClaim(t *testing.T) {
+	g := goldenGeometry(t)
+	c := &Claim{Holder: testHolder(4711), Sequence: 5, Released: true, Since: time.Unix(0, 1_700_000_000_000_000_001)}
+	b := make([]byte, blockSize)
+	c.encode(b, g.fs)
+	compareGolden(t, "claim.hex", b)
+	got, err := decodeClaim(b, g.fs)
+	require.NoError(t, err)
+	require.Equal(t, c, got)
+	got, err = decodeClaim(make([]byte, blockSize), g.fs)
+	require.NoError(t, err)
+	require.Nil(t, got)
+	_, err = decodeClaim(b, uuid.New())
+	require.ErrorIs(t, err, ErrCorrupt)
+}
+
+// TestClaims: who unmounted is not asked about, who did not is.
+func TestClaims(t *testing.T) {
+	refuse := errors.New("it may be alive")
+	c := newCrashRig(t, variants[0])
+	defer c.dev.Close()
+	var asked []Claim
+	c.v.o.Claimed = func(last *Claim) error { asked = append(asked, *last); return refuse }
+	c.v.o.Holder = testHolder(1)
+	fs, err := c.mount()
+	require.NoError(t, err, "nobody has claimed it yet")
+	require.NoError(t, fs.Unmount())
+	fs, err = c.mount()
+	require.NoError(t, err, "it was released")
+	fs.ckpt.stop() // and is left behind
+	require.Empty(t, asked)
+	_, err = c.mount()
+	require.ErrorIs(t, err, refuse)
+	require.Len(t, asked, 1)
+	require.Equal(t, testHolder(1), asked[0].Holder)
+	c.v.o.ReadOnly = true
+	reader, err := c.mount()
+	require.NoError(t, err, "readers take nothing over")
+	require.NoError(t, reader.Unmount())
+	c.v.o.ReadOnly, c.v.o.Claimed, c.v.o.Holder = false, nil, testHolder(2)
+	fs, err = c.mount()
+	require.NoError(t, err)
+	require.NoError(t, fs.Unmount())
+}
+
+// TestDamagedClaim: one slot is enough; without any it is not known who may
+// be writing.
+func TestDamagedClaim(t *testing.T) {
+	for slots := 1; slots <= 2; slots++ {
+		c := newLogRig(t, variants[0])
+		require.NoError(t, c.fs.Unmount())
+		asked := 0
+		c.v.o.Claimed = func(*Claim) error { asked++; return nil }
+		at := crashSegment.Start + claimOffset
+		for i := range slots {
+			c.mem.Bytes()[int(at)+i*blockSize+100] ^= 1
+		}
+		fs, err := c.mount()
+		require.NoError(t, err)
+		require.Equal(t, slots-1, asked)
+		require.NoError(t, fs.Unmount())
+	}
+}
+
+// TestTakenOver: a writer that was cut off comes back after another one has
+// mounted. On its way back in it sees the other's claim and writes nothing.
+func TestTakenOver(t *testing.T) {
+	for _, v := range []variant{variants[0], variants[7]} {
+		t.Run(v.name, func(t *testing.T) {
+			c, late := mounted(t, v)
+			late.ckpt.stop()
+			require.NoError(t, late.Mkdir(RootIno, "a", 0o700))
+			require.NoError(t, late.Sync())
+			c.v.o.Holder = testHolder(2)
+			fs, err := c.mount()
+			require.NoError(t, err)
+			fs.ckpt.stop()
+			require.NoError(t, fs.Mkdir(RootIno, "b", 0o700))
+			want := snapshotFS(t, fs)
+			c.dev.Disconnect()
+			writes := c.dev.Count(nvmf.Write)
+			err = late.Mkdir(RootIno, "c", 0o700)
+			require.ErrorIs(t, err, nvmf.ErrFenced)
+			require.ErrorIs(t, err, unix.EIO)
+			require.ErrorIs(t, late.Mkdir(RootIno, "d", 0o700), unix.EIO)
+			require.ErrorIs(t, late.Unmount(), nil)
+			require.Equal(t, writes, c.dev.Count(nvmf.Write))
+			require.Equal(t, want, snapshotFS(t, c.again(fs)))
+		})
+	}
+}
+
+// TestConflict: the device refuses a command for somebody else's reservation.
+// Whose the namespace is, the fence decides.
+func TestConflict(t *testing.T) {
+	conflict := &nvmf.StatusError{Opcode: nvmf.Write, SCT: 0, SC: 0x83}
+	workload := func(fs *FS) error {
+		f, err := fs.Open(RootIno, "f", unix.O_CREAT|unix.O_RDWR, 0o600)
+		if err == nil {
+			_, err = f.WriteAt([][]byte{pattern(100000, 1)}, 0)
+		}
+		if err == nil {
+			err = f.Close()
+		}
+		if err == nil {
+			err = fs.Mkdir(RootIno, "d", 0o700)
+		}
+		if err == nil {
+			err = fs.Checkpoint()
+		}
+		return err
+	}
+	for _, fenced := range []bool{false, true} {
+		for n := 1; ; n++ {
+			c := newCrashRig(t, variants[0])
+			reserved := 0
+			c.v.o.Reserve = func(context.Context) error {
+				reserved++
+				if fenced {
+					return nvmf.ErrFenced
+				}
+				return nil
+			}
+			fs, err := c.mount()
+			require.NoError(t, err)
+			fs.ckpt.stop()
+			c.dev.FailAt(nvmf.Write, n, conflict)
+			err = workload(fs)
+			if reserved == 0 {
+				require.NoError(t, err)
+				require.Greater(t, n, 8)
+				break
+			}
+			if fenced {
+				require.ErrorIs(t, err, nvmf.ErrFenced, "write %d", n)
+				require.ErrorIs(t, fs.Mkdir(RootIno, "x", 0o700), unix.EIO)
+				continue
+			}
+			require.NoError(t, err, "write %d", n)
+			want := snapshotFS(t, fs)
+			require.Equal(t, want, snapshotFS(t, c.again(fs)))
+		}
+	}
+}
