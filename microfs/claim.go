@@ -58,6 +58,9 @@ type Claim struct {
 
 // String names the holder for a message.
 func (c *Claim) String() string {
+	if c.PID == 0 {
+		return "a process that is not known, since both copies of its claim are damaged"
+	}
 	who := fmt.Sprintf("process %d of host %s", c.PID, c.Host)
 	if c.Run != uuid.Nil {
 		who += fmt.Sprintf(" (run %s)", c.Run)
@@ -138,7 +141,7 @@ func (fs *FS) claimIt() error {
 		return fmt.Errorf("claim: %w", err)
 	}
 	if damaged {
-		last = &Claim{Holder: Holder{Host: "unknown"}}
+		last = &Claim{} // by nobody knows whom
 	}
 	if last != nil && !last.Released && fs.opts.Claimed != nil {
 		if err := fs.opts.Claimed(last); err != nil {

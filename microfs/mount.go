@@ -50,6 +50,10 @@ func (fs *FS) recover(seg Segment) error {
 	if fs.opts.ReadOnly {
 		return fs.load()
 	}
+	// What cannot be mounted is left as it is.
+	if _, err := fs.readHeader(); err != nil {
+		return err
+	}
 	if err := fs.claimIt(); err != nil {
 		return err
 	}
@@ -122,9 +126,8 @@ func (fs *FS) readSuperblock(seg Segment) error {
 	return errs[1]
 }
 
-// readState reads the current state checkpoint into the tree.
-func (fs *FS) readState() error {
-	var best *stateHeader
+// readHeader returns the current state header.
+func (fs *FS) readHeader() (best *stateHeader, err error) {
 	var cause error
 	buf := make([]byte, blockSize)
 	for slot := range 2 {
@@ -140,7 +143,16 @@ func (fs *FS) readState() error {
 		}
 	}
 	if best == nil {
-		return fmt.Errorf("both state headers: %w", cause)
+		return nil, fmt.Errorf("both state headers: %w", cause)
+	}
+	return best, nil
+}
+
+// readState reads the current state checkpoint into the tree.
+func (fs *FS) readState() error {
+	best, err := fs.readHeader()
+	if err != nil {
+		return err
 	}
 	fs.ckpt.header = *best
 	state, err := fs.readStateArea(best)

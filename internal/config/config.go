@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"nvmecr/nvmf"
 )
 
@@ -23,6 +25,10 @@ const (
 // store leaves them alone.
 const JobVariable = "NVMECR_JOB"
 
+// RunVariable holds the id of the run a process belongs to, a UUID: by it the
+// targets tell the processes of one run from those of another.
+const RunVariable = "NVMECR_RUN"
+
 // Config holds a value for each setting. The comments name the flag.
 type Config struct {
 	Name         string             // --name: the store, see parttable.CheckName
@@ -37,6 +43,10 @@ type Config struct {
 	DataDigest   bool               // --data-digest: CRC-32C on PDU data
 	DataChecksum bool               // --data-checksum: CRC-64 on file data, fixed at format
 	Log          LogLevel           // --log
+	Unfenced     bool               // --unfenced: mount also where an old writer may live
+
+	// Run is the id of the run; not a setting. Nil: it has none.
+	Run uuid.UUID
 
 	// given holds the names of the settings that came from a flag or from
 	// the environment: a recorded value does not replace them.
@@ -61,6 +71,13 @@ func FromEnv() (*Config, error) {
 	c := Default()
 	if err := c.readEnv(func(s *Setting) bool { return s.Exported }); err != nil {
 		return nil, err
+	}
+	if v := os.Getenv(RunVariable); v != "" {
+		run, err := uuid.Parse(v)
+		if err != nil {
+			return nil, fmt.Errorf("%s=%q is not a UUID: leave it to `nvmecr run`", RunVariable, v)
+		}
+		c.Run = run
 	}
 	return c, c.check()
 }
@@ -104,6 +121,9 @@ func (c *Config) Exports() []string {
 			env = append(env, s.Env()+"="+v)
 		}
 	}
+	if c.Run != uuid.Nil {
+		env = append(env, RunVariable+"="+c.Run.String())
+	}
 	return append(env, JobVariable+"="+c.Name)
 }
 
@@ -114,7 +134,7 @@ func (c *Config) Environ(base []string) []string {
 	env := make([]string, 0, len(base)+len(settings))
 	for _, kv := range base {
 		name, _, _ := strings.Cut(kv, "=")
-		if byEnv(name) == nil && name != JobVariable {
+		if byEnv(name) == nil && name != JobVariable && name != RunVariable {
 			env = append(env, kv)
 		}
 	}

@@ -32,8 +32,7 @@ func (s *Setting) Env() string {
 // Default returns the default in the form the environment has it.
 func (s *Setting) Default() string { return s.initial() }
 
-// settings is the table. "unfenced" is kept free for the restart that cannot
-// know whether its predecessor is dead.
+// settings is the table.
 var settings = []Setting{
 	{
 		Name: "name", Exported: true,
@@ -119,6 +118,13 @@ var settings = []Setting{
 		initial: text("false"),
 		parse:   boolean(func(c *Config) *bool { return &c.DataDigest }),
 		format:  func(c *Config) string { return strconv.FormatBool(c.DataDigest) },
+	},
+	{
+		Name: "unfenced", Exported: true, Switch: true,
+		Help:    "take partitions over also where a process of an earlier run may live and the target cannot keep it from writing",
+		initial: text("false"),
+		parse:   boolean(func(c *Config) *bool { return &c.Unfenced }),
+		format:  func(c *Config) string { return strconv.FormatBool(c.Unfenced) },
 	},
 	{
 		// Not a Switch: it is given to turn it off.

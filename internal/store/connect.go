@@ -25,9 +25,13 @@ func connect(ctx context.Context, cfg *config.Config, id nvmf.TransportID, readO
 	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
 	defer cancel()
 	nqn := cfg.Host()
+	host := hostID(nqn)
+	if !readOnly && cfg.Run != uuid.Nil {
+		host = cfg.Run // reservations are a host's: to the targets each run is one
+	}
 	return dial.Open(ctx, id, dial.Options{File: filedev.Options{ReadOnly: readOnly}, TCP: tcp.Options{
 		HostNQN:        nqn,
-		HostID:         hostID(nqn),
+		HostID:         host,
 		HeaderDigest:   cfg.HeaderDigest,
 		DataDigest:     cfg.DataDigest,
 		CommandTimeout: min(cfg.Timeout, 30*time.Second),

@@ -111,7 +111,8 @@ type opener struct {
 	place   Place
 	opts    Options
 	mapping balancer.Mapping
-	home    balancer.Home // the rank's, or where the search begins when the job's size is not known
+	reserve func(context.Context) error // see fence
+	home    balancer.Home               // the rank's, or where the search begins when the job's size is not known
 }
 
 // locate finds the rank's home. A reader from outside knows no job and asks
@@ -167,6 +168,11 @@ func (o *opener) open(ctx context.Context, p *Partition) error {
 			return err
 		}
 		p.Device, p.Target = dev, id
+		if !o.opts.ReadOnly {
+			if o.reserve, err = fence(ctx, o.cfg, dev); err != nil {
+				return fmt.Errorf("target %s: %w", id, err)
+			}
+		}
 		if p.Table, err = o.table(ctx, dev, t, i == 0); err != nil {
 			return fmt.Errorf("target %s: %w", id, err)
 		}
@@ -247,6 +253,11 @@ func (o *opener) mount(ctx context.Context, p *Partition, entry parttable.Entry)
 		MountPoint: o.cfg.Mount,
 		Timeout:    o.cfg.Timeout,
 		Logf:       o.opts.Logf,
+	}
+	if !o.opts.ReadOnly {
+		mo.Holder = self(o.cfg.Run)
+		mo.Claimed = o.mayTakeOver(mo.Holder, o.reserve != nil)
+		mo.Reserve = o.reserve
 	}
 	p.FS, err = microfs.Mount(ctx, p.Device, seg, mo)
 	for i := 0; o.opts.ReadOnly && microfs.MovedOn(err) && i < rereads && ctx.Err() == nil; i++ {

@@ -86,7 +86,8 @@ func Reset(ctx context.Context, cfg *config.Config) error {
 // Release gives up the store on every target: the tables are wiped. A target
 // without a table is left alone; one that holds anything but this store's
 // makes it fail, with nothing written anywhere, also another user's for root.
-// No process may have the store open.
+// No process may have the store open. Processes of earlier runs can no longer
+// write where the target has reservations; those are given up at the end.
 func Release(ctx context.Context, cfg *config.Config) (released int, err error) {
 	err = wipe(ctx, cfg, func(dev nvmf.Device) (bool, error) {
 		table, err := parttable.Read(ctx, dev)
@@ -120,7 +121,14 @@ func wipe(ctx context.Context, cfg *config.Config, check func(nvmf.Device) (bool
 		if !doomed[t] {
 			return nil
 		}
-		return parttable.Wipe(ctx, dev)
+		reserve, err := fence(ctx, cfg, dev)
+		if err == nil {
+			err = parttable.Wipe(ctx, dev)
+		}
+		if r, ok := dev.(nvmf.Reserver); ok && reserve != nil && err == nil {
+			err = r.Unreserve(ctx, reservationKey(cfg.Run))
+		}
+		return err
 	})
 }
 

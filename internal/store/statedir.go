@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
 
 	"nvmecr/internal/config"
@@ -37,6 +38,7 @@ type Record struct {
 	Settings map[string]string `json:"settings"` // config.Config.Values
 	Embedded bool              `json:"embedded"` // the target was the embedded one, over Image
 	Size     nvmf.Bytes        `json:"size"`     // of Image
+	Run      uuid.UUID         `json:"run"`      // the last one
 	Time     time.Time         `json:"time"`
 }
 
@@ -146,7 +148,7 @@ func (d *StateDir) Recorded() bool { return exists(d.record()) }
 // Where there is no room for it and nothing but the time is new the last one is
 // as good.
 func (d *StateDir) Record(cfg *config.Config, embedded bool) error {
-	r := Record{Settings: cfg.Values(), Embedded: embedded, Size: cfg.Size, Time: time.Now().UTC()}
+	r := Record{Settings: cfg.Values(), Embedded: embedded, Size: cfg.Size, Run: cfg.Run, Time: time.Now().UTC()}
 	b, err := json.MarshalIndent(r, "", "  ")
 	if err == nil {
 		err = replaceFile(d.record(), append(b, '\n'))

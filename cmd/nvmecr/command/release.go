@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"nvmecr/internal/config"
@@ -48,6 +49,13 @@ func (o *releaseOptions) release(ctx context.Context, w io.Writer) error {
 		return err
 	}
 	defer lock.Unlock()
+	var last uuid.UUID
+	if record, err := dir.Load(); err == nil {
+		last = record.Run
+	}
+	if o.cfg.Run, err = store.NewRun(last); err != nil {
+		return err
+	}
 	// A local store goes with its directory, whatever is left of its image.
 	if !local {
 		if _, err := store.Release(ctx, o.cfg); err != nil {

@@ -9,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"nvmecr/internal/config"
@@ -269,9 +270,13 @@ func (o *runOptions) newImage(image string) error {
 func (o *runOptions) adopt(dir *store.StateDir) error {
 	record, err := dir.Load()
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		o.cfg.Run, err = store.NewRun(uuid.Nil)
+		return err
 	}
 	if err != nil {
+		return err
+	}
+	if o.cfg.Run, err = store.NewRun(record.Run); err != nil {
 		return err
 	}
 	if !record.Embedded {

@@ -1,0 +1,83 @@
+package store
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"nvmecr/internal/config"
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+)
+
+// NewRun returns the id of a new run: a UUID of version 7, which begins with
+// the time, so that ids of later runs are greater. It is greater than last, the
+// id of the run before, also when the clock was set back.
+func NewRun(last uuid.UUID) (uuid.UUID, error) {
+	id, err := uuid.NewV7()
+	if err != nil {
+		return uuid.Nil, fmt.Errorf("id of the run: %w", err)
+	}
+	const timeShift = 16 // milliseconds are the first 48 bits
+	if before := binary.BigEndian.Uint64(last[:]) >> timeShift; before >= binary.BigEndian.Uint64(id[:])>>timeShift {
+		low := binary.BigEndian.Uint64(id[:]) & (1<<timeShift - 1)
+		binary.BigEndian.PutUint64(id[:], (before+1)<<timeShift|low)
+	}
+	return id, nil
+}
+
+// reservationKey is by what the targets know a run: keys are ordered as the
+// runs are.
+func reservationKey(run uuid.UUID) nvmf.ReservationKey {
+	return nvmf.ReservationKey(binary.BigEndian.Uint64(run[:]))
+}
+
+// fence keeps all other runs from writing to dev from here on. The function it
+// returns makes sure of that again; it is nil if dev has no such fence.
+func fence(ctx context.Context, cfg *config.Config, dev nvmf.Device) (func(context.Context) error, error) {
+	r, ok := dev.(nvmf.Reserver)
+	if !ok || cfg.Run == uuid.Nil {
+		return nil, nil
+	}
+	key := reservationKey(cfg.Run)
+	reserve := func(ctx context.Context) error {
+		err := r.Reserve(ctx, key)
+		if errors.Is(err, nvmf.ErrFenced) {
+			return fmt.Errorf("run %s, started %s: %w; if there is none, a clock was wrong: compare those of the hosts",
+				cfg.Run, startOf(cfg.Run).Format(time.DateTime), err)
+		}
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
+	defer cancel()
+	err := reserve(ctx)
+	if errors.Is(err, nvmf.ErrNoReservations) {
+		return nil, nil
+	}
+	return reserve, err
+}
+
+// startOf returns when a run was started.
+func startOf(run uuid.UUID) time.Time { return time.Unix(run.Time().UnixTime()) }
+
+// mayTakeOver decides whether a partition can be mounted for writing whose last
+// holder did not unmount it.
+func (o *opener) mayTakeOver(me microfs.Holder, fenced bool) func(*microfs.Claim) error {
+	return func(last *microfs.Claim) error {
+		sameRun := last.Run == me.Run && me.Run != uuid.Nil
+		switch {
+		case fenced && !sameRun:
+			return nil
+		case ended(last.Holder, me):
+			return nil
+		case o.cfg.Unfenced:
+			o.opts.Logf("rank %d: taken over from %v, which may live, as --unfenced asks", o.place.Rank, last)
+			return nil
+		}
+		return &HeldError{Rank: o.place.Rank, Last: *last, SameRun: sameRun && fenced}
+	}
+}

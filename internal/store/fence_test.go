@@ -1,0 +1,156 @@
+package store
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/config"
+	"nvmecr/internal/parttable"
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+)
+
+func TestNewRun(t *testing.T) {
+	var last uuid.UUID
+	for range 100 {
+		run, err := NewRun(last)
+		require.NoError(t, err)
+		require.Equal(t, 1, bytes.Compare(run[:], last[:]))
+		require.Greater(t, reservationKey(run), reservationKey(last))
+		require.Equal(t, uuid.Version(7), run.Version())
+		last = run
+	}
+	future := uuid.MustParse("0fffffff-ffff-7abc-8000-000000000000")
+	run, err := NewRun(future)
+	require.NoError(t, err)
+	require.Greater(t, reservationKey(run), reservationKey(future), "the clock was set back")
+	require.Equal(t, uuid.Version(7), run.Version())
+}
+
+func TestEnded(t *testing.T) {
+	cmd := exec.Command("sleep", "100")
+	require.NoError(t, cmd.Start())
+	me := self(uuid.Nil)
+	require.NotEqual(t, uuid.Nil, me.Boot)
+	start, err := started(cmd.Process.Pid)
+	require.NoError(t, err)
+	alive := me
+	alive.PID, alive.Start = uint32(cmd.Process.Pid), start
+	assert.False(t, ended(me, me))
+	assert.False(t, ended(alive, me))
+	change := func(f func(h *microfs.Holder)) microfs.Holder { h := alive; f(&h); return h }
+	reused := change(func(h *microfs.Holder) { h.Start-- })
+	assert.True(t, ended(reused, me), "another process has its number")
+	container := change(func(h *microfs.Holder) { h.PIDSpace++; h.Start-- })
+	assert.False(t, ended(container, me), "its number means nothing here")
+	elsewhere := change(func(h *microfs.Holder) { h.Boot, h.Host = uuid.New(), "other" })
+	assert.False(t, ended(elsewhere, me))
+	assert.False(t, ended(microfs.Holder{}, me), "not known")
+	rebooted, here := change(func(h *microfs.Holder) { h.Boot = uuid.New() }), me
+	rebooted.Machine, rebooted.PIDSpace = uuid.New(), initialPIDSpace
+	here.Machine, here.PIDSpace = rebooted.Machine, initialPIDSpace
+	assert.True(t, ended(rebooted, here))
+	here.Machine = uuid.New()
+	assert.False(t, ended(rebooted, here))
+	require.NoError(t, cmd.Process.Kill())
+	_ = cmd.Wait()
+	assert.True(t, ended(alive, me))
+	assert.False(t, ended(me, me))
+}
+
+func TestStartedZombie(t *testing.T) {
+	cmd := exec.Command("true")
+	require.NoError(t, cmd.Start())
+	require.Eventually(t, func() bool {
+		_, err := started(cmd.Process.Pid)
+		return errors.Is(err, errEnded)
+	}, 10*time.Second, time.Millisecond)
+	_ = cmd.Wait()
+	_, err := started(os.Getpid())
+	require.NoError(t, err)
+}
+
+// TestMayTakeOver: what a restart may do with a partition that was not closed.
+func TestMayTakeOver(t *testing.T) {
+	me := self(uuid.MustParse("01900000-0000-7000-8000-000000000002"))
+	foreign := microfs.Claim{Holder: microfs.Holder{Host: "other", Boot: uuid.New(), PID: 1, Run: uuid.MustParse("01900000-0000-7000-8000-000000000001")}}
+	sameRun := foreign
+	sameRun.Run = me.Run
+	dead := microfs.Claim{Holder: me}
+	dead.Start--
+	for _, tc := range []struct {
+		name             string
+		last             microfs.Claim
+		fenced, unfenced bool
+		allowed          bool
+	}{
+		{"of another host, fenced off", foreign, true, false, true},
+		{"of another host, no fence", foreign, false, false, false},
+		{"of another host, no fence, --unfenced", foreign, false, true, true},
+		{"of another host and this run", sameRun, true, false, false},
+		{"of another host and this run, --unfenced", sameRun, true, true, true},
+		{"dead", dead, false, false, true},
+		{"not known", microfs.Claim{}, false, false, false},
+		{"not known, fenced off", microfs.Claim{}, true, false, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			cfg := config.Default()
+			cfg.Unfenced = tc.unfenced
+			o := &opener{cfg: cfg, opts: Options{Logf: t.Logf}}
+			err := o.mayTakeOver(me, tc.fenced)(&tc.last)
+			if tc.allowed {
+				require.NoError(t, err)
+				return
+			}
+			var held *HeldError
+			require.ErrorAs(t, err, &held)
+			require.ErrorIs(t, err, syscall.EBUSY)
+			require.Contains(t, err.Error(), "--unfenced")
+		})
+	}
+}
+
+// TestHeldElsewhere: a process of another host mounted the partition and did
+// not close it; nothing tells whether it lives.
+func TestHeldElsewhere(t *testing.T) {
+	cfg := newStore(t, 8*nvmf.MiB)
+	mustOpen(t, cfg, 1)
+	dev, err := connect(ctx, cfg, cfg.Targets[0], false)
+	require.NoError(t, err)
+	table, err := parttable.Read(ctx, dev)
+	require.NoError(t, err)
+	e, _ := table.Entry(0)
+	fs, err := microfs.Mount(ctx, dev, microfs.Segment{Start: e.Start, Length: e.Length}, microfs.Options{
+		Generation: table.Generation, Holder: microfs.Holder{Host: "node7", Boot: uuid.New(), PID: 99},
+	})
+	require.NoError(t, err)
+	require.NoError(t, fs.Mkdir(microfs.RootIno, "acknowledged", 0o700))
+	require.NoError(t, dev.Close())
+
+	_, err = Open(ctx, cfg, Place{0, 1, ""}, Options{})
+	var held *HeldError
+	require.ErrorAs(t, err, &held)
+	require.Contains(t, err.Error(), "process 99 of host node7")
+	reader, err := Open(ctx, cfg, Place{0, 1, ""}, Options{ReadOnly: true})
+	require.NoError(t, err, "reading takes nothing over")
+	require.NoError(t, reader.Close())
+	cfg.Unfenced = true
+	p, err := Open(ctx, cfg, Place{0, 1, ""}, Options{})
+	require.NoError(t, err)
+	_, err = p.FS.Stat(microfs.RootIno, "acknowledged", false)
+	require.NoError(t, err)
+	require.NoError(t, p.Close())
+	cfg.Unfenced = false
+	p, err = Open(ctx, cfg, Place{0, 1, ""}, Options{})
+	require.NoError(t, err, "it was closed")
+	require.NoError(t, p.Close())
+}
