@@ -31,6 +31,9 @@ type Identity struct {
 	// CanDeallocate says that Deallocate is supported (ONCS bit 2). What
 	// deallocated blocks read as is not defined.
 	CanDeallocate bool
+	// Reservations says that the target can keep other hosts from writing
+	// (ONCS bit 5, RESCAP bit 1): Reserver works.
+	Reservations bool
 	// Private says that only this process can see the namespace (memdev).
 	Private bool
 }

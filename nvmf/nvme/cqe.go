@@ -71,6 +71,7 @@ const (
 	StatusInvalidSGLCount    Status = 0x00e
 	StatusSGLLengthInvalid   Status = 0x00f
 	StatusSGLTypeInvalid     Status = 0x011
+	StatusPreemptAbort       Status = 0x014
 	StatusOperationDenied    Status = 0x015
 	StatusSGLOffsetInvalid   Status = 0x016
 	StatusHostIDInconsistent Status = 0x018

@@ -169,6 +169,8 @@ const (
 	LogChangedNS = 0x04
 	LogEffects   = 0x05
 	LogDiscovery = 0x70
+	// LogReservation is of LogReservationSize bytes.
+	LogReservation = 0x80
 )
 
 // SetLogPage fills Get Log Page: length in bytes is a multiple of 4, as is
@@ -198,6 +200,8 @@ const (
 	FeatureAsyncEventConfig   = 0x0b
 	FeatureKeepAliveTimer     = 0x0f // dword 11 is in ms
 	FeatureHostID             = 0x81
+	FeatureReservationNotice  = 0x82
+	FeatureReservationPersist = 0x83
 )
 
 // NumberOfQueues packs counts of I/O submission and completion queues, 1 to

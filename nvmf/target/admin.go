@@ -90,6 +90,8 @@ func (c *conn) setFeatures(m *command) nvme.Status {
 		if value&1 == 0 { // the page cache cannot be switched off
 			return nvme.StatusFeatureNotChangable | nvme.DNR
 		}
+	case nvme.FeatureReservationNotice, nvme.FeatureReservationPersist:
+		return c.setReservationFeature(m)
 	case nvme.FeatureHostID:
 		// Set by Connect; the same value again is no change.
 		if [16]byte(m.into) != x.host.ID {
@@ -126,6 +128,8 @@ func (c *conn) getFeatures(m *command) nvme.Status {
 	case nvme.FeaturePowerManagement, nvme.FeatureErrorRecovery, nvme.FeatureWriteAtomicity:
 	case nvme.FeatureTemperature:
 		m.result = 0x157 // 70 degrees Celsius
+	case nvme.FeatureReservationNotice, nvme.FeatureReservationPersist:
+		return c.getReservationFeature(m)
 	case nvme.FeatureHostID:
 		return m.reply(x.host.ID[:])
 	default:
@@ -178,7 +182,9 @@ func (c *conn) getLogPage(m *command) nvme.Status {
 			le.PutUint32(page[4*i:], id)
 		}
 	case lid == nvme.LogEffects:
-		page = effects()
+		page = c.effects()
+	case lid == nvme.LogReservation && !c.target.noReservations:
+		page = make([]byte, nvme.LogReservationSize) // no notification
 	default:
 		return nvme.StatusInvalidLogPage | nvme.DNR
 	}
@@ -202,7 +208,7 @@ func (c *controller) smart() []byte {
 }
 
 // effects is the Commands Supported and Effects log.
-func effects() []byte {
+func (c *conn) effects() []byte {
 	const supported, changesData = 1 << 0, 1 << 1
 	page := make([]byte, 4096)
 	for _, op := range []int{nvme.AdminGetLogPage, nvme.AdminIdentify, nvme.AdminAbort, nvme.AdminSetFeatures,
@@ -212,7 +218,12 @@ func effects() []byte {
 	for op, bits := range map[int]uint32{
 		nvme.IOFlush: supported, nvme.IORead: supported, nvme.IOWrite: supported | changesData,
 		nvme.IOWriteZeroes: supported | changesData, nvme.IODSM: supported | changesData,
+		nvme.IOReservationReg: supported, nvme.IOReservationReport: supported,
+		nvme.IOReservationAcquire: supported, nvme.IOReservationRelease: supported,
 	} {
+		if c.target.noReservations && isReservation(uint8(op)) {
+			continue
+		}
 		le.PutUint32(page[1024+4*op:], bits)
 	}
 	return page

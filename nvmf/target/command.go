@@ -134,6 +134,10 @@ func (c *conn) execute(slot uint16) {
 				return
 			}
 			m.status = c.executeAdmin(m)
+		case isReservation(m.sqe.Opcode()):
+			if c.reserve(slot) {
+				return
+			}
 		default:
 			m.status = c.executeIO(m)
 		}

@@ -25,9 +25,12 @@ type conn struct {
 	peer   netip.AddrPort
 	done   chan struct{} // closed when the thread has ended and the socket is closed
 
-	mu     sync.Mutex // guards open: the descriptors are valid
-	open   bool
-	signal atomic.Bool // set with a wake-up; the thread takes it
+	mu   sync.Mutex // guards open (the descriptors are valid) and resumed
+	open bool
+	// resumed are commands that waited for other connections and need not
+	// any more.
+	resumed []uint16
+	signal  atomic.Bool // set with a wake-up; the thread takes it
 
 	closing atomic.Bool // end when nothing is in flight
 	cut     atomic.Bool // end now
@@ -199,6 +202,7 @@ func (c *conn) attend() error {
 		_, _ = unix.Read(c.event, count[:]) // empties it; EAGAIN is as good
 		c.signal.Store(false)
 	}
+	c.attendFences()
 	if c.cut.Load() {
 		return errLeft
 	}

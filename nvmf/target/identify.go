@@ -77,6 +77,9 @@ func (c *conn) identifyController(p *nvme.IdentifyController) {
 	p.SetNN(maxNSID)
 	p.SetMNAN(maxNSID)
 	p.SetONCS(nvme.ONCSDSM | nvme.ONCSWriteZeroes)
+	if !c.target.noReservations {
+		p.SetONCS(p.ONCS() | nvme.ONCSReservation)
+	}
 	vwc := uint8(nvme.VWCFlushAll)
 	if sub.volatile() {
 		vwc |= nvme.VWCPresent
@@ -127,6 +130,7 @@ func (c *conn) identifyNamespace(page *[nvme.IdentifySize]byte, cns uint8, nsid 
 	switch cns {
 	case nvme.CNSNamespace:
 		n.identify((*nvme.IdentifyNamespace)(page))
+		(*nvme.IdentifyNamespace)(page).SetRESCAP(c.target.rescap())
 	case nvme.CNSDescriptors:
 		nvme.PutDescriptors(page, []nvme.Descriptor{
 			{Type: nvme.NIDUUID, ID: n.identity.UUID[:]},
@@ -134,10 +138,20 @@ func (c *conn) identifyNamespace(page *[nvme.IdentifySize]byte, cns uint8, nsid 
 			{Type: nvme.NIDCSI, ID: []byte{0}},
 		})
 	case nvme.CNSIndependentNamespace:
-		page[1] = 1  // NMIC: may be shared
+		page[1] = 1 // NMIC: may be shared
+		page[2] = c.target.rescap()
 		page[14] = 1 // NSTAT: ready
 	}
 	return 0
+}
+
+// rescap is what reservations a namespace has: all types, none of which
+// outlives the target.
+func (t *Target) rescap() uint8 {
+	if t.noReservations {
+		return 0
+	}
+	return nvme.RESCAPAllTypes | nvme.RESCAPIgnoreKey
 }
 
 func (n *namespace) identify(p *nvme.IdentifyNamespace) {

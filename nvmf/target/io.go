@@ -14,6 +14,9 @@ func (c *conn) prepareIO(m *command) nvme.Status {
 		return nvme.StatusInvalidNamespace | nvme.DNR
 	}
 	m.at.busy++
+	if g := m.at.fence.guard.Load(); g != nil && !g.permits(c.ctrl.host.ID, sqe.Opcode()) {
+		return nvme.StatusReservation | nvme.DNR
+	}
 	switch sqe.Opcode() {
 	case nvme.IOFlush:
 		return 0
@@ -25,6 +28,8 @@ func (c *conn) prepareIO(m *command) nvme.Status {
 		return m.place(sqe.SLBA(), sqe.NLB())
 	case nvme.IODSM:
 		return m.expect(uint32(sqe.DSMRanges()) * nvme.DSMRangeSize)
+	case nvme.IOReservationReg, nvme.IOReservationReport, nvme.IOReservationAcquire, nvme.IOReservationRelease:
+		return c.prepareReservation(m)
 	}
 	return nvme.StatusInvalidOpcode | nvme.DNR
 }
@@ -96,6 +101,9 @@ func (c *conn) flushAll(m *command) nvme.Status {
 		a := c.attach(id)
 		if a == nil {
 			continue
+		}
+		if !a.fence.guard.Load().writes(c.ctrl.host.ID) {
+			return nvme.StatusReservation | nvme.DNR
 		}
 		if s := c.statusOf(m, a.backing.Sync(0, 0)); s != 0 {
 			return s

@@ -19,6 +19,8 @@ type namespace struct {
 	faulty   faultExplainer // nil where memory is always there
 	hosts    []string
 
+	fence fence
+
 	removed atomic.Bool
 	// refs counts the attached connections, and one for the subsystem until
 	// removal. Who brings it to zero closes the backing; nobody raises it
@@ -70,7 +72,14 @@ func (n *namespace) remove() {
 // connection's thread.
 type attachment struct {
 	*namespace
+	conn *conn
 	busy int // commands in flight
+
+	// asked: fence wants an answer. It changes with fence.mu held, which
+	// guards the others: how often it asked, and whether for all writes.
+	asked   atomic.Bool
+	demands uint64
+	abort   bool
 }
 
 // attach finds a namespace for a command; nil if there is none of that id
@@ -90,8 +99,9 @@ func (c *conn) attach(nsid uint32) *attachment {
 	if n == nil || !allowed(n.hosts, c.ctrl.host.NQN) || !n.acquire() {
 		return nil
 	}
-	a = &attachment{namespace: n}
+	a = &attachment{namespace: n, conn: c}
 	c.attached[nsid] = a
+	n.fence.enter(a)
 	return a
 }
 
@@ -100,6 +110,7 @@ func (c *conn) detachRemoved() {
 	for id, a := range c.attached {
 		if a.removed.Load() && a.busy == 0 {
 			delete(c.attached, id)
+			a.fence.leave(a)
 			a.release()
 		}
 	}
@@ -109,6 +120,7 @@ func (c *conn) detachRemoved() {
 func (c *conn) detachAll() {
 	for id, a := range c.attached {
 		delete(c.attached, id)
+		a.fence.leave(a)
 		a.release()
 	}
 }

@@ -17,6 +17,7 @@
 //	command.go  PDUs to commands
 //	fabrics.go, admin.go, identify.go, discovery.go, io.go    what commands do
 //	send.go     completions and data to bytes
+//	reservation.go, fence.go    who may do what, and that nobody else still does
 //
 // The data of a write goes from the socket straight into the memory of the
 // namespace, that of a read straight from there into the socket. The memory
@@ -38,6 +39,7 @@
 //
 //	Target.mu          subsystems, controllers, connections
 //	  controller.mu    queues, features, events of one controller
+//	fence.mu           reservations of one namespace
 //	    conn.mu        that the socket is open, for others than its thread
 //
 // Everything else of a connection belongs to its thread.
@@ -65,6 +67,9 @@ type Config struct {
 	// command, which saves a round trip; 0 means 256 KiB. At most 1 MiB, a
 	// multiple of 16.
 	InCapsule nvmf.Bytes
+	// NoReservations makes a target without reservations, which keeps nobody
+	// from writing.
+	NoReservations bool
 	// Log receives one line for each controller that comes and goes and for
 	// each violation of the protocol; nil discards them.
 	Log *slog.Logger
@@ -114,6 +119,8 @@ type Target struct {
 	log       *slog.Logger
 	inCapsule uint32
 	maxConns  int
+	// noReservations does not change.
+	noReservations bool
 
 	// running counts connections that are not asleep: they spin only while
 	// there are cores for all of them and for the hosts they may share the
@@ -144,13 +151,14 @@ type subsystem struct {
 // backings still belong to the caller.
 func New(c Config) (*Target, error) {
 	t := &Target{
-		log:         c.Log,
-		inCapsule:   uint32(c.InCapsule),
-		maxConns:    c.MaxConnections,
-		subsystems:  map[string]*subsystem{},
-		controllers: map[uint16]*controller{},
-		conns:       map[*conn]struct{}{},
-		generation:  1,
+		log:            c.Log,
+		inCapsule:      uint32(c.InCapsule),
+		maxConns:       c.MaxConnections,
+		noReservations: c.NoReservations,
+		subsystems:     map[string]*subsystem{},
+		controllers:    map[uint16]*controller{},
+		conns:          map[*conn]struct{}{},
+		generation:     1,
 	}
 	if t.log == nil {
 		t.log = slog.New(slog.DiscardHandler)

@@ -87,6 +87,7 @@ func (ctl *controller) geometry(o *Options, page *nvme.IdentifyNamespace) (*nvmf
 		Blocks:             nvmf.LBA(page.NSZE()),
 		VolatileWriteCache: ctl.flushable,
 		CanDeallocate:      ctl.oncs&nvme.ONCSDSM != 0,
+		Reservations:       ctl.oncs&nvme.ONCSReservation != 0 && page.RESCAP()&nvme.RESCAPWriteExclusive != 0,
 	}
 	id.MaxTransfer = min(o.MaxTransfer, 65536*id.LBASize)
 	if ctl.maxTransfer != 0 {

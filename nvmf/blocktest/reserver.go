@@ -1,0 +1,378 @@
+package blocktest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/nvmf"
+)
+
+// Reservers are the devices RunReserver tests.
+type Reservers struct {
+	// Open opens the namespace, of at least MinimumBlocks, as a process of a
+	// host does. All devices of a case are of the same namespace, whose
+	// content is destroyed and whose reservations are taken over.
+	Open func(t *testing.T, host uuid.UUID) nvmf.Reserver
+	// Restart makes the target start anew without what it knew of
+	// reservations, and returns when hosts can connect again; nil if it
+	// cannot be done.
+	Restart func(t *testing.T)
+}
+
+// RunReserver checks that reservations do what nvmf.Reserver promises.
+func RunReserver(t *testing.T, r Reservers) {
+	for _, c := range []struct {
+		name string
+		test func(*testing.T, *stage)
+	}{
+		{"a later run takes over", testTakeOver},
+		{"strangers only read", testStranger},
+		{"giving up", testUnreserve},
+		{"all processes of a run at once", testOneRun},
+		{"all runs at once", testManyRuns},
+		{"forty runs one after another", testGenerations},
+		{"commands in flight", testInFlight},
+		{"a target that forgets", testForgets},
+		{"a context that has ended", testContext},
+	} {
+		t.Run(c.name, func(t *testing.T) { c.test(t, &stage{t: t, r: r}) })
+	}
+}
+
+// stage is one case of RunReserver.
+type stage struct {
+	t *testing.T
+	r Reservers
+}
+
+// process is one process of a run: a device with a queue.
+type process struct {
+	rig
+	reserver nvmf.Reserver
+	key      nvmf.ReservationKey
+}
+
+var lastKey atomic.Uint64
+
+// run returns a key higher than all before, also those of earlier tests with
+// the same target, and a host for it.
+func run() (nvmf.ReservationKey, uuid.UUID) {
+	for {
+		last := lastKey.Load()
+		if next := max(last+1, uint64(time.Now().UnixNano())); lastKey.CompareAndSwap(last, next) {
+			return nvmf.ReservationKey(next), uuid.New()
+		}
+	}
+}
+
+// process opens a device that is closed, and gives up its reservation, with
+// the test.
+func (s *stage) process(key nvmf.ReservationKey, host uuid.UUID) *process {
+	d := s.r.Open(s.t, host)
+	p := &process{rig: rig{t: s.t, device: d, id: d.Identity()}, reserver: d, key: key}
+	require.True(s.t, p.id.Reservations, "Identity.Reservations")
+	p.queue = p.open(64)
+	s.t.Cleanup(func() {
+		assert.NoError(s.t, p.queue.Close())
+		if err := d.Unreserve(context.Background(), key); !errors.Is(err, nvmf.ErrFenced) {
+			assert.NoError(s.t, err)
+		}
+		assert.NoError(s.t, d.Close())
+	})
+	return p
+}
+
+// first returns the first process of a new run.
+func (s *stage) first() *process { return s.process(run()) }
+
+func (p *process) reserve() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	return p.reserver.Reserve(ctx, p.key)
+}
+
+// writes expects every command that changes the namespace to succeed.
+func (p *process) writes() {
+	p.t.Helper()
+	for _, c := range p.changes() {
+		assert.NoError(p.t, p.do(c), c.Opcode)
+	}
+}
+
+// conflicts expects every one to be refused, and reads to work.
+func (p *process) conflicts() {
+	p.t.Helper()
+	for _, c := range p.changes() {
+		err := p.do(c)
+		assert.True(p.t, nvmf.IsConflict(err), "%s ended with: %v", c.Opcode, err)
+	}
+	assert.NoError(p.t, p.do(p.read(0, p.bytes(1))))
+}
+
+func (p *process) changes() []*nvmf.Command {
+	small, large := p.write(0, p.pattern(1, 1)), p.write(8, p.pattern(nvmf.LBA(p.id.MaxTransfer/p.id.LBASize), 2))
+	small.FUA = true
+	list := []*nvmf.Command{small, large, {Opcode: nvmf.Flush}}
+	if p.id.CanDeallocate {
+		list = append(list, &nvmf.Command{Opcode: nvmf.Deallocate, LBA: 1000, Blocks: 8})
+	}
+	return list
+}
+
+func testTakeOver(t *testing.T, s *stage) {
+	a := s.first()
+	require.NoError(t, a.reserve())
+	a.writes()
+	b := s.first()
+	b.conflicts()
+	require.NoError(t, b.reserve())
+	a.conflicts()
+	b.writes()
+	require.NoError(t, b.reserve(), "again")
+	b.writes()
+	assert.ErrorIs(t, a.reserve(), nvmf.ErrFenced)
+	a.conflicts()
+	again := s.process(a.key, uuid.New()) // a stray process with another host identifier
+	assert.ErrorIs(t, again.reserve(), nvmf.ErrFenced)
+	again.conflicts()
+	b.writes()
+	data := b.pattern(16, 3)
+	require.NoError(t, b.do(b.write(32, data)))
+	got := a.bytes(16)
+	require.NoError(t, a.do(a.read(32, got)))
+	a.same(data, got, "what the old run reads")
+}
+
+func testStranger(t *testing.T, s *stage) {
+	a := s.first()
+	require.NoError(t, a.reserve())
+	stranger := s.first()
+	stranger.conflicts()
+	more := s.process(a.key, uuid.New())
+	more.conflicts()
+	a.writes()
+}
+
+func testUnreserve(t *testing.T, s *stage) {
+	ctx := context.Background()
+	a, b := s.first(), s.first()
+	require.NoError(t, a.reserver.Unreserve(ctx, a.key), "nothing to give up")
+	require.NoError(t, a.reserve())
+	require.NoError(t, b.reserver.Unreserve(ctx, b.key), "nothing of ours to give up")
+	b.conflicts()
+	require.NoError(t, a.reserver.Unreserve(ctx, a.key))
+	b.writes()
+	a.writes()
+	require.NoError(t, a.reserver.Unreserve(ctx, a.key))
+	require.NoError(t, a.reserve(), "the same run once more")
+	b.conflicts()
+	// A key can be raised: the host stays the same.
+	old := a.key
+	a.key, _ = run()
+	require.NoError(t, a.reserve())
+	a.writes()
+	assert.ErrorIs(t, a.reserver.Reserve(ctx, old), nvmf.ErrFenced)
+	assert.ErrorIs(t, a.reserver.Unreserve(ctx, old), nvmf.ErrFenced)
+	b.conflicts()
+}
+
+func testOneRun(t *testing.T, s *stage) {
+	old := s.first()
+	require.NoError(t, old.reserve())
+	key, host := run()
+	var all []*process
+	for range 8 {
+		all = append(all, s.process(key, host))
+	}
+	var wg sync.WaitGroup
+	for _, p := range all {
+		wg.Go(func() {
+			assert.NoError(t, p.reserve())
+			p.writes()
+		})
+	}
+	wg.Wait()
+	old.conflicts()
+	for _, p := range all {
+		assert.NoError(t, p.reserve())
+		p.writes()
+	}
+}
+
+func testManyRuns(t *testing.T, s *stage) {
+	for range 5 {
+		var all []*process
+		for range 6 {
+			all = append(all, s.first())
+		}
+		var wg sync.WaitGroup
+		for _, p := range all {
+			wg.Go(func() {
+				if err := p.reserve(); err != nil {
+					assert.ErrorIs(t, err, nvmf.ErrFenced)
+				}
+			})
+		}
+		wg.Wait()
+		last := all[len(all)-1]
+		last.writes()
+		for _, p := range all[:len(all)-1] {
+			p.conflicts()
+			assert.ErrorIs(t, p.reserve(), nvmf.ErrFenced)
+		}
+	}
+}
+
+// testGenerations: a run that ended without a word leaves nothing behind that
+// piles up. Targets have room for few registrants.
+func testGenerations(t *testing.T, s *stage) {
+	before := s.first()
+	require.NoError(t, before.reserve())
+	for range 40 {
+		next := s.first()
+		require.NoError(t, next.reserve())
+		before.conflicts()
+		next.writes()
+		before = next
+	}
+}
+
+// testInFlight: when Reserve returns, what the earlier run has sent is over,
+// however much it is. Its writers never stop by themselves.
+func testInFlight(t *testing.T, s *stage) {
+	rounds := 12
+	if testing.Short() {
+		rounds = 4
+	}
+	const region = 1024 // blocks
+	key, host := run()
+	var landed, refused int
+	for range rounds {
+		var writers []*process
+		for range 3 {
+			writers = append(writers, s.process(key, host))
+		}
+		require.NoError(t, writers[0].reserve())
+		key, host = run()
+		next := s.process(key, host)
+		var wg sync.WaitGroup
+		started := make(chan struct{}, len(writers))
+		var done, conflicts atomic.Int64
+		for i, w := range writers {
+			wg.Go(func() {
+				n, c := w.storm(region, started, uint64(i))
+				done.Add(int64(n))
+				conflicts.Add(int64(c))
+			})
+		}
+		for range writers {
+			<-started
+		}
+		require.NoError(t, next.reserve())
+		// From here on nothing but what is written now may come.
+		want := next.pattern(region, 99)
+		require.NoError(t, next.do(next.pieces(want)...))
+		wg.Wait()
+		got := next.bytes(region)
+		list := next.pieces(got)
+		for _, c := range list {
+			c.Opcode = nvmf.Read
+		}
+		require.NoError(t, next.do(list...))
+		next.same(want, got, "what the new run wrote")
+		landed, refused = landed+int(done.Load()), refused+int(conflicts.Load())
+	}
+	t.Logf("%d takeovers, %d writes before them, %d refused", rounds, landed, refused)
+	assert.NotZero(t, landed)
+	assert.NotZero(t, refused)
+}
+
+// pieces returns writes of b, from LBA 0 on, as large as they may be.
+func (p *process) pieces(b []byte) (list []*nvmf.Command) {
+	step := int(min(p.id.MaxTransfer, 64*p.id.LBASize))
+	for at := 0; at < len(b); at += step {
+		list = append(list, p.write(nvmf.LBA(at/int(p.id.LBASize)), b[at:min(at+step, len(b))]))
+	}
+	return list
+}
+
+// storm writes to the first blocks of the namespace, many commands of all
+// sizes in flight at once, until one is refused; it then waits for all of
+// them. started hears of the first that is done.
+func (p *process) storm(blocks int, started chan<- struct{}, seed uint64) (done, refused int) {
+	junk := bytes.Repeat([]byte{byte(0xa0 + seed)}, 64*int(p.id.LBASize))
+	var flight []*nvmf.Command
+	for i := 0; refused == 0 && i < 1_000_000; i++ {
+		n := 1 << (i % 7)
+		lba := nvmf.LBA(i * 37 % (blocks - n))
+		c := p.write(lba, junk[:n*int(p.id.LBASize)])
+		p.queue.Submit([]*nvmf.Command{c})
+		if flight = append(flight, c); len(flight) < 48 {
+			continue
+		}
+		refused += p.outcome(flight[:16])
+		if done += 16; done == 32 {
+			started <- struct{}{}
+		}
+		flight = flight[16:]
+	}
+	refused += p.outcome(flight)
+	return done, refused
+}
+
+// outcome waits for writes and returns how many were refused.
+func (p *process) outcome(list []*nvmf.Command) (refused int) {
+	_ = p.queue.Wait(list)
+	for _, c := range list {
+		var status *nvmf.StatusError
+		switch {
+		case c.Err == nil:
+		case errors.As(c.Err, &status):
+			// Refused, or aborted: Command Aborted due to Preempt and Abort.
+			assert.True(p.t, nvmf.IsConflict(c.Err) || status.SCT == 0 && status.SC == 0x14, "%v", c.Err)
+			refused++
+		default:
+			assert.ErrorIs(p.t, c.Err, nvmf.ErrConnectionLost)
+			refused++
+		}
+	}
+	return refused
+}
+
+func testForgets(t *testing.T, s *stage) {
+	if s.r.Restart == nil {
+		t.Skip("this target is not started anew here")
+	}
+	a, b := s.first(), s.first()
+	require.NoError(t, a.reserve())
+	require.NoError(t, b.reserve())
+	s.r.Restart(t)
+	for _, p := range []*process{a, b} {
+		if p.do(&nvmf.Command{Opcode: nvmf.Flush}) != nil {
+			require.NoError(t, p.queue.Reset(context.Background()))
+		}
+	}
+	require.NoError(t, b.reserve(), "again")
+	b.writes()
+	a.conflicts()
+	assert.ErrorIs(t, a.reserve(), nvmf.ErrFenced)
+}
+
+func testContext(t *testing.T, s *stage) {
+	a := s.first()
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	assert.ErrorIs(t, a.reserver.Reserve(ctx, a.key), context.Canceled)
+	assert.ErrorIs(t, a.reserver.Unreserve(ctx, a.key), context.Canceled)
+	require.NoError(t, a.reserve())
+	a.writes()
+}
