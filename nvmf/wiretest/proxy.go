@@ -1,0 +1,258 @@
+package wiretest
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"nvmecr/nvmf"
+)
+
+// Proxy is the wire. The zero value is not usable.
+type Proxy struct {
+	addr string
+	done chan struct{} // closed by Close
+	wg   sync.WaitGroup
+
+	mu       sync.Mutex // guards what follows
+	thawed   *sync.Cond // frozen has become false, or closed true
+	listener net.Listener
+	target   string
+	script   Script
+	seen     [2]int
+	struck   int
+	links    map[*link]struct{}
+	kept     []*link
+	count    int
+	frozen   bool
+	closed   bool
+}
+
+// New listens on a free port of loopback for connections to target, a
+// host:port. The caller closes it.
+func New(target string) (*Proxy, error) {
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("faulty wire: %w", err)
+	}
+	p := &Proxy{addr: l.Addr().String(), done: make(chan struct{}), listener: l, target: target, links: map[*link]struct{}{}}
+	p.thawed = sync.NewCond(&p.mu)
+	p.wg.Go(func() { p.accept(l) })
+	return p, nil
+}
+
+// Addr is where the proxy listens, host:port.
+func (p *Proxy) Addr() string { return p.addr }
+
+// Through returns id with the proxy's address in the target's place.
+func (p *Proxy) Through(id nvmf.TransportID) nvmf.TransportID {
+	id.Address, id.Service, _ = net.SplitHostPort(p.addr)
+	return id
+}
+
+// Script replaces the script and begins to count again; nil passes everything.
+func (p *Proxy) Script(s Script) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.script, p.seen, p.struck = s, [2]int{}, 0
+}
+
+// Seen returns how many PDUs of a direction came since the script was set.
+func (p *Proxy) Seen(to Direction) int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.seen[to]
+}
+
+// Struck returns how many PDUs something was done to since the script was set.
+func (p *Proxy) Struck() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.struck
+}
+
+// Connections returns how many connections were accepted so far.
+func (p *Proxy) Connections() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.count
+}
+
+// SetTarget makes new connections go to another address.
+func (p *Proxy) SetTarget(address string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.target = address
+}
+
+// Cut resets all connections, at both ends.
+func (p *Proxy) Cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.cut()
+}
+
+func (p *Proxy) cut() {
+	for l := range p.links {
+		l.reset()
+	}
+}
+
+// Down makes the target unreachable: connections are reset, new ones refused.
+func (p *Proxy) Down() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.listener != nil {
+		_ = p.listener.Close() // wakes the acceptor
+		p.listener = nil
+	}
+	p.cut()
+}
+
+// Up ends Down. It fails if someone else has taken the port meanwhile.
+func (p *Proxy) Up() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || p.listener != nil {
+		return nil
+	}
+	l, err := net.Listen("tcp4", p.addr)
+	if err != nil {
+		return fmt.Errorf("faulty wire: %w", err)
+	}
+	p.listener = l
+	p.wg.Go(func() { p.accept(l) })
+	return nil
+}
+
+// Freeze stops all forwarding: connections stand, and nothing comes through.
+func (p *Proxy) Freeze() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.frozen = true
+}
+
+// Thaw ends Freeze.
+func (p *Proxy) Thaw() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.frozen = false
+	p.thawed.Broadcast()
+}
+
+// Release delivers what Keep has kept and waits until the target has dealt
+// with it. It returns how many commands the target completed, those included
+// that were under way before.
+func (p *Proxy) Release() int {
+	p.mu.Lock()
+	kept := p.kept
+	p.kept = nil
+	p.mu.Unlock()
+	n := 0
+	for _, l := range kept {
+		n += l.deliver()
+	}
+	return n
+}
+
+// Close ends the proxy and all connections.
+func (p *Proxy) Close() {
+	p.mu.Lock()
+	if !p.closed {
+		p.closed = true
+		close(p.done)
+	}
+	kept := p.kept
+	p.kept = nil
+	p.thawed.Broadcast()
+	p.mu.Unlock()
+	p.Down()
+	for _, l := range kept {
+		l.reset()
+	}
+	p.wg.Wait()
+}
+
+func (p *Proxy) accept(l net.Listener) {
+	for {
+		c, err := l.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err != nil {
+			continue
+		}
+		p.wg.Go(func() { p.connect(c.(*net.TCPConn)) })
+	}
+}
+
+// connect makes the other half of a connection and starts both directions.
+func (p *Proxy) connect(host *net.TCPConn) {
+	p.mu.Lock()
+	target := p.target
+	p.mu.Unlock()
+	c, err := net.DialTimeout("tcp", target, 10*time.Second)
+	if err != nil {
+		abort(host)
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.closed || p.listener == nil {
+		abort(host)
+		abort(c.(*net.TCPConn))
+		return
+	}
+	p.count++
+	l := newLink(p, p.count, host, c.(*net.TCPConn))
+	p.links[l] = struct{}{}
+	p.wg.Go(func() { l.pump(ToTarget) })
+	p.wg.Go(func() { l.pump(ToHost) })
+}
+
+// strand makes l one whose kept bytes Release delivers.
+func (p *Proxy) strand(l *link) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.links, l)
+	if p.closed {
+		l.reset()
+		return
+	}
+	p.kept = append(p.kept, l)
+}
+
+func (p *Proxy) forget(l *link) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.links, l)
+}
+
+// decide numbers a PDU, when nothing is frozen, and asks the script.
+func (p *Proxy) decide(u *PDU) Action {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for p.frozen && !p.closed {
+		p.thawed.Wait()
+	}
+	p.seen[u.To]++
+	u.N = p.seen[u.To]
+	if p.script == nil {
+		return Pass
+	}
+	a := p.script(u)
+	if !a.fits(u) {
+		return Pass
+	}
+	p.struck++
+	if a.verb == freeze {
+		p.frozen = true
+		time.AfterFunc(a.wait, p.Thaw)
+		for p.frozen && !p.closed {
+			p.thawed.Wait()
+		}
+	}
+	return a
+}
