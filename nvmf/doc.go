@@ -32,7 +32,9 @@
 //
 // # Failure
 //
-// A command the device refused carries a [*StatusError]. When the connection
+// A command the device refused carries a [*StatusError]; one that it says may
+// succeed a little later ([StatusError.Transient]) has been repeated by then,
+// for as long as the command time-out. When the connection
 // to the device is lost, or a command outlasts the command time-out, every
 // command in flight completes with [ErrConnectionLost]: it may or may not
 // have been executed, and it may still land later. The owner then calls

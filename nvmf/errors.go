@@ -61,6 +61,25 @@ func (e *StatusError) Error() string {
 // errors.Is(err, syscall.ENOSPC) works and errors.As finds a syscall.Errno.
 func (e *StatusError) Unwrap() error { return e.row().errno }
 
+// Transient reports whether the same command may well succeed a little later:
+// the device leaves Do Not Retry clear, and the reason is a state that passes,
+// of the transport, the path or the namespace. Failures of the media are not
+// transient, nor is an internal error: a Flush that is repeated after one may
+// succeed although what it was to make durable is gone.
+func (e *StatusError) Transient() bool {
+	if e.DNR {
+		return false
+	}
+	switch uint16(e.SCT)<<8 | uint16(e.SC) {
+	case 0x005, 0x007, 0x008, 0x021, // aborted, interrupted
+		0x01d, 0x082, 0x084, // sanitize, not ready, format
+		0x022,                                    // transport
+		0x300, 0x302, 0x303, 0x360, 0x370, 0x371: // path
+		return true
+	}
+	return false
+}
+
 func (e *StatusError) text() string { return e.row().text }
 
 type statusRow struct {
@@ -88,6 +107,7 @@ var statusTable = []statusRow{
 	{0x0, 0x1c, syscall.EIO, "Sanitize Failed"},
 	{0x0, 0x1d, syscall.EBUSY, "Sanitize In Progress"},
 	{0x0, 0x20, syscall.EROFS, "Namespace is Write Protected"},
+	{0x0, 0x21, syscall.EIO, "Command Interrupted"},
 	{0x0, 0x22, syscall.EIO, "Transient Transport Error"},
 	{0x0, 0x80, syscall.ENOSPC, "LBA Out of Range"},
 	{0x0, 0x81, syscall.ENOSPC, "Capacity Exceeded"},

@@ -34,6 +34,11 @@ type conn struct {
 	slots []slot
 	free  []uint16 // slots without a command, a stack
 	busy  int      // slots with one
+	// resting are slots whose command is to be sent again later; see again.go.
+	// Only I/O queues repeat commands.
+	resting []uint16
+	repeats bool
+	answers uint64 // responses that came
 	// Commands beyond the slots, linked by Command.Next.
 	waiting, waitingEnd *nvmf.Command
 
@@ -75,6 +80,11 @@ type slot struct {
 	status    nvme.Status
 	result    uint64
 	badDigest bool
+
+	// Repetition: how often, since when, and when next.
+	tries   int
+	refused time.Time
+	due     time.Time
 
 	// aux is the data of a Deallocate.
 	aux     [maxDSMRanges * nvme.DSMRangeSize]byte
@@ -128,7 +138,7 @@ func newConn(fd, depth int, timeout time.Duration) (*conn, error) {
 		_ = ownfd.Close(fd)
 		return nil, fmt.Errorf("making the socket non-blocking: %w", err)
 	}
-	c := &conn{fd: fd, timeout: timeout, slots: make([]slot, depth), free: make([]uint16, 0, depth)}
+	c := &conn{fd: fd, timeout: timeout, slots: make([]slot, depth), free: make([]uint16, 0, depth), resting: make([]uint16, 0, depth)}
 	for i := depth - 1; i >= 0; i-- {
 		c.free = append(c.free, uint16(i))
 	}
@@ -149,7 +159,7 @@ func (c *conn) start(cmd *nvmf.Command, opcode uint8, nsid uint32) (*slot, uint1
 	s := &c.slots[cid]
 	s.cmd, s.data, s.total, s.moved, s.cur = cmd, nil, 0, 0, cursor{}
 	s.write, s.unsent, s.inCapsule, s.asked, s.next = false, true, false, 0, 0
-	s.answered, s.badDigest, s.sending = false, false, 0
+	s.answered, s.badDigest, s.sending, s.tries = false, false, 0, 0
 	s.sqe.Reset(opcode, cid, nsid)
 	return s, cid
 }
@@ -193,8 +203,16 @@ func (c *conn) answer(s *slot, cid uint16, status nvme.Status, result uint64) {
 	}
 }
 
-// finish hands an answered command back and its slot to the next.
+// finish hands an answered command back and its slot to the next, unless the
+// command is worth another attempt.
 func (c *conn) finish(s *slot, cid uint16) {
+	c.answers++
+	if s.badDigest && s.status.Code() == nvme.StatusSuccess {
+		s.status = nvme.StatusTransientTransport
+	}
+	if s.status.Code() != nvme.StatusSuccess && c.again(s, cid) {
+		return
+	}
 	cmd := s.cmd
 	if !s.write && s.total > largeRead {
 		c.recv.large--
@@ -207,17 +225,19 @@ func (c *conn) finish(s *slot, cid uint16) {
 	}
 	c.result = s.result
 	var err error
-	if s.badDigest && s.status.Code() == nvme.StatusSuccess {
-		s.status = nvme.StatusTransientTransport
-	}
 	if s.status.Code() != nvme.StatusSuccess {
-		err = &nvmf.StatusError{
-			Opcode: cmd.Opcode, LBA: cmd.LBA, SCT: s.status.SCT(), SC: s.status.SC(), DNR: s.status.DNR(),
-		}
+		err = s.refusal()
 	}
 	c.release(s, cid)
 	cmd.Finish(err)
 	c.startWaiting()
+}
+
+// refusal is the status a command was answered with, as an error.
+func (s *slot) refusal() *nvmf.StatusError {
+	return &nvmf.StatusError{
+		Opcode: s.cmd.Opcode, LBA: s.cmd.LBA, SCT: s.status.SCT(), SC: s.status.SC(), DNR: s.status.DNR(),
+	}
 }
 
 func (c *conn) release(s *slot, cid uint16) {
@@ -256,6 +276,7 @@ func (c *conn) violated(e *pdu.Error, offending []byte) {
 // failAll completes every command with err.
 func (c *conn) failAll(err error) {
 	c.send.drop()
+	c.resting = c.resting[:0]
 	for i := range c.slots {
 		if s := &c.slots[i]; s.cmd != nil {
 			cmd := s.cmd

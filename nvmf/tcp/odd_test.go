@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -253,26 +254,37 @@ func testRead(t *testing.T, size, part int, success, digests bool, drop int) {
 	require.True(t, bytes.Equal(data, got))
 }
 
-// TestDataDigestMismatch fails the command and keeps the connection.
+// TestDataDigestMismatch reads again what came damaged; if it never comes whole
+// the command fails, and the connection stays.
 func TestDataDigestMismatch(t *testing.T) {
-	spoil := true
+	want := pattern(512)
+	var spoil atomic.Int32
 	p := fakepeer.New(func(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) error {
-		b := c.Encode(pdu.TypeC2HData, pdu.FlagLast|pdu.FlagSuccess, pattern(512), func(b []byte) {
+		b := c.Encode(pdu.TypeC2HData, pdu.FlagLast|pdu.FlagSuccess, want, func(b []byte) {
 			pdu.PutData(b, pdu.Data{CID: sqe.CID(), Length: 512})
 		})
-		if spoil {
+		if spoil.Add(-1) >= 0 {
 			b[100] ^= 1
-			spoil = false
 		}
 		_, err := c.Write(b)
 		return err
 	})
-	_, q := scripted(t, p, tcp.Options{DataDigest: true})
-	err := do(q, read(0, make([]byte, 512)))
+	_, q := scripted(t, p, tcp.Options{DataDigest: true, CommandTimeout: 100 * time.Millisecond})
+	spoil.Store(3)
+	got := make([]byte, 512)
+	require.NoError(t, do(q, read(0, got)))
+	require.Equal(t, want, got)
+	require.EqualValues(t, 3, q.(*tcp.Queue).Stats().Repeats)
+
+	spoil.Store(1 << 30)
+	err := do(q, read(0, got))
 	var status *nvmf.StatusError
 	require.ErrorAs(t, err, &status)
 	assert.Equal(t, nvme.StatusTransientTransport.SC(), status.SC)
-	require.NoError(t, do(q, read(0, make([]byte, 512))))
+	spoil.Store(0)
+	require.NoError(t, do(q, read(0, got)))
+	require.Equal(t, want, got)
+	require.Zero(t, q.(*tcp.Queue).Stats().Reconnects)
 }
 
 // TestR2TBackwards asks for the second half first, and for a part again.

@@ -56,10 +56,10 @@ type pace struct {
 	rest     int   // reviews until polling is tried again
 	nextRest int
 
-	// Since completions was the number of completions the clock runs
-	// towards deadline.
-	completions uint64
-	deadline    time.Time
+	// Since answers was the number of responses the clock runs towards
+	// deadline.
+	answers  uint64
+	deadline time.Time
 }
 
 func (p *pace) init() {
@@ -149,14 +149,14 @@ func (p *pace) begin() {
 	p.review()
 }
 
-// expired reports whether no command completed for the connection's timeout,
+// expired reports whether no command was answered for the connection's timeout,
 // and how much of it is left. The clock starts at the first call after begin
-// or after a completion.
+// or after an answer, and stands while all commands rest.
 func (c *conn) expired() (left time.Duration, expired bool) {
 	p := &c.pace
 	now := time.Now()
-	if p.deadline.IsZero() || p.completions != c.stats.Commands {
-		p.completions, p.deadline = c.stats.Commands, now.Add(c.timeout)
+	if p.deadline.IsZero() || p.answers != c.answers || c.busy > 0 && c.busy == len(c.resting) {
+		p.answers, p.deadline = c.answers, now.Add(c.timeout)
 	}
 	left = p.deadline.Sub(now)
 	return left, left <= 0
@@ -165,6 +165,7 @@ func (c *conn) expired() (left time.Duration, expired bool) {
 // turn sends and receives what is possible, and blocks when nothing has been
 // for a while.
 func (c *conn) turn() {
+	c.rouse(0)
 	if c.send.pending() {
 		c.flush()
 	}
@@ -207,6 +208,7 @@ func (c *conn) block() {
 		}
 		return
 	}
+	left = c.rouse(left)
 	events := int16(unix.POLLIN)
 	if c.send.pending() {
 		events |= unix.POLLOUT

@@ -90,7 +90,7 @@ func (d *Device) connect(ctx context.Context, ctl *controller, qid uint16, depth
 	if err != nil {
 		return nil, err
 	}
-	c.tx.MaxCapsuleData = ctl.capsuleData
+	c.tx.MaxCapsuleData, c.repeats = ctl.capsuleData, true
 	if err := ctl.adopt(qid, c); err != nil {
 		c.close()
 		return nil, err
