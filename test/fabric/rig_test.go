@@ -1,0 +1,194 @@
+package fabric
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/memdev"
+	"nvmecr/nvmf/target"
+	"nvmecr/nvmf/tcp"
+	"nvmecr/nvmf/wiretest"
+)
+
+var all = flag.Bool("all", false, "try all moments, not a sample")
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(m.Run())
+}
+
+const (
+	nqn     = "nqn.2014-08.org.example:fabric"
+	size    = 12 * nvmf.MiB
+	segment = 10 * nvmf.MiB
+	// commandTimeout must let nothing through that is merely slow on a busy
+	// machine too often; what it lets through is a pause.
+	commandTimeout = 400 * time.Millisecond
+	// patience is how long an operation waits for the target.
+	patience = 10 * time.Second
+)
+
+// shape is a target, a connection and a file system.
+type shape struct {
+	name    string
+	lba     nvmf.Bytes
+	capsule nvmf.Bytes // in-capsule data; the rest is asked for with R2Ts
+	cache   bool       // a volatile write cache, and data that is copied
+	header  bool       // digests
+	data    bool
+	noCRC   bool
+	patient time.Duration // for a lost target; 0 is patience
+}
+
+var shapes = []shape{
+	{name: "R2T", lba: 4096, capsule: 4096},
+	{name: "in capsule, 512 byte blocks, volatile cache", lba: 512, capsule: 256 << 10, cache: true},
+	{name: "digests", lba: 4096, capsule: 8192, header: true, data: true},
+}
+
+func (s shape) options() tcp.Options {
+	return tcp.Options{
+		HeaderDigest: s.header, DataDigest: s.data, KeepAlive: -1,
+		CommandTimeout: commandTimeout, ConnectTimeout: 5 * time.Second, OptimalTransfer: 64 * nvmf.KiB,
+	}
+}
+
+// backing returns storage of the shape.
+func (s shape) backing(t testing.TB) target.Backing {
+	if !s.cache {
+		b, err := target.NewMemory(size, s.lba)
+		require.NoError(t, err)
+		return b
+	}
+	d, err := memdev.New(size, s.lba, memdev.Options{VolatileWriteCache: true})
+	require.NoError(t, err)
+	return target.NewDevice(d)
+}
+
+// serve starts a target over b.
+func (s shape) serve(t testing.TB, b target.Backing) *target.Target {
+	tgt, err := target.New(target.Config{InCapsule: s.capsule, Subsystems: []target.Subsystem{{
+		NQN: nqn, Namespaces: []target.Namespace{{NSID: 1, Backing: b}},
+	}}})
+	require.NoError(t, err)
+	_, err = tgt.Listen("127.0.0.1:0")
+	require.NoError(t, err)
+	return tgt
+}
+
+func shut(t testing.TB, tgt *target.Target) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	require.NoError(t, tgt.Close(ctx))
+}
+
+func idOf(a net.Addr) nvmf.TransportID {
+	host, port, _ := net.SplitHostPort(a.String())
+	return nvmf.TransportID{Transport: nvmf.TCP, Family: "IPv4", Address: host, Service: port, SubNQN: nqn, NSID: 1}
+}
+
+// rig is a formatted namespace behind a wire.
+type rig struct {
+	shape
+	t    testing.TB
+	tgt  *target.Target
+	wire *wiretest.Proxy
+	id   nvmf.TransportID // over a good wire
+	what string           // for messages
+	fs   *microfs.FS
+	dev  nvmf.Device
+}
+
+func newRig(t testing.TB, s shape, what string) *rig {
+	return newRigOn(t, s, what, s.serve(t, s.backing(t)))
+}
+
+func newRigOn(t testing.TB, s shape, what string, tgt *target.Target) *rig {
+	r := &rig{shape: s, t: t, tgt: tgt, what: s.name + ", " + what}
+	r.id = idOf(tgt.Addr())
+	var err error
+	r.wire, err = wiretest.New(tgt.Addr().String())
+	require.NoError(t, err)
+	o := r.options()
+	o.CommandTimeout = patience
+	dev, err := tcp.Open(t.Context(), r.id, o)
+	require.NoError(t, err)
+	require.NoError(t, microfs.Format(t.Context(), dev, r.segment(), microfs.FormatOptions{
+		LogPages: 64, NoDataCRC: s.noCRC, RootMode: 0o755,
+	}))
+	require.NoError(t, dev.Close())
+	return r
+}
+
+func (r *rig) segment() microfs.Segment { return microfs.Segment{Start: nvmf.MiB, Length: segment} }
+
+// mount mounts over the wire, which may be slow. A connection that is lost
+// meanwhile fails a mount; the next attempt must work.
+func (r *rig) mount() error {
+	err := r.tryMount()
+	for i := 0; errors.Is(err, nvmf.ErrConnectionLost) && i < 5; i++ {
+		err = r.tryMount()
+	}
+	return err
+}
+
+// tryMount opens the namespace over the wire and mounts it for writing.
+func (r *rig) tryMount() error {
+	o := r.options()
+	dev, err := tcp.Open(r.t.Context(), r.wire.Through(r.id), o)
+	if err != nil {
+		return fmt.Errorf("open: %w", err)
+	}
+	limit := r.patient
+	if limit == 0 {
+		limit = patience
+	}
+	fs, err := microfs.Mount(r.t.Context(), dev, r.segment(), microfs.Options{Timeout: limit})
+	if err != nil {
+		_ = dev.Close() // err is the cause
+		return fmt.Errorf("mount: %w", err)
+	}
+	r.dev, r.fs = dev, fs
+	return nil
+}
+
+// crash ends the mount as a killed process ends it: nothing more is written.
+func (r *rig) crash() {
+	if r.fs == nil {
+		return
+	}
+	require.NoError(r.t, r.dev.Close(), r.what)
+	_ = r.fs.Unmount() // without a device it can do nothing but end
+	r.fs, r.dev = nil, nil
+}
+
+// direct mounts over a good wire, for writing, and calls f.
+func (r *rig) direct(f func(fs *microfs.FS)) error {
+	o := r.options()
+	o.CommandTimeout = patience
+	dev, err := tcp.Open(r.t.Context(), r.id, o)
+	require.NoError(r.t, err, r.what)
+	defer dev.Close()
+	fs, err := microfs.Mount(r.t.Context(), dev, r.segment(), microfs.Options{})
+	if err != nil {
+		return err
+	}
+	f(fs)
+	return fs.Unmount()
+}
+
+func (r *rig) close() {
+	r.crash()
+	r.wire.Close()
+	shut(r.t, r.tgt)
+}

@@ -1,0 +1,114 @@
+package fabric
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/microfs"
+	"nvmecr/nvmf/wiretest"
+)
+
+// fault is something that happens to PDU n.
+type fault struct {
+	name   string
+	action func(n int) wiretest.Action
+	// sample is how many moments are tried without -all, for each direction
+	// and shape.
+	sample int
+}
+
+func always(a wiretest.Action) func(int) wiretest.Action {
+	return func(int) wiretest.Action { return a }
+}
+
+// faults that the application must not notice but for a pause.
+var faults = []fault{
+	{"cut before", always(wiretest.Cut(0)), 4},
+	{"cut in the middle", always(wiretest.Cut(wiretest.Middle)), 4},
+	{"cut after", always(wiretest.Cut(wiretest.End)), 4},
+	{"cut at some byte", func(n int) wiretest.Action { return wiretest.Cut(n * 37 % 300) }, 4},
+	{"truncated", always(wiretest.Finish(wiretest.Middle)), 3},
+	{"ended", always(wiretest.Finish(wiretest.End)), 3},
+	{"delayed", always(wiretest.Delay(2 * time.Millisecond)), 2},
+	{"delayed beyond the time-out", always(wiretest.Delay(2 * commandTimeout)), 1},
+	{"out of order", always(wiretest.Swap(5 * time.Millisecond)), 3},
+	{"lost", always(wiretest.Drop), 1},
+	{"frozen", always(wiretest.Freeze(10 * time.Millisecond)), 2},
+}
+
+// sweep calls run for n = 1, 2, 3, ... until it returns false, or for a sample
+// of those: up to most, spread over as many PDUs as the last run saw.
+func sweep(t *testing.T, first, most, seen int, run func(n int) bool) (runs int) {
+	stride := 1
+	if !*all {
+		stride = max(1, seen/most)
+		first = 1 + first%stride
+	} else {
+		first = 1
+	}
+	for n := first; run(n); n += stride {
+		runs++
+		if t.Failed() {
+			return runs
+		}
+	}
+	return runs
+}
+
+// TestSweep does each fault to PDU 1, 2, 3, ... of the workload, in each
+// direction.
+func TestSweep(t *testing.T) {
+	for _, s := range shapes {
+		seen := lengthOf(t, s)
+		for i, f := range faults {
+			for _, to := range []wiretest.Direction{wiretest.ToTarget, wiretest.ToHost} {
+				t.Run(fmt.Sprintf("%s/%s/%s", s.name, f.name, to), func(t *testing.T) {
+					most := f.sample
+					if testing.Short() {
+						most = 1
+					}
+					runs := sweep(t, 17*i+int(to), most, seen[to], func(n int) bool {
+						return strikeOnce(t, s, f, to, n)
+					})
+					if *all {
+						t.Logf("%d PDUs", runs)
+					}
+				})
+			}
+		}
+	}
+}
+
+// lengthOf returns how many PDUs the workload takes in each direction.
+func lengthOf(t *testing.T, s shape) (seen [2]int) {
+	r := newRig(t, s, "undisturbed")
+	defer r.close()
+	require.NoError(t, r.mount())
+	r.wire.Script(nil)
+	w := newWork(r.fs)
+	w.run(t, r.what, workload(), nil)
+	for to := range seen {
+		seen[to] = r.wire.Seen(wiretest.Direction(to))
+	}
+	return seen
+}
+
+// strikeOnce runs the workload with a fault at PDU n; it returns false if it
+// was over before.
+func strikeOnce(t *testing.T, s shape, f fault, to wiretest.Direction, n int) bool {
+	r := newRig(t, s, fmt.Sprintf("%s, PDU %d %s", f.name, n, to))
+	defer r.close()
+	require.NoError(t, r.mount(), r.what)
+	r.wire.Script(wiretest.At(to, n, f.action(n)))
+	w := newWork(r.fs)
+	w.run(t, r.what, workload(), nil)
+	struck := r.wire.Struck() > 0
+	r.wire.Script(nil)
+	w.match(t, r.fs, r.what)
+	r.crash()
+	require.NoError(t, r.direct(func(fs *microfs.FS) { w.match(t, fs, r.what+", mounted again") }), r.what)
+	return struck
+}
