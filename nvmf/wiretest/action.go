@@ -46,6 +46,14 @@ func (p *PDU) SQE() *nvme.SQE {
 	return pdu.SQEOf(p.Bytes)
 }
 
+// CQE is the completion in a CapsuleResp, nil for other PDUs.
+func (p *PDU) CQE() *nvme.CQE {
+	if p.Type != pdu.TypeCapsuleResp || len(p.Bytes) < pdu.CapsuleRespSize {
+		return nil
+	}
+	return pdu.CQEOf(p.Bytes)
+}
+
 // Script says what is done to a PDU. It runs with the proxy locked and must
 // not call it.
 type Script func(p *PDU) Action
@@ -154,7 +162,7 @@ func (a Action) fits(p *PDU) bool {
 	case answer:
 		return p.SQE() != nil
 	case rewrite:
-		return p.Type == pdu.TypeCapsuleResp && len(p.Bytes) >= pdu.CapsuleRespSize
+		return p.CQE() != nil
 	}
 	return true
 }

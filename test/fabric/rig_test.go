@@ -1,6 +1,7 @@
 package fabric
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -29,8 +30,8 @@ func TestMain(m *testing.M) {
 
 const (
 	nqn     = "nqn.2014-08.org.example:fabric"
-	size    = 12 * nvmf.MiB
-	segment = 10 * nvmf.MiB
+	size    = 16 * nvmf.MiB
+	segment = 14 * nvmf.MiB
 	// commandTimeout must let nothing through that is merely slow on a busy
 	// machine too often; what it lets through is a pause.
 	commandTimeout = 400 * time.Millisecond
@@ -40,14 +41,17 @@ const (
 
 // shape is a target, a connection and a file system.
 type shape struct {
-	name    string
-	lba     nvmf.Bytes
-	capsule nvmf.Bytes // in-capsule data; the rest is asked for with R2Ts
-	cache   bool       // a volatile write cache, and data that is copied
-	header  bool       // digests
-	data    bool
-	noCRC   bool
-	patient time.Duration // for a lost target; 0 is patience
+	name     string
+	lba      nvmf.Bytes
+	capsule  nvmf.Bytes // in-capsule data; the rest is asked for with R2Ts
+	cache    bool       // a volatile write cache, and data that is copied
+	header   bool       // digests
+	data     bool
+	noCRC    bool
+	length   nvmf.Bytes    // of the segment; 0 is segment
+	logPages int           // 0 is 64
+	transfer nvmf.Bytes    // of a command; 0 is 64 KiB
+	patient  time.Duration // for a lost target; 0 is patience
 }
 
 var shapes = []shape{
@@ -59,7 +63,7 @@ var shapes = []shape{
 func (s shape) options() tcp.Options {
 	return tcp.Options{
 		HeaderDigest: s.header, DataDigest: s.data, KeepAlive: -1,
-		CommandTimeout: commandTimeout, ConnectTimeout: 5 * time.Second, OptimalTransfer: 64 * nvmf.KiB,
+		CommandTimeout: commandTimeout, ConnectTimeout: 5 * time.Second, OptimalTransfer: cmp.Or(s.transfer, 64*nvmf.KiB),
 	}
 }
 
@@ -124,13 +128,15 @@ func newRigOn(t testing.TB, s shape, what string, tgt *target.Target) *rig {
 	dev, err := tcp.Open(t.Context(), r.id, o)
 	require.NoError(t, err)
 	require.NoError(t, microfs.Format(t.Context(), dev, r.segment(), microfs.FormatOptions{
-		LogPages: 64, NoDataCRC: s.noCRC, RootMode: 0o755,
+		LogPages: cmp.Or(s.logPages, 64), NoDataCRC: s.noCRC, RootMode: 0o755,
 	}))
 	require.NoError(t, dev.Close())
 	return r
 }
 
-func (r *rig) segment() microfs.Segment { return microfs.Segment{Start: nvmf.MiB, Length: segment} }
+func (r *rig) segment() microfs.Segment {
+	return microfs.Segment{Start: nvmf.MiB, Length: cmp.Or(r.length, segment)}
+}
 
 // mount mounts over the wire, which may be slow. A connection that is lost
 // meanwhile fails a mount; the next attempt must work.
@@ -149,11 +155,7 @@ func (r *rig) tryMount() error {
 	if err != nil {
 		return fmt.Errorf("open: %w", err)
 	}
-	limit := r.patient
-	if limit == 0 {
-		limit = patience
-	}
-	fs, err := microfs.Mount(r.t.Context(), dev, r.segment(), microfs.Options{Timeout: limit})
+	fs, err := microfs.Mount(r.t.Context(), dev, r.segment(), microfs.Options{Timeout: cmp.Or(r.patient, patience)})
 	if err != nil {
 		_ = dev.Close() // err is the cause
 		return fmt.Errorf("mount: %w", err)

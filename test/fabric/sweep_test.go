@@ -40,22 +40,26 @@ var faults = []fault{
 }
 
 // sweep calls run for n = 1, 2, 3, ... until it returns false, or for a sample
-// of those: up to most, spread over as many PDUs as the last run saw.
+// of about most of the seen that there are.
 func sweep(t *testing.T, first, most, seen int, run func(n int) bool) (runs int) {
 	stride := 1
 	if !*all {
 		stride = max(1, seen/most)
-		first = 1 + first%stride
-	} else {
-		first = 1
 	}
-	for n := first; run(n); n += stride {
-		runs++
-		if t.Failed() {
-			return runs
+	for n := 1 + first%stride; run(n); n += stride {
+		if runs++; t.Failed() {
+			break
 		}
 	}
 	return runs
+}
+
+// some is n, or 1 with -short.
+func some(n int) int {
+	if testing.Short() {
+		return 1
+	}
+	return n
 }
 
 // TestSweep does each fault to PDU 1, 2, 3, ... of the workload, in each
@@ -66,16 +70,10 @@ func TestSweep(t *testing.T) {
 		for i, f := range faults {
 			for _, to := range []wiretest.Direction{wiretest.ToTarget, wiretest.ToHost} {
 				t.Run(fmt.Sprintf("%s/%s/%s", s.name, f.name, to), func(t *testing.T) {
-					most := f.sample
-					if testing.Short() {
-						most = 1
-					}
-					runs := sweep(t, 17*i+int(to), most, seen[to], func(n int) bool {
+					runs := sweep(t, 17*i+int(to), some(f.sample), seen[to], func(n int) bool {
 						return strikeOnce(t, s, f, to, n)
 					})
-					if *all {
-						t.Logf("%d PDUs", runs)
-					}
+					t.Logf("%d PDUs", runs)
 				})
 			}
 		}
@@ -89,7 +87,7 @@ func lengthOf(t *testing.T, s shape) (seen [2]int) {
 	require.NoError(t, r.mount())
 	r.wire.Script(nil)
 	w := newWork(r.fs)
-	w.run(t, r.what, workload(), nil)
+	w.run(t, r.what, workload())
 	for to := range seen {
 		seen[to] = r.wire.Seen(wiretest.Direction(to))
 	}
@@ -104,7 +102,7 @@ func strikeOnce(t *testing.T, s shape, f fault, to wiretest.Direction, n int) bo
 	require.NoError(t, r.mount(), r.what)
 	r.wire.Script(wiretest.At(to, n, f.action(n)))
 	w := newWork(r.fs)
-	w.run(t, r.what, workload(), nil)
+	w.run(t, r.what, workload())
 	struck := r.wire.Struck() > 0
 	r.wire.Script(nil)
 	w.match(t, r.fs, r.what)

@@ -1,0 +1,76 @@
+package fabric
+
+import (
+	"fmt"
+	"sync/atomic"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/microfs"
+	"nvmecr/nvmf/wiretest"
+)
+
+// damage changes one byte of every period-th PDU of a direction, from the
+// first-th on: byte at of the header and what follows it up to 80 bytes, or,
+// for at from 80 on, one of the bytes behind in eighths, the last ones one by one.
+func damage(to wiretest.Direction, first, period, at int, struck *atomic.Int32) wiretest.Script {
+	return func(p *wiretest.PDU) wiretest.Action {
+		if p.To != to || p.N < first || (p.N-first)%period != 0 {
+			return wiretest.Pass
+		}
+		n, b := len(p.Bytes), at
+		switch {
+		case at >= 90:
+			b = n - 1 - (at - 90)
+		case at >= 80:
+			b = n * (at - 80) / 10
+		}
+		if b < 0 || b >= n {
+			return wiretest.Pass
+		}
+		struck.Add(1)
+		return wiretest.Corrupt(b, 1<<(uint(p.N+at)%8))
+	}
+}
+
+const places = 98 // of damage
+
+// TestCorruptWithDigests: with both digests on, any byte of any PDU may be
+// damaged: the command is sent again, or the connection is lost and comes back.
+func TestCorruptWithDigests(t *testing.T) {
+	const period = 45
+	for _, s := range []shape{
+		{name: "R2T", lba: 4096, capsule: 4096, header: true, data: true, logPages: 256},
+		{name: "in capsule, volatile cache", lba: 512, capsule: 256 << 10, cache: true, header: true, data: true, logPages: 256},
+	} {
+		for _, to := range []wiretest.Direction{wiretest.ToTarget, wiretest.ToHost} {
+			t.Run(fmt.Sprintf("%s, %s", s.name, to), func(t *testing.T) {
+				step, damaged := 1, 0
+				if !*all {
+					step = period * places / some(10)
+				}
+				for i := int(to); i < period*places; i += step {
+					damaged += corruptOften(t, s, to, 1+i%period, period, i/period)
+				}
+				t.Logf("%d PDUs damaged", damaged)
+				require.Positive(t, damaged)
+			})
+		}
+	}
+}
+
+func corruptOften(t *testing.T, s shape, to wiretest.Direction, first, period, at int) int {
+	r := newRig(t, s, fmt.Sprintf("byte %d of PDU %d and every %dth after it, %s", at, first, period, to))
+	defer r.close()
+	require.NoError(t, r.mount(), r.what)
+	var struck atomic.Int32
+	r.wire.Script(damage(to, first, period, at, &struck))
+	w := newWork(r.fs)
+	w.run(t, r.what, workload())
+	r.wire.Script(nil)
+	w.match(t, r.fs, r.what)
+	r.crash()
+	require.NoError(t, r.direct(func(fs *microfs.FS) { w.match(t, fs, r.what+", mounted again") }), r.what)
+	return int(struck.Load())
+}

@@ -1,0 +1,137 @@
+package fabric
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/wiretest"
+)
+
+// TestLate cuts the host off at PDU 1, 2, 3, ... of the workload with
+// everything it had sent still on its way, and lets that land when the host has
+// long gone on: at once, some operations later, at the end, after a crash. It
+// must not damage anything that was acknowledged meanwhile.
+func TestLate(t *testing.T) {
+	for _, s := range shapes {
+		seen := lengthOf(t, s)[wiretest.ToTarget]
+		for i, landing := range []int{1, 4, atTheEnd, afterACrash} {
+			t.Run(fmt.Sprintf("%s/%s", s.name, landingName(landing)), func(t *testing.T) {
+				landed := 0
+				runs := sweep(t, 7*i, some(3), seen, func(n int) bool {
+					struck, l := landLate(t, s, n, landing)
+					landed += l
+					return struck
+				})
+				t.Logf("%d PDUs, %d commands landed late", runs, landed)
+				// A target that has noticed the crash refuses them.
+				if !testing.Short() && landing != afterACrash {
+					require.Positive(t, landed)
+				}
+			})
+		}
+	}
+}
+
+const (
+	atTheEnd    = 1000
+	afterACrash = 1001
+)
+
+func landingName(n int) string {
+	switch n {
+	case atTheEnd:
+		return "at the end"
+	case afterACrash:
+		return "after a crash"
+	}
+	return fmt.Sprintf("%d operations later", n)
+}
+
+// landLate returns whether the workload came to PDU n, and how many commands
+// landed late.
+func landLate(t *testing.T, s shape, n, landing int) (struck bool, landed int) {
+	r := newRig(t, s, fmt.Sprintf("PDU %d is late, %s", n, landingName(landing)))
+	defer r.close()
+	require.NoError(t, r.mount(), r.what)
+	r.wire.Script(wiretest.At(wiretest.ToTarget, n, wiretest.Keep()))
+	w := newWork(r.fs)
+	since := 0
+	for _, st := range workload() {
+		w.run(t, r.what, []step{st})
+		if r.wire.Struck() > 0 {
+			if since++; since == landing {
+				landed += r.wire.Release()
+				w.match(t, r.fs, r.what+", landed")
+			}
+		}
+	}
+	if landing == atTheEnd {
+		landed += r.wire.Release()
+	}
+	struck = r.wire.Struck() > 0
+	r.wire.Script(nil)
+	w.match(t, r.fs, r.what)
+	r.crash()
+	if landing == afterACrash {
+		landed += r.wire.Release()
+	}
+	require.NoError(t, r.direct(func(fs *microfs.FS) { w.match(t, fs, r.what+", mounted again") }), r.what)
+	return struck, landed
+}
+
+// TestLateTight is TestLate where everything is used again soon: few
+// hugeblocks are free, and the log is short. What is late lands after these
+// have gone round.
+func TestLateTight(t *testing.T) {
+	for _, s := range shapes {
+		s.length, s.logPages = 6*nvmf.MiB, 16
+		for i, landing := range []int{9, atTheEnd} {
+			t.Run(fmt.Sprintf("%s/%s", s.name, landingName(landing)), func(t *testing.T) {
+				landed := 0
+				runs := sweep(t, 3*i, some(4), 24, func(n int) bool {
+					struck, l := landTight(t, s, n, landing)
+					landed += l
+					return struck
+				})
+				t.Logf("%d PDUs, %d commands landed late", runs, landed)
+				if !testing.Short() {
+					require.Positive(t, landed)
+				}
+			})
+		}
+	}
+}
+
+func landTight(t *testing.T, s shape, n, landing int) (struck bool, landed int) {
+	r := newRig(t, s, fmt.Sprintf("tight, PDU %d is late, %s", n, landingName(landing)))
+	defer r.close()
+	require.NoError(t, r.mount(), r.what)
+	w := newWork(r.fs)
+	w.run(t, r.what, []step{create("filler"), create("a"), write("a", 0, pattern(40_000, 1)), create("b"), create("c")})
+	for i := 0; r.fs.StatFS().Free > 20; i++ {
+		w.run(t, r.what, []step{appendTo("filler", pattern(32<<10, uint32(i)))})
+	}
+	r.wire.Script(wiretest.At(wiretest.ToTarget, n, wiretest.Keep()))
+	w.run(t, r.what, []step{
+		write("a", 10_000, pattern(50_000, 2)), appendTo("b", pattern(10_000, 3)), symlink("l"), fsync("b"),
+		appendTo("b", pattern(10_000, 4)), write("a", 0, pattern(100_000, 5)), truncate("b", 0),
+	})
+	struck = r.wire.Struck() > 0
+	r.wire.Script(nil)
+	for i := range 30 {
+		w.run(t, r.what, []step{write("c", 0, pattern(60_000, uint32(i))), symlink("s"), unlink("s")})
+		if i == landing {
+			landed += r.wire.Release()
+			w.match(t, r.fs, r.what+", landed")
+		}
+	}
+	landed += r.wire.Release()
+	w.match(t, r.fs, r.what)
+	r.crash()
+	require.NoError(t, r.direct(func(fs *microfs.FS) { w.match(t, fs, r.what+", mounted again") }), r.what)
+	return struck, landed
+}
