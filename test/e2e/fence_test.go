@@ -1,0 +1,86 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/demo"
+)
+
+// lateWriter writes a line, and another one when a file is there. It says what
+// came of it, and its process id first.
+const lateWriter = `
+import os, sys, time
+fd = os.open("/nvmecr/late", os.O_CREAT | os.O_WRONLY, 0o600)
+os.write(fd, b"in time\n")
+os.fsync(fd)
+print(os.getpid(), flush=True)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
+try:
+    os.write(fd, b"late\n")
+    print("written", flush=True)
+except OSError as e:
+    print(e.strerror, flush=True)
+`
+
+// TestLateWriter stops a process, lets a run on what counts as another host
+// take its partition over, and wakes it up: it cannot write any more.
+func TestLateWriter(t *testing.T) {
+	s := newStage(t)
+	_, id := serve(t, s, "--listen", "0.0.0.0:0", "--namespace", "mem:64M")
+	// Other addresses of the target, other directories: neither the lock of the
+	// partition nor that of the store is seen.
+	targets := make([]string, 2)
+	for i, host := range []string{"127.0.0.1", "127.0.0.2"} {
+		f := strings.Fields(id)
+		for j := range f {
+			if strings.HasPrefix(f[j], "traddr:") {
+				f[j] = "traddr:" + host
+			}
+		}
+		targets[i] = strings.Join(f, " ")
+	}
+	wake := filepath.Join(s.Dir, "wake")
+	late, err := s.Start(append(s.RunFlags("x", "--target", targets[0]), "python3", "-c", lateWriter, wake))
+	require.NoError(t, err)
+	pid := printed(t, late, 1)[0]
+	stopped, err := strconv.Atoi(pid)
+	require.NoError(t, err)
+	require.NoError(t, syscall.Kill(stopped, syscall.SIGSTOP))
+
+	elsewhere := "XDG_STATE_HOME=" + filepath.Join(s.Dir, "tmp")
+	next, err := s.Start(append(s.RunFlags("x", "--target", targets[1]), "sh", "-c", "cat /nvmecr/late; echo next > /nvmecr/late"), elsewhere)
+	require.NoError(t, err)
+	require.NoError(t, next.Wait(t.Context()))
+	assert.Equal(t, []string{"in time"}, next.Stdout.Lines(), "what was acknowledged is there")
+
+	require.NoError(t, os.WriteFile(wake, nil, 0o600))
+	require.NoError(t, syscall.Kill(stopped, syscall.SIGCONT))
+	assert.Equal(t, []string{pid, "Input/output error"}, printed(t, late, 2))
+	_ = late.Wait(t.Context())
+	assert.Equal(t, "next\n", call(t, s, "cat", "--name", "x", "--target", targets[1], "/late").ok(t))
+
+	// It started before the other: its host cannot take the store back with a
+	// process of that run, but a new run can.
+	assert.Equal(t, "next\n", call(t, s, "run", "--name", "x", "--target", targets[0], "--", "cat", "/nvmecr/late").ok(t))
+}
+
+// printed returns what a job printed once that is n lines.
+func printed(t *testing.T, j *demo.Job, n int) []string {
+	for deadline := time.Now().Add(time.Minute); len(j.Stdout.Lines()) < n; time.Sleep(time.Millisecond) {
+		if j.Ended() || time.Now().After(deadline) {
+			require.NoError(t, j.Wait(t.Context()))
+			t.Fatalf("printed %q, not %d lines", j.Stdout.Lines(), n)
+		}
+	}
+	return j.Stdout.Lines()
+}
