@@ -8,6 +8,7 @@ import (
 
 	"github.com/minio/crc64nvme"
 
+	"nvmecr/internal/mutant"
 	"nvmecr/nvmf"
 	"nvmecr/oplog"
 )
@@ -215,6 +216,9 @@ func (fs *FS) beginCheckpoint() error {
 	}
 	c.prior = fs.log.Prior()
 	c.state, c.done, c.crc = state, 0, 0
+	if mutant.On(mutant.EarlyRelease) {
+		fs.log.Release(c.prior)
+	}
 	return nil
 }
 
@@ -226,15 +230,23 @@ func (fs *FS) writeChunk() error {
 		c.group = make([]byte, groupBytes)
 	}
 	part := c.state[c.done:min(len(c.state), c.done+groupPayload)]
-	g := c.done / groupPayload
+	g, area := c.done/groupPayload, c.nextArea()
 	blocks := frameGroup(c.group, part, c.header.sequence+1, g)
-	at := fs.g.lbaOf(fs.g.state[1-c.header.area] + nvmf.Bytes(g)*groupBytes)
+	at := fs.g.lbaOf(fs.g.state[area] + nvmf.Bytes(g)*groupBytes)
 	if err := transfer(fs.q, id, nvmf.Write, at, blocks, false); err != nil {
 		return err
 	}
 	c.done += len(part)
 	c.crc = crc64nvme.Update(c.crc, part)
 	return nil
+}
+
+// nextArea is the state area that is not current.
+func (c *checkpointer) nextArea() int {
+	if mutant.On(mutant.SameArea) {
+		return c.header.area
+	}
+	return 1 - c.header.area
 }
 
 // restart writes the state in progress from its beginning again: what is in a
@@ -246,7 +258,7 @@ func (c *checkpointer) restart() { c.done, c.crc = 0, 0 }
 func (fs *FS) switchHeader() error {
 	c := &fs.ckpt
 	next := stateHeader{
-		sequence: c.header.sequence + 1, area: 1 - c.header.area,
+		sequence: c.header.sequence + 1, area: c.nextArea(),
 		length: nvmf.Bytes(len(c.state)), crc: c.crc, prior: c.prior,
 	}
 	if err := fs.writeHeader(&next); err != nil {
@@ -262,8 +274,10 @@ func (fs *FS) switchHeader() error {
 // not change: images may have settled since that the flush need not include.
 func (fs *FS) writeHeader(h *stateHeader) error {
 	id := fs.dev.Identity()
-	if err := flushQueue(fs.q, id); err != nil {
-		return err
+	if !mutant.On(mutant.NoHeaderFlush) {
+		if err := flushQueue(fs.q, id); err != nil {
+			return err
+		}
 	}
 	buf := make([]byte, blockSize)
 	h.encode(buf, fs.g.fs)

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"nvmecr/internal/mutant"
 	"nvmecr/nvmf"
 	"nvmecr/oplog"
 )
@@ -113,7 +114,11 @@ func (fs *FS) record() error {
 			fs.log.Failed()
 			return err
 		}
-		err := fs.run(fs.log.Commit())
+		cmds := fs.log.Commit()
+		if mutant.On(mutant.EarlyAck) {
+			cmds = nil
+		}
+		err := fs.run(cmds)
 		if err == nil {
 			return fs.settled(&fs.rec)
 		}
@@ -145,7 +150,7 @@ func (fs *FS) release() {
 	if len(fs.freeing) == 0 {
 		return
 	}
-	if fs.log.Unflushed() {
+	if fs.log.Unflushed() && !mutant.On(mutant.EarlyReuse) {
 		fs.limbo = append(fs.limbo, fs.freeing...)
 	} else {
 		for _, r := range fs.freeing {
@@ -212,8 +217,10 @@ func (fs *FS) mirror() error {
 func (fs *FS) flushDevice() error {
 	fs.flush = nvmf.Command{Opcode: nvmf.Flush}
 	fs.one[0] = &fs.flush
-	if err := fs.run(fs.one[:]); err != nil {
-		return err
+	if !mutant.On(mutant.NoFlush) {
+		if err := fs.run(fs.one[:]); err != nil {
+			return err
+		}
 	}
 	fs.log.Flushed()
 	fs.unflushed = 0
@@ -261,6 +268,9 @@ var errPowerLost = errors.New("the target lost what was not flushed, as when its
 // log image, and with a volatile write cache everything since the last flush,
 // for the target may have lost its power.
 func (fs *FS) checkSettled() error {
+	if mutant.On(mutant.NoTailCheck) {
+		return nil
+	}
 	if err := fs.checkTail(); err != nil {
 		return err
 	}

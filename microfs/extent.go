@@ -5,6 +5,7 @@ import (
 	"slices"
 	"sort"
 
+	"nvmecr/internal/mutant"
 	"nvmecr/nvmf"
 	"nvmecr/oplog"
 )
@@ -170,7 +171,7 @@ func (in *inode) applyTruncate(g *geometry, r *oplog.Record, free func(run)) err
 	if n := len(in.extents); n > 0 && int64(size) < in.size {
 		x := &in.extents[n-1]
 		if left := size - nvmf.Bytes(x.file)*g.hugeblock; left < x.covered {
-			x.covered, x.frozen = left, true
+			x.covered, x.frozen = left, !mutant.On(mutant.NoFreeze)
 			if g.sums {
 				x.crcs = x.crcs[:g.units(left)]
 			}

@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"time"
 
+	"nvmecr/internal/mutant"
 	"nvmecr/nvmf"
 	"nvmecr/oplog"
 )
@@ -76,6 +77,11 @@ func (p *planner) block(h Hugeblock, s, e nvmf.Bytes) (bool, error) {
 	r, err := p.alloc()
 	if err != nil {
 		return false, err
+	}
+	if mutant.On(mutant.InPlace) && x != nil && h+1 == x.end() {
+		p.fs.pool.untake(r)
+		p.s.taken = p.s.taken[:len(p.s.taken)-1]
+		r.start = x.phys + h - x.file
 	}
 	p.extendOrStart(h, r.start)
 	if old != nil {
@@ -233,6 +239,10 @@ func (p *planner) freeze(each func(Hugeblock)) {
 // retire takes every hugeblock of the plan out of use for a while: a late
 // command may still land there.
 func (p *planner) retire() {
+	if mutant.On(mutant.NoRetire) {
+		p.refused(nil)
+		return
+	}
 	for _, r := range p.s.taken {
 		p.fs.retired.add(r.start, true)
 	}

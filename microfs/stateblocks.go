@@ -5,6 +5,7 @@ import (
 
 	"github.com/minio/crc64nvme"
 
+	"nvmecr/internal/mutant"
 	"nvmecr/nvmf"
 )
 
@@ -91,6 +92,9 @@ func unframe(framed []byte, length nvmf.Bytes, sequence uint64) (state []byte, r
 		group := framed[at:min(len(framed), at+groupBytes)]
 		first := at / blockSize
 		bad := damaged(group, sequence, first)
+		if len(bad) > 0 && mutant.On(mutant.NoParity) {
+			return nil, nil, fmt.Errorf("block %d of the state is damaged: %w", bad[0], ErrCorrupt)
+		}
 		if len(bad) > 1 {
 			return nil, nil, fmt.Errorf("blocks %d and %d of the state are damaged, one could be repaired: %w", bad[0], bad[1], ErrCorrupt)
 		}

@@ -1,6 +1,10 @@
 package oplog
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+
+	"nvmecr/internal/mutant"
+)
 
 // windowSize is how many growing records are remembered: files that one rank
 // writes in turns.
@@ -9,6 +13,9 @@ const windowSize = 16
 // Append adds a record to the group that Begin started. pending says that the
 // data of a Write is submitted together with the group.
 func (l *Log) Append(r *Record, pending bool) error {
+	if mutant.On(mutant.NoPending) {
+		pending = false
+	}
 	if r.Type == Write && !l.g.NoCoalesce {
 		if off := l.next.grow(&l.g, r); off != 0 {
 			if pending {
@@ -22,8 +29,10 @@ func (l *Log) Append(r *Record, pending bool) error {
 	}
 	off := offRecords + l.next.records
 	l.next.records += r.encode(l.next.raw[off:offCRC])
-	if r.Type != Write {
+	if r.Type != Write && !mutant.On(mutant.GrowPast) {
 		l.next.window = l.next.window[:0]
+	}
+	if r.Type != Write {
 		return nil
 	}
 	l.next.open(r.Ino, off)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"nvmecr/internal/mutant"
 	"nvmecr/nvmf"
 )
 
@@ -172,6 +173,9 @@ func (l *Log) command(i int, page uint64, slot int, data []byte) *nvmf.Command {
 }
 
 func (g *Geometry) lba(page uint64, slot int) nvmf.LBA {
+	if mutant.On(mutant.OneSlot) {
+		slot = 0
+	}
 	return g.Start + nvmf.LBA(page%g.Pages*2+uint64(slot))*nvmf.LBA(PageSize/g.LBASize)
 }
 
@@ -215,7 +219,7 @@ func (l *Log) Commit() []*nvmf.Command {
 // copies reports whether a group that starts a page writes the tail's final
 // image to the other slot, too. After Mirror both slots have its records, but
 // the next page names only one of the two images.
-func (l *Log) copies() bool { return l.slot >= 0 && !l.lostSlot }
+func (l *Log) copies() bool { return l.slot >= 0 && !l.lostSlot && !mutant.On(mutant.NoCopy) }
 
 // Settled says that the group's image and data have completed.
 func (l *Log) Settled() {
@@ -303,7 +307,7 @@ func (l *Log) usable(page uint64) uint64 {
 // put there (Prior: take it after Sync). The caller
 // submits them, waits, and calls Settled, Failed or Lost as for a group.
 func (l *Log) Mirror() []*nvmf.Command {
-	if l.mirrored || l.final || l.slot < 0 || l.lostSlot {
+	if l.mirrored || l.final || l.slot < 0 || l.lostSlot || mutant.On(mutant.NoMirror) {
 		return nil
 	}
 	l.newPage, l.mirror = 0, true
