@@ -94,11 +94,14 @@ func (t *tree) applyCreate(r *oplog.Record) error {
 
 // goodInode reports whether a Create record makes something there can be.
 func goodInode(r *oplog.Record) bool {
+	if r.Ino == 0 || r.Ino >= maxIno {
+		return false
+	}
 	switch r.Mode & modeType {
 	case modeRegular, modeDir:
-		return r.Ino < maxIno && len(r.NewName) == 0
+		return len(r.NewName) == 0
 	case modeSymlink:
-		return r.Ino < maxIno && len(r.NewName) > 0
+		return len(r.NewName) > 0
 	}
 	return false
 }

@@ -11,6 +11,10 @@ import (
 // acknowledged is missing.
 var ErrDamaged = errors.New("operation log is damaged")
 
+// maxNumber bounds pages, versions and generations, far from where they would
+// wrap: what comes after must count as newer.
+const maxNumber = 1 << 62
+
 // Media is what Recover reads and whom it tells.
 type Media struct {
 	// ReadPages fills buf with both slots of n pages that follow each other
@@ -51,6 +55,10 @@ type recovery struct {
 // anything else is written, the commands of Seal must be.
 func Recover(g Geometry, prior Prior, m Media) (*Log, error) {
 	rv := &recovery{g: &g, m: &m, version: prior.Version, gen: prior.Generation}
+	if max(prior.Page, prior.Version, prior.Generation) >= maxNumber {
+		return nil, fmt.Errorf("the log continues page %d, version %d, generation %d, which nothing reaches: %w",
+			prior.Page, prior.Version, prior.Generation, ErrDamaged)
+	}
 	cur := node{at: prior.position(), gen: prior.Generation}
 	for {
 		next, gap, err := rv.successor(&cur)
@@ -137,6 +145,9 @@ func (rv *recovery) load(page uint64) (*node, error) {
 		at := (int(page-rv.bufPage)*2 + slot) * PageSize
 		im, err := decodeImage(rv.buf[at:at+PageSize:at+PageSize], rv.g.FS, page, slot)
 		switch {
+		case err == nil && max(im.at.page, im.at.version, im.generation) >= maxNumber:
+			return nil, fmt.Errorf("log page %d has an image of version %d, generation %d, which nothing reaches: %w",
+				page, im.at.version, im.generation, ErrDamaged)
 		case err == nil:
 			n.images = append(n.images, im)
 			rv.version = max(rv.version, im.at.version)
