@@ -96,29 +96,3 @@ func TestGoldenState(t *testing.T) {
 	require.Equal(t, b, got.encode())
 	require.Equal(t, goldenTree(t, g).bytes, got.bytes)
 }
-
-func FuzzDecodeState(f *testing.F) {
-	g := goldenGeometry(f)
-	f.Add(goldenTree(f, g).encode())
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if tr, err := decodeTree(g, b); err == nil {
-			_ = tr.encode()
-		}
-	})
-}
-
-func FuzzDecodeSuperblock(f *testing.F) {
-	g := goldenGeometry(f)
-	b := make([]byte, blockSize)
-	g.encode(b)
-	f.Add(b)
-	f.Fuzz(func(t *testing.T, b []byte) {
-		p := make([]byte, blockSize)
-		copy(p, b)
-		le.PutUint64(p[sbCRC:], checksum(p[:sbCRC]))
-		if g, err := decodeSuperblock(p); err == nil {
-			require.NoError(t, g.check())
-		}
-		_, _ = decodeStateHeader(p, g)
-	})
-}

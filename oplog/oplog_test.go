@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"flag"
 	"fmt"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
@@ -252,39 +251,6 @@ func TestDamageIsNotACrash(t *testing.T) {
 	clear(r.data[2*2*PageSize : 3*2*PageSize])
 	_, err := Recover(testGeometry, Prior{}, r.media(new([]Record)))
 	require.ErrorIs(t, err, ErrDamaged)
-}
-
-func FuzzRecover(f *testing.F) {
-	r := newRing(testGeometry)
-	l := newLog(testGeometry, Prior{})
-	l.generation = 1
-	for _, rec := range samples {
-		r.group(f, l, rec)
-	}
-	at := int(l.g.lba(l.tail.page, l.slot)) * 4096
-	f.Add(r.data[at:at+PageSize], uint64(1))
-	f.Fuzz(func(t *testing.T, page []byte, seed uint64) {
-		r := newRing(testGeometry)
-		random := rand.New(rand.NewPCG(seed, 0))
-		for range 1 + random.IntN(4) {
-			copy(r.data[random.IntN(16)*PageSize:], fixCRC(page))
-		}
-		_, _ = Recover(testGeometry, Prior{}, r.media(new([]Record)))
-	})
-}
-
-// fixCRC gives arbitrary bytes what it takes to be looked at.
-func fixCRC(b []byte) []byte {
-	p := new(pageBuffer)
-	copy(p.raw[:], b)
-	im := p.raw[:]
-	records := min(int(im[offRecordBytes])|int(im[offRecordBytes+1])<<8, Capacity)
-	h := header{fs: testGeometry.FS, generation: 1, page: uint64(im[offPage])%10 + 1, version: uint64(im[offVersion])}
-	keep := bytes.Clone(im[offRecords : offRecords+records])
-	p.records = records
-	p.seal(&h)
-	copy(im[offRecords:], keep)
-	return im
 }
 
 func BenchmarkGroup(b *testing.B) {

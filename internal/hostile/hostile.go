@@ -1,0 +1,96 @@
+// Package hostile says what a function may cost that is given hostile input,
+// and edits structures as somebody would who can compute their checksums. It
+// is for fuzz tests.
+package hostile
+
+import (
+	"encoding/binary"
+	"fmt"
+	"runtime/debug"
+	"runtime/metrics"
+	"testing"
+	"time"
+)
+
+// Bounded runs f and fails tb if it allocated more than memory bytes
+// altogether. If f takes longer than limit the process ends with all stacks: a
+// fuzzing engine has no other way to notice a hang.
+//
+// Nothing else may allocate meanwhile.
+func Bounded(tb testing.TB, memory uint64, limit time.Duration, f func()) {
+	tb.Helper()
+	timer := time.AfterFunc(limit, func() {
+		debug.SetTraceback("all")
+		panic(fmt.Sprintf("%s hangs: not done after %s", tb.Name(), limit))
+	})
+	defer timer.Stop()
+	before := allocated()
+	f()
+	if n := allocated() - before; n > memory {
+		tb.Fatalf("%d bytes allocated, at most %d are allowed", n, memory)
+	}
+}
+
+// allocated returns how many bytes this process ever allocated on the heap.
+func allocated() uint64 {
+	s := [1]metrics.Sample{{Name: "/gc/heap/allocs:bytes"}}
+	metrics.Read(s[:])
+	return s[0].Value.Uint64()
+}
+
+// values are what lengths, counts and offsets are set to: the ends of what
+// they can be, and what overflows when something is added or multiplied.
+var values = [...]uint64{
+	0, 1, 2, 3, 7, 255, 256, 4095, 4096, 65535, 65536, 1<<20 - 1, 1 << 24,
+	1<<31 - 1, 1 << 31, 1<<32 - 2, 1<<32 - 1, 1 << 32, 1 << 40, 1<<52 - 1, 1 << 52,
+	1<<60 - 1, 1 << 60, 1<<62 - 1, 1 << 62, 1<<63 - 1, 1 << 63, 1<<64 - 4096, 1<<64 - 2, 1<<64 - 1,
+}
+
+// editSize is how many bytes of a script make one edit.
+const editSize = 8
+
+// Edits returns how many edits a script of n bytes has.
+func Edits(n int) int { return n / editSize }
+
+// Edit is one change to a place that script chooses, one of places:
+//
+//	0    which place         4-5  where in it, modulo its length
+//	1    what to do          6-7  with what
+//	2-3  reserved
+//
+// It changes 1, 2, 4 or 8 bytes: to a number from the script, to one from the
+// ends of the range, by a small difference, or by a flipped bit.
+func Edit(script []byte, places [][]byte) {
+	place := places[int(script[0])%len(places)]
+	if len(place) < 8 {
+		return
+	}
+	at := int(binary.LittleEndian.Uint16(script[4:]))
+	width := 1 << (script[1] & 3)
+	at = at % (len(place) - 7) / width * width
+	arg := uint64(binary.LittleEndian.Uint16(script[6:]))
+	var b [8]byte
+	p := place[at : at+width]
+	copy(b[:], p)
+	v := binary.LittleEndian.Uint64(b[:])
+	switch script[1] >> 2 & 3 {
+	case 0:
+		v = arg
+	case 1:
+		v = values[arg%uint64(len(values))]
+	case 2:
+		v += uint64(int64(int16(arg)))
+	case 3:
+		v ^= 1 << (arg % 64)
+	}
+	binary.LittleEndian.PutUint64(b[:], v)
+	copy(p, b[:width])
+}
+
+// Apply carries out all edits of a script, at most limit.
+func Apply(script []byte, limit int, places [][]byte) {
+	for n := 0; len(script) >= editSize && n < limit; n++ {
+		Edit(script, places)
+		script = script[editSize:]
+	}
+}
