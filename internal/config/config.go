@@ -105,7 +105,11 @@ func (c *Config) Adopt(recorded map[string]string) error {
 		if !ok || c.given[s.Name] {
 			continue
 		}
-		if err := s.parse(c, v); err != nil {
+		err := s.parse(c, v)
+		if strings.IndexByte(v, 0) >= 0 {
+			err = fmt.Errorf("%q has a zero byte, which no variable of the environment can have", v)
+		}
+		if err != nil {
 			return fmt.Errorf("recorded value of --%s: %w", s.Name, err)
 		}
 	}

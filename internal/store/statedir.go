@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
 	"os"
@@ -41,6 +42,9 @@ type Record struct {
 	Run      uuid.UUID         `json:"run"`      // the last one
 	Time     time.Time         `json:"time"`
 }
+
+// maxRecord is far more than a record takes; what is behind it is not read.
+const maxRecord = 1 << 20
 
 // OpenStateDir returns the state directory of the store for writing, creating
 // it. It fails with parttable.ErrOtherOwner, nothing written, if it is another
@@ -180,12 +184,17 @@ func (r *Record) same(s *Record) bool {
 // there was none.
 func (d *StateDir) Load() (*Record, error) {
 	path := d.record()
-	b, err := os.ReadFile(path)
+	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("record of store %q: %w", d.Name, err)
 	}
+	defer f.Close()
 	var r Record
-	if err := json.Unmarshal(b, &r); err != nil {
+	b, err := io.ReadAll(io.LimitReader(f, maxRecord))
+	if err == nil {
+		err = json.Unmarshal(b, &r)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("record of store %q: %s: %w; remove the file and name the targets with --target", d.Name, path, err)
 	}
 	return &r, nil
