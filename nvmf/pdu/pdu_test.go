@@ -147,30 +147,3 @@ func TestTermReq(t *testing.T) {
 		assert.Equal(t, pdu.TermReq{FES: pdu.TransferOutOfRange, FEI: 12}, pdu.TermReqOf(b))
 	}
 }
-
-// FuzzDecode: no bytes make the decoder panic, or accept lengths that do not
-// add up.
-func FuzzDecode(f *testing.F) {
-	for _, g := range loadGolden(f) {
-		r := g.rules()
-		f.Add(g.bytes[:min(len(g.bytes), 160)], r.FromHost, r.HeaderDigest, r.DataDigest, uint8(0))
-	}
-	f.Fuzz(func(t *testing.T, b []byte, fromHost, hd, dd bool, pda uint8) {
-		r := &pdu.Rules{FromHost: fromHost, HeaderDigest: hd, DataDigest: dd, Align: pdu.Alignment(pda), MaxData: 1 << 17, MaxCapsuleData: 1 << 13}
-		h, err := r.Common(b)
-		if err != nil {
-			return
-		}
-		total := uint32(h.Offset) + h.Data
-		if h.Digest {
-			total += pdu.DigestSize
-		}
-		if plen := le.Uint32(b[4:]); total != plen || h.Size() > int(h.Offset) || h.Size() < pdu.CommonSize || h.Data > r.MaxData {
-			t.Fatalf("%+v of a PDU of %d bytes", h, plen)
-		}
-		err = r.Header(h, b)
-		if err == nil && len(b) < h.Size() {
-			t.Fatalf("%+v accepted from %d bytes", h, len(b))
-		}
-	})
-}
