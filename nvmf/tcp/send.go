@@ -22,8 +22,10 @@ const (
 )
 
 // block is the memory of one PDU's header with padding, and its data digest.
+// The target chooses the alignment: a capsule's header of 76 bytes may be padded
+// to twice 72, which is more than the largest alignment.
 type block struct {
-	head [pdu.MaxAlignment + 4]byte
+	head [pdu.MaxHeaderSize]byte
 	tail [pdu.DigestSize]byte
 }
 
