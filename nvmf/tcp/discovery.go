@@ -3,6 +3,7 @@ package tcp
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/nvme"
@@ -25,6 +26,8 @@ func Discover(ctx context.Context, id nvmf.TransportID, o Options) ([]nvme.Disco
 const (
 	// maxRecords bounds what is read of a discovery log.
 	maxRecords = 4096
+	// maxDiscovery bounds the reading of it, however slowly a target answers.
+	maxDiscovery = time.Minute
 	// discoveryTries is how often a log that changes meanwhile is read.
 	discoveryTries = 5
 )
@@ -35,6 +38,19 @@ func discover(ctx context.Context, id nvmf.TransportID, o *Options) ([]nvme.Disc
 		return nil, err
 	}
 	defer ctl.close()
+	ctx, cancel := context.WithTimeout(ctx, maxDiscovery)
+	defer cancel()
+	stop := context.AfterFunc(ctx, ctl.conn.kill)
+	defer stop()
+	entries, err := ctl.discoveryLog()
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+	}
+	return entries, err
+}
+
+// discoveryLog reads the log until it is the same before and after.
+func (ctl *controller) discoveryLog() ([]nvme.DiscoveryEntry, error) {
 	for range discoveryTries {
 		before, err := ctl.discoveryHeader()
 		if err != nil {
