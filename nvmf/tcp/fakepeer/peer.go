@@ -8,11 +8,15 @@
 package fakepeer
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
+	"os"
 	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/nvme"
@@ -83,9 +87,28 @@ func (p *Peer) Start(tb testing.TB) nvmf.TransportID {
 	return nvmf.TransportID{Transport: nvmf.TCP, Family: "IPv4", Address: host, Service: port, SubNQN: NQN, NSID: 1}
 }
 
+// Dial connects to the peer without a network, for tcp.Options: thousands of
+// connections would use up the ports. The peer need not have been started; Stop
+// ends it.
+func (p *Peer) Dial(context.Context, nvmf.TransportID) (fd int, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	f := os.NewFile(uintptr(fds[1]), "peer")
+	nc, err := net.FileConn(f)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return -1, errors.Join(err, unix.Close(fds[0]))
+	}
+	p.begin(nc)
+	return fds[0], nil
+}
+
 // Stop ends listener and connections and waits for the scripts.
 func (p *Peer) Stop() {
-	p.listener.Close()
+	if p.listener != nil {
+		p.listener.Close()
+	}
 	p.Cut()
 	p.wg.Wait()
 }
@@ -112,18 +135,23 @@ func (p *Peer) accept() {
 		if err != nil {
 			return
 		}
-		p.mu.Lock()
-		p.conns[nc] = struct{}{}
-		p.count++
-		p.mu.Unlock()
-		p.wg.Go(func() {
-			p.serve(nc)
-			nc.Close()
-			p.mu.Lock()
-			delete(p.conns, nc)
-			p.mu.Unlock()
-		})
+		p.begin(nc)
 	}
+}
+
+// begin serves a connection.
+func (p *Peer) begin(nc net.Conn) {
+	p.mu.Lock()
+	p.conns[nc] = struct{}{}
+	p.count++
+	p.mu.Unlock()
+	p.wg.Go(func() {
+		p.serve(nc)
+		nc.Close()
+		p.mu.Lock()
+		delete(p.conns, nc)
+		p.mu.Unlock()
+	})
 }
 
 func (p *Peer) serve(nc net.Conn) {

@@ -1,0 +1,354 @@
+package tcp
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/hostile"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/nvme"
+	"nvmecr/nvmf/pdu"
+	"nvmecr/nvmf/tcp/fakepeer"
+)
+
+const (
+	fuzzMemory = 32 << 20
+	fuzzTime   = 20 * time.Second
+)
+
+// FuzzReceive feeds arbitrary bytes to a connection with a read, a write and a
+// flush in flight, whole or in two parts. There is no panic, no hang, each
+// command ends exactly once, and nothing is written beside its buffers. sealed
+// makes digests right, so that what is behind them is looked at.
+func FuzzReceive(f *testing.F) {
+	resp := func(flags uint8, t pdu.Type, n int, d pdu.Data) []byte {
+		b := make([]byte, pdu.MaxHeaderSize)
+		r := pdu.Rules{}
+		head := r.Put(b, t, flags, n)
+		pdu.PutData(b, d)
+		return append(b[:head], make([]byte, n)...)
+	}
+	f.Add(resp(pdu.FlagLast|pdu.FlagSuccess, pdu.TypeC2HData, 1024, pdu.Data{CID: 0, Length: 1024}), uint16(9), false)
+	f.Add(resp(0, pdu.TypeR2T, 0, pdu.Data{CID: 1, Length: 16384}), uint16(0), false)
+	f.Add(resp(0, pdu.TypeCapsuleResp, 0, pdu.Data{}), uint16(0), true)
+	f.Add(resp(0, pdu.TypeC2HTermReq, 8, pdu.Data{}), uint16(30), false)
+	f.Fuzz(func(t *testing.T, b []byte, cut uint16, digests bool) {
+		c, peer := onSocketpair(t)
+		if digests {
+			b = withDigests(b)
+		}
+		c.rx.HeaderDigest, c.rx.DataDigest = digests, digests
+		c.tx.HeaderDigest, c.tx.DataDigest = digests, digests
+		memory := bytes.Repeat([]byte{0xa5}, 3072)
+		cmds := []*nvmf.Command{
+			{Opcode: nvmf.Read, Blocks: 2, Data: [][]byte{memory[1024:2000:2000], {}, memory[2000:2048:2048]}},
+			{Opcode: nvmf.Write, Blocks: 32, Data: [][]byte{make([]byte, 16384)}},
+			{Opcode: nvmf.Flush},
+		}
+		for _, cmd := range cmds {
+			cmd.Begin()
+			c.submit(cmd, 1)
+		}
+		c.flush()
+		hostile.Bounded(t, fuzzMemory, fuzzTime, func() {
+			n := min(int(cut), len(b))
+			for _, part := range [][]byte{b[:n], b[n:]} {
+				if len(part) > 0 {
+					_, _ = unix.Write(peer, part)
+				}
+				for range 4 {
+					if c.err == nil {
+						c.turn()
+					}
+				}
+			}
+			_ = unix.Shutdown(peer, unix.SHUT_WR)
+			c.wait(cmds)
+			c.close()
+		})
+		for i, cmd := range cmds {
+			if !cmd.Done() {
+				t.Fatalf("command %d is still in flight", i)
+			}
+		}
+		if c.busy != 0 || len(c.free) != len(c.slots) {
+			t.Fatalf("%d slots busy, %d of %d free", c.busy, len(c.free), len(c.slots))
+		}
+		beside := append(bytes.Clone(memory[:1024]), memory[2048:]...)
+		if n := bytes.Count(beside, []byte{0xa5}); n != len(beside) {
+			t.Fatalf("%d bytes beside the buffers were written", len(beside)-n)
+		}
+	})
+}
+
+// withDigests takes bytes for PDUs without digests, as far as they are, and
+// adds those.
+func withDigests(b []byte) []byte {
+	plain := pdu.Rules{MaxData: 1 << 20}
+	var out []byte
+	for {
+		h, err := plain.Common(b)
+		if err != nil || len(b) < int(h.Offset)+int(h.Data) {
+			return append(out, b...)
+		}
+		next := int(h.Offset) + int(h.Data)
+		if h.Type == pdu.TypeC2HTermReq || h.Type == pdu.TypeICResp {
+			out, b = append(out, b[:next]...), b[next:]
+			continue
+		}
+		r := pdu.Rules{HeaderDigest: true, DataDigest: true}
+		p := make([]byte, pdu.MaxHeaderSize)
+		n := r.Put(p, h.Type, h.Flags&^(pdu.FlagHeaderDigest|pdu.FlagDataDigest), int(h.Data))
+		copy(p[pdu.CommonSize:], b[pdu.CommonSize:h.HLen])
+		r.Seal(p)
+		data := b[h.Offset:next]
+		out = append(append(out, p[:n]...), data...)
+		if len(data) > 0 {
+			out = binary.LittleEndian.AppendUint32(out, pdu.Digest(0, data))
+		}
+		b = b[next:]
+	}
+}
+
+// claims is what a controller says of itself, for a script to edit.
+type claims struct {
+	controller, namespace, descriptors [nvme.IdentifySize]byte
+	numbers                            [32]byte // CAP, result of Number of Queues, MAXH2CDATA and CPDA, block of read data
+	header                             nvme.DiscoveryHeader
+	entry                              nvme.DiscoveryEntry
+}
+
+func decent() *claims {
+	x := &claims{}
+	p := (*nvme.IdentifyController)(&x.controller)
+	p.SetControllerType(nvme.ControllerIO)
+	p.SetIOCCSZ((4096 + nvme.SQESize) / 16)
+	p.SetONCS(nvme.ONCSDSM)
+	p.SetVWC(nvme.VWCPresent)
+	n := (*nvme.IdentifyNamespace)(&x.namespace)
+	n.SetSize(fakepeer.Blocks)
+	n.SetLBAFormat(9)
+	nvme.PutDescriptors(&x.descriptors, []nvme.Descriptor{{Type: nvme.NIDUUID, ID: []byte("0123456789abcdef")}, {Type: nvme.NIDCSI, ID: []byte{0}}})
+	binary.LittleEndian.PutUint64(x.numbers[0:], uint64(nvme.MakeCAP(127, 1)))
+	binary.LittleEndian.PutUint32(x.numbers[8:], nvme.NumberOfQueues(8, 8))
+	binary.LittleEndian.PutUint32(x.numbers[16:], 128<<10)
+	x.header.Set(1, 2)
+	x.entry.SetSubsystem(nvme.SubtypeNVM, nvme.FamilyIPv4, 1, fakepeer.NQN, "127.0.0.1", "4420")
+	return x
+}
+
+// edit lets a script change what matters and, less often, anything.
+func (x *claims) edit(script []byte) {
+	c := x.controller[:]
+	hostile.Apply(script, 32, [][]byte{
+		x.numbers[:8], x.numbers[8:16], x.numbers[16:24], c[77:111], c[512:544], c[1792:1808],
+		x.namespace[:40], x.namespace[104:192], x.descriptors[:64], x.header[:32], x.entry[:],
+		c, x.namespace[:], x.descriptors[:],
+	})
+}
+
+// peer plays the controller; its I/O queues do what a decent target does.
+func (x *claims) peer() *fakepeer.Peer {
+	p := fakepeer.New(serveDecently)
+	p.CAP = nvme.CAP(binary.LittleEndian.Uint64(x.numbers[:]))
+	p.IC = func(req pdu.IC) pdu.IC {
+		return pdu.IC{PDA: x.numbers[20], Digest: req.Digest, Max: binary.LittleEndian.Uint32(x.numbers[16:])}
+	}
+	p.Admin = func(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) (bool, error) {
+		var page []byte
+		switch {
+		case sqe.Opcode() == nvme.AdminSetFeatures:
+			return true, c.Respond(sqe.CID(), 0, binary.LittleEndian.Uint64(x.numbers[8:]))
+		case sqe.Opcode() == nvme.AdminGetLogPage:
+			if _, at, _ := sqe.LogPage(); at == 0 {
+				page = x.header[:]
+			} else {
+				page = x.entry[:]
+			}
+		case sqe.Opcode() != nvme.AdminIdentify:
+			return false, nil
+		case sqe.CNS() == nvme.CNSController:
+			page = x.controller[:]
+		case sqe.CNS() == nvme.CNSNamespace:
+			page = x.namespace[:]
+		default:
+			page = x.descriptors[:]
+		}
+		return true, c.Data(sqe.CID(), 0, page, pdu.FlagLast|pdu.FlagSuccess)
+	}
+	return p
+}
+
+// serveDecently answers an I/O command. What is read is 7s.
+func serveDecently(c *fakepeer.Conn, sqe *nvme.SQE, data []byte) error {
+	n := sqe.SGL().Length()
+	switch sqe.Opcode() {
+	case nvme.IORead:
+		if err := c.Data(sqe.CID(), 0, bytes.Repeat([]byte{7}, int(n)), pdu.FlagLast); err != nil {
+			return err
+		}
+	case nvme.IOWrite, nvme.IODSM:
+		if len(data) > 0 {
+			break
+		}
+		if err := c.R2T(sqe.CID(), 1, 0, n); err != nil {
+			return err
+		}
+		got, err := c.ReadData(sqe.CID(), 1, 0, n)
+		if err != nil {
+			return err
+		}
+		data = got
+	}
+	status := nvme.Status(0)
+	if sqe.Opcode() == nvme.IOWrite && bytes.Count(data, []byte{9}) != len(data) {
+		status = nvme.StatusDataTransferError
+	}
+	return c.Respond(sqe.CID(), status, 0)
+}
+
+// FuzzOpen opens namespaces of controllers that say anything of themselves.
+// One that is accepted can be used, within what its identity says.
+func FuzzOpen(f *testing.F) {
+	f.Add([]byte(nil), false)
+	f.Add([]byte{0, 1, 0, 0, 0, 0, 0, 0}, true)                         // MQES 0
+	f.Add([]byte{3, 0, 0, 0, 0, 0, 255, 0}, false)                      // MDTS 255
+	f.Add([]byte{3, 0, 0, 0, 0, 0, 1, 0, 5, 2, 0, 0, 0, 0, 5, 0}, true) // MDTS 1, capsules of 80 bytes
+	f.Add([]byte{6, 7, 0, 0, 0, 0, 29, 0}, false)                       // a huge namespace
+	f.Add([]byte{7, 0, 0, 0, 26, 0, 12, 0}, false)                      // blocks of 4 KiB
+	f.Add([]byte{2, 2, 0, 0, 0, 0, 0, 16, 2, 0, 0, 0, 4, 0, 31, 0}, true)
+	f.Fuzz(func(t *testing.T, script []byte, digests bool) {
+		x := decent()
+		x.edit(script)
+		p := x.peer()
+		defer p.Stop()
+		o := Options{Dial: p.Dial, ConnectTimeout: 10 * time.Second, CommandTimeout: 10 * time.Second, KeepAlive: -1, MaxTransfer: 256 << 10, DataDigest: digests, HeaderDigest: digests}
+		hostile.Bounded(t, 2*fuzzMemory, fuzzTime, func() {
+			d, err := Open(t.Context(), nvmf.TransportID{Transport: nvmf.TCP, SubNQN: fakepeer.NQN, NSID: 1}, o)
+			if err != nil {
+				return
+			}
+			defer d.Close()
+			requireSane(t, d.Identity())
+			q, err := d.OpenQueue(t.Context(), 8)
+			if err != nil {
+				require.False(t, errors.Is(err, nvmf.ErrConnectionLost), "%v", err)
+				return
+			}
+			defer q.Close()
+			useQueue(t, q, d.Identity())
+		})
+	})
+}
+
+// TestEveryAlignment uses targets that want the data of PDUs at every place
+// they may want it.
+func TestEveryAlignment(t *testing.T) {
+	for pda := range uint8(32) {
+		for _, digests := range []bool{false, true} {
+			x := decent()
+			x.numbers[20] = pda
+			p := x.peer()
+			o := Options{Dial: p.Dial, KeepAlive: -1, MaxTransfer: 64 << 10, DataDigest: digests, HeaderDigest: digests}
+			d, err := Open(t.Context(), nvmf.TransportID{Transport: nvmf.TCP, SubNQN: fakepeer.NQN, NSID: 1}, o)
+			require.NoError(t, err, "CPDA %d", pda)
+			q, err := d.OpenQueue(t.Context(), 8)
+			require.NoError(t, err)
+			useQueue(t, q, d.Identity())
+			require.NoError(t, q.Close())
+			require.NoError(t, d.Close())
+			p.Stop()
+		}
+	}
+}
+
+// TestDiscoverEnds: a target that answers ever so slowly, and a caller who has
+// had enough.
+func TestDiscoverEnds(t *testing.T) {
+	x := decent()
+	x.header.Set(1, maxRecords)
+	p := x.peer()
+	defer p.Stop()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	enough := errors.New("enough")
+	answer := p.Admin
+	n := 0
+	p.Admin = func(c *fakepeer.Conn, sqe *nvme.SQE, b []byte) (bool, error) {
+		if sqe.Opcode() == nvme.AdminGetLogPage {
+			if n++; n == 3 {
+				cancel(enough)
+				return true, nil
+			}
+		}
+		return answer(c, sqe, b)
+	}
+	hostile.Bounded(t, fuzzMemory, fuzzTime, func() {
+		_, err := Discover(ctx, nvmf.TransportID{Transport: nvmf.TCP}, Options{Dial: p.Dial})
+		require.ErrorIs(t, err, enough)
+	})
+}
+
+// requireSane checks what the layers above rely on.
+func requireSane(t *testing.T, id *nvmf.Identity) {
+	ok := id.LBASize >= 512 && id.LBASize <= 4096 && id.LBASize&(id.LBASize-1) == 0 &&
+		id.Blocks > 0 && id.Capacity()/id.LBASize == nvmf.Bytes(id.Blocks) && int64(id.Capacity()) > 0 &&
+		id.MaxTransfer >= id.LBASize && id.MaxTransfer%id.LBASize == 0 && id.MaxTransfer <= maxTransferCap &&
+		id.OptimalTransfer >= id.LBASize && id.OptimalTransfer <= id.MaxTransfer && id.OptimalTransfer%id.LBASize == 0
+	require.True(t, ok, "%+v", id)
+}
+
+// useQueue reads and writes as much as is allowed, at both ends.
+func useQueue(t *testing.T, q nvmf.Queue, id *nvmf.Identity) {
+	most := min(id.MaxTransfer/id.LBASize, nvmf.Bytes(id.Blocks))
+	for _, blocks := range []nvmf.Bytes{1, most} {
+		for _, lba := range []nvmf.LBA{0, id.Blocks - nvmf.LBA(blocks)} {
+			in, out := make([]byte, blocks*id.LBASize), bytes.Repeat([]byte{9}, int(blocks*id.LBASize))
+			cmds := []*nvmf.Command{{Opcode: nvmf.Read, LBA: lba, Blocks: nvmf.LBA(blocks), Data: [][]byte{in}}, {Opcode: nvmf.Flush}}
+			if id.CanDeallocate {
+				cmds = append(cmds, &nvmf.Command{Opcode: nvmf.Deallocate, LBA: lba, Blocks: nvmf.LBA(blocks)})
+			}
+			// The peer takes nothing else while it asks for data.
+			alone := []*nvmf.Command{{Opcode: nvmf.Write, LBA: lba, Blocks: nvmf.LBA(blocks), Data: [][]byte{out[:100], out[100:]}}}
+			for _, c := range [][]*nvmf.Command{cmds, alone} {
+				q.Submit(c)
+				require.NoError(t, q.Wait(c))
+			}
+			require.Equal(t, len(in), bytes.Count(in, []byte{7}))
+		}
+	}
+}
+
+// FuzzDiscover reads discovery logs that say anything.
+func FuzzDiscover(f *testing.F) {
+	f.Add([]byte(nil))
+	f.Add([]byte{9, 7, 0, 0, 8, 0, 29, 0})
+	f.Add([]byte{10, 0, 0, 0, 0, 1, 0, 0})
+	f.Fuzz(func(t *testing.T, script []byte) {
+		x := decent()
+		x.edit(script)
+		if x.header.Records() > 64 && x.header.Records() <= maxRecords {
+			return // that takes its time, and is as good as 64
+		}
+		p := x.peer()
+		defer p.Stop()
+		hostile.Bounded(t, fuzzMemory, fuzzTime, func() {
+			entries, err := Discover(t.Context(), nvmf.TransportID{Transport: nvmf.TCP}, Options{Dial: p.Dial})
+			if err != nil {
+				return
+			}
+			require.Len(t, entries, int(x.header.Records()))
+			for i := range entries {
+				require.LessOrEqual(t, len(entries[i].SubNQN()), 256)
+				require.LessOrEqual(t, len(entries[i].Address()), 256)
+				require.LessOrEqual(t, len(entries[i].Service()), 32)
+			}
+		})
+	})
+}
