@@ -40,6 +40,13 @@ func (c *conn) sizeQueue(n int) {
 	c.out.size(n)
 }
 
+// maxOwed bounds the answers of a connection that wait to be sent; beyond it
+// is what one more command may ask for.
+const maxOwed = 4 * maxTransfer
+
+// full reports whether no command can be taken until answers have been sent.
+func (c *conn) full() bool { return len(c.free) == 0 || c.owed >= maxOwed }
+
 // begin starts the command of a capsule, for which there is a slot: validates
 // it, says where its data goes, and executes it if there is none to wait for.
 func (c *conn) begin(h pdu.Header, sqe *nvme.SQE) {
@@ -142,6 +149,7 @@ func (c *conn) execute(slot uint16) {
 			m.status = c.executeIO(m)
 		}
 	}
+	c.owed += cap(m.answer)
 	if len(c.commands) == 1 && c.ctrl != nil {
 		c.sizeQueue(int(c.sqSize))
 	}
@@ -154,6 +162,7 @@ func (c *conn) releaseCommand(slot uint16) {
 	if m.at != nil {
 		m.at.busy--
 	}
+	c.owed -= cap(m.answer)
 	*m = command{}
 	c.free = append(c.free, slot)
 }

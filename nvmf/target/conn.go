@@ -34,6 +34,7 @@ type conn struct {
 
 	closing atomic.Bool // end when nothing is in flight
 	cut     atomic.Bool // end now
+	overdue atomic.Bool // end unless Connect has come
 	traffic atomic.Bool // a command came since the keep-alive timer looked
 
 	// Everything below belongs to the connection's thread.
@@ -51,6 +52,7 @@ type conn struct {
 	commands []command // a slot for each entry of the queue
 	free     []uint16  // indices of slots not in use
 	held     []uint16  // slots of Asynchronous Event Requests
+	owed     int       // bytes of answers in memory of their own
 	attached map[uint32]*attachment
 	leaving  bool // the host asked to disconnect
 }
@@ -102,7 +104,12 @@ var errLeft = errors.New("disconnected")
 func (c *conn) routineServe() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
+	patience := time.AfterFunc(c.target.patience, func() {
+		c.overdue.Store(true)
+		c.wake()
+	})
 	err := c.loop()
+	patience.Stop()
 	var violation *pdu.Error
 	if errors.As(err, &violation) {
 		c.terminate(violation)
@@ -206,6 +213,9 @@ func (c *conn) attend() error {
 	if c.cut.Load() {
 		return errLeft
 	}
+	if c.ctrl == nil && c.overdue.Load() {
+		return fmt.Errorf("no Connect within %s: %w", c.target.patience, context.DeadlineExceeded)
+	}
 	c.detachRemoved()
 	if c.ctrl != nil && c.qid == 0 {
 		c.deliverEvents()
@@ -223,25 +233,14 @@ func (c *conn) idle() bool {
 
 // sleep blocks until there is something to do.
 func (c *conn) sleep() error {
-	events, timeout := int16(unix.POLLIN), -1
+	events := int16(unix.POLLIN)
 	if c.out.pending() {
 		events |= unix.POLLOUT
 		if c.in.stalled {
 			events = unix.POLLOUT
 		}
 	}
-	if c.ctrl == nil {
-		timeout = int(connectTimeout.Milliseconds())
-		start := time.Now()
-		if err := poll(c.fd, events, c.event, timeout); err != nil {
-			return err
-		}
-		if time.Since(start) >= connectTimeout {
-			return fmt.Errorf("no Connect within %s: %w", connectTimeout, context.DeadlineExceeded)
-		}
-		return nil
-	}
-	return poll(c.fd, events, c.event, timeout)
+	return poll(c.fd, events, c.event, -1)
 }
 
 // terminate tells the host how it violated the protocol and waits a moment

@@ -30,7 +30,8 @@
 // # What a host can use up
 //
 // A connection has as many commands as its queue has entries and a fixed set
-// of buffers, however much the host sends; connections are limited by
+// of buffers, however much the host sends; no more commands are taken while
+// the host has maxOwed bytes of answers to fetch. Connections are limited by
 // Config.MaxConnections. A host that violates the protocol loses its
 // connection. A host that does not read, or stops in the middle of a PDU,
 // holds up nobody else.
@@ -54,6 +55,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"nvmecr/nvmf"
 )
@@ -119,6 +121,7 @@ type Target struct {
 	log       *slog.Logger
 	inCapsule uint32
 	maxConns  int
+	patience  time.Duration // with a host that has not sent Connect
 	// noReservations does not change.
 	noReservations bool
 
@@ -154,6 +157,7 @@ func New(c Config) (*Target, error) {
 		log:            c.Log,
 		inCapsule:      uint32(c.InCapsule),
 		maxConns:       c.MaxConnections,
+		patience:       connectTimeout,
 		noReservations: c.NoReservations,
 		subsystems:     map[string]*subsystem{},
 		controllers:    map[uint16]*controller{},
