@@ -21,11 +21,12 @@ import (
 
 // client is a host that does what it is told, PDU by PDU.
 type client struct {
-	t    testing.TB
-	c    net.Conn
-	send pdu.Rules
-	recv pdu.Rules
-	cid  uint16
+	t        testing.TB
+	c        net.Conn
+	send     pdu.Rules
+	recv     pdu.Rules
+	cid      uint16
+	answered int
 }
 
 const testHost = "nqn.2014-08.org.example:host"

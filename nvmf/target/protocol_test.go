@@ -4,11 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"math/rand/v2"
-	"net"
-	"os"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -16,7 +13,6 @@ import (
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/nvme"
 	"nvmecr/nvmf/pdu"
-	"nvmecr/nvmf/target"
 )
 
 func isReset(err error) bool {
@@ -264,42 +260,4 @@ func TestViolations(t *testing.T) {
 	_, q := io2(t, addr, 0)
 	_, status := q.readBlocks(0, 1, 4096)
 	assert.Zero(t, status, "the target still serves others")
-}
-
-// FuzzConnection sends arbitrary bytes after some of the handshake.
-func FuzzConnection(f *testing.F) {
-	f.Add(uint8(0), []byte{})
-	f.Add(uint8(1), make([]byte, 200))
-	f.Add(uint8(2), append([]byte{4, 0, 72, 0, 72, 0, 0, 0, 1, 0x40}, make([]byte, 62)...))
-	f.Add(uint8(3), append([]byte{4, 0, 72, 72, 72, 16, 0, 0, 1, 0x40, 1, 0, 1}, make([]byte, 4200)...))
-	f.Add(uint8(3), append([]byte{6, 4, 24, 24, 24, 16, 0, 0}, make([]byte, 4200)...))
-	tgt, err := target.New(one(memory(f, nvmf.MiB, 512)))
-	require.NoError(f, err)
-	f.Fuzz(func(t *testing.T, stage uint8, b []byte) {
-		h := pair(t, tgt)
-		switch stage % 4 {
-		case 1:
-			h.initialise(0)
-		case 2:
-			h.initialise(0)
-			h.admin()
-		case 3:
-			admin := pair(t, tgt)
-			admin.initialise(0)
-			h.initialise(0)
-			h.join(admin.admin())
-		}
-		_, _ = h.c.Write(b) // the target may have had enough before the end
-		_ = h.c.(*net.UnixConn).CloseWrite()
-		require.NoError(t, h.c.SetDeadline(time.Now().Add(5*time.Second)))
-		for {
-			if _, _, _, err := h.next(); err != nil {
-				assert.NotErrorIs(t, err, os.ErrDeadlineExceeded, "the target neither answers nor ends the connection")
-				break
-			}
-		}
-		other := pair(t, tgt)
-		other.initialise(0)
-		assert.NotZero(t, other.admin(), "the target still serves others")
-	})
 }

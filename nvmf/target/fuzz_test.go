@@ -1,0 +1,338 @@
+package target_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/hostile"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/nvme"
+	"nvmecr/nvmf/pdu"
+	"nvmecr/nvmf/target"
+)
+
+const (
+	fuzzMemory = 64 << 20
+	fuzzTime   = 30 * time.Second
+)
+
+// FuzzConnection sends arbitrary bytes after some of the handshake.
+func FuzzConnection(f *testing.F) {
+	f.Add(uint8(0), []byte{})
+	f.Add(uint8(1), make([]byte, 200))
+	f.Add(uint8(2), append([]byte{4, 0, 72, 0, 72, 0, 0, 0, 1, 0x40}, make([]byte, 62)...))
+	f.Add(uint8(3), append([]byte{4, 0, 72, 72, 72, 16, 0, 0, 1, 0x40, 1, 0, 1}, make([]byte, 4200)...))
+	f.Add(uint8(3), append([]byte{6, 4, 24, 24, 24, 16, 0, 0}, make([]byte, 4200)...))
+	tgt, err := target.New(one(memory(f, nvmf.MiB, 512)))
+	require.NoError(f, err)
+	f.Fuzz(func(t *testing.T, stage uint8, b []byte) {
+		hostile.Bounded(t, fuzzMemory, fuzzTime, func() {
+			h := pair(t, tgt)
+			switch stage % 4 {
+			case 1:
+				h.initialise(0)
+			case 2:
+				h.initialise(0)
+				h.admin()
+			case 3:
+				admin := pair(t, tgt)
+				admin.initialise(0)
+				h.initialise(0)
+				h.join(admin.admin())
+			}
+			_, _ = h.c.Write(b) // the target may have had enough before the end
+			_ = h.c.(*net.UnixConn).CloseWrite()
+			require.NoError(t, h.c.SetDeadline(time.Now().Add(5*time.Second)))
+			for {
+				if _, _, _, err := h.next(); err != nil {
+					assert.NotErrorIs(t, err, os.ErrDeadlineExceeded, "the target neither answers nor ends the connection")
+					break
+				}
+			}
+			serves(t, tgt)
+		})
+	})
+}
+
+// serves checks that the target takes another host.
+func serves(t *testing.T, tgt *target.Target) {
+	other := pair(t, tgt)
+	other.initialise(0)
+	assert.NotZero(t, other.admin(), "the target still serves others")
+	_ = other.c.Close()
+}
+
+// commandScript is how many bytes make a command: which, on which queue, how
+// much data, and two edits of the entry.
+const commandScript = 3 + 16
+
+// FuzzCommands sends commands that make sense but for a script's edits, and
+// serves what the target asks for. Every command is answered, once, with no
+// more data than it has room for, or the connection ends.
+func FuzzCommands(f *testing.F) {
+	tgt, err := target.New(one(memory(f, nvmf.MiB, 512)))
+	require.NoError(f, err)
+	var all []byte
+	for i := range commands {
+		for queue := range 2 {
+			c := append([]byte{uint8(i), uint8(queue), 3}, make([]byte, 16)...)
+			f.Add(c, queue == 0)
+			all = append(all, c...)
+		}
+	}
+	f.Add(all, true)
+	f.Fuzz(func(t *testing.T, script []byte, digests bool) {
+		hostile.Bounded(t, 2*fuzzMemory, fuzzTime, func() {
+			flags := uint8(0)
+			if digests {
+				flags = pdu.EnableHeaderDigest | pdu.EnableDataDigest
+			}
+			admin, io := pair(t, tgt), pair(t, tgt)
+			admin.initialise(flags)
+			io.initialise(flags)
+			io.join(admin.admin())
+			queues := [2]*session{{client: admin, held: map[uint16]bool{}}, {client: io, held: map[uint16]bool{}}}
+			for n := 0; len(script) >= commandScript && n < 64; n++ {
+				if !queues[script[1]&1].command(t, script[:commandScript]) {
+					break
+				}
+				script = script[commandScript:]
+			}
+			_, _ = admin.c.Close(), io.c.Close()
+			serves(t, tgt)
+		})
+	})
+}
+
+// commands is what scripts begin with: opcode, fabrics type, dword 10, room for data.
+var commands = []struct {
+	opcode, fctype uint8
+	dw10, dw11     uint32
+	room           uint32
+}{
+	{opcode: nvme.IORead, room: 4096}, {opcode: nvme.IOWrite, room: 512}, {opcode: nvme.IOWrite, room: 4096},
+	{opcode: nvme.IOFlush}, {opcode: nvme.IOWriteZeroes}, {opcode: nvme.IODSM, dw10: 1, dw11: nvme.DSMDeallocate, room: 32},
+	{opcode: nvme.AdminIdentify, dw10: nvme.CNSController, room: 4096}, {opcode: nvme.AdminIdentify, dw10: nvme.CNSNamespace, room: 4096},
+	{opcode: nvme.AdminIdentify, dw10: nvme.CNSActiveNamespaces, room: 4096}, {opcode: nvme.AdminGetLogPage, dw10: nvme.LogSMART | 127<<16, room: 512},
+	{opcode: nvme.AdminGetLogPage, dw10: nvme.LogChangedNS | 0xffff<<16, dw11: 15, room: 1 << 20},
+	{opcode: nvme.AdminGetFeatures, dw10: nvme.FeatureHostID, room: 16}, {opcode: nvme.AdminSetFeatures, dw10: nvme.FeatureHostID, room: 16},
+	{opcode: nvme.AdminSetFeatures, dw10: nvme.FeatureKeepAliveTimer, dw11: 100000}, {opcode: nvme.AdminSetFeatures, dw10: nvme.FeatureAsyncEventConfig, dw11: 1 << 8},
+	{opcode: nvme.AdminAbort}, {opcode: nvme.AdminAsyncEvent}, {opcode: nvme.AdminKeepAlive},
+	{opcode: nvme.AdminFabrics, fctype: nvme.FabricsPropertyGet}, {opcode: nvme.AdminFabrics, fctype: nvme.FabricsPropertySet},
+	{opcode: nvme.AdminFabrics, fctype: nvme.FabricsConnect, room: 1024}, {opcode: nvme.AdminFabrics, fctype: nvme.FabricsDisconnect},
+}
+
+// session is a queue of a host that plays by the rules of the transport.
+type session struct {
+	*client
+	held map[uint16]bool // Asynchronous Event Requests
+}
+
+// command sends one command and serves it until it is answered. It returns
+// false when the connection has ended.
+func (s *session) command(t *testing.T, script []byte) bool {
+	base := commands[int(script[0])%len(commands)]
+	sqe := s.client.command(base.opcode)
+	if base.opcode == nvme.AdminFabrics {
+		sqe.ResetFabrics(base.fctype, s.cid)
+	}
+	sqe.SetCDW(10, base.dw10)
+	sqe.SetCDW(11, base.dw11)
+	sqe.SGL().Set(nvme.SGLTransport, 0, base.room)
+	hostile.Apply(script[3:], 2, [][]byte{sqe[:], sqe[24:48]})
+	sqe.SetCID(s.cid)
+	var data []byte
+	if script[2]&1 != 0 && base.room < 4096 { // in the capsule, or so it says
+		data = bytes.Repeat([]byte{script[2]}, int(base.room))
+		sgl := *sqe.SGL()
+		b := s.encode(sqe, data)
+		if script[2]&2 == 0 {
+			*pdu.SQEOf(b).SGL() = sgl
+			s.send.Seal(b)
+		}
+		if _, err := s.c.Write(b); err != nil {
+			return false
+		}
+	} else if _, err := s.c.Write(s.encode(sqe, nil)); err != nil {
+		return false
+	}
+	if sqe.Opcode() == nvme.AdminAsyncEvent && s.cid > 0 {
+		s.held[s.cid] = true
+		// Something else tells whether it was held.
+		ping := s.client.command(nvme.AdminKeepAlive)
+		if _, err := s.c.Write(s.encode(ping, nil)); err != nil {
+			return false
+		}
+		return s.serve(t, ping)
+	}
+	return s.serve(t, sqe)
+}
+
+// serve gives the target what it asks for until it has answered sqe.
+func (s *session) serve(t *testing.T, sqe *nvme.SQE) bool {
+	var got uint32
+	for {
+		h, b, data, err := s.next()
+		if err != nil {
+			require.False(t, errors.Is(err, os.ErrDeadlineExceeded), "no answer to %x", sqe[:])
+			return false
+		}
+		switch h.Type {
+		case pdu.TypeC2HData:
+			d := pdu.DataOf(b)
+			require.Equal(t, sqe.CID(), d.CID)
+			require.Equal(t, got, d.Offset)
+			got += uint32(len(data))
+			require.LessOrEqual(t, got, sqe.SGL().Length())
+		case pdu.TypeR2T:
+			r := pdu.R2TOf(b)
+			require.Equal(t, sqe.CID(), r.CID)
+			require.LessOrEqual(t, r.Offset+r.Length, uint32(1<<20))
+			s.h2c(pdu.Data(r), true, make([]byte, r.Length))
+		case pdu.TypeCapsuleResp:
+			cid := pdu.CQEOf(b).CID()
+			if s.held[cid] {
+				delete(s.held, cid)
+				continue
+			}
+			require.Equal(t, sqe.CID(), cid)
+			return true
+		case pdu.TypeC2HTermReq:
+			return false
+		default:
+			t.Fatalf("%s from a controller", h.Type)
+		}
+	}
+}
+
+// TestHostThatDoesNotRead asks for more answers than fit anywhere and fetches
+// them late.
+func TestHostThatDoesNotRead(t *testing.T) {
+	tgt, err := target.New(one(memory(t, nvmf.MiB, 512)))
+	require.NoError(t, err)
+	const pages, length = 300, 1 << 20
+	h := pair(t, tgt)
+	h.initialise(0)
+	s, d := h.connectCommand(0, nvme.CNTLIDDynamic)
+	s.SetConnect(nvme.Connect{SQSize: 1023})
+	h.capsule(s, d[:])
+	require.Zero(t, h.response().Status())
+	h.setProperty(nvme.PropertyCC, nvme.CCFabrics)
+	go func() { // it may have to wait until some are fetched
+		for range pages {
+			s := h.command(nvme.AdminGetLogPage)
+			s.SetLogPage(nvme.LogEffects, 0, length)
+			s.SGL().Set(nvme.SGLTransport, 0, length)
+			if _, err := h.c.Write(h.encode(s, nil)); err != nil {
+				return
+			}
+		}
+	}()
+	hostile.Bounded(t, 128<<20, fuzzTime, func() {
+		for end := time.Now().Add(300 * time.Millisecond); time.Now().Before(end); {
+			serves(t, tgt)
+		}
+	})
+	for range 20 * pages {
+		header, _ := h.skip(t)
+		if header.Type == pdu.TypeCapsuleResp {
+			if h.answered++; h.answered == pages {
+				return
+			}
+		}
+	}
+	t.Fatalf("%d of %d commands were answered", h.answered, pages)
+}
+
+// skip reads a PDU and forgets its data.
+func (h *client) skip(t *testing.T) (pdu.Header, []byte) {
+	b := make([]byte, pdu.MaxHeaderSize)
+	_, err := io.ReadFull(h.c, b[:8])
+	require.NoError(t, err)
+	x, err := h.recv.Common(b)
+	require.NoError(t, err)
+	_, err = io.CopyN(io.Discard, h.c, int64(x.Offset)+int64(x.Data)-8)
+	require.NoError(t, err)
+	return x, b
+}
+
+// TestHalfOpen: hosts that connect and never become one: silent, dripping
+// bytes of an ICReq, or sending commands before Connect without an end. Each
+// loses its connection in time, and others have places meanwhile.
+func TestHalfOpen(t *testing.T) {
+	c := one(memory(t, nvmf.MiB, 512))
+	c.MaxConnections = 8
+	tgt, err := target.New(c)
+	require.NoError(t, err)
+	target.SetPatience(tgt, 300*time.Millisecond)
+	start := time.Now()
+	ended := make(chan error, 6)
+	for i := range cap(ended) {
+		h := pair(t, tgt)
+		if i%3 == 2 {
+			h.initialise(0)
+		}
+		go func() {
+			req := make([]byte, pdu.ICSize)
+			pdu.PutICReq(req, 0, 0, 1)
+			if i%3 > 0 {
+				go drip(h, i%3, req)
+			}
+			_, err := io.Copy(io.Discard, h.c)
+			ended <- err
+		}()
+	}
+	serves(t, tgt)
+	for range cap(ended) {
+		err := <-ended
+		require.True(t, err == nil || isReset(err), "%v", err)
+	}
+	require.Less(t, time.Since(start), 5*time.Second)
+}
+
+// drip sends a byte at a time, or commands at full speed, until that fails.
+func drip(h *client, how int, req []byte) {
+	for i := 0; ; i++ {
+		b := req[i%len(req):][:1]
+		if how == 2 {
+			b = h.encode(h.command(nvme.AdminIdentify), nil)
+		} else {
+			time.Sleep(20 * time.Millisecond)
+		}
+		if _, err := h.c.Write(b); err != nil {
+			return
+		}
+	}
+}
+
+// TestTooManyConnections: a host that opens as many as it can leaves the others'
+// alone, and those that are refused are told by the end of the connection.
+func TestTooManyConnections(t *testing.T) {
+	c := one(memory(t, nvmf.MiB, 512))
+	c.MaxConnections = 16
+	_, addr := serve(t, c)
+	_, q := io2(t, addr, 0)
+	refused := 0
+	hostile.Bounded(t, fuzzMemory, fuzzTime, func() {
+		for range 64 {
+			h := connect(t, addr)
+			b := make([]byte, pdu.ICSize)
+			pdu.PutICReq(b, 0, 0, 1)
+			_, _ = h.c.Write(b)
+			if _, _, _, err := h.next(); err != nil {
+				refused++
+			}
+		}
+	})
+	assert.Equal(t, 64-14, refused)
+	_, status := q.readBlocks(0, 1, 512)
+	assert.Zero(t, status)
+}
