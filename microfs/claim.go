@@ -3,6 +3,8 @@ package microfs
 import (
 	"context"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -62,7 +64,7 @@ func (c *Claim) String() string {
 	if c.PID == 0 {
 		return "a process that is not known, since both copies of its claim are damaged"
 	}
-	who := fmt.Sprintf("process %d of host %s", c.PID, c.Host)
+	who := fmt.Sprintf("process %d of host %s", c.PID, strings.Trim(strconv.Quote(c.Host), `"`))
 	if c.Run != uuid.Nil {
 		who += fmt.Sprintf(" (run %s)", c.Run)
 	}
@@ -101,8 +103,8 @@ func decodeClaim(b []byte, fs uuid.UUID) (*Claim, error) {
 	if v := le.Uint32(b[8:]); v != clVersion {
 		return nil, fmt.Errorf("claim has version %d, this program knows %d: %w", v, clVersion, ErrVersion)
 	}
-	if uuid.UUID(b[clUUID:clUUID+16]) != fs || le.Uint32(b[clHostLen:]) > maxHost {
-		return nil, fmt.Errorf("claim of another file system: %w", ErrCorrupt)
+	if uuid.UUID(b[clUUID:clUUID+16]) != fs || le.Uint32(b[clHostLen:]) > maxHost || le.Uint64(b[clSequence:]) >= maxSequence {
+		return nil, fmt.Errorf("claim of another file system, or one that cannot be: %w", ErrCorrupt)
 	}
 	return &Claim{
 		Holder: Holder{

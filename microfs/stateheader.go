@@ -26,6 +26,10 @@ const (
 	hdGen      = 88
 )
 
+// maxSequence bounds sequences, of claims too, far from where they would wrap:
+// what comes after must count as newer.
+const maxSequence = 1 << 62
+
 type stateHeader struct {
 	sequence uint64
 	area     int
@@ -70,7 +74,7 @@ func decodeStateHeader(b []byte, g *geometry) (*stateHeader, error) {
 			CRC: le.Uint64(b[hdPageCRC:]), Generation: le.Uint64(b[hdGen:]),
 		},
 	}
-	if h.area > 1 || h.length > framedRoom(g.stateSize) {
+	if h.area > 1 || h.length > framedRoom(g.stateSize) || h.sequence >= maxSequence {
 		return nil, fmt.Errorf("state header describes an impossible state: %w", ErrCorrupt)
 	}
 	return h, nil
