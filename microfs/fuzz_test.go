@@ -75,7 +75,7 @@ func FuzzDecodeSuperblock(f *testing.F) {
 		p := make([]byte, blockSize)
 		copy(p, b)
 		hostile.Apply(script, 16, [][]byte{p[:160]})
-		sealBlock(p)
+		sign(p)
 		g, err := decodeSuperblock(p)
 		if err != nil {
 			require.True(t, refusal(err), "%v", err)
@@ -99,7 +99,7 @@ func FuzzDecodeStateHeader(f *testing.F) {
 		p := make([]byte, blockSize)
 		copy(p, b)
 		hostile.Apply(script, 16, [][]byte{p[:96]})
-		sealBlock(p)
+		sign(p)
 		h, err := decodeStateHeader(p, g)
 		if err != nil {
 			require.True(t, refusal(err), "%v", err)
@@ -114,8 +114,76 @@ func FuzzDecodeStateHeader(f *testing.F) {
 	})
 }
 
-// sealBlock puts the checksum at the end of a block.
-func sealBlock(b []byte) { le.PutUint64(b[sbCRC:], checksum(b[:sbCRC])) }
+// sign puts the checksum at the end of a block.
+func sign(b []byte) { le.PutUint64(b[sbCRC:], checksum(b[:sbCRC])) }
+
+func FuzzDecodeClaim(f *testing.F) {
+	g := goldenGeometry(f)
+	b := make([]byte, blockSize)
+	(&Claim{Holder: testHolder(4711), Sequence: 5, Since: time.Unix(1, 2)}).encode(b, g.fs)
+	f.Add(b, []byte(nil))
+	f.Add([]byte(nil), []byte(nil))
+	f.Fuzz(func(t *testing.T, b, script []byte) {
+		p := make([]byte, blockSize)
+		copy(p, b)
+		hostile.Apply(script, 16, [][]byte{p[:192]})
+		if !isZero(p) {
+			sign(p)
+		}
+		c, err := decodeClaim(p, g.fs)
+		if err != nil {
+			require.True(t, refusal(err), "%v", err)
+			return
+		}
+		if c == nil {
+			return
+		}
+		require.NotContains(t, c.String(), "\n")
+		again := make([]byte, blockSize)
+		c.encode(again, g.fs)
+		back, err := decodeClaim(again, g.fs)
+		require.NoError(t, err)
+		require.Equal(t, c, back)
+	})
+}
+
+// FuzzUnframe damages the blocks of a state. It comes back as it was, with its
+// blocks made good, or not at all; and one damaged block of a group always does.
+func FuzzUnframe(f *testing.F) {
+	f.Add(uint32(20000), []byte(nil))
+	f.Add(uint32(groupPayload+9), []byte{0, 0, 0, 0, 3, 0, 9, 0})
+	f.Add(uint32(0), []byte{1, 0, 0, 0, 3, 0, 9, 0, 0, 0, 0, 0, 3, 0, 9, 0})
+	f.Fuzz(func(t *testing.T, length uint32, script []byte) {
+		state := pattern(int(length%(2*groupPayload)), 7)
+		good := frame(state, 9)
+		bad := bytes.Clone(good)
+		var places [][]byte
+		for at := 0; at < len(bad); at += blockSize {
+			places = append(places, bad[at:at+blockSize])
+		}
+		if len(places) > 0 {
+			hostile.Apply(script, 4, places)
+		}
+		hit := map[int]int{} // damaged blocks of each group
+		for i := range places {
+			if !bytes.Equal(places[i], good[i*blockSize:][:blockSize]) {
+				hit[i/groupBlocks]++
+			}
+		}
+		got, repaired, err := unframe(bad, nvmf.Bytes(len(state)), 9)
+		if err != nil {
+			require.ErrorIs(t, err, ErrCorrupt)
+			most := 0
+			for _, n := range hit {
+				most = max(most, n)
+			}
+			require.Greater(t, most, 1)
+			return
+		}
+		require.Len(t, repaired, len(hit))
+		require.True(t, bytes.Equal(state, got) && bytes.Equal(good, bad))
+	})
+}
 
 // FuzzApply replays records that were made by somebody. Those that pass leave
 // a tree that can be written and read.
@@ -249,8 +317,13 @@ func (m *forgery) edit(image, script []byte) {
 	if err != nil {
 		panic(err) // it is our own
 	}
-	state := m.at(image, m.g.state[h.area], h.length)
-	places := [][]byte{state, header[:96], sb[:160], state, m.at(image, m.g.data, 64*nvmf.KiB)}
+	area := m.at(image, m.g.state[h.area], framedSize(h.length))
+	state, _, err := unframe(bytes.Clone(area), h.length, h.sequence)
+	if err != nil {
+		panic(err)
+	}
+	claim := m.at(image, claimOffset, blockSize)
+	places := [][]byte{state, header[:96], sb[:160], state, m.at(image, m.g.data, 64*nvmf.KiB), claim[:192]}
 	slots := m.slots(image)
 	for _, s := range slots {
 		places = append(places, s[:96], s[96:512])
@@ -261,12 +334,15 @@ func (m *forgery) edit(image, script []byte) {
 	}
 	hostile.Apply(script, 32, places)
 	m.seal(image, state, slots, before)
+	sign(claim)
+	copy(m.at(image, claimOffset+blockSize, blockSize), claim)
+	copy(area, frame(state, le.Uint64(header[hdSequence:])))
 }
 
 // seal makes every checksum hold, and everything name what it named before.
 func (m *forgery) seal(image, state []byte, slots [][]byte, before []uint64) {
 	sb, header := m.at(image, superblockOffset, blockSize), m.at(image, headerOffset, blockSize)
-	sealBlock(sb)
+	sign(sb)
 	copy(m.at(image, m.seg.Length-blockSize, blockSize), sb)
 	now := map[uint64]uint64{}
 	for range slots { // an image names one of an earlier version: at most so many rounds
@@ -274,7 +350,7 @@ func (m *forgery) seal(image, state []byte, slots [][]byte, before []uint64) {
 			if crc, ok := now[le.Uint64(s[64:])]; ok {
 				le.PutUint64(s[64:], crc)
 			}
-			sealBlock(s)
+			sign(s)
 			if crc := le.Uint64(s[sbCRC:]); before[i] != crc {
 				now[before[i]], before[i] = crc, crc
 			}
@@ -284,7 +360,7 @@ func (m *forgery) seal(image, state []byte, slots [][]byte, before []uint64) {
 	if crc, ok := now[le.Uint64(header[hdPageCRC:])]; ok {
 		le.PutUint64(header[hdPageCRC:], crc)
 	}
-	sealBlock(header)
+	sign(header)
 	copy(m.at(image, headerOffset+blockSize, blockSize), header)
 }
 
@@ -323,11 +399,12 @@ func FuzzMount(f *testing.F) {
 	})
 }
 
-// usedUp reports whether the numbers of inodes, pages, versions or mounts are
+// usedUp reports whether the numbers of inodes, pages, versions and so on are
 // where they may have passed what a mount accepts since the last one.
 func usedUp(fs *FS) bool {
-	p := fs.ckpt.header.prior
-	return max(uint64(fs.tree.nextIno), p.Page, p.Version, p.Generation, fs.log.Generation()) > 1<<61
+	h := &fs.ckpt.header
+	p := h.prior
+	return max(uint64(fs.tree.nextIno), p.Page, p.Version, p.Generation, fs.log.Generation(), h.sequence, fs.claim.Sequence) > 1<<61
 }
 
 // exercise does a bit of everything, whatever comes of it.
