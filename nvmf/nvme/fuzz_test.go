@@ -86,3 +86,26 @@ func FuzzSQE(f *testing.F) {
 		require.Equal(t, []any{uint8(d), a, b}, []any{g.ID(), g.Address(), g.Length()})
 	})
 }
+
+// FuzzReservationStatus: what is decoded is encoded as it was, as far as it fits.
+func FuzzReservationStatus(f *testing.F) {
+	f.Add((&ReservationStatus{Generation: 3, Type: WriteExclusive, Registrants: []Registrant{{CNTLID: 1, Holder: true, Key: 7}, {Key: 9}}}).Append(nil))
+	f.Add([]byte{0, 0, 0, 0, 0xff, 0xff, 0xff, 63: 0})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		hostile.Bounded(t, 1<<20+4*uint64(len(b)), 10*time.Second, func() {
+			s, total, ok := ReservationStatusOf(b)
+			if !ok {
+				require.Less(t, len(b), ReservationReportHeader)
+				return
+			}
+			require.LessOrEqual(t, len(s.Registrants), total)
+			again := s.Append(nil)
+			require.LessOrEqual(t, len(again), len(b))
+			back, n, ok := ReservationStatusOf(again)
+			require.True(t, ok)
+			require.Equal(t, len(s.Registrants), n)
+			require.Equal(t, s, back)
+			_ = s.Type.String()
+		})
+	})
+}

@@ -120,6 +120,8 @@ var commands = []struct {
 }{
 	{opcode: nvme.IORead, room: 4096}, {opcode: nvme.IOWrite, room: 512}, {opcode: nvme.IOWrite, room: 4096},
 	{opcode: nvme.IOFlush}, {opcode: nvme.IOWriteZeroes}, {opcode: nvme.IODSM, dw10: 1, dw11: nvme.DSMDeallocate, room: 32},
+	{opcode: nvme.IOReservationReg, room: nvme.ReservationKeysSize}, {opcode: nvme.IOReservationAcquire, dw10: 1 << 8, room: nvme.ReservationKeysSize},
+	{opcode: nvme.IOReservationRelease, dw10: 1 << 8, room: nvme.ReservationKeySize}, {opcode: nvme.IOReservationReport, dw10: 1023, dw11: 1, room: 4096},
 	{opcode: nvme.AdminIdentify, dw10: nvme.CNSController, room: 4096}, {opcode: nvme.AdminIdentify, dw10: nvme.CNSNamespace, room: 4096},
 	{opcode: nvme.AdminIdentify, dw10: nvme.CNSActiveNamespaces, room: 4096}, {opcode: nvme.AdminGetLogPage, dw10: nvme.LogSMART | 127<<16, room: 512},
 	{opcode: nvme.AdminGetLogPage, dw10: nvme.LogChangedNS | 0xffff<<16, dw11: 15, room: 1 << 20},

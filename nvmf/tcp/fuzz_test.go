@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
@@ -130,11 +131,12 @@ func decent() *claims {
 	p := (*nvme.IdentifyController)(&x.controller)
 	p.SetControllerType(nvme.ControllerIO)
 	p.SetIOCCSZ((4096 + nvme.SQESize) / 16)
-	p.SetONCS(nvme.ONCSDSM)
+	p.SetONCS(nvme.ONCSDSM | nvme.ONCSReservation)
 	p.SetVWC(nvme.VWCPresent)
 	n := (*nvme.IdentifyNamespace)(&x.namespace)
 	n.SetSize(fakepeer.Blocks)
 	n.SetLBAFormat(9)
+	n.SetRESCAP(nvme.RESCAPWriteExclusive)
 	nvme.PutDescriptors(&x.descriptors, []nvme.Descriptor{{Type: nvme.NIDUUID, ID: []byte("0123456789abcdef")}, {Type: nvme.NIDCSI, ID: []byte{0}}})
 	binary.LittleEndian.PutUint64(x.numbers[0:], uint64(nvme.MakeCAP(127, 1)))
 	binary.LittleEndian.PutUint32(x.numbers[8:], nvme.NumberOfQueues(8, 8))
@@ -194,7 +196,7 @@ func serveDecently(c *fakepeer.Conn, sqe *nvme.SQE, data []byte) error {
 		if err := c.Data(sqe.CID(), 0, bytes.Repeat([]byte{7}, int(n)), pdu.FlagLast); err != nil {
 			return err
 		}
-	case nvme.IOWrite, nvme.IODSM:
+	case nvme.IOWrite, nvme.IODSM, nvme.IOReservationReg, nvme.IOReservationAcquire, nvme.IOReservationRelease:
 		if len(data) > 0 {
 			break
 		}
@@ -349,6 +351,55 @@ func FuzzDiscover(f *testing.F) {
 				require.LessOrEqual(t, len(entries[i].Address()), 256)
 				require.LessOrEqual(t, len(entries[i].Service()), 32)
 			}
+		})
+	})
+}
+
+// FuzzReserve reserves a namespace whose target reports anything, and says yes
+// to all that is asked of it.
+func FuzzReserve(f *testing.F) {
+	host := uuid.UUID{1}
+	add := func(s nvme.ReservationStatus) { f.Add(s.Append(nil), []byte(nil)) }
+	add(nvme.ReservationStatus{})
+	add(nvme.ReservationStatus{Type: nvme.WriteExclusive, Registrants: []nvme.Registrant{{Holder: true, Key: 7, HostID: host}}})
+	add(nvme.ReservationStatus{Type: nvme.ExclusiveAccess, Registrants: []nvme.Registrant{{Key: 7, HostID: host}, {Key: 3, Holder: true}}})
+	add(nvme.ReservationStatus{Type: nvme.WriteExclusiveAllRegistrants, Registrants: []nvme.Registrant{{Key: 9, Holder: true}}})
+	f.Fuzz(func(t *testing.T, report, script []byte) {
+		page := make([]byte, 8192)
+		copy(page, report)
+		hostile.Apply(script, 16, [][]byte{page[:16], page[64:96], page[128:160]})
+		p := decent().peer()
+		defer p.Stop()
+		decently := p.IO
+		reports := 0
+		p.IO = func(c *fakepeer.Conn, sqe *nvme.SQE, data []byte) error {
+			if sqe.Opcode() != nvme.IOReservationReport {
+				return decently(c, sqe, data)
+			}
+			if reports++; reports > 50 {
+				return fakepeer.ErrHangUp // the same report again and again: 1000 times, otherwise
+			}
+			b := make([]byte, sqe.SGL().Length())
+			copy(b, page)
+			return c.Data(sqe.CID(), 0, b, pdu.FlagLast|pdu.FlagSuccess)
+		}
+		hostile.Bounded(t, 4*fuzzMemory, fuzzTime, func() {
+			d, err := Open(t.Context(), nvmf.TransportID{Transport: nvmf.TCP, SubNQN: fakepeer.NQN, NSID: 1},
+				Options{Dial: p.Dial, KeepAlive: -1, HostID: host, MaxTransfer: 64 << 10})
+			require.NoError(t, err)
+			defer d.Close()
+			status, total, _ := nvme.ReservationStatusOf(page)
+			err = d.Reserve(t.Context(), 7)
+			for _, g := range status.Registrants {
+				if g.HostID != host && g.Key >= 7 && total == len(status.Registrants) {
+					require.ErrorIs(t, err, nvmf.ErrFenced)
+				}
+			}
+			if err == nil {
+				require.Equal(t, nvme.WriteExclusive, status.Type)
+				require.NotEmpty(t, status.Registrants)
+			}
+			_ = d.Unreserve(t.Context(), 7)
 		})
 	})
 }
