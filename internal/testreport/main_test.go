@@ -35,3 +35,30 @@ func TestReport(t *testing.T) {
 		"1 packages or runs failed outside of a test\n"+
 		"1 passed, 1 failed, 1 skipped in 3s\n", out.String())
 }
+
+// TestTimeUp: the end of a fuzz test's time is no failure, a failing input is one.
+func TestTimeUp(t *testing.T) {
+	const start = `
+{"Action":"run","Package":"a","Test":"FuzzA"}
+{"Action":"output","Package":"a","Test":"FuzzA","Output":"fuzz: elapsed: 3s, execs: 40304 (0/sec), new interesting: 104 (total: 108)\n"}
+{"Action":"output","Package":"a","Test":"FuzzA","Output":"--- FAIL: FuzzA (3.20s)\n"}
+`
+	const end = `
+{"Action":"fail","Package":"a","Test":"FuzzA","Elapsed":3.2}
+{"Action":"fail","Package":"a","Elapsed":3.2}
+`
+	for _, c := range []struct {
+		name, between  string
+		passed, failed int
+	}{
+		{"time is up", `{"Action":"output","Package":"a","Test":"FuzzA","Output":"    context deadline exceeded\n"}`, 1, 0},
+		{"an input", `{"Action":"output","Package":"a","Test":"FuzzA","Output":"    --- FAIL: FuzzA (0.00s)\n        x.go:1: context deadline exceeded\n"}`, 0, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var r report
+			require.NoError(t, r.read(strings.NewReader(start+c.between+end)))
+			assert.Equal(t, [3]int{c.passed, c.failed, 0}, [3]int{r.passed, r.failed, r.broken})
+			assert.Equal(t, c.passed == 1, r.timeUp)
+		})
+	}
+}
