@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -81,5 +82,21 @@ func TestPeerDiscovery(t *testing.T) {
 			names = append(names, entries[i].SubNQN())
 		}
 		assert.Contains(t, names, id.SubNQN)
+	})
+}
+
+// TestPeerReservations needs a target that supports them.
+func TestPeerReservations(t *testing.T) {
+	forPeers(t, func(t *testing.T, id nvmf.TransportID) {
+		d := openDevice(t, id, tcp.Options{})
+		defer d.Close()
+		if !d.Identity().Reservations {
+			assert.ErrorIs(t, d.Reserve(t.Context(), 1), nvmf.ErrNoReservations)
+			assert.ErrorIs(t, d.Unreserve(t.Context(), 1), nvmf.ErrNoReservations)
+			t.Skip("this target has no reservations")
+		}
+		blocktest.RunReserver(t, blocktest.Reservers{Open: func(t *testing.T, host uuid.UUID) nvmf.Reserver {
+			return openDevice(t, id, tcp.Options{HostID: host})
+		}})
 	})
 }
