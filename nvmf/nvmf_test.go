@@ -2,6 +2,7 @@ package nvmf_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"syscall"
 	"testing"
@@ -160,4 +161,16 @@ func TestBytes(t *testing.T) {
 	} {
 		assert.Equal(t, want, n.String())
 	}
+}
+
+func TestReservationStatuses(t *testing.T) {
+	conflict := &nvmf.StatusError{Opcode: nvmf.Write, SC: 0x83, DNR: true}
+	aborted := &nvmf.StatusError{Opcode: nvmf.Write, SC: 0x14}
+	other := &nvmf.StatusError{Opcode: nvmf.Write, SCT: 1, SC: 0x83}
+	wrapped := fmt.Errorf("file a: %w", conflict)
+	assert.True(t, nvmf.IsConflict(wrapped) && !nvmf.IsPreempted(wrapped))
+	assert.True(t, nvmf.IsPreempted(aborted) && !nvmf.IsConflict(aborted))
+	assert.False(t, nvmf.IsPreempted(other) || nvmf.IsConflict(other))
+	assert.False(t, nvmf.IsPreempted(nil) || nvmf.IsConflict(nil))
+	assert.ErrorContains(t, aborted, "Preempt and Abort")
 }

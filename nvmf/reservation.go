@@ -49,3 +49,11 @@ func IsConflict(err error) bool {
 	var s *StatusError
 	return errors.As(err, &s) && s.SCT == 0 && s.SC == 0x83
 }
+
+// IsPreempted reports whether a command was aborted because another host has
+// taken the namespace over. It may have had its effect, or part of it, before
+// that; none of it comes later.
+func IsPreempted(err error) bool {
+	var s *StatusError
+	return errors.As(err, &s) && s.SCT == 0 && s.SC == 0x14
+}

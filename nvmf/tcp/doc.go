@@ -21,6 +21,14 @@
 // A command id is the index of its slot. Nothing is allocated per command.
 // Both directions always make progress: a full socket never stops receiving.
 //
+// # Fencing
+//
+// Reserve makes this host the only one that can write (reserve.go), by NVMe
+// reservations, on a queue of its own. What that is worth depends on the
+// target: nvmecr's waits for commands of others that are being executed
+// whenever the reservation changes hands, others only for those of the hosts
+// that are preempted, or, where they do not know Preempt and Abort, not at all.
+//
 // # Concurrency
 //
 // Device is safe for concurrent use, a Queue has one owner. Locks, outermost

@@ -79,23 +79,27 @@ func (r *reserver) repeat(ctx context.Context, step func(*nvme.ReservationStatus
 	var last error
 	for range maxSteps {
 		status, err := r.report()
-		if err != nil {
-			return err
+		done := false
+		if err == nil {
+			done, err = step(&status)
 		}
-		done, err := step(&status)
 		switch {
 		case err == nil && done:
 			return nil
 		case err == nil:
 			pause = firstPause
-		case !nvmf.IsConflict(err):
-			return err
-		default:
+			continue
+		case nvmf.IsConflict(err):
 			last = err
-			if err := sleep(ctx, pause); err != nil {
-				return fmt.Errorf("%w; the last attempt: %w", err, last)
-			}
+			err = sleep(ctx, pause)
 			pause = min(2*pause, lastPause)
+		}
+		switch {
+		case err == nil:
+		case last != nil && ctx.Err() != nil:
+			return fmt.Errorf("%w; the last attempt: %w", err, last)
+		default:
+			return err
 		}
 	}
 	return errors.Join(fmt.Errorf("the reservation is not what it should be after %d changes", maxSteps), last)
