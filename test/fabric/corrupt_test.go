@@ -12,26 +12,27 @@ import (
 )
 
 // damage changes one byte of every period-th PDU of a direction, from the
-// first-th on: byte at of the header and what follows it up to 80 bytes, or,
-// for at from 80 on, one of the bytes behind in eighths, the last ones one by one.
+// first-th on. Places below 80 are bytes from the start, modulo the length;
+// then come ten spread over the PDU, and from 90 on the last ones.
 func damage(to wiretest.Direction, first, period, at int, struck *atomic.Int32) wiretest.Script {
 	return func(p *wiretest.PDU) wiretest.Action {
 		if p.To != to || p.N < first || (p.N-first)%period != 0 {
 			return wiretest.Pass
 		}
-		n, b := len(p.Bytes), at
-		switch {
-		case at >= 90:
-			b = n - 1 - (at - 90)
-		case at >= 80:
-			b = n * (at - 80) / 10
-		}
-		if b < 0 || b >= n {
-			return wiretest.Pass
-		}
 		struck.Add(1)
-		return wiretest.Corrupt(b, 1<<(uint(p.N+at)%8))
+		return wiretest.Corrupt(placeOf(at, len(p.Bytes)), 1<<(uint(p.N+at)%8))
 	}
+}
+
+// placeOf returns the offset that a place is in n bytes.
+func placeOf(at, n int) int {
+	switch {
+	case at >= 90:
+		return n - 1 - (at - 90)
+	case at >= 80:
+		return n * (at - 80) / 10
+	}
+	return at % n
 }
 
 const places = 98 // of damage
