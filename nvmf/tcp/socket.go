@@ -109,7 +109,11 @@ func tune(fd int, congestion string) error {
 // finishConnect connects a non-blocking socket and waits for the outcome.
 func finishConnect(ctx context.Context, fd int, sa unix.Sockaddr) error {
 	// Cancelling ctx ends the attempt, which wakes the poll below.
-	stop := context.AfterFunc(ctx, func() { _ = unix.Shutdown(fd, unix.SHUT_RDWR) })
+	over := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		_ = unix.Shutdown(fd, unix.SHUT_RDWR)
+		close(over)
+	})
 	err := unix.Connect(fd, sa)
 	for err == unix.EINPROGRESS || err == unix.EINTR {
 		pollFD(fd, unix.POLLOUT, -1)
@@ -126,7 +130,8 @@ func finishConnect(ctx context.Context, fd int, sa unix.Sockaddr) error {
 			err = ctx.Err()
 		}
 	}
-	if !stop() { // the socket was shut down, and may be by now someone else's business
+	if !stop() {
+		<-over // the number is someone else's as soon as the caller closes it
 		return fmt.Errorf("connecting: %w", context.Cause(ctx))
 	}
 	return err
