@@ -177,9 +177,12 @@ func (fs *FS) checkpointStep() error {
 	default:
 		err = fs.switchHeader()
 	}
+	if err == nil {
+		fs.away = time.Time{}
+	}
 	if lost(err) {
 		c.lost[1-c.header.area] = time.Now()
-		if err = fs.reconnect(); err == nil {
+		if err = fs.reconnect(err); err == nil {
 			return nil
 		}
 	}

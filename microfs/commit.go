@@ -74,7 +74,7 @@ func (fs *FS) recoverFrom(err error) error {
 		return fs.settleConflict(err)
 	}
 	fs.log.Lost()
-	return fs.reconnect()
+	return fs.reconnect(err)
 }
 
 // maxConflicts is how often in a row a reservation may be lost again before
@@ -94,7 +94,7 @@ func (fs *FS) settleConflict(err error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), fs.opts.Timeout)
 	defer cancel()
 	if err := fs.regain(ctx); lost(err) {
-		return fs.reconnect()
+		return fs.reconnect(err)
 	} else if err != nil {
 		return fs.fail(err)
 	}
@@ -131,7 +131,7 @@ func (fs *FS) record() error {
 // settled is called when a group has settled: it applies its records.
 func (fs *FS) settled(recs ...*oplog.Record) error {
 	fs.log.Settled()
-	fs.conflicts = 0
+	fs.conflicts, fs.away = 0, time.Time{}
 	for _, r := range recs {
 		if err := fs.tree.apply(r, fs.freed); err != nil {
 			return fs.fail(fmt.Errorf("after it was logged: %w", err))

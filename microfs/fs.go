@@ -2,6 +2,7 @@ package microfs
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"syscall"
 	"time"
@@ -80,6 +81,9 @@ type FS struct {
 
 	ckpt  checkpointer
 	claim Claim // sequence 0: none
+	// away is since when the target has not answered, over all losses of the
+	// connection until the operation got on; zero while it does.
+	away time.Time
 	// conflicts counts commands refused for a reservation since one was not.
 	conflicts int
 	repair    []repair // found by the mount
@@ -113,6 +117,7 @@ func (fs *FS) enterWrite() error {
 }
 
 func (fs *FS) leave() {
+	fs.away = time.Time{}
 	fs.ckpt.consider(fs)
 	fs.mu.Unlock()
 }
@@ -214,11 +219,20 @@ func (fs *FS) available() Hugeblock {
 	return n
 }
 
-// reconnect brings the queue back and checks that the namespace is still ours
-// and holds what was settled.
-func (fs *FS) reconnect() error {
-	fs.logf("connection to the target lost, reconnecting for up to %v", fs.opts.Timeout)
-	ctx, cancel := context.WithTimeout(context.Background(), fs.opts.Timeout)
+// reconnect brings the queue back after cause, and checks that the namespace is
+// still ours and holds what was settled. An operation waits for the target for
+// Options.Timeout in all, from when it fell silent.
+func (fs *FS) reconnect(cause error) error {
+	if fs.away.IsZero() {
+		fs.away = time.Now()
+		var silent *nvmf.TimeoutError
+		if errors.As(cause, &silent) {
+			fs.away = fs.away.Add(-silent.After)
+		}
+	}
+	until := fs.away.Add(fs.opts.Timeout)
+	fs.logf("connection to the target lost, reconnecting for up to %v", time.Until(until).Round(time.Millisecond))
+	ctx, cancel := context.WithDeadline(context.Background(), until)
 	defer cancel()
 	for {
 		if err := fs.q.Reset(ctx); err != nil {

@@ -2,6 +2,7 @@ package microfs
 
 import (
 	"syscall"
+	"time"
 
 	"github.com/minio/crc64nvme"
 
@@ -28,7 +29,7 @@ func (fs *FS) readAt(in *inode, bufs [][]byte, off int64) (int, error) {
 		start := *cur
 		next, err := fs.readGroup(in, cur, pos, end)
 		if lost(err) {
-			if err = fs.reconnect(); err == nil {
+			if err = fs.reconnect(err); err == nil {
 				*cur = start
 				continue
 			}
@@ -36,7 +37,7 @@ func (fs *FS) readAt(in *inode, bufs [][]byte, off int64) (int, error) {
 		if err != nil {
 			return int(pos - nvmf.Bytes(off)), err
 		}
-		pos = next
+		pos, fs.away = next, time.Time{}
 	}
 	return int(n), nil
 }
@@ -192,7 +193,7 @@ func (fs *FS) readExtent(in *inode, x *extent, start nvmf.Bytes, buf []byte) err
 		if !lost(err) {
 			return fs.unreadable(in, x, &nvmf.Command{LBA: lba, Blocks: nvmf.LBA(want / g.lba)}, err)
 		}
-		if err = fs.reconnect(); err != nil {
+		if err = fs.reconnect(err); err != nil {
 			return err
 		}
 	}

@@ -2,6 +2,7 @@ package microfs
 
 import (
 	"syscall"
+	"time"
 
 	"nvmecr/nvmf"
 	"nvmecr/oplog"
@@ -126,7 +127,7 @@ func (fs *FS) writeGroup(in *inode, cur *cursor, pos, end nvmf.Bytes) (nvmf.Byte
 		}
 		p.retire()
 		fs.log.Lost()
-		if err := fs.reconnect(); err != nil {
+		if err := fs.reconnect(err); err != nil {
 			return pos, err
 		}
 	}
@@ -161,7 +162,7 @@ func (fs *FS) commitWrite(p *planner) error {
 		return err
 	}
 	fs.log.Settled()
-	fs.conflicts = 0
+	fs.conflicts, fs.away = 0, time.Time{}
 	for i := range s.parts {
 		if err := fs.tree.apply(&s.parts[i].rec, fs.freed); err != nil {
 			return fs.fail(err)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+	"time"
 )
 
 // Errors of opening a device.
@@ -34,6 +35,20 @@ var (
 	// ErrClosed: the queue or device was closed.
 	ErrClosed = errors.New("queue is closed")
 )
+
+// TimeoutError is an ErrConnectionLost for want of an answer.
+type TimeoutError struct {
+	After time.Duration // how long nothing had come
+	Busy  int           // commands in flight
+}
+
+// Error says how long nothing had come.
+func (e *TimeoutError) Error() string {
+	return fmt.Sprintf("no command was answered for %s, %d in flight", e.After, e.Busy)
+}
+
+// Unwrap returns ErrConnectionLost and ETIMEDOUT.
+func (e *TimeoutError) Unwrap() []error { return []error{ErrConnectionLost, syscall.ETIMEDOUT} }
 
 // StatusError is the status a device completed a command with: status code
 // type, status code and Do Not Retry (Base Specification 2.0, figures 93 to 97).

@@ -30,11 +30,12 @@ func connect(ctx context.Context, cfg *config.Config, id nvmf.TransportID, readO
 		host = cfg.Run // reservations are a host's: to the targets each run is one
 	}
 	return dial.Open(ctx, id, dial.Options{File: filedev.Options{ReadOnly: readOnly}, TCP: tcp.Options{
-		HostNQN:        nqn,
-		HostID:         host,
-		HeaderDigest:   cfg.HeaderDigest,
-		DataDigest:     cfg.DataDigest,
-		CommandTimeout: min(cfg.Timeout, 30*time.Second),
+		HostNQN:      nqn,
+		HostID:       host,
+		HeaderDigest: cfg.HeaderDigest,
+		DataDigest:   cfg.DataDigest,
+		// Half of the time is to notice, half to reconnect.
+		CommandTimeout: min(cfg.Timeout/2, 30*time.Second),
 	}})
 }
 

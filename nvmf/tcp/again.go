@@ -52,6 +52,7 @@ func (c *conn) rouse(d time.Duration) time.Duration {
 			continue
 		}
 		c.send.push(s, cid)
+		c.pace.deadline = time.Time{} // its time begins anew
 	}
 	c.resting = still
 	return d

@@ -207,7 +207,7 @@ func TestCommandTimeout(t *testing.T) {
 	cmds := []*nvmf.Command{read(0, make([]byte, 512)), write(0, make([]byte, 512))}
 	err := do(q, cmds...)
 	require.ErrorIs(t, err, nvmf.ErrConnectionLost)
-	assert.ErrorContains(t, err, "no command completed for 50ms, 2 in flight")
+	assert.ErrorContains(t, err, "no command was answered for 50ms, 2 in flight")
 	assert.Less(t, time.Since(start), testTimeout/2)
 	assert.Equal(t, cmds[0].Err, cmds[1].Err)
 }
@@ -231,5 +231,5 @@ func TestDrip(t *testing.T) {
 	_, q := scripted(t, p, tcp.Options{CommandTimeout: 50 * time.Millisecond, MaxTransfer: 32 << 20})
 	err := do(q, read(0, make([]byte, 32<<20)))
 	require.ErrorIs(t, err, nvmf.ErrConnectionLost)
-	assert.ErrorContains(t, err, "no command completed for 50ms")
+	assert.ErrorContains(t, err, "no command was answered for 50ms")
 }

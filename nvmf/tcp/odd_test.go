@@ -269,7 +269,7 @@ func TestDataDigestMismatch(t *testing.T) {
 		_, err := c.Write(b)
 		return err
 	})
-	_, q := scripted(t, p, tcp.Options{DataDigest: true, CommandTimeout: 100 * time.Millisecond})
+	_, q := scripted(t, p, tcp.Options{DataDigest: true, CommandTimeout: 300 * time.Millisecond})
 	spoil.Store(3)
 	got := make([]byte, 512)
 	require.NoError(t, do(q, read(0, got)))

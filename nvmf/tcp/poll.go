@@ -195,7 +195,7 @@ func (c *conn) checkTime() {
 }
 
 func (c *conn) timeoutError() error {
-	return fmt.Errorf("no command completed for %s, %d in flight: %w", c.timeout, c.busy, unix.ETIMEDOUT)
+	return &nvmf.TimeoutError{After: c.timeout, Busy: c.busy}
 }
 
 // block waits in the kernel. What came while this process was stopped counts:

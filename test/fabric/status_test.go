@@ -155,10 +155,16 @@ func refuse(t *testing.T, s shape, op nvmf.Opcode, first, shift int, executed bo
 
 // requireErrno expects that err is the errno of one of the statuses from..to.
 func requireErrno(t *testing.T, err error, from, to int, what string) {
-	var status *nvmf.StatusError
-	require.True(t, errors.As(err, &status), "%s: %v", what, err)
 	var got syscall.Errno
 	require.True(t, errors.As(err, &got), "%s: %v", what, err)
+	var damage *microfs.DamageError
+	if errors.As(err, &damage) {
+		require.Equal(t, syscall.EIO, got, what)
+		err = damage.Cause
+		require.True(t, errors.As(err, &got), "%s: %v", what, err)
+	}
+	var status *nvmf.StatusError
+	require.True(t, errors.As(err, &status), "%s: %v", what, err)
 	for i := from; i < to; i++ {
 		if e := expected(i/2, i%2 == 1); e != 0 && e == got {
 			return
