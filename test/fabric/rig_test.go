@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -25,7 +26,11 @@ var all = flag.Bool("all", false, "try all moments, not a sample")
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	os.Exit(m.Run())
+	code := m.Run()
+	if built != "" {
+		_ = os.RemoveAll(filepath.Dir(built)) // a leftover in the temporary directory
+	}
+	os.Exit(code)
 }
 
 const (

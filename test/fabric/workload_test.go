@@ -143,6 +143,16 @@ func unlink(path string) step {
 	}}
 }
 
+func rmdir(path string) step {
+	return step{"rmdir " + path, func(w *work) error {
+		err := w.fs.Rmdir(microfs.RootIno, path)
+		if err == nil {
+			delete(w.model, path)
+		}
+		return err
+	}}
+}
+
 func rename(from, to string) step {
 	return step{"rename " + from + " " + to, func(w *work) error {
 		if w.model[from] == nil {

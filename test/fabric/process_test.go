@@ -1,0 +1,136 @@
+package fabric
+
+import (
+	"bufio"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/tcp"
+)
+
+// command builds nvmecr, once.
+var command = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "nvmecr-fabric-")
+	if err != nil {
+		return "", err
+	}
+	built = filepath.Join(dir, "nvmecr")
+	cmd := exec.Command("go", "build", "-o", built, "nvmecr/cmd/nvmecr")
+	cmd.Stderr = os.Stderr
+	return built, cmd.Run()
+})
+
+var built string // what command built, for TestMain
+
+// process is a running `nvmecr target`.
+type process struct {
+	*exec.Cmd
+	id nvmf.TransportID
+}
+
+func startTarget(t *testing.T, listen, namespace string) *process {
+	path, err := command()
+	require.NoError(t, err)
+	p := &process{Cmd: exec.Command(path, "target", "--listen", listen, "--namespace", namespace)}
+	p.Stderr = os.Stderr
+	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out, err := p.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, p.Start())
+	line, err := bufio.NewReader(out).ReadString('\n')
+	require.NoError(t, err, "the target ended at once")
+	p.id, err = nvmf.ParseTransportID(line)
+	require.NoError(t, err)
+	return p
+}
+
+func (p *process) kill(t *testing.T) {
+	assert.NoError(t, p.Process.Kill())
+	_ = p.Wait() // it was killed
+}
+
+// TestTargetProcess kills a target over a file at random moments, and starts it
+// again on the same port; and stops it for longer than a command may take. For
+// the application either is a pause.
+func TestTargetProcess(t *testing.T) {
+	rounds := 4
+	if testing.Short() {
+		rounds = 1
+	}
+	if *all {
+		rounds = 40
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	namespace := "file:" + filepath.Join(t.TempDir(), "image") + "?size=64M"
+	p := startTarget(t, "127.0.0.1:0", namespace)
+	id := p.id
+	listen := net.JoinHostPort(id.Address, id.Service)
+
+	open := func() *tcp.Device {
+		d, err := tcp.Open(t.Context(), id, tcp.Options{CommandTimeout: commandTimeout, KeepAlive: -1})
+		require.NoError(t, err)
+		return d
+	}
+	dev := open()
+	segment := microfs.Segment{Start: nvmf.MiB, Length: 40 * nvmf.MiB}
+	require.NoError(t, microfs.Format(t.Context(), dev, segment, microfs.FormatOptions{LogPages: 1024}))
+	fs, err := microfs.Mount(t.Context(), dev, segment, microfs.Options{Timeout: time.Minute})
+	require.NoError(t, err)
+
+	w, quit, gone := newWork(fs), make(chan bool), make(chan bool)
+	kills, stops := 0, 0
+	go func() {
+		defer close(gone)
+		for {
+			select {
+			case <-quit:
+				return
+			case <-time.After(time.Duration(random.IntN(60)) * time.Millisecond):
+			}
+			if random.IntN(4) == 0 {
+				_ = p.Process.Signal(syscall.SIGSTOP)
+				time.Sleep(commandTimeout + 100*time.Millisecond)
+				_ = p.Process.Signal(syscall.SIGCONT)
+				stops++
+				continue
+			}
+			p.kill(t)
+			p = startTarget(t, listen, namespace)
+			kills++
+		}
+	}()
+	for round := range rounds {
+		if round > 0 {
+			w.run(t, "again", []step{unlink("big"), unlink("d/small"), unlink("last"), rmdir("d")})
+		}
+		w.run(t, "killed now and then", append(workload(), closing("last")))
+		w.match(t, fs, "killed now and then")
+	}
+	close(quit)
+	<-gone
+	require.NoError(t, dev.Close())
+	_ = fs.Unmount() // it has no device any more
+	dev = open()
+	fs, err = microfs.Mount(t.Context(), dev, segment, microfs.Options{})
+	require.NoError(t, err)
+	w.match(t, fs, "mounted again")
+	require.NoError(t, fs.Unmount())
+	require.NoError(t, dev.Close())
+	p.kill(t)
+	t.Logf("killed %d times, stopped %d times", kills, stops)
+	require.Positive(t, kills)
+}
