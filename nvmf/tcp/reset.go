@@ -16,9 +16,9 @@ const (
 )
 
 // Reset reconnects after a loss; see nvmf.Queue. Only a namespace that has
-// changed, a device that became unusable, and a closed one end it before ctx
-// does: a target that starts again refuses hosts and knows no namespaces for
-// a while.
+// changed and a closed device end it before ctx does: a target that starts
+// again refuses hosts and knows no namespaces for a while, and what seems
+// unsupported may be an ICResp that was damaged, for it has no digest.
 func (q *Queue) Reset(ctx context.Context) error {
 	if q.closed {
 		return nvmf.ErrClosed
@@ -40,7 +40,7 @@ func (q *Queue) Reset(ctx context.Context) error {
 			q.conn.stats = stats
 			return nil
 		}
-		if errors.Is(err, nvmf.ErrNamespaceChanged) || errors.Is(err, nvmf.ErrUnsupported) || errors.Is(err, nvmf.ErrClosed) {
+		if errors.Is(err, nvmf.ErrNamespaceChanged) || errors.Is(err, nvmf.ErrClosed) {
 			return fmt.Errorf("reconnecting to %s: %w", q.dev.id, err)
 		}
 		if err := sleep(ctx, pause); err != nil {

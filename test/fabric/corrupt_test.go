@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"nvmecr/microfs"
+	"nvmecr/nvmf/pdu"
 	"nvmecr/nvmf/wiretest"
 )
 
@@ -45,6 +46,9 @@ func TestCorruptWithDigests(t *testing.T) {
 		{name: "R2T", lba: 4096, capsule: 4096, header: true, data: true, logPages: 256},
 		{name: "in capsule, volatile cache", lba: 512, capsule: 256 << 10, cache: true, header: true, data: true, logPages: 256},
 	} {
+		if testing.Short() && s.cache {
+			continue
+		}
 		for _, to := range []wiretest.Direction{wiretest.ToTarget, wiretest.ToHost} {
 			t.Run(fmt.Sprintf("%s, %s", s.name, to), func(t *testing.T) {
 				step, damaged := 1, 0
@@ -74,4 +78,42 @@ func corruptOften(t *testing.T, s shape, to wiretest.Direction, first, period, a
 	r.crash()
 	require.NoError(t, r.direct(func(fs *microfs.FS) { w.match(t, fs, r.what+", mounted again") }), r.what)
 	return int(struck.Load())
+}
+
+// TestCorruptInitialisation damages the PDUs that open the new connections
+// after a loss, which have no digests: what comes of it may be any
+// disagreement, so the host tries again.
+func TestCorruptInitialisation(t *testing.T) {
+	s := shape{name: "digests", lba: 4096, capsule: 8192, header: true, data: true}
+	for _, kind := range []pdu.Type{pdu.TypeICReq, pdu.TypeICResp} {
+		for _, at := range []int{0, 1, 2, 3, 4, 8, 10, 11, 12, 13, 14, 15, 100} {
+			if testing.Short() && at != 11 {
+				continue
+			}
+			for _, bit := range []byte{1, 2, 0x20} {
+				if !*all && int(bit)%3 != at%3 && at != 11 {
+					continue
+				}
+				r := newRig(t, s, fmt.Sprintf("bits %#x of byte %d of %s", bit, at, kind))
+				require.NoError(t, r.mount(), r.what)
+				struck := 0
+				r.wire.Script(func(p *wiretest.PDU) wiretest.Action {
+					switch {
+					case p.To == wiretest.ToTarget && p.N == 9:
+						return wiretest.CutAll
+					case p.Type == kind && struck < 2: // the admin queue's, and another
+						struck++
+						return wiretest.Corrupt(at, bit)
+					}
+					return wiretest.Pass
+				})
+				w := newWork(r.fs)
+				w.run(t, r.what, workload()[:8])
+				r.wire.Script(nil)
+				require.Equal(t, 2, struck)
+				w.match(t, r.fs, r.what)
+				r.close()
+			}
+		}
+	}
 }
