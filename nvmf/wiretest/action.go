@@ -93,6 +93,7 @@ const (
 	delay
 	swap
 	drop
+	cutAll
 	corrupt
 	freeze
 	keep
@@ -100,10 +101,12 @@ const (
 	rewrite
 )
 
-// Pass forwards a PDU as it is. Drop forgets it.
+// Pass forwards a PDU as it is, Drop forgets it, CutAll forgets it and resets
+// all connections.
 var (
-	Pass = Action{}
-	Drop = Action{verb: drop}
+	Pass   = Action{}
+	Drop   = Action{verb: drop}
+	CutAll = Action{verb: cutAll}
 )
 
 // Cut forwards the bytes before place at, and resets both ends of the

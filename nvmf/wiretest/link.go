@@ -106,6 +106,9 @@ func (l *link) forward(to Direction, b []byte) error {
 	switch a.verb {
 	case drop:
 		return nil
+	case cutAll:
+		l.proxy.Cut()
+		return errEnded
 	case delay:
 		select {
 		case <-time.After(a.wait):

@@ -91,6 +91,7 @@ func TestActions(t *testing.T) {
 		{"cut after", wiretest.Cut(wiretest.End), a, syscall.ECONNRESET},
 		{"cut in the middle", wiretest.Cut(wiretest.Middle), a[:len(a)/2], syscall.ECONNRESET},
 		{"cut at a byte", wiretest.Cut(7), a[:7], syscall.ECONNRESET},
+		{"cut all", wiretest.CutAll, nil, syscall.ECONNRESET},
 		{"finish", wiretest.Finish(9), a[:9], io.EOF},
 		{"delay", wiretest.Delay(time.Millisecond), join(a, b), nil},
 		{"corrupt", wiretest.Corrupt(9, 0x40), join(damaged, b), nil},

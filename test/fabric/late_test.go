@@ -16,7 +16,7 @@ import (
 // long gone on: at once, some operations later, at the end, after a crash. It
 // must not damage anything that was acknowledged meanwhile.
 func TestLate(t *testing.T) {
-	for _, s := range shapes {
+	for _, s := range someShapes() {
 		seen := lengthOf(t, s)[wiretest.ToTarget]
 		for i, landing := range []int{1, 4, atTheEnd, afterACrash} {
 			t.Run(fmt.Sprintf("%s/%s", s.name, landingName(landing)), func(t *testing.T) {
@@ -87,12 +87,12 @@ func landLate(t *testing.T, s shape, n, landing int) (struck bool, landed int) {
 // hugeblocks are free, and the log is short. What is late lands after these
 // have gone round.
 func TestLateTight(t *testing.T) {
-	for _, s := range shapes {
+	for _, s := range someShapes() {
 		s.length, s.logPages = 6*nvmf.MiB, 16
 		for i, landing := range []int{9, atTheEnd} {
 			t.Run(fmt.Sprintf("%s/%s", s.name, landingName(landing)), func(t *testing.T) {
 				landed := 0
-				runs := sweep(t, 3*i, some(4), 24, func(n int) bool {
+				runs := sweep(t, 3*i, some(3), 24, func(n int) bool {
 					struck, l := landTight(t, s, n, landing)
 					landed += l
 					return struck
@@ -122,7 +122,7 @@ func landTight(t *testing.T, s shape, n, landing int) (struck bool, landed int) 
 	})
 	struck = r.wire.Struck() > 0
 	r.wire.Script(nil)
-	for i := range 30 {
+	for i := range 24 {
 		w.run(t, r.what, []step{write("c", 0, pattern(60_000, uint32(i))), symlink("s"), unlink("s")})
 		if i == landing {
 			landed += r.wire.Release()

@@ -101,7 +101,7 @@ func TestTargetProcess(t *testing.T) {
 				return
 			case <-time.After(time.Duration(random.IntN(60)) * time.Millisecond):
 			}
-			if random.IntN(4) == 0 {
+			if kills > 0 && random.IntN(4) == 0 {
 				_ = p.Process.Signal(syscall.SIGSTOP)
 				time.Sleep(commandTimeout + 100*time.Millisecond)
 				_ = p.Process.Signal(syscall.SIGCONT)

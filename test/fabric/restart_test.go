@@ -19,7 +19,7 @@ func (lasting) Close() error { return nil }
 // TestTargetRestart ends the target at PDU 1, 2, 3, ... of the workload, and
 // starts another one over the same storage.
 func TestTargetRestart(t *testing.T) {
-	for _, s := range shapes {
+	for _, s := range someShapes() {
 		seen := lengthOf(t, s)
 		for _, to := range []wiretest.Direction{wiretest.ToTarget, wiretest.ToHost} {
 			t.Run(fmt.Sprintf("%s/%s", s.name, to), func(t *testing.T) {

@@ -53,6 +53,9 @@ func mkdir(path string) step {
 
 func create(path string) step {
 	return step{"create " + path, func(w *work) error {
+		if dir, _, ok := strings.Cut(path, "/"); ok && w.model[dir] == nil {
+			return errSkipped
+		}
 		f, err := w.fs.Open(microfs.RootIno, path, unix.O_CREAT|unix.O_EXCL|unix.O_RDWR, 0o644)
 		if err == nil {
 			w.files[path], w.model[path] = f, &content{}
