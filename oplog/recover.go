@@ -47,6 +47,9 @@ type recovery struct {
 	buf     []byte // cache of pages [bufPage, bufPage+bufLen)
 	bufPage uint64
 	bufLen  int
+	// seen is what load returned for the pages of the window: each of them is
+	// asked for again for every page before it.
+	seen [skipWindow]*node
 }
 
 // Recover follows the log from the state that prior names, decides what its
@@ -137,6 +140,10 @@ func (n *node) continuing(prev position, gen uint64) *node {
 
 // load reads and decodes both slots of a page.
 func (rv *recovery) load(page uint64) (*node, error) {
+	seen := &rv.seen[page%skipWindow]
+	if *seen != nil && (*seen).at.page == page {
+		return *seen, nil
+	}
 	if err := rv.fill(page); err != nil {
 		return nil, err
 	}
@@ -161,6 +168,7 @@ func (rv *recovery) load(page uint64) (*node, error) {
 	if len(n.images) == 2 && n.images[0].at.version < n.images[1].at.version {
 		n.images[0], n.images[1] = n.images[1], n.images[0]
 	}
+	*seen = n
 	return n, nil
 }
 
