@@ -50,11 +50,11 @@ func (t *tree) apply(r *oplog.Record, free func(run)) error {
 // not, and replay drops all of those at its end.
 func (t *tree) forget(in *inode, free func(run)) {
 	if free != nil {
-		for i := range in.extents {
-			free(run{in.extents[i].phys, in.extents[i].count})
+		for x := range in.extents.all() {
+			free(run{x.phys, x.count})
 		}
 	}
-	in.extents, in.mapped = nil, 0
+	in.extents, in.mapped = extentMap{}, 0
 	t.dropInode(in)
 }
 
@@ -73,8 +73,8 @@ func (t *tree) applyCreate(r *oplog.Record) error {
 		return err
 	}
 	name := string(r.Name)
-	if _, ok := t.lookup(d.ino, name); ok || t.inodes[Ino(r.Ino)] != nil || !goodName(name) || !goodInode(r) {
-		return fmt.Errorf("inode %d, name %q: created but there already: %w", r.Ino, name, oplog.ErrRecord)
+	if !goodName(name) || !goodInode(r) {
+		return fmt.Errorf("inode %d, name %q: cannot be created: %w", r.Ino, name, oplog.ErrRecord)
 	}
 	in := &inode{
 		ino: Ino(r.Ino), mode: r.Mode, nlink: 1, uid: r.UID, gid: r.GID, target: string(r.NewName),
@@ -86,8 +86,10 @@ func (t *tree) applyCreate(r *oplog.Record) error {
 	if in.isSymlink() {
 		in.size = int64(len(in.target))
 	}
+	if t.inodes[in.ino] != nil || !t.addName(d, name, in) {
+		return fmt.Errorf("inode %d, name %q: created but there already: %w", r.Ino, name, oplog.ErrRecord)
+	}
 	t.addInode(in)
-	t.addName(d, name, in)
 	d.touch(r.Time)
 	return nil
 }
@@ -114,10 +116,9 @@ func (t *tree) applyLink(r *oplog.Record) error {
 		return err
 	}
 	in, name := t.inodes[Ino(r.Ino)], string(r.Name)
-	if _, ok := t.lookup(d.ino, name); ok || in == nil || in.isDir() || in.nlink == 0 || !goodName(name) {
+	if in == nil || in.isDir() || in.nlink == 0 || !goodName(name) || !t.addName(d, name, in) {
 		return fmt.Errorf("inode %d, name %q: cannot be linked: %w", r.Ino, name, oplog.ErrRecord)
 	}
-	t.addName(d, name, in)
 	in.nlink++
 	in.ctime = r.Time
 	d.touch(r.Time)

@@ -81,7 +81,7 @@ func (fs *FS) truncate(in *inode, size int64) error {
 	g := fs.g
 	r := oplog.Record{Type: oplog.Truncate, Ino: uint64(in.ino), Time: now(), Size: uint64(size)}
 	h := Hugeblock(nvmf.Bytes(size) / g.hugeblock)
-	if x := in.lookup(h); x != nil && size < in.size && g.sums {
+	if x := in.extents.lookup(h); x != nil && size < in.size && g.sums {
 		left := nvmf.Bytes(size) - nvmf.Bytes(x.file)*g.hugeblock
 		if left < x.covered && left%g.unit != 0 {
 			start := left.AlignDown(g.unit)

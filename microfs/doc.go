@@ -27,7 +27,8 @@
 //	plan.go             which hugeblocks              pool.go    free runs
 //	write.go            stages of a write             scratch.go commands, checksums
 //	commit.go           a log group, sync, reconnect  retired.go blocks not to touch
-//	apply.go            a record changes the tree     inode.go, extent.go  the tree
+//	apply.go            a record changes the tree     inode.go  the tree
+//	extent.go           what a file maps              extentmap.go in chunks
 //	checkpoint.go       state checkpoints             state.go, stateblocks.go, stateheader.go
 //	mount.go            recovery                      superblock.go, layout.go
 //	claim.go            who writes the partition

@@ -3,7 +3,6 @@ package microfs
 import (
 	"fmt"
 	"slices"
-	"sort"
 
 	"nvmecr/internal/mutant"
 	"nvmecr/nvmf"
@@ -22,19 +21,10 @@ type extent struct {
 
 func (x *extent) end() Hugeblock { return x.file + x.count }
 
-// find returns the index of the first extent that ends behind hugeblock h.
-func (in *inode) find(h Hugeblock) int {
-	n := len(in.extents)
-	if n == 0 || in.extents[n-1].end() <= h {
-		return n
-	}
-	return sort.Search(n, func(i int) bool { return in.extents[i].end() > h })
-}
-
 // lookup returns the extent that maps hugeblock h, or nil.
-func (in *inode) lookup(h Hugeblock) *extent {
-	if i := in.find(h); i < len(in.extents) && in.extents[i].file <= h {
-		return &in.extents[i]
+func (m *extentMap) lookup(h Hugeblock) *extent {
+	if x := m.at(m.find(h)); x != nil && x.file <= h {
+		return x
 	}
 	return nil
 }
@@ -55,16 +45,23 @@ func (in *inode) applyWrite(g *geometry, r *oplog.Record, free func(run)) error 
 	if g.sums && int(r.FirstUnit)+len(r.CRCs) != g.units(end) {
 		return fmt.Errorf("inode %d: %d checksums for %d units: %w", in.ino, len(r.CRCs), g.units(end)-int(r.FirstUnit), oplog.ErrRecord)
 	}
-	if x := in.lookup(file); x != nil && x.phys+(file-x.file) == phys {
+	s := in.extents.find(file)
+	switch x := in.extents.at(s); {
+	case x != nil && x.file <= file && x.phys+(file-x.file) == phys:
 		if err := in.extend(g, x, r, count, free); err != nil {
 			return err
 		}
-	} else {
-		if r.FirstUnit != 0 {
-			return fmt.Errorf("inode %d: hugeblock %d is continued but not mapped: %w", in.ino, file, oplog.ErrRecord)
+	case r.FirstUnit != 0:
+		return fmt.Errorf("inode %d: hugeblock %d is continued but not mapped: %w", in.ino, file, oplog.ErrRecord)
+	case x != nil && x.file == file && x.count == count && !goesOn(in.extents.before(s), file, phys, g):
+		if free != nil {
+			free(run{x.phys, x.count})
 		}
-		in.unmap(g, file, count, free)
-		in.insert(g, extent{file: file, phys: phys, count: count, covered: end, crcs: r.CRCs})
+		x.phys, x.covered, x.frozen = phys, end, false
+		x.crcs = append(x.crcs[:0], r.CRCs...)
+	default:
+		s = in.unmap(g, s, file, count, free)
+		in.insert(g, s, extent{file: file, phys: phys, count: count, covered: end, crcs: r.CRCs})
 	}
 	in.size = max(in.size, int64(nvmf.Bytes(file)*g.hugeblock+end))
 	in.mtime, in.ctime = r.Time, r.Time
@@ -81,8 +78,8 @@ func (in *inode) extend(g *geometry, x *extent, r *oplog.Record, count Hugeblock
 		return fmt.Errorf("inode %d: hugeblock %d is continued where it does not end: %w", in.ino, file, oplog.ErrRecord)
 	}
 	if count > 1 {
-		in.unmap(g, file+1, count-1, free)
-		x = in.lookup(file)
+		in.unmap(g, in.extents.find(file+1), file+1, count-1, free)
+		x = in.extents.lookup(file)
 	}
 	if g.sums {
 		x.crcs = append(x.crcs[:keep], r.CRCs...)
@@ -93,30 +90,37 @@ func (in *inode) extend(g *geometry, x *extent, r *oplog.Record, count Hugeblock
 	return nil
 }
 
-// insert adds an extent where nothing is mapped, joined to the one before it
-// if it goes on there. The checksums are copied.
-func (in *inode) insert(g *geometry, x extent) {
+// insert adds an extent at s, where nothing is mapped, joined to the one
+// before it if it goes on there. The checksums are copied.
+func (in *inode) insert(g *geometry, s spot, x extent) {
 	in.mapped += x.count
-	i := in.find(x.file)
-	if i > 0 {
-		p := &in.extents[i-1]
-		if p.end() == x.file && p.phys+p.count == x.phys && p.covered == nvmf.Bytes(p.count)*g.hugeblock && !p.frozen {
-			p.count += x.count
-			p.covered += x.covered
-			p.frozen = x.frozen
-			p.crcs = append(p.crcs, x.crcs...)
-			return
-		}
+	p := in.extents.before(s)
+	if goesOn(p, x.file, x.phys, g) {
+		p.count += x.count
+		p.covered += x.covered
+		p.frozen = x.frozen
+		p.crcs = append(p.crcs, x.crcs...)
+		return
 	}
 	x.crcs = slices.Clone(x.crcs)
-	in.extents = slices.Insert(in.extents, i, x)
+	in.extents.insert(s, x)
 }
 
-// unmap removes the mapping of count hugeblocks from file on.
-func (in *inode) unmap(g *geometry, file, count Hugeblock, free func(run)) {
+// goesOn reports whether what is mapped at file continues p, the extent before it.
+func goesOn(p *extent, file, phys Hugeblock, g *geometry) bool {
+	return p != nil && p.end() == file && p.phys+p.count == phys && p.covered == nvmf.Bytes(p.count)*g.hugeblock && !p.frozen
+}
+
+// unmap removes the mapping of count hugeblocks from file on; s is what find
+// returns for file. It returns where an extent for them is inserted.
+func (in *inode) unmap(g *geometry, s spot, file, count Hugeblock, free func(run)) spot {
 	to := file + count
-	for i := in.find(file); i < len(in.extents) && in.extents[i].file < to; {
-		x := in.extents[i]
+	for {
+		p := in.extents.at(s)
+		if p == nil || p.file >= to {
+			return s
+		}
+		x := *p
 		a, b := max(x.file, file), min(x.end(), to)
 		in.mapped -= b - a
 		if free != nil {
@@ -125,17 +129,18 @@ func (in *inode) unmap(g *geometry, file, count Hugeblock, free func(run)) {
 		left, right := x.cut(g, 0, a-x.file), x.cut(g, b-x.file, x.count)
 		switch {
 		case left.count > 0 && right.count > 0:
-			in.extents[i] = left
-			in.extents = slices.Insert(in.extents, i+1, right)
-			return
+			in.extents.replace(s, right)
+			in.extents.insert(s, left)
+			return in.extents.find(file)
 		case left.count > 0:
-			in.extents[i] = left
-			i++
+			left.crcs = x.crcs[:len(left.crcs)] // grows where nothing shares its memory
+			in.extents.replace(s, left)
+			s = in.extents.next(s)
 		case right.count > 0:
-			in.extents[i] = right
-			i++
+			in.extents.replace(s, right)
+			return s
 		default:
-			in.extents = slices.Delete(in.extents, i, i+1)
+			s = in.extents.remove(s)
 		}
 	}
 }
@@ -167,9 +172,8 @@ func (in *inode) applyTruncate(g *geometry, r *oplog.Record, free func(run)) err
 		return fmt.Errorf("inode %d: size %d: %w", in.ino, r.Size, oplog.ErrRecord)
 	}
 	keep := Hugeblock((size + g.hugeblock - 1) / g.hugeblock)
-	in.unmap(g, keep, ^Hugeblock(0)-keep, free)
-	if n := len(in.extents); n > 0 && int64(size) < in.size {
-		x := &in.extents[n-1]
+	in.unmap(g, in.extents.find(keep), keep, ^Hugeblock(0)-keep, free)
+	if x := in.extents.last(); x != nil && int64(size) < in.size {
 		if left := size - nvmf.Bytes(x.file)*g.hugeblock; left < x.covered {
 			x.covered, x.frozen = left, !mutant.On(mutant.NoFreeze)
 			if g.sums {

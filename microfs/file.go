@@ -199,8 +199,8 @@ func (f *File) seek(off int64, data bool) (int64, error) {
 	if off < 0 || off >= in.size {
 		return 0, syscall.ENXIO
 	}
-	for i := in.find(Hugeblock(nvmf.Bytes(off) / g.hugeblock)); i < len(in.extents); i++ {
-		x := &in.extents[i]
+	for s := in.extents.find(Hugeblock(nvmf.Bytes(off) / g.hugeblock)); in.extents.at(s) != nil; s = in.extents.next(s) {
+		x := in.extents.at(s)
 		start := int64(nvmf.Bytes(x.file) * g.hugeblock)
 		end := start + int64(x.covered)
 		switch {

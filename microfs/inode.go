@@ -31,7 +31,7 @@ type inode struct {
 	btime    int64
 	closed   bool // see Attr.Closed
 
-	extents []extent  // sorted by file, not overlapping
+	extents extentMap
 	mapped  Hugeblock // sum of their counts
 	target  string    // of a symbolic link
 	parent  Ino       // of a directory
@@ -121,15 +121,19 @@ func (t *tree) lookup(dir Ino, name string) (*inode, bool) {
 	return in, ok
 }
 
-// addName enters a name that does not exist yet.
-func (t *tree) addName(dir *inode, name string, in *inode) {
-	t.names.ReplaceOrInsert(entry{dir.ino, name, in.ino})
+// addName enters a name, unless it exists.
+func (t *tree) addName(dir *inode, name string, in *inode) bool {
+	if old, ok := t.names.ReplaceOrInsert(entry{dir.ino, name, in.ino}); ok {
+		t.names.ReplaceOrInsert(old)
+		return false
+	}
 	t.bytes += nvmf.Bytes(entrySize + len(name))
 	dir.entries++
 	if in.isDir() {
 		in.parent = dir.ino
 		dir.nlink++
 	}
+	return true
 }
 
 // dropName removes a name that exists.

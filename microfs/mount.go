@@ -291,8 +291,8 @@ func (t *tree) dropNameless() {
 func (fs *FS) fillPool() error {
 	var used []run
 	for _, in := range fs.tree.inodes {
-		for i := range in.extents {
-			used = append(used, run{in.extents[i].phys, in.extents[i].count})
+		for x := range in.extents.all() {
+			used = append(used, run{x.phys, x.count})
 		}
 	}
 	sort.Slice(used, func(i, j int) bool { return used[i].start < used[j].start })

@@ -54,7 +54,7 @@ func (p *planner) plan(pos, end nvmf.Bytes) (nvmf.Bytes, error) {
 // the group is full.
 func (p *planner) block(h Hugeblock, s, e nvmf.Bytes) (bool, error) {
 	g := p.fs.g
-	x := p.in.lookup(h)
+	x := p.in.extents.lookup(h)
 	var covered nvmf.Bytes
 	if x != nil {
 		covered = x.coveredIn(h, g)
@@ -230,7 +230,7 @@ func (p *planner) freeze(each func(Hugeblock)) {
 			continue
 		}
 		each(Hugeblock(part.rec.Phys))
-		if x := p.in.lookup(Hugeblock(part.rec.File)); x != nil {
+		if x := p.in.extents.lookup(Hugeblock(part.rec.File)); x != nil {
 			x.frozen = true
 		}
 	}

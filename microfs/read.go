@@ -57,17 +57,16 @@ func (fs *FS) readGroup(in *inode, cur *cursor, pos, end nvmf.Bytes) (nvmf.Bytes
 	b := builder{s: s, op: nvmf.Read, size: g.lba, limit: fs.dev.Identity().OptimalTransfer}
 	parts := fs.stretches[:0]
 	for pos < end {
-		i := in.find(Hugeblock(pos / g.hugeblock))
-		if i == len(in.extents) || nvmf.Bytes(in.extents[i].file)*g.hugeblock > pos {
+		x := in.extents.at(in.extents.find(Hugeblock(pos / g.hugeblock)))
+		if x == nil || nvmf.Bytes(x.file)*g.hugeblock > pos {
 			next := end
-			if i < len(in.extents) {
-				next = min(end, nvmf.Bytes(in.extents[i].file)*g.hugeblock)
+			if x != nil {
+				next = min(end, nvmf.Bytes(x.file)*g.hugeblock)
 			}
 			cur.zero(next - pos)
 			pos = next
 			continue
 		}
-		x := &in.extents[i]
 		base := nvmf.Bytes(x.file) * g.hugeblock
 		if pos-base >= x.covered {
 			next := min(end, nvmf.Bytes(x.end())*g.hugeblock)

@@ -125,13 +125,13 @@ func TestRefusedAppend(t *testing.T) {
 			data := pattern(10000, 5)
 			_, err := f.WriteAt([][]byte{data[:5000]}, 0)
 			require.NoError(t, err)
-			bad := f.in.extents[0].phys
+			bad := f.in.extents.at(spot{}).phys
 			c.dev.FailAt(nvmf.Write, 1, writeFault)
 			_, _, err = f.Append([][]byte{pattern(5000, 6)})
 			require.ErrorIs(t, err, unix.EIO)
 			_, _, err = f.Append([][]byte{data[5000:]})
 			require.NoError(t, err)
-			require.NotEqual(t, bad, f.in.extents[0].phys)
+			require.NotEqual(t, bad, f.in.extents.at(spot{}).phys)
 			fs = c.again(fs)
 			got := make([]byte, len(data)+1)
 			n, err := openNew(t, fs, "f").ReadAt([][]byte{got}, 0)

@@ -61,8 +61,8 @@ func (t *tree) encode() []byte {
 	size := stateFixed + int(t.bytes)
 	for ino, in := range t.inodes {
 		inos = append(inos, ino)
-		for i := range in.extents {
-			size += extentSize + 8*len(in.extents[i].crcs)
+		for x := range in.extents.all() {
+			size += extentSize + 8*len(x.crcs)
 		}
 	}
 	sort.Slice(inos, func(i, j int) bool { return inos[i] < inos[j] })
@@ -104,11 +104,11 @@ func (in *inode) encode(b []byte) []byte {
 	le.PutUint64(h[80:], uint64(in.parent))
 	le.PutUint32(h[88:], uint32(in.entries))
 	le.PutUint32(h[92:], uint32(len(in.target)))
-	le.PutUint32(h[96:], uint32(len(in.extents)))
+	le.PutUint32(h[96:], uint32(in.extents.len()))
 	b = append(b, h[:]...)
 	b = append(b, in.target...)
-	for i := range in.extents {
-		b = in.extents[i].encode(b)
+	for x := range in.extents.all() {
+		b = x.encode(b)
 	}
 	return b
 }
@@ -230,7 +230,7 @@ func (t *tree) check() error {
 		switch {
 		case in.nlink != want, in.entries != entries[ino],
 			in.size < 0, uint64(in.size) > t.g.maxFileSize(),
-			kind != modeRegular && len(in.extents) > 0,
+			kind != modeRegular && in.mapped > 0,
 			kind != modeRegular && kind != modeDir && kind != modeSymlink,
 			kind == modeSymlink && in.target == "",
 			ino == 0 || ino >= maxIno:
@@ -275,7 +275,6 @@ func (r *stateReader) inode(g *geometry) (*inode, error) {
 		r.take(-1)
 		return in, r.err
 	}
-	in.extents = make([]extent, 0, n)
 	var last Hugeblock
 	for range n {
 		x, err := r.extent(g)
@@ -286,7 +285,7 @@ func (r *stateReader) inode(g *geometry) (*inode, error) {
 			return nil, fmt.Errorf("inode %d: %w", in.ino, err)
 		}
 		last = x.end()
-		in.extents = append(in.extents, x)
+		in.extents.push(x)
 		in.mapped += x.count
 	}
 	return in, r.err

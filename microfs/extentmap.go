@@ -1,0 +1,168 @@
+package microfs
+
+import (
+	"iter"
+	"slices"
+)
+
+// maxChunk is how many extents a chunk holds at most: large enough that the
+// slice of chunks stays short, small enough that moving half a chunk costs
+// less than a log record does.
+const maxChunk = 128
+
+// extentMap holds the extents of one file, in order of their hugeblocks in the
+// file, not overlapping. They lie in chunks, so that a random overwrite of a
+// file of a million extents moves a few KiB at most. A file that was written
+// in sequence has one chunk of one extent.
+//
+// Pointers and spots are good until the next insert or remove.
+type extentMap struct {
+	chunks []chunk // none is empty
+}
+
+// chunk is extents that follow each other.
+type chunk struct {
+	first Hugeblock // list[0].file: what find looks at lies together
+	list  []extent
+}
+
+func (c *chunk) last() *extent { return &c.list[len(c.list)-1] }
+
+func (c *chunk) set(list []extent) { c.first, c.list = list[0].file, list }
+
+// spot is the place of an extent; the one behind the last is spot{len(chunks), 0}.
+type spot struct{ chunk, index int }
+
+// find returns the first extent that ends behind hugeblock h.
+func (m *extentMap) find(h Hugeblock) spot {
+	n := len(m.chunks)
+	if n == 0 || m.chunks[n-1].last().end() <= h {
+		return spot{n, 0} // where most writes go
+	}
+	c, after := 0, n
+	for after-c > 1 {
+		if mid := (c + after) / 2; m.chunks[mid].first <= h {
+			c = mid
+		} else {
+			after = mid
+		}
+	}
+	list := m.chunks[c].list
+	i, end := 0, len(list)
+	for i < end {
+		if mid := (i + end) / 2; list[mid].end() > h {
+			end = mid
+		} else {
+			i = mid + 1
+		}
+	}
+	return m.behind(spot{c, i})
+}
+
+// behind returns s, or the start of the next chunk if s is behind the last
+// extent of one.
+func (m *extentMap) behind(s spot) spot {
+	if s.chunk < len(m.chunks) && s.index == len(m.chunks[s.chunk].list) {
+		return spot{s.chunk + 1, 0}
+	}
+	return s
+}
+
+func (m *extentMap) next(s spot) spot { return m.behind(spot{s.chunk, s.index + 1}) }
+
+// at returns the extent at s, nil behind the last.
+func (m *extentMap) at(s spot) *extent {
+	if s.chunk == len(m.chunks) {
+		return nil
+	}
+	return &m.chunks[s.chunk].list[s.index]
+}
+
+// before returns the extent before s, nil before the first.
+func (m *extentMap) before(s spot) *extent {
+	switch {
+	case s.index > 0:
+		return &m.chunks[s.chunk].list[s.index-1]
+	case s.chunk > 0:
+		return m.chunks[s.chunk-1].last()
+	}
+	return nil
+}
+
+// last returns the last extent, nil if there is none.
+func (m *extentMap) last() *extent { return m.before(spot{len(m.chunks), 0}) }
+
+// all goes through the extents in order.
+func (m *extentMap) all() iter.Seq[*extent] {
+	return func(yield func(*extent) bool) {
+		for c := range m.chunks {
+			for i := range m.chunks[c].list {
+				if !yield(&m.chunks[c].list[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+func (m *extentMap) len() (n int) {
+	for c := range m.chunks {
+		n += len(m.chunks[c].list)
+	}
+	return n
+}
+
+// push puts x behind the last extent.
+func (m *extentMap) push(x extent) { m.insert(spot{len(m.chunks), 0}, x) }
+
+// replace puts x in the place of the extent at s.
+func (m *extentMap) replace(s spot, x extent) {
+	c := &m.chunks[s.chunk]
+	c.list[s.index] = x
+	c.first = c.list[0].file
+}
+
+// insert puts x before s.
+func (m *extentMap) insert(s spot, x extent) {
+	n := len(m.chunks)
+	if s.index == 0 && s.chunk > 0 && (s.chunk == n || len(m.chunks[s.chunk-1].list) < maxChunk) {
+		s = spot{s.chunk - 1, len(m.chunks[s.chunk-1].list)}
+	}
+	switch {
+	case n == 0, s == spot{n - 1, maxChunk}:
+		m.chunks = append(m.chunks, chunk{x.file, []extent{x}}) // those before stay full
+		return
+	case len(m.chunks[s.chunk].list) == maxChunk:
+		s = m.split(s)
+	}
+	c := &m.chunks[s.chunk]
+	c.set(slices.Insert(c.list, s.index, x))
+}
+
+// split makes two chunks of the full one that s lies in, and returns where s is now.
+func (m *extentMap) split(s spot) spot {
+	const half = maxChunk / 2
+	list := m.chunks[s.chunk].list
+	right := append(make([]extent, 0, maxChunk), list[half:]...)
+	m.chunks[s.chunk].list = slices.Delete(list, half, maxChunk)
+	m.chunks = slices.Insert(m.chunks, s.chunk+1, chunk{right[0].file, right})
+	if s.index > half {
+		return spot{s.chunk + 1, s.index - half}
+	}
+	return s
+}
+
+// remove takes out the extent at s and returns where the next one is.
+func (m *extentMap) remove(s spot) spot {
+	c := &m.chunks[s.chunk]
+	if len(c.list) == 1 {
+		m.chunks = slices.Delete(m.chunks, s.chunk, s.chunk+1)
+		return s
+	}
+	c.set(slices.Delete(c.list, s.index, s.index+1))
+	if s.chunk+1 < len(m.chunks) && len(c.list)+len(m.chunks[s.chunk+1].list) <= maxChunk/2 {
+		c.list = append(c.list, m.chunks[s.chunk+1].list...)
+		m.chunks = slices.Delete(m.chunks, s.chunk+1, s.chunk+2)
+	}
+	return m.behind(s)
+}
