@@ -30,19 +30,21 @@ type inode struct {
 	ctime    int64
 	btime    int64
 	closed   bool // see Attr.Closed
+	written  bool // changed since the last Close record; not on the media
 
+	mapped  Hugeblock // sum of the counts of
 	extents extentMap
-	mapped  Hugeblock // sum of their counts
-	target  string    // of a symbolic link
-	parent  Ino       // of a directory
-	entries int       // of a directory
+	target  string // of a symbolic link
+	parent  Ino    // of a directory
+	entries int    // of a directory
 
 	// Not on the media.
-	opens   int    // open files
-	writers int    // of them for writing
-	written bool   // changed since the last Close record
+	name    string // of a directory, in the one above
+	opens   int32  // open files
+	writers int32  // of them for writing
 	version uint64 // counts changes of content, for read caches
 	tail    tail
+	found   struct{ names, entries uint32 } // in a state checkpoint
 }
 
 // tail is the content of the partly covered LBA at the end of the last
@@ -130,7 +132,7 @@ func (t *tree) addName(dir *inode, name string, in *inode) bool {
 	t.bytes += nvmf.Bytes(entrySize + len(name))
 	dir.entries++
 	if in.isDir() {
-		in.parent = dir.ino
+		in.parent, in.name = dir.ino, name
 		dir.nlink++
 	}
 	return true

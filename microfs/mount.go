@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sort"
+	"slices"
 
 	"nvmecr/internal/mutant"
 	"nvmecr/nvmf"
@@ -289,15 +289,16 @@ func (t *tree) dropNameless() {
 
 // fillPool makes the pool the complement of what is mapped.
 func (fs *FS) fillPool() error {
-	var used []run
+	var used []uint64 // start and count of runs: numbers are sorted quickly
 	for _, in := range fs.tree.inodes {
 		for x := range in.extents.all() {
-			used = append(used, run{x.phys, x.count})
+			used = append(used, uint64(x.phys)<<32|uint64(x.count))
 		}
 	}
-	sort.Slice(used, func(i, j int) bool { return used[i].start < used[j].start })
+	slices.Sort(used)
 	at := Hugeblock(0)
-	for _, r := range used {
+	for _, u := range used {
+		r := run{Hugeblock(u >> 32), Hugeblock(u)}
 		if r.start < at {
 			return fmt.Errorf("hugeblock %d belongs to two files: %w", r.start, ErrCorrupt)
 		}

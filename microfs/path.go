@@ -2,6 +2,7 @@ package microfs
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"syscall"
 )
@@ -255,16 +256,10 @@ func (t *tree) pathOf(d *inode) (string, error) {
 		if up == nil || d.nlink == 0 {
 			return "", syscall.ENOENT
 		}
-		name := ""
-		t.names.AscendGreaterOrEqual(entry{dir: up.ino}, func(e entry) bool {
-			if e.dir == up.ino && e.ino == d.ino {
-				name = e.name
-			}
-			return e.dir == up.ino && name == ""
-		})
-		parts = append([]string{name}, parts...)
+		parts = append(parts, d.name)
 		d = up
 	}
+	slices.Reverse(parts)
 	return "/" + strings.Join(parts, "/"), nil
 }
 

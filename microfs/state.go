@@ -2,7 +2,7 @@ package microfs
 
 import (
 	"fmt"
-	"sort"
+	"slices"
 
 	"github.com/minio/crc64nvme"
 
@@ -65,7 +65,7 @@ func (t *tree) encode() []byte {
 			size += extentSize + 8*len(x.crcs)
 		}
 	}
-	sort.Slice(inos, func(i, j int) bool { return inos[i] < inos[j] })
+	slices.Sort(inos)
 	b := make([]byte, stateFixed, size)
 	copy(b, stMagic)
 	le.PutUint32(b[8:], stVersion)
@@ -161,6 +161,7 @@ func decodeTree(g *geometry, b []byte) (*tree, error) {
 	t := newTree(g)
 	t.dropInode(t.inodes[RootIno])
 	inodes, names := le.Uint64(h[24:]), le.Uint64(h[32:])
+	t.inodes = make(map[Ino]*inode, min(inodes, uint64(len(b)/inodeSize)))
 	for i := uint64(0); i < inodes && r.err == nil; i++ {
 		in, err := r.inode(g)
 		if err != nil {
@@ -171,15 +172,30 @@ func decodeTree(g *geometry, b []byte) (*tree, error) {
 		}
 		t.addInode(in)
 	}
+	var d *inode // names come directory by directory
 	for i := uint64(0); i < names && r.err == nil; i++ {
 		h := r.take(entrySize)
 		e := entry{dir: Ino(le.Uint64(h)), ino: Ino(le.Uint64(h[8:]))}
 		e.name = string(r.take(int(le.Uint16(h[16:]))))
-		if d := t.inodes[e.dir]; r.err == nil && (d == nil || !d.isDir() || t.inodes[e.ino] == nil || !goodName(e.name)) {
+		if r.err != nil {
+			break
+		}
+		if d == nil || d.ino != e.dir {
+			d = t.inodes[e.dir]
+		}
+		in := t.inodes[e.ino]
+		if d == nil || !d.isDir() || in == nil || !goodName(e.name) || in.isDir() && in.parent != e.dir {
 			return nil, fmt.Errorf("name %q of inode %d in directory %d makes no sense: %w", e.name, e.ino, e.dir, ErrCorrupt)
 		}
-		t.names.ReplaceOrInsert(e)
+		if _, ok := t.names.ReplaceOrInsert(e); ok {
+			return nil, fmt.Errorf("name %q in directory %d is there twice: %w", e.name, e.dir, ErrCorrupt)
+		}
 		t.bytes += nvmf.Bytes(entrySize + len(e.name))
+		in.found.names++
+		d.found.entries++
+		if in.isDir() {
+			in.name = e.name
+		}
 	}
 	t.nextIno = max(t.nextIno, Ino(le.Uint64(h[16:])))
 	if r.err != nil {
@@ -198,22 +214,6 @@ func (t *tree) check() error {
 	if root == nil || !root.isDir() || root.parent != RootIno {
 		return fmt.Errorf("state checkpoint has no root: %w", ErrCorrupt)
 	}
-	links, entries := map[Ino]uint32{RootIno: 2}, map[Ino]int{}
-	var err error
-	t.names.Ascend(func(e entry) bool {
-		in := t.inodes[e.ino]
-		entries[e.dir]++
-		links[e.ino]++
-		if in.isDir() {
-			if links[e.ino]++; in.parent != e.dir || links[e.ino] > 2 {
-				err = fmt.Errorf("directory %d has more than one place: %w", e.ino, ErrCorrupt)
-			}
-		}
-		return err == nil
-	})
-	if err != nil {
-		return err
-	}
 	subdirs := map[Ino]uint32{}
 	for ino, in := range t.inodes {
 		if in.isDir() && ino != RootIno && in.nlink > 0 {
@@ -223,12 +223,18 @@ func (t *tree) check() error {
 	under := map[Ino]bool{RootIno: true}
 	for ino, in := range t.inodes {
 		kind := in.mode & modeType
-		want := links[ino]
+		want := in.found.names
+		if ino == RootIno {
+			want++ // has no name, and only this place
+		}
 		if kind == modeDir && want > 0 {
-			want += subdirs[ino]
+			if want > 1 {
+				return fmt.Errorf("directory %d has more than one place: %w", ino, ErrCorrupt)
+			}
+			want += 1 + subdirs[ino]
 		}
 		switch {
-		case in.nlink != want, in.entries != entries[ino],
+		case in.nlink != want, in.entries != int(in.found.entries),
 			in.size < 0, uint64(in.size) > t.g.maxFileSize(),
 			kind != modeRegular && in.mapped > 0,
 			kind != modeRegular && kind != modeDir && kind != modeSymlink,
