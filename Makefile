@@ -6,6 +6,8 @@
 # make lint       gofmt, vet, staticcheck, shellcheck
 # make fuzz       each fuzz test for FUZZTIME (default 10s), such as FUZZTIME=10m;
 #                 what fails is kept in testdata/fuzz
+# make soak       ranks, targets and connections killed at random for MINUTES
+#                 (default 1); every acknowledged byte is accounted for
 # make deps       installs what is missing (Debian, Ubuntu); silent when all is there
 # make clean
 
@@ -17,6 +19,7 @@ export PATH := $(PATH):/usr/local/go/bin
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME    ?= 10s
+MINUTES     ?= 1
 COMMIT      := $(shell git describe --always --dirty 2>/dev/null)
 # A clone that belongs to another user builds too: the commit is passed along,
 # not looked up by the go command.
@@ -77,6 +80,10 @@ lint:
 .PHONY: bench
 bench: all
 	go run ./bench
+
+.PHONY: soak
+soak: all
+	go run ./test/soak -minutes $(MINUTES) $(SOAKFLAGS)
 
 .PHONY: fuzz
 fuzz:

@@ -98,20 +98,21 @@ type Job struct {
 	Started time.Time
 	// Stdout collects what it prints; it may be read while it runs.
 	Stdout *Output
+	// Stderr does the same for its standard error.
+	Stderr *Output
 
-	cmd    *exec.Cmd
-	stderr *Output
-	done   chan struct{} // closed when it has ended, err is then set
-	err    error
+	cmd  *exec.Cmd
+	done chan struct{} // closed when it has ended, err is then set
+	err  error
 }
 
 // Start starts argv with the stage's environment and extra variables.
 func (s *Stage) Start(argv []string, extra ...string) (*Job, error) {
-	j := &Job{Started: time.Now(), Stdout: &Output{}, stderr: &Output{}, done: make(chan struct{})}
+	j := &Job{Started: time.Now(), Stdout: &Output{}, Stderr: &Output{}, done: make(chan struct{})}
 	j.cmd = exec.Command(argv[0], argv[1:]...)
 	j.cmd.Env = append(s.Environ(), extra...)
 	j.cmd.Dir = s.Dir
-	j.cmd.Stdout, j.cmd.Stderr = j.Stdout, j.stderr
+	j.cmd.Stdout, j.cmd.Stderr = j.Stdout, j.Stderr
 	// What is typed at the terminal is for us; we then end the stage.
 	j.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	// A grandchild that outlives the command must not keep Wait waiting.
@@ -135,13 +136,19 @@ func (j *Job) Wait(ctx context.Context) error {
 	case <-j.done:
 	}
 	if j.err != nil {
-		return fmt.Errorf("%s: %w\n%s%s", strings.Join(j.cmd.Args, " "), j.err, j.Stdout.Tail(10), j.stderr.Tail(20))
+		return fmt.Errorf("%s: %w\n%s%s", strings.Join(j.cmd.Args, " "), j.err, j.Stdout.Tail(10), j.Stderr.Tail(20))
 	}
 	return nil
 }
 
 // Kill sends SIGKILL to the process that was started, not to those below it.
 func (j *Job) Kill() { _ = j.cmd.Process.Kill() } // it may have ended
+
+// Interrupt sends it SIGINT.
+func (j *Job) Interrupt() { _ = j.cmd.Process.Signal(os.Interrupt) } // it may have ended
+
+// PID is the process that was started.
+func (j *Job) PID() int { return j.cmd.Process.Pid }
 
 // Ended reports whether the job has ended.
 func (j *Job) Ended() bool {

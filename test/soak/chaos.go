@@ -1,0 +1,225 @@
+package main
+
+import (
+	"context"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"nvmecr/internal/demo"
+	"nvmecr/internal/proc"
+)
+
+// A blow is something that is done to a field.
+type blow struct {
+	name   string
+	weight int
+	do     func(*chaos) (times int)
+}
+
+// What is done where there is a relay and a target of its own, and where not.
+var (
+	everywhere = []blow{
+		{"ranks killed", 6, (*chaos).killRank},
+		{"ranks frozen", 2, (*chaos).freezeRank},
+		{"jobs killed, launcher and all", 1, (*chaos).killJob},
+		{"launchers killed, ranks a little later", 1, (*chaos).killLauncher},
+		{"targets frozen", 2, (*chaos).freezeTarget},
+	}
+	outside = []blow{
+		{"targets killed and started again", 3, (*chaos).killTarget},
+		{"connections cut", 3, (*chaos).cut},
+		{"connections cut at a byte", 3, (*chaos).cutAtByte},
+		{"network stalled", 2, (*chaos).stall},
+		{"ranks killed while the network was stalled", 2, (*chaos).killStalled},
+	}
+)
+
+// chaos strikes one job.
+type chaos struct {
+	*field
+	random *rand.Rand
+	job    *run
+	later  sync.WaitGroup // what lasts longer than the blow
+	errs   chan error     // of what was to be put right again
+}
+
+// strike does something, and reports whether anything was there to be struck.
+func (c *chaos) strike() {
+	blows := everywhere
+	if c.relay != nil {
+		blows = append(append([]blow(nil), everywhere...), outside...)
+	}
+	total := 0
+	for _, b := range blows {
+		total += b.weight
+	}
+	n := c.random.IntN(total)
+	for _, b := range blows {
+		if n -= b.weight; n < 0 {
+			if times := b.do(c); times > 0 {
+				c.tally.event(b.name, times)
+			}
+			return
+		}
+	}
+}
+
+// ranksAlive are the processes of ranks.
+func (c *chaos) ranksAlive() (pids []int) {
+	for _, p := range c.job.processes() {
+		if comm, err := os.ReadFile("/proc/" + strconv.Itoa(p) + "/comm"); err == nil && strings.HasPrefix(string(comm), program) {
+			pids = append(pids, p)
+		}
+	}
+	return pids
+}
+
+func (c *chaos) someRank() (pid int, ok bool) {
+	pids := c.ranksAlive()
+	if len(pids) == 0 {
+		return 0, false
+	}
+	return pids[c.random.IntN(len(pids))], true
+}
+
+func (c *chaos) killRank() int {
+	pid, ok := c.someRank()
+	if !ok || syscall.Kill(pid, syscall.SIGKILL) != nil {
+		return 0
+	}
+	c.job.struck = true
+	return 1
+}
+
+// freeze stops a process for a time.
+func (c *chaos) freeze(pid int, d time.Duration) bool {
+	if syscall.Kill(pid, syscall.SIGSTOP) != nil {
+		return false
+	}
+	c.later.Go(func() {
+		time.Sleep(d)
+		_ = syscall.Kill(pid, syscall.SIGCONT) // it may have been killed
+	})
+	return true
+}
+
+func (c *chaos) freezeRank() int {
+	pid, ok := c.someRank()
+	if !ok || !c.freeze(pid, between(c.random, 50*time.Millisecond, 2*time.Second)) {
+		return 0
+	}
+	return 1
+}
+
+func (c *chaos) killJob() int {
+	c.job.struck = true
+	return min(1, c.job.kill())
+}
+
+func (c *chaos) killLauncher() int {
+	c.job.struck = true
+	c.job.Kill()
+	time.Sleep(between(c.random, 0, 500*time.Millisecond))
+	return min(1, c.job.kill())
+}
+
+func (c *chaos) freezeTarget() int {
+	pid := 0
+	if c.relay != nil {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		pid = c.target.PID()
+	} else {
+		for _, p := range c.job.processes() {
+			if line, err := os.ReadFile("/proc/" + strconv.Itoa(p) + "/cmdline"); err == nil && strings.Contains(string(line), "--until-eof") {
+				pid = p
+			}
+		}
+	}
+	end := c.faults.begin(false)
+	if pid == 0 || syscall.Kill(pid, syscall.SIGSTOP) != nil {
+		end()
+		return 0
+	}
+	d := between(c.random, 50*time.Millisecond, 3*time.Second)
+	c.later.Go(func() {
+		time.Sleep(d)
+		_ = syscall.Kill(pid, syscall.SIGCONT)
+		end()
+		c.tally.note("the target goes on")
+	})
+	return 1
+}
+
+func (c *chaos) killTarget() int {
+	if !c.mu.TryLock() {
+		return 0 // it is away already
+	}
+	end := c.faults.begin(false)
+	c.target.Kill()
+	d := between(c.random, 0, 2*time.Second)
+	c.later.Go(func() {
+		defer c.mu.Unlock()
+		defer end()
+		_ = c.target.Wait(context.Background()) // it was killed
+		time.Sleep(d)
+		if err := c.serve(); err != nil {
+			c.errs <- err
+		}
+		c.tally.note("the target is back")
+	})
+	return 1
+}
+
+func (c *chaos) cut() int {
+	defer c.faults.begin(false)()
+	return c.relay.cut([]int{1, -1}[c.random.IntN(2)])
+}
+
+func (c *chaos) cutAtByte() int {
+	// Nobody knows when they get there.
+	c.faults.until(time.Now().Add(grace))
+	return c.relay.cutAfter(c.random, []int64{100, 10_000, 1 << 20}[c.random.IntN(3)])
+}
+
+func (c *chaos) stall() int {
+	end := c.faults.begin(false)
+	d := between(c.random, 20*time.Millisecond, 2*time.Second)
+	c.later.Go(func() {
+		c.relay.stall(d)
+		end()
+		c.tally.note("the network goes on")
+	})
+	return 1
+}
+
+// killStalled kills a rank whose last writes are on their way, and stay there
+// for a while.
+func (c *chaos) killStalled() int {
+	c.stall()
+	time.Sleep(between(c.random, 0, 20*time.Millisecond))
+	return c.killRank()
+}
+
+// A run is a job that was started, and all its processes.
+type run struct {
+	*demo.Job
+	tag    string
+	struck bool // something of it was killed
+}
+
+func (r *run) processes() []int { return proc.WithEnv(tagName, r.tag) }
+
+// kill kills all of it and waits until it is gone. It returns how many it
+// killed.
+func (r *run) kill() int {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	n, _ := proc.KillWithEnv(ctx, tagName, r.tag)
+	return n
+}

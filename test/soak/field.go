@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"nvmecr/internal/demo"
+	"nvmecr/nvmf"
+)
+
+// A field is a store, what serves it, and what its ranks were acknowledged.
+type field struct {
+	name      string
+	size      string // of the namespace
+	ranks     int
+	stage     *demo.Stage
+	tally     *tally
+	witnesses []*witness
+
+	// Of the field with a target of its own.
+	relay   *relay
+	address string // of the target
+	mu      sync.Mutex
+	target  *demo.Job
+
+	faults faults
+}
+
+func newField(stage *demo.Stage, t *tally, name, size string, ranks int) *field {
+	f := &field{name: name, size: size, ranks: ranks, stage: stage, tally: t}
+	for rank := range ranks {
+		for n := range actors {
+			f.witnesses = append(f.witnesses, &witness{rank: rank, number: n, model: newModel()})
+		}
+	}
+	return f
+}
+
+// external gives the field a target and a relay before it.
+func (f *field) external() (err error) {
+	if f.relay, err = newRelay(); err != nil {
+		return err
+	}
+	f.address = "127.0.0.1:0"
+	return f.serve()
+}
+
+func (f *field) close() { f.relay.close() }
+
+// end ends the target.
+func (f *field) end() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.target.Interrupt()
+	ctx, cancel := context.WithTimeoutCause(context.Background(), time.Minute, errors.New("it does not end"))
+	defer cancel()
+	return f.target.Wait(ctx)
+}
+
+func (f *field) image() string { return filepath.Join(f.stage.Dir, f.name+".img") }
+
+// serve starts the target, on the port it had. The caller holds f.mu, or is
+// the only one that knows f.
+func (f *field) serve() error {
+	namespace := "file:" + f.image() + "?size=" + f.size
+	var last error
+	for begin := time.Now(); time.Since(begin) < 20*time.Second; time.Sleep(20 * time.Millisecond) {
+		job, err := f.stage.Start([]string{f.stage.Nvmecr, "target", "--listen", f.address, "--namespace", namespace})
+		if err != nil {
+			return err
+		}
+		for len(job.Stdout.Lines()) == 0 && !job.Ended() {
+			time.Sleep(time.Millisecond)
+		}
+		if lines := job.Stdout.Lines(); len(lines) > 0 {
+			id, err := nvmf.ParseTransportID(lines[0])
+			if err != nil {
+				return err
+			}
+			f.target, f.address = job, net.JoinHostPort("127.0.0.1", id.Service)
+			f.relay.pass(f.address)
+			return nil
+		}
+		last = job.Wait(context.Background()) // the port, or the file, is still the killed one's
+	}
+	return fmt.Errorf("the target does not come back: %w", last)
+}
+
+// flags are those by which the field is found.
+func (f *field) flags() []string {
+	if f.relay == nil {
+		return []string{"--name", f.name}
+	}
+	return []string{"--name", f.name, "--target",
+		"trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:" + f.relay.port() + " subnqn:nqn.2014-08.org.nvmecr:target ns:1"}
+}
+
+// run is the command line that runs argv on the field.
+func (f *field) run(argv ...string) []string {
+	line := append([]string{f.stage.Nvmecr, "run", "--timeout", timeout.String()}, f.flags()...)
+	if f.relay == nil {
+		line = append(line, "--size", f.size)
+	}
+	return append(append(line, "--"), argv...)
+}
+
+// call runs a command of nvmecr on the field to its end.
+func (f *field) call(command string, args ...string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, f.stage.Nvmecr, append(append([]string{command}, f.flags()...), args...)...)
+	cmd.Env, cmd.Dir = f.stage.Environ(), f.stage.Dir
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("nvmecr %s: %w\n%s", strings.Join(append([]string{command}, args...), " "), errors.Join(ctx.Err(), err), out)
+	}
+	return nil
+}
+
+// faults are the times at which the target could not be reached.
+type faults struct {
+	mu  sync.Mutex
+	all []fault
+}
+
+type fault struct {
+	from, to time.Time // to is zero while it lasts
+	outage   bool      // longer than the ranks wait
+}
+
+// grace is how long a fault is an excuse after it is over: connecting takes a
+// while, and this machine has other things to do.
+const grace = 5 * time.Second
+
+func (f *faults) begin(outage bool) (end func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	i := len(f.all)
+	f.all = append(f.all, fault{from: time.Now(), outage: outage})
+	return func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		f.all[i].to = time.Now()
+	}
+}
+
+// until is a fault that ends by itself.
+func (f *faults) until(to time.Time) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.all = append(f.all, fault{from: time.Now(), to: to})
+}
+
+// excused says whether a failure at a time (nanoseconds since 1970) is what it
+// must be: one of opening the mount, which does not wait for a target, or of
+// any call when the target was away for longer than the time-out.
+func (f *faults) excused(opening bool, at int64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	when := time.Unix(0, at)
+	for _, one := range f.all {
+		during := one.from.Before(when) && (one.to.IsZero() || when.Before(one.to.Add(grace)))
+		if during && (opening || one.outage) {
+			return true
+		}
+	}
+	return false
+}
+
+// over forgets the faults: from here on there is no excuse.
+func (f *faults) over() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.all = nil
+}
+
+func between(random *rand.Rand, low, high time.Duration) time.Duration {
+	return low + time.Duration(random.Int64N(int64(high-low)))
+}

@@ -1,0 +1,249 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// actors is how many a rank has.
+const actors = 2
+
+// atomic is the largest write that is all there or not at all.
+const atomic = 8 << 20
+
+// An operation is what an actor was going to do: see rank.c.
+type operation struct {
+	source
+	verb string
+	args []string
+}
+
+func (o *operation) name(i int) string { return o.args[i] }
+
+// number is an argument that the parser has checked.
+func (o *operation) number(i int) int64 {
+	n, _ := strconv.ParseInt(o.args[i], 10, 64)
+	return n
+}
+
+func (o *operation) String() string {
+	return fmt.Sprintf("%v: %s %s", o.source, o.verb, strings.Join(o.args, " "))
+}
+
+// pieces says whether o is one of several writes to the file system, so that
+// any beginning of it may be there after a crash.
+func (o *operation) pieces() bool {
+	return o.verb == "stream" || (o.verb == "write" || o.verb == "pwrite") && o.number(2) > atomic
+}
+
+// arguments of each verb: a name or handle, or # for a number.
+var arguments = map[string]string{
+	"mkdir": "n", "rmdir": "n", "unlink": "n", "symlink": "nn", "link": "nn", "rename": "nn",
+	"truncate": "n#", "stat": "n", "open": "nnn", "close": "n", "fsync": "n", "ftruncate": "n#",
+	"read": "n##", "write": "n##", "pwrite": "n##", "stream": "n##",
+}
+
+func parseOperation(s source, words []string) (*operation, error) {
+	if len(words) == 0 || len(words) != len(arguments[words[0]])+1 {
+		return nil, fmt.Errorf("not an operation: %q", words)
+	}
+	o := &operation{s, words[0], words[1:]}
+	for i, kind := range arguments[o.verb] {
+		if n, err := strconv.ParseInt(o.args[i], 10, 64); kind == '#' && (err != nil || n < 0) {
+			return nil, fmt.Errorf("not an operation: %q", words)
+		}
+	}
+	return o, nil
+}
+
+func parseResult(words []string) (result, error) {
+	if len(words) < 2 {
+		return result{}, fmt.Errorf("not a result: %q", words)
+	}
+	n, err := strconv.ParseInt(words[0], 10, 64)
+	errno, err2 := strconv.Atoi(words[1])
+	return result{n, syscall.Errno(errno), words[2:]}, errors.Join(err, err2)
+}
+
+// A witness is an actor as its journal tells it.
+type witness struct {
+	rank, number int
+	model        *model
+	pending      *operation // begun and not ended
+	works        bool       // its process has changed something
+	killed       bool       // its process has ended since the last copy that was judged
+
+	starts  int
+	reached bool // a rank has copied what it found at least once
+}
+
+func (w *witness) source(version uint64) source {
+	return source{uint8(w.rank*actors + w.number + 1), uint32(version)}
+}
+
+// A court hears the witnesses of one round.
+type court struct {
+	dir       string // of the round: journals and copies
+	excused   func(opening bool, at int64) bool
+	tally     *tally
+	witnesses []*witness
+}
+
+// hear follows the journals of the round to their ends.
+func (c *court) hear() error {
+	var errs []error
+	for _, w := range c.witnesses {
+		name := filepath.Join(c.dir, fmt.Sprintf("r%d.a%d.journal", w.rank, w.number))
+		if err := c.follow(w, name); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (c *court) follow(w *witness, name string) error {
+	f, err := os.Open(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // killed before it began
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	r := bufio.NewReader(f)
+	for line := 1; ; line++ {
+		text, err := r.ReadString('\n')
+		if err != nil {
+			return nil // what follows the last newline was cut short
+		}
+		words := strings.Fields(text)
+		if len(words) < 3 || words[len(words)-1] != "." {
+			continue // cut short
+		}
+		if err := c.line(w, words[:len(words)-1]); err != nil {
+			return fmt.Errorf("line %d: %w", line, err)
+		}
+	}
+}
+
+func (c *court) line(w *witness, words []string) error {
+	if words[0] == "=" {
+		return c.happened(w, words[1], words[2:])
+	}
+	version, err := strconv.ParseUint(words[0], 10, 32)
+	switch {
+	case err != nil:
+		return fmt.Errorf("not a line of a journal: %q", words)
+	case words[1] == ">" && w.pending == nil && !w.killed:
+		w.pending, err = parseOperation(w.source(version), words[2:])
+		return err
+	case words[1] == "<" && w.pending != nil && w.pending.version == uint32(version):
+		r, err := parseResult(words[2:])
+		if err != nil {
+			return err
+		}
+		return c.ended(w, r)
+	}
+	return fmt.Errorf("this line is out of order: %q", words)
+}
+
+// happened hears what befell the rank. Each of its actors says the same: what
+// is counted is counted once.
+func (c *court) happened(w *witness, what string, words []string) error {
+	first := w.number == 0
+	switch {
+	case what == "start":
+		w.killed, w.works = true, false
+		w.starts++
+		if first {
+			c.tally.add(&c.tally.Starts, 1)
+		}
+	case what == "readback" && len(words) == 1:
+		w.reached = true
+		return c.settle(w, filepath.Join(c.dir, "readback", words[0]))
+	case what == "refused" && len(words) == 2:
+		if err := c.refused(true, words[0], words[1]); err != nil {
+			return fmt.Errorf("the mount was refused: %w", err)
+		}
+		if first {
+			c.tally.add(&c.tally.Refused, 1)
+		}
+	case what == "unreadable", what == "died":
+		return fmt.Errorf("a rank is at its end: %s %q", what, words)
+	}
+	return nil
+}
+
+// refused judges an errno and its time.
+func (c *court) refused(opening bool, at, errno string) error {
+	when, err := strconv.ParseInt(at, 10, 64)
+	number, err2 := strconv.Atoi(errno)
+	if err := errors.Join(err, err2); err != nil {
+		return err
+	}
+	if c.excused(opening, when) {
+		return nil
+	}
+	return syscall.Errno(number)
+}
+
+// ended applies the operation that was pending and compares what it answered.
+func (c *court) ended(w *witness, got result) error {
+	o := w.pending
+	switch {
+	case got.errno == syscall.ENOSPC:
+		w.pending = nil
+		c.tally.add(&c.tally.Full, 1)
+		return nil // and has changed nothing
+	case len(got.more) == 1 && got.n < 0: // an errno with its time
+		if err := c.refused(!w.works, got.more[0], strconv.Itoa(int(got.errno))); err != nil {
+			return fmt.Errorf("%v: %w", o, err)
+		}
+		c.tally.add(&c.tally.Errors, 1)
+		return nil // it stays in doubt: the rank ends with it
+	}
+	w.pending, w.works = nil, true
+	limit := o.limit()
+	short := got.errno == 0 && got.n > 0 && got.n < limit
+	if short {
+		limit = got.n
+	}
+	want, err := w.model.apply(o, limit)
+	if err != nil {
+		return err
+	}
+	if want.n != got.n || want.errno != got.errno {
+		return fmt.Errorf("%v: expected %d (%v), got %d (%v)", o, want.n, want.errno, got.n, got.errno)
+	}
+	for i := range want.more {
+		if i >= len(got.more) || want.more[i] != got.more[i] {
+			return fmt.Errorf("%v: expected %q, got %q", o, want.more[i:], got.more[min(i, len(got.more)):])
+		}
+	}
+	c.tally.add(&c.tally.Operations, 1)
+	switch {
+	case o.verb == "read":
+		c.tally.add(&c.tally.Read, got.n)
+	case limit != noLimit:
+		c.tally.add(&c.tally.Written, got.n)
+	}
+	return nil
+}
+
+const noLimit = 1 << 62
+
+// limit is how many bytes o writes.
+func (o *operation) limit() int64 {
+	switch o.verb {
+	case "write", "pwrite", "stream":
+		return o.number(2)
+	}
+	return noLimit
+}

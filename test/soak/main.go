@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"sync"
+	"time"
+
+	"nvmecr/internal/demo"
+	"nvmecr/internal/proc"
+)
+
+//go:embed testdata/rank.c
+var rankSource []byte
+
+//go:embed testdata/ranks.sh
+var ranksScript []byte
+
+func main() {
+	var o options
+	minutes := flag.Float64("minutes", 1, "how long")
+	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().UnixNano())%1_000_000, "of the chaos")
+	flag.IntVar(&o.ranks, "ranks", 3, "ranks")
+	flag.StringVar(&o.nvmecr, "nvmecr", "bin/nvmecr", "the command")
+	flag.DurationVar(&o.round, "round", 8*time.Second, "how long a round is, on average")
+	flag.StringVar(&o.size, "size", "", "of the namespaces; one of several by default")
+	flag.Parse()
+	o.long = time.Duration(*minutes * float64(time.Minute))
+	o.keep = true
+	if err := soak(os.Stdout, o); err != nil {
+		fmt.Fprintln(os.Stderr, "soak:", err)
+		os.Exit(1)
+	}
+}
+
+type options struct {
+	nvmecr string
+	long   time.Duration
+	round  time.Duration
+	seed   uint64
+	ranks  int
+	size   string
+	keep   bool // the evidence of a failure
+}
+
+// soak plays rounds for that long and prints the table on out.
+func soak(out io.Writer, o options) (err error) {
+	begin := time.Now()
+	nvmecr, err := filepath.Abs(o.nvmecr)
+	if err != nil {
+		return err
+	}
+	stage, err := demo.NewStage(nvmecr)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "Soak of %s, %d ranks with %d actors each, seed %d, in %s.\n", o.long, o.ranks, actors, o.seed, stage.Dir)
+	log, err := os.Create(filepath.Join(stage.Dir, "log"))
+	if err != nil {
+		return errors.Join(err, stage.Close())
+	}
+	defer log.Close()
+	t := newTally(log)
+	err = rounds(out, stage, t, o)
+	if left := stage.Processes(); len(left) > 0 {
+		err = errors.Join(err, fmt.Errorf("processes were left behind: %v", left))
+	}
+	t.print(out, time.Since(begin))
+	if err != nil && o.keep {
+		_, e := proc.KillWithEnv(context.Background(), "XDG_STATE_HOME", filepath.Join(stage.Dir, "state"))
+		fmt.Fprintf(out, "FAIL, seed %d; the evidence is in %s\n", o.seed, stage.Dir)
+		return errors.Join(err, e)
+	}
+	if e := stage.Close(); err == nil && e == nil {
+		fmt.Fprintf(out, "PASS, seed %d\n", o.seed)
+	} else {
+		err = errors.Join(err, e)
+		fmt.Fprintf(out, "FAIL, seed %d\n", o.seed)
+	}
+	return err
+}
+
+func rounds(out io.Writer, stage *demo.Stage, t *tally, o options) (err error) {
+	random := rand.New(rand.NewPCG(o.seed, 0))
+	programs, launchers, err := build(stage.Dir)
+	if err != nil {
+		return err
+	}
+	size := func() string {
+		if o.size != "" {
+			return o.size
+		}
+		return []string{"32M", "96M", "256M"}[random.IntN(3)]
+	}
+	external := newField(stage, t, "external", size(), o.ranks)
+	embedded := newField(stage, t, "embedded", size(), o.ranks)
+	fields := []*field{external, external, embedded}
+	if err := external.external(); err != nil {
+		return err
+	}
+	defer func() {
+		external.close()
+		err = errors.Join(err, external.end())
+	}()
+	fmt.Fprintf(out, "Stores of %s and %s; launchers %v.\n", external.size, embedded.size, launchers)
+
+	number := 0
+	next := func(f *field) *round {
+		number++
+		return &round{
+			field: f, number: number, launcher: launchers[random.IntN(len(launchers))], programs: programs,
+			random: rand.New(rand.NewPCG(o.seed, uint64(number))),
+		}
+	}
+	for end := time.Now().Add(o.long); time.Now().Before(end); {
+		r := next(fields[number%len(fields)])
+		begin := time.Now()
+		if err := r.play(between(random, o.round/2, o.round*3/2)); err != nil {
+			return fmt.Errorf("round %d, %s, %s: %w", r.number, r.name, r.launcher, err)
+		}
+		fmt.Fprintf(out, "round %d: %s, %s, %d jobs, %.1f s\n", r.number, r.name, r.launcher, r.jobs, time.Since(begin).Seconds())
+		_ = os.RemoveAll(filepath.Join(stage.Dir, fmt.Sprintf("round%d", number-20)))
+	}
+	for _, f := range []*field{external, embedded} {
+		if f.witnesses[0].starts == 0 {
+			continue
+		}
+		r := next(f)
+		if err := r.last(); err != nil {
+			return fmt.Errorf("last look at %s, %s: %w", r.name, r.launcher, err)
+		}
+	}
+	return nil
+}
+
+// build compiles the rank for each launcher that is installed.
+func build(dir string) (programs map[string]string, launchers []string, err error) {
+	source := filepath.Join(dir, "rank.c")
+	err = errors.Join(os.WriteFile(source, rankSource, 0o600), os.WriteFile(filepath.Join(dir, "ranks.sh"), ranksScript, 0o600))
+	programs = map[string]string{}
+	for _, c := range []struct{ launcher, compiler, flag string }{
+		{"sh", "gcc", "-USOAK_MPI"},
+		{"mpirun.openmpi", "mpicc.openmpi", "-DSOAK_MPI"},
+		{"mpirun.mpich", "mpicc.mpich", "-DSOAK_MPI"},
+	} {
+		if _, e := exec.LookPath(c.compiler); e != nil {
+			continue
+		}
+		name := filepath.Join(dir, program+"."+c.launcher)
+		if text, e := exec.Command(c.compiler, "-O2", "-pthread", c.flag, "-o", name, source).CombinedOutput(); e != nil {
+			err = errors.Join(err, fmt.Errorf("%s: %w\n%s", c.compiler, e, text))
+		}
+		programs[c.launcher] = name
+		launchers = append(launchers, c.launcher)
+	}
+	if len(launchers) == 0 {
+		err = errors.Join(err, errors.New("no C compiler: make deps"))
+	}
+	return programs, launchers, err
+}
+
+// checks are the commands that look a store over, as far as there are any.
+func checks(s *demo.Stage) []string {
+	offered.Do(func() {
+		help, _ := exec.Command(s.Nvmecr, "help").CombinedOutput() // a broken one fails elsewhere
+		for _, name := range []string{"fsck", "verify"} {
+			if regexp.MustCompile(`(?m)^\s+` + name + `\s`).Match(help) {
+				offeredChecks = append(offeredChecks, name)
+			}
+		}
+	})
+	return offeredChecks
+}
+
+var (
+	offered       sync.Once
+	offeredChecks []string
+)

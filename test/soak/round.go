@@ -1,0 +1,256 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"time"
+
+	"nvmecr/internal/demo"
+)
+
+const (
+	program = "soak-rank"
+	tagName = "SOAK_JOB"
+	mount   = "/nvmecr"
+	// timeout is how long a rank waits for its target.
+	timeout = 30 * time.Second
+	// patience is how long a job may take to end when it is told to: what a
+	// lost connection leaves behind is not written for minutes.
+	patience = 5 * time.Minute
+)
+
+// A round is one or more jobs on a field, one after the other, under one
+// launcher.
+type round struct {
+	*field
+	number   int
+	launcher string
+	programs map[string]string // by launcher
+	random   *rand.Rand
+	dir      string
+	jobs     int
+}
+
+// play starts jobs and strikes them for that long, ends them, and hears what
+// the ranks were acknowledged.
+func (r *round) play(long time.Duration) error {
+	r.dir = filepath.Join(r.stage.Dir, fmt.Sprintf("round%d", r.number))
+	if err := os.MkdirAll(filepath.Join(r.dir, "readback"), 0o700); err != nil {
+		return err
+	}
+	r.tally.add(&r.tally.Rounds, 1)
+	job, err := r.start()
+	if err == nil {
+		err = r.chaos(job, long)
+	}
+	return errors.Join(err, r.judge())
+}
+
+func (r *round) start() (*run, error) {
+	r.jobs++
+	args := []string{r.programs[r.launcher], mount, r.dir, strconv.FormatUint(r.random.Uint64(), 10), strconv.Itoa(r.number)}
+	if r.launcher == "sh" {
+		args = append([]string{"sh", filepath.Join(r.stage.Dir, "ranks.sh"), strconv.Itoa(r.ranks)}, args...)
+	} else {
+		args = demo.MPIRun(r.launcher, r.ranks, args...)
+	}
+	j := &run{tag: fmt.Sprintf("%s.%d.%d", filepath.Base(r.stage.Dir), r.number, r.jobs)}
+	r.tally.note("round %d, job %d on %s under %s", r.number, r.jobs, r.name, r.launcher)
+	var err error
+	j.Job, err = r.stage.Start(r.run(args...), tagName+"="+j.tag)
+	return j, err
+}
+
+// chaos strikes job, and those that follow it, until the time is over; then
+// the last one ends, one way or the other.
+func (r *round) chaos(job *run, long time.Duration) (err error) {
+	c := &chaos{field: r.field, random: r.random, job: job, errs: make(chan error, 100)}
+	defer func() {
+		c.job.kill()
+		c.later.Wait()
+		close(c.errs)
+		for e := range c.errs {
+			err = errors.Join(err, e)
+		}
+	}()
+	if err := r.awaitReached(c.job); err != nil {
+		return err
+	}
+	for end := time.Now().Add(long); time.Now().Before(end); {
+		time.Sleep(between(r.random, 10*time.Millisecond, 900*time.Millisecond))
+		c.strike()
+		if c.job.struck && r.launcher != "sh" {
+			c.job.awaitEnd(2 * time.Second) // mpirun ends the others
+		}
+		if err := r.again(c); err != nil {
+			return err
+		}
+	}
+	c.later.Wait()
+	if r.random.IntN(4) == 0 {
+		r.tally.event("jobs killed, launcher and all", min(1, c.job.kill()))
+		return c.job.sane()
+	}
+	return r.stop(c.job)
+}
+
+// awaitReached waits until every rank has found its partition once: until then
+// there may be nothing to look at from outside.
+func (r *round) awaitReached(job *run) error {
+	for _, w := range r.witnesses {
+		name := filepath.Join(r.dir, fmt.Sprintf("r%d.a%d.journal", w.rank, w.number))
+		for begin := time.Now(); !w.reached; time.Sleep(5 * time.Millisecond) {
+			text, _ := os.ReadFile(name) // it will be there
+			if bytes.Contains(text, []byte("\n= readback")) {
+				break
+			}
+			if job.Ended() || time.Since(begin) > time.Minute {
+				return fmt.Errorf("rank %d does not reach the mount: %w", w.rank, job.Wait(ended()))
+			}
+		}
+	}
+	return nil
+}
+
+// again starts a new job where the last one has ended.
+func (r *round) again(c *chaos) error {
+	if !c.job.Ended() {
+		return nil
+	}
+	err := c.job.Wait(context.Background())
+	c.job.kill() // what it left behind
+	if e := c.job.sane(); e != nil {
+		return e
+	}
+	if err != nil && !c.job.struck {
+		if !r.faults.excused(true, time.Now().UnixNano()) {
+			return fmt.Errorf("the job ended though nothing of it was killed: %w", err)
+		}
+		r.tally.event("jobs that ended at their start for want of the target", 1)
+		r.tally.note("%v", err)
+	}
+	c.job, err = r.start()
+	return err
+}
+
+// stop lets the job end by itself.
+func (r *round) stop(job *run) error {
+	if err := os.WriteFile(filepath.Join(r.dir, "stop"), nil, 0o600); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), patience, errors.New("it hangs"))
+	defer cancel()
+	err := job.Wait(ctx)
+	if e := job.sane(); e != nil {
+		return errors.Join(err, e)
+	}
+	if err != nil && !job.struck && !r.faults.excused(true, time.Now().UnixNano()) {
+		return fmt.Errorf("the job did not end well though nothing of it was killed: %w", err)
+	}
+	return nil
+}
+
+// awaitEnd waits for the end of the job, but no longer than that.
+func (r *run) awaitEnd(long time.Duration) {
+	ctx, cancel := context.WithTimeout(context.Background(), long)
+	defer cancel()
+	_ = r.Wait(ctx) // whoever looks next sees how it ended
+}
+
+// crashed is what a process says that was not killed by us.
+var crashed = regexp.MustCompile(`(?i)panic|fatal error|segmentation|signal 11|signal 6|sigsegv|sigabrt|abort\(\)|corrupt|unreadable|journal`)
+
+// sane looks for a crash in what the job said.
+func (r *run) sane() error {
+	if said := crashed.FindString(r.Stderr.Tail(1 << 20)); said != "" {
+		return fmt.Errorf("a process of the job crashed, or found damage (%q):\n%s", said, r.Stderr.Tail(200))
+	}
+	return nil
+}
+
+// ended is a context that has ended: whoever waits with it does not wait.
+func ended() context.Context {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(errors.New("it still runs"))
+	return ctx
+}
+
+// judge hears the journals and looks at the store from outside.
+func (r *round) judge() error {
+	c := &court{dir: r.dir, excused: r.faults.excused, tally: r.tally, witnesses: r.witnesses}
+	if err := c.hear(); err != nil {
+		return err
+	}
+	if r.relay == nil {
+		// Nothing serves it now; its file does as well.
+		r.faults.over()
+	}
+	if err := r.fromOutside(c); err != nil {
+		return err
+	}
+	r.faults.over()
+	// Only what failed is of interest.
+	return os.RemoveAll(filepath.Join(r.dir, "readback"))
+}
+
+func (r *round) fromOutside(c *court) error {
+	dest := filepath.Join(r.dir, "outside")
+	if err := os.Mkdir(dest, 0o700); err != nil {
+		return err
+	}
+	if err := r.call("cp", "/", dest); err != nil {
+		return err
+	}
+	for _, w := range r.witnesses {
+		copied := dest
+		if r.ranks > 1 {
+			copied = filepath.Join(dest, fmt.Sprintf("rank%d", w.rank))
+		}
+		m, n, differences, err := c.find(w, copied)
+		if err != nil {
+			return err
+		}
+		if m == nil {
+			return fmt.Errorf("what nvmecr cp found (%s) is not what was acknowledged:\n%s", copied, differences)
+		}
+		r.tally.add(&r.tally.Outside, n)
+	}
+	for _, check := range checks(r.stage) {
+		if err := r.call(check); err != nil {
+			return err
+		}
+		r.tally.add(&r.tally.Checks, 1)
+	}
+	return os.RemoveAll(dest)
+}
+
+// last starts a job that only reads back, so that nothing remains in doubt.
+func (r *round) last() error {
+	r.dir = filepath.Join(r.stage.Dir, fmt.Sprintf("round%d", r.number))
+	if err := os.MkdirAll(filepath.Join(r.dir, "readback"), 0o700); err != nil {
+		return err
+	}
+	if err := os.WriteFile(filepath.Join(r.dir, "stop"), nil, 0o600); err != nil {
+		return err
+	}
+	job, err := r.start()
+	if err == nil {
+		err = r.stop(job)
+	}
+	if err = errors.Join(err, r.judge()); err != nil {
+		return err
+	}
+	for _, w := range r.witnesses {
+		if w.pending != nil || w.killed {
+			return fmt.Errorf("rank %d, actor %d was not read back at the end", w.rank, w.number)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,706 @@
+/*
+ * One rank of the soak: rank MOUNT OUT SEED ROUND. It first reads back all it
+ * finds in the mount, into OUT/readback, for others to judge. Then its actors,
+ * a thread each with a directory of its own in the mount, write checkpoints
+ * and change files at random, until the file OUT/stop exists.
+ *
+ * Each operation is noted in the actor's journal, outside the mount, with one
+ * write before it begins (what it is going to do) and one when it has returned
+ * (what came of it): whenever the rank is killed, the journal tells what was
+ * acknowledged and what was under way.
+ *
+ *	VERSION > OPERATION ARGUMENTS .
+ *	VERSION < RESULT ERRNO [WHAT WAS FOUND] .
+ *	= WHAT HAPPENED TO THE RANK .
+ *
+ * Versions grow, and no two operations of an actor have the same. The data
+ * that one writes is a function of actor, version and offset in the file.
+ */
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdio_ext.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+#ifdef SOAK_MPI
+#include <mpi.h>
+#endif
+
+enum {
+	ACTORS = 2,
+	SLOTS = 3,
+	LARGEST = 10 << 20, /* of a write */
+	READ = 128 << 10,   /* largest read that is summed */
+	SUMMED = 1024,      /* bytes under one sum of it */
+};
+
+/* Exit statuses. */
+enum { FAILED = 1, CALL_FAILED = 5, NOT_REACHED = 75 };
+
+/* A file that is open. A stream has a descriptor too, to look at what is there. */
+struct slot {
+	int fd;
+	FILE *stream;
+	int append;
+	off_t at; /* of the stream */
+};
+
+struct actor {
+	int number, journal;
+	uint32_t version;
+	uint64_t random;
+	struct slot slots[SLOTS];
+	unsigned char *data;
+};
+
+static const char *mount, *out;
+static int rank, size;
+static struct actor actors[ACTORS];
+static _Atomic int works; /* an operation has returned what it may return */
+
+__attribute__((format(printf, 1, 2))) static void all(const char *format, ...);
+
+static void die(const char *what)
+{
+	int error = errno;
+
+	all("died %s: %s", what, strerror(error));
+	errno = error;
+	fprintf(stderr, "soak: rank %d: %s: %s\n", rank, what, strerror(errno));
+	_exit(FAILED);
+}
+
+/* The journal. */
+
+static void put(struct actor *a, const char *line, size_t n)
+{
+	if (write(a->journal, line, n) != (ssize_t)n) {
+		perror("soak: journal");
+		_exit(FAILED);
+	}
+}
+
+__attribute__((format(printf, 2, 3))) static void begin(struct actor *a, const char *format, ...)
+{
+	char line[256];
+	int n = snprintf(line, sizeof line, "%u > ", ++a->version);
+	va_list args;
+
+	va_start(args, format);
+	n += vsnprintf(line + n, sizeof line - n, format, args);
+	va_end(args);
+	n += snprintf(line + n, sizeof line - n, " .\n");
+	put(a, line, n);
+}
+
+static const char *sums(const unsigned char *data, long n)
+{
+	static _Thread_local char text[READ / SUMMED * 9 + 1];
+	char *t = text;
+
+	*t = 0;
+	for (long i = 0; i < n; i += SUMMED) {
+		uint32_t sum = 2166136261u;
+		for (long j = i; j < n && j < i + SUMMED; j++)
+			sum = (sum ^ data[j]) * 16777619u;
+		t += sprintf(t, " %08x", sum);
+	}
+	return text;
+}
+
+static long long now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	return (long long)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static int expected(int error)
+{
+	return error == 0 || error == ENOENT || error == EEXIST || error == ENOTEMPTY || error == ENOSPC;
+}
+
+/* end notes what came of the operation. An errno that no operation here can
+ * bring about by itself is noted with the time, and is the rank's end. */
+static long end(struct actor *a, long result, const char *more)
+{
+	char line[READ / SUMMED * 9 + 64], when[32];
+	int error = result < 0 ? errno : 0;
+
+	if (!expected(error)) {
+		snprintf(when, sizeof when, " %lld", now());
+		more = when;
+	}
+	int n = snprintf(line, sizeof line, "%u < %ld %d%s .\n", a->version, result, error, more);
+	put(a, line, n);
+	if (expected(error)) {
+		works = 1;
+		return result;
+	}
+	fprintf(stderr, "soak: rank %d, actor %d: operation %u: %s\n", rank, a->number, a->version, strerror(error));
+	_exit(works ? CALL_FAILED : NOT_REACHED);
+}
+
+static void all(const char *format, ...)
+{
+	char line[5000];
+	va_list args;
+
+	/* The line before may have been cut short. */
+	int n = snprintf(line, sizeof line, "\n= ");
+	va_start(args, format);
+	n += vsnprintf(line + n, sizeof line - n - 8, format, args);
+	va_end(args);
+	n += snprintf(line + n, sizeof line - n, " .\n");
+	for (int i = 0; i < ACTORS; i++)
+		if (actors[i].journal >= 0)
+			put(&actors[i], line, n);
+}
+
+/* The data. A word of it tells whose it is: see pattern.go. */
+
+static uint64_t mix(uint64_t x)
+{
+	x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+	x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+	return x ^ x >> 31;
+}
+
+static void fill(struct actor *a, unsigned char *data, off_t off, size_t n)
+{
+	uint64_t who = (uint64_t)(rank * ACTORS + a->number + 1) << 56 | (uint64_t)a->version << 24;
+
+	for (size_t i = 0; i < n;) {
+		uint64_t word = mix(who | (uint64_t)(off + i) / 8);
+		size_t skip = (off + i) % 8, k = 8 - skip < n - i ? 8 - skip : n - i;
+		memcpy(data + i, (unsigned char *)&word + skip, k);
+		i += k;
+	}
+}
+
+/* Chance. */
+
+static uint64_t chance(struct actor *a, uint64_t n)
+{
+	a->random += 0x9e3779b97f4a7c15u;
+	return mix(a->random) % n;
+}
+
+static size_t some_size(struct actor *a)
+{
+	uint64_t c = chance(a, 1000);
+
+	if (c < 350)
+		return 1 + chance(a, 512);
+	if (c < 450)
+		return 4096 * (1 + chance(a, 16));
+	if (c < 700)
+		return 1 + chance(a, 32 << 10);
+	if (c < 940)
+		return 1 + chance(a, 256 << 10);
+	if (c < 997)
+		return 1 + chance(a, 2 << 20);
+	return (8 << 20) + chance(a, 2 << 20);
+}
+
+static const char *some_file(struct actor *a, char *name)
+{
+	uint64_t c = chance(a, 18);
+
+	if (c < 6)
+		sprintf(name, "f%d", (int)c);
+	else if (c < 12)
+		sprintf(name, "ck%d", (int)chance(a, 4));
+	else
+		sprintf(name, "d%d/f%d", (int)(c - 12) / 3, (int)(c - 12) % 3);
+	return name;
+}
+
+/* The path of a name of the actor's. */
+static const char *path(struct actor *a, const char *name)
+{
+	static _Thread_local char paths[2][4096];
+	static _Thread_local int turn;
+
+	turn = !turn;
+	snprintf(paths[turn], sizeof paths[turn], "%s/a%d%s%s", mount, a->number, *name ? "/" : "", name);
+	return paths[turn];
+}
+
+/* Operations. */
+
+static void op_close(struct actor *a, int h)
+{
+	struct slot *s = &a->slots[h];
+
+	if (s->fd < 0)
+		return;
+	begin(a, "close %d", h);
+	int failed = s->stream != NULL && fclose(s->stream) != 0;
+	failed = close(s->fd) != 0 || failed;
+	*s = (struct slot){ .fd = -1 };
+	end(a, failed ? -1 : 0, "");
+}
+
+/* how: c(reate), t(runcate), a(ppend), e(x)clusive, s(tream). */
+static int op_open(struct actor *a, int h, const char *name, const char *how)
+{
+	struct slot *s = &a->slots[h];
+	const char *p = path(a, name);
+	int flags = O_RDWR;
+
+	op_close(a, h);
+	flags |= strchr(how, 'c') ? O_CREAT : 0;
+	flags |= strchr(how, 't') ? O_TRUNC : 0;
+	flags |= strchr(how, 'a') ? O_APPEND : 0;
+	flags |= strchr(how, 'x') ? O_EXCL : 0;
+	begin(a, "open %d %s %s", h, name, how);
+	if (strchr(how, 's')) {
+		s->stream = fopen(p, strchr(how, 't') ? "w" : "a");
+		s->fd = s->stream == NULL ? -1 : open(p, O_RDWR);
+	} else {
+		s->fd = open(p, flags, 0600);
+	}
+	s->append = strchr(how, 'a') != NULL;
+	s->at = 0;
+	return end(a, s->fd < 0 ? -1 : 0, "") == 0;
+}
+
+static off_t position(struct slot *s)
+{
+	struct stat st;
+
+	if (s->stream != NULL && !s->append)
+		return s->at;
+	if (s->stream != NULL)
+		return fseeko(s->stream, 0, SEEK_END) != 0 ? -1 : ftello(s->stream);
+	if (s->append)
+		return fstat(s->fd, &st) != 0 ? -1 : st.st_size;
+	return lseek(s->fd, 0, SEEK_CUR);
+}
+
+/* How much of a write arrived that a stream made of pieces. */
+static size_t arrived(struct actor *a, int fd, off_t at, size_t n)
+{
+	unsigned char *found = malloc(n);
+	ssize_t got = found == NULL ? -1 : pread(fd, found, n, at);
+	size_t k = 0;
+
+	if (got < 0)
+		die("looking at what a stream has written");
+	while (k < (size_t)got && found[k] == a->data[k])
+		k++;
+	free(found);
+	return k;
+}
+
+static long op_stream(struct actor *a, int h, size_t n)
+{
+	struct slot *s = &a->slots[h];
+	off_t at = position(s);
+
+	if (at < 0)
+		die("position of a stream");
+	begin(a, "stream %d %ld %zu", h, (long)at, n);
+	fill(a, a->data, at, n);
+	if (fwrite(a->data, 1, n, s->stream) == n && fflush(s->stream) == 0) {
+		s->at += n;
+		return end(a, n, "");
+	}
+	int error = errno;
+	__fpurge(s->stream);
+	long k = error == ENOSPC ? (long)arrived(a, s->fd, at, n) : 0;
+	errno = error;
+	end(a, k > 0 ? k : -1, "");
+	op_close(a, h);
+	errno = error;
+	return -1;
+}
+
+static long op_write(struct actor *a, int h, size_t n)
+{
+	struct slot *s = &a->slots[h];
+	long result;
+
+	if (s->stream != NULL)
+		return op_stream(a, h, n);
+	int positional = !s->append && chance(a, 2);
+	off_t at = positional ? (off_t)chance(a, chance(a, 20) ? 1 << 20 : 4 << 20) : position(s);
+	if (at < 0)
+		die("position of a file");
+	if (at > 32 << 20)
+		return 0;
+	int vector = chance(a, 4) == 0;
+	begin(a, "%s %d %ld %zu", positional ? "pwrite" : "write", h, (long)at, n);
+	fill(a, a->data, at, n);
+	size_t cut = chance(a, n + 1);
+	struct iovec iov[2] = { { a->data, cut }, { a->data + cut, n - cut } };
+	if (positional)
+		result = vector ? pwritev(s->fd, iov, 2, at) : pwrite(s->fd, a->data, n, at);
+	else
+		result = vector ? writev(s->fd, iov, 2) : write(s->fd, a->data, n);
+	return end(a, result, "");
+}
+
+static void op_read(struct actor *a, int h)
+{
+	off_t at = chance(a, chance(a, 2) ? 64 << 10 : 1 << 20);
+	size_t n = 1 + chance(a, READ);
+
+	begin(a, "read %d %ld %zu", h, (long)at, n);
+	long got = pread(a->slots[h].fd, a->data, n, at);
+	end(a, got, sums(a->data, got));
+}
+
+static void op_stat(struct actor *a)
+{
+	char name[32], more[64];
+	struct stat st;
+
+	begin(a, "stat %s", some_file(a, name));
+	long result = lstat(path(a, name), &st);
+	more[0] = 0;
+	if (result == 0)
+		snprintf(more, sizeof more, " %ld %ld", (long)st.st_size, (long)st.st_nlink);
+	end(a, result, more);
+}
+
+static void op_unlink(struct actor *a)
+{
+	char name[32];
+
+	begin(a, "unlink %s", some_file(a, name));
+	end(a, unlink(path(a, name)), "");
+}
+
+static void op_rename(struct actor *a, const char *from, const char *to)
+{
+	begin(a, "rename %s %s", from, to);
+	end(a, rename(path(a, from), path(a, to)), "");
+}
+
+static void op_name(struct actor *a)
+{
+	char x[32], y[32];
+	int d = chance(a, 2);
+
+	switch (chance(a, 8)) {
+	case 0:
+		op_unlink(a);
+		break;
+	case 1:
+		some_file(a, x);
+		op_rename(a, x, some_file(a, y));
+		break;
+	case 2:
+		begin(a, "link %s %s", some_file(a, x), some_file(a, y));
+		end(a, link(path(a, x), path(a, y)), "");
+		break;
+	case 3:
+		begin(a, "symlink target-%u s%d", a->version + 1, d);
+		sprintf(x, "s%d", d);
+		sprintf(y, "target-%u", a->version);
+		end(a, symlink(y, path(a, x)), "");
+		break;
+	case 4:
+		begin(a, "unlink s%d", d);
+		sprintf(x, "s%d", d);
+		end(a, unlink(path(a, x)), "");
+		break;
+	case 5:
+		begin(a, "rmdir d%d", d);
+		sprintf(x, "d%d", d);
+		end(a, rmdir(path(a, x)), "");
+		break;
+	case 6:
+		sprintf(x, "d%d", d);
+		sprintf(y, "d%d", !d);
+		op_rename(a, x, y);
+		/* fall through */
+	default:
+		begin(a, "mkdir d%d", d);
+		sprintf(x, "d%d", d);
+		end(a, mkdir(path(a, x), 0700), "");
+	}
+}
+
+static void op_truncate(struct actor *a, int h)
+{
+	char name[32];
+	off_t n = chance(a, chance(a, 3) ? 64 << 10 : 1 << 20);
+
+	if (a->slots[h].fd >= 0 && a->slots[h].stream == NULL) {
+		begin(a, "ftruncate %d %ld", h, (long)n);
+		end(a, ftruncate(a->slots[h].fd, n), "");
+		return;
+	}
+	begin(a, "truncate %s %ld", some_file(a, name), (long)n);
+	end(a, truncate(path(a, name), n), "");
+}
+
+static void op_sync(struct actor *a, int h)
+{
+	begin(a, "fsync %d", h);
+	end(a, fsync(a->slots[h].fd), "");
+}
+
+/* A checkpoint, as applications write it. */
+static void checkpoint(struct actor *a)
+{
+	char name[32];
+	int h = chance(a, SLOTS);
+	size_t piece = 1 + chance(a, 200 << 10);
+
+	if (!op_open(a, h, "tmp", chance(a, 3) ? "ct" : "cts"))
+		return;
+	for (int left = 1 + chance(a, 8); left > 0; left--) {
+		struct slot *s = &a->slots[h];
+		if (s->stream != NULL) {
+			if (op_stream(a, h, piece) < 0)
+				return;
+			continue;
+		}
+		off_t at = position(s);
+		begin(a, "write %d %ld %zu", h, (long)at, piece);
+		fill(a, a->data, at, piece);
+		if (end(a, write(s->fd, a->data, piece), "") < 0)
+			break;
+	}
+	if (chance(a, 2))
+		op_sync(a, h);
+	op_close(a, h);
+	sprintf(name, "ck%d", (int)chance(a, 4));
+	op_rename(a, "tmp", name);
+}
+
+static void step(struct actor *a)
+{
+	static const char *const how[] = { "c", "ct", "ca", "cx", "-", "cts", "cas", "c" };
+	char name[32];
+	int h = chance(a, SLOTS);
+	struct slot *s = &a->slots[h];
+	uint64_t c = chance(a, 100);
+
+	if (c < 6) {
+		checkpoint(a);
+	} else if (c < 24) {
+		op_name(a);
+	} else if (c < 30) {
+		op_truncate(a, h);
+	} else if (c < 34) {
+		op_stat(a);
+	} else if (s->fd < 0 || c < 44) {
+		op_open(a, h, some_file(a, name), how[chance(a, 8)]);
+	} else if (c < 50) {
+		op_close(a, h);
+	} else if (c < 55) {
+		op_sync(a, h);
+	} else if (c < 68) {
+		op_read(a, h);
+	} else if (op_write(a, h, some_size(a)) < 0) {
+		for (int i = 0; i < 6; i++) /* it is full */
+			op_unlink(a);
+		for (h = 0; h < SLOTS; h++)
+			op_close(a, h);
+	}
+}
+
+static void *run(void *arg)
+{
+	struct actor *a = arg;
+	char stop[4096];
+
+	snprintf(stop, sizeof stop, "%s/stop", out);
+	while (access(stop, F_OK) != 0)
+		step(a);
+	for (int h = 0; h < SLOTS; h++)
+		op_close(a, h);
+	return NULL;
+}
+
+/* Reading back. */
+
+static void unreadable(const char *p)
+{
+	int error = errno;
+
+	all("unreadable %lld %d %s", now(), error, p);
+	fprintf(stderr, "soak: rank %d: %s: %s\n", rank, p, strerror(error));
+	_exit(CALL_FAILED);
+}
+
+static void copy_file(struct actor *a, const char *from, const char *to)
+{
+	size_t n = 1 + chance(a, 1 << 20), got;
+	int local = open(to, O_WRONLY | O_CREAT | O_EXCL, 0600);
+	FILE *stream = NULL;
+	int fd = -1;
+
+	if (local < 0)
+		die(to);
+	if (chance(a, 3) == 0)
+		stream = fopen(from, "r");
+	else
+		fd = open(from, O_RDONLY);
+	if (stream == NULL && fd < 0)
+		unreadable(from);
+	for (off_t at = 0;; at += got) {
+		ssize_t r;
+		if (stream != NULL) {
+			r = fread(a->data, 1, n, stream);
+			if (ferror(stream))
+				r = -1;
+		} else {
+			r = chance(a, 2) ? pread(fd, a->data, n, at) : lseek(fd, at, SEEK_SET) < 0 ? -1 : read(fd, a->data, n);
+		}
+		if (r < 0)
+			unreadable(from);
+		got = r;
+		if (got == 0)
+			break;
+		if (write(local, a->data, got) != (ssize_t)got)
+			die(to);
+	}
+	if (stream != NULL ? fclose(stream) : close(fd))
+		unreadable(from);
+	close(local);
+}
+
+static void copy(struct actor *a, const char *from, const char *to)
+{
+	char f[4096], t[4096], link[4096];
+	struct stat st;
+	DIR *dir = opendir(from);
+
+	if (dir == NULL)
+		unreadable(from);
+	if (mkdir(to, 0700) != 0)
+		die(to);
+	for (struct dirent *e; errno = 0, (e = readdir(dir)) != NULL;) {
+		if (strcmp(e->d_name, ".") == 0 || strcmp(e->d_name, "..") == 0)
+			continue;
+		if (snprintf(f, sizeof f, "%s/%s", from, e->d_name) >= (int)sizeof f ||
+		    snprintf(t, sizeof t, "%s/%s", to, e->d_name) >= (int)sizeof t) {
+			errno = ENAMETOOLONG;
+			die(from);
+		}
+		if (lstat(f, &st) != 0)
+			unreadable(f);
+		if (S_ISDIR(st.st_mode)) {
+			copy(a, f, t);
+		} else if (S_ISLNK(st.st_mode)) {
+			ssize_t n = readlink(f, link, sizeof link - 1);
+			if (n < 0)
+				unreadable(f);
+			link[n] = 0;
+			if (symlink(link, t) != 0)
+				die(t);
+		} else {
+			copy_file(a, f, t);
+		}
+	}
+	if (errno != 0)
+		unreadable(from);
+	closedir(dir);
+}
+
+static void read_back(void)
+{
+	char to[4096], name[64];
+	DIR *dir = opendir(mount);
+
+	if (dir == NULL) {
+		int error = errno;
+		all("refused %lld %d", now(), error);
+		fprintf(stderr, "soak: rank %d: %s: %s\n", rank, mount, strerror(error));
+		_exit(NOT_REACHED);
+	}
+	closedir(dir);
+	snprintf(name, sizeof name, "r%d.%d.%lld", rank, getpid(), now());
+	snprintf(to, sizeof to, "%s/readback/%s", out, name);
+	copy(&actors[0], mount, to);
+	all("readback %s", name);
+}
+
+#ifndef SOAK_MPI
+static int number(const char *name, int otherwise)
+{
+	const char *text = getenv(name);
+
+	return text == NULL ? otherwise : atoi(text);
+}
+#endif
+
+static void set_up(uint64_t seed, uint32_t round)
+{
+	char name[4096], buffer[65536];
+
+	for (int i = 0; i < ACTORS; i++)
+		actors[i].journal = -1;
+	for (int i = 0; i < ACTORS; i++) {
+		struct actor *a = &actors[i];
+		a->number = i;
+		a->random = mix(seed ^ mix((uint64_t)getpid() << 16 | rank << 4 | i));
+		a->data = malloc(LARGEST);
+		for (int h = 0; h < SLOTS; h++)
+			a->slots[h].fd = -1;
+		snprintf(name, sizeof name, "%s/r%d.a%d.journal", out, rank, i);
+		a->journal = open(name, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+		if (a->journal < 0 || a->data == NULL)
+			die(name);
+		/* Versions go on where the rank before this one was killed: it
+		 * had fewer than it wrote lines. */
+		a->version = round << 20;
+		for (ssize_t n; (n = read(a->journal, buffer, sizeof buffer)) > 0;)
+			for (ssize_t j = 0; j < n; j++)
+				a->version += buffer[j] == '\n';
+	}
+}
+
+int main(int argc, char **argv)
+{
+	pthread_t threads[ACTORS];
+
+	if (argc != 5) {
+		fprintf(stderr, "usage: rank MOUNT OUT SEED ROUND\n");
+		return 2;
+	}
+	mount = argv[1];
+	out = argv[2];
+#ifdef SOAK_MPI
+	/* A failure of MPI_Init is the error of what follows. */
+	MPI_Init(&argc, &argv);
+	MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+	MPI_Comm_size(MPI_COMM_WORLD, &size);
+#else
+	rank = number("PMI_RANK", 0);
+	size = number("PMI_SIZE", 1);
+#endif
+	set_up(strtoull(argv[3], NULL, 0), strtoul(argv[4], NULL, 0));
+	all("start %d of %d pid %d", rank, size, getpid());
+	read_back();
+	for (int i = 0; i < ACTORS; i++) {
+		begin(&actors[i], "mkdir -");
+		end(&actors[i], mkdir(path(&actors[i], ""), 0700), "");
+	}
+	for (int i = 0; i < ACTORS; i++)
+		if (pthread_create(&threads[i], NULL, run, &actors[i]) != 0)
+			die("thread");
+	for (int i = 0; i < ACTORS; i++)
+		pthread_join(threads[i], NULL);
+	all("stopped");
+#ifdef SOAK_MPI
+	MPI_Finalize();
+#endif
+	return 0;
+}
