@@ -117,11 +117,13 @@ func (c *chaos) freezeRank() int {
 }
 
 func (c *chaos) killJob() int {
+	defer c.faults.begin(false)() // an embedded target may go before the ranks
 	c.job.struck = true
 	return min(1, c.job.kill())
 }
 
 func (c *chaos) killLauncher() int {
+	defer c.faults.begin(false)()
 	c.job.struck = true
 	c.job.Kill()
 	time.Sleep(between(c.random, 0, 500*time.Millisecond))

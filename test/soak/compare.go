@@ -35,7 +35,7 @@ func (c *court) settle(w *witness, copied string) error {
 func (c *court) find(w *witness, copied string) (m *model, n int64, differences string, err error) {
 	dir := filepath.Join(copied, fmt.Sprintf("a%d", w.number))
 	var said []string
-	for _, s := range w.states(dir) {
+	for _, s := range w.states(dir, c.whole) {
 		n, differences, err := s.model.compare(dir)
 		if err != nil {
 			return nil, 0, "", err
@@ -54,7 +54,7 @@ type state struct {
 }
 
 // states are those the directory may be in.
-func (w *witness) states(dir string) []state {
+func (w *witness) states(dir string, whole int64) []state {
 	if w.pending == nil {
 		return []state{{"where nothing was in doubt", w.model.clone()}}
 	}
@@ -67,7 +67,7 @@ func (w *witness) states(dir string) []state {
 		}
 	}
 	with("with it", o.limit())
-	if o.pieces() {
+	if o.pieces(whole) {
 		if n := w.model.began(o, dir); n > 0 {
 			with(fmt.Sprintf("with its first %d bytes", n), n)
 		}

@@ -44,6 +44,19 @@ func newField(stage *demo.Stage, t *tally, name, size string, ranks int) *field 
 	return f
 }
 
+// whole is the largest write that is all there or not at all: one that fits a
+// page of the log even if each hugeblock of it lies elsewhere. Where space is
+// short every write may be cut where it runs out.
+func (f *field) whole() int64 {
+	if f.size == tight {
+		return 0
+	}
+	return 1 << 20
+}
+
+// tight is the size of a namespace that the ranks fill.
+const tight = "32M"
+
 // external gives the field a target and a relay before it.
 func (f *field) external() (err error) {
 	if f.relay, err = newRelay(); err != nil {

@@ -15,9 +15,6 @@ import (
 // actors is how many a rank has.
 const actors = 2
 
-// atomic is the largest write that is all there or not at all.
-const atomic = 8 << 20
-
 // An operation is what an actor was going to do: see rank.c.
 type operation struct {
 	source
@@ -37,10 +34,10 @@ func (o *operation) String() string {
 	return fmt.Sprintf("%v: %s %s", o.source, o.verb, strings.Join(o.args, " "))
 }
 
-// pieces says whether o is one of several writes to the file system, so that
-// any beginning of it may be there after a crash.
-func (o *operation) pieces() bool {
-	return o.verb == "stream" || (o.verb == "write" || o.verb == "pwrite") && o.number(2) > atomic
+// pieces says whether any beginning of o may be there after a crash: it is
+// written by several calls, or larger than what is whole or not there at all.
+func (o *operation) pieces(whole int64) bool {
+	return o.verb == "stream" || (o.verb == "write" || o.verb == "pwrite") && o.number(2) > whole
 }
 
 // arguments of each verb: a name or handle, or # for a number.
@@ -92,6 +89,7 @@ func (w *witness) source(version uint64) source {
 type court struct {
 	dir       string // of the round: journals and copies
 	excused   func(opening bool, at int64) bool
+	whole     int64 // the largest write that is all there or not at all
 	tally     *tally
 	witnesses []*witness
 }

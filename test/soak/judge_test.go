@@ -114,6 +114,7 @@ func TestJudge(t *testing.T) {
 		"in doubt, half":        {written + "4 > rename f g .\n" + back, map[string]string{"f": w(20, 3), "g": w(20, 3)}, "with it"},
 		"settled, then undone":  {written + "4 > unlink f .\n" + back + start + "= readback again .\n", map[string]string{}, "f: is there and must not be"},
 		"half a write":          {begun + "2 > open 0 f c .\n2 < 0 0 .\n3 > write 0 0 20 .\n" + back, map[string]string{"f": w(10, 3)}, "with it"},
+		"half a large write":    {begun + "2 > open 0 f c .\n2 < 0 0 .\n3 > write 0 0 2000000 .\n" + back, map[string]string{"f": w(10, 3)}, ""},
 		"half a stream":         {begun + "2 > open 0 f cts .\n2 < 0 0 .\n3 > stream 0 0 20 .\n" + back, map[string]string{"f": w(10, 3)}, ""},
 		"half a stream, wrong":  {begun + "2 > open 0 f cts .\n2 < 0 0 .\n3 > stream 0 0 20 .\n" + back, map[string]string{"f": w(10, 3) + "X"}, "with its first 10 bytes"},
 		"no space":              {written + "4 > write 0 20 9 .\n4 < -1 28 .\n" + back, map[string]string{"f": w(20, 3)}, ""},
@@ -145,7 +146,7 @@ func TestJudge(t *testing.T) {
 
 func hear(dir string) error {
 	never := new(faults)
-	c := &court{dir: dir, excused: never.excused, tally: newTally(io.Discard), witnesses: []*witness{{model: newModel()}}}
+	c := &court{dir: dir, excused: never.excused, whole: 1 << 20, tally: newTally(io.Discard), witnesses: []*witness{{model: newModel()}}}
 	return c.hear()
 }
 

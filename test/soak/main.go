@@ -99,7 +99,7 @@ func rounds(out io.Writer, stage *demo.Stage, t *tally, o options) (err error) {
 		if o.size != "" {
 			return o.size
 		}
-		return []string{"32M", "96M", "256M"}[random.IntN(3)]
+		return []string{tight, "96M", "256M"}[random.IntN(3)]
 	}
 	external := newField(stage, t, "external", size(), o.ranks)
 	embedded := newField(stage, t, "embedded", size(), o.ranks)

@@ -184,7 +184,7 @@ func ended() context.Context {
 
 // judge hears the journals and looks at the store from outside.
 func (r *round) judge() error {
-	c := &court{dir: r.dir, excused: r.faults.excused, tally: r.tally, witnesses: r.witnesses}
+	c := &court{dir: r.dir, excused: r.faults.excused, whole: r.whole(), tally: r.tally, witnesses: r.witnesses}
 	if err := c.hear(); err != nil {
 		return err
 	}

@@ -27,6 +27,7 @@
 #include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -57,7 +58,7 @@ struct slot {
 struct actor {
 	int number, journal;
 	uint32_t version;
-	uint64_t random;
+	uint64_t seed, random;
 	struct slot slots[SLOTS];
 	unsigned char *data;
 };
@@ -528,6 +529,22 @@ static void *run(void *arg)
 	return NULL;
 }
 
+/* What killat.c goes through: the first actor makes a few steps, each time the
+ * same, on the only thread. */
+static void few_steps(long steps)
+{
+	struct actor *a = &actors[0];
+
+	prctl(PR_SET_NAME, "count");
+	a->random = mix(a->seed);
+	begin(a, "mkdir -");
+	end(a, mkdir(path(a, ""), 0700), "");
+	while (steps-- > 0)
+		step(a);
+	for (int h = 0; h < SLOTS; h++)
+		op_close(a, h);
+}
+
 /* Reading back. */
 
 static void unreadable(const char *p)
@@ -632,14 +649,12 @@ static void read_back(void)
 	all("readback %s", name);
 }
 
-#ifndef SOAK_MPI
 static int number(const char *name, int otherwise)
 {
 	const char *text = getenv(name);
 
 	return text == NULL ? otherwise : atoi(text);
 }
-#endif
 
 static void set_up(uint64_t seed, uint32_t round)
 {
@@ -650,6 +665,7 @@ static void set_up(uint64_t seed, uint32_t round)
 	for (int i = 0; i < ACTORS; i++) {
 		struct actor *a = &actors[i];
 		a->number = i;
+		a->seed = seed;
 		a->random = mix(seed ^ mix((uint64_t)getpid() << 16 | rank << 4 | i));
 		a->data = malloc(LARGEST);
 		for (int h = 0; h < SLOTS; h++)
@@ -689,6 +705,10 @@ int main(int argc, char **argv)
 	set_up(strtoull(argv[3], NULL, 0), strtoul(argv[4], NULL, 0));
 	all("start %d of %d pid %d", rank, size, getpid());
 	read_back();
+	if (number("SOAK_STEPS", -1) >= 0) {
+		few_steps(number("SOAK_STEPS", 0));
+		return 0;
+	}
 	for (int i = 0; i < ACTORS; i++) {
 		begin(&actors[i], "mkdir -");
 		end(&actors[i], mkdir(path(&actors[i], ""), 0700), "");
