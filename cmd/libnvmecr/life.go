@@ -20,6 +20,7 @@ import (
 	"nvmecr/internal/store"
 	"nvmecr/microfs"
 	"nvmecr/mpiwrap"
+	"nvmecr/nvmf"
 	"nvmecr/posixshim"
 )
 
@@ -113,7 +114,7 @@ func open(write bool) (*posixshim.Mount, error) {
 	if opening.cfg.Log != config.LogError {
 		opts.Logf = complain
 	}
-	part, err := store.Open(context.Background(), opening.cfg, p, opts)
+	part, err := openWaiting(p, opts)
 	if !write && (errors.Is(err, parttable.ErrNoTable) || errors.Is(err, microfs.ErrUnformatted)) {
 		return open(true)
 	}
@@ -121,6 +122,24 @@ func open(write bool) (*posixshim.Mount, error) {
 		return nil, err
 	}
 	return &posixshim.Mount{FS: posixshim.Microfs(part.FS), Writable: write, Close: part.Close}, nil
+}
+
+// reopenPause is between two attempts to reach a target.
+const reopenPause = 100 * time.Millisecond
+
+// openWaiting opens the partition. A target that cannot be reached is waited
+// for, as it is by every call later on: it was there when nvmecr run looked.
+func openWaiting(p store.Place, opts store.Options) (*store.Partition, error) {
+	for begin := time.Now(); ; time.Sleep(reopenPause) {
+		part, err := store.Open(context.Background(), opening.cfg, p, opts)
+		away := errors.Is(err, nvmf.ErrUnreachable) || errors.Is(err, nvmf.ErrConnectionLost)
+		if !away || time.Since(begin)+reopenPause > opening.cfg.Timeout {
+			return part, err
+		}
+		if opts.Logf != nil {
+			opts.Logf("waiting for a target: %v", err)
+		}
+	}
 }
 
 // mpiInit opens the partition for writing, on all ranks or on none. It is

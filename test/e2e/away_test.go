@@ -2,9 +2,11 @@ package e2e
 
 import (
 	"net"
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -56,6 +58,27 @@ func TestTargetComesBack(t *testing.T) {
 			require.Equal(t, digest(t, filepath.Join(s.Dir, name)), digest(t, out), name)
 		}
 	}
+}
+
+// TestTargetAwayAtTheStart kills the target between the start of a job and the
+// first call under the mount: that waits.
+func TestTargetAwayAtTheStart(t *testing.T) {
+	s := newStage(t)
+	fifo := filepath.Join(s.Dir, "fifo")
+	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
+	namespace := "file:" + filepath.Join(s.Dir, "away") + "?size=64M"
+	target, line := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", namespace)
+	run, err := s.Start(append(s.RunFlags("away", "--target", line, "--timeout", "60s"), "sh", "-c", "echo up; read x < "+fifo+"; echo one > /nvmecr/a"))
+	require.NoError(t, err)
+	awaitLines(t, run, 1)
+	target.Kill()
+	require.Error(t, target.Wait(t.Context()))
+	require.NoError(t, os.WriteFile(fifo, []byte("go\n"), 0))
+	time.Sleep(300 * time.Millisecond) // for the call to run into it
+	require.False(t, run.Ended(), "the job waits")
+	serve(t, s, "--listen", net.JoinHostPort("127.0.0.1", portOf(t, line)), "--namespace", namespace)
+	require.NoError(t, run.Wait(t.Context()))
+	assert.Equal(t, "one\n", call(t, s, "cat", "--name", "away", "/a").ok(t))
 }
 
 // TestTargetStaysAway expects EIO within the time-out.
