@@ -173,15 +173,15 @@ func (f *faults) until(to time.Time) {
 }
 
 // excused says whether a failure at a time (nanoseconds since 1970) is what it
-// must be: one of opening the mount, which does not wait for a target, or of
-// any call when the target was away for longer than the time-out.
-func (f *faults) excused(opening bool, at int64) bool {
+// must be: one of starting a job, which does not wait for a target, or of any
+// call of a rank when the target was away for longer than the time-out.
+func (f *faults) excused(starting bool, at int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	when := time.Unix(0, at)
 	for _, one := range f.all {
 		during := one.from.Before(when) && (one.to.IsZero() || when.Before(one.to.Add(grace)))
-		if during && (opening || one.outage) {
+		if during && (starting || one.outage) {
 			return true
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 )
 
 // actors is how many a rank has.
@@ -74,7 +75,6 @@ type witness struct {
 	rank, number int
 	model        *model
 	pending      *operation // begun and not ended
-	works        bool       // its process has changed something
 	killed       bool       // its process has ended since the last copy that was judged
 
 	starts  int
@@ -88,7 +88,7 @@ func (w *witness) source(version uint64) source {
 // A court hears the witnesses of one round.
 type court struct {
 	dir       string // of the round: journals and copies
-	excused   func(opening bool, at int64) bool
+	excused   func(starting bool, at int64) bool
 	whole     int64 // the largest write that is all there or not at all
 	tally     *tally
 	witnesses []*witness
@@ -158,7 +158,7 @@ func (c *court) happened(w *witness, what string, words []string) error {
 	first := w.number == 0
 	switch {
 	case what == "start":
-		w.killed, w.works = true, false
+		w.killed = true
 		w.starts++
 		if first {
 			c.tally.add(&c.tally.Starts, 1)
@@ -167,12 +167,18 @@ func (c *court) happened(w *witness, what string, words []string) error {
 		w.reached = true
 		return c.settle(w, filepath.Join(c.dir, "readback", words[0]))
 	case what == "refused" && len(words) == 2:
-		if err := c.refused(true, words[0], words[1]); err != nil {
+		if err := c.refused(words[0], words[1]); err != nil {
 			return fmt.Errorf("the mount was refused: %w", err)
 		}
 		if first {
 			c.tally.add(&c.tally.Refused, 1)
 		}
+	case what == "paused" && len(words) == 2:
+		ms, err := strconv.ParseInt(words[0], 10, 64)
+		if err != nil {
+			return err
+		}
+		c.tally.pause(time.Duration(ms)*time.Millisecond, w.source(0).actor, words[1])
 	case what == "unreadable", what == "died":
 		return fmt.Errorf("a rank is at its end: %s %q", what, words)
 	}
@@ -180,13 +186,13 @@ func (c *court) happened(w *witness, what string, words []string) error {
 }
 
 // refused judges an errno and its time.
-func (c *court) refused(opening bool, at, errno string) error {
+func (c *court) refused(at, errno string) error {
 	when, err := strconv.ParseInt(at, 10, 64)
 	number, err2 := strconv.Atoi(errno)
 	if err := errors.Join(err, err2); err != nil {
 		return err
 	}
-	if c.excused(opening, when) {
+	if c.excused(false, when) {
 		return nil
 	}
 	return syscall.Errno(number)
@@ -201,13 +207,13 @@ func (c *court) ended(w *witness, got result) error {
 		c.tally.add(&c.tally.Full, 1)
 		return nil // and has changed nothing
 	case len(got.more) == 1 && got.n < 0: // an errno with its time
-		if err := c.refused(!w.works, got.more[0], strconv.Itoa(int(got.errno))); err != nil {
+		if err := c.refused(got.more[0], strconv.Itoa(int(got.errno))); err != nil {
 			return fmt.Errorf("%v: %w", o, err)
 		}
 		c.tally.add(&c.tally.Errors, 1)
 		return nil // it stays in doubt: the rank ends with it
 	}
-	w.pending, w.works = nil, true
+	w.pending = nil
 	limit := o.limit()
 	short := got.errno == 0 && got.n > 0 && got.n < limit
 	if short {

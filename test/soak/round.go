@@ -147,7 +147,9 @@ func (r *round) stop(job *run) error {
 	}
 	ctx, cancel := context.WithTimeoutCause(context.Background(), patience, errors.New("it hangs"))
 	defer cancel()
+	begin := time.Now()
 	err := job.Wait(ctx)
+	r.tally.note("the job took %s to stop", time.Since(begin))
 	if e := job.sane(); e != nil {
 		return errors.Join(err, e)
 	}

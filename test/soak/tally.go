@@ -23,6 +23,8 @@ type tally struct {
 	Written, Read                   int64 // bytes
 	Verified, Outside               int64 // bytes
 	Checks                          int64 // of fsck and verify
+
+	longest time.Duration // that an operation took
 }
 
 func newTally(log io.Writer) *tally { return &tally{events: map[string]int64{}, log: log} }
@@ -38,6 +40,14 @@ func (t *tally) event(name string, n int) {
 	defer t.mu.Unlock()
 	t.events[name] += int64(n)
 	t.say("%s: %d", name, n)
+}
+
+// pause is an operation that took long.
+func (t *tally) pause(d time.Duration, actor uint8, version string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.longest = max(t.longest, d)
+	t.say("operation %s of actor %d took %s", version, actor, d)
 }
 
 // note writes something into the log.
@@ -71,6 +81,7 @@ func (t *tally) print(out io.Writer, took time.Duration) {
 	size("read and compared by the ranks", t.Read)
 	line("operations refused for lack of space", t.Full)
 	line("operations that failed for want of the target", t.Errors)
+	fmt.Fprintf(w, "  longest pause of an operation\t%s\n", t.longest)
 	line("operations in doubt at a kill, settled", t.Doubts)
 	fmt.Fprintln(w, "Verified:")
 	size("read back by restarted ranks", t.Verified)

@@ -42,6 +42,7 @@ enum {
 	LARGEST = 10 << 20, /* of a write */
 	READ = 128 << 10,   /* largest read that is summed */
 	SUMMED = 1024,      /* bytes under one sum of it */
+	PAUSE = 1000000000, /* ns an operation may take before it is worth a line */
 };
 
 /* Exit statuses. */
@@ -59,6 +60,7 @@ struct actor {
 	int number, journal;
 	uint32_t version;
 	uint64_t seed, random;
+	long long begun; /* when the operation in progress began */
 	struct slot slots[SLOTS];
 	unsigned char *data;
 };
@@ -78,6 +80,15 @@ static void die(const char *what)
 	errno = error;
 	fprintf(stderr, "soak: rank %d: %s: %s\n", rank, what, strerror(errno));
 	_exit(FAILED);
+}
+
+/* Nanoseconds since 1970. */
+static long long now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_REALTIME, &t);
+	return (long long)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
 /* The journal. */
@@ -101,6 +112,7 @@ __attribute__((format(printf, 2, 3))) static void begin(struct actor *a, const c
 	va_end(args);
 	n += snprintf(line + n, sizeof line - n, " .\n");
 	put(a, line, n);
+	a->begun = now();
 }
 
 static const char *sums(const unsigned char *data, long n)
@@ -116,14 +128,6 @@ static const char *sums(const unsigned char *data, long n)
 		t += sprintf(t, " %08x", sum);
 	}
 	return text;
-}
-
-static long long now(void)
-{
-	struct timespec t;
-
-	clock_gettime(CLOCK_REALTIME, &t);
-	return (long long)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
 static int expected(int error)
@@ -144,6 +148,10 @@ static long end(struct actor *a, long result, const char *more)
 	}
 	int n = snprintf(line, sizeof line, "%u < %ld %d%s .\n", a->version, result, error, more);
 	put(a, line, n);
+	if (now() - a->begun > PAUSE) {
+		n = snprintf(line, sizeof line, "= paused %lld %u .\n", (now() - a->begun) / 1000000, a->version);
+		put(a, line, n);
+	}
 	if (expected(error)) {
 		works = 1;
 		return result;
