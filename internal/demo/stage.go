@@ -51,8 +51,12 @@ func NewStage(nvmecr string) (*Stage, error) {
 
 // Close kills what still runs and removes the directories.
 func (s *Stage) Close() error {
+	return errors.Join(s.Leave(), os.RemoveAll(s.Dir))
+}
+
+// Leave is Close, but Dir stays, for whoever wants to see what happened.
+func (s *Stage) Leave() error {
 	_, err := s.Kill()
-	err = errors.Join(err, os.RemoveAll(s.Dir))
 	if s.shm != "" {
 		err = errors.Join(err, os.RemoveAll(s.shm))
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"math/rand/v2"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"sync"
@@ -59,6 +60,7 @@ func (c *chaos) strike() {
 		total += b.weight
 	}
 	n := c.random.IntN(total)
+	c.job.remember()
 	for _, b := range blows {
 		if n -= b.weight; n < 0 {
 			if times := b.do(c); times > 0 {
@@ -69,18 +71,8 @@ func (c *chaos) strike() {
 	}
 }
 
-// ranksAlive are the processes of ranks.
-func (c *chaos) ranksAlive() (pids []int) {
-	for _, p := range c.job.processes() {
-		if comm, err := os.ReadFile("/proc/" + strconv.Itoa(p) + "/comm"); err == nil && strings.HasPrefix(string(comm), program) {
-			pids = append(pids, p)
-		}
-	}
-	return pids
-}
-
 func (c *chaos) someRank() (pid int, ok bool) {
-	pids := c.ranksAlive()
+	pids := c.job.ranks()
 	if len(pids) == 0 {
 		return 0, false
 	}
@@ -117,13 +109,13 @@ func (c *chaos) freezeRank() int {
 }
 
 func (c *chaos) killJob() int {
-	defer c.faults.begin(false)() // an embedded target may go before the ranks
+	defer c.faults.begin()() // an embedded target may go before the ranks
 	c.job.struck = true
 	return min(1, c.job.kill())
 }
 
 func (c *chaos) killLauncher() int {
-	defer c.faults.begin(false)()
+	defer c.faults.begin()()
 	c.job.struck = true
 	c.job.Kill()
 	time.Sleep(between(c.random, 0, 500*time.Millisecond))
@@ -143,7 +135,7 @@ func (c *chaos) freezeTarget() int {
 			}
 		}
 	}
-	end := c.faults.begin(false)
+	end := c.faults.begin()
 	if pid == 0 || syscall.Kill(pid, syscall.SIGSTOP) != nil {
 		end()
 		return 0
@@ -162,9 +154,12 @@ func (c *chaos) killTarget() int {
 	if !c.mu.TryLock() {
 		return 0 // it is away already
 	}
-	end := c.faults.begin(false)
+	end := c.faults.begin()
 	c.target.Kill()
 	d := between(c.random, 0, 2*time.Second)
+	if c.timeout == impatient {
+		d += time.Duration(c.random.IntN(2)) * impatient
+	}
 	c.later.Go(func() {
 		defer c.mu.Unlock()
 		defer end()
@@ -179,7 +174,7 @@ func (c *chaos) killTarget() int {
 }
 
 func (c *chaos) cut() int {
-	defer c.faults.begin(false)()
+	defer c.faults.begin()()
 	return c.relay.cut([]int{1, -1}[c.random.IntN(2)])
 }
 
@@ -190,7 +185,7 @@ func (c *chaos) cutAtByte() int {
 }
 
 func (c *chaos) stall() int {
-	end := c.faults.begin(false)
+	end := c.faults.begin()
 	d := between(c.random, 20*time.Millisecond, 2*time.Second)
 	c.later.Go(func() {
 		c.relay.stall(d)
@@ -213,13 +208,46 @@ type run struct {
 	*demo.Job
 	tag    string
 	struck bool // something of it was killed
+	shared map[string]bool
+}
+
+// sharedMemory is what ranks leave behind that are killed while MPI starts.
+var sharedMemory = regexp.MustCompile(`/dev/shm/(mpich_shar_tmp|ucx_shm_posix_)\w+`)
+
+// remember notes the shared memory of the ranks.
+func (r *run) remember() {
+	if r.shared == nil {
+		r.shared = map[string]bool{}
+	}
+	for _, p := range r.processes() {
+		maps, _ := os.ReadFile("/proc/" + strconv.Itoa(p) + "/maps") // it may have ended
+		for _, name := range sharedMemory.FindAllString(string(maps), -1) {
+			r.shared[name] = true
+		}
+	}
 }
 
 func (r *run) processes() []int { return proc.WithEnv(tagName, r.tag) }
 
+// ranks are those of its processes that are ranks.
+func (r *run) ranks() (pids []int) {
+	for _, p := range r.processes() {
+		if comm, err := os.ReadFile("/proc/" + strconv.Itoa(p) + "/comm"); err == nil && strings.HasPrefix(string(comm), program) {
+			pids = append(pids, p)
+		}
+	}
+	return pids
+}
+
 // kill kills all of it and waits until it is gone. It returns how many it
 // killed.
 func (r *run) kill() int {
+	r.remember()
+	defer func() {
+		for name := range r.shared {
+			_ = os.Remove(name) // most are gone
+		}
+	}()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 	n, _ := proc.KillWithEnv(ctx, tagName, r.tag)

@@ -13,6 +13,9 @@ import (
 // settle compares the copy that a restarted rank made of all it found with
 // what the witness knows, and decides what was in doubt.
 func (c *court) settle(w *witness, copied string) error {
+	if w.pending != nil {
+		w.model.doubt(w.pending)
+	}
 	m, n, differences, err := c.find(w, copied)
 	if err != nil {
 		return err

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -31,11 +32,19 @@ type field struct {
 	mu      sync.Mutex
 	target  *demo.Job
 
-	faults faults
+	faults  faults
+	timeout time.Duration // how long a rank waits for its target
 }
 
+const (
+	// patient ranks wait for whatever is done to their target.
+	patient = 30 * time.Second
+	// impatient ones give up.
+	impatient = 2 * time.Second
+)
+
 func newField(stage *demo.Stage, t *tally, name, size string, ranks int) *field {
-	f := &field{name: name, size: size, ranks: ranks, stage: stage, tally: t}
+	f := &field{name: name, size: size, ranks: ranks, stage: stage, tally: t, timeout: patient}
 	for rank := range ranks {
 		for n := range actors {
 			f.witnesses = append(f.witnesses, &witness{rank: rank, number: n, model: newModel()})
@@ -118,46 +127,50 @@ func (f *field) flags() []string {
 
 // run is the command line that runs argv on the field.
 func (f *field) run(argv ...string) []string {
-	line := append([]string{f.stage.Nvmecr, "run", "--timeout", timeout.String()}, f.flags()...)
+	line := append([]string{f.stage.Nvmecr, "run", "--timeout", f.timeout.String()}, f.flags()...)
 	if f.relay == nil {
 		line = append(line, "--size", f.size)
 	}
 	return append(append(line, "--"), argv...)
 }
 
-// call runs a command of nvmecr on the field to its end.
-func (f *field) call(command string, args ...string) error {
+// call runs a command of nvmecr on the field to its end and returns what it
+// prints.
+func (f *field) call(command string, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, f.stage.Nvmecr, append(append([]string{command}, f.flags()...), args...)...)
 	cmd.Env, cmd.Dir = f.stage.Environ(), f.stage.Dir
-	out, err := cmd.CombinedOutput()
+	var complaint bytes.Buffer
+	cmd.Stderr = &complaint
+	out, err := cmd.Output()
 	if err != nil {
-		return fmt.Errorf("nvmecr %s: %w\n%s", strings.Join(append([]string{command}, args...), " "), errors.Join(ctx.Err(), err), out)
+		err = fmt.Errorf("nvmecr %s: %w\n%s%s", strings.Join(append([]string{command}, args...), " "), errors.Join(ctx.Err(), err), out, &complaint)
 	}
-	return nil
+	return out, err
 }
 
 // faults are the times at which the target could not be reached.
 type faults struct {
 	mu  sync.Mutex
 	all []fault
+	// short says that ranks do not wait for the end of all of them.
+	short bool
 }
 
 type fault struct {
 	from, to time.Time // to is zero while it lasts
-	outage   bool      // longer than the ranks wait
 }
 
 // grace is how long a fault is an excuse after it is over: connecting takes a
 // while, and this machine has other things to do.
 const grace = 5 * time.Second
 
-func (f *faults) begin(outage bool) (end func()) {
+func (f *faults) begin() (end func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	i := len(f.all)
-	f.all = append(f.all, fault{from: time.Now(), outage: outage})
+	f.all = append(f.all, fault{from: time.Now()})
 	return func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -174,14 +187,14 @@ func (f *faults) until(to time.Time) {
 
 // excused says whether a failure at a time (nanoseconds since 1970) is what it
 // must be: one of starting a job, which does not wait for a target, or of any
-// call of a rank when the target was away for longer than the time-out.
+// call of a rank that was not patient.
 func (f *faults) excused(starting bool, at int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	when := time.Unix(0, at)
 	for _, one := range f.all {
 		during := one.from.Before(when) && (one.to.IsZero() || when.Before(one.to.Add(grace)))
-		if during && (starting || one.outage) {
+		if starting && (during || f.short) || f.short && one.from.Before(when) {
 			return true
 		}
 	}
@@ -192,7 +205,7 @@ func (f *faults) excused(starting bool, at int64) bool {
 func (f *faults) over() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.all = nil
+	f.all, f.short = nil, false
 }
 
 func between(random *rand.Rand, low, high time.Duration) time.Duration {

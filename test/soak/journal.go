@@ -205,7 +205,8 @@ func (c *court) ended(w *witness, got result) error {
 	case got.errno == syscall.ENOSPC:
 		w.pending = nil
 		c.tally.add(&c.tally.Full, 1)
-		return nil // and has changed nothing
+		w.model.doubt(o)
+		return nil // and has changed nothing that is acknowledged
 	case len(got.more) == 1 && got.n < 0: // an errno with its time
 		if err := c.refused(got.more[0], strconv.Itoa(int(got.errno))); err != nil {
 			return fmt.Errorf("%v: %w", o, err)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	_ "embed"
 	"errors"
 	"flag"
@@ -16,7 +15,6 @@ import (
 	"time"
 
 	"nvmecr/internal/demo"
-	"nvmecr/internal/proc"
 )
 
 //go:embed testdata/rank.c
@@ -76,9 +74,8 @@ func soak(out io.Writer, o options) (err error) {
 	}
 	t.print(out, time.Since(begin))
 	if err != nil && o.keep {
-		_, e := proc.KillWithEnv(context.Background(), "XDG_STATE_HOME", filepath.Join(stage.Dir, "state"))
 		fmt.Fprintf(out, "FAIL, seed %d; the evidence is in %s\n", o.seed, stage.Dir)
-		return errors.Join(err, e)
+		return errors.Join(err, stage.Leave())
 	}
 	if e := stage.Close(); err == nil && e == nil {
 		fmt.Fprintf(out, "PASS, seed %d\n", o.seed)
@@ -103,7 +100,7 @@ func rounds(out io.Writer, stage *demo.Stage, t *tally, o options) (err error) {
 	}
 	external := newField(stage, t, "external", size(), o.ranks)
 	embedded := newField(stage, t, "embedded", size(), o.ranks)
-	fields := []*field{external, external, embedded}
+	fields := []*field{external, embedded, external}
 	if err := external.external(); err != nil {
 		return err
 	}

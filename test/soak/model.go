@@ -13,7 +13,18 @@ type file struct {
 	target string // of a symbolic link
 	link   bool
 	data   content
+	state  completeness
 }
+
+// completeness is what is known of the mark that a file's last writer sets by
+// closing it.
+type completeness int
+
+const (
+	unknown  completeness = iota
+	torn                  // written to, and not closed
+	complete              // closed since it was written to
+)
 
 // A handle is an open file.
 type handle struct {
@@ -56,6 +67,31 @@ func (m *model) clone() *model {
 
 // kill forgets what a process takes with it.
 func (m *model) kill() { clear(m.handles) }
+
+// unsettle forgets what is known of the mark of a file that is opened or
+// changed in a way that may set or clear it.
+func (f *file) unsettle() { f.state = unknown }
+
+// opens is how many handles f has.
+func (m *model) opens(f *file) (n int) {
+	for _, h := range m.handles {
+		if h.file == f {
+			n++
+		}
+	}
+	return n
+}
+
+func (m *model) close(handle string) {
+	f := m.handles[handle].file
+	delete(m.handles, handle)
+	if m.opens(f) > 0 {
+		return
+	}
+	if f.state == torn {
+		f.state = complete
+	}
+}
 
 func (m *model) children(dir string) []string {
 	var found []string
@@ -141,6 +177,7 @@ func (m *model) apply(o *operation, limit int64) (result, error) {
 		f, _, err := m.find(o.name(0))
 		if err == 0 {
 			f.data = f.data.truncate(o.number(1))
+			f.unsettle()
 		}
 		return failed(err), nil
 	case "stat":
@@ -158,12 +195,13 @@ func (m *model) apply(o *operation, limit int64) (result, error) {
 	}
 	switch o.verb {
 	case "close":
-		delete(m.handles, o.name(0))
+		m.close(o.name(0))
 		return result{}, nil
 	case "fsync":
 		return result{}, nil
 	case "ftruncate":
 		h.file.data = h.file.data.truncate(o.number(1))
+		h.file.unsettle()
 		return result{}, nil
 	case "read":
 		n := max(0, min(o.number(2), h.file.data.size()-o.number(1)))
@@ -186,6 +224,7 @@ func (m *model) write(h *handle, o *operation, limit int64) (result, error) {
 		h.at += n
 	}
 	h.file.data = h.file.data.write(off, n, o.source)
+	h.file.state = torn
 	return result{n: n}, nil
 }
 
@@ -265,9 +304,26 @@ func (m *model) open(h, name, how string) syscall.Errno {
 		m.names[name] = f
 	case has("t"):
 		f.data = nil
+		f.unsettle()
+	}
+	if f.state == torn && m.opens(f) == 0 {
+		f.unsettle() // whoever wrote to it was killed; this one may close it
 	}
 	m.handles[h] = &handle{file: f, append: strings.Contains(how, "a")}
 	return 0
+}
+
+// doubt forgets what is known of the marks of the files that o may have
+// changed.
+func (m *model) doubt(o *operation) {
+	for _, arg := range o.args {
+		if h := m.handles[arg]; h != nil {
+			h.file.unsettle()
+		}
+		if f := m.names[arg]; f != nil {
+			f.unsettle()
+		}
+	}
 }
 
 // sorted are the names in order.

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -10,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strconv"
+	"strings"
 	"time"
 
 	"nvmecr/internal/demo"
@@ -19,8 +21,6 @@ const (
 	program = "soak-rank"
 	tagName = "SOAK_JOB"
 	mount   = "/nvmecr"
-	// timeout is how long a rank waits for its target.
-	timeout = 30 * time.Second
 	// patience is how long a job may take to end when it is told to: what a
 	// lost connection leaves behind is not written for minutes.
 	patience = 5 * time.Minute
@@ -46,6 +46,10 @@ func (r *round) play(long time.Duration) error {
 		return err
 	}
 	r.tally.add(&r.tally.Rounds, 1)
+	if r.timeout = patient; r.relay != nil && r.random.IntN(4) == 0 {
+		r.timeout = impatient
+	}
+	r.faults.short = r.timeout == impatient
 	job, err := r.start()
 	if err == nil {
 		err = r.chaos(job, long)
@@ -148,6 +152,15 @@ func (r *round) stop(job *run) error {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), patience, errors.New("it hangs"))
 	defer cancel()
 	begin := time.Now()
+	for rankless := 0; !job.Ended() && ctx.Err() == nil; job.awaitEnd(time.Second) {
+		if rankless++; len(job.ranks()) > 0 {
+			rankless = 0
+		}
+		// PMIx has a deadlock at the end of an mpirun that lost a rank.
+		if rankless > 20 && job.struck {
+			r.tally.event("launchers killed that hung without ranks", min(1, job.kill()))
+		}
+	}
 	err := job.Wait(ctx)
 	r.tally.note("the job took %s to stop", time.Since(begin))
 	if e := job.sane(); e != nil {
@@ -166,8 +179,9 @@ func (r *run) awaitEnd(long time.Duration) {
 	_ = r.Wait(ctx) // whoever looks next sees how it ended
 }
 
-// crashed is what a process says that was not killed by us.
-var crashed = regexp.MustCompile(`(?i)panic|fatal error|segmentation|signal 11|signal 6|sigsegv|sigabrt|abort\(\)|corrupt|unreadable|journal`)
+// crashed is what a process says that was not killed by us. (MPI libraries
+// call it a fatal error when another rank is killed.)
+var crashed = regexp.MustCompile(`(?i)panic:|fatal error:|segmentation|signal 11|signal 6|sigsegv|sigabrt|corrupt`)
 
 // sane looks for a crash in what the job said.
 func (r *run) sane() error {
@@ -207,7 +221,7 @@ func (r *round) fromOutside(c *court) error {
 	if err := os.Mkdir(dest, 0o700); err != nil {
 		return err
 	}
-	if err := r.call("cp", "/", dest); err != nil {
+	if _, err := r.call("cp", "/", dest); err != nil {
 		return err
 	}
 	for _, w := range r.witnesses {
@@ -224,13 +238,47 @@ func (r *round) fromOutside(c *court) error {
 		}
 		r.tally.add(&r.tally.Outside, n)
 	}
+	if err := r.marks(); err != nil {
+		return err
+	}
 	for _, check := range checks(r.stage) {
-		if err := r.call(check); err != nil {
+		if _, err := r.call(check); err != nil {
 			return err
 		}
 		r.tally.add(&r.tally.Checks, 1)
 	}
 	return os.RemoveAll(dest)
+}
+
+// marks compares what nvmecr ls says of files that must be complete, or must
+// not be.
+func (r *round) marks() error {
+	text, err := r.call("ls", "--recursive", "--json", "/")
+	if err != nil {
+		return err
+	}
+	var entries []struct {
+		Rank     int
+		Path     string
+		Complete bool
+	}
+	if err := json.Unmarshal(text, &entries); err != nil {
+		return fmt.Errorf("nvmecr ls: %w", err)
+	}
+	for _, e := range entries {
+		for _, w := range r.witnesses {
+			name, found := strings.CutPrefix(e.Path, fmt.Sprintf("/a%d/", w.number))
+			f := w.model.names[name]
+			if !found || w.rank != e.Rank || w.pending != nil || f == nil || f.state == unknown {
+				continue
+			}
+			if e.Complete != (f.state == complete) {
+				return fmt.Errorf("rank %d, %s: nvmecr ls says complete: %t, it must be %t", e.Rank, e.Path, e.Complete, !e.Complete)
+			}
+			r.tally.add(&r.tally.Marks, 1)
+		}
+	}
+	return nil
 }
 
 // last starts a job that only reads back, so that nothing remains in doubt.
@@ -242,6 +290,7 @@ func (r *round) last() error {
 	if err := os.WriteFile(filepath.Join(r.dir, "stop"), nil, 0o600); err != nil {
 		return err
 	}
+	r.timeout = patient
 	job, err := r.start()
 	if err == nil {
 		err = r.stop(job)

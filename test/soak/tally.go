@@ -22,6 +22,7 @@ type tally struct {
 	Operations, Full, Errors        int64
 	Written, Read                   int64 // bytes
 	Verified, Outside               int64 // bytes
+	Marks                           int64 // of complete and torn files
 	Checks                          int64 // of fsck and verify
 
 	longest time.Duration // that an operation took
@@ -86,6 +87,7 @@ func (t *tally) print(out io.Writer, took time.Duration) {
 	fmt.Fprintln(w, "Verified:")
 	size("read back by restarted ranks", t.Verified)
 	size("read from outside", t.Outside)
+	line("marks of complete and of torn files", t.Marks)
 	line("runs of fsck and verify", t.Checks)
 	w.Flush()
 }

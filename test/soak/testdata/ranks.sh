@@ -1,6 +1,6 @@
 #!/bin/sh
-# ranks.sh N COMMAND...: N ranks without MPI. One that is killed, or does not
-# reach the mount, is started again.
+# ranks.sh N COMMAND...: N ranks without MPI. One that is killed, or gives
+# up because a call failed, is started again.
 n=$1
 shift
 
@@ -14,7 +14,7 @@ rank() {
 		set -- "$PMI_RANK" "$@"
 		case $code in
 		137) ;;
-		75) sleep 0.2 ;;
+		5 | 75) sleep 0.2 ;;
 		*) return $code ;;
 		esac
 	done
