@@ -72,7 +72,7 @@ func (o *opener) mayTakeOver(me microfs.Holder, fenced bool) func(*microfs.Claim
 		switch {
 		case fenced && !sameRun:
 			return nil
-		case ended(last.Holder, me):
+		case ended(last.Holder, me), isSelf(last.Holder, me):
 			return nil
 		case o.cfg.Unfenced:
 			o.opts.Logf("rank %d: taken over from %v, which may live, as --unfenced asks", o.place.Rank, last)
@@ -80,4 +80,11 @@ func (o *opener) mayTakeOver(me microfs.Holder, fenced bool) func(*microfs.Claim
 		}
 		return &HeldError{Rank: o.place.Rank, Last: *last, SameRun: sameRun && fenced}
 	}
+}
+
+// isSelf reports whether h is this process: its claim is of an attempt to mount
+// that failed, such as when the connection was lost. It has the partition's lock
+// once, so no other mount of its own is alive.
+func isSelf(h, me microfs.Holder) bool {
+	return me.Boot != uuid.Nil && h.Boot == me.Boot && h.PIDSpace == me.PIDSpace && h.PID == me.PID && h.Start == me.Start
 }

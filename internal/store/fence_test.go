@@ -99,6 +99,7 @@ func TestMayTakeOver(t *testing.T) {
 		{"of another host and this run", sameRun, true, false, false},
 		{"of another host and this run, --unfenced", sameRun, true, true, true},
 		{"dead", dead, false, false, true},
+		{"ours, from an attempt to mount that failed", microfs.Claim{Holder: me}, true, false, true},
 		{"not known", microfs.Claim{}, false, false, false},
 		{"not known, fenced off", microfs.Claim{}, true, false, true},
 	} {
