@@ -207,6 +207,7 @@ func (c *chaos) killStalled() int {
 type run struct {
 	*demo.Job
 	tag    string
+	said   string // the file for what it prints
 	struck bool // something of it was killed
 	shared map[string]bool
 }

@@ -65,7 +65,7 @@ func (r *round) start() (*run, error) {
 	} else {
 		args = demo.MPIRun(r.launcher, r.ranks, args...)
 	}
-	j := &run{tag: fmt.Sprintf("%s.%d.%d", filepath.Base(r.stage.Dir), r.number, r.jobs)}
+	j := &run{said: filepath.Join(r.dir, fmt.Sprintf("job%d.said", r.jobs)), tag: fmt.Sprintf("%s.%d.%d", filepath.Base(r.stage.Dir), r.number, r.jobs)}
 	r.tally.note("round %d, job %d on %s under %s", r.number, r.jobs, r.name, r.launcher)
 	var err error
 	j.Job, err = r.stage.Start(r.run(args...), tagName+"="+j.tag)
@@ -78,6 +78,7 @@ func (r *round) chaos(job *run, long time.Duration) (err error) {
 	c := &chaos{field: r.field, random: r.random, job: job, errs: make(chan error, 100)}
 	defer func() {
 		c.job.kill()
+		err = errors.Join(err, c.job.sane())
 		c.later.Wait()
 		close(c.errs)
 		for e := range c.errs {
@@ -183,8 +184,11 @@ func (r *run) awaitEnd(long time.Duration) {
 // call it a fatal error when another rank is killed.)
 var crashed = regexp.MustCompile(`(?i)panic:|fatal error:|segmentation|signal 11|signal 6|sigsegv|sigabrt|corrupt`)
 
-// sane looks for a crash in what the job said.
+// sane looks for a crash in what the job said, and keeps that.
 func (r *run) sane() error {
+	if err := os.WriteFile(r.said, []byte(r.Stdout.Tail(1<<20)+r.Stderr.Tail(1<<20)), 0o600); err != nil {
+		return err
+	}
 	if said := crashed.FindString(r.Stderr.Tail(1 << 20)); said != "" {
 		return fmt.Errorf("a process of the job crashed, or found damage (%q):\n%s", said, r.Stderr.Tail(200))
 	}
