@@ -146,9 +146,14 @@ func (fs *FS) claimIt() error {
 	if damaged {
 		last = &Claim{} // by nobody knows whom
 	}
-	if last != nil && !last.Released && fs.opts.Claimed != nil {
-		if err := fs.opts.Claimed(last); err != nil {
-			return err
+	if last != nil && !last.Released {
+		fs.late = true
+		if fs.opts.Claimed != nil {
+			fenced, err := fs.opts.Claimed(last)
+			if err != nil {
+				return err
+			}
+			fs.late = !fenced
 		}
 	}
 	fs.claim = Claim{Holder: fs.opts.Holder, Sequence: 1, Since: time.Now()}

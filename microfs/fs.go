@@ -40,9 +40,11 @@ type Options struct {
 	// Holder is who mounts for writing; it is recorded in the partition.
 	Holder Holder
 	// Claimed is asked before a partition is mounted for writing whose last
-	// holder has not unmounted it. An error is that of Mount. nil lets it be
-	// taken over.
-	Claimed func(last *Claim) error
+	// holder has not unmounted it. An error is that of Mount. fenced says that
+	// nothing the holder sent can land any more; where it can, the mount keeps
+	// away from what the last commands of the holder were about. nil lets it be
+	// taken over, not fenced.
+	Claimed func(last *Claim) (fenced bool, err error)
 	// Reserve makes sure that no other run can write to the namespace
 	// (nvmf.Reserver). Mount takes that for done; Reserve is called after each
 	// reconnection, and when the device reports a conflict. nil: there is no
@@ -81,6 +83,7 @@ type FS struct {
 
 	ckpt  checkpointer
 	claim Claim // sequence 0: none
+	late  bool  // commands of the last holder may still land
 	// away is since when the target has not answered, over all losses of the
 	// connection until the operation got on; zero while it does.
 	away time.Time

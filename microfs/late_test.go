@@ -2,6 +2,10 @@ package microfs
 
 import (
 	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -98,3 +102,100 @@ func TestRefusedAndLost(t *testing.T) {
 		})
 	}
 }
+
+// TestLateAfterDeath: a writer dies with the commands of an operation in
+// flight. They land after another process, which no fence separates from it,
+// has mounted and gone on. The log, half-filled hugeblocks and, as long as the
+// pool has not gone round, new ones are out of their way.
+func TestLateAfterDeath(t *testing.T) {
+	for _, v := range variants {
+		t.Run(v.name, func(t *testing.T) {
+			t.Parallel()
+			rounds := uint64(30)
+			if testing.Short() {
+				rounds = 6
+			}
+			landed := 0
+			for seed := range rounds {
+				landed += lateAfterDeath(t, v, seed)
+			}
+			require.Positive(t, landed)
+		})
+	}
+}
+
+// lateAfterDeath appends to three files in turns, dies while it does, and goes
+// on in another process.
+func lateAfterDeath(t *testing.T, v variant, seed uint64) int {
+	what := fmt.Sprintf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 5))
+	c := newCrashRig(t, v)
+	defer c.dev.Close()
+	fs, err := c.mount()
+	require.NoError(t, err, what)
+	c.dev.Shuffle(seed)
+	want := make([][]byte, 3)
+	write := func(fs *FS) error {
+		i, n := r.IntN(3), 1+r.IntN(60_000)
+		f, err := fs.Open(RootIno, fmt.Sprintf("f%d", i), unix.O_CREAT|unix.O_WRONLY, 0o600)
+		if err != nil {
+			return err
+		}
+		b := pattern(n, byte(r.Uint32()))
+		if _, err = f.WriteAt([][]byte{b}, int64(len(want[i]))); err == nil {
+			want[i] = append(want[i], b...)
+		}
+		return errors.Join(err, f.Close())
+	}
+	for range r.IntN(20) {
+		require.NoError(t, write(fs), what)
+	}
+	fs.ckpt.stop()
+	c.dev.DisconnectAt(nvmf.Write, 1+r.IntN(20))
+	fs.q = &deadQueue{fs.q}
+	for write(fs) == nil {
+	}
+	fs, err = c.mount()
+	require.NoError(t, err, what)
+	fs.ckpt.stop()
+	for i := range want { // the write in progress may be there
+		a, err := fs.Stat(RootIno, fmt.Sprintf("f%d", i), false)
+		if len(want[i]) > 0 || err == nil {
+			require.NoError(t, err, what)
+			require.GreaterOrEqual(t, a.Size, int64(len(want[i])), what)
+			want[i] = readWhole(t, fs, fmt.Sprintf("f%d", i))
+		}
+	}
+	for range 20 {
+		require.NoError(t, write(fs), what)
+	}
+	landed, err := c.dev.Release()
+	require.NoError(t, err)
+	for range 2 {
+		for i := range want {
+			if len(want[i]) > 0 {
+				require.True(t, bytes.Equal(want[i], readWhole(t, fs, fmt.Sprintf("f%d", i))), what)
+			}
+		}
+		fs = c.again(fs)
+		fs.ckpt.stop()
+	}
+	return landed
+}
+
+func readWhole(t *testing.T, fs *FS, name string) []byte {
+	f, err := fs.Open(RootIno, name, unix.O_RDONLY, 0)
+	require.NoError(t, err)
+	a, err := f.Stat()
+	require.NoError(t, err)
+	b := make([]byte, a.Size)
+	_, err = f.ReadAt([][]byte{b}, 0)
+	require.NoError(t, err, name)
+	require.NoError(t, f.Close())
+	return b
+}
+
+// deadQueue does not come back.
+type deadQueue struct{ nvmf.Queue }
+
+func (*deadQueue) Reset(context.Context) error { return nvmf.ErrUnreachable }

@@ -309,10 +309,28 @@ func (fs *FS) fillPool() error {
 	return nil
 }
 
+// avoidLast keeps away from what the last commands of the writer before may
+// have been about, since they may still land: the end of the log, half-filled
+// hugeblocks, and the free ones it was likely to take next.
+func (fs *FS) avoidLast() {
+	fs.log.Suspect()
+	fs.pool.rotate()
+	for _, in := range fs.tree.inodes {
+		for x := range in.extents.all() {
+			if x.covered%fs.g.hugeblock != 0 {
+				x.frozen = true
+			}
+		}
+	}
+}
+
 // takeOver seals the log and repairs copies, before anything else is written.
 func (fs *FS) takeOver() error {
 	if mutant.On(mutant.NoSeal) {
 		return nil
+	}
+	if fs.late {
+		fs.avoidLast()
 	}
 	prep, err := fs.log.Seal()
 	if err == nil {

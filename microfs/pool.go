@@ -62,6 +62,15 @@ func (p *pool) untake(r run) {
 	p.n++
 }
 
+// rotate moves half of what is free from the head to the tail.
+func (p *pool) rotate() {
+	for half := p.free / 2; half > 0; {
+		r, _ := p.take(half)
+		half -= r.count
+		p.give(r)
+	}
+}
+
 func (p *pool) grow() {
 	if p.n < len(p.ring) {
 		return

@@ -272,6 +272,23 @@ func (l *Log) Lost() {
 	l.roll, l.newPage, l.blanking = true, 0, 0
 }
 
+// Suspect says, right after Recover, that commands of an earlier writer may
+// still land: one group was in flight at most, so the pages it may have been
+// about are those of the tail, the next one, and the blank one behind it. They
+// are not written for Quarantine; the seal goes to the page after them.
+func (l *Log) Suspect() {
+	if l.retired == nil {
+		l.retired = make(map[uint64]time.Time)
+	}
+	now := time.Now()
+	for page := l.tail.page; page <= l.tail.page+2; page++ {
+		l.retired[page%l.g.Pages] = now
+	}
+	l.lostSlot = l.slot >= 0
+	l.nextPage = l.usable(l.tail.page + 1)
+	l.roll = true
+}
+
 // expire forgets what has been retired for long enough, and begins again right
 // behind the tail.
 func (l *Log) expire() {

@@ -65,20 +65,21 @@ func fence(ctx context.Context, cfg *config.Config, dev nvmf.Device) (func(conte
 func startOf(run uuid.UUID) time.Time { return time.Unix(run.Time().UnixTime()) }
 
 // mayTakeOver decides whether a partition can be mounted for writing whose last
-// holder did not unmount it.
-func (o *opener) mayTakeOver(me microfs.Holder, fenced bool) func(*microfs.Claim) error {
-	return func(last *microfs.Claim) error {
+// holder did not unmount it. reserved says that the target lets only this run
+// write.
+func (o *opener) mayTakeOver(me microfs.Holder, reserved bool) func(*microfs.Claim) (bool, error) {
+	return func(last *microfs.Claim) (fenced bool, err error) {
 		sameRun := last.Run == me.Run && me.Run != uuid.Nil
 		switch {
-		case fenced && !sameRun:
-			return nil
+		case reserved && !sameRun:
+			return true, nil
 		case ended(last.Holder, me), isSelf(last.Holder, me):
-			return nil
+			return false, nil
 		case o.cfg.Unfenced:
 			o.opts.Logf("rank %d: taken over from %v, which may live, as --unfenced asks", o.place.Rank, last)
-			return nil
+			return false, nil
 		}
-		return &HeldError{Rank: o.place.Rank, Last: *last, SameRun: sameRun && fenced}
+		return false, &HeldError{Rank: o.place.Rank, Last: *last, SameRun: sameRun && reserved}
 	}
 }
 

@@ -107,7 +107,8 @@ func TestMayTakeOver(t *testing.T) {
 			cfg := config.Default()
 			cfg.Unfenced = tc.unfenced
 			o := &opener{cfg: cfg, opts: Options{Logf: t.Logf}}
-			err := o.mayTakeOver(me, tc.fenced)(&tc.last)
+			fenced, err := o.mayTakeOver(me, tc.fenced)(&tc.last)
+			assert.Equal(t, tc.fenced && tc.last.Run != me.Run, fenced)
 			if tc.allowed {
 				require.NoError(t, err)
 				return

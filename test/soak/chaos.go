@@ -208,7 +208,7 @@ type run struct {
 	*demo.Job
 	tag    string
 	said   string // the file for what it prints
-	struck bool // something of it was killed
+	struck bool   // something of it was killed
 	shared map[string]bool
 }
 
