@@ -103,7 +103,7 @@ func goodInode(r *oplog.Record) bool {
 	case modeRegular, modeDir:
 		return len(r.NewName) == 0
 	case modeSymlink:
-		return len(r.NewName) > 0
+		return len(r.NewName) > 0 && len(r.NewName) <= maxTarget
 	}
 	return false
 }

@@ -130,6 +130,9 @@ func (w *walk) step(p *place, name string) error {
 	if len(name) > maxName {
 		return syscall.ENAMETOOLONG
 	}
+	if strings.IndexByte(name, 0) >= 0 { // of a symbolic link that was not made here
+		return syscall.EINVAL
+	}
 	p.dir, p.name = d, name
 	switch name {
 	case ".":

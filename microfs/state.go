@@ -238,7 +238,7 @@ func (t *tree) check() error {
 			in.size < 0, uint64(in.size) > t.g.maxFileSize(),
 			kind != modeRegular && in.mapped > 0,
 			kind != modeRegular && kind != modeDir && kind != modeSymlink,
-			kind == modeSymlink && in.target == "",
+			kind == modeSymlink && in.target == "", len(in.target) > maxTarget,
 			ino == 0 || ino >= maxIno:
 			return fmt.Errorf("inode %d makes no sense: %w", ino, ErrCorrupt)
 		case kind == modeDir && want > 0 && !t.hangsTogether(in, under):

@@ -201,6 +201,9 @@ func (s *scratch) vectors(iov []syscall.Iovec) ([][]byte, error) {
 		if total += n; n > maxTransfer || total > maxTransfer {
 			return nil, syscall.EINVAL
 		}
+		if n > 0 && iov[i].Base == nil {
+			return nil, syscall.EFAULT
+		}
 		if n > 0 {
 			s.vec = append(s.vec, sliceOf(iov[i].Base, int(n)))
 		}
