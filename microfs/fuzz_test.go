@@ -502,13 +502,14 @@ func FuzzPath(f *testing.F) {
 		require.NoError(f, fs.Mkdir(RootIno, d, 0o700))
 	}
 	for name, target := range map[string]string{
-		"up": "..", "a/up": "../a", "self": "self", "a/abs": "/mnt/cr/a/b", "out": "/etc", "a/b/l": "../../a/b/c/", "dot": ".", "nowhere": "zz/y",
+		"up": "..", "a/up": "../a", "self": "self", "a/abs": "/mnt/cr/a/b", "out": "/etc", "a/b/l": "../../a/b/c/", "dot": ".", "nowhere": "zz/y", "zero": "a/z\x00",
 	} {
 		require.NoError(f, fs.Symlink(target, RootIno, name))
 	}
 	appendTo(fs, "a/f")
-	for _, p := range []string{"", "/", "a//b/./../b/l/..", "self", "a/abs/c", "out/passwd", "up/up", "../..", "a/f/", "dot/dot/a/up/b", "nowhere"} {
+	for _, p := range []string{"", "/", "a//b/./../b/l/..", "self", "a/abs/c", "out/passwd", "up/up", "../..", "a/f/", "dot/dot/a/up/b", "nowhere", "a/zero\x00"} {
 		f.Add(p, true)
+		f.Add(p, false)
 	}
 	f.Fuzz(func(t *testing.T, path string, follow bool) {
 		hostile.Bounded(t, fuzzMemory, fuzzTime, func() {
@@ -538,6 +539,7 @@ func FuzzPath(f *testing.F) {
 				}
 			}
 			_ = a
+			require.NoError(t, fs.broken)
 		})
 	})
 }
