@@ -86,7 +86,7 @@ func (t *tree) applyCreate(r *oplog.Record) error {
 	if in.isSymlink() {
 		in.size = int64(len(in.target))
 	}
-	if t.inodes[in.ino] != nil || !t.addName(d, name, in) {
+	if t.taken(in.ino) || !t.addName(d, name, in) {
 		return fmt.Errorf("inode %d, name %q: created but there already: %w", r.Ino, name, oplog.ErrRecord)
 	}
 	t.addInode(in)

@@ -103,6 +103,10 @@ func newTree(g *geometry) *tree {
 	return t
 }
 
+// taken reports whether an inode of that number exists. Most that are asked
+// for are new, and need no search.
+func (t *tree) taken(ino Ino) bool { return ino < t.nextIno && t.inodes[ino] != nil }
+
 func (t *tree) addInode(in *inode) {
 	t.inodes[in.ino] = in
 	t.bytes += nvmf.Bytes(inodeSize + len(in.target))

@@ -168,3 +168,32 @@ func BenchmarkOverwrite(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkState encodes and decodes the tree of a million files.
+func BenchmarkState(b *testing.B) {
+	const files = 1_000_000
+	g := &geometry{hugeblock: 4096, unit: 4096, sums: true, blocks: 1 << 30, root: rootOwner{mode: 0o700}}
+	t := newTree(g)
+	for i := range files {
+		r := &oplog.Record{Type: oplog.Create, Ino: uint64(i + 2), Parent: uint64(RootIno), Mode: modeRegular | 0o600, Name: fmt.Appendf(nil, "%06d", i)}
+		require.NoError(b, t.apply(r, nil))
+	}
+	state := t.encode()
+	for _, k := range []struct {
+		name string
+		run  func() error
+	}{
+		{"encode", func() error { t.encode(); return nil }},
+		{"decode", func() error { _, err := decodeTree(g, state); return err }},
+	} {
+		b.Run(k.name, func(b *testing.B) {
+			begin := cpu()
+			for range b.N {
+				if err := k.run(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64((cpu()-begin).Nanoseconds())/files/float64(b.N), "cpu-ns/file")
+		})
+	}
+}

@@ -167,7 +167,7 @@ func decodeTree(g *geometry, b []byte) (*tree, error) {
 		if err != nil {
 			return nil, err
 		}
-		if t.inodes[in.ino] != nil {
+		if t.taken(in.ino) {
 			return nil, fmt.Errorf("inode %d is there twice: %w", in.ino, ErrCorrupt)
 		}
 		t.addInode(in)
