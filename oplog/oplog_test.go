@@ -45,6 +45,7 @@ func (r *ring) media(log *[]Record) Media {
 			return nil
 		},
 		Verify: func(*Record, int, int) (bool, error) { return true, nil },
+		Reset:  func() error { *log = nil; return nil },
 		Apply: func(rec *Record) error {
 			c := *rec
 			c.Name, c.NewName = bytes.Clone(rec.Name), bytes.Clone(rec.NewName)

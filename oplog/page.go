@@ -1,6 +1,7 @@
 package oplog
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -97,10 +98,8 @@ func decodeImage(raw []byte, fs uuid.UUID, page uint64, slot int) (*image, error
 		return nil, errImage
 	}
 	if binary.LittleEndian.Uint32(raw) != pageMagic {
-		for _, b := range raw {
-			if b != 0 {
-				return nil, errImage
-			}
+		if !bytes.Equal(raw, blank[:PageSize]) {
+			return nil, errImage
 		}
 		return nil, errBlank
 	}

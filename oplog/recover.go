@@ -21,10 +21,14 @@ type Media struct {
 	// in the ring, the first at ring position pos.
 	ReadPages func(pos uint64, n int, buf []byte) error
 	// Verify reports whether the data of units [first, first+count) of the
-	// Write record r (counted from its first CRC) is on the media.
+	// Write record r (counted from its first CRC) is on the media, but for
+	// those that the records applied since have freed: their blocks may be in
+	// use again.
 	Verify func(r *Record, first, count int) (bool, error)
 	// Apply replays one record.
 	Apply func(r *Record) error
+	// Reset takes back everything that was applied.
+	Reset func() error
 }
 
 // node is a page of the chain while it is being followed.
@@ -38,15 +42,16 @@ type node struct {
 type recovery struct {
 	g       *Geometry
 	m       *Media
+	skip    int // how many candidates for the tail did not verify
 	rec     Record
 	queue   []*image // final images accepted but not yet replayed
 	last    *image   // last replayed
 	durable uint64
 	version uint64 // highest seen
 	gen     uint64
-	buf     []byte // cache of pages [bufPage, bufPage+bufLen)
-	bufPage uint64
-	bufLen  int
+	buf     []byte // what ring positions [bufPos, bufPos+bufLen) hold
+	bufPos  uint64
+	bufLen  uint64
 	// seen is what load returned for the pages of the window: each of them is
 	// asked for again for every page before it.
 	seen [skipWindow]*node
@@ -56,12 +61,29 @@ type recovery struct {
 // last settled image is, and replays every record up to it through m.Apply.
 // The Log it returns is positioned there; nothing has been written. Before
 // anything else is written, the commands of Seal must be.
+//
+// What is free at the end can only be told when all has been applied. So each
+// candidate for the last image is applied, then verified; if it fails, Recover
+// starts over with the next one.
 func Recover(g Geometry, prior Prior, m Media) (*Log, error) {
-	rv := &recovery{g: &g, m: &m, version: prior.Version, gen: prior.Generation}
 	if max(prior.Page, prior.Version, prior.Generation) >= maxNumber {
 		return nil, fmt.Errorf("the log continues page %d, version %d, generation %d, which nothing reaches: %w",
 			prior.Page, prior.Version, prior.Generation, ErrDamaged)
 	}
+	for skip := 0; ; skip++ {
+		rv := &recovery{g: &g, m: &m, skip: skip, version: prior.Version, gen: prior.Generation}
+		l, err := rv.run(prior)
+		if !errors.Is(err, errUnverified) {
+			return l, err
+		}
+		if err := m.Reset(); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// run follows the log to its end.
+func (rv *recovery) run(prior Prior) (*Log, error) {
 	cur := node{at: prior.position(), gen: prior.Generation}
 	for {
 		next, gap, err := rv.successor(&cur)
@@ -144,12 +166,13 @@ func (rv *recovery) load(page uint64) (*node, error) {
 	if *seen != nil && (*seen).at.page == page {
 		return *seen, nil
 	}
-	if err := rv.fill(page); err != nil {
+	pos := page % rv.g.Pages
+	if err := rv.fill(pos); err != nil {
 		return nil, err
 	}
 	n := &node{at: position{page: page}}
 	for slot := range 2 {
-		at := (int(page-rv.bufPage)*2 + slot) * PageSize
+		at := (int(pos-rv.bufPos)*2 + slot) * PageSize
 		im, err := decodeImage(rv.buf[at:at+PageSize:at+PageSize], rv.g.FS, page, slot)
 		switch {
 		case err == nil && max(im.at.page, im.at.version, im.generation) >= maxNumber:
@@ -175,18 +198,20 @@ func (rv *recovery) load(page uint64) (*node, error) {
 // chunkPages is how many pages are read at a time.
 const chunkPages = 64
 
-// fill makes page available in buf. Images keep referring to old buffers, so
-// a new one is allocated for each chunk.
-func (rv *recovery) fill(page uint64) error {
-	if rv.bufLen > 0 && page >= rv.bufPage && page < rv.bufPage+uint64(rv.bufLen) {
+// fill makes a ring position available in buf. Images keep referring to old
+// buffers, so a new one is allocated for each chunk. A small ring is one chunk.
+func (rv *recovery) fill(pos uint64) error {
+	if pos >= rv.bufPos && pos < rv.bufPos+rv.bufLen {
 		return nil
 	}
-	pos := page % rv.g.Pages
-	n := int(min(chunkPages, rv.g.Pages-pos))
+	if rv.g.Pages <= chunkPages {
+		pos = 0
+	}
+	n := min(chunkPages, rv.g.Pages-pos)
 	rv.buf = make([]byte, n*2*PageSize)
-	rv.bufPage, rv.bufLen = page, n
-	if err := rv.m.ReadPages(pos, n, rv.buf); err != nil {
-		return fmt.Errorf("log pages %d to %d: %w", page, page+uint64(n)-1, err)
+	rv.bufPos, rv.bufLen = pos, n
+	if err := rv.m.ReadPages(pos, int(n), rv.buf); err != nil {
+		return fmt.Errorf("log positions %d to %d: %w", pos, pos+n-1, err)
 	}
 	return nil
 }
@@ -202,22 +227,22 @@ func (rv *recovery) finish(prior Prior, tail *node, gap bool) (*Log, error) {
 	} else if !gap {
 		return rv.resume(prior, 0), nil
 	}
-	accepted, err := rv.decide(tail, volatile, gap)
-	switch {
-	case err != nil:
-		return nil, err
-	case accepted == acceptNone:
-		return rv.rollBack(prior, tail)
-	case accepted == acceptPrevious:
-		return rv.dropTail(prior, tail)
-	}
-	if err := rv.replayQueue(); err != nil {
+	list, err := rv.candidates(tail, volatile, gap)
+	if err != nil {
 		return nil, err
 	}
-	if err := rv.replay(tail.images[accepted]); err != nil {
-		return nil, err
+	if rv.skip >= len(list) {
+		return nil, fmt.Errorf("page %d: data of a settled image does not verify: %w", tail.at.page, ErrDamaged)
 	}
-	return rv.resume(prior, 0), nil
+	return rv.accept(prior, tail, list[rv.skip])
+}
+
+// candidate is what may be the last settled image: one of the tail's page, or
+// previous or none.
+type candidate struct {
+	image   int
+	pending bool // it counts if its pending data verifies
+	all     bool // it counts if all data after the last durable page verifies
 }
 
 const (
@@ -225,59 +250,66 @@ const (
 	acceptNone     = -2 // exactly the last durable page
 )
 
-// decide returns the index of the tail's image to accept, or acceptPrevious
-// or acceptNone (rule 9).
-func (rv *recovery) decide(tail *node, volatile, gap bool) (int, error) {
-	if gap {
-		switch {
-		case volatile && rv.durable > tail.at.page: // a page that had been flushed
-		case volatile && len(tail.images) > 0 && rv.durable == tail.at.page:
-			return 0, nil
-		case volatile:
-			return acceptNone, nil
+// candidates lists what may be the last settled image, the most recent first
+// (rule 9).
+func (rv *recovery) candidates(tail *node, volatile, gap bool) (list []candidate, err error) {
+	one := len(tail.images) == 1 && !tail.torn
+	switch {
+	case gap && volatile && rv.durable > tail.at.page, gap && !volatile: // a page that had been flushed
+		return nil, fmt.Errorf("the page after %d is missing although later ones are there: %w", tail.at.page, ErrDamaged)
+	case gap && len(tail.images) > 0 && rv.durable == tail.at.page:
+		return []candidate{{}}, nil
+	case gap:
+		return []candidate{{image: acceptNone}}, nil
+	case volatile:
+		for i := range tail.images {
+			list = append(list, candidate{image: i, all: true})
 		}
-		return 0, fmt.Errorf("the page after %d is missing although later ones are there: %w", tail.at.page, ErrDamaged)
+		if one {
+			list = append(list, candidate{image: acceptPrevious, all: true})
+		}
+		return append(list, candidate{image: acceptNone}), nil
 	}
-	if volatile {
-		for _, im := range rv.queue {
-			if ok, err := rv.verifyAll(im); err != nil || !ok {
-				return acceptNone, err
+	list = []candidate{{pending: true}}
+	switch {
+	case len(tail.images) > 1: // it had settled before the newer one was submitted
+		list = append(list, candidate{image: 1})
+	case one:
+		list = append(list, candidate{image: acceptPrevious})
+	}
+	return list, nil
+}
+
+// accept replays up to a candidate and verifies it.
+func (rv *recovery) accept(prior Prior, tail *node, c candidate) (*Log, error) {
+	if c.image == acceptNone { // the last durable page is the last replayed
+		reject := tail.at.page
+		if len(rv.queue) > 0 {
+			reject = rv.queue[0].at.page
+		}
+		return rv.resume(prior, reject), nil
+	}
+	images := rv.queue
+	reject := tail.at.page
+	if c.image != acceptPrevious {
+		images, reject = append(images, tail.images[c.image]), 0
+	}
+	for _, im := range images {
+		if err := rv.replay(im); err != nil {
+			return nil, err
+		}
+	}
+	for _, im := range images {
+		if c.all {
+			if err := rv.verifyAll(im); err != nil {
+				return nil, err
 			}
 		}
 	}
-	for i, im := range tail.images {
-		verify := rv.verifyPending
-		if volatile {
-			verify = rv.verifyAll
-		} else if i > 0 {
-			return i, nil // it had settled before the newer one was submitted
+	if c.pending {
+		if err := rv.verifyPending(images[len(images)-1]); err != nil {
+			return nil, err
 		}
-		if ok, err := verify(im); err != nil || ok {
-			return i, err
-		}
-	}
-	if tail.torn || len(tail.images) > 1 {
-		if volatile {
-			return acceptNone, nil
-		}
-		return 0, fmt.Errorf("page %d: data of settled image %d does not verify: %w", tail.at.page, tail.at.version, ErrDamaged)
-	}
-	return acceptPrevious, nil
-}
-
-// dropTail accepts the final image of the page before the tail's.
-func (rv *recovery) dropTail(prior Prior, tail *node) (*Log, error) {
-	if err := rv.replayQueue(); err != nil {
-		return nil, err
-	}
-	return rv.resume(prior, tail.at.page), nil
-}
-
-// rollBack accepts exactly the last durable page, which is the last replayed.
-func (rv *recovery) rollBack(prior Prior, tail *node) (*Log, error) {
-	reject := tail.at.page
-	if len(rv.queue) > 0 {
-		reject = rv.queue[0].at.page
 	}
 	return rv.resume(prior, reject), nil
 }
@@ -317,15 +349,6 @@ func (rv *recovery) replayThrough(page uint64) error {
 	return nil
 }
 
-func (rv *recovery) replayQueue() error {
-	for _, im := range rv.queue {
-		if err := rv.replay(im); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 func (rv *recovery) replay(im *image) error {
 	rv.last = im
 	return rv.each(im, rv.m.Apply)
@@ -347,47 +370,49 @@ func (rv *recovery) each(im *image, f func(*Record) error) error {
 	return nil
 }
 
+// errUnverified: the candidate is not what was settled last.
 var errUnverified = errors.New("data does not verify")
 
+// verify fails with errUnverified unless the units are on the media.
+func (rv *recovery) verify(r *Record, first, count int) error {
+	ok, err := rv.m.Verify(r, first, count)
+	if err == nil && !ok {
+		err = errUnverified
+	}
+	return err
+}
+
 // verifyAll checks the data of every Write record of an image.
-func (rv *recovery) verifyAll(im *image) (bool, error) {
-	err := rv.each(im, func(r *Record) error {
+func (rv *recovery) verifyAll(im *image) error {
+	return rv.each(im, func(r *Record) error {
 		if r.Type != Write {
 			return nil
 		}
-		ok, err := rv.m.Verify(r, 0, len(r.CRCs))
-		if err == nil && !ok {
-			return errUnverified
-		}
-		return err
+		return rv.verify(r, 0, len(r.CRCs))
 	})
-	if errors.Is(err, errUnverified) {
-		return false, nil
-	}
-	return err == nil, err
 }
 
 // verifyPending checks the data that an image lists as pending.
-func (rv *recovery) verifyPending(im *image) (bool, error) {
+func (rv *recovery) verifyPending(im *image) error {
 	if mutant.On(mutant.NoVerify) {
-		return true, nil
+		return nil
 	}
 	b := im.records()
 	for _, p := range im.pending() {
 		if int(p.off) >= len(b) {
-			return false, fmt.Errorf("log page %d: pending entry beyond the records: %w", im.at.page, ErrRecord)
+			return fmt.Errorf("log page %d: pending entry beyond the records: %w", im.at.page, ErrRecord)
 		}
 		if _, err := rv.rec.decode(b[p.off:]); err != nil {
-			return false, fmt.Errorf("log page %d, pending entry: %w", im.at.page, err)
+			return fmt.Errorf("log page %d, pending entry: %w", im.at.page, err)
 		}
 		if rv.rec.Type != Write || int(p.first)+int(p.count) > len(rv.rec.CRCs) {
-			return false, fmt.Errorf("log page %d: pending entry does not fit its record: %w", im.at.page, ErrRecord)
+			return fmt.Errorf("log page %d: pending entry does not fit its record: %w", im.at.page, ErrRecord)
 		}
-		if ok, err := rv.m.Verify(&rv.rec, int(p.first), int(p.count)); err != nil || !ok {
-			return false, err
+		if err := rv.verify(&rv.rec, int(p.first), int(p.count)); err != nil {
+			return err
 		}
 	}
-	return true, nil
+	return nil
 }
 
 // Survived reports whether what l has settled is on the media, after a
@@ -396,6 +421,7 @@ func (rv *recovery) verifyPending(im *image) (bool, error) {
 // was in flight may be there or not.
 func (l *Log) Survived(prior Prior, m Media) (bool, error) {
 	m.Apply = func(*Record) error { return nil }
+	m.Reset = func() error { return nil }
 	found, err := Recover(l.g, prior, m)
 	if errors.Is(err, ErrDamaged) || errors.Is(err, ErrRecord) {
 		return false, nil
