@@ -33,6 +33,8 @@ func (p *planner) plan(pos, end nvmf.Bytes) (nvmf.Bytes, error) {
 	g, id := p.fs.g, p.fs.dev.Identity()
 	p.s.reset()
 	p.b = builder{s: p.s, op: nvmf.Write, size: g.lba, limit: id.OptimalTransfer}
+	// What recovery cannot verify must be durable before its record can be.
+	p.b.fua = id.VolatileWriteCache && !g.sums
 	end = min(end, pos+maxBatch)
 	for pos < end {
 		h, s := Hugeblock(pos/g.hugeblock), pos%g.hugeblock

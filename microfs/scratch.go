@@ -55,6 +55,7 @@ func (s *scratch) reset() {
 type builder struct {
 	s     *scratch
 	op    nvmf.Opcode
+	fua   bool
 	size  nvmf.Bytes // of an LBA
 	limit nvmf.Bytes
 	lba   nvmf.LBA
@@ -94,7 +95,7 @@ func (b *builder) open() {
 		b.s.cmds = make([]nvmf.Command, 2*len(b.s.cmds))
 	}
 	b.cmd = &b.s.cmds[len(b.s.list)]
-	b.cmd.Opcode, b.cmd.FUA, b.cmd.LBA = b.op, false, b.lba
+	b.cmd.Opcode, b.cmd.FUA, b.cmd.LBA = b.op, b.fua, b.lba
 	b.first, b.room = len(b.s.vec), b.limit
 }
 
