@@ -25,9 +25,9 @@ type media struct {
 	late     map[int][]blocktest.Event // land before the event with that index
 }
 
-// crash turns data, the content before the trace, into one after a crash at
+// crashMedia turns data, the content before the trace, into one after a crash at
 // event k.
-func crash(r *rand.Rand, data []byte, tr *blocktest.Trace, k, lba int, cache bool) {
+func crashMedia(r *rand.Rand, data []byte, tr *blocktest.Trace, k, lba int, cache bool) {
 	m := &media{r: r, lba: lba, data: data, flight: map[int]blocktest.Event{}, late: map[int][]blocktest.Event{}}
 	if cache {
 		m.versions = map[int][][]byte{}

@@ -20,7 +20,10 @@ import (
 )
 
 // model is a file system without any of the things that make one difficult.
-type model struct{ root *mnode }
+type model struct {
+	root   *mnode
+	writes int // made by writeAt
+}
 
 type mnode struct {
 	dir      map[string]*mnode // nil for files and links
@@ -28,6 +31,8 @@ type mnode struct {
 	target   string
 	mode     uint32
 	isTarget bool
+	closed   bool // Attr.Closed
+	written  bool // since the last close, by a mount that is still there
 }
 
 func newModel() *model { return &model{root: &mnode{dir: map[string]*mnode{}, mode: 0o700}} }
@@ -113,6 +118,9 @@ type op struct {
 	name  string
 	fs    func(fs *FS) error
 	model func(m *model)
+	// durable says that the call promises all acknowledged before it, and
+	// itself, to survive a loss of power.
+	durable bool
 }
 
 func writeOp(path string, off int64, data []byte) op {
@@ -136,6 +144,7 @@ func writeOp(path string, off int64, data []byte) op {
 				n.data = append(n.data, make([]byte, end-int64(len(n.data)))...)
 			}
 			copy(n.data[off:], data)
+			n.closed, n.written = false, true
 		},
 	}
 }
@@ -309,6 +318,7 @@ func truncateOp(path string, size int64) op {
 				n.data = append(n.data, make([]byte, size-int64(len(n.data)))...)
 			}
 			n.data = n.data[:size:size]
+			n.closed, n.written = false, true
 		},
 	}
 }

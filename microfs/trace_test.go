@@ -179,7 +179,7 @@ func (rec *recording) crash(t *testing.T, r *rand.Rand, mem *memdev.Device) {
 		k, len(rec.trace.Events), low, high, rec.names[max(0, high-4):high])
 	data := mem.Bytes()
 	copy(data, rec.base)
-	crash(r, data, rec.trace, k, int(rec.v.lba), rec.v.cache)
+	crashMedia(r, data, rec.trace, k, int(rec.v.lba), rec.v.cache)
 	if r.IntN(3) == 0 {
 		rec.crashRecovery(t, r, data, what)
 		what += ", and in the recovery"
@@ -220,7 +220,7 @@ func (rec *recording) crashRecovery(t *testing.T, r *rand.Rand, data []byte, wha
 	fs := rec.mount(t, dev, what)
 	require.NoError(t, fs.q.Close())
 	tr := dev.Recorded()
-	crash(r, data, tr, r.IntN(len(tr.Events)+1), int(rec.v.lba), rec.v.cache)
+	crashMedia(r, data, tr, r.IntN(len(tr.Events)+1), int(rec.v.lba), rec.v.cache)
 }
 
 func (rec *recording) mount(t *testing.T, dev nvmf.Device, what string) *FS {

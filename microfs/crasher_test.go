@@ -1,0 +1,402 @@
+package microfs
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/blocktest"
+	"nvmecr/nvmf/blocktest/crash"
+)
+
+// crasher runs workloads on one file system and mounts what a crash at any of
+// their moments may leave.
+type crasher struct {
+	t    testing.TB
+	cfg  crashConfig
+	seg  Segment
+	opts Options
+
+	live  *crash.Disk // runs workloads; goes back to the base for each
+	dead  *crash.Disk // holds images; goes back to the base, too
+	start *model      // what the base holds
+
+	images crash.Options
+	// again bounds how many images are of crashes in a recovery: so many for
+	// each image of a crash in a workload.
+	again float64
+	n     crashCounts
+	cov   coverage
+	canon canonizer
+	r     *rand.Rand
+}
+
+// crashConfig is what a crasher works on.
+type crashConfig struct {
+	name   string
+	lba    nvmf.Bytes
+	cache  bool
+	noSums bool
+	setup  setup
+}
+
+// crashCounts says how much was tried.
+type crashCounts struct {
+	workloads, points, images, torn, again, goneOn int
+	sampled                                        int // points with too many combinations
+	undetermined                                   int // the most LBAs at one point
+}
+
+func (n *crashCounts) add(o crashCounts) {
+	n.workloads += o.workloads
+	n.points += o.points
+	n.images += o.images
+	n.torn += o.torn
+	n.again += o.again
+	n.goneOn += o.goneOn
+	n.sampled += o.sampled
+	n.undetermined = max(n.undetermined, o.undetermined)
+}
+
+func (n *crashCounts) all() int { return n.images + n.again + n.goneOn }
+
+func (n *crashCounts) String() string {
+	return fmt.Sprintf("%d workloads, %d crash points (%d sampled, up to %d LBAs undetermined), %d images (%d torn inside an LBA), "+
+		"%d of crashes in the recovery, %d after going on: %d states mounted",
+		n.workloads, n.points, n.sampled, n.undetermined, n.images, n.torn, n.again, n.goneOn, n.all())
+}
+
+// newCrasher formats the smallest file system with the blocks that the setup
+// wants, on a device that holds remains of something else, and prepares it.
+func newCrasher(t testing.TB, cfg crashConfig, seed uint64) *crasher {
+	f := FormatOptions{Generation: 7, Hugeblock: MinHugeblock, LogPages: minLogPages, NoDataCRC: cfg.noSums}
+	c := &crasher{
+		t: t, cfg: cfg, opts: Options{Generation: 7}, r: rand.New(rand.NewPCG(seed, 5)),
+		seg: Segment{Start: blockSize}, cov: coverage{},
+	}
+	id := nvmf.Identity{LBASize: cfg.lba, Blocks: 1 << 30}
+	for n := nvmf.Bytes(64 * nvmf.KiB); ; n += blockSize {
+		c.seg.Length = n
+		if g, err := newGeometry(&id, c.seg, &f); err == nil && g.blocks >= cfg.setup.blocks {
+			break
+		}
+	}
+	size := c.seg.Start + c.seg.Length + blockSize
+	c.live, c.dead = crash.NewDisk(size, cfg.lba, cfg.cache), crash.NewDisk(size, cfg.lba, cfg.cache)
+	remains(c.live.Bytes())
+	require.NoError(t, Format(context.Background(), c.live, c.seg, f))
+	c.start = newModel()
+	fs := c.mount(c.live)
+	for _, o := range startOps(c.start) {
+		require.NoError(t, o.fs(fs), o.name)
+	}
+	if cfg.setup.prepare != nil {
+		cfg.setup.prepare(c, fs)
+	}
+	require.NoError(t, fs.sync())
+	c.live.Keep()
+	copy(c.dead.Bytes(), c.live.Bytes())
+	c.images.Random = c.r
+	return c
+}
+
+// remains fills memory with what an earlier job may have left: something at
+// both ends of every block of 4 KiB, so that few LBAs differ where zeros come.
+func remains(b []byte) {
+	for i := 0; i+blockSize <= len(b); i += blockSize {
+		copy(b[i:], "remains of an earlier job")
+		copy(b[i+blockSize-16:], "until here.....!")
+	}
+}
+
+// mount is Mount without the background goroutine, whose steps are operations
+// of the alphabet here.
+func (c *crasher) mount(d *crash.Disk) *FS {
+	fs, err := c.tryMount(d)
+	require.NoError(c.t, err)
+	return fs
+}
+
+func (c *crasher) tryMount(d *crash.Disk) (*FS, error) {
+	q, err := d.OpenQueue(context.Background(), defaultQueueDepth)
+	if err != nil {
+		return nil, err
+	}
+	fs := &FS{dev: d, opts: c.opts, q: q}
+	return fs, fs.recover(c.seg)
+}
+
+// crashRun is a run of operations, and what must be found after a crash in it.
+type crashRun struct {
+	names []string
+	trace *blocktest.Trace
+	marks []crashMark // after the mount, then after each operation
+	from  int         // number of events before the last operation
+	owner []blockUse  // of hugeblocks, then
+}
+
+// crashMark is what holds when the trace has that many events.
+type crashMark struct {
+	events  int
+	state   string
+	durable int // index of the mark that a loss of power does not go behind
+}
+
+// record runs a workload. It returns nil if a letter does not fit.
+func (c *crasher) record(letters []letter) *crashRun {
+	c.live.Rollback(0)
+	c.live.Record()
+	w, m := &crashRun{}, c.start.clone()
+	fs := c.mount(c.live)
+	w.marks = []crashMark{{c.live.Events(), m.canon(), 0}}
+	if c.cfg.setup.live != nil {
+		for _, o := range c.cfg.setup.live(m) {
+			require.True(c.t, c.do(w, m, fs, o))
+		}
+	}
+	for i, l := range letters {
+		o, ok := l.op(m)
+		if !ok {
+			c.live.Stop()
+			return nil
+		}
+		if i == len(letters)-1 {
+			w.owner, w.from = blockUses(fs), c.live.Events()
+		}
+		if !c.do(w, m, fs, o) && i < len(letters)-1 {
+			c.live.Stop()
+			return nil
+		}
+	}
+	w.trace = c.live.Stop()
+	c.n.workloads++
+	return w
+}
+
+// do runs one operation and notes what holds after it. It returns false if
+// there was no room; then the model does not follow any more, for a write may
+// have had a part of its effect.
+func (c *crasher) do(w *crashRun, m *model, fs *FS, o op) bool {
+	c.cov.remember(fs)
+	err := o.fs(fs)
+	last := w.marks[len(w.marks)-1]
+	durable := last.durable
+	if err == nil && o.durable || !c.cfg.cache || !fs.log.Unflushed() {
+		durable = len(w.marks)
+	}
+	w.names = append(w.names, o.name)
+	if err == nil {
+		o.model(m)
+		w.marks = append(w.marks, crashMark{c.live.Events(), m.canon(), durable})
+		return true
+	}
+	require.True(c.t, noRoom(err), "%v: %v", w.names, err)
+	events := c.live.Events()
+	state, err := c.canon.canon(fs)
+	require.NoError(c.t, err)
+	w.marks = append(w.marks, crashMark{events, string(state), durable})
+	return false
+}
+
+// crash mounts every image of crashes in the last operation of a workload, and
+// after it.
+//
+// While commands are in flight, what a crash leaves before some of them have
+// completed includes what it leaves afterwards; so the points to crash at are
+// those before the first completion after a submission, and the end.
+func (c *crasher) crash(w *crashRun) {
+	h := crash.NewHistory(c.dead.Bytes(), c.cfg.lba, c.cfg.cache)
+	for i, e := range w.trace.Events {
+		if i > w.from && e.Completed && !w.trace.Events[i-1].Completed {
+			c.point(w, h, i)
+		}
+		h.Step(e)
+	}
+	c.point(w, h, len(w.trace.Events))
+	h.Restore()
+}
+
+// point mounts every image of a crash when k events have happened.
+func (c *crasher) point(w *crashRun, h *crash.History, k int) {
+	acked := 0
+	for acked+1 < len(w.marks) && w.marks[acked+1].events <= k {
+		acked++
+	}
+	high := acked
+	if acked+1 < len(w.marks) && w.marks[acked].events < k {
+		high++
+	}
+	c.n.points++
+	seen := c.cov.classify(c, w, h)
+	o := c.images
+	for _, o.Kept = range []bool{true, false} {
+		low := acked
+		if !c.cfg.cache {
+			if o.Kept {
+				continue // the same as without
+			}
+		} else if !o.Kept {
+			low = w.marks[acked].durable
+		}
+		sampled := 0
+		for im := range h.Images(o) {
+			c.n.images++
+			c.cov.count(seen)
+			c.n.undetermined = max(c.n.undetermined, im.Undetermined)
+			if im.Torn {
+				c.n.torn++
+			}
+			if !im.Exhaustive {
+				sampled = 1
+			}
+			c.image(func() string { return w.describe(k, low, high, o.Kept) }, w.marks[low:high+1])
+		}
+		c.n.sampled += sampled
+	}
+}
+
+func (w *crashRun) describe(k, low, high int, kept bool) string {
+	s := fmt.Sprintf("workload %s, crash at event %d, device lives on %v: not a state after %d to %d operations",
+		strings.Join(w.names, ", "), k, kept, low, high)
+	for i, e := range w.trace.Events[:k] {
+		if i >= w.marks[max(0, low-1)].events {
+			s += "\n" + e.String()
+		}
+	}
+	return s
+}
+
+// image mounts what is on the dead disk, which must be one of the states, and
+// leaves the disk as it was.
+func (c *crasher) image(what func() string, allowed []crashMark) {
+	mark := c.dead.Mark()
+	again := float64(c.n.again) < c.again*float64(c.n.images)
+	var newest *logImage
+	if again {
+		newest = newestImage(c.ring())
+		c.dead.Record()
+	}
+	fs, err := c.tryMount(c.dead)
+	if err != nil {
+		require.NoError(c.t, err, what())
+	}
+	got, err := c.canon.canon(fs)
+	if err != nil {
+		require.NoError(c.t, err, what())
+	}
+	if !isState(allowed, got) {
+		require.Fail(c.t, what(), "%v", snapshotFS(c.t, fs))
+	}
+	if !again {
+		c.dead.Rollback(mark)
+		return
+	}
+	trace := c.dead.Stop()
+	state := string(got)
+	fell := newest.dropped(fs)
+	c.goOn(what, fs, state)
+	c.dead.Rollback(mark)
+	c.crashAgain(what, trace, allowed, state, fell)
+}
+
+// goOn writes a file on a recovered file system and mounts it again.
+func (c *crasher) goOn(what func() string, fs *FS, state string) {
+	require.NoError(c.t, createOp("/~goes on", 0o600).fs(fs), what())
+	if err := writeOp("/~goes on", 0, stamp(5000, 99)).fs(fs); !noRoom(err) {
+		require.NoError(c.t, err, what())
+	}
+	got, err := c.canon.canon(fs)
+	require.NoError(c.t, err, what())
+	before := string(got)
+	require.True(c.t, strings.HasPrefix(before, state[:len(state)-3]), "going on changes other files: %s", what())
+	fs = c.mount(c.dead)
+	got, err = c.canon.canon(fs)
+	require.NoError(c.t, err, what())
+	require.Equal(c.t, before, string(got), what())
+	c.n.goneOn++
+}
+
+// crashAgain crashes while the image is being recovered: every such crash must
+// recover to a state that was allowed before; where the device has no volatile
+// cache, or the recovery had ended, to the same state as without that crash.
+// fell says that the recovery dropped an image.
+func (c *crasher) crashAgain(what func() string, tr *blocktest.Trace, allowed []crashMark, state string, fell bool) {
+	same := []crashMark{{state: state}}
+	if c.cfg.cache {
+		same = allowed
+	}
+	h := crash.NewHistory(c.dead.Bytes(), c.cfg.lba, c.cfg.cache)
+	o := c.images
+	o.Most, o.NoPairs, o.Samples, o.Tears = min(o.Most, 32), true, min(o.Samples, 2), 1
+	for i := range len(tr.Events) + 1 {
+		end := i == len(tr.Events)
+		if end {
+			same = []crashMark{{state: state}}
+		}
+		if end || i > 0 && tr.Events[i].Completed && !tr.Events[i-1].Completed {
+			for range h.Images(o) {
+				c.recovered(func() string { return fmt.Sprintf("crash at event %d of the recovery after %s", i, what()) }, same)
+				if fell {
+					c.cov["a crash after a fall-back"]++
+				}
+			}
+		}
+		if !end {
+			h.Step(tr.Events[i])
+		}
+	}
+	h.Restore()
+}
+
+// recovered mounts an image of a crash during recovery.
+func (c *crasher) recovered(what func() string, allowed []crashMark) {
+	mark := c.dead.Mark()
+	fs, err := c.tryMount(c.dead)
+	if err != nil {
+		require.NoError(c.t, err, what())
+	}
+	got, err := c.canon.canon(fs)
+	if err != nil || !isState(allowed, got) {
+		require.NoError(c.t, err, what())
+		require.Fail(c.t, what(), "%v", snapshotFS(c.t, fs))
+	}
+	c.dead.Rollback(mark)
+	c.n.again++
+	c.cov["a second crash during recovery"]++
+}
+
+func isState(allowed []crashMark, got []byte) bool {
+	return slices.ContainsFunc(allowed, func(m crashMark) bool { return m.state == string(got) })
+}
+
+// ring returns the log of the dead disk.
+func (c *crasher) ring() []byte {
+	return c.dead.Bytes()[c.seg.Start+logOffset:][:minLogPages*2*blockSize]
+}
+
+func (m *model) clone() *model {
+	links := map[*mnode]*mnode{}
+	var deep func(n *mnode) *mnode
+	deep = func(n *mnode) *mnode {
+		if links[n] == nil {
+			d := *n
+			d.data, d.written = bytes.Clone(n.data), false // it is mounted again
+			if n.dir != nil {
+				d.dir = map[string]*mnode{}
+				for name, c := range n.dir {
+					d.dir[name] = deep(c)
+				}
+			}
+			links[n] = &d
+		}
+		return links[n]
+	}
+	return &model{root: deep(m.root), writes: m.writes}
+}

@@ -1,0 +1,167 @@
+package microfs
+
+import (
+	"fmt"
+	"runtime/debug"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/blocktest/crash"
+)
+
+// setup is an interesting state that workloads start from.
+type setup struct {
+	name    string
+	blocks  Hugeblock                // of data, at least
+	prepare func(c *crasher, fs *FS) // before the mount that the workloads run under
+	live    func(m *model) []op      // after it
+}
+
+var setups = []setup{
+	{name: "fresh", blocks: 10},
+	{name: "an append to grow", blocks: 10, live: func(m *model) []op {
+		o, _ := m.writeAt("/b", m.size("/b"), 100)
+		o.model(m)
+		return []op{o}
+	}},
+	{name: "a log page nearly full", blocks: 10, prepare: func(c *crasher, fs *FS) { c.fillTail(fs, 40) }},
+	{name: "a log nearly full, wrapped", blocks: 10, prepare: func(c *crasher, fs *FS) {
+		c.turnRing(fs)
+		c.fillTail(fs, 40)
+	}},
+	{name: "few blocks, used before", blocks: 7, prepare: func(c *crasher, fs *FS) {
+		for range 9 {
+			o, _ := c.start.writeAt("/b", 0, 3000)
+			c.must(fs, o)
+		}
+		c.must(fs, truncateOp("/b", sizeB))
+	}},
+}
+
+func (c *crasher) must(fs *FS, o op) {
+	require.NoError(c.t, o.fs(fs), o.name)
+	c.cov.remember(fs)
+	o.model(c.start)
+}
+
+// tailRoom returns how many bytes of records the newest log page still takes.
+func tailRoom(fs *FS) int {
+	_, raw, _ := fs.log.TailRead()
+	return blockSize - 96 - 8 - len(parseImage(raw).records)
+}
+
+// recordOfLink is what a Create record of a symbolic link with a name of two
+// bytes takes without the target.
+const recordOfLink = 44 + 2
+
+// fillTail makes records until the newest log page has room for left bytes.
+func (c *crasher) fillTail(fs *FS, left int) {
+	for n := 0; tailRoom(fs) > left+8; n++ {
+		size := min(1000, tailRoom(fs)-left-recordOfLink)
+		c.must(fs, symlinkOp(strings.Repeat("x", max(1, size)), fmt.Sprintf("/z%d", n)))
+	}
+	require.LessOrEqual(c.t, tailRoom(fs), left+8)
+}
+
+// turnRing uses up the log, more than once, until a page is free but no more.
+func (c *crasher) turnRing(fs *FS) {
+	for pages := 0; pages < minLogPages || fs.log.Free() > 1; pages++ {
+		c.must(fs, symlinkOp(strings.Repeat("x", 3400), "/z"))
+		c.must(fs, removeOp(c.start, "/z"))
+		c.must(fs, symlinkOp(strings.Repeat("x", 600), "/z"))
+		c.must(fs, removeOp(c.start, "/z"))
+	}
+}
+
+// each calls f for every workload of n letters.
+func each(letters []letter, n int, f func([]letter)) {
+	if n == 0 {
+		f(nil)
+		return
+	}
+	each(letters, n-1, func(head []letter) {
+		for _, l := range letters {
+			f(append(head[:len(head):len(head)], l))
+		}
+	})
+}
+
+// exhaustive says which workloads are run, and how thoroughly.
+type exhaustive struct {
+	name    string
+	configs []crashConfig
+	letters []letter
+	depth   int     // most operations of a workload
+	most    int     // crash.Options.Most
+	tears   int     // crash.Options.Tears
+	again   float64 // crasher.again
+	noPairs bool
+}
+
+// everyConfig returns all combinations of LBA size, cache and checksums with
+// the setups.
+func everyConfig(list []setup) (configs []crashConfig) {
+	for _, lba := range []nvmf.Bytes{4096, 512} {
+		for _, cache := range []bool{false, true} {
+			for _, noSums := range []bool{false, true} {
+				for _, s := range list {
+					name := fmt.Sprintf("LBAs of %d, cache %v, sums %v, %s", lba, cache, !noSums, s.name)
+					configs = append(configs, crashConfig{name, lba, cache, noSums, s})
+				}
+			}
+		}
+	}
+	return configs
+}
+
+// TestExhaustive crashes into every workload of up to three operations of the
+// core alphabet, and of up to two of the whole one, at every moment.
+func TestExhaustive(t *testing.T) {
+	all := everyConfig(setups)
+	core, half := alphabet[:coreLetters], len(all)/2
+	plans := []exhaustive{
+		{"LBAs of 4096, up to one operation of all", all[:half], alphabet, 1, 1 << 8, 2, 0.2, false},
+		{"LBAs of 512, up to one operation of the core", all[half:], core, 1, 1 << 6, 1, 0.2, true},
+		{"up to two operations of the core, volatile cache", all[11:12], core, 2, 1 << 8, 1, 0.2, true},
+		{"up to three operations of the core", []crashConfig{all[1], all[4]}, core, 3, 0, 1, 0.2, false},
+	}
+	if testing.Short() {
+		plans = []exhaustive{{"up to one operation of the core", all[:half], core, 1, 1 << 8, 1, 0.2, true}}
+	}
+	total, cov := crashCounts{}, coverage{}
+	for _, p := range plans {
+		n, seen := p.run(t)
+		total.add(n)
+		cov.add(seen)
+	}
+	t.Logf("all: %s\n%s", &total, cov)
+	cov.require(t, mustCover...)
+}
+
+func (p exhaustive) run(t *testing.T) (crashCounts, coverage) {
+	defer debug.SetGCPercent(debug.SetGCPercent(-1))
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(256 << 20))
+	began := time.Now()
+	total, cov := crashCounts{}, coverage{}
+	for _, cfg := range p.configs {
+		c := newCrasher(t, cfg, 1)
+		c.again = p.again
+		c.images = crash.Options{Random: c.r, Most: p.most, Tears: p.tears, NoPairs: p.noPairs, Samples: 4}
+		for n := range p.depth + 1 {
+			each(p.letters, n, func(ls []letter) {
+				if r := c.record(ls); r != nil {
+					c.crash(r)
+				}
+			})
+		}
+		total.add(c.n)
+		cov.add(c.cov)
+	}
+	took := time.Since(began)
+	t.Logf("%s, %d configurations: %s in %v, %.0f a second", p.name, len(p.configs), &total, took, float64(total.all())/took.Seconds())
+	return total, cov
+}
