@@ -208,8 +208,8 @@ func (c *conn) attend() error {
 		var count [8]byte
 		_, _ = unix.Read(c.event, count[:]) // empties it; EAGAIN is as good
 		c.signal.Store(false)
+		c.attendFences()
 	}
-	c.attendFences()
 	if c.cut.Load() {
 		return errLeft
 	}

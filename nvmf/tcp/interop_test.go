@@ -3,6 +3,7 @@ package tcp_test
 import (
 	"context"
 	"os"
+	"os/exec"
 	"testing"
 	"time"
 
@@ -95,8 +96,15 @@ func TestPeerReservations(t *testing.T) {
 			assert.ErrorIs(t, d.Unreserve(t.Context(), 1), nvmf.ErrNoReservations)
 			t.Skip("this target has no reservations")
 		}
-		blocktest.RunReserver(t, blocktest.Reservers{Open: func(t *testing.T, host uuid.UUID) nvmf.Reserver {
+		r := blocktest.Reservers{Open: func(t *testing.T, host uuid.UUID) nvmf.Reserver {
 			return openDevice(t, id, tcp.Options{HostID: host})
-		}})
+		}}
+		if command := os.Getenv("NVMECR_TEST_RESTART"); command != "" { // starts the target anew
+			r.Restart = func(t *testing.T) {
+				out, err := exec.Command("sh", "-c", command).CombinedOutput()
+				require.NoError(t, err, "%s", out)
+			}
+		}
+		blocktest.RunReserver(t, r)
 	})
 }

@@ -1,0 +1,105 @@
+package target
+
+import (
+	"maps"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/nvmf/nvme"
+)
+
+// FuzzRegistry plays arbitrary reservation commands of a few hosts, six bytes
+// each, and checks what must hold after every one of them.
+func FuzzRegistry(f *testing.F) {
+	f.Add([]byte{})
+	// Two hosts register; one reserves, the other preempts it.
+	f.Add([]byte{0, 0, 0, 0, 1, 0, 0, 1, 0, 0, 2, 0, 1, 0, 0, 1, 0, 1, 1, 1, 2, 2, 1, 1})
+	// All registrants hold; the last one unregisters.
+	f.Add([]byte{0, 0, 0, 0, 1, 0, 1, 0, 0, 1, 0, 5, 0, 0, 1, 1, 0, 0})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var r registry
+		for ; len(b) >= 6; b = b[6:] {
+			host := hostID{1 + b[1]%8}
+			c := nvme.ReservationCommand{Action: b[2] & 7, IgnoreKey: b[2]&8 != 0, Type: nvme.ReservationType(b[5] % 9), Persist: b[2] >> 6}
+			var keys nvme.ReservationKeys
+			keys.Set(uint64(b[3]%6), uint64(b[4]%6))
+			before := r
+			before.keys = maps.Clone(r.keys)
+			guarded := r.guard()
+			var status nvme.Status
+			var preempted []hostID
+			switch b[0] % 3 {
+			case 0:
+				status = r.register(host, c, &keys)
+			case 1:
+				preempted, status = r.acquire(host, c, &keys)
+			default:
+				status = r.release(host, c, (*nvme.ReservationKey)(keys[:8]))
+			}
+			check(t, &r)
+			if status != 0 {
+				require.Equal(t, before, r, "a command that failed")
+				require.Empty(t, preempted)
+			}
+			for _, h := range preempted {
+				assert.NotEqual(t, host, h)
+				assert.NotContains(t, r.keys, h)
+				assert.Contains(t, before.keys, h)
+			}
+			// Who may write changes only by commands that succeed, and who
+			// holds the reservation alone loses it only to those who can
+			// preempt or clear.
+			if g := r.guard(); status != 0 {
+				assert.True(t, g.same(guarded))
+			}
+		}
+	})
+}
+
+// check states what is always true of a registry.
+func check(t *testing.T, r *registry) {
+	require.LessOrEqual(t, len(r.keys), maxRegistrants)
+	for _, k := range r.keys {
+		require.NotZero(t, k)
+	}
+	g := r.guard()
+	writers, readers := 0, 0
+	for i := range byte(10) {
+		h := hostID{i}
+		if g.writes(h) {
+			writers++
+			require.True(t, g.reads(h), "who may write may read")
+		}
+		if g.reads(h) {
+			readers++
+		}
+		if r.kind != 0 && g.writes(h) {
+			require.Contains(t, r.keys, h, "who may write is registered")
+		}
+	}
+	switch {
+	case r.kind == 0:
+		require.Zero(t, r.holder)
+		require.Nil(t, g)
+		return
+	case r.kind.AllRegistrants():
+		require.NotEmpty(t, r.keys)
+		require.Equal(t, len(r.keys), writers)
+	case r.kind.RegistrantsOnly():
+		require.Contains(t, r.keys, r.holder)
+		require.Equal(t, len(r.keys), writers)
+	default:
+		require.Contains(t, r.keys, r.holder)
+		require.Equal(t, 1, writers)
+	}
+	if !r.kind.ExclusiveAccess() {
+		require.Equal(t, 10, readers)
+	} else {
+		require.Equal(t, writers, readers)
+	}
+	s := r.report()
+	require.Equal(t, r.kind, s.Type)
+	require.Len(t, s.Registrants, len(r.keys))
+}
