@@ -102,27 +102,6 @@ func TestReservationTypes(t *testing.T) {
 	assert.False(t, nvme.ReservationType(7).Valid())
 }
 
-// FuzzReservationStatus decodes arbitrary bytes.
-func FuzzReservationStatus(f *testing.F) {
-	b, err := hex.DecodeString(report)
-	require.NoError(f, err)
-	f.Add(b)
-	f.Add(b[:64])
-	f.Add([]byte{})
-	f.Fuzz(func(t *testing.T, b []byte) {
-		r, total, ok := nvme.ReservationStatusOf(b)
-		if !ok {
-			assert.Less(t, len(b), nvme.ReservationReportHeader)
-			return
-		}
-		assert.LessOrEqual(t, len(r.Registrants), total)
-		again, _, _ := nvme.ReservationStatusOf(r.Append(nil))
-		assert.Equal(t, r.Registrants, again.Registrants)
-		assert.Equal(t, r.Type, again.Type)
-		_ = r.Type.String()
-	})
-}
-
 // recordedReservations returns the lines of testdata/reservations.txt by name.
 func recordedReservations(t *testing.T) map[string][2][]byte {
 	text, err := os.ReadFile("testdata/reservations.txt")

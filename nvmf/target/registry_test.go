@@ -14,10 +14,13 @@ import (
 // each, and checks what must hold after every one of them.
 func FuzzRegistry(f *testing.F) {
 	f.Add([]byte{})
-	// Two hosts register; one reserves, the other preempts it.
-	f.Add([]byte{0, 0, 0, 0, 1, 0, 0, 1, 0, 0, 2, 0, 1, 0, 0, 1, 0, 1, 1, 1, 2, 2, 1, 1})
+	// Two hosts register; one reserves, the other preempts it, the first one
+	// comes back with a key it ignores and clears everything.
+	f.Add([]byte{0, 0, 0, 0, 1, 0, 0, 1, 0, 0, 2, 0, 1, 0, 0, 1, 0, 1, 1, 1, 2, 2, 1, 1, 0, 0, 10, 0, 3, 0, 2, 0, 1, 3, 0, 0})
 	// All registrants hold; the last one unregisters.
 	f.Add([]byte{0, 0, 0, 0, 1, 0, 1, 0, 0, 1, 0, 5, 0, 0, 1, 1, 0, 0})
+	// One takes over from all registrants, releases, and reserves for registrants only.
+	f.Add([]byte{0, 0, 0, 0, 1, 0, 0, 1, 0, 0, 2, 0, 1, 0, 0, 1, 0, 6, 1, 1, 1, 2, 0, 2, 2, 1, 0, 2, 0, 2, 1, 1, 0, 2, 0, 3})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var r registry
 		b = b[:min(len(b), 1200)] // longer lists show nothing more
