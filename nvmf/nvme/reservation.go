@@ -177,8 +177,8 @@ func (k *ReservationKey) Set(current uint64) { le.PutUint64(k[:], current) }
 // Current returns CRKEY.
 func (k *ReservationKey) Current() uint64 { return le.Uint64(k[:]) }
 
-// ReservationStatus is what Reservation Report returns (Base Specification
-// 2.0, section 7.4). The extended form on the wire:
+// ReservationStatus is what Reservation Report returns. The extended form on
+// the wire:
 //
 //	 0- 3  GEN
 //	 4     RTYPE
