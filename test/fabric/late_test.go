@@ -18,10 +18,13 @@ import (
 func TestLate(t *testing.T) {
 	for _, s := range someShapes() {
 		seen := lengthOf(t, s)[wiretest.ToTarget]
-		for i, landing := range []int{1, 4, atTheEnd, afterACrash} {
+		for i, landing := range []int{1, 4, 2 + crashing, 3 + crashing, atTheEnd, afterACrash} {
 			t.Run(fmt.Sprintf("%s/%s", s.name, landingName(landing)), func(t *testing.T) {
-				landed := 0
-				runs := sweep(t, 7*i, some(3), seen, func(n int) bool {
+				landed, most := 0, 3
+				if landing > crashing && landing < atTheEnd {
+					most = 12 // short ones
+				}
+				runs := sweep(t, 7*i, some(most), seen, func(n int) bool {
 					struck, l := landLate(t, s, n, landing)
 					landed += l
 					return struck
@@ -37,6 +40,7 @@ func TestLate(t *testing.T) {
 }
 
 const (
+	crashing    = 100 // added to a number of operations
 	atTheEnd    = 1000
 	afterACrash = 1001
 )
@@ -47,6 +51,9 @@ func landingName(n int) string {
 		return "at the end"
 	case afterACrash:
 		return "after a crash"
+	}
+	if n > crashing {
+		return fmt.Sprintf("%d operations later, and a crash", n-crashing)
 	}
 	return fmt.Sprintf("%d operations later", n)
 }
@@ -63,9 +70,12 @@ func landLate(t *testing.T, s shape, n, landing int) (struck bool, landed int) {
 	for _, st := range workload() {
 		w.run(t, r.what, []step{st})
 		if r.wire.Struck() > 0 {
-			if since++; since == landing {
+			if since++; since == landing || since+crashing == landing {
 				landed += r.wire.Release()
 				w.match(t, r.fs, r.what+", landed")
+				if since != landing {
+					break
+				}
 			}
 		}
 	}
