@@ -52,6 +52,8 @@ type Options struct {
 	Reserve func(context.Context) error
 	// Logf reports what happens in the background and on damage. May be nil.
 	Logf func(format string, args ...any)
+
+	mend bool // see Repair
 }
 
 // FS is a mounted file system. All methods are safe for concurrent use; they

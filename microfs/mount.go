@@ -160,8 +160,14 @@ func (fs *FS) readState() error {
 	if err != nil {
 		return err
 	}
-	fs.tree, err = decodeTree(fs.g, state)
-	return err
+	r := &stateReader{b: state, mend: fs.opts.mend}
+	if fs.tree, err = r.tree(fs.g); err != nil {
+		return err
+	}
+	if fs.opts.mend {
+		fs.tree.mend(fs.logf)
+	}
+	return fs.tree.check()
 }
 
 // readStateArea reads the blocks of a state. One that is damaged, or that the

@@ -134,6 +134,23 @@ func (x *extent) encode(b []byte) []byte {
 type stateReader struct {
 	b   []byte
 	err error
+	// odd, if set, is told of what makes no sense, and the reading goes on
+	// without it.
+	odd func(Ino, error)
+	// mend says that wrong counts and parents are going to be corrected.
+	mend bool
+}
+
+// lenient says that a parent may be wrong: somebody else looks at it.
+func (r *stateReader) lenient() bool { return r.mend || r.odd != nil }
+
+// refuse returns what ends the reading: err, unless somebody wants to be told.
+func (r *stateReader) refuse(ino Ino, err error) error {
+	if r.odd == nil {
+		return err
+	}
+	r.odd(ino, err)
+	return nil
 }
 
 // take returns the next n bytes, or zeros once something is missing.
@@ -151,6 +168,15 @@ func (r *stateReader) take(n int) []byte {
 // decodeTree rebuilds the tree and checks it.
 func decodeTree(g *geometry, b []byte) (*tree, error) {
 	r := &stateReader{b: b}
+	t, err := r.tree(g)
+	if err != nil {
+		return nil, err
+	}
+	return t, t.check()
+}
+
+// tree rebuilds the tree. What there is of it comes with the error, too.
+func (r *stateReader) tree(g *geometry) (*tree, error) {
 	h := r.take(stateFixed)
 	if r.err != nil {
 		return nil, r.err
@@ -161,14 +187,17 @@ func decodeTree(g *geometry, b []byte) (*tree, error) {
 	t := newTree(g)
 	t.dropInode(t.inodes[RootIno])
 	inodes, names := le.Uint64(h[24:]), le.Uint64(h[32:])
-	t.inodes = make(map[Ino]*inode, min(inodes, uint64(len(b)/inodeSize)))
+	t.inodes = make(map[Ino]*inode, min(inodes, uint64(len(r.b)/inodeSize)))
 	for i := uint64(0); i < inodes && r.err == nil; i++ {
 		in, err := r.inode(g)
 		if err != nil {
-			return nil, err
+			return t, err
 		}
 		if t.taken(in.ino) {
-			return nil, fmt.Errorf("inode %d is there twice: %w", in.ino, ErrCorrupt)
+			if err := r.refuse(in.ino, fmt.Errorf("inode %d is there twice: %w", in.ino, ErrCorrupt)); err != nil {
+				return t, err
+			}
+			continue
 		}
 		t.addInode(in)
 	}
@@ -184,11 +213,18 @@ func decodeTree(g *geometry, b []byte) (*tree, error) {
 			d = t.inodes[e.dir]
 		}
 		in := t.inodes[e.ino]
-		if d == nil || !d.isDir() || in == nil || !goodName(e.name) || in.isDir() && in.parent != e.dir {
-			return nil, fmt.Errorf("name %q of inode %d in directory %d makes no sense: %w", e.name, e.ino, e.dir, ErrCorrupt)
+		if d == nil || !d.isDir() || in == nil || !goodName(e.name) || in.isDir() && in.parent != e.dir && !r.lenient() {
+			err := fmt.Errorf("name %q of inode %d in directory %d makes no sense: %w", e.name, e.ino, e.dir, ErrCorrupt)
+			if err := r.refuse(e.ino, err); err != nil {
+				return t, err
+			}
+			continue
 		}
 		if _, ok := t.names.ReplaceOrInsert(e); ok {
-			return nil, fmt.Errorf("name %q in directory %d is there twice: %w", e.name, e.dir, ErrCorrupt)
+			if err := r.refuse(e.ino, fmt.Errorf("name %q in directory %d is there twice: %w", e.name, e.dir, ErrCorrupt)); err != nil {
+				return t, err
+			}
+			continue
 		}
 		t.bytes += nvmf.Bytes(entrySize + len(e.name))
 		in.found.names++
@@ -198,10 +234,7 @@ func decodeTree(g *geometry, b []byte) (*tree, error) {
 		}
 	}
 	t.nextIno = max(t.nextIno, Ino(le.Uint64(h[16:])))
-	if r.err != nil {
-		return nil, r.err
-	}
-	return t, t.check()
+	return t, r.err
 }
 
 // check compares what is stored twice, so that no later operation meets a
@@ -288,7 +321,11 @@ func (r *stateReader) inode(g *geometry) (*inode, error) {
 			err = fmt.Errorf("extents overlap: %w", ErrCorrupt)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("inode %d: %w", in.ino, err)
+			err = fmt.Errorf("inode %d: %w", in.ino, err)
+			if r.err != nil || r.refuse(in.ino, err) != nil {
+				return in, err
+			}
+			continue
 		}
 		last = x.end()
 		in.extents.push(x)
@@ -311,6 +348,7 @@ func (r *stateReader) extent(g *geometry) (extent, error) {
 	case x.count == 0 || x.count > g.blocks || x.phys > g.blocks-x.count || x.file+x.count < x.file,
 		x.covered > full || x.covered <= full-g.hugeblock,
 		g.sums && n != g.units(x.covered), !g.sums && n != 0:
+		r.take(8 * n)
 		return x, fmt.Errorf("extent of %d hugeblocks at %d makes no sense: %w", x.count, x.phys, ErrCorrupt)
 	}
 	sums := r.take(8 * n)

@@ -1,0 +1,538 @@
+package microfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"nvmecr/nvmf"
+	"nvmecr/oplog"
+)
+
+// Severity says what a finding means for what the file system holds.
+type Severity int
+
+// The severities.
+const (
+	// Note: nothing is wrong. A crash leaves this, too, and the next mount for
+	// writing puts it right.
+	Note Severity = iota
+	// Repairable: damage that costs nothing; Repair makes it good.
+	Repairable
+	// Loss: something that was acknowledged is gone.
+	Loss
+)
+
+// String returns the severity in a word or two.
+func (s Severity) String() string { return [...]string{"note", "repairable", "data loss"}[s] }
+
+// MarshalText makes it that in JSON, too.
+func (s Severity) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// FindingKind is what a finding is about.
+type FindingKind string
+
+// The kinds of findings.
+const (
+	FoundSegment        FindingKind = "segment"         // the partition does not fit the namespace
+	FoundSuperblock     FindingKind = "superblock"      // neither copy is good
+	FoundSuperblockCopy FindingKind = "superblock-copy" // one copy is not
+	FoundGeneration     FindingKind = "generation"      // belongs to another partition table
+	FoundHeader         FindingKind = "header"          // neither state header is good
+	FoundHeaderCopy     FindingKind = "header-copy"     // one is not
+	FoundClaim          FindingKind = "claim"           // a claim is not intact
+	FoundState          FindingKind = "state"           // the state checkpoint cannot be read
+	FoundStateBlock     FindingKind = "state-block"     // a block of it is damaged, and can be made good
+	FoundLog            FindingKind = "log"             // the log cannot be replayed
+	FoundLogSlot        FindingKind = "log-slot"        // a slot of a log page is damaged
+	FoundInode          FindingKind = "inode"           // an inode makes no sense
+	FoundName           FindingKind = "name"            // a name makes no sense or leads nowhere
+	FoundDirectory      FindingKind = "directory"       // a directory is in no or several places
+	FoundCount          FindingKind = "count"           // a count of links or names is wrong
+	FoundUnreachable    FindingKind = "unreachable"     // no path leads to an inode
+	FoundExtent         FindingKind = "extent"          // a mapping makes no sense
+	FoundShared         FindingKind = "shared"          // two mappings have the same hugeblock
+	FoundPool           FindingKind = "pool"            // used and free do not add up
+	FoundUnlinked       FindingKind = "unlinked"        // open when the last name went away
+	FoundBusy           FindingKind = "busy"            // a writer left no quiet moment to look
+)
+
+// A Finding is one thing that Check noticed.
+type Finding struct {
+	Kind     FindingKind `json:"kind"`
+	Severity Severity    `json:"severity"`
+	// Where names the structure: "log page 12, slot 1", "inode 17".
+	Where string `json:"where"`
+	// Offset is the place in the partition, -1 if there is no single one.
+	Offset int64  `json:"offset"`
+	Ino    Ino    `json:"inode,omitempty"`
+	Path   string `json:"path,omitempty"` // of the file, if one is known
+	What   string `json:"what"`
+	Remedy string `json:"remedy,omitempty"`
+}
+
+// String tells the finding on one line.
+func (f *Finding) String() string {
+	s := f.Where
+	if f.Path != "" {
+		s += fmt.Sprintf(" (%s)", f.Path)
+	}
+	if f.Offset >= 0 {
+		s += fmt.Sprintf(" at byte %d", f.Offset)
+	}
+	s = fmt.Sprintf("%s: %s: %s", f.Severity, s, f.What)
+	if f.Remedy != "" {
+		s += "; " + f.Remedy
+	}
+	return s
+}
+
+// CheckOptions are those of one check.
+type CheckOptions struct {
+	Generation uint64 // of the partition table
+	// Looks is how often a file system is looked at for a quiet moment beside
+	// a writer before that is given up. 0 is 50.
+	Looks int
+}
+
+// A CheckReport is what Check found.
+type CheckReport struct {
+	// Unformatted: nobody has written here yet; nothing else is set.
+	Unformatted bool `json:"unformatted,omitempty"`
+	// InUse: it was written to meanwhile. Findings are those that stayed.
+	InUse bool `json:"in_use,omitempty"`
+	// Holder is the process that mounted it for writing and has not unmounted
+	// it: it runs, or was killed.
+	Holder string `json:"holder,omitempty"`
+	// Findings are in the order of the structures, at most maxFindings.
+	Findings []Finding `json:"findings"`
+	// More is how many findings there are beyond those.
+	More int `json:"more,omitempty"`
+
+	Files       int        `json:"files"`
+	Directories int        `json:"directories"` // without the root
+	Links       int        `json:"links"`       // symbolic ones
+	Mapped      nvmf.Bytes `json:"mapped"`      // hugeblocks of files
+	Extents     int        `json:"extents"`
+	Covered     nvmf.Bytes `json:"covered"` // bytes under checksums
+	LogUsed     uint64     `json:"log_used"`
+	LogPages    uint64     `json:"log_pages"`
+	Generation  uint64     `json:"generation"` // mounts for writing since format
+}
+
+// Worst returns the severity of the worst finding.
+func (r *CheckReport) Worst() Severity {
+	worst := Note
+	for i := range r.Findings {
+		worst = max(worst, r.Findings[i].Severity)
+	}
+	return worst
+}
+
+// Clean reports whether there is nothing but notes.
+func (r *CheckReport) Clean() bool { return r.Worst() == Note }
+
+const (
+	// maxFindings bounds what is kept of hostile media.
+	maxFindings = 1000
+	checkLooks  = 50
+	// checkSame is how often damage must look the same to be believed: a
+	// writer at work shows another picture each time.
+	checkSame  = 3
+	checkPause = 5 * time.Millisecond
+)
+
+// Check examines the file system on seg and writes nothing: the copies of the
+// superblock and the state header, the state checkpoint, every log page since,
+// and the tree that results, but not the data of files. It goes on behind what
+// is damaged as far as there is anything to go by. Beside a writer it looks
+// again until what it sees fits together. The error is the device's or ctx's.
+func Check(ctx context.Context, dev nvmf.Device, seg Segment, o CheckOptions) (*CheckReport, error) {
+	q, err := dev.OpenQueue(ctx, defaultQueueDepth)
+	if err != nil {
+		return nil, err
+	}
+	defer q.Close()
+	if o.Looks == 0 {
+		o.Looks = checkLooks
+	}
+	var r *CheckReport
+	var lasting []Finding
+	for i, same := 0, 0; same < checkSame; i++ {
+		last := r
+		if r, err = look(q, dev, seg, o); lost(err) {
+			if err = q.Reset(ctx); err == nil {
+				r = last
+				continue
+			}
+		}
+		if err != nil || r.Clean() {
+			r.InUse = r.InUse || last != nil
+			break
+		}
+		switch now := problems(r); {
+		case last == nil:
+			lasting, same = now, 1
+		case slices.Equal(now, problems(last)):
+			same++
+		default:
+			r.InUse, same = true, 1
+			lasting = slices.DeleteFunc(lasting, func(f Finding) bool { return !slices.Contains(now, f) })
+		}
+		if last != nil {
+			r.InUse = r.InUse || last.InUse
+		}
+		if same < checkSame && i >= o.Looks {
+			r.busy(lasting)
+			break
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(checkPause):
+		}
+	}
+	return r, err
+}
+
+// LastClaim returns the newest intact claim on the file system on seg, nil if
+// nobody has mounted it for writing.
+func LastClaim(ctx context.Context, dev nvmf.Device, seg Segment) (*Claim, error) {
+	q, err := dev.OpenQueue(ctx, defaultQueueDepth)
+	if err != nil {
+		return nil, err
+	}
+	defer q.Close()
+	fs := &FS{dev: dev, q: q}
+	if err := fs.readSuperblock(seg); err != nil {
+		return nil, err
+	}
+	claim, _, err := fs.readClaim()
+	return claim, err
+}
+
+// problems returns the findings that are not notes.
+func problems(r *CheckReport) (list []Finding) {
+	for _, f := range r.Findings {
+		if f.Severity > Note {
+			list = append(list, f)
+		}
+	}
+	return list
+}
+
+// busy keeps of the findings of the last look those of all looks.
+func (r *CheckReport) busy(lasting []Finding) {
+	r.InUse, r.Findings, r.More = true, lasting, 0
+	r.add(Finding{
+		Kind: FoundBusy, Severity: Repairable, Where: "partition", Offset: -1,
+		What:   "it is being written to without a pause, and could not be checked",
+		Remedy: "check it again when the job is quiet, or has ended",
+	})
+}
+
+func (r *CheckReport) add(f Finding) {
+	if len(r.Findings) >= maxFindings {
+		r.More++
+		return
+	}
+	r.Findings = append(r.Findings, f)
+}
+
+// checker is one look at a file system.
+type checker struct {
+	*FS
+	seg Segment
+	r   *CheckReport
+}
+
+// look examines the file system once. The error is one of the connection.
+func look(q nvmf.Queue, dev nvmf.Device, seg Segment, o CheckOptions) (*CheckReport, error) {
+	c := &checker{
+		FS:  &FS{dev: dev, q: q, opts: Options{Generation: o.Generation, ReadOnly: true}},
+		seg: seg, r: &CheckReport{Findings: []Finding{}},
+	}
+	err := c.look()
+	if err == nil && c.log != nil {
+		moved := c.checkTail()
+		if errors.Is(moved, nvmf.ErrNamespaceChanged) || errors.Is(moved, errPowerLost) {
+			c.r.InUse = true
+		} else {
+			err = fatal(moved)
+		}
+	}
+	return c.r, err
+}
+
+// fatal returns an error that says nothing of what is on the media.
+func fatal(err error) error {
+	if unreadable(err) {
+		return nil
+	}
+	return err
+}
+
+func (c *checker) look() error {
+	if ok, err := c.superblocks(); !ok {
+		return err
+	}
+	c.r.LogPages = c.g.logPages
+	if err := c.claims(); err != nil {
+		return err
+	}
+	ok, err := c.stateHeaders()
+	if !ok {
+		return err
+	}
+	if ok, err = c.state(); !ok {
+		return errors.Join(err, c.survey())
+	}
+	if ok, err = c.replay(); !ok {
+		return err
+	}
+	c.unlinked()
+	c.checkTree()
+	return nil
+}
+
+// superblocks checks both copies; ok says that one is good.
+func (c *checker) superblocks() (ok bool, err error) {
+	id := c.dev.Identity()
+	s := c.seg
+	if s.Start%blockSize != 0 || s.Length%blockSize != 0 || s.Length < 4*blockSize || s.Start+s.Length > id.Capacity() || s.Start+s.Length < s.Start {
+		c.found(FoundSegment, Loss, "partition", -1, fmt.Sprintf("%v at %v do not fit a namespace of %v", s.Length, s.Start, id.Capacity()), "")
+		return false, nil
+	}
+	var errs [2]error
+	var copies [2]string
+	for i, at := range s.superblocks() {
+		buf := make([]byte, blockSize)
+		errs[i] = c.readBlocks(nvmf.LBA((s.Start+at)/id.LBASize), buf)
+		if err := fatal(errs[i]); err != nil {
+			return false, err
+		}
+		var g *geometry
+		if errs[i] == nil {
+			g, errs[i] = decodeSuperblock(buf)
+		}
+		if errs[i] == nil && (g.seg != s || g.lba != id.LBASize) {
+			errs[i] = fmt.Errorf("it is of another segment, %v at %v: %w", g.seg.Length, g.seg.Start, ErrCorrupt)
+		}
+		if copies[i] = string(buf); errs[i] == nil && c.g == nil {
+			c.g = g
+		}
+	}
+	switch {
+	case c.g == nil && errors.Is(errs[0], ErrUnformatted) && !errors.Is(errs[1], ErrVersion):
+		c.r.Unformatted = true
+		return false, nil
+	case errs[0] == nil && errs[1] == nil && copies[0] != copies[1]:
+		errs[1] = errors.New("it is intact but not the same as the first")
+	}
+	kind, severity, remedy := FoundSuperblock, Loss, "without one nothing can be found: start over with --fresh"
+	if c.g != nil {
+		kind, severity, remedy = FoundSuperblockCopy, Repairable, "the other copy is good"
+	}
+	for i, at := range s.superblocks() {
+		if errs[i] != nil {
+			c.found(kind, severity, fmt.Sprintf("superblock, copy %d", i), int64(at), reason(errs[i]), remedy)
+		}
+	}
+	if c.g != nil && c.g.generation != c.opts.Generation {
+		c.found(FoundGeneration, Loss, "superblock", superblockOffset,
+			fmt.Sprintf("it has generation %#x, the partition table %#x: this is from before the namespace was formatted", c.g.generation, c.opts.Generation), "")
+	}
+	return c.g != nil, nil
+}
+
+// stateHeaders checks both and takes the newer one; ok says that there is one.
+func (c *checker) stateHeaders() (ok bool, err error) {
+	var errs [2]error
+	var list [2]*stateHeader
+	best := -1
+	buf := make([]byte, blockSize)
+	for slot := range 2 {
+		errs[slot] = c.readBlocks(c.g.lbaOf(headerAt(slot)), buf)
+		if err := fatal(errs[slot]); err != nil {
+			return false, err
+		}
+		if errs[slot] == nil {
+			list[slot], errs[slot] = decodeStateHeader(buf, c.g)
+		}
+		if errs[slot] == nil && (best < 0 || list[slot].sequence > list[best].sequence) {
+			best = slot
+		}
+	}
+	for slot, err := range errs {
+		where := fmt.Sprintf("state header, slot %d", slot)
+		switch {
+		case best < 0:
+			c.found(FoundHeader, Loss, where, int64(headerAt(slot)), reason(err), "the current state cannot be found")
+		case err != nil:
+			c.found(FoundHeaderCopy, Note, where, int64(headerAt(slot)), reason(err), "the other is good; "+cutShort)
+		case list[slot].sequence != list[best].sequence:
+			c.found(FoundHeaderCopy, Note, where, int64(headerAt(slot)), "it is of the state before", "a crash came between the two")
+		case *list[slot] != *list[best]:
+			c.found(FoundHeaderCopy, Repairable, where, int64(headerAt(slot)), "it is intact but not the same as the other", "")
+		}
+	}
+	if best >= 0 {
+		c.ckpt.header = *list[best]
+	}
+	return best >= 0, nil
+}
+
+// cutShort is said of what a crash explains, or a command that was in flight
+// when a connection was lost and landed late: it need not be damage.
+const cutShort = "a write that was cut short leaves that, too"
+
+func headerAt(slot int) nvmf.Bytes { return headerOffset + nvmf.Bytes(slot)*blockSize }
+
+// claims checks both, and finds out who holds the partition.
+func (c *checker) claims() error {
+	var list [2]*Claim
+	var errs [2]error
+	buf := make([]byte, blockSize)
+	best := -1
+	for slot := range 2 {
+		err := c.readBlocks(c.g.lbaOf(claimAt(slot)), buf)
+		if fatal(err) != nil {
+			return err
+		}
+		if err == nil {
+			list[slot], err = decodeClaim(buf, c.g.fs)
+		}
+		if errs[slot] = err; list[slot] != nil && (best < 0 || list[slot].Sequence > list[best].Sequence) {
+			best = slot
+		}
+	}
+	for slot, err := range errs {
+		if err == nil {
+			continue
+		}
+		severity, remedy := Note, cutShort
+		if best < 0 && errs[1-slot] != nil {
+			severity, remedy = Repairable, "the next mount for writing writes it again, if it may: nothing tells who held the partition"
+		}
+		c.found(FoundClaim, severity, fmt.Sprintf("claim, slot %d", slot), int64(claimAt(slot)), reason(err), remedy)
+	}
+	if best >= 0 && !list[best].Released {
+		c.r.Holder = list[best].String()
+	}
+	return nil
+}
+
+func claimAt(slot int) nvmf.Bytes { return claimOffset + nvmf.Bytes(slot)*blockSize }
+
+// state reads the state checkpoint; ok says that it makes sense.
+func (c *checker) state() (ok bool, err error) {
+	h := &c.ckpt.header
+	where, at := fmt.Sprintf("state checkpoint %d", h.sequence), int64(c.g.state[h.area])
+	state, err := c.readStateArea(h)
+	if err != nil && fatal(err) != nil && !errors.Is(err, ErrCorrupt) {
+		return false, err
+	}
+	if err != nil {
+		c.found(FoundState, Loss, where, at, reason(err), "the names and places of all files were in it")
+		return false, nil
+	}
+	for _, b := range c.repair {
+		c.found(FoundStateBlock, Repairable, where, int64(b.at), "a block of it is damaged", "it can be made good from the others")
+	}
+	if c.tree, err = decodeTree(c.g, state); err == nil {
+		return true, nil
+	}
+	return false, c.senseless(state, where, at, err)
+}
+
+// senseless says everything that is wrong with a state whose checksum holds,
+// not only why it was refused.
+func (c *checker) senseless(state []byte, where string, at int64, refused error) (err error) {
+	known := len(problems(c.r))
+	r := &stateReader{b: state, odd: c.odd}
+	if c.tree, err = r.tree(c.g); err != nil {
+		c.found(FoundState, Loss, where, at, reason(err), "what comes behind that place cannot be read")
+	}
+	if c.tree != nil {
+		c.checkTree()
+	}
+	if len(problems(c.r)) == known {
+		c.found(FoundState, Loss, where, at, reason(refused), "")
+	}
+	return nil
+}
+
+// odd is told what in a state makes no sense by itself.
+func (c *checker) odd(ino Ino, err error) {
+	c.r.add(Finding{Kind: FoundInode, Severity: Loss, Where: fmt.Sprintf("inode %d", ino), Offset: -1, Ino: ino, What: reason(err)})
+}
+
+// replay follows the log; ok says that it could be followed to its end.
+func (c *checker) replay() (ok bool, err error) {
+	prior := c.ckpt.header.prior
+	if c.log, err = oplog.Recover(c.logGeometry(), prior, c.media()); err != nil {
+		if err := fatal(err); err != nil && !MovedOn(err) && !errors.Is(err, oplog.ErrFormat) {
+			return false, err
+		}
+		c.log = nil
+		c.found(FoundLog, Loss, fmt.Sprintf("log behind page %d", prior.Page), -1, reason(err), "operations from there on are lost")
+		return false, c.survey()
+	}
+	c.r.LogUsed = c.g.logPages - c.log.Free()
+	c.r.Generation = c.log.Generation() - 1
+	err = c.log.Inspect(prior, c.media(), c.slots)
+	if errors.Is(err, oplog.ErrDamaged) {
+		c.r.InUse, err = true, nil
+	}
+	return true, fatal(err)
+}
+
+// survey names the damaged slots of a log that cannot be replayed.
+func (c *checker) survey() error {
+	err := oplog.Survey(c.logGeometry(), c.ckpt.header.prior, c.media(), c.slots)
+	if errors.Is(err, oplog.ErrFormat) || errors.Is(err, oplog.ErrDamaged) {
+		return nil
+	}
+	return fatal(err)
+}
+
+// slots tells of the damaged slots of a log page.
+func (c *checker) slots(p oplog.PageReport) {
+	severity, remedy := Loss, "the other has no image of the page either"
+	if p.Slots[0] == oplog.SlotIntact || p.Slots[1] == oplog.SlotIntact {
+		severity, remedy = Note, "the other is good; "+cutShort
+	}
+	for slot, s := range p.Slots {
+		if s == oplog.SlotDamaged {
+			at := nvmf.Bytes(p.LBA[slot])*c.g.lba - c.g.seg.Start
+			c.found(FoundLogSlot, severity, fmt.Sprintf("log page %d, slot %d", p.Page, slot), int64(at), "it holds no intact image", remedy)
+		}
+	}
+}
+
+// unlinked notes what a mount for writing frees.
+func (c *checker) unlinked() {
+	n, mapped := 0, Hugeblock(0)
+	for _, in := range c.tree.inodes {
+		if in.nlink == 0 {
+			n++
+			mapped += in.mapped
+		}
+	}
+	if n > 0 {
+		c.found(FoundUnlinked, Note, "files without a name", -1,
+			fmt.Sprintf("%d, of %v, were open when the last name was removed", n, nvmf.Bytes(mapped)*c.g.hugeblock),
+			"the next mount for writing frees them")
+	}
+	c.tree.dropNameless()
+}
+
+func (c *checker) found(kind FindingKind, s Severity, where string, offset int64, what, remedy string) {
+	c.r.add(Finding{Kind: kind, Severity: s, Where: where, Offset: offset, What: what, Remedy: remedy})
+}
+
+// reason is an error without the words that all of them end in.
+func reason(err error) string { return strings.TrimSuffix(err.Error(), ": "+ErrCorrupt.Error()) }

@@ -1,0 +1,113 @@
+package microfs
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+
+	"nvmecr/nvmf"
+)
+
+// Repair makes good what Check calls repairable, and what it notes: it mounts
+// seg for writing, which writes damaged copies again and drops files that were
+// open without a name; drops what no path leads to; corrects counts that names
+// contradict; and writes the state that results as a new state checkpoint, so
+// that nothing rests on single copies any more. Where something is lost that a
+// mount needs it changes nothing and fails as Mount does: nothing that a path
+// leads to is ever dropped. done says what it did.
+//
+// It writes, so it takes the ownership that any other mount for writing takes.
+func Repair(ctx context.Context, dev nvmf.Device, seg Segment, opts Options) (done []string, err error) {
+	logf := opts.Logf
+	opts.ReadOnly, opts.mend = false, true
+	opts.Logf = func(format string, args ...any) {
+		done = append(done, fmt.Sprintf(format, args...))
+		if logf != nil {
+			logf(format, args...)
+		}
+	}
+	fs, err := Mount(ctx, dev, seg, opts)
+	if err != nil {
+		return done, err
+	}
+	if err = fs.mendSuperblocks(); err == nil {
+		err = fs.Checkpoint()
+	}
+	if uerr := fs.Unmount(); err == nil {
+		err = uerr
+	}
+	return done, err
+}
+
+// mendSuperblocks makes both copies the one that was mounted by. A mount writes
+// again only what is damaged.
+func (fs *FS) mendSuperblocks() error {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	got, want := make([]byte, blockSize), make([]byte, blockSize)
+	fs.g.encode(want)
+	for i, at := range fs.g.seg.superblocks() {
+		err := fs.readBlocks(fs.g.lbaOf(at), got)
+		if err != nil || bytes.Equal(got, want) {
+			continue // what cannot be read was written again, or cannot be
+		}
+		if err := transfer(fs.q, fs.dev.Identity(), nvmf.Write, fs.g.lbaOf(at), want, true); err != nil {
+			return err
+		}
+		fs.logf("superblock copy %d: it was not the same as the other, and is now", i)
+	}
+	return nil
+}
+
+// mend drops what no path leads to and corrects what is counted, so that the
+// records of the log find a tree that makes sense. Inodes without a path stay
+// as files that were open without a name do: records may still name them.
+func (t *tree) mend(logf func(format string, args ...any)) {
+	up := t.reachable()
+	var lost []entry
+	t.names.Ascend(func(e entry) bool {
+		if _, ok := up[e.dir]; !ok {
+			lost = append(lost, e)
+		}
+		return true
+	})
+	for _, e := range lost {
+		logf("inode %d, name %q in inode %d: no path leads there; it is dropped", e.ino, e.name, e.dir)
+		t.names.Delete(e)
+		t.bytes -= nvmf.Bytes(entrySize + len(e.name))
+	}
+	for _, in := range t.inodes {
+		in.found.names, in.found.entries = 0, 0
+	}
+	links, entries := map[Ino]uint32{RootIno: 2}, map[Ino]int{}
+	t.names.Ascend(func(e entry) bool {
+		entries[e.dir]++
+		links[e.ino]++
+		in := t.inodes[e.ino]
+		in.found.names++
+		t.inodes[e.dir].found.entries++
+		if in.isDir() && e.ino != RootIno {
+			links[e.ino]++
+			links[e.dir]++
+			in.parent, in.name = e.dir, e.name
+		}
+		return true
+	})
+	if root := t.inodes[RootIno]; root != nil {
+		root.parent = RootIno
+	}
+	for ino, in := range t.inodes {
+		if in.nlink != links[ino] {
+			if links[ino] == 0 {
+				logf("inode %d: no path leads there; it is dropped, with %d hugeblocks", ino, in.mapped)
+			} else {
+				logf("inode %d: %d links instead of %d", ino, links[ino], in.nlink)
+			}
+			in.nlink = links[ino]
+		}
+		if in.entries != entries[ino] {
+			logf("inode %d: %d names instead of %d", ino, entries[ino], in.entries)
+			in.entries = entries[ino]
+		}
+	}
+}
