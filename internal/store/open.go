@@ -242,22 +242,9 @@ func (o *opener) table(ctx context.Context, dev nvmf.Device, t int, atHome bool)
 // mount mounts the partition, formatting it before its first use.
 func (o *opener) mount(ctx context.Context, p *Partition, entry parttable.Entry) (err error) {
 	seg := microfs.Segment{Start: entry.Start, Length: entry.Length}
-	cred, err := Cred()
+	mo, err := o.mountOptions(p)
 	if err != nil {
 		return err
-	}
-	mo := microfs.Options{
-		Generation: p.Table.Generation,
-		ReadOnly:   o.opts.ReadOnly,
-		Cred:       cred,
-		MountPoint: o.cfg.Mount,
-		Timeout:    o.cfg.Timeout,
-		Logf:       o.opts.Logf,
-	}
-	if !o.opts.ReadOnly {
-		mo.Holder = self(o.cfg.Run)
-		mo.Claimed = o.mayTakeOver(mo.Holder, o.reserve != nil)
-		mo.Reserve = o.reserve
 	}
 	p.FS, err = microfs.Mount(ctx, p.Device, seg, mo)
 	for i := 0; o.opts.ReadOnly && microfs.MovedOn(err) && i < rereads && ctx.Err() == nil; i++ {
@@ -277,13 +264,32 @@ func (o *opener) mount(ctx context.Context, p *Partition, entry parttable.Entry)
 		Size:       o.place.Size,
 		Hugeblock:  p.Table.Hugeblock,
 		NoDataCRC:  !o.cfg.DataChecksum,
-		Cred:       cred,
+		Cred:       mo.Cred,
 	})
 	if err != nil {
 		return err
 	}
 	p.FS, err = microfs.Mount(ctx, p.Device, seg, mo)
 	return err
+}
+
+// mountOptions are those of every mount of p.
+func (o *opener) mountOptions(p *Partition) (microfs.Options, error) {
+	cred, err := Cred()
+	mo := microfs.Options{
+		Generation: p.Table.Generation,
+		ReadOnly:   o.opts.ReadOnly,
+		Cred:       cred,
+		MountPoint: o.cfg.Mount,
+		Timeout:    o.cfg.Timeout,
+		Logf:       o.opts.Logf,
+	}
+	if !o.opts.ReadOnly {
+		mo.Holder = self(o.cfg.Run)
+		mo.Claimed = o.mayTakeOver(mo.Holder, o.reserve != nil)
+		mo.Reserve = o.reserve
+	}
+	return mo, err
 }
 
 // Cred returns who this process is, as permission checks see it.

@@ -9,6 +9,10 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/dustin/go-humanize"
+
+	"nvmecr/nvmf"
 )
 
 // oneLine is how an error is told.
@@ -23,6 +27,17 @@ func count(n int, what string) string {
 	}
 	return fmt.Sprintf("%d %ss", n, what)
 }
+
+// countOf is count for words with a plural of their own.
+func countOf(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
+// size is a number of bytes for people.
+func size(n nvmf.Bytes) string { return humanize.IBytes(uint64(n)) }
 
 // printable is a file's name for the terminal: quoted if it has anything that
 // would not stand there as itself.

@@ -43,44 +43,53 @@ type reader struct {
 	written int          // partitions that were found, by all calls of each
 }
 
-func (r *reader) bind(cmd *cobra.Command) {
+// bind adds the flags of a reader, and those of more settings.
+func (r *reader) bind(cmd *cobra.Command, more ...string) {
 	r.cfg = config.Default()
-	r.cfg.BindFlags(cmd.Flags(), readerSettings...)
+	r.cfg.BindFlags(cmd.Flags(), append(slices.Clone(readerSettings), more...)...)
 	cmd.Flags().IntVar(&r.rank, "rank", allRanks, "look at the partition of `RANK` only [NVMECR_RANK]")
 }
 
 // open finds the store. It fails where nothing was ever written.
 func (r *reader) open(cmd *cobra.Command) error {
+	if err := r.find(cmd); err != nil {
+		return err
+	}
 	ctx := cmd.Context()
-	r.stderr, r.broken = cmd.ErrOrStderr(), make(map[int]bool)
-	if err := r.cfg.Resolve(); err != nil {
-		return usageError{err}
-	}
-	local, err := locate(r.cfg)
-	if err != nil {
-		return err
-	}
-	if local {
-		dir, err := store.FindStateDir(r.cfg.Name)
-		if err == nil {
-			err = dir.CheckImage()
-		}
-		if err != nil {
-			return err
-		}
-	}
 	ranks, err := store.Ranks(ctx, r.cfg)
-	if errors.Is(err, parttable.ErrNoTable) {
-		return fmt.Errorf("nothing was ever written to store %q: %w", r.cfg.Name, err)
-	}
 	if err != nil {
-		return err
+		return neverWritten(err, r.cfg.Name)
 	}
 	r.size = len(ranks)
 	if r.rank != allRanks && (r.rank < 0 || r.rank >= r.size) {
 		return usageError{fmt.Errorf("store %q has no rank %d: it was written by %s, numbered from 0", r.cfg.Name, r.rank, count(r.size, "rank"))}
 	}
 	return nil
+}
+
+// neverWritten says what it means that no target has a table.
+func neverWritten(err error, name string) error {
+	if errors.Is(err, parttable.ErrNoTable) {
+		return fmt.Errorf("nothing was ever written to store %q: %w", name, err)
+	}
+	return err
+}
+
+// find finds out where the store is.
+func (r *reader) find(cmd *cobra.Command) error {
+	r.stderr, r.broken = cmd.ErrOrStderr(), make(map[int]bool)
+	if err := r.cfg.Resolve(); err != nil {
+		return usageError{err}
+	}
+	local, err := locate(r.cfg)
+	if err != nil || !local {
+		return err
+	}
+	dir, err := store.FindStateDir(r.cfg.Name)
+	if err != nil {
+		return err
+	}
+	return dir.CheckImage()
 }
 
 // locate completes cfg with where the last run of the store put it. local says

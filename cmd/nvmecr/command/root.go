@@ -81,7 +81,7 @@ name finds it again.`,
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
 		newRun(), newTarget(),
-		newLs(), newCat(), newCp(), newStat(), newRelease(),
+		newLs(), newCat(), newCp(), newStat(), newFsck(), newVerify(), newRelease(),
 		newDemo(), newVersion(),
 	)
 	return root

@@ -1,0 +1,269 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"nvmecr/internal/store"
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+)
+
+type fsckOptions struct {
+	reader
+	json   bool
+	repair bool
+
+	out     io.Writer
+	report  fsckReport
+	parts   int
+	damaged int // partitions and tables with problems
+	curable int // problems that --repair can put right
+	notes   int
+}
+
+func newFsck() *cobra.Command {
+	o := &fsckOptions{}
+	cmd := &cobra.Command{
+		Use:   "fsck [flags]",
+		Short: "Check the file systems of the ranks",
+		Long: `Checks the partition tables of the store and the metadata of every rank's
+partition, or of one rank's: both copies of what is there twice, the state
+checkpoint, every page of the log since, and that names, links and blocks agree.
+It reads only, and may run while the job does; the data of files is for
+"nvmecr verify".
+
+With --repair it writes damaged copies again, drops files and directories that
+no path leads to, and corrects counts. It never drops what a path leads to. It
+is refused while a process of the job has the partition, or may have one of the
+same namespace on another host; --unfenced says that none has.
+
+The exit status is 0 if all is well (after the repair, if there was one), 1 if
+there are problems or something could not be checked. Notes, of what a crash
+leaves as a matter of course, are no problems.`,
+		Example: `  nvmecr fsck
+  nvmecr fsck --name melt --rank 3 --repair
+  nvmecr fsck --json`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.fsck(cmd) },
+	}
+	o.bind(cmd, "unfenced")
+	addSwitch(cmd.Flags(), &o.json, "json", "", "print JSON [NVMECR_JSON]")
+	addSwitch(cmd.Flags(), &o.repair, "repair", "", "make good what can be without losing anything [NVMECR_REPAIR]")
+	return cmd
+}
+
+// A fsckReport is the JSON of a check.
+type fsckReport struct {
+	Name    string       `json:"name"`
+	Clean   bool         `json:"clean"`
+	Targets []fsckTarget `json:"targets"`
+	Ranks   []fsckRank   `json:"ranks"`
+}
+
+type fsckTarget struct {
+	Target   string            `json:"target"`
+	Findings []microfs.Finding `json:"findings"`
+	Error    string            `json:"error,omitempty"`
+}
+
+type fsckRank struct {
+	Rank   int        `json:"rank"`
+	Target string     `json:"target"`
+	Start  nvmf.Bytes `json:"start"`
+	Length nvmf.Bytes `json:"length"`
+	*microfs.CheckReport
+	Repaired []string `json:"repaired,omitempty"`
+	Error    string   `json:"error,omitempty"`
+}
+
+func (o *fsckOptions) fsck(cmd *cobra.Command) error {
+	ctx := cmd.Context()
+	o.out = cmd.OutOrStdout()
+	if err := o.find(cmd); err != nil {
+		return err
+	}
+	if o.rank < allRanks {
+		return usageError{fmt.Errorf("store %q has no rank %d", o.cfg.Name, o.rank)}
+	}
+	if o.repair {
+		unlock, err := o.lock()
+		if err != nil {
+			return err
+		}
+		defer unlock()
+	}
+	o.report.Name = o.cfg.Name
+	o.report.Targets, o.report.Ranks = []fsckTarget{}, []fsckRank{}
+	if err := o.check(ctx); err != nil {
+		return neverWritten(err, o.cfg.Name)
+	}
+	if o.parts == 0 && o.rank != allRanks && !o.failed {
+		return usageError{fmt.Errorf("store %q has no rank %d", o.cfg.Name, o.rank)}
+	}
+	o.report.Clean = o.damaged == 0 && !o.failed
+	var err error
+	if o.json {
+		err = printJSON(o.out, o.report)
+	} else {
+		o.summary()
+	}
+	if o.damaged > 0 {
+		o.failed = true
+	}
+	return errors.Join(err, o.end())
+}
+
+// lock makes this a run of the store: it keeps others on this host away, if
+// the store has anything here, and has an id of its own.
+func (o *fsckOptions) lock() (unlock func() error, err error) {
+	unlock = func() error { return nil }
+	var last uuid.UUID
+	names, err := store.StateDirs()
+	if err == nil && slices.Contains(names, o.cfg.Name) {
+		var dir *store.StateDir
+		if dir, err = store.FindStateDir(o.cfg.Name); err != nil {
+			return nil, err
+		}
+		lock, err := lockStore(dir)
+		if err != nil {
+			return nil, err
+		}
+		unlock = lock.Unlock
+		if record, err := dir.Load(); err == nil {
+			last = record.Run
+		}
+	}
+	if err == nil {
+		o.cfg.Run, err = store.NewRun(last)
+	}
+	return unlock, err
+}
+
+func (o *fsckOptions) check(ctx context.Context) error {
+	return store.Check(ctx, o.cfg, store.CheckOptions{Rank: o.rank, Repair: o.repair, Target: o.target, Part: o.part})
+}
+
+// target tells of a namespace as a whole, if there is anything to tell.
+func (o *fsckOptions) target(r *store.TargetReport) {
+	t := fsckTarget{Target: r.Target.String(), Findings: r.Findings}
+	if r.Err != nil {
+		t.Error = r.Err.Error()
+		o.fail(fmt.Errorf("target %s: %w", r.Target, r.Err))
+	}
+	o.report.Targets = append(o.report.Targets, t)
+	if o.judge(r.Findings) > microfs.Note {
+		o.damaged++
+	}
+	o.print(fmt.Sprintf("target %s", r.Target), r.Findings, 0)
+}
+
+// judge returns the worst severity and counts the notes.
+func (o *fsckOptions) judge(list []microfs.Finding) microfs.Severity {
+	worst := microfs.Note
+	for i := range list {
+		worst = max(worst, list[i].Severity)
+		switch list[i].Severity {
+		case microfs.Note:
+			o.notes++
+		case microfs.Repairable:
+			o.curable++
+		}
+	}
+	return worst
+}
+
+// part tells of a partition.
+func (o *fsckOptions) part(r *store.PartReport) {
+	o.parts++
+	p := fsckRank{
+		Rank: r.Rank, Target: r.Target.String(), Start: r.Segment.Start, Length: r.Segment.Length,
+		CheckReport: r.CheckReport, Repaired: r.Repaired,
+	}
+	who := fmt.Sprintf("rank %d", r.Rank)
+	if r.Err != nil {
+		p.Error = r.Err.Error()
+	}
+	o.report.Ranks = append(o.report.Ranks, p)
+	if !o.json {
+		for _, done := range r.Repaired {
+			fmt.Fprintf(o.out, "%s: repair: %s\n", who, done)
+		}
+	}
+	if r.CheckReport != nil {
+		worst := o.judge(r.Findings)
+		if worst > microfs.Note {
+			o.damaged++
+		}
+		if !o.json {
+			fmt.Fprintf(o.out, "%s: %s\n", who, describe(r.CheckReport))
+		}
+		o.print(who, r.Findings, r.More)
+	}
+	if r.Err != nil {
+		o.fail(fmt.Errorf("%s: %w", who, r.Err))
+	}
+}
+
+// print lists findings.
+func (o *fsckOptions) print(who string, list []microfs.Finding, more int) {
+	if o.json {
+		return
+	}
+	for i := range list {
+		fmt.Fprintf(o.out, "%s: %s\n", who, printable(list[i].String()))
+	}
+	if more > 0 {
+		fmt.Fprintf(o.out, "%s: and %d more\n", who, more)
+	}
+}
+
+// describe says in a line what a partition is like.
+func describe(r *microfs.CheckReport) string {
+	if r.Unformatted {
+		return "nothing written yet"
+	}
+	verdict := "clean"
+	switch r.Worst() {
+	case microfs.Repairable:
+		verdict = "damaged, can be repaired"
+	case microfs.Loss:
+		verdict = "damaged, data is lost"
+	}
+	if r.InUse {
+		verdict += ", being written to"
+		if r.Holder != "" {
+			verdict += " by " + r.Holder
+		}
+	}
+	what := []string{count(r.Files, "file"), countOf(r.Directories, "directory", "directories")}
+	if r.Links > 0 {
+		what = append(what, count(r.Links, "symbolic link"))
+	}
+	what = append(what, size(r.Mapped)+" in "+count(r.Extents, "extent"))
+	return fmt.Sprintf("%s: %s, log %d of %d pages", verdict, strings.Join(what, ", "), r.LogUsed, r.LogPages)
+}
+
+func (o *fsckOptions) summary() {
+	verdict := "clean"
+	if o.damaged > 0 {
+		verdict = fmt.Sprintf("problems in %d of them", o.damaged)
+	}
+	if o.failed {
+		verdict += ", not all could be checked"
+	}
+	if o.notes > 0 {
+		verdict += ", " + count(o.notes, "note")
+	}
+	if o.curable > 0 && !o.repair {
+		verdict += "; what is repairable, `nvmecr fsck --repair` puts right"
+	}
+	fmt.Fprintf(o.out, "store %q: %s checked: %s\n", o.cfg.Name, count(o.parts, "partition"), verdict)
+}

@@ -1,0 +1,194 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/store"
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+)
+
+type verifyOptions struct {
+	reader
+	json bool
+}
+
+func newVerify() *cobra.Command {
+	o := &verifyOptions{}
+	cmd := &cobra.Command{
+		Use:   "verify [flags]",
+		Short: "Read every byte of every file against its checksum",
+		Long: `Reads all that the ranks, or one of them, have written, against its checksums,
+and names every damaged part of a file. It changes nothing and may run while the
+job does. On a store made with --data-checksum=off it can only tell whether
+everything can be read.
+
+The exit status is 0 if all is well, 1 if something is damaged or cannot be
+read.`,
+		Example: `  nvmecr verify
+  nvmecr verify --name melt --rank 3`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := o.open(cmd); err != nil {
+				return err
+			}
+			return o.verify(cmd)
+		},
+	}
+	o.bind(cmd)
+	addSwitch(cmd.Flags(), &o.json, "json", "", "print JSON [NVMECR_JSON]")
+	return cmd
+}
+
+// A verifyReport is the JSON of a run.
+type verifyReport struct {
+	Name    string       `json:"name"`
+	Bytes   nvmf.Bytes   `json:"bytes"`
+	Seconds float64      `json:"seconds"`
+	Damaged int          `json:"damaged"` // files
+	Ranks   []verifyRank `json:"ranks"`
+}
+
+type verifyRank struct {
+	Rank       int        `json:"rank"`
+	Files      int        `json:"files"`
+	Bytes      nvmf.Bytes `json:"bytes"`
+	Unverified bool       `json:"unverified,omitempty"` // there are no checksums
+	Damaged    []damage   `json:"damaged"`
+	More       int        `json:"more,omitempty"`
+}
+
+type damage struct {
+	microfs.BadRange
+	Cause string `json:"cause"`
+}
+
+func (o *verifyOptions) verify(cmd *cobra.Command) error {
+	begin, total := time.Now(), verifyReport{Name: o.cfg.Name, Ranks: []verifyRank{}}
+	for _, rank := range o.ranks() {
+		r, err := o.rankBar(cmd, rank)
+		if errors.Is(err, microfs.ErrUnformatted) {
+			continue
+		}
+		if err != nil {
+			o.fail(fmt.Errorf("rank %d: %w", rank, err))
+			if errors.Is(err, nvmf.ErrUnreachable) || cmd.Context().Err() != nil {
+				break
+			}
+			continue
+		}
+		total.add(rank, r)
+		if !o.json {
+			printVerified(cmd.OutOrStdout(), rank, r)
+		}
+	}
+	took := time.Since(begin)
+	total.Seconds = took.Seconds()
+	var err error
+	if o.json {
+		err = printJSON(cmd.OutOrStdout(), total)
+	} else {
+		o.summary(cmd.OutOrStdout(), &total, took)
+	}
+	if total.Damaged > 0 {
+		o.failed = true
+	}
+	return errors.Join(err, o.end())
+}
+
+func (t *verifyReport) add(rank int, r *microfs.VerifyReport) {
+	v := verifyRank{Rank: rank, Files: r.Files, Bytes: r.Bytes, Unverified: r.Unverified, Damaged: []damage{}, More: r.More}
+	for _, b := range r.Bad {
+		v.Damaged = append(v.Damaged, damage{b, b.Cause.Error()})
+	}
+	t.Bytes += r.Bytes
+	t.Damaged += damagedFiles(r)
+	t.Ranks = append(t.Ranks, v)
+}
+
+func damagedFiles(r *microfs.VerifyReport) int {
+	files := map[microfs.Ino]bool{}
+	for i := range r.Bad {
+		files[r.Bad[i].Ino] = true
+	}
+	return len(files)
+}
+
+// rankBar verifies one rank, with a bar where there is a terminal to draw it on.
+func (o *verifyOptions) rankBar(cmd *cobra.Command, rank int) (*microfs.VerifyReport, error) {
+	var vo store.VerifyOptions
+	if screen, ok := o.stderr.(*os.File); ok && isTerminal(screen) {
+		var bar *progressbar.ProgressBar
+		vo.Total = func(n nvmf.Bytes) {
+			bar = progressbar.NewOptions64(int64(n), progressbar.OptionSetWriter(screen),
+				progressbar.OptionSetDescription(fmt.Sprintf("rank %d of %d", rank, o.size)),
+				progressbar.OptionShowBytes(true), progressbar.OptionUseIECUnits(true),
+				progressbar.OptionSetWidth(30), progressbar.OptionThrottle(100*time.Millisecond),
+				progressbar.OptionSetRenderBlankState(true), progressbar.OptionClearOnFinish())
+		}
+		// That a bar cannot be drawn is no reason to stop.
+		vo.Progress = func(n nvmf.Bytes) { _ = bar.Add64(int64(n)) }
+		defer func() {
+			if bar != nil {
+				_ = bar.Finish()
+			}
+		}()
+	}
+	return store.Verify(cmd.Context(), o.cfg, store.Place{Rank: rank, Size: o.size}, vo)
+}
+
+func isTerminal(f *os.File) bool {
+	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	return err == nil
+}
+
+func printVerified(w io.Writer, rank int, r *microfs.VerifyReport) {
+	for i := range r.Bad {
+		b := &r.Bad[i]
+		what := "damaged"
+		if damage := new(microfs.DamageError); !errors.As(b.Cause, &damage) {
+			what = "cannot be read: " + b.Cause.Error()
+		} else if damage.Cause != nil {
+			what = "cannot be read: " + damage.Cause.Error()
+		}
+		fmt.Fprintf(w, "rank %d: %s: bytes %d to %d (%s at LBA %d): %s\n", rank, printable(b.Path),
+			b.Offset, b.Offset+b.Length-1, size(nvmf.Bytes(b.Length)), b.LBA, what)
+	}
+	if r.More > 0 {
+		fmt.Fprintf(w, "rank %d: and %d more\n", rank, r.More)
+	}
+	verdict := "verified"
+	switch n := damagedFiles(r); {
+	case n > 0:
+		verdict = "read, " + count(n, "file") + " damaged"
+	case r.Unverified:
+		verdict = "read; nothing can be verified, the store was made with --data-checksum=off"
+	}
+	fmt.Fprintf(w, "rank %d: %s, %s %s\n", rank, count(r.Files, "file"), size(r.Bytes), verdict)
+}
+
+func (o *verifyOptions) summary(w io.Writer, t *verifyReport, took time.Duration) {
+	verdict := "all of it as it was written"
+	switch {
+	case t.Damaged > 0:
+		verdict = count(t.Damaged, "damaged file")
+	case o.failed:
+		verdict = "not all could be read"
+	default:
+		for _, r := range t.Ranks {
+			if r.Unverified {
+				verdict = "without checksums to verify it"
+			}
+		}
+	}
+	rate := nvmf.Bytes(float64(t.Bytes) / max(took.Seconds(), 1e-6))
+	fmt.Fprintf(w, "store %q: read %s in %.1f s (%s/s): %s\n", o.cfg.Name, size(t.Bytes), took.Seconds(), size(rate), verdict)
+}

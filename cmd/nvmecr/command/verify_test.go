@@ -1,0 +1,62 @@
+package command
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/config"
+	"nvmecr/internal/store"
+	"nvmecr/microfs"
+)
+
+// namespace makes a store on a file, with /f of size bytes, and returns the
+// target.
+func namespace(t *testing.T, size int) string {
+	path := filepath.Join(t.TempDir(), "image")
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	require.NoError(t, os.Truncate(path, 128<<20))
+	cfg := config.Default()
+	require.NoError(t, cfg.Set("target", "file:"+path))
+	p, err := store.Open(t.Context(), cfg, store.Place{Rank: 0, Size: 1}, store.Options{})
+	require.NoError(t, err)
+	f, err := p.FS.Open(microfs.RootIno, "f", syscall.O_CREAT|syscall.O_WRONLY, 0o600)
+	require.NoError(t, err)
+	_, err = f.WriteAt([][]byte{make([]byte, size)}, 0)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	require.NoError(t, p.Close())
+	return "file:" + path
+}
+
+// TestVerifyAtATerminal: a bar is drawn on a terminal and nowhere else; what
+// was found is on stdout.
+func TestVerifyAtATerminal(t *testing.T) {
+	target := namespace(t, 40<<20)
+	keyboard, screen := terminal(t)
+	defer keyboard.Close()
+	var stdout, stderr bytes.Buffer
+	cmd := nvmecr("main", "verify", "--target", target)
+	cmd.Stdout, cmd.Stderr = &stdout, screen
+	require.NoError(t, cmd.Start())
+	require.NoError(t, screen.Close())
+	drawn, _ := io.ReadAll(keyboard) // ends with EIO when the program has
+	require.NoError(t, cmd.Wait())
+	assert.Contains(t, string(drawn), "rank 0 of 1")
+	assert.Contains(t, string(drawn), "%")
+	assert.Contains(t, stdout.String(), "rank 0: 1 file, 40 MiB verified\n")
+	assert.NotContains(t, stdout.String(), "\r")
+
+	stdout.Reset()
+	cmd = nvmecr("main", "verify", "--target", target)
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	require.NoError(t, cmd.Run())
+	assert.Empty(t, stderr.String())
+	assert.Contains(t, stdout.String(), "all of it as it was written\n")
+}

@@ -1,0 +1,248 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"nvmecr/balancer"
+	"nvmecr/internal/config"
+	"nvmecr/internal/parttable"
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+)
+
+// AllRanks stands for every rank of a store.
+const AllRanks = -1
+
+// FoundTable and FoundTableCopy are kinds of findings beside those of microfs:
+// no copy of a partition table is good, or one is not.
+const (
+	FoundTable     microfs.FindingKind = "table"
+	FoundTableCopy microfs.FindingKind = "table-copy"
+)
+
+// CheckOptions say what Check does and whom it tells: of the targets in order,
+// of the partitions in the order of ranks. The targets come first; with Repair
+// they come last, with what is left to tell.
+type CheckOptions struct {
+	Rank   int  // the one to check, or AllRanks
+	Repair bool // make good what can be
+	Target func(*TargetReport)
+	Part   func(*PartReport)
+}
+
+// A TargetReport is what was found of a namespace as a whole.
+type TargetReport struct {
+	Target   nvmf.TransportID
+	Findings []microfs.Finding // about the partition table; offsets are in the namespace
+	Err      error             // it could not be checked
+}
+
+// A PartReport is what was found of a rank's partition.
+type PartReport struct {
+	Rank    int
+	Target  nvmf.TransportID
+	Segment microfs.Segment
+	// CheckReport is what is there now: after the repair, if there was one.
+	*microfs.CheckReport
+	Repaired []string // what was done
+	Err      error    // it could not be checked, or repaired
+}
+
+// Check examines the tables and partitions of the store and calls o's functions
+// with what it finds. Without o.Repair it writes nothing and works beside a
+// job. To repair a partition it becomes its owner, as the rank does that
+// writes, and fences off whoever wrote before: cfg.Run is a new run. The error is about the store as a whole: that it is another's, or
+// parttable.ErrNoTable if no target has a table; those without one are left out
+// otherwise.
+func Check(ctx context.Context, cfg *config.Config, o CheckOptions) error {
+	if len(cfg.Targets) == 0 {
+		return ErrNoTarget
+	}
+	var parts []partCheck
+	var reports []*TargetReport
+	var missing error
+	for t, id := range cfg.Targets {
+		c := partCheck{cfg: cfg, t: t}
+		r := &TargetReport{Target: id, Findings: []microfs.Finding{}}
+		if c.dev, r.Err = connect(ctx, cfg, id, true); r.Err == nil {
+			defer c.dev.Close() // nothing was written
+			var foreign error
+			if foreign, r.Err = c.inspect(ctx, r, o.Repair); foreign != nil {
+				return fmt.Errorf("target %s: %w", id, foreign)
+			}
+		}
+		if errors.Is(r.Err, parttable.ErrNoTable) {
+			missing = fmt.Errorf("target %s: %w", id, r.Err)
+			continue
+		}
+		if reports = append(reports, r); !o.Repair {
+			o.Target(r)
+		}
+		if c.table == nil {
+			continue
+		}
+		for i, e := range c.table.Entries {
+			if o.Rank == AllRanks || o.Rank == e.Rank {
+				c.entry, c.keeper = e, i == 0 && len(r.Findings) > 0
+				parts = append(parts, c)
+			}
+		}
+	}
+	if len(reports) == 0 {
+		return missing
+	}
+	slices.SortFunc(parts, func(a, b partCheck) int { return a.entry.Rank - b.entry.Rank })
+	for i := range parts {
+		o.Part(parts[i].check(ctx, o.Repair))
+	}
+	for _, r := range reports {
+		if !o.Repair {
+			break
+		}
+		if r.Err == nil {
+			r.again(ctx, cfg)
+		}
+		o.Target(r)
+	}
+	return nil
+}
+
+// inspect looks at the table of c's target. foreign says that it is another
+// store's.
+func (c *partCheck) inspect(ctx context.Context, r *TargetReport, repair bool) (foreign, err error) {
+	health, err := parttable.Inspect(ctx, c.dev)
+	if err != nil {
+		return nil, err
+	}
+	if health.Table == nil && !errors.Is(health.Err, parttable.ErrCorrupt) {
+		return nil, health.Err
+	}
+	if r.Findings = tableFindings(health); health.Table == nil {
+		return nil, nil
+	}
+	w := want(c.cfg, c.t, len(c.cfg.Targets), 0)
+	w.ReadOnly, w.AnyUser = !repair, !repair && os.Geteuid() == 0
+	c.table = health.Table
+	return c.table.Check(w), nil
+}
+
+// again looks at a table after its repair.
+func (r *TargetReport) again(ctx context.Context, cfg *config.Config) {
+	c := partCheck{cfg: cfg, t: slices.Index(cfg.Targets, r.Target)}
+	if c.dev, r.Err = connect(ctx, cfg, r.Target, true); r.Err != nil {
+		return
+	}
+	defer c.dev.Close() // nothing was written
+	var foreign error
+	if foreign, r.Err = c.inspect(ctx, r, true); r.Err == nil {
+		r.Err = foreign
+	}
+}
+
+// tableFindings are about the two copies of a table.
+func tableFindings(h *parttable.Health) []microfs.Finding {
+	list := []microfs.Finding{}
+	kind, severity, remedy := FoundTable, microfs.Loss, "its partitions cannot be found: start over with --fresh"
+	if h.Table != nil {
+		kind, severity, remedy = FoundTableCopy, microfs.Repairable, "the other copy is good"
+	}
+	if h.Table != nil && len(h.Table.Entries) > 0 {
+		remedy += fmt.Sprintf("; --repair of rank %d, or its next run, writes it again", h.Table.Entries[0].Rank)
+	}
+	for slot, err := range h.Copies {
+		if err == nil {
+			continue
+		}
+		f := microfs.Finding{
+			Kind: kind, Severity: severity, Where: fmt.Sprintf("partition table, copy %d", slot),
+			Offset: int64(parttable.CopyOffset(slot)), What: err.Error(), Remedy: remedy,
+		}
+		if errors.Is(err, parttable.ErrOutdated) {
+			f.Severity = microfs.Note
+		}
+		list = append(list, f)
+	}
+	return list
+}
+
+// partCheck is the check of one partition.
+type partCheck struct {
+	cfg    *config.Config
+	t      int // number of the target
+	dev    nvmf.Device
+	table  *parttable.Table
+	entry  parttable.Entry
+	keeper bool // it is this rank that repairs the table, and there is reason to
+}
+
+func (c *partCheck) check(ctx context.Context, repair bool) *PartReport {
+	e := c.entry
+	r := &PartReport{Rank: e.Rank, Target: c.cfg.Targets[c.t], Segment: microfs.Segment{Start: e.Start, Length: e.Length}}
+	o := microfs.CheckOptions{Generation: c.table.Generation}
+	if r.CheckReport, r.Err = microfs.Check(ctx, c.dev, r.Segment, o); r.Err != nil || !repair {
+		return r
+	}
+	if c.keeper || len(r.Findings) > 0 {
+		if r.Err = c.repair(ctx, r); r.Err == nil {
+			r.CheckReport, r.Err = microfs.Check(ctx, c.dev, r.Segment, o)
+		}
+	}
+	return r
+}
+
+// repair becomes the owner of the partition, as Open does, and repairs it.
+func (c *partCheck) repair(ctx context.Context, r *PartReport) (err error) {
+	o := &opener{
+		cfg: c.cfg, place: Place{Rank: r.Rank, Size: c.table.JobSize}, home: balancer.Home{Target: c.t},
+		opts: Options{Logf: func(format string, args ...any) { r.Repaired = append(r.Repaired, fmt.Sprintf(format, args...)) }},
+	}
+	p := &Partition{Place: o.place, Target: r.Target, ready: make(chan struct{})}
+	defer close(p.ready)
+	if err := o.own(ctx, p); err != nil {
+		return err
+	}
+	defer func() { err = andClosing(err, p.Close()) }()
+	if err := c.quiet(ctx); err != nil {
+		return err
+	}
+	if p.Device, err = connect(ctx, c.cfg, r.Target, false); err != nil {
+		return err
+	}
+	if o.reserve, err = fence(ctx, c.cfg, p.Device); err != nil {
+		return err
+	}
+	if p.Table, err = o.table(ctx, p.Device, c.t, false); err != nil {
+		return err
+	}
+	entry, ok := p.Table.Entry(r.Rank)
+	if !ok || (r.Segment != microfs.Segment{Start: entry.Start, Length: entry.Length}) {
+		return errors.New("the partition table has changed meanwhile: start again")
+	}
+	if r.Unformatted || len(r.Findings) == 0 {
+		return nil
+	}
+	mo, err := o.mountOptions(p)
+	if err != nil {
+		return err
+	}
+	_, err = microfs.Repair(ctx, p.Device, r.Segment, mo)
+	return err
+}
+
+// quiet fails with *HeldError unless all processes that wrote to the target are
+// known to have ended: a fence would stop the ranks of a job that runs. The
+// partition of a rank that cannot be told has no say: its own mount decides.
+func (c *partCheck) quiet(ctx context.Context) error {
+	me := self(c.cfg.Run)
+	for _, e := range c.table.Entries {
+		last, err := microfs.LastClaim(ctx, c.dev, microfs.Segment{Start: e.Start, Length: e.Length})
+		if err == nil && last != nil && !last.Released && !ended(last.Holder, me) && !c.cfg.Unfenced {
+			return &HeldError{Rank: e.Rank, Last: *last}
+		}
+	}
+	return nil
+}
