@@ -189,9 +189,11 @@ func (fs *FS) Sync() error {
 // slots of the tail page, and a flush where the device has a volatile cache.
 func (fs *FS) sync() error {
 	for {
-		err := fs.mirror()
-		if err == nil && fs.log.Unflushed() {
-			err = fs.flushDevice()
+		err := error(nil)
+		if fs.dev.Identity().VolatileWriteCache {
+			err = fs.flushAndMark()
+		} else {
+			err = fs.runGroup(fs.log.Mirror())
 		}
 		if err == nil {
 			return nil
@@ -202,8 +204,35 @@ func (fs *FS) sync() error {
 	}
 }
 
-func (fs *FS) mirror() error {
-	cmds := fs.log.Mirror()
+// flushAndMark flushes the device and puts on record that it did, so that
+// damage to what was flushed is never taken for an unfinished write.
+func (fs *FS) flushAndMark() error {
+	if fs.log.Unflushed() {
+		if err := fs.flushDevice(); err != nil {
+			return err
+		}
+	}
+	if !fs.log.Unmarked() {
+		return nil
+	}
+	if mark := fs.log.Mark(); len(mark) > 0 {
+		return fs.runGroup(mark)
+	}
+	if fs.log.Free() == 0 {
+		return nil // until a state checkpoint has made room
+	}
+	prep, err := fs.log.Begin(0)
+	if err == nil {
+		err = fs.run(prep)
+	}
+	if err != nil {
+		return err
+	}
+	return fs.runGroup(fs.log.CommitMark())
+}
+
+// runGroup writes a log group without data.
+func (fs *FS) runGroup(cmds []*nvmf.Command) error {
 	if len(cmds) == 0 {
 		return nil
 	}

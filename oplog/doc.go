@@ -42,7 +42,9 @@
 //  7. After a lost connection the next image starts a new page: the pages that
 //     had a command in flight are not written again for Quarantine.
 //  8. With a volatile write cache a flush closes the page: the next record
-//     starts a new one, and every image names the last durable page.
+//     starts a new one, and every image names the last durable page. Sync
+//     flushes, then writes an image (FUA) into the other slot that names its
+//     own page.
 //  9. Recovery takes the newest image whose pending data verifies, or the one
 //     before it; anything further back is damage. With a volatile cache it
 //     verifies all data after the last durable page and goes back to exactly

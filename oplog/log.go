@@ -87,6 +87,8 @@ type Log struct {
 	blanked  uint64 // highest page known to be blank
 	blanking uint64 // page whose blanking is in flight, 0 if none
 	durable  uint64 // last durable page (Volatile)
+	marked   uint64 // the last one of them that an image on the media says so of
+	marking  bool   // the group does
 
 	cmds [3]nvmf.Command
 	iov  [3][1][]byte
@@ -102,7 +104,7 @@ func newLog(g Geometry, prior Prior) *Log {
 		cur: new(pageBuffer), next: new(pageBuffer),
 		tail: prior.position(), slot: -1, mirrored: true,
 		roll: true, nextPage: prior.Page + 1, first: prior.Page + 1,
-		blanked: prior.Page, durable: prior.Page,
+		blanked: prior.Page, durable: prior.Page, marked: prior.Page,
 		list: make([]*nvmf.Command, 0, 3),
 	}
 }
@@ -165,7 +167,7 @@ func (l *Log) Begin(need int) ([]*nvmf.Command, error) {
 func (l *Log) command(i int, page uint64, slot int, data []byte) *nvmf.Command {
 	c := &l.cmds[i]
 	l.iov[i][0] = data
-	c.Opcode = nvmf.Write
+	c.Opcode, c.FUA = nvmf.Write, false
 	c.LBA = l.g.lba(page, slot)
 	c.Blocks = nvmf.LBA(nvmf.Bytes(len(data)) / l.g.LBASize)
 	c.Data = l.iov[i][:]
@@ -232,7 +234,10 @@ func (l *Log) Settled() {
 	} else {
 		l.slot = 1 - l.slot
 	}
-	l.tail, l.mirrored, l.newPage = l.image, l.mirror, 0
+	if l.marking {
+		l.marked = l.durable
+	}
+	l.tail, l.mirrored, l.newPage, l.marking = l.image, l.mirror, 0, false
 	l.cur, l.next = l.next, l.cur
 }
 
@@ -244,7 +249,7 @@ func (l *Log) Failed() {
 	} else {
 		l.roll = true // not back to the page before: that image names its tail
 	}
-	l.newPage, l.blanking = 0, 0
+	l.newPage, l.blanking, l.marking = 0, 0, false
 }
 
 // Lost drops the group after the connection was lost with its commands in
@@ -269,7 +274,7 @@ func (l *Log) Lost() {
 		l.retired[l.blanking%l.g.Pages] = now
 	}
 	l.nextPage = l.usable(l.nextPage)
-	l.roll, l.newPage, l.blanking = true, 0, 0
+	l.roll, l.newPage, l.blanking, l.marking = true, 0, 0, false
 }
 
 // Suspect says, right after Recover, that commands of an earlier writer may
@@ -351,6 +356,34 @@ func (l *Log) Flushed() {
 	if l.g.Volatile && l.durable != l.tail.page {
 		l.durable, l.roll = l.tail.page, true
 	}
+}
+
+// Unmarked reports whether no image on the media says that the tail is durable.
+// As long as that is so recovery has to verify its data, and cannot tell
+// damage from a write that was not finished.
+func (l *Log) Unmarked() bool {
+	return l.g.Volatile && l.durable == l.tail.page && l.marked != l.durable && l.slot >= 0 && !mutant.On(mutant.NoMark)
+}
+
+// Mark is Mirror for a device with a volatile write cache: after Flushed it puts
+// an image with the tail's records into the other slot that says that its page
+// is durable, durably. Where that slot may not be written it returns none, and
+// the image of a page that is started does as well: Begin(0), CommitMark.
+func (l *Log) Mark() []*nvmf.Command {
+	if l.final || l.slot < 0 || l.lostSlot {
+		return nil
+	}
+	l.newPage, l.mirror = 0, true
+	l.next.copyRecords(l.cur)
+	return l.CommitMark()
+}
+
+// CommitMark is Commit for an image that is durable when it has settled.
+func (l *Log) CommitMark() []*nvmf.Command {
+	cmds := l.Commit()
+	cmds[0].FUA = true
+	l.marking = true
+	return cmds
 }
 
 // Unflushed reports whether anything settled is not known to be durable.

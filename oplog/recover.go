@@ -261,6 +261,8 @@ func (rv *recovery) candidates(tail *node, volatile, gap bool) (list []candidate
 		return []candidate{{}}, nil
 	case gap:
 		return []candidate{{image: acceptNone}}, nil
+	case volatile && len(tail.images) > 0 && rv.durable == tail.at.page:
+		return []candidate{{}}, nil // it had been flushed: what is missing now is damage
 	case volatile:
 		for i := range tail.images {
 			list = append(list, candidate{image: i, all: true})
@@ -323,6 +325,7 @@ func (rv *recovery) resume(prior Prior, reject uint64) *Log {
 		l.generation = rv.gen
 	}
 	l.durable = max(prior.Page, rv.durable)
+	l.marked = l.durable
 	if im := rv.last; im != nil {
 		l.tail, l.prev, l.slot = im.at, im.prev, im.slot
 		l.nextPage = im.at.page + 1

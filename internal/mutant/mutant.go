@@ -25,6 +25,7 @@ const (
 	NoHeaderFlush  Fault = "no-flush-before-the-header-switch"
 	EarlyAck       Fault = "acknowledge-before-the-log-record"
 	NoFlush        Fault = "fsync-does-not-flush"
+	NoMark         Fault = "fsync-not-on-record"
 	NoMirror       Fault = "fsync-leaves-one-slot"
 	NoCopy         Fault = "no-copy-at-the-end-of-a-page"
 	SameArea       Fault = "state-over-the-current-state"
@@ -53,6 +54,7 @@ var All = []struct {
 	{NoHeaderFlush, "the state header is written without a flush before it"},
 	{EarlyAck, "an operation returns without its log image on the media"},
 	{NoFlush, "fsync and close do not flush the device"},
+	{NoMark, "nothing on the media says what a flush has made durable"},
 	{NoMirror, "fsync and close leave the newest records in one slot"},
 	{NoCopy, "the final image of a page stays in one slot"},
 	{SameArea, "a state checkpoint goes over the one before it"},

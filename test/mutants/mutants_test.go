@@ -1,0 +1,89 @@
+// Package mutants tests the tests: each deliberate fault of internal/mutant,
+// switched on in a build with the tag "mutants", must make one of the crash and
+// fault tests of the log and the file system fail. It prints which.
+package mutants
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/mutant"
+)
+
+// packages are where the tests are that have to notice.
+var packages = []string{"../../oplog", "../../microfs"}
+
+// patience is how long a fault may go unnoticed: one that makes a test hang
+// counts as noticed.
+const patience = 3 * time.Minute
+
+func TestMutants(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds and runs other packages' tests")
+	}
+	binaries := make([]string, len(packages))
+	for i, dir := range packages {
+		binaries[i] = filepath.Join(t.TempDir(), "test")
+		out, err := exec.Command("go", "test", "-c", "-tags", "mutants", "-o", binaries[i], dir).CombinedOutput()
+		require.NoError(t, err, string(out))
+	}
+	t.Run("none", func(t *testing.T) {
+		require.Empty(t, caughtBy(t, binaries, ""), "fails without a fault")
+	})
+	var table bytes.Buffer
+	w := tabwriter.NewWriter(&table, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(w, "FAULT\tCAUGHT BY\tAFTER")
+	for _, m := range mutant.All {
+		t.Run(string(m.Fault), func(t *testing.T) {
+			begin := time.Now()
+			by := caughtBy(t, binaries, m.Fault)
+			fmt.Fprintf(w, "%s\t%s\t%.1f s\n", m.Fault, by, time.Since(begin).Seconds())
+			require.NotEmpty(t, by, "nothing notices that %s", m.Text)
+		})
+	}
+	require.NoError(t, w.Flush())
+	fmt.Print(table.String())
+}
+
+var failed = regexp.MustCompile(`(?m)^\s*--- FAIL: (\S+)`)
+
+// caughtBy returns the tests that fail with a fault; empty if none does.
+func caughtBy(t *testing.T, binaries []string, f mutant.Fault) string {
+	for i, binary := range binaries {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		cmd := exec.CommandContext(ctx, binary, "-test.short", "-test.failfast", "-test.paniconexit0")
+		cmd.Dir = packages[i]
+		cmd.Env = append(os.Environ(), "NVMECR_MUTANT="+string(f))
+		out, err := cmd.CombinedOutput()
+		hangs := ctx.Err() != nil
+		cancel()
+		name := filepath.Base(packages[i])
+		switch {
+		case hangs:
+			return name + " hangs"
+		case err != nil:
+			var exit *exec.ExitError
+			require.True(t, errors.As(err, &exit), err)
+			if f == "" {
+				t.Log(string(out))
+			}
+			for _, m := range failed.FindAllStringSubmatch(string(out), -1) {
+				return name + "." + strings.SplitN(m[1], "/", 2)[0]
+			}
+			return name + " panics"
+		}
+	}
+	return ""
+}
