@@ -37,6 +37,7 @@ var (
 		{"connections cut at a byte", 3, (*chaos).cutAtByte},
 		{"network stalled", 2, (*chaos).stall},
 		{"ranks killed while the network was stalled", 2, (*chaos).killStalled},
+		{"ranks killed whose last commands came late", 2, (*chaos).killLate},
 	}
 )
 
@@ -109,13 +110,13 @@ func (c *chaos) freezeRank() int {
 }
 
 func (c *chaos) killJob() int {
-	defer c.faults.begin()() // an embedded target may go before the ranks
+	defer c.faults.begin(c.relay == nil)() // an embedded target may go before the ranks
 	c.job.struck = true
 	return min(1, c.job.kill())
 }
 
 func (c *chaos) killLauncher() int {
-	defer c.faults.begin()()
+	defer c.faults.begin(c.relay == nil)()
 	c.job.struck = true
 	c.job.Kill()
 	time.Sleep(between(c.random, 0, 500*time.Millisecond))
@@ -135,7 +136,7 @@ func (c *chaos) freezeTarget() int {
 			}
 		}
 	}
-	end := c.faults.begin()
+	end := c.faults.begin(false)
 	if pid == 0 || syscall.Kill(pid, syscall.SIGSTOP) != nil {
 		end()
 		return 0
@@ -154,7 +155,7 @@ func (c *chaos) killTarget() int {
 	if !c.mu.TryLock() {
 		return 0 // it is away already
 	}
-	end := c.faults.begin()
+	end := c.faults.begin(false)
 	c.target.Kill()
 	d := between(c.random, 0, 2*time.Second)
 	if c.timeout == impatient {
@@ -174,7 +175,7 @@ func (c *chaos) killTarget() int {
 }
 
 func (c *chaos) cut() int {
-	defer c.faults.begin()()
+	defer c.faults.begin(false)()
 	return c.relay.cut([]int{1, -1}[c.random.IntN(2)])
 }
 
@@ -185,7 +186,7 @@ func (c *chaos) cutAtByte() int {
 }
 
 func (c *chaos) stall() int {
-	end := c.faults.begin()
+	end := c.faults.begin(false)
 	d := between(c.random, 20*time.Millisecond, 2*time.Second)
 	c.later.Go(func() {
 		c.relay.stall(d)
@@ -201,6 +202,23 @@ func (c *chaos) killStalled() int {
 	c.stall()
 	time.Sleep(between(c.random, 0, 20*time.Millisecond))
 	return c.killRank()
+}
+
+// killLate kills a rank whose last commands arrive when another process has
+// its partition.
+func (c *chaos) killLate() int {
+	end := c.faults.begin(false)
+	release := c.relay.hold()
+	time.Sleep(between(c.random, 0, 20*time.Millisecond))
+	killed := c.killRank()
+	d := between(c.random, 200*time.Millisecond, 3*time.Second)
+	c.later.Go(func() {
+		time.Sleep(d)
+		release()
+		end()
+		c.tally.note("held connections go on")
+	})
+	return killed
 }
 
 // A run is a job that was started, and all its processes.

@@ -160,17 +160,18 @@ type faults struct {
 
 type fault struct {
 	from, to time.Time // to is zero while it lasts
+	last     bool      // the job that sees it does not live to see its end
 }
 
 // grace is how long a fault is an excuse after it is over: connecting takes a
 // while, and this machine has other things to do.
 const grace = 5 * time.Second
 
-func (f *faults) begin() (end func()) {
+func (f *faults) begin(last bool) (end func()) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	i := len(f.all)
-	f.all = append(f.all, fault{from: time.Now()})
+	f.all = append(f.all, fault{from: time.Now(), last: last})
 	return func() {
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -187,12 +188,15 @@ func (f *faults) until(to time.Time) {
 
 // excused says whether a failure at a time (nanoseconds since 1970) is what it
 // must be: one of starting a job, which does not wait for a target, or of any
-// call of a rank that was not patient.
+// call of a rank that was not patient, or is being killed with its target.
 func (f *faults) excused(starting bool, at int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	when := time.Unix(0, at)
 	for _, one := range f.all {
+		if one.last && one.from.Before(when) && (one.to.IsZero() || when.Before(one.to)) {
+			return true
+		}
 		during := one.from.Before(when) && (one.to.IsZero() || when.Before(one.to.Add(grace)))
 		if starting && (during || f.short) || f.short && one.from.Before(when) {
 			return true

@@ -179,8 +179,15 @@ func (c *court) happened(w *witness, what string, words []string) error {
 			return err
 		}
 		c.tally.pause(time.Duration(ms)*time.Millisecond, w.source(0).actor, words[1])
-	case what == "unreadable", what == "died":
-		return fmt.Errorf("a rank is at its end: %s %q", what, words)
+	case what == "unreadable" && len(words) == 3:
+		if err := c.refused(words[0], words[1]); err != nil {
+			return fmt.Errorf("a rank cannot read %s: %w", words[2], err)
+		}
+		if first {
+			c.tally.add(&c.tally.Errors, 1)
+		}
+	case what == "died":
+		return fmt.Errorf("a rank is at its end: %q", words)
 	}
 	return nil
 }

@@ -24,9 +24,10 @@ type relay struct {
 // A link is one connection through a relay.
 type link struct {
 	ends [2]*net.TCPConn
-	// fuse counts down the bytes of a direction until the link is cut.
 	mu   sync.Mutex
-	fuse [2]int64 // -1: none
+	// fuse counts down the bytes of a direction until the link is cut.
+	fuse [2]int64      // -1: none
+	held chan struct{} // closed when the link goes on; nil if it is not held
 }
 
 func newRelay() (*relay, error) {
@@ -97,6 +98,7 @@ func (r *relay) copy(l *link, from int) {
 	for {
 		n, err := l.ends[from].Read(buf)
 		r.await()
+		l.await()
 		n, blown := l.burn(from, n)
 		if _, e := l.ends[1-from].Write(buf[:n]); e != nil || blown || err != nil && err != io.EOF {
 			l.cut()
@@ -116,6 +118,16 @@ func (r *relay) await() {
 	r.mu.Unlock()
 	if stalled != nil {
 		<-stalled
+	}
+}
+
+// await waits while the link is held.
+func (l *link) await() {
+	l.mu.Lock()
+	held := l.held
+	l.mu.Unlock()
+	if held != nil {
+		<-held
 	}
 }
 
@@ -192,4 +204,27 @@ func (r *relay) stall(d time.Duration) {
 	}
 	r.mu.Unlock()
 	close(over)
+}
+
+// hold holds back the links that are there now, and none that is made later,
+// until the function it returns is called.
+func (r *relay) hold() (release func()) {
+	over := make(chan struct{})
+	for _, l := range r.links() {
+		l.mu.Lock()
+		if l.held == nil {
+			l.held = over
+		}
+		l.mu.Unlock()
+	}
+	return func() {
+		for _, l := range r.links() {
+			l.mu.Lock()
+			if l.held == over {
+				l.held = nil
+			}
+			l.mu.Unlock()
+		}
+		close(over)
+	}
 }
