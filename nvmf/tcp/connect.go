@@ -126,6 +126,10 @@ func (c *conn) refused(err error, o *Options, q queueID) error {
 			return fmt.Errorf("subsystem %s: %w: %w", q.subNQN, nvmf.ErrNoSubsystem, err)
 		case nvme.ConnectInvalid(nvme.ConnectOffsetHostNQN, true):
 			return fmt.Errorf("host %s: %w: %w", o.HostNQN, nvmf.ErrHostRefused, err)
+		case nvme.ConnectInvalid(nvme.ConnectOffsetCNTLID, true):
+			if q.qid != 0 { // the admin connection was lost just now
+				return fmt.Errorf("%w: the target does not know controller %d any more: %w", nvmf.ErrConnectionLost, q.cntlid, err)
+			}
 		}
 		return fmt.Errorf("%w (field at offset %d)", err, c.result&0xffff)
 	}

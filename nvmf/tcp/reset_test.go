@@ -218,3 +218,19 @@ func TestQueueIDHeld(t *testing.T) {
 	_, q := scripted(t, p, tcp.Options{})
 	require.NoError(t, do(q, read(0, make([]byte, 512))))
 }
+
+// TestAssociationGone opens a queue when the target has just forgotten the
+// controller, since the admin connection was lost: that is no refusal.
+func TestAssociationGone(t *testing.T) {
+	p := fakepeer.New(zeros)
+	p.Connect = func(qid uint16) nvme.Status {
+		if qid > 1 {
+			return nvme.StatusConnectInvalidParameters | nvme.DNR
+		}
+		return 0
+	}
+	d, _ := scripted(t, p, tcp.Options{})
+	_, err := d.OpenQueue(t.Context(), 2)
+	require.ErrorIs(t, err, nvmf.ErrConnectionLost)
+	require.ErrorIs(t, err, nvmf.ErrUnreachable)
+}

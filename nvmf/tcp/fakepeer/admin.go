@@ -23,7 +23,11 @@ func (c *Conn) dispatch(sqe *nvme.SQE, data []byte) error {
 		if c.peer.Connect != nil {
 			status = c.peer.Connect(c.QID)
 		}
-		return c.Respond(cid, status, nvme.ConnectResult(1, 0))
+		result := nvme.ConnectResult(1, 0)
+		if status.Code() == nvme.StatusConnectInvalidParameters {
+			result = nvme.ConnectInvalid(nvme.ConnectOffsetCNTLID, true)
+		}
+		return c.Respond(cid, status, result)
 	case c.QID != 0:
 		return c.peer.IO(c, sqe, data)
 	case sqe.Opcode() == nvme.AdminFabrics:

@@ -41,7 +41,8 @@ type Peer struct {
 	IO Script
 	// Admin handles a command of the admin queue and says so, or leaves it.
 	Admin func(c *Conn, sqe *nvme.SQE, data []byte) (handled bool, err error)
-	// Connect is the status of a Connect to a queue; nil for success.
+	// Connect is the status of a Connect to a queue; nil for success. Invalid
+	// parameters are the controller id.
 	Connect func(qid uint16) nvme.Status
 	// Controller and Namespace change the Identify pages.
 	Controller func(*nvme.IdentifyController)
