@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"nvmecr/internal/mutant"
 	"nvmecr/nvmf"
@@ -361,27 +362,57 @@ func (fs *FS) takeOver() error {
 	if fs.late {
 		fs.avoidLast()
 	}
-	prep, err := fs.log.Seal()
+	err := fs.seal()
 	if err == nil {
-		err = fs.run(prep)
-	}
-	if err == nil {
-		err = fs.run(fs.log.Commit())
+		err = fs.sync()
 	}
 	if err != nil {
 		return fmt.Errorf("sealing the log: %w", err)
 	}
-	fs.log.Settled()
-	if err := fs.sync(); err != nil {
-		return fmt.Errorf("sealing the log: %w", err)
-	}
 	for _, r := range fs.repair {
-		if err := transfer(fs.q, fs.dev.Identity(), nvmf.Write, fs.g.lbaOf(r.at), r.data, true); err != nil {
+		if err := fs.restore(r.at, r.data); err != nil {
 			return fmt.Errorf("repairing byte %d: %w", r.at, err)
 		}
 	}
 	fs.repair = nil
-	return fs.repairHeaders()
+	err = fs.repairHeaders()
+	fs.away = time.Time{}
+	return err
+}
+
+// seal makes the state that was recovered the newest one. A connection that is
+// lost from here on does not fail the mount: another mount would not know what
+// of this one may still land.
+func (fs *FS) seal() error {
+	for {
+		prep, err := fs.log.Seal()
+		if err == nil {
+			err = fs.run(prep)
+		}
+		if err == nil {
+			err = fs.run(fs.log.Commit())
+		}
+		if err == nil {
+			fs.log.Settled()
+			return nil
+		}
+		if err = fs.recoverFrom(err); err != nil {
+			return err
+		}
+	}
+}
+
+// restore writes bytes that should have been there.
+func (fs *FS) restore(at nvmf.Bytes, data []byte) error {
+	for {
+		err := transfer(fs.q, fs.dev.Identity(), nvmf.Write, fs.g.lbaOf(at), data, true)
+		if !lost(err) {
+			return err
+		}
+		if err = fs.reconnect(err); err != nil {
+			return err
+		}
+	}
 }
 
 // repairHeaders puts the current state header into both slots, if a crash or
@@ -391,11 +422,11 @@ func (fs *FS) repairHeaders() error {
 	fs.ckpt.header.encode(want, fs.g.fs)
 	got := make([]byte, blockSize)
 	for slot := range 2 {
-		at := fs.g.lbaOf(headerOffset + nvmf.Bytes(slot)*blockSize)
-		if err := fs.readBlocks(at, got); err == nil && string(got) == string(want) {
+		at := headerOffset + nvmf.Bytes(slot)*blockSize
+		if err := fs.readBlocks(fs.g.lbaOf(at), got); err == nil && string(got) == string(want) {
 			continue
 		}
-		if err := transfer(fs.q, fs.dev.Identity(), nvmf.Write, at, want, true); err != nil {
+		if err := fs.restore(at, want); err != nil {
 			return err
 		}
 	}

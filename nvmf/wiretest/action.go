@@ -97,6 +97,7 @@ const (
 	corrupt
 	freeze
 	keep
+	keepAll
 	answer
 	rewrite
 )
@@ -136,6 +137,10 @@ func Freeze(d time.Duration) Action { return Action{verb: freeze, wait: d} }
 // It is for PDUs to the target; others pass.
 func Keep() Action { return Action{verb: keep} }
 
+// KeepAll is Keep for all connections: to the target the host is still there,
+// as it is to one that is slow to notice.
+func KeepAll() Action { return Action{verb: keepAll} }
+
 // Answer completes a command in the target's place: the target never sees it.
 // It is for a CapsuleCmd; others pass.
 func Answer(s nvme.Status) Action { return Action{verb: answer, status: s} }
@@ -160,7 +165,7 @@ func (a Action) fits(p *PDU) bool {
 	switch a.verb {
 	case pass:
 		return false
-	case keep:
+	case keep, keepAll:
 		return p.To == ToTarget
 	case answer:
 		return p.SQE() != nil

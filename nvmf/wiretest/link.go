@@ -128,6 +128,10 @@ func (l *link) forward(to Direction, b []byte) error {
 		return errEnded
 	case keep:
 		return l.keep(b)
+	case keepAll:
+		err := l.keep(b)
+		l.proxy.keepAll()
+		return err
 	case answer:
 		return l.answer(u.SQE().CID(), a.status)
 	case rewrite:

@@ -3,7 +3,9 @@ package wiretest
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -210,6 +212,16 @@ func (p *Proxy) connect(host *net.TCPConn) {
 	p.links[l] = struct{}{}
 	p.wg.Go(func() { l.pump(ToTarget) })
 	p.wg.Go(func() { l.pump(ToHost) })
+}
+
+// keepAll keeps what comes from the host on every connection.
+func (p *Proxy) keepAll() {
+	p.mu.Lock()
+	links := slices.Collect(maps.Keys(p.links))
+	p.mu.Unlock()
+	for _, l := range links {
+		_ = l.keep(nil) // one that has ended meanwhile has nothing to keep
+	}
 }
 
 // strand makes l one whose kept bytes Release delivers.

@@ -93,6 +93,56 @@ func landLate(t *testing.T, s shape, n, landing int) (struck bool, landed int) {
 	return struck, landed
 }
 
+// TestLateMount cuts the host off while it mounts, on all connections, which
+// for the target live on. What was on its way lands when the next attempt has
+// mounted and gone on, and a crash follows.
+func TestLateMount(t *testing.T) {
+	for _, s := range someShapes() {
+		for i, landing := range []int{2, 1, 3, 5} {
+			t.Run(fmt.Sprintf("%s/%s", s.name, landingName(landing)), func(t *testing.T) {
+				// It begins to write at about PDU 29.
+				landed, skip, most := 0, 28, 2
+				if *all {
+					skip = 0
+				} else if i == 0 {
+					most = 9
+				}
+				runs := sweep(t, i, some(most), 9, func(n int) bool {
+					struck, l := landMount(t, s, skip+n, landing)
+					landed += l
+					return struck
+				})
+				t.Logf("%d PDUs, %d commands landed late", runs, landed)
+			})
+		}
+	}
+}
+
+func landMount(t *testing.T, s shape, n, landing int) (struck bool, landed int) {
+	r := newRig(t, s, fmt.Sprintf("PDU %d of the mount is late, %s", n, landingName(landing)))
+	defer r.close()
+	require.NoError(t, r.mount(), r.what)
+	w := newWork(r.fs)
+	w.run(t, r.what, []step{mkdir("a"), create("f"), write("f", 0, pattern(50_000, 1))})
+	r.crash()
+	r.wire.Script(wiretest.At(wiretest.ToTarget, n, wiretest.KeepAll()))
+	err := r.tryMount()
+	struck = r.wire.Struck() > 0
+	r.wire.Script(nil)
+	if err != nil {
+		require.NoError(t, r.mount(), r.what)
+	}
+	w.fs = r.fs
+	for i := range landing {
+		w.run(t, r.what, []step{mkdir(fmt.Sprint("b", i))})
+	}
+	landed = r.wire.Release()
+	w.match(t, r.fs, r.what)
+	r.crash()
+	require.NoError(t, r.direct(func(fs *microfs.FS) { w.match(t, fs, r.what+", mounted again") }), r.what)
+	return struck, landed
+}
+
 // TestLateTight is TestLate where everything is used again soon: few
 // hugeblocks are free, and the log is short. What is late lands after these
 // have gone round.
