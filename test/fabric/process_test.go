@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"syscall"
 	"testing"
@@ -113,15 +114,19 @@ func TestTargetProcess(t *testing.T) {
 			kills++
 		}
 	}()
+	stop := sync.OnceFunc(func() { close(quit); <-gone })
+	defer stop()
 	for round := range rounds {
+		steps := workload()
 		if round > 0 {
+			// An area of the state that was hit twice must wait (oplog.Quarantine).
+			steps = slices.DeleteFunc(steps, func(s step) bool { return s.name == "checkpoint" })
 			w.run(t, "again", []step{unlink("big"), unlink("d/small"), unlink("last"), rmdir("d")})
 		}
-		w.run(t, "killed now and then", append(workload(), closing("last")))
+		w.run(t, "killed now and then", append(steps, closing("last")))
 		w.match(t, fs, "killed now and then")
 	}
-	close(quit)
-	<-gone
+	stop()
 	require.NoError(t, dev.Close())
 	_ = fs.Unmount() // it has no device any more
 	dev = open()
