@@ -90,25 +90,26 @@ func corruptOnce(t *testing.T, s shape, to wiretest.Direction, n, at int) (kind 
 	})
 	w := newWork(r.fs)
 	var states []map[string]*content
-	do := func(st step) bool {
+	known := true // whether the last operation has had its effect
+	do := func(st step) {
 		states = append(states, w.clone())
 		err := st.do(w)
 		require.NotErrorIs(t, err, errWrong, "%s: %s", r.what, st.name)
-		if err != nil && !errors.Is(err, errSkipped) {
+		if errors.Is(err, errSkipped) {
+			return
+		}
+		if known = err == nil; !known {
 			var errno unix.Errno
 			require.True(t, errors.As(err, &errno), "%s: %s: %v", r.what, st.name, err)
 			o = refused
-			return false
 		}
-		return true
 	}
-	known := true // whether the last operation has had its effect
 	for _, st := range workload() {
-		known = do(st)
+		do(st)
 	}
 	r.wire.Script(nil) // waits for a script that runs
 	if !known {
-		known = do(mkdir("end")) // what was refused before has no effect after this
+		do(mkdir("end")) // what was refused before has no effect after this
 	}
 	states = append(states, w.clone())
 	r.crash()
