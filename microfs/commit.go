@@ -27,7 +27,10 @@ func (fs *FS) begin(need int) error {
 	for {
 		prep, err := fs.log.Begin(need)
 		if errors.Is(err, oplog.ErrFull) {
-			if err = fs.freeLog(); err == nil {
+			if err = fs.endGroups(); err == nil {
+				err = fs.freeLog()
+			}
+			if err == nil {
 				continue
 			}
 		}
@@ -41,6 +44,16 @@ func (fs *FS) begin(need int) error {
 			return err
 		}
 	}
+}
+
+// endGroups ends an operation of several groups before a state checkpoint: a
+// state has no operation that is not whole.
+func (fs *FS) endGroups() error {
+	err := fs.runGroup(fs.log.Finish())
+	if err != nil {
+		return fs.recoverFrom(err)
+	}
+	return nil
 }
 
 // freeLog makes room in a full log. A state checkpoint that was already in
@@ -221,12 +234,16 @@ func (fs *FS) flushAndMark() error {
 	if fs.log.Free() == 0 {
 		return nil // until a state checkpoint has made room
 	}
+	open := fs.log.Open()
 	prep, err := fs.log.Begin(0)
 	if err == nil {
 		err = fs.run(prep)
 	}
 	if err != nil {
 		return err
+	}
+	if open {
+		fs.log.More()
 	}
 	return fs.runGroup(fs.log.CommitMark())
 }

@@ -17,9 +17,10 @@ type planner struct {
 	cur  *cursor
 	s    *scratch
 	b    builder
-	need int  // bytes of log
-	open bool // the last piece ends at a hugeblock boundary and may go on
-	olds int  // hugeblocks read for overwrites
+	need int        // bytes of log
+	open bool       // the last piece ends at a hugeblock boundary and may go on
+	olds int        // hugeblocks read for overwrites
+	left nvmf.Bytes // of the operation, for the groups after this one
 }
 
 func (fs *FS) clock() time.Time { return time.Now() }

@@ -4,6 +4,7 @@ import (
 	"syscall"
 	"time"
 
+	"nvmecr/internal/mutant"
 	"nvmecr/nvmf"
 	"nvmecr/oplog"
 )
@@ -89,17 +90,73 @@ func (fs *FS) writeAt(in *inode, bufs [][]byte, off int64) (int, error) {
 	cur := &fs.io.cur
 	*cur = cursor{bufs: bufs}
 	for pos < end {
-		next, err := fs.writeGroup(in, cur, pos, end)
-		if err != nil {
+		var err error
+		if pos, err = fs.writeOperation(in, cur, pos, min(end, pos+maxBatch)); err != nil {
 			return int(pos - nvmf.Bytes(off)), err
 		}
-		pos = next
 	}
 	fs.unflushed += n
 	if fs.log.Unflushed() && fs.unflushed >= flushEvery {
 		return int(n), fs.sync()
 	}
 	return int(n), nil
+}
+
+// writeOperation writes [pos, end), of which a crash leaves all or nothing, and
+// returns where it ended. Where it ends early what was written until then
+// counts.
+func (fs *FS) writeOperation(in *inode, cur *cursor, pos, end nvmf.Bytes) (nvmf.Bytes, error) {
+	for begin := pos; pos < end; {
+		next, err := fs.writeGroup(in, cur, pos, end)
+		if err != nil && pos > begin {
+			if ferr := fs.finish(); ferr != nil {
+				return begin, ferr
+			}
+		}
+		if err != nil {
+			return pos, err
+		}
+		pos = next
+	}
+	return end, nil
+}
+
+// finish ends the operation that the log left open: what there is of it counts.
+func (fs *FS) finish() error {
+	for fs.log.Open() {
+		err := fs.runGroup(fs.log.Finish())
+		if err == nil && fs.log.Open() { // not in its page
+			if err = fs.begin(0); err == nil {
+				err = fs.runGroup(fs.log.Commit())
+			} else {
+				return err
+			}
+		}
+		if err = fs.recoverFrom(err); err != nil {
+			return err
+		}
+	}
+	fs.release()
+	return nil
+}
+
+// logRoom makes room in the log for an operation of n bytes that takes more
+// than one group, as scattered as it may come to lie: a state checkpoint in the
+// middle of it would hold a part of it. A log that is too small for that takes
+// the operation in parts.
+func (fs *FS) logRoom(n nvmf.Bytes) error {
+	g := fs.g
+	perBlock := pieceNeed + 8*g.unitsPerBlock()
+	pages := uint64(int(n/g.hugeblock)+2)*uint64(perBlock)/uint64(oplog.Capacity-perBlock) + 4
+	if fs.log.Free() >= pages || pages > g.logPages/2 || fs.ckpt.late() > 0 {
+		return nil
+	}
+	if err := fs.freeLog(); fs.broken != nil {
+		return err
+	} else if err != nil {
+		fs.logf("state checkpoint: %v", err)
+	}
+	return nil
 }
 
 // writeGroup writes as much from pos on as one log group takes and returns
@@ -110,6 +167,7 @@ func (fs *FS) writeGroup(in *inode, cur *cursor, pos, end nvmf.Bytes) (nvmf.Byte
 		*cur = start
 		p := planner{fs: fs, in: in, cur: cur, s: &fs.io}
 		next, err := p.plan(pos, end)
+		p.left = end - next
 		if err == nil {
 			err = fs.commitWrite(&p)
 		}
@@ -135,8 +193,16 @@ func (fs *FS) writeGroup(in *inode, cur *cursor, pos, end nvmf.Bytes) (nvmf.Byte
 
 // commitWrite runs the stages begin to apply for a plan.
 func (fs *FS) commitWrite(p *planner) error {
+	if p.left > 0 && !fs.log.Open() {
+		if err := fs.logRoom(p.left); err != nil {
+			return err
+		}
+	}
 	if err := fs.begin(p.need); err != nil {
 		return err
+	}
+	if p.left > 0 && !mutant.On(mutant.NoMore) {
+		fs.log.More()
 	}
 	s := p.s
 	submitted := p.send()
@@ -169,7 +235,9 @@ func (fs *FS) commitWrite(p *planner) error {
 		}
 	}
 	p.keepTail()
-	fs.release()
+	if p.left == 0 {
+		fs.release()
+	}
 	return nil
 }
 

@@ -52,6 +52,11 @@
 //     and new generation goes over what was rejected, before anything else is
 //     written.
 //
+//  10. An operation of several groups says so in all its images but the last
+//     (More). Recovery holds such records back until it has seen the end of
+//     the operation; if that is missing the image that seals the log says that
+//     they are void.
+//
 // # Page image
 //
 //	  0  magic "NVLP"           48  previous page
@@ -60,7 +65,7 @@
 //	  8  file system UUID       72  last durable page
 //	 24  generation             80  bytes of records (u16)
 //	 32  page                   82  pending entries (u16)
-//	 40  version                84  reserved, zero
+//	 40  version                84  whole records (u16), zero
 //	 96  records, then pending entries, then zeros
 //	4088 CRC-64/NVME of bytes 0 to 4087
 //

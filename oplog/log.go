@@ -86,6 +86,8 @@ type Log struct {
 	first    uint64 // oldest page still needed
 	blanked  uint64 // highest page known to be blank
 	blanking uint64 // page whose blanking is in flight, 0 if none
+	cutting  bool   // what the tail left unfinished does not go on,
+	cutHere  bool   // and began on an earlier page
 	durable  uint64 // last durable page (Volatile)
 	marked   uint64 // the last one of them that an image on the media says so of
 	marking  bool   // the group does
@@ -143,6 +145,7 @@ func (l *Log) Begin(need int) ([]*nvmf.Command, error) {
 	if !l.roll && l.cur.room()+len(l.cur.pending)*pendingSize >= need {
 		l.newPage = 0
 		l.next.copyRecords(l.cur)
+		l.next.follow()
 		return nil, nil
 	}
 	l.expire()
@@ -155,12 +158,36 @@ func (l *Log) Begin(need int) ([]*nvmf.Command, error) {
 	}
 	l.newPage = l.nextPage
 	l.next.reset()
+	l.next.cut = l.cutting
 	if l.newPage <= l.blanked {
 		return nil, nil
 	}
 	l.blanking = l.newPage
 	l.list = append(l.list, l.command(0, l.newPage, 0, blank[:]))
 	return l.list, nil
+}
+
+// More says, between Begin and Append, that the operation goes on in the next
+// group: a crash before that one has settled leaves nothing of either.
+func (l *Log) More() {
+	l.next.more = true
+	l.next.window = l.next.window[:0] // what is whole does not grow
+}
+
+// Open reports whether the operation of the tail goes on in the next group.
+func (l *Log) Open() bool { return l.cur.more }
+
+// Finish returns commands that write the tail once more as the end of its
+// operation; none where that cannot be done in its page, or need not be. It is
+// used as Mirror is.
+func (l *Log) Finish() []*nvmf.Command {
+	if !l.cur.more || l.final || l.slot < 0 || l.lostSlot {
+		return nil
+	}
+	l.newPage, l.mirror = 0, true
+	l.next.copyRecords(l.cur)
+	l.next.more = false
+	return l.Commit()
 }
 
 // command fills the i-th command with a write of data to the slot of page.
@@ -228,6 +255,7 @@ func (l *Log) Settled() {
 	if l.blanking != 0 {
 		l.blanked, l.blanking = l.blanking, 0
 	}
+	l.cutting, l.cutHere = false, false
 	if l.newPage != 0 {
 		l.prev, l.slot, l.roll, l.lostSlot, l.final = l.tail, 0, false, false, false
 		l.nextPage = l.usable(l.newPage + 1)
@@ -347,6 +375,7 @@ func (l *Log) Seal() ([]*nvmf.Command, error) {
 	}
 	l.newPage, l.mirror = 0, true
 	l.next.copyRecords(l.cur)
+	l.next.cut = l.next.cut || l.cutHere
 	return nil, nil
 }
 

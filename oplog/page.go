@@ -29,13 +29,20 @@ const (
 	offDurable     = 72
 	offRecordBytes = 80
 	offPendingLen  = 82
+	offWhole       = 84 // u16, with flagMore: bytes of records of operations that are whole
 	offRecords     = 96
 	offCRC         = PageSize - 8
 	pendingSize    = 8
 
 	// flagVolatile: written under the rules for a volatile write cache.
 	flagVolatile = 1 << 0
-	knownFlags   = flagVolatile
+	// flagMore: the operation that the last records belong to goes on in the
+	// next image. They count only if that is there.
+	flagMore = 1 << 1
+	// flagCut: it does not: the image before was the last of that operation, and
+	// it never came to its end.
+	flagCut    = 1 << 2
+	knownFlags = flagVolatile | flagMore | flagCut
 )
 
 // Capacity is the number of bytes that the records and pending entries of one
@@ -65,7 +72,17 @@ type image struct {
 	prev       position
 	durable    uint64
 	volatile   bool
+	more, cut  bool
 	slot       int
+}
+
+// whole returns how many bytes of the records belong to operations that end
+// in this image.
+func (im *image) whole() int {
+	if !im.more {
+		return len(im.records())
+	}
+	return int(binary.LittleEndian.Uint16(im.raw[offWhole:]))
 }
 
 func (im *image) records() []byte {
@@ -129,6 +146,8 @@ func decodeImage(raw []byte, fs uuid.UUID, page uint64, slot int) (*image, error
 		},
 		durable:  binary.LittleEndian.Uint64(raw[offDurable:]),
 		volatile: flags&flagVolatile != 0,
+		more:     flags&flagMore != 0,
+		cut:      flags&flagCut != 0,
 		slot:     slot,
 	}
 	if im.at.page != page {
@@ -136,7 +155,7 @@ func decodeImage(raw []byte, fs uuid.UUID, page uint64, slot int) (*image, error
 	}
 	records := int(binary.LittleEndian.Uint16(raw[offRecordBytes:]))
 	entries := int(binary.LittleEndian.Uint16(raw[offPendingLen:]))
-	if records+entries*pendingSize > Capacity {
+	if records+entries*pendingSize > Capacity || im.whole() > records {
 		return nil, errImage
 	}
 	return im, nil
@@ -148,6 +167,9 @@ type pageBuffer struct {
 	records int // bytes of records in raw
 	pending []pending
 	window  []openRecord
+	more    bool // see flagMore
+	whole   int  // with more: bytes of records of operations that are whole
+	cut     bool // see flagCut
 }
 
 // openRecord is a Write record that may still grow: nothing but plain writes
@@ -160,6 +182,7 @@ type openRecord struct {
 func (b *pageBuffer) reset() {
 	clear(b.raw[:])
 	b.records, b.pending, b.window = 0, b.pending[:0], b.window[:0]
+	b.more, b.whole, b.cut = false, 0, false
 }
 
 // copyRecords makes b a copy of src without its pending list.
@@ -169,13 +192,24 @@ func (b *pageBuffer) copyRecords(src *pageBuffer) {
 	b.records = src.records
 	b.pending = b.pending[:0]
 	b.window = append(b.window[:0], src.window...)
+	b.more, b.whole, b.cut = src.more, src.whole, src.cut
+}
+
+// follow says that what is appended to the copy of an image continues the
+// operation that image left unfinished, or begins one.
+func (b *pageBuffer) follow() {
+	if !b.more {
+		b.whole = b.records
+	}
+	b.more = false
 }
 
 // load makes b a copy of an image that was read. Its records do not grow any more.
 func (b *pageBuffer) load(im *image) {
 	b.reset()
 	copy(b.raw[:], im.raw)
-	b.records = len(im.records())
+	b.records = im.whole()
+	b.cut = im.cut
 }
 
 func (b *pageBuffer) room() int {
@@ -192,6 +226,14 @@ func (b *pageBuffer) seal(h *header) uint64 {
 	if h.volatile {
 		flags |= flagVolatile
 	}
+	whole := 0
+	if b.more {
+		flags |= flagMore
+		whole = b.whole
+	}
+	if b.cut {
+		flags |= flagCut
+	}
 	le.PutUint16(raw[offFlags:], flags)
 	copy(raw[offUUID:], h.fs[:])
 	le.PutUint64(raw[offGeneration:], h.generation)
@@ -203,6 +245,7 @@ func (b *pageBuffer) seal(h *header) uint64 {
 	le.PutUint64(raw[offDurable:], h.durable)
 	le.PutUint16(raw[offRecordBytes:], uint16(b.records))
 	le.PutUint16(raw[offPendingLen:], uint16(len(b.pending)))
+	le.PutUint16(raw[offWhole:], uint16(whole))
 	at := offRecords + b.records
 	for _, p := range b.pending {
 		le.PutUint16(raw[at:], p.off-offRecords)

@@ -46,6 +46,7 @@ type recovery struct {
 	rec     Record
 	queue   []*image // final images accepted but not yet replayed
 	last    *image   // last replayed
+	held    []*image // end with records of an operation whose end has not been seen
 	durable uint64
 	version uint64 // highest seen
 	gen     uint64
@@ -330,6 +331,8 @@ func (rv *recovery) resume(prior Prior, reject uint64) *Log {
 		l.tail, l.prev, l.slot = im.at, im.prev, im.slot
 		l.nextPage = im.at.page + 1
 		l.cur.load(im)
+		l.cutting = len(rv.held) > 0
+		l.cutHere = l.cutting && rv.held[0] != im
 		l.mirrored, l.roll = false, l.g.Volatile && l.durable >= im.at.page
 	}
 	l.blanked = l.tail.page
@@ -352,15 +355,36 @@ func (rv *recovery) replayThrough(page uint64) error {
 	return nil
 }
 
+// replay applies the records of an image, but for those of an operation that
+// goes on in the next one: they are held until its end has been seen.
 func (rv *recovery) replay(im *image) error {
 	rv.last = im
-	return rv.each(im, rv.m.Apply)
+	if im.cut {
+		rv.held = nil
+	}
+	whole := im.whole()
+	if !im.more || whole > 0 {
+		for _, h := range rv.held {
+			if err := rv.some(h, h.whole(), len(h.records()), rv.m.Apply); err != nil {
+				return err
+			}
+		}
+		rv.held = nil
+	}
+	if im.more {
+		rv.held = append(rv.held, im)
+	}
+	return rv.some(im, 0, whole, rv.m.Apply)
 }
 
 // each calls f for every record of an image.
 func (rv *recovery) each(im *image, f func(*Record) error) error {
-	b := im.records()
-	for off := 0; off < len(b); {
+	return rv.some(im, 0, len(im.records()), f)
+}
+
+// some calls f for the records from byte off to byte end of an image.
+func (rv *recovery) some(im *image, off, end int, f func(*Record) error) error {
+	for b := im.records()[:end]; off < len(b); {
 		n, err := rv.rec.decode(b[off:])
 		if err == nil {
 			err = f(&rv.rec)

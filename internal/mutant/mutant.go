@@ -35,6 +35,7 @@ const (
 	NoClaimCheck   Fault = "claim-not-checked-after-a-reconnection"
 	NoReadCheck    Fault = "reads-not-verified"
 	NoParity       Fault = "state-not-repaired"
+	NoMore         Fault = "large-writes-in-parts"
 	NoFreeze       Fault = "append-in-place-after-a-truncate"
 )
 
@@ -64,5 +65,6 @@ var All = []struct {
 	{NoClaimCheck, "a writer that was cut off does not look whose the partition is"},
 	{NoReadCheck, "reads return what comes"},
 	{NoParity, "a damaged block of a state is not repaired"},
+	{NoMore, "a crash leaves a part of a write of several log groups"},
 	{NoFreeze, "a unit that was cut is appended to in place"},
 }
