@@ -16,6 +16,10 @@ import (
 // time, both at the cost of the bytes written. All methods are safe for
 // concurrent use; Bytes is for when no I/O is going on.
 type Disk struct {
+	// Pause, if not nil, is called by every Wait while its commands are in
+	// flight. To be set before the first I/O.
+	Pause func()
+
 	identity nvmf.Identity
 
 	mu     sync.Mutex // guards what follows
@@ -25,6 +29,7 @@ type Disk struct {
 	trace  *blocktest.Trace // nil when not recording
 	copies []byte           // what the trace's data lies in
 	lastID int
+	closed bool
 }
 
 // saved is a range of the disk as it was before a write.
@@ -104,17 +109,28 @@ func (d *Disk) Identity() *nvmf.Identity { return &d.identity }
 
 // OpenQueue returns a queue of any depth.
 func (d *Disk) OpenQueue(ctx context.Context, depth int) (nvmf.Queue, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed {
+		return nil, nvmf.ErrClosed
+	}
 	return &diskQueue{disk: d}, ctx.Err()
 }
 
-// Close does nothing.
-func (d *Disk) Close() error { return nil }
+// Close makes OpenQueue fail.
+func (d *Disk) Close() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.closed = true
+	return nil
+}
 
 // diskQueue executes in Submit and completes in Wait, so that everything
 // submitted before a Wait is in flight together.
 type diskQueue struct {
 	disk    *Disk
 	pending []flying
+	closed  bool
 }
 
 type flying struct {
@@ -129,7 +145,11 @@ func (q *diskQueue) Submit(cmds []*nvmf.Command) {
 	defer d.mu.Unlock()
 	for _, c := range cmds {
 		c.Begin()
-		if err := c.Check(&d.identity); err != nil {
+		err := c.Check(&d.identity)
+		if q.closed {
+			err = nvmf.ErrClosed
+		}
+		if err != nil {
 			c.Finish(err)
 			continue
 		}
@@ -170,6 +190,9 @@ func (d *Disk) execute(c *nvmf.Command) error {
 
 func (q *diskQueue) Wait(cmds []*nvmf.Command) error {
 	d := q.disk
+	if d.Pause != nil {
+		d.Pause()
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	for _, c := range cmds {
@@ -196,12 +219,17 @@ func (q *diskQueue) complete(f flying) {
 	c.Finish(f.err)
 }
 
-func (q *diskQueue) Reset(ctx context.Context) error { return ctx.Err() }
+func (q *diskQueue) Reset(ctx context.Context) error {
+	if q.closed {
+		return nvmf.ErrClosed
+	}
+	return ctx.Err()
+}
 
 func (q *diskQueue) Close() error {
 	for _, f := range q.pending {
 		f.c.Finish(nvmf.ErrConnectionLost)
 	}
-	q.pending = nil
+	q.pending, q.closed = nil, true
 	return nil
 }

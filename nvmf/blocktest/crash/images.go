@@ -16,6 +16,9 @@ type Options struct {
 	// Samples is how many random images are made where not all combinations
 	// are, and how many pairs of LBAs are torn at random.
 	Samples int
+	// OnlySamples makes Samples random images, torn ones among them, and nothing
+	// else.
+	OnlySamples bool
 	// NoPairs leaves out pairs of LBAs where not all combinations are made.
 	NoPairs bool
 	// Tears is at how many places each LBA is torn at most; 0 is all that
@@ -44,6 +47,11 @@ func (h *History) Images(o Options) iter.Seq[Image] {
 		}
 		e := &enumeration{h: h, o: o, slots: h.undetermined(o.Kept), yield: yield}
 		e.is.Undetermined = len(e.slots)
+		if o.OnlySamples {
+			e.samples()
+			e.restore()
+			return
+		}
 		product := 1
 		for i := range e.slots {
 			if product *= len(e.slots[i].choices); product > o.Most {
@@ -60,9 +68,7 @@ func (h *History) Images(o Options) iter.Seq[Image] {
 			e.is.Torn = true
 			e.tears()
 		}
-		for i := range e.slots {
-			e.set(i, e.slots[i].now)
-		}
+		e.restore()
 	}
 }
 
@@ -76,6 +82,33 @@ type enumeration struct {
 }
 
 func (e *enumeration) set(i, choice int) { copy(e.h.at(e.slots[i].lba), e.slots[i].choices[choice]) }
+
+func (e *enumeration) restore() {
+	for i := range e.slots {
+		e.set(i, e.slots[i].now)
+	}
+}
+
+// samples makes random images, half of them torn.
+func (e *enumeration) samples() {
+	for range e.o.Samples {
+		if e.stopped {
+			return
+		}
+		e.any()
+		e.is.Torn = e.o.Random.IntN(2) == 0
+		if e.is.Torn {
+			e.is.Torn = false
+			for i := range e.slots {
+				if s := &e.slots[i]; s.cmd >= 0 && s.new != s.old && e.o.Random.IntN(3) == 0 {
+					e.tear(i, 1+e.o.Random.IntN(e.h.lba-1))
+					e.is.Torn = true
+				}
+			}
+		}
+		e.emit()
+	}
+}
 
 // emit hands out what is in memory.
 func (e *enumeration) emit() {
@@ -137,10 +170,16 @@ func (e *enumeration) others(i, base int, f func()) {
 	e.set(i, base)
 }
 
-// any makes a random combination.
+// any makes a random combination: mostly of old contents, mostly of new, or
+// of all alike.
 func (e *enumeration) any() {
+	mode := e.o.Random.IntN(3)
 	for i := range e.slots {
-		e.set(i, e.o.Random.IntN(len(e.slots[i].choices)))
+		c := e.o.Random.IntN(len(e.slots[i].choices))
+		if mode > 0 && e.o.Random.IntN(8) > 0 {
+			c = (mode - 1) * (len(e.slots[i].choices) - 1)
+		}
+		e.set(i, c)
 	}
 }
 
