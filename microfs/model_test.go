@@ -121,6 +121,8 @@ type op struct {
 	// durable says that the call promises all acknowledged before it, and
 	// itself, to survive a loss of power.
 	durable bool
+	// parts are what it may have done when a crash comes in the middle.
+	parts []func(m *model)
 }
 
 func writeOp(path string, off int64, data []byte) op {
@@ -282,7 +284,7 @@ func createOp(path string, mode uint32) op {
 			}
 			return f.forget()
 		},
-		model: func(m *model) { d, n, _ := m.find(path); d.dir[n] = &mnode{mode: mode} },
+		model: func(m *model) { d, n, _ := m.find(path); d.dir[n] = &mnode{mode: mode, written: true} },
 	}
 }
 
