@@ -5,7 +5,8 @@
 # make bench      the numbers the project promises, as ratios of one run
 # make lint       gofmt, vet, staticcheck, shellcheck
 # make fuzz       each fuzz test for FUZZTIME (default 10s), such as FUZZTIME=10m;
-#                 what fails is kept in testdata/fuzz
+#                 what fails is kept in testdata/fuzz; and CRASHES contents
+#                 that random crashes may leave (default a million), mounted
 # make soak       ranks, targets and connections killed at random for MINUTES
 #                 (default 1); every acknowledged byte is accounted for
 # make deps       installs what is missing (Debian, Ubuntu); silent when all is there
@@ -19,6 +20,7 @@ export PATH := $(PATH):/usr/local/go/bin
 
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 FUZZTIME    ?= 10s
+CRASHES     ?= 1000000
 MINUTES     ?= 1
 COMMIT      := $(shell git describe --always --dirty 2>/dev/null)
 # A clone that belongs to another user builds too: the commit is passed along,
@@ -87,6 +89,7 @@ soak: all
 
 .PHONY: fuzz
 fuzz:
+	go test ./microfs -run '^TestCrashLong$$' -v -timeout 2h -crash-images $(CRASHES)
 	@$(call fuzz-tests,$(FUZZTIME)); go run ./internal/testreport "$${fuzz[@]}"
 
 .PHONY: clean

@@ -84,8 +84,9 @@ func (v coverage) remember(fs *FS) {
 	}
 }
 
-// classify says what is going on at a crash point.
-func (v coverage) classify(c *crasher, w *crashRun, h *crash.History) (seen []string) {
+// classify says what is going on at a crash point. owner is what hugeblocks
+// held before the operation in progress.
+func (v coverage) classify(c *crasher, owner []blockUse, h *crash.History) (seen []string) {
 	saw := func(s string) {
 		if !slices.Contains(seen, s) {
 			seen = append(seen, s)
@@ -108,8 +109,8 @@ func (v coverage) classify(c *crasher, w *crashRun, h *crash.History) (seen []st
 			v.classifyImage(c, e, saw)
 		case at >= g.state[0] && at < g.data:
 			saw("half a state checkpoint")
-		case at >= g.data && w.owner != nil:
-			classifyData(v, w.owner, written, Hugeblock((at-g.data)/g.hugeblock), saw)
+		case at >= g.data:
+			classifyData(v, owner, written, Hugeblock((at-g.data)/g.hugeblock), saw)
 		}
 	}
 	return seen

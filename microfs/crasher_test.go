@@ -139,14 +139,17 @@ type crashRun struct {
 	trace *blocktest.Trace
 	marks []crashMark // after the mount, then after each operation
 	from  int         // number of events before the last operation
-	owner []blockUse  // of hugeblocks, then
 }
 
 // crashMark is what holds when the trace has that many events.
 type crashMark struct {
 	events  int
 	state   string
-	durable int // index of the mark that a loss of power does not go behind
+	durable int        // index of the mark that a loss of power does not go behind
+	owner   []blockUse // of the hugeblocks
+	// parts are states within the operation before the mark: where few blocks
+	// are free a write goes out in parts, the first of which free blocks.
+	parts []string
 }
 
 // record runs a workload. It returns nil if a letter does not fit.
@@ -155,7 +158,7 @@ func (c *crasher) record(letters []letter) *crashRun {
 	c.live.Record()
 	w, m := &crashRun{}, c.start.clone()
 	fs := c.mount(c.live)
-	w.marks = []crashMark{{c.live.Events(), m.canon(), 0}}
+	w.marks = []crashMark{{c.live.Events(), m.canon(), 0, blockUses(fs), nil}}
 	if c.cfg.setup.live != nil {
 		for _, o := range c.cfg.setup.live(m) {
 			require.True(c.t, c.do(w, m, fs, o))
@@ -168,7 +171,7 @@ func (c *crasher) record(letters []letter) *crashRun {
 			return nil
 		}
 		if i == len(letters)-1 {
-			w.owner, w.from = blockUses(fs), c.live.Events()
+			w.from = c.live.Events()
 		}
 		if !c.do(w, m, fs, o) && i < len(letters)-1 {
 			c.live.Stop()
@@ -185,23 +188,31 @@ func (c *crasher) record(letters []letter) *crashRun {
 // have had a part of its effect.
 func (c *crasher) do(w *crashRun, m *model, fs *FS, o op) bool {
 	c.cov.remember(fs)
+	var parts []string
+	if fs.pool.free < 8 {
+		for _, part := range o.parts {
+			p := m.clone()
+			part(p)
+			parts = append(parts, p.canon())
+		}
+	}
 	err := o.fs(fs)
 	last := w.marks[len(w.marks)-1]
 	durable := last.durable
-	if err == nil && o.durable || !c.cfg.cache || !fs.log.Unflushed() {
+	if (err == nil && o.durable) || !c.cfg.cache || !fs.log.Unflushed() {
 		durable = len(w.marks)
 	}
 	w.names = append(w.names, o.name)
 	if err == nil {
 		o.model(m)
-		w.marks = append(w.marks, crashMark{c.live.Events(), m.canon(), durable})
+		w.marks = append(w.marks, crashMark{c.live.Events(), m.canon(), durable, blockUses(fs), parts})
 		return true
 	}
 	require.True(c.t, noRoom(err), "%v: %v", w.names, err)
 	events := c.live.Events()
 	state, err := c.canon.canon(fs)
 	require.NoError(c.t, err)
-	w.marks = append(w.marks, crashMark{events, string(state), durable})
+	w.marks = append(w.marks, crashMark{events, string(state), durable, blockUses(fs), parts})
 	return false
 }
 
@@ -234,7 +245,7 @@ func (c *crasher) point(w *crashRun, h *crash.History, k int) {
 		high++
 	}
 	c.n.points++
-	seen := c.cov.classify(c, w, h)
+	seen := c.cov.classify(c, w.marks[acked].owner, h)
 	o := c.images
 	for _, o.Kept = range []bool{true, false} {
 		low := acked
@@ -373,7 +384,12 @@ func (c *crasher) recovered(what func() string, allowed []crashMark) {
 }
 
 func isState(allowed []crashMark, got []byte) bool {
-	return slices.ContainsFunc(allowed, func(m crashMark) bool { return m.state == string(got) })
+	for i := range allowed {
+		if allowed[i].state == string(got) || (i > 0 && slices.Contains(allowed[i].parts, string(got))) {
+			return true
+		}
+	}
+	return false
 }
 
 // ring returns the log of the dead disk.
