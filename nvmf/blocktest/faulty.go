@@ -49,6 +49,9 @@ type fault struct {
 	cut       bool  // power fails after the first torn bytes of this write
 	torn      int
 	lose      bool // the connection is lost with this command in flight
+	drop      bool // the write is acknowledged and not done
+	elsewhere bool // the write is acknowledged and done at to
+	to        nvmf.LBA
 }
 
 type lateWrite struct {
@@ -92,6 +95,29 @@ func (f *Faulty) CutAt(n, torn int) {
 // are writes they land only with Release, or never.
 func (f *Faulty) DisconnectAt(op nvmf.Opcode, n int) {
 	f.add(&fault{op: op, countdown: n, lose: true})
+}
+
+// DropAt makes the device acknowledge the nth write from now and not do it.
+func (f *Faulty) DropAt(n int) {
+	f.add(&fault{op: nvmf.Write, countdown: n, drop: true})
+}
+
+// MisdirectAt makes the device do the nth write from now at another place, as
+// far as it fits the device there, and acknowledge it.
+func (f *Faulty) MisdirectAt(n int, to nvmf.LBA) {
+	f.add(&fault{op: nvmf.Write, countdown: n, elsewhere: true, to: to})
+}
+
+// Rot changes what a block of the device inside holds.
+func (f *Faulty) Rot(lba nvmf.LBA, change func([]byte)) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	b := make([]byte, f.identity.LBASize)
+	if err := f.run(nvmf.Read, lba, b); err != nil {
+		return err
+	}
+	change(b)
+	return f.run(nvmf.Write, lba, b)
 }
 
 // Heal forgets the faults that have not struck yet.

@@ -194,3 +194,20 @@ func TestTrace(t *testing.T) {
 	}, lines)
 	assert.Equal(t, fill(7, 1), f.Recorded().Events[0].Data)
 }
+
+func TestWritesThatGoAstray(t *testing.T) {
+	f, q := open(t)
+	require.NoError(t, write(q, 0, fill(1, 4)))
+	f.DropAt(1)
+	f.MisdirectAt(2, 3)
+	f.MisdirectAt(3, blocktest.MinimumBlocks-1)
+	require.NoError(t, write(q, 0, fill(2, 1)))
+	require.NoError(t, write(q, 1, fill(3, 1)))
+	require.NoError(t, write(q, 0, fill(4, 2)), "one of its blocks fits there")
+	require.NoError(t, f.Rot(2, func(b []byte) { b[7] = 9 }))
+	want := fill(1, 4)
+	copy(want[3*block:], fill(3, 1))
+	want[2*block+7] = 9
+	assert.Equal(t, want, content(t, f, 0, 4))
+	assert.Equal(t, fill(4, 1), content(t, f, blocktest.MinimumBlocks-1, 1))
+}

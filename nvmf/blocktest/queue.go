@@ -90,7 +90,13 @@ func (f *Faulty) strike(q *faultyQueue, p pending) bool {
 		}
 	default:
 		q.pending = q.pending[:len(q.pending)-1]
-		f.finish(p, due.err)
+		err := due.err
+		if due.elsewhere {
+			b := joined(p.c)
+			room := (f.identity.Blocks - due.to) * nvmf.LBA(f.identity.LBASize)
+			err = f.store(due.to, b[:min(nvmf.LBA(len(b)), room)], p.c.FUA)
+		}
+		f.finish(p, err)
 	}
 	return true
 }

@@ -1,0 +1,171 @@
+package microfs
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/memdev"
+	"nvmecr/oplog"
+)
+
+const astraySize = nvmf.MiB
+
+var astraySegment = Segment{Start: blockSize, Length: astraySize - blockSize}
+
+// astray is what became of a workload with one write that went astray.
+type astray int
+
+const (
+	whole   astray = iota // everything is there
+	told                  // an error said so, and nothing wrong was read
+	undone                // the last operation is missing, without a word
+	silent                // anything else is wrong, without a word
+	noWrite               // the workload has no such write
+)
+
+// TestWritesAstray runs a workload again and again, each time with another one
+// of its writes not done although it was acknowledged, or done elsewhere. What
+// is read, before and after a restart, is right or EIO, or the mount fails and
+// says why. Only of the last operation, with no fsync after it, a write can be
+// missing in silence: nothing later covers it, it is as if never begun.
+func TestWritesAstray(t *testing.T) {
+	for _, v := range []variant{
+		{name: "small log", lba: 512, f: FormatOptions{Hugeblock: MinHugeblock, LogPages: minLogPages}},
+		{name: "LBAs of 4096", lba: 4096, f: FormatOptions{Hugeblock: MinHugeblock, LogPages: minLogPages}},
+		{name: "volatile cache", lba: 4096, f: FormatOptions{Hugeblock: MinHugeblock, LogPages: minLogPages}, cache: true},
+	} {
+		if testing.Short() && v.lba == 512 {
+			continue
+		}
+		for _, synced := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, fsync %v", v.name, synced), func(t *testing.T) {
+				t.Parallel()
+				for _, kind := range astrayKinds(v.lba) {
+					seen := map[astray]int{}
+					n := 1
+					for ; ; n++ {
+						got := goAstray(t, v, synced, n, kind.set, fmt.Sprintf("%s, write %d", kind.name, n))
+						if got == noWrite {
+							break
+						}
+						seen[got]++
+					}
+					t.Logf("%s: of %d writes %d did not matter, %d were noticed, %d undid the last operation, %d were not noticed",
+						kind.name, n-1, seen[whole], seen[told], seen[undone], seen[silent])
+					require.Zero(t, seen[silent], kind.name)
+					require.True(t, !synced || seen[undone] == 0, kind.name)
+				}
+			})
+		}
+	}
+}
+
+type astrayKind struct {
+	name string
+	set  func(c *crashRig, n int)
+}
+
+// astrayKinds drops a write, or does it in each of the areas of the partition.
+func astrayKinds(lba nvmf.Bytes) []astrayKind {
+	kinds := []astrayKind{{"dropped", func(c *crashRig, n int) { c.dev.DropAt(n) }}}
+	id := nvmf.Identity{LBASize: lba, Blocks: nvmf.LBA(astraySize / lba)}
+	g, err := newGeometry(&id, astraySegment, &FormatOptions{Hugeblock: MinHugeblock, LogPages: minLogPages})
+	if err != nil {
+		panic(err) // a geometry of these tests
+	}
+	for name, at := range map[string]nvmf.Bytes{
+		"over the superblock": 0, "over a state header": headerOffset, "over the log": logOffset + 2*blockSize,
+		"over another log page": logOffset + 9*blockSize, "over a state": g.state[1], "over data": g.data + blockSize, "over free data": g.data + nvmf.Bytes(g.blocks-1)*g.hugeblock,
+	} {
+		kinds = append(kinds, astrayKind{name, func(c *crashRig, n int) { c.dev.MisdirectAt(n, g.lbaOf(at)) }})
+	}
+	return kinds
+}
+
+// astrayWorkload uses every structure: the log turns, states are written,
+// files grow, shrink, are overwritten and replaced.
+func astrayWorkload(m *model, synced bool) []op {
+	ops := startOps(m)
+	add := func(o op, _ bool) { o.model(m); ops = append(ops, o) }
+	checkpoint := op{name: "checkpoint", fs: (*FS).Checkpoint, model: func(*model) {}}
+	for range 3 {
+		add(m.writeAt("/b", m.size("/b"), 3000))
+		add(m.writeAt("/a", 10, 5000))
+		add(checkpoint, true)
+		add(truncateOp("/b", 5000), true)
+		add(syncOp, true)
+	}
+	add(m.writeAt("/d/x", 100, 500))
+	add(createOp("/n", 0o600), true)
+	add(m.writeAt("/n", 0, 4500))
+	add(closeOp("/n"), true)
+	add(renameOp("/n", "/b", 0), true)
+	add(m.writeAt("/a", m.size("/a"), 100))
+	if synced {
+		add(closeOp("/a"), true)
+		add(syncOp, true)
+	}
+	return ops
+}
+
+func goAstray(t *testing.T, v variant, synced bool, n int, set func(*crashRig, int), what string) astray {
+	mem, err := memdev.New(astraySize, v.lba, memdev.Options{})
+	require.NoError(t, err)
+	c := newCrashRigOn(t, mem, astraySegment, v)
+	defer c.dev.Close()
+	fs, err := c.mount()
+	require.NoError(t, err)
+	fs.ckpt.stop()
+	before := c.dev.Count(nvmf.Write)
+	set(c, n)
+	m := newModel()
+	ops := astrayWorkload(m, synced)
+	result := whole
+	last := 0 // number of writes before the last operation
+	for _, o := range ops {
+		last = c.dev.Count(nvmf.Write) - before
+		if err := o.fs(fs); err != nil {
+			require.ErrorIs(t, err, unix.EIO, "%s: %s", what, o.name)
+			require.NoError(t, fs.q.Close())
+			return told
+		}
+	}
+	if c.dev.Count(nvmf.Write)-before < n {
+		require.NoError(t, fs.q.Close())
+		return noWrite
+	}
+	if got := readAstray(t, fs, m, what); got != whole {
+		require.Equal(t, told, got, "%s: read while mounted", what)
+		result = told
+	}
+	require.NoError(t, fs.q.Close())
+	fs, err = c.mount()
+	if err != nil {
+		require.True(t, errors.Is(err, ErrCorrupt) || errors.Is(err, oplog.ErrDamaged) || errors.Is(err, unix.EIO), "%s: %v", what, err)
+		return told
+	}
+	fs.ckpt.stop()
+	got := readAstray(t, fs, m, what)
+	if got == silent && n > last {
+		got = undone
+	}
+	return max(result, got)
+}
+
+// readAstray reads everything: it is as the model says, or an error, or not.
+func readAstray(t *testing.T, fs *FS, m *model, what string) astray {
+	got, err := new(canonizer).canon(fs)
+	if err != nil {
+		require.ErrorIs(t, err, unix.EIO, what)
+		return told
+	}
+	if m.canon() != string(got) {
+		return silent
+	}
+	return whole
+}
