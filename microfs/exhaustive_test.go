@@ -125,9 +125,9 @@ func TestExhaustive(t *testing.T) {
 	core, half := alphabet[:coreLetters], len(all)/2
 	plans := []exhaustive{
 		{"LBAs of 4096, up to one operation of all", all[:half], alphabet, 1, 1 << 8, 2, 0.2, false},
-		{"LBAs of 512, up to one operation of the core", all[half:], core, 1, 1 << 6, 1, 0.2, true},
-		{"up to two operations of the core, volatile cache", all[11:12], core, 2, 1 << 8, 1, 0.2, true},
-		{"up to three operations of the core", []crashConfig{all[1], all[4]}, core, 3, 0, 1, 0.2, false},
+		{"LBAs of 512, up to one operation of the core", all[half:], core, 1, 1 << 8, 1, 0.2, true},
+		{"up to two operations of the core, volatile cache", all[10:20], core, 2, 1 << 8, 1, 0.1, true},
+		{"up to three operations of the core", all[:5], core, 3, 0, 1, 0.1, false},
 	}
 	if testing.Short() {
 		plans = []exhaustive{{"up to one operation of the core", all[:half], core, 1, 1 << 8, 1, 0.2, true}}
