@@ -46,7 +46,7 @@ func sweep(t *testing.T, first, most, seen int, run func(n int) bool) (runs int)
 	if !*all {
 		stride = max(1, seen/most)
 	}
-	for n := 1 + first%stride; run(n); n += stride {
+	for n := 1 + first%stride; (*all || n <= seen) && run(n); n += stride {
 		if runs++; t.Failed() {
 			break
 		}
