@@ -51,7 +51,6 @@
 //     that page if any is missing. Then it seals: an image of higher version
 //     and new generation goes over what was rejected, before anything else is
 //     written.
-//
 //  10. An operation of several groups says so in all its images but the last
 //     (More). Recovery holds such records back until it has seen the end of
 //     the operation; if that is missing the image that seals the log says that
