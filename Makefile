@@ -7,6 +7,8 @@
 # make fuzz       each fuzz test for FUZZTIME (default 10s), such as FUZZTIME=10m;
 #                 what fails is kept in testdata/fuzz; and CRASHES contents
 #                 that random crashes may leave (default a million), mounted
+# make faults     every fault of the wire at every PDU of a workload
+# make mutants    deliberate faults of the code, and which test notices each
 # make soak       ranks, targets and connections killed at random for MINUTES
 #                 (default 1); every acknowledged byte is accounted for
 # make deps       installs what is missing (Debian, Ubuntu); silent when all is there
@@ -27,7 +29,7 @@ COMMIT      := $(shell git describe --always --dirty 2>/dev/null)
 # not looked up by the go command.
 export GOFLAGS := -buildvcs=false $(GOFLAGS)
 # What the race detector is run on: packages in which threads or goroutines meet.
-RACE        := ./nvmf/... ./oplog/... ./microfs/... ./posixshim/... ./internal/owner ./internal/store ./cmd/nvmecr/...
+RACE        := ./nvmf/... ./oplog/... ./microfs/... ./posixshim/... ./internal/owner ./internal/store ./cmd/nvmecr/... ./test/fabric
 
 .PHONY: all
 all: bin/nvmecr libraries
@@ -75,6 +77,7 @@ lint:
 	@out=$$(gofmt -l $$(go list -f '{{.Dir}}' ./...)); \
 	if [ -n "$$out" ]; then echo "gofmt wants to change:" $$out; exit 1; fi
 	go vet ./...
+	go vet -tags mutants ./internal/mutant ./oplog ./microfs
 	go run $(STATICCHECK) ./...
 	go run $(STATICCHECK) -tags openmpi ./mpiwrap ./cmd/libnvmecr
 	shellcheck .ci/run $$(find . -name '*.sh' -not -path './build/*')
@@ -86,6 +89,14 @@ bench: all
 .PHONY: soak
 soak: all
 	go run ./test/soak -minutes $(MINUTES) $(SOAKFLAGS)
+
+.PHONY: faults
+faults:
+	go test ./test/fabric -v -timeout 3h -args -all
+
+.PHONY: mutants
+mutants:
+	go test ./test/mutants -v -count 1 -timeout 1h
 
 .PHONY: fuzz
 fuzz:

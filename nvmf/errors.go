@@ -95,6 +95,10 @@ func (e *StatusError) Transient() bool {
 	return false
 }
 
+// Busy reports whether a Connect was refused because the controller, or the
+// target, has no room at the moment: it is worth trying again later.
+func (e *StatusError) Busy() bool { return e.SCT == 1 && e.SC == 0x81 && !e.DNR }
+
 func (e *StatusError) text() string { return e.row().text }
 
 type statusRow struct {

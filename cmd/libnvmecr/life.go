@@ -132,7 +132,9 @@ const reopenPause = 100 * time.Millisecond
 func openWaiting(p store.Place, opts store.Options) (*store.Partition, error) {
 	for begin := time.Now(); ; time.Sleep(reopenPause) {
 		part, err := store.Open(context.Background(), opening.cfg, p, opts)
-		away := errors.Is(err, nvmf.ErrUnreachable) || errors.Is(err, nvmf.ErrConnectionLost)
+		var status *nvmf.StatusError
+		away := errors.Is(err, nvmf.ErrUnreachable) || errors.Is(err, nvmf.ErrConnectionLost) ||
+			errors.As(err, &status) && status.Busy()
 		if !away || time.Since(begin)+reopenPause > opening.cfg.Timeout {
 			return part, err
 		}
