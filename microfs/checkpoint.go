@@ -186,7 +186,7 @@ func (fs *FS) checkpointStep() error {
 			return nil
 		}
 	}
-	if nvmf.IsConflict(err) {
+	if nvmf.IsConflict(err) || nvmf.IsPreempted(err) {
 		if err = fs.settleConflict(err); err == nil {
 			return nil
 		}

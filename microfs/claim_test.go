@@ -116,7 +116,12 @@ func TestTakenOver(t *testing.T) {
 // TestConflict: the device refuses a command for somebody else's reservation.
 // Whose the namespace is, the fence decides.
 func TestConflict(t *testing.T) {
-	conflict := &nvmf.StatusError{Opcode: nvmf.Write, SCT: 0, SC: 0x83}
+	for _, status := range []uint8{0x83, 0x14} { // conflict, preempted
+		testConflict(t, &nvmf.StatusError{Opcode: nvmf.Write, SC: status})
+	}
+}
+
+func testConflict(t *testing.T, conflict *nvmf.StatusError) {
 	workload := func(fs *FS) error {
 		f, err := fs.Open(RootIno, "f", unix.O_CREAT|unix.O_RDWR, 0o600)
 		if err == nil {

@@ -98,7 +98,7 @@ const maxConflicts = 8
 // favour: a target that started anew had forgotten whose the namespace is.
 // Where a later run has it, this file system is out of service.
 func (fs *FS) settleConflict(err error) error {
-	if !nvmf.IsConflict(err) || fs.opts.Reserve == nil {
+	if !nvmf.IsConflict(err) && !nvmf.IsPreempted(err) || fs.opts.Reserve == nil {
 		return err
 	}
 	if fs.conflicts++; fs.conflicts > maxConflicts {
