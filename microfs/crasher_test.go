@@ -49,9 +49,9 @@ type crashConfig struct {
 
 // crashCounts says how much was tried.
 type crashCounts struct {
-	workloads, points, images, torn, again, goneOn int
-	sampled                                        int // points with too many combinations
-	undetermined                                   int // the most LBAs at one point
+	workloads, points, images, torn, again, goneOn, checked int
+	sampled                                                 int // points with too many combinations
+	undetermined                                            int // the most LBAs at one point
 }
 
 func (n *crashCounts) add(o crashCounts) {
@@ -61,6 +61,7 @@ func (n *crashCounts) add(o crashCounts) {
 	n.torn += o.torn
 	n.again += o.again
 	n.goneOn += o.goneOn
+	n.checked += o.checked
 	n.sampled += o.sampled
 	n.undetermined = max(n.undetermined, o.undetermined)
 }
@@ -69,8 +70,8 @@ func (n *crashCounts) all() int { return n.images + n.again + n.goneOn }
 
 func (n *crashCounts) String() string {
 	return fmt.Sprintf("%d workloads, %d crash points (%d sampled, up to %d LBAs undetermined), %d images (%d torn inside an LBA), "+
-		"%d of crashes in the recovery, %d after going on: %d states mounted",
-		n.workloads, n.points, n.sampled, n.undetermined, n.images, n.torn, n.again, n.goneOn, n.all())
+		"%d of crashes in the recovery, %d after going on: %d states mounted; fsck %d times",
+		n.workloads, n.points, n.sampled, n.undetermined, n.images, n.torn, n.again, n.goneOn, n.all(), n.checked)
 }
 
 // newCrasher formats the smallest file system with the blocks that the setup
@@ -291,6 +292,7 @@ func (c *crasher) image(what func() string, allowed []crashMark) {
 	again := float64(c.n.again) < c.again*float64(c.n.images)
 	var newest *logImage
 	if again {
+		c.fsck(what, Note)
 		newest = newestImage(c.ring())
 		c.dead.Record()
 	}
@@ -312,9 +314,23 @@ func (c *crasher) image(what func() string, allowed []crashMark) {
 	trace := c.dead.Stop()
 	state := string(got)
 	fell := newest.dropped(fs)
+	c.fsck(what, Note)
 	c.goOn(what, fs, state)
 	c.dead.Rollback(mark)
 	c.crashAgain(what, trace, allowed, state, fell)
+}
+
+// fsck requires that a check finds nothing worse than most: after a crash, as
+// after a mount, nothing but notes.
+func (c *crasher) fsck(what func() string, most Severity) {
+	q, err := c.dead.OpenQueue(context.Background(), defaultQueueDepth)
+	require.NoError(c.t, err)
+	r, err := look(q, c.dead, c.seg, CheckOptions{Generation: 7})
+	require.NoError(c.t, err)
+	if r.Worst() > most {
+		require.Fail(c.t, what(), "%v", r.Findings)
+	}
+	c.n.checked++
 }
 
 // goOn writes a file on a recovered file system and mounts it again.

@@ -118,8 +118,9 @@ func everyConfig(list []setup) (configs []crashConfig) {
 	return configs
 }
 
-// TestExhaustive crashes into every workload of up to three operations of the
-// core alphabet, and of up to two of the whole one, at every moment.
+// TestExhaustive crashes at every moment into every workload of one operation of
+// the whole alphabet, of two of the core on a volatile cache, and of three of the
+// core without one, in every setup.
 func TestExhaustive(t *testing.T) {
 	all := everyConfig(setups)
 	core, half := alphabet[:coreLetters], len(all)/2
