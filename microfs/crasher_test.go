@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
 
@@ -148,9 +147,6 @@ type crashMark struct {
 	state   string
 	durable int        // index of the mark that a loss of power does not go behind
 	owner   []blockUse // of the hugeblocks
-	// parts are states within the operation before the mark: where few blocks
-	// are free a write goes out in parts, the first of which free blocks.
-	parts []string
 }
 
 // record runs a workload. It returns nil if a letter does not fit.
@@ -159,7 +155,7 @@ func (c *crasher) record(letters []letter) *crashRun {
 	c.live.Record()
 	w, m := &crashRun{}, c.start.clone()
 	fs := c.mount(c.live)
-	w.marks = []crashMark{{c.live.Events(), m.canon(), 0, blockUses(fs), nil}}
+	w.marks = []crashMark{{c.live.Events(), m.canon(), 0, blockUses(fs)}}
 	if c.cfg.setup.live != nil {
 		for _, o := range c.cfg.setup.live(m) {
 			require.True(c.t, c.do(w, m, fs, o))
@@ -189,14 +185,6 @@ func (c *crasher) record(letters []letter) *crashRun {
 // have had a part of its effect.
 func (c *crasher) do(w *crashRun, m *model, fs *FS, o op) bool {
 	c.cov.remember(fs)
-	var parts []string
-	if fs.pool.free < 8 {
-		for _, part := range o.parts {
-			p := m.clone()
-			part(p)
-			parts = append(parts, p.canon())
-		}
-	}
 	err := o.fs(fs)
 	last := w.marks[len(w.marks)-1]
 	durable := last.durable
@@ -206,14 +194,14 @@ func (c *crasher) do(w *crashRun, m *model, fs *FS, o op) bool {
 	w.names = append(w.names, o.name)
 	if err == nil {
 		o.model(m)
-		w.marks = append(w.marks, crashMark{c.live.Events(), m.canon(), durable, blockUses(fs), parts})
+		w.marks = append(w.marks, crashMark{c.live.Events(), m.canon(), durable, blockUses(fs)})
 		return true
 	}
 	require.True(c.t, noRoom(err), "%v: %v", w.names, err)
 	events := c.live.Events()
 	state, err := c.canon.canon(fs)
 	require.NoError(c.t, err)
-	w.marks = append(w.marks, crashMark{events, string(state), durable, blockUses(fs), parts})
+	w.marks = append(w.marks, crashMark{events, string(state), durable, blockUses(fs)})
 	return false
 }
 
@@ -401,7 +389,7 @@ func (c *crasher) recovered(what func() string, allowed []crashMark) {
 
 func isState(allowed []crashMark, got []byte) bool {
 	for i := range allowed {
-		if allowed[i].state == string(got) || (i > 0 && slices.Contains(allowed[i].parts, string(got))) {
+		if allowed[i].state == string(got) {
 			return true
 		}
 	}

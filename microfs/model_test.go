@@ -121,8 +121,6 @@ type op struct {
 	// durable says that the call promises all acknowledged before it, and
 	// itself, to survive a loss of power.
 	durable bool
-	// parts are what it may have done when a crash comes in the middle.
-	parts []func(m *model)
 }
 
 func writeOp(path string, off int64, data []byte) op {
