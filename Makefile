@@ -6,7 +6,8 @@
 # make lint       gofmt, vet, staticcheck, shellcheck
 # make fuzz       each fuzz test for FUZZTIME (default 10s), such as FUZZTIME=10m;
 #                 what fails is kept in testdata/fuzz; and CRASHES contents
-#                 that random crashes may leave (default a million), mounted
+#                 that random crashes may leave (default a million), mounted;
+#                 and all those of all workloads of up to three operations
 # make faults     every fault of the wire at every PDU of a workload
 # make mutants    deliberate faults of the code, and which test notices each
 # make soak       ranks, targets and connections killed at random for MINUTES
@@ -101,6 +102,7 @@ mutants:
 .PHONY: fuzz
 fuzz:
 	go test ./microfs -run '^TestCrashLong$$' -v -timeout 2h -crash-images $(CRASHES)
+	go test ./microfs -run '^TestExhaustive$$' -v -timeout 6h -crash-all
 	@$(call fuzz-tests,$(FUZZTIME)); go run ./internal/testreport "$${fuzz[@]}"
 
 .PHONY: clean

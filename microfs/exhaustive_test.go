@@ -1,6 +1,7 @@
 package microfs
 
 import (
+	"flag"
 	"fmt"
 	"runtime/debug"
 	"strings"
@@ -12,6 +13,8 @@ import (
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/blocktest/crash"
 )
+
+var crashAll = flag.Bool("crash-all", false, "TestExhaustive takes all workloads of up to three operations in all configurations")
 
 // setup is an interesting state that workloads start from.
 type setup struct {
@@ -120,7 +123,9 @@ func everyConfig(list []setup) (configs []crashConfig) {
 
 // TestExhaustive crashes at every moment into every workload of one operation of
 // the whole alphabet, of two of the core on a volatile cache, and of three of the
-// core without one, in every setup.
+// core without one, in every setup. With -crash-all it is up to three of the core
+// and two of the alphabet in every configuration, and every combination of up to
+// 16 undetermined LBAs.
 func TestExhaustive(t *testing.T) {
 	all := everyConfig(setups)
 	core, half := alphabet[:coreLetters], len(all)/2
@@ -129,6 +134,12 @@ func TestExhaustive(t *testing.T) {
 		{"LBAs of 512, up to one operation of the core", all[half:], core, 1, 1 << 8, 1, 0.2, true},
 		{"up to two operations of the core, volatile cache", all[10:20], core, 2, 1 << 8, 1, 0.1, true},
 		{"up to three operations of the core", all[:5], core, 3, 0, 1, 0.1, false},
+	}
+	if *crashAll {
+		plans = []exhaustive{
+			{"up to two operations of all", all, alphabet, 2, 1 << 16, 1, 0.05, false},
+			{"up to three operations of the core", all, core, 3, 1 << 16, 1, 0.05, false},
+		}
 	}
 	if testing.Short() {
 		plans = []exhaustive{{"up to one operation of the core", all[:half], core, 1, 1 << 8, 1, 0.2, true}}
