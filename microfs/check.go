@@ -96,6 +96,9 @@ type CheckOptions struct {
 	// Looks is how often a file system is looked at for a quiet moment beside
 	// a writer before that is given up. 0 is 50.
 	Looks int
+	// Timeout is how long a target that has fallen silent is waited for. 0 is
+	// 60 s.
+	Timeout time.Duration
 }
 
 // A CheckReport is what Check found.
@@ -145,6 +148,19 @@ const (
 	checkPause = 5 * time.Millisecond
 )
 
+// comeBack reconnects q, whose connection was lost for cause, for up to timeout in
+// all until something is read again: until is when that is over.
+func comeBack(ctx context.Context, q nvmf.Queue, until *time.Time, timeout time.Duration, cause error) error {
+	if until.IsZero() {
+		*until = time.Now().Add(timeout)
+	} else if time.Now().After(*until) {
+		return cause
+	}
+	ctx, cancel := context.WithDeadline(ctx, *until)
+	defer cancel()
+	return q.Reset(ctx)
+}
+
 // Check examines the file system on seg and writes nothing: the copies of the
 // superblock and the state header, the state checkpoint, every log page since,
 // and the tree that results, but not the data of files. It goes on behind what
@@ -159,15 +175,19 @@ func Check(ctx context.Context, dev nvmf.Device, seg Segment, o CheckOptions) (*
 	if o.Looks == 0 {
 		o.Looks = checkLooks
 	}
+	if o.Timeout == 0 {
+		o.Timeout = defaultTimeout
+	}
 	var r *CheckReport
 	var lasting []Finding
+	var until time.Time // the end of waiting for a target that is away
 	for i, same := 0, 0; same < checkSame; i++ {
 		last := r
-		if r, err = look(q, dev, seg, o); lost(err) {
-			if err = q.Reset(ctx); err == nil {
-				r = last
-				continue
-			}
+		if r, err = look(q, dev, seg, o); !lost(err) {
+			until = time.Time{}
+		} else if err = comeBack(ctx, q, &until, o.Timeout, err); err == nil {
+			r = last
+			continue
 		}
 		if err != nil || r.Clean() {
 			r.InUse = r.InUse || last != nil

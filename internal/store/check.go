@@ -114,6 +114,8 @@ func Check(ctx context.Context, cfg *config.Config, o CheckOptions) error {
 // inspect looks at the table of c's target. foreign says that it is another
 // store's.
 func (c *partCheck) inspect(ctx context.Context, r *TargetReport, repair bool) (foreign, err error) {
+	ctx, cancel := context.WithTimeout(ctx, c.cfg.Timeout)
+	defer cancel()
 	health, err := parttable.Inspect(ctx, c.dev)
 	if err != nil {
 		return nil, err
@@ -182,7 +184,7 @@ type partCheck struct {
 func (c *partCheck) check(ctx context.Context, repair bool) *PartReport {
 	e := c.entry
 	r := &PartReport{Rank: e.Rank, Target: c.cfg.Targets[c.t], Segment: microfs.Segment{Start: e.Start, Length: e.Length}}
-	o := microfs.CheckOptions{Generation: c.table.Generation}
+	o := microfs.CheckOptions{Generation: c.table.Generation, Timeout: c.cfg.Timeout}
 	if r.CheckReport, r.Err = microfs.Check(ctx, c.dev, r.Segment, o); r.Err != nil || !repair {
 		return r
 	}

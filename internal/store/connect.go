@@ -36,7 +36,16 @@ func connect(ctx context.Context, cfg *config.Config, id nvmf.TransportID, readO
 		DataDigest:   cfg.DataDigest,
 		// Half of the time is to notice, half to reconnect.
 		CommandTimeout: min(cfg.Timeout/2, 30*time.Second),
+		ConnectTimeout: min(cfg.Timeout/2, 10*time.Second),
 	}})
+}
+
+// readTable reads the table of dev. A target that falls silent meanwhile is
+// waited for as long as cfg says.
+func readTable(ctx context.Context, cfg *config.Config, dev nvmf.Device) (*parttable.Table, error) {
+	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
+	defer cancel()
+	return parttable.Read(ctx, dev)
 }
 
 // hostID is the host identifier that goes with an NQN: the UUID in it, or one

@@ -210,7 +210,7 @@ func withRemedy(err error, size int) error {
 // table returns the checked table of target number t. At home it is formatted,
 // or waited for, when there is none.
 func (o *opener) table(ctx context.Context, dev nvmf.Device, t int, atHome bool) (*parttable.Table, error) {
-	table, err := parttable.Read(ctx, dev)
+	table, err := readTable(ctx, o.cfg, dev)
 	if errors.Is(err, parttable.ErrNoTable) && atHome && !o.opts.ReadOnly {
 		if o.home.Slot == 0 || dev.Identity().Private {
 			o.opts.Logf("formatting target %s for %d ranks", o.cfg.Targets[t], o.place.Size)
@@ -230,7 +230,9 @@ func (o *opener) table(ctx context.Context, dev nvmf.Device, t int, atHome bool)
 	}
 	// One process repairs, so that no two write the same slot.
 	if len(table.Entries) > 0 && table.Entries[0].Rank == o.place.Rank && !o.opts.ReadOnly {
-		if repaired, err := parttable.Repair(ctx, dev); err != nil {
+		wait, cancel := context.WithTimeout(ctx, o.cfg.Timeout)
+		defer cancel()
+		if repaired, err := parttable.Repair(wait, dev); err != nil {
 			return nil, err
 		} else if repaired {
 			o.opts.Logf("target %s: a damaged copy of the partition table was repaired", o.cfg.Targets[t])

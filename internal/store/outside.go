@@ -55,7 +55,7 @@ func Ranks(ctx context.Context, cfg *config.Config) ([]RankInfo, error) {
 // ours reads the table of target t and checks that it is this store's, whatever
 // the number of ranks.
 func ours(ctx context.Context, cfg *config.Config, t int, dev nvmf.Device, anyUser bool) (*parttable.Table, error) {
-	table, err := parttable.Read(ctx, dev)
+	table, err := readTable(ctx, cfg, dev)
 	if err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func ours(ctx context.Context, cfg *config.Config, t int, dev nvmf.Device, anyUs
 // open.
 func Reset(ctx context.Context, cfg *config.Config) error {
 	return wipe(ctx, cfg, func(dev nvmf.Device) (bool, error) {
-		table, err := parttable.Read(ctx, dev)
+		table, err := readTable(ctx, cfg, dev)
 		switch {
 		case errors.Is(err, parttable.ErrNoTable):
 			return false, nil
@@ -90,7 +90,7 @@ func Reset(ctx context.Context, cfg *config.Config) error {
 // write where the target has reservations; those are given up at the end.
 func Release(ctx context.Context, cfg *config.Config) (released int, err error) {
 	err = wipe(ctx, cfg, func(dev nvmf.Device) (bool, error) {
-		table, err := parttable.Read(ctx, dev)
+		table, err := readTable(ctx, cfg, dev)
 		if errors.Is(err, parttable.ErrNoTable) {
 			return false, nil
 		}

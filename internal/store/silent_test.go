@@ -1,0 +1,96 @@
+package store
+
+import (
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/config"
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/target"
+	"nvmecr/nvmf/wiretest"
+)
+
+// TestSilentTarget lets the target fall silent for good at every few PDUs of
+// what looks at a store: it ends with an error, in about the time-out.
+func TestSilentTarget(t *testing.T) {
+	const nqn = "nqn.2014-08.org.example:silent"
+	memory, err := target.NewMemory(16*nvmf.MiB, 4*nvmf.KiB)
+	require.NoError(t, err)
+	tgt, err := target.New(target.Config{Subsystems: []target.Subsystem{{NQN: nqn, Namespaces: []target.Namespace{{Backing: memory}}}}})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, tgt.Close(ctx)) })
+	addr, err := tgt.Listen("127.0.0.1:0")
+	require.NoError(t, err)
+	_, port, err := net.SplitHostPort(addr.String())
+	require.NoError(t, err)
+	cfg := config.Default()
+	require.NoError(t, cfg.Set("target", "trtype:TCP traddr:127.0.0.1 trsvcid:"+port+" subnqn:"+nqn+" ns:1"))
+	mustOpen(t, cfg, 1)
+
+	tests := []struct {
+		name string
+		step int
+		f    func(*config.Config) error
+	}{
+		{"ranks", 3, func(c *config.Config) error { _, err := Ranks(ctx, c); return err }},
+		{"open for reading", 7, func(c *config.Config) error {
+			p, err := Open(ctx, c, Place{0, 1, ""}, Options{ReadOnly: true})
+			if err == nil {
+				err = p.Close()
+			}
+			return err
+		}},
+		{"verify", 11, func(c *config.Config) error { _, err := Verify(ctx, c, Place{0, 1, ""}, VerifyOptions{}); return err }},
+		{"check", 5, func(c *config.Config) error {
+			var found error
+			err := Check(ctx, c, CheckOptions{
+				Rank:   AllRanks,
+				Target: func(r *TargetReport) { found = r.Err },
+				Part: func(r *PartReport) {
+					if found = r.Err; found == nil {
+						assert.Empty(t, r.Findings)
+						assert.NotNil(t, r.CheckReport)
+					}
+				},
+			})
+			if err == nil {
+				err = found
+			}
+			return err
+		}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			ended := false
+			for n := 1; !ended; n += tt.step {
+				wire, err := wiretest.New("127.0.0.1:" + port)
+				require.NoError(t, err)
+				wire.Script(wiretest.At(wiretest.ToHost, n, wiretest.Freeze(time.Hour)))
+				c := *cfg
+				c.Targets, c.Timeout = []nvmf.TransportID{wire.Through(cfg.Targets[0])}, 200*time.Millisecond
+				done := make(chan error, 1)
+				go func() { done <- tt.f(&c) }()
+				select {
+				case err = <-done:
+				case <-time.After(20 * time.Second):
+					wire.Thaw()
+					<-done
+					require.Failf(t, "it hangs", "silent from PDU %d on", n)
+				}
+				// The very last answers are of the controller's shutdown.
+				if ended = wire.Struck() == 0; ended {
+					require.NoError(t, err)
+				} else if err != nil {
+					require.NotErrorIs(t, err, microfs.ErrCorrupt, "PDU %d", n)
+				}
+				wire.Close()
+			}
+		})
+	}
+}
