@@ -219,7 +219,8 @@ func Check(ctx context.Context, dev nvmf.Device, seg Segment, o CheckOptions) (*
 }
 
 // LastClaim returns the newest intact claim on the file system on seg, nil if
-// nobody has mounted it for writing.
+// nobody has mounted it for writing, and the zero Claim, which is nobody knows
+// whose, if both copies are damaged.
 func LastClaim(ctx context.Context, dev nvmf.Device, seg Segment) (*Claim, error) {
 	q, err := dev.OpenQueue(ctx, defaultQueueDepth)
 	if err != nil {
@@ -230,7 +231,10 @@ func LastClaim(ctx context.Context, dev nvmf.Device, seg Segment) (*Claim, error
 	if err := fs.readSuperblock(seg); err != nil {
 		return nil, err
 	}
-	claim, _, err := fs.readClaim()
+	claim, damaged, err := fs.readClaim()
+	if err == nil && damaged {
+		claim = &Claim{}
+	}
 	return claim, err
 }
 

@@ -208,7 +208,7 @@ func (c *partCheck) repair(ctx context.Context, r *PartReport) (err error) {
 		return err
 	}
 	defer func() { err = andClosing(err, p.Close()) }()
-	if err := c.quiet(ctx); err != nil {
+	if err := quiet(ctx, c.cfg, c.dev, c.table, false); err != nil {
 		return err
 	}
 	if p.Device, err = connect(ctx, c.cfg, r.Target, false); err != nil {
@@ -233,18 +233,4 @@ func (c *partCheck) repair(ctx context.Context, r *PartReport) (err error) {
 	}
 	_, err = microfs.Repair(ctx, p.Device, r.Segment, mo)
 	return err
-}
-
-// quiet fails with *HeldError unless all processes that wrote to the target are
-// known to have ended: a fence would stop the ranks of a job that runs. The
-// partition of a rank that cannot be told has no say: its own mount decides.
-func (c *partCheck) quiet(ctx context.Context) error {
-	me := self(c.cfg.Run)
-	for _, e := range c.table.Entries {
-		last, err := microfs.LastClaim(ctx, c.dev, microfs.Segment{Start: e.Start, Length: e.Length})
-		if err == nil && last != nil && !last.Released && !ended(last.Holder, me) && !c.cfg.Unfenced {
-			return &HeldError{Rank: e.Rank, Last: *last}
-		}
-	}
-	return nil
 }

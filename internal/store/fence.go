@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"nvmecr/internal/config"
+	"nvmecr/internal/parttable"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
 )
@@ -88,4 +89,29 @@ func (o *opener) mayTakeOver(me microfs.Holder, reserved bool) func(*microfs.Cla
 // once, so no other mount of its own is alive.
 func isSelf(h, me microfs.Holder) bool {
 	return me.Boot != uuid.Nil && h.Boot == me.Boot && h.PIDSpace == me.PIDSpace && h.PID == me.PID && h.Start == me.Start
+}
+
+// quiet fails with *HeldError unless all processes that wrote to the partitions
+// of table are known to have ended, or cfg says that they have. Where nobody
+// knows who wrote to one, because its claims are damaged, sure decides.
+func quiet(ctx context.Context, cfg *config.Config, dev nvmf.Device, table *parttable.Table, sure bool) error {
+	me := self(cfg.Run)
+	for _, e := range table.Entries {
+		last, err := microfs.LastClaim(ctx, dev, microfs.Segment{Start: e.Start, Length: e.Length})
+		switch {
+		case errors.Is(err, microfs.ErrUnformatted):
+			continue
+		case errors.Is(err, nvmf.ErrConnectionLost), errors.Is(err, nvmf.ErrUnreachable):
+			return err
+		case err != nil:
+			last = &microfs.Claim{}
+		case last == nil || last.Released:
+			continue
+		}
+		known := last.PID != 0
+		if (known || sure) && !ended(last.Holder, me) && !cfg.Unfenced {
+			return &HeldError{Rank: e.Rank, Last: *last}
+		}
+	}
+	return nil
 }

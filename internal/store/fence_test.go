@@ -142,6 +142,9 @@ func TestHeldElsewhere(t *testing.T) {
 	var held *HeldError
 	require.ErrorAs(t, err, &held)
 	require.Contains(t, err.Error(), "process 99 of host node7")
+	require.ErrorAs(t, Reset(ctx, cfg), &held, "nor may the partition be another's: the process would write there")
+	_, err = Release(ctx, cfg)
+	require.ErrorAs(t, err, &held)
 	reader, err := Open(ctx, cfg, Place{0, 1, ""}, Options{ReadOnly: true})
 	require.NoError(t, err, "reading takes nothing over")
 	require.NoError(t, reader.Close())
@@ -155,4 +158,5 @@ func TestHeldElsewhere(t *testing.T) {
 	p, err = Open(ctx, cfg, Place{0, 1, ""}, Options{})
 	require.NoError(t, err, "it was closed")
 	require.NoError(t, p.Close())
+	require.NoError(t, Reset(ctx, cfg))
 }

@@ -66,8 +66,9 @@ func ours(ctx context.Context, cfg *config.Config, t int, dev nvmf.Device, anyUs
 
 // Reset makes every target blank for --fresh, whatever it holds, but for the
 // table of another store or user, or of an unknown version: then nothing is
-// written anywhere and the error says which. No process may have the store
-// open.
+// written anywhere and the error says which. The same goes for a target that
+// cannot keep processes of earlier runs from writing, where one of them may
+// live: then the error is a *HeldError.
 func Reset(ctx context.Context, cfg *config.Config) error {
 	return wipe(ctx, cfg, func(dev nvmf.Device) (bool, error) {
 		table, err := readTable(ctx, cfg, dev)
@@ -79,15 +80,26 @@ func Reset(ctx context.Context, cfg *config.Config) error {
 		case err != nil:
 			return false, err
 		}
-		return true, table.Check(want(cfg, 0, 0, 0))
+		return true, mayWipe(ctx, cfg, dev, table)
 	})
+}
+
+// mayWipe fails unless table is this store's, and whoever wrote by it cannot any
+// more, once the wiping run has the namespace.
+func mayWipe(ctx context.Context, cfg *config.Config, dev nvmf.Device, table *parttable.Table) error {
+	err := table.Check(want(cfg, 0, 0, 0))
+	if err == nil && !dev.Identity().Reservations {
+		err = quiet(ctx, cfg, dev, table, true)
+	}
+	return err
 }
 
 // Release gives up the store on every target: the tables are wiped. A target
 // without a table is left alone; one that holds anything but this store's
 // makes it fail, with nothing written anywhere, also another user's for root.
-// No process may have the store open. Processes of earlier runs can no longer
-// write where the target has reservations; those are given up at the end.
+// Processes of earlier runs can no longer write where the target has
+// reservations; those are given up at the end. Elsewhere the error is a
+// *HeldError if one of them may live.
 func Release(ctx context.Context, cfg *config.Config) (released int, err error) {
 	err = wipe(ctx, cfg, func(dev nvmf.Device) (bool, error) {
 		table, err := readTable(ctx, cfg, dev)
@@ -97,7 +109,7 @@ func Release(ctx context.Context, cfg *config.Config) (released int, err error) 
 		if err != nil {
 			return false, err
 		}
-		if err := table.Check(want(cfg, 0, 0, 0)); err != nil {
+		if err := mayWipe(ctx, cfg, dev, table); err != nil {
 			return false, err
 		}
 		released++
