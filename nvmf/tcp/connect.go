@@ -31,10 +31,14 @@ func connectQueue(ctx context.Context, id nvmf.TransportID, o *Options, q queueI
 	cntlid, err := c.establish(o, q)
 	if err != nil {
 		c.close()
-		if ctx.Err() != nil {
+		lost := errors.Is(err, nvmf.ErrConnectionLost)
+		switch {
+		case lost && errors.Is(ctx.Err(), context.DeadlineExceeded): // the loss is our own doing
+			err = fmt.Errorf("no answer in time (is it an NVMe/TCP port?): %w", context.Cause(ctx))
+		case ctx.Err() != nil:
 			err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}
-		if errors.Is(err, nvmf.ErrConnectionLost) {
+		if lost {
 			err = fmt.Errorf("%w: %w", nvmf.ErrUnreachable, err)
 		}
 		return nil, 0, err

@@ -93,7 +93,7 @@ func TestOpenNobody(t *testing.T) {
 		want       error
 		serve      func(c net.Conn, cancel context.CancelFunc)
 	}{
-		{"silence", "is it an NVMe/TCP port?", nvmf.ErrUnreachable, nil},
+		{"silence", "no answer in time (is it an NVMe/TCP port?)", nvmf.ErrUnreachable, nil},
 		{"cancelled", "context canceled", context.Canceled, func(_ net.Conn, cancel context.CancelFunc) { cancel() }},
 		{"another protocol", "does not exist", nvmf.ErrUnreachable, func(c net.Conn, _ context.CancelFunc) {
 			_, _ = c.Write([]byte("SSH-2.0-OpenSSH_9.2p1\r\n"))
