@@ -189,7 +189,10 @@ func Check(ctx context.Context, dev nvmf.Device, seg Segment, o CheckOptions) (*
 			r = last
 			continue
 		}
-		if err != nil || r.Clean() {
+		if err != nil {
+			return nil, err // half a look tells nothing
+		}
+		if r.Clean() {
 			r.InUse = r.InUse || last != nil
 			break
 		}
@@ -215,7 +218,7 @@ func Check(ctx context.Context, dev nvmf.Device, seg Segment, o CheckOptions) (*
 		case <-time.After(checkPause):
 		}
 	}
-	return r, err
+	return r, nil
 }
 
 // LastClaim returns the newest intact claim on the file system on seg, nil if

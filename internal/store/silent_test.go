@@ -55,7 +55,9 @@ func TestSilentTarget(t *testing.T) {
 					if found = r.Err; found == nil {
 						assert.Empty(t, r.Findings)
 						assert.NotNil(t, r.CheckReport)
+						return
 					}
+					assert.Nil(t, r.CheckReport, "half a look says nothing")
 				},
 			})
 			if err == nil {
