@@ -265,6 +265,9 @@ func (l *Log) Settled() {
 	if l.marking {
 		l.marked = l.durable
 	}
+	if l.cur.more && !l.next.more && l.next.records == 0 {
+		l.roll = true // what begins behind such an end would read as going on
+	}
 	l.tail, l.mirrored, l.newPage, l.marking = l.image, l.mirror, 0, false
 	l.cur, l.next = l.next, l.cur
 }
@@ -307,8 +310,9 @@ func (l *Log) Lost() {
 
 // Suspect says, right after Recover, that commands of an earlier writer may
 // still land: one group was in flight at most, so the pages it may have been
-// about are those of the tail, the next one, and the blank one behind it. They
-// are not written for Quarantine; the seal goes to the page after them.
+// about are that before the tail (its copy), the tail's, the next one, and the
+// blank one behind it. They are not written for Quarantine; the seal goes to
+// the page after them.
 func (l *Log) Suspect() {
 	if l.retired == nil {
 		l.retired = make(map[uint64]time.Time)
@@ -316,6 +320,9 @@ func (l *Log) Suspect() {
 	now := time.Now()
 	for page := l.tail.page; page <= l.tail.page+2; page++ {
 		l.retired[page%l.g.Pages] = now
+	}
+	if l.prev.page > 0 {
+		l.retired[l.prev.page%l.g.Pages] = now
 	}
 	l.lostSlot = l.slot >= 0
 	l.nextPage = l.usable(l.tail.page + 1)

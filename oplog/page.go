@@ -85,6 +85,15 @@ func (im *image) whole() int {
 	return int(binary.LittleEndian.Uint16(im.raw[offWhole:]))
 }
 
+// newer reports whether im was made after b. A writer that was cut off may have
+// used the versions that the next one uses, too: the generation decides.
+func (im *image) newer(b *image) bool {
+	if im.generation != b.generation {
+		return im.generation > b.generation
+	}
+	return im.at.version > b.at.version
+}
+
 func (im *image) records() []byte {
 	n := int(binary.LittleEndian.Uint16(im.raw[offRecordBytes:]))
 	return im.raw[offRecords : offRecords+n]

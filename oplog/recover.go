@@ -118,9 +118,8 @@ func (n *node) find(p position) *image {
 func (n *node) names(p position) bool { return n.at == p || n.find(p) != nil }
 
 // successor finds the page that continues cur: of those in the window that
-// name one of cur's images, the one with the highest version. gap says that a
-// later page exists that does not continue cur; it may know better than cur
-// what is durable.
+// name one of cur's images, the newest. gap says that a later page exists that
+// does not continue cur; it may know better than cur what is durable.
 func (rv *recovery) successor(cur *node) (next *node, gap bool, err error) {
 	var durable uint64
 	for page := cur.at.page + 1; page <= cur.at.page+skipWindow; page++ {
@@ -129,14 +128,14 @@ func (rv *recovery) successor(cur *node) (next *node, gap bool, err error) {
 			return nil, false, err
 		}
 		for _, im := range n.images {
-			if im.generation < cur.gen || im.at.version <= cur.at.version {
+			if im.generation < cur.gen || im.generation == cur.gen && im.at.version <= cur.at.version {
 				continue // of a branch that an earlier recovery, or a failed group, dropped
 			}
 			if !cur.names(im.prev) {
 				gap, durable = true, max(durable, im.durable)
 				continue
 			}
-			if next == nil || im.at.version > next.images[0].at.version {
+			if next == nil || im.newer(next.images[0]) {
 				next = n.continuing(im.prev, cur.gen)
 			}
 		}
@@ -189,7 +188,7 @@ func (rv *recovery) load(page uint64) (*node, error) {
 			return nil, err
 		}
 	}
-	if len(n.images) == 2 && n.images[0].at.version < n.images[1].at.version {
+	if len(n.images) == 2 && n.images[1].newer(n.images[0]) {
 		n.images[0], n.images[1] = n.images[1], n.images[0]
 	}
 	*seen = n
