@@ -206,7 +206,7 @@ var (
 // beginCheckpoint takes the snapshot: the tree as of the tail of the log,
 // whose records are in both slots from here on.
 func (fs *FS) beginCheckpoint() error {
-	if err := fs.sync(); err != nil {
+	if err := fs.syncLog(); err != nil {
 		return err
 	}
 	c := &fs.ckpt

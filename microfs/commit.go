@@ -198,15 +198,33 @@ func (fs *FS) Sync() error {
 	return fs.sync()
 }
 
-// sync makes everything acknowledged durable: the newest records in both
-// slots of the tail page, and a flush where the device has a volatile cache.
+// sync makes everything acknowledged durable, and puts that on record: what is
+// damaged then is never taken for unfinished. In a full log that may take a
+// state checkpoint.
 func (fs *FS) sync() error {
+	if err := fs.syncLog(); err != nil {
+		return err
+	}
+	if !fs.log.Exposed() || fs.log.Open() || fs.ckpt.state == nil && fs.ckpt.late() > 0 {
+		return nil
+	}
+	if err := fs.freeLog(); fs.broken != nil {
+		return err
+	} else if err != nil {
+		fs.logf("state checkpoint: %v", err)
+	}
+	return fs.syncLog()
+}
+
+// syncLog puts the newest records in both slots of the tail page, and flushes
+// where the device has a volatile cache.
+func (fs *FS) syncLog() error {
 	for {
 		err := error(nil)
 		if fs.dev.Identity().VolatileWriteCache {
 			err = fs.flushAndMark()
-		} else {
-			err = fs.runGroup(fs.log.Mirror())
+		} else if err = fs.runGroup(fs.log.Mirror()); err == nil && fs.log.Exposed() {
+			err = fs.turnPage(fs.log.Commit)
 		}
 		if err == nil {
 			return nil
@@ -231,8 +249,13 @@ func (fs *FS) flushAndMark() error {
 	if mark := fs.log.Mark(); len(mark) > 0 {
 		return fs.runGroup(mark)
 	}
+	return fs.turnPage(fs.log.CommitMark)
+}
+
+// turnPage starts a log page without records, unless the log is full.
+func (fs *FS) turnPage(commit func() []*nvmf.Command) error {
 	if fs.log.Free() == 0 {
-		return nil // until a state checkpoint has made room
+		return nil
 	}
 	open := fs.log.Open()
 	prep, err := fs.log.Begin(0)
@@ -245,7 +268,7 @@ func (fs *FS) flushAndMark() error {
 	if open {
 		fs.log.More()
 	}
-	return fs.runGroup(fs.log.CommitMark())
+	return fs.runGroup(commit())
 }
 
 // runGroup writes a log group without data.

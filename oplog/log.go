@@ -361,8 +361,9 @@ func (l *Log) usable(page uint64) uint64 {
 
 // Mirror returns commands that put the tail's records into the other slot of
 // its page, with an empty pending list; none if they are there, or may not be
-// put there (Prior: take it after Sync). The caller
-// submits them, waits, and calls Settled, Failed or Lost as for a group.
+// put there (Prior: take it after Sync). Then Exposed says whether a page has to
+// be started instead: Begin(0), Commit. The caller submits them, waits, and
+// calls Settled, Failed or Lost as for a group.
 func (l *Log) Mirror() []*nvmf.Command {
 	if l.mirrored || l.final || l.slot < 0 || l.lostSlot || mutant.On(mutant.NoMirror) {
 		return nil
@@ -399,6 +400,16 @@ func (l *Log) Flushed() {
 // damage from a write that was not finished.
 func (l *Log) Unmarked() bool {
 	return l.g.Volatile && l.durable == l.tail.page && l.marked != l.durable && l.slot >= 0 && !mutant.On(mutant.NoMark)
+}
+
+// Exposed reports whether damage to what Sync took care of could be taken for
+// a group that was not finished, or for a page that was not written: the other
+// slot of the tail's page may not be written, nor has a page been started since.
+func (l *Log) Exposed() bool {
+	if l.g.Volatile {
+		return l.Unmarked()
+	}
+	return !l.mirrored && l.slot >= 0 && (l.final || l.lostSlot) && !mutant.On(mutant.NoMirror)
 }
 
 // Mark is Mirror for a device with a volatile write cache: after Flushed it puts
