@@ -1,11 +1,12 @@
 package main
 
 import (
-	_ "embed"
+	"embed"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -17,11 +18,8 @@ import (
 	"nvmecr/internal/demo"
 )
 
-//go:embed testdata/rank.c
-var rankSource []byte
-
-//go:embed testdata/ranks.sh
-var ranksScript []byte
+//go:embed testdata/rank.c testdata/operations.h testdata/ranks.sh
+var sources embed.FS
 
 func main() {
 	var o options
@@ -141,8 +139,11 @@ func rounds(out io.Writer, stage *demo.Stage, t *tally, o options) (err error) {
 
 // build compiles the rank for each launcher that is installed.
 func build(dir string) (programs map[string]string, launchers []string, err error) {
+	files, err := fs.Sub(sources, "testdata")
+	if err == nil {
+		err = os.CopyFS(dir, files)
+	}
 	source := filepath.Join(dir, "rank.c")
-	err = errors.Join(os.WriteFile(source, rankSource, 0o600), os.WriteFile(filepath.Join(dir, "ranks.sh"), ranksScript, 0o600))
 	programs = map[string]string{}
 	for _, c := range []struct{ launcher, compiler, flag string }{
 		{"sh", "gcc", "-USOAK_MPI"},
