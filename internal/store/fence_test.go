@@ -126,19 +126,9 @@ func TestMayTakeOver(t *testing.T) {
 func TestHeldElsewhere(t *testing.T) {
 	cfg := newStore(t, 8*nvmf.MiB)
 	mustOpen(t, cfg, 1)
-	dev, err := connect(ctx, cfg, cfg.Targets[0], false)
-	require.NoError(t, err)
-	table, err := parttable.Read(ctx, dev)
-	require.NoError(t, err)
-	e, _ := table.Entry(0)
-	fs, err := microfs.Mount(ctx, dev, microfs.Segment{Start: e.Start, Length: e.Length}, microfs.Options{
-		Generation: table.Generation, Holder: microfs.Holder{Host: "node7", Boot: uuid.New(), PID: 99},
-	})
-	require.NoError(t, err)
-	require.NoError(t, fs.Mkdir(microfs.RootIno, "acknowledged", 0o700))
-	require.NoError(t, dev.Close())
+	heldElsewhere(t, cfg)
 
-	_, err = Open(ctx, cfg, Place{0, 1, ""}, Options{})
+	_, err := Open(ctx, cfg, Place{0, 1, ""}, Options{})
 	var held *HeldError
 	require.ErrorAs(t, err, &held)
 	require.Contains(t, err.Error(), "process 99 of host node7")
@@ -159,4 +149,36 @@ func TestHeldElsewhere(t *testing.T) {
 	require.NoError(t, err, "it was closed")
 	require.NoError(t, p.Close())
 	require.NoError(t, Reset(ctx, cfg))
+}
+
+// heldElsewhere lets a process of another host mount the only partition, and
+// not close it.
+func heldElsewhere(t *testing.T, cfg *config.Config) {
+	dev, err := connect(ctx, cfg, cfg.Targets[0], false)
+	require.NoError(t, err)
+	table, err := parttable.Read(ctx, dev)
+	require.NoError(t, err)
+	e, _ := table.Entry(0)
+	fs, err := microfs.Mount(ctx, dev, microfs.Segment{Start: e.Start, Length: e.Length}, microfs.Options{
+		Generation: table.Generation, Holder: microfs.Holder{Host: "node7", Boot: uuid.New(), PID: 99},
+	})
+	require.NoError(t, err)
+	require.NoError(t, fs.Mkdir(microfs.RootIno, "acknowledged", 0o700))
+	require.NoError(t, dev.Close())
+}
+
+// TestReleaseHeld: after a release the namespace is not reserved any more.
+func TestReleaseHeld(t *testing.T) {
+	cfg, _ := newServed(t, 8*nvmf.MiB)
+	mustOpen(t, cfg, 1)
+	heldElsewhere(t, cfg)
+	var err error
+	cfg.Run, err = NewRun(uuid.Nil)
+	require.NoError(t, err)
+	_, err = Release(ctx, cfg)
+	require.ErrorAs(t, err, new(*HeldError))
+	require.NoError(t, Reset(ctx, cfg), "a run that starts over has it fenced off")
+	n, err := Release(ctx, cfg)
+	require.NoError(t, err)
+	require.Zero(t, n, "there is nothing any more")
 }

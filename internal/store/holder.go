@@ -101,11 +101,11 @@ type HeldError struct {
 
 // Error names the process and what can be done.
 func (e *HeldError) Error() string {
-	why := "the target cannot keep it from writing"
+	why := "nothing keeps it from writing"
 	if e.SameRun {
 		why = "it belongs to the same run, so the target cannot keep it from writing (start each attempt with an `nvmecr run` of its own)"
 	}
-	return fmt.Sprintf("the partition of rank %d is held by %v, which did not close it, may live, and %s; make sure that it has ended, then start with --unfenced",
+	return fmt.Sprintf("the partition of rank %d is held by %v, which did not close it, may live, and %s; make sure that it has ended, then say so with --unfenced",
 		e.Rank, &e.Last, why)
 }
 

@@ -80,26 +80,19 @@ func Reset(ctx context.Context, cfg *config.Config) error {
 		case err != nil:
 			return false, err
 		}
-		return true, mayWipe(ctx, cfg, dev, table)
+		if err := table.Check(want(cfg, 0, 0, 0)); err != nil || dev.Identity().Reservations {
+			return true, err
+		}
+		return true, quiet(ctx, cfg, dev, table, true)
 	})
-}
-
-// mayWipe fails unless table is this store's, and whoever wrote by it cannot any
-// more, once the wiping run has the namespace.
-func mayWipe(ctx context.Context, cfg *config.Config, dev nvmf.Device, table *parttable.Table) error {
-	err := table.Check(want(cfg, 0, 0, 0))
-	if err == nil && !dev.Identity().Reservations {
-		err = quiet(ctx, cfg, dev, table, true)
-	}
-	return err
 }
 
 // Release gives up the store on every target: the tables are wiped. A target
 // without a table is left alone; one that holds anything but this store's
 // makes it fail, with nothing written anywhere, also another user's for root.
-// Processes of earlier runs can no longer write where the target has
-// reservations; those are given up at the end. Elsewhere the error is a
-// *HeldError if one of them may live.
+// The error is a *HeldError if a process that wrote to it may live: reservations
+// are given up, too, so that nothing would keep it from writing to what comes
+// next.
 func Release(ctx context.Context, cfg *config.Config) (released int, err error) {
 	err = wipe(ctx, cfg, func(dev nvmf.Device) (bool, error) {
 		table, err := readTable(ctx, cfg, dev)
@@ -109,7 +102,10 @@ func Release(ctx context.Context, cfg *config.Config) (released int, err error) 
 		if err != nil {
 			return false, err
 		}
-		if err := mayWipe(ctx, cfg, dev, table); err != nil {
+		if err := table.Check(want(cfg, 0, 0, 0)); err != nil {
+			return false, err
+		}
+		if err := quiet(ctx, cfg, dev, table, true); err != nil {
 			return false, err
 		}
 		released++

@@ -22,9 +22,9 @@ func newRelease() *cobra.Command {
 		Short: "Give a store up: what it holds is lost",
 		Long: `Wipes the partition tables of the store, so that another store can use its
 namespaces, and removes what this host keeps of it. It is refused while a run
-of the store is in progress here, and for namespaces of another name or user.
-Where the target cannot keep a process of an earlier run from writing, it is
-refused as long as one may live; --unfenced says that none does.`,
+of the store is in progress here, for namespaces of another name or user, and
+where a process that wrote to them may live on another host; --unfenced says that
+none does.`,
 		Example: `  nvmecr release --name melt`,
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
