@@ -540,7 +540,8 @@ func (c *checker) slots(p oplog.PageReport) {
 	}
 }
 
-// unlinked notes what a mount for writing frees.
+// unlinked notes files that were removed but are in the log or the state; a mount
+// forgets them.
 func (c *checker) unlinked() {
 	n, mapped := 0, Hugeblock(0)
 	for _, in := range c.tree.inodes {
@@ -551,8 +552,8 @@ func (c *checker) unlinked() {
 	}
 	if n > 0 {
 		c.found(FoundUnlinked, Note, "files without a name", -1,
-			fmt.Sprintf("%d, of %v, were open when the last name was removed", n, nvmf.Bytes(mapped)*c.g.hugeblock),
-			"the next mount for writing frees them")
+			fmt.Sprintf("%d, of %v, have been removed; the log since the state checkpoint still has them", n, nvmf.Bytes(mapped)*c.g.hugeblock),
+			"every mount counts their space as free")
 	}
 	c.tree.dropNameless()
 }
