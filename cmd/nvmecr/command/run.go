@@ -127,8 +127,12 @@ func lockStore(dir *store.StateDir) (*store.DirLock, error) {
 	for begin := time.Now(); ; {
 		lock, err := dir.Lock()
 		var locked *store.LockedError
-		if !errors.As(err, &locked) || locked.PID == 0 || !proc.Ended(locked.PID) || time.Since(begin) > lastWords {
+		if !errors.As(err, &locked) || locked.PID == 0 || !proc.Ended(locked.PID) {
 			return lock, err
+		}
+		if time.Since(begin) > lastWords {
+			return nil, fmt.Errorf("store %q: its last run, process %d, was killed, and its target does not end (stopped, perhaps: see `pgrep -af 'nvmecr target'`): wake it up with kill -CONT, or kill it, what it acknowledged is kept",
+				locked.Name, locked.PID)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
