@@ -128,14 +128,15 @@ func open(write bool) (*posixshim.Mount, error) {
 const reopenPause = 100 * time.Millisecond
 
 // openWaiting opens the partition. A target that cannot be reached is waited
-// for, as it is by every call later on: it was there when nvmecr run looked.
+// for, as it is by every call later on: it was there when nvmecr run looked. But
+// what it has half formatted is left to the next run.
 func openWaiting(p store.Place, opts store.Options) (*store.Partition, error) {
 	for begin := time.Now(); ; time.Sleep(reopenPause) {
 		part, err := store.Open(context.Background(), opening.cfg, p, opts)
 		var status *nvmf.StatusError
 		away := errors.Is(err, nvmf.ErrUnreachable) || errors.Is(err, nvmf.ErrConnectionLost) ||
 			errors.As(err, &status) && status.Busy()
-		if !away || time.Since(begin)+reopenPause > opening.cfg.Timeout {
+		if !away || errors.Is(err, store.ErrHalfFormatted) || time.Since(begin)+reopenPause > opening.cfg.Timeout {
 			return part, err
 		}
 		if opts.Logf != nil {

@@ -245,10 +245,9 @@ func (m *media) begin(also []Range) error {
 	if err := m.flush(); err != nil {
 		return err
 	}
-	if err := m.zero(Range{headerSize, HeadSize - headerSize}); err != nil {
-		return err
-	}
-	for _, r := range also {
+	// Slot by slot: a command that lands late, over a table, costs one copy.
+	rest := []Range{{headerSize, slotSize - headerSize}, {slotSize, slotSize}}
+	for _, r := range append(rest, also...) {
 		if err := m.zero(r); err != nil {
 			return err
 		}

@@ -5,10 +5,25 @@ import (
 	"fmt"
 	"syscall"
 	"time"
+
+	"nvmecr/nvmf"
 )
 
 // ErrNoTarget: neither --target nor an embedded target.
 var ErrNoTarget = errors.New("no target: start the program through \"nvmecr run\", or name targets with --target (NVMECR_TARGET)")
+
+// ErrHalfFormatted: the connection was lost while a namespace or a partition was
+// being formatted. What was sent may still land, on top of what a second attempt
+// writes; targets with reservations keep it out once another run has begun.
+var ErrHalfFormatted = errors.New("it was being formatted: end the job and start it again")
+
+// halfFormatted says of an error of formatting that it is one of those.
+func halfFormatted(err error) error {
+	if errors.Is(err, nvmf.ErrConnectionLost) {
+		return fmt.Errorf("%w: %w", ErrHalfFormatted, err)
+	}
+	return err
+}
 
 // A WaitError says that the rank that formats a target did not do so in time.
 // It is syscall.ETIMEDOUT.

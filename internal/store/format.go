@@ -98,10 +98,10 @@ func format(ctx context.Context, dev nvmf.Device, cfg *config.Config, t, size in
 		}
 	}
 	if err := parttable.Begin(ctx, dev, blank); err != nil {
-		return nil, fmt.Errorf("formatting: %w", err)
+		return nil, fmt.Errorf("formatting: %w", halfFormatted(err))
 	}
 	if err := parttable.Write(ctx, dev, table); err != nil {
-		return nil, fmt.Errorf("formatting: %w", err)
+		return nil, fmt.Errorf("formatting: %w", halfFormatted(err))
 	}
 	return table, nil
 }

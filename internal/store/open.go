@@ -269,7 +269,7 @@ func (o *opener) mount(ctx context.Context, p *Partition, entry parttable.Entry)
 		Cred:       mo.Cred,
 	})
 	if err != nil {
-		return err
+		return halfFormatted(err)
 	}
 	p.FS, err = microfs.Mount(ctx, p.Device, seg, mo)
 	return err
