@@ -164,7 +164,7 @@ func (fs *FS) claimIt() error {
 	return fs.writeClaim()
 }
 
-// release says that this process does not write the partition any more.
+// releaseClaim says that this process does not write the partition any more.
 func (fs *FS) releaseClaim() error {
 	if fs.claim.Sequence == 0 || fs.claim.Released {
 		return nil

@@ -27,7 +27,9 @@ func (fs *FS) begin(need int) error {
 	for {
 		prep, err := fs.log.Begin(need)
 		if errors.Is(err, oplog.ErrFull) {
-			if err = fs.endGroups(); err == nil {
+			// A state has no operation that is not whole; only where the connection
+			// was lost so often that logRoom did not suffice may it have a part.
+			if err = fs.finishInPage(); err == nil {
 				err = fs.freeLog()
 			}
 			if err == nil {
@@ -44,16 +46,6 @@ func (fs *FS) begin(need int) error {
 			return err
 		}
 	}
-}
-
-// endGroups ends an operation of several groups before a state checkpoint: a
-// state has no operation that is not whole.
-func (fs *FS) endGroups() error {
-	err := fs.runGroup(fs.log.Finish())
-	if err != nil {
-		return fs.recoverFrom(err)
-	}
-	return nil
 }
 
 // freeLog makes room in a full log. A state checkpoint that was already in

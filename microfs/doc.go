@@ -17,9 +17,9 @@
 //
 // There is one, FS.mu. Whoever holds it owns the device queue, the log, the
 // tree, the pool and the scratch memory, and does its I/O on its own thread
-// while holding it. Nothing is called back with it held but Options.Logf,
-// which must not call into the FS. The background goroutine (checkpoint.go)
-// takes it for one chunk at a time.
+// while holding it. Nothing is called back with it held but Options.Logf and
+// Options.Reserve, which must not call into the FS. The background goroutine
+// (checkpoint.go) takes it for one chunk at a time.
 //
 // # Files of the package, along a write
 //
@@ -32,6 +32,7 @@
 //	checkpoint.go       state checkpoints             state.go, stateblocks.go, stateheader.go
 //	mount.go            recovery                      superblock.go, layout.go
 //	claim.go            who writes the partition
+//	check.go, check_tree.go           fsck            repair.go, verify.go
 //	read.go             reads, verified               format.go  an empty file system
 //	types.go            what callers see              errors.go, fs.go
 //

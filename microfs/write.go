@@ -17,7 +17,8 @@ import (
 //	commit   the log image goes out; wait for everything
 //	apply    the records change the tree
 //
-// A failure up to commit leaves the tree as it was.
+// A failure up to commit leaves the tree as it was before the group. A write
+// that does not fit one group takes several (writeOperation).
 
 // piece is a run of hugeblocks of one write: one record, and the commands
 // [first, last) of its data.
@@ -123,21 +124,32 @@ func (fs *FS) writeOperation(in *inode, cur *cursor, pos, end nvmf.Bytes) (nvmf.
 
 // finish ends the operation that the log left open: what there is of it counts.
 func (fs *FS) finish() error {
+	if err := fs.finishInPage(); err != nil {
+		return err
+	}
 	for fs.log.Open() {
-		err := fs.runGroup(fs.log.Finish())
-		if err == nil && fs.log.Open() { // not in its page
-			if err = fs.begin(0); err == nil {
-				err = fs.runGroup(fs.log.Commit())
-			} else {
-				return err
-			}
+		if err := fs.begin(0); err != nil {
+			return err
 		}
-		if err = fs.recoverFrom(err); err != nil {
+		if err := fs.recoverFrom(fs.runGroup(fs.log.Commit())); err != nil {
 			return err
 		}
 	}
 	fs.release()
 	return nil
+}
+
+// finishInPage does what finish does as far as that needs no new log page.
+func (fs *FS) finishInPage() error {
+	for {
+		cmds := fs.log.Finish()
+		if len(cmds) == 0 {
+			return nil
+		}
+		if err := fs.recoverFrom(fs.runGroup(cmds)); err != nil {
+			return err
+		}
+	}
 }
 
 // logRoom makes room in the log for an operation of n bytes that takes more
@@ -148,7 +160,7 @@ func (fs *FS) logRoom(n nvmf.Bytes) error {
 	g := fs.g
 	perBlock := pieceNeed + 8*g.unitsPerBlock()
 	pages := uint64(int(n/g.hugeblock)+2)*uint64(perBlock)/uint64(oplog.Capacity-perBlock) + 4
-	if fs.log.Free() >= pages || pages > g.logPages/2 || fs.ckpt.late() > 0 {
+	if fs.log.Free() >= pages || pages > g.logPages-2 || fs.ckpt.late() > 0 {
 		return nil
 	}
 	if err := fs.freeLog(); fs.broken != nil {

@@ -122,7 +122,6 @@ var statusTable = []statusRow{
 	{0x0, 0x14, syscall.EIO, "Commands Aborted due to Preempt and Abort"},
 	{0x0, 0x15, syscall.EPERM, "Operation Denied"},
 	{0x0, 0x18, syscall.EINVAL, "Host Identifier Inconsistent Format"},
-	{0x0, 0x21, syscall.EIO, "Command Interrupted"},
 	{0x0, 0x1c, syscall.EIO, "Sanitize Failed"},
 	{0x0, 0x1d, syscall.EBUSY, "Sanitize In Progress"},
 	{0x0, 0x20, syscall.EROFS, "Namespace is Write Protected"},

@@ -6,7 +6,8 @@
 // The package does no I/O of its own while logging: it builds page images and
 // the commands that write them, and the file system submits those together
 // with the data they describe: one round trip per application write. Only
-// [Recover] reads, through a function it is given.
+// [Recover], [Log.Survived], [Log.Inspect] and [Survey] read, through a function
+// they are given.
 //
 // A Log has one owner at a time and no lock; microfs calls it under its own.
 //
@@ -14,9 +15,22 @@
 //
 // A page is 4 KiB of log and has two slots on the media. An image is the
 // content of a whole page. A group is what one image adds: the records of one
-// operation and the data they describe. An image is settled when every command
+// operation, or of a part of it (rule 10), and the data they describe. An image is settled when every command
 // of its group, data and image, has completed. On a device without a volatile
 // write cache settled means durable.
+//
+// # Use
+//
+//	Begin, [More,] Append for each record, Commit: a group. Each of them
+//	is followed by Settled, Failed or Lost when its commands have completed.
+//	Mirror, Mark and Finish are groups without records, committed already:
+//	    Mirror    the tail once more, into the other slot (fsync)
+//	    Mark      and saying that its page is durable (volatile cache)
+//	    Finish    and saying that its operation has ended (rule 10)
+//	    where they return nothing, Begin(0) and Commit or CommitMark start a
+//	    page that says it
+//	Recover, [Suspect,] Seal, Commit: the start
+//	Prior, then Release: a state checkpoint
 //
 // # Ring
 //
@@ -50,7 +64,8 @@
 //     verifies all data after the last durable page and goes back to exactly
 //     that page if any is missing. Then it seals: an image of higher version
 //     and new generation goes over what was rejected, before anything else is
-//     written.
+//     written; or, where commands of a dead writer may still land (Suspect), on
+//     a page behind all they can be about.
 //  10. An operation of several groups says so in all its images but the last
 //     (More). Recovery holds such records back until it has seen the end of
 //     the operation; if that is missing the image that seals the log says that

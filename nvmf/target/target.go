@@ -41,7 +41,8 @@
 //	Target.mu          subsystems, controllers, connections
 //	  controller.mu    queues, features, events of one controller
 //	fence.mu           reservations of one namespace
-//	    conn.mu        that the socket is open, for others than its thread
+//	    conn.mu        that the socket is open, and what it resumes with, for
+//	                   others than its thread
 //
 // Everything else of a connection belongs to its thread.
 package target

@@ -174,7 +174,9 @@ func (o *fsckOptions) judge(list []microfs.Finding) microfs.Severity {
 		case microfs.Note:
 			o.notes++
 		case microfs.Repairable:
-			o.curable++
+			if list[i].Kind != microfs.FoundBusy { // that is a writer's doing
+				o.curable++
+			}
 		}
 	}
 	return worst
@@ -231,11 +233,13 @@ func describe(r *microfs.CheckReport) string {
 		return "nothing written yet"
 	}
 	verdict := "clean"
-	switch r.Worst() {
-	case microfs.Repairable:
-		verdict = "damaged, can be repaired"
-	case microfs.Loss:
+	switch worst := r.Worst(); {
+	case worst == microfs.Loss:
 		verdict = "damaged, data is lost"
+	case worst == microfs.Repairable && onlyBusy(r):
+		verdict = "could not be checked, look again later"
+	case worst == microfs.Repairable:
+		verdict = "damaged, can be repaired"
 	}
 	if r.InUse {
 		verdict += ", being written to"
@@ -249,6 +253,17 @@ func describe(r *microfs.CheckReport) string {
 	}
 	what = append(what, size(r.Mapped)+" in "+count(r.Extents, "extent"))
 	return fmt.Sprintf("%s: %s, log %d of %d pages", verdict, strings.Join(what, ", "), r.LogUsed, r.LogPages)
+}
+
+// onlyBusy reports whether all that is wrong is that a writer left no quiet
+// moment.
+func onlyBusy(r *microfs.CheckReport) bool {
+	for i := range r.Findings {
+		if f := &r.Findings[i]; f.Severity > microfs.Note && f.Kind != microfs.FoundBusy {
+			return false
+		}
+	}
+	return true
 }
 
 func (o *fsckOptions) summary() {
