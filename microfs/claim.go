@@ -180,7 +180,7 @@ func (fs *FS) writeClaim() error {
 	for i := range uint64(2) {
 		at := claimOffset + nvmf.Bytes((fs.claim.Sequence+i)%2)*blockSize
 		if err := transfer(fs.q, fs.dev.Identity(), nvmf.Write, fs.g.lbaOf(at), buf, true); err != nil {
-			return fmt.Errorf("claiming the partition: %w", err)
+			return fmt.Errorf("claim of the partition: %w", err)
 		}
 	}
 	return nil

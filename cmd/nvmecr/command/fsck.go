@@ -268,11 +268,13 @@ func onlyBusy(r *microfs.CheckReport) bool {
 
 func (o *fsckOptions) summary() {
 	verdict := "clean"
-	if o.damaged > 0 {
+	switch {
+	case o.damaged > 0 && o.failed:
+		verdict = fmt.Sprintf("problems in %d of them, not all could be checked", o.damaged)
+	case o.damaged > 0:
 		verdict = fmt.Sprintf("problems in %d of them", o.damaged)
-	}
-	if o.failed {
-		verdict += ", not all could be checked"
+	case o.failed:
+		verdict = "not all could be checked"
 	}
 	if o.notes > 0 {
 		verdict += ", " + count(o.notes, "note")
