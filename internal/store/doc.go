@@ -15,6 +15,13 @@
 // that are all zeros. On a device that only this process can see
 // (Identity.Private) every process formats for itself.
 //
+// # Who may write
+//
+// A writer first reserves the namespace for its run (run.go, fence.go), so that
+// no process of an earlier run can write any more; then it looks whether the
+// last process that wrote the partition has unmounted it or is known to be dead
+// (holder.go). Reset, Release and Repair do the same before they write.
+//
 // # Concurrency
 //
 // Open and the outside readers' functions may be called from any goroutine. A

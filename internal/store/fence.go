@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
@@ -14,28 +13,6 @@ import (
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
 )
-
-// NewRun returns the id of a new run: a UUID of version 7, which begins with
-// the time, so that ids of later runs are greater. It is greater than last, the
-// id of the run before, also when the clock was set back.
-func NewRun(last uuid.UUID) (uuid.UUID, error) {
-	id, err := uuid.NewV7()
-	if err != nil {
-		return uuid.Nil, fmt.Errorf("id of the run: %w", err)
-	}
-	const timeShift = 16 // milliseconds are the first 48 bits
-	if before := binary.BigEndian.Uint64(last[:]) >> timeShift; before >= binary.BigEndian.Uint64(id[:])>>timeShift {
-		low := binary.BigEndian.Uint64(id[:]) & (1<<timeShift - 1)
-		binary.BigEndian.PutUint64(id[:], (before+1)<<timeShift|low)
-	}
-	return id, nil
-}
-
-// reservationKey is by what the targets know a run: keys are ordered as the
-// runs are.
-func reservationKey(run uuid.UUID) nvmf.ReservationKey {
-	return nvmf.ReservationKey(binary.BigEndian.Uint64(run[:]))
-}
 
 // fence keeps all other runs from writing to dev from here on. The function it
 // returns makes sure of that again; it is nil if dev has no such fence.
@@ -61,9 +38,6 @@ func fence(ctx context.Context, cfg *config.Config, dev nvmf.Device) (func(conte
 	}
 	return reserve, err
 }
-
-// startOf returns when a run was started.
-func startOf(run uuid.UUID) time.Time { return time.Unix(run.Time().UnixTime()) }
 
 // mayTakeOver decides whether a partition can be mounted for writing whose last
 // holder did not unmount it. reserved says that the target lets only this run

@@ -17,7 +17,7 @@
 //	command.go  PDUs to commands
 //	fabrics.go, admin.go, identify.go, discovery.go, io.go    what commands do
 //	send.go     completions and data to bytes
-//	reservation.go, fence.go    who may do what, and that nobody else still does
+//	registry.go, fence.go       who may do what, and that nobody else still does
 //
 // The data of a write goes from the socket straight into the memory of the
 // namespace, that of a read straight from there into the socket. The memory
