@@ -1,7 +1,6 @@
 package microfs
 
 import (
-	"context"
 	"fmt"
 	"strconv"
 	"strings"
@@ -147,13 +146,13 @@ func (fs *FS) claimIt() error {
 		last = &Claim{} // by nobody knows whom
 	}
 	if last != nil && !last.Released {
-		fs.late = true
+		fs.suspect = true
 		if fs.opts.Claimed != nil {
 			fenced, err := fs.opts.Claimed(last)
 			if err != nil {
 				return err
 			}
-			fs.late = !fenced
+			fs.suspect = !fenced
 		}
 	}
 	fs.claim = Claim{Holder: fs.opts.Holder, Sequence: 1, Since: time.Now()}
@@ -202,15 +201,4 @@ func (fs *FS) checkClaim() error {
 		return fmt.Errorf("the partition belongs to %v: %w", last, nvmf.ErrFenced)
 	}
 	return nil
-}
-
-// regain makes sure of the fence and of the claim, after a reconnection or
-// when the device says that somebody else has reserved the namespace.
-func (fs *FS) regain(ctx context.Context) error {
-	if fs.opts.Reserve != nil {
-		if err := fs.opts.Reserve(ctx); err != nil {
-			return err
-		}
-	}
-	return fs.checkClaim()
 }

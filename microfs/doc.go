@@ -26,7 +26,8 @@
 //	names.go, attributes.go, file.go  the calls       path.go    resolving paths
 //	plan.go             which hugeblocks              pool.go    free runs
 //	write.go            stages of a write             scratch.go commands, checksums
-//	commit.go           a log group, sync, reconnect  retired.go blocks not to touch
+//	commit.go           a log group                   retired.go blocks not to touch
+//	sync.go             what is durable               reconnect.go  after a loss
 //	apply.go            a record changes the tree     inode.go  the tree
 //	extent.go           what a file maps              extentmap.go in chunks
 //	checkpoint.go       state checkpoints             state.go, stateblocks.go, stateheader.go
@@ -34,7 +35,7 @@
 //	claim.go            who writes the partition
 //	check.go, check_tree.go           fsck            repair.go, verify.go
 //	read.go             reads, verified               format.go  an empty file system
-//	types.go            what callers see              errors.go, fs.go
+//	types.go            what callers see              errors.go, fs.go, io.go
 //
 // # Layout of a partition
 //

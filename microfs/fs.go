@@ -2,7 +2,6 @@ package microfs
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"syscall"
 	"time"
@@ -83,9 +82,9 @@ type FS struct {
 	cacheBufs [1][]byte
 	flush     nvmf.Command
 
-	ckpt  checkpointer
-	claim Claim // sequence 0: none
-	late  bool  // commands of the last holder may still land
+	ckpt    checkpointer
+	claim   Claim // sequence 0: none
+	suspect bool  // commands of the last holder may still land
 	// away is since when the target has not answered, over all losses of the
 	// connection until the operation got on; zero while it does.
 	away time.Time
@@ -144,30 +143,6 @@ func (fs *FS) logf(format string, args ...any) {
 
 func now() int64 { return time.Now().UnixNano() }
 
-// run submits commands and waits for them.
-func (fs *FS) run(cmds []*nvmf.Command) error {
-	if len(cmds) == 0 {
-		return nil
-	}
-	fs.q.Submit(cmds)
-	return await(fs.q, cmds)
-}
-
-// await waits for commands and returns what went wrong. A lost connection
-// comes before a command that was refused: something may still land.
-func await(q nvmf.Queue, cmds []*nvmf.Command) error {
-	err := q.Wait(cmds)
-	if err == nil || lost(err) {
-		return err
-	}
-	for _, c := range cmds {
-		if lost(c.Err) {
-			return c.Err
-		}
-	}
-	return err
-}
-
 // Unmount ends the file system: what was acknowledged is made durable, open
 // files become invalid (EIO), the queue is closed. The device stays open.
 func (fs *FS) Unmount() error {
@@ -222,40 +197,4 @@ func (fs *FS) available() Hugeblock {
 		n += r.count
 	}
 	return n
-}
-
-// reconnect brings the queue back after cause, and checks that the namespace is
-// still ours and holds what was settled. An operation waits for the target for
-// Options.Timeout in all, from when it fell silent.
-func (fs *FS) reconnect(cause error) error {
-	if fs.away.IsZero() {
-		fs.away = time.Now()
-		var silent *nvmf.TimeoutError
-		if errors.As(cause, &silent) {
-			fs.away = fs.away.Add(-silent.After)
-		}
-	}
-	until := fs.away.Add(fs.opts.Timeout)
-	fs.logf("connection to the target lost, reconnecting for up to %v", time.Until(until).Round(time.Millisecond))
-	ctx, cancel := context.WithDeadline(context.Background(), until)
-	defer cancel()
-	for {
-		if err := fs.q.Reset(ctx); err != nil {
-			return fs.fail(err)
-		}
-		if fs.dev.Identity().VolatileWriteCache {
-			fs.ckpt.restart()
-		}
-		err := fs.regain(ctx)
-		if err == nil {
-			err = fs.checkSettled()
-		}
-		if err == nil {
-			fs.logf("connection to the target is back")
-			return nil
-		}
-		if !lost(err) || ctx.Err() != nil {
-			return fs.fail(err)
-		}
-	}
 }

@@ -240,17 +240,17 @@ func (fs *FS) media() oplog.Media {
 		ReadPages: func(pos uint64, n int, buf []byte) error {
 			return fs.readMarking(logOffset+nvmf.Bytes(pos)*2*oplog.PageSize, buf)
 		},
-		Verify: fs.verify,
+		Verify: fs.landed,
 		Apply:  func(r *oplog.Record) error { return fs.tree.apply(r, nil) },
 		Reset:  fs.readState,
 	}
 }
 
-// verify reports whether units [first, first+count) of a Write record are on
+// landed reports whether units [first, first+count) of a Write record are on
 // the media, those of hugeblocks that the tree does not map any more not
 // counted: what a flush made free may have been written again. Without data
 // checksums the record was written after its data.
-func (fs *FS) verify(r *oplog.Record, first, count int) (bool, error) {
+func (fs *FS) landed(r *oplog.Record, first, count int) (bool, error) {
 	g := fs.g
 	if !g.sums {
 		return true, nil
@@ -359,7 +359,7 @@ func (fs *FS) takeOver() error {
 	if mutant.On(mutant.NoSeal) {
 		return nil
 	}
-	if fs.late {
+	if fs.suspect {
 		fs.avoidLast()
 	}
 	err := fs.seal()

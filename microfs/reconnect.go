@@ -1,0 +1,152 @@
+package microfs
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"nvmecr/internal/mutant"
+	"nvmecr/nvmf"
+	"nvmecr/oplog"
+)
+
+// lost reports whether an operation is worth repeating after a reconnection.
+func lost(err error) bool {
+	var broken *brokenError
+	return errors.Is(err, nvmf.ErrConnectionLost) && !errors.As(err, &broken)
+}
+
+// recoverFrom is called with the outcome of a group that did not settle. It
+// drops the group; after a lost connection it reconnects, after a conflict it
+// reserves, and returns nil: the operation is to be repeated. Other errors come
+// back as they are.
+func (fs *FS) recoverFrom(err error) error {
+	if err == nil {
+		return nil
+	}
+	if !lost(err) {
+		fs.log.Failed()
+		return fs.settleConflict(err)
+	}
+	fs.log.Lost()
+	return fs.reconnect(err)
+}
+
+// maxConflicts is how often in a row a reservation may be lost again before
+// the file system gives up.
+const maxConflicts = 8
+
+// settleConflict returns nil if err was a reservation conflict that is settled in our
+// favour: a target that started anew had forgotten whose the namespace is.
+// Where a later run has it, this file system is out of service.
+func (fs *FS) settleConflict(err error) error {
+	if !nvmf.IsConflict(err) && !nvmf.IsPreempted(err) || fs.opts.Reserve == nil {
+		return err
+	}
+	if fs.conflicts++; fs.conflicts > maxConflicts {
+		return fs.fail(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), fs.opts.Timeout)
+	defer cancel()
+	if err := fs.regain(ctx); lost(err) {
+		return fs.reconnect(err)
+	} else if err != nil {
+		return fs.fail(err)
+	}
+	return nil
+}
+
+// regain makes sure of the fence and of the claim, after a reconnection or
+// when the device says that somebody else has reserved the namespace.
+func (fs *FS) regain(ctx context.Context) error {
+	if fs.opts.Reserve != nil {
+		if err := fs.opts.Reserve(ctx); err != nil {
+			return err
+		}
+	}
+	return fs.checkClaim()
+}
+
+// reconnect brings the queue back after cause, and checks that the namespace is
+// still ours and holds what was settled. An operation waits for the target for
+// Options.Timeout in all, from when it fell silent.
+func (fs *FS) reconnect(cause error) error {
+	if fs.away.IsZero() {
+		fs.away = time.Now()
+		var silent *nvmf.TimeoutError
+		if errors.As(cause, &silent) {
+			fs.away = fs.away.Add(-silent.After)
+		}
+	}
+	until := fs.away.Add(fs.opts.Timeout)
+	fs.logf("connection to the target lost, reconnecting for up to %v", time.Until(until).Round(time.Millisecond))
+	ctx, cancel := context.WithDeadline(context.Background(), until)
+	defer cancel()
+	for {
+		if err := fs.q.Reset(ctx); err != nil {
+			return fs.fail(err)
+		}
+		if fs.dev.Identity().VolatileWriteCache {
+			fs.ckpt.restart()
+		}
+		err := fs.regain(ctx)
+		if err == nil {
+			err = fs.checkSettled()
+		}
+		if err == nil {
+			fs.logf("connection to the target is back")
+			return nil
+		}
+		if !lost(err) || ctx.Err() != nil {
+			return fs.fail(err)
+		}
+	}
+}
+
+// errPowerLost: what was acknowledged and not flushed is gone.
+var errPowerLost = errors.New("the target lost what was not flushed, as when its power fails")
+
+// checkSettled tells whether the device still holds what was settled: the last
+// log image, and with a volatile write cache everything since the last flush,
+// for the target may have lost its power.
+func (fs *FS) checkSettled() error {
+	if mutant.On(mutant.NoTailCheck) {
+		return nil
+	}
+	if err := fs.checkTail(); err != nil {
+		return err
+	}
+	if !fs.log.Unflushed() {
+		return nil
+	}
+	if !fs.g.sums {
+		return fmt.Errorf("%w: without data checksums that cannot be told from a lost connection", errPowerLost)
+	}
+	there, err := fs.log.Survived(fs.ckpt.header.prior, fs.media())
+	if err == nil && !there {
+		err = errPowerLost
+	}
+	return err
+}
+
+// checkTail compares the last settled log image with what the device holds.
+func (fs *FS) checkTail() error {
+	lba, want, ok := fs.log.TailRead()
+	if !ok {
+		return nil
+	}
+	got := make([]byte, oplog.PageSize)
+	if err := fs.readBlocks(lba, got); err != nil {
+		return err
+	}
+	switch {
+	case bytes.Equal(got, want):
+		return nil
+	case fs.log.Unflushed():
+		return errPowerLost
+	}
+	return fmt.Errorf("last log page at LBA %d is not what was written before the connection was lost: %w",
+		lba, nvmf.ErrNamespaceChanged)
+}

@@ -1,0 +1,112 @@
+package microfs
+
+import (
+	"nvmecr/internal/mutant"
+	"nvmecr/nvmf"
+)
+
+// Sync makes everything acknowledged durable.
+func (fs *FS) Sync() error {
+	if err := fs.enter(); err != nil {
+		return err
+	}
+	defer fs.leave()
+	if fs.opts.ReadOnly {
+		return nil
+	}
+	return fs.sync()
+}
+
+// sync makes everything acknowledged durable, and puts that on record: what is
+// damaged then is never taken for unfinished. In a full log that may take a
+// state checkpoint.
+func (fs *FS) sync() error {
+	if err := fs.syncLog(); err != nil {
+		return err
+	}
+	if !fs.log.Exposed() || fs.log.Open() || fs.ckpt.state == nil && fs.ckpt.late() > 0 {
+		return nil
+	}
+	if err := fs.freeLog(); fs.broken != nil {
+		return err
+	} else if err != nil {
+		fs.logf("state checkpoint: %v", err)
+	}
+	return fs.syncLog()
+}
+
+// syncLog puts the newest records in both slots of the tail page, and flushes
+// where the device has a volatile cache.
+func (fs *FS) syncLog() error {
+	for {
+		err := error(nil)
+		if fs.dev.Identity().VolatileWriteCache {
+			err = fs.flushAndMark()
+		} else if err = fs.runGroup(fs.log.Mirror()); err == nil && fs.log.Exposed() {
+			err = fs.turnPage(fs.log.Commit)
+		}
+		if err == nil {
+			return nil
+		}
+		if err = fs.recoverFrom(err); err != nil {
+			return err
+		}
+	}
+}
+
+// flushAndMark flushes the device and puts on record that it did, so that
+// damage to what was flushed is never taken for an unfinished write.
+func (fs *FS) flushAndMark() error {
+	if fs.log.Unflushed() {
+		if err := fs.flushDevice(); err != nil {
+			return err
+		}
+	}
+	if !fs.log.Unmarked() {
+		return nil
+	}
+	if mark := fs.log.Mark(); len(mark) > 0 {
+		return fs.runGroup(mark)
+	}
+	return fs.turnPage(fs.log.CommitMark)
+}
+
+// turnPage starts a log page without records, unless the log is full.
+func (fs *FS) turnPage(commit func() []*nvmf.Command) error {
+	if fs.log.Free() == 0 {
+		return nil
+	}
+	open := fs.log.Open()
+	prep, err := fs.log.Begin(0)
+	if err == nil {
+		err = fs.run(prep)
+	}
+	if err != nil {
+		return err
+	}
+	if open {
+		fs.log.More()
+	}
+	return fs.runGroup(commit())
+}
+
+func (fs *FS) flushDevice() error {
+	fs.flush = nvmf.Command{Opcode: nvmf.Flush}
+	fs.one[0] = &fs.flush
+	if !mutant.On(mutant.NoFlush) {
+		if err := fs.run(fs.one[:]); err != nil {
+			return err
+		}
+	}
+	fs.log.Flushed()
+	fs.unflushed = 0
+	for _, r := range fs.limbo {
+		fs.give(r)
+	}
+	fs.limbo = fs.limbo[:0]
+	return nil
+}
+
+// flushEvery bounds what recovery has to verify on a device with a volatile
+// write cache.
+const flushEvery = 256 * nvmf.MiB
