@@ -146,7 +146,6 @@ func (fs *FS) claimIt() error {
 		last = &Claim{} // by nobody knows whom
 	}
 	if last != nil && !last.Released {
-		fs.suspect = true
 		if fs.opts.Claimed != nil {
 			fenced, err := fs.opts.Claimed(last)
 			if err != nil {

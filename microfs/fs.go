@@ -41,8 +41,8 @@ type Options struct {
 	// Claimed is asked before a partition is mounted for writing whose last
 	// holder has not unmounted it. An error is that of Mount. fenced says that
 	// nothing the holder sent can land any more; where it can, the mount keeps
-	// away from what the last commands of the holder were about. nil lets it be
-	// taken over, not fenced.
+	// away from what the last commands of the holder were about, and writes no
+	// state checkpoint for oplog.Quarantine. nil lets it be taken over, fenced.
 	Claimed func(last *Claim) (fenced bool, err error)
 	// Reserve makes sure that no other run can write to the namespace
 	// (nvmf.Reserver). Mount takes that for done; Reserve is called after each

@@ -129,6 +129,8 @@ func TestLateAfterDeath(t *testing.T) {
 func lateAfterDeath(t *testing.T, v variant, seed uint64) int {
 	what := fmt.Sprintf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 5))
+	v.o.Claimed = notFenced
+	v.f.LogPages = max(v.f.LogPages, 64) // a full log would wait for a state checkpoint
 	c := newCrashRig(t, v)
 	defer c.dev.Close()
 	fs, err := c.mount()
@@ -199,3 +201,33 @@ func readWhole(t *testing.T, fs *FS, name string) []byte {
 type deadQueue struct{ nvmf.Queue }
 
 func (*deadQueue) Reset(context.Context) error { return nvmf.ErrUnreachable }
+
+// TestLateChunkOfTheDead: a writer dies with a part of a state checkpoint in
+// flight. It lands after another process, which no fence separates from it, has
+// written its own state: that must not lie in the same area.
+func TestLateChunkOfTheDead(t *testing.T) {
+	v := variants[0]
+	v.o.Claimed = notFenced
+	c, dead := mounted(t, v)
+	dead.ckpt.stop()
+	require.NoError(t, dead.Mkdir(RootIno, "a", 0o700))
+	require.NoError(t, dead.Sync())
+	c.dev.DisconnectAt(nvmf.Write, 1)
+	dead.q = &deadQueue{dead.q}
+	require.Error(t, dead.Checkpoint())
+
+	fs, err := c.mount()
+	require.NoError(t, err)
+	t.Cleanup(fs.ckpt.stop)
+	require.NoError(t, fs.Mkdir(RootIno, "b", 0o700))
+	require.ErrorIs(t, fs.Checkpoint(), oplog.ErrUnstable)
+	n, err := c.dev.Release()
+	require.NoError(t, err)
+	require.Positive(t, n)
+	want := snapshotFS(t, fs)
+	require.Len(t, want, 3)
+	require.Equal(t, want, snapshotFS(t, c.again(fs)))
+}
+
+// notFenced lets a mount take over from a writer whose last commands may land.
+func notFenced(*Claim) (bool, error) { return false, nil }

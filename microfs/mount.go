@@ -340,10 +340,12 @@ func (fs *FS) fillPool() error {
 }
 
 // avoidLast keeps away from what the last commands of the writer before may
-// have been about, since they may still land: the end of the log, half-filled
-// hugeblocks, and the free ones it was likely to take next.
+// have been about, since they may still land: the end of the log, the area of
+// the next state, half-filled hugeblocks, and the free ones it was likely to
+// take next.
 func (fs *FS) avoidLast() {
 	fs.log.Suspect()
+	fs.ckpt.lost[1-fs.ckpt.header.area] = time.Now()
 	fs.pool.rotate()
 	for _, in := range fs.tree.inodes {
 		for x := range in.extents.all() {
