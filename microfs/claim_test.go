@@ -113,6 +113,33 @@ func TestTakenOver(t *testing.T) {
 	}
 }
 
+// TestReserveAway: the target is back and gone again before it could be asked
+// whose the namespace is.
+func TestReserveAway(t *testing.T) {
+	for _, gone := range []error{nvmf.ErrUnreachable, nvmf.ErrHostRefused, nvmf.ErrNoSubsystem, nvmf.ErrNoNamespace, nvmf.ErrConnectionLost} {
+		for _, cause := range []func(*crashRig){
+			func(c *crashRig) { c.dev.Disconnect() },
+			func(c *crashRig) { c.dev.FailAt(nvmf.Write, 1, &nvmf.StatusError{Opcode: nvmf.Write, SC: 0x83}) },
+		} {
+			c := newCrashRig(t, variants[0])
+			asked := 0
+			c.v.o.Reserve = func(context.Context) error {
+				if asked++; asked < 4 {
+					return gone
+				}
+				return nil
+			}
+			fs, err := c.mount()
+			require.NoError(t, err)
+			fs.ckpt.stop()
+			cause(c)
+			require.NoError(t, fs.Mkdir(RootIno, "a", 0o700), gone)
+			require.Equal(t, 4, asked)
+			require.NoError(t, fs.Unmount())
+		}
+	}
+}
+
 // TestConflict: the device refuses a command for somebody else's reservation.
 // Whose the namespace is, the fence decides.
 func TestConflict(t *testing.T) {

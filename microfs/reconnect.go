@@ -50,7 +50,7 @@ func (fs *FS) settleConflict(err error) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), fs.opts.Timeout)
 	defer cancel()
-	if err := fs.regain(ctx); lost(err) {
+	if err := fs.regain(ctx); away(err) {
 		return fs.reconnect(err)
 	} else if err != nil {
 		return fs.fail(err)
@@ -84,7 +84,7 @@ func (fs *FS) reconnect(cause error) error {
 	fs.logf("connection to the target lost, reconnecting for up to %v", time.Until(until).Round(time.Millisecond))
 	ctx, cancel := context.WithDeadline(context.Background(), until)
 	defer cancel()
-	for {
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		if err := fs.q.Reset(ctx); err != nil {
 			return fs.fail(err)
 		}
@@ -99,10 +99,31 @@ func (fs *FS) reconnect(cause error) error {
 			fs.logf("connection to the target is back")
 			return nil
 		}
-		if !lost(err) || ctx.Err() != nil {
+		if !away(err) || ctx.Err() != nil {
 			return fs.fail(err)
 		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
 	}
+}
+
+// Pauses after a target has gone again.
+const (
+	firstPause = 5 * time.Millisecond
+	lastPause  = 500 * time.Millisecond
+)
+
+// away reports whether the fence could not be asked for because the target has
+// gone again, or has not begun to serve yet: Reserve does not wait for it.
+func away(err error) bool {
+	for _, e := range []error{nvmf.ErrUnreachable, nvmf.ErrHostRefused, nvmf.ErrNoSubsystem, nvmf.ErrNoNamespace} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return lost(err)
 }
 
 // errPowerLost: what was acknowledged and not flushed is gone.

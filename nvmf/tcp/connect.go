@@ -34,7 +34,7 @@ func connectQueue(ctx context.Context, id nvmf.TransportID, o *Options, q queueI
 		lost := errors.Is(err, nvmf.ErrConnectionLost)
 		switch {
 		case lost && errors.Is(ctx.Err(), context.DeadlineExceeded): // the loss is our own doing
-			err = fmt.Errorf("no answer in time (is it an NVMe/TCP port?): %w", context.Cause(ctx))
+			err = fmt.Errorf("%w: no answer in time (is it an NVMe/TCP port?): %w", nvmf.ErrConnectionLost, context.Cause(ctx))
 		case ctx.Err() != nil:
 			err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}
