@@ -41,15 +41,15 @@ func fence(ctx context.Context, cfg *config.Config, dev nvmf.Device) (func(conte
 
 // mayTakeOver decides whether a partition can be mounted for writing whose last
 // holder did not unmount it. reserved says that the target lets only this run
-// write.
-func (o *opener) mayTakeOver(me microfs.Holder, reserved bool) func(*microfs.Claim) (bool, error) {
+// write, local that what a process had in flight ends with it.
+func (o *opener) mayTakeOver(me microfs.Holder, reserved, local bool) func(*microfs.Claim) (bool, error) {
 	return func(last *microfs.Claim) (fenced bool, err error) {
 		sameRun := last.Run == me.Run && me.Run != uuid.Nil
 		switch {
 		case reserved && !sameRun:
 			return true, nil
 		case ended(last.Holder, me), isSelf(last.Holder, me):
-			return false, nil
+			return local, nil
 		case o.cfg.Unfenced:
 			o.opts.Logf("rank %d: taken over from %v, which may live, as --unfenced asks", o.place.Rank, last)
 			return false, nil

@@ -92,23 +92,25 @@ func TestMayTakeOver(t *testing.T) {
 		last             microfs.Claim
 		fenced, unfenced bool
 		allowed          bool
+		local            bool // a file: what was in flight has ended with its process
 	}{
-		{"of another host, fenced off", foreign, true, false, true},
-		{"of another host, no fence", foreign, false, false, false},
-		{"of another host, no fence, --unfenced", foreign, false, true, true},
-		{"of another host and this run", sameRun, true, false, false},
-		{"of another host and this run, --unfenced", sameRun, true, true, true},
-		{"dead", dead, false, false, true},
-		{"ours, from an attempt to mount that failed", microfs.Claim{Holder: me}, true, false, true},
-		{"not known", microfs.Claim{}, false, false, false},
-		{"not known, fenced off", microfs.Claim{}, true, false, true},
+		{"of another host, fenced off", foreign, true, false, true, false},
+		{"of another host, no fence", foreign, false, false, false, false},
+		{"of another host, no fence, --unfenced", foreign, false, true, true, false},
+		{"of another host and this run", sameRun, true, false, false, false},
+		{"of another host and this run, --unfenced", sameRun, true, true, true, false},
+		{"dead", dead, false, false, true, false},
+		{"dead, on a file", dead, false, false, true, true},
+		{"ours, from an attempt to mount that failed", microfs.Claim{Holder: me}, true, false, true, false},
+		{"not known", microfs.Claim{}, false, false, false, false},
+		{"not known, fenced off", microfs.Claim{}, true, false, true, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			cfg := config.Default()
 			cfg.Unfenced = tc.unfenced
 			o := &opener{cfg: cfg, opts: Options{Logf: t.Logf}}
-			fenced, err := o.mayTakeOver(me, tc.fenced)(&tc.last)
-			assert.Equal(t, tc.fenced && tc.last.Run != me.Run, fenced)
+			fenced, err := o.mayTakeOver(me, tc.fenced, tc.local)(&tc.last)
+			assert.Equal(t, tc.local || tc.fenced && tc.last.Run != me.Run, fenced)
 			if tc.allowed {
 				require.NoError(t, err)
 				return

@@ -288,7 +288,7 @@ func (o *opener) mountOptions(p *Partition) (microfs.Options, error) {
 	}
 	if !o.opts.ReadOnly {
 		mo.Holder = self(o.cfg.Run)
-		mo.Claimed = o.mayTakeOver(mo.Holder, o.reserve != nil)
+		mo.Claimed = o.mayTakeOver(mo.Holder, o.reserve != nil, p.Target.Transport == nvmf.File)
 		mo.Reserve = o.reserve
 	}
 	return mo, err
