@@ -1,6 +1,7 @@
 package oplog
 
 import (
+	"bytes"
 	"fmt"
 	"testing"
 	"time"
@@ -98,3 +99,39 @@ func TestUnstableEnds(t *testing.T) {
 		})
 	}
 }
+
+// TestBlankedAgain: the connection is lost with the blanking of a page in
+// flight, which tears it. When all that is long ago the log goes back to the
+// pages it had skipped; each is blank before its first image is written.
+func TestBlankedAgain(t *testing.T) {
+	g := testGeometry
+	g.Pages = 32
+	r := newRing(g)
+	l, _ := r.recover(t, g, Prior{})
+	r.seal(t, l)
+	r.group(t, l, pageful(0))
+	begin := func() {
+		prep, err := l.Begin(pageful0)
+		require.NoError(t, err)
+		r.apply(prep)
+	}
+	begin()
+	l.Commit()
+	torn := l.blanking
+	require.NotZero(t, torn)
+	l.Lost()
+	at := int(g.lba(torn, 1)) * 4096
+	copy(r.data[at:at+PageSize], "half of an earlier image")
+	begin()
+	r.apply(l.Commit()[1:]) // refused, but for the blanking of the page ahead
+	l.Failed()
+	for pos := range l.retired {
+		l.retired[pos] = time.Now().Add(-2 * Quarantine)
+	}
+	r.group(t, l, pageful(1))
+	require.LessOrEqual(t, l.nextPage, torn)
+	require.Equal(t, -1, bytes.IndexByte(r.data[at:at+PageSize], 'h'), "not blank")
+}
+
+// pageful0 is what a group of a pageful needs.
+const pageful0 = 3980

@@ -339,19 +339,14 @@ func (l *Log) expire() {
 		}
 	}
 	if len(l.retired) < n {
-		l.nextPage = l.tail.page + 1
+		l.nextPage, l.blanked = l.tail.page+1, l.tail.page // what was skipped may hold anything
 	}
 }
 
 // usable returns the first page from page on whose position is not retired.
 func (l *Log) usable(page uint64) uint64 {
 	for range len(l.retired) {
-		at, bad := l.retired[page%l.g.Pages]
-		if !bad {
-			break
-		}
-		if time.Since(at) > Quarantine {
-			delete(l.retired, page%l.g.Pages)
+		if _, bad := l.retired[page%l.g.Pages]; !bad {
 			break
 		}
 		page++
