@@ -39,13 +39,6 @@ var (
 // connection burns one. Recovery looks as far.
 const skipWindow = 16
 
-// Quarantine is how long a block that had a command in flight when a
-// connection was lost is not written again. A controller gives up the commands
-// of an association it has lost within its keep-alive time-out and the command
-// quiesce time (Base Specification 2.0, section 3.9); this is several times as
-// long.
-const Quarantine = 3 * time.Minute
-
 // Prior names the state a log continues: the final image that the state
 // checkpoint includes, and the generation it was written in. The zero value is
 // a log that was never written.
@@ -283,91 +276,6 @@ func (l *Log) Failed() {
 	l.newPage, l.blanking, l.marking = 0, 0, false
 }
 
-// Lost drops the group after the connection was lost with its commands in
-// flight: the pages they may still land in are not written again.
-func (l *Log) Lost() {
-	if l.retired == nil {
-		l.retired = make(map[uint64]time.Time)
-	}
-	now := time.Now()
-	switch {
-	case l.newPage != 0:
-		l.retired[l.newPage%l.g.Pages] = now
-		if l.copies() {
-			l.retired[l.tail.page%l.g.Pages] = now
-		}
-		l.nextPage = l.newPage + 1
-	case l.slot >= 0:
-		l.retired[l.tail.page%l.g.Pages] = now
-		l.lostSlot = true
-	}
-	if l.blanking != 0 {
-		l.retired[l.blanking%l.g.Pages] = now
-	}
-	l.nextPage = l.usable(l.nextPage)
-	l.roll, l.newPage, l.blanking, l.marking = true, 0, 0, false
-}
-
-// Suspect says, right after Recover, that commands of an earlier writer may
-// still land: one group was in flight at most, so the pages it may have been
-// about are that before the tail (its copy), the tail's, the next one, and the
-// blank one behind it. They are not written for Quarantine; the seal goes to
-// the page after them.
-func (l *Log) Suspect() {
-	if l.retired == nil {
-		l.retired = make(map[uint64]time.Time)
-	}
-	now := time.Now()
-	for page := l.tail.page; page <= l.tail.page+2; page++ {
-		l.retired[page%l.g.Pages] = now
-	}
-	if l.prev.page > 0 {
-		l.retired[l.prev.page%l.g.Pages] = now
-	}
-	l.lostSlot = l.slot >= 0
-	l.nextPage = l.usable(l.tail.page + 1)
-	l.roll = true
-}
-
-// expire forgets what has been retired for long enough, and begins again right
-// behind the tail.
-func (l *Log) expire() {
-	n := len(l.retired)
-	for pos, at := range l.retired {
-		if time.Since(at) > Quarantine {
-			delete(l.retired, pos)
-		}
-	}
-	if len(l.retired) < n {
-		l.nextPage, l.blanked = l.tail.page+1, l.tail.page // what was skipped may hold anything
-	}
-}
-
-// usable returns the first page from page on whose position is not retired.
-func (l *Log) usable(page uint64) uint64 {
-	for range len(l.retired) {
-		if _, bad := l.retired[page%l.g.Pages]; !bad {
-			break
-		}
-		page++
-	}
-	return page
-}
-
-// Mirror returns commands that put the tail's records into the other slot of
-// its page, with an empty pending list; none if they are there, or may not be
-// put there (Prior: take it after Sync). Then Exposed says whether a page has to
-// be started instead: Begin(0), Commit. The caller submits them, waits, and
-// calls Settled, Failed or Lost as for a group.
-func (l *Log) Mirror() []*nvmf.Command {
-	if l.mirrored || l.final || l.slot < 0 || l.lostSlot || mutant.On(mutant.NoMirror) {
-		return nil
-	}
-	l.newPage, l.mirror = 0, true
-	l.next.copyRecords(l.cur)
-	return l.Commit()
-}
-
 // Seal starts the group that makes the state Recover found the newest one.
 // Like Begin it may return commands to wait for before Commit's. In a full log
 // it takes the other slot of the tail's page, even where the next group must
@@ -381,55 +289,6 @@ func (l *Log) Seal() ([]*nvmf.Command, error) {
 	l.next.cut = l.next.cut || l.cutHere
 	return nil, nil
 }
-
-// Flushed says that a Flush has completed after everything up to the tail had
-// settled: the tail is durable, and the next record starts a new page.
-func (l *Log) Flushed() {
-	if l.g.Volatile && l.durable != l.tail.page {
-		l.durable, l.roll = l.tail.page, true
-	}
-}
-
-// Unmarked reports whether no image on the media says that the tail is durable.
-// As long as that is so recovery has to verify its data, and cannot tell
-// damage from a write that was not finished.
-func (l *Log) Unmarked() bool {
-	return l.g.Volatile && l.durable == l.tail.page && l.marked != l.durable && l.slot >= 0 && !mutant.On(mutant.NoMark)
-}
-
-// Exposed reports whether damage to what Sync took care of could be taken for
-// a group that was not finished, or for a page that was not written: the other
-// slot of the tail's page may not be written, nor has a page been started since.
-func (l *Log) Exposed() bool {
-	if l.g.Volatile {
-		return l.Unmarked()
-	}
-	return !l.mirrored && l.slot >= 0 && (l.final || l.lostSlot) && !mutant.On(mutant.NoMirror)
-}
-
-// Mark is Mirror for a device with a volatile write cache: after Flushed it puts
-// an image with the tail's records into the other slot that says that its page
-// is durable, durably. Where that slot may not be written it returns none, and
-// the image of a page that is started does as well: Begin(0), CommitMark.
-func (l *Log) Mark() []*nvmf.Command {
-	if l.final || l.slot < 0 || l.lostSlot {
-		return nil
-	}
-	l.newPage, l.mirror = 0, true
-	l.next.copyRecords(l.cur)
-	return l.CommitMark()
-}
-
-// CommitMark is Commit for an image that is durable when it has settled.
-func (l *Log) CommitMark() []*nvmf.Command {
-	cmds := l.Commit()
-	cmds[0].FUA = true
-	l.marking = true
-	return cmds
-}
-
-// Unflushed reports whether anything settled is not known to be durable.
-func (l *Log) Unflushed() bool { return l.g.Volatile && l.durable != l.tail.page }
 
 // TailRead returns the LBA and the bytes of the last settled image, for the
 // check after a reconnection; ok is false if the log has none in this ring.

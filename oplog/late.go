@@ -1,0 +1,81 @@
+package oplog
+
+import "time"
+
+// Quarantine is how long a block that had a command in flight when a
+// connection was lost is not written again. A controller gives up the commands
+// of an association it has lost within its keep-alive time-out and the command
+// quiesce time (Base Specification 2.0, section 3.9); this is several times as
+// long.
+const Quarantine = 3 * time.Minute
+
+// Lost drops the group after the connection was lost with its commands in
+// flight: the pages they may still land in are not written again.
+func (l *Log) Lost() {
+	if l.retired == nil {
+		l.retired = make(map[uint64]time.Time)
+	}
+	now := time.Now()
+	switch {
+	case l.newPage != 0:
+		l.retired[l.newPage%l.g.Pages] = now
+		if l.copies() {
+			l.retired[l.tail.page%l.g.Pages] = now
+		}
+		l.nextPage = l.newPage + 1
+	case l.slot >= 0:
+		l.retired[l.tail.page%l.g.Pages] = now
+		l.lostSlot = true
+	}
+	if l.blanking != 0 {
+		l.retired[l.blanking%l.g.Pages] = now
+	}
+	l.nextPage = l.usable(l.nextPage)
+	l.roll, l.newPage, l.blanking, l.marking = true, 0, 0, false
+}
+
+// Suspect says, right after Recover, that commands of an earlier writer may
+// still land: one group was in flight at most, so the pages it may have been
+// about are that before the tail (its copy), the tail's, the next one, and the
+// blank one behind it. They are not written for Quarantine; the seal goes to
+// the page after them.
+func (l *Log) Suspect() {
+	if l.retired == nil {
+		l.retired = make(map[uint64]time.Time)
+	}
+	now := time.Now()
+	for page := l.tail.page; page <= l.tail.page+2; page++ {
+		l.retired[page%l.g.Pages] = now
+	}
+	if l.prev.page > 0 {
+		l.retired[l.prev.page%l.g.Pages] = now
+	}
+	l.lostSlot = l.slot >= 0
+	l.nextPage = l.usable(l.tail.page + 1)
+	l.roll = true
+}
+
+// expire forgets what has been retired for long enough, and begins again right
+// behind the tail.
+func (l *Log) expire() {
+	n := len(l.retired)
+	for pos, at := range l.retired {
+		if time.Since(at) > Quarantine {
+			delete(l.retired, pos)
+		}
+	}
+	if len(l.retired) < n {
+		l.nextPage, l.blanked = l.tail.page+1, l.tail.page // what was skipped may hold anything
+	}
+}
+
+// usable returns the first page from page on whose position is not retired.
+func (l *Log) usable(page uint64) uint64 {
+	for range len(l.retired) {
+		if _, bad := l.retired[page%l.g.Pages]; !bad {
+			break
+		}
+		page++
+	}
+	return page
+}
