@@ -6,8 +6,9 @@
 # make lint       gofmt, vet, staticcheck, shellcheck
 # make fuzz       each fuzz test for FUZZTIME (default 10s), such as FUZZTIME=10m;
 #                 what fails is kept in testdata/fuzz; and CRASHES contents
-#                 that random crashes may leave (default a million), mounted;
-#                 and all those of all workloads of up to three operations
+#                 that random crashes may leave (default a million), mounted
+# make exhaustive all contents that crashes in all short workloads may leave, in
+#                 all configurations, mounted; takes hours
 # make faults     every fault of the wire at every PDU of a workload
 # make mutants    deliberate faults of the code, and which test notices each
 # make soak       ranks, targets and connections killed at random for MINUTES
@@ -99,10 +100,13 @@ faults:
 mutants:
 	go test ./test/mutants -v -count 1 -timeout 1h
 
+.PHONY: exhaustive
+exhaustive:
+	go test ./microfs -run '^TestExhaustive$$' -v -timeout 24h -crash-all
+
 .PHONY: fuzz
 fuzz:
 	go test ./microfs -run '^TestCrashLong$$' -v -timeout 2h -crash-images $(CRASHES)
-	go test ./microfs -run '^TestExhaustive$$' -v -timeout 6h -crash-all
 	@$(call fuzz-tests,$(FUZZTIME)); go run ./internal/testreport "$${fuzz[@]}"
 
 .PHONY: clean

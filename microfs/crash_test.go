@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -122,7 +123,8 @@ func TestCrash(t *testing.T) {
 	if testing.Short() {
 		seeds = 1
 	}
-	for _, v := range variants {
+	notFenced := variant{name: "not fenced", lba: 4096, o: Options{Claimed: notFenced}}
+	for _, v := range append(slices.Clone(variants), notFenced) {
 		t.Run(v.name, func(t *testing.T) {
 			t.Parallel()
 			base := newSeed(t)

@@ -170,6 +170,9 @@ func (p exhaustive) run(t *testing.T) (crashCounts, coverage) {
 				}
 			})
 		}
+		if *crashAll {
+			t.Logf("%s, %s: %s", p.name, cfg.name, &c.n)
+		}
 		total.add(c.n)
 		cov.add(c.cov)
 	}

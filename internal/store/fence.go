@@ -39,6 +39,11 @@ func fence(ctx context.Context, cfg *config.Config, dev nvmf.Device) (func(conte
 	return reserve, err
 }
 
+// drain is how long a target that answers has to finish what it has received
+// from a process that is dead, where no fence tells when it has: its connection
+// was closed when it died.
+const drain = 500 * time.Millisecond
+
 // mayTakeOver decides whether a partition can be mounted for writing whose last
 // holder did not unmount it. reserved says that the target lets only this run
 // write, local that what a process had in flight ends with it.
@@ -49,9 +54,13 @@ func (o *opener) mayTakeOver(me microfs.Holder, reserved, local bool) func(*micr
 		case reserved && !sameRun:
 			return true, nil
 		case ended(last.Holder, me), isSelf(last.Holder, me):
+			if !local {
+				time.Sleep(drain)
+			}
 			return local, nil
 		case o.cfg.Unfenced:
 			o.opts.Logf("rank %d: taken over from %v, which may live, as --unfenced asks", o.place.Rank, last)
+			time.Sleep(drain)
 			return false, nil
 		}
 		return false, &HeldError{Rank: o.place.Rank, Last: *last, SameRun: sameRun && reserved}
