@@ -58,6 +58,22 @@ type Claim struct {
 	Since    time.Time
 }
 
+// Late says which commands of the last holder of a partition may still land.
+type Late int
+
+// What may land.
+const (
+	// LateNone: nothing. It is fenced off, or ended with all it had in flight.
+	LateNone Late = iota
+	// LateUnlikely: the holder is dead and the target had time to finish. A
+	// mount keeps away from what its last commands may have been about, as far
+	// as that costs little.
+	LateUnlikely
+	// LateAny: nothing is known. A mount also writes no state checkpoint for
+	// oplog.Quarantine.
+	LateAny
+)
+
 // String names the holder for a message.
 func (c *Claim) String() string {
 	if c.PID == 0 {
@@ -145,13 +161,9 @@ func (fs *FS) claimIt() error {
 	if damaged {
 		last = &Claim{} // by nobody knows whom
 	}
-	if last != nil && !last.Released {
-		if fs.opts.Claimed != nil {
-			fenced, err := fs.opts.Claimed(last)
-			if err != nil {
-				return err
-			}
-			fs.suspect = !fenced
+	if last != nil && !last.Released && fs.opts.Claimed != nil {
+		if fs.late, err = fs.opts.Claimed(last); err != nil {
+			return err
 		}
 	}
 	fs.claim = Claim{Holder: fs.opts.Holder, Sequence: 1, Since: time.Now()}

@@ -43,7 +43,7 @@ func TestClaims(t *testing.T) {
 	c := newCrashRig(t, variants[0])
 	defer c.dev.Close()
 	var asked []Claim
-	c.v.o.Claimed = func(last *Claim) (bool, error) { asked = append(asked, *last); return false, refuse }
+	c.v.o.Claimed = func(last *Claim) (Late, error) { asked = append(asked, *last); return LateNone, refuse }
 	c.v.o.Holder = testHolder(1)
 	fs, err := c.mount()
 	require.NoError(t, err, "nobody has claimed it yet")
@@ -73,7 +73,7 @@ func TestDamagedClaim(t *testing.T) {
 		c := newLogRig(t, variants[0])
 		require.NoError(t, c.fs.Unmount())
 		asked := 0
-		c.v.o.Claimed = func(*Claim) (bool, error) { asked++; return true, nil }
+		c.v.o.Claimed = func(*Claim) (Late, error) { asked++; return LateNone, nil }
 		at := crashSegment.Start + claimOffset
 		for i := range slots {
 			c.mem.Bytes()[int(at)+i*blockSize+100] ^= 1

@@ -39,11 +39,9 @@ type Options struct {
 	// Holder is who mounts for writing; it is recorded in the partition.
 	Holder Holder
 	// Claimed is asked before a partition is mounted for writing whose last
-	// holder has not unmounted it. An error is that of Mount. fenced says that
-	// nothing the holder sent can land any more; where it can, the mount keeps
-	// away from what the last commands of the holder were about, and writes no
-	// state checkpoint for oplog.Quarantine. nil lets it be taken over, fenced.
-	Claimed func(last *Claim) (fenced bool, err error)
+	// holder has not unmounted it: an error is that of Mount, Late says what to
+	// keep away from. nil lets it be taken over, nothing being late.
+	Claimed func(last *Claim) (Late, error)
 	// Reserve makes sure that no other run can write to the namespace
 	// (nvmf.Reserver). Mount takes that for done; Reserve is called after each
 	// reconnection, and when the device reports a conflict. nil: there is no
@@ -82,9 +80,9 @@ type FS struct {
 	cacheBufs [1][]byte
 	flush     nvmf.Command
 
-	ckpt    checkpointer
-	claim   Claim // sequence 0: none
-	suspect bool  // commands of the last holder may still land
+	ckpt  checkpointer
+	claim Claim // sequence 0: none
+	late  Late  // of the last holder
 	// away is since when the target has not answered, over all losses of the
 	// connection until the operation got on; zero while it does.
 	away time.Time

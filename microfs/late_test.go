@@ -230,4 +230,4 @@ func TestLateChunkOfTheDead(t *testing.T) {
 }
 
 // notFenced lets a mount take over from a writer whose last commands may land.
-func notFenced(*Claim) (bool, error) { return false, nil }
+func notFenced(*Claim) (Late, error) { return LateAny, nil }

@@ -345,7 +345,9 @@ func (fs *FS) fillPool() error {
 // take next.
 func (fs *FS) avoidLast() {
 	fs.log.Suspect()
-	fs.ckpt.lost[1-fs.ckpt.header.area] = time.Now()
+	if fs.late == LateAny {
+		fs.ckpt.lost[1-fs.ckpt.header.area] = time.Now()
+	}
 	fs.pool.rotate()
 	for _, in := range fs.tree.inodes {
 		for x := range in.extents.all() {
@@ -361,7 +363,7 @@ func (fs *FS) takeOver() error {
 	if mutant.On(mutant.NoSeal) {
 		return nil
 	}
-	if fs.suspect {
+	if fs.late > LateNone {
 		fs.avoidLast()
 	}
 	err := fs.seal()

@@ -47,23 +47,20 @@ const drain = 500 * time.Millisecond
 // mayTakeOver decides whether a partition can be mounted for writing whose last
 // holder did not unmount it. reserved says that the target lets only this run
 // write, local that what a process had in flight ends with it.
-func (o *opener) mayTakeOver(me microfs.Holder, reserved, local bool) func(*microfs.Claim) (bool, error) {
-	return func(last *microfs.Claim) (fenced bool, err error) {
+func (o *opener) mayTakeOver(me microfs.Holder, reserved, local bool) func(*microfs.Claim) (microfs.Late, error) {
+	return func(last *microfs.Claim) (microfs.Late, error) {
 		sameRun := last.Run == me.Run && me.Run != uuid.Nil
-		switch {
-		case reserved && !sameRun:
-			return true, nil
-		case ended(last.Holder, me), isSelf(last.Holder, me):
-			if !local {
-				time.Sleep(drain)
-			}
-			return local, nil
+		switch dead := ended(last.Holder, me) || isSelf(last.Holder, me); {
+		case reserved && !sameRun, dead && local:
+			return microfs.LateNone, nil
+		case dead:
+			time.Sleep(drain)
+			return microfs.LateUnlikely, nil
 		case o.cfg.Unfenced:
 			o.opts.Logf("rank %d: taken over from %v, which may live, as --unfenced asks", o.place.Rank, last)
-			time.Sleep(drain)
-			return false, nil
+			return microfs.LateAny, nil
 		}
-		return false, &HeldError{Rank: o.place.Rank, Last: *last, SameRun: sameRun && reserved}
+		return microfs.LateNone, &HeldError{Rank: o.place.Rank, Last: *last, SameRun: sameRun && reserved}
 	}
 }
 

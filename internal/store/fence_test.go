@@ -93,24 +93,27 @@ func TestMayTakeOver(t *testing.T) {
 		fenced, unfenced bool
 		allowed          bool
 		local            bool // a file: what was in flight has ended with its process
+		late             microfs.Late
 	}{
-		{"of another host, fenced off", foreign, true, false, true, false},
-		{"of another host, no fence", foreign, false, false, false, false},
-		{"of another host, no fence, --unfenced", foreign, false, true, true, false},
-		{"of another host and this run", sameRun, true, false, false, false},
-		{"of another host and this run, --unfenced", sameRun, true, true, true, false},
-		{"dead", dead, false, false, true, false},
-		{"dead, on a file", dead, false, false, true, true},
-		{"ours, from an attempt to mount that failed", microfs.Claim{Holder: me}, true, false, true, false},
-		{"not known", microfs.Claim{}, false, false, false, false},
-		{"not known, fenced off", microfs.Claim{}, true, false, true, false},
+		{"of another host, fenced off", foreign, true, false, true, false, microfs.LateNone},
+		{"of another host, no fence", foreign, false, false, false, false, microfs.LateNone},
+		{"of another host, no fence, --unfenced", foreign, false, true, true, false, microfs.LateAny},
+		{"of another host and this run", sameRun, true, false, false, false, microfs.LateNone},
+		{"of another host and this run, --unfenced", sameRun, true, true, true, false, microfs.LateAny},
+		{"dead", dead, false, false, true, false, microfs.LateUnlikely},
+		{"dead, on a file", dead, false, false, true, true, microfs.LateNone},
+		{"ours, from an attempt to mount that failed", microfs.Claim{Holder: me}, true, false, true, false, microfs.LateUnlikely},
+		{"not known", microfs.Claim{}, false, false, false, false, microfs.LateNone},
+		{"not known, fenced off", microfs.Claim{}, true, false, true, false, microfs.LateNone},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			cfg := config.Default()
 			cfg.Unfenced = tc.unfenced
 			o := &opener{cfg: cfg, opts: Options{Logf: t.Logf}}
-			fenced, err := o.mayTakeOver(me, tc.fenced, tc.local)(&tc.last)
-			assert.Equal(t, tc.local || tc.fenced && tc.last.Run != me.Run, fenced)
+			late, err := o.mayTakeOver(me, tc.fenced, tc.local)(&tc.last)
+			if tc.allowed {
+				assert.Equal(t, tc.late, late)
+			}
 			if tc.allowed {
 				require.NoError(t, err)
 				return
