@@ -16,7 +16,6 @@ func TestLatePageOfTheDead(t *testing.T) {
 		r := newRing(g)
 		dead, _ := r.recover(t, g, Prior{})
 		r.seal(t, dead)
-		small := func(ino uint64) Record { return Record{Type: Create, Ino: ino, Parent: 1, Name: []byte("n")} }
 		r.group(t, dead, small(10))
 		for range refused {
 			_, err := dead.Begin(100)
@@ -24,12 +23,7 @@ func TestLatePageOfTheDead(t *testing.T) {
 			dead.Commit()
 			dead.Failed()
 		}
-		big := pageful(0)
-		prep, err := dead.Begin(big.Len())
-		require.NoError(t, err)
-		r.apply(prep)
-		require.NoError(t, dead.Append(&big, false))
-		late := inFlight(dead.Commit())
+		late := inFlight(r.startPage(t, dead))
 
 		l, _ := r.recover(t, g, Prior{})
 		l.Suspect()
@@ -54,15 +48,9 @@ func TestLateCopyAndMirror(t *testing.T) {
 		r := newRing(g)
 		l, _ := r.recover(t, g, Prior{})
 		r.seal(t, l)
-		small := func(ino uint64) Record { return Record{Type: Create, Ino: ino, Parent: 1, Name: []byte("n")} }
 		r.group(t, l, small(10))
 		r.group(t, l, small(11))
-		b := pageful(0)
-		prep, err := l.Begin(b.Len())
-		require.NoError(t, err)
-		r.apply(prep)
-		require.NoError(t, l.Append(&b, false))
-		late := inFlight(l.Commit())
+		late := inFlight(r.startPage(t, l))
 		require.GreaterOrEqual(t, len(late), 2)
 		l.Lost()
 		l.Flushed()
@@ -130,15 +118,9 @@ func TestLateCopyOfTheDead(t *testing.T) {
 	r := newRing(g)
 	dead, _ := r.recover(t, g, Prior{})
 	r.seal(t, dead)
-	small := func(ino uint64) Record { return Record{Type: Create, Ino: ino, Parent: 1, Name: []byte("n")} }
 	r.group(t, dead, small(10))
 	r.group(t, dead, small(11))
-	big := pageful(0)
-	prep, err := dead.Begin(big.Len())
-	require.NoError(t, err)
-	r.apply(prep)
-	require.NoError(t, dead.Append(&big, false))
-	cmds := dead.Commit()
+	cmds := r.startPage(t, dead)
 	r.apply(cmds[:1])
 	late := inFlight(cmds[1:])
 

@@ -16,6 +16,22 @@ func pageful(i int) Record {
 	return Record{Type: Create, Ino: uint64(1000 + i), Parent: 1, Name: []byte("n"), NewName: make([]byte, 3900)}
 }
 
+// small is a record of which a page holds many.
+func small(ino uint64) Record {
+	return Record{Type: Create, Ino: ino, Parent: 1, Name: []byte("n")}
+}
+
+// startPage begins a page with a group that fills it and returns the commands
+// that are to be submitted.
+func (r *ring) startPage(t *testing.T, l *Log) []*nvmf.Command {
+	b := pageful(0)
+	prep, err := l.Begin(b.Len())
+	require.NoError(t, err)
+	r.apply(prep)
+	require.NoError(t, l.Append(&b, false))
+	return l.Commit()
+}
+
 // TestLateCopy: the connection is lost with the first image of a page and the
 // copy of the page before in flight. They land when the ring has wrapped, and
 // must not take away what has settled since.
@@ -24,16 +40,10 @@ func TestLateCopy(t *testing.T) {
 	r := newRing(g)
 	l, _ := r.recover(t, g, Prior{})
 	r.seal(t, l)
-	small := func(ino uint64) Record { return Record{Type: Create, Ino: ino, Parent: 1, Name: []byte("n")} }
 	r.group(t, l, small(10))
 	r.group(t, l, small(11))
 
-	b := pageful(0)
-	prep, err := l.Begin(b.Len())
-	require.NoError(t, err)
-	r.apply(prep)
-	require.NoError(t, l.Append(&b, false))
-	late := inFlight(l.Commit())
+	late := inFlight(r.startPage(t, l))
 	require.GreaterOrEqual(t, len(late), 2)
 	l.Lost()
 

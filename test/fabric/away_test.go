@@ -53,7 +53,7 @@ func TestAway(t *testing.T) {
 			t.Run(tc.name+"/"+op.name, func(t *testing.T) {
 				t.Parallel()
 				if testing.Short() && i > 0 {
-					t.Skip("it takes its time")
+					t.Skip("the time-out has to pass: one operation of each kind in a short run")
 				}
 				s := shapes[0]
 				s.patient = 3 * commandTimeout
