@@ -1,0 +1,15 @@
+package crc64
+
+import "github.com/minio/crc64nvme"
+
+// Checksum returns the CRC-64 of p.
+func Checksum(p []byte) uint64 { return Update(0, p) }
+
+// Update returns the CRC-64 of what crc is that of, followed by p. That of
+// nothing is 0.
+func Update(crc uint64, p []byte) uint64 {
+	if len(p) >= worthFolding && canFold {
+		return folded(crc, p)
+	}
+	return crc64nvme.Update(crc, p)
+}
