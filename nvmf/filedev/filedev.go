@@ -2,7 +2,8 @@
 // the page cache.
 //
 // Commands execute inside Submit with blocking preadv and pwritev calls on the
-// calling thread. A completed write is in the page cache: it survives the
+// calling thread, or as copies to and from a mapping where the file is in
+// memory (tmpfs). A completed write is in the page cache: it survives the
 // process, and after Flush (fdatasync) or with FUA (RWF_DSYNC) also the
 // machine, so the identity reports a volatile write cache.
 //
@@ -54,6 +55,7 @@ type Device struct {
 	file     *os.File
 	readOnly bool
 	identity nvmf.Identity
+	mapped   *mapped // nil unless the file is in memory, and may be written to
 
 	// damaged is set by the first failed fdatasync: the kernel reports such a
 	// failure once and forgets the pages, so no later flush can be believed.
@@ -137,6 +139,9 @@ func (d *Device) identify(o Options) error {
 		VolatileWriteCache: true,
 		CanDeallocate:      !o.ReadOnly && CanDeallocate(d.file, size),
 	}
+	if !o.ReadOnly {
+		d.mapped = mapMemory(d.file, size.AlignDown(o.LBASize))
+	}
 	return nil
 }
 
@@ -181,7 +186,7 @@ func (d *Device) closeIfIdle() error {
 	if !d.closed || d.queues > 0 {
 		return nil
 	}
-	return ownfd.CloseFile(d.file)
+	return errors.Join(d.mapped.close(), ownfd.CloseFile(d.file))
 }
 
 // queue executes commands at once on the calling thread.
@@ -219,8 +224,9 @@ func (q *queue) execute(c *nvmf.Command) error {
 	case nvmf.Write:
 		err = q.write(c)
 	case nvmf.Read:
-		err = q.transfer(c, unix.SYS_PREADV2, 0)
+		err = q.read(c)
 	case nvmf.Deallocate:
+		q.device.mapped.forget(q.offset(c.LBA), q.offset(c.LBA+c.Blocks))
 		err = deallocate(q.fd, q.offset(c.LBA), q.offset(c.Blocks))
 	default:
 		return &nvmf.StatusError{Opcode: c.Opcode, LBA: c.LBA, SC: 0x01, DNR: true}
@@ -233,14 +239,25 @@ func (q *queue) execute(c *nvmf.Command) error {
 
 func (q *queue) offset(n nvmf.LBA) int64 { return int64(n) * int64(q.device.identity.LBASize) }
 
+func (q *queue) read(c *nvmf.Command) error {
+	if done, err := q.device.mapped.read(c, q.offset(c.LBA), q.offset(c.Blocks)); done || err != nil {
+		return err
+	}
+	return q.transfer(c, unix.SYS_PREADV2, 0)
+}
+
 func (q *queue) write(c *nvmf.Command) error {
-	if !c.FUA {
-		return q.transfer(c, unix.SYS_PWRITEV2, 0)
+	var flags uintptr
+	if c.FUA {
+		if e := q.device.damaged.Load(); e != nil {
+			return *e
+		}
+		flags = unix.RWF_DSYNC
 	}
-	if e := q.device.damaged.Load(); e != nil {
-		return *e
+	if done, err := q.device.mapped.write(c, q.offset(c.LBA), q.offset(c.Blocks)); done || err != nil {
+		return err
 	}
-	return q.transfer(c, unix.SYS_PWRITEV2, unix.RWF_DSYNC)
+	return q.transfer(c, unix.SYS_PWRITEV2, flags)
 }
 
 func (d *Device) flush() error {

@@ -18,14 +18,16 @@ import (
 
 func TestConformance(t *testing.T) {
 	for _, lba := range []nvmf.Bytes{512, 4096} {
-		t.Run(lba.String(), func(t *testing.T) {
-			blocktest.Run(t, func(t *testing.T) nvmf.Device {
-				d, err := filedev.Create(filepath.Join(t.TempDir(), "ns"), nvmf.Bytes(blocktest.MinimumBlocks)*lba,
-					filedev.Options{LBASize: lba})
-				require.NoError(t, err)
-				return d
+		for name, dir := range map[string]func(*testing.T) string{"disk": (*testing.T).TempDir, "memory": inMemory} {
+			t.Run(lba.String()+"/"+name, func(t *testing.T) {
+				blocktest.Run(t, func(t *testing.T) nvmf.Device {
+					d, err := filedev.Create(filepath.Join(dir(t), "ns"), nvmf.Bytes(blocktest.MinimumBlocks)*lba,
+						filedev.Options{LBASize: lba})
+					require.NoError(t, err)
+					return d
+				})
 			})
-		})
+		}
 	}
 }
 

@@ -179,10 +179,11 @@ func (c *conn) releaseCommands() {
 
 // statusOf translates what a Backing returned.
 func (c *conn) statusOf(m *command, err error) nvme.Status {
+	if err == nil {
+		return 0 // s, which is on the heap, is not made
+	}
 	var s *nvmf.StatusError
 	switch {
-	case err == nil:
-		return 0
 	case errors.As(err, &s):
 		status := nvme.Status(s.SC) | nvme.Status(s.SCT)<<8
 		if s.DNR {

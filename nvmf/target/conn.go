@@ -48,6 +48,8 @@ type conn struct {
 	initialised bool // ICReq was answered
 	in          receiver
 	out         sender
+	slicing     slicing
+	ahead       readahead
 
 	commands []command // a slot for each entry of the queue
 	free     []uint16  // indices of slots not in use
@@ -55,6 +57,8 @@ type conn struct {
 	owed     int       // bytes of answers in memory of their own
 	attached map[uint32]*attachment
 	leaving  bool // the host asked to disconnect
+	alone    bool // no more connections are at work than there are cores for
+	waits    bool // a namespace's memory is a file's
 }
 
 // connectTimeout is how long a host may take from accept to Connect.
@@ -147,6 +151,9 @@ func (c *conn) loop() error {
 	// With other connections at work this thread would only take their time.
 	// Half of the cores, because the host may be on this machine.
 	cores := int32(max(1, runtime.NumCPU()/2))
+	nearby := c.local()
+	c.slicing.init(nearby)
+	defer c.slicing.end()
 	idle := 0
 	for {
 		moved, err := c.step()
@@ -162,7 +169,9 @@ func (c *conn) loop() error {
 			}
 			continue
 		}
-		if idle++; idle < spins && t.running.Load() <= cores && !c.signal.Load() {
+		c.alone = t.running.Load() <= cores
+		if idle++; idle < spins && c.alone && !c.signal.Load() {
+			c.ahead.step()
 			continue
 		}
 		if err := c.attend(); err != nil {
@@ -170,13 +179,20 @@ func (c *conn) loop() error {
 		}
 		t.running.Add(-1)
 		err = c.sleep()
-		t.running.Add(1)
+		c.alone = t.running.Add(1) <= cores
 		if err != nil {
 			return err
+		}
+		if nearby && c.alone {
+			stepAside(c.fd)
 		}
 		idle = 0
 	}
 }
+
+// brief reports whether calls that move data are over soon, and nobody else is
+// to run meanwhile.
+func (c *conn) brief() bool { return c.alone && !c.waits }
 
 // step sends what is due and receives what is there; moved says whether there
 // was anything.
@@ -258,7 +274,7 @@ func (c *conn) terminate(v *pdu.Error) {
 		return
 	}
 	for end := time.Now().Add(time.Second); time.Now().Before(end); {
-		n, errno := recv(c.fd, c.in.buffer)
+		n, errno := recv(c.fd, c.in.buffer, false)
 		switch {
 		case errno == unix.EAGAIN:
 			if poll(c.fd, unix.POLLIN, c.event, 100) != nil || c.signal.Load() {

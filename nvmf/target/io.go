@@ -21,9 +21,13 @@ func (c *conn) prepareIO(m *command) nvme.Status {
 	case nvme.IOFlush:
 		return 0
 	case nvme.IOWrite:
-		return c.prepareTransfer(m, &m.want)
+		status := c.prepareTransfer(m, &m.want)
+		c.slicing.moved(takingSlice, m.want)
+		return status
 	case nvme.IORead:
-		return c.prepareTransfer(m, &m.read)
+		status := c.prepareTransfer(m, &m.read)
+		c.slicing.moved(puttingSlice, m.read)
+		return status
 	case nvme.IOWriteZeroes:
 		return m.place(sqe.SLBA(), sqe.NLB())
 	case nvme.IODSM:

@@ -101,6 +101,7 @@ func (c *conn) attach(nsid uint32) *attachment {
 	}
 	a = &attachment{namespace: n, conn: c}
 	c.attached[nsid] = a
+	c.waits = c.waits || a.faulty != nil
 	n.fence.enter(a)
 	return a
 }

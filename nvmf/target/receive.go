@@ -92,7 +92,7 @@ func (c *conn) receive() (moved bool, err error) {
 		n, errno = c.receiveData()
 	default:
 		r.compact()
-		n, errno = recv(c.fd, r.buffer[r.tail:r.tail+r.room()])
+		n, errno = recv(c.fd, r.buffer[r.tail:r.tail+r.room()], c.brief())
 		if errno == 0 {
 			r.tail += n
 		}
@@ -144,7 +144,7 @@ func (c *conn) receiveData() (n int, errno syscall.Errno) {
 	r.iov[0].Base, r.iov[0].Len = &r.place[0], uint64(len(r.place))
 	r.iov[1].Base, r.iov[1].Len = &r.buffer[0], uint64(min(follows, len(r.buffer)))
 	r.msg.Iovlen = 2
-	n, errno = recvmsg(c.fd, &r.msg)
+	n, errno = recvmsg(c.fd, &r.msg, c.brief())
 	if errno == unix.EFAULT && r.straight {
 		m := &c.commands[r.slot]
 		m.status = c.explain(m)

@@ -89,10 +89,10 @@ func (c *conn) transmit() (moved bool, err error) {
 		}
 		s.msg.Iov = &s.iov[s.next]
 		s.msg.Iovlen = uint64(len(s.iov) - s.next)
-		n, errno := sendmsg(c.fd, &s.msg)
+		n, errno := sendmsg(c.fd, &s.msg, c.brief())
 		if errno == unix.EFAULT {
 			s.msg.Iovlen = 1 // which piece is it?
-			n, errno = sendmsg(c.fd, &s.msg)
+			n, errno = sendmsg(c.fd, &s.msg, c.brief())
 		}
 		switch {
 		case again(errno):
@@ -184,6 +184,7 @@ func (c *conn) putRead(m *command) {
 			c.putResponse(m)
 			return
 		}
+		c.ahead.read(m.at.memory, m.offset, end)
 		s.putData(m, m.at.memory[m.offset:end], c.noSQFlow)
 	} else {
 		if s.bounce == nil {

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/ownfd"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/nvme"
 )
@@ -18,6 +19,7 @@ import (
 type controller struct {
 	admin sync.Mutex // held while a command runs on conn
 	conn  *conn
+	heart heart
 
 	// What follows does not change once the association stands.
 	cntlid      uint16
@@ -61,7 +63,11 @@ func associate(ctx context.Context, id nvmf.TransportID, o *Options, nqn string)
 		return nil, err
 	}
 	if kato > 0 && ctl.keepAlive {
-		go ctl.routineKeepAlive(kato / 3)
+		if ctl.heart.clock, err = newClock(kato / 3); err != nil {
+			ctl.fail(err)
+			return nil, err
+		}
+		go ctl.routineKeepAlive()
 	}
 	return ctl, nil
 }
@@ -141,6 +147,7 @@ func (ctl *controller) setProperty(offset uint32, value uint64) error {
 // It ends the association if its connection is lost.
 func (ctl *controller) exec(what string, sqe *nvme.SQE, data []byte) (uint64, error) {
 	ctl.admin.Lock()
+	ctl.settle()
 	result, err := ctl.conn.exec(what, sqe, data, false)
 	ctl.admin.Unlock()
 	if errors.Is(err, nvmf.ErrConnectionLost) {
@@ -155,13 +162,8 @@ func (c *conn) exec(what string, sqe *nvme.SQE, data []byte, write bool) (uint64
 	if c.err != nil {
 		return 0, fmt.Errorf("%s: %w", what, c.err)
 	}
-	cmd := nvmf.Command{Opcode: nvmf.Opcode(sqe.Opcode()), Data: [][]byte{data}}
-	cmd.Begin()
-	s, cid := c.start(&cmd, 0, 0)
-	s.sqe = *sqe
-	s.sqe.SetCID(cid)
-	s.data, s.total, s.write = cmd.Data, uint32(len(data)), write
-	c.ship(s, cid)
+	var cmd nvmf.Command
+	c.issue(&cmd, sqe, data, write)
 	c.wait([]*nvmf.Command{&cmd})
 	var se *nvmf.StatusError
 	switch {
@@ -172,6 +174,17 @@ func (c *conn) exec(what string, sqe *nvme.SQE, data []byte, write bool) (uint64
 		return 0, fmt.Errorf("%s: %w", what, cmd.Err)
 	}
 	return c.result, nil
+}
+
+// issue queues a command, for which there must be a slot.
+func (c *conn) issue(cmd *nvmf.Command, sqe *nvme.SQE, data []byte, write bool) {
+	cmd.Opcode, cmd.Data = nvmf.Opcode(sqe.Opcode()), [][]byte{data}
+	cmd.Begin()
+	s, cid := c.start(cmd, 0, 0)
+	s.sqe = *sqe
+	s.sqe.SetCID(cid)
+	s.data, s.total, s.write = cmd.Data, uint32(len(data)), write
+	c.ship(s, cid)
 }
 
 // fail ends the association: its connections are woken, the admin connection
@@ -190,6 +203,9 @@ func (ctl *controller) fail(cause error) {
 	}
 	ctl.mu.Unlock()
 	if first {
+		if ctl.heart.clock != nil {
+			_ = ownfd.CloseFile(ctl.heart.clock) // wakes the routine
+		}
 		ctl.conn.kill()
 		ctl.admin.Lock()
 		ctl.conn.close()

@@ -176,7 +176,9 @@ func (c *conn) ship(s *slot, cid uint16) {
 		s.sqe.SGL().Set(nvme.SGLTransport, 0, s.total)
 	}
 	if !s.write && s.total > largeRead {
-		c.recv.large++
+		if c.recv.large++; c.busy == 1 {
+			c.recv.next, c.recv.guess = cid, true
+		}
 	}
 	c.send.push(s, cid)
 }

@@ -32,9 +32,12 @@ func connectQueue(ctx context.Context, id nvmf.TransportID, o *Options, q queueI
 	if err != nil {
 		c.close()
 		lost := errors.Is(err, nvmf.ErrConnectionLost)
+		var late *nvmf.TimeoutError
 		switch {
-		case lost && errors.Is(ctx.Err(), context.DeadlineExceeded): // the loss is our own doing
-			err = fmt.Errorf("%w: no answer in time (is it an NVMe/TCP port?): %w", nvmf.ErrConnectionLost, context.Cause(ctx))
+		// The context's clock and the connection's run for the same time, and
+		// either may ring first.
+		case lost && (errors.Is(ctx.Err(), context.DeadlineExceeded) || errors.As(err, &late)):
+			err = fmt.Errorf("%w: no answer in time (is it an NVMe/TCP port?): %w", nvmf.ErrConnectionLost, context.DeadlineExceeded)
 		case ctx.Err() != nil:
 			err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}

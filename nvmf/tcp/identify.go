@@ -94,8 +94,23 @@ func (ctl *controller) geometry(o *Options, page *nvme.IdentifyNamespace) (*nvmf
 		id.MaxTransfer = min(id.MaxTransfer, nvmf.Bytes(ctl.maxTransfer))
 	}
 	id.MaxTransfer = max(id.LBASize, id.MaxTransfer.AlignDown(id.LBASize))
-	id.OptimalTransfer = max(id.LBASize, min(o.OptimalTransfer, id.MaxTransfer).AlignDown(id.LBASize))
+	id.OptimalTransfer = max(id.LBASize, min(ctl.optimal(o), id.MaxTransfer).AlignDown(id.LBASize))
 	return id, nil
+}
+
+// optimal is the size of command that gives the best bandwidth. Each that has to
+// be asked for its data takes a round trip: beside SPDK's target commands of
+// 512 KiB write 13% more than of 128 KiB; where the data is in the capsule 128 KiB
+// is best.
+func (ctl *controller) optimal(o *Options) nvmf.Bytes {
+	const small, large = 128 * nvmf.KiB, 512 * nvmf.KiB
+	switch {
+	case o.OptimalTransfer != 0:
+		return o.OptimalTransfer
+	case nvmf.Bytes(ctl.capsuleData) >= small:
+		return small
+	}
+	return large
 }
 
 // derived is the space of UUIDs made of other identifiers.

@@ -163,6 +163,13 @@ func TestIdentity(t *testing.T) {
 			derived = append(derived, id.UUID)
 		})
 	}
+	t.Run("best size of a command", func(t *testing.T) {
+		for capsule, want := range map[uint32]nvmf.Bytes{8 << 10: 512 * nvmf.KiB, 128 << 10: 128 * nvmf.KiB} {
+			p := fakepeer.New(nil)
+			p.Controller = func(c *nvme.IdentifyController) { c.SetIOCCSZ((nvme.SQESize + capsule) / 16) }
+			assert.Equal(t, want, open(t, p, tcp.Options{}).OptimalTransfer, "capsules of %d bytes", capsule)
+		}
+	})
 	t.Run("limits", func(t *testing.T) {
 		p := fakepeer.New(nil)
 		p.Controller = func(c *nvme.IdentifyController) { c.SetMDTS(4); c.SetVWC(0); c.SetONCS(0) }

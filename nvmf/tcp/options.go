@@ -33,7 +33,7 @@ type Options struct {
 	// MaxTransfer bounds Identity.MaxTransfer. Default 4 MiB.
 	MaxTransfer nvmf.Bytes
 	// OptimalTransfer is what Identity reports, within the limits of the
-	// target. Default 128 KiB.
+	// target. Default 128 KiB where a capsule takes that much, else 512 KiB.
 	OptimalTransfer nvmf.Bytes
 	// CongestionControl is set on every socket. Default cubic, or reno where
 	// there is no cubic: pacing as BBR does it halves the bandwidth of a
@@ -85,9 +85,6 @@ func (o Options) complete() (Options, error) {
 		o.MaxTransfer = 4 * nvmf.MiB
 	}
 	o.MaxTransfer = min(o.MaxTransfer, maxTransferCap)
-	if o.OptimalTransfer == 0 {
-		o.OptimalTransfer = 128 * nvmf.KiB
-	}
 	if o.Dial == nil {
 		cc := o.CongestionControl
 		o.Dial = func(ctx context.Context, id nvmf.TransportID) (int, error) { return dialTCP(ctx, id, cc) }

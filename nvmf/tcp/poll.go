@@ -1,11 +1,7 @@
 package tcp
 
 import (
-	"fmt"
 	"math"
-	"os"
-	"runtime"
-	"strings"
 	"time"
 	"unsafe"
 
@@ -31,12 +27,16 @@ const (
 	firstProbe = 32
 	lastProbe  = 4096
 	// Every reviewEvery waits the owner looks whether its thread was preempted
-	// since: someone else wants the core. If so it hardly polls for a while,
-	// from firstRest to lastRest reviews, longer each time in a row.
+	// since, and more threads would run than there are cores: someone else wants
+	// this one. If so it hardly polls for a while, from firstRest to lastRest
+	// reviews, longer each time in a row, or until there are cores to spare.
 	reviewEvery = 64
-	preempted   = 2
-	firstRest   = 4
-	lastRest    = 256
+	// It also looks after so many polls in vain, which are 40 to 80 us: the first
+	// of a new process are not to wait for a review.
+	lookEvery = 256
+	preempted = 2
+	firstRest = 4
+	lastRest  = 256
 	// checkEvery is how many turns pass between looks at the clock while
 	// there is something to do.
 	checkEvery = 1024
@@ -56,6 +56,9 @@ type pace struct {
 	rest     int   // reviews until polling is tried again
 	nextRest int
 
+	// crowd reports whether more threads would run than there are cores.
+	crowd func() bool
+
 	// Since answers was the number of responses the clock runs towards
 	// deadline.
 	answers  uint64
@@ -63,35 +66,16 @@ type pace struct {
 }
 
 func (p *pace) init() {
-	p.limit, p.probe = maxSpins, firstProbe
+	p.limit, p.probe, p.crowd = maxSpins, firstProbe, crowded
+	loadAverage() // opened with the connection, not in the middle of a wait
 	if processors() == 1 {
 		p.limit, p.probe, p.rest = minSpins, math.MaxInt, math.MaxInt
 	}
 }
 
-// processors counts those of the machine: the one who answers may run on one
-// that this process is not bound to.
-func processors() int {
-	list, err := os.ReadFile("/sys/devices/system/cpu/online")
-	if err != nil {
-		return runtime.NumCPU()
-	}
-	n := 0
-	for _, part := range strings.Split(strings.TrimSpace(string(list)), ",") {
-		first, last := 0, 0
-		switch got, _ := fmt.Sscanf(part, "%d-%d", &first, &last); got {
-		case 1:
-			n++
-		case 2:
-			n += last - first + 1
-		}
-	}
-	return max(n, 1)
-}
-
 // review looks every so often whether others want the core.
 func (p *pace) review() {
-	if p.waits++; p.waits%reviewEvery != 0 {
+	if p.waits++; p.waits%reviewEvery != 0 || p.rest == math.MaxInt {
 		return
 	}
 	var u unix.Rusage
@@ -100,15 +84,21 @@ func (p *pace) review() {
 	}
 	n := u.Nivcsw - p.switches // of another thread, if the owner has moved
 	p.switches = u.Nivcsw
+	p.judge(n >= preempted)
+}
+
+// judge draws the conclusion from whether the thread was preempted, or polled in
+// vain for long.
+func (p *pace) judge(preempted bool) {
 	switch {
-	case p.rest > 1:
-		p.rest--
-	case p.rest == 1:
-		p.rest, p.limit = 0, maxSpins
-	case n >= preempted:
+	case p.rest > 0:
+		if p.rest--; p.rest == 0 || !p.crowd() {
+			p.rest, p.limit = 0, maxSpins
+		}
+	case preempted && p.crowd():
 		p.nextRest = min(max(firstRest, 2*p.nextRest), lastRest)
 		p.rest, p.limit = p.nextRest, minSpins
-	default:
+	default: // or it was for a moment only
 		p.nextRest /= 2
 	}
 }
@@ -130,6 +120,9 @@ func (p *pace) came() {
 func (p *pace) polled() bool {
 	if p.idle++; p.idle == minSpins {
 		p.began = time.Now()
+	}
+	if p.idle%lookEvery == 0 && p.rest == 0 {
+		p.judge(true)
 	}
 	if p.idle < p.limit {
 		return false

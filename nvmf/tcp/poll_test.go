@@ -23,6 +23,7 @@ func TestPace(t *testing.T) {
 	}
 	var p pace
 	p.init()
+	p.crowd = func() bool { return false }
 	n, block := p.spin(maxSpins)
 	assert.True(t, block)
 	assert.Equal(t, maxSpins, n, "full at first")
@@ -53,8 +54,46 @@ func TestPace(t *testing.T) {
 	p.spin(minSpins - 1)
 	p.came()
 	assert.Equal(t, minSpins, p.limit, "nor while it rests")
-	for range 2 * reviewEvery {
-		p.review()
+}
+
+// TestPaceRests: where others want the core it polls little, longer and longer,
+// but not where there are cores to spare.
+func TestPaceRests(t *testing.T) {
+	var crowded bool
+	p := pace{limit: maxSpins, crowd: func() bool { return crowded }}
+	p.judge(true)
+	assert.Zero(t, p.rest, "preempted for a moment only")
+	crowded = true
+	for _, rest := range []int{firstRest, 2 * firstRest, 4 * firstRest} {
+		p.judge(true)
+		assert.Equal(t, rest, p.rest)
+		assert.Equal(t, minSpins, p.limit)
+		for range rest {
+			p.judge(false)
+		}
+		assert.Zero(t, p.rest)
+		assert.Equal(t, maxSpins, p.limit, "then it is tried again")
 	}
-	assert.Equal(t, maxSpins, p.limit, "then it is tried again")
+	p.judge(true)
+	crowded = false
+	p.judge(true)
+	assert.Zero(t, p.rest, "or sooner")
+}
+
+func TestRunnable(t *testing.T) {
+	for line, want := range map[string]int{
+		"0.20 0.18 0.12 2/80 11206\n": 2,
+		"0.20 0.18 0.12 117/2080 1\n": 117,
+	} {
+		got, ok := runnable([]byte(line))
+		assert.True(t, ok)
+		assert.Equal(t, want, got)
+	}
+	for _, line := range []string{"", "0.20", "0.20 0.18 0.12 ", "0.20 0.18 0.12 /80 11206"} {
+		_, ok := runnable([]byte(line))
+		assert.False(t, ok, line)
+	}
+	if !raceEnabled { // it makes the buffer of a system call escape
+		assert.Zero(t, testing.AllocsPerRun(10, func() { crowded() }))
+	}
 }

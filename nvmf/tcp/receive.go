@@ -15,6 +15,11 @@ import (
 // Receiving reads into a small buffer, from which PDUs are taken, and, while
 // the data of a C2HData is under way, straight into the caller's memory with
 // the small buffer behind it: the next header comes with the same system call.
+//
+// So does the first one: of reads alone in flight the oldest is likely to be
+// answered next, with all of its data in one PDU. Its memory is behind a header's
+// length of the buffer then. If something else comes instead, it is put together
+// in a larger buffer, and the connection does not guess again.
 
 const (
 	// bufferSize holds a 4 KiB read and its headers, so that one system call
@@ -35,6 +40,13 @@ type receiver struct {
 	iov []unix.Iovec
 
 	large int // reads in flight larger than largeRead
+
+	// next is the slot of the read that is likely to be answered next; guessed
+	// is how much of its memory was offered in the system call under way.
+	next    uint16
+	guess   bool
+	guessed int
+	wrong   bool // a guess was: no more of them
 
 	// The C2HData under way: padding and data still to come, then a digest.
 	state int
@@ -76,14 +88,92 @@ func (c *conn) receive() bool {
 		c.lose(fmt.Errorf("receiving: the target closed the connection: %w", io.ErrUnexpectedEOF))
 		return false
 	}
-	if direct > 0 {
+	switch {
+	case v.guessed > 0:
+		c.compare(n)
+	case direct > 0:
 		got := min(n, direct)
 		c.arrived(got)
-		n -= got
+		v.w += n - got
+	default:
+		v.w += n
 	}
-	v.w += n
 	c.parse()
 	return true
+}
+
+// guessHeader is the size of the header that is guessed: without a digest, and
+// without padding behind it.
+const guessHeader = pdu.DataSize
+
+// guessNext lists the memory of the read that is likely to be answered next
+// between a header and what follows. It does nothing where there is none, or
+// more than one kind of answer to expect.
+func (c *conn) guessNext() bool {
+	v := &c.recv
+	if !v.guess || v.wrong || v.w > 0 || c.busy != v.large || c.rx.HeaderDigest || c.rx.DataDigest {
+		return false
+	}
+	s := c.slot(v.next)
+	if s == nil || s.write || s.moved > 0 {
+		v.guess = false
+		return false
+	}
+	v.add(v.buf[:guessHeader])
+	k := cursor{}
+	for left := s.total; left > 0; {
+		if len(v.iov) == cap(v.iov)-1 {
+			v.iov = v.iov[:0]
+			return false
+		}
+		n := k.rest(s.data, left)
+		v.add(k.bytes(s.data, n))
+		k.advance(s.data, n)
+		left -= uint32(n)
+	}
+	v.add(v.buf[guessHeader : guessHeader+lookAhead])
+	v.guessed = int(s.total)
+	return true
+}
+
+// compare sorts n bytes that came where a guess wanted them: into the state that
+// the header and so much data leave, or, if they are something else, into a
+// buffer, in the order in which they came.
+func (c *conn) compare(n int) {
+	v := &c.recv
+	total := v.guessed
+	v.guessed = 0
+	if n <= guessHeader {
+		v.w = n
+		return
+	}
+	v.guess = false
+	n -= guessHeader
+	data := min(n, total)
+	s := &c.slots[v.next]
+	h, err := c.rx.Common(v.buf)
+	if err == nil && h.Type == pdu.TypeC2HData && int(h.Offset) == guessHeader && int(h.Data) == total &&
+		pdu.DataOf(v.buf).CID == v.next && c.takeHeader(v.buf[:guessHeader]) {
+		v.r, v.state = 0, inData
+		v.w = copy(v.buf, v.buf[guessHeader:guessHeader+n-data])
+		c.arrived(data)
+		return
+	}
+	if c.err != nil {
+		return
+	}
+	v.wrong = true
+	buf := make([]byte, max(bufferSize, guessHeader+n))
+	v.w = copy(buf, v.buf[:guessHeader])
+	k := cursor{}
+	for left := data; left > 0; {
+		m := k.rest(s.data, uint32(left))
+		v.w += copy(buf[v.w:], k.bytes(s.data, m))
+		k.advance(s.data, m)
+		left -= m
+	}
+	v.w += copy(buf[v.w:], v.buf[guessHeader:guessHeader+n-data])
+	v.buf = buf
 }
 
 // vectors lists where to receive and returns how many bytes of that are the
@@ -91,6 +181,9 @@ func (c *conn) receive() bool {
 func (c *conn) vectors() (direct int) {
 	v := &c.recv
 	v.iov = v.iov[:0]
+	if v.state == atHeader && c.guessNext() {
+		return 0
+	}
 	if v.state == inData { // and the buffer is empty
 		s := &c.slots[v.cid]
 		k := s.cur

@@ -1,6 +1,9 @@
 package tcp
 
 import (
+	"bytes"
+	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -8,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/nvme"
 	"nvmecr/nvmf/pdu"
 )
 
@@ -43,5 +47,80 @@ func TestAnswerBeforeSent(t *testing.T) {
 		require.True(t, c.receive())
 		require.ErrorIs(t, cmd.Err, nvmf.ErrConnectionLost)
 		require.ErrorContains(t, cmd.Err, "response to command 0, which is not in flight")
+	}
+}
+
+// A lone read's memory is offered before its header is there. Whatever comes
+// instead of what was guessed, and in whatever portions, is understood.
+func TestGuess(t *testing.T) {
+	const size = 32 << 10
+	want := make([]byte, size)
+	for i := range want {
+		want[i] = byte(i * 7 >> 3)
+	}
+	data := func(align uint32, offset, n int, flags uint8) []byte {
+		b := make([]byte, pdu.MaxHeaderSize)
+		r := pdu.Rules{Align: align}
+		head := r.Put(b, pdu.TypeC2HData, flags, n)
+		pdu.PutData(b, pdu.Data{Offset: uint32(offset), Length: uint32(n)})
+		return append(b[:head], want[offset:offset+n]...)
+	}
+	response := func(status nvme.Status) []byte {
+		b := make([]byte, pdu.CapsuleRespSize)
+		(&pdu.Rules{}).Put(b, pdu.TypeCapsuleResp, 0, 0)
+		pdu.CQEOf(b).Set(0, 0, status, 0)
+		return b
+	}
+	const last, success = pdu.FlagLast, pdu.FlagLast | pdu.FlagSuccess
+	for name, tt := range map[string]struct {
+		answer [][]byte
+		fails  bool
+		wrong  bool
+	}{
+		"as guessed":         {[][]byte{data(0, 0, size, success)}, false, false},
+		"with a response":    {[][]byte{data(0, 0, size, last), response(0)}, false, false},
+		"in two":             {[][]byte{data(0, 0, size/2, 0), data(0, size/2, size/2, success)}, false, true},
+		"in many":            {[][]byte{data(0, 0, 4096, 0), data(0, 4096, 8192, 0), data(0, 12288, 512, 0), data(0, 12800, size-12800, last), response(0)}, false, true},
+		"padded":             {[][]byte{data(128, 0, size, success)}, false, true},
+		"refused":            {[][]byte{response(nvme.StatusInvalidField | nvme.DNR)}, true, false},
+		"refused after data": {[][]byte{data(0, 0, size, last), response(nvme.StatusInvalidField | nvme.DNR)}, true, false},
+	} {
+		for _, portion := range []int{1 << 20, 24, 25, 4096, 1000} {
+			for _, pieces := range []int{1, 8, 100} {
+				t.Run(fmt.Sprintf("%s/%d/%d", name, portion, pieces), func(t *testing.T) {
+					c, peer := onSocketpair(t)
+					require.NoError(t, unix.SetsockoptInt(peer, unix.SOL_SOCKET, unix.SO_SNDBUF, 1<<20))
+					for range 2 { // after a wrong guess, too
+						got := make([]byte, size)
+						cmd := &nvmf.Command{Opcode: nvmf.Read, Blocks: 8}
+						for i := range pieces {
+							cmd.Data = append(cmd.Data, got[size*i/pieces:size*(i+1)/pieces])
+						}
+						cmd.Begin()
+						c.submit(cmd, 1)
+						c.flush()
+						answer := slices.Concat(tt.answer...)
+						for part := range slices.Chunk(answer, portion) {
+							n, err := unix.Write(peer, part)
+							require.NoError(t, err)
+							require.Equal(t, len(part), n)
+							for c.receive() {
+							}
+						}
+						require.NoError(t, c.err)
+						require.True(t, cmd.Done())
+						if tt.fails {
+							require.ErrorContains(t, cmd.Err, "Invalid Field")
+							continue
+						}
+						require.NoError(t, cmd.Err)
+						require.True(t, bytes.Equal(want, got))
+					}
+					if pieces < 60 && portion > size {
+						require.Equal(t, tt.wrong, c.recv.wrong)
+					}
+				})
+			}
+		}
 	}
 }

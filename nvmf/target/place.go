@@ -1,0 +1,45 @@
+package target
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A host on this machine wakes the thread of its connection by its own system
+// call, and Linux takes that for a hint that it is about to sleep: the thread
+// comes to run on the host's core, although others are idle. There the two take
+// turns, at less than half of the bandwidth, for as long as neither has reason
+// to move: so the thread moves away when it finds itself there.
+
+// local reports whether the peer of a connection is on this machine.
+func (c *conn) local() bool {
+	return c.peer.Addr().Unmap().IsLoopback() || c.peer.Addr().Unmap() == local(c.fd).Addr().Unmap()
+}
+
+// stepAside moves the calling thread to another core, if there is one that it
+// may use and it runs on the one where fd's packets are sent. Failing is no
+// matter: it is slower, that is all.
+func stepAside(fd int) {
+	from, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_INCOMING_CPU)
+	if err != nil || from < 0 || from != currentCPU() {
+		return
+	}
+	var allowed unix.CPUSet
+	if unix.SchedGetaffinity(0, &allowed) != nil {
+		return
+	}
+	others := allowed
+	if others.Clear(from); others.Count() == 0 || unix.SchedSetaffinity(0, &others) != nil {
+		return
+	}
+	_ = unix.SchedSetaffinity(0, &allowed)
+}
+
+func currentCPU() int {
+	var cpu uint32
+	if _, _, errno := unix.RawSyscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&cpu)), 0, 0); errno != 0 {
+		return -1
+	}
+	return int(cpu)
+}

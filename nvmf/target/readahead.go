@@ -1,0 +1,39 @@
+package target
+
+// A host that reads from one end to the other, one command at a time, waits while
+// the kernel copies memory that is in no cache into the socket. Between its
+// commands the thread of its connection looks at the socket and has nothing else
+// to do: so it brings what comes next into its cache. A prefetch cannot fault:
+// what is not there stays away.
+
+const (
+	// readAhead is how far behind a read that is: it has to fit the cache of a core
+	// beside what else is in use.
+	readAhead = 128 << 10
+	// readAheadStep is how much of it is asked for between two looks at the socket:
+	// no more than takes about as long as a look.
+	readAheadStep = 4 << 10
+)
+
+// readahead is what a host is likely to read next.
+type readahead struct {
+	end  int64  // of the last read
+	next []byte // what is not asked for yet
+}
+
+// read notes a read of memory.
+func (r *readahead) read(memory []byte, offset, end int64) {
+	r.next = nil
+	if offset == r.end {
+		r.next = memory[end:min(end+readAhead, int64(len(memory)))]
+	}
+	r.end = end
+}
+
+// step brings some of it into the cache.
+func (r *readahead) step() {
+	if n := min(len(r.next), readAheadStep); n > 0 {
+		prefetch(&r.next[0], uintptr(n))
+		r.next = r.next[n:]
+	}
+}

@@ -1,0 +1,71 @@
+package tcp
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/ownfd"
+)
+
+// processors counts those of the machine: the one who answers may run on one
+// that this process is not bound to.
+var processors = sync.OnceValue(func() int {
+	list, err := os.ReadFile("/sys/devices/system/cpu/online")
+	if err != nil {
+		return runtime.NumCPU()
+	}
+	n := 0
+	for _, part := range strings.Split(strings.TrimSpace(string(list)), ",") {
+		first, last := 0, 0
+		switch got, _ := fmt.Sscanf(part, "%d-%d", &first, &last); got {
+		case 1:
+			n++
+		case 2:
+			n += last - first + 1
+		}
+	}
+	return max(n, 1)
+})
+
+// loadAverage is a descriptor of the file that says how many threads run or
+// would run now; -1 where there is none.
+var loadAverage = sync.OnceValue(func() int {
+	fd, err := unix.Open("/proc/loadavg", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1
+	}
+	return ownfd.Hold(fd)
+})
+
+// crowded reports whether more threads run, or would, than the machine has
+// cores; where that cannot be told, yes. It takes a microsecond or two.
+func crowded() bool {
+	var line [128]byte
+	n, err := unix.Pread(loadAverage(), line[:], 0)
+	if err != nil {
+		return true
+	}
+	running, ok := runnable(line[:n])
+	return !ok || running > processors()
+}
+
+// runnable finds it in "0.20 0.18 0.12 2/80 11206".
+func runnable(line []byte) (running int, ok bool) {
+	field := 0
+	for _, c := range line {
+		switch {
+		case c == ' ':
+			field++
+		case field == 3 && c == '/':
+			return running, ok
+		case field == 3 && '0' <= c && c <= '9' && running < 1<<30:
+			running, ok = 10*running+int(c-'0'), true
+		}
+	}
+	return 0, false
+}
