@@ -42,6 +42,38 @@ func (l *Log) Append(r *Record, pending bool) error {
 	return nil
 }
 
+// maxOwed is how many bytes of records may be owed: with them the largest
+// record there is still fits a page.
+const maxOwed = 8 * headerSize
+
+// Owe puts a record without data in front of those of the next group that Begin
+// starts: until that has settled a crash leaves no trace of it. It returns false
+// where too much is owed already.
+func (l *Log) Owe(r *Record) bool {
+	n := len(l.owed)
+	if n+r.Len() > maxOwed {
+		return false
+	}
+	l.owed = l.owed[:n+r.Len()]
+	r.encode(l.owed[n:])
+	return true
+}
+
+// Owes reports whether a record waits for the next group.
+func (l *Log) Owes() bool { return len(l.owed) > 0 }
+
+// Capacity is the constant, less what is owed.
+func (l *Log) Capacity() int { return Capacity - len(l.owed) }
+
+// carry makes what is owed part of the group.
+func (l *Log) carry() {
+	b := l.next
+	if l.carried = len(l.owed); l.carried > 0 {
+		b.records += copy(b.raw[offRecords+b.records:], l.owed)
+		b.window = b.window[:0]
+	}
+}
+
 // open remembers the record at off as the one of its inode that may grow.
 func (b *pageBuffer) open(ino uint64, off int) {
 	for i := range b.window {
@@ -94,8 +126,10 @@ func (b *pageBuffer) grow(g *Geometry, r *Record) int {
 	if more > b.room() {
 		return 0
 	}
-	b.insert(off+length, more)
-	putCRCs(rec[writeSize+int(at-first)*8:], r.CRCs)
+	if len(r.CRCs) > 0 { // without checksums a record may cover any length
+		b.insert(off+length, more)
+		putCRCs(rec[writeSize+int(at-first)*8:], r.CRCs)
+	}
 	le.PutUint16(rec[2:], uint16(length+more))
 	le.PutUint64(rec[16:], uint64(r.Time))
 	le.PutUint64(rec[32:], ahead+r.End)

@@ -29,6 +29,7 @@
 //	    Finish    and saying that its operation has ended (rule 10)
 //	    where they return nothing, Begin(0) and Commit or CommitMark start a
 //	    page that says it
+//	Owe: a record that goes out in front of the next group's
 //	Recover, [Suspect,] Seal, Commit: the start
 //	Prior, then Release: a state checkpoint
 //

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/minio/crc64nvme"
 	"github.com/stretchr/testify/require"
 
+	"nvmecr/internal/crc64"
 	"nvmecr/internal/hostile"
 )
 
@@ -124,7 +124,7 @@ func forge(data, script []byte) {
 			if crc, ok := now[le.Uint64(im[offPrevCRC:])]; ok {
 				le.PutUint64(im[offPrevCRC:], crc)
 			}
-			crc := crc64nvme.Checksum(im[:offCRC])
+			crc := crc64.Checksum(im[:offCRC])
 			le.PutUint64(im[offCRC:], crc)
 			if crc != before[i] {
 				now[before[i]], before[i] = crc, crc

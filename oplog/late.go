@@ -31,7 +31,7 @@ func (l *Log) Lost() {
 		l.retired[l.blanking%l.g.Pages] = now
 	}
 	l.nextPage = l.usable(l.nextPage)
-	l.roll, l.newPage, l.blanking, l.marking = true, 0, 0, false
+	l.roll, l.newPage, l.blanking, l.marking, l.carried = true, 0, 0, false, 0
 }
 
 // Suspect says, right after Recover, that commands of an earlier writer may

@@ -69,6 +69,9 @@ type Log struct {
 	newPage uint64 // number of the page it starts, 0: stays on the tail's
 	image   position
 	mirror  bool // the group only repeats the tail's records
+	carried int  // bytes of owed that the group has
+
+	owed []byte // encoded records, see Owe
 
 	// retired positions of the ring had a command in flight when a connection
 	// was lost, at that time.
@@ -85,6 +88,8 @@ type Log struct {
 	marked   uint64 // the last one of them that an image on the media says so of
 	marking  bool   // the group does
 
+	found ground // zero where Recover rejected something
+
 	cmds [3]nvmf.Command
 	iov  [3][1][]byte
 	list []*nvmf.Command
@@ -95,8 +100,9 @@ var blank [2 * PageSize]byte
 
 func newLog(g Geometry, prior Prior) *Log {
 	return &Log{
-		g: g, generation: prior.Generation, version: prior.Version,
-		cur: new(pageBuffer), next: new(pageBuffer),
+		owed: make([]byte, 0, maxOwed),
+		g:    g, generation: prior.Generation, version: prior.Version,
+		cur: newPageBuffer(), next: newPageBuffer(),
 		tail: prior.position(), slot: -1, mirrored: true,
 		roll: true, nextPage: prior.Page + 1, first: prior.Page + 1,
 		blanked: prior.Page, durable: prior.Page, marked: prior.Page,
@@ -131,9 +137,18 @@ func (l *Log) Generation() uint64 { return l.generation }
 // (8 bytes each) included. If it returns commands, they must be submitted and
 // waited for before Commit's.
 func (l *Log) Begin(need int) ([]*nvmf.Command, error) {
-	if need > Capacity {
+	if need > l.Capacity() {
 		return nil, ErrTooLarge
 	}
+	prep, err := l.startGroup(need + len(l.owed))
+	if err == nil {
+		l.carry()
+	}
+	return prep, err
+}
+
+// startGroup prepares the next image for need bytes.
+func (l *Log) startGroup(need int) ([]*nvmf.Command, error) {
 	l.list, l.mirror = l.list[:0], false
 	if !l.roll && l.cur.room()+len(l.cur.pending)*pendingSize >= need {
 		l.newPage = 0
@@ -224,12 +239,12 @@ func (l *Log) Commit() []*nvmf.Command {
 		h.durable = l.prev.page
 	}
 	l.image = position{page: h.page, version: h.version, crc: l.next.seal(&h)}
-	l.list = append(l.list, l.command(0, h.page, slot, l.next.raw[:]))
+	l.list = append(l.list, l.command(0, h.page, slot, l.next.raw))
 	if l.newPage == 0 {
 		return l.list
 	}
 	if l.copies() {
-		l.list = append(l.list, l.command(1, l.tail.page, 1-l.slot, l.cur.raw[:]))
+		l.list = append(l.list, l.command(1, l.tail.page, 1-l.slot, l.cur.raw))
 	}
 	if ahead := l.usable(l.newPage + 1); ahead > l.blanked && ahead-l.first < l.g.Pages {
 		l.blanking = ahead
@@ -263,6 +278,7 @@ func (l *Log) Settled() {
 	}
 	l.tail, l.mirrored, l.newPage, l.marking = l.image, l.mirror, 0, false
 	l.cur, l.next = l.next, l.cur
+	l.owed, l.carried = append(l.owed[:0], l.owed[l.carried:]...), 0
 }
 
 // Failed drops the group after its commands have completed, some with errors.
@@ -273,7 +289,7 @@ func (l *Log) Failed() {
 	} else {
 		l.roll = true // not back to the page before: that image names its tail
 	}
-	l.newPage, l.blanking, l.marking = 0, 0, false
+	l.newPage, l.blanking, l.marking, l.carried = 0, 0, false, 0
 }
 
 // Seal starts the group that makes the state Recover found the newest one.
@@ -296,5 +312,5 @@ func (l *Log) TailRead() (lba nvmf.LBA, image []byte, ok bool) {
 	if l.slot < 0 {
 		return 0, nil, false
 	}
-	return l.g.lba(l.tail.page, l.slot), l.cur.raw[:], true
+	return l.g.lba(l.tail.page, l.slot), l.cur.raw, true
 }

@@ -7,7 +7,8 @@ import (
 	"fmt"
 
 	"github.com/google/uuid"
-	"github.com/minio/crc64nvme"
+
+	"nvmecr/internal/crc64"
 )
 
 // PageSize is the size of a page image in bytes, whatever the LBA size.
@@ -130,7 +131,7 @@ func decodeImage(raw []byte, fs uuid.UUID, page uint64, slot int) (*image, error
 		return nil, errBlank
 	}
 	crc := binary.LittleEndian.Uint64(raw[offCRC:])
-	if crc64nvme.Checksum(raw[:offCRC]) != crc {
+	if crc64.Checksum(raw[:offCRC]) != crc {
 		return nil, errImage
 	}
 	if uuid.UUID(raw[offUUID:offUUID+16]) != fs {
@@ -172,14 +173,39 @@ func decodeImage(raw []byte, fs uuid.UUID, page uint64, slot int) (*image, error
 
 // pageBuffer is a page image being filled.
 type pageBuffer struct {
-	raw     [PageSize]byte
-	records int // bytes of records in raw
+	raw     []byte // the image
+	summed  []byte // leadSize zeros, then the bytes of raw that its CRC is over
+	records int    // bytes of records in raw
 	pending []pending
 	window  []openRecord
 	more    bool // see flagMore
 	whole   int  // with more: bytes of records of operations that are whole
 	cut     bool // see flagCut
 }
+
+func newPageBuffer() *pageBuffer {
+	mem := make([]byte, leadSize+PageSize)
+	return &pageBuffer{raw: mem[leadSize:], summed: mem[:PageSize]}
+}
+
+// leadSize is how many bytes an image lacks to be summed in whole steps: what
+// is left over takes as long as half of the rest. Zeros in front of it make up
+// for them.
+const leadSize = PageSize - offCRC
+
+// beforeLead is the CRC that leadSize zeros turn into that of no bytes.
+var beforeLead = func() uint64 {
+	const polynomial = 0x9a6c9329ac4bc9b5 // of CRC-64/NVME, reflected
+	crc := ^uint64(0)
+	for range 8 * leadSize { // a step back for each bit
+		if crc>>63 != 0 {
+			crc = (crc^polynomial)<<1 | 1
+		} else {
+			crc <<= 1
+		}
+	}
+	return ^crc
+}()
 
 // openRecord is a Write record that may still grow: nothing but plain writes
 // comes after it.
@@ -189,7 +215,7 @@ type openRecord struct {
 }
 
 func (b *pageBuffer) reset() {
-	clear(b.raw[:])
+	clear(b.raw)
 	b.records, b.pending, b.window = 0, b.pending[:0], b.window[:0]
 	b.more, b.whole, b.cut = false, 0, false
 }
@@ -216,7 +242,7 @@ func (b *pageBuffer) follow() {
 // load makes b a copy of an image that was read. Its records do not grow any more.
 func (b *pageBuffer) load(im *image) {
 	b.reset()
-	copy(b.raw[:], im.raw)
+	copy(b.raw, im.raw)
 	b.records = im.whole()
 	b.cut = im.cut
 }
@@ -227,7 +253,7 @@ func (b *pageBuffer) room() int {
 
 // seal writes header, pending list and checksum, and returns the image's CRC.
 func (b *pageBuffer) seal(h *header) uint64 {
-	raw := b.raw[:]
+	raw := b.raw
 	le := binary.LittleEndian
 	le.PutUint32(raw, pageMagic)
 	le.PutUint16(raw[offFormat:], pageFormat)
@@ -264,7 +290,7 @@ func (b *pageBuffer) seal(h *header) uint64 {
 		at += pendingSize
 	}
 	clear(raw[at:offCRC])
-	crc := crc64nvme.Checksum(raw[:offCRC])
+	crc := crc64.Update(beforeLead, b.summed)
 	le.PutUint64(raw[offCRC:], crc)
 	return crc
 }

@@ -26,6 +26,9 @@ import (
 //	SetAttr   arg: mask           24 mode (u32)  28 uid (u32)  32 gid (u32)  36 zero (u32)
 //	                              40 atime  48 mtime
 //	Close     arg: 0
+//	Allocate  arg: 0              24 file hugeblock (u32)  28 hugeblock on the media (u32)
+//	                              32 count (u32)  36 zero (u32)  40 least size
+//	Punch     arg: 0              24 file hugeblock (u32)  28 count (u32)
 type Type uint8
 
 // The record types.
@@ -49,6 +52,12 @@ const (
 	SetAttr Type = 7
 	// Close: the last writer closed the file.
 	Close Type = 8
+	// Allocate gives Count hugeblocks of a file, which have none, hugeblocks
+	// that follow each other on the media and are not written yet. The file is
+	// at least Size bytes long then. Count may be 0.
+	Allocate Type = 9
+	// Punch takes the hugeblocks from Count hugeblocks of a file.
+	Punch Type = 10
 )
 
 // Bits of Record.Mask.
@@ -71,6 +80,8 @@ const (
 	renameSize   = 44
 	truncateSize = 40
 	setAttrSize  = 56
+	allocateSize = 48
+	punchSize    = 32
 )
 
 // ErrRecord: a record inside an intact page makes no sense.
@@ -92,13 +103,14 @@ type Record struct {
 	Flags     uint32 // Rename
 	Atime     int64
 	Mtime     int64
-	Size      uint64 // Truncate
+	Size      uint64 // Truncate, Allocate
+	Count     uint32 // Allocate, Punch
 	HasCRC    bool   // Truncate: CRC holds
 	CRC       uint64 // Truncate
 
 	FirstUnit uint32   // Write: index of the first CRC, counted in units from File
-	File      uint32   // Write: first hugeblock in the file
-	Phys      uint32   // Write: first hugeblock on the media
+	File      uint32   // Write, Allocate, Punch: first hugeblock in the file
+	Phys      uint32   // Write, Allocate: first hugeblock on the media
 	End       uint64   // Write: covered bytes, from the start of File
 	CRCs      []uint64 // Write
 }
@@ -118,6 +130,10 @@ func (r *Record) Len() int {
 		return truncateSize
 	case SetAttr:
 		return setAttrSize
+	case Allocate:
+		return allocateSize
+	case Punch:
+		return punchSize
 	}
 	return headerSize
 }
@@ -167,6 +183,14 @@ func (r *Record) encode(b []byte) int {
 		le.PutUint32(b[32:], r.GID)
 		le.PutUint64(b[40:], uint64(r.Atime))
 		le.PutUint64(b[48:], uint64(r.Mtime))
+	case Allocate:
+		le.PutUint32(b[24:], r.File)
+		le.PutUint32(b[28:], r.Phys)
+		le.PutUint32(b[32:], r.Count)
+		le.PutUint64(b[40:], r.Size)
+	case Punch:
+		le.PutUint32(b[24:], r.File)
+		le.PutUint32(b[28:], r.Count)
 	}
 	return n
 }
@@ -231,6 +255,10 @@ func (r *Record) decode(b []byte) (int, error) {
 		r.Mask, r.Mode = le.Uint32(b[4:]), le.Uint32(b[24:])
 		r.UID, r.GID = le.Uint32(b[28:]), le.Uint32(b[32:])
 		r.Atime, r.Mtime = int64(le.Uint64(b[40:])), int64(le.Uint64(b[48:]))
+	case Allocate:
+		r.File, r.Phys, r.Count, r.Size = le.Uint32(b[24:]), le.Uint32(b[28:]), le.Uint32(b[32:]), le.Uint64(b[40:])
+	case Punch:
+		r.File, r.Count = le.Uint32(b[24:]), le.Uint32(b[28:])
 	}
 	if !ok {
 		return 0, fmt.Errorf("record of type %d and %d bytes has lengths inside that do not fit: %w", t, n, ErrRecord)
@@ -254,6 +282,10 @@ func minLen(t Type) int {
 		return truncateSize
 	case SetAttr:
 		return setAttrSize
+	case Allocate:
+		return allocateSize
+	case Punch:
+		return punchSize
 	case Close:
 		return headerSize
 	}

@@ -3,6 +3,7 @@ package oplog
 import (
 	"errors"
 	"fmt"
+	"hash/maphash"
 
 	"nvmecr/internal/mutant"
 )
@@ -37,6 +38,7 @@ type node struct {
 	gen    uint64
 	images []*image // intact, newest first; empty for the prior state
 	torn   bool     // a slot holds neither an intact image nor blanks
+	raw    []byte   // what both slots hold; nil for the prior state
 }
 
 type recovery struct {
@@ -149,7 +151,7 @@ func (rv *recovery) successor(cur *node) (next *node, gap bool, err error) {
 
 // continuing returns the node with only those images that name prev.
 func (n *node) continuing(prev position, gen uint64) *node {
-	c := &node{at: n.at, torn: n.torn}
+	c := &node{at: n.at, torn: n.torn, raw: n.raw}
 	for _, im := range n.images {
 		if im.prev == prev && im.generation >= gen {
 			c.images = append(c.images, im)
@@ -170,10 +172,11 @@ func (rv *recovery) load(page uint64) (*node, error) {
 	if err := rv.fill(pos); err != nil {
 		return nil, err
 	}
-	n := &node{at: position{page: page}}
+	at := int(pos-rv.bufPos) * 2 * PageSize
+	n := &node{at: position{page: page}, raw: rv.buf[at : at+2*PageSize]}
 	for slot := range 2 {
-		at := (int(pos-rv.bufPos)*2 + slot) * PageSize
-		im, err := decodeImage(rv.buf[at:at+PageSize:at+PageSize], rv.g.FS, page, slot)
+		at := slot * PageSize
+		im, err := decodeImage(n.raw[at:at+PageSize:at+PageSize], rv.g.FS, page, slot)
 		switch {
 		case err == nil && max(im.at.page, im.at.version, im.generation) >= maxNumber:
 			return nil, fmt.Errorf("log page %d has an image of version %d, generation %d, which nothing reaches: %w",
@@ -225,7 +228,7 @@ func (rv *recovery) finish(prior Prior, tail *node, gap bool) (*Log, error) {
 	if len(tail.images) > 0 {
 		volatile = tail.images[0].volatile
 	} else if !gap {
-		return rv.resume(prior, 0), nil
+		return rv.whole(prior, tail), nil
 	}
 	list, err := rv.candidates(tail, volatile, gap)
 	if err != nil {
@@ -313,7 +316,29 @@ func (rv *recovery) accept(prior Prior, tail *node, c candidate) (*Log, error) {
 			return nil, err
 		}
 	}
+	if rv.skip == 0 && reject == 0 {
+		return rv.whole(prior, tail), nil
+	}
 	return rv.resume(prior, reject), nil
+}
+
+// whole is resume for a log of which nothing was rejected: what it says can
+// only change when something is written behind its tail or over it.
+func (rv *recovery) whole(prior Prior, tail *node) *Log {
+	l := rv.resume(prior, 0)
+	next := tail.at.page + 1
+	l.found = ground{first: next, seed: maphash.MakeSeed()}
+	var h maphash.Hash
+	h.SetSeed(l.found.seed)
+	if tail.raw != nil {
+		l.found.first--
+		_, _ = h.Write(tail.raw) // never fails
+	}
+	for page := next; page < next+skipWindow; page++ {
+		_, _ = h.Write(rv.seen[page%skipWindow].raw)
+	}
+	l.found.sum = h.Sum64()
+	return l
 }
 
 // resume makes the Log that continues behind the last image replayed. reject

@@ -1,0 +1,70 @@
+package oplog
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Whatever a writer does to a log is seen by one who has recovered it before.
+func TestUnmoved(t *testing.T) {
+	r := newRing(testGeometry)
+	w, _ := r.recover(t, testGeometry, Prior{})
+	prior := Prior{}
+	step := func(what string, change func()) {
+		t.Helper()
+		var none []Record
+		reader, _ := r.recover(t, testGeometry, prior)
+		for range 2 {
+			same, err := reader.Unmoved(r.media(&none))
+			require.NoError(t, err)
+			require.True(t, same, "before %s", what)
+		}
+		change()
+		same, err := reader.Unmoved(r.media(&none))
+		require.NoError(t, err)
+		require.False(t, same, what)
+	}
+	step("the seal", func() { r.seal(t, w) })
+	for i := range 20 * int(testGeometry.Pages) { // several turns of the ring, 17 records a page
+		step("a group", func() { r.group(t, w, grown(i)) })
+		if i%50 == 20 {
+			step("the mirror", func() { r.apply(w.Mirror()); w.Settled() })
+		}
+		if w.Free() < 3 {
+			step("the group behind a state checkpoint", func() {
+				p := w.Prior()
+				w.Release(p)
+				prior = p
+				r.group(t, w, grown(0))
+			})
+		}
+	}
+}
+
+// grown is a record that none before it grows by.
+func grown(i int) Record {
+	rec := samples[1]
+	rec.Ino = uint64(i + 10)
+	return rec
+}
+
+// What was left out because its data was not there may count a moment later,
+// with the log as it was.
+func TestUnmovedNotKnown(t *testing.T) {
+	r := newRing(testGeometry)
+	w, _ := r.recover(t, testGeometry, Prior{})
+	r.seal(t, w)
+	r.group(t, w, samples[1])
+	r.group(t, w, samples[0])
+	var recs []Record
+	m := r.media(&recs)
+	m.Verify = func(*Record, int, int) (bool, error) { return false, nil }
+	reader, err := Recover(testGeometry, Prior{}, m)
+	require.NoError(t, err)
+	require.Len(t, recs, 1, "the second group is left out")
+	same, err := reader.Unmoved(m)
+	require.NoError(t, err)
+	assert.False(t, same)
+}
