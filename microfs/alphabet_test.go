@@ -51,6 +51,9 @@ var alphabet = []letter{
 	{"checkpoint", func(*model) (op, bool) {
 		return op{name: "checkpoint", fs: (*FS).Checkpoint, model: func(*model) {}}, true
 	}},
+	{"allocate", func(m *model) (op, bool) { return allocateOp("/b", m.size("/b"), 5000, false), m.size("/b") >= 0 }},
+	{"keep", func(m *model) (op, bool) { return allocateOp("/b", 0, 12000, true), m.size("/b") >= 0 }},
+	{"punch", func(m *model) (op, bool) { return punchOp("/a", 0, 4096), m.size("/a") >= 0 }},
 	{"chmod", func(m *model) (op, bool) { return chmodOp("/a", 0o604), m.size("/a") >= 0 }},
 	{"link", func(m *model) (op, bool) { return linkOp("/b", "/l"), m.size("/b") >= 0 && !m.has("/l") }},
 	{"symlink", func(m *model) (op, bool) { return symlinkOp("target", "/s"), !m.has("/s") }},
@@ -128,6 +131,60 @@ var stepOp = op{
 		return fs.checkpointStep()
 	},
 	model: func(*model) {},
+}
+
+func openedOp(path string, do func(*File) error) func(*FS) error {
+	return func(fs *FS) error {
+		f, err := fs.Open(RootIno, path, unix.O_RDWR, 0)
+		if err != nil {
+			return err
+		}
+		return firstError(do(f), f.forget())
+	}
+}
+
+func allocateOp(path string, off, n int64, keepSize bool) op {
+	return op{
+		name:  fmt.Sprintf("allocate %s %d+%d %v", path, off, n, keepSize),
+		fs:    openedOp(path, func(f *File) error { return f.Allocate(off, n, keepSize) }),
+		model: func(m *model) { m.allocate(path, off+n, keepSize) },
+	}
+}
+
+// allocate makes a file that long, if that is not to be left alone.
+func (m *model) allocate(path string, end int64, keepSize bool) {
+	_, _, n := m.find(path)
+	if more := end - int64(len(n.data)); more > 0 && !keepSize {
+		n.data = append(n.data, make([]byte, more)...)
+		n.closed, n.written = false, true
+	}
+}
+
+// punchOp is one operation for a crash if the range is of whole hugeblocks.
+func punchOp(path string, off, n int64) op {
+	return op{
+		name:  fmt.Sprintf("punch %s %d+%d", path, off, n),
+		fs:    openedOp(path, func(f *File) error { return f.Punch(off, n) }),
+		model: func(m *model) { m.punch(path, off, n) },
+	}
+}
+
+func (m *model) punch(path string, off, n int64) {
+	_, _, in := m.find(path)
+	size := int64(len(in.data))
+	clear(in.data[min(off, size):min(off+n, size)])
+	in.closed, in.written = false, true
+}
+
+func zeroOp(path string, off, n int64, keepSize bool) op {
+	return op{
+		name: fmt.Sprintf("zero %s %d+%d %v", path, off, n, keepSize),
+		fs:   openedOp(path, func(f *File) error { return f.ZeroRange(off, n, keepSize) }),
+		model: func(m *model) {
+			m.punch(path, off, n)
+			m.allocate(path, off+n, keepSize)
+		},
+	}
 }
 
 func closeOp(path string) op {

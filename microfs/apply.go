@@ -21,11 +21,11 @@ func (t *tree) apply(r *oplog.Record, free func(run)) error {
 	case oplog.Rename:
 		return t.applyRename(r, free)
 	}
-	in := t.inodes[Ino(r.Ino)]
+	in := t.inodes.get(Ino(r.Ino))
 	if in == nil {
 		return fmt.Errorf("record of type %d names inode %d, which does not exist: %w", r.Type, r.Ino, oplog.ErrRecord)
 	}
-	if (r.Type == oplog.Write || r.Type == oplog.Truncate) && !in.isRegular() {
+	if changesData(r.Type) && !in.isRegular() {
 		return fmt.Errorf("inode %d is written to but no file: %w", r.Ino, oplog.ErrRecord)
 	}
 	switch r.Type {
@@ -35,6 +35,11 @@ func (t *tree) apply(r *oplog.Record, free func(run)) error {
 	case oplog.Truncate:
 		in.version++
 		return in.applyTruncate(t.g, r, free)
+	case oplog.Allocate:
+		return in.applyAllocate(t.g, r)
+	case oplog.Punch:
+		in.version++
+		return in.applyPunch(t.g, r, free)
 	case oplog.SetAttr:
 		in.applySetAttr(r)
 	case oplog.Close:
@@ -43,6 +48,14 @@ func (t *tree) apply(r *oplog.Record, free func(run)) error {
 		return fmt.Errorf("record of unknown type %d: %w", r.Type, oplog.ErrRecord)
 	}
 	return nil
+}
+
+func changesData(t oplog.Type) bool {
+	switch t {
+	case oplog.Write, oplog.Truncate, oplog.Allocate, oplog.Punch:
+		return true
+	}
+	return false
 }
 
 // forget frees an inode without a name, and its hugeblocks. It needs no record
@@ -54,13 +67,14 @@ func (t *tree) forget(in *inode, free func(run)) {
 			free(run{x.phys, x.count})
 		}
 	}
-	in.extents, in.mapped = extentMap{}, 0
+	in.sums.cut(0)
+	in.extents, in.mapped, in.tail = extentMap{}, 0, tail{}
 	t.dropInode(in)
 }
 
 // dir returns the directory with that number.
 func (t *tree) dir(ino uint64) (*inode, error) {
-	d := t.inodes[Ino(ino)]
+	d := t.inodes.get(Ino(ino))
 	if d == nil || !d.isDir() || d.nlink == 0 {
 		return nil, fmt.Errorf("inode %d is not a directory: %w", ino, oplog.ErrRecord)
 	}
@@ -94,6 +108,40 @@ func (t *tree) applyCreate(r *oplog.Record) error {
 	return nil
 }
 
+// created is what undoes a create.
+type created struct {
+	dir, in      *inode
+	mtime, ctime int64 // of dir, before
+	nextIno      Ino
+}
+
+// createAhead applies a Create record whose group is in flight, so that the
+// time is not lost, and returns what undoes it; nil if it did nothing. Nobody
+// looks at the tree until the group has settled or create was undone: the
+// caller holds FS.mu.
+func (t *tree) createAhead(r *oplog.Record) *created {
+	if r.Type != oplog.Create {
+		return nil
+	}
+	d, err := t.dir(r.Parent)
+	if err != nil {
+		return nil
+	}
+	t.ahead = created{dir: d, mtime: d.mtime, ctime: d.ctime, nextIno: t.nextIno}
+	if t.applyCreate(r) != nil {
+		return nil // it will be tried again, and fail with the reason
+	}
+	t.ahead.in = t.inodes.get(Ino(r.Ino))
+	return &t.ahead
+}
+
+// undo takes back what createAhead did for r.
+func (t *tree) undo(c *created, r *oplog.Record) {
+	t.dropName(c.dir, string(r.Name), c.in)
+	t.dropInode(c.in)
+	c.dir.mtime, c.dir.ctime, t.nextIno = c.mtime, c.ctime, c.nextIno
+}
+
 // goodInode reports whether a Create record makes something there can be.
 func goodInode(r *oplog.Record) bool {
 	if r.Ino == 0 || r.Ino >= maxIno {
@@ -115,7 +163,7 @@ func (t *tree) applyLink(r *oplog.Record) error {
 	if err != nil {
 		return err
 	}
-	in, name := t.inodes[Ino(r.Ino)], string(r.Name)
+	in, name := t.inodes.get(Ino(r.Ino)), string(r.Name)
 	if in == nil || in.isDir() || in.nlink == 0 || !goodName(name) || !t.addName(d, name, in) {
 		return fmt.Errorf("inode %d, name %q: cannot be linked: %w", r.Ino, name, oplog.ErrRecord)
 	}

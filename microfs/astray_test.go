@@ -34,6 +34,7 @@ const (
 // says why. Only of the last operation, with no fsync after it, a write can be
 // missing in silence: nothing later covers it, it is as if never begun.
 func TestWritesAstray(t *testing.T) {
+	skipRace(t)
 	for _, v := range []variant{
 		{name: "small log", lba: 512, f: FormatOptions{Hugeblock: MinHugeblock, LogPages: minLogPages}},
 		{name: "LBAs of 4096", lba: 4096, f: FormatOptions{Hugeblock: MinHugeblock, LogPages: minLogPages}},

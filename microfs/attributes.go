@@ -56,7 +56,7 @@ func (fs *FS) Truncate(dir Ino, path string, size int64) error {
 	if err := fs.truncate(in, size); err != nil {
 		return err
 	}
-	if in.writers == 0 {
+	if in.writers == 0 && fs.losses.of(in.ino) == nil {
 		return fs.closeWritten(in)
 	}
 	return nil
@@ -98,6 +98,9 @@ func (fs *FS) truncate(in *inode, size int64) error {
 	}
 	in.tail = tail{}
 	in.written = true
+	if size == 0 {
+		fs.losses.mend(in.ino)
+	}
 	return nil
 }
 

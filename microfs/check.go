@@ -544,7 +544,7 @@ func (c *checker) slots(p oplog.PageReport) {
 // forgets them.
 func (c *checker) unlinked() {
 	n, mapped := 0, Hugeblock(0)
-	for _, in := range c.tree.inodes {
+	for in := range c.tree.inodes.all() {
 		if in.nlink == 0 {
 			n++
 			mapped += in.mapped

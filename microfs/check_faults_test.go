@@ -284,8 +284,8 @@ func putInteresting(rnd *rand.Rand, b []byte) {
 // FuzzCheckState has states checked whose checksums hold.
 func FuzzCheckState(f *testing.F) {
 	g := goldenGeometry(f)
-	f.Add(goldenTree(f, g).encode())
-	f.Add(newTree(g).encode())
+	f.Add(goldenTree(f, g).encode(nil))
+	f.Add(newTree(g).encode(nil))
 	f.Fuzz(func(t *testing.T, state []byte) {
 		c := &checker{FS: &FS{g: g}, r: &CheckReport{}}
 		require.NoError(t, c.senseless(state, "state", 0, ErrCorrupt))
@@ -297,7 +297,7 @@ func FuzzCheckState(f *testing.F) {
 		// What a mount takes has nothing wrong with it but what a mount mends,
 		// or does not look at.
 		for _, f := range problems(c.r) {
-			require.Contains(t, []FindingKind{FoundState, FoundExtent, FoundShared, FoundInode, FoundPool, FoundUnreachable}, f.Kind, "%v: %v", &f, len(tr.inodes))
+			require.Contains(t, []FindingKind{FoundState, FoundExtent, FoundShared, FoundInode, FoundPool, FoundUnreachable}, f.Kind, "%v: %v", &f, tr.inodes.count)
 		}
 	})
 }

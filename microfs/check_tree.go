@@ -25,13 +25,10 @@ func (c *checker) checkTree() {
 	k.up = k.t.reachable()
 	k.countNames()
 	k.root()
-	inos := make([]Ino, 0, len(k.t.inodes))
-	for ino := range k.t.inodes {
-		inos = append(inos, ino)
-	}
-	slices.Sort(inos)
-	for _, ino := range inos {
-		k.inode(k.t.inodes[ino])
+	inos := make([]Ino, 0, k.t.inodes.count)
+	for in := range k.t.inodes.all() {
+		inos = append(inos, in.ino)
+		k.inode(in)
 	}
 	k.space(inos)
 }
@@ -39,27 +36,26 @@ func (c *checker) checkTree() {
 // reachable returns a name of every inode that a path leads to from the root;
 // the root has none, but is there.
 func (t *tree) reachable() map[Ino]entry {
-	up := make(map[Ino]entry, len(t.inodes))
-	if t.inodes[RootIno] == nil {
+	up := make(map[Ino]entry, t.inodes.count)
+	if t.inodes.get(RootIno) == nil {
 		return up
 	}
 	up[RootIno] = entry{}
 	for todo := []Ino{RootIno}; len(todo) > 0; {
 		dir := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
-		t.names.AscendGreaterOrEqual(entry{dir: dir}, func(e entry) bool {
+		for e := range t.names.from(dir, "") {
 			if e.dir != dir {
-				return false
+				break
 			}
-			in := t.inodes[e.ino]
+			in := t.inodes.get(e.ino)
 			if _, seen := up[e.ino]; in != nil && !seen {
 				up[e.ino] = e
 				if in.isDir() {
 					todo = append(todo, e.ino)
 				}
 			}
-			return true
-		})
+		}
 	}
 	return up
 }
@@ -92,16 +88,16 @@ func (k *treeCheck) bad(ino Ino, kind FindingKind, s Severity, what, remedy stri
 
 // countNames looks at every name.
 func (k *treeCheck) countNames() {
-	k.t.names.Ascend(func(e entry) bool {
-		d, in := k.t.inodes[e.dir], k.t.inodes[e.ino]
+	for e := range k.t.names.all() {
+		d, in := k.t.inodes.get(e.dir), k.t.inodes.get(e.ino)
 		if d == nil || !d.isDir() || in == nil || !goodName(e.name) {
 			k.bad(e.ino, FoundName, Loss, fmt.Sprintf("name %q in inode %d does not name a file in a directory", e.name, e.dir), "")
-			return true
+			continue
 		}
 		k.links[e.ino]++
 		k.entries[e.dir]++
 		if !in.isDir() {
-			return true
+			continue
 		}
 		k.subdirs[e.dir]++
 		switch {
@@ -112,12 +108,12 @@ func (k *treeCheck) countNames() {
 		case in.parent != e.dir:
 			k.bad(e.ino, FoundDirectory, Repairable, fmt.Sprintf("\"..\" is inode %d, it is in inode %d", in.parent, e.dir), "")
 		}
-		return true
-	})
+		continue
+	}
 }
 
 func (k *treeCheck) root() {
-	root := k.t.inodes[RootIno]
+	root := k.t.inodes.get(RootIno)
 	switch {
 	case root == nil || !root.isDir():
 		k.bad(RootIno, FoundDirectory, Loss, "there is no root directory", "")
@@ -189,10 +185,9 @@ func (k *treeCheck) extents(in *inode) {
 			what = "is not in the data area"
 		case x.file < at:
 			what = "overlaps the one before"
+		case g.ranges && x.reserved():
 		case x.covered > full || x.covered+g.hugeblock <= full:
 			what = fmt.Sprintf("has %d covered bytes", x.covered)
-		case g.sums && len(x.crcs) != g.units(x.covered), !g.sums && len(x.crcs) > 0:
-			what = fmt.Sprintf("has %d checksums for %d bytes", len(x.crcs), x.covered)
 		case nvmf.Bytes(x.file)*g.hugeblock+x.covered > nvmf.Bytes(in.size):
 			what = fmt.Sprintf("goes beyond the size of the file, %d", in.size)
 		}
@@ -216,7 +211,7 @@ func (k *treeCheck) space(inos []Ino) {
 	}
 	var used []owned
 	for _, ino := range inos {
-		for x := range k.t.inodes[ino].extents.all() {
+		for x := range k.t.inodes.get(ino).extents.all() {
 			used = append(used, owned{run{x.phys, x.count}, ino})
 		}
 	}

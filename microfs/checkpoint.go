@@ -6,8 +6,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/minio/crc64nvme"
-
+	"nvmecr/internal/crc64"
 	"nvmecr/internal/mutant"
 	"nvmecr/nvmf"
 	"nvmecr/oplog"
@@ -26,11 +25,16 @@ type checkpointer struct {
 	// switching says that a header may name the state: it is not given up any
 	// more, or the next one would go over what that header names.
 	switching bool
-	group     []byte // blocks of a chunk
+	group     []byte // blocks of a chunk, or a header
+	spare     []byte // for the next state
 	// lost says when a chunk for a state area, or a header, was in flight as a
 	// connection was lost. The same bytes may be written again at once; others
 	// only when that chunk can no longer land.
 	lost [2]time.Time
+
+	// waiting says that the background goroutine looks again by itself, when it
+	// may be quiet: only what cannot wait has to wake it.
+	waiting bool
 
 	wake chan struct{} // capacity 1: something to consider
 	quit chan struct{}
@@ -38,8 +42,10 @@ type checkpointer struct {
 	gone chan struct{}
 }
 
-// quietTime is how long nothing may have been written before a state
-// checkpoint starts while files are open.
+// quietTime is how long nothing may have been changed before a state checkpoint
+// starts, so that it falls into the time in which the application computes. With
+// no file open it is waited for until a quarter of the log is left; with one open,
+// until the log is full.
 const quietTime = 100 * time.Millisecond
 
 func (c *checkpointer) start(fs *FS) {
@@ -59,16 +65,16 @@ func (c *checkpointer) stop() {
 }
 
 // wanted says whether a state checkpoint should be started: now, or once
-// nothing has been written for a while.
+// nothing has been changed for a while.
 func (c *checkpointer) wanted(fs *FS) (start, later bool) {
 	if fs.broken != nil || fs.opts.ReadOnly || (c.state == nil && c.late() > 0) {
 		return false, false
 	}
 	free, pages := fs.log.Free(), fs.g.logPages
-	if fs.opens == 0 && free < pages/2 {
-		return true, false
+	if fs.opens > 0 {
+		return false, free < pages/4
 	}
-	return false, free < pages/4
+	return free < pages/4, free < pages/2
 }
 
 // late returns how long the area for the next state must not be written.
@@ -86,7 +92,7 @@ func (c *checkpointer) consider(fs *FS) {
 	if c.wake == nil {
 		return
 	}
-	if start, later := c.wanted(fs); start || later {
+	if start, later := c.wanted(fs); start || later && !c.waiting {
 		select {
 		case c.wake <- struct{}{}:
 		default:
@@ -114,22 +120,24 @@ func (fs *FS) routineCheckpoint() {
 	}
 }
 
-// backgroundStep does one step under the lock, waiting first where files are
-// open. It returns false when there is nothing more to do.
+// backgroundStep does one step under the lock, waiting first for quiet. It
+// returns false when there is nothing more to do.
 func (fs *FS) backgroundStep() bool {
 	fs.mu.Lock()
 	start, later := fs.ckpt.wanted(fs)
 	busy := fs.ckpt.state != nil
-	quiet := time.Since(fs.lastWrite)
+	quiet := time.Since(fs.lastChange)
 	if busy || start || (later && quiet >= quietTime) {
 		err := fs.checkpointStep()
 		if err != nil {
 			fs.logf("state checkpoint: %v", err)
 		}
 		more := fs.ckpt.state != nil && err == nil
+		fs.ckpt.waiting = false
 		fs.mu.Unlock()
 		return more
 	}
+	fs.ckpt.waiting = later
 	fs.mu.Unlock()
 	if !later {
 		return false
@@ -137,9 +145,10 @@ func (fs *FS) backgroundStep() bool {
 	select {
 	case <-fs.ckpt.quit:
 		return false
+	case <-fs.ckpt.wake:
 	case <-time.After(quietTime - quiet + time.Millisecond):
-		return true
 	}
+	return true
 }
 
 // Checkpoint writes a state checkpoint now.
@@ -186,7 +195,7 @@ func (fs *FS) checkpointStep() error {
 			return nil
 		}
 	}
-	if nvmf.IsConflict(err) || nvmf.IsPreempted(err) {
+	if err != nil && (nvmf.IsConflict(err) || nvmf.IsPreempted(err)) {
 		if err = fs.settleConflict(err); err == nil {
 			return nil
 		}
@@ -203,6 +212,18 @@ var (
 	errStateLate = fmt.Errorf("the area for the next state checkpoint may still be written by an earlier one: %w", oplog.ErrUnstable)
 )
 
+// keepState is the largest memory of a state that is kept for the next one.
+const keepState = 1 << 20
+
+// buffer returns memory of n bytes, good until the next call. Most states take
+// much less than a whole group.
+func (c *checkpointer) buffer(n int) []byte {
+	if len(c.group) < n {
+		c.group = make([]byte, min(n+n/4, max(n, groupBytes)))
+	}
+	return c.group[:n]
+}
+
 // beginCheckpoint takes the snapshot: the tree as of the tail of the log,
 // whose records are in both slots from here on.
 func (fs *FS) beginCheckpoint() error {
@@ -213,7 +234,10 @@ func (fs *FS) beginCheckpoint() error {
 	if c.late() > 0 {
 		return errStateLate
 	}
-	state := fs.tree.encode()
+	state := fs.tree.encode(c.spare)
+	if cap(state) <= keepState {
+		c.spare = state
+	}
 	if nvmf.Bytes(len(state)) > framedRoom(fs.g.stateSize) {
 		return errStateTooLarge
 	}
@@ -228,19 +252,16 @@ func (fs *FS) beginCheckpoint() error {
 // writeChunk writes the next group of blocks of the state to the area that is
 // not current.
 func (fs *FS) writeChunk() error {
-	c, id := &fs.ckpt, fs.dev.Identity()
-	if c.group == nil {
-		c.group = make([]byte, groupBytes)
-	}
+	c := &fs.ckpt
 	part := c.state[c.done:min(len(c.state), c.done+groupPayload)]
 	g, area := c.done/groupPayload, c.nextArea()
-	blocks := frameGroup(c.group, part, c.header.sequence+1, g)
+	blocks := frameGroup(c.buffer(int(framedSize(nvmf.Bytes(len(part))))), part, c.header.sequence+1, g)
 	at := fs.g.lbaOf(fs.g.state[area] + nvmf.Bytes(g)*groupBytes)
-	if err := transfer(fs.q, id, nvmf.Write, at, blocks, false); err != nil {
+	if err := fs.transfer(nvmf.Write, at, blocks, false); err != nil {
 		return err
 	}
 	c.done += len(part)
-	c.crc = crc64nvme.Update(c.crc, part)
+	c.crc = crc64.Update(c.crc, part)
 	return nil
 }
 
@@ -282,12 +303,12 @@ func (fs *FS) writeHeader(h *stateHeader) error {
 			return err
 		}
 	}
-	buf := make([]byte, blockSize)
+	buf := fs.ckpt.buffer(blockSize)
 	h.encode(buf, fs.g.fs)
 	fs.ckpt.switching = true
 	for slot := range 2 {
 		at := fs.g.lbaOf(headerOffset + nvmf.Bytes((int(h.sequence)+slot)%2)*blockSize)
-		if err := transfer(fs.q, id, nvmf.Write, at, buf, true); err != nil {
+		if err := fs.transfer(nvmf.Write, at, buf, true); err != nil {
 			return err
 		}
 	}

@@ -189,7 +189,7 @@ func (fs *FS) writeClaim() error {
 	fs.claim.encode(buf, fs.g.fs)
 	for i := range uint64(2) {
 		at := claimOffset + nvmf.Bytes((fs.claim.Sequence+i)%2)*blockSize
-		if err := transfer(fs.q, fs.dev.Identity(), nvmf.Write, fs.g.lbaOf(at), buf, true); err != nil {
+		if err := fs.transfer(nvmf.Write, fs.g.lbaOf(at), buf, true); err != nil {
 			return fmt.Errorf("claim of the partition: %w", err)
 		}
 	}

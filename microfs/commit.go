@@ -75,9 +75,16 @@ func (fs *FS) record() error {
 		if mutant.On(mutant.EarlyAck) {
 			cmds = nil
 		}
-		err := fs.run(cmds)
-		if err == nil {
+		fs.q.Submit(cmds)
+		ahead := fs.tree.createAhead(&fs.rec)
+		err := await(fs.q, cmds)
+		switch {
+		case err == nil && ahead != nil:
+			return fs.settled()
+		case err == nil:
 			return fs.settled(&fs.rec)
+		case ahead != nil:
+			fs.tree.undo(ahead, &fs.rec)
 		}
 		if err = fs.recoverFrom(err); err != nil {
 			return err
@@ -88,7 +95,7 @@ func (fs *FS) record() error {
 // settled is called when a group has settled: it applies its records.
 func (fs *FS) settled(recs ...*oplog.Record) error {
 	fs.log.Settled()
-	fs.conflicts, fs.away = 0, time.Time{}
+	fs.conflicts, fs.away, fs.lastChange = 0, time.Time{}, fs.clock()
 	for _, r := range recs {
 		if err := fs.tree.apply(r, fs.freed); err != nil {
 			return fs.fail(fmt.Errorf("after it was logged: %w", err))

@@ -65,7 +65,7 @@ type blockUse struct {
 // blockUses returns it for every hugeblock.
 func blockUses(fs *FS) []blockUse {
 	use := make([]blockUse, fs.g.blocks)
-	for _, in := range fs.tree.inodes {
+	for in := range fs.tree.inodes.all() {
 		for x := range in.extents.all() {
 			for n := range x.count {
 				use[x.phys+n] = blockUse{in.ino, x.file + n, x.coveredIn(x.file+n, fs.g)}

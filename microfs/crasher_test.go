@@ -44,6 +44,7 @@ type crashConfig struct {
 	cache  bool
 	noSums bool
 	setup  setup
+	behind bool // writes are put off
 }
 
 // crashCounts says how much was tried.
@@ -78,7 +79,7 @@ func (n *crashCounts) String() string {
 func newCrasher(t testing.TB, cfg crashConfig, seed uint64) *crasher {
 	f := FormatOptions{Generation: 7, Hugeblock: MinHugeblock, LogPages: minLogPages, NoDataCRC: cfg.noSums}
 	c := &crasher{
-		t: t, cfg: cfg, opts: Options{Generation: 7}, r: rand.New(rand.NewPCG(seed, 5)),
+		t: t, cfg: cfg, opts: Options{Generation: 7, WriteBehind: cfg.behind, behindSize: 5 * nvmf.KiB}, r: rand.New(rand.NewPCG(seed, 5)),
 		seg: Segment{Start: blockSize}, cov: coverage{},
 	}
 	id := nvmf.Identity{LBASize: cfg.lba, Blocks: 1 << 30}
@@ -147,6 +148,39 @@ type crashMark struct {
 	state   string
 	durable int        // index of the mark that a loss of power does not go behind
 	owner   []blockUse // of the hugeblocks
+	waits   waiting
+}
+
+// waiting is what has been acknowledged and will be written later: what is
+// written behind from start on, and a record that is owed; and since which mark
+// that is so.
+type waiting struct {
+	behind, owes           bool
+	start                  nvmf.Bytes
+	behindSince, owesSince int
+}
+
+// after returns what waits after an operation that follows mark last.
+func (w waiting) after(fs *FS, last int) waiting {
+	now := waiting{fs.behind.n > 0, fs.log.Owes(), fs.behind.start, last, last}
+	if w.behind && w.start == now.start {
+		now.behindSince = w.behindSince
+	}
+	if w.owes {
+		now.owesSince = w.owesSince
+	}
+	return now
+}
+
+// kept is the mark that a crash does not go behind, of those up to last.
+func (w waiting) kept(last int) int {
+	if w.behind {
+		last = min(last, w.behindSince)
+	}
+	if w.owes {
+		last = min(last, w.owesSince)
+	}
+	return last
 }
 
 // record runs a workload. It returns nil if a letter does not fit.
@@ -155,7 +189,7 @@ func (c *crasher) record(letters []letter) *crashRun {
 	c.live.Record()
 	w, m := &crashRun{}, c.start.clone()
 	fs := c.mount(c.live)
-	w.marks = []crashMark{{c.live.Events(), m.canon(), 0, blockUses(fs)}}
+	w.marks = []crashMark{{c.live.Events(), m.canon(), 0, blockUses(fs), waiting{}}}
 	if c.cfg.setup.live != nil {
 		for _, o := range c.cfg.setup.live(m) {
 			require.True(c.t, c.do(w, m, fs, o))
@@ -187,21 +221,22 @@ func (c *crasher) do(w *crashRun, m *model, fs *FS, o op) bool {
 	c.cov.remember(fs)
 	err := o.fs(fs)
 	last := w.marks[len(w.marks)-1]
+	waits := last.waits.after(fs, len(w.marks)-1)
 	durable := last.durable
 	if (err == nil && o.durable) || !c.cfg.cache || !fs.log.Unflushed() {
-		durable = len(w.marks)
+		durable = waits.kept(len(w.marks))
 	}
 	w.names = append(w.names, o.name)
 	if err == nil {
 		o.model(m)
-		w.marks = append(w.marks, crashMark{c.live.Events(), m.canon(), durable, blockUses(fs)})
+		w.marks = append(w.marks, crashMark{c.live.Events(), m.canon(), durable, blockUses(fs), waits})
 		return true
 	}
 	require.True(c.t, noRoom(err), "%v: %v", w.names, err)
 	events := c.live.Events()
 	state, err := c.canon.canon(fs)
 	require.NoError(c.t, err)
-	w.marks = append(w.marks, crashMark{events, string(state), durable, blockUses(fs)})
+	w.marks = append(w.marks, crashMark{events, string(state), durable, blockUses(fs), waits})
 	return false
 }
 
@@ -238,11 +273,10 @@ func (c *crasher) point(w *crashRun, h *crash.History, k int) {
 	o := c.images
 	for _, o.Kept = range []bool{true, false} {
 		low := acked
-		if !c.cfg.cache {
-			if o.Kept {
-				continue // the same as without
-			}
-		} else if !o.Kept {
+		if !c.cfg.cache && o.Kept {
+			continue // the same as without
+		}
+		if !o.Kept || c.cfg.behind {
 			low = w.marks[acked].durable
 		}
 		sampled := 0

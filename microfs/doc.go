@@ -3,9 +3,13 @@
 //
 // It promises: when a call that changes something has returned, its effect
 // survives a crash of this process at once, and power loss of a device with a
-// volatile write cache after Sync or the last Close; a crash leaves the state
+// volatile write cache after Sync or the last Close (that a file which was
+// never written was closed survives with whatever is changed next, or Sync);
+// a crash leaves the state
 // after some prefix of the operations that holds every acknowledged one; a
-// read returns bytes that were written there, or EIO.
+// read returns bytes that were written there, or EIO. With Options.WriteBehind
+// the last writes to one file may be missing after a crash as long as no other
+// call followed.
 //
 // # Use
 //
@@ -24,12 +28,14 @@
 // # Files of the package, along a write
 //
 //	names.go, attributes.go, file.go  the calls       path.go    resolving paths
+//	allocate.go         reserving hugeblocks, taking them from a file
 //	plan.go             which hugeblocks              pool.go    free runs
 //	write.go            stages of a write             scratch.go commands, checksums
+//	behind.go           writes that are put off
 //	commit.go           a log group                   retired.go blocks not to touch
 //	sync.go             what is durable               reconnect.go  after a loss
-//	apply.go            a record changes the tree     inode.go  the tree
-//	extent.go           what a file maps              extentmap.go in chunks
+//	apply.go            a record changes the tree     inode.go, inodetable.go, nametable.go  the tree
+//	extent.go           what a file maps              extentmap.go in chunks, sums.go checksums
 //	checkpoint.go       state checkpoints             state.go, stateblocks.go, stateheader.go
 //	mount.go            recovery                      superblock.go, layout.go
 //	claim.go            who writes the partition

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -43,6 +44,25 @@ var setups = []setup{
 		}
 		c.must(fs, truncateOp("/b", sizeB))
 	}},
+}
+
+// reservedSetups has hugeblocks that were reserved, in the middle of a file and
+// behind its end.
+var reservedSetups = []setup{{name: "reserved", blocks: 12, live: func(*model) []op {
+	return []op{allocateOp("/b", 0, 9000, true), punchOp("/a", 0, 4096), allocateOp("/a", 0, 4096, true)}
+}}}
+
+// onReserved are the letters that may meet them.
+var onReserved = letters("append", "small", "grow", "gap", "over", "cut", "stretch", "allocate", "punch", "replace", "checkpoint", "fsync")
+
+// letters returns those of the alphabet with these names.
+func letters(names ...string) (list []letter) {
+	for _, l := range alphabet {
+		if slices.Contains(names, l.name) {
+			list = append(list, l)
+		}
+	}
+	return list
 }
 
 func (c *crasher) must(fs *FS, o op) {
@@ -113,7 +133,7 @@ func everyConfig(list []setup) (configs []crashConfig) {
 			for _, noSums := range []bool{false, true} {
 				for _, s := range list {
 					name := fmt.Sprintf("LBAs of %d, cache %v, sums %v, %s", lba, cache, !noSums, s.name)
-					configs = append(configs, crashConfig{name, lba, cache, noSums, s})
+					configs = append(configs, crashConfig{name, lba, cache, noSums, s, false})
 				}
 			}
 		}
@@ -127,6 +147,7 @@ func everyConfig(list []setup) (configs []crashConfig) {
 // and two of the alphabet in every configuration, and every combination of up to
 // 16 undetermined LBAs.
 func TestExhaustive(t *testing.T) {
+	skipRace(t)
 	all := everyConfig(setups)
 	core, half := alphabet[:coreLetters], len(all)/2
 	plans := []exhaustive{
@@ -134,11 +155,13 @@ func TestExhaustive(t *testing.T) {
 		{"LBAs of 512, up to one operation of the core", all[half:], core, 1, 1 << 8, 1, 0.2, true},
 		{"up to two operations of the core, volatile cache", all[10:20], core, 2, 1 << 8, 1, 0.1, true},
 		{"up to three operations of the core", all[:5], core, 3, 0, 1, 0.1, false},
+		{"up to two operations on what is reserved", everyConfig(reservedSetups)[:4], onReserved, 2, 1 << 6, 1, 0.1, true},
 	}
 	if *crashAll {
 		plans = []exhaustive{
 			{"up to two operations of all", all, alphabet, 2, 1 << 16, 1, 0.05, false},
 			{"up to three operations of the core", all, core, 3, 1 << 16, 1, 0.05, false},
+			{"up to three operations on what is reserved", everyConfig(reservedSetups), onReserved, 3, 1 << 8, 1, 0.05, false},
 		}
 	}
 	if testing.Short() {

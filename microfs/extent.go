@@ -2,7 +2,6 @@ package microfs
 
 import (
 	"fmt"
-	"slices"
 
 	"nvmecr/internal/mutant"
 	"nvmecr/nvmf"
@@ -10,16 +9,25 @@ import (
 )
 
 // extent maps hugeblocks of a file that follow each other to hugeblocks that
-// follow each other on the media. All but the last are covered to their end.
+// follow each other on the media. All but the last are covered to their end; or
+// nothing is covered: then they are reserved for what will be written there.
 type extent struct {
 	file, phys Hugeblock
 	count      Hugeblock
 	frozen     bool       // the last hugeblock is not appended to in place
 	covered    nvmf.Bytes // bytes that were written, from the start
-	crcs       []uint64   // one per unit of covered; nil without data checksums
+}
+
+// unit returns the number in the file of the unit that lies n units behind the
+// start of the extent, which is what inode.sums goes by.
+func (x *extent) unit(g *geometry, n int) uint64 {
+	return uint64(x.file)*uint64(g.unitsPerBlock()) + uint64(n)
 }
 
 func (x *extent) end() Hugeblock { return x.file + x.count }
+
+// reserved reports whether the hugeblocks were allocated and never written.
+func (x *extent) reserved() bool { return x.covered == 0 }
 
 // lookup returns the extent that maps hugeblock h, or nil.
 func (m *extentMap) lookup(h Hugeblock) *extent {
@@ -31,6 +39,9 @@ func (m *extentMap) lookup(h Hugeblock) *extent {
 
 // coveredIn returns how many bytes of hugeblock h of the extent are covered.
 func (x *extent) coveredIn(h Hugeblock, g *geometry) nvmf.Bytes {
+	if x.reserved() {
+		return 0
+	}
 	return min(g.hugeblock, x.covered-nvmf.Bytes(h-x.file)*g.hugeblock)
 }
 
@@ -47,21 +58,23 @@ func (in *inode) applyWrite(g *geometry, r *oplog.Record, free func(run)) error 
 	}
 	s := in.extents.find(file)
 	switch x := in.extents.at(s); {
-	case x != nil && x.file <= file && x.phys+(file-x.file) == phys:
+	case x != nil && !x.reserved() && x.file <= file && x.phys+(file-x.file) == phys:
 		if err := in.extend(g, x, r, count, free); err != nil {
 			return err
 		}
 	case r.FirstUnit != 0:
 		return fmt.Errorf("inode %d: hugeblock %d is continued but not mapped: %w", in.ino, file, oplog.ErrRecord)
-	case x != nil && x.file == file && x.count == count && !goesOn(in.extents.before(s), file, phys, g):
+	case x != nil && !x.reserved() && x.file == file && x.count == count && !goesOn(in.extents.before(s), file, phys, g):
 		if free != nil {
 			free(run{x.phys, x.count})
 		}
 		x.phys, x.covered, x.frozen = phys, end, false
-		x.crcs = append(x.crcs[:0], r.CRCs...)
 	default:
-		s = in.unmap(g, s, file, count, free)
-		in.insert(g, s, extent{file: file, phys: phys, count: count, covered: end, crcs: r.CRCs})
+		s = in.unmapFor(g, s, file, count, phys, free)
+		in.insert(g, s, extent{file: file, phys: phys, count: count, covered: end})
+	}
+	if g.sums {
+		in.sums.set(uint64(file)*uint64(g.unitsPerBlock())+uint64(r.FirstUnit), r.CRCs)
 	}
 	in.size = max(in.size, int64(nvmf.Bytes(file)*g.hugeblock+end))
 	in.mtime, in.ctime = r.Time, r.Time
@@ -74,15 +87,12 @@ func (in *inode) extend(g *geometry, x *extent, r *oplog.Record, count Hugeblock
 	file := Hugeblock(r.File)
 	ahead := nvmf.Bytes(file-x.file) * g.hugeblock
 	keep := int(file-x.file)*g.unitsPerBlock() + int(r.FirstUnit)
-	if file+1 != x.end() || ahead+nvmf.Bytes(r.End) < x.covered || (g.sums && keep > len(x.crcs)) {
+	if file+1 != x.end() || ahead+nvmf.Bytes(r.End) < x.covered || (g.sums && keep > g.units(x.covered)) {
 		return fmt.Errorf("inode %d: hugeblock %d is continued where it does not end: %w", in.ino, file, oplog.ErrRecord)
 	}
 	if count > 1 {
-		in.unmap(g, in.extents.find(file+1), file+1, count-1, free)
+		in.unmapFor(g, in.extents.find(file+1), file+1, count-1, Hugeblock(r.Phys)+1, free)
 		x = in.extents.lookup(file)
-	}
-	if g.sums {
-		x.crcs = append(x.crcs[:keep], r.CRCs...)
 	}
 	in.mapped += count - 1
 	x.count = file - x.file + count
@@ -91,18 +101,16 @@ func (in *inode) extend(g *geometry, x *extent, r *oplog.Record, count Hugeblock
 }
 
 // insert adds an extent at s, where nothing is mapped, joined to the one
-// before it if it goes on there. The checksums are copied.
+// before it if it goes on there.
 func (in *inode) insert(g *geometry, s spot, x extent) {
 	in.mapped += x.count
 	p := in.extents.before(s)
-	if goesOn(p, x.file, x.phys, g) {
+	if goesOn(p, x.file, x.phys, g) && !x.reserved() || reserveGoesOn(p, &x) {
 		p.count += x.count
 		p.covered += x.covered
 		p.frozen = x.frozen
-		p.crcs = append(p.crcs, x.crcs...)
 		return
 	}
-	x.crcs = slices.Clone(x.crcs)
 	in.extents.insert(s, x)
 }
 
@@ -111,9 +119,23 @@ func goesOn(p *extent, file, phys Hugeblock, g *geometry) bool {
 	return p != nil && p.end() == file && p.phys+p.count == phys && p.covered == nvmf.Bytes(p.count)*g.hugeblock && !p.frozen
 }
 
+// reserveGoesOn is goesOn for hugeblocks that are reserved.
+func reserveGoesOn(p, x *extent) bool {
+	return p != nil && p.reserved() && x.reserved() && p.end() == x.file && p.phys+p.count == x.phys && !p.frozen
+}
+
+// nowhere is the place on the media of hugeblocks that are only taken away.
+const nowhere = ^Hugeblock(0)
+
 // unmap removes the mapping of count hugeblocks from file on; s is what find
 // returns for file. It returns where an extent for them is inserted.
 func (in *inode) unmap(g *geometry, s spot, file, count Hugeblock, free func(run)) spot {
+	return in.unmapFor(g, s, file, count, nowhere, free)
+}
+
+// unmapFor is unmap before they are mapped to phys and on: what was reserved
+// there for them stays theirs.
+func (in *inode) unmapFor(g *geometry, s spot, file, count, phys Hugeblock, free func(run)) spot {
 	to := file + count
 	for {
 		p := in.extents.at(s)
@@ -123,8 +145,8 @@ func (in *inode) unmap(g *geometry, s spot, file, count Hugeblock, free func(run
 		x := *p
 		a, b := max(x.file, file), min(x.end(), to)
 		in.mapped -= b - a
-		if free != nil {
-			free(run{x.phys + (a - x.file), b - a})
+		if at := x.phys + (a - x.file); free != nil && (phys == nowhere || at != phys+(a-file)) {
+			free(run{at, b - a})
 		}
 		left, right := x.cut(g, 0, a-x.file), x.cut(g, b-x.file, x.count)
 		switch {
@@ -133,7 +155,6 @@ func (in *inode) unmap(g *geometry, s spot, file, count Hugeblock, free func(run
 			in.extents.insert(s, left)
 			return in.extents.find(file)
 		case left.count > 0:
-			left.crcs = x.crcs[:len(left.crcs)] // grows where nothing shares its memory
 			in.extents.replace(s, left)
 			s = in.extents.next(s)
 		case right.count > 0:
@@ -145,23 +166,20 @@ func (in *inode) unmap(g *geometry, s spot, file, count Hugeblock, free func(run
 	}
 }
 
-// cut returns the part [from, to) of x, in hugeblocks from its start. Its
-// checksums share memory with x but do not grow into it.
+// cut returns the part [from, to) of x, in hugeblocks from its start.
 func (x *extent) cut(g *geometry, from, to Hugeblock) extent {
 	if from >= to {
 		return extent{}
 	}
+	if x.reserved() {
+		return extent{file: x.file + from, phys: x.phys + from, count: to - from, frozen: x.frozen}
+	}
 	start := nvmf.Bytes(from) * g.hugeblock
-	c := extent{
+	return extent{
 		file: x.file + from, phys: x.phys + from, count: to - from,
 		covered: min(x.covered, nvmf.Bytes(to)*g.hugeblock) - start,
 		frozen:  x.frozen && to == x.count,
 	}
-	if g.sums {
-		a := g.units(start)
-		c.crcs = x.crcs[a : a+g.units(c.covered) : a+g.units(c.covered)]
-	}
-	return c
 }
 
 // applyTruncate sets the size. hasCRC says that crc is the checksum of what
@@ -173,17 +191,15 @@ func (in *inode) applyTruncate(g *geometry, r *oplog.Record, free func(run)) err
 	}
 	keep := Hugeblock((size + g.hugeblock - 1) / g.hugeblock)
 	in.unmap(g, in.extents.find(keep), keep, ^Hugeblock(0)-keep, free)
+	in.sums.cut(uint64(g.units(size)))
 	if x := in.extents.last(); x != nil && int64(size) < in.size {
 		if left := size - nvmf.Bytes(x.file)*g.hugeblock; left < x.covered {
 			x.covered, x.frozen = left, !mutant.On(mutant.NoFreeze)
-			if g.sums {
-				x.crcs = x.crcs[:g.units(left)]
-			}
 			if g.sums && left%g.unit != 0 {
 				if !r.HasCRC {
 					return fmt.Errorf("inode %d: truncated inside a unit without checksum: %w", in.ino, oplog.ErrRecord)
 				}
-				x.crcs[len(x.crcs)-1] = r.CRC
+				in.sums.set(x.unit(g, g.units(left)-1), []uint64{r.CRC})
 			}
 		}
 	}

@@ -15,6 +15,9 @@ type File struct {
 	in       *inode // nil once closed
 	readable bool
 	writable bool
+	dir      bool
+	sync     bool // O_DSYNC: a write is durable when it returns
+	losses   int  // of the inode, when it was opened
 	cache    unitCache
 }
 
@@ -28,9 +31,14 @@ type unitCache struct {
 // Ino returns the inode number.
 func (f *File) Ino() Ino { return f.ino }
 
+// IsDir says whether it is a directory.
+func (f *File) IsDir() bool { return f.dir }
+
 // use takes the lock for an operation on an open file.
-func (f *File) use() error {
-	if err := f.fs.enter(); err != nil {
+func (f *File) use() error { return f.useAfter((*FS).enter) }
+
+func (f *File) useAfter(enter func(*FS) error) error {
+	if err := enter(f.fs); err != nil {
 		return err
 	}
 	if f.in == nil {
@@ -89,30 +97,31 @@ func (f *File) readSmall(bufs [][]byte, off int64) (int, bool) {
 }
 
 // WriteAt writes bufs in turn. A short count comes with the error that ended
-// it. EBADF, EINVAL, EFBIG, ENOSPC, EIO, EROFS.
+// it. EBADF, EINVAL, EFBIG, ENOSPC, EIO, EROFS; with Options.WriteBehind also that
+// of a write before.
 func (f *File) WriteAt(bufs [][]byte, off int64) (int, error) {
-	if err := f.use(); err != nil {
+	if err := f.useAfter((*FS).enterBehind); err != nil {
 		return 0, err
 	}
 	defer f.fs.leave()
 	if !f.writable {
 		return 0, syscall.EBADF
 	}
-	return f.fs.writeAt(f.in, bufs, off)
+	return f.write(bufs, off)
 }
 
 // Append writes at the end of the file, atomically against other appends; end
 // is the new end. Errors like WriteAt.
 func (f *File) Append(bufs [][]byte) (n int, end int64, err error) {
-	if err := f.use(); err != nil {
+	if err := f.useAfter((*FS).enterBehind); err != nil {
 		return 0, 0, err
 	}
 	defer f.fs.leave()
 	if !f.writable {
 		return 0, 0, syscall.EBADF
 	}
-	off := f.in.size
-	n, err = f.fs.writeAt(f.in, bufs, off)
+	off := f.fs.size(f.in)
+	n, err = f.write(bufs, off)
 	return n, off + int64(n), err
 }
 
@@ -137,7 +146,10 @@ func (f *File) Sync() error {
 	if f.fs.opts.ReadOnly {
 		return nil
 	}
-	return f.fs.sync()
+	if err := f.fs.sync(); err != nil {
+		return err
+	}
+	return f.failed()
 }
 
 // Stat returns the attributes.
@@ -170,15 +182,14 @@ func (f *File) ReadDir(after string, n int) ([]Dirent, error) {
 	}
 	t := f.fs.tree
 	list := make([]Dirent, 0, min(f.in.entries, max(n, 64)))
-	t.names.AscendGreaterOrEqual(entry{dir: f.in.ino, name: after}, func(e entry) bool {
+	for e := range t.names.from(f.in.ino, after) {
 		if e.dir != f.in.ino || (n > 0 && len(list) == n) {
-			return false
+			break
 		}
 		if e.name != after || after == "" {
-			list = append(list, Dirent{Name: e.name, Ino: e.ino, Mode: t.inodes[e.ino].mode & modeType})
+			list = append(list, Dirent{Name: e.name, Ino: e.ino, Mode: t.inodes.get(e.ino).mode & modeType})
 		}
-		return true
-	})
+	}
 	return list, nil
 }
 
@@ -204,7 +215,7 @@ func (f *File) seek(off int64, data bool) (int64, error) {
 		start := int64(nvmf.Bytes(x.file) * g.hugeblock)
 		end := start + int64(x.covered)
 		switch {
-		case off >= end:
+		case x.reserved(), off >= end:
 		case data:
 			return max(off, start), nil
 		case off < start:
@@ -228,6 +239,10 @@ func (f *File) Close() error {
 	if in == nil {
 		return syscall.EBADF
 	}
+	if f.fs.broken == nil {
+		f.fs.writeBehind()
+	}
+	failed := f.failed()
 	f.in, f.cache.data = nil, nil
 	f.fs.opens--
 	in.opens--
@@ -242,16 +257,31 @@ func (f *File) Close() error {
 		f.fs.release()
 		return nil
 	}
-	if !f.writable || in.writers > 0 || in.nlink == 0 {
-		return nil
+	if !f.writable || in.writers > 0 || in.nlink == 0 || f.fs.losses.of(in.ino) != nil {
+		return failed
 	}
-	if in.written {
-		return f.fs.closeWritten(in)
+	if in.written && (in.version > 0 || !f.fs.closeCreated(in)) {
+		if err := f.fs.closeWritten(in); err != nil {
+			return err
+		}
+	} else if f.fs.log.Unflushed() { // it may just have been created
+		if err := f.fs.sync(); err != nil {
+			return err
+		}
 	}
-	if f.fs.log.Unflushed() { // it may just have been created
-		return f.fs.sync()
+	return failed
+}
+
+// closeCreated closes a file that was created and never written. That costs no
+// round trip: its Close record goes out with whatever is logged next, so that a
+// file is created for the price of one. Where a flush has to follow it declines.
+func (fs *FS) closeCreated(in *inode) bool {
+	fs.rec = oplog.Record{Type: oplog.Close, Ino: uint64(in.ino), Time: now()}
+	if fs.log.Unflushed() || !fs.log.Owe(&fs.rec) {
+		return false
 	}
-	return nil
+	in.closed, in.written = true, false
+	return true
 }
 
 func (fs *FS) closeWritten(in *inode) error {

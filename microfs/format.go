@@ -27,7 +27,7 @@ func Format(ctx context.Context, dev nvmf.Device, seg Segment, opts FormatOption
 // write puts an empty file system on the media: state, header and a blank
 // start of the log first, then the superblocks, the one at the start last.
 func (g *geometry) write(q nvmf.Queue, id *nvmf.Identity) error {
-	state := newTree(g).encode()
+	state := newTree(g).encode(nil)
 	h := stateHeader{sequence: 1, length: nvmf.Bytes(len(state)), crc: checksum(state)}
 	buf := make([]byte, blockSize)
 	h.encode(buf, g.fs)
@@ -44,8 +44,9 @@ func (g *geometry) write(q nvmf.Queue, id *nvmf.Identity) error {
 		{headerOffset, buf}, {headerOffset + blockSize, buf},
 		{places[1], sb}, {places[0], sb},
 	}
+	var m mover
 	for _, s := range steps {
-		if err := transfer(q, id, nvmf.Write, g.lbaOf(s.at), s.data, false); err != nil {
+		if err := m.transfer(q, id, nvmf.Write, g.lbaOf(s.at), s.data, false); err != nil {
 			return err
 		}
 		if err := flushQueue(q, id); err != nil {

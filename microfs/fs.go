@@ -35,6 +35,10 @@ type Options struct {
 	Timeout    time.Duration // how long an operation waits for a lost target; 0 is 60 s
 	QueueDepth int           // 0 is 64
 	NoCoalesce bool          // every write gets a log record of its own
+	// WriteBehind lets small writes be acknowledged before they are written:
+	// File.Sync, File.Close and every other call do it. Their errors are those of
+	// Sync and Close, and of all later writes to that open file.
+	WriteBehind bool
 
 	// Holder is who mounts for writing; it is recorded in the partition.
 	Holder Holder
@@ -50,7 +54,8 @@ type Options struct {
 	// Logf reports what happens in the background and on damage. May be nil.
 	Logf func(format string, args ...any)
 
-	mend bool // see Repair
+	mend       bool       // see Repair
+	behindSize nvmf.Bytes // the most that is written behind; 0: the constant
 }
 
 // FS is a mounted file system. All methods are safe for concurrent use; they
@@ -67,18 +72,23 @@ type FS struct {
 	pool   pool
 	broken error // set once nothing works any more
 	// limbo holds runs that are free once the tail of the log is durable.
-	limbo     []run
-	freeing   []run // by the operation in progress, into limbo when it settles
-	retired   retired
-	opens     int
-	unflushed nvmf.Bytes // written since the last Flush
-	lastWrite time.Time
-	io        scratch
-	stretches []stretch
-	rec       oplog.Record // of the operation in progress
-	one       [1]*nvmf.Command
-	cacheBufs [1][]byte
-	flush     nvmf.Command
+	limbo      []run
+	freeing    []run // by the operation in progress, into limbo when it settles
+	retired    retired
+	opens      int
+	unflushed  nvmf.Bytes // written since the last Flush
+	lastChange time.Time
+	io         scratch
+	mover      mover
+	stretches  []stretch
+	rec        oplog.Record // of the operation in progress
+	one        [1]*nvmf.Command
+	cacheBufs  [1][]byte
+	flush      nvmf.Command
+
+	behind behind
+	losses losses
+	untold error // a write behind was lost since the last Sync
 
 	ckpt  checkpointer
 	claim Claim // sequence 0: none
@@ -98,6 +108,20 @@ const (
 
 // enter takes the lock for an operation that only reads.
 func (fs *FS) enter() error {
+	if err := fs.enterBehind(); err != nil {
+		return err
+	}
+	fs.writeBehind()
+	if fs.broken != nil {
+		fs.mu.Unlock()
+		return fs.broken
+	}
+	return nil
+}
+
+// enterBehind takes the lock for one that looks after what is to be written
+// behind itself.
+func (fs *FS) enterBehind() error {
 	fs.mu.Lock()
 	if fs.broken != nil {
 		fs.mu.Unlock()
@@ -124,10 +148,11 @@ func (fs *FS) leave() {
 	fs.mu.Unlock()
 }
 
-// fail puts the file system out of service.
+// fail puts the file system out of service. Nothing may be in flight.
 func (fs *FS) fail(cause error) error {
 	if fs.broken == nil {
 		fs.broken = &brokenError{cause}
+		fs.q = brokenQueue{fs.q, fs.broken}
 		fs.logf("%v", fs.broken)
 	}
 	return fs.broken
@@ -152,7 +177,8 @@ func (fs *FS) Unmount() error {
 	}
 	var err error
 	if fs.broken == nil && !fs.opts.ReadOnly {
-		err = fs.sync()
+		fs.writeBehind()
+		err = fs.syncAll()
 	}
 	if err == nil && fs.broken == nil && !fs.opts.ReadOnly {
 		err = fs.releaseClaim()
@@ -171,11 +197,14 @@ func (fs *FS) Unmount() error {
 func (fs *FS) StatFS() StatFS {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
+	if fs.broken == nil {
+		fs.writeBehind()
+	}
 	t := fs.tree
 	room := framedRoom(fs.g.stateSize) - stateFixed - nvmf.Bytes(fs.g.blocks)*fs.worstPerBlock()
 	st := StatFS{
-		Hugeblock: fs.g.hugeblock, Blocks: fs.g.blocks, Free: fs.available(),
-		Files: uint64(len(t.inodes)), LogPages: fs.g.logPages, LogFree: fs.log.Free(),
+		Hugeblock: fs.g.hugeblock, Blocks: fs.g.blocks - fs.g.spare(), Free: fs.available() - min(fs.available(), fs.g.spare()),
+		Files: uint64(t.inodes.count), LogPages: fs.g.logPages, LogFree: fs.log.Free(),
 		StateBytes: t.bytes, StateMax: room, OpenFiles: fs.opens,
 		Generation: fs.log.Generation(), Checkpoints: fs.ckpt.header.sequence - 1,
 	}

@@ -89,10 +89,10 @@ func goldenTree(t testing.TB, g *geometry) *tree {
 
 func TestGoldenState(t *testing.T) {
 	g := goldenGeometry(t)
-	b := goldenTree(t, g).encode()
+	b := goldenTree(t, g).encode(nil)
 	compareGolden(t, "state.hex", b)
 	got, err := decodeTree(g, b)
 	require.NoError(t, err)
-	require.Equal(t, b, got.encode())
+	require.Equal(t, b, got.encode(nil))
 	require.Equal(t, goldenTree(t, g).bytes, got.bytes)
 }

@@ -30,9 +30,9 @@ func TestHostileState(t *testing.T) {
 		change  func(tr *tree)
 		mounted bool // nothing wrong with it
 	}{
-		{name: "link count too low", change: func(tr *tree) { tr.addName(tr.inodes[RootIno], "second", tr.named("f")) }},
+		{name: "link count too low", change: func(tr *tree) { tr.addName(tr.inodes.get(RootIno), "second", tr.named("f")) }},
 		{name: "entries zero", change: func(tr *tree) { tr.named("d").entries = 0 }},
-		{name: "entries zero in the root", change: func(tr *tree) { tr.inodes[RootIno].entries = 0 }},
+		{name: "entries zero in the root", change: func(tr *tree) { tr.inodes.get(RootIno).entries = 0 }},
 		{name: "entries huge", change: func(tr *tree) { tr.named("d").entries = math.MaxUint32 }},
 		{name: "directory in itself", change: func(tr *tree) { tr.named("d").parent = tr.named("d").ino }},
 		{name: "directory in its child", change: func(tr *tree) {
@@ -41,16 +41,16 @@ func TestHostileState(t *testing.T) {
 		}},
 		{name: "directories in each other", change: func(tr *tree) {
 			d, x := tr.named("d"), tr.named("x")
-			tr.dropName(tr.inodes[RootIno], "d", d)
-			tr.dropName(tr.inodes[RootIno], "x", x)
+			tr.dropName(tr.inodes.get(RootIno), "d", d)
+			tr.dropName(tr.inodes.get(RootIno), "x", x)
 			tr.addName(d, "x", x)
 			tr.addName(x, "d", d)
 		}},
 		{name: "directory in a file", change: func(tr *tree) { tr.named("d").parent = tr.named("f").ino }},
 		{name: "directory nowhere", change: func(tr *tree) { tr.named("d").parent = 999 }},
 		{name: "directory twice", change: func(tr *tree) { tr.addName(tr.named("x"), "d", tr.named("d")) }},
-		{name: "root in a directory", change: func(tr *tree) { tr.names.ReplaceOrInsert(entry{tr.named("x").ino, "r", RootIno}) }},
-		{name: "root has a parent", change: func(tr *tree) { tr.inodes[RootIno].parent = 77 }},
+		{name: "root in a directory", change: func(tr *tree) { tr.names.insert(entry{tr.named("x").ino, "r", RootIno}) }},
+		{name: "root has a parent", change: func(tr *tree) { tr.inodes.get(RootIno).parent = 77 }},
 		{name: "size negative", change: func(tr *tree) { tr.named("f").size = -1 }},
 		{name: "size huge", change: func(tr *tree) { tr.named("f").size = math.MaxInt64 }},
 		{name: "size beyond hugeblocks", change: func(tr *tree) { tr.named("f").size = 1 << 50 }},
@@ -195,6 +195,23 @@ func TestHostileRecords(t *testing.T) {
 		{"write to a directory", false, []oplog.Record{{Type: oplog.Write, Ino: 2, Phys: 9, End: 40000, CRCs: sums}}},
 		{"truncate of a directory", false, []oplog.Record{{Type: oplog.Truncate, Ino: 2, Size: 5}}},
 		{"write beyond the end", false, []oplog.Record{{Type: oplog.Write, Ino: 4, File: 1<<32 - 2, Phys: 1, End: 1, CRCs: sums[:1]}}},
+		{"allocate what is mapped", false, []oplog.Record{{Type: oplog.Allocate, Ino: 4, File: 1, Phys: 9, Count: 3}}},
+		{"allocate beyond the media", false, []oplog.Record{{Type: oplog.Allocate, Ino: 4, File: 5, Phys: 1 << 31, Count: 3}}},
+		{"allocate beyond the end", false, []oplog.Record{{Type: oplog.Allocate, Ino: 4, File: 1<<32 - 3, Phys: 9, Count: 3}}},
+		{"allocate a size that cannot be", false, []oplog.Record{{Type: oplog.Allocate, Ino: 4, Size: math.MaxUint64}}},
+		{"allocate to a directory", false, []oplog.Record{{Type: oplog.Allocate, Ino: 2, Phys: 9, Count: 3}}},
+		{"punch beyond the end", false, []oplog.Record{{Type: oplog.Punch, Ino: 4, File: 1<<32 - 3, Count: 3}}},
+		{"write elsewhere than was reserved", true, []oplog.Record{
+			{Type: oplog.Allocate, Ino: 4, File: 3, Phys: 9, Count: 3, Size: 1},
+			{Type: oplog.Write, Ino: 4, File: 4, Phys: 20, End: 40000, CRCs: sums}}},
+		{"continue what is reserved", false, []oplog.Record{
+			{Type: oplog.Allocate, Ino: 4, File: 3, Phys: 9, Count: 3},
+			{Type: oplog.Write, Ino: 4, File: 3, Phys: 9, FirstUnit: 1, End: 40000, CRCs: sums[:1]}}},
+		{"punch all, reserve again", true, []oplog.Record{
+			{Type: oplog.Punch, Ino: 4, File: 0, Count: 1 << 31},
+			{Type: oplog.Allocate, Ino: 4, Phys: 0, Count: 1},
+			{Type: oplog.Allocate, Ino: 4, File: 1, Phys: 1, Count: 1},
+			{Type: oplog.Write, Ino: 4, File: 1, Phys: 1, End: 10, CRCs: sums[:1]}}},
 		{"close of a directory", true, []oplog.Record{{Type: oplog.Close, Ino: 2}}},
 		{"two places in one hugeblock", true, []oplog.Record{{Type: oplog.Write, Ino: 4, File: 1, Phys: 0, End: 40000, CRCs: sums}}},
 		{"over a part of itself", true, []oplog.Record{{Type: oplog.Write, Ino: 4, File: 1, Phys: 1, End: 40000, CRCs: sums}}},
@@ -212,11 +229,11 @@ func TestHostileRecords(t *testing.T) {
 			}
 			require.True(t, tc.accepted)
 			tr.dropNameless()
-			back, err := decodeTree(tr.g, tr.encode())
+			back, err := decodeTree(tr.g, tr.encode(nil))
 			require.NoError(t, err)
-			require.Equal(t, tr.names.Len(), back.names.Len())
-			for ino := range back.inodes {
-				_ = back.path(ino)
+			require.Equal(t, tr.names.count, back.names.count)
+			for in := range back.inodes.all() {
+				_ = back.path(in.ino)
 			}
 		})
 	}

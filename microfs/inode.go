@@ -4,8 +4,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/google/btree"
-
 	"nvmecr/nvmf"
 )
 
@@ -34,9 +32,10 @@ type inode struct {
 
 	mapped  Hugeblock // sum of the counts of
 	extents extentMap
-	target  string // of a symbolic link
-	parent  Ino    // of a directory
-	entries int    // of a directory
+	sums    sumTable // of what the extents cover; empty without data checksums
+	target  string   // of a symbolic link
+	parent  Ino      // of a directory
+	entries int      // of a directory
 
 	// Not on the media.
 	name    string // of a directory, in the one above
@@ -71,31 +70,18 @@ func (in *inode) attr(g *geometry) Attr {
 	return a
 }
 
-// entry is a name in a directory; the B-tree is ordered by directory, then name.
-type entry struct {
-	dir  Ino
-	name string
-	ino  Ino
-}
-
-func entryLess(a, b entry) bool {
-	if a.dir != b.dir {
-		return a.dir < b.dir
-	}
-	return strings.Compare(a.name, b.name) < 0
-}
-
 // tree is all metadata of the file system in DRAM. Guarded by FS.mu.
 type tree struct {
 	g       *geometry
-	inodes  map[Ino]*inode
-	names   *btree.BTreeG[entry]
+	inodes  inodeTable
+	names   *nameTable
 	nextIno Ino
 	bytes   nvmf.Bytes // what names, inodes and link targets take in a state checkpoint
+	ahead   created    // by the create in flight
 }
 
 func newTree(g *geometry) *tree {
-	t := &tree{g: g, inodes: make(map[Ino]*inode), names: btree.NewG(32, entryLess), nextIno: RootIno + 1}
+	t := &tree{g: g, names: newNameTable(), nextIno: RootIno + 1}
 	t.addInode(&inode{
 		ino: RootIno, mode: modeDir | g.root.mode&modePerm, nlink: 2, uid: g.root.uid, gid: g.root.gid,
 		atime: g.created, mtime: g.created, ctime: g.created, btime: g.created, parent: RootIno,
@@ -105,32 +91,31 @@ func newTree(g *geometry) *tree {
 
 // taken reports whether an inode of that number exists. Most that are asked
 // for are new, and need no search.
-func (t *tree) taken(ino Ino) bool { return ino < t.nextIno && t.inodes[ino] != nil }
+func (t *tree) taken(ino Ino) bool { return ino < t.nextIno && t.inodes.get(ino) != nil }
 
 func (t *tree) addInode(in *inode) {
-	t.inodes[in.ino] = in
+	t.inodes.put(in)
 	t.bytes += nvmf.Bytes(inodeSize + len(in.target))
 	t.nextIno = max(t.nextIno, in.ino+1)
 }
 
 func (t *tree) dropInode(in *inode) {
-	delete(t.inodes, in.ino)
+	t.inodes.drop(in.ino)
 	t.bytes -= nvmf.Bytes(inodeSize + len(in.target))
 }
 
 func (t *tree) lookup(dir Ino, name string) (*inode, bool) {
-	e, ok := t.names.Get(entry{dir: dir, name: name})
+	ino, ok := t.names.get(dir, name)
 	if !ok {
 		return nil, false
 	}
-	in, ok := t.inodes[e.ino]
-	return in, ok
+	in := t.inodes.get(ino)
+	return in, in != nil
 }
 
 // addName enters a name, unless it exists.
 func (t *tree) addName(dir *inode, name string, in *inode) bool {
-	if old, ok := t.names.ReplaceOrInsert(entry{dir.ino, name, in.ino}); ok {
-		t.names.ReplaceOrInsert(old)
+	if !t.names.insert(entry{dir.ino, name, in.ino}) {
 		return false
 	}
 	t.bytes += nvmf.Bytes(entrySize + len(name))
@@ -144,7 +129,7 @@ func (t *tree) addName(dir *inode, name string, in *inode) bool {
 
 // dropName removes a name that exists.
 func (t *tree) dropName(dir *inode, name string, in *inode) {
-	t.names.Delete(entry{dir: dir.ino, name: name})
+	t.names.remove(dir.ino, name)
 	t.bytes -= nvmf.Bytes(entrySize + len(name))
 	dir.entries--
 	if in.isDir() {
@@ -157,15 +142,10 @@ func (t *tree) path(ino Ino) string {
 	if ino == RootIno {
 		return "/"
 	}
-	found := ""
-	t.names.Ascend(func(e entry) bool {
+	for e := range t.names.all() {
 		if e.ino == ino {
-			found = strings.TrimSuffix(t.path(e.dir), "/") + "/" + e.name
+			return strings.TrimSuffix(t.path(e.dir), "/") + "/" + e.name
 		}
-		return found == ""
-	})
-	if found == "" {
-		return "an unlinked file"
 	}
-	return found
+	return "an unlinked file"
 }

@@ -1,6 +1,27 @@
 package microfs
 
-import "nvmecr/nvmf"
+import (
+	"context"
+
+	"nvmecr/nvmf"
+)
+
+// brokenQueue is the queue of a file system that is out of service. It refuses
+// every command: what was under way then may not go on, for the partition may
+// be another run's by now, or lack what it is taken to hold.
+type brokenQueue struct {
+	nvmf.Queue
+	err error
+}
+
+func (q brokenQueue) Submit(cmds []*nvmf.Command) {
+	for _, c := range cmds {
+		c.Begin()
+		c.Finish(q.err)
+	}
+}
+
+func (q brokenQueue) Reset(context.Context) error { return q.err }
 
 // run submits commands and waits for them.
 func (fs *FS) run(cmds []*nvmf.Command) error {
@@ -26,28 +47,46 @@ func await(q nvmf.Queue, cmds []*nvmf.Command) error {
 	return err
 }
 
-// readBlocks reads a few blocks outside the data path.
-func (fs *FS) readBlocks(lba nvmf.LBA, buf []byte) error {
-	return transfer(fs.q, fs.dev.Identity(), nvmf.Read, lba, buf, false)
+// mover moves memory to and from the device outside the data path, with
+// commands that it uses again.
+type mover struct {
+	cmds [moverBatch]nvmf.Command
+	list [moverBatch]*nvmf.Command
+	data [moverBatch][1][]byte
 }
 
+const moverBatch = 32
+
 // transfer moves buf to or from the device in as many commands as it takes.
-func transfer(q nvmf.Queue, id *nvmf.Identity, op nvmf.Opcode, lba nvmf.LBA, buf []byte, fua bool) error {
-	const batch = 32
+func (m *mover) transfer(q nvmf.Queue, id *nvmf.Identity, op nvmf.Opcode, lba nvmf.LBA, buf []byte, fua bool) error {
 	step := int(id.OptimalTransfer)
 	for len(buf) > 0 {
-		var cmds []*nvmf.Command
-		for len(buf) > 0 && len(cmds) < batch {
-			n := min(step, len(buf))
-			c := &nvmf.Command{Opcode: op, FUA: fua, LBA: lba, Blocks: nvmf.LBA(nvmf.Bytes(n) / id.LBASize), Data: [][]byte{buf[:n]}}
-			cmds = append(cmds, c)
+		n := 0
+		for ; len(buf) > 0 && n < moverBatch; n++ {
+			part := buf[:min(step, len(buf))]
+			c := &m.cmds[n]
+			c.Opcode, c.FUA, c.LBA, c.Blocks = op, fua, lba, nvmf.LBA(nvmf.Bytes(len(part))/id.LBASize)
+			m.data[n][0] = part
+			c.Data, m.list[n] = m.data[n][:], c
 			lba += c.Blocks
-			buf = buf[n:]
+			buf = buf[len(part):]
 		}
-		q.Submit(cmds)
-		if err := await(q, cmds); err != nil {
+		q.Submit(m.list[:n])
+		err := await(q, m.list[:n])
+		clear(m.data[:n]) // keeps nothing alive
+		if err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// transfer moves buf to or from the device. The caller holds FS.mu.
+func (fs *FS) transfer(op nvmf.Opcode, lba nvmf.LBA, buf []byte, fua bool) error {
+	return fs.mover.transfer(fs.q, fs.dev.Identity(), op, lba, buf, fua)
+}
+
+// readBlocks reads a few blocks outside the data path.
+func (fs *FS) readBlocks(lba nvmf.LBA, buf []byte) error {
+	return fs.transfer(nvmf.Read, lba, buf, false)
 }

@@ -39,6 +39,7 @@ func scattered() (ops []op, states []map[string]string) {
 // write of up to 8 MiB a crash leaves all or nothing, however many log pages it
 // takes.
 func TestLargeWriteIsWhole(t *testing.T) {
+	skipRace(t)
 	stride := 1
 	if testing.Short() {
 		stride = 7
@@ -67,6 +68,7 @@ func TestLargeWriteIsWhole(t *testing.T) {
 // TestLargeWriteFaults: the connection is lost, or a command refused, within
 // such a write. It is whole, or short, and what it says it wrote is there.
 func TestLargeWriteFaults(t *testing.T) {
+	skipRace(t)
 	ops, states := scattered()
 	large := len(ops) - 4
 	v := variant{name: "4 KiB", lba: 4096, f: FormatOptions{Hugeblock: 4 * nvmf.KiB}}

@@ -108,6 +108,7 @@ func TestRefusedAndLost(t *testing.T) {
 // has mounted and gone on. The log, half-filled hugeblocks and, as long as the
 // pool has not gone round, new ones are out of their way.
 func TestLateAfterDeath(t *testing.T) {
+	skipRace(t)
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
 			t.Parallel()

@@ -41,6 +41,7 @@ type geometry struct {
 	data       nvmf.Bytes // offset in the segment
 	blocks     Hugeblock
 	sums       bool // data is checksummed
+	ranges     bool // hugeblocks can be allocated and taken from a file without writing
 	rank, size int
 	created    int64
 	root       rootOwner
@@ -52,7 +53,7 @@ type rootOwner struct{ uid, gid, mode uint32 }
 func newGeometry(id *nvmf.Identity, seg Segment, o *FormatOptions) (*geometry, error) {
 	g := &geometry{
 		fs: uuid.New(), generation: o.Generation, seg: seg, lba: id.LBASize,
-		hugeblock: o.Hugeblock, sums: !o.NoDataCRC, rank: o.Rank, size: o.Size,
+		hugeblock: o.Hugeblock, sums: !o.NoDataCRC, ranges: true, rank: o.Rank, size: o.Size,
 		root: rootOwner{o.Cred.UID, o.Cred.GID, o.RootMode},
 	}
 	if g.hugeblock == 0 {

@@ -177,6 +177,7 @@ type generator struct {
 	r       *rand.Rand
 	m       *model
 	maxFile int
+	ranges  bool // with operations on ranges, of which a crash may leave a part
 }
 
 func (g *generator) paths(dirs, files bool) []string {
@@ -230,6 +231,8 @@ func (g *generator) next() op {
 	case k < 46 && file != "":
 		_, _, n := g.m.find(file)
 		return truncateOp(file, int64(g.r.IntN(2*len(n.data)+100)))
+	case k < 60 && g.ranges && file != "":
+		return g.onRange(file)
 	case k < 50:
 		return op{name: "sync", fs: (*FS).Sync, model: func(*model) {}}
 	case k < 52:
@@ -247,6 +250,27 @@ func checkpointUnlessLate(fs *FS) error {
 		return err
 	}
 	return nil
+}
+
+// onRange makes an operation on a range that is in the file for a part, at least.
+func (g *generator) onRange(file string) op {
+	_, _, n := g.m.find(file)
+	size := len(n.data)
+	off := int64(g.r.IntN(size + 50000))
+	if g.r.IntN(3) == 0 {
+		off &^= 32767
+	}
+	length := min(int64(1+g.r.IntN(200000)), int64(g.maxFile)-off)
+	switch keep := g.r.IntN(2) == 0; {
+	case length < 1:
+	case g.r.IntN(3) == 0:
+		return punchOp(file, off, length)
+	case g.r.IntN(3) == 0:
+		return zeroOp(file, off, length, keep)
+	default:
+		return allocateOp(file, off, length, keep)
+	}
+	return punchOp(file, 0, 100)
 }
 
 func (g *generator) write(file string) op {
@@ -434,8 +458,17 @@ var variants = []variant{
 	{name: "volatile cache, small log", lba: 512, f: FormatOptions{LogPages: minLogPages, Hugeblock: 8 * nvmf.KiB}, cache: true},
 }
 
+// behindVariants are those in which a write may be done later.
+var behindVariants = []variant{
+	{name: "writing behind", lba: 512, o: Options{WriteBehind: true}},
+	{name: "writing behind, no data checksums", lba: 4096, o: Options{WriteBehind: true}, f: FormatOptions{NoDataCRC: true}},
+	{name: "writing behind, volatile cache", lba: 4096, o: Options{WriteBehind: true}, cache: true},
+}
+
+var allVariants = append(variants[:len(variants):len(variants)], behindVariants...)
+
 func TestModel(t *testing.T) {
-	for _, v := range variants {
+	for _, v := range allVariants {
 		t.Run(v.name, func(t *testing.T) {
 			seed := newSeed(t)
 			runModel(t, v, seed, 1500)
@@ -453,7 +486,7 @@ func runModel(t *testing.T, v variant, seed uint64, steps int) {
 	require.NoError(t, Format(ctx, dev, seg, v.f))
 	fs, err := Mount(ctx, dev, seg, v.o)
 	require.NoError(t, err)
-	g := &generator{r: rand.New(rand.NewPCG(seed, 0)), m: newModel(), maxFile: 2 << 20}
+	g := &generator{r: rand.New(rand.NewPCG(seed, 0)), m: newModel(), maxFile: 2 << 20, ranges: seed%2 == 0}
 	for i := range steps {
 		o := g.next()
 		require.NoError(t, o.fs(fs), "step %d: %s", i, o.name)
@@ -462,6 +495,9 @@ func runModel(t *testing.T, v variant, seed uint64, steps int) {
 			if g.r.IntN(2) == 0 {
 				require.NoError(t, fs.Unmount())
 			} else {
+				if v.o.WriteBehind {
+					require.NoError(t, fs.Sync())
+				}
 				fs.ckpt.stop() // as a crash would leave it
 			}
 			fs, err = Mount(ctx, dev, seg, v.o)

@@ -1,6 +1,7 @@
 package microfs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,6 +53,9 @@ func (fs *FS) recover(seg Segment) error {
 	if fs.opts.ReadOnly {
 		return fs.load()
 	}
+	if fs.opts.WriteBehind {
+		fs.behind.init(cmp.Or(fs.opts.behindSize, behindSize))
+	}
 	// What cannot be mounted is left as it is.
 	if _, err := fs.readHeader(); err != nil {
 		return err
@@ -80,6 +84,27 @@ func (fs *FS) load() error {
 	}
 	fs.tree.dropNameless()
 	return fs.fillPool()
+}
+
+// Current reports whether a file system that was mounted read-only still is what
+// the media hold. That takes three or four round trips where a mount takes a
+// connection, and the state and the log besides. also is asked, too, for what
+// the caller knows of the media; the queue is its only until it returns. The
+// answer is false where it cannot be told: mount again.
+func (fs *FS) Current(also func(nvmf.Queue) bool) bool {
+	if !fs.opts.ReadOnly || fs.enter() != nil {
+		return false
+	}
+	defer fs.leave()
+	if !also(fs.q) {
+		return false
+	}
+	h, err := fs.readHeader()
+	if err != nil || *h != fs.ckpt.header {
+		return false
+	}
+	same, err := fs.log.Unmoved(fs.media())
+	return err == nil && same
 }
 
 func (fs *FS) logGeometry() oplog.Geometry {
@@ -297,7 +322,7 @@ func (fs *FS) landed(r *oplog.Record, first, count int) (bool, error) {
 
 // maps reports whether the tree has the hugeblock of a unit of r where r put it.
 func (fs *FS) maps(r *oplog.Record, unit int) bool {
-	in := fs.tree.inodes[Ino(r.Ino)]
+	in := fs.tree.inodes.get(Ino(r.Ino))
 	if in == nil || in.nlink == 0 {
 		return false
 	}
@@ -310,7 +335,7 @@ func (fs *FS) maps(r *oplog.Record, unit int) bool {
 // dropNameless forgets inodes whose last name was removed: they were open, or
 // freed at once, when it was.
 func (t *tree) dropNameless() {
-	for _, in := range t.inodes {
+	for in := range t.inodes.all() {
 		if in.nlink == 0 {
 			t.forget(in, nil)
 		}
@@ -320,7 +345,7 @@ func (t *tree) dropNameless() {
 // fillPool makes the pool the complement of what is mapped.
 func (fs *FS) fillPool() error {
 	var used []uint64 // start and count of runs: numbers are sorted quickly
-	for _, in := range fs.tree.inodes {
+	for in := range fs.tree.inodes.all() {
 		for x := range in.extents.all() {
 			used = append(used, uint64(x.phys)<<32|uint64(x.count))
 		}
@@ -341,7 +366,7 @@ func (fs *FS) fillPool() error {
 
 // avoidLast keeps away from what the last commands of the writer before may
 // have been about, since they may still land: the end of the log, the area of
-// the next state, half-filled hugeblocks, and the free ones it was likely to
+// the next state, hugeblocks half-filled or reserved, and the free ones it was likely to
 // take next.
 func (fs *FS) avoidLast() {
 	fs.log.Suspect()
@@ -349,9 +374,9 @@ func (fs *FS) avoidLast() {
 		fs.ckpt.lost[1-fs.ckpt.header.area] = time.Now()
 	}
 	fs.pool.rotate()
-	for _, in := range fs.tree.inodes {
+	for in := range fs.tree.inodes.all() {
 		for x := range in.extents.all() {
-			if x.covered%fs.g.hugeblock != 0 {
+			if x.reserved() || x.covered%fs.g.hugeblock != 0 {
 				x.frozen = true
 			}
 		}
@@ -409,7 +434,7 @@ func (fs *FS) seal() error {
 // restore writes bytes that should have been there.
 func (fs *FS) restore(at nvmf.Bytes, data []byte) error {
 	for {
-		err := transfer(fs.q, fs.dev.Identity(), nvmf.Write, fs.g.lbaOf(at), data, true)
+		err := fs.transfer(nvmf.Write, fs.g.lbaOf(at), data, true)
 		if !lost(err) {
 			return err
 		}

@@ -95,7 +95,8 @@ func (fs *FS) opened(in *inode, flags int) *File {
 	acc := flags & unix.O_ACCMODE
 	f := &File{fs: fs, in: in, ino: in.ino,
 		readable: acc == unix.O_RDONLY || acc == unix.O_RDWR, writable: acc == unix.O_WRONLY || acc == unix.O_RDWR}
-	if in.isDir() {
+	f.sync, f.losses = flags&unix.O_DSYNC != 0, fs.losses[in.ino].count
+	if f.dir = in.isDir(); f.dir {
 		f.writable = false
 	}
 	if flags&unix.O_PATH != 0 {
@@ -137,7 +138,7 @@ func (fs *FS) create(p *place, mode uint32, target string) error {
 	if err := fs.record(); err != nil {
 		return err
 	}
-	p.in = fs.tree.inodes[Ino(fs.rec.Ino)]
+	p.in = fs.tree.inodes.get(Ino(fs.rec.Ino))
 	p.in.written = p.in.isRegular() // its writer has yet to close it
 	return nil
 }
@@ -161,7 +162,7 @@ func (fs *FS) Mkdir(dir Ino, path string, mode uint32) error {
 	if err != nil {
 		return err
 	}
-	return fs.create(&p, modeDir|mode&modePerm, "")
+	return fs.create(&p, modeDir|mode&(0o777|syscall.S_ISVTX), "")
 }
 
 // Symlink makes a symbolic link. EEXIST; ENAMETOOLONG for targets of more

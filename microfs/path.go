@@ -16,7 +16,8 @@ const (
 
 // goodName reports whether name can be entered in a directory.
 func goodName(name string) bool {
-	return name != "" && len(name) <= maxName && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
+	return name != "" && len(name) <= maxName && name != "." && name != ".." &&
+		strings.IndexByte(name, '/') < 0 && strings.IndexByte(name, 0) < 0
 }
 
 // walk resolves paths. One per operation, on the stack.
@@ -40,7 +41,7 @@ type place struct {
 
 // start returns the directory a relative path starts from.
 func (fs *FS) start(dir Ino) (*inode, error) {
-	d := fs.tree.inodes[dir]
+	d := fs.tree.inodes.get(dir)
 	if d == nil {
 		return nil, syscall.ENOENT
 	}
@@ -141,7 +142,7 @@ func (w *walk) step(p *place, name string) error {
 		if d.ino == RootIno {
 			return errAboveRoot
 		}
-		p.in = w.fs.tree.inodes[d.parent]
+		p.in = w.fs.tree.inodes.get(d.parent)
 	default:
 		p.in, _ = w.fs.tree.lookup(d.ino, name)
 	}
@@ -170,7 +171,7 @@ func (w *walk) link(p place, rest string, follow bool) (place, error) {
 	if !ok {
 		return p, &EscapeError{Path: target}
 	}
-	return w.from(w.fs.tree.inodes[RootIno], inside, follow)
+	return w.from(w.fs.tree.inodes.get(RootIno), inside, follow)
 }
 
 // cutMount returns what follows the mount point in an absolute path.
@@ -242,7 +243,7 @@ func (t *tree) isAncestor(a, d *inode) bool {
 		if d.ino == RootIno {
 			return false
 		}
-		if d = t.inodes[d.parent]; d == nil {
+		if d = t.inodes.get(d.parent); d == nil {
 			return false
 		}
 	}
@@ -255,7 +256,7 @@ func (t *tree) pathOf(d *inode) (string, error) {
 	}
 	var parts []string
 	for d.ino != RootIno {
-		up := t.inodes[d.parent]
+		up := t.inodes.get(d.parent)
 		if up == nil || d.nlink == 0 {
 			return "", syscall.ENOENT
 		}

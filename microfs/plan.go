@@ -62,12 +62,12 @@ func (p *planner) block(h Hugeblock, s, e nvmf.Bytes) (bool, error) {
 	if x != nil {
 		covered = x.coveredIn(h, g)
 	}
-	if x != nil && s >= covered && !x.frozen {
+	if x != nil && !x.reserved() && s >= covered && !x.frozen {
 		return p.appendTo(x, h, covered, s, e)
 	}
 	end := max(e, covered)
 	need := 8 * g.units(end)
-	if p.need+pieceNeed+need > oplog.Capacity {
+	if p.need+pieceNeed+need > p.fs.log.Capacity() {
 		return false, nil
 	}
 	var old []byte
@@ -77,7 +77,7 @@ func (p *planner) block(h Hugeblock, s, e nvmf.Bytes) (bool, error) {
 			return false, err
 		}
 	}
-	r, err := p.alloc()
+	r, err := p.place(x, h)
 	if err != nil {
 		return false, err
 	}
@@ -107,7 +107,7 @@ func (p *planner) block(h Hugeblock, s, e nvmf.Bytes) (bool, error) {
 func (p *planner) appendTo(x *extent, h Hugeblock, covered, s, e nvmf.Bytes) (bool, error) {
 	g := p.fs.g
 	need := 8 * (g.units(e) - int(covered/g.unit))
-	if p.need+pieceNeed+need > oplog.Capacity {
+	if p.need+pieceNeed+need > p.fs.log.Capacity() {
 		return false, nil
 	}
 	prefix, err := p.fs.coveredTail(p.in, x, h, covered)
@@ -122,7 +122,7 @@ func (p *planner) appendTo(x *extent, h Hugeblock, covered, s, e nvmf.Bytes) (bo
 		FirstUnit: uint32(covered / g.unit), End: uint64(e),
 	}
 	if g.sums && covered%g.unit != 0 {
-		part.seed = x.crcs[len(x.crcs)-1]
+		part.seed = p.in.sums.get(x.unit(g, g.units(x.covered)-1))
 	}
 	p.s.parts = append(p.s.parts, part)
 	p.b.lba = g.lbaOf(g.dataOffset(phys) + part.start)
@@ -166,6 +166,19 @@ func (p *planner) endPiece() {
 	p.b.close()
 	part.last = len(p.s.list)
 	p.open = false
+}
+
+// place returns the hugeblock that h of the file is written to: the one it was
+// given when it was allocated, or a free one.
+func (p *planner) place(x *extent, h Hugeblock) (run, error) {
+	switch {
+	case x == nil && p.fs.available() <= p.fs.g.spare():
+		return run{}, syscall.ENOSPC
+	case x == nil || !x.reserved() || x.frozen:
+		return p.alloc()
+	}
+	p.s.reserved = append(p.s.reserved, h)
+	return run{x.phys + (h - x.file), 1}, nil
 }
 
 // alloc takes a hugeblock from the pool. Where freed ones wait for a flush,
@@ -235,6 +248,12 @@ func (p *planner) freeze(each func(Hugeblock)) {
 		each(Hugeblock(part.rec.Phys))
 		if x := p.in.extents.lookup(Hugeblock(part.rec.File)); x != nil {
 			x.frozen = true
+		}
+	}
+	for _, h := range p.s.reserved {
+		if x := p.in.extents.lookup(h); x != nil && x.reserved() {
+			each(x.phys + (h - x.file))
+			p.in.freezeReserved(p.fs.g, h)
 		}
 	}
 }

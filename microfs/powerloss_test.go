@@ -20,7 +20,7 @@ func TestPowerLossWhileMounted(t *testing.T) {
 	if testing.Short() {
 		rounds = 30
 	}
-	for _, v := range variants {
+	for _, v := range allVariants {
 		if !v.cache {
 			continue
 		}

@@ -4,8 +4,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/minio/crc64nvme"
-
+	"nvmecr/internal/crc64"
 	"nvmecr/internal/mutant"
 	"nvmecr/nvmf"
 )
@@ -121,13 +120,13 @@ func (fs *FS) receive(in *inode, st *stretch) error {
 			left -= nvmf.Bytes(len(p))
 			for len(p) > 0 {
 				n := min(len(p), int(g.unit-at))
-				crc = crc64nvme.Update(crc, p[:n])
+				crc = crc64.Update(crc, p[:n])
 				at += nvmf.Bytes(n)
 				p = p[n:]
 				if at < g.unit && (left > 0 || len(p) > 0) {
 					continue
 				}
-				if crc != st.x.crcs[unit] && err == nil {
+				if crc != in.sums.get(st.x.unit(g, unit)) && err == nil {
 					err = fs.damage(in, st.x, unit)
 				}
 				unit, crc, at = unit+1, 0, 0
@@ -174,8 +173,8 @@ func (c *cursor) zero(n nvmf.Bytes) {
 }
 
 // readExtent reads verified bytes [start, start+len(buf)) of an extent into
-// buf; start is a unit's and the end a unit's or the covered end. It allocates
-// and does not touch the scratch.
+// buf; start is a unit's and the end a unit's or the covered end. It does not
+// touch the scratch, and allocates where the end is no LBA's.
 func (fs *FS) readExtent(in *inode, x *extent, start nvmf.Bytes, buf []byte) error {
 	g := fs.g
 	want := nvmf.Bytes(len(buf)).AlignUp(g.lba)
@@ -202,7 +201,7 @@ func (fs *FS) readExtent(in *inode, x *extent, start nvmf.Bytes, buf []byte) err
 	}
 	for unit := int(start / g.unit); len(buf) > 0; unit++ {
 		n := min(len(buf), int(g.unit))
-		if crc64nvme.Checksum(buf[:n]) != x.crcs[unit] {
+		if crc64.Checksum(buf[:n]) != in.sums.get(x.unit(g, unit)) {
 			return fs.damage(in, x, unit)
 		}
 		buf = buf[n:]

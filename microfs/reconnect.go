@@ -14,6 +14,9 @@ import (
 
 // lost reports whether an operation is worth repeating after a reconnection.
 func lost(err error) bool {
+	if err == nil {
+		return false // what follows allocates
+	}
 	var broken *brokenError
 	return errors.Is(err, nvmf.ErrConnectionLost) && !errors.As(err, &broken)
 }
@@ -42,7 +45,7 @@ const maxConflicts = 8
 // favour: a target that started anew had forgotten whose the namespace is.
 // Where a later run has it, this file system is out of service.
 func (fs *FS) settleConflict(err error) error {
-	if !nvmf.IsConflict(err) && !nvmf.IsPreempted(err) || fs.opts.Reserve == nil {
+	if !nvmf.IsConflict(err) && !nvmf.IsPreempted(err) || fs.opts.Reserve == nil || fs.broken != nil {
 		return err
 	}
 	if fs.conflicts++; fs.conflicts > maxConflicts {

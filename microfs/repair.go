@@ -51,7 +51,7 @@ func (fs *FS) mendSuperblocks() error {
 		if err != nil || bytes.Equal(got, want) {
 			continue // what cannot be read was written again, or cannot be
 		}
-		if err := transfer(fs.q, fs.dev.Identity(), nvmf.Write, fs.g.lbaOf(at), want, true); err != nil {
+		if err := fs.transfer(nvmf.Write, fs.g.lbaOf(at), want, true); err != nil {
 			return err
 		}
 		fs.logf("superblock copy %d: it was not the same as the other, and is now", i)
@@ -65,38 +65,37 @@ func (fs *FS) mendSuperblocks() error {
 func (t *tree) mend(logf func(format string, args ...any)) {
 	up := t.reachable()
 	var lost []entry
-	t.names.Ascend(func(e entry) bool {
+	for e := range t.names.all() {
 		if _, ok := up[e.dir]; !ok {
 			lost = append(lost, e)
 		}
-		return true
-	})
+	}
 	for _, e := range lost {
 		logf("inode %d, name %q in inode %d: no path leads there; it is dropped", e.ino, e.name, e.dir)
-		t.names.Delete(e)
+		t.names.remove(e.dir, e.name)
 		t.bytes -= nvmf.Bytes(entrySize + len(e.name))
 	}
-	for _, in := range t.inodes {
+	for in := range t.inodes.all() {
 		in.found.names, in.found.entries = 0, 0
 	}
 	links, entries := map[Ino]uint32{RootIno: 2}, map[Ino]int{}
-	t.names.Ascend(func(e entry) bool {
+	for e := range t.names.all() {
 		entries[e.dir]++
 		links[e.ino]++
-		in := t.inodes[e.ino]
+		in := t.inodes.get(e.ino)
 		in.found.names++
-		t.inodes[e.dir].found.entries++
+		t.inodes.get(e.dir).found.entries++
 		if in.isDir() && e.ino != RootIno {
 			links[e.ino]++
 			links[e.dir]++
 			in.parent, in.name = e.dir, e.name
 		}
-		return true
-	})
-	if root := t.inodes[RootIno]; root != nil {
+	}
+	if root := t.inodes.get(RootIno); root != nil {
 		root.parent = RootIno
 	}
-	for ino, in := range t.inodes {
+	for in := range t.inodes.all() {
+		ino := in.ino
 		if in.nlink != links[ino] {
 			if links[ino] == 0 {
 				logf("inode %d: no path leads there; it is dropped, with %d hugeblocks", ino, in.mapped)

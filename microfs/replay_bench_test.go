@@ -178,12 +178,12 @@ func BenchmarkState(b *testing.B) {
 		r := &oplog.Record{Type: oplog.Create, Ino: uint64(i + 2), Parent: uint64(RootIno), Mode: modeRegular | 0o600, Name: fmt.Appendf(nil, "%06d", i)}
 		require.NoError(b, t.apply(r, nil))
 	}
-	state := t.encode()
+	state := t.encode(nil)
 	for _, k := range []struct {
 		name string
 		run  func() error
 	}{
-		{"encode", func() error { t.encode(); return nil }},
+		{"encode", func() error { t.encode(nil); return nil }},
 		{"decode", func() error { _, err := decodeTree(g, state); return err }},
 	} {
 		b.Run(k.name, func(b *testing.B) {

@@ -1,8 +1,7 @@
 package microfs
 
 import (
-	"github.com/minio/crc64nvme"
-
+	"nvmecr/internal/crc64"
 	"nvmecr/nvmf"
 )
 
@@ -11,18 +10,19 @@ import (
 // grows to what operations need and is used again, so that steady I/O
 // allocates nothing. Guarded by FS.mu.
 type scratch struct {
-	cmds  []nvmf.Command
-	list  []*nvmf.Command // those of cmds in use, in order
-	vec   [][]byte        // what Command.Data points into
-	crcs  []uint64
-	parts []piece
-	head  []byte // bounce buffers of one unit for reads
-	end   []byte
-	old   [2][]byte // hugeblocks being copied by an overwrite
-	taken []run     // allocated by the operation
-	cur   cursor    // in the application's buffers
-	zero  []byte
-	sink  []byte
+	cmds     []nvmf.Command
+	list     []*nvmf.Command // those of cmds in use, in order
+	vec      [][]byte        // what Command.Data points into
+	crcs     []uint64
+	parts    []piece
+	head     []byte // bounce buffers of one unit for reads
+	end      []byte
+	old      [2][]byte   // hugeblocks being copied by an overwrite
+	taken    []run       // allocated by the operation
+	reserved []Hugeblock // of the file, written where they were allocated before
+	cur      cursor      // in the application's buffers
+	zero     []byte
+	sink     []byte
 }
 
 // maxBatch is the largest write that a crash leaves whole or not at all, and the
@@ -50,6 +50,7 @@ func (s *scratch) reset() {
 		s.vec[i] = nil
 	}
 	s.list, s.vec, s.crcs, s.parts, s.taken = s.list[:0], s.vec[:0], s.crcs[:0], s.parts[:0], s.taken[:0]
+	s.reserved = s.reserved[:0]
 }
 
 // builder turns a stream of byte slices into commands of at most limit bytes
@@ -124,7 +125,7 @@ type summer struct {
 func (s *summer) add(p []byte) {
 	for len(p) > 0 {
 		n := min(len(p), int(s.unit-s.at))
-		s.crc = crc64nvme.Update(s.crc, p[:n])
+		s.crc = crc64.Update(s.crc, p[:n])
 		s.at += nvmf.Bytes(n)
 		p = p[n:]
 		if s.at == s.unit {

@@ -2,14 +2,12 @@ package microfs
 
 import (
 	"fmt"
-	"slices"
 
-	"github.com/minio/crc64nvme"
-
+	"nvmecr/internal/crc64"
 	"nvmecr/nvmf"
 )
 
-func checksum(b []byte) uint64 { return crc64nvme.Checksum(b) }
+func checksum(b []byte) uint64 { return crc64.Checksum(b) }
 
 // State checkpoint: the whole tree, serialised. Layout (docs/format.md):
 //
@@ -54,39 +52,39 @@ const (
 	extentFrozen = 1 << 0
 )
 
-// encode serialises the tree. Inodes without a name are in it, too: they are
+// encode serialises the tree, into the memory of b if that suffices. Inodes without a name are in it, too: they are
 // open, so records that follow may name them. Recovery drops them at its end.
-func (t *tree) encode() []byte {
-	inos := make([]Ino, 0, len(t.inodes))
+func (t *tree) encode(b []byte) []byte {
 	size := stateFixed + int(t.bytes)
-	for ino, in := range t.inodes {
-		inos = append(inos, ino)
+	for in := range t.inodes.all() {
 		for x := range in.extents.all() {
-			size += extentSize + 8*len(x.crcs)
+			size += extentSize + 8*x.sums(t.g)
 		}
 	}
-	slices.Sort(inos)
-	b := make([]byte, stateFixed, size)
+	if cap(b) < size {
+		b = make([]byte, 0, size+min(size/4, keepState))
+	}
+	b = b[:stateFixed]
+	clear(b)
 	copy(b, stMagic)
 	le.PutUint32(b[8:], stVersion)
 	le.PutUint64(b[16:], uint64(t.nextIno))
-	le.PutUint64(b[24:], uint64(len(inos)))
-	le.PutUint64(b[32:], uint64(t.names.Len()))
-	for _, ino := range inos {
-		b = t.inodes[ino].encode(b)
+	le.PutUint64(b[24:], uint64(t.inodes.count))
+	le.PutUint64(b[32:], uint64(t.names.count))
+	for in := range t.inodes.all() {
+		b = in.encode(t.g, b)
 	}
-	t.names.Ascend(func(e entry) bool {
+	for e := range t.names.all() {
 		b = le.AppendUint64(b, uint64(e.dir))
 		b = le.AppendUint64(b, uint64(e.ino))
 		b = le.AppendUint16(b, uint16(len(e.name)))
 		b = append(b, 0, 0)
 		b = append(b, e.name...)
-		return true
-	})
+	}
 	return b
 }
 
-func (in *inode) encode(b []byte) []byte {
+func (in *inode) encode(g *geometry, b []byte) []byte {
 	var h [inodeSize]byte
 	le.PutUint64(h[0:], uint64(in.ino))
 	le.PutUint32(h[8:], in.mode)
@@ -108,12 +106,20 @@ func (in *inode) encode(b []byte) []byte {
 	b = append(b, h[:]...)
 	b = append(b, in.target...)
 	for x := range in.extents.all() {
-		b = x.encode(b)
+		b = x.encode(g, &in.sums, b)
 	}
 	return b
 }
 
-func (x *extent) encode(b []byte) []byte {
+// sums returns how many checksums the extent has.
+func (x *extent) sums(g *geometry) int {
+	if !g.sums {
+		return 0
+	}
+	return g.units(x.covered)
+}
+
+func (x *extent) encode(g *geometry, sums *sumTable, b []byte) []byte {
 	var h [extentSize]byte
 	le.PutUint32(h[0:], uint32(x.file))
 	le.PutUint32(h[4:], uint32(x.phys))
@@ -122,10 +128,10 @@ func (x *extent) encode(b []byte) []byte {
 		le.PutUint32(h[12:], extentFrozen)
 	}
 	le.PutUint64(h[16:], uint64(x.covered))
-	le.PutUint32(h[24:], uint32(len(x.crcs)))
+	le.PutUint32(h[24:], uint32(x.sums(g)))
 	b = append(b, h[:]...)
-	for _, c := range x.crcs {
-		b = le.AppendUint64(b, c)
+	for n := range x.sums(g) {
+		b = le.AppendUint64(b, sums.get(x.unit(g, n)))
 	}
 	return b
 }
@@ -185,9 +191,8 @@ func (r *stateReader) tree(g *geometry) (*tree, error) {
 		return nil, fmt.Errorf("state checkpoint has no magic or version %d: %w", le.Uint32(h[8:]), ErrVersion)
 	}
 	t := newTree(g)
-	t.dropInode(t.inodes[RootIno])
+	t.dropInode(t.inodes.get(RootIno))
 	inodes, names := le.Uint64(h[24:]), le.Uint64(h[32:])
-	t.inodes = make(map[Ino]*inode, min(inodes, uint64(len(r.b)/inodeSize)))
 	for i := uint64(0); i < inodes && r.err == nil; i++ {
 		in, err := r.inode(g)
 		if err != nil {
@@ -210,9 +215,9 @@ func (r *stateReader) tree(g *geometry) (*tree, error) {
 			break
 		}
 		if d == nil || d.ino != e.dir {
-			d = t.inodes[e.dir]
+			d = t.inodes.get(e.dir)
 		}
-		in := t.inodes[e.ino]
+		in := t.inodes.get(e.ino)
 		if d == nil || !d.isDir() || in == nil || !goodName(e.name) || in.isDir() && in.parent != e.dir && !r.lenient() {
 			err := fmt.Errorf("name %q of inode %d in directory %d makes no sense: %w", e.name, e.ino, e.dir, ErrCorrupt)
 			if err := r.refuse(e.ino, err); err != nil {
@@ -220,7 +225,7 @@ func (r *stateReader) tree(g *geometry) (*tree, error) {
 			}
 			continue
 		}
-		if _, ok := t.names.ReplaceOrInsert(e); ok {
+		if !t.names.insert(e) {
 			if err := r.refuse(e.ino, fmt.Errorf("name %q in directory %d is there twice: %w", e.name, e.dir, ErrCorrupt)); err != nil {
 				return t, err
 			}
@@ -243,19 +248,19 @@ func (t *tree) check() error {
 	if t.nextIno >= maxIno {
 		return fmt.Errorf("inode numbers are used up: %w", ErrCorrupt)
 	}
-	root := t.inodes[RootIno]
+	root := t.inodes.get(RootIno)
 	if root == nil || !root.isDir() || root.parent != RootIno {
 		return fmt.Errorf("state checkpoint has no root: %w", ErrCorrupt)
 	}
 	subdirs := map[Ino]uint32{}
-	for ino, in := range t.inodes {
-		if in.isDir() && ino != RootIno && in.nlink > 0 {
+	for in := range t.inodes.all() {
+		if in.isDir() && in.ino != RootIno && in.nlink > 0 {
 			subdirs[in.parent]++
 		}
 	}
 	under := map[Ino]bool{RootIno: true}
-	for ino, in := range t.inodes {
-		kind := in.mode & modeType
+	for in := range t.inodes.all() {
+		ino, kind := in.ino, in.mode&modeType
 		want := in.found.names
 		if ino == RootIno {
 			want++ // has no name, and only this place
@@ -285,10 +290,10 @@ func (t *tree) check() error {
 func (t *tree) hangsTogether(d *inode, under map[Ino]bool) bool {
 	var up []Ino
 	for !under[d.ino] {
-		if up = append(up, d.ino); len(up) > len(t.inodes) {
+		if up = append(up, d.ino); len(up) > t.inodes.count {
 			return false
 		}
-		if d = t.inodes[d.parent]; d == nil {
+		if d = t.inodes.get(d.parent); d == nil {
 			return false
 		}
 	}
@@ -315,8 +320,9 @@ func (r *stateReader) inode(g *geometry) (*inode, error) {
 		return in, r.err
 	}
 	var last Hugeblock
+	var some [64]uint64
 	for range n {
-		x, err := r.extent(g)
+		x, sums, err := r.extent(g)
 		if err == nil && (x.file < last || in.size < 0) {
 			err = fmt.Errorf("extents overlap: %w", ErrCorrupt)
 		}
@@ -330,11 +336,20 @@ func (r *stateReader) inode(g *geometry) (*inode, error) {
 		last = x.end()
 		in.extents.push(x)
 		in.mapped += x.count
+		for at := x.unit(g, 0); len(sums) > 0; {
+			n := 0
+			for ; n < len(some) && len(sums) > 0; n, sums = n+1, sums[8:] {
+				some[n] = le.Uint64(sums)
+			}
+			in.sums.set(at, some[:n])
+			at += uint64(n)
+		}
 	}
 	return in, r.err
 }
 
-func (r *stateReader) extent(g *geometry) (extent, error) {
+// extent returns an extent and its checksums, as they are stored.
+func (r *stateReader) extent(g *geometry) (extent, []byte, error) {
 	h := r.take(extentSize)
 	x := extent{
 		file: Hugeblock(le.Uint32(h)), phys: Hugeblock(le.Uint32(h[4:])), count: Hugeblock(le.Uint32(h[8:])),
@@ -344,19 +359,13 @@ func (r *stateReader) extent(g *geometry) (extent, error) {
 	full := nvmf.Bytes(x.count) * g.hugeblock
 	switch {
 	case r.err != nil:
-		return x, r.err
+		return x, nil, r.err
 	case x.count == 0 || x.count > g.blocks || x.phys > g.blocks-x.count || x.file+x.count < x.file,
-		x.covered > full || x.covered <= full-g.hugeblock,
+		x.covered > full || x.covered <= full-g.hugeblock && !(g.ranges && x.reserved()),
 		g.sums && n != g.units(x.covered), !g.sums && n != 0:
 		r.take(8 * n)
-		return x, fmt.Errorf("extent of %d hugeblocks at %d makes no sense: %w", x.count, x.phys, ErrCorrupt)
+		return x, nil, fmt.Errorf("extent of %d hugeblocks at %d makes no sense: %w", x.count, x.phys, ErrCorrupt)
 	}
 	sums := r.take(8 * n)
-	if r.err == nil && n > 0 {
-		x.crcs = make([]uint64, n)
-		for i := range x.crcs {
-			x.crcs[i] = le.Uint64(sums[8*i:])
-		}
-	}
-	return x, r.err
+	return x, sums, r.err
 }

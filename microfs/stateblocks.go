@@ -3,8 +3,7 @@ package microfs
 import (
 	"fmt"
 
-	"github.com/minio/crc64nvme"
-
+	"nvmecr/internal/crc64"
 	"nvmecr/internal/mutant"
 	"nvmecr/nvmf"
 )
@@ -41,7 +40,7 @@ func blockSum(payload []byte, sequence, n uint64) uint64 {
 	var where [16]byte
 	le.PutUint64(where[:], sequence)
 	le.PutUint64(where[8:], n)
-	return crc64nvme.Update(crc64nvme.Checksum(where[:]), payload)
+	return crc64.Update(crc64.Checksum(where[:]), payload)
 }
 
 // frameGroup puts up to groupPayload bytes of a state, its group number g, into

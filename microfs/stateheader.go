@@ -4,8 +4,8 @@ import (
 	"fmt"
 
 	"github.com/google/uuid"
-	"github.com/minio/crc64nvme"
 
+	"nvmecr/internal/crc64"
 	"nvmecr/nvmf"
 	"nvmecr/oplog"
 )
@@ -51,11 +51,11 @@ func (h *stateHeader) encode(b []byte, fs uuid.UUID) {
 	le.PutUint64(b[hdPageVer:], h.prior.Version)
 	le.PutUint64(b[hdPageCRC:], h.prior.CRC)
 	le.PutUint64(b[hdGen:], h.prior.Generation)
-	le.PutUint64(b[sbCRC:], crc64nvme.Checksum(b[:sbCRC]))
+	le.PutUint64(b[sbCRC:], crc64.Checksum(b[:sbCRC]))
 }
 
 func decodeStateHeader(b []byte, g *geometry) (*stateHeader, error) {
-	if string(b[:8]) != hdMagic || crc64nvme.Checksum(b[:sbCRC]) != le.Uint64(b[sbCRC:]) {
+	if string(b[:8]) != hdMagic || crc64.Checksum(b[:sbCRC]) != le.Uint64(b[sbCRC:]) {
 		return nil, fmt.Errorf("state header is not intact: %w", ErrCorrupt)
 	}
 	if v := le.Uint32(b[8:]); v != hdVersion {

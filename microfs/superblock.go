@@ -5,8 +5,8 @@ import (
 	"fmt"
 
 	"github.com/google/uuid"
-	"github.com/minio/crc64nvme"
 
+	"nvmecr/internal/crc64"
 	"nvmecr/nvmf"
 	"nvmecr/oplog"
 )
@@ -42,7 +42,10 @@ const (
 
 	// incompatNoSums: Write records carry no checksums of the data.
 	incompatNoSums = 1 << 0
-	knownIncompat  = incompatNoSums
+	// incompatRanges: the log may hold Allocate and Punch records, the state
+	// extents that nothing was written to.
+	incompatRanges = 1 << 1
+	knownIncompat  = incompatNoSums | incompatRanges
 )
 
 var le = binary.LittleEndian
@@ -51,9 +54,14 @@ func (g *geometry) encode(b []byte) {
 	clear(b)
 	copy(b, sbMagic)
 	le.PutUint32(b[8:], sbVersion)
+	var features uint64
 	if !g.sums {
-		le.PutUint64(b[sbIncompat:], incompatNoSums)
+		features |= incompatNoSums
 	}
+	if g.ranges {
+		features |= incompatRanges
+	}
+	le.PutUint64(b[sbIncompat:], features)
 	copy(b[sbUUID:], g.fs[:])
 	le.PutUint64(b[sbGen:], g.generation)
 	le.PutUint64(b[sbStart:], uint64(g.seg.Start))
@@ -73,7 +81,7 @@ func (g *geometry) encode(b []byte) {
 	le.PutUint32(b[sbRootUID:], g.root.uid)
 	le.PutUint32(b[sbRootGID:], g.root.gid)
 	le.PutUint64(b[sbCreated:], uint64(g.created))
-	le.PutUint64(b[sbCRC:], crc64nvme.Checksum(b[:sbCRC]))
+	le.PutUint64(b[sbCRC:], crc64.Checksum(b[:sbCRC]))
 }
 
 // decodeSuperblock checks magic, version, checksum, in that order, and that
@@ -88,7 +96,7 @@ func decodeSuperblock(b []byte) (*geometry, error) {
 	if v := le.Uint32(b[8:]); v != sbVersion {
 		return nil, fmt.Errorf("superblock has version %d, this program knows %d: %w", v, sbVersion, ErrVersion)
 	}
-	if crc64nvme.Checksum(b[:sbCRC]) != le.Uint64(b[sbCRC:]) {
+	if crc64.Checksum(b[:sbCRC]) != le.Uint64(b[sbCRC:]) {
 		return nil, fmt.Errorf("superblock checksum does not hold: %w", ErrCorrupt)
 	}
 	if f := le.Uint64(b[sbIncompat:]) &^ knownIncompat; f != 0 {
@@ -112,6 +120,7 @@ func decodeSuperblock(b []byte) (*geometry, error) {
 		data:       nvmf.Bytes(le.Uint64(b[sbData:])),
 		blocks:     Hugeblock(le.Uint32(b[sbBlocks:])),
 		sums:       le.Uint64(b[sbIncompat:])&incompatNoSums == 0,
+		ranges:     le.Uint64(b[sbIncompat:])&incompatRanges != 0,
 		created:    int64(le.Uint64(b[sbCreated:])),
 		root:       rootOwner{le.Uint32(b[sbRootUID:]), le.Uint32(b[sbRootGID:]), le.Uint32(b[sbRootMode:])},
 	}

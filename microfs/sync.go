@@ -14,13 +14,27 @@ func (fs *FS) Sync() error {
 	if fs.opts.ReadOnly {
 		return nil
 	}
-	return fs.sync()
+	return fs.syncAll()
+}
+
+// syncAll is sync for those who answer for all files: what could not be written
+// behind is told once.
+func (fs *FS) syncAll() error {
+	untold := fs.untold
+	fs.untold = nil
+	if err := fs.sync(); err != nil {
+		return err
+	}
+	return untold
 }
 
 // sync makes everything acknowledged durable, and puts that on record: what is
 // damaged then is never taken for unfinished. In a full log that may take a
 // state checkpoint.
 func (fs *FS) sync() error {
+	if err := fs.settleOwed(); err != nil {
+		return err
+	}
 	if err := fs.syncLog(); err != nil {
 		return err
 	}
@@ -33,6 +47,20 @@ func (fs *FS) sync() error {
 		fs.logf("state checkpoint: %v", err)
 	}
 	return fs.syncLog()
+}
+
+// settleOwed logs what waits for the next group (closeCreated). An operation
+// that is under way has it in its first group.
+func (fs *FS) settleOwed() error {
+	for fs.log.Owes() && !fs.log.Open() {
+		if err := fs.begin(0); err != nil {
+			return err
+		}
+		if err := fs.recoverFrom(fs.runGroup(fs.log.Commit())); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // syncLog puts the newest records in both slots of the tail page, and flushes

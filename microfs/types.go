@@ -74,10 +74,10 @@ type Dirent struct {
 // StatFS is what statfs(2) tells, and what `nvmecr stat` adds.
 type StatFS struct {
 	Hugeblock   nvmf.Bytes
-	Blocks      Hugeblock // in the data area
-	Free        Hugeblock
-	Files       uint64 // inodes in use
-	FilesFree   uint64 // how many more the state area has room for, about
+	Blocks      Hugeblock // in the data area, without those that only overwrites take
+	Free        Hugeblock // of them
+	Files       uint64    // inodes in use
+	FilesFree   uint64    // how many more the state area has room for, about
 	LogPages    uint64
 	LogFree     uint64 // pages until a state checkpoint is forced
 	StateBytes  nvmf.Bytes

@@ -52,8 +52,8 @@ func (fs *FS) Verify(ctx context.Context, o VerifyOptions) (*VerifyReport, error
 	}
 	inos := slices.Clone(o.Only)
 	if o.Only == nil {
-		for ino := range fs.tree.inodes {
-			inos = append(inos, ino)
+		for in := range fs.tree.inodes.all() {
+			inos = append(inos, in.ino)
 		}
 	}
 	v := &verifier{fs: fs, o: &o, r: &VerifyReport{Unverified: !fs.g.sums}, buf: make([]byte, maxBatch), step: maxBatch}
@@ -71,7 +71,7 @@ func (fs *FS) Verify(ctx context.Context, o VerifyOptions) (*VerifyReport, error
 func (fs *FS) VerifySize() (n nvmf.Bytes) {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	for _, in := range fs.tree.inodes {
+	for in := range fs.tree.inodes.all() {
 		for x := range in.extents.all() {
 			n += x.covered
 		}
@@ -112,7 +112,7 @@ func (v *verifier) part(ino Ino, pos nvmf.Bytes, first bool) (next nvmf.Bytes, m
 		return 0, false, err
 	}
 	defer fs.leave()
-	in := fs.tree.inodes[ino]
+	in := fs.tree.inodes.get(ino)
 	if in == nil || !in.isRegular() {
 		return 0, false, nil
 	}
@@ -184,7 +184,7 @@ func (v *verifier) bad(in *inode, x *extent, start, end nvmf.Bytes, cause error)
 		LBA: g.lbaOf(g.dataOffset(x.phys) + at), Cause: cause,
 	}
 	if g.sums {
-		b.Sum = x.crcs[at/g.unit]
+		b.Sum = in.sums.get(x.unit(g, int(at/g.unit)))
 	}
 	r.Bad = append(r.Bad, b)
 }

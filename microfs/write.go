@@ -1,6 +1,7 @@
 package microfs
 
 import (
+	"errors"
 	"syscall"
 	"time"
 
@@ -105,13 +106,18 @@ func (fs *FS) writeAt(in *inode, bufs [][]byte, off int64) (int, error) {
 
 // writeOperation writes [pos, end), of which a crash leaves all or nothing, and
 // returns where it ended. Where it ends early what was written until then
-// counts.
+// counts. In a file system that is full, an overwrite of more hugeblocks than
+// are kept back for it goes in parts: what one made free is written by the next.
 func (fs *FS) writeOperation(in *inode, cur *cursor, pos, end nvmf.Bytes) (nvmf.Bytes, error) {
 	for begin := pos; pos < end; {
 		next, err := fs.writeGroup(in, cur, pos, end)
 		if err != nil && pos > begin {
 			if ferr := fs.finish(); ferr != nil {
 				return begin, ferr
+			}
+			if errors.Is(err, syscall.ENOSPC) && fs.g.spare() > 0 {
+				begin = pos
+				continue
 			}
 		}
 		if err != nil {
@@ -185,7 +191,7 @@ func (fs *FS) writeGroup(in *inode, cur *cursor, pos, end nvmf.Bytes) (nvmf.Byte
 		}
 		if err == nil {
 			in.written = true
-			fs.lastWrite = fs.clock()
+			fs.lastChange = fs.clock()
 			return next, nil
 		}
 		if !lost(err) {

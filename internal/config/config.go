@@ -20,6 +20,15 @@ const (
 	LogInfo  LogLevel = "info"  // and what was mounted, waited for, written in the background
 )
 
+// Durability says when a write is acknowledged.
+type Durability string
+
+// What a write that has returned may rely on.
+const (
+	DurableWrite Durability = "write" // it survives the process
+	DurableClose Durability = "close" // it does after fsync or close, which also tell of errors
+)
+
 // JobVariable names the store in whose job a process runs. The settings in the
 // environment are then that store's: a command there that is about another
 // store leaves them alone.
@@ -42,6 +51,7 @@ type Config struct {
 	HeaderDigest bool               // --header-digest: CRC-32C on PDU headers
 	DataDigest   bool               // --data-digest: CRC-32C on PDU data
 	DataChecksum bool               // --data-checksum: CRC-64 on file data, fixed at format
+	Durability   Durability         // --durability: when a write is acknowledged
 	Log          LogLevel           // --log
 	Unfenced     bool               // --unfenced: mount also where an old writer may live
 

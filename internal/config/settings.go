@@ -140,6 +140,20 @@ var settings = []Setting{
 		},
 	},
 	{
+		Name: "durability", Exported: true,
+		Help:    "`write|close`: when a write is sure to survive the process; with close small writes return early, and fsync and close tell of their errors",
+		initial: text(string(DurableWrite)),
+		parse: func(c *Config, v string) error {
+			switch d := Durability(v); d {
+			case DurableWrite, DurableClose:
+				c.Durability = d
+				return nil
+			}
+			return fmt.Errorf("%q is not write or close", v)
+		},
+		format: func(c *Config) string { return string(c.Durability) },
+	},
+	{
 		Name: "log", Exported: true,
 		Help:    "`LEVEL` of messages on stderr: error, or info for what is mounted, waited for and written in the background",
 		initial: text(string(LogError)),

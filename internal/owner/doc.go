@@ -3,7 +3,8 @@
 //
 // Each key has two files in /tmp/nvmecr-UID, a directory of mode 0700:
 //
-//	KEY.lock   the owner holds a POSIX record lock (fcntl F_SETLK) on it
+//	KEY.lock   the owner holds a POSIX record lock (fcntl F_SETLK) on it; in it
+//	           is the owner's note, how those who find it busy may reach it
 //	KEY.sock   the owner listens here while it holds the lock
 //
 // Why a record lock: it belongs to the process. The kernel drops it when the
@@ -33,8 +34,8 @@
 //	12  4  pid of the sender
 //
 // Verbs: 1 yield. Statuses: 0 ok, 1 busy, 2 unknown verb or version. Only
-// processes of the same user are answered. Writing through the owner will be
-// the next verb.
+// processes of the same user are answered. An owner that is busy may serve
+// others in another way, which its note tells.
 //
 // # Concurrency
 //

@@ -20,12 +20,16 @@ import (
 // MaxKey is the longest key: a socket's path has at most 107 bytes.
 const MaxKey = 72
 
+// MaxNote is the longest note of an owner, in bytes.
+const MaxNote = 64
+
 // patience is how often a waiting process looks at the lock.
 const patience = 20 * time.Millisecond
 
 // A Lock is the ownership of one key by this process.
 type Lock struct {
 	path    string // without .lock or .sock
+	note    string
 	fd      int
 	listen  *os.File // a socket
 	onYield func() bool
@@ -39,6 +43,8 @@ type Lock struct {
 type BusyError struct {
 	Key string // or a name for it that says more
 	PID int    // of the owner, 0 if not known
+	// Note is what the owner has left for those who find it busy.
+	Note string
 	// Silent says that the owner did not answer in time, otherwise it
 	// answered that it cannot yield now.
 	Silent bool
@@ -79,9 +85,14 @@ var (
 //
 // Errors: a *BusyError when the owner is this process, said that it cannot
 // yield, or did not answer; otherwise what is wrong with the directory.
-func Acquire(ctx context.Context, key string, onYield func() bool) (*Lock, error) {
+//
+// note, of at most MaxNote bytes, is what those others find in their BusyError.
+func Acquire(ctx context.Context, key, note string, onYield func() bool) (*Lock, error) {
 	if err := checkKey(key); err != nil {
 		return nil, err
+	}
+	if len(note) > MaxNote {
+		return nil, fmt.Errorf("a note of %d bytes about partition %s: %w", len(note), key, syscall.EINVAL)
 	}
 	dir, err := directory()
 	if err != nil {
@@ -96,7 +107,7 @@ func Acquire(ctx context.Context, key string, onYield func() bool) (*Lock, error
 	if busy {
 		return nil, &BusyError{Key: key, PID: os.Getpid()}
 	}
-	l := &Lock{path: path, fd: -1, onYield: onYield}
+	l := &Lock{path: path, note: note, fd: -1, onYield: onYield}
 	if err := l.acquire(ctx, key); err != nil {
 		l.forget()
 		return nil, err
@@ -106,7 +117,7 @@ func Acquire(ctx context.Context, key string, onYield func() bool) (*Lock, error
 
 func (l *Lock) acquire(ctx context.Context, key string) error {
 	for {
-		pid, err := l.try()
+		busy, err := l.try()
 		if err != nil {
 			return fmt.Errorf("lock of partition %s: %w", key, err)
 		}
@@ -115,11 +126,12 @@ func (l *Lock) acquire(ctx context.Context, key string) error {
 		}
 		status, err := ask(ctx, l.path+".sock", l.free)
 		if err == nil && status != statusOK {
-			return &BusyError{Key: key, PID: pid}
+			busy.Key = key
+			return &busy
 		}
 		// It yielded, is ending, or is just starting: look again.
 		if !sleep(ctx, patience) {
-			return &BusyError{Key: key, PID: pid, Silent: true}
+			return &BusyError{Key: key, PID: busy.PID, Silent: true}
 		}
 	}
 	if err := l.serve(); err != nil {
@@ -128,13 +140,13 @@ func (l *Lock) acquire(ctx context.Context, key string) error {
 	return nil
 }
 
-// try takes the lock if it is free: then l.fd is set. Otherwise pid is who has
-// it, 0 if that is not known.
-func (l *Lock) try() (pid int, err error) {
+// try takes the lock if it is free: then l.fd is set. Otherwise busy says who
+// has it, as far as that is known.
+func (l *Lock) try() (busy BusyError, err error) {
 	name := l.path + ".lock"
 	fd, err := unix.Open(name, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return 0, &fs.PathError{Op: "open", Path: name, Err: err}
+		return busy, &fs.PathError{Op: "open", Path: name, Err: err}
 	}
 	fd = ownfd.Hold(fd)
 	whole := unix.Flock_t{Type: unix.F_WRLCK}
@@ -143,16 +155,33 @@ func (l *Lock) try() (pid int, err error) {
 	if err == nil && sameFile(fd, name) {
 		_ = unix.Fchmod(fd, unix.S_ISVTX|0o600) // keeps cleaners off; not vital
 		l.fd = fd
-		return 0, nil
+		return busy, l.writeNote()
 	}
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
 		whole = unix.Flock_t{Type: unix.F_WRLCK}
 		if unix.FcntlFlock(uintptr(fd), unix.F_GETLK, &whole) == nil && whole.Type != unix.F_UNLCK {
-			pid = int(whole.Pid)
+			busy.PID = int(whole.Pid)
 		}
+		busy.Note = readNote(fd)
 		err = nil
 	}
-	return pid, errors.Join(err, ownfd.Close(fd))
+	return busy, errors.Join(err, ownfd.Close(fd))
+}
+
+// writeNote puts the note into the lock file, whole: a reader sees all of it,
+// padded with zeros, or what an earlier owner has left.
+func (l *Lock) writeNote() error {
+	var b [MaxNote]byte
+	copy(b[:], l.note)
+	_, err := unix.Pwrite(l.fd, b[:], 0)
+	return err
+}
+
+func readNote(fd int) string {
+	var b [MaxNote]byte
+	n, _ := unix.Pread(fd, b[:], 0)
+	note, _, _ := strings.Cut(string(b[:max(n, 0)]), "\x00")
+	return note
 }
 
 // free reports whether nobody has the lock. Only for a path that this process

@@ -52,7 +52,7 @@ func TestMain(m *testing.M) {
 
 // hold acquires the key "k", says so, and stays until stdin ends.
 func hold(onYield func() bool) {
-	if _, err := Acquire(context.Background(), "k", onYield); err != nil {
+	if _, err := Acquire(context.Background(), "k", "", onYield); err != nil {
 		fmt.Println("error:", err)
 		os.Exit(1)
 	}
@@ -63,7 +63,7 @@ func hold(onYield func() bool) {
 // forkedChild acquires the key and then forks without exec: the child inherits
 // every descriptor and only waits to be killed.
 func forkedChild() {
-	l, err := Acquire(context.Background(), "k", nil)
+	l, err := Acquire(context.Background(), "k", "", nil)
 	if err != nil {
 		panic(err)
 	}
@@ -95,7 +95,7 @@ func race() {
 		var l *Lock
 		var err error
 		for {
-			l, err = Acquire(ctx, "k", func() bool {
+			l, err = Acquire(ctx, "k", "", func() bool {
 				// Only between rounds is there anything to give up.
 				select {
 				case <-mine:
@@ -175,7 +175,7 @@ func soon(t *testing.T) context.Context {
 func TestBusyNamesTheOwner(t *testing.T) {
 	p := start(t, "busy")
 	require.Equal(t, "held", p.line(t))
-	_, err := Acquire(soon(t), "k", nil)
+	_, err := Acquire(soon(t), "k", "", nil)
 	var busy *BusyError
 	require.ErrorAs(t, err, &busy)
 	assert.ErrorIs(t, err, syscall.EBUSY)
@@ -187,7 +187,7 @@ func TestBusyNamesTheOwner(t *testing.T) {
 func TestOwnerYields(t *testing.T) {
 	p := start(t, "yields")
 	require.Equal(t, "held", p.line(t))
-	l, err := Acquire(soon(t), "k", nil)
+	l, err := Acquire(soon(t), "k", "", nil)
 	require.NoError(t, err, "the owner lives on but has yielded")
 	require.NoError(t, p.Process.Signal(syscall.Signal(0)))
 	require.NoError(t, l.Release())
@@ -199,7 +199,7 @@ func TestOwnerEnds(t *testing.T) {
 		require.Equal(t, "held", p.line(t))
 		require.NoError(t, p.Process.Signal(how))
 		_, _ = p.Process.Wait()
-		l, err := Acquire(soon(t), "k", nil)
+		l, err := Acquire(soon(t), "k", "", nil)
 		require.NoError(t, err, "the socket file of the dead owner is in the way: %s", how)
 		require.NoError(t, l.Release())
 	}
@@ -215,7 +215,7 @@ func TestForkedChildKeepsNothing(t *testing.T) {
 	require.Equal(t, "held", p.line(t))
 	p.kill()
 	require.NoError(t, syscall.Kill(child, 0), "the child is still there")
-	l, err := Acquire(soon(t), "k", nil)
+	l, err := Acquire(soon(t), "k", "", nil)
 	require.NoError(t, err)
 	require.NoError(t, l.Release())
 }
@@ -233,7 +233,7 @@ func TestSilentOwner(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
-	_, err = Acquire(ctx, "k", nil)
+	_, err = Acquire(ctx, "k", "", nil)
 	var busy *BusyError
 	require.ErrorAs(t, err, &busy)
 	assert.True(t, busy.Silent)
@@ -242,7 +242,7 @@ func TestSilentOwner(t *testing.T) {
 	asked := make(chan error, 1)
 	begun := time.Now()
 	go func() {
-		l, err := Acquire(soon(t), "k", nil)
+		l, err := Acquire(soon(t), "k", "", nil)
 		if err == nil {
 			err = l.Release()
 		}
@@ -264,9 +264,9 @@ func TestOneOwnerAtATime(t *testing.T) {
 }
 
 func TestThisProcessHasItAlready(t *testing.T) {
-	l, err := Acquire(soon(t), "k", nil)
+	l, err := Acquire(soon(t), "k", "", nil)
 	require.NoError(t, err)
-	_, err = Acquire(soon(t), "k", nil)
+	_, err = Acquire(soon(t), "k", "", nil)
 	require.ErrorIs(t, err, syscall.EBUSY)
 	// The refused attempt must not have cost us the lock.
 	p := start(t, "busy")
@@ -282,7 +282,7 @@ func TestYieldReleases(t *testing.T) {
 	var l *Lock
 	var calls atomic.Int32
 	ready := make(chan struct{})
-	l, err := Acquire(soon(t), "k", func() bool {
+	l, err := Acquire(soon(t), "k", "", func() bool {
 		<-ready
 		calls.Add(1)
 		return l.Release() == nil
@@ -295,7 +295,7 @@ func TestYieldReleases(t *testing.T) {
 }
 
 func TestStrangeMessages(t *testing.T) {
-	l, err := Acquire(soon(t), "k", func() bool { panic("nobody asked to yield") })
+	l, err := Acquire(soon(t), "k", "", func() bool { panic("nobody asked to yield") })
 	require.NoError(t, err)
 	defer func() { require.NoError(t, l.Release()) }()
 	good := make([]byte, headerSize)
@@ -321,6 +321,24 @@ func TestStrangeMessages(t *testing.T) {
 	}
 }
 
+// What the owner has noted is there for those who find it busy, and gone with it.
+func TestNote(t *testing.T) {
+	for _, note := range []string{"", "first", strings.Repeat("n", MaxNote), "x"} {
+		l := &Lock{path: filepath.Join(t.TempDir(), "k"), fd: -1, note: note}
+		require.NoError(t, os.WriteFile(l.path+".lock", []byte("an owner that was killed had noted this"), 0o600))
+		_, err := l.try()
+		require.NoError(t, err)
+		require.GreaterOrEqual(t, l.fd, 0)
+		other, err := os.Open(l.path + ".lock")
+		require.NoError(t, err)
+		assert.Equal(t, note, readNote(int(other.Fd())))
+		l.forget()
+		require.NoError(t, other.Close())
+	}
+	_, err := Acquire(soon(t), "k", strings.Repeat("n", MaxNote+1), nil)
+	assert.ErrorIs(t, err, syscall.EINVAL)
+}
+
 func TestForeignDirectory(t *testing.T) {
 	saved := base
 	defer func() { base = saved }()
@@ -328,18 +346,18 @@ func TestForeignDirectory(t *testing.T) {
 	dir, err := directory()
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o770))
-	_, err = Acquire(soon(t), "k", nil)
+	_, err = Acquire(soon(t), "k", "", nil)
 	require.ErrorIs(t, err, syscall.EACCES)
 	assert.Contains(t, err.Error(), dir)
 	require.NoError(t, os.Remove(dir))
 	require.NoError(t, os.Symlink(t.TempDir(), dir))
-	_, err = Acquire(soon(t), "k", nil)
+	_, err = Acquire(soon(t), "k", "", nil)
 	require.ErrorIs(t, err, syscall.EACCES)
 }
 
 func TestKeys(t *testing.T) {
 	for _, key := range []string{"", ".", "../x", "a b", strings.Repeat("a", MaxKey+1)} {
-		_, err := Acquire(soon(t), key, nil)
+		_, err := Acquire(soon(t), key, "", nil)
 		assert.ErrorIs(t, err, syscall.EINVAL, key)
 	}
 	long := strings.Repeat("a", MaxKey)
@@ -348,7 +366,7 @@ func TestKeys(t *testing.T) {
 
 // The cleaner of /tmp leaves files with the sticky bit alone.
 func TestLockFileHasStickyBit(t *testing.T) {
-	l, err := Acquire(soon(t), "k", nil)
+	l, err := Acquire(soon(t), "k", "", nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, l.Release()) }()
 	var st unix.Stat_t
@@ -360,7 +378,7 @@ func TestLockFileHasStickyBit(t *testing.T) {
 func TestSweep(t *testing.T) {
 	p := start(t, "busy")
 	require.Equal(t, "held", p.line(t))
-	mine, err := Acquire(soon(t), "mine", nil)
+	mine, err := Acquire(soon(t), "mine", "", nil)
 	require.NoError(t, err)
 	dir := filepath.Dir(mine.path)
 	left := filepath.Join(dir, "left")
@@ -374,7 +392,7 @@ func TestSweep(t *testing.T) {
 	assert.NoFileExists(t, left+".sock")
 	assert.FileExists(t, mine.path+".lock")
 	assert.FileExists(t, filepath.Join(dir, "k.lock"))
-	_, err = Acquire(soon(t), "k", nil)
+	_, err = Acquire(soon(t), "k", "", nil)
 	require.ErrorIs(t, err, syscall.EBUSY)
 	require.NoError(t, mine.Release())
 }

@@ -7,8 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/minio/crc64nvme"
-
+	"nvmecr/internal/crc64"
 	"nvmecr/nvmf"
 )
 
@@ -84,8 +83,8 @@ func encode(t *Table, slot int) []byte {
 	le.PutUint64(b[offWritten:], uint64(t.Written.UnixNano()))
 	le.PutUint32(b[offNameLength:], uint32(len(t.Name)))
 	copy(b[offName:offName+MaxName], t.Name)
-	le.PutUint64(b[offEntriesCRC:], crc64nvme.Checksum(entries))
-	le.PutUint64(b[offHeaderCRC:], crc64nvme.Checksum(b[:offHeaderCRC]))
+	le.PutUint64(b[offEntriesCRC:], crc64.Checksum(entries))
+	le.PutUint64(b[offHeaderCRC:], crc64.Checksum(b[:offHeaderCRC]))
 	return b
 }
 
@@ -100,7 +99,7 @@ func decodeHeader(b []byte, slot int) (t *Table, entries int, err error) {
 		return nil, 0, fmt.Errorf("%w: version 0", errDamaged)
 	case le.Uint32(b[offVersion:]) != version:
 		return nil, 0, fmt.Errorf("%w %d", errVersion, le.Uint32(b[offVersion:]))
-	case le.Uint64(b[offHeaderCRC:]) != crc64nvme.Checksum(b[:offHeaderCRC]):
+	case le.Uint64(b[offHeaderCRC:]) != crc64.Checksum(b[:offHeaderCRC]):
 		return nil, 0, fmt.Errorf("%w: checksum of the header", errDamaged)
 	case le.Uint32(b[offSlot:]) != uint32(slot):
 		return nil, 0, fmt.Errorf("%w: the copy of slot %d", errDamaged, le.Uint32(b[offSlot:]))
@@ -132,7 +131,7 @@ func decodeHeader(b []byte, slot int) (t *Table, entries int, err error) {
 func decodeEntries(t *Table, header, b []byte, n int, capacity nvmf.Bytes) error {
 	le := binary.LittleEndian
 	b = b[:n*int(entrySize)]
-	if le.Uint64(header[offEntriesCRC:]) != crc64nvme.Checksum(b) {
+	if le.Uint64(header[offEntriesCRC:]) != crc64.Checksum(b) {
 		return fmt.Errorf("%w: checksum of the entries", errDamaged)
 	}
 	t.Entries = make([]Entry, n)

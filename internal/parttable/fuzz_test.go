@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/minio/crc64nvme"
 	"github.com/stretchr/testify/require"
 
+	"nvmecr/internal/crc64"
 	"nvmecr/internal/hostile"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/memdev"
@@ -23,9 +23,9 @@ const (
 // reseal makes the checksums of a slot hold, as far as its entries fit.
 func reseal(b []byte) {
 	if n := int(binary.LittleEndian.Uint32(b[offEntries:])); n <= (len(b)-int(headerSize))/int(entrySize) {
-		binary.LittleEndian.PutUint64(b[offEntriesCRC:], crc64nvme.Checksum(b[headerSize:][:n*int(entrySize)]))
+		binary.LittleEndian.PutUint64(b[offEntriesCRC:], crc64.Checksum(b[headerSize:][:n*int(entrySize)]))
 	}
-	binary.LittleEndian.PutUint64(b[offHeaderCRC:], crc64nvme.Checksum(b[:offHeaderCRC]))
+	binary.LittleEndian.PutUint64(b[offHeaderCRC:], crc64.Checksum(b[:offHeaderCRC]))
 }
 
 func FuzzDecode(f *testing.F) {

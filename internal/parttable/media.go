@@ -33,6 +33,18 @@ func Read(ctx context.Context, dev nvmf.Device) (*Table, error) {
 	}
 }
 
+// Current reports, through the caller's queue, whether t still is the table of
+// the namespace. It reads one block, and is false where that is damaged.
+func (t *Table) Current(dev nvmf.Device, q nvmf.Queue) bool {
+	m := &media{dev, q}
+	b := make([]byte, headerSize)
+	if m.transfer(nvmf.Read, 0, b) != nil {
+		return false
+	}
+	now, _, err := decodeHeader(b, 0)
+	return err == nil && now.Generation == t.Generation && now.Sequence == t.Sequence
+}
+
 // Begin prepares a namespace for a table, whatever it holds: it writes the
 // formatting mark, then zeros the rest of the head and the ranges in also.
 // When it returns they are durable. A table that was there is gone.

@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/minio/crc64nvme"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"nvmecr/internal/crc64"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/blocktest"
 	"nvmecr/nvmf/memdev"
@@ -82,9 +82,9 @@ func resealed(edit func(b []byte)) []byte {
 	edit(b)
 	n := binary.LittleEndian.Uint32(b[offEntries:])
 	if end := int(headerSize) + int(n)*int(entrySize); end <= len(b) {
-		binary.LittleEndian.PutUint64(b[offEntriesCRC:], crc64nvme.Checksum(b[headerSize:end]))
+		binary.LittleEndian.PutUint64(b[offEntriesCRC:], crc64.Checksum(b[headerSize:end]))
 	}
-	binary.LittleEndian.PutUint64(b[offHeaderCRC:], crc64nvme.Checksum(b[:offHeaderCRC]))
+	binary.LittleEndian.PutUint64(b[offHeaderCRC:], crc64.Checksum(b[:offHeaderCRC]))
 	return b
 }
 

@@ -31,6 +31,9 @@ type Options struct {
 	// Open has seen p. It closes p and returns true, or returns false.
 	// nil refuses.
 	OnYield func(p *Partition) bool
+	// Note is for the other processes of this rank that ask while the
+	// partition is in use: their error is an *owner.BusyError with it.
+	Note string
 	// Logf reports progress and background events. May be nil.
 	Logf func(format string, args ...any)
 }
@@ -98,6 +101,13 @@ func (p *Partition) Close() error {
 	return p.err
 }
 
+// Current reports whether a partition that was opened for reading would be found
+// the same by another Open, at much less cost. It is false where that cannot be
+// told.
+func (p *Partition) Current() bool {
+	return p.FS.Current(func(q nvmf.Queue) bool { return p.Table.Current(p.Device, q) })
+}
+
 // A reader beside a writer looks this often for a quiet moment, and pauses so
 // long in between.
 const (
@@ -146,13 +156,13 @@ func (o *opener) own(ctx context.Context, p *Partition) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.cfg.Timeout)
 	defer cancel()
-	lock, err := owner.Acquire(ctx, lockKey(o.cfg, o.place.Rank), onYield)
+	lock, err := owner.Acquire(ctx, lockKey(o.cfg, o.place.Rank), o.opts.Note, onYield)
 	p.lock = lock
 	var busy *owner.BusyError
 	if errors.As(err, &busy) {
 		// The key is for the machine.
 		return &owner.BusyError{
-			Key: fmt.Sprintf("of rank %d of store %q", o.place.Rank, o.cfg.Name), PID: busy.PID, Silent: busy.Silent,
+			Key: fmt.Sprintf("of rank %d of store %q", o.place.Rank, o.cfg.Name), PID: busy.PID, Note: busy.Note, Silent: busy.Silent,
 		}
 	}
 	return err
@@ -287,6 +297,7 @@ func (o *opener) mountOptions(p *Partition) (microfs.Options, error) {
 		Logf:       o.opts.Logf,
 	}
 	if !o.opts.ReadOnly {
+		mo.WriteBehind = o.cfg.Durability == config.DurableClose
 		mo.Holder = self(o.cfg.Run)
 		mo.Claimed = o.mayTakeOver(mo.Holder, o.reserve != nil, p.Target.Transport == nvmf.File)
 		mo.Reserve = o.reserve

@@ -1,0 +1,330 @@
+package microfs
+
+import (
+	"fmt"
+	"syscall"
+
+	"nvmecr/nvmf"
+	"nvmecr/oplog"
+)
+
+// Allocate reserves hugeblocks for [off, off+n) where the file has none, and
+// makes the file that long unless keepSize is set. What is written there for
+// the first time goes to them, so that it does not fail with ENOSPC; until then
+// they read as zeros. EBADF, EINVAL, EFBIG, ENOSPC (then nothing has changed),
+// EOPNOTSUPP on a file system that was formatted without the feature.
+func (f *File) Allocate(off, n int64, keepSize bool) error {
+	return f.onRange(off, n, func(end int64) error { return f.fs.allocate(f.in, off, end, keepSize) })
+}
+
+// Punch makes [off, off+n) read as zeros: the file loses the hugeblocks that
+// lie in it as a whole, the rest of the range is written. The size stays. A
+// crash may leave a part of that. Errors like Allocate.
+func (f *File) Punch(off, n int64) error {
+	return f.onRange(off, n, func(end int64) error { return f.fs.punch(f.in, off, end) })
+}
+
+// ZeroRange is Punch, then Allocate.
+func (f *File) ZeroRange(off, n int64, keepSize bool) error {
+	return f.onRange(off, n, func(end int64) error {
+		if err := f.fs.punch(f.in, off, end); err != nil {
+			return err
+		}
+		return f.fs.allocate(f.in, off, end, keepSize)
+	})
+}
+
+// onRange calls do, with the lock held, for a range that there can be.
+func (f *File) onRange(off, n int64, do func(end int64) error) error {
+	if err := f.use(); err != nil {
+		return err
+	}
+	defer f.fs.leave()
+	switch limit := f.fs.g.maxFileSize(); {
+	case !f.writable:
+		return syscall.EBADF
+	case off < 0 || n <= 0:
+		return syscall.EINVAL
+	case uint64(off)+uint64(n) > limit:
+		return syscall.EFBIG
+	case !f.fs.g.ranges:
+		return syscall.EOPNOTSUPP
+	}
+	if err := f.fs.dropPrivileges(f.in); err != nil {
+		return err
+	}
+	return do(off + n)
+}
+
+// touched returns the hugeblocks of a file that [off, end) touches.
+func (g *geometry) touched(off, end int64) (first, behind Hugeblock) {
+	return Hugeblock(nvmf.Bytes(off) / g.hugeblock), Hugeblock((nvmf.Bytes(end) + g.hugeblock - 1) / g.hugeblock)
+}
+
+func (fs *FS) allocate(in *inode, off, end int64, keepSize bool) error {
+	first, behind := fs.g.touched(off, end)
+	var holes []run // in the file
+	var need Hugeblock
+	for h := first; h < behind; {
+		hole := in.holeFrom(h, behind)
+		if hole.count > 0 {
+			holes = append(holes, hole)
+			need += hole.count
+		}
+		h = in.mappedFrom(hole.start+hole.count, behind)
+	}
+	taken, err := fs.takeAll(need)
+	if err != nil {
+		return err
+	}
+	size := uint64(in.size)
+	if !keepSize {
+		size = max(size, uint64(end))
+	}
+	recs := allocations(in, holes, taken, size)
+	if len(recs) == 0 && size > uint64(in.size) {
+		recs = append(recs, oplog.Record{Type: oplog.Allocate, Ino: uint64(in.ino), Time: now(), Size: size})
+	}
+	grows := size > uint64(in.size)
+	for len(recs) > 0 {
+		n := min(len(recs), maxRecords)
+		if err := fs.recordAll(recs[:n]); err != nil {
+			for i := range recs { // those before belong to the file
+				fs.give(run{Hugeblock(recs[i].Phys), Hugeblock(recs[i].Count)})
+			}
+			return err
+		}
+		recs = recs[n:]
+	}
+	in.written = in.written || grows
+	return nil
+}
+
+// holeFrom returns the first run of hugeblocks from h on, and before behind,
+// that the file has none for.
+func (in *inode) holeFrom(h, behind Hugeblock) run {
+	h = in.mappedFrom(h, behind)
+	end := behind
+	if x := in.extents.at(in.extents.find(h)); x != nil {
+		end = min(end, max(x.file, h))
+	}
+	return run{h, end - h}
+}
+
+// mappedFrom returns the end of what is mapped from h on without a gap.
+func (in *inode) mappedFrom(h, behind Hugeblock) Hugeblock {
+	for h < behind {
+		x := in.extents.lookup(h)
+		if x == nil {
+			return h
+		}
+		h = x.end()
+	}
+	return behind
+}
+
+// spare is how many hugeblocks only an overwrite may take: nothing is changed in
+// place, so that in a full file system the one that it makes free comes too
+// late. A write has two that it changes in part. A file system too small to keep
+// any back ends such a write early.
+func (g *geometry) spare() Hugeblock { return min(2, g.blocks/64) }
+
+// takeAll takes so many hugeblocks from the pool, or none.
+func (fs *FS) takeAll(need Hugeblock) ([]run, error) {
+	fs.retired.expire(&fs.pool)
+	if need > 0 && need+fs.g.spare() > fs.available() {
+		return nil, syscall.ENOSPC
+	}
+	if need > fs.pool.free {
+		if err := fs.sync(); err != nil {
+			return nil, err
+		}
+	}
+	var taken []run
+	for need > 0 {
+		r, ok := fs.pool.take(need)
+		if !ok {
+			for _, r := range taken {
+				fs.pool.give(r)
+			}
+			return nil, syscall.ENOSPC // freed ones are retired
+		}
+		taken = append(taken, r)
+		need -= r.count
+	}
+	return taken, nil
+}
+
+// allocations makes records that fill holes of the file with runs of the media.
+// They add up to the same. The last one sets the size.
+func allocations(in *inode, holes, taken []run, size uint64) []oplog.Record {
+	var recs []oplog.Record
+	for len(holes) > 0 {
+		hole, r := &holes[0], &taken[0]
+		n := min(hole.count, r.count)
+		recs = append(recs, oplog.Record{
+			Type: oplog.Allocate, Ino: uint64(in.ino), Time: now(),
+			File: uint32(hole.start), Phys: uint32(r.start), Count: uint32(n),
+		})
+		*hole, *r = run{hole.start + n, hole.count - n}, run{r.start + n, r.count - n}
+		if hole.count == 0 {
+			holes = holes[1:]
+		}
+		if r.count == 0 {
+			taken = taken[1:]
+		}
+	}
+	if len(recs) > 0 {
+		recs[len(recs)-1].Size = size
+	}
+	return recs
+}
+
+// maxRecords is how many Allocate records fit a log page, with a margin for
+// what is owed.
+const maxRecords = 64
+
+// recordAll is record for several records, of which a crash leaves all or none.
+func (fs *FS) recordAll(recs []oplog.Record) error {
+	need := 0
+	for i := range recs {
+		need += recs[i].Len()
+	}
+	for {
+		if err := fs.begin(need); err != nil {
+			return err
+		}
+		for i := range recs {
+			if err := fs.log.Append(&recs[i], false); err != nil {
+				fs.log.Failed()
+				return err
+			}
+		}
+		err := fs.run(fs.log.Commit())
+		if err == nil {
+			ptrs := make([]*oplog.Record, len(recs))
+			for i := range recs {
+				ptrs[i] = &recs[i]
+			}
+			return fs.settled(ptrs...)
+		}
+		if err = fs.recoverFrom(err); err != nil {
+			return err
+		}
+	}
+}
+
+// punch makes [off, end) a hole. What lies behind the end of the file counts as
+// zeros already, so the last hugeblock goes as a whole if the range ends there.
+func (fs *FS) punch(in *inode, off, end int64) error {
+	g := fs.g
+	first, behind := g.touched(off, end)
+	if off >= in.size {
+		return fs.unreserve(in, off, end)
+	}
+	whole := run{start: first}
+	if nvmf.Bytes(off)%g.hugeblock != 0 {
+		whole.start++
+	}
+	last := behind
+	if nvmf.Bytes(end)%g.hugeblock != 0 && end < in.size {
+		last--
+	}
+	if last > whole.start {
+		whole.count = last - whole.start
+	}
+	start, stop := int64(nvmf.Bytes(whole.start)*g.hugeblock), int64(nvmf.Bytes(last)*g.hugeblock)
+	if err := fs.zeroIn(in, off, min(end, start)); err != nil {
+		return err
+	}
+	if err := fs.zeroIn(in, max(off, stop, start), end); err != nil {
+		return err
+	}
+	return fs.deallocate(in, whole)
+}
+
+// unreserve takes what was allocated behind the end of the file.
+func (fs *FS) unreserve(in *inode, off, end int64) error {
+	g := fs.g
+	first := Hugeblock((nvmf.Bytes(off) + g.hugeblock - 1) / g.hugeblock)
+	behind := Hugeblock(nvmf.Bytes(end) / g.hugeblock)
+	return fs.deallocate(in, run{first, max(first, behind) - first})
+}
+
+// zeroIn writes zeros over the bytes of [off, end) that were written; they lie
+// in one hugeblock.
+func (fs *FS) zeroIn(in *inode, off, end int64) error {
+	if off >= end {
+		return nil
+	}
+	g := fs.g
+	h := Hugeblock(nvmf.Bytes(off) / g.hugeblock)
+	x := in.extents.lookup(h)
+	if x == nil {
+		return nil
+	}
+	end = min(end, int64(nvmf.Bytes(h)*g.hugeblock+x.coveredIn(h, g)))
+	if off >= end {
+		return nil
+	}
+	n, err := fs.writeAt(in, [][]byte{make([]byte, end-off)}, off)
+	if err == nil && int64(n) < end-off {
+		err = syscall.ENOSPC
+	}
+	return err
+}
+
+// deallocate takes the hugeblocks of a part of a file from it. The part may be
+// empty: then the file has been changed all the same.
+func (fs *FS) deallocate(in *inode, part run) error {
+	fs.rec = oplog.Record{
+		Type: oplog.Punch, Ino: uint64(in.ino), Time: now(), File: uint32(part.start), Count: uint32(part.count),
+	}
+	if err := fs.record(); err != nil {
+		return err
+	}
+	in.tail = tail{}
+	in.written = true
+	return nil
+}
+
+// applyAllocate maps what an Allocate record says.
+func (in *inode) applyAllocate(g *geometry, r *oplog.Record) error {
+	x := extent{file: Hugeblock(r.File), phys: Hugeblock(r.Phys), count: Hugeblock(r.Count)}
+	if !g.ranges || r.Size > g.maxFileSize() || x.phys > g.blocks || x.count > g.blocks-x.phys || uint64(x.file)+uint64(x.count) > 1<<32-2 {
+		return fmt.Errorf("inode %d: run of %d hugeblocks at %d cannot be allocated: %w", in.ino, x.count, x.phys, oplog.ErrRecord)
+	}
+	if x.count > 0 {
+		s := in.extents.find(x.file)
+		if next := in.extents.at(s); next != nil && next.file < x.end() {
+			return fmt.Errorf("inode %d: hugeblock %d is allocated and there already: %w", in.ino, next.file, oplog.ErrRecord)
+		}
+		in.insert(g, s, x)
+	}
+	in.ctime = r.Time
+	if int64(r.Size) > in.size {
+		in.size, in.mtime, in.closed = int64(r.Size), r.Time, false
+	}
+	return nil
+}
+
+// applyPunch unmaps what a Punch record says.
+func (in *inode) applyPunch(g *geometry, r *oplog.Record, free func(run)) error {
+	file, count := Hugeblock(r.File), Hugeblock(r.Count)
+	if !g.ranges || uint64(file)+uint64(count) > 1<<32-2 {
+		return fmt.Errorf("inode %d: %d hugeblocks from %d on cannot be taken: %w", in.ino, count, file, oplog.ErrRecord)
+	}
+	in.unmap(g, in.extents.find(file), file, count, free)
+	in.mtime, in.ctime, in.closed = r.Time, r.Time, false
+	return nil
+}
+
+// freezeReserved makes a reserved hugeblock an extent of its own that is not
+// written to.
+func (in *inode) freezeReserved(g *geometry, h Hugeblock) {
+	phys := in.extents.lookup(h)
+	x := extent{file: h, phys: phys.phys + (h - phys.file), count: 1, frozen: true}
+	s := in.unmap(g, in.extents.find(h), h, 1, nil)
+	in.mapped++
+	in.extents.insert(s, x)
+}
