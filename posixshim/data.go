@@ -2,6 +2,7 @@ package posixshim
 
 import (
 	"io"
+	"math"
 	"sync"
 	"syscall"
 
@@ -51,8 +52,9 @@ func (p *Process) writer(h Handle) (*openFile, error) {
 // end of the file, or blocks that are not what they were, are a reason to look
 // again.
 func (p *Process) readAt(f *openFile, bufs [][]byte, off int64) (int, error) {
+	p.look()
 	file := f.file.Load()
-	n, err := (*file).ReadAt(bufs, off)
+	n, err := readFrom(*file, bufs, off)
 	if n > 0 || p.writes() {
 		return n, err
 	}
@@ -63,7 +65,19 @@ func (p *Process) readAt(f *openFile, bufs [][]byte, off int64) (int, error) {
 	if f.file.Load() == file {
 		return n, err
 	}
-	return f.current().ReadAt(bufs, off)
+	return readFrom(f.current(), bufs, off)
+}
+
+// readFrom reads into memory of the application.
+func readFrom(file File, bufs [][]byte, off int64) (int, error) {
+	attr, err := file.Stat()
+	if err != nil {
+		return 0, err
+	}
+	if bufs, err = writable(bufs, attr.Size-off); err != nil {
+		return 0, err
+	}
+	return file.ReadAt(bufs, off)
 }
 
 // writes says whether this process is the partition's writer.
@@ -111,6 +125,8 @@ func (p *Process) read(h Handle, bufs [][]byte, off int64) (int, error) {
 		return 0, err
 	case f.isDir:
 		return 0, syscall.EISDIR
+	case overflows(bufs, off):
+		return 0, syscall.EINVAL
 	case off >= 0:
 		return p.readAt(f, bufs, off)
 	}
@@ -162,24 +178,30 @@ func (p *Process) write(h Handle, bufs [][]byte, off int64, atEnd bool) (int, er
 	if err != nil {
 		return 0, err
 	}
+	if overflows(bufs, off) {
+		return 0, syscall.EINVAL
+	}
+	if bufs, err = readable(bufs); err != nil {
+		return 0, err
+	}
 	atEnd = atEnd || f.flags.Load()&syscall.O_APPEND != 0
 	if off >= 0 {
 		if !atEnd {
-			return written(f.current().WriteAt(bufs, off))
+			return written(p.writeAt(f, bufs, off))
 		}
-		n, _, err := f.current().Append(bufs)
+		n, _, err := p.append(f, bufs)
 		return written(n, err)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if atEnd {
-		n, end, err := f.current().Append(bufs)
+		n, end, err := p.append(f, bufs)
 		if n > 0 {
 			f.offset = end
 		}
 		return written(n, err)
 	}
-	n, err := f.current().WriteAt(bufs, f.offset)
+	n, err := p.writeAt(f, bufs, f.offset)
 	f.offset += int64(n)
 	return written(n, err)
 }
@@ -192,15 +214,28 @@ func written(n int, err error) (int, error) {
 	return n, err
 }
 
+// overflows says that there is no offset behind the last of the bytes at off.
+func overflows(bufs [][]byte, off int64) bool {
+	for _, b := range bufs {
+		if off > math.MaxInt64-int64(len(b)) {
+			return true
+		}
+		off += int64(len(b))
+	}
+	return false
+}
+
 // vectors turns an iovec into slices, in memory of s.
 func (s *scratch) vectors(iov []syscall.Iovec) ([][]byte, error) {
 	s.vec = s.vec[:0]
 	var total uint64
 	for i := range iov {
 		n := uint64(iov[i].Len)
-		if total += n; n > maxTransfer || total > maxTransfer {
+		if n > math.MaxInt64 || total+n > math.MaxInt64 {
 			return nil, syscall.EINVAL
 		}
+		n = min(n, maxTransfer-total)
+		total += n
 		if n > 0 && iov[i].Base == nil {
 			return nil, syscall.EFAULT
 		}
@@ -213,7 +248,7 @@ func (s *scratch) vectors(iov []syscall.Iovec) ([][]byte, error) {
 
 // Seek is lseek(2). In a directory the offset counts names.
 func (p *Process) Seek(h Handle, off int64, whence int) (int, error) {
-	f, err := p.files.get(h)
+	f, err := p.described(h)
 	if err != nil {
 		return 0, err
 	}
@@ -251,7 +286,7 @@ func (p *Process) Seek(h Handle, off int64, whence int) (int, error) {
 func add(base, off int64) (int64, error) {
 	sum := base + off
 	if off > 0 && sum < base {
-		return 0, syscall.EOVERFLOW
+		return 0, syscall.EINVAL // as on Linux; EOVERFLOW in POSIX
 	}
 	return sum, nil
 }

@@ -42,11 +42,11 @@ func (s *store) overTCP() *store {
 func TestCloseEverything(t *testing.T) {
 	const want = `a: wrote 4194304, read 4194304, same 1, sync 0
 lowest: 3, hidden among the low ones: 0, poller, lock, and device: 1
-open: others cannot write
+open: others can write, seen 1
 closed: left 0, still hidden 1
-closed: others can write
+closed: others can write, seen 1
 b: wrote 4194304, read 4194304, same 1, sync 0
-open again: others cannot write
+open again: others can write, seen 1
 close_range: 0
 closed: left 0, still hidden 1
 c: wrote 4194304, read 4194304, same 1, sync 0
@@ -55,11 +55,11 @@ d: wrote 4194304, read 4194304, same 1, sync 0
 dup2: refused 1
 e: wrote 4194304, read 4194304, same 1, sync 0
 f: wrote 4194304, read 4194304, same 1, sync 0
-after dup: others cannot write
-child: hidden 0, left 0
+after dup: others can write, seen 1
+child: hidden 1, left 0
 child: read 4194304
 exit: 0
-after fork: others cannot write
+after fork: others can write, seen 1
 g: wrote 4194304, read 4194304, same 1, sync 0
 `
 	for _, c := range []struct {

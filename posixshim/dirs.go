@@ -29,7 +29,7 @@ const listAtOnce = 1024
 // 0 is the end; EINVAL if not even one fits. The names are those the directory
 // had when they were first reached; seeking to 0 looks again.
 func (p *Process) Getdents(h Handle, buf []byte) (int, error) {
-	f, err := p.files.get(h)
+	f, err := p.described(h)
 	if err != nil {
 		return 0, err
 	}
@@ -72,6 +72,11 @@ func putDirent(b []byte, entry *microfs.Dirent, next int64) {
 // entry returns the entry at the offset of f, nil at the end. The caller holds
 // f.mu.
 func (p *Process) entry(f *openFile) (*microfs.Dirent, error) {
+	if f.offset < dots {
+		if attr, err := f.current().Stat(); err != nil || attr.Nlink == 0 {
+			return nil, err // a directory that has been removed is empty
+		}
+	}
 	switch f.offset {
 	case 0:
 		return &microfs.Dirent{Name: ".", Ino: f.current().Ino(), Mode: syscall.S_IFDIR}, nil
@@ -112,6 +117,7 @@ func (p *Process) parent(f *openFile) (*microfs.Dirent, error) {
 	case err == nil:
 		ino = attr.Ino
 	case errors.Is(err, syscall.ENOENT): // the directory has been removed
+	case errors.Is(err, syscall.EACCES): // it may be read, not searched
 	default:
 		return nil, err
 	}

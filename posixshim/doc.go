@@ -11,6 +11,12 @@
 // that are open move over to the new mount. A partition mounted for writing is
 // given up when another process asks for it and nothing is open.
 //
+// # Other processes
+//
+// Forked children, programs that are executed, and other processes of the rank
+// that find the partition in use send their calls here: server.go makes them,
+// share.go says how long a file is open for them, message.go what is sent.
+//
 // # Concurrency
 //
 // All methods of Process may be called from any thread at any time. Calls that
@@ -18,9 +24,13 @@
 //
 // Lock order:
 //
-//	openFile.mu
-//	  Process.mu
-//	    microfs's own
+//	the shim's, of those who share what is open
+//	  server.opening
+//	    server.mu
+//	      openFile.mu
+//	        Process.mu
+//	          microfs's own
+//	locks.mu: nothing is called with it
 //
 // A handle is looked up without a lock: the slot of the table is an atomic
 // pointer, and the handle carries the generation of the slot, so that one that

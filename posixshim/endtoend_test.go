@@ -166,6 +166,17 @@ func TestPrograms(t *testing.T) {
 		{"calls, fortified", "gcc", "calls.c", fortify, nil},
 		{"streams", "gcc", "streams.c", nil, []string{"left-open", "stdout"}},
 		{"streams, fortified", "gcc", "streams.c", fortify, []string{"left-open", "stdout"}},
+		{"space", "gcc", "space.c", nil, nil},
+		{"locks", "gcc", "locks.c", nil, nil},
+		{"edges", "gcc", "edges.c", nil, nil},
+		{"edges, fortified", "gcc", "edges.c", fortify, nil},
+		{"walks", "gcc", "walks.c", nil, nil},
+		{"mappings", "gcc", "mappings.c", nil, []string{"at-exit"}},
+		{"processes", "gcc", "forks.c", []string{"-pthread"}, nil},
+		{"cancellation", "gcc", "cancels.c", []string{"-pthread"}, nil},
+		{"OpenMP", "gcc", "openmp.c", []string{"-fopenmp"}, nil},
+		{"interrupted", "gcc", "interrupts.c", nil, nil},
+		{"bad buffers", "gcc", "faults.c", nil, nil},
 		{"Fortran", "gfortran", "units.f90", nil, []string{"left-open"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -224,23 +235,24 @@ func TestSignals(t *testing.T) {
 	assert.Equal(t, "ok\n", output(t, s.command(compile(t, "gcc", "signals.c"), mount)))
 }
 
-func TestForks(t *testing.T) {
-	s := newStore(t)
-	stdout, stderr, err := finish(t, s.command(compile(t, "gcc", "forks.c"), mount))
-	require.NoError(t, err, stderr)
-	assert.Equal(t, `parent: 6
-child: -1 EIO, outside 1, close 0
-child reads: 6
-child writes: EBUSY
-wait: 1
-exit: 3
-parent: 6
-close: 0
-executed: there
-`, stdout)
-	assert.Regexp(t, `^nvmecr: a file of the mount that was opened before fork can be used by the parent only: .*
-nvmecr: .*partition .*: process \d+ is writing to it; wait for it to close its files or to end\n$`, stderr)
-	assert.Equal(t, "parent again", output(t, s.command("cat", mount+"/forked")))
+func TestPythonProcesses(t *testing.T) {
+	python := tool(t, "python3")
+	want := output(t, exec.Command(python, "testdata/processes.py", t.TempDir()))
+	got := output(t, newStore(t).command(python, "testdata/processes.py", mount))
+	assert.Empty(t, diff(t, want, got))
+	assert.NotEmpty(t, got)
+}
+
+// Programs whose standard streams a shell has put into the mount.
+func TestRedirection(t *testing.T) {
+	for _, shell := range []string{"dash", "bash"} {
+		t.Run(shell, func(t *testing.T) {
+			tool(t, shell)
+			want := output(t, exec.Command("sh", "testdata/redirect.sh", t.TempDir(), shell))
+			got := output(t, newStore(t).command("sh", "testdata/redirect.sh", mount, shell))
+			assert.Empty(t, diff(t, want, got))
+		})
+	}
 }
 
 func TestVfork(t *testing.T) {
@@ -277,6 +289,22 @@ func TestMPI(t *testing.T) {
 			for _, source := range []string{"ranks.f90", "ranks08.f90"} {
 				program := compile(t, "mpif90."+mpi.name, source)
 				assert.Equal(t, "ok\n", output(t, s.ranks(mpi.mpirun, program, mount)), source)
+			}
+		})
+	}
+}
+
+// Ranks that open one path for writing have a file each, and are told so, once.
+func TestSharedPath(t *testing.T) {
+	for _, mpi := range mpis {
+		t.Run(mpi.name, func(t *testing.T) {
+			s := newStore(t, fmt.Sprintf(runtimeOf, mpi.name))
+			for source, compiler := range map[string]string{"shared.c": "mpicc.", "shared.f90": "mpif90.", "shared08.f90": "mpif90."} {
+				program := compile(t, compiler+mpi.name, source)
+				stdout, stderr, err := finish(t, s.ranks(mpi.mpirun, program, mount+"/"+source))
+				require.NoError(t, err, stderr)
+				assert.Equal(t, "ok\n", stdout)
+				assert.Equal(t, 1, strings.Count(stderr, "/nvmecr/"+source+" is opened by 4 ranks for writing"), stderr)
 			}
 		})
 	}

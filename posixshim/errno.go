@@ -12,7 +12,7 @@ import (
 var errFinished = fmt.Errorf("the process has ended its use of the mount: %w", syscall.EIO)
 
 // errLost is what a call finds on a descriptor that a forked child inherited.
-var errLost = fmt.Errorf("a file of the mount that was opened before fork can be used by the parent only: %w", syscall.EIO)
+var errLost = fmt.Errorf("a file of the mount that this process has from its parent could not be shared with it: %w", syscall.EIO)
 
 // Errno is the one place where an error becomes an errno: the syscall.Errno it
 // wraps, EXDEV for a path that leads out of the mount where that cannot be

@@ -49,8 +49,11 @@ const onceFlags = syscall.O_CREAT | syscall.O_EXCL | syscall.O_TRUNC | syscall.O
 
 // Open opens a file and returns its handle. mode is masked already.
 func (p *Process) Open(at Place, flags int, mode uint32) (int, error) {
-	if flags&syscall.O_ACCMODE == syscall.O_ACCMODE {
-		return 0, syscall.EINVAL
+	if flags&unix.O_TMPFILE == unix.O_TMPFILE {
+		if flags&syscall.O_ACCMODE == syscall.O_RDONLY {
+			return 0, syscall.EINVAL
+		}
+		return 0, syscall.EOPNOTSUPP
 	}
 	changes := flags&(syscall.O_ACCMODE|syscall.O_CREAT|syscall.O_TRUNC) != 0 && flags&unix.O_PATH == 0
 	dir, path, err := p.resolve(at)
@@ -66,13 +69,9 @@ func (p *Process) Open(at Place, flags int, mode uint32) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	attr, err := file.Stat()
-	if err != nil {
-		return 0, errors.Join(err, file.Close())
-	}
-	f := &openFile{isDir: attr.Mode&syscall.S_IFMT == syscall.S_IFDIR, dir: dir, path: path}
+	f := &openFile{isDir: file.IsDir(), dir: dir, path: path, first: file}
 	f.flags.Store(int32(flags&^onceFlags | unix.O_LARGEFILE))
-	f.file.Store(&file)
+	f.file.Store(&f.first)
 	h, err := p.files.add(f)
 	if err != nil {
 		return 0, errors.Join(err, file.Close())
@@ -85,7 +84,7 @@ func (p *Process) Open(at Place, flags int, mode uint32) (int, error) {
 func (p *Process) moveFiles(fs FS) {
 	p.files.each(func(f *openFile) {
 		before := f.current()
-		flags := int(f.flags.Load()) & (syscall.O_ACCMODE | syscall.O_APPEND)
+		flags := int(f.flags.Load()) & (syscall.O_ACCMODE | syscall.O_APPEND | unix.O_PATH)
 		after, err := fs.Open(f.dir, f.path, flags, 0)
 		if err == nil && after.Ino() != before.Ino() {
 			err = errors.Join(fmt.Errorf("%s has been replaced: %w", f.path, syscall.ESTALE), after.Close())
@@ -123,16 +122,43 @@ func (p *Process) Release(h Handle) error {
 	if err != nil {
 		return err
 	}
+	p.locks.closed(f, syscall.Getpid())
+	return p.release(f)
+}
+
+// releaseHandle and release are Release but for the record locks of this
+// process, which closes no descriptor.
+func (p *Process) releaseHandle(h Handle) error {
+	f, err := p.files.get(h)
+	if err != nil {
+		return err
+	}
+	return p.release(f)
+}
+
+func (p *Process) release(f *openFile) error {
+	if last, err := p.drop(f); last {
+		return err
+	}
+	return p.settle(f)
+}
+
+// drop takes away one reference. The last one closes the file.
+func (p *Process) drop(f *openFile) (last bool, err error) {
 	if f.refs.Add(-1) > 0 {
-		return nil
+		return false, nil
 	}
 	p.mu.RLock() // moveFiles and Finish must see it open or not at all
 	defer p.mu.RUnlock()
-	p.files.remove(f)
-	if p.finished {
-		return nil
+	p.locks.gone(f)
+	if !p.finished {
+		err = f.current().Close()
 	}
-	return f.current().Close()
+	if err != nil && f.watch.Load() != nil {
+		p.server.failed.Store(f.handle, err)
+	}
+	p.files.remove(f) // only now: until then whoever asks waits for the outcome, see unshare
+	return true, err
 }
 
 // Getfl is F_GETFL.
@@ -144,9 +170,18 @@ func (p *Process) Getfl(h Handle) (int, error) {
 	return int(f.flags.Load()), nil
 }
 
+// described returns the open file, unless it was opened with O_PATH.
+func (p *Process) described(h Handle) (*openFile, error) {
+	f, err := p.files.get(h)
+	if err == nil && f.flags.Load()&unix.O_PATH != 0 {
+		return nil, syscall.EBADF
+	}
+	return f, err
+}
+
 // Setfl is F_SETFL.
 func (p *Process) Setfl(h Handle, flags int) error {
-	f, err := p.files.get(h)
+	f, err := p.described(h)
 	if err != nil {
 		return err
 	}
@@ -160,7 +195,7 @@ func (p *Process) Setfl(h Handle, flags int) error {
 
 // Fsync makes the file durable.
 func (p *Process) Fsync(h Handle) error {
-	f, err := p.files.get(h)
+	f, err := p.described(h)
 	if err != nil {
 		return err
 	}
@@ -173,14 +208,14 @@ func (p *Process) Fsync(h Handle) error {
 
 // Ftruncate sets the size. EINVAL if the file is not open for writing.
 func (p *Process) Ftruncate(h Handle, size int64) error {
-	f, err := p.files.get(h)
+	f, err := p.described(h)
 	if err != nil {
 		return err
 	}
 	if size < 0 || f.flags.Load()&syscall.O_ACCMODE == syscall.O_RDONLY {
 		return syscall.EINVAL
 	}
-	return f.current().Truncate(size)
+	return p.besideMapping(f, func() error { return f.current().Truncate(size) })
 }
 
 // Fstat tells the attributes.
@@ -189,6 +224,7 @@ func (p *Process) Fstat(h Handle, out *Attr) error {
 	if err != nil {
 		return err
 	}
+	p.look()
 	attr, err := f.current().Stat()
 	if err == nil {
 		out.set(&attr)
@@ -198,9 +234,12 @@ func (p *Process) Fstat(h Handle, out *Attr) error {
 
 // Fsetattr changes attributes.
 func (p *Process) Fsetattr(h Handle, in *SetAttr) error {
-	f, err := p.files.get(h)
+	f, err := p.described(h)
 	if err != nil {
 		return err
+	}
+	if f.flags.Load()&unix.O_PATH != 0 && in.Valid&SetMode != 0 {
+		return syscall.EBADF
 	}
 	if _, err := p.acquire(true); err != nil {
 		return err
@@ -213,10 +252,14 @@ func (p *Process) Fsetattr(h Handle, in *SetAttr) error {
 type lostFile struct{ was File }
 
 func (l lostFile) Ino() microfs.Ino                            { return l.was.Ino() }
+func (l lostFile) IsDir() bool                                 { return l.was.IsDir() }
 func (lostFile) ReadAt([][]byte, int64) (int, error)           { return 0, syscall.ESTALE }
 func (lostFile) WriteAt([][]byte, int64) (int, error)          { return 0, syscall.ESTALE }
 func (lostFile) Append([][]byte) (int, int64, error)           { return 0, 0, syscall.ESTALE }
 func (lostFile) Truncate(int64) error                          { return syscall.ESTALE }
+func (lostFile) Allocate(int64, int64, bool) error             { return syscall.ESTALE }
+func (lostFile) Punch(int64, int64) error                      { return syscall.ESTALE }
+func (lostFile) ZeroRange(int64, int64, bool) error            { return syscall.ESTALE }
 func (lostFile) Sync() error                                   { return syscall.ESTALE }
 func (lostFile) Stat() (microfs.Attr, error)                   { return microfs.Attr{}, syscall.ESTALE }
 func (lostFile) SetAttr(microfs.SetAttr) error                 { return syscall.ESTALE }

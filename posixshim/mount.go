@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"time"
 
+	"nvmecr/internal/ownfd"
 	"nvmecr/microfs"
 )
 
@@ -31,10 +32,14 @@ type FS interface {
 // File is what this package uses of a microfs.File.
 type File interface {
 	Ino() microfs.Ino
+	IsDir() bool
 	ReadAt(bufs [][]byte, off int64) (int, error)
 	WriteAt(bufs [][]byte, off int64) (int, error)
 	Append(bufs [][]byte) (n int, end int64, err error)
 	Truncate(size int64) error
+	Allocate(off, n int64, keepSize bool) error
+	Punch(off, n int64) error
+	ZeroRange(off, n int64, keepSize bool) error
 	Sync() error
 	Stat() (microfs.Attr, error)
 	SetAttr(s microfs.SetAttr) error
@@ -48,6 +53,9 @@ type File interface {
 type Mount struct {
 	FS       FS
 	Writable bool
+	// Current reports whether a mount that is not writable shows what another
+	// one would; nil if only that can tell.
+	Current func() bool
 	// Close unmounts. It is called once, when nothing uses FS any more.
 	Close func() error
 }
@@ -92,7 +100,8 @@ func (p *Process) acquire(write bool) (FS, error) {
 
 // usable says whether the mount serves. The caller holds p.mu.
 func (p *Process) usable(write bool) bool {
-	return p.mount != nil && (p.mount.Writable || !write && time.Since(p.opened) < p.fresh)
+	return p.mount != nil &&
+		(p.mount.Writable || !write && !p.stale.Load() && !p.elsewhere.Load() && time.Since(p.opened) < p.fresh)
 }
 
 // prepare makes the mount usable. Open files move over to a new one.
@@ -108,20 +117,44 @@ func (p *Process) prepare(write bool) error {
 		return nil
 	}
 	begin := time.Now()
+	stale := p.stale.Swap(false)
+	if !write && !stale && p.mount != nil && p.mount.Current != nil && p.mount.Current() {
+		p.looked(begin)
+		return nil
+	}
 	m, err := p.open(write)
+	if write {
+		var served *ElsewhereError
+		p.elsewhere.Store(errors.As(err, &served))
+	}
 	p.fresh = fresh
 	if !write && (m == nil || !m.Writable) {
-		p.fresh = max(fresh, time.Since(begin)/2)
+		p.looked(begin)
 	}
 	switch {
 	case err != nil && !write && p.mount != nil:
-		// The writer leaves no quiet moment: the last one will do.
-		p.opened = time.Now()
-		return nil
+		return nil // the writer leaves no quiet moment: the last one will do
 	case err != nil:
 		return err
 	}
 	return p.replace(m)
+}
+
+// look looks again before an open file is read, if what is read here is written
+// by way of another process.
+func (p *Process) look() {
+	if !p.elsewhere.Load() {
+		return
+	}
+	if _, err := p.acquire(false); err == nil {
+		p.mu.RUnlock()
+	}
+}
+
+// looked notes that what is shown was found at begin, or since.
+func (p *Process) looked(begin time.Time) {
+	p.opened = time.Now()
+	p.fresh = max(fresh, p.opened.Sub(begin)/2)
 }
 
 // replace makes m the mount in place of the one there is, if any. The caller
@@ -189,7 +222,10 @@ func (p *Process) Finish() error {
 		return nil
 	}
 	p.finished = true
-	var errs []error
+	if listen := p.server.listen.Load(); listen != nil { // those who come now look for themselves
+		_ = ownfd.CloseFile(listen)
+	}
+	errs := []error{p.SyncMappings()}
 	p.files.each(func(f *openFile) {
 		if p.mount != nil {
 			errs = append(errs, f.current().Close())

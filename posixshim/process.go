@@ -12,7 +12,10 @@ type Process struct {
 	open func(write bool) (*Mount, error)
 	logf func(format string, args ...any)
 
-	files table
+	files  table
+	locks  locks
+	maps   mappings
+	server server
 
 	mu       sync.RWMutex  // held for reading by calls that use mount
 	mount    *Mount        // nil until something needs it
@@ -21,7 +24,12 @@ type Process struct {
 	failed   error         // if not nil, the mount cannot be had any more
 	finished bool
 
-	keep atomic.Bool // MPI_Init has opened it: never yield
+	keep  atomic.Bool // MPI_Init has opened it: never yield
+	stale atomic.Bool // another process may have written since opened
+
+	// elsewhere is set when another process makes the calls of this one that
+	// change something: what is read here has to show them at once.
+	elsewhere atomic.Bool
 
 	reportMu sync.Mutex
 	reported string

@@ -49,9 +49,12 @@ type openFile struct {
 	dir  microfs.Ino
 	path string
 
+	watch atomic.Pointer[watch] // if other processes share it
+
 	// file is the file in the mount. It is replaced when the process moves
-	// from the mount it reads to one it writes.
-	file atomic.Pointer[File]
+	// from the mount it reads to one it writes; until then it is the first.
+	file  atomic.Pointer[File]
+	first File
 
 	mu      sync.Mutex // offset and listing
 	offset  int64

@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
-# Installs what building, testing and the demonstration need and this machine
-# lacks. With Debian's or Ubuntu's apt-get and root or sudo it installs; without
+# deps.sh [bench]: installs what building, testing and the demonstration need,
+# or what the benchmark compares with, and this machine lacks. With Debian's or Ubuntu's apt-get and root or sudo it installs; without
 # it names the packages and stops. It prints nothing when all is there.
+#
+#   deps.sh         what `make` needs
+#   deps.sh apps    and what `make test-apps` tests besides
 set -euo pipefail
 
 if ! command -v go >/dev/null && [ ! -x /usr/local/go/bin/go ]; then
@@ -10,8 +13,15 @@ if ! command -v go >/dev/null && [ ! -x /usr/local/go/bin/go ]; then
 fi
 
 # One line for each need: a command that succeeds when it is met, then the
-# Debian packages that meet it.
+# Debian packages that meet it. The benchmark can mount only as root.
 needs() {
+	if [ "${1-}" = bench ]; then
+		cat <<-'END'
+			test "$(id -u)" -ne 0 || command -v mkfs.xfs  : xfsprogs
+			test "$(id -u)" -ne 0 || command -v mkfs.ext4 : e2fsprogs
+		END
+		return
+	fi
 	cat <<-'END'
 		command -v gcc                    : gcc
 		test -e /usr/include/stdio.h      : libc6-dev
@@ -24,7 +34,27 @@ needs() {
 		command -v lmp                    : lammps
 		command -v python3                : python3
 		command -v shellcheck             : shellcheck
+		command -v g++                    : g++
+		command -v sqlite3                : sqlite3
+		command -v rsync                  : rsync
+		command -v musl-gcc               : musl-tools
 	END
+	[ "${1-}" = apps ] || return 0
+	cat <<-'END'
+		module numpy                      : python3-numpy
+		module h5py                       : python3-h5py
+		module netCDF4                    : python3-netcdf4
+		module mpi4py                     : python3-mpi4py
+		module torch                      : python3-torch
+		pkg-config --exists hdf5          : libhdf5-dev
+		pkg-config --exists netcdf        : libnetcdf-dev
+		command -v gmx                    : gromacs
+	END
+}
+
+# module NAME succeeds where the distribution's Python has it; importing it would take seconds.
+module() {
+	/usr/bin/python3 -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)' "$1"
 }
 
 missing=()
@@ -33,7 +63,7 @@ while IFS=: read -r check packages; do
 		read -ra names <<<"$packages"
 		missing+=("${names[@]}")
 	fi
-done < <(needs)
+done < <(needs "$@")
 [ ${#missing[@]} -eq 0 ] && exit 0
 
 sudo=()

@@ -46,6 +46,41 @@ func nvmecr_rt_open(at_dir int64, at, at_out *C.char, flags int32, mode uint32) 
 	return result(n, outside(err, at_out))
 }
 
+// serve: begins to serve other processes of the rank, returns the number that they know this one by
+//
+//export nvmecr_rt_serve
+func nvmecr_rt_serve() int64 {
+	return result(process.Serve())
+}
+
+// share: returns a descriptor that stands for the open file in other processes, for the caller to put on its numbers and close; 0 if they have one
+//
+//export nvmecr_rt_share
+func nvmecr_rt_share(h int64) int64 {
+	return result(process.Share(posixshim.Handle(h)))
+}
+
+// leave: waits so long, or for ever if that is negative, until no other process has an open file of this one; returns how many are left
+//
+//export nvmecr_rt_leave
+func nvmecr_rt_leave(seconds int32) int64 {
+	return result(process.Leave(int(seconds)))
+}
+
+// hush: the runtime has no descriptors that the shim has not been told of, until unhush
+//
+//export nvmecr_rt_hush
+func nvmecr_rt_hush() int64 {
+	return result(0, process.Hush())
+}
+
+// unhush: the end of that
+//
+//export nvmecr_rt_unhush
+func nvmecr_rt_unhush() int64 {
+	return result(0, process.Unhush())
+}
+
 // retain: one more descriptor refers to the open file
 //
 //export nvmecr_rt_retain
@@ -144,6 +179,55 @@ func nvmecr_rt_ftruncate(h int64, size int64) int64 {
 	return result(0, process.Ftruncate(posixshim.Handle(h), size))
 }
 
+// fallocate: fallocate(2)
+//
+//export nvmecr_rt_fallocate
+func nvmecr_rt_fallocate(h int64, mode int32, off int64, n int64) int64 {
+	return result(0, process.Fallocate(posixshim.Handle(h), int(mode), off, n))
+}
+
+// copy: copies between two files; an offset of -1 is that of the open file
+//
+//export nvmecr_rt_copy
+func nvmecr_rt_copy(in int64, inoff int64, out int64, outoff int64, n int64) int64 {
+	return result(process.Copy(posixshim.Handle(in), inoff, posixshim.Handle(out), outoff, n))
+}
+
+// lock: F_GETLK, F_SETLK and those of open files, without waiting; lock is the struct flock, and pid whose record locks are meant
+//
+//export nvmecr_rt_lock
+func nvmecr_rt_lock(h int64, pid int32, cmd int32, lock unsafe.Pointer, lock_len uintptr) int64 {
+	return result(0, process.Lock(posixshim.Handle(h), int(pid), int(cmd), posixshim.Memory(lock, lock_len)))
+}
+
+// flock: flock(2), without waiting
+//
+//export nvmecr_rt_flock
+func nvmecr_rt_flock(h int64, operation int32) int64 {
+	return result(0, process.Flock(posixshim.Handle(h), int(operation)))
+}
+
+// map: prepares a mapping, how is of NV_MAP_*; returns the descriptor to map
+//
+//export nvmecr_rt_map
+func nvmecr_rt_map(h int64, how int32, off int64, n int64) int64 {
+	return result(process.Map(posixshim.Handle(h), int(how), off, n))
+}
+
+// unmap: one mapping less
+//
+//export nvmecr_rt_unmap
+func nvmecr_rt_unmap(h int64) int64 {
+	return result(0, process.Unmap(posixshim.Handle(h)))
+}
+
+// msync: writes what was changed in the memory of a shared mapping to the file, durably
+//
+//export nvmecr_rt_msync
+func nvmecr_rt_msync(h int64, off int64, n int64) int64 {
+	return result(0, process.Msync(posixshim.Handle(h), off, n))
+}
+
 // fstat: attributes of an open file
 //
 //export nvmecr_rt_fstat
@@ -218,14 +302,14 @@ func nvmecr_rt_unlink(at_dir int64, at, at_out *C.char) int64 {
 //
 //export nvmecr_rt_rename
 func nvmecr_rt_rename(from_dir int64, from, from_out *C.char, to_dir int64, to, to_out *C.char, flags uint32) int64 {
-	return result(0, process.Rename(place(from_dir, from), place(to_dir, to), flags))
+	return result(0, outside(process.Rename(place(from_dir, from), place(to_dir, to), flags), from_out))
 }
 
 // link: makes a hard link
 //
 //export nvmecr_rt_link
 func nvmecr_rt_link(from_dir int64, from, from_out *C.char, to_dir int64, to, to_out *C.char, follow int32) int64 {
-	return result(0, process.Link(place(from_dir, from), place(to_dir, to), int(follow)))
+	return result(0, outside(process.Link(place(from_dir, from), place(to_dir, to), int(follow)), from_out))
 }
 
 // symlink: makes a symbolic link

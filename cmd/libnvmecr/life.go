@@ -15,6 +15,7 @@ import (
 
 	"nvmecr/balancer"
 	"nvmecr/internal/config"
+	"nvmecr/internal/owner"
 	"nvmecr/internal/ownfd"
 	"nvmecr/internal/parttable"
 	"nvmecr/internal/store"
@@ -26,7 +27,10 @@ import (
 
 // What a rank may cost beside its application.
 const (
-	maxProcs  = 4  // threads that run Go code at once
+	// maxProcs is how many threads run Go code at once. Not fewer on a machine
+	// with fewer cores: a thread in a system call keeps its place for as long as
+	// the monitor thread naps, and another one of the application may want one.
+	maxProcs  = 4
 	gcPercent = 50 // the heap is small and seldom grows
 )
 
@@ -49,8 +53,9 @@ func start(mount string, own unsafe.Pointer) error {
 	})
 	// The shim waits for the poller's descriptors: a timer is what starts it.
 	time.AfterFunc(time.Hour, func() {}).Stop()
-	runtime.GOMAXPROCS(min(maxProcs, runtime.NumCPU()))
+	runtime.GOMAXPROCS(maxProcs)
 	debug.SetGCPercent(gcPercent)
+	prepareForWant()
 	process = posixshim.New(open, complain)
 	cfg, err := config.FromEnv()
 	if err != nil {
@@ -114,14 +119,23 @@ func open(write bool) (*posixshim.Mount, error) {
 	if opening.cfg.Log != config.LogError {
 		opts.Logf = complain
 	}
+	if write {
+		if opts.Note, err = process.Address(); err != nil && opts.Logf != nil {
+			opts.Logf("other processes of this rank cannot be served: %v", err)
+		}
+	}
 	part, err := openWaiting(p, opts)
 	if !write && (errors.Is(err, parttable.ErrNoTable) || errors.Is(err, microfs.ErrUnformatted)) {
 		return open(true)
 	}
+	var busy *owner.BusyError
+	if errors.As(err, &busy) && busy.Note != "" {
+		return nil, &posixshim.ElsewhereError{Address: busy.Note, Err: err}
+	}
 	if err != nil {
 		return nil, err
 	}
-	return &posixshim.Mount{FS: posixshim.Microfs(part.FS), Writable: write, Close: part.Close}, nil
+	return &posixshim.Mount{FS: posixshim.Microfs(part.FS), Writable: write, Current: part.Current, Close: part.Close}, nil
 }
 
 // reopenPause is between two attempts to reach a target.
@@ -150,15 +164,26 @@ func openWaiting(p store.Place, opts store.Options) (*store.Partition, error) {
 func mpiInit() error {
 	job, err := mpiwrap.Join(len(opening.cfg.Targets))
 	if errors.Is(err, mpiwrap.ErrNoMPI) { // this build has none: the launcher's environment will do
-		return report(process.OpenForWriting())
+		return report(openForWriting())
 	}
 	if err == nil {
 		if err = settle(job); err == nil {
-			err = process.OpenForWriting()
+			err = openForWriting()
 		}
 		err = job.Agree(err)
 	}
 	return report(err)
+}
+
+// openForWriting opens the partition, or leaves it to the process that has it
+// and serves this one: the shell that has begun the rank's output, for example.
+func openForWriting() error {
+	err := process.OpenForWriting()
+	var elsewhere *posixshim.ElsewhereError
+	if errors.As(err, &elsewhere) {
+		return nil
+	}
+	return err
 }
 
 // report makes a failed MPI_Init the error of every later call. The rank that
@@ -180,8 +205,15 @@ func report(err error) error {
 }
 
 // mpiFinalize has nothing to let go of: after MPI_Init the runtime does not
-// use MPI, and files work until the process ends.
-func mpiFinalize() error { return nil }
+// use MPI, and files work until the process ends. Files that are mapped get what
+// was written to their memory.
+func mpiFinalize() error { return process.SyncMappings() }
 
 // finish ends the use of the mount when the process ends.
-func finish() error { return process.Finish() }
+func finish() error {
+	err := process.Finish()
+	if cfg := opening.cfg; err != nil && cfg != nil && cfg.Durability == config.DurableClose {
+		complain("what was written may not be complete: %v", err) // nobody else tells
+	}
+	return err
+}

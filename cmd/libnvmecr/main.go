@@ -26,14 +26,18 @@ func main() {}
 // process is set by start, before any other function is called.
 var process *posixshim.Process
 
-// What shim/wire.h says of paths that lead out of the mount.
+// What shim/wire.h says of calls that have to go on elsewhere.
 const (
-	pathOutside = -4096 // NV_OUTSIDE
-	pathMax     = 4096  // NV_PATH
+	pathOutside   = -4096 // NV_OUTSIDE
+	pathElsewhere = -4097 // NV_ELSEWHERE
+	pathMax       = 4096  // NV_PATH
 )
 
-// errOutside is what outside makes of an error: result turns it into NV_OUTSIDE.
-var errOutside = errors.New("the path to go on with is in the caller's buffer")
+// What outside makes of an error: result turns it into NV_OUTSIDE and NV_ELSEWHERE.
+var (
+	errOutside   = errors.New("the path to go on with is in the caller's buffer")
+	errElsewhere = errors.New("the process to go on with is in the caller's buffer")
+)
 
 // result is what C gets.
 func result(n int, err error) int64 {
@@ -42,6 +46,8 @@ func result(n int, err error) int64 {
 		return int64(n)
 	case err == errOutside:
 		return pathOutside
+	case err == errElsewhere:
+		return pathElsewhere
 	}
 	return -int64(process.Errno(err))
 }
@@ -55,17 +61,29 @@ func place(dir int64, path *C.char) posixshim.Place {
 	return posixshim.Place{Dir: posixshim.Handle(dir), Path: C.GoString(path)}
 }
 
-// outside puts the path that an error says to go on with outside the mount
-// into the caller's buffer of pathMax bytes. Other errors stay what they are.
+// outside puts what an error says to go on with into the caller's buffer of
+// pathMax bytes: a path outside the mount, or the process that has the
+// partition. Other errors stay what they are.
 func outside(err error, buf *C.char) error {
+	if err == nil {
+		return nil // escape is of the heap
+	}
 	var escape *microfs.EscapeError
-	if err == nil || !errors.As(err, &escape) {
-		return err
-	}
-	if len(escape.Path) >= pathMax {
+	var elsewhere *posixshim.ElsewhereError
+	switch {
+	case errors.As(err, &escape) && len(escape.Path) >= pathMax:
 		return syscall.ENAMETOOLONG
+	case errors.As(err, &escape):
+		putString(buf, escape.Path)
+		return errOutside
+	case errors.As(err, &elsewhere):
+		putString(buf, elsewhere.Address)
+		return errElsewhere
 	}
+	return err
+}
+
+func putString(buf *C.char, s string) {
 	out := unsafe.Slice((*byte)(unsafe.Pointer(buf)), pathMax)
-	out[copy(out, escape.Path)] = 0
-	return errOutside
+	out[copy(out, s)] = 0
 }

@@ -71,6 +71,8 @@ int nv_aio_fsync(int operation, struct aiocb *cb)
 
 	if (h == 0)
 		return REAL(aio_fsync)(operation, cb);
+	if (operation != O_SYNC && operation != O_DSYNC)
+		return nv_error(EINVAL);
 	return complete(cb, rt_fsync(h), saved);
 }
 
@@ -116,6 +118,8 @@ int nv_lio_listio(int mode, struct aiocb *const list[], int n, struct sigevent *
 		ours = ours || is_ours(list[i]);
 	if (!ours)
 		return REAL(lio_listio)(mode, list, n, event);
+	if (mode != LIO_WAIT && mode != LIO_NOWAIT)
+		return nv_error(EINVAL);
 	for (int i = 0; i < n; i++)
 		if (list[i] != NULL && start(list[i]) != 0)
 			good = false;

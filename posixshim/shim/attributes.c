@@ -28,6 +28,8 @@ static int fill_stat(int result, const struct nv_attr *attr, struct stat *st)
 {
 	if (result != 0)
 		return -1;
+	if (nv_nowhere(st))
+		return nv_error(EFAULT);
 	*st = (struct stat){
 		.st_dev = DEVICE,
 		.st_ino = attr->ino,
@@ -85,7 +87,9 @@ int nv_statx(struct nv_place *at, int flags, unsigned mask, struct statx *stx)
 {
 	struct nv_attr attr;
 
-	if (mask & STATX__RESERVED)
+	const int known = AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT | AT_STATX_SYNC_TYPE;
+
+	if ((mask & STATX__RESERVED) || (flags & ~known) || (flags & AT_STATX_SYNC_TYPE) == AT_STATX_SYNC_TYPE)
 		return nv_error(EINVAL);
 	if (attr_at(at, flags, &attr) != 0)
 		return -1;
@@ -349,12 +353,20 @@ static const struct timespec *from_timeval(const struct timeval times[2], struct
 	return out;
 }
 
+/* omits_both says that nothing is asked for: Linux does not even look at the file. */
+static bool omits_both(const struct timespec times[2])
+{
+	return times != NULL && times[0].tv_nsec == UTIME_OMIT && times[1].tv_nsec == UTIME_OMIT;
+}
+
 int nv_utimensat(struct nv_place *at, const struct timespec times[2], int flags)
 {
 	struct nv_setattr in;
 
 	if (flags & ~(AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH))
 		return nv_error(EINVAL);
+	if (omits_both(times))
+		return 0;
 	return times_change(times, &in) ? set_at(at, flags, &in) : -1;
 }
 
@@ -362,6 +374,8 @@ int nv_futimens(nv_handle h, const struct timespec times[2])
 {
 	struct nv_setattr in;
 
+	if (omits_both(times))
+		return 0;
 	return times_change(times, &in) ? (int)rt_fsetattr(h, &in) : -1;
 }
 

@@ -42,12 +42,12 @@ const char *const nv_real_names[] = {
 	"sync_file_range",
 	"ftruncate",
 	"truncate",
+	"copy_file_range",
+	"sendfile",
 	"fallocate",
 	"posix_fallocate",
 	"posix_fadvise",
 	"readahead",
-	"copy_file_range",
-	"sendfile",
 	"splice",
 	"epoll_ctl",
 	"tee",
@@ -146,15 +146,50 @@ const char *const nv_real_names[] = {
 	"scandir",
 	"scandirat",
 	"glob",
+	"ftw",
+	"nftw",
+	"fts_open",
+	"fts_read",
+	"fts_children",
+	"fts_set",
+	"fts_close",
 	"getdents64",
 	"fopen",
 	"fdopen",
 	"freopen",
+	"fread",
+	"fread_unlocked",
+	"__fread_chk",
+	"__fread_unlocked_chk",
 	"dprintf",
 	"vdprintf",
 	"__dprintf_chk",
 	"__vdprintf_chk",
+	"fwide",
+	"fgetwc",
+	"getwchar",
+	"fputwc",
+	"putwchar",
+	"ungetwc",
+	"fgetws",
+	"__fgetws_chk",
+	"fputws",
+	"fwprintf",
+	"vfwprintf",
+	"__fwprintf_chk",
+	"__vfwprintf_chk",
+	"wprintf",
+	"vwprintf",
+	"__wprintf_chk",
+	"__vwprintf_chk",
+	"fwscanf",
+	"vfwscanf",
+	"__isoc99_fwscanf",
+	"__isoc99_vfwscanf",
 	"mmap",
+	"munmap",
+	"msync",
+	"mremap",
 	"poll",
 	"__poll_chk",
 	"ppoll",
@@ -170,11 +205,27 @@ const char *const nv_real_names[] = {
 	"sigaltstack",
 	"signal",
 	"vfork",
+	"_exit",
+	"execve",
+	"execv",
+	"execvp",
+	"execvpe",
+	"execl",
+	"execle",
+	"execlp",
+	"fexecve",
+	"execveat",
+	"posix_spawn",
+	"posix_spawnp",
+	"system",
+	"popen",
 };
 
 /* The calls a signal handler may make: indices into nv_real_names. */
 const unsigned short nv_real_signal[] = {
 	0, /* open */
+	1, /* openat */
+	4, /* creat */
 	5, /* close */
 	8, /* dup */
 	9, /* dup2 */
@@ -186,31 +237,67 @@ const unsigned short nv_real_signal[] = {
 	21, /* pwrite */
 	22, /* readv */
 	23, /* writev */
+	24, /* preadv */
+	25, /* pwritev */
 	28, /* lseek */
 	29, /* fsync */
 	30, /* fdatasync */
 	34, /* ftruncate */
+	47, /* tcgetattr */
+	48, /* mknod */
+	49, /* mknodat */
+	50, /* mkfifo */
+	51, /* mkfifoat */
 	64, /* stat */
 	65, /* lstat */
 	66, /* fstat */
+	67, /* fstatat */
+	79, /* access */
+	81, /* faccessat */
 	82, /* chmod */
 	84, /* fchmod */
+	85, /* fchmodat */
+	86, /* chown */
+	87, /* lchown */
+	88, /* fchown */
+	89, /* fchownat */
+	90, /* utime */
+	91, /* utimes */
+	95, /* futimens */
+	96, /* utimensat */
 	97, /* umask */
 	98, /* unlink */
+	99, /* unlinkat */
 	101, /* rename */
+	102, /* renameat */
+	104, /* link */
+	105, /* linkat */
+	106, /* symlink */
+	107, /* symlinkat */
 	108, /* readlink */
+	110, /* readlinkat */
 	120, /* mkdir */
+	121, /* mkdirat */
 	122, /* rmdir */
-	149, /* poll */
-	152, /* select */
-	153, /* pselect */
-	160, /* sigaction */
-	161, /* sigaltstack */
-	162, /* signal */
-	163, /* vfork */
+	123, /* chdir */
+	124, /* fchdir */
+	125, /* getcwd */
+	184, /* poll */
+	186, /* ppoll */
+	187, /* select */
+	188, /* pselect */
+	195, /* sigaction */
+	196, /* sigaltstack */
+	197, /* signal */
+	198, /* vfork */
+	199, /* _exit */
+	200, /* execve */
+	203, /* execvpe */
+	207, /* fexecve */
+	208, /* execveat */
 };
 
-const unsigned nv_real_signal_count = 34;
+const unsigned nv_real_signal_count = 72;
 
 /* ---- Opening and closing ---- */
 
@@ -226,6 +313,7 @@ int nv_call_open(const char *path, int flags, ...)
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(open)(path, flags, mode);
+	pthread_testcancel();
 	int result;
 
 	do
@@ -249,6 +337,7 @@ int nv_call_openat(int dirfd, const char *path, int flags, ...)
 
 	if (!nv_route(dirfd, path, &at))
 		return REAL(openat)(dirfd, path, flags, mode);
+	pthread_testcancel();
 	int result;
 
 	do
@@ -267,6 +356,7 @@ int nv_call___open_2(const char *path, int flags)
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(__open_2)(path, flags);
+	pthread_testcancel();
 	int result;
 
 	do
@@ -285,6 +375,7 @@ int nv_call___openat_2(int dirfd, const char *path, int flags)
 
 	if (!nv_route(dirfd, path, &at))
 		return REAL(__openat_2)(dirfd, path, flags);
+	pthread_testcancel();
 	int result;
 
 	do
@@ -303,6 +394,7 @@ int nv_call_creat(const char *path, mode_t mode)
 
 	if (!nv_route(AT_FDCWD, path, &at))
 		return REAL(creat)(path, mode);
+	pthread_testcancel();
 	int result;
 
 	do
@@ -321,6 +413,7 @@ int nv_call_close(int fd)
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(close)(fd);
+	pthread_testcancel();
 	return nv_close(fd);
 }
 
@@ -386,7 +479,7 @@ int nv_call_ioctl(int fd, unsigned long request, ...)
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(ioctl)(fd, request, arg);
-	return nv_ioctl(h, request);
+	return nv_ioctl(fd, h, request, arg);
 }
 
 int nv_call_flock(int fd, int operation) NV_CALL("flock");
@@ -396,7 +489,7 @@ int nv_call_flock(int fd, int operation)
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(flock)(fd, operation);
-	return nv_flock(operation);
+	return nv_flock(h, operation);
 }
 
 int nv_call_lockf(int fd, int command, off_t length) NV_CALL("lockf");
@@ -406,7 +499,7 @@ int nv_call_lockf(int fd, int command, off_t length)
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(lockf)(fd, command, length);
-	return nv_lockf(command, length);
+	return nv_lockf(h, command, length);
 }
 extern __typeof__(nv_call_lockf) nv_call_lockf64 NV_CALL("lockf64") NV_ALIAS("lockf");
 
@@ -429,6 +522,7 @@ ssize_t nv_call_read(int fd, void *buf, size_t n)
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(read)(fd, buf, n);
+	pthread_testcancel();
 	return rt_read(h, buf, n);
 }
 
@@ -439,6 +533,7 @@ ssize_t nv_call___read_chk(int fd, void *buf, size_t n, size_t have)
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(__read_chk)(fd, buf, n, have);
+	pthread_testcancel();
 	return (nv_check(n <= have), rt_read(h, buf, n));
 }
 
@@ -449,6 +544,7 @@ ssize_t nv_call_write(int fd, const void *buf, size_t n)
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(write)(fd, buf, n);
+	pthread_testcancel();
 	return rt_write(h, (void *)buf, n);
 }
 
@@ -459,6 +555,7 @@ ssize_t nv_call_pread(int fd, void *buf, size_t n, off_t off)
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(pread)(fd, buf, n, off);
+	pthread_testcancel();
 	return rt_pread(h, buf, n, off);
 }
 extern __typeof__(nv_call_pread) nv_call_pread64 NV_CALL("pread64") NV_ALIAS("pread");
@@ -470,6 +567,7 @@ ssize_t nv_call___pread_chk(int fd, void *buf, size_t n, off_t off, size_t have)
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(__pread_chk)(fd, buf, n, off, have);
+	pthread_testcancel();
 	return (nv_check(n <= have), rt_pread(h, buf, n, off));
 }
 extern __typeof__(nv_call___pread_chk) nv_call___pread64_chk NV_CALL("__pread64_chk") NV_ALIAS("__pread_chk");
@@ -481,6 +579,7 @@ ssize_t nv_call_pwrite(int fd, const void *buf, size_t n, off_t off)
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(pwrite)(fd, buf, n, off);
+	pthread_testcancel();
 	return rt_pwrite(h, (void *)buf, n, off);
 }
 extern __typeof__(nv_call_pwrite) nv_call_pwrite64 NV_CALL("pwrite64") NV_ALIAS("pwrite");
@@ -492,6 +591,7 @@ ssize_t nv_call_readv(int fd, const struct iovec *iov, int count)
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(readv)(fd, iov, count);
+	pthread_testcancel();
 	return rt_readv(h, iov, count, -1);
 }
 
@@ -502,6 +602,7 @@ ssize_t nv_call_writev(int fd, const struct iovec *iov, int count)
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(writev)(fd, iov, count);
+	pthread_testcancel();
 	return rt_writev(h, iov, count, -1, 0);
 }
 
@@ -512,6 +613,7 @@ ssize_t nv_call_preadv(int fd, const struct iovec *iov, int count, off_t off)
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(preadv)(fd, iov, count, off);
+	pthread_testcancel();
 	return (off < 0 ? nv_error(EINVAL) : rt_readv(h, iov, count, off));
 }
 extern __typeof__(nv_call_preadv) nv_call_preadv64 NV_CALL("preadv64") NV_ALIAS("preadv");
@@ -523,6 +625,7 @@ ssize_t nv_call_pwritev(int fd, const struct iovec *iov, int count, off_t off)
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(pwritev)(fd, iov, count, off);
+	pthread_testcancel();
 	return (off < 0 ? nv_error(EINVAL) : rt_writev(h, iov, count, off, 0));
 }
 extern __typeof__(nv_call_pwritev) nv_call_pwritev64 NV_CALL("pwritev64") NV_ALIAS("pwritev");
@@ -534,6 +637,7 @@ ssize_t nv_call_preadv2(int fd, const struct iovec *iov, int count, off_t off, i
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(preadv2)(fd, iov, count, off, flags);
+	pthread_testcancel();
 	return nv_preadv2(h, iov, count, off, flags);
 }
 extern __typeof__(nv_call_preadv2) nv_call_preadv64v2 NV_CALL("preadv64v2") NV_ALIAS("preadv2");
@@ -545,6 +649,7 @@ ssize_t nv_call_pwritev2(int fd, const struct iovec *iov, int count, off_t off, 
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(pwritev2)(fd, iov, count, off, flags);
+	pthread_testcancel();
 	return nv_pwritev2(h, iov, count, off, flags);
 }
 extern __typeof__(nv_call_pwritev2) nv_call_pwritev64v2 NV_CALL("pwritev64v2") NV_ALIAS("pwritev2");
@@ -567,6 +672,7 @@ int nv_call_fsync(int fd)
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fsync)(fd);
+	pthread_testcancel();
 	return rt_fsync(h);
 }
 
@@ -577,6 +683,7 @@ int nv_call_fdatasync(int fd)
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fdatasync)(fd);
+	pthread_testcancel();
 	return rt_fsync(h);
 }
 
@@ -603,7 +710,8 @@ int nv_call_sync_file_range(int fd, off_t off, off_t n, unsigned flags)
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(sync_file_range)(fd, off, n, flags);
-	return rt_fsync(h);
+	pthread_testcancel();
+	return nv_sync_file_range(h, off, n, flags);
 }
 
 int nv_call_ftruncate(int fd, off_t size) NV_CALL("ftruncate");
@@ -635,51 +743,6 @@ int nv_call_truncate(const char *path, off_t size)
 }
 extern __typeof__(nv_call_truncate) nv_call_truncate64 NV_CALL("truncate64") NV_ALIAS("truncate");
 
-/* ---- Calls refused so that callers fall back ---- */
-
-int nv_call_fallocate(int fd, int mode, off_t off, off_t n) NV_CALL("fallocate");
-int nv_call_fallocate(int fd, int mode, off_t off, off_t n)
-{
-	nv_handle h = nv_ours(fd);
-
-	if (__builtin_expect(h == 0, 1))
-		return REAL(fallocate)(fd, mode, off, n);
-	return nv_error(EOPNOTSUPP);
-}
-extern __typeof__(nv_call_fallocate) nv_call_fallocate64 NV_CALL("fallocate64") NV_ALIAS("fallocate");
-
-int nv_call_posix_fallocate(int fd, off_t off, off_t n) NV_CALL("posix_fallocate");
-int nv_call_posix_fallocate(int fd, off_t off, off_t n)
-{
-	nv_handle h = nv_ours(fd);
-
-	if (__builtin_expect(h == 0, 1))
-		return REAL(posix_fallocate)(fd, off, n);
-	return EOPNOTSUPP;
-}
-extern __typeof__(nv_call_posix_fallocate) nv_call_posix_fallocate64 NV_CALL("posix_fallocate64") NV_ALIAS("posix_fallocate");
-
-int nv_call_posix_fadvise(int fd, off_t off, off_t n, int advice) NV_CALL("posix_fadvise");
-int nv_call_posix_fadvise(int fd, off_t off, off_t n, int advice)
-{
-	nv_handle h = nv_ours(fd);
-
-	if (__builtin_expect(h == 0, 1))
-		return REAL(posix_fadvise)(fd, off, n, advice);
-	return 0;
-}
-extern __typeof__(nv_call_posix_fadvise) nv_call_posix_fadvise64 NV_CALL("posix_fadvise64") NV_ALIAS("posix_fadvise");
-
-ssize_t nv_call_readahead(int fd, off64_t off, size_t n) NV_CALL("readahead");
-ssize_t nv_call_readahead(int fd, off64_t off, size_t n)
-{
-	nv_handle h = nv_ours(fd);
-
-	if (__builtin_expect(h == 0, 1))
-		return REAL(readahead)(fd, off, n);
-	return nv_error(EINVAL);
-}
-
 ssize_t nv_call_copy_file_range(int in, off64_t *inoff, int out, off64_t *outoff, size_t n, unsigned flags) NV_CALL("copy_file_range");
 ssize_t nv_call_copy_file_range(int in, off64_t *inoff, int out, off64_t *outoff, size_t n, unsigned flags)
 {
@@ -692,6 +755,52 @@ ssize_t nv_call_sendfile(int out, int in, off_t *off, size_t n)
 	return nv_sendfile(out, in, off, n);
 }
 extern __typeof__(nv_call_sendfile) nv_call_sendfile64 NV_CALL("sendfile64") NV_ALIAS("sendfile");
+
+int nv_call_fallocate(int fd, int mode, off_t off, off_t n) NV_CALL("fallocate");
+int nv_call_fallocate(int fd, int mode, off_t off, off_t n)
+{
+	nv_handle h = nv_ours(fd);
+
+	if (__builtin_expect(h == 0, 1))
+		return REAL(fallocate)(fd, mode, off, n);
+	pthread_testcancel();
+	return rt_fallocate(h, mode, off, n);
+}
+extern __typeof__(nv_call_fallocate) nv_call_fallocate64 NV_CALL("fallocate64") NV_ALIAS("fallocate");
+
+int nv_call_posix_fallocate(int fd, off_t off, off_t n) NV_CALL("posix_fallocate");
+int nv_call_posix_fallocate(int fd, off_t off, off_t n)
+{
+	nv_handle h = nv_ours(fd);
+
+	if (__builtin_expect(h == 0, 1))
+		return REAL(posix_fallocate)(fd, off, n);
+	return nv_posix_fallocate(h, off, n);
+}
+extern __typeof__(nv_call_posix_fallocate) nv_call_posix_fallocate64 NV_CALL("posix_fallocate64") NV_ALIAS("posix_fallocate");
+
+/* ---- Calls refused so that callers fall back ---- */
+
+int nv_call_posix_fadvise(int fd, off_t off, off_t n, int advice) NV_CALL("posix_fadvise");
+int nv_call_posix_fadvise(int fd, off_t off, off_t n, int advice)
+{
+	nv_handle h = nv_ours(fd);
+
+	if (__builtin_expect(h == 0, 1))
+		return REAL(posix_fadvise)(fd, off, n, advice);
+	return nv_fadvise(n, advice);
+}
+extern __typeof__(nv_call_posix_fadvise) nv_call_posix_fadvise64 NV_CALL("posix_fadvise64") NV_ALIAS("posix_fadvise");
+
+ssize_t nv_call_readahead(int fd, off64_t off, size_t n) NV_CALL("readahead");
+ssize_t nv_call_readahead(int fd, off64_t off, size_t n)
+{
+	nv_handle h = nv_ours(fd);
+
+	if (__builtin_expect(h == 0, 1))
+		return REAL(readahead)(fd, off, n);
+	return nv_readahead(h);
+}
 
 ssize_t nv_call_splice(int in, off64_t *inoff, int out, off64_t *outoff, size_t n, unsigned flags) NV_CALL("splice");
 ssize_t nv_call_splice(int in, off64_t *inoff, int out, off64_t *outoff, size_t n, unsigned flags)
@@ -1571,7 +1680,7 @@ int nv_call_rename(const char *path, const char *path2)
 	bool ours = nv_route(AT_FDCWD, path, &at);
 
 	if (nv_route(AT_FDCWD, path2, &at2) != ours)
-		return nv_error(EXDEV);
+		return nv_apart(ours ? AT_FDCWD : AT_FDCWD, ours ? path2 : path);
 	if (!ours)
 		return REAL(rename)(path, path2);
 	return rt_rename(&at, &at2, 0);
@@ -1584,7 +1693,7 @@ int nv_call_renameat(int dirfd, const char *path, int dirfd2, const char *path2)
 	bool ours = nv_route(dirfd, path, &at);
 
 	if (nv_route(dirfd2, path2, &at2) != ours)
-		return nv_error(EXDEV);
+		return nv_apart(ours ? dirfd2 : dirfd, ours ? path2 : path);
 	if (!ours)
 		return REAL(renameat)(dirfd, path, dirfd2, path2);
 	return rt_rename(&at, &at2, 0);
@@ -1597,7 +1706,7 @@ int nv_call_renameat2(int dirfd, const char *path, int dirfd2, const char *path2
 	bool ours = nv_route(dirfd, path, &at);
 
 	if (nv_route(dirfd2, path2, &at2) != ours)
-		return nv_error(EXDEV);
+		return nv_apart(ours ? dirfd2 : dirfd, ours ? path2 : path);
 	if (!ours)
 		return REAL(renameat2)(dirfd, path, dirfd2, path2, flags);
 	return rt_rename(&at, &at2, flags);
@@ -1610,7 +1719,7 @@ int nv_call_link(const char *path, const char *path2)
 	bool ours = nv_route(AT_FDCWD, path, &at);
 
 	if (nv_route(AT_FDCWD, path2, &at2) != ours)
-		return nv_error(EXDEV);
+		return nv_apart(ours ? AT_FDCWD : AT_FDCWD, ours ? path2 : path);
 	if (!ours)
 		return REAL(link)(path, path2);
 	return rt_link(&at, &at2, 0);
@@ -1623,7 +1732,7 @@ int nv_call_linkat(int dirfd, const char *path, int dirfd2, const char *path2, i
 	bool ours = nv_route(dirfd, path, &at);
 
 	if (nv_route(dirfd2, path2, &at2) != ours)
-		return nv_error(EXDEV);
+		return nv_apart(ours ? dirfd2 : dirfd, ours ? path2 : path);
 	if (!ours)
 		return REAL(linkat)(dirfd, path, dirfd2, path2, flags);
 	return nv_linkat(&at, &at2, flags);
@@ -1707,7 +1816,7 @@ ssize_t nv_call_readlinkat(int dirfd, const char *path, char *buf, size_t n)
 	ssize_t result;
 
 	do
-		result = rt_readlink(&at, buf, n);
+		result = nv_readlinkat(&at, buf, n);
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0))
 		return REAL(readlinkat)(AT_FDCWD, at.path, buf, n);
@@ -1724,7 +1833,7 @@ ssize_t nv_call___readlinkat_chk(int dirfd, const char *path, char *buf, size_t 
 	ssize_t result;
 
 	do
-		result = (nv_check(n <= have), rt_readlink(&at, buf, n));
+		result = (nv_check(n <= have), nv_readlinkat(&at, buf, n));
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0))
 		return REAL(__readlinkat_chk)(AT_FDCWD, at.path, buf, n, have);
@@ -2047,6 +2156,55 @@ int nv_call_glob(const char *pattern, int flags, int (*error)(const char *path, 
 }
 extern __typeof__(nv_call_glob) nv_call_glob64 NV_CALL("glob64") NV_ALIAS("glob");
 
+int nv_call_ftw(const char *path, nv_ftw *f, int descriptors) NV_CALL("ftw");
+int nv_call_ftw(const char *path, nv_ftw *f, int descriptors)
+{
+	return nv_walk_ftw(path, f, descriptors);
+}
+extern __typeof__(nv_call_ftw) nv_call_ftw64 NV_CALL("ftw64") NV_ALIAS("ftw");
+
+int nv_call_nftw(const char *path, nv_nftw *f, int descriptors, int flags) NV_CALL("nftw");
+int nv_call_nftw(const char *path, nv_nftw *f, int descriptors, int flags)
+{
+	return nv_walk_nftw(path, f, descriptors, flags);
+}
+extern __typeof__(nv_call_nftw) nv_call_nftw64 NV_CALL("nftw64") NV_ALIAS("nftw");
+
+FTS *nv_call_fts_open(char *const *paths, int options, nv_fts_order *order) NV_CALL("fts_open");
+FTS *nv_call_fts_open(char *const *paths, int options, nv_fts_order *order)
+{
+	return nv_fts_open(paths, options, order);
+}
+extern __typeof__(nv_call_fts_open) nv_call_fts64_open NV_CALL("fts64_open") NV_ALIAS("fts_open");
+
+FTSENT *nv_call_fts_read(FTS *walk) NV_CALL("fts_read");
+FTSENT *nv_call_fts_read(FTS *walk)
+{
+	return nv_fts_read(walk);
+}
+extern __typeof__(nv_call_fts_read) nv_call_fts64_read NV_CALL("fts64_read") NV_ALIAS("fts_read");
+
+FTSENT *nv_call_fts_children(FTS *walk, int how) NV_CALL("fts_children");
+FTSENT *nv_call_fts_children(FTS *walk, int how)
+{
+	return nv_fts_children(walk, how);
+}
+extern __typeof__(nv_call_fts_children) nv_call_fts64_children NV_CALL("fts64_children") NV_ALIAS("fts_children");
+
+int nv_call_fts_set(FTS *walk, FTSENT *entry, int what) NV_CALL("fts_set");
+int nv_call_fts_set(FTS *walk, FTSENT *entry, int what)
+{
+	return nv_fts_set(walk, entry, what);
+}
+extern __typeof__(nv_call_fts_set) nv_call_fts64_set NV_CALL("fts64_set") NV_ALIAS("fts_set");
+
+int nv_call_fts_close(FTS *walk) NV_CALL("fts_close");
+int nv_call_fts_close(FTS *walk)
+{
+	return nv_fts_close(walk);
+}
+extern __typeof__(nv_call_fts_close) nv_call_fts64_close NV_CALL("fts64_close") NV_ALIAS("fts_close");
+
 ssize_t nv_call_getdents64(int fd, void *buf, size_t n) NV_CALL("getdents64");
 ssize_t nv_call_getdents64(int fd, void *buf, size_t n)
 {
@@ -2094,6 +2252,30 @@ FILE *nv_call_freopen(const char *name, const char *mode, FILE *stream)
 }
 extern __typeof__(nv_call_freopen) nv_call_freopen64 NV_CALL("freopen64") NV_ALIAS("freopen");
 
+size_t nv_call_fread(void *buf, size_t size, size_t n, FILE *stream) NV_CALL("fread");
+size_t nv_call_fread(void *buf, size_t size, size_t n, FILE *stream)
+{
+	return nv_cookie(stream) ? nv_fread(buf, size, n, stream) : REAL(fread)(buf, size, n, stream);
+}
+
+size_t nv_call_fread_unlocked(void *buf, size_t size, size_t n, FILE *stream) NV_CALL("fread_unlocked");
+size_t nv_call_fread_unlocked(void *buf, size_t size, size_t n, FILE *stream)
+{
+	return nv_cookie(stream) ? nv_fread(buf, size, n, stream) : REAL(fread_unlocked)(buf, size, n, stream);
+}
+
+size_t nv_call___fread_chk(void *buf, size_t have, size_t size, size_t n, FILE *stream) NV_CALL("__fread_chk");
+size_t nv_call___fread_chk(void *buf, size_t have, size_t size, size_t n, FILE *stream)
+{
+	return nv_cookie(stream) ? nv_fread_chk(buf, have, size, n, stream) : REAL(__fread_chk)(buf, have, size, n, stream);
+}
+
+size_t nv_call___fread_unlocked_chk(void *buf, size_t have, size_t size, size_t n, FILE *stream) NV_CALL("__fread_unlocked_chk");
+size_t nv_call___fread_unlocked_chk(void *buf, size_t have, size_t size, size_t n, FILE *stream)
+{
+	return nv_cookie(stream) ? nv_fread_chk(buf, have, size, n, stream) : REAL(__fread_unlocked_chk)(buf, have, size, n, stream);
+}
+
 int nv_call_dprintf(int fd, const char *format, ...) NV_CALL("dprintf");
 int nv_call_dprintf(int fd, const char *format, ...)
 {
@@ -2128,18 +2310,204 @@ int nv_call___vdprintf_chk(int fd, int flag, const char *format, va_list ap)
 	return (nv_checked(flag), nv_vdprintf(fd, format, ap));
 }
 
+int nv_call_fwide(FILE *stream, int mode) NV_CALL("fwide");
+int nv_call_fwide(FILE *stream, int mode)
+{
+	return nv_fwide(stream, mode);
+}
+
+wint_t nv_call_fgetwc(FILE *stream) NV_CALL("fgetwc");
+wint_t nv_call_fgetwc(FILE *stream)
+{
+	return nv_fgetwc(stream);
+}
+extern __typeof__(nv_call_fgetwc) nv_call_getwc NV_CALL("getwc") NV_ALIAS("fgetwc");
+extern __typeof__(nv_call_fgetwc) nv_call_fgetwc_unlocked NV_CALL("fgetwc_unlocked") NV_ALIAS("fgetwc");
+extern __typeof__(nv_call_fgetwc) nv_call_getwc_unlocked NV_CALL("getwc_unlocked") NV_ALIAS("fgetwc");
+
+wint_t nv_call_getwchar(void) NV_CALL("getwchar");
+wint_t nv_call_getwchar(void)
+{
+	return nv_fgetwc(stdin);
+}
+extern __typeof__(nv_call_getwchar) nv_call_getwchar_unlocked NV_CALL("getwchar_unlocked") NV_ALIAS("getwchar");
+
+wint_t nv_call_fputwc(wchar_t wc, FILE *stream) NV_CALL("fputwc");
+wint_t nv_call_fputwc(wchar_t wc, FILE *stream)
+{
+	return nv_fputwc(wc, stream);
+}
+extern __typeof__(nv_call_fputwc) nv_call_putwc NV_CALL("putwc") NV_ALIAS("fputwc");
+extern __typeof__(nv_call_fputwc) nv_call_fputwc_unlocked NV_CALL("fputwc_unlocked") NV_ALIAS("fputwc");
+extern __typeof__(nv_call_fputwc) nv_call_putwc_unlocked NV_CALL("putwc_unlocked") NV_ALIAS("fputwc");
+
+wint_t nv_call_putwchar(wchar_t wc) NV_CALL("putwchar");
+wint_t nv_call_putwchar(wchar_t wc)
+{
+	return nv_fputwc(wc, stdout);
+}
+extern __typeof__(nv_call_putwchar) nv_call_putwchar_unlocked NV_CALL("putwchar_unlocked") NV_ALIAS("putwchar");
+
+wint_t nv_call_ungetwc(wint_t wc, FILE *stream) NV_CALL("ungetwc");
+wint_t nv_call_ungetwc(wint_t wc, FILE *stream)
+{
+	return nv_ungetwc(wc, stream);
+}
+
+wchar_t *nv_call_fgetws(wchar_t *line, int n, FILE *stream) NV_CALL("fgetws");
+wchar_t *nv_call_fgetws(wchar_t *line, int n, FILE *stream)
+{
+	return nv_fgetws(line, n, stream);
+}
+extern __typeof__(nv_call_fgetws) nv_call_fgetws_unlocked NV_CALL("fgetws_unlocked") NV_ALIAS("fgetws");
+
+wchar_t *nv_call___fgetws_chk(wchar_t *line, size_t have, int n, FILE *stream) NV_CALL("__fgetws_chk");
+wchar_t *nv_call___fgetws_chk(wchar_t *line, size_t have, int n, FILE *stream)
+{
+	return (nv_check(n <= 0 || (size_t)n <= have), nv_fgetws(line, n, stream));
+}
+extern __typeof__(nv_call___fgetws_chk) nv_call___fgetws_unlocked_chk NV_CALL("__fgetws_unlocked_chk") NV_ALIAS("__fgetws_chk");
+
+int nv_call_fputws(const wchar_t *text, FILE *stream) NV_CALL("fputws");
+int nv_call_fputws(const wchar_t *text, FILE *stream)
+{
+	return nv_fputws(text, stream);
+}
+extern __typeof__(nv_call_fputws) nv_call_fputws_unlocked NV_CALL("fputws_unlocked") NV_ALIAS("fputws");
+
+int nv_call_fwprintf(FILE *stream, const wchar_t *format, ...) NV_CALL("fwprintf");
+int nv_call_fwprintf(FILE *stream, const wchar_t *format, ...)
+{
+	va_list ap;
+
+	va_start(ap, format);
+	int result = nv_vfwprintf(stream, format, ap);
+	va_end(ap);
+	return result;
+}
+
+int nv_call_vfwprintf(FILE *stream, const wchar_t *format, va_list ap) NV_CALL("vfwprintf");
+int nv_call_vfwprintf(FILE *stream, const wchar_t *format, va_list ap)
+{
+	return nv_vfwprintf(stream, format, ap);
+}
+
+int nv_call___fwprintf_chk(FILE *stream, int flag, const wchar_t *format, ...) NV_CALL("__fwprintf_chk");
+int nv_call___fwprintf_chk(FILE *stream, int flag, const wchar_t *format, ...)
+{
+	va_list ap;
+
+	va_start(ap, format);
+	int result = (nv_checked(flag), nv_vfwprintf(stream, format, ap));
+	va_end(ap);
+	return result;
+}
+
+int nv_call___vfwprintf_chk(FILE *stream, int flag, const wchar_t *format, va_list ap) NV_CALL("__vfwprintf_chk");
+int nv_call___vfwprintf_chk(FILE *stream, int flag, const wchar_t *format, va_list ap)
+{
+	return (nv_checked(flag), nv_vfwprintf(stream, format, ap));
+}
+
+int nv_call_wprintf(const wchar_t *format, ...) NV_CALL("wprintf");
+int nv_call_wprintf(const wchar_t *format, ...)
+{
+	va_list ap;
+
+	va_start(ap, format);
+	int result = nv_vfwprintf(stdout, format, ap);
+	va_end(ap);
+	return result;
+}
+
+int nv_call_vwprintf(const wchar_t *format, va_list ap) NV_CALL("vwprintf");
+int nv_call_vwprintf(const wchar_t *format, va_list ap)
+{
+	return nv_vfwprintf(stdout, format, ap);
+}
+
+int nv_call___wprintf_chk(int flag, const wchar_t *format, ...) NV_CALL("__wprintf_chk");
+int nv_call___wprintf_chk(int flag, const wchar_t *format, ...)
+{
+	va_list ap;
+
+	va_start(ap, format);
+	int result = (nv_checked(flag), nv_vfwprintf(stdout, format, ap));
+	va_end(ap);
+	return result;
+}
+
+int nv_call___vwprintf_chk(int flag, const wchar_t *format, va_list ap) NV_CALL("__vwprintf_chk");
+int nv_call___vwprintf_chk(int flag, const wchar_t *format, va_list ap)
+{
+	return (nv_checked(flag), nv_vfwprintf(stdout, format, ap));
+}
+
+int nv_call_fwscanf(FILE *stream, const wchar_t *format, ...) NV_CALL("fwscanf");
+int nv_call_fwscanf(FILE *stream, const wchar_t *format, ...)
+{
+	va_list ap;
+
+	va_start(ap, format);
+	int result = nv_vfwscanf(stream, format, ap, false);
+	va_end(ap);
+	return result;
+}
+
+int nv_call_vfwscanf(FILE *stream, const wchar_t *format, va_list ap) NV_CALL("vfwscanf");
+int nv_call_vfwscanf(FILE *stream, const wchar_t *format, va_list ap)
+{
+	return nv_vfwscanf(stream, format, ap, false);
+}
+
+int nv_call___isoc99_fwscanf(FILE *stream, const wchar_t *format, ...) NV_CALL("__isoc99_fwscanf");
+int nv_call___isoc99_fwscanf(FILE *stream, const wchar_t *format, ...)
+{
+	va_list ap;
+
+	va_start(ap, format);
+	int result = nv_vfwscanf(stream, format, ap, true);
+	va_end(ap);
+	return result;
+}
+
+int nv_call___isoc99_vfwscanf(FILE *stream, const wchar_t *format, va_list ap) NV_CALL("__isoc99_vfwscanf");
+int nv_call___isoc99_vfwscanf(FILE *stream, const wchar_t *format, va_list ap)
+{
+	return nv_vfwscanf(stream, format, ap, true);
+}
+
 /* ---- Memory ---- */
 
 void *nv_call_mmap(void *addr, size_t n, int prot, int flags, int fd, off_t off) NV_CALL("mmap");
 void *nv_call_mmap(void *addr, size_t n, int prot, int flags, int fd, off_t off)
 {
-	nv_handle h = nv_ours(fd);
-
-	if (__builtin_expect(h == 0, 1))
-		return REAL(mmap)(addr, n, prot, flags, fd, off);
-	return nv_mmap(h, addr, n, prot, flags, off);
+	return nv_mmap(addr, n, prot, flags, fd, off);
 }
 extern __typeof__(nv_call_mmap) nv_call_mmap64 NV_CALL("mmap64") NV_ALIAS("mmap");
+
+int nv_call_munmap(void *addr, size_t n) NV_CALL("munmap");
+int nv_call_munmap(void *addr, size_t n)
+{
+	return nv_munmap(addr, n);
+}
+
+int nv_call_msync(void *addr, size_t n, int flags) NV_CALL("msync");
+int nv_call_msync(void *addr, size_t n, int flags)
+{
+	return nv_msync(addr, n, flags);
+}
+
+void *nv_call_mremap(void *addr, size_t n, size_t to, int flags, ...) NV_CALL("mremap");
+void *nv_call_mremap(void *addr, size_t n, size_t to, int flags, ...)
+{
+	va_list ap;
+
+	va_start(ap, flags);
+	void *at = va_arg(ap, void *);
+	va_end(ap);
+	return nv_mremap(addr, n, to, flags, at);
+}
 
 /* ---- Waiting ---- */
 
@@ -2246,4 +2614,104 @@ pid_t nv_call_vfork(void) NV_CALL("vfork");
 pid_t nv_call_vfork(void)
 {
 	return nv_vfork()();
+}
+
+void nv_call__exit(int status) NV_CALL("_exit");
+void nv_call__exit(int status)
+{
+	nv_quit(status);
+}
+extern __typeof__(nv_call__exit) nv_call__Exit NV_CALL("_Exit") NV_ALIAS("_exit");
+
+int nv_call_execve(const char *path, char *const argv[], char *const envp[]) NV_CALL("execve");
+int nv_call_execve(const char *path, char *const argv[], char *const envp[])
+{
+	return nv_execve(path, argv, envp);
+}
+
+int nv_call_execv(const char *path, char *const argv[]) NV_CALL("execv");
+int nv_call_execv(const char *path, char *const argv[])
+{
+	return nv_execve(path, argv, environ);
+}
+
+int nv_call_execvp(const char *file, char *const argv[]) NV_CALL("execvp");
+int nv_call_execvp(const char *file, char *const argv[])
+{
+	return nv_execvpe(file, argv, environ);
+}
+
+int nv_call_execvpe(const char *file, char *const argv[], char *const envp[]) NV_CALL("execvpe");
+int nv_call_execvpe(const char *file, char *const argv[], char *const envp[])
+{
+	return nv_execvpe(file, argv, envp);
+}
+
+int nv_call_execl(const char *path, const char *arg, ...) NV_CALL("execl");
+int nv_call_execl(const char *path, const char *arg, ...)
+{
+	va_list ap;
+
+	va_start(ap, arg);
+	int result = nv_execl(path, arg, ap);
+	va_end(ap);
+	return result;
+}
+
+int nv_call_execle(const char *path, const char *arg, ...) NV_CALL("execle");
+int nv_call_execle(const char *path, const char *arg, ...)
+{
+	va_list ap;
+
+	va_start(ap, arg);
+	int result = nv_execle(path, arg, ap);
+	va_end(ap);
+	return result;
+}
+
+int nv_call_execlp(const char *file, const char *arg, ...) NV_CALL("execlp");
+int nv_call_execlp(const char *file, const char *arg, ...)
+{
+	va_list ap;
+
+	va_start(ap, arg);
+	int result = nv_execlp(file, arg, ap);
+	va_end(ap);
+	return result;
+}
+
+int nv_call_fexecve(int fd, char *const argv[], char *const envp[]) NV_CALL("fexecve");
+int nv_call_fexecve(int fd, char *const argv[], char *const envp[])
+{
+	return nv_fexecve(fd, argv, envp);
+}
+
+int nv_call_execveat(int dirfd, const char *path, char *const argv[], char *const envp[], int flags) NV_CALL("execveat");
+int nv_call_execveat(int dirfd, const char *path, char *const argv[], char *const envp[], int flags)
+{
+	return nv_execveat(dirfd, path, argv, envp, flags);
+}
+
+int nv_call_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attr, char *const argv[], char *const envp[]) NV_CALL("posix_spawn");
+int nv_call_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attr, char *const argv[], char *const envp[])
+{
+	return nv_posix_spawn(pid, path, actions, attr, argv, envp);
+}
+
+int nv_call_posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attr, char *const argv[], char *const envp[]) NV_CALL("posix_spawnp");
+int nv_call_posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attr, char *const argv[], char *const envp[])
+{
+	return nv_posix_spawnp(pid, file, actions, attr, argv, envp);
+}
+
+int nv_call_system(const char *command) NV_CALL("system");
+int nv_call_system(const char *command)
+{
+	return nv_system(command);
+}
+
+FILE *nv_call_popen(const char *command, const char *mode) NV_CALL("popen");
+FILE *nv_call_popen(const char *command, const char *mode)
+{
+	return nv_popen(command, mode);
 }

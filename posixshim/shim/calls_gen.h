@@ -7,12 +7,17 @@ struct nv_runtime {
 	int64_t (*mpi_finalize)(void);
 	int64_t (*finish)(void);
 	int64_t (*open)(int64_t at_dir, const char *at, char *at_out, int32_t flags, uint32_t mode);
+	int64_t (*serve)(void);
+	int64_t (*share)(int64_t h);
+	int64_t (*leave)(int32_t seconds);
+	int64_t (*hush)(void);
+	int64_t (*unhush)(void);
 	int64_t (*retain)(int64_t h);
 	int64_t (*release)(int64_t h);
 	int64_t (*read)(int64_t h, void *buf, size_t buf_len);
-	int64_t (*write)(int64_t h, void *buf, size_t buf_len);
+	int64_t (*write)(int64_t h, const void *buf, size_t buf_len);
 	int64_t (*pread)(int64_t h, void *buf, size_t buf_len, int64_t off);
-	int64_t (*pwrite)(int64_t h, void *buf, size_t buf_len, int64_t off);
+	int64_t (*pwrite)(int64_t h, const void *buf, size_t buf_len, int64_t off);
 	int64_t (*readv)(int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off);
 	int64_t (*writev)(int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off, int32_t flags);
 	int64_t (*seek)(int64_t h, int64_t off, int32_t whence);
@@ -21,6 +26,13 @@ struct nv_runtime {
 	int64_t (*getdents)(int64_t h, void *buf, size_t buf_len);
 	int64_t (*fsync)(int64_t h);
 	int64_t (*ftruncate)(int64_t h, int64_t size);
+	int64_t (*fallocate)(int64_t h, int32_t mode, int64_t off, int64_t n);
+	int64_t (*copy)(int64_t in, int64_t inoff, int64_t out, int64_t outoff, int64_t n);
+	int64_t (*lock)(int64_t h, int32_t pid, int32_t cmd, void *lock, size_t lock_len);
+	int64_t (*flock)(int64_t h, int32_t operation);
+	int64_t (*map)(int64_t h, int32_t how, int64_t off, int64_t n);
+	int64_t (*unmap)(int64_t h);
+	int64_t (*msync)(int64_t h, int64_t off, int64_t n);
 	int64_t (*fstat)(int64_t h, struct nv_attr *out);
 	int64_t (*fsetattr)(int64_t h, const struct nv_setattr *in);
 	int64_t (*fpath)(int64_t h, void *buf, size_t buf_len);
@@ -46,6 +58,11 @@ struct nv_runtime {
 	"nvmecr_rt_mpi_finalize", \
 	"nvmecr_rt_finish", \
 	"nvmecr_rt_open", \
+	"nvmecr_rt_serve", \
+	"nvmecr_rt_share", \
+	"nvmecr_rt_leave", \
+	"nvmecr_rt_hush", \
+	"nvmecr_rt_unhush", \
 	"nvmecr_rt_retain", \
 	"nvmecr_rt_release", \
 	"nvmecr_rt_read", \
@@ -60,6 +77,13 @@ struct nv_runtime {
 	"nvmecr_rt_getdents", \
 	"nvmecr_rt_fsync", \
 	"nvmecr_rt_ftruncate", \
+	"nvmecr_rt_fallocate", \
+	"nvmecr_rt_copy", \
+	"nvmecr_rt_lock", \
+	"nvmecr_rt_flock", \
+	"nvmecr_rt_map", \
+	"nvmecr_rt_unmap", \
+	"nvmecr_rt_msync", \
 	"nvmecr_rt_fstat", \
 	"nvmecr_rt_fsetattr", \
 	"nvmecr_rt_fpath", \
@@ -116,12 +140,12 @@ struct nv_real {
 	int (*sync_file_range)(int fd, off_t off, off_t n, unsigned flags);
 	int (*ftruncate)(int fd, off_t size);
 	int (*truncate)(const char *path, off_t size);
+	ssize_t (*copy_file_range)(int in, off64_t *inoff, int out, off64_t *outoff, size_t n, unsigned flags);
+	ssize_t (*sendfile)(int out, int in, off_t *off, size_t n);
 	int (*fallocate)(int fd, int mode, off_t off, off_t n);
 	int (*posix_fallocate)(int fd, off_t off, off_t n);
 	int (*posix_fadvise)(int fd, off_t off, off_t n, int advice);
 	ssize_t (*readahead)(int fd, off64_t off, size_t n);
-	ssize_t (*copy_file_range)(int in, off64_t *inoff, int out, off64_t *outoff, size_t n, unsigned flags);
-	ssize_t (*sendfile)(int out, int in, off_t *off, size_t n);
 	ssize_t (*splice)(int in, off64_t *inoff, int out, off64_t *outoff, size_t n, unsigned flags);
 	int (*epoll_ctl)(int epfd, int op, int fd, struct epoll_event *event);
 	ssize_t (*tee)(int in, int out, size_t n, unsigned flags);
@@ -220,15 +244,50 @@ struct nv_real {
 	int (*scandir)(const char *path, struct dirent ***names, int (*filter)(const struct dirent *), int (*compare)(const struct dirent **, const struct dirent **));
 	int (*scandirat)(int dirfd, const char *path, struct dirent ***names, int (*filter)(const struct dirent *), int (*compare)(const struct dirent **, const struct dirent **));
 	int (*glob)(const char *pattern, int flags, int (*error)(const char *path, int error), glob_t *out);
+	int (*ftw)(const char *path, nv_ftw *f, int descriptors);
+	int (*nftw)(const char *path, nv_nftw *f, int descriptors, int flags);
+	FTS *(*fts_open)(char *const *paths, int options, nv_fts_order *order);
+	FTSENT *(*fts_read)(FTS *walk);
+	FTSENT *(*fts_children)(FTS *walk, int how);
+	int (*fts_set)(FTS *walk, FTSENT *entry, int what);
+	int (*fts_close)(FTS *walk);
 	ssize_t (*getdents64)(int fd, void *buf, size_t n);
 	FILE *(*fopen)(const char *path, const char *mode);
 	FILE *(*fdopen)(int fd, const char *mode);
 	FILE *(*freopen)(const char *name, const char *mode, FILE *stream);
+	size_t (*fread)(void *buf, size_t size, size_t n, FILE *stream);
+	size_t (*fread_unlocked)(void *buf, size_t size, size_t n, FILE *stream);
+	size_t (*__fread_chk)(void *buf, size_t have, size_t size, size_t n, FILE *stream);
+	size_t (*__fread_unlocked_chk)(void *buf, size_t have, size_t size, size_t n, FILE *stream);
 	int (*dprintf)(int fd, const char *format, ...);
 	int (*vdprintf)(int fd, const char *format, va_list ap);
 	int (*__dprintf_chk)(int fd, int flag, const char *format, ...);
 	int (*__vdprintf_chk)(int fd, int flag, const char *format, va_list ap);
+	int (*fwide)(FILE *stream, int mode);
+	wint_t (*fgetwc)(FILE *stream);
+	wint_t (*getwchar)(void);
+	wint_t (*fputwc)(wchar_t wc, FILE *stream);
+	wint_t (*putwchar)(wchar_t wc);
+	wint_t (*ungetwc)(wint_t wc, FILE *stream);
+	wchar_t *(*fgetws)(wchar_t *line, int n, FILE *stream);
+	wchar_t *(*__fgetws_chk)(wchar_t *line, size_t have, int n, FILE *stream);
+	int (*fputws)(const wchar_t *text, FILE *stream);
+	int (*fwprintf)(FILE *stream, const wchar_t *format, ...);
+	int (*vfwprintf)(FILE *stream, const wchar_t *format, va_list ap);
+	int (*__fwprintf_chk)(FILE *stream, int flag, const wchar_t *format, ...);
+	int (*__vfwprintf_chk)(FILE *stream, int flag, const wchar_t *format, va_list ap);
+	int (*wprintf)(const wchar_t *format, ...);
+	int (*vwprintf)(const wchar_t *format, va_list ap);
+	int (*__wprintf_chk)(int flag, const wchar_t *format, ...);
+	int (*__vwprintf_chk)(int flag, const wchar_t *format, va_list ap);
+	int (*fwscanf)(FILE *stream, const wchar_t *format, ...);
+	int (*vfwscanf)(FILE *stream, const wchar_t *format, va_list ap);
+	int (*__isoc99_fwscanf)(FILE *stream, const wchar_t *format, ...);
+	int (*__isoc99_vfwscanf)(FILE *stream, const wchar_t *format, va_list ap);
 	void *(*mmap)(void *addr, size_t n, int prot, int flags, int fd, off_t off);
+	int (*munmap)(void *addr, size_t n);
+	int (*msync)(void *addr, size_t n, int flags);
+	void *(*mremap)(void *addr, size_t n, size_t to, int flags, ...);
 	int (*poll)(struct pollfd *fds, nfds_t n, int timeout);
 	int (*__poll_chk)(struct pollfd *fds, nfds_t n, int timeout, size_t have);
 	int (*ppoll)(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask);
@@ -244,19 +303,125 @@ struct nv_real {
 	int (*sigaltstack)(const stack_t *stack, stack_t *old);
 	sighandler_t (*signal)(int signum, sighandler_t handler);
 	pid_t (*vfork)(void);
+	void (*_exit)(int status);
+	int (*execve)(const char *path, char *const argv[], char *const envp[]);
+	int (*execv)(const char *path, char *const argv[]);
+	int (*execvp)(const char *file, char *const argv[]);
+	int (*execvpe)(const char *file, char *const argv[], char *const envp[]);
+	int (*execl)(const char *path, const char *arg, ...);
+	int (*execle)(const char *path, const char *arg, ...);
+	int (*execlp)(const char *file, const char *arg, ...);
+	int (*fexecve)(int fd, char *const argv[], char *const envp[]);
+	int (*execveat)(int dirfd, const char *path, char *const argv[], char *const envp[], int flags);
+	int (*posix_spawn)(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attr, char *const argv[], char *const envp[]);
+	int (*posix_spawnp)(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attr, char *const argv[], char *const envp[]);
+	int (*system)(const char *command);
+	FILE *(*popen)(const char *command, const char *mode);
 };
 
 extern struct nv_runtime nv_rt;
 extern struct nv_real nv_real;
 
+int64_t nv_far_open(int server, int64_t at_dir, const char *at, char *at_out, int32_t flags, uint32_t mode);
+int64_t nv_far_release(int server, int64_t h);
+int64_t nv_far_read(int server, int64_t h, void *buf, size_t buf_len);
+int64_t nv_far_write(int server, int64_t h, const void *buf, size_t buf_len);
+int64_t nv_far_pread(int server, int64_t h, void *buf, size_t buf_len, int64_t off);
+int64_t nv_far_pwrite(int server, int64_t h, const void *buf, size_t buf_len, int64_t off);
+int64_t nv_far_readv(int server, int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off);
+int64_t nv_far_writev(int server, int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off, int32_t flags);
+int64_t nv_far_seek(int server, int64_t h, int64_t off, int32_t whence);
+int64_t nv_far_getfl(int server, int64_t h);
+int64_t nv_far_setfl(int server, int64_t h, int32_t flags);
+int64_t nv_far_getdents(int server, int64_t h, void *buf, size_t buf_len);
+int64_t nv_far_fsync(int server, int64_t h);
+int64_t nv_far_ftruncate(int server, int64_t h, int64_t size);
+int64_t nv_far_fallocate(int server, int64_t h, int32_t mode, int64_t off, int64_t n);
+int64_t nv_far_copy(int server, int64_t in, int64_t inoff, int64_t out, int64_t outoff, int64_t n);
+int64_t nv_far_lock(int server, int64_t h, int32_t pid, int32_t cmd, void *lock, size_t lock_len);
+int64_t nv_far_flock(int server, int64_t h, int32_t operation);
+int64_t nv_far_fstat(int server, int64_t h, struct nv_attr *out);
+int64_t nv_far_fsetattr(int server, int64_t h, const struct nv_setattr *in);
+int64_t nv_far_fpath(int server, int64_t h, void *buf, size_t buf_len);
+int64_t nv_far_stat(int server, int64_t at_dir, const char *at, char *at_out, int32_t follow, struct nv_attr *out);
+int64_t nv_far_setattr(int server, int64_t at_dir, const char *at, char *at_out, int32_t follow, const struct nv_setattr *in);
+int64_t nv_far_access(int server, int64_t at_dir, const char *at, char *at_out, int32_t mode, int32_t follow);
+int64_t nv_far_truncate(int server, int64_t at_dir, const char *at, char *at_out, int64_t size);
+int64_t nv_far_mkdir(int server, int64_t at_dir, const char *at, char *at_out, uint32_t mode);
+int64_t nv_far_rmdir(int server, int64_t at_dir, const char *at, char *at_out);
+int64_t nv_far_unlink(int server, int64_t at_dir, const char *at, char *at_out);
+int64_t nv_far_rename(int server, int64_t from_dir, const char *from, char *from_out, int64_t to_dir, const char *to, char *to_out, uint32_t flags);
+int64_t nv_far_link(int server, int64_t from_dir, const char *from, char *from_out, int64_t to_dir, const char *to, char *to_out, int32_t follow);
+int64_t nv_far_symlink(int server, const char *target, int64_t at_dir, const char *at, char *at_out);
+int64_t nv_far_readlink(int server, int64_t at_dir, const char *at, char *at_out, void *buf, size_t buf_len);
+int64_t nv_far_realpath(int server, int64_t at_dir, const char *at, char *at_out, void *buf, size_t buf_len);
+int64_t nv_far_statfs(int server, struct nv_statfs *out);
+int64_t nv_far_syncfs(int server);
+
 /* open: opens a file, returns its handle */
 static inline int64_t rt_open(struct nv_place *at, int flags, unsigned mode)
+{
+	struct nv_visit visit;
+	int64_t result;
+	int server;
+
+	do {
+		server = nv_place_server(at->dir);
+		if (!nv_enter_at(&visit, server))
+			return -1;
+		result = __builtin_expect(server != 0, 0) ? nv_far_open(server, at->dir, at->path, nv_outside, flags, mode) : nv_rt.open(at->dir, at->path, nv_outside, flags, mode);
+	} while (nv_moved(&visit, result, at, NULL));
+	return nv_leave_at(&visit, result, at);
+}
+
+/* serve: begins to serve other processes of the rank, returns the number that they know this one by */
+static inline int64_t rt_serve(void)
 {
 	struct nv_visit visit;
 
 	if (!nv_enter(&visit))
 		return -1;
-	return nv_leave_at(&visit, nv_rt.open(at->dir, at->path, nv_outside, flags, mode), at);
+	return nv_leave(&visit, nv_rt.serve());
+}
+
+/* share: returns a descriptor that stands for the open file in other processes, for the caller to put on its numbers and close; 0 if they have one */
+static inline int64_t rt_share(nv_handle h)
+{
+	struct nv_visit visit;
+
+	if (!nv_enter(&visit))
+		return -1;
+	return nv_leave(&visit, nv_rt.share(h));
+}
+
+/* leave: waits so long, or for ever if that is negative, until no other process has an open file of this one; returns how many are left */
+static inline int64_t rt_leave(int seconds)
+{
+	struct nv_visit visit;
+
+	if (!nv_enter(&visit))
+		return -1;
+	return nv_leave(&visit, nv_rt.leave(seconds));
+}
+
+/* hush: the runtime has no descriptors that the shim has not been told of, until unhush */
+static inline int64_t rt_hush(void)
+{
+	struct nv_visit visit;
+
+	if (!nv_enter(&visit))
+		return -1;
+	return nv_leave(&visit, nv_rt.hush());
+}
+
+/* unhush: the end of that */
+static inline int64_t rt_unhush(void)
+{
+	struct nv_visit visit;
+
+	if (!nv_enter(&visit))
+		return -1;
+	return nv_leave(&visit, nv_rt.unhush());
 }
 
 /* retain: one more descriptor refers to the open file */
@@ -273,302 +438,552 @@ static inline int64_t rt_retain(nv_handle h)
 static inline int64_t rt_release(nv_handle h)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
-	if (!nv_enter(&visit))
+	server = nv_server(h);
+	if (!nv_enter_at(&visit, server))
 		return -1;
-	return nv_leave(&visit, nv_rt.release(h));
+	result = __builtin_expect(server != 0, 0) ? nv_far_release(server, h) : nv_rt.release(h);
+	return nv_leave(&visit, result);
 }
 
 /* read: reads at the offset */
 static inline int64_t rt_read(nv_handle h, void *buf, size_t buf_len)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
-	if (!nv_enter(&visit))
+	if (nv_nowhere(buf) && buf_len > 0)
+		return nv_error(EFAULT);
+	server = nv_server(h);
+	if (!nv_enter_at(&visit, server))
 		return -1;
-	return nv_leave(&visit, nv_rt.read(h, buf, buf_len));
+	result = __builtin_expect(server != 0, 0) ? nv_far_read(server, h, buf, buf_len) : nv_rt.read(h, buf, buf_len);
+	return nv_leave(&visit, result);
 }
 
 /* write: writes at the offset, or at the end with O_APPEND */
-static inline int64_t rt_write(nv_handle h, void *buf, size_t buf_len)
+static inline int64_t rt_write(nv_handle h, const void *buf, size_t buf_len)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
-	if (!nv_enter(&visit))
+	if (nv_nowhere(buf) && buf_len > 0)
+		return nv_error(EFAULT);
+	server = nv_server(h);
+	if (!nv_enter_at(&visit, server))
 		return -1;
-	return nv_leave(&visit, nv_rt.write(h, buf, buf_len));
+	result = __builtin_expect(server != 0, 0) ? nv_far_write(server, h, buf, buf_len) : nv_rt.write(h, buf, buf_len);
+	return nv_leave(&visit, result);
 }
 
 /* pread: reads at off */
 static inline int64_t rt_pread(nv_handle h, void *buf, size_t buf_len, off_t off)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
-	if (!nv_enter(&visit))
+	if (nv_nowhere(buf) && buf_len > 0)
+		return nv_error(EFAULT);
+	server = nv_server(h);
+	if (!nv_enter_at(&visit, server))
 		return -1;
-	return nv_leave(&visit, nv_rt.pread(h, buf, buf_len, off));
+	result = __builtin_expect(server != 0, 0) ? nv_far_pread(server, h, buf, buf_len, off) : nv_rt.pread(h, buf, buf_len, off);
+	return nv_leave(&visit, result);
 }
 
 /* pwrite: writes at off */
-static inline int64_t rt_pwrite(nv_handle h, void *buf, size_t buf_len, off_t off)
+static inline int64_t rt_pwrite(nv_handle h, const void *buf, size_t buf_len, off_t off)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
-	if (!nv_enter(&visit))
+	if (nv_nowhere(buf) && buf_len > 0)
+		return nv_error(EFAULT);
+	server = nv_server(h);
+	if (!nv_enter_at(&visit, server))
 		return -1;
-	return nv_leave(&visit, nv_rt.pwrite(h, buf, buf_len, off));
+	result = __builtin_expect(server != 0, 0) ? nv_far_pwrite(server, h, buf, buf_len, off) : nv_rt.pwrite(h, buf, buf_len, off);
+	return nv_leave(&visit, result);
 }
 
 /* readv: reads into several buffers; off -1 is the offset */
 static inline int64_t rt_readv(nv_handle h, const struct iovec *iov, int iov_count, off_t off)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
 	if (iov_count < 0 || iov_count > IOV_MAX)
 		return nv_error(EINVAL);
-	if (!nv_enter(&visit))
+	server = nv_server(h);
+	if (!nv_enter_at(&visit, server))
 		return -1;
-	return nv_leave(&visit, nv_rt.readv(h, iov, iov_count, off));
+	result = __builtin_expect(server != 0, 0) ? nv_far_readv(server, h, iov, iov_count, off) : nv_rt.readv(h, iov, iov_count, off);
+	return nv_leave(&visit, result);
 }
 
 /* writev: writes several buffers; off -1 is the offset */
 static inline int64_t rt_writev(nv_handle h, const struct iovec *iov, int iov_count, off_t off, int flags)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
 	if (iov_count < 0 || iov_count > IOV_MAX)
 		return nv_error(EINVAL);
-	if (!nv_enter(&visit))
+	server = nv_server(h);
+	if (!nv_enter_at(&visit, server))
 		return -1;
-	return nv_leave(&visit, nv_rt.writev(h, iov, iov_count, off, flags));
+	result = __builtin_expect(server != 0, 0) ? nv_far_writev(server, h, iov, iov_count, off, flags) : nv_rt.writev(h, iov, iov_count, off, flags);
+	return nv_leave(&visit, result);
 }
 
 /* seek: lseek */
 static inline int64_t rt_seek(nv_handle h, off_t off, int whence)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
-	if (!nv_enter(&visit))
+	server = nv_server(h);
+	if (!nv_enter_at(&visit, server))
 		return -1;
-	return nv_leave(&visit, nv_rt.seek(h, off, whence));
+	result = __builtin_expect(server != 0, 0) ? nv_far_seek(server, h, off, whence) : nv_rt.seek(h, off, whence);
+	return nv_leave(&visit, result);
 }
 
 /* getfl: the flags that F_GETFL returns */
 static inline int64_t rt_getfl(nv_handle h)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
-	if (!nv_enter(&visit))
+	server = nv_server(h);
+	if (!nv_enter_at(&visit, server))
 		return -1;
-	return nv_leave(&visit, nv_rt.getfl(h));
+	result = __builtin_expect(server != 0, 0) ? nv_far_getfl(server, h) : nv_rt.getfl(h);
+	return nv_leave(&visit, result);
 }
 
 /* setfl: F_SETFL */
 static inline int64_t rt_setfl(nv_handle h, int flags)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
-	if (!nv_enter(&visit))
+	server = nv_server(h);
+	if (!nv_enter_at(&visit, server))
 		return -1;
-	return nv_leave(&visit, nv_rt.setfl(h, flags));
+	result = __builtin_expect(server != 0, 0) ? nv_far_setfl(server, h, flags) : nv_rt.setfl(h, flags);
+	return nv_leave(&visit, result);
 }
 
 /* getdents: directory entries as struct dirent64, at the offset */
 static inline int64_t rt_getdents(nv_handle h, void *buf, size_t buf_len)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
-	if (!nv_enter(&visit))
+	if (nv_nowhere(buf) && buf_len > 0)
+		return nv_error(EFAULT);
+	server = nv_server(h);
+	if (!nv_enter_at(&visit, server))
 		return -1;
-	return nv_leave(&visit, nv_rt.getdents(h, buf, buf_len));
+	result = __builtin_expect(server != 0, 0) ? nv_far_getdents(server, h, buf, buf_len) : nv_rt.getdents(h, buf, buf_len);
+	return nv_leave(&visit, result);
 }
 
 /* fsync: makes the file durable */
 static inline int64_t rt_fsync(nv_handle h)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
-	if (!nv_enter(&visit))
+	server = nv_server(h);
+	if (!nv_enter_at(&visit, server))
 		return -1;
-	return nv_leave(&visit, nv_rt.fsync(h));
+	result = __builtin_expect(server != 0, 0) ? nv_far_fsync(server, h) : nv_rt.fsync(h);
+	return nv_leave(&visit, result);
 }
 
 /* ftruncate: sets the size */
 static inline int64_t rt_ftruncate(nv_handle h, off_t size)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
+
+	server = nv_server(h);
+	if (!nv_enter_at(&visit, server))
+		return -1;
+	result = __builtin_expect(server != 0, 0) ? nv_far_ftruncate(server, h, size) : nv_rt.ftruncate(h, size);
+	return nv_leave(&visit, result);
+}
+
+/* fallocate: fallocate(2) */
+static inline int64_t rt_fallocate(nv_handle h, int mode, off_t off, off_t n)
+{
+	struct nv_visit visit;
+	int64_t result;
+	int server;
+
+	server = nv_server(h);
+	if (!nv_enter_at(&visit, server))
+		return -1;
+	result = __builtin_expect(server != 0, 0) ? nv_far_fallocate(server, h, mode, off, n) : nv_rt.fallocate(h, mode, off, n);
+	return nv_leave(&visit, result);
+}
+
+/* copy: copies between two files; an offset of -1 is that of the open file */
+static inline int64_t rt_copy(nv_handle in, off_t inoff, nv_handle out, off_t outoff, off_t n)
+{
+	struct nv_visit visit;
+	int64_t result;
+	int server;
+
+	server = nv_places_server(in, out);
+	if (!nv_enter_at(&visit, server))
+		return -1;
+	result = __builtin_expect(server != 0, 0) ? nv_far_copy(server, in, inoff, out, outoff, n) : nv_rt.copy(in, inoff, out, outoff, n);
+	return nv_leave(&visit, result);
+}
+
+/* lock: F_GETLK, F_SETLK and those of open files, without waiting; lock is the struct flock, and pid whose record locks are meant */
+static inline int64_t rt_lock(nv_handle h, pid_t pid, int cmd, void *lock, size_t lock_len)
+{
+	struct nv_visit visit;
+	int64_t result;
+	int server;
+
+	if (nv_nowhere(lock) && lock_len > 0)
+		return nv_error(EFAULT);
+	server = nv_server(h);
+	if (!nv_enter_at(&visit, server))
+		return -1;
+	result = __builtin_expect(server != 0, 0) ? nv_far_lock(server, h, pid, cmd, lock, lock_len) : nv_rt.lock(h, pid, cmd, lock, lock_len);
+	return nv_leave(&visit, result);
+}
+
+/* flock: flock(2), without waiting */
+static inline int64_t rt_flock(nv_handle h, int operation)
+{
+	struct nv_visit visit;
+	int64_t result;
+	int server;
+
+	server = nv_server(h);
+	if (!nv_enter_at(&visit, server))
+		return -1;
+	result = __builtin_expect(server != 0, 0) ? nv_far_flock(server, h, operation) : nv_rt.flock(h, operation);
+	return nv_leave(&visit, result);
+}
+
+/* map: prepares a mapping, how is of NV_MAP_*; returns the descriptor to map */
+static inline int64_t rt_map(nv_handle h, int how, off_t off, off_t n)
+{
+	struct nv_visit visit;
 
 	if (!nv_enter(&visit))
 		return -1;
-	return nv_leave(&visit, nv_rt.ftruncate(h, size));
+	return nv_leave(&visit, nv_rt.map(h, how, off, n));
+}
+
+/* unmap: one mapping less */
+static inline int64_t rt_unmap(nv_handle h)
+{
+	struct nv_visit visit;
+
+	if (!nv_enter(&visit))
+		return -1;
+	return nv_leave(&visit, nv_rt.unmap(h));
+}
+
+/* msync: writes what was changed in the memory of a shared mapping to the file, durably */
+static inline int64_t rt_msync(nv_handle h, off_t off, off_t n)
+{
+	struct nv_visit visit;
+
+	if (!nv_enter(&visit))
+		return -1;
+	return nv_leave(&visit, nv_rt.msync(h, off, n));
 }
 
 /* fstat: attributes of an open file */
 static inline int64_t rt_fstat(nv_handle h, struct nv_attr *out)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
-	if (!nv_enter(&visit))
+	server = nv_server(h);
+	if (!nv_enter_at(&visit, server))
 		return -1;
-	return nv_leave(&visit, nv_rt.fstat(h, out));
+	result = __builtin_expect(server != 0, 0) ? nv_far_fstat(server, h, out) : nv_rt.fstat(h, out);
+	return nv_leave(&visit, result);
 }
 
 /* fsetattr: changes attributes of an open file */
 static inline int64_t rt_fsetattr(nv_handle h, const struct nv_setattr *in)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
-	if (!nv_enter(&visit))
+	server = nv_server(h);
+	if (!nv_enter_at(&visit, server))
 		return -1;
-	return nv_leave(&visit, nv_rt.fsetattr(h, in));
+	result = __builtin_expect(server != 0, 0) ? nv_far_fsetattr(server, h, in) : nv_rt.fsetattr(h, in);
+	return nv_leave(&visit, result);
 }
 
 /* fpath: the path of an open directory below the mount, returns its length */
 static inline int64_t rt_fpath(nv_handle h, void *buf, size_t buf_len)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
-	if (!nv_enter(&visit))
+	if (nv_nowhere(buf) && buf_len > 0)
+		return nv_error(EFAULT);
+	server = nv_server(h);
+	if (!nv_enter_at(&visit, server))
 		return -1;
-	return nv_leave(&visit, nv_rt.fpath(h, buf, buf_len));
+	result = __builtin_expect(server != 0, 0) ? nv_far_fpath(server, h, buf, buf_len) : nv_rt.fpath(h, buf, buf_len);
+	return nv_leave(&visit, result);
 }
 
 /* stat: attributes of a path */
 static inline int64_t rt_stat(struct nv_place *at, int follow, struct nv_attr *out)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
-	if (!nv_enter(&visit))
-		return -1;
-	return nv_leave_at(&visit, nv_rt.stat(at->dir, at->path, nv_outside, follow, out), at);
+	do {
+		server = nv_place_server(at->dir);
+		if (!nv_enter_at(&visit, server))
+			return -1;
+		result = __builtin_expect(server != 0, 0) ? nv_far_stat(server, at->dir, at->path, nv_outside, follow, out) : nv_rt.stat(at->dir, at->path, nv_outside, follow, out);
+	} while (nv_moved(&visit, result, at, NULL));
+	return nv_leave_at(&visit, result, at);
 }
 
 /* setattr: changes attributes of a path */
 static inline int64_t rt_setattr(struct nv_place *at, int follow, const struct nv_setattr *in)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
-	if (!nv_enter(&visit))
-		return -1;
-	return nv_leave_at(&visit, nv_rt.setattr(at->dir, at->path, nv_outside, follow, in), at);
+	do {
+		server = nv_place_server(at->dir);
+		if (!nv_enter_at(&visit, server))
+			return -1;
+		result = __builtin_expect(server != 0, 0) ? nv_far_setattr(server, at->dir, at->path, nv_outside, follow, in) : nv_rt.setattr(at->dir, at->path, nv_outside, follow, in);
+	} while (nv_moved(&visit, result, at, NULL));
+	return nv_leave_at(&visit, result, at);
 }
 
 /* access: access(2) */
 static inline int64_t rt_access(struct nv_place *at, int mode, int follow)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
-	if (!nv_enter(&visit))
-		return -1;
-	return nv_leave_at(&visit, nv_rt.access(at->dir, at->path, nv_outside, mode, follow), at);
+	do {
+		server = nv_place_server(at->dir);
+		if (!nv_enter_at(&visit, server))
+			return -1;
+		result = __builtin_expect(server != 0, 0) ? nv_far_access(server, at->dir, at->path, nv_outside, mode, follow) : nv_rt.access(at->dir, at->path, nv_outside, mode, follow);
+	} while (nv_moved(&visit, result, at, NULL));
+	return nv_leave_at(&visit, result, at);
 }
 
 /* truncate: sets the size */
 static inline int64_t rt_truncate(struct nv_place *at, off_t size)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
-	if (!nv_enter(&visit))
-		return -1;
-	return nv_leave_at(&visit, nv_rt.truncate(at->dir, at->path, nv_outside, size), at);
+	do {
+		server = nv_place_server(at->dir);
+		if (!nv_enter_at(&visit, server))
+			return -1;
+		result = __builtin_expect(server != 0, 0) ? nv_far_truncate(server, at->dir, at->path, nv_outside, size) : nv_rt.truncate(at->dir, at->path, nv_outside, size);
+	} while (nv_moved(&visit, result, at, NULL));
+	return nv_leave_at(&visit, result, at);
 }
 
 /* mkdir: makes a directory */
 static inline int64_t rt_mkdir(struct nv_place *at, unsigned mode)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
-	if (!nv_enter(&visit))
-		return -1;
-	return nv_leave_at(&visit, nv_rt.mkdir(at->dir, at->path, nv_outside, mode), at);
+	do {
+		server = nv_place_server(at->dir);
+		if (!nv_enter_at(&visit, server))
+			return -1;
+		result = __builtin_expect(server != 0, 0) ? nv_far_mkdir(server, at->dir, at->path, nv_outside, mode) : nv_rt.mkdir(at->dir, at->path, nv_outside, mode);
+	} while (nv_moved(&visit, result, at, NULL));
+	return nv_leave_at(&visit, result, at);
 }
 
 /* rmdir: removes a directory */
 static inline int64_t rt_rmdir(struct nv_place *at)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
-	if (!nv_enter(&visit))
-		return -1;
-	return nv_leave_at(&visit, nv_rt.rmdir(at->dir, at->path, nv_outside), at);
+	do {
+		server = nv_place_server(at->dir);
+		if (!nv_enter_at(&visit, server))
+			return -1;
+		result = __builtin_expect(server != 0, 0) ? nv_far_rmdir(server, at->dir, at->path, nv_outside) : nv_rt.rmdir(at->dir, at->path, nv_outside);
+	} while (nv_moved(&visit, result, at, NULL));
+	return nv_leave_at(&visit, result, at);
 }
 
 /* unlink: removes a name */
 static inline int64_t rt_unlink(struct nv_place *at)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
-	if (!nv_enter(&visit))
-		return -1;
-	return nv_leave_at(&visit, nv_rt.unlink(at->dir, at->path, nv_outside), at);
+	do {
+		server = nv_place_server(at->dir);
+		if (!nv_enter_at(&visit, server))
+			return -1;
+		result = __builtin_expect(server != 0, 0) ? nv_far_unlink(server, at->dir, at->path, nv_outside) : nv_rt.unlink(at->dir, at->path, nv_outside);
+	} while (nv_moved(&visit, result, at, NULL));
+	return nv_leave_at(&visit, result, at);
 }
 
 /* rename: renameat2(2) */
 static inline int64_t rt_rename(struct nv_place *from, struct nv_place *to, unsigned flags)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
-	if (!nv_enter(&visit))
-		return -1;
-	return nv_leave(&visit, nv_rt.rename(from->dir, from->path, nv_outside, to->dir, to->path, nv_outside, flags));
+	do {
+		server = nv_places_server(from->dir, to->dir);
+		if (!nv_enter_at(&visit, server))
+			return -1;
+		result = __builtin_expect(server != 0, 0) ? nv_far_rename(server, from->dir, from->path, nv_outside, to->dir, to->path, nv_outside, flags) : nv_rt.rename(from->dir, from->path, nv_outside, to->dir, to->path, nv_outside, flags);
+	} while (nv_moved(&visit, result, from, to));
+	return nv_leave_at(&visit, result, from);
 }
 
 /* link: makes a hard link */
 static inline int64_t rt_link(struct nv_place *from, struct nv_place *to, int follow)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
-	if (!nv_enter(&visit))
-		return -1;
-	return nv_leave(&visit, nv_rt.link(from->dir, from->path, nv_outside, to->dir, to->path, nv_outside, follow));
+	do {
+		server = nv_places_server(from->dir, to->dir);
+		if (!nv_enter_at(&visit, server))
+			return -1;
+		result = __builtin_expect(server != 0, 0) ? nv_far_link(server, from->dir, from->path, nv_outside, to->dir, to->path, nv_outside, follow) : nv_rt.link(from->dir, from->path, nv_outside, to->dir, to->path, nv_outside, follow);
+	} while (nv_moved(&visit, result, from, to));
+	return nv_leave_at(&visit, result, from);
 }
 
 /* symlink: makes a symbolic link */
 static inline int64_t rt_symlink(const char *target, struct nv_place *at)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
-	if (!nv_enter(&visit))
-		return -1;
-	return nv_leave_at(&visit, nv_rt.symlink(target, at->dir, at->path, nv_outside), at);
+	if (nv_nowhere(target))
+		return nv_error(EFAULT);
+	do {
+		server = nv_place_server(at->dir);
+		if (!nv_enter_at(&visit, server))
+			return -1;
+		result = __builtin_expect(server != 0, 0) ? nv_far_symlink(server, target, at->dir, at->path, nv_outside) : nv_rt.symlink(target, at->dir, at->path, nv_outside);
+	} while (nv_moved(&visit, result, at, NULL));
+	return nv_leave_at(&visit, result, at);
 }
 
 /* readlink: reads a symbolic link */
 static inline int64_t rt_readlink(struct nv_place *at, void *buf, size_t buf_len)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
-	if (!nv_enter(&visit))
-		return -1;
-	return nv_leave_at(&visit, nv_rt.readlink(at->dir, at->path, nv_outside, buf, buf_len), at);
+	if (nv_nowhere(buf) && buf_len > 0)
+		return nv_error(EFAULT);
+	do {
+		server = nv_place_server(at->dir);
+		if (!nv_enter_at(&visit, server))
+			return -1;
+		result = __builtin_expect(server != 0, 0) ? nv_far_readlink(server, at->dir, at->path, nv_outside, buf, buf_len) : nv_rt.readlink(at->dir, at->path, nv_outside, buf, buf_len);
+	} while (nv_moved(&visit, result, at, NULL));
+	return nv_leave_at(&visit, result, at);
 }
 
 /* realpath: the path below the mount without links and dots, returns its length */
 static inline int64_t rt_realpath(struct nv_place *at, void *buf, size_t buf_len)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
-	if (!nv_enter(&visit))
-		return -1;
-	return nv_leave_at(&visit, nv_rt.realpath(at->dir, at->path, nv_outside, buf, buf_len), at);
+	if (nv_nowhere(buf) && buf_len > 0)
+		return nv_error(EFAULT);
+	do {
+		server = nv_place_server(at->dir);
+		if (!nv_enter_at(&visit, server))
+			return -1;
+		result = __builtin_expect(server != 0, 0) ? nv_far_realpath(server, at->dir, at->path, nv_outside, buf, buf_len) : nv_rt.realpath(at->dir, at->path, nv_outside, buf, buf_len);
+	} while (nv_moved(&visit, result, at, NULL));
+	return nv_leave_at(&visit, result, at);
 }
 
 /* statfs: the size of the file system */
 static inline int64_t rt_statfs(struct nv_statfs *out)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
-	if (!nv_enter(&visit))
+	server = nv_place_server(0);
+	if (!nv_enter_at(&visit, server))
 		return -1;
-	return nv_leave(&visit, nv_rt.statfs(out));
+	result = __builtin_expect(server != 0, 0) ? nv_far_statfs(server, out) : nv_rt.statfs(out);
+	return nv_leave(&visit, result);
 }
 
 /* syncfs: makes everything durable */
 static inline int64_t rt_syncfs(void)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
-	if (!nv_enter(&visit))
+	server = nv_place_server(0);
+	if (!nv_enter_at(&visit, server))
 		return -1;
-	return nv_leave(&visit, nv_rt.syncfs());
+	result = __builtin_expect(server != 0, 0) ? nv_far_syncfs(server) : nv_rt.syncfs();
+	return nv_leave(&visit, result);
 }

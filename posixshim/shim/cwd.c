@@ -23,6 +23,9 @@
 #define CWD_FOUND ((nv_handle)-1)
 static _Atomic nv_handle cwd;
 
+/* What stands for it if another process has it open for us; -1: none. */
+static _Atomic int stand_in = -1;
+
 /* The path below the mount that nv_find_cwd has found. */
 static char found[NV_PATH];
 
@@ -31,6 +34,23 @@ static const char *store_name(void)
 	const char *name = getenv("NVMECR_NAME");
 
 	return name != NULL && *name != '\0' ? name : "default";
+}
+
+/* take is called when rt_open has returned h. */
+static int take(nv_handle h)
+{
+	return nv_server(h) != 0 ? nv_own_descriptor(nv_far_descriptor, 1) : -1;
+}
+
+/* give gives back a directory that was opened for here. */
+static void give(nv_handle h, int fd)
+{
+	if (fd >= 0) {
+		nv_own_descriptor(fd, 0);
+		REAL(close)(fd);
+	}
+	if (h > 0)
+		rt_release(h);
 }
 
 /* nv_find_cwd is called before main, and in a forked child. */
@@ -72,32 +92,58 @@ nv_handle nv_working(void)
 	struct nv_place at = {.path = found};
 	int saved = errno;
 
-	h = rt_open(&at, O_RDONLY | O_DIRECTORY, 0);
+	h = rt_open(&at, O_PATH | O_DIRECTORY, 0);
 	errno = saved;
 	if (h < 0)
 		return CWD_FOUND;
 	nv_handle expected = CWD_FOUND;
+	int fd = take(h);
 
 	if (!atomic_compare_exchange_strong(&cwd, &expected, h)) {
-		rt_release(h); /* another thread was faster */
+		give(h, fd); /* another thread was faster */
 		return expected;
 	}
+	atomic_store(&stand_in, fd);
 	return h;
 }
 
-static void set_cwd(nv_handle h)
+/* nv_working_now is the same without opening anything. */
+nv_handle nv_working_now(void)
+{
+	return atomic_load(&cwd);
+}
+
+static void set_cwd(nv_handle h, int fd)
 {
 	nv_handle before = atomic_exchange(&cwd, h);
 
-	if (before > 0)
-		rt_release(before);
+	give(before, atomic_exchange(&stand_in, fd));
+}
+
+/* nv_lose_cwd is called in a forked child, which has not got the stand-in. */
+void nv_lose_cwd(void)
+{
+	atomic_store(&stand_in, -1);
+	nv_find_cwd();
+}
+
+/* nv_working_elsewhere is called when another process is asked from now on: the
+ * directory is opened there when it is needed. */
+void nv_working_elsewhere(void)
+{
+	nv_handle before = atomic_load(&cwd);
+
+	if (before <= 0)
+		return;
+	nv_find_cwd();
+	give(before, atomic_exchange(&stand_in, -1));
 }
 
 /* leave is told the result of a real chdir or fchdir. */
 static int leave(int result)
 {
 	if (result == 0)
-		set_cwd(0);
+		set_cwd(0, -1);
 	return result;
 }
 
@@ -166,16 +212,19 @@ static int sink(nv_handle h)
 	return descend(path, (size_t)root + 1);
 }
 
-/* enter makes the open directory the working one; its handle is taken over. */
-static int enter(nv_handle h)
+/* enter makes the open directory the working one, for which it may be searched
+ * and need not be read; its handle is taken over. */
+static int enter(nv_handle h, int fd)
 {
-	if (sink(h) != 0) {
+	struct nv_place at = {.dir = h, .path = "."};
+
+	if (rt_access(&at, X_OK, 1) != 0 || sink(h) != 0) {
 		int saved = errno;
 
-		rt_release(h);
+		give(h, fd);
 		return nv_error(saved);
 	}
-	set_cwd(h);
+	set_cwd(h, fd);
 	return 0;
 }
 
@@ -188,11 +237,11 @@ int nv_chdir(const char *path)
 	nv_handle h;
 
 	do
-		h = rt_open(&at, O_RDONLY | O_DIRECTORY, 0);
+		h = rt_open(&at, O_PATH | O_DIRECTORY, 0);
 	while (nv_reroute(&at));
 	if (at.outside)
 		return leave(REAL(chdir)(at.path));
-	return h < 0 ? -1 : enter(h);
+	return h < 0 ? -1 : enter(h, take(h));
 }
 
 int nv_fchdir(int fd)
@@ -206,9 +255,11 @@ int nv_fchdir(int fd)
 		return -1;
 	if (!S_ISDIR(attr.mode))
 		return nv_error(ENOTDIR);
-	if (rt_retain(h) != 0)
-		return -1;
-	return enter(h);
+	if (nv_server(h) == 0)
+		return rt_retain(h) != 0 ? -1 : enter(h, -1);
+	int also = REAL(fcntl)(fd, F_DUPFD_CLOEXEC, 0);
+
+	return also < 0 ? -1 : enter(h, nv_own_descriptor(also, 1));
 }
 
 char *nv_getcwd(char *buf, size_t n)

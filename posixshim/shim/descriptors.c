@@ -6,20 +6,43 @@
  * Reading and writing are EBADF, opening /dev/stdout or /proc/self/fd/N anew
  * is ELOOP (it would succeed with /dev/null), as a directory it is ENOTDIR.
  *
+ * A file that other processes have too has a socket in its place, which tells
+ * them what it is (share.c).
+ *
  * The runtime's own descriptors are in the map as well, behind the numbers
  * that applications use, so that those who close all they can think of, or
  * put a file on a number of their choice, do not meet them. */
-#include <sys/file.h>
+#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "nv.h"
 
 _Atomic nv_handle nv_fds[NV_FDS];
 
+/* The descriptor that placeholders are duplicates of, which costs a quarter of
+ * opening each; -1 before the first. It is the runtime's. */
+static _Atomic int pattern = -1;
+
 /* One more than the highest descriptor that ever was ours. */
 static _Atomic unsigned ours_end;
+
+unsigned nv_ours_end(void)
+{
+	return atomic_load(&ours_end);
+}
+
+/* nv_close_quietly closes a descriptor of the kernel. Unlike the C library's
+ * close, a thread is not cancelled in it. */
+void nv_close_quietly(int fd)
+{
+	int saved = errno;
+
+	syscall(SYS_close, fd);
+	errno = saved;
+}
 
 static void put(int fd, nv_handle h)
 {
@@ -47,7 +70,27 @@ static nv_handle unset(int fd)
 	return h;
 }
 
-/* drop gives a handle back. What was the parent's is not ours to give. */
+/* How many threads are changing what is behind a descriptor of ours; -1 while
+ * placeholders are replaced, which would bring back what they close. */
+static _Atomic int changing;
+
+static void begin_change(void)
+{
+	int n = atomic_load(&changing);
+
+	do
+		n = n < 0 ? 0 : n;
+	while (!atomic_compare_exchange_weak(&changing, &n, n + 1));
+}
+
+static void end_change(void)
+{
+	atomic_fetch_sub(&changing, 1);
+}
+
+/* drop gives a handle back. The process that has the file learns from the
+ * kernel that a descriptor is closed, and is told so that the last one to close
+ * it sees the outcome. */
 static int drop(nv_handle h)
 {
 	return h == NV_LOST ? 0 : (int)rt_release(h);
@@ -55,25 +98,68 @@ static int drop(nv_handle h)
 
 static int keep(nv_handle h)
 {
-	return h == NV_LOST ? 0 : (int)rt_retain(h);
+	return h == NV_LOST || nv_server(h) != 0 ? 0 : (int)rt_retain(h);
 }
 
-void nv_lose_descriptors(void)
+void nv_lose_descriptors(int server)
 {
 	unsigned end = atomic_load(&ours_end);
 
-	for (unsigned fd = 0; fd < end; fd++)
-		if (nv_ours((int)fd) != 0) /* the child may close what its parent's runtime had */
-			atomic_store(&nv_fds[fd], nv_ours((int)fd) == NV_RUNTIMES ? 0 : NV_LOST);
+	atomic_store(&pattern, -1);
+	atomic_store(&changing, 0);
+	for (unsigned fd = 0; fd < end; fd++) {
+		nv_handle h = nv_ours((int)fd);
+
+		if (h == NV_RUNTIMES) {
+			/* Others must notice when the parent ends. */
+			atomic_store(&nv_fds[fd], 0);
+			REAL(close)((int)fd);
+		} else if (h > 0 && nv_server(h) == 0)
+			atomic_store(&nv_fds[fd], server == 0 ? NV_LOST : nv_far(h, server));
+	}
 }
 
-static void close_quietly(int fd)
+/* nv_adopt notes what a descriptor stands for that was there when the program
+ * was executed. */
+void nv_adopt(int fd, nv_handle h)
 {
-	int saved = errno;
-
-	REAL(close)(fd);
-	errno = saved;
+	set(fd, h);
 }
+
+/* put_in_place makes the descriptors of h, from fd on, duplicates of stand_in. */
+static void put_in_place(nv_handle h, int stand_in)
+{
+	unsigned end = atomic_load(&ours_end);
+
+	for (unsigned fd = 0; fd < end; fd++) {
+		if (nv_ours((int)fd) != h)
+			continue;
+		int flags = REAL(fcntl)((int)fd, F_GETFD);
+
+		REAL(dup3)(stand_in, (int)fd, flags & FD_CLOEXEC ? O_CLOEXEC : 0);
+	}
+}
+
+/* nv_replace_placeholders puts stand_in in the place of all descriptors of h,
+ * with signals blocked. It gives up when a thread that is closing one of them
+ * does not get on: it may be this one, which runs a signal handler. */
+void nv_replace_placeholders(nv_handle h, int stand_in)
+{
+	bool alone = false;
+
+	for (int tries = 0; tries < 10000 && !alone; tries++) {
+		int none = 0;
+
+		alone = atomic_compare_exchange_strong(&changing, &none, -1);
+		if (!alone)
+			sched_yield();
+	}
+	if (!alone)
+		return;
+	put_in_place(h, stand_in);
+	atomic_store(&changing, 0);
+}
+
 
 /* nv_low_descriptors is how many descriptors are left to the application: most
  * of a usual limit of 1024, and half of a lower one. */
@@ -117,24 +203,24 @@ int nv_own_descriptor(int fd, int own)
 	return fd;
 }
 
-/* share makes fd, a duplicate that the kernel has just made, refer to h. */
+/* share makes fd, a duplicate that the kernel has just made, refer to h. It ends
+ * the change that the caller has begun. */
 static int share(int fd, nv_handle h)
 {
-	if (fd < 0)
-		return -1;
 	if (fd >= NV_FDS) {
-		close_quietly(fd);
-		return nv_error(EMFILE);
+		nv_close_quietly(fd);
+		fd = nv_error(EMFILE);
+	} else if (fd >= 0 && keep(h) != 0) {
+		nv_close_quietly(fd);
+		fd = -1;
 	}
-	if (keep(h) != 0) {
-		close_quietly(fd);
-		return -1;
-	}
-	set(fd, h);
+	if (fd >= 0)
+		set(fd, h);
+	end_change();
 	return fd;
 }
 
-static int placeholder(int cloexec)
+static int new_placeholder(int cloexec)
 {
 	int fd = REAL(open)("/proc/self", O_PATH | O_NOFOLLOW | cloexec);
 
@@ -143,15 +229,49 @@ static int placeholder(int cloexec)
 	return fd;
 }
 
+/* keep_pattern makes the pattern; -1 where there is no number for it. A vfork
+ * child would make one that its parent does not have. */
+static int keep_pattern(void)
+{
+	if (!nv_own_memory())
+		return -1;
+	int none = -1, fd = new_placeholder(O_CLOEXEC);
+	int moved = fd < 0 ? -1 : REAL(fcntl)(fd, F_DUPFD_CLOEXEC, nv_low_descriptors());
+
+	if (fd >= 0)
+		nv_close_quietly(fd);
+	if (moved < 0)
+		return -1;
+	nv_own_in_place(moved);
+	if (atomic_compare_exchange_strong(&pattern, &none, moved))
+		return moved;
+	nv_own_descriptor(moved, 0);
+	nv_close_quietly(moved);
+	return none; /* another thread's */
+}
+
+static int placeholder(int cloexec)
+{
+	int saved = errno;
+	int from = atomic_load(&pattern);
+
+	if (from < 0)
+		from = keep_pattern();
+	int fd = from < 0 ? -1 : REAL(fcntl)(from, cloexec ? F_DUPFD_CLOEXEC : F_DUPFD, 0);
+
+	if (fd >= 0)
+		return fd;
+	errno = saved;
+	return new_placeholder(cloexec);
+}
+
 int nv_open(struct nv_place *at, int flags, mode_t mode)
 {
-	if ((flags & O_TMPFILE) == O_TMPFILE)
-		return nv_error(EOPNOTSUPP);
 	int saved = errno;
 	int fd = placeholder(flags & O_CLOEXEC);
 
 	if (fd >= NV_FDS) {
-		close_quietly(fd);
+		nv_close_quietly(fd);
 		return nv_error(EMFILE);
 	}
 	if (fd < 0)
@@ -159,8 +279,12 @@ int nv_open(struct nv_place *at, int flags, mode_t mode)
 	nv_handle h = rt_open(at, flags & ~O_CLOEXEC, flags & O_CREAT ? nv_umasked(mode) : 0);
 
 	if (h < 0) {
-		close_quietly(fd);
+		nv_close_quietly(fd);
 		return -1;
+	}
+	if (nv_server(h) != 0) { /* the other process has sent what stands for it */
+		REAL(dup3)(nv_far_descriptor, fd, flags & O_CLOEXEC);
+		REAL(close)(nv_far_descriptor);
 	}
 	set(fd, h);
 	errno = saved;
@@ -171,9 +295,11 @@ int nv_close(int fd)
 {
 	if (nv_ours(fd) == NV_RUNTIMES)
 		return nv_error(EBADF);
+	begin_change();
 	nv_handle h = unset(fd);
 
-	close_quietly(fd);
+	nv_close_quietly(fd);
+	end_change();
 	return h == 0 ? nv_error(EBADF) : drop(h);
 }
 
@@ -207,7 +333,10 @@ void nv_closefrom(int low)
 int nv_dup(int fd, nv_handle h)
 {
 	/* Closing a duplicate of the runtime's lock would drop the lock. */
-	return h == NV_RUNTIMES ? nv_error(EBADF) : share(REAL(dup)(fd), h);
+	if (h == NV_RUNTIMES)
+		return nv_error(EBADF);
+	begin_change();
+	return share(REAL(dup)(fd), h);
 }
 
 /* replace makes newfd, through the kernel's dup3 with flags or, if flags is
@@ -221,19 +350,20 @@ static int replace(int fd, int newfd, int flags)
 		return nv_error(EBADF);
 	if (h != 0 && keep(h) != 0)
 		return -1;
+	begin_change();
 	nv_handle before = fits ? unset(newfd) : 0;
 	int r = flags == -1 ? REAL(dup2)(fd, newfd) : REAL(dup3)(fd, newfd, flags);
 	int saved = errno;
 
-	if (r < 0) {
-		if (before != 0)
-			set(newfd, before);
-		if (h != 0)
-			drop(h);
-		return nv_error(saved);
-	}
-	if (h != 0)
+	if (r < 0 && before != 0)
+		set(newfd, before);
+	if (r >= 0 && h != 0)
 		set(newfd, h);
+	end_change();
+	if (r < 0 && h != 0 && nv_server(h) == 0)
+		drop(h);
+	if (r < 0)
+		return nv_error(saved);
 	if (before != 0)
 		drop(before); /* like the kernel, dup2 does not tell of it */
 	errno = saved;
@@ -254,14 +384,6 @@ int nv_dup3(int fd, int newfd, int flags)
 	return replace(fd, newfd, flags);
 }
 
-/* A partition has one process that writes, so a lock on one of its files is
- * always granted, and never seen held. */
-static int unlocked(struct flock *lock)
-{
-	lock->l_type = F_UNLCK;
-	return 0;
-}
-
 int nv_fcntl(int fd, nv_handle h, int cmd, void *arg)
 {
 	if (h == NV_RUNTIMES)
@@ -269,6 +391,7 @@ int nv_fcntl(int fd, nv_handle h, int cmd, void *arg)
 	switch (cmd) {
 	case F_DUPFD:
 	case F_DUPFD_CLOEXEC:
+		begin_change();
 		return share(REAL(fcntl)(fd, cmd, arg), h);
 	case F_GETFD:
 	case F_SETFD:
@@ -277,42 +400,44 @@ int nv_fcntl(int fd, nv_handle h, int cmd, void *arg)
 		return (int)rt_getfl(h);
 	case F_SETFL:
 		return (int)rt_setfl(h, (int)(intptr_t)arg);
-	case F_GETLK:
-	case F_OFD_GETLK:
-		return unlocked(arg);
-	case F_SETLK:
-	case F_SETLKW:
-	case F_OFD_SETLK:
-	case F_OFD_SETLKW:
+	case F_GETLEASE:
+		return F_UNLCK;
+	case F_GETOWN:
+	case F_GETSIG:
 		return 0;
+	case F_GETPIPE_SZ:
+	case F_SETPIPE_SZ:
+		return nv_error(EBADF);
 	}
-	return nv_error(EINVAL);
-}
-
-int nv_flock(int operation)
-{
-	switch (operation & ~LOCK_NB) {
-	case LOCK_SH:
-	case LOCK_EX:
-	case LOCK_UN:
-		return 0;
-	}
-	return nv_error(EINVAL);
-}
-
-int nv_lockf(int command, off_t length)
-{
-	(void)length;
-	if (command < F_ULOCK || command > F_TEST)
-		return nv_error(EINVAL);
-	return 0;
+	return nv_fcntl_lock(h, cmd, arg);
 }
 
 #define CLONE_FILE 0x40049409u       /* FICLONE */
 #define CLONE_FILE_RANGE 0x4020940du /* FICLONERANGE */
 
-int nv_ioctl(nv_handle h, unsigned long request)
+/* unread is how many bytes there are from the offset to the end. */
+static int unread(nv_handle h, int *out)
 {
-	(void)h;
-	return nv_error(request == CLONE_FILE || request == CLONE_FILE_RANGE ? EOPNOTSUPP : ENOTTY);
+	struct nv_attr attr;
+	int64_t at = rt_seek(h, 0, SEEK_CUR);
+
+	if (at < 0 || rt_fstat(h, &attr) != 0)
+		return -1;
+	*out = (int)(attr.size - at);
+	return 0;
+}
+
+int nv_ioctl(int fd, nv_handle h, unsigned long request, void *arg)
+{
+	switch (request) {
+	case FIOCLEX:
+	case FIONCLEX:
+		return REAL(fcntl)(fd, F_SETFD, (void *)(intptr_t)(request == FIOCLEX ? FD_CLOEXEC : 0));
+	case FIONREAD:
+		return nv_nowhere(arg) ? nv_error(EFAULT) : unread(h, arg);
+	case CLONE_FILE:
+	case CLONE_FILE_RANGE:
+		return nv_error(EOPNOTSUPP);
+	}
+	return nv_error(ENOTTY);
 }

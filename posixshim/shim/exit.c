@@ -20,7 +20,10 @@ static ssize_t at_end(void *cookie, const char *buf, size_t n)
 	(void)cookie;
 	(void)buf;
 	/* A forked child has nothing to end. */
-	if (getpid() == owner && nv_enter(&visit))
+	if (getpid() != owner)
+		return (ssize_t)n;
+	nv_linger(true);
+	if (nv_enter(&visit))
 		nv_leave(&visit, nv_rt.finish());
 	return (ssize_t)n;
 }

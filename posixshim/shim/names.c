@@ -24,6 +24,18 @@ int nv_remove(struct nv_place *at)
 	return (int)rt_rmdir(at);
 }
 
+/* With the empty path it is the link itself that was opened with O_PATH. */
+ssize_t nv_readlinkat(struct nv_place *at, char *buf, size_t n)
+{
+	if (*at->path != '\0')
+		return rt_readlink(at, buf, n);
+	at->dir |= NV_ITSELF;
+	at->path = ".";
+	ssize_t got = rt_readlink(at, buf, n);
+
+	return got < 0 && errno == EINVAL ? nv_error(ENOENT) : got;
+}
+
 int nv_linkat(struct nv_place *from, struct nv_place *to, int flags)
 {
 	if (flags & ~AT_SYMLINK_FOLLOW)
@@ -38,7 +50,11 @@ int nv_mknod(struct nv_place *at, mode_t type, mode_t mode)
 		return nv_error(EPERM);
 	nv_handle h = rt_open(at, O_CREAT | O_EXCL | O_WRONLY, nv_umasked(mode & 07777));
 
-	return h < 0 ? -1 : (int)rt_release(h);
+	if (h < 0)
+		return -1;
+	if (nv_server(h) != 0)
+		REAL(close)(nv_far_descriptor);
+	return (int)rt_release(h);
 }
 
 char *nv_realpath(struct nv_place *at, char *resolved)

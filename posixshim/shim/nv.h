@@ -11,15 +11,24 @@
  *   cwd.c          the working directory
  *   descriptors.c  the map from descriptor to open file description
  *   runtime.c      loading, entering and leaving the Go runtime
+ *   far.c          calls that another process makes for this one
+ *   share.c        what children and executed programs are given
+ *   room.c         is there room for it
  *   exit.c         the end of the process
  *   signals.c      what Go needs of signal handlers and stacks; fork
+ *   threads.c      the runtime's threads: their name, their processors
  *   attributes.c   stat, statfs, chmod, chown, utime and their families
  *   names.c        what is more than one runtime call on names
  *   dirs.c         DIR streams
+ *   walk.c         ftw and nftw
+ *   fts.c          fts_open and its family
  *   stdio.c        FILE streams
+ *   wide.c         wide characters on them
  *   wait.c         poll and select
  *   aio.c          asynchronous I/O
- *   transfer.c     vectors with flags, mmap, calls that are refused
+ *   transfer.c     vectors with flags, copies, calls that are refused
+ *   memory.c       mappings
+ *   locks.c        record locks, flock
  *
  * Rules: a call on a descriptor that is not ours is one array load and the
  * real call: no lock, no allocation, no Go, so it may be made from a signal
@@ -37,11 +46,13 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fts.h>
 #include <glob.h>
 #include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -59,19 +70,40 @@
 #include <termios.h>
 #include <time.h>
 #include <utime.h>
+#include <wchar.h>
 
 #include "wire.h"
 
 /* A handle names an open file description of the runtime; 0 is none. */
 typedef int64_t nv_handle;
 
-/* NV_LOST is behind a descriptor that a forked child has from its parent: the
- * parent's runtime has the file, the child's has never heard of it. */
+/* NV_LOST is behind a descriptor that a forked child has from its parent, which
+ * could not share the file. */
 #define NV_LOST ((nv_handle)-2)
 
 /* NV_RUNTIMES is behind a descriptor of the runtime itself: the application,
  * which does not know of it, cannot close it. Every call on it is EBADF. */
 #define NV_RUNTIMES ((nv_handle)-3)
+
+/* Handles of another process have its place in the table of servers (far.c) in
+ * bits that are not the runtime's. Place 0 is this process. */
+#define NV_SERVERS 4096
+#define NV_SERVER_SHIFT 20
+
+static inline int nv_server(nv_handle h)
+{
+	return h > 0 ? (int)(h >> NV_SERVER_SHIFT) & (NV_SERVERS - 1) : 0;
+}
+
+static inline nv_handle nv_far(nv_handle h, int server)
+{
+	return h | (nv_handle)server << NV_SERVER_SHIFT;
+}
+
+static inline nv_handle nv_near(nv_handle h)
+{
+	return h > 0 ? h & ~((nv_handle)(NV_SERVERS - 1) << NV_SERVER_SHIFT) : h;
+}
 
 /* A place is where a path of ours begins. */
 struct nv_place {
@@ -79,6 +111,7 @@ struct nv_place {
 	const char *path; /* the rest of the path, in the caller's memory */
 	bool outside;     /* it leads out of the mount: path is what to go on with */
 	unsigned hops;    /* how often it has led out and back in */
+	unsigned moves;   /* how often another process had to be asked */
 };
 
 struct nv_dir;
@@ -105,20 +138,25 @@ static inline nv_handle nv_ours(int fd)
 }
 
 int nv_open(struct nv_place *at, int flags, mode_t mode);
-void nv_lose_descriptors(void); /* in a forked child */
+void nv_lose_descriptors(int server); /* in a forked child; server has what was ours */
+unsigned nv_ours_end(void); /* one more than the highest descriptor that ever was ours */
+void nv_adopt(int fd, nv_handle h);
+void nv_replace_placeholders(nv_handle h, int stand_in);
 nv_own nv_own_descriptor;
 void nv_own_in_place(int fd);
 int nv_low_descriptors(void);
 int nv_close(int fd);
+void nv_close_quietly(int fd);
 int nv_close_range(unsigned first, unsigned last, int flags);
 void nv_closefrom(int low);
 int nv_dup(int fd, nv_handle h);
 int nv_dup2(int fd, int newfd);
 int nv_dup3(int fd, int newfd, int flags);
 int nv_fcntl(int fd, nv_handle h, int cmd, void *arg);
-int nv_ioctl(nv_handle h, unsigned long request);
-int nv_flock(int operation);
-int nv_lockf(int command, off_t length);
+int nv_ioctl(int fd, nv_handle h, unsigned long request, void *arg);
+int nv_fcntl_lock(nv_handle h, int cmd, struct flock *lock);
+int nv_flock(nv_handle h, int operation);
+int nv_lockf(nv_handle h, int command, off_t length);
 
 /* ---- the runtime ---- */
 
@@ -138,12 +176,83 @@ extern __thread char nv_outside[NV_PATH] __attribute__((tls_model("initial-exec"
 struct nv_visit {
 	int errno_before;
 	int cancel_before;
+	enum nv_state state_before;
 };
 
 bool nv_enter(struct nv_visit *visit);
 int64_t nv_leave(struct nv_visit *visit, int64_t result);
 int64_t nv_leave_at(struct nv_visit *visit, int64_t result, struct nv_place *at);
 
+/* ---- other processes ---- */
+
+#define NV_MOVES 400 /* as often a call is made again elsewhere: 5 ms each if somebody is ending */
+
+extern _Atomic int nv_home;
+extern __thread int nv_far_descriptor __attribute__((tls_model("initial-exec")));
+
+int nv_add_server(uint64_t number);
+bool nv_served(void); /* another process serves this one, or has */
+void nv_lose_connections(void); /* in a forked child */
+nv_handle nv_token(int fd);
+bool nv_enter_far(struct nv_visit *visit);
+bool nv_move(struct nv_visit *visit, int64_t result, struct nv_place *at, struct nv_place *also);
+void nv_share_all(void); /* before fork, and before a program is executed */
+void nv_find_descriptors(void);
+void nv_linger(bool flush); /* at the end of the process, until others need it no more */
+int nv_sharing(void); /* in a forked child: the server that its parent is */
+void nv_forget_sharing(void); /* in a child that was forked unseen */
+
+/* A page that the kernel empties in a forked child, however that was made, while
+ * fork's own handlers set mine again. */
+struct nv_emptied {
+	int mine;
+} __attribute__((aligned(4096)));
+
+extern struct nv_emptied nv_emptied;
+extern bool nv_armed;
+void nv_arm(void);
+void nv_forked_unseen(void);
+
+/* nv_notice_fork keeps a child from going on with what is its parent's: the Go
+ * runtime, without its threads, and connections. */
+static inline void nv_notice_fork(void)
+{
+	if (__builtin_expect(nv_armed && !nv_emptied.mine, 0))
+		nv_forked_unseen();
+}
+
+/* nv_place_server is who makes a call that begins at an open directory, or 0. */
+static inline int nv_place_server(nv_handle dir)
+{
+	return dir == 0 ? atomic_load_explicit(&nv_home, memory_order_relaxed) : nv_server(dir);
+}
+
+/* nv_places_server is -1 if the two are of different processes. */
+static inline int nv_places_server(nv_handle a, nv_handle b)
+{
+	if (a != 0 && b != 0 && nv_server(a) != nv_server(b))
+		return -1;
+	return nv_place_server(a != 0 ? a : b);
+}
+
+static inline bool nv_enter_at(struct nv_visit *visit, int server)
+{
+	if (__builtin_expect(server == 0, 1))
+		return nv_enter(visit);
+	if (server > 0)
+		return nv_enter_far(visit);
+	errno = EXDEV;
+	return false;
+}
+
+static inline bool nv_moved(struct nv_visit *visit, int64_t result, struct nv_place *at, struct nv_place *also)
+{
+	return __builtin_expect(result == NV_ELSEWHERE || result == NV_GONE, 0) && nv_move(visit, result, at, also);
+}
+
+int nv_room(void);
+void nv_keep_reserve(void);
+void *nv_reserved(void *addr, size_t n, int prot, int flags);
 bool nv_loaded(void); /* the runtime has been loaded in this process */
 void nv_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void *nv_find_real(unsigned index);
@@ -152,6 +261,21 @@ static inline int nv_error(int error)
 {
 	errno = error;
 	return -1;
+}
+
+/* What ftw and nftw call. */
+struct FTW;
+typedef int nv_ftw(const char *path, const struct stat *st, int type);
+typedef int nv_nftw(const char *path, const struct stat *st, int type, struct FTW *at);
+/* What fts sorts by. */
+typedef int nv_fts_order(const FTSENT **a, const FTSENT **b);
+
+/* nv_nowhere says that a pointer of the application's is none: NULL, or one
+ * that was reckoned from it. Of other bad ones buffers are EFAULT (fault.go);
+ * the rest crash where the kernel has EFAULT. */
+static inline bool nv_nowhere(const void *p)
+{
+	return (uintptr_t)p < 4096;
 }
 
 #include "calls_gen.h"
@@ -177,6 +301,7 @@ extern const char *nv_mount;     /* its path */
 
 bool nv_route(int dirfd, const char *path, struct nv_place *at);
 bool nv_reroute_outside(struct nv_place *at);
+int nv_apart(int dirfd, const char *path);
 
 /* nv_reroute says whether a path that led out of the mount leads back in, so
  * that the call has to be made again. */
@@ -187,7 +312,10 @@ static inline bool nv_reroute(struct nv_place *at)
 mode_t nv_umasked(mode_t mode);
 mode_t nv_umask(mode_t mask);
 void nv_find_cwd(void);
+void nv_lose_cwd(void); /* in a forked child */
 nv_handle nv_working(void);
+nv_handle nv_working_now(void);
+void nv_working_elsewhere(void);
 int nv_chdir(const char *path);
 int nv_fchdir(int fd);
 char *nv_getcwd(char *buf, size_t n);
@@ -222,6 +350,7 @@ int nv_utimensat(struct nv_place *at, const struct timespec times[2], int flags)
 
 int nv_unlinkat(struct nv_place *at, int flags);
 int nv_remove(struct nv_place *at);
+ssize_t nv_readlinkat(struct nv_place *at, char *buf, size_t n);
 int nv_linkat(struct nv_place *from, struct nv_place *to, int flags);
 int nv_mknod(struct nv_place *at, mode_t type, mode_t mode);
 char *nv_realpath(struct nv_place *at, char *resolved);
@@ -261,6 +390,15 @@ long nv_telldir(struct nv_dir *dir);
 int nv_scandir(struct nv_place *at, struct dirent ***names, int (*filter)(const struct dirent *),
 	       int (*compare)(const struct dirent **, const struct dirent **));
 
+int nv_walk_ftw(const char *path, nv_ftw *f, int descriptors);
+int nv_walk_nftw(const char *path, nv_nftw *f, int descriptors, int flags);
+
+FTS *nv_fts_open(char *const *paths, int options, nv_fts_order *order);
+FTSENT *nv_fts_read(FTS *walk);
+FTSENT *nv_fts_children(FTS *walk, int how);
+int nv_fts_set(FTS *walk, FTSENT *entry, int what);
+int nv_fts_close(FTS *walk);
+
 int nv_glob(const char *pattern, int flags, int (*error)(const char *path, int error), glob_t *out);
 
 /* ---- streams ---- */
@@ -270,6 +408,32 @@ FILE *nv_fdopen(int fd, nv_handle h, const char *mode);
 int nv_vdprintf(int fd, const char *format, va_list ap) __attribute__((format(printf, 2, 0)));
 FILE *nv_freopen(const char *name, const char *mode, FILE *stream);
 void nv_standard(int fd);
+
+/* nv_cookie says that a stream may be ours: it is one that libc has made for
+ * fopencookie, which has no wide characters. */
+static inline bool nv_cookie(const FILE *stream)
+{
+	return stream->_wide_data == (struct _IO_wide_data *)-1L;
+}
+
+size_t nv_fread(void *buf, size_t size, size_t n, FILE *stream);
+size_t nv_fread_chk(void *buf, size_t have, size_t size, size_t n, FILE *stream);
+
+/* What a stream of ours has of wide characters. */
+struct nv_wide {
+	int orientation; /* as fwide returns it */
+	mbstate_t in, out;
+};
+
+struct nv_wide *nv_wide_of(const FILE *stream); /* NULL if it is not ours */
+int nv_fwide(FILE *stream, int mode);
+wint_t nv_fgetwc(FILE *stream);
+wint_t nv_fputwc(wchar_t wc, FILE *stream);
+wint_t nv_ungetwc(wint_t wc, FILE *stream);
+wchar_t *nv_fgetws(wchar_t *line, int n, FILE *stream);
+int nv_fputws(const wchar_t *text, FILE *stream);
+int nv_vfwprintf(FILE *stream, const wchar_t *format, va_list ap);
+int nv_vfwscanf(FILE *stream, const wchar_t *format, va_list ap, bool c99);
 void nv_release_streams(void); /* in a forked child */
 
 /* ---- transfers, memory, waiting ---- */
@@ -277,12 +441,20 @@ void nv_release_streams(void); /* in a forked child */
 ssize_t nv_preadv2(nv_handle h, const struct iovec *iov, int count, off_t off, int flags);
 ssize_t nv_pwritev2(nv_handle h, const struct iovec *iov, int count, off_t off, int flags);
 void nv_sync(void);
+int nv_sync_file_range(nv_handle h, off_t off, off_t n, unsigned flags);
+int nv_fadvise(off_t n, int advice);
+ssize_t nv_readahead(nv_handle h);
 ssize_t nv_copy_file_range(int in, off64_t *inoff, int out, off64_t *outoff, size_t n, unsigned flags);
 ssize_t nv_sendfile(int out, int in, off_t *off, size_t n);
 ssize_t nv_splice(int in, off64_t *inoff, int out, off64_t *outoff, size_t n, unsigned flags);
 ssize_t nv_tee(int in, int out, size_t n, unsigned flags);
 int nv_epoll_ctl(int epfd, int op, int fd, struct epoll_event *event);
-void *nv_mmap(nv_handle h, void *addr, size_t n, int prot, int flags, off_t off);
+int nv_posix_fallocate(nv_handle h, off_t off, off_t n);
+void *nv_mmap(void *addr, size_t n, int prot, int flags, int fd, off_t off);
+int nv_munmap(void *addr, size_t n);
+int nv_msync(void *addr, size_t n, int flags);
+void *nv_mremap(void *addr, size_t n, size_t to, int flags, void *at);
+void nv_forget_mappings(void); /* in a forked child */
 int nv_poll(struct pollfd *fds, nfds_t n, int timeout);
 int nv_ppoll(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask);
 int nv_select(int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *timeout);
@@ -306,6 +478,20 @@ void nv_mpi_ending(void); /* its MPI_Finalize is about to be called */
 int nv_sigaction(int signum, const struct sigaction *act, struct sigaction *old);
 sighandler_t nv_signal(int signum, sighandler_t handler);
 pid_t (*nv_vfork(void))(void);
+int nv_execve(const char *path, char *const argv[], char *const envp[]);
+int nv_execvpe(const char *file, char *const argv[], char *const envp[]);
+int nv_fexecve(int fd, char *const argv[], char *const envp[]);
+int nv_execveat(int dirfd, const char *path, char *const argv[], char *const envp[], int flags);
+int nv_execl(const char *path, const char *arg, va_list ap);
+int nv_execle(const char *path, const char *arg, va_list ap);
+int nv_execlp(const char *file, const char *arg, va_list ap);
+int nv_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,
+		   const posix_spawnattr_t *attr, char *const argv[], char *const envp[]);
+int nv_posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,
+		    const posix_spawnattr_t *attr, char *const argv[], char *const envp[]);
+int nv_system(const char *command);
+void nv_quit(int status);
+FILE *nv_popen(const char *command, const char *mode);
 bool nv_own_memory(void);    /* false in a vfork child */
 void nv_prepare_process(void);
 bool nv_in_handler(void);
@@ -314,5 +500,13 @@ int nv_sigaltstack(const stack_t *stack, stack_t *old);
 bool nv_signal_stack(void);  /* gives this thread a stack for handlers */
 void nv_forget_runtime(void); /* in a forked child */
 void nv_prepare_exit(void);  /* called once, when the runtime has been loaded */
+
+/* ---- the runtime's threads ---- */
+
+void nv_choose_cpus(void);
+void nv_chosen_cpus(void);
+bool nv_runtimes(void);
+bool nv_runtimes_thread(void *(*start)(void *));
+void nv_settle_thread(void);
 
 #endif

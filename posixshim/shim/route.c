@@ -17,6 +17,7 @@ static struct component {
 	size_t length;
 } mount_path[MOUNT_DEPTH];
 static unsigned mount_depth;
+static char mount_name[NAME_MAX + 1]; /* the last of them */
 
 static size_t component_length(const char *path)
 {
@@ -54,45 +55,74 @@ __attribute__((constructor)) static void prepare(void)
 			mount_path[mount_depth++] = (struct component){p, n};
 		p += n + (p[n] == '/');
 	}
-	nv_mounted = mount_depth > 0;
+	nv_mounted = mount_depth > 0 && mount_path[mount_depth - 1].length <= NAME_MAX;
 	if (!nv_mounted)
 		return;
+	memcpy(mount_name, mount_path[mount_depth - 1].name, mount_path[mount_depth - 1].length);
 	nv_prepare_process();
 	nv_find_cwd();
+	nv_find_descriptors();
 }
 
-/* below_mount returns what follows the mount in an absolute path, or NULL if
- * the path leads elsewhere. "." and ".." before the mount are taken by the
- * letter, without looking at symbolic links; what follows is the runtime's. */
-static const char *below_mount(const char *path)
-{
-	unsigned matched = 0; /* components of the mount so far */
-	unsigned astray = 0;  /* components away from it */
+/* How far a walk from the root has come. */
+struct walk {
+	unsigned matched; /* components of the mount so far */
+	unsigned astray;  /* components away from it */
+};
 
+/* walk goes along path and returns what follows the mount in it, or NULL if
+ * it does not lead there. "." and ".." before the mount are taken by the
+ * letter, without looking at symbolic links; what follows is the runtime's. */
+static const char *walk(struct walk *w, const char *path)
+{
 	for (;;) {
 		while (*path == '/')
 			path++;
-		if (matched == mount_depth && astray == 0)
+		if (w->matched == mount_depth && w->astray == 0)
 			return *path != '\0' ? path : ".";
 		if (*path == '\0')
 			return NULL;
 		size_t n = component_length(path);
 
 		if (n == 2 && path[0] == '.' && path[1] == '.') {
-			if (astray > 0)
-				astray--;
-			else if (matched > 0)
-				matched--;
+			if (w->astray > 0)
+				w->astray--;
+			else if (w->matched > 0)
+				w->matched--;
 		} else if (n == 1 && path[0] == '.') {
 			/* stays */
-		} else if (astray == 0 && n == mount_path[matched].length &&
-			   memcmp(path, mount_path[matched].name, n) == 0) {
-			matched++;
+		} else if (w->astray == 0 && n == mount_path[w->matched].length &&
+			   memcmp(path, mount_path[w->matched].name, n) == 0) {
+			w->matched++;
 		} else {
-			astray++;
+			w->astray++;
 		}
 		path += n;
 	}
+}
+
+/* from_outside returns what follows the mount in a path that is relative to a
+ * directory of the kernel's, or NULL. Such a path names the mount's last
+ * component, or it leads elsewhere: most are told apart by that alone. */
+static const char *from_outside(int dirfd, const char *path)
+{
+	char base[NV_PATH], link[sizeof "/proc/self/fd/" + 10];
+	struct walk w = {0, 0};
+	int saved = errno;
+
+	if (strstr(path, mount_name) == NULL)
+		return NULL;
+	if (dirfd == AT_FDCWD) {
+		if (REAL(getcwd)(base, sizeof base) == NULL)
+			base[0] = '\0';
+	} else {
+		snprintf(link, sizeof link, "/proc/self/fd/%d", dirfd);
+		ssize_t n = REAL(readlink)(link, base, sizeof base - 1);
+
+		base[n > 0 ? n : 0] = '\0';
+	}
+	errno = saved;
+	return base[0] == '/' && walk(&w, base) == NULL ? walk(&w, path) : NULL;
 }
 
 /* number returns the descriptor that a path ends in, or -1. */
@@ -136,19 +166,21 @@ static nv_handle named_descriptor(const char *path)
 	return 0;
 }
 
-/* nv_route says whether a path is ours, and if so, where it begins. */
+/* nv_route says whether a path is ours, and if so, where it begins. What no
+ * file system has (no memory, or too long as a whole) is left to the kernel,
+ * which refuses it. */
 bool nv_route(int dirfd, const char *path, struct nv_place *at)
 {
-	if (!nv_mounted || path == NULL || nv_state == NV_INSIDE)
+	if (!nv_mounted || nv_nowhere(path) || nv_state == NV_INSIDE)
 		return false;
 	at->dir = 0;
 	at->path = path;
 	at->outside = false;
-	at->hops = 0;
+	at->hops = at->moves = 0;
 	if (*path == '/') {
-		at->path = below_mount(path);
+		at->path = walk(&(struct walk){0, 0}, path);
 		if (at->path != NULL)
-			return true;
+			return strnlen(path, PATH_MAX) < PATH_MAX;
 		nv_handle h = named_descriptor(path);
 
 		if (h == 0 || h == NV_RUNTIMES) /* one may look at the runtime's */
@@ -158,7 +190,12 @@ bool nv_route(int dirfd, const char *path, struct nv_place *at)
 		return true;
 	}
 	at->dir = dirfd == AT_FDCWD ? nv_working() : nv_ours(dirfd);
-	return at->dir != 0;
+	if (at->dir != 0)
+		return true;
+	path = from_outside(dirfd, path);
+	if (path != NULL)
+		at->path = path;
+	return path != NULL;
 }
 
 /* As many as the kernel follows symbolic links. */
@@ -178,6 +215,19 @@ bool nv_reroute_outside(struct nv_place *at)
 		return true;
 	errno = ELOOP;
 	return false;
+}
+
+/* nv_apart fails for two paths of which one is not ours: this one. It is in
+ * another file system, unless it is none at all. */
+int nv_apart(int dirfd, const char *path)
+{
+	if (nv_nowhere(path))
+		return nv_error(EFAULT);
+	if (strnlen(path, PATH_MAX) == PATH_MAX)
+		return nv_error(ENAMETOOLONG);
+	if (*path != '/' && dirfd != AT_FDCWD && REAL(fcntl)(dirfd, F_GETFD, NULL) < 0)
+		return -1;
+	return nv_error(EXDEV);
 }
 
 mode_t nv_umasked(mode_t mode)

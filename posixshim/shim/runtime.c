@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "nv.h"
@@ -14,6 +15,9 @@ __thread enum nv_state nv_state __attribute__((tls_model("initial-exec")));
 __thread char nv_outside[NV_PATH] __attribute__((tls_model("initial-exec")));
 
 extern const char *const nv_real_names[];
+
+/* Not there in musl, whose programs load this library, too. */
+extern const char *gnu_get_libc_version(void) __attribute__((weak));
 
 static const char *const runtime_names[] = {NV_RUNTIME_NAMES};
 
@@ -39,8 +43,8 @@ void nv_complain(const char *format, ...)
 	if (n > sizeof line - 2)
 		n = sizeof line - 2;
 	line[n++] = '\n';
-	if (REAL(write)(STDERR_FILENO, line, n) < 0)
-		errno = saved; /* there is nowhere else to say it */
+	/* Not where a thread may be cancelled. There is nowhere else to say it. */
+	(void)syscall(SYS_write, STDERR_FILENO, line, n);
 	errno = saved;
 }
 
@@ -144,12 +148,20 @@ static int bind_runtime(void)
 	char path[NV_PATH];
 	const char *name = flavour();
 
+	if (gnu_get_libc_version == NULL) {
+		nv_complain("files under %s cannot be used: this program is linked with another C library than glibc", nv_mount);
+		return ENOSYS;
+	}
 	if (!runtime_path(path, sizeof path, name))
 		return ENAMETOOLONG;
 	if (REAL(access)(path, F_OK) != 0 && !runtime_path(path, sizeof path, "plain"))
 		return ENAMETOOLONG;
-	if (again && !copy_of(path, sizeof path))
-		return errno;
+	if (again && !copy_of(path, sizeof path)) {
+		int why = errno;
+
+		nv_complain("files under %s cannot be used: a copy of the runtime for a forked child: %m", nv_mount);
+		return why;
+	}
 	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 
 	if (library == NULL) {
@@ -253,9 +265,13 @@ static void load(void)
 	/* Go's threads must not take the application's signals. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
+	nv_arm();
+	nv_choose_cpus();
+	nv_keep_reserve();
 	occupy(&low);
 	int result = bind_runtime();
 
+	nv_chosen_cpus();
 	vacate(&low);
 	atomic_store(&load_result, result);
 	if (result == LOAD_DONE)
@@ -268,9 +284,27 @@ bool nv_loaded(void)
 	return atomic_load_explicit(&load_result, memory_order_acquire) == LOAD_DONE;
 }
 
-/* first_visit prepares the process and this thread for Go. */
+/* prepare loads the runtime if there is none, and prepares this thread for it. */
+static bool prepare(void)
+{
+	int result = nv_loaded() ? 0 : nv_room();
+
+	if (result == 0 && !nv_signal_stack())
+		result = errno;
+	if (result == 0) {
+		pthread_once(&load_once, load);
+		result = atomic_load(&load_result);
+	}
+	if (result != LOAD_DONE)
+		errno = result;
+	return result == LOAD_DONE;
+}
+
+/* first_visit is a thread's first call. It is not cancelled in it. */
 static bool first_visit(void)
 {
+	int cancel;
+
 	if (nv_state == NV_INSIDE) {
 		/* A signal handler has interrupted a call of this thread. */
 		errno = EDEADLK;
@@ -282,18 +316,13 @@ static bool first_visit(void)
 		errno = EIO;
 		return false;
 	}
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	nv_state = NV_INSIDE;
-	if (!nv_signal_stack()) {
-		nv_state = NV_OUT;
-		return false;
-	}
-	pthread_once(&load_once, load);
-	int result = atomic_load(&load_result);
+	bool ready = prepare();
 
-	nv_state = result == LOAD_DONE ? NV_READY : NV_OUT;
-	if (result != LOAD_DONE)
-		errno = result;
-	return result == LOAD_DONE;
+	nv_state = ready ? NV_READY : NV_OUT;
+	pthread_setcancelstate(cancel, NULL);
+	return ready;
 }
 
 /* nv_enter is called before the runtime is; false with errno if it must not
@@ -302,6 +331,8 @@ static bool first_visit(void)
 bool nv_enter(struct nv_visit *visit)
 {
 	visit->errno_before = errno;
+	visit->state_before = NV_READY;
+	nv_notice_fork();
 	if (__builtin_expect(nv_state != NV_READY, 0) && !first_visit())
 		return false;
 	if (__builtin_expect(nv_in_handler(), 0)) {
@@ -316,7 +347,7 @@ bool nv_enter(struct nv_visit *visit)
 /* nv_leave turns the runtime's -errno into -1 and errno. */
 int64_t nv_leave(struct nv_visit *visit, int64_t result)
 {
-	nv_state = NV_READY;
+	nv_state = visit->state_before;
 	pthread_setcancelstate(visit->cancel_before, NULL);
 	if (result < 0)
 		return nv_error((int)-result);
@@ -331,6 +362,10 @@ int64_t nv_leave_at(struct nv_visit *visit, int64_t result, struct nv_place *at)
 		at->path = nv_outside;
 		at->outside = true;
 		result = -EXDEV;
+	} else if (result == NV_ELSEWHERE) {
+		result = -EBUSY;
+	} else if (result == NV_GONE) {
+		result = -EIO;
 	}
 	return nv_leave(visit, result);
 }

@@ -102,6 +102,8 @@ struct beginning {
 	void *(*start)(void *);
 	void *arg;
 	sigset_t mask;
+	bool runtimes; /* it is the Go runtime's */
+	bool stack;    /* it gets a stack for handlers */
 };
 
 static void *begin(void *argument)
@@ -109,15 +111,21 @@ static void *begin(void *argument)
 	struct beginning b = *(struct beginning *)argument;
 
 	free(argument);
+	if (b.runtimes)
+		nv_settle_thread();
 	/* Without a stack, the first call into Go will fail and say so. */
-	nv_signal_stack();
+	if (b.stack)
+		nv_signal_stack();
 	pthread_sigmask(SIG_SETMASK, &b.mask, NULL);
 	return b.start(b.arg);
 }
 
 int nv_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg)
 {
-	if (!nv_mounted || nv_state == NV_INSIDE)
+	bool inside = nv_state == NV_INSIDE;
+	bool runtimes = nv_mounted && nv_runtimes_thread(start);
+
+	if (!nv_mounted || (inside && !runtimes))
 		return REAL(pthread_create)(thread, attr, start, arg);
 	struct beginning *b = malloc(sizeof *b);
 	sigset_t all;
@@ -126,6 +134,8 @@ int nv_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*sta
 		return EAGAIN;
 	b->start = start;
 	b->arg = arg;
+	b->runtimes = runtimes;
+	b->stack = !inside;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &b->mask);
 	sigset_t mask = b->mask;
@@ -164,13 +174,24 @@ sighandler_t nv_signal(int signum, sighandler_t handler)
 /* The process whose memory this is. */
 static _Atomic pid_t memory_of;
 
+/* What the kernel empties in a child: nv_notice_fork. */
+struct nv_emptied nv_emptied;
+bool nv_armed;
+
+static void before_fork(void);
 static void in_child(void);
+
+/* What pthread_atfork is in glibc, and what it takes from there, so that
+ * programs of musl, which has no such thing, can load this library. */
+extern int __register_atfork(void (*before)(void), void (*parent)(void), void (*child)(void), void *library) __attribute__((weak));
+extern void *__dso_handle __attribute__((visibility("hidden")));
 
 /* nv_prepare_process is called before main. */
 void nv_prepare_process(void)
 {
 	atomic_store(&memory_of, getpid());
-	pthread_atfork(NULL, NULL, in_child);
+	if (__register_atfork != NULL)
+		__register_atfork(before_fork, NULL, in_child, __dso_handle);
 	pthread_key_create(&stack_key, release_stack);
 	nv_signal_stack();
 }
@@ -186,16 +207,46 @@ bool nv_own_memory(void)
  * jumps to the function without leaving a frame for the child to run over. */
 pid_t (*nv_vfork(void))(void)
 {
-	return nv_loaded() ? fork : REAL(vfork);
+	return nv_loaded() || nv_served() ? fork : REAL(vfork);
+}
+
+static void before_fork(void)
+{
+	nv_share_all();
 }
 
 static void in_child(void)
 {
+	bool loaded = nv_loaded();
+
+	if (nv_armed)
+		nv_emptied.mine = 1;
 	atomic_store(&memory_of, getpid());
 	nv_release_streams();
-	if (!nv_loaded())
+	nv_lose_connections();
+	if (!loaded && !nv_served())
 		return;
-	nv_forget_runtime();
-	nv_lose_descriptors();
-	nv_find_cwd();
+	if (loaded)
+		nv_forget_runtime();
+	nv_forget_mappings();
+	nv_lose_descriptors(nv_sharing());
+	nv_lose_cwd();
+}
+
+/* nv_arm is called before there is anything that a child must not go on with. */
+void nv_arm(void)
+{
+	if (nv_armed)
+		return;
+	nv_emptied.mine = 1;
+	madvise(&nv_emptied, sizeof nv_emptied, MADV_WIPEONFORK); /* since Linux 4.14 */
+	nv_armed = true;
+}
+
+/* nv_forked_unseen makes a child of one that was forked without the handlers of
+ * pthread_atfork, by _Fork or clone. What is open has not been shared with it. */
+void nv_forked_unseen(void)
+{
+	nv_forget_sharing();
+	in_child();
 }

@@ -5,12 +5,13 @@
  * what a stream can become through freopen. */
 #include <stdio_ext.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "nv.h"
 
-/* libc reads a buffer at a time, even for a large fread, and writes what does
- * not fit the buffer directly: so streams that only read get a large one. */
+/* libc reads a buffer at a time, and writes what does not fit the buffer
+ * directly: so streams that only read get a large one. */
 #define READ_BUFFER (256 << 10)
 
 /* What is behind a stream of ours. */
@@ -18,6 +19,7 @@ struct cookie {
 	int fd;
 	FILE *stream;
 	struct cookie *next; /* in cookies */
+	struct nv_wide wide;
 	char buffer[];
 };
 
@@ -82,6 +84,13 @@ static struct cookie *cookie_of(const FILE *stream)
 		;
 	unlock_cookies();
 	return c;
+}
+
+struct nv_wide *nv_wide_of(const FILE *stream)
+{
+	struct cookie *c = cookie_of(stream);
+
+	return c != NULL ? &c->wide : NULL;
 }
 
 static ssize_t read_cookie(void *cookie, char *buf, size_t n)
@@ -171,6 +180,13 @@ static int open_flags(const char *mode)
 	return flags;
 }
 
+/* starts_at_end says where ftell of a new stream is: one that also reads does
+ * that from the start. */
+static bool starts_at_end(int flags)
+{
+	return (flags & (O_APPEND | O_ACCMODE)) == (O_APPEND | O_WRONLY);
+}
+
 /* wrap makes a stream around a descriptor. It fails without closing it. */
 static FILE *wrap(int fd, const char *mode, int flags)
 {
@@ -180,6 +196,7 @@ static FILE *wrap(int fd, const char *mode, int flags)
 	if (c == NULL)
 		return NULL;
 	c->fd = fd;
+	memset(&c->wide, 0, sizeof c->wide);
 	c->stream = fopencookie(c, mode, (cookie_io_functions_t){
 						 .read = read_cookie,
 						 .write = write_cookie,
@@ -204,7 +221,7 @@ FILE *nv_fopen(struct nv_place *at, const char *mode)
 
 	if (fd < 0)
 		return NULL;
-	if (flags & O_APPEND)
+	if (starts_at_end(flags))
 		rt_seek(nv_ours(fd), 0, SEEK_END);
 	FILE *stream = wrap(fd, mode, flags);
 
@@ -264,12 +281,87 @@ int nv_vdprintf(int fd, const char *format, va_list ap)
 	return n;
 }
 
+/* Bits of FILE's _flags, beside those below. */
+#define UNBUFFERED 0x0002
+#define EOF_SEEN 0x0010
+#define ERROR_SEEN 0x0020
+#define IN_BACKUP 0x0100 /* ungetc has made room of its own */
+#define LINE_BUFFERED 0x0200
+#define WRITING 0x0800
+
+/* reads_on says that all there is to know of what comes next in a stream is in
+ * its buffer and its descriptor. */
+static bool reads_on(const FILE *stream)
+{
+	return (stream->_flags & (UNBUFFERED | EOF_SEEN | ERROR_SEEN | IN_BACKUP | LINE_BUFFERED | WRITING)) == 0 &&
+	       stream->_IO_save_base == NULL;
+}
+
+/* read_directly reads what is to come of a stream into the caller's memory,
+ * past its buffer, which is empty; as libc does for files of its own. */
+static size_t read_directly(FILE *stream, nv_handle h, char *buf, size_t n)
+{
+	size_t done = 0;
+
+	stream->_IO_read_base = stream->_IO_read_ptr = stream->_IO_read_end = stream->_IO_buf_base;
+	stream->_IO_write_base = stream->_IO_write_ptr = stream->_IO_write_end = stream->_IO_buf_base;
+	while (done < n) {
+		int64_t r = rt_read(h, buf + done, n - done);
+
+		if (r <= 0) {
+			stream->_flags |= r == 0 ? EOF_SEEN : ERROR_SEEN;
+			break;
+		}
+		done += (size_t)r;
+	}
+	if (stream->_offset >= 0)
+		stream->_offset += (off64_t)done;
+	return done;
+}
+
+/* nv_fread is fread for streams that fopencookie has made: libc fills them from
+ * the buffer alone, a buffer at a time. What is larger than that, and not in it
+ * already, is read where it belongs. */
+size_t nv_fread(void *buf, size_t size, size_t n, FILE *stream)
+{
+	struct cookie *c;
+	size_t total, done = 0;
+
+	if (__builtin_mul_overflow(size, n, &total) || total < (size_t)(stream->_IO_buf_end - stream->_IO_buf_base) ||
+	    (c = cookie_of(stream)) == NULL)
+		return REAL(fread)(buf, size, n, stream);
+	flockfile(stream);
+	nv_handle h = nv_ours(c->fd);
+	size_t buffered = (size_t)(stream->_IO_read_end - stream->_IO_read_ptr);
+	size_t room = (size_t)(stream->_IO_buf_end - stream->_IO_buf_base);
+
+	if (h != 0 && room > 0 && reads_on(stream) && total >= buffered + room) {
+		if (buffered > 0)
+			done = REAL(fread_unlocked)(buf, 1, buffered, stream);
+		done += read_directly(stream, h, (char *)buf + done, total - done);
+	} else {
+		done = REAL(fread_unlocked)(buf, 1, total, stream);
+	}
+	funlockfile(stream);
+	return size == 0 ? 0 : done / size;
+}
+
+/* nv_fread_chk is what fortified programs call; their buffer has have bytes. */
+size_t nv_fread_chk(void *buf, size_t have, size_t size, size_t n, FILE *stream)
+{
+	size_t total;
+
+	nv_check(!__builtin_mul_overflow(size, n, &total) && total <= have);
+	return nv_fread(buf, size, n, stream);
+}
+
 /* The bits of FILE's _flags that say what it was opened for. */
 #define NO_READS 0x0004
 #define NO_WRITES 0x0008
 #define APPENDING 0x1000
 
-/* turn makes a stream of ours one of another file. */
+/* turn makes a stream of ours one of another file, or, without a name, of the
+ * same one in another mode. */
 static FILE *turn(struct cookie *c, const char *name, int flags)
 {
 	struct nv_place at;
@@ -277,7 +369,9 @@ static FILE *turn(struct cookie *c, const char *name, int flags)
 	int fd;
 
 	fflush(stream);
-	if (nv_route(AT_FDCWD, name, &at))
+	if (name == NULL)
+		fd = nv_open(&(struct nv_place){.dir = nv_ours(c->fd) | NV_ITSELF, .path = "."}, flags, 0666);
+	else if (nv_route(AT_FDCWD, name, &at))
 		fd = nv_open(&at, flags, 0666);
 	else
 		fd = REAL(open)(name, flags, 0666);
@@ -288,11 +382,12 @@ static FILE *turn(struct cookie *c, const char *name, int flags)
 		errno = saved;
 		return NULL;
 	}
-	if (flags & O_APPEND)
+	if (starts_at_end(flags))
 		seek_cookie(&(struct cookie){.fd = fd}, &(off64_t){0}, SEEK_END);
 	shut(c->fd);
 	c->fd = fd;
 	__fpurge(stream);
+	memset(&c->wide, 0, sizeof c->wide);
 	clearerr(stream);
 	stream->_fileno = fd;
 	stream->_offset = -1;
@@ -348,9 +443,9 @@ FILE *nv_freopen(const char *name, const char *mode, FILE *stream)
 		return REAL(freopen)(name, mode, stream);
 	int flags = open_flags(mode);
 
-	if (flags < 0 || name == NULL) {
+	if (flags < 0) {
 		fclose(stream);
-		errno = flags < 0 ? EINVAL : EBADF;
+		errno = EINVAL;
 		return NULL;
 	}
 	if (c != NULL)

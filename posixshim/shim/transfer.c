@@ -1,5 +1,4 @@
-/* Vectors with flags, mmap, and calls between two descriptors. */
-#include <sys/mman.h>
+/* Vectors with flags, space, and calls between two descriptors. */
 #include <sys/sendfile.h>
 #include <unistd.h>
 
@@ -31,6 +30,31 @@ ssize_t nv_pwritev2(nv_handle h, const struct iovec *iov, int count, off_t off, 
 	return n;
 }
 
+int nv_sync_file_range(nv_handle h, off_t off, off_t n, unsigned flags)
+{
+	const unsigned known = SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER;
+
+	if (off < 0 || n < 0 || off > INT64_MAX - n || (flags & ~known))
+		return nv_error(EINVAL);
+	return (int)rt_fsync(h);
+}
+
+/* nv_fadvise returns the error, and takes no advice. */
+int nv_fadvise(off_t n, int advice)
+{
+	return n < 0 || advice < POSIX_FADV_NORMAL || advice > POSIX_FADV_NOREUSE ? EINVAL : 0;
+}
+
+/* nv_readahead has nothing to read into. */
+ssize_t nv_readahead(nv_handle h)
+{
+	int64_t flags = rt_getfl(h);
+
+	if (flags >= 0 && ((flags & O_PATH) || (flags & O_ACCMODE) == O_WRONLY))
+		return nv_error(EBADF);
+	return flags < 0 ? -1 : 0;
+}
+
 void nv_sync(void)
 {
 	int saved = errno;
@@ -46,18 +70,92 @@ static bool either(int a, int b)
 	return nv_ours(a) != 0 || nv_ours(b) != 0;
 }
 
+int nv_posix_fallocate(nv_handle h, off_t off, off_t n)
+{
+	int saved = errno;
+	int error = off < 0 || n <= 0 ? EINVAL : rt_fallocate(h, 0, off, n) == 0 ? 0 : errno;
+
+	errno = saved;
+	return error;
+}
+
+/* nv_copy_file_range copies between two of ours; with one that is not ours it
+ * fails like between two file systems, so that callers read and write. */
 ssize_t nv_copy_file_range(int in, off64_t *inoff, int out, off64_t *outoff, size_t n, unsigned flags)
 {
-	if (either(in, out))
-		return nv_error(EXDEV);
-	return REAL(copy_file_range)(in, inoff, out, outoff, n, flags);
+	nv_handle from = nv_ours(in), to = nv_ours(out);
+
+	if (from == 0 && to == 0)
+		return REAL(copy_file_range)(in, inoff, out, outoff, n, flags);
+	if (from == 0 || to == 0)
+		return nv_apart(from == 0 ? in : out, "");
+	if (flags != 0 || (inoff != NULL && *inoff < 0) || (outoff != NULL && *outoff < 0))
+		return nv_error(EINVAL);
+	ssize_t done = rt_copy(from, inoff == NULL ? -1 : *inoff, to, outoff == NULL ? -1 : *outoff,
+			       n > SSIZE_MAX ? SSIZE_MAX : (off_t)n);
+
+	if (done > 0 && inoff != NULL)
+		*inoff += done;
+	if (done > 0 && outoff != NULL)
+		*outoff += done;
+	return done;
 }
+
+static ssize_t read_some(int fd, void *buf, size_t n, off_t off)
+{
+	nv_handle h = nv_ours(fd);
+
+	return h != 0 ? rt_pread(h, buf, n, off) : REAL(pread)(fd, buf, n, off);
+}
+
+static ssize_t write_some(int fd, void *buf, size_t n)
+{
+	nv_handle h = nv_ours(fd);
+
+	return h != 0 ? rt_write(h, buf, n) : REAL(write)(fd, buf, n);
+}
+
+static off_t move_to(int fd, off_t off, int whence)
+{
+	nv_handle h = nv_ours(fd);
+
+	return h != 0 ? rt_seek(h, off, whence) : REAL(lseek)(fd, off, whence);
+}
+
+/* What sendfile moves at a time, on the caller's stack, and at most. */
+#define SEND_CHUNK (32 << 10)
+#define SEND_MOST (16 << 20)
 
 ssize_t nv_sendfile(int out, int in, off_t *off, size_t n)
 {
-	if (either(in, out))
-		return nv_error(EINVAL);
-	return REAL(sendfile)(out, in, off, n);
+	char buf[SEND_CHUNK];
+	size_t done = 0;
+
+	if (!either(in, out))
+		return REAL(sendfile)(out, in, off, n);
+	off_t at = off != NULL ? *off : move_to(in, 0, SEEK_CUR);
+
+	if (at < 0)
+		return off != NULL || errno == ESPIPE ? nv_error(EINVAL) : -1; /* it cannot be mapped */
+	if (n > SEND_MOST)
+		n = SEND_MOST;
+	while (done < n) {
+		ssize_t got = read_some(in, buf, n - done < sizeof buf ? n - done : sizeof buf, at + (off_t)done);
+		ssize_t put = got > 0 ? write_some(out, buf, (size_t)got) : got;
+
+		if (put < 0 && done == 0)
+			return -1;
+		if (put > 0)
+			done += (size_t)put;
+		if (put <= 0 || put < got)
+			break;
+	}
+	at += (off_t)done;
+	if (off != NULL)
+		*off = at;
+	else if (move_to(in, at, SEEK_SET) < 0)
+		return -1;
+	return (ssize_t)done;
 }
 
 ssize_t nv_splice(int in, off64_t *inoff, int out, off64_t *outoff, size_t n, unsigned flags)
@@ -79,56 +177,4 @@ int nv_epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 	if (nv_ours(fd) != 0)
 		return nv_error(EPERM); /* as for any regular file */
 	return REAL(epoll_ctl)(epfd, op, fd, event);
-}
-
-/* fill reads the part of the file that a new mapping shows. Bytes behind the
- * end of the file are zeros. */
-static bool fill(nv_handle h, char *memory, size_t n, off_t off)
-{
-	while (n > 0) {
-		ssize_t got = rt_pread(h, memory, n, off);
-
-		if (got < 0)
-			return false;
-		if (got == 0)
-			break;
-		memory += got;
-		off += got;
-		n -= (size_t)got;
-	}
-	return true;
-}
-
-/* nv_mmap makes private mappings, and shared ones that are only read, from
- * anonymous memory filled at once. Such a mapping does not see later writes
- * to the file. Shared ones that are written to are refused. */
-void *nv_mmap(nv_handle h, void *addr, size_t n, int prot, int flags, off_t off)
-{
-	static _Atomic bool told;
-
-	if ((flags & MAP_TYPE) != MAP_PRIVATE && (prot & PROT_WRITE)) {
-		if (!atomic_exchange(&told, true))
-			nv_complain("mmap of a file under %s, shared and writable, is not supported; use write, or map it privately",
-				    nv_mount);
-		errno = ENODEV;
-		return MAP_FAILED;
-	}
-	if (off < 0 || off % sysconf(_SC_PAGESIZE) != 0) {
-		errno = EINVAL;
-		return MAP_FAILED;
-	}
-	int saved = errno;
-	int placed = flags & (MAP_FIXED | MAP_FIXED_NOREPLACE | MAP_NORESERVE | MAP_32BIT);
-	char *memory = REAL(mmap)(addr, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | placed, -1, 0);
-
-	if (memory == MAP_FAILED)
-		return MAP_FAILED;
-	if (!fill(h, memory, n, off) || mprotect(memory, n, prot) != 0) {
-		saved = errno;
-		munmap(memory, n);
-		errno = saved;
-		return MAP_FAILED;
-	}
-	errno = saved;
-	return memory;
 }

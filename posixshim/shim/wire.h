@@ -15,9 +15,20 @@ typedef int nv_own(int fd, int own);
 #define NV_OUTSIDE (-4096)
 #define NV_PATH 4096
 
+/* The runtime's answer when another process has the partition and serves: its
+ * number, in hexadecimal digits, is in that buffer. */
+#define NV_ELSEWHERE (-4097)
+
+/* The answer of far.c when the process that serves has ended. */
+#define NV_GONE (-4098)
+
 /* With this bit, the handle of a place is not that of a directory: the file
  * itself is meant, by the name it was opened with, whatever the path is. */
 #define NV_ITSELF (INT64_C(1) << 62)
+
+/* What the runtime's map is asked for. */
+#define NV_MAP_SHARED 1
+#define NV_MAP_WRITE 2
 
 struct nv_time {
 	int64_t sec;

@@ -31,15 +31,18 @@ static int use(const char *name)
 	return fd;
 }
 
-/* others says whether another process can write to the mount. */
+/* others says whether another process can write to the mount, and whether that
+ * shows here at once: it does if this process still has the partition and makes
+ * the calls of the other one, or opens it anew. */
 static void others(const char *when)
 {
-	char command[5000];
+	char command[5000], name[4200];
 
-	snprintf(command, sizeof command, "touch %s/others 2>/dev/null", dir);
+	snprintf(name, sizeof name, "%s/others", dir);
+	snprintf(command, sizeof command, "touch %s 2>/dev/null", name);
 	int status = system(command);
 
-	printf("%s: others %s\n", when, status == 0 ? "can write" : "cannot write");
+	printf("%s: others %s, seen %d\n", when, status == 0 ? "can write" : "cannot write", unlink(name) == 0);
 }
 
 /* left counts the descriptors from first on. */
@@ -65,6 +68,14 @@ static int hidden(int first, int end)
 	return n;
 }
 
+/* still says whether n are hidden, once the server has seen the end of others. */
+static int still(int n)
+{
+	for (int tries = 0; tries < 1000 && hidden(3, MANY) != n; tries++)
+		usleep(1000);
+	return hidden(3, MANY) == n;
+}
+
 int main(int argc, char **argv)
 {
 	int status, refused = 0;
@@ -82,14 +93,15 @@ int main(int argc, char **argv)
 	for (int i = 3; i < MANY; i++)
 		if (close(i) < 0 && errno != EBADF)
 			perror("close");
-	printf("closed: left %d, still hidden %d\n", left(3), hidden(3, MANY) == all);
+	printf("closed: left %d, still hidden %d\n", left(3), still(all));
 	others("closed");
 
 	fd = use("b");
-	others("open again");
+	still(all); /* what was opened for others is closed */
 	all = hidden(3, MANY);
+	others("open again");
 	printf("close_range: %d\n", close_range(3, ~0u, 0));
-	printf("closed: left %d, still hidden %d\n", left(3), hidden(3, MANY) == all);
+	printf("closed: left %d, still hidden %d\n", left(3), still(all));
 
 	use("c");
 	closefrom(3);
@@ -113,7 +125,7 @@ int main(int argc, char **argv)
 	fd = use("f");
 	others("after dup");
 
-	if (fork() == 0) { /* a child of ours need not keep them */
+	if (fork() == 0) { /* a child of ours has its connection to us */
 		for (int i = 3; i < MANY; i++)
 			close(i);
 		printf("child: hidden %d, left %d\n", hidden(3, MANY), left(3));

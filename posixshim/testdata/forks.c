@@ -1,52 +1,367 @@
-/* A child that was forked after the mount was used: open files of the parent
- * are refused, what is acknowledged can be read, and nothing can be written
- * while the parent writes; exec gives a fresh start. Prints what happens. */
+/* Children that have descriptors of the mount argv[1] from their parent share
+ * its open files: offset, flags, what is unlinked; and they see and change the
+ * files that it sees. Prints what happens, which is the same anywhere. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <spawn.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-int main(int argc, char **argv)
+static const char *dir;
+
+#define SAY(...) (printf(__VA_ARGS__), fflush(stdout))
+
+static char *in(const char *name)
 {
-	char path[4096];
-	int status;
+	static char path[8][4096];
+	static int next;
+	char *p = path[next++ % 8];
 
-	if (argc == 3) { /* executed by the child */
-		printf("executed: %s\n", access(argv[2], F_OK) == 0 ? "there" : strerrorname_np(errno));
-		return 0;
-	}
-	snprintf(path, sizeof path, "%s/forked", argv[1]);
-	int fd = open(path, O_RDWR | O_CREAT, 0600);
+	snprintf(p, sizeof path[0], "%s/%s", dir, name);
+	return p;
+}
 
-	printf("parent: %zd\n", write(fd, "parent", 6));
-	fflush(stdout);
-	if (fork() == 0) {
-		int n = (int)write(fd, "child", 5);
-		const char *why = n < 0 ? strerrorname_np(errno) : "";
-		int null = open("/dev/null", O_WRONLY);
+static const char *why(long result)
+{
+	return result < 0 ? strerrorname_np(errno) : "done";
+}
 
-		printf("child: %d %s, outside %zd, close %d\n", n, why, write(null, "x", 1), close(fd));
-		snprintf(path, sizeof path, "%s/forked", argv[1]);
-		fd = open(path, O_RDONLY);
-		printf("child reads: %zd\n", read(fd, path, 6));
-		snprintf(path, sizeof path, "%s/sub", argv[1]);
-		printf("child writes: %s\n", mkdir(path, 0700) < 0 ? strerrorname_np(errno) : "done");
-		fflush(stdout);
+static int status_of(pid_t pid)
+{
+	int status = -1;
+
+	if (waitpid(pid, &status, 0) != pid)
+		return -1;
+	return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+/* What a file holds, by an open of its own. */
+static void show(const char *name)
+{
+	char text[4096];
+	int fd = open(in(name), O_RDONLY);
+	ssize_t n = read(fd, text, sizeof text);
+
+	SAY("%s: %.*s\n", name, n < 0 ? 0 : (int)n, text);
+	close(fd);
+}
+
+static void offsets(void)
+{
+	int fd = open(in("offsets"), O_RDWR | O_CREAT | O_TRUNC, 0600);
+
+	write(fd, "parent ", 7);
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		int twice = dup(fd);
+
+		write(fd, "child ", 6);
+		write(twice, "twice ", 6);
+		SAY("child is at %ld, reads %zd\n", (long)lseek(twice, 0, SEEK_CUR), pread(fd, in("x"), 6, 0));
+		close(fd);
+		SAY("through the duplicate: %zd\n", write(twice, "still ", 6));
+		if (fork() == 0) {
+			write(twice, "grandchild ", 11);
+			_exit(0);
+		}
+		wait(NULL);
 		_exit(3);
 	}
-	printf("wait: %d\n", wait(&status) > 0);
-	printf("exit: %d\n", WEXITSTATUS(status));
-	printf("parent: %zd\n", write(fd, " again", 6));
-	printf("close: %d\n", close(fd));
-	fflush(stdout);
-	if (fork() == 0) {
-		execl("/proc/self/exe", argv[0], argv[1], path, (char *)NULL);
+	SAY("exit %d\n", status_of(pid));
+	SAY("at %ld\n", (long)lseek(fd, 0, SEEK_CUR));
+	write(fd, "parent", 6);
+	SAY("close %d\n", close(fd));
+	show("offsets");
+}
+
+/* The parent closes what its child goes on to use. */
+static void outlived(void)
+{
+	int ready[2], fd = open(in("outlived"), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+	char c;
+
+	pipe(ready);
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		close(ready[1]);
+		read(ready[0], &c, 1);
+		SAY("child: %s\n", why(write(fd, "closed by the parent", 20)));
+		_exit(close(fd));
+	}
+	close(ready[0]);
+	SAY("close %d\n", close(fd));
+	close(ready[1]);
+	SAY("exit %d\n", status_of(pid));
+	show("outlived");
+}
+
+/* Both append at once; an unlinked file is there until both have closed it. */
+static void together(void)
+{
+	int fd = open(in("together"), O_RDWR | O_CREAT | O_TRUNC | O_APPEND, 0600);
+	struct stat st;
+	pid_t pid = fork();
+
+	for (int i = 0; i < 200; i++)
+		write(fd, pid == 0 ? "child....." : "parent....", 10);
+	if (pid == 0)
+		_exit(0);
+	status_of(pid);
+	unlink(in("together"));
+	pid = fork();
+	if (pid == 0)
+		_exit(fstat(fd, &st) != 0 || st.st_size != 4000 || st.st_nlink != 0);
+	SAY("unlinked: %d\n", status_of(pid));
+	SAY("size %ld\n", (long)lseek(fd, 0, SEEK_END));
+	close(fd);
+}
+
+/* Calls on paths, directories, streams and mappings in a child. */
+static void names(void)
+{
+	int fd = open(in("names"), O_RDWR | O_CREAT | O_TRUNC, 0640);
+	FILE *stream = fopen(in("stream"), "w");
+
+	write(fd, "0123456789", 10);
+	fprintf(stream, "parent\n");
+	fflush(stream);
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		struct stat st;
+
+		SAY("mkdir: %s\n", why(mkdir(in("made"), 0700)));
+		SAY("again: %s\n", why(mkdir(in("made"), 0700)));
+		int d = open(in("made"), O_RDONLY | O_DIRECTORY);
+		int f = openat(d, "inside", O_CREAT | O_EXCL | O_WRONLY, 0600);
+
+		SAY("openat: %s\n", why(f));
+		SAY("write: %zd\n", write(f, "x", 1));
+		SAY("close: %d\n", close(f));
+		SAY("rename: %s\n", why(renameat(d, "inside", AT_FDCWD, in("moved"))));
+		SAY("stat: %s\n", why(stat(in("moved"), &st)));
+		SAY("size %ld mode %o\n", (long)st.st_size, st.st_mode);
+		SAY("missing: %s\n", why(open(in("missing"), O_RDONLY)));
+		SAY("symlink: %s\n", why(symlink("moved", in("link"))));
+		SAY("outside: %s\n", why(symlink("/dev/null", in("null"))));
+		int null = open(in("null"), O_WRONLY);
+
+		SAY("through it: %zd\n", write(null, "x", 1));
+		SAY("ftruncate: %s\n", why(ftruncate(fd, 5)));
+		SAY("fchmod: %s\n", why(fchmod(fd, 0600)));
+		SAY("fcntl: %d\n", fcntl(fd, F_GETFL) & (O_ACCMODE | O_APPEND));
+		SAY("append: %s\n", why(fcntl(fd, F_SETFL, O_APPEND)));
+		char *m = mmap(NULL, 5, PROT_READ, MAP_PRIVATE, fd, 0);
+
+		SAY("mmap: %.5s\n", m);
+		fprintf(stream, "child\n");
+		SAY("fclose: %d\n", fclose(stream));
+		SAY("chdir: %s\n", why(chdir(in("made"))));
+		close(open("relative", O_CREAT | O_WRONLY, 0600));
+		SAY("there: %s\n", why(access(in("made/relative"), F_OK)));
+		_exit(0);
+	}
+	SAY("exit %d\n", status_of(pid));
+	SAY("append is shared: %d\n", !!(fcntl(fd, F_GETFL) & O_APPEND));
+	write(fd, "!", 1);
+	close(fd);
+	fprintf(stream, "parent again\n");
+	fclose(stream);
+	show("names");
+	show("stream");
+	show("moved");
+}
+
+static void executed(const char *self)
+{
+	int fd = open(in("executed"), O_RDWR | O_CREAT | O_TRUNC, 0600);
+	int hidden = open(in("executed"), O_RDWR | O_CLOEXEC);
+	char a[16], b[16];
+
+	snprintf(a, sizeof a, "%d", fd);
+	snprintf(b, sizeof b, "%d", hidden);
+	write(fd, "begin ", 6);
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		execl(self, self, dir, a, b, (char *)NULL);
 		_exit(1);
 	}
-	wait(&status);
-	return WEXITSTATUS(status);
+	SAY("exec: %d\n", status_of(pid));
+	pid = vfork();
+	if (pid == 0) {
+		dup2(fd, 1);
+		execlp("echo", "echo", "from echo", (char *)NULL);
+		_exit(1);
+	}
+	SAY("vfork: %d\n", status_of(pid));
+	posix_spawn_file_actions_t actions;
+
+	posix_spawn_file_actions_init(&actions);
+	posix_spawn_file_actions_adddup2(&actions, fd, 1);
+	char *argv[] = {"sh", "-c", "echo spawned; echo twice", NULL};
+
+	SAY("posix_spawn: %d\n", posix_spawnp(&pid, "sh", &actions, NULL, argv, environ));
+	SAY("exit %d\n", status_of(pid));
+	char command[4200];
+
+	snprintf(command, sizeof command, "echo by system >&%d; cp %s %s", fd, in("names"), in("copied"));
+	SAY("system: %d\n", system(command));
+	snprintf(command, sizeof command, "cat %s", in("copied"));
+	FILE *p = popen(command, "r");
+
+	SAY("popen: %s\n", fgets(command, sizeof command, p));
+	SAY("pclose: %d\n", pclose(p));
+	SAY("at %ld\n", (long)lseek(fd, 0, SEEK_CUR));
+	close(fd);
+	close(hidden);
+	show("executed");
+}
+
+/* The program that executed runs: its descriptor is what it was, the one with
+ * FD_CLOEXEC is closed. */
+static int second(const char *fd, const char *hidden)
+{
+	char text[16] = "";
+
+	SAY("reads %zd\n", pread(atoi(fd), text, 6, 0));
+	SAY("%s\n", text);
+	SAY("writes %zd\n", write(atoi(fd), "second ", 7));
+	SAY("hidden: %s\n", why(fcntl(atoi(hidden), F_GETFD)));
+	return 5;
+}
+
+static void *thread(void *name)
+{
+	int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC | O_APPEND, 0600);
+
+	for (int i = 0; i < 20; i++) {
+		pid_t pid = fork();
+
+		if (pid == 0)
+			_exit(write(fd, "child ", 6) != 6);
+		if (status_of(pid) != 0 || write(fd, "parent ", 7) != 7)
+			return "failed";
+	}
+	return close(fd) == 0 ? NULL : "close failed";
+}
+
+static void threads(void)
+{
+	pthread_t t[4];
+	void *result = NULL;
+	char name[4][4096];
+
+	for (int i = 0; i < 4; i++) {
+		snprintf(name[i], sizeof name[i], "%s/thread%d", dir, i);
+		pthread_create(&t[i], NULL, thread, name[i]);
+	}
+	for (int i = 0; i < 4; i++) {
+		struct stat st;
+
+		pthread_join(t[i], &result);
+		stat(name[i], &st);
+		SAY("thread %d: %s, %ld bytes\n", i, result == NULL ? "done" : (char *)result, (long)st.st_size);
+	}
+}
+
+/* Any number of children and open files leaves nothing behind. */
+static void many(void)
+{
+	int failed = 0;
+
+	for (int i = 0; i < 300; i++) {
+		int fd = open(in("many"), O_RDWR | O_CREAT, 0600);
+		pid_t pid = fork();
+
+		if (pid == 0)
+			_exit(pwrite(fd, "x", 1, i) != 1);
+		failed += status_of(pid) != 0;
+		failed += close(fd) != 0;
+	}
+	SAY("failed: %d\n", failed);
+	SAY("the next descriptor is %d\n", dup(0));
+}
+
+/* A working directory that the parent opened for the child is not closed by the
+ * grandchild, which has another connection in its place. */
+static void grandchild(void)
+{
+	struct stat st;
+	int fd = open(in("held"), O_RDWR | O_CREAT, 0600);
+
+	mkdir(in("directory"), 0700);
+	pid_t child = fork();
+
+	if (child == 0) {
+		SAY("chdir %s\n", why(chdir(in("directory"))));
+		SAY("stat %s\n", why(stat(".", &st)));
+		pid_t last = fork();
+
+		if (last == 0) {
+			SAY("stat %s\n", why(stat(in("held"), &st)));
+			SAY("chdir %s\n", why(chdir("/")));
+			for (int i = 0; i < 3; i++)
+				SAY("stat %s\n", why(stat(in("held"), &st)));
+			_exit(3);
+		}
+		_exit(status_of(last));
+	}
+	SAY("grandchild ends with %d\n", status_of(child));
+	close(fd);
+}
+
+/* What stdout holds when a child ends with _exit is the parent's, which has
+ * no file so far. */
+static void unflushed(void)
+{
+	int ready[2];
+
+	pipe(ready);
+	printf("once, ");
+	pid_t child = fork();
+
+	if (child == 0) {
+		int fd = open(in("kept"), O_RDWR | O_CREAT, 0600);
+
+		if (fork() == 0) { /* has the file a little longer */
+			close(ready[0]);
+			close(1);
+			usleep(100000);
+			_exit(0);
+		}
+		close(fd);
+		_exit(0);
+	}
+	status_of(child);
+	close(ready[0]);
+	close(ready[1]);
+	printf("and no more\n");
+	fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+	dir = argv[1];
+	if (argc == 4)
+		return second(argv[2], argv[3]);
+	unflushed();
+	grandchild();
+	offsets();
+	outlived();
+	together();
+	names();
+	executed("/proc/self/exe");
+	threads();
+	many();
+	return 0;
 }

@@ -50,6 +50,13 @@ ls
 step "find"
 cd "$d"
 find . | sort
+step "from above"
+cd "$(dirname "$d")"
+ls "$(basename "$d")/a"
+cat "./$(basename "$d")/a/text"
+cd "$(basename "$d")/a"
+pwd | hide
+(cd /usr && ls "..$d/a")
 step "out again"
 cd ..
 [ "$(pwd)" = "$(dirname "$d")" ] && echo parent

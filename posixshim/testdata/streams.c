@@ -213,6 +213,66 @@ static void redirected(void)
 }
 
 /* What is open at the end is flushed; main's caller looks at it. */
+/* right is how many of n bytes are those of the file at offset at. */
+static long right(const unsigned char *b, size_t n, size_t at)
+{
+	for (size_t i = 0; i < n; i++)
+		if (b[i] != (unsigned char)((at + i) * 2654435761u >> 13))
+			return (long)i;
+	return (long)n;
+}
+
+/* gulps reads pieces that are larger than any buffer, and smaller ones between. */
+static void gulps(void)
+{
+	const size_t n = 3 << 20;
+	unsigned char *b = malloc(2 * n);
+	FILE *f = fopen(in("gulps"), "w+");
+
+	for (size_t i = 0; i < n; i++)
+		b[i] = (unsigned char)(i * 2654435761u >> 13);
+	P(fwrite(b, n, 1, f));
+	rewind(f);
+	for (size_t size = 1; size <= n; size = size * 7 + 1) { /* while it reads and writes */
+		long at = ftell(f);
+
+		P(fread(b, 1, size, f));
+		P(right(b, (size_t)(ftell(f) - at), (size_t)at));
+		P(feof(f) != 0);
+	}
+	P(fseek(f, -10, SEEK_END));
+	P(fread(b, 3, n / 2, f));
+	P(feof(f) != 0);
+	P(ftell(f));
+	P(fputs("more", f) >= 0);
+	P(fseek(f, 0, SEEK_SET));
+	P(fread(b, 1, 2 * n, f));
+	P(right(b, n, 0));
+	P(memcmp(b + n, "more", 4));
+	P(fread(b, 1, 2 * n, f));
+	P(fclose(f));
+	f = fopen(in("gulps"), "r");
+	P(fgetc(f));
+	P(ungetc('u', f)); /* not what was there */
+	P(fread(b, 1, 1 << 20, f));
+	P(b[0]);
+	P(right(b + 1, (1 << 20) - 1, 1));
+	P(ftell(f));
+	P(fread_unlocked(b, 1000, 1000, f));
+	P(right(b, 1000000, 1 << 20));
+	P(fgetc(f) == (unsigned char)(((1 << 20) + 1000000) * 2654435761u >> 13));
+	P(fread(b, 1 << 20, 4, f)); /* one whole item, and a part of the next */
+	P(right(b, n - (1 << 20) - 1000001, (1 << 20) + 1000001));
+	P(feof(f) != 0);
+	P(ftell(f));
+	P(fclose(f));
+	f = fopen(in("gulps"), "w");
+	P(fread(b, 1, n, f));
+	P(ferror(f) != 0);
+	P(fclose(f));
+	free(b);
+}
+
 int main(int argc, char **argv)
 {
 	if (argc != 2)
@@ -222,6 +282,7 @@ int main(int argc, char **argv)
 	text();
 	modes();
 	large();
+	gulps();
 	reopened();
 	redirected();
 	fprintf(fopen(in("left-open"), "w"), "flushed at exit\n");

@@ -15,21 +15,44 @@ type marshalling struct {
 	cargs   string // from the one to the other
 	gparams string // of the Go export
 	gargs   string // to the method
+	cput    string // into a message to another process; see far.c
+	gtake   string // out of it, in Go; see message.go
 }
 
 var marshal = map[string]marshalling{
-	"handle":   {"nv_handle %s", "int64_t %s", "%s", "%s int64", "posixshim.Handle(%s)"},
-	"place":    {"struct nv_place *%s", "int64_t %[1]s_dir, const char *%[1]s, char *%[1]s_out", "%[1]s->dir, %[1]s->path, nv_outside", "%[1]s_dir int64, %[1]s, %[1]s_out *C.char", "place(%[1]s_dir, %[1]s)"},
-	"string":   {"const char *%s", "const char *%s", "%s", "%s *C.char", "C.GoString(%s)"},
-	"bytes":    {"void *%[1]s, size_t %[1]s_len", "void *%[1]s, size_t %[1]s_len", "%[1]s, %[1]s_len", "%[1]s unsafe.Pointer, %[1]s_len uintptr", "posixshim.Memory(%[1]s, %[1]s_len)"},
-	"vec":      {"const struct iovec *%[1]s, int %[1]s_count", "const struct iovec *%[1]s, int32_t %[1]s_count", "%[1]s, %[1]s_count", "%[1]s unsafe.Pointer, %[1]s_count int32", "posixshim.Vectors(%[1]s, %[1]s_count)"},
-	"int":      {"int %s", "int32_t %s", "%s", "%s int32", "int(%s)"},
-	"uint":     {"unsigned %s", "uint32_t %s", "%s", "%s uint32", "%s"},
-	"offset":   {"off_t %s", "int64_t %s", "%s", "%s int64", "%s"},
-	"attr":     {"struct nv_attr *%s", "struct nv_attr *%s", "%s", "%s unsafe.Pointer", "(*posixshim.Attr)(%s)"},
-	"setattr":  {"const struct nv_setattr *%s", "const struct nv_setattr *%s", "%s", "%s unsafe.Pointer", "(*posixshim.SetAttr)(%s)"},
-	"function": {"nv_own *%s", "nv_own *%s", "%s", "%s unsafe.Pointer", "%s"},
-	"statfs":   {"struct nv_statfs *%s", "struct nv_statfs *%s", "%s", "%s unsafe.Pointer", "(*posixshim.StatFS)(%s)"},
+	"handle": {"nv_handle %s", "int64_t %s", "%s", "%s int64", "posixshim.Handle(%s)",
+		"nv_put_handle(&m, %s)", "m.handle()"},
+	"place": {"struct nv_place *%s", "int64_t %[1]s_dir, const char *%[1]s, char *%[1]s_out", "%[1]s->dir, %[1]s->path, nv_outside",
+		"%[1]s_dir int64, %[1]s, %[1]s_out *C.char", "place(%[1]s_dir, %[1]s)",
+		"nv_put_place(&m, %[1]s_dir, %[1]s, %[1]s_out)", "m.place()"},
+	"string": {"const char *%s", "const char *%s", "%s", "%s *C.char", "C.GoString(%s)",
+		"nv_put_string(&m, %s)", "m.string()"},
+	"bytes": {"void *%[1]s, size_t %[1]s_len", "void *%[1]s, size_t %[1]s_len", "%[1]s, %[1]s_len",
+		"%[1]s unsafe.Pointer, %[1]s_len uintptr", "posixshim.Memory(%[1]s, %[1]s_len)",
+		"nv_put_room(&m, %[1]s, %[1]s_len)", "m.room()"},
+	"data": {"const void *%[1]s, size_t %[1]s_len", "const void *%[1]s, size_t %[1]s_len", "%[1]s, %[1]s_len",
+		"%[1]s unsafe.Pointer, %[1]s_len uintptr", "posixshim.Memory(%[1]s, %[1]s_len)",
+		"nv_put_data(&m, %[1]s, %[1]s_len)", "m.data()"},
+	"exchange": {"void *%[1]s, size_t %[1]s_len", "void *%[1]s, size_t %[1]s_len", "%[1]s, %[1]s_len",
+		"%[1]s unsafe.Pointer, %[1]s_len uintptr", "posixshim.Memory(%[1]s, %[1]s_len)",
+		"nv_put_exchange(&m, %[1]s, %[1]s_len)", "m.exchange()"},
+	"vec": {"const struct iovec *%[1]s, int %[1]s_count", "const struct iovec *%[1]s, int32_t %[1]s_count", "%[1]s, %[1]s_count",
+		"%[1]s unsafe.Pointer, %[1]s_count int32", "posixshim.Vectors(%[1]s, %[1]s_count)",
+		"nv_put_rooms(&m, %[1]s, %[1]s_count)", "vector(m.room())"},
+	"gather": {"const struct iovec *%[1]s, int %[1]s_count", "const struct iovec *%[1]s, int32_t %[1]s_count", "%[1]s, %[1]s_count",
+		"%[1]s unsafe.Pointer, %[1]s_count int32", "posixshim.Vectors(%[1]s, %[1]s_count)",
+		"nv_put_gather(&m, %[1]s, %[1]s_count)", "vector(m.data())"},
+	"process": {"pid_t %s", "int32_t %s", "%s", "%s int32", "int(%s)", "nv_put_number(&m, %s)", "m.locker()"},
+	"int":     {"int %s", "int32_t %s", "%s", "%s int32", "int(%s)", "nv_put_number(&m, %s)", "m.int()"},
+	"uint":    {"unsigned %s", "uint32_t %s", "%s", "%s uint32", "%s", "nv_put_number(&m, %s)", "m.uint()"},
+	"offset":  {"off_t %s", "int64_t %s", "%s", "%s int64", "%s", "nv_put_offset(&m, %s)", "m.number()"},
+	"attr": {"struct nv_attr *%s", "struct nv_attr *%s", "%s", "%s unsafe.Pointer", "(*posixshim.Attr)(%s)",
+		"nv_put_room(&m, %[1]s, sizeof *%[1]s)", "m.attr()"},
+	"setattr": {"const struct nv_setattr *%s", "const struct nv_setattr *%s", "%s", "%s unsafe.Pointer", "(*posixshim.SetAttr)(%s)",
+		"nv_put_data(&m, %[1]s, sizeof *%[1]s)", "m.setattr()"},
+	"function": {"nv_own *%s", "nv_own *%s", "%s", "%s unsafe.Pointer", "%s", "", ""},
+	"statfs": {"struct nv_statfs *%s", "struct nv_statfs *%s", "%s", "%s unsafe.Pointer", "(*posixshim.StatFS)(%s)",
+		"nv_put_room(&m, %[1]s, sizeof *%[1]s)", "m.statfs()"},
 }
 
 // join formats every parameter of f and separates them with commas.
@@ -83,6 +106,12 @@ func writeHeader(b *bytes.Buffer, t *table) error {
 	}
 	fmt.Fprint(b, "};\n\nextern struct nv_runtime nv_rt;\nextern struct nv_real nv_real;\n")
 	for _, f := range t.runtime {
+		if f.far {
+			fmt.Fprintf(b, "\nint64_t nv_far_%s(%s);", f.name, f.farParams())
+		}
+	}
+	fmt.Fprint(b, "\n")
+	for _, f := range t.runtime {
 		if !f.life {
 			writeCaller(b, f)
 		}
@@ -90,24 +119,69 @@ func writeHeader(b *bytes.Buffer, t *table) error {
 	return nil
 }
 
-// writeCaller writes the C function that enters the runtime for one call.
+// writeCaller writes the C function that enters the runtime for one call, here
+// or in the process that serves this one.
 func writeCaller(b *bytes.Buffer, f *function) {
 	fmt.Fprintf(b, "\n/* %s: %s */\n", f.name, f.doc)
 	fmt.Fprintf(b, "static inline int64_t rt_%s(%s)\n{\n", f.name, orVoid(f.join(func(m marshalling) string { return m.cparams })))
-	fmt.Fprint(b, "\tstruct nv_visit visit;\n\n")
+	fmt.Fprint(b, "\tstruct nv_visit visit;\n")
+	if f.far {
+		fmt.Fprintf(b, "\tint64_t result;\n\tint server;\n")
+	}
+	fmt.Fprint(b, "\n")
 	for _, p := range f.params {
-		if p.kind == "vec" {
+		switch p.kind {
+		case "bytes", "data", "exchange":
+			fmt.Fprintf(b, "\tif (nv_nowhere(%[1]s) && %[1]s_len > 0)\n\t\treturn nv_error(EFAULT);\n", p.name)
+		case "string":
+			fmt.Fprintf(b, "\tif (nv_nowhere(%s))\n\t\treturn nv_error(EFAULT);\n", p.name)
+		case "vec", "gather":
 			fmt.Fprintf(b, "\tif (%[1]s_count < 0 || %[1]s_count > IOV_MAX)\n\t\treturn nv_error(EINVAL);\n", p.name)
 		}
 	}
-	fmt.Fprint(b, "\tif (!nv_enter(&visit))\n\t\treturn -1;\n")
 	args := f.join(func(m marshalling) string { return m.cargs })
-	result := fmt.Sprintf("nv_rt.%s(%s)", f.name, args)
-	if places := f.places(); len(places) == 1 {
-		fmt.Fprintf(b, "\treturn nv_leave_at(&visit, %s, %s);\n}\n", result, places[0])
+	call := fmt.Sprintf("nv_rt.%s(%s)", f.name, args)
+	if !f.far {
+		fmt.Fprintf(b, "\tif (!nv_enter(&visit))\n\t\treturn -1;\n\treturn nv_leave(&visit, %s);\n}\n", call)
 		return
 	}
-	fmt.Fprintf(b, "\treturn nv_leave(&visit, %s);\n}\n", result)
+	far := fmt.Sprintf("nv_far_%s(%s)", f.name, strings.TrimSuffix("server, "+args, ", "))
+	step := fmt.Sprintf("server = %s;\n\tif (!nv_enter_at(&visit, server))\n\t\treturn -1;\n\tresult = __builtin_expect(server != 0, 0) ? %s : %s;\n", f.server(), far, call)
+	if places := f.places(); len(places) > 0 {
+		step = "\t" + strings.ReplaceAll(step, "\n\t", "\n\t\t")
+		also := append(places, "NULL")[1]
+		fmt.Fprintf(b, "\tdo {\n\t%s\t} while (nv_moved(&visit, result, %s, %s));\n\treturn nv_leave_at(&visit, result, %[2]s);\n}\n", step, places[0], also)
+		return
+	}
+	fmt.Fprintf(b, "\t%s\treturn nv_leave(&visit, result);\n}\n", step)
+}
+
+// server is the expression for the process that a call goes to.
+func (f *function) server() string {
+	switch places := f.places(); len(places) {
+	case 1:
+		return fmt.Sprintf("nv_place_server(%s->dir)", places[0])
+	case 2:
+		return fmt.Sprintf("nv_places_server(%s->dir, %s->dir)", places[0], places[1])
+	}
+	var handles []string
+	for _, p := range f.params {
+		if p.kind == "handle" {
+			handles = append(handles, p.name)
+		}
+	}
+	switch len(handles) {
+	case 1:
+		return fmt.Sprintf("nv_server(%s)", handles[0])
+	case 2:
+		return fmt.Sprintf("nv_places_server(%s, %s)", handles[0], handles[1])
+	}
+	return "nv_place_server(0)"
+}
+
+// farParams are those of the function that sends the call to another process.
+func (f *function) farParams() string {
+	return strings.TrimSuffix("int server, "+f.join(func(m marshalling) string { return m.cproto }), ", ")
 }
 
 // prototype returns the parameters of c as C declares them; a variadic one is

@@ -40,6 +40,8 @@ func run(root string, check bool) error {
 		{"posixshim/shim/calls_gen.h", writeHeader},
 		{"posixshim/shim/calls_gen.c", writeWrappers},
 		{"cmd/libnvmecr/exports_gen.go", writeExports},
+		{"posixshim/shim/far_gen.c", writeFar},
+		{"posixshim/dispatch_gen.go", writeDispatch},
 		{"docs/calls.md", writeReference},
 	}
 	for _, f := range files {

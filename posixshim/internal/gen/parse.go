@@ -23,6 +23,7 @@ type group struct {
 type function struct {
 	name   string
 	life   bool // of cmd/libnvmecr itself, not a method of posixshim.Process
+	far    bool // may be sent to the process that serves this one
 	value  bool // returns a number
 	doc    string
 	params []field
@@ -40,6 +41,7 @@ type call struct {
 	expr   string
 	aka    []string
 	signal bool
+	cancel bool
 }
 
 // param is a parameter of a call. kind is "fd", "path", "at", "dir" or "" for
@@ -57,7 +59,7 @@ type skip struct {
 }
 
 var (
-	functionLine = regexp.MustCompile(`^(life|runtime) (int )?(\w+)\((.*)\) : (.+)$`)
+	functionLine = regexp.MustCompile(`^(life|local|runtime) (int )?(\w+)\((.*)\) : (.+)$`)
 	callLine     = regexp.MustCompile(`^call (.*?)(\w+)\((.*)\) = (.+)$`)
 	skipLine     = regexp.MustCompile(`^skip ([\w ]+) : (.+)$`)
 	lastWord     = regexp.MustCompile(`(\w+)(\[\d*\])?$`)
@@ -93,7 +95,7 @@ func (t *table) parseLine(line string, seen map[string]bool) error {
 	case "group":
 		t.groups = append(t.groups, &group{title: rest})
 		return nil
-	case "life", "runtime":
+	case "life", "local", "runtime":
 		f, err := parseFunction(line)
 		t.runtime = append(t.runtime, f)
 		return err
@@ -128,7 +130,7 @@ func parseFunction(line string) (*function, error) {
 	if m == nil {
 		return nil, fmt.Errorf("not of the form runtime [int] NAME(PARAMETERS) : TEXT")
 	}
-	f := &function{life: m[1] == "life", value: m[2] != "", name: m[3], doc: m[5]}
+	f := &function{life: m[1] == "life", far: m[1] == "runtime", value: m[2] != "", name: m[3], doc: m[5]}
 	for _, p := range splitParams(m[4]) {
 		kind, name, _ := strings.Cut(p, " ")
 		if _, ok := marshal[kind]; !ok {
@@ -153,6 +155,8 @@ func parseCall(line string) (*call, error) {
 			c.aka = words[1:]
 		case "signal":
 			c.signal = true
+		case "cancel":
+			c.cancel = true
 		default:
 			return nil, fmt.Errorf("unknown attribute %q", words[0])
 		}

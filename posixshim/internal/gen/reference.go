@@ -13,19 +13,17 @@ func writeReference(b *bytes.Buffer, t *table) error {
 
 What libnvmecr.so stands in for. *Routed by* is what decides whether a call is
 ours; every other call goes to the C library unchanged. *Signal-safe* calls may
-be made from a signal handler on descriptors that are not ours.
+be made from a signal handler on descriptors that are not ours. In a
+*cancellation point* a thread that has been cancelled ends before anything is
+done; in other calls of ours it does not.
 `, generated)
 	for _, g := range t.groups {
 		if len(g.calls) == 0 {
 			continue
 		}
-		fmt.Fprintf(b, "\n## %s\n\n| call | also as | routed by | done by | signal-safe |\n|---|---|---|---|---|\n", g.title)
+		fmt.Fprintf(b, "\n## %s\n\n| call | also as | routed by | done by | signal-safe | cancellation point |\n|---|---|---|---|---|---|\n", g.title)
 		for _, c := range g.calls {
-			safe := ""
-			if c.signal {
-				safe = "yes"
-			}
-			fmt.Fprintf(b, "| `%s` | %s | %s | `%s` | %s |\n", c.name, quoted(c.aka), c.routedBy(), strings.ReplaceAll(c.expr, "|", "\\|"), safe)
+			fmt.Fprintf(b, "| `%s` | %s | %s | `%s` | %s | %s |\n", c.name, quoted(c.aka), c.routedBy(), strings.ReplaceAll(c.expr, "|", "\\|"), yes(c.signal), yes(c.cancel))
 		}
 	}
 	fmt.Fprint(b, "\n## Not interposed\n\n| calls | why |\n|---|---|\n")
@@ -37,6 +35,13 @@ be made from a signal handler on descriptors that are not ours.
 		fmt.Fprintf(b, "| `%s` | %s |\n", f.name, f.doc)
 	}
 	return nil
+}
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return ""
 }
 
 func quoted(names []string) string {

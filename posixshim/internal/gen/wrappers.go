@@ -47,7 +47,7 @@ func writeWrapper(b *bytes.Buffer, c *call) error {
 	case paths == 2 && fds+dirs == 0:
 		c.writeTwoPaths(b)
 	case fds == 1 && paths+dirs == 0:
-		fmt.Fprintf(b, "\tnv_handle h = nv_ours(fd);\n\n\tif (__builtin_expect(h == 0, 1))\n%s%s", c.real(2, nil), c.result())
+		fmt.Fprintf(b, "\tnv_handle h = nv_ours(fd);\n\n\tif (__builtin_expect(h == 0, 1))\n%s%s%s", c.real(2, nil), c.cancelPoint(), c.result())
 	case dirs == 1 && paths+fds == 0:
 		fmt.Fprintf(b, "\tstruct nv_dir *dir = nv_dir_of(stream);\n\n\tif (dir == NULL)\n%s%s", c.real(2, nil), c.result())
 	case paths+fds+dirs == 0 && c.variadicList():
@@ -63,6 +63,14 @@ func writeWrapper(b *bytes.Buffer, c *call) error {
 		fmt.Fprintf(b, "extern __typeof__(nv_call_%s) nv_call_%s NV_CALL(%q) NV_ALIAS(%q);\n", c.name, alias, alias, c.name)
 	}
 	return nil
+}
+
+// cancelPoint is where a thread that has been cancelled ends, if anywhere.
+func (c *call) cancelPoint() string {
+	if !c.cancel {
+		return ""
+	}
+	return "\tpthread_testcancel();\n"
 }
 
 // writeVariadic fetches the variadic argument before anything is routed.
@@ -88,7 +96,7 @@ func (c *call) writeOnePath(b *bytes.Buffer) {
 	if c.count("at") == 1 {
 		dirfd = "dirfd"
 	}
-	fmt.Fprintf(b, "\tstruct nv_place at;\n\n\tif (!nv_route(%s, path, &at))\n%s", dirfd, c.real(2, nil))
+	fmt.Fprintf(b, "\tstruct nv_place at;\n\n\tif (!nv_route(%s, path, &at))\n%s%s", dirfd, c.real(2, nil), c.cancelPoint())
 	outside := map[string]string{"path": "at.path", "dirfd": "AT_FDCWD"}
 	fmt.Fprintf(b, "\t%sresult;\n\n\tdo\n\t\tresult = %s;\n\twhile (nv_reroute(&at));\n\tif (__builtin_expect(at.outside, 0))\n%s\treturn result;\n",
 		c.ret, c.expr, c.real(2, outside))
@@ -100,12 +108,12 @@ func (c *call) writeTwoPaths(b *bytes.Buffer) {
 		first, second = "dirfd", "dirfd2"
 	}
 	fmt.Fprintf(b, `	struct nv_place at, at2;
-	bool ours = nv_route(%s, path, &at);
+	bool ours = nv_route(%[1]s, path, &at);
 
-	if (nv_route(%s, path2, &at2) != ours)
-		return nv_error(EXDEV);
+	if (nv_route(%[2]s, path2, &at2) != ours)
+		return nv_apart(ours ? %[2]s : %[1]s, ours ? path2 : path);
 	if (!ours)
-%s%s`, first, second, c.real(2, nil), c.result())
+%[3]s%[4]s`, first, second, c.real(2, nil), c.result())
 }
 
 // real writes the call of the real function, some arguments replaced.

@@ -1,0 +1,420 @@
+package posixshim
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/ownfd"
+	"nvmecr/microfs"
+)
+
+// A file that is mapped shared is copied into memory of the kernel (a memfd),
+// which all mappings of the file in this process, and in its forked children,
+// show. What is written to the file through descriptors goes there as well;
+// what is written to the memory goes to the file with msync, munmap,
+// MPI_Finalize and the end of the process: the pages that differ. What is in
+// the file is always what was there at one of those points, or was written.
+type mapping struct {
+	fd   int
+	mu   sync.Mutex // in front of what is written to the file, too
+	refs int
+	data []byte // all of the memory, as we see it
+	size int64  // of the file and of the memory
+	have []bool // which chunks have been read from the file
+
+	writer *openFile // what the memory is written through; nil if nobody may
+}
+
+// mapChunk is how much is read at a time when a part of a file is mapped.
+const mapChunk = 1 << 20
+
+const page = 4096
+
+// mappings are those of a process.
+type mappings struct {
+	count atomic.Int32 // mostly 0
+	mu    sync.Mutex   // in front of mapping.mu
+	files map[microfs.Ino]*mapping
+}
+
+// What Map is asked for: NV_MAP_* of shim/wire.h.
+const (
+	MapShared = 1
+	MapWrite  = 2
+)
+
+// Map prepares a mapping of [off, off+n) and returns the descriptor to map: for
+// a shared one it is the runtime's, until Unmap; for a private one the caller's
+// to close. EBADF, EACCES, ENODEV, EINVAL.
+func (p *Process) Map(h Handle, how int, off, n int64) (int, error) {
+	f, err := p.files.get(h)
+	if err != nil {
+		return 0, err
+	}
+	access := int(f.flags.Load()) & (syscall.O_ACCMODE | unix.O_PATH)
+	switch {
+	case access&unix.O_PATH != 0:
+		return 0, syscall.EBADF
+	case access == syscall.O_WRONLY, how == MapShared|MapWrite && access != syscall.O_RDWR:
+		return 0, syscall.EACCES
+	case f.isDir:
+		return 0, syscall.ENODEV
+	case off < 0 || off%page != 0 || n <= 0 || off+n < off:
+		return 0, syscall.EINVAL
+	}
+	if how&MapShared == 0 {
+		return p.mapPrivate(f, off, n)
+	}
+	t := &p.maps
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	ino := f.current().Ino()
+	m := t.files[ino]
+	if m == nil {
+		if m, err = newMapping(f); err != nil {
+			return 0, err
+		}
+		m.fd = ownfd.Hold(m.fd)
+	}
+	if err := m.fill(p, f, off, n); err != nil {
+		if m.refs == 0 {
+			m.free()
+		}
+		return 0, err
+	}
+	if err := p.Retain(h); err != nil {
+		return 0, err
+	}
+	if access == syscall.O_RDWR && m.writer == nil {
+		if err := p.Retain(h); err == nil {
+			m.writer = f
+		}
+	}
+	m.refs++
+	if t.files == nil {
+		t.files = make(map[microfs.Ino]*mapping)
+	}
+	t.files[ino] = m
+	t.count.Store(int32(len(t.files)))
+	return m.fd, nil
+}
+
+func (p *Process) mapPrivate(f *openFile, off, n int64) (int, error) {
+	m, err := newMapping(f)
+	if err != nil {
+		return 0, err
+	}
+	if err := m.fill(p, f, off, n); err != nil {
+		m.free()
+		return 0, err
+	}
+	return m.fd, m.unsee()
+}
+
+// newMapping makes memory of the size of a file, with nothing of it yet.
+func newMapping(f *openFile) (*mapping, error) {
+	attr, err := f.current().Stat()
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.MemfdCreate("nvmecr", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("memory for a mapped file: %w", err)
+	}
+	m := &mapping{fd: fd}
+	if err := m.resize(attr.Size, false); err != nil {
+		m.free()
+		return nil, err
+	}
+	return m, nil
+}
+
+// free gives the memory back.
+func (m *mapping) free() {
+	_ = m.unsee()
+	_ = ownfd.Close(m.fd)
+}
+
+func (m *mapping) unsee() error {
+	if m.data == nil {
+		return nil
+	}
+	data := m.data
+	m.data = nil
+	return unix.Munmap(data)
+}
+
+// resize makes the memory as long as the file is now. have says that what is
+// new is zeros in the file.
+func (m *mapping) resize(size int64, have bool) error {
+	if size == m.size {
+		return nil
+	}
+	if err := m.unsee(); err != nil {
+		return err
+	}
+	if err := unix.Ftruncate(m.fd, size); err != nil {
+		return fmt.Errorf("memory for a mapped file: %w", err)
+	}
+	m.size = size
+	chunks := int((size + mapChunk - 1) / mapChunk)
+	for len(m.have) < chunks {
+		m.have = append(m.have, have)
+	}
+	m.have = m.have[:chunks]
+	if size == 0 {
+		return nil
+	}
+	data, err := unix.Mmap(m.fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("memory for a mapped file: %w", err)
+	}
+	m.data = data
+	return nil
+}
+
+// chunks calls do for the chunks of [off, off+n) that the file has.
+func (m *mapping) chunks(off, n int64, do func(i int, start, end int64) error) error {
+	end := min(m.size, off+n)
+	for i := off / mapChunk; i*mapChunk < end; i++ {
+		if err := do(int(i), i*mapChunk, min(m.size, (i+1)*mapChunk)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fill reads what is not there yet of [off, off+n).
+func (m *mapping) fill(p *Process, f *openFile, off, n int64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.chunks(off, n, func(i int, start, end int64) error {
+		if m.have[i] {
+			return nil
+		}
+		for start < end {
+			got, err := p.readAt(f, [][]byte{m.data[start:end]}, start)
+			if err != nil {
+				return err
+			}
+			if got == 0 {
+				break // the file has become shorter
+			}
+			start += int64(got)
+		}
+		m.have[i] = true
+		return nil
+	})
+}
+
+// Unmap notes that one of the mappings that Map was asked for is gone.
+func (p *Process) Unmap(h Handle) error {
+	f, err := p.files.get(h)
+	if err != nil {
+		return err
+	}
+	t := &p.maps
+	t.mu.Lock()
+	ino := f.current().Ino()
+	m := t.files[ino]
+	var writer *openFile
+	if m != nil {
+		if m.refs--; m.refs == 0 {
+			delete(t.files, ino)
+			t.count.Store(int32(len(t.files)))
+			writer = m.writer
+			m.free()
+		}
+	}
+	t.mu.Unlock()
+	if writer != nil {
+		err = p.release(writer)
+	}
+	return errors.Join(err, p.release(f))
+}
+
+// Msync writes what has changed in [off, off+n) of the memory of a mapped file
+// to the file, and makes it durable.
+func (p *Process) Msync(h Handle, off, n int64) error {
+	f, err := p.files.get(h)
+	if err != nil {
+		return err
+	}
+	m := p.mapped(f)
+	if m == nil || m.writer == nil {
+		return nil
+	}
+	if err := m.save(off, n); err != nil {
+		return err
+	}
+	return f.current().Sync()
+}
+
+// SyncMappings does so for all mapped files.
+func (p *Process) SyncMappings() error {
+	t := &p.maps
+	if t.count.Load() == 0 {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var errs []error
+	for _, m := range t.files {
+		if m.writer != nil {
+			errs = append(errs, m.save(0, m.size))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// save writes the pages that differ from what the file has.
+func (m *mapping) save(off, n int64) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.saveLocked(off, n)
+}
+
+func (m *mapping) saveLocked(off, n int64) error {
+	attr, err := m.writer.current().Stat()
+	if err == nil {
+		err = m.resize(attr.Size, true) // it may have been truncated by its path
+	}
+	if err != nil {
+		return err
+	}
+	was := make([]byte, min(mapChunk, m.size))
+	err = m.chunks(off, n, func(i int, start, end int64) error {
+		if !m.have[i] {
+			return nil
+		}
+		got, err := m.writer.current().ReadAt([][]byte{was[:end-start]}, start)
+		if err != nil {
+			return err
+		}
+		return m.saveChunk(was[:got], start, end)
+	})
+	if err != nil {
+		return fmt.Errorf("what was written to the memory of %s, which is mapped, cannot be written to the file: %w", m.writer.path, err)
+	}
+	return nil
+}
+
+func (m *mapping) saveChunk(was []byte, start, end int64) error {
+	changed := func(at int64) bool {
+		to := min(at+page, end)
+		old := was[min(at-start, int64(len(was))):min(to-start, int64(len(was)))]
+		return !bytes.Equal(old, m.data[at:to])
+	}
+	for at := start; at < end; {
+		if !changed(at) {
+			at += page
+			continue
+		}
+		from := at
+		for at < end && changed(at) {
+			at += page
+		}
+		at = min(at, end)
+		n, err := m.writer.current().WriteAt([][]byte{m.data[from:at]}, from)
+		if err == nil && int64(n) < at-from {
+			err = syscall.ENOSPC
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// mapped returns the mapping of a file, nil if it has none.
+func (p *Process) mapped(f *openFile) *mapping {
+	t := &p.maps
+	if t.count.Load() == 0 {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.files[f.current().Ino()]
+}
+
+// besideMapping calls do, which changes a file in another way than writing to
+// it, and brings the memory of one that is mapped up to date.
+func (p *Process) besideMapping(f *openFile, do func() error) error {
+	m := p.mapped(f)
+	if m == nil {
+		return do()
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.writer != nil { // what do leaves of it is what the memory is to have
+		if err := m.saveLocked(0, m.size); err != nil {
+			return err
+		}
+	}
+	if err := do(); err != nil {
+		return err
+	}
+	attr, err := f.current().Stat()
+	if err == nil {
+		err = m.resize(attr.Size, true)
+	}
+	if err != nil {
+		return err
+	}
+	return m.chunks(0, m.size, func(i int, start, end int64) error {
+		if !m.have[i] {
+			return nil
+		}
+		_, err := f.current().ReadAt([][]byte{m.data[start:end]}, start)
+		return err
+	})
+}
+
+// writeAt writes to a file, and to its memory if it is mapped.
+func (p *Process) writeAt(f *openFile, bufs [][]byte, off int64) (int, error) {
+	m := p.mapped(f)
+	if m == nil {
+		return f.current().WriteAt(bufs, off)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n, err := f.current().WriteAt(bufs, off)
+	return n, errors.Join(err, m.mirror(bufs, off, int64(n)))
+}
+
+// append is writeAt at the end of the file.
+func (p *Process) append(f *openFile, bufs [][]byte) (int, int64, error) {
+	m := p.mapped(f)
+	if m == nil {
+		return f.current().Append(bufs)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n, end, err := f.current().Append(bufs)
+	return n, end, errors.Join(err, m.mirror(bufs, end-int64(n), int64(n)))
+}
+
+// mirror takes the n bytes of bufs that were written at off into the memory.
+func (m *mapping) mirror(bufs [][]byte, off, n int64) error {
+	if n <= 0 {
+		return nil
+	}
+	if off+n > m.size {
+		if err := m.resize(off+n, true); err != nil {
+			return err
+		}
+	}
+	for _, b := range bufs {
+		b = b[:min(int64(len(b)), n)]
+		copy(m.data[off:], b) // of a chunk that was not read it will be read again
+		off += int64(len(b))
+		n -= int64(len(b))
+	}
+	return nil
+}

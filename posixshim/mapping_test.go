@@ -1,0 +1,136 @@
+package posixshim
+
+import (
+	"bytes"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// mapped maps a file as the shim does.
+func mapped(t testing.TB, p *Process, h Handle, n int64) []byte {
+	t.Helper()
+	fd, err := p.Map(h, MapShared|MapWrite, 0, n)
+	require.NoError(t, err)
+	memory, err := unix.Mmap(fd, 0, int(n), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, unix.Munmap(memory)) })
+	return memory
+}
+
+// What cannot be written to the file is told, and is not lost: it can be
+// written when there is room.
+func TestMappingWithoutRoom(t *testing.T) {
+	p := newPartition(t).process(t)
+	filler, h := file(t, p, "filler", create), file(t, p, "f", create)
+	require.NoError(t, p.Ftruncate(h, 4<<20))
+	memory := mapped(t, p, h, 4<<20)
+	var st StatFS
+	require.NoError(t, p.Statfs(&st))
+	require.NoError(t, p.Fallocate(filler, 0, 0, int64(st.Free*st.Block)))
+	for i := range memory {
+		memory[i] = byte(i>>12) + 1
+	}
+	require.Equal(t, syscall.ENOSPC, Errno(p.Msync(h, 0, 4<<20)))
+	require.NoError(t, p.Ftruncate(filler, 0))
+	require.NoError(t, p.Msync(h, 0, 4<<20))
+	got := make([]byte, 4<<20)
+	n, err := p.Pread(h, got, 0)
+	require.NoError(t, err)
+	assert.Equal(t, len(got), n)
+	assert.True(t, bytes.Equal(memory, got))
+	require.NoError(t, p.Unmap(h))
+	assert.Equal(t, syscall.EBADF, p.Msync(Handle(99), 0, 1))
+}
+
+// Threads that write through a descriptor and threads that sync what they have
+// changed in memory, each on pages of their own, lose nothing.
+func TestMappingBesideWrites(t *testing.T) {
+	const pages, rounds = 64, 40
+	p := newPartition(t).process(t)
+	h := file(t, p, "f", create)
+	require.NoError(t, p.Ftruncate(h, pages*page))
+	memory := mapped(t, p, h, pages*page)
+	fill := func(to []byte, round int) {
+		for i := range to {
+			to[i] = byte(round + 1)
+		}
+	}
+	var done sync.WaitGroup
+	done.Go(func() {
+		buf := make([]byte, page)
+		for round := range rounds {
+			fill(buf, round)
+			for i := 0; i < pages; i += 2 {
+				_, err := p.Pwrite(h, buf, int64(i*page))
+				assert.NoError(t, err)
+			}
+		}
+	})
+	done.Go(func() {
+		for round := range rounds {
+			for i := 1; i < pages; i += 2 {
+				fill(memory[i*page:(i+1)*page], round)
+			}
+			assert.NoError(t, p.Msync(h, 0, pages*page))
+		}
+	})
+	done.Wait()
+	want, got := make([]byte, pages*page), make([]byte, pages*page)
+	fill(want, rounds-1)
+	_, err := p.Pread(h, got, 0)
+	require.NoError(t, err)
+	assert.True(t, bytes.Equal(want, got), "the file")
+	assert.True(t, bytes.Equal(want, memory), "the memory")
+	require.NoError(t, p.Unmap(h))
+	assert.Zero(t, p.maps.count.Load())
+}
+
+// A file whose descriptor was closed stays open while it is mapped, and gets
+// what was written to it at the end.
+func TestMappingOutlivesDescriptor(t *testing.T) {
+	part := newPartition(t)
+	p := part.process(t)
+	h := file(t, p, "f", create)
+	require.NoError(t, p.Ftruncate(h, 100))
+	memory := mapped(t, p, h, 100)
+	require.NoError(t, p.Release(h))
+	copy(memory, "written to memory")
+	require.NoError(t, p.Truncate(at("f"), 50))
+	require.NoError(t, p.Finish())
+
+	again := part.process(t)
+	h = file(t, again, "f", syscall.O_RDONLY)
+	got := make([]byte, 100)
+	n, err := again.Pread(h, got, 0)
+	require.NoError(t, err)
+	assert.Equal(t, 50, n)
+	assert.Equal(t, "written to memory", string(got[:17]))
+}
+
+func TestFallocateModes(t *testing.T) {
+	p := newPartition(t).process(t)
+	h, ro := file(t, p, "f", create), file(t, p, "f", syscall.O_RDONLY)
+	for _, tc := range []struct {
+		mode int
+		want error
+	}{
+		{0, nil},
+		{unix.FALLOC_FL_KEEP_SIZE, nil},
+		{unix.FALLOC_FL_ZERO_RANGE, nil},
+		{unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE, nil},
+		{unix.FALLOC_FL_PUNCH_HOLE, syscall.EOPNOTSUPP},
+		{unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_ZERO_RANGE | unix.FALLOC_FL_KEEP_SIZE, syscall.EOPNOTSUPP},
+		{unix.FALLOC_FL_COLLAPSE_RANGE, syscall.EOPNOTSUPP},
+		{unix.FALLOC_FL_INSERT_RANGE, syscall.EOPNOTSUPP},
+		{unix.FALLOC_FL_UNSHARE_RANGE, syscall.EOPNOTSUPP},
+	} {
+		assert.Equal(t, tc.want, p.Fallocate(h, tc.mode, 0, 4096), "%#x", tc.mode)
+		assert.Equal(t, syscall.EBADF, p.Fallocate(ro, tc.mode, 0, 4096))
+	}
+	assert.Equal(t, syscall.EFBIG, p.Fallocate(h, 0, 1<<62, 1<<62))
+}

@@ -1,0 +1,5 @@
+//go:build race
+
+package posixshim
+
+const raceEnabled = true

@@ -1,0 +1,222 @@
+package posixshim_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestServed is what may go wrong between a process and the one that has its
+// files: a part of served.c each.
+func TestServed(t *testing.T) {
+	program := compile(t, "gcc", "served.c")
+	const told = `^nvmecr: process \d+ cannot reach the process that has its open files under /nvmecr any more \(.*\): they fail\n$`
+	for _, c := range []struct {
+		name, want, stderr string
+		killed             bool // the program ends so
+	}{
+		{"memory", `lock(fd, F_SETLK, F_WRLCK) = 0
+pwrite(fd, m, size, 0) = -1 EFAULT
+pwrite(fd, m + (1 << 20) - 10, 20, 0) = -1 EFAULT
+writev(fd, iov, 3) = -1 EFAULT
+lseek(fd, 0, SEEK_CUR) = 0
+pwrite(fd, m, 1 << 20, 0) = 1048576
+pwrite(fd, m, 1 << 20, 1 << 20) = 1048576
+pread(fd, m, size, 0) = -1 EFAULT
+pread(fd, m + (1 << 20) - 10, 20, 0) = -1 EFAULT
+preadv(fd, iov, 3, 0) = -1 EFAULT
+readv(fd, NULL, 0) = 0
+writev(fd, NULL, 0) = 0
+fcntl(fd, F_GETFL) & O_ACCMODE = 2
+lock(fd, F_SETLK, F_WRLCK) = -1 EAGAIN
+exit 0 signal 0
+lseek(fd, 0, SEEK_END) = 2097152
+`, "", false},
+		{"child", `write(fd, "child", 5) = -1 EMFILE
+open(in("other"), O_RDWR | O_CREAT, 0600) = -1 EMFILE
+write(fd, "child", 5) = 5
+open(in("other"), O_RDWR | O_CREAT, 0600) = -1 EMFILE
+open(in("other"), O_RDWR | O_CREAT, 0600) = -1 EMFILE
+open(in("other"), O_RDWR | O_CREAT, 0600) >= 0 = 1
+exit 0 signal 0
+write(fd, "parent", 6) = 6
+`, "", false},
+		{"parent", `write(fd, "child", 5) = -1 EMFILE
+access(dir, F_OK) = -1 EMFILE
+exit 0 signal 0
+write(fd, "child", 5) = 5
+exit 0 signal 0
+`, "", false},
+		{"large", `pwrite(fd, m, size, 1) = 20971520
+pread(fd, back, size, 1) = 20971520
+memcmp(m, back, size) = 0
+preadv(fd, iov, 3, 1) = 20971520
+memcmp(m, back, size) = 0
+write(fd, "0", 1) = 1
+writev(fd, (struct iovec[]){{m, 8 << 20}, {m + (8 << 20), 4 << 20}}, 2) = 12582912
+pread(fd, back, size, 12 << 20) = 8388609
+lseek(fd, 0, SEEK_CUR) = 12582913
+exit 0 signal 0
+lseek(fd, 0, SEEK_CUR) = 12582913
+pread(fd, back, size, 1) = 20971520
+memcmp(m, back, size) = 0
+`, "", false},
+		{"mapping", `content
+mprotect(m, 7, PROT_READ | PROT_WRITE) = -1 EACCES
+mmap(NULL, 7, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED ? -1 : 0 = -1 ENODEV
+mprotect(m, 7, PROT_READ | PROT_WRITE) = 0
+exit 0 signal 0
+`, "", false},
+		{"unseen", `write(fd, "parent ", 7) = 7
+inherited: 1
+write(own, "child ", 6) = 6
+close(own) = 0
+exit 0 signal 0
+write(fd, "parent ", 7) = 7
+parent child parent 
+`, "", false},
+		{"killed", `failed: 0
+lock(fd, F_SETLKW, F_WRLCK) = 0
+flock(fd, LOCK_EX) = 0
+close(fd) = 0
+`, "", false},
+		{"outlives", `write(fd, "child ", 6) = 6
+write(fd, "lost", 4) = -1 EIO
+fsync(fd) = -1 EIO
+close(fd) = -1 EIO
+write(fd, "again", 5) = 5
+child again
+`, told, true},
+		{"lingers", `parent ends
+child, once it has
+`, "", false},
+		{"quits", `parent ends
+child, once it has
+`, "", false},
+		{"executes", `child, once it has executed
+`, "", false},
+		{"fails", `execv("/missing", argv) = -1 ENOENT
+write(fd, "parent", 6) = 6
+exit 0 signal 0
+child: 11
+`, "", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			older := filepath.Join(t.TempDir(), "older")
+			cmd := newStore(t).command(program, mount, c.name)
+			cmd.Env = append(cmd.Env, "OLDER="+older)
+			stdout, stderr, err := finish(t, cmd)
+			assert.Equal(t, c.killed, err != nil, "%v", err)
+			assert.Equal(t, c.want, stdout)
+			if c.stderr == "" {
+				assert.Empty(t, stderr)
+			} else {
+				assert.Regexp(t, c.stderr, stderr)
+			}
+			if c.name == "lingers" {
+				content, err := os.ReadFile(older)
+				require.NoError(t, err)
+				assert.Equal(t, "x", string(content), "a stream that is older than the runtime")
+			}
+		})
+	}
+}
+
+// What a program without the library cannot use it fails for; nothing is lost in
+// silence, or put elsewhere.
+func TestStrangers(t *testing.T) {
+	const want = `both: 1
+writes: 1
+reads: 1
+text
+neither: 0
+writes nothing: 0
+kept
+in
+out
+`
+	for _, c := range []struct {
+		name string
+		argv func(t *testing.T) []string
+	}{
+		{"without the environment", func(t *testing.T) []string {
+			return []string{"env", "-i", compile(t, "gcc", "copies.c")}
+		}},
+		{"static", func(t *testing.T) []string { return []string{compile(t, "gcc", "copies.c", "-static")} }},
+		{"of musl", func(t *testing.T) []string { return []string{compile(t, "musl-gcc", "copies.c")} }},
+		{"set-user-ID", func(t *testing.T) []string {
+			if os.Getuid() != 0 {
+				t.Skip("only root can make one that is another user's")
+			}
+			program := filepath.Join(scratch, "set-user-ID")
+			require.NoError(t, os.Rename(compile(t, "gcc", "copies.c"), program))
+			require.NoError(t, os.Chown(program, 65534, 65534))
+			require.NoError(t, os.Chmod(program, 0o755|os.ModeSetuid))
+			return []string{program}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cmd := newStore(t).command("sh", append([]string{"testdata/strangers.sh", mount}, c.argv(t)...)...)
+			stdout, stderr, err := finish(t, cmd)
+			require.NoError(t, err)
+			assert.Equal(t, want, stdout)
+			assert.Regexp(t, "^read: Invalid argument\nwrite: (Transport endpoint is|Socket) not connected\nread: Invalid argument\n$", stderr)
+		})
+	}
+	assert.NoFileExists(t, mount)
+}
+
+func TestBuildInTheMount(t *testing.T) {
+	tool(t, "make")
+	want := output(t, exec.Command("sh", "testdata/build.sh", t.TempDir(), t.TempDir()))
+	got := output(t, newStore(t).command("sh", "testdata/build.sh", mount, t.TempDir()))
+	assert.Equal(t, want, got)
+	assert.Contains(t, got, "nothing left to do\n")
+}
+
+// A process that finds another one writing has it make its calls, also those that
+// are relative to directories that it has open itself.
+func TestBesideAWriter(t *testing.T) {
+	tool(t, "python3")
+	const script = `import os, shutil, sys
+m = sys.argv[1]
+own = os.open(m + "/tree/sub/deep/file", os.O_RDONLY)
+d = os.open(m + "/tree", os.O_RDONLY | os.O_DIRECTORY)
+e = os.open("sub", os.O_RDONLY | os.O_DIRECTORY, dir_fd=d)
+os.chdir(m + "/tree")
+print(os.listdir(d), os.listdir("."))
+f = os.open("new", os.O_CREAT | os.O_WRONLY, 0o600, dir_fd=e)
+r = os.open("sub/new", os.O_RDONLY, dir_fd=d)
+print(os.write(f, b"text"), os.fstat(r).st_size, os.read(r, 10))
+os.close(f)
+os.rename("new", "moved", src_dir_fd=e, dst_dir_fd=d)
+os.rename("moved", "again")
+os.link("again", "../linked", src_dir_fd=d, dst_dir_fd=e)
+w = os.open("sub/deep/file", os.O_RDWR)
+print(os.pwrite(w, b"changed", 0), os.fstat(own).st_size, os.read(own, 10))
+print(sorted(os.listdir(d)), os.stat("again").st_nlink, os.getcwd() == m + "/tree")
+os.chdir("..")
+shutil.rmtree("tree")
+print(sorted(os.listdir(m)))
+`
+	run := func(dir string, command func(string, ...string) *exec.Cmd) string {
+		output(t, command("sh", "-c", "mkdir -p $0/tree/sub/deep; echo x >$0/tree/sub/deep/file", dir))
+		writer := command("sh", "-c", "exec 3>$0/held; echo ready; read x; echo end >&3", dir)
+		in, err := writer.StdinPipe()
+		require.NoError(t, err)
+		out, err := writer.StdoutPipe()
+		require.NoError(t, err)
+		require.NoError(t, writer.Start())
+		_, err = out.Read(make([]byte, 6))
+		require.NoError(t, err)
+		got := output(t, command("python3", "-c", script, dir))
+		require.NoError(t, in.Close())
+		require.NoError(t, writer.Wait())
+		return got + output(t, command("cat", dir+"/held"))
+	}
+	assert.Equal(t, run(t.TempDir(), exec.Command), run(mount, newStore(t).command))
+}

@@ -1,0 +1,265 @@
+package posixshim
+
+import (
+	"bufio"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/ownfd"
+	"nvmecr/microfs"
+)
+
+// What shim/wire.h says of paths that lead out of the mount (NV_OUTSIDE), and
+// of a partition that another process has and serves (NV_ELSEWHERE).
+const (
+	pathOutside   = -4096
+	pathElsewhere = -4097
+	pathGone      = -4098 // NV_GONE: this process is ending
+
+	maxErrno = 4096 // errors are below it
+)
+
+// A server makes the calls of other processes of the rank: forked children,
+// programs that they execute, and whoever else found that this process has the
+// partition. Each of their connections makes one call at a time.
+type server struct {
+	once   sync.Once
+	number uint64 // that others know this process by
+	err    error
+	listen atomic.Pointer[os.File]
+
+	// leaving is set when the process ends and nobody has files of it: nobody
+	// is to get any. mu is held for reading while somebody does.
+	mu      sync.RWMutex
+	leaving atomic.Bool
+
+	// failed holds, by handle, the errors of closes that nobody has heard of.
+	failed sync.Map
+
+	// opening is held for reading while a descriptor is open that the shim has
+	// not been told of, for writing while the shim closes all those.
+	opening sync.RWMutex
+}
+
+// Serve begins to serve, and returns the number that other processes know this
+// one by. Calls after the first return the same. It is called before a child is
+// made: what that one does shows in the next look at a mount for reading.
+func (p *Process) Serve() (int, error) {
+	p.stale.Store(true)
+	p.server.leaving.Store(false) // it goes on after all
+	number, err := p.serve()
+	return int(number), err
+}
+
+func (p *Process) serve() (number uint64, err error) {
+	s := &p.server
+	s.once.Do(func() {
+		var b [8]byte
+		if _, s.err = rand.Read(b[:]); s.err != nil {
+			return
+		}
+		number := binary.NativeEndian.Uint64(b[:]) >> 2 // results are positive
+		fd, err := listenAt(&unix.SockaddrUnix{Name: serverName(number)}, unix.SOMAXCONN)
+		if err == nil {
+			err = unix.SetNonblock(fd, true)
+		}
+		if s.err = err; err != nil {
+			return
+		}
+		listen := os.NewFile(uintptr(ownfd.Hold(fd)), serverName(number))
+		s.number = number
+		s.listen.Store(listen)
+		go p.accept(listen)
+	})
+	return s.number, s.err
+}
+
+// Address is the number as others read it, in hexadecimal digits. Serving begins.
+func (p *Process) Address() (string, error) {
+	number, err := p.serve()
+	return fmt.Sprintf("%016x", number), err
+}
+
+// acceptPause is how long a server that is out of descriptors waits.
+const acceptPause = 20 * time.Millisecond
+
+// accept takes connections, until the socket is closed. A process that has no
+// descriptor left tells who comes, by way of one that it keeps for that: they
+// may wait for each other.
+func (p *Process) accept(listen *os.File) {
+	raw, err := listen.SyscallConn()
+	spare := spareDescriptor()
+	for err == nil {
+		var fd int
+		var failed error
+		err = raw.Read(func(on uintptr) bool {
+			p.server.opening.RLock()
+			defer p.server.opening.RUnlock()
+			fd, failed = acceptOne(int(on))
+			if (failed == unix.EMFILE || failed == unix.ENFILE) && spare >= 0 {
+				_ = ownfd.Close(spare)
+				turnAway(int(on), failed.(unix.Errno))
+				spare = spareDescriptor()
+			}
+			return failed != unix.EAGAIN
+		})
+		switch {
+		case err != nil:
+		case failed != nil:
+			time.Sleep(acceptPause)
+		case !samePeer(fd):
+			_ = ownfd.Close(fd)
+		default:
+			go p.attend(os.NewFile(uintptr(fd), listen.Name()))
+		}
+	}
+	if spare >= 0 {
+		_ = ownfd.Close(spare)
+	}
+}
+
+func acceptOne(on int) (int, error) {
+	fd, _, err := unix.Accept4(on, unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC)
+	if err != nil {
+		return -1, err
+	}
+	return ownfd.Hold(fd), nil
+}
+
+// turnAway answers somebody's first request with an errno and ends the connection.
+func turnAway(on int, errno unix.Errno) {
+	fd, err := acceptOne(on)
+	if err != nil {
+		return
+	}
+	head, _ := new(message).answer(-int64(errno), replyLast)
+	_, _ = unix.SendmsgN(fd, head, nil, nil, unix.MSG_NOSIGNAL|unix.MSG_DONTWAIT)
+	_ = ownfd.Close(fd)
+}
+
+func spareDescriptor() int {
+	fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1
+	}
+	return ownfd.Hold(fd)
+}
+
+// samePeer reports whether the other end is a process of this user, or root.
+func samePeer(fd int) bool {
+	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	return err == nil && (int(cred.Uid) == os.Geteuid() || cred.Uid == 0)
+}
+
+// attend serves one connection until the other end closes it, or sends what is
+// no request.
+func (p *Process) attend(conn *os.File) {
+	defer ownfd.CloseFile(conn)
+	raw, err := conn.SyscallConn()
+	var m message
+	defer func() { p.locks.ended(m.process) }()
+	for in := bufio.NewReader(conn); err == nil; {
+		if err = m.receive(in); err == nil {
+			err = p.reply(raw, &m)
+		} else if errors.Is(err, errMessage) {
+			err = errors.Join(err, m.send(raw, -int64(p.Errno(err)), replyLast, 0))
+		}
+	}
+}
+
+// reply makes the call of m and sends what comes of it.
+func (p *Process) reply(to syscall.RawConn, m *message) error {
+	if m.call == callOpen {
+		p.server.opening.RLock()
+		defer p.server.opening.RUnlock()
+	}
+	result, descriptor := p.make(m)
+	err := m.send(to, result, 0, descriptor)
+	if descriptor != 0 {
+		err = errors.Join(err, unix.Close(descriptor))
+	}
+	return err
+}
+
+// Hush and Unhush enclose that the shim closes all descriptors it knows nothing
+// of: there are none of this package meanwhile.
+func (p *Process) Hush() error   { p.server.opening.Lock(); return nil }
+func (p *Process) Unhush() error { p.server.opening.Unlock(); return nil }
+
+// make makes a call. The descriptor that it returns, if it is not 0, goes to
+// the other process and is closed here.
+func (p *Process) make(m *message) (result int64, descriptor int) {
+	var n int
+	var err error
+	if m.refused != 0 {
+		return -int64(min(m.refused, maxErrno-1)), 0
+	}
+	if m.call == callOpen {
+		p.server.mu.RLock()
+		defer p.server.mu.RUnlock()
+		if p.server.leaving.Load() {
+			return pathGone, 0
+		}
+	}
+	if m.call == callRelease {
+		err = p.releaseOther(m.handle(), m.process)
+	} else {
+		n, err = p.dispatch(m)
+	}
+	if m.call == callOpen && err == nil {
+		// What Open has counted is the sharing from now on.
+		h := Handle(n)
+		descriptor, err = p.Share(h)
+		err = errors.Join(err, p.releaseHandle(h))
+	}
+	var escape *microfs.EscapeError
+	var elsewhere *ElsewhereError
+	switch {
+	case err == nil:
+		return int64(n), descriptor
+	case errors.As(err, &escape) && len(escape.Path) < maxPath:
+		m.reply = []byte(escape.Path)
+		return pathOutside, 0
+	case errors.As(err, &elsewhere):
+		m.reply = []byte(elsewhere.Address)
+		return pathElsewhere, 0
+	case errors.Is(err, errFinished) && m.byPath:
+		return pathGone, 0
+	}
+	return -int64(p.Errno(err)), 0
+}
+
+// releaseOther is told by another process that it has closed a descriptor of
+// the open file. process is 0 if it has had no record locks.
+func (p *Process) releaseOther(h Handle, process int) error {
+	f, err := p.files.get(h)
+	if err != nil { // the watch was faster
+		if late, ok := p.server.failed.LoadAndDelete(h); ok {
+			return late.(error)
+		}
+		return nil
+	}
+	p.locks.closed(f, process)
+	return p.settle(f)
+}
+
+// An ElsewhereError says that another process of the rank has the partition
+// and serves whoever asks it. It is syscall.EBUSY to those who cannot.
+type ElsewhereError struct {
+	Address string // its Address
+	Err     error  // why this process cannot have the partition
+}
+
+func (e *ElsewhereError) Error() string { return e.Err.Error() }
+
+// Unwrap returns why this process cannot have the partition.
+func (e *ElsewhereError) Unwrap() error { return e.Err }

@@ -1,0 +1,321 @@
+package posixshim
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"io"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// request makes the bytes of one, as shim/far.c does.
+func request(call uint32, numbers []int64, data ...string) []byte {
+	b := make([]byte, requestHead)
+	for _, d := range data {
+		b = binary.NativeEndian.AppendUint32(b, uint32(len(d)))
+		b = append(b, d...)
+	}
+	binary.NativeEndian.PutUint32(b, protocol)
+	binary.NativeEndian.PutUint32(b[4:], call)
+	binary.NativeEndian.PutUint32(b[8:], uint32(len(b)-requestHead))
+	for i, n := range numbers {
+		binary.NativeEndian.PutUint64(b[16+8*i:], uint64(n))
+	}
+	return append(b, 0, 0, 0, 0)
+}
+
+func bytesOf(l *unix.Flock_t) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(l)), unsafe.Sizeof(*l))
+}
+
+// client is the other end of a connection to a process.
+type client struct {
+	t    testing.TB
+	fd   int
+	done chan struct{} // the process has ended it
+}
+
+func (p *Process) client(t testing.TB) *client {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	require.NoError(t, unix.SetNonblock(fds[1], true))
+	c := &client{t, fds[0], make(chan struct{})}
+	go func() { defer close(c.done); p.attend(os.NewFile(uintptr(fds[1]), "connection")) }()
+	t.Cleanup(c.close)
+	return c
+}
+
+func (c *client) close() {
+	if c.fd >= 0 {
+		require.NoError(c.t, unix.Close(c.fd))
+	}
+	c.fd = -1
+	select {
+	case <-c.done:
+	case <-time.After(20 * time.Second):
+		c.t.Fatal("the connection is not given up")
+	}
+}
+
+func (c *client) send(b []byte) {
+	_ = unix.Sendto(c.fd, b, unix.MSG_NOSIGNAL, nil) // it may have had enough
+}
+
+// answer is the next one; the descriptor is 0 if none came.
+func (c *client) answer() (result int64, body []byte, flags uint32, descriptor int) {
+	var head [replyHead]byte
+	oob := make([]byte, unix.CmsgSpace(4))
+	n, oobn, _, _, err := unix.Recvmsg(c.fd, head[:], oob, unix.MSG_WAITALL|unix.MSG_CMSG_CLOEXEC)
+	require.NoError(c.t, err)
+	require.Equal(c.t, replyHead, n)
+	if messages, err := unix.ParseSocketControlMessage(oob[:oobn]); err == nil && len(messages) == 1 {
+		fds, err := unix.ParseUnixRights(&messages[0])
+		require.NoError(c.t, err)
+		descriptor = fds[0]
+	}
+	body = make([]byte, binary.NativeEndian.Uint32(head[8:]))
+	for got := 0; got < len(body); got += n {
+		n, err = unix.Read(c.fd, body[got:])
+		require.NoError(c.t, err)
+		require.Positive(c.t, n)
+	}
+	return int64(binary.NativeEndian.Uint64(head[:])), body, binary.NativeEndian.Uint32(head[12:]), descriptor
+}
+
+// call makes a call and returns what comes of it.
+func (c *client) call(b []byte) (int64, []byte) {
+	c.send(b)
+	result, body, _, _ := c.answer()
+	return result, body
+}
+
+// open opens a file by way of the connection.
+func (c *client) open(path string) (Handle, int) {
+	c.send(request(callOpen, []int64{0, create, 0o600}, path))
+	h, _, flags, descriptor := c.answer()
+	require.Positive(c.t, h)
+	require.EqualValues(c.t, replyDescriptor, flags)
+	require.Positive(c.t, descriptor)
+	return Handle(h), descriptor
+}
+
+func TestServedCalls(t *testing.T) {
+	p := newPartition(t).process(t)
+	c := p.client(t)
+	h, socket := c.open("f")
+	n, _ := c.call(request(callWrite, []int64{int64(h)}, "content"))
+	assert.EqualValues(t, 7, n)
+	n, _ = c.call(request(callPwrite, []int64{int64(h), 3}, "TENT"))
+	assert.EqualValues(t, 4, n)
+	n, body := c.call(request(callPread, []int64{int64(h), 100, 1}))
+	assert.EqualValues(t, 6, n)
+	assert.Equal(t, "onTENT", string(body), "not more than was read")
+	n, _ = c.call(request(callRead, []int64{int64(h), 100}))
+	assert.Zero(t, n, "the offset is that of the open file")
+	n, body = c.call(request(callStat, []int64{0, 1, 104}, "f"))
+	assert.Zero(t, n)
+	assert.Len(t, body, 104)
+	n, body = c.call(request(callStat, []int64{0, 1, 104}, "missing"))
+	assert.EqualValues(t, -int64(syscall.ENOENT), n)
+	assert.Empty(t, body)
+
+	assert.NoError(t, unix.Close(socket))
+	require.Eventually(t, func() bool { return p.files.count.Load() == 0 }, 10*time.Second, time.Millisecond,
+		"the last descriptor has been closed")
+	n, _ = c.call(request(callWrite, []int64{int64(h)}, "content"))
+	assert.EqualValues(t, -int64(syscall.EBADF), n)
+}
+
+// Who closes the last descriptor of a file finds everything done that goes with
+// it, though the end is noticed elsewhere as well.
+func TestCloseOfASharedFileIsComplete(t *testing.T) {
+	p := newPartition(t).process(t)
+	other := file(t, p, "f", create)
+	for range 500 {
+		h := file(t, p, "f", create)
+		socket, err := p.Share(h)
+		require.NoError(t, err)
+		require.NoError(t, p.Flock(h, unix.LOCK_EX))
+		require.NoError(t, unix.Close(socket))
+		require.NoError(t, p.Release(h))
+		require.NoError(t, p.Flock(other, unix.LOCK_EX))
+		require.NoError(t, p.Flock(other, unix.LOCK_UN))
+	}
+	assert.EqualValues(t, 1, p.files.count.Load())
+}
+
+// slowClose is a file that takes a while to close, and then fails.
+type slowClose struct {
+	File
+	closed *atomic.Bool
+}
+
+func (s slowClose) Close() error {
+	time.Sleep(50 * time.Millisecond)
+	s.closed.Store(true)
+	return errors.Join(s.File.Close(), syscall.ENOSPC)
+}
+
+// Another process that closes the last descriptor hears when that is done and
+// what came of it, also when the owner has noticed before it is asked.
+func TestCloseByAnotherProcess(t *testing.T) {
+	p := newPartition(t).process(t)
+	for _, c := range []struct {
+		name string
+		wait func(h Handle) bool // until it asks
+	}{
+		{"at once", func(Handle) bool { return true }},
+		{"meanwhile", func(Handle) bool { time.Sleep(20 * time.Millisecond); return true }},
+		{"afterwards", func(h Handle) bool { _, err := p.files.get(h); return err != nil }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			h := file(t, p, "f", create)
+			f, err := p.files.get(h)
+			require.NoError(t, err)
+			var closed atomic.Bool
+			f.first = slowClose{f.first, &closed}
+			socket, err := p.Share(h)
+			require.NoError(t, err)
+			require.NoError(t, p.Release(h)) // its own descriptor
+			require.NoError(t, unix.Close(socket))
+			require.Eventually(t, func() bool { return c.wait(h) }, 10*time.Second, time.Millisecond)
+			assert.ErrorIs(t, p.releaseOther(h, 0), syscall.ENOSPC)
+			assert.True(t, closed.Load())
+		})
+	}
+}
+
+// A lock that comes while the file is being closed goes with it.
+func TestLockOfAFileThatIsClosed(t *testing.T) {
+	p := newPartition(t).process(t)
+	for range 2000 {
+		h := file(t, p, "f", create)
+		done := make(chan error)
+		go func() {
+			err := p.Flock(h, unix.LOCK_EX)
+			done <- errors.Join(err, p.Lock(h, 1, unix.F_OFD_SETLK, bytesOf(&unix.Flock_t{Type: unix.F_WRLCK})))
+		}()
+		require.NoError(t, p.Release(h))
+		<-done
+		require.Zero(t, p.locks.files.Load())
+	}
+}
+
+// What is not a call of this version is an error, and the connection goes on
+// as long as it is clear where the next request begins.
+func TestRequestsThatAreNone(t *testing.T) {
+	edit := func(b []byte, at int, v uint32) []byte {
+		binary.NativeEndian.PutUint32(b[at:], v)
+		return b
+	}
+	one := []int64{1}
+	for _, c := range []struct {
+		name    string
+		request []byte
+		last    bool // the connection ends
+	}{
+		{"another version", edit(request(callRead, one), 0, protocol+1), true},
+		{"longer than any", edit(request(callRead, one), 8, 1<<31), true},
+		{"a call that there is not", request(1000, one), false},
+		{"a call of the process's own", request(callOpen+1, one), false},
+		{"less data than it needs", request(callWrite, one), false},
+		{"more data than it needs", request(callWrite, one, "a", "b"), false},
+		{"data of another length than it says", edit(request(callWrite, one, "abc"), requestHead, 4), false},
+		{"data of an endless length", edit(request(callWrite, one, "abc"), requestHead, 1<<32-1), false},
+		{"half a length", append(edit(request(callWrite, one), 8, 2), 0, 0), false},
+		{"room for less than nothing", request(callRead, []int64{1, -1}), false},
+		{"room of another size than the attributes", request(callFstat, []int64{1, 8}), false},
+		{"attributes of another size", request(callFsetattr, one, "short"), false},
+		{"one path of two", request(callRename, []int64{0, 0}, "a"), false},
+		{"a lock that does not fit its room", request(callLock, []int64{1, 1, unix.F_SETLK, 5}, "lock"), false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p := newPartition(t).process(t)
+			conn := p.client(t)
+			conn.send(c.request)
+			result, body, flags, _ := conn.answer()
+			assert.EqualValues(t, -int64(syscall.EPROTO), result)
+			assert.Empty(t, body)
+			if c.last {
+				assert.EqualValues(t, replyLast, flags)
+				<-conn.done
+				return
+			}
+			assert.Zero(t, flags)
+			_, socket := conn.open("f")
+			assert.NoError(t, unix.Close(socket))
+		})
+	}
+}
+
+// A request whose sender could not read its memory is answered with the errno,
+// and nothing is done.
+func TestRequestThatWasTakenBack(t *testing.T) {
+	p := newPartition(t).process(t)
+	c := p.client(t)
+	h, socket := c.open("f")
+	defer unix.Close(socket)
+	b := request(callPwrite, []int64{int64(h), 0}, "content")
+	binary.NativeEndian.PutUint32(b[len(b)-4:], uint32(syscall.EFAULT))
+	n, _ := c.call(b)
+	assert.EqualValues(t, -int64(syscall.EFAULT), n)
+	assert.Zero(t, size(t, p, h))
+	binary.NativeEndian.PutUint32(b[len(b)-4:], 1<<32-1)
+	n, _ = c.call(b)
+	assert.EqualValues(t, -4095, n, "an errno, whatever it says")
+}
+
+// A connection that ends in the middle of a request has done nothing, and takes
+// the record locks of its process along.
+func TestConnectionThatEnds(t *testing.T) {
+	p := newPartition(t).process(t)
+	mine := file(t, p, "f", create)
+	c := p.client(t)
+	h, socket := c.open("f")
+	defer unix.Close(socket)
+	lock := unix.Flock_t{Type: unix.F_WRLCK}
+	raw := string(bytesOf(&lock))
+	n, body := c.call(request(callLock, []int64{int64(h), 4711, unix.F_SETLK, int64(len(raw))}, raw))
+	require.Zero(t, n)
+	require.Len(t, body, len(raw))
+	assert.Equal(t, syscall.EAGAIN, p.Lock(mine, 42, unix.F_SETLK, bytesOf(&unix.Flock_t{Type: unix.F_WRLCK})))
+	whole := request(callWrite, []int64{int64(h)}, "content")
+	c.send(whole[:len(whole)-1])
+	c.close()
+	assert.NoError(t, p.Lock(mine, 42, unix.F_SETLK, bytesOf(&unix.Flock_t{Type: unix.F_WRLCK})))
+	assert.Zero(t, size(t, p, mine))
+}
+
+// A message is read back as it was written.
+func TestMessage(t *testing.T) {
+	b := request(callWritev, []int64{7, -1, 0}, "data")
+	var m message
+	in := bufio.NewReader(bytes.NewReader(append(b, b...)))
+	for range 2 {
+		require.NoError(t, m.receive(in))
+		assert.EqualValues(t, callWritev, m.call)
+		assert.EqualValues(t, 7, m.handle())
+		assert.Equal(t, "data", string(m.data()))
+		assert.EqualValues(t, -1, m.number())
+		assert.Zero(t, m.int())
+		assert.True(t, m.whole())
+	}
+	assert.ErrorIs(t, m.receive(in), io.EOF)
+	for n := 1; n < len(b); n++ {
+		assert.Error(t, m.receive(bytes.NewReader(b[:n])), n)
+	}
+	for range 10 {
+		m.number()
+	}
+	assert.False(t, m.whole(), "there are six numbers")
+}

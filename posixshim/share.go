@@ -1,0 +1,182 @@
+package posixshim
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/ownfd"
+)
+
+// An open file is shared with other processes by a descriptor that stands for
+// it: a unix socket that listens at a name made of the server's number and the
+// handle, and that nobody serves. Forked children have it, programs that are
+// executed have it, it can be duplicated and sent; whoever has this library
+// asks for its name (getsockname) and knows which file of which process it is.
+// Whoever has not can neither read (EINVAL) nor write (ENOTCONN) it, nor open
+// it anew (ENXIO).
+//
+// The owner keeps a connection that the socket never accepts. The kernel ends
+// it when the last descriptor of the socket, in whatever process, is closed:
+// that is when the other processes' part of the open file ends.
+
+// watch is that connection.
+type watch struct {
+	*os.File
+	end sync.Once
+	err error // of the end, once that is done
+}
+
+// sharedName is the name of an open file's socket, and serverName that of the
+// server's. shim/far.c knows them too.
+// What is behind the handle is random: nobody else can take the name first.
+func sharedName(server uint64, h Handle) string {
+	return fmt.Sprintf("@nvmecr:%016x:%016x:%s", server, uint64(h), rand.Text())
+}
+func serverName(server uint64) string { return fmt.Sprintf("@nvmecr:%016x", server) }
+
+// Share returns a new descriptor that stands for the open file in other
+// processes, or 0 if it has been shared and still is. The caller puts it in
+// the place of the file's descriptors and closes it.
+func (p *Process) Share(h Handle) (int, error) {
+	f, err := p.files.get(h)
+	if err != nil || f.watch.Load() != nil {
+		return 0, err
+	}
+	if err := p.Retain(h); err != nil {
+		return 0, err
+	}
+	socket, w, err := p.standIn(h)
+	if err == nil && !f.watch.CompareAndSwap(nil, w) { // another thread shares it
+		err = errors.Join(ownfd.CloseFile(w.File), unix.Close(socket))
+		socket = 0
+		return 0, errors.Join(err, p.releaseHandle(h))
+	}
+	if err != nil {
+		return 0, errors.Join(fmt.Errorf("sharing an open file with a child: %w", err), p.releaseHandle(h))
+	}
+	go func() {
+		var b [1]byte
+		_, _ = w.Read(b[:]) // until the last of them is closed
+		if err := p.unshare(f, w); err != nil {
+			p.logf("closing a file that another process had open: %v", err)
+		}
+	}()
+	return socket, nil
+}
+
+// standIn makes the socket of an open file, and the connection to it.
+func (p *Process) standIn(h Handle) (int, *watch, error) {
+	number, err := p.serve()
+	if err != nil {
+		return 0, nil, err
+	}
+	name := &unix.SockaddrUnix{Name: sharedName(number, h)}
+	socket, err := listenAt(name, 0)
+	if err != nil {
+		return 0, nil, err
+	}
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, nil, errors.Join(err, unix.Close(socket))
+	}
+	fd = ownfd.Hold(fd)
+	if err := unix.Connect(fd, name); err != nil {
+		return 0, nil, errors.Join(err, ownfd.Close(fd), unix.Close(socket))
+	}
+	return socket, &watch{File: os.NewFile(uintptr(fd), name.Name)}, nil
+}
+
+func listenAt(name unix.Sockaddr, backlog int) (int, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return 0, err
+	}
+	if fd <= 2 { // the application has closed its standard streams: 0 is none to our callers
+		low := fd
+		fd, err = unix.FcntlInt(uintptr(low), unix.F_DUPFD_CLOEXEC, 3)
+		if err = errors.Join(err, unix.Close(low)); err != nil {
+			return 0, err
+		}
+	}
+	if err = unix.Bind(fd, name); err == nil {
+		err = unix.Listen(fd, backlog)
+	}
+	if err != nil {
+		return 0, errors.Join(err, unix.Close(fd))
+	}
+	return fd, nil
+}
+
+// unshare ends the sharing that w watches, once: the open file has one
+// reference less. Whoever calls it meanwhile waits until that is done, and gets
+// the same outcome.
+func (p *Process) unshare(f *openFile, w *watch) error {
+	w.end.Do(func() {
+		closed := ownfd.CloseFile(w.File)
+		last, err := p.drop(f)
+		w.err = errors.Join(closed, err)
+		if !last { // it may be shared again
+			f.watch.CompareAndSwap(w, nil)
+		}
+	})
+	return w.err
+}
+
+// settle ends the sharing of an open file of which no process has a descriptor
+// any more: whoever closed the last one gets the outcome.
+func (p *Process) settle(f *openFile) error {
+	w := f.watch.Load()
+	if w == nil || !w.ended() {
+		return nil
+	}
+	err := p.unshare(f, w)
+	p.server.failed.Delete(f.handle) // the caller has heard of it
+	return err
+}
+
+// ended says that the last descriptor of the other end has been closed.
+func (w *watch) ended() bool {
+	raw, err := w.SyscallConn()
+	if err != nil {
+		return true
+	}
+	fds := []unix.PollFd{{}}
+	err = raw.Control(func(fd uintptr) {
+		fds[0].Fd = int32(fd)
+		_, _ = unix.Poll(fds, 0)
+	})
+	return err != nil || fds[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
+}
+
+// leavePause is between two looks whether other processes still have files.
+const leavePause = 20 * time.Millisecond
+
+// Leave waits until no other process has an open file of this one, so many
+// seconds or, if that is less than 0, for ever. It returns how many are left. If
+// none is, no other process gets one any more.
+func (p *Process) Leave(seconds int) (int, error) {
+	for end := time.Now().Add(time.Duration(seconds) * time.Second); ; time.Sleep(leavePause) {
+		left := p.leave()
+		if left == 0 || seconds >= 0 && !time.Now().Before(end) {
+			return left, nil
+		}
+	}
+}
+
+func (p *Process) leave() (left int) {
+	p.server.mu.Lock()
+	defer p.server.mu.Unlock()
+	p.files.each(func(f *openFile) {
+		if f.watch.Load() != nil {
+			left++
+		}
+	})
+	p.server.leaving.Store(left == 0)
+	return left
+}

@@ -1,0 +1,575 @@
+/* Calls that another process of the rank makes for this one.
+ *
+ * A process that is a forked child, that was given descriptors of the mount by
+ * the one that executed it, or that found the partition in use, sends its calls
+ * to the process that has the files: its server. There is no Go in this: a
+ * message and an answer over a unix socket, whose other end is
+ * posixshim/server.go. A connection makes one call at a time.
+ *
+ * A handle of another process has that one's place in the table of servers in
+ * bits that the runtime does not use. */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "far.h"
+#include "nv.h"
+
+#define PREFIX "nvmecr:"
+
+/* A process that serves this one. */
+struct server {
+	_Atomic uint64_t number; /* 0: none here */
+	pthread_mutex_t lock;    /* of the connection */
+	int connection;          /* -1: none */
+	_Atomic bool told;       /* the user knows that it has ended */
+};
+
+static struct server servers[NV_SERVERS];
+static pthread_mutex_t adding = PTHREAD_MUTEX_INITIALIZER;
+
+/* The server of calls that do not begin at an open file; 0 is this process. */
+_Atomic int nv_home;
+
+/* What came with the answer to open. */
+__thread int nv_far_descriptor __attribute__((tls_model("initial-exec"))) = -1;
+
+/* nv_add_server returns the place of the process of that number, 0 if there is
+ * no room. The thread must not be inside. */
+int nv_add_server(uint64_t number)
+{
+	int i;
+
+	pthread_mutex_lock(&adding);
+	for (i = 1; i < NV_SERVERS && servers[i].number != 0 && servers[i].number != number; i++)
+		;
+	if (i < NV_SERVERS && servers[i].number == 0) {
+		pthread_mutex_init(&servers[i].lock, NULL);
+		servers[i].connection = -1;
+		atomic_store(&servers[i].number, number);
+	}
+	pthread_mutex_unlock(&adding);
+	return i < NV_SERVERS ? i : 0;
+}
+
+bool nv_served(void)
+{
+	return servers[1].number != 0;
+}
+
+/* nv_lose_connections is called in a forked child, which makes its own. */
+void nv_lose_connections(void)
+{
+	static const pthread_mutex_t free_lock = PTHREAD_MUTEX_INITIALIZER;
+
+	adding = free_lock;
+	for (int i = 1; i < NV_SERVERS && servers[i].number != 0; i++) {
+		servers[i].lock = free_lock;
+		servers[i].connection = -1; /* closed with the other descriptors of ours */
+	}
+}
+
+/* ---- names ---- */
+
+/* nv_token says which open file of which process a descriptor stands for; 0
+ * for any other descriptor. posixshim/share.go makes them. */
+nv_handle nv_token(int fd)
+{
+	struct sockaddr_un name;
+	socklen_t length = sizeof name;
+	char text[sizeof name.sun_path + 1];
+	unsigned long long number, h;
+
+	if (getsockname(fd, (struct sockaddr *)&name, &length) != 0 || name.sun_family != AF_UNIX ||
+	    length <= offsetof(struct sockaddr_un, sun_path) + 1 || name.sun_path[0] != '\0')
+		return 0;
+	length -= (socklen_t)offsetof(struct sockaddr_un, sun_path) + 1;
+	memcpy(text, name.sun_path + 1, length);
+	text[length] = '\0';
+	if (sscanf(text, PREFIX "%16llx:%16llx", &number, &h) != 2)
+		return 0;
+	int server = nv_add_server(number);
+
+	return server == 0 ? NV_LOST : nv_far((nv_handle)h, server);
+}
+
+/* ---- messages ---- */
+
+void nv_put_number(struct nv_message *m, int64_t n)
+{
+	m->number[m->numbers++] = n;
+}
+
+void nv_put_handle(struct nv_message *m, nv_handle h)
+{
+	nv_put_number(m, nv_near(h));
+}
+
+void nv_put_string(struct nv_message *m, const char *s)
+{
+	m->string[m->strings++] = (struct iovec){(void *)s, strlen(s)};
+}
+
+void nv_put_place(struct nv_message *m, nv_handle dir, const char *path, char *outside)
+{
+	nv_put_handle(m, dir);
+	nv_put_string(m, path);
+	m->outside = outside;
+}
+
+void nv_put_data(struct nv_message *m, const void *data, size_t n)
+{
+	m->one = (struct iovec){(void *)data, n};
+	nv_put_gather(m, &m->one, 1);
+}
+
+void nv_put_gather(struct nv_message *m, const struct iovec *iov, int count)
+{
+	m->data = true;
+	m->in = iov;
+	m->in_count = nv_nowhere(iov) ? 0 : count;
+}
+
+void nv_put_room(struct nv_message *m, void *room, size_t n)
+{
+	m->one = (struct iovec){room, n};
+	nv_put_rooms(m, &m->one, 1);
+}
+
+/* nv_put_exchange is for data that goes and comes back changed. */
+void nv_put_exchange(struct nv_message *m, void *both, size_t n)
+{
+	nv_put_room(m, both, n);
+	nv_put_gather(m, &m->one, 1);
+}
+
+/* total is how much of iov goes with one message, behind what is done. */
+static size_t total(const struct iovec *iov, int count, size_t done)
+{
+	size_t n = 0;
+
+	for (int i = 0; i < count && n < done + NV_FAR_MOST; i++)
+		n += iov[i].iov_len < NV_TRANSFER ? iov[i].iov_len : NV_TRANSFER;
+	n = n < NV_TRANSFER ? n : NV_TRANSFER;
+	n = n > done ? n - done : 0;
+	return n < NV_FAR_MOST ? n : NV_FAR_MOST;
+}
+
+void nv_put_rooms(struct nv_message *m, const struct iovec *iov, int count)
+{
+	m->out = iov;
+	m->out_count = nv_nowhere(iov) ? 0 : count;
+	m->room = m->numbers;
+	nv_put_number(m, (int64_t)total(iov, m->out_count, 0));
+}
+
+void nv_put_offset(struct nv_message *m, int64_t off)
+{
+	m->offset = m->numbers;
+	nv_put_number(m, off);
+}
+
+/* ---- sending ---- */
+
+#define PARTS 16
+
+/* What is sent, in as few system calls as can be. What follows the last part
+ * is an error: that of a request which is none, because memory of the
+ * application could not be read. The other end then takes the bytes and drops
+ * them, so that the connection, and what belongs to it, goes on. */
+struct sending {
+	int fd;
+	uint32_t error;
+	unsigned count;
+	struct iovec part[PARTS];
+};
+
+/* alive says whether the other end is. A child of the server may have a copy of
+ * it, so that its end does not show here. */
+static bool alive(int fd)
+{
+	struct ucred peer;
+	socklen_t length = sizeof peer;
+
+	return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && (kill(peer.pid, 0) == 0 || errno == EPERM);
+}
+
+/* again says that a system call is to be made again: a signal came, or it has
+ * waited for some time and there is still somebody to wait for. */
+static bool again(int fd)
+{
+	return errno == EINTR || (errno == EAGAIN && alive(fd));
+}
+
+/* send_part sends a part by itself: zeros for what cannot be read. */
+static bool send_part(struct sending *s, const char *from, size_t n)
+{
+	static const char zeros[4096];
+	bool readable = true;
+
+	while (n > 0) {
+		ssize_t sent = send(s->fd, readable ? from : zeros, readable || n < sizeof zeros ? n : sizeof zeros, MSG_NOSIGNAL);
+
+		if (sent < 0 && errno == EFAULT) {
+			readable = false;
+			s->error = EFAULT;
+		} else if (sent < 0 && !again(s->fd)) {
+			return false;
+		}
+		if (sent > 0) {
+			from += sent;
+			n -= (size_t)sent;
+		}
+	}
+	return true;
+}
+
+static bool send_parts(struct sending *s)
+{
+	struct iovec *part = s->part, *end = s->part + s->count;
+	ssize_t n = 0;
+
+	while (part < end && (n >= 0 || again(s->fd))) {
+		struct msghdr message = {.msg_iov = part, .msg_iovlen = (size_t)(end - part)};
+
+		n = sendmsg(s->fd, &message, MSG_NOSIGNAL);
+		if (n < 0)
+			continue;
+		for (; part < end && (size_t)n >= part->iov_len; part++)
+			n -= (ssize_t)part->iov_len;
+		if (n > 0)
+			*part = (struct iovec){(char *)part->iov_base + n, part->iov_len - (size_t)n};
+	}
+	bool sent = part == end || errno == EFAULT;
+
+	for (; part < end && sent; part++)
+		sent = send_part(s, part->iov_base, part->iov_len);
+	s->count = 0;
+	return sent;
+}
+
+static bool put_part(struct sending *s, const void *from, size_t n)
+{
+	if (n > 0)
+		s->part[s->count++] = (struct iovec){(void *)from, n};
+	return s->count < PARTS || send_parts(s);
+}
+
+/* send_request sends m, of whose data so much is done. */
+static bool send_request(int fd, const struct nv_message *m, size_t done)
+{
+	struct nv_request request = {.protocol = nv_protocol, .call = m->call};
+	struct sending s = {.fd = fd};
+	uint32_t length[4];
+	size_t data = total(m->in, m->in_count, done);
+	bool sent;
+
+	memcpy(request.numbers, m->number, sizeof request.numbers);
+	for (unsigned i = 0; i < m->strings; i++)
+		request.length += 4 + (length[i] = (uint32_t)m->string[i].iov_len);
+	if (m->data)
+		request.length += 4 + (length[3] = (uint32_t)data);
+	sent = put_part(&s, &request, sizeof request);
+	for (unsigned i = 0; i < m->strings && sent; i++)
+		sent = put_part(&s, &length[i], 4) && put_part(&s, m->string[i].iov_base, length[i]);
+	if (m->data && sent)
+		sent = put_part(&s, &length[3], 4);
+	for (int i = 0; data > 0 && sent; i++) {
+		size_t skip = m->in[i].iov_len < done ? m->in[i].iov_len : done;
+		size_t n = m->in[i].iov_len - skip < data ? m->in[i].iov_len - skip : data;
+
+		sent = put_part(&s, (char *)m->in[i].iov_base + skip, n);
+		done -= skip;
+		data -= n;
+	}
+	return sent && put_part(&s, &s.error, sizeof s.error) && send_parts(&s);
+}
+
+/* ---- receiving ---- */
+
+static ssize_t receive(int fd, struct msghdr *message)
+{
+	ssize_t got;
+
+	do
+		got = recvmsg(fd, message, MSG_CMSG_CLOEXEC);
+	while (got < 0 && again(fd));
+	return got == 0 ? nv_error(ENOTCONN) : got;
+}
+
+/* receive_all returns how much is left of n bytes after a failure. */
+static size_t receive_all(int fd, void *to, size_t n)
+{
+	for (char *p = to; n > 0;) {
+		struct iovec iov = {p, n};
+		ssize_t got = receive(fd, &(struct msghdr){.msg_iov = &iov, .msg_iovlen = 1});
+
+		if (got < 0)
+			break;
+		p += got;
+		n -= (size_t)got;
+	}
+	return n;
+}
+
+/* receive_nothing takes n bytes that there is no memory for. */
+static bool receive_nothing(int fd, size_t n)
+{
+	char away[4096];
+	bool received = true;
+
+	for (size_t part; n > 0 && received; n -= part) {
+		part = n < sizeof away ? n : sizeof away;
+		received = receive_all(fd, away, part) == 0;
+	}
+	return received;
+}
+
+/* receive_head also takes the descriptor that may come along. */
+static bool receive_head(int fd, struct nv_reply *reply)
+{
+	union {
+		char room[CMSG_SPACE(sizeof(int))];
+		struct cmsghdr align;
+	} control;
+	struct iovec iov = {reply, sizeof *reply};
+	struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
+	ssize_t got = receive(fd, &message);
+
+	nv_far_descriptor = -1;
+	if (got < 0)
+		return false;
+	struct cmsghdr *c = CMSG_FIRSTHDR(&message);
+
+	if (c != NULL && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
+		memcpy(&nv_far_descriptor, CMSG_DATA(c), sizeof(int));
+	return receive_all(fd, (char *)reply + got, sizeof *reply - (size_t)got) == 0;
+}
+
+/* receive_answer receives what a call has come to, and what it has read behind
+ * what is done. Memory that cannot be written is EFAULT. */
+static bool receive_answer(int fd, const struct nv_message *m, size_t done, struct nv_reply *reply)
+{
+	if (!receive_head(fd, reply))
+		return false;
+	size_t left = reply->length;
+
+	if (reply->result == NV_OUTSIDE || reply->result == NV_ELSEWHERE) {
+		if (m->outside == NULL || left >= NV_PATH)
+			return false;
+		m->outside[left] = '\0';
+		return receive_all(fd, m->outside, left) == 0;
+	}
+	for (int i = 0; i < m->out_count && left > 0; i++) {
+		size_t skip = m->out[i].iov_len < done ? m->out[i].iov_len : done;
+		size_t n = m->out[i].iov_len - skip < left ? m->out[i].iov_len - skip : left;
+
+		size_t rest = receive_all(fd, (char *)m->out[i].iov_base + skip, n);
+
+		done -= skip;
+		left -= n - rest;
+		if (rest > 0 && errno != EFAULT)
+			return false;
+		if (rest > 0) {
+			reply->result = -EFAULT;
+			return receive_nothing(fd, left);
+		}
+	}
+	return left == 0;
+}
+
+/* ---- the connection ---- */
+
+/* connect_to connects to a server, which must be of this user. */
+static int connect_to(struct server *s)
+{
+	static const struct timeval look = {.tv_usec = 500 * 1000};
+	struct sockaddr_un name = {.sun_family = AF_UNIX};
+	int n = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, PREFIX "%016llx", (unsigned long long)s->number);
+	struct ucred peer;
+	socklen_t length = sizeof peer;
+	int result, fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+	if (fd < 0)
+		return -1;
+	do
+		result = connect(fd, (struct sockaddr *)&name, (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)n));
+	while (result != 0 && errno == EINTR);
+	if (result != 0 || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 ||
+	    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &look, sizeof look) != 0 ||
+	    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &look, sizeof look) != 0 || (peer.uid != geteuid() && peer.uid != 0)) {
+		int why = result != 0 ? errno : EACCES;
+
+		REAL(close)(fd);
+		return nv_error(why);
+	}
+	nv_arm();
+	return nv_own_descriptor(fd, 1);
+}
+
+static void disconnect(struct server *s)
+{
+	nv_own_descriptor(s->connection, 0);
+	REAL(close)(s->connection);
+	s->connection = -1;
+}
+
+/* gone tells once that a server has ended. */
+static int64_t gone(struct server *s, int error)
+{
+	errno = error;
+	if (!atomic_exchange(&s->told, true))
+		nv_complain("process %d cannot reach the process that has its open files under %s any more (%m): they fail",
+			    (int)getpid(), nv_mount);
+	return -EIO;
+}
+
+/* no_connection is what a call comes to that could not be sent: this process may
+ * have no descriptor for it, or no memory, or the server may have ended. */
+static int64_t no_connection(struct server *s, const struct nv_message *m, int error)
+{
+	if (error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS || error == EACCES)
+		return -error;
+	return m->outside != NULL ? NV_GONE : gone(s, error);
+}
+
+/* call makes a call, or the part of a transfer that follows what is done. */
+static int64_t call(struct server *s, const struct nv_message *m, size_t done)
+{
+	struct nv_reply reply;
+
+	if (s->connection < 0)
+		s->connection = connect_to(s);
+	if (s->connection < 0)
+		return no_connection(s, m, errno);
+	bool sent = send_request(s->connection, m, done);
+	int error = errno;
+
+	/* A server that has no descriptor for the connection has answered already. */
+	if ((sent || error == EPIPE) && receive_answer(s->connection, m, done, &reply)) {
+		if (reply.flags & NV_REPLY_LAST)
+			disconnect(s);
+		if (!(reply.flags & NV_REPLY_DESCRIPTOR))
+			return reply.result;
+		/* The kernel drops it where there is no number for it, and the server learns of that. */
+		return nv_far_descriptor < 0 ? -EMFILE : nv_far(reply.result, m->server);
+	}
+	if (sent)
+		error = errno;
+	/* It is a reset where the other end has not read the request. */
+	bool unread = error == ECONNRESET || error == EPIPE;
+
+	disconnect(s);
+	return unread && m->outside != NULL ? NV_GONE : gone(s, error);
+}
+
+/* nv_far_call makes a call in another process; the thread is inside. The result
+ * is that of the runtime's function, a handle with the place of the process in
+ * it; NV_GONE if that process has ended without having seen the call. A transfer
+ * that is larger than a message may be is several calls. */
+int64_t nv_far_call(struct nv_message *m)
+{
+	struct server *s = &servers[m->server];
+	bool reads = m->out_count > 0;
+	const struct iovec *iov = reads ? m->out : m->in;
+	int count = reads ? m->out_count : m->in_count;
+	int64_t result, done = 0;
+
+	pthread_mutex_lock(&s->lock);
+	for (;;) {
+		size_t part = total(iov, count, (size_t)done);
+
+		result = call(s, m, (size_t)done);
+		if (result > 0)
+			done += result;
+		if (result != NV_FAR_MOST || part != NV_FAR_MOST || total(iov, count, (size_t)done) == 0)
+			break;
+		if (reads)
+			m->number[m->room] = (int64_t)total(iov, count, (size_t)done);
+		if (m->offset != 0 && m->number[m->offset] >= 0)
+			m->number[m->offset] += NV_FAR_MOST;
+	}
+	pthread_mutex_unlock(&s->lock);
+	return done > 0 ? done : result;
+}
+
+/* nv_enter_far is called before a call to another process. A signal handler
+ * that interrupted one on this thread must not wait for it. */
+bool nv_enter_far(struct nv_visit *visit)
+{
+	visit->errno_before = errno;
+	nv_notice_fork();
+	visit->state_before = nv_state;
+	if (nv_state == NV_INSIDE) {
+		errno = EDEADLK;
+		return false;
+	}
+	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &visit->cancel_before);
+	nv_state = NV_INSIDE;
+	return true;
+}
+
+/* ---- going on elsewhere ---- */
+
+static pthread_key_t joined_key;
+static pthread_once_t joined_once = PTHREAD_ONCE_INIT;
+
+static void make_key(void)
+{
+	pthread_key_create(&joined_key, free);
+}
+
+/* joined is memory of this thread for two paths; NULL if there is none. */
+static char *joined(void)
+{
+	pthread_once(&joined_once, make_key);
+	char *memory = pthread_getspecific(joined_key);
+
+	if (memory == NULL && (memory = malloc(2 * NV_PATH)) != NULL)
+		pthread_setspecific(joined_key, memory);
+	return memory;
+}
+
+/* from_mount makes a place that is relative to an open directory one that begins
+ * at the mount, with memory for its path. */
+static bool from_mount(struct nv_place *at, char *path)
+{
+	int server = nv_server(at->dir);
+	size_t n = strlen(at->path);
+
+	if (at->dir == 0)
+		return true;
+	if (at->dir < 0 || (at->dir & NV_ITSELF) || path == NULL)
+		return false;
+	int64_t length = server != 0 ? nv_far_fpath(server, at->dir, path, NV_PATH) : nv_rt.fpath(at->dir, path, NV_PATH);
+
+	if (length < 0 || (size_t)length + n + 2 > NV_PATH)
+		return false;
+	path[length] = '/';
+	memcpy(path + length + 1, at->path, n + 1);
+	at->dir = 0;
+	at->path = path + strspn(path, "/");
+	return true;
+}
+
+/* nv_move finds where a call is to be made again: with the process that has the
+ * partition, or here if that one has ended. If there is such a place it ends
+ * the visit. Paths then begin at the mount: open directories are not there. */
+bool nv_move(struct nv_visit *visit, int64_t result, struct nv_place *at, struct nv_place *also)
+{
+	int server = result == NV_GONE ? 0 : nv_add_server(strtoull(nv_outside, NULL, 16));
+	char *paths = at->dir != 0 || (also != NULL && also->dir != 0) ? joined() : NULL;
+
+	if ((result != NV_GONE && server == 0) || ++at->moves > NV_MOVES || !from_mount(at, paths) ||
+	    (also != NULL && !from_mount(also, paths == NULL ? NULL : paths + NV_PATH)))
+		return false;
+	nv_leave(visit, 0);
+	if (result == NV_GONE) /* it is about to give up what it has */
+		nanosleep(&(struct timespec){.tv_nsec = 5 * 1000 * 1000}, NULL);
+	atomic_store(&nv_home, server);
+	nv_working_elsewhere();
+	return true;
+}

@@ -1,0 +1,137 @@
+/* Record locks and flock. The runtime keeps them and never waits; who waits
+ * asks again here, where a signal can end it. Signals are let in only between
+ * two attempts, all but those that a fault raises: one that came during an
+ * attempt, or just as the time was up, would be forgotten. */
+#include <poll.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "nv.h"
+
+/* The longest time between two attempts, in nanoseconds. */
+#define LONGEST 2000000
+
+/* hold holds signals back from the first wait on. */
+static void hold(sigset_t *mask)
+{
+	static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP};
+	sigset_t all;
+
+	sigfillset(&all);
+	for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+		sigdelset(&all, faults[i]);
+	pthread_sigmask(SIG_BLOCK, &all, mask);
+}
+
+/* restarts says that calls go on after each signal that has a handler. */
+static bool restarts(void)
+{
+	struct sigaction act;
+
+	for (int signum = 1; signum < NSIG; signum++)
+		if (REAL(sigaction)(signum, NULL, &act) == 0 && act.sa_handler != SIG_DFL && act.sa_handler != SIG_IGN &&
+		    (act.sa_flags & SA_RESTART) == 0)
+			return false;
+	return true;
+}
+
+/* later waits, longer each time; false if a signal ends the call. A thread that
+ * is cancelled here ends with signals held back. */
+static bool later(long *ns, const sigset_t *mask)
+{
+	struct timespec t = {.tv_nsec = *ns};
+
+	*ns = *ns < LONGEST / 2 ? 2 * *ns : LONGEST;
+	return REAL(ppoll)(NULL, 0, &t, mask) == 0 || restarts();
+}
+
+static int record(nv_handle h, int cmd, struct flock *lock)
+{
+	return (int)rt_lock(h, getpid(), cmd, lock, sizeof *lock);
+}
+
+static int whole(nv_handle h, int operation, struct flock *unused)
+{
+	(void)unused;
+	return (int)rt_flock(h, operation);
+}
+
+/* get attempts to get a lock; with wait until it has it, fails, or a signal
+ * ends the call. */
+static int get(int (*attempt)(nv_handle, int, struct flock *), nv_handle h, int cmd, struct flock *lock, bool wait)
+{
+	long ns = 10000;
+	sigset_t mask;
+
+	if (wait)
+		pthread_testcancel();
+	int saved = errno, r = attempt(h, cmd, lock);
+
+	if (r != 0 && errno == EAGAIN && wait) {
+		hold(&mask);
+		do
+			r = attempt(h, cmd, lock);
+		while (r != 0 && errno == EAGAIN && later(&ns, &mask));
+		pthread_sigmask(SIG_SETMASK, &mask, NULL);
+	}
+	if (r == 0)
+		errno = saved;
+	return r;
+}
+
+int nv_fcntl_lock(nv_handle h, int cmd, struct flock *lock)
+{
+	switch (cmd) {
+	case F_GETLK:
+	case F_SETLK:
+	case F_OFD_GETLK:
+	case F_OFD_SETLK:
+	case F_SETLKW:
+	case F_OFD_SETLKW:
+		if (lock == NULL)
+			return nv_error(EFAULT);
+	}
+	switch (cmd) {
+	case F_GETLK:
+	case F_SETLK:
+	case F_OFD_GETLK:
+	case F_OFD_SETLK:
+		return get(record, h, cmd, lock, false);
+	case F_SETLKW:
+		return get(record, h, F_SETLK, lock, true);
+	case F_OFD_SETLKW:
+		return get(record, h, F_OFD_SETLK, lock, true);
+	}
+	return nv_error(EINVAL);
+}
+
+int nv_flock(nv_handle h, int operation)
+{
+	int what = operation & ~LOCK_NB;
+
+	if (what != LOCK_SH && what != LOCK_EX && what != LOCK_UN)
+		return nv_error(EINVAL);
+	return get(whole, h, what, NULL, (operation & LOCK_NB) == 0);
+}
+
+int nv_lockf(nv_handle h, int command, off_t length)
+{
+	struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_CUR, .l_len = length};
+
+	switch (command) {
+	case F_ULOCK:
+		lock.l_type = F_UNLCK;
+		return get(record, h, F_SETLK, &lock, false);
+	case F_LOCK:
+		return get(record, h, F_SETLK, &lock, true);
+	case F_TLOCK:
+		return get(record, h, F_SETLK, &lock, false);
+	case F_TEST:
+		lock.l_type = F_RDLCK;
+		if (get(record, h, F_GETLK, &lock, false) != 0)
+			return -1;
+		return lock.l_type == F_UNLCK || lock.l_pid == getpid() ? 0 : nv_error(EACCES);
+	}
+	return nv_error(EINVAL);
+}

@@ -1,0 +1,278 @@
+/* Mappings of files. What a mapping of ours shows is memory of the kernel that
+ * the runtime has made and filled (posixshim/mapping.go); here is which
+ * addresses show what, so that what is changed there finds its file. */
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "nv.h"
+
+/* A shared mapping of ours, or what is left of it. */
+struct mapped {
+	char *start;
+	size_t length;
+	off_t off;
+	nv_handle h;
+	struct mapped *next;
+};
+
+/* Under lock; count, how many there are, is read anywhere. */
+static struct mapped *list;
+static _Atomic unsigned count;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+
+/* nv_forget_mappings is called in a forked child: the memory is its parent's,
+ * too, and the parent writes it to the file. */
+void nv_forget_mappings(void)
+{
+	pthread_mutex_t fresh = PTHREAD_MUTEX_INITIALIZER;
+
+	lock = fresh;
+	list = NULL;
+	atomic_store(&count, 0);
+}
+
+static bool enlist(char *start, size_t length, off_t off, nv_handle h)
+{
+	struct mapped *m = malloc(sizeof *m);
+
+	if (m == NULL)
+		return false;
+	*m = (struct mapped){start, length, off, h, list};
+	list = m;
+	atomic_fetch_add(&count, 1);
+	return true;
+}
+
+static size_t whole_pages(size_t n)
+{
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
+	return (n + page - 1) & ~(page - 1);
+}
+
+/* part is where [addr, addr+n) and a mapping meet; false if they do not. */
+static bool part(const struct mapped *m, const char *addr, size_t n, size_t *from, size_t *to)
+{
+	if (addr + n <= m->start || addr >= m->start + m->length)
+		return false;
+	*from = addr > m->start ? (size_t)(addr - m->start) : 0;
+	*to = addr + n < m->start + m->length ? (size_t)(addr + n - m->start) : m->length;
+	return true;
+}
+
+/* save writes to the files what was changed in [addr, addr+n). */
+static int save(const char *addr, size_t n)
+{
+	size_t from, to;
+
+	for (struct mapped *m = list; m != NULL; m = m->next)
+		if (part(m, addr, n, &from, &to) && rt_msync(m->h, m->off + (off_t)from, (off_t)(to - from)) != 0)
+			return -1;
+	return 0;
+}
+
+/* forget takes [addr, addr+n) from the list. */
+static void forget(const char *addr, size_t n)
+{
+	size_t from, to;
+
+	for (struct mapped **p = &list; *p != NULL;) {
+		struct mapped *m = *p;
+
+		if (!part(m, addr, n, &from, &to)) {
+			p = &m->next;
+			continue;
+		}
+		/* What is behind becomes a mapping of its own. */
+		if (from > 0 && to < m->length && rt_map(m->h, NV_MAP_SHARED, m->off, 1) >= 0 &&
+		    !enlist(m->start + to, m->length - to, m->off + (off_t)to, m->h))
+			rt_unmap(m->h);
+		if (from > 0) {
+			m->length = from;
+		} else if (to < m->length) {
+			m->start += to;
+			m->off += (off_t)to;
+			m->length -= to;
+		} else {
+			*p = m->next;
+			if (rt_unmap(m->h) != 0)
+				nv_complain("closing a file under %s that was mapped: %m", nv_mount);
+			free(m);
+			atomic_fetch_sub(&count, 1);
+			continue;
+		}
+		p = &m->next;
+	}
+}
+
+static int give_up(const char *addr, size_t n)
+{
+	if (save(addr, n) != 0) {
+		nv_complain("memory of a file under %s was changed and is being unmapped, but cannot be written: %m", nv_mount);
+		return -1;
+	}
+	forget(addr, n);
+	return 0;
+}
+
+static bool fill(nv_handle h, char *memory, size_t n, off_t off)
+{
+	for (size_t done = 0; done < n;) {
+		ssize_t got = rt_pread(h, memory + done, n - done, off + (off_t)done);
+
+		if (got < 0)
+			return false;
+		if (got == 0)
+			break; /* the file has become shorter */
+		done += (size_t)got;
+	}
+	return true;
+}
+
+/* copy makes memory with what a file has that another process serves. Nobody
+ * writes what is changed there to the file, so it is not for shared mappings
+ * that are written to, and cannot be made writable later. */
+static int copy(nv_handle h, int how, off_t off, size_t n)
+{
+	struct nv_attr attr;
+	int64_t flags = rt_getfl(h);
+
+	if (flags < 0 || rt_fstat(h, &attr) != 0)
+		return -1;
+	if (flags & O_PATH)
+		return nv_error(EBADF);
+	if ((flags & O_ACCMODE) == O_WRONLY)
+		return nv_error(EACCES);
+	if (!S_ISREG(attr.mode) || how == (NV_MAP_SHARED | NV_MAP_WRITE))
+		return nv_error(ENODEV);
+	if (off < 0 || whole_pages((size_t)off) != (size_t)off || n == 0)
+		return nv_error(EINVAL);
+	int fd = memfd_create("nvmecr", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	size_t have = off >= attr.size ? 0 : (size_t)(attr.size - off);
+	char *memory = NULL;
+
+	if (n > have)
+		n = have;
+	if (fd >= 0 && REAL(ftruncate)(fd, attr.size) == 0 && n > 0)
+		memory = REAL(mmap)(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, off);
+	bool filled = memory == NULL ? n == 0 && fd >= 0 : memory != MAP_FAILED && fill(h, memory, n, off);
+	int why = errno;
+
+	if (memory != NULL && memory != MAP_FAILED)
+		REAL(munmap)(memory, n);
+	if (filled && (how & NV_MAP_SHARED) && REAL(fcntl)(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0) {
+		filled = false;
+		why = ENODEV;
+	}
+	if (!filled && fd >= 0)
+		REAL(close)(fd);
+	errno = why;
+	return filled ? fd : -1;
+}
+
+/* map_theirs maps what is not ours. The runtime has a reserve. */
+static void *map_theirs(void *addr, size_t n, int prot, int flags, int fd, off_t off)
+{
+	void *p = REAL(mmap)(addr, n, prot, flags, fd, off);
+
+	if (__builtin_expect(p == MAP_FAILED, 0) && errno == ENOMEM && (flags & MAP_ANONYMOUS) && nv_runtimes())
+		return nv_reserved(addr, n, prot, flags);
+	return p;
+}
+
+void *nv_mmap(void *addr, size_t n, int prot, int flags, int fd, off_t off)
+{
+	bool shared = (flags & MAP_TYPE) != MAP_PRIVATE;
+	int saved = errno;
+	nv_handle h = nv_ours(fd);
+
+	if (__builtin_expect(h == 0, 1) || (flags & MAP_ANONYMOUS))
+		return map_theirs(addr, n, prot, flags, fd, off);
+	if ((flags & MAP_TYPE) == MAP_SHARED_VALIDATE && (flags & MAP_SYNC)) {
+		errno = EOPNOTSUPP;
+		return MAP_FAILED;
+	}
+	int how = (shared ? NV_MAP_SHARED : 0) | (prot & PROT_WRITE ? NV_MAP_WRITE : 0);
+	bool listed = shared && nv_server(h) == 0;
+	int memory = nv_server(h) != 0 ? copy(h, how, off, n) : (int)rt_map(h, how, off, n > SSIZE_MAX ? -1 : (off_t)n);
+
+	if (memory < 0)
+		return MAP_FAILED;
+	pthread_mutex_lock(&lock);
+	char *start = MAP_FAILED;
+
+	if (!(flags & MAP_FIXED) || atomic_load(&count) == 0 || give_up(addr, whole_pages(n)) == 0)
+		start = REAL(mmap)(addr, n, prot, flags, memory, off);
+	if (!listed) {
+		nv_close_quietly(memory);
+	} else if (start == MAP_FAILED) {
+		int why = errno;
+
+		rt_unmap(h);
+		errno = why;
+	} else if (!enlist(start, whole_pages(n), off, h)) {
+		REAL(munmap)(start, n);
+		rt_unmap(h);
+		errno = ENOMEM;
+		start = MAP_FAILED;
+	}
+	pthread_mutex_unlock(&lock);
+	if (start != MAP_FAILED)
+		errno = saved;
+	return start;
+}
+
+int nv_munmap(void *addr, size_t n)
+{
+	if (atomic_load_explicit(&count, memory_order_relaxed) == 0 || nv_state == NV_INSIDE)
+		return REAL(munmap)(addr, n);
+	pthread_mutex_lock(&lock);
+	int r = give_up(addr, whole_pages(n));
+
+	if (r == 0)
+		r = REAL(munmap)(addr, n);
+	pthread_mutex_unlock(&lock);
+	return r;
+}
+
+int nv_msync(void *addr, size_t n, int flags)
+{
+	if (atomic_load_explicit(&count, memory_order_relaxed) == 0 || nv_state == NV_INSIDE)
+		return REAL(msync)(addr, n, flags);
+	int r = REAL(msync)(addr, n, flags); /* it knows what is not mapped, or not allowed */
+
+	if (r != 0)
+		return r;
+	pthread_mutex_lock(&lock);
+	r = save(addr, whole_pages(n));
+	pthread_mutex_unlock(&lock);
+	return r;
+}
+
+/* move makes what is listed of [addr, addr+n) a mapping of to bytes at now. */
+static void move(const char *addr, char *now, size_t to)
+{
+	for (struct mapped *m = list; m != NULL; m = m->next)
+		if (m->start == addr) {
+			m->start = now;
+			m->length = to;
+		}
+}
+
+void *nv_mremap(void *addr, size_t n, size_t to, int flags, void *at)
+{
+	if (atomic_load_explicit(&count, memory_order_relaxed) == 0 || nv_state == NV_INSIDE)
+		return REAL(mremap)(addr, n, to, flags, at);
+	pthread_mutex_lock(&lock);
+	char *now = MAP_FAILED;
+	size_t was = whole_pages(n), is = whole_pages(to);
+	bool fixed = (flags & MREMAP_FIXED) != 0;
+
+	if ((!fixed || give_up(at, is) == 0) && (is >= was || give_up((char *)addr + is, was - is) == 0))
+		now = REAL(mremap)(addr, n, to, flags, at);
+	if (now != MAP_FAILED)
+		move(addr, now, is);
+	pthread_mutex_unlock(&lock);
+	return now;
+}

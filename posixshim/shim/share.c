@@ -1,0 +1,460 @@
+/* What children and executed programs are given of the open files.
+ *
+ * Before this process forks or executes a program, its placeholders are
+ * replaced by descriptors that say which file of which process they stand for,
+ * for who has this library, and are of no use to others: posixshim/share.go.
+ * Those who have them send their calls here (far.c).
+ *
+ * A process that would execute a program with files of its own stays, serves
+ * them, and lets a child execute it. */
+#include <dirent.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "nv.h"
+
+extern char **environ;
+
+/* The number that other processes know this one by; 0 before the first. */
+static _Atomic uint64_t number;
+
+static int64_t stand_in(nv_handle h)
+{
+	struct nv_visit visit;
+	int64_t fd = -1;
+
+	if (nv_enter(&visit))
+		fd = nv_leave(&visit, nv_rt.share(h));
+	return fd;
+}
+
+/* One thread at a time shares: what another one has begun to share is not yet
+ * in the place of its descriptors. */
+static pthread_mutex_t sharing = PTHREAD_MUTEX_INITIALIZER;
+
+static void share_all(void)
+{
+	struct nv_visit visit;
+
+	if (!nv_enter(&visit))
+		return;
+	int64_t n = nv_leave(&visit, nv_rt.serve());
+
+	atomic_store(&number, n < 0 ? 0 : (uint64_t)n);
+	for (int fd = 0; n > 0 && (unsigned)fd < nv_ours_end(); fd++) {
+		nv_handle h = nv_ours(fd);
+		int64_t socket = h > 0 && nv_server(h) == 0 ? stand_in(h) : 0;
+
+		if (socket <= 0)
+			continue;
+		nv_replace_placeholders(h, (int)socket);
+		REAL(close)((int)socket);
+	}
+}
+
+/* nv_share_all makes what is open usable in other processes. Where that fails,
+ * the runtime has said why, and what they have is EIO. */
+void nv_share_all(void)
+{
+	sigset_t all, before;
+	int saved = errno;
+
+	if (!nv_loaded() || nv_state == NV_INSIDE || !nv_own_memory())
+		return;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	pthread_mutex_lock(&sharing);
+	share_all();
+	pthread_mutex_unlock(&sharing);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	errno = saved;
+}
+
+int nv_sharing(void)
+{
+	static const pthread_mutex_t free_lock = PTHREAD_MUTEX_INITIALIZER;
+	uint64_t parent = atomic_exchange(&number, 0);
+	int server = parent == 0 ? 0 : nv_add_server(parent);
+
+	sharing = free_lock;
+	if (server != 0)
+		atomic_store(&nv_home, server);
+	return server;
+}
+
+void nv_forget_sharing(void)
+{
+	atomic_store(&number, 0);
+}
+
+/* adopt notes what fd stands for, if it was given to the program to be executed. */
+static void adopt(int fd)
+{
+	nv_handle h = nv_token(fd);
+
+	if (h == 0)
+		return;
+	nv_adopt(fd, h);
+	if (atomic_load(&nv_home) == 0)
+		atomic_store(&nv_home, nv_server(h));
+}
+
+/* How many descriptors are looked at in one go; programs hardly have more. */
+#define CHUNK 512
+
+/* adopt_some adopts those of n numbers; false if none of them is open. poll tells
+ * which are, in a tenth of the time that reading /proc/self/fd takes. */
+static bool adopt_some(int first, int n)
+{
+	struct pollfd p[CHUNK];
+	bool any = false;
+
+	for (int i = 0; i < n; i++)
+		p[i] = (struct pollfd){.fd = first + i};
+	if (n <= 0 || REAL(poll)(p, (nfds_t)n, 0) < 0)
+		return false;
+	for (int i = 0; i < n; i++)
+		if (!(p[i].revents & POLLNVAL)) {
+			any = true;
+			adopt(p[i].fd);
+		}
+	return any;
+}
+
+/* What only glibc has. */
+extern int __register_atfork(void (*before)(void), void (*parent)(void), void (*child)(void), void *library) __attribute__((weak));
+
+/* nv_find_descriptors is called before main: it adopts those that the program
+ * was given, up to where a chunk of numbers has none. A program of musl has them
+ * as one without the library: its streams are not glibc's. */
+void nv_find_descriptors(void)
+{
+	if (__register_atfork == NULL)
+		return;
+	struct rlimit limit;
+	int saved = errno;
+	int end = getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur > NV_FDS ? NV_FDS : (int)limit.rlim_cur;
+
+	for (int first = 0; adopt_some(first, end - first < CHUNK ? end - first : CHUNK); first += CHUNK)
+		;
+	errno = saved;
+}
+
+/* ---- executing ---- */
+
+/* needed says that the program to be executed, or another process, has files
+ * that this process has open, and that would end with it. */
+static bool needed(void)
+{
+	if (!nv_loaded() || nv_state == NV_INSIDE || !nv_own_memory())
+		return false;
+	for (int fd = 0; (unsigned)fd < nv_ours_end(); fd++)
+		if (nv_ours(fd) > 0 && nv_server(nv_ours(fd)) == 0 && !(REAL(fcntl)(fd, F_GETFD) & FD_CLOEXEC))
+			return true;
+	return rt_leave(0) > 0;
+}
+
+/* The process that executes in our place. */
+static volatile pid_t deputy;
+
+/* pass_on gives a signal that was sent to this process to the deputy. One from
+ * the terminal has reached that already. */
+static void pass_on(int signum, siginfo_t *info, void *context)
+{
+	(void)context;
+	if (info->si_code <= 0)
+		kill(deputy, signum);
+}
+
+static const int passed[] = {SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGTERM, SIGCONT, SIGWINCH};
+
+/* take_signals makes this process one that has executed a program, but for the
+ * signals that it passes on and those that Go has handlers for. */
+static void take_signals(void)
+{
+	static const int gos[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGURG, SIGPROF, SIGSYS};
+	struct sigaction now, pass = {.sa_sigaction = pass_on, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
+	struct sigaction none = {.sa_handler = SIG_DFL};
+	sigset_t keep, empty;
+
+	sigemptyset(&keep);
+	for (size_t i = 0; i < sizeof gos / sizeof *gos; i++)
+		sigaddset(&keep, gos[i]);
+	for (int signum = 1; signum < NSIG; signum++)
+		if (!sigismember(&keep, signum) && REAL(sigaction)(signum, NULL, &now) == 0 && now.sa_handler != SIG_IGN)
+			REAL(sigaction)(signum, &none, NULL);
+	for (size_t i = 0; i < sizeof passed / sizeof *passed; i++)
+		REAL(sigaction)(passed[i], &pass, NULL);
+	REAL(signal)(SIGPIPE, SIG_IGN);
+	sigemptyset(&empty);
+	pthread_sigmask(SIG_SETMASK, &empty, NULL);
+}
+
+/* close_all closes what the application has open, except for a stderr on which
+ * we may have something to say: others may wait for its end. */
+static void close_all(void)
+{
+	int hushed = (int)rt_hush();
+
+	nv_close_range(0, nv_ours(2) != 0 ? 2 : 1, 0);
+	nv_close_range(3, UINT_MAX, 0);
+	if (hushed == 0)
+		rt_unhush();
+}
+
+/* close_waited closes the files of ours, and what others may wait for the end
+ * of. Other files stay: streams may still have something to write to them. */
+static void close_waited(void)
+{
+	int hushed = (int)rt_hush();
+	DIR *dir = opendir("/proc/self/fd");
+	struct dirent *entry;
+	struct stat st;
+
+	while (dir != NULL && (entry = readdir(dir)) != NULL) {
+		int fd = atoi(entry->d_name);
+		nv_handle h = entry->d_name[0] == '.' ? NV_RUNTIMES : nv_ours(fd);
+
+		if (h == NV_RUNTIMES)
+			continue;
+		if (h != 0)
+			nv_close(fd);
+		else if (fd != STDERR_FILENO && REAL(fstat)(fd, &st) == 0 && (S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode)))
+			REAL(close)(fd);
+	}
+	if (dir != NULL)
+		closedir(dir);
+	if (hushed == 0)
+		rt_unhush();
+}
+
+/* How long, in seconds, the end of a process waits for others that have its
+ * files: a command of a pipeline, not a daemon. */
+#define LINGER 60
+
+/* nv_linger is called at the end of the process. What stdout holds is written
+ * where it would be anyway: its descriptor may be closed here. */
+void nv_linger(bool flush)
+{
+	if (rt_leave(0) <= 0)
+		return;
+	if (flush)
+		fflush(stdout);
+	close_waited();
+	if (rt_leave(1) <= 0)
+		return;
+	nv_complain("process %d has ended, and waits up to %d s for others that have its open files under %s",
+		    (int)getpid(), LINGER, nv_mount);
+	if (rt_leave(LINGER - 1) > 0)
+		nv_complain("process %d ends; others still have its open files under %s, which now fail for them",
+			    (int)getpid(), nv_mount);
+}
+
+/* nv_quit is _exit, which shells end with. */
+void nv_quit(int status)
+{
+	if (nv_loaded() && nv_state != NV_INSIDE && nv_own_memory())
+		nv_linger(false);
+	REAL(_exit)(status);
+}
+
+/* serve_deputy is what is left of this process: it serves the files and ends
+ * like the program. */
+static void serve_deputy(void)
+{
+	struct nv_visit visit;
+	siginfo_t end;
+	int status = 0;
+
+	take_signals();
+	close_all();
+	/* Until it is waited for nobody else gets its number. */
+	while (waitid(P_PID, (id_t)deputy, &end, WEXITED | WNOWAIT) != 0 && errno == EINTR)
+		;
+	for (size_t i = 0; i < sizeof passed / sizeof *passed; i++)
+		REAL(signal)(passed[i], SIG_DFL);
+	waitpid(deputy, &status, 0);
+	rt_leave(-1);
+	if (nv_enter(&visit))
+		nv_leave(&visit, nv_rt.finish());
+	if (WIFSIGNALED(status)) {
+		setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
+		REAL(signal)(WTERMSIG(status), SIG_DFL);
+		raise(WTERMSIG(status));
+	}
+	_exit(WEXITSTATUS(status));
+}
+
+/* become_deputy is the beginning of the child: it dies with its parent, which
+ * is who others know. */
+static void become_deputy(pid_t parent, const struct sigaction *child)
+{
+	REAL(sigaction)(SIGCHLD, child, NULL);
+	if (prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() != parent)
+		raise(SIGKILL);
+}
+
+/* receive gets a deputy's report; false if it has executed the program. */
+static bool receive(int report, int *error)
+{
+	ssize_t n;
+
+	do
+		n = REAL(read)(report, error, sizeof *error);
+	while (n < 0 && errno == EINTR);
+	return n == sizeof *error;
+}
+
+/* step_aside is called before this process executes a program. If it has to
+ * serve, a child executes it instead: step_aside returns in the child, with
+ * where to report a failure, or here after such a failure, with -2. */
+static int step_aside(void)
+{
+	struct sigaction before, plain = {.sa_handler = SIG_DFL};
+	int report[2], error = 0;
+	pid_t self = getpid();
+
+	nv_share_all();
+	if (!needed())
+		return -1;
+	if (pipe2(report, O_CLOEXEC) != 0)
+		return -2;
+	REAL(sigaction)(SIGCHLD, &plain, &before); /* nobody else is to wait for it */
+	deputy = fork();
+	if (deputy == 0) {
+		become_deputy(self, &before);
+		REAL(close)(report[0]);
+		return report[1];
+	}
+	if (deputy < 0)
+		error = errno;
+	REAL(close)(report[1]);
+	if (deputy > 0 && !receive(report[0], &error))
+		serve_deputy();
+	REAL(close)(report[0]);
+	if (deputy > 0)
+		waitpid(deputy, NULL, 0);
+	REAL(sigaction)(SIGCHLD, &before, NULL);
+	errno = error;
+	return -2;
+}
+
+/* failed reports that the program could not be executed. */
+static int failed(int report)
+{
+	int error = errno;
+
+	if (report < 0) {
+		nv_share_all(); /* this process goes on, and serves */
+		return -1;
+	}
+	_exit(REAL(write)(report, &error, sizeof error) == sizeof error ? 127 : 126);
+}
+
+int nv_execve(const char *path, char *const argv[], char *const envp[])
+{
+	/* Who looks for a program tries many names. */
+	if (nv_loaded() && REAL(access)(path, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR))
+		return -1;
+	int report = step_aside();
+
+	if (report != -2)
+		REAL(execve)(path, argv, envp);
+	return failed(report);
+}
+
+int nv_execvpe(const char *file, char *const argv[], char *const envp[])
+{
+	int report = step_aside();
+
+	if (report != -2)
+		REAL(execvpe)(file, argv, envp);
+	return failed(report);
+}
+
+int nv_fexecve(int fd, char *const argv[], char *const envp[])
+{
+	int report = step_aside();
+
+	if (report != -2)
+		REAL(fexecve)(fd, argv, envp);
+	return failed(report);
+}
+
+int nv_execveat(int dirfd, const char *path, char *const argv[], char *const envp[], int flags)
+{
+	int report = step_aside();
+
+	if (report != -2)
+		REAL(execveat)(dirfd, path, argv, envp, flags);
+	return failed(report);
+}
+
+/* What the variadic forms do with their arguments. */
+enum { PLAIN, SEARCH, ENVIRONMENT };
+
+/* execute collects the arguments on the stack, like the C library: it may run
+ * in a child of vfork. */
+static int execute(int how, const char *path, const char *arg, va_list ap)
+{
+	size_t n = 1;
+	va_list count;
+
+	va_copy(count, ap);
+	for (const char *a = arg; a != NULL; a = va_arg(count, const char *))
+		n++;
+	va_end(count);
+	const char *argv[n];
+
+	argv[0] = arg;
+	for (size_t i = 1; i < n; i++)
+		argv[i] = va_arg(ap, const char *);
+	char *const *args = (char *const *)argv;
+	char *const *envp = how == ENVIRONMENT ? va_arg(ap, char *const *) : environ;
+
+	return how == SEARCH ? nv_execvpe(path, args, envp) : nv_execve(path, args, envp);
+}
+
+int nv_execl(const char *path, const char *arg, va_list ap)
+{
+	return execute(PLAIN, path, arg, ap);
+}
+
+int nv_execle(const char *path, const char *arg, va_list ap)
+{
+	return execute(ENVIRONMENT, path, arg, ap);
+}
+
+int nv_execlp(const char *file, const char *arg, va_list ap)
+{
+	return execute(SEARCH, file, arg, ap);
+}
+
+int nv_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,
+		   const posix_spawnattr_t *attr, char *const argv[], char *const envp[])
+{
+	nv_share_all();
+	return REAL(posix_spawn)(pid, path, actions, attr, argv, envp);
+}
+
+int nv_posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,
+		    const posix_spawnattr_t *attr, char *const argv[], char *const envp[])
+{
+	nv_share_all();
+	return REAL(posix_spawnp)(pid, file, actions, attr, argv, envp);
+}
+
+int nv_system(const char *command)
+{
+	nv_share_all();
+	return REAL(system)(command);
+}
+
+FILE *nv_popen(const char *command, const char *mode)
+{
+	nv_share_all();
+	return REAL(popen)(command, mode);
+}

@@ -1,0 +1,108 @@
+package posixshim
+
+import (
+	"context"
+	"math"
+	"net"
+	"runtime"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/target"
+	"nvmecr/nvmf/tcp"
+)
+
+// overTCP is an empty partition behind a target of this process, over memory.
+func overTCP(t testing.TB, size nvmf.Bytes) *partition {
+	b, err := target.NewMemory(size, 4096)
+	require.NoError(t, err)
+	const nqn = "nqn.2014-08.org.nvmecr:steady"
+	tgt, err := target.New(target.Config{Subsystems: []target.Subsystem{{NQN: nqn, Namespaces: []target.Namespace{{NSID: 1, Backing: b}}}}})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = tgt.Close(context.Background()) })
+	addr, err := tgt.Listen("127.0.0.1:0")
+	require.NoError(t, err)
+	host, port, err := net.SplitHostPort(addr.String())
+	require.NoError(t, err)
+	dev, err := tcp.Open(t.Context(), nvmf.TransportID{Transport: nvmf.TCP, Family: "IPv4", Address: host, Service: port, SubNQN: nqn, NSID: 1}, tcp.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, dev.Close()) })
+	p := &partition{dev: dev, seg: microfs.Segment{Length: size}}
+	require.NoError(t, microfs.Format(t.Context(), dev, p.seg, microfs.FormatOptions{Generation: 1, Size: 1}))
+	return p
+}
+
+// TestSteadyPathDoesNotAllocate counts what all of this process allocates, the
+// target's threads included, for calls that have been made before. Only a file
+// that grows takes memory, for its checksums.
+func TestSteadyPathDoesNotAllocate(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector drops what a sync.Pool is given, now and then")
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	p := overTCP(t, 1<<30).process(t)
+	for _, size := range []int{4 << 10, 32 << 10, 1 << 20} {
+		buf := make([]byte, size)
+		h := file(t, p, "f", create|syscall.O_TRUNC)
+		const calls = 64
+		at, end := int64(0), int64(calls*size)
+		next := func() int64 { at = (at + int64(size)) % end; return at }
+		for _, c := range []struct {
+			name  string
+			grows bool
+			call  func() (int, error)
+		}{
+			{"write", true, func() (int, error) { return p.Write(h, buf) }},
+			{"pwrite", false, func() (int, error) { return p.Pwrite(h, buf, next()) }},
+			{"pread", false, func() (int, error) { return p.Pread(h, buf, next()) }},
+			{"fsync", false, func() (int, error) { return size, p.Fsync(h) }},
+			{"write and fsync", false, func() (int, error) {
+				n, err := p.Pwrite(h, buf, next())
+				if err == nil {
+					err = p.Fsync(h)
+				}
+				return n, err
+			}},
+		} {
+			made := mallocs(t, calls, func() {
+				if n, err := c.call(); err != nil || n != size {
+					t.Fatalf("%s: %d of %d bytes, %v", c.name, n, size, err)
+				}
+			})
+			limit := 0.05 // none, but for what else goes on in the process
+			if c.grows {
+				limit += float64(size) / (8 << 20) // the checksums of 8 MiB
+			}
+			assert.Less(t, made, limit, "%s of %d bytes: allocations a call", c.name, size)
+			t.Logf("%s of %d bytes: %.3f allocations a call", c.name, size, made)
+		}
+		require.NoError(t, p.Release(h))
+	}
+}
+
+// mallocs is testing.AllocsPerRun, which leaves one processor to host and
+// target, without that. It is the least of three: something else in the process
+// may allocate meanwhile, but hardly each time.
+func mallocs(t testing.TB, n int, call func()) float64 {
+	t.Helper()
+	for range n {
+		call()
+	}
+	least := math.Inf(1)
+	for range 3 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		for range n {
+			call()
+		}
+		runtime.ReadMemStats(&after)
+		least = min(least, float64(after.Mallocs-before.Mallocs)/float64(n))
+	}
+	return least
+}

@@ -1,0 +1,374 @@
+/* What may go wrong between a process and the one that has its files: bad
+ * memory, no descriptors, transfers larger than a message, a child that was
+ * forked unseen, the death of either. The directory is argv[1], what to try is
+ * argv[2]; prints what happens. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SAY(...) (printf(__VA_ARGS__), fflush(stdout))
+#define P(expr) print(#expr, (long)(expr))
+
+static const char *dir;
+static char path[4096];
+
+static char *in(const char *name)
+{
+	snprintf(path, sizeof path, "%s/%s", dir, name);
+	return path;
+}
+
+static long print(const char *what, long value)
+{
+	int e = errno;
+
+	SAY("%s = %ld%s%s\n", what, value, value == -1 ? " " : "", value == -1 ? strerrorname_np(e) : "");
+	return value;
+}
+
+static void ended(pid_t pid)
+{
+	int status = -1;
+
+	waitpid(pid, &status, 0);
+	SAY("exit %d signal %d\n", WEXITSTATUS(status), WTERMSIG(status));
+}
+
+static int lock(int fd, int cmd, short type)
+{
+	struct flock l = {.l_type = type, .l_whence = SEEK_SET};
+
+	return fcntl(fd, cmd, &l);
+}
+
+/* Memory that cannot be read or written is EFAULT, in whatever place, and
+ * neither the connection is lost nor the locks that go with it. */
+static void memory(void)
+{
+	int fd = open(in("memory"), O_RDWR | O_CREAT, 0600);
+	size_t size = 3 << 20;
+	char *m = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	pid_t pid = fork();
+
+	if (pid != 0) {
+		ended(pid);
+		P(lseek(fd, 0, SEEK_END));
+		return;
+	}
+	memset(m, 'x', size);
+	mprotect(m + (1 << 20), 4096, PROT_NONE);
+	struct iovec iov[] = {{m, 10}, {m + (1 << 20), 10}, {m, 10}};
+
+	P(lock(fd, F_SETLK, F_WRLCK));
+	P(pwrite(fd, m, size, 0));
+	P(pwrite(fd, m + (1 << 20) - 10, 20, 0));
+	P(writev(fd, iov, 3));
+	P(lseek(fd, 0, SEEK_CUR));
+	P(pwrite(fd, m, 1 << 20, 0));
+	P(pwrite(fd, m, 1 << 20, 1 << 20));
+	P(pread(fd, m, size, 0));
+	P(pread(fd, m + (1 << 20) - 10, 20, 0));
+	P(preadv(fd, iov, 3, 0));
+	P(readv(fd, NULL, 0));
+	P(writev(fd, NULL, 0));
+	P(fcntl(fd, F_GETFL) & O_ACCMODE);
+	if (fork() == 0) {
+		P(lock(fd, F_SETLK, F_WRLCK));
+		_exit(0);
+	}
+	wait(NULL);
+	_exit(0);
+}
+
+static void use_up(void)
+{
+	while (open("/dev/null", O_RDONLY) >= 0)
+		;
+}
+
+/* The child has no descriptor left, for its connection and for what it opens. */
+static void child_descriptors(void)
+{
+	int fd = open(in("child"), O_RDWR | O_CREAT, 0600);
+	pid_t pid = fork();
+
+	if (pid != 0) {
+		ended(pid);
+		P(write(fd, "parent", 6));
+		return;
+	}
+	setrlimit(RLIMIT_NOFILE, &(struct rlimit){64, 64});
+	use_up();
+	P(write(fd, "child", 5));
+	P(open(in("other"), O_RDWR | O_CREAT, 0600));
+	close(10);
+	P(write(fd, "child", 5));
+	P(open(in("other"), O_RDWR | O_CREAT, 0600));
+	close(11);
+	P(open(in("other"), O_RDWR | O_CREAT, 0600)); /* one number for it, none for what comes */
+	close(12);
+	P(open(in("other"), O_RDWR | O_CREAT, 0600) >= 0);
+	_exit(0);
+}
+
+/* The parent has none left, and waits for the child, which must not wait for it. */
+static void parent_descriptors(void)
+{
+	int fd = open(in("parent"), O_RDWR | O_CREAT, 0600);
+	int go[2];
+	char c;
+
+	pipe(go);
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		read(go[0], &c, 1);
+		P(write(fd, "child", 5));
+		P(access(dir, F_OK));
+		_exit(0);
+	}
+	setrlimit(RLIMIT_NOFILE, &(struct rlimit){600, 600});
+	use_up();
+	write(go[1], "", 1);
+	ended(pid);
+	closefrom(fd + 1);
+	pid = fork();
+	if (pid == 0) {
+		P(write(fd, "child", 5));
+		_exit(0);
+	}
+	ended(pid);
+}
+
+/* A transfer is whole, however large it is. */
+static void large(void)
+{
+	size_t size = 20 << 20;
+	char *m = malloc(size), *back = malloc(size);
+	int fd = open(in("large"), O_RDWR | O_CREAT, 0600);
+
+	for (size_t i = 0; i < size; i++)
+		m[i] = (char)(i * 2654435761u >> 13);
+	pid_t pid = fork();
+
+	if (pid != 0) {
+		ended(pid);
+		P(lseek(fd, 0, SEEK_CUR));
+		P(pread(fd, back, size, 1));
+		P(memcmp(m, back, size));
+		return;
+	}
+	struct iovec iov[] = {{back, 5}, {back + 5, (17 << 20) + 1}, {back + (17 << 20) + 6, size - (17 << 20) - 6}};
+
+	P(pwrite(fd, m, size, 1));
+	P(pread(fd, back, size, 1));
+	P(memcmp(m, back, size));
+	memset(back, 0, size);
+	P(preadv(fd, iov, 3, 1));
+	P(memcmp(m, back, size));
+	P(write(fd, "0", 1));
+	P(writev(fd, (struct iovec[]){{m, 8 << 20}, {m + (8 << 20), 4 << 20}}, 2));
+	P(pread(fd, back, size, 12 << 20)); /* to the end, and a part of the last message */
+	P(lseek(fd, 0, SEEK_CUR));
+	_exit(0);
+}
+
+/* A read-only shared mapping cannot be made one whose changes are lost. */
+static void mapping(void)
+{
+	int fd = open(in("mapping"), O_RDWR | O_CREAT, 0600);
+
+	write(fd, "content", 7);
+	pid_t pid = fork();
+
+	if (pid != 0) {
+		ended(pid);
+		return;
+	}
+	char *m = mmap(NULL, 7, PROT_READ, MAP_SHARED, fd, 0);
+
+	SAY("%.7s\n", m);
+	P(mprotect(m, 7, PROT_READ | PROT_WRITE));
+	P(mmap(NULL, 7, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED ? -1 : 0);
+	m = mmap(NULL, 7, PROT_READ, MAP_PRIVATE, fd, 0);
+	P(mprotect(m, 7, PROT_READ | PROT_WRITE));
+	m[0] = 'C';
+	_exit(0);
+}
+
+/* A child that fork's handlers have not seen does not share our runtime. */
+static void unseen(void)
+{
+	int fd = open(in("unseen"), O_RDWR | O_CREAT | O_APPEND, 0600);
+
+	P(write(fd, "parent ", 7));
+	pid_t pid = _Fork();
+
+	if (pid == 0) {
+		SAY("inherited: %d\n", write(fd, "lost ", 5) < 0 && (errno == EIO || errno == EBADF));
+		int own = open(in("unseen"), O_WRONLY | O_APPEND);
+
+		P(write(own, "child ", 6));
+		P(close(own));
+		_exit(0);
+	}
+	ended(pid);
+	P(write(fd, "parent ", 7));
+	char text[64] = "";
+
+	pread(fd, text, sizeof text, 0);
+	SAY("%s\n", text);
+}
+
+/* A child that is killed while it writes leaves no harm. */
+static void killed(void)
+{
+	int fd = open(in("killed"), O_RDWR | O_CREAT, 0600), failed = 0;
+	static char buf[4 << 20];
+
+	for (int i = 0; i < 30; i++) {
+		pid_t pid = fork();
+
+		if (pid == 0) {
+			flock(open(path, O_RDWR), LOCK_EX);
+			lock(fd, F_SETLK, F_WRLCK);
+			for (;;) {
+				pwrite(fd, buf, sizeof buf, 0);
+				pread(fd, buf, sizeof buf, 0);
+			}
+		}
+		usleep(2000 + 2000 * i);
+		kill(pid, SIGKILL);
+		waitpid(pid, NULL, 0);
+		failed += pwrite(fd, "x", 1, 0) != 1;
+	}
+	SAY("failed: %d\n", failed);
+	P(lock(fd, F_SETLKW, F_WRLCK));
+	P(flock(fd, LOCK_EX)); /* in the end, all of theirs are gone */
+	P(close(fd));
+}
+
+/* A child that outlives the process that has its files is told, and goes on by
+ * itself. */
+static void outlives(void)
+{
+	int fd = open(in("outlives"), O_RDWR | O_CREAT | O_APPEND, 0600);
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		pid_t parent = getppid();
+
+		P(write(fd, "child ", 6));
+		kill(parent, SIGKILL);
+		while (getppid() == parent)
+			usleep(1000);
+		P(write(fd, "lost", 4));
+		P(fsync(fd));
+		P(close(fd));
+		fd = open(in("outlives"), O_RDWR | O_APPEND);
+		P(write(fd, "again", 5));
+		char text[64] = "";
+
+		pread(fd, text, sizeof text, 0);
+		SAY("%s\n", text);
+		_exit(0);
+	}
+	pause();
+}
+
+/* What a child does when its parent has ended, or is about to. */
+static void late(int fd, const char *text)
+{
+	pid_t parent = getppid();
+	char buf[64] = "";
+
+	for (int i = 0; getppid() == parent && i < 300; i++)
+		usleep(1000);
+	if (write(fd, text, strlen(text)) < 0 || pread(fd, buf, sizeof buf, 0) < 0 || close(fd) != 0)
+		perror("child");
+	SAY("%s\n", buf);
+	_exit(0);
+}
+
+/* A process that ends waits for those who have its files, and lets go of what
+ * others wait for; what libc has not yet written is not lost. */
+static void lingers(void)
+{
+	FILE *older = fopen(getenv("OLDER"), "w");
+	int fd = open(in("lingers"), O_RDWR | O_CREAT, 0600);
+
+	if (fork() == 0)
+		late(fd, "child, once it has");
+	printf("parent ends\n");
+	fprintf(older, "x");
+	exit(0);
+}
+
+static void quits(void)
+{
+	int fd = open(in("quits"), O_RDWR | O_CREAT, 0600);
+
+	if (fork() == 0)
+		late(fd, "child, once it has");
+	SAY("parent ends\n");
+	_exit(0);
+}
+
+/* A process that executes a program goes on to serve its child, though the
+ * program gets none of the files. */
+static void executes(void)
+{
+	int fd = open(in("executes"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+
+	if (fork() == 0)
+		late(fd, "child, once it has executed");
+	execl("/bin/true", "true", (char *)NULL);
+}
+
+/* One that could not execute it serves as before. */
+static void fails(void)
+{
+	char *argv[] = {"missing", NULL};
+	int fd = open(in("fails"), O_RDWR | O_CREAT, 0600);
+
+	P(execv("/missing", argv));
+	P(write(fd, "parent", 6));
+	close(fd);
+	execv("/missing", argv);
+	fd = open(in("fails"), O_RDWR | O_APPEND);
+	pid_t pid = fork();
+
+	if (pid == 0)
+		_exit(write(open(path, O_WRONLY | O_APPEND), "child", 5) != 5);
+	ended(pid);
+	SAY("child: %ld\n", (long)lseek(fd, 0, SEEK_END));
+}
+
+int main(int argc, char **argv)
+{
+	static const struct {
+		const char *name;
+		void (*f)(void);
+	} tests[] = {{"memory", memory}, {"child", child_descriptors}, {"parent", parent_descriptors}, {"large", large},
+		     {"mapping", mapping}, {"unseen", unseen}, {"killed", killed}, {"outlives", outlives},
+		     {"lingers", lingers}, {"quits", quits}, {"executes", executes}, {"fails", fails}};
+
+	if (argc != 3)
+		return 2;
+	dir = argv[1];
+	for (size_t i = 0; i < sizeof tests / sizeof *tests; i++)
+		if (strcmp(tests[i].name, argv[2]) == 0)
+			return tests[i].f(), 0;
+	return 2;
+}

@@ -1,0 +1,19 @@
+#!/bin/sh
+# Programs that the library is not in, with descriptors of files in the mount
+# $1: $2 copies its input to its output. What it cannot write it must fail for,
+# and no file may come to be elsewhere.
+d=$1
+shift
+echo kept >"$d/in"
+"$@" <"$d/in" >"$d/out"
+echo "both: $?"
+echo text | "$@" >"$d/out"
+echo "writes: $?"
+"$@" <"$d/in"
+echo "reads: $?"
+echo text | "$@"
+echo "neither: $?"
+( "$@" </dev/null >>"$d/in" )
+echo "writes nothing: $?"
+cat "$d/in" "$d/out"
+ls "$d"

@@ -1,0 +1,38 @@
+package posixshim_test
+
+import (
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestPinned: the runtime's threads have a name, and leave the core that the
+// application is pinned to; those of the application stay.
+func TestPinned(t *testing.T) {
+	if runtime.NumCPU() < 2 {
+		t.Skip("there is one processor")
+	}
+	out := output(t, newStore(t).command(compile(t, "cc", "pinned.c", "-pthread"), mount+"/file"))
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	core := strings.TrimPrefix(lines[0], "pinned to ")
+	count := map[string]int{}
+	for _, line := range lines[1:] {
+		f := strings.Fields(line)
+		require.Len(t, f, 3, out)
+		count[f[0]+" "+f[1]]++
+		if f[1] == "nvmecr" {
+			assert.NotEqual(t, core, f[2], out)
+			assert.False(t, slices.Contains(strings.Split(f[2], ","), core), out)
+		} else {
+			assert.Equal(t, core, f[2], out)
+		}
+	}
+	for _, who := range []string{"parent", "child"} {
+		assert.Equal(t, 1, count[who+" pinned"], out)
+		assert.GreaterOrEqual(t, count[who+" nvmecr"], 2, out)
+	}
+}
