@@ -141,7 +141,10 @@ func TestRanksFromTheLauncher(t *testing.T) {
 	dest := filepath.Join(s.Dir, "out")
 	call(t, s, "cp", "/", dest).ok(t)
 	assert.FileExists(t, filepath.Join(dest, "rank1/rank"))
-	assert.Contains(t, call(t, s, "stat").ok(t), "2 partitions")
+	stat := call(t, s, "stat").ok(t)
+	assert.Contains(t, stat, "2 partitions")
+	assert.Contains(t, stat, "1 path in several ranks, each of which has a file of its own:\n  /rank: 2 ranks\n")
+	assert.Equal(t, 2, strings.Count(call(t, s, "stat", "--json").ok(t), "\"namesakes\": [\n"))
 
 	// Another number of ranks finds nothing and may change nothing.
 	before := digest(t, s.Image("default"))

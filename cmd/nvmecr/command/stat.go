@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"syscall"
 	"text/tabwriter"
 
@@ -64,6 +65,8 @@ type partition struct {
 	StateMax    nvmf.Bytes `json:"state_max,omitempty"`
 	Generation  uint64     `json:"generation,omitempty"` // mounts for writing
 	Checkpoints uint64     `json:"checkpoints,omitempty"`
+	// Namesakes are files of which another rank has one of the same path.
+	Namesakes []string `json:"namesakes,omitempty"`
 }
 
 func (o *statOptions) partitions(ctx context.Context, w io.Writer) error {
@@ -81,7 +84,17 @@ func (o *statOptions) partitions(ctx context.Context, w io.Writer) error {
 			Start: info.Segment.Start, Length: info.Segment.Length,
 		})
 	}
+	owners := map[string][]int{} // ranks that have a file of that path
 	o.each(ctx, func(rank int, p *store.Partition) error {
+		err := walk(p.FS, "/", true, func(name string, a microfs.Attr) error {
+			if a.Mode&syscall.S_IFMT == syscall.S_IFREG {
+				owners[name] = append(owners[name], rank)
+			}
+			return nil
+		})
+		if err != nil && !errors.Is(err, syscall.ENOENT) { // it went away while we looked
+			return explain(err, rank, "/")
+		}
 		for i := range list {
 			if list[i].Rank == rank {
 				list[i].fill(p.FS.StatFS())
@@ -92,10 +105,18 @@ func (o *statOptions) partitions(ctx context.Context, w io.Writer) error {
 	for i := range list {
 		list[i].Broken = o.broken[list[i].Rank]
 	}
+	same := namesakes(owners)
+	for _, name := range same {
+		for i := range list {
+			if slices.Contains(owners[name], list[i].Rank) {
+				list[i].Namesakes = append(list[i].Namesakes, name)
+			}
+		}
+	}
 	if o.json {
 		err = printJSON(w, list)
 	} else {
-		err = printPartitions(w, o.cfg.Name, list)
+		err = errors.Join(printPartitions(w, o.cfg.Name, list), printNamesakes(w, same, owners))
 	}
 	return errors.Join(err, o.end())
 }
@@ -128,6 +149,35 @@ func printPartitions(w io.Writer, name string, list []partition) error {
 			p.StateBytes, p.StateMax, p.Generation, p.Target)
 	}
 	return t.Flush()
+}
+
+// namesakes returns the paths that several ranks have a file of. A program that
+// means one file by it (N-1) finds in each rank what that rank has written.
+func namesakes(owners map[string][]int) (paths []string) {
+	for name, ranks := range owners {
+		if len(ranks) > 1 {
+			paths = append(paths, name)
+		}
+	}
+	slices.Sort(paths)
+	return paths
+}
+
+// mostNamesakes is how many are printed; JSON has all.
+const mostNamesakes = 10
+
+func printNamesakes(w io.Writer, paths []string, owners map[string][]int) error {
+	if len(paths) == 0 {
+		return nil
+	}
+	fmt.Fprintf(w, "%s in several ranks, each of which has a file of its own:\n", count(len(paths), "path"))
+	for _, name := range paths[:min(len(paths), mostNamesakes)] {
+		fmt.Fprintf(w, "  %s: %s\n", printable(name), count(len(owners[name]), "rank"))
+	}
+	if more := len(paths) - mostNamesakes; more > 0 {
+		fmt.Fprintf(w, "  and %d more\n", more)
+	}
+	return nil
 }
 
 func (o *statOptions) files(ctx context.Context, w io.Writer, name string) error {
