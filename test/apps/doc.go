@@ -1,0 +1,8 @@
+// Package apps runs programs that others wrote, as a distribution ships them,
+// in a local directory and under the mount, and expects them to do the same:
+// the same output, exit status, and files. Programs that keep checkpoints are
+// killed in the middle and have to go on from what they had acknowledged.
+//
+// `make test-apps` installs what the larger ones need; a program that is not
+// installed is skipped.
+package apps

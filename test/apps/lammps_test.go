@@ -1,0 +1,108 @@
+package apps
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/demo"
+)
+
+// lammpsEvery is how many steps lie between restart files; restarts.in prints twice as often.
+const lammpsEvery = 40
+
+// TestLAMMPS kills LAMMPS in the middle, restarts it from each of the forms
+// of restart files that it has, and expects the steps behind to be those of an
+// undisturbed run to the last digit.
+func TestLAMMPS(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		keep string // what `restart` is told to write
+		end  string // what write_restart writes
+		// What to restart from, with the step for %d; of two files that are written in
+		// turn, the one that is not being written.
+		turns []string
+	}{
+		{"one file", "DIR/melt.*", "DIR/end", []string{"DIR/melt.%d"}},
+		{"two files in turn", "DIR/melt.a DIR/melt.b", "DIR/end", []string{"DIR/melt.b", "DIR/melt.a"}},
+		{"a file for each rank", "DIR/melt.*.%", "DIR/end.%", []string{"DIR/melt.%d.%%"}},
+		{"MPI-IO", "DIR/melt.*.mpiio", "DIR/end.mpiio", []string{"DIR/melt.%d.mpiio"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			need(t, "lmp", "mpirun.openmpi")
+			ctx, cancel := context.WithTimeout(t.Context(), limit)
+			defer cancel()
+			s := newStage(t)
+			line := func(dir, from string, begin, last int) []string {
+				in := func(text string) string { return strings.ReplaceAll(text, "DIR", dir) }
+				return demo.MPIRun("mpirun.openmpi", ranks, "lmp", "-in", source(t, "restarts.in"), "-log", "none", "-var", "from", in(from), "-var", "begin", strconv.Itoa(begin),
+					"-var", "keep", strconv.Itoa(lammpsEvery)+" "+in(c.keep), "-var", "last", strconv.Itoa(last), "-var", "end", in(c.end))
+			}
+
+			// This one would not end in time.
+			job, err := s.Start(append(s.RunFlags("melt", "--fresh"), line(mount, "none", 0, 1<<30)...), environment...)
+			require.NoError(t, err)
+			for lastStep(job.Stdout.Lines()) < 3*lammpsEvery+lammpsEvery/2 {
+				require.False(t, job.Ended(), "LAMMPS ended: %s%s", job.Stdout.Tail(10), job.Stderr.Tail(10))
+				require.NoError(t, ctx.Err())
+				time.Sleep(20 * time.Millisecond)
+			}
+			_, err = s.Kill()
+			require.NoError(t, err)
+			// Before it prints a step it writes its restart file.
+			acknowledged := lastStep(job.Stdout.Lines()) / lammpsEvery * lammpsEvery
+
+			from := c.turns[acknowledged/lammpsEvery%len(c.turns)]
+			if strings.Contains(from, "%d") {
+				from = fmt.Sprintf(from, acknowledged)
+			}
+			last := acknowledged + 2*lammpsEvery
+			again := runs(t, s, append(s.RunFlags("melt"), line(mount, from, acknowledged, last)...)...)
+			require.NoError(t, again.err)
+			whole := runs(t, s, line(native(t, s), "none", 0, last)...)
+			require.NoError(t, whole.err)
+			want, got := steps(whole.stdout), steps(again.stdout)
+			first := slices.Min(slices.Collect(maps.Keys(got)))
+			assert.Contains(t, []int{acknowledged, acknowledged + lammpsEvery}, first, "where it went on; killed at %d", acknowledged)
+			assert.Len(t, got, 2*(last-first)/lammpsEvery+1)
+			for step, numbers := range got {
+				assert.Equal(t, want[step], numbers, "step %d", step)
+			}
+
+			// It wrote its last restart file, and goes on from that as well.
+			further := runs(t, s, append(s.RunFlags("melt"), line(mount, c.end, last, last+lammpsEvery)...)...)
+			require.NoError(t, further.err)
+			assert.Equal(t, want[last], steps(further.stdout)[last])
+		})
+	}
+}
+
+// thermo is a line of thermodynamic output: a step and four numbers or more.
+var thermo = regexp.MustCompile(`(?m)^[ \t]*(\d+)((?:[ \t]+[-+.\de]+){4,})[ \t]*$`)
+
+// steps are the steps that an output has, and the numbers at each.
+func steps(output string) map[int]string {
+	found := make(map[int]string)
+	for _, m := range thermo.FindAllStringSubmatch(output, -1) {
+		step, _ := strconv.Atoi(m[1]) // it is digits
+		found[step] = strings.Join(strings.Fields(m[2]), " ")
+	}
+	return found
+}
+
+func lastStep(lines []string) int {
+	last := -1
+	for step := range steps(strings.Join(lines[max(0, len(lines)-50):], "\n")) {
+		last = max(last, step)
+	}
+	return last
+}

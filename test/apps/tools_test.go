@@ -1,0 +1,64 @@
+package apps
+
+import "testing"
+
+// TestTools runs what everybody uses, each as a script of testdata in an empty
+// directory.
+func TestTools(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		needs  []string
+		argv   []string // before the script
+		script string
+		except string // files of other content: times, numbers of inodes, random ones
+	}{
+		{"tar", []string{"tar"}, []string{"sh"}, "tar.sh", `.*\.tar`},
+		{"rsync", []string{"rsync"}, []string{"sh"}, "rsync.sh", ``},
+		{"dd, find and du", nil, []string{"sh"}, "find.sh", ``},
+		{"sqlite3", []string{"sqlite3"}, []string{"sh"}, "sqlite.sh", `persist.db-journal`},
+		{"children", []string{"find", "tar", "gzip"}, []string{"sh"}, "children.sh", `a\.tgz`},
+		{"Python", []string{python}, []string{python}, "library.py", ``},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			need(t, c.needs...)
+			s := newStage(t)
+			alike(t, s, c.except, func(dir string) []string { return append(c.argv[:1:1], source(t, c.script), dir) })
+		})
+	}
+}
+
+// TestLanguages runs programs of languages whose libraries have an I/O of their own.
+func TestLanguages(t *testing.T) {
+	for _, c := range []struct {
+		name, compiler, source string
+		flags                  []string
+	}{
+		{"C++ iostreams", "g++", "iostreams.cc", []string{"-std=c++17", "-Wall", "-Wextra", "-Werror"}},
+		{"Fortran", "gfortran", "forms.f90", []string{"-Wall", "-Werror"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newStage(t)
+			program := compile(t, s, c.compiler, c.source, c.flags...)
+			alike(t, s, "", func(dir string) []string { return []string{program, dir} })
+		})
+	}
+}
+
+// TestThreads runs posixshim's programs on a connection: threads and signals
+// meet in it.
+func TestThreads(t *testing.T) {
+	for _, c := range []struct {
+		name, source, flag string
+		except             string // files whose content hangs on who was faster
+	}{
+		{"OpenMP", "openmp.c", "-fopenmp", "appended"},
+		{"cancelled", "cancels.c", "-pthread", `file\.\d`},
+		{"interrupted", "interrupts.c", "-Wall", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := newStage(t)
+			program := compile(t, s, "gcc", "../../../posixshim/testdata/"+c.source, c.flag)
+			alike(t, s, c.except, func(dir string) []string { return []string{program, dir} })
+		})
+	}
+}

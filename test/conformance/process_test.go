@@ -1,0 +1,265 @@
+package conformance
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/memdev"
+	"nvmecr/posixshim"
+)
+
+// runtime is the Go half of the shim over a partition in memory. Its
+// descriptors are handles; a duplicate is the same handle, retained.
+type runtime struct {
+	*posixshim.Process
+	dev  nvmf.Device
+	self microfs.Cred
+	dir  posixshim.Handle // the directory of the case
+	name string
+}
+
+const partition = 64 << 20
+
+func newRuntime(t *testing.T, self int) *runtime {
+	t.Helper()
+	dev, err := memdev.New(partition, 4096, memdev.Options{})
+	require.NoError(t, err)
+	r := &runtime{dev: dev, self: microfs.Cred{UID: uint32(self), GID: uint32(self)}}
+	require.NoError(t, microfs.Format(context.Background(), dev, microfs.Segment{Length: partition},
+		microfs.FormatOptions{Generation: 1, Size: 1, Cred: r.self}))
+	r.start(t, r.self)
+	t.Cleanup(func() { assert.NoError(t, r.Finish()) })
+	return r
+}
+
+// start begins a process of this user.
+func (r *runtime) start(t *testing.T, cred microfs.Cred) {
+	r.Process = posixshim.New(func(write bool) (*posixshim.Mount, error) {
+		fs, err := microfs.Mount(context.Background(), r.dev, microfs.Segment{Length: partition},
+			microfs.Options{Generation: 1, ReadOnly: !write, MountPoint: mount, Cred: cred})
+		if err != nil {
+			return nil, err
+		}
+		return &posixshim.Mount{FS: posixshim.Microfs(fs), Writable: write, Close: fs.Unmount}, nil
+	}, t.Logf)
+	require.NoError(t, r.OpenForWriting())
+}
+
+// errno is what an application sees of an error.
+func errno(err error) error {
+	if err == nil {
+		return nil
+	}
+	return posixshim.Errno(err)
+}
+
+func (r *runtime) at(path string) posixshim.Place { return posixshim.Place{Dir: r.dir, Path: path} }
+
+func (r *runtime) enter(t *testing.T, dir string, owner int) {
+	t.Helper()
+	if r.dir != 0 {
+		require.NoError(t, r.Release(r.dir))
+	}
+	r.dir = 0
+	r.restart(t, r.self)
+	r.name = dir
+	require.NoError(t, r.Mkdir(r.at(dir), 0o755))
+	if owner != int(r.self.UID) {
+		require.NoError(t, r.Setattr(r.at(dir), 1, &posixshim.SetAttr{Valid: posixshim.SetUID | posixshim.SetGID, UID: uint32(owner), GID: uint32(owner)}))
+		require.NoError(t, r.Setattr(r.at("."), 1, &posixshim.SetAttr{Valid: posixshim.SetMode, Mode: 0o755}))
+		r.restart(t, microfs.Cred{UID: uint32(owner), GID: uint32(owner)})
+	}
+	r.reopen(t)
+}
+
+func (r *runtime) restart(t *testing.T, cred microfs.Cred) {
+	t.Helper()
+	require.NoError(t, r.Finish())
+	r.start(t, cred)
+}
+
+func (r *runtime) reopen(t *testing.T) {
+	t.Helper()
+	h, err := r.Open(posixshim.Place{Path: r.name}, unix.O_PATH|unix.O_DIRECTORY, 0)
+	require.NoError(t, err)
+	r.dir = posixshim.Handle(h)
+}
+
+// become starts another process: credentials are those that a mount began with.
+func (r *runtime) become(t *testing.T, uid int) {
+	t.Helper()
+	require.NoError(t, r.Setattr(posixshim.Place{Path: "."}, 1, &posixshim.SetAttr{Valid: posixshim.SetMode, Mode: 0o755}))
+	r.restart(t, microfs.Cred{UID: uint32(uid), GID: uint32(uid)})
+	r.reopen(t)
+}
+
+func handle(fd int) posixshim.Handle { return posixshim.Handle(fd) }
+
+func (r *runtime) open(path string, flags int, mode uint32) (int, error) {
+	fd, err := r.Open(r.at(path), flags, mode)
+	return fd, errno(err)
+}
+
+func (r *runtime) dup(fd int) (int, error) { return fd, errno(r.Retain(handle(fd))) }
+
+func (r *runtime) read(fd int, p []byte) (int, error) {
+	n, err := r.Read(handle(fd), p)
+	return n, errno(err)
+}
+
+func (r *runtime) write(fd int, p []byte) (int, error) {
+	n, err := r.Write(handle(fd), p)
+	return n, errno(err)
+}
+
+func (r *runtime) pread(fd int, p []byte, off int64) (int, error) {
+	n, err := r.Pread(handle(fd), p, off)
+	return n, errno(err)
+}
+
+func (r *runtime) pwrite(fd int, p []byte, off int64) (int, error) {
+	n, err := r.Pwrite(handle(fd), p, off)
+	return n, errno(err)
+}
+
+func (r *runtime) seek(fd int, off int64, whence int) (int64, error) {
+	n, err := r.Seek(handle(fd), off, whence)
+	return int64(n), errno(err)
+}
+
+func (r *runtime) flags(fd int) (int, error) {
+	flags, err := r.Getfl(handle(fd))
+	return flags, errno(err)
+}
+
+func (r *runtime) close(fd int) error                     { return errno(r.Release(handle(fd))) }
+func (r *runtime) sync(fd int) error                      { return errno(r.Fsync(handle(fd))) }
+func (r *runtime) ftruncate(fd int, size int64) error     { return errno(r.Ftruncate(handle(fd), size)) }
+func (r *runtime) setFlags(fd, flags int) error           { return errno(r.Setfl(handle(fd), flags)) }
+func (r *runtime) truncate(path string, size int64) error { return errno(r.Truncate(r.at(path), size)) }
+func (r *runtime) access(path string, mode int) error     { return errno(r.Access(r.at(path), mode, 1)) }
+func (r *runtime) mkdir(path string, mode uint32) error   { return errno(r.Mkdir(r.at(path), mode)) }
+func (r *runtime) rmdir(path string) error                { return errno(r.Rmdir(r.at(path))) }
+func (r *runtime) unlink(path string) error               { return errno(r.Unlink(r.at(path))) }
+func (r *runtime) link(from, to string) error             { return errno(r.Link(r.at(from), r.at(to), 0)) }
+func (r *runtime) symlink(target, path string) error      { return errno(r.Symlink(target, r.at(path))) }
+
+func (r *runtime) rename(from, to string, flags uint) error {
+	return errno(r.Rename(r.at(from), r.at(to), uint32(flags)))
+}
+
+func (r *runtime) stat(path string, follow bool) (unix.Stat_t, error) {
+	var a posixshim.Attr
+	f := 0
+	if follow {
+		f = 1
+	}
+	err := r.Stat(r.at(path), f, &a)
+	return statOf(&a), errno(err)
+}
+
+func (r *runtime) fstat(fd int) (unix.Stat_t, error) {
+	var a posixshim.Attr
+	err := r.Fstat(handle(fd), &a)
+	return statOf(&a), errno(err)
+}
+
+func statOf(a *posixshim.Attr) unix.Stat_t {
+	ts := func(t posixshim.Time) unix.Timespec { return unix.Timespec{Sec: t.Sec, Nsec: t.Nsec} }
+	return unix.Stat_t{
+		Ino: a.Ino, Mode: a.Mode, Nlink: uint64(a.Nlink), Uid: a.UID, Gid: a.GID, Size: a.Size, Blocks: a.Blocks,
+		Atim: ts(a.Atime), Mtim: ts(a.Mtime), Ctim: ts(a.Ctime),
+	}
+}
+
+func (r *runtime) chmod(path string, mode uint32) error {
+	return errno(r.Setattr(r.at(path), 1, &posixshim.SetAttr{Valid: posixshim.SetMode, Mode: mode & 0o7777}))
+}
+
+func (r *runtime) chown(path string, uid, gid int, follow bool) error {
+	in := posixshim.SetAttr{UID: uint32(uid), GID: uint32(gid)}
+	if uid != -1 {
+		in.Valid |= posixshim.SetUID
+	}
+	if gid != -1 {
+		in.Valid |= posixshim.SetGID
+	}
+	f := 0
+	if follow {
+		f = 1
+	}
+	return errno(r.Setattr(r.at(path), f, &in))
+}
+
+// utimens does what the C half does with times.
+func (r *runtime) utimens(path string, times *[2]unix.Timespec) error {
+	if times == nil {
+		times = &[2]unix.Timespec{{Nsec: utimeNow}, {Nsec: utimeNow}}
+	}
+	if times[0].Nsec == utimeOmit && times[1].Nsec == utimeOmit {
+		return nil
+	}
+	in := posixshim.SetAttr{Atime: posixshim.Time(times[0]), Mtime: posixshim.Time(times[1])}
+	set, now := []uint32{posixshim.SetAtime, posixshim.SetMtime}, []uint32{posixshim.SetAtimeNow, posixshim.SetMtimeNow}
+	for i, ts := range times {
+		switch ts.Nsec {
+		case utimeNow:
+			in.Valid |= now[i]
+		case utimeOmit:
+		default:
+			in.Valid |= set[i]
+		}
+	}
+	return errno(r.Setattr(r.at(path), 1, &in))
+}
+
+const (
+	utimeNow  = 1<<30 - 1
+	utimeOmit = 1<<30 - 2
+)
+
+func (r *runtime) readlink(path string) (string, error) {
+	buf := make([]byte, unix.PathMax)
+	n, err := r.Readlink(r.at(path), buf)
+	return string(buf[:n]), errno(err)
+}
+
+func (r *runtime) list(path string) ([]string, error) {
+	fd, err := r.open(path, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	names, err := entries(func(buf []byte) (int, error) {
+		n, err := r.Getdents(handle(fd), buf)
+		return n, errno(err)
+	})
+	return names, errors.Join(err, r.close(fd))
+}
+
+// entries reads a directory's entries: struct dirent64.
+func entries(getdents func([]byte) (int, error)) ([]string, error) {
+	var names []string
+	for buf := make([]byte, 8192); ; {
+		n, err := getdents(buf)
+		if n == 0 || err != nil {
+			return names, err
+		}
+		for b := buf[:n]; len(b) > 0; b = b[binary.NativeEndian.Uint16(b[16:]):] {
+			name, _, _ := bytes.Cut(b[19:], []byte{0})
+			names = append(names, string(name)+map[byte]string{syscall.DT_DIR: "/", syscall.DT_LNK: "@", syscall.DT_REG: ""}[b[18]])
+		}
+	}
+}
+
+func itoa(n int) string { return strconv.Itoa(n) }

@@ -1,0 +1,398 @@
+/* Names and directories. */
+#include "run.h"
+
+#include <fts.h>
+#include <ftw.h>
+#include <glob.h>
+#include <limits.h>
+
+CALL(unlink, BY(unlink(P(0)), unlink(P(0)), unlinkat(here, P(0), 0)))
+CALL(unlinkat, unlinkat(F(0), R(1), (int)N(2)))
+CALL(remove, remove(P(0)))
+CALL(rename, BY(rename(P(0), P(1)), rename(P(0), P(1)), renameat(here, P(0), here, P(1))))
+CALL(renameat, renameat(F(0), R(1), F(2), R(3)))
+CALL(renameat2, renameat2(F(0), R(1), F(2), R(3), (unsigned)N(4)))
+CALL(link, BY(link(P(0), P(1)), link(P(0), P(1)), linkat(here, P(0), here, P(1), 0)))
+CALL(linkat, linkat(F(0), R(1), F(2), R(3), (int)N(4)))
+CALL(symlink, BY(symlink(S(0), P(1)), symlink(S(0), P(1)), symlinkat(S(0), here, P(1))))
+CALL(symlinkat, symlinkat(S(0), F(1), R(2)))
+CALL(mkdir, BY(mkdir(P(0), words() > 1 ? (mode_t)N(1) : 0755), mkdir(P(0), words() > 1 ? (mode_t)N(1) : 0755), mkdirat(here, P(0), words() > 1 ? (mode_t)N(1) : 0755)))
+CALL(mkdirat, mkdirat(F(0), R(1), (mode_t)N(2)))
+CALL(rmdir, BY(rmdir(P(0)), rmdir(P(0)), unlinkat(here, P(0), AT_REMOVEDIR)))
+CALL(mknod, BY(mknod(P(0), (mode_t)N(1), 0), mknod(P(0), (mode_t)N(1), 0), mknodat(here, P(0), (mode_t)N(1), 0)))
+CALL(mkfifo, BY(mkfifo(P(0), (mode_t)N(1)), mkfifo(P(0), (mode_t)N(1)), mkfifoat(here, P(0), (mode_t)N(1))))
+
+static void target(ssize_t n)
+{
+	if (n < 0) {
+		number(n);
+		return;
+	}
+	memmove(room + 8, room, (size_t)n);
+	room[8 + n] = '\0';
+	say("%zd ", room[8] == '/' ? -1 : n); /* an absolute one is as long as the path to it */
+	path(room + 8);
+}
+
+/* readlink PATH [SIZE] */
+VERB(readlink)
+{
+	size_t n = words() > 1 ? (size_t)N(1) : PATH_MAX;
+
+	target(BY(readlink(P(0), room, n), readlink(P(0), room, n), readlinkat(here, P(0), room, n)));
+}
+
+VERB(readlinkat) { target(readlinkat(F(0), R(1), room, PATH_MAX)); }
+
+VERB(realpath) { path(BY(realpath(P(0), room), realpath(P(0), room), canonicalize_file_name(P(0)))); }
+
+/* chain N: N symbolic links, each to the one before, the first to x */
+VERB(chain)
+{
+	char from[32] = "x", to[32];
+	int r = 0;
+
+	for (int i = 1; i <= N(0) && r == 0; i++, strcpy(from, to)) {
+		sprintf(to, "l%d", i);
+		r = symlink(from, to);
+	}
+	number(r);
+}
+
+/* The six letters of a template that are invented read ??????. */
+static void invented(int fd, char *name, const char *template)
+{
+	const char *x = strstr(template, "XXXXXX");
+	size_t at = x != NULL ? (size_t)(x - template) : 0;
+
+	descriptor(fd);
+	if (fd < 0)
+		return;
+	say(" %s", memcmp(name + at, "XXXXXX", 6) != 0 ? "" : "as it was ");
+	memcpy(name + at, "??????", 6);
+	path(name);
+}
+
+static char *template(void) { return strcpy(room, P(0)); }
+VERB(mkstemp) { char *t = template(); invented(BY(mkstemp, mkstemp64, mkstemp)(t), t, P(0)); }
+VERB(mkostemp) { char *t = template(); invented(BY(mkostemp, mkostemp64, mkostemp)(t, (int)N(1)), t, P(0)); }
+VERB(mkstemps) { char *t = template(); invented(BY(mkstemps, mkstemps64, mkstemps)(t, (int)N(1)), t, P(0)); }
+VERB(mkostemps) { char *t = template(); invented(BY(mkostemps, mkostemps64, mkostemps)(t, (int)N(1), (int)N(2)), t, P(0)); }
+VERB(mkdtemp) { pointer(mkdtemp(template())); }
+
+/* ---- the working directory ---- */
+
+CALL(chdir, chdir(P(0)))
+CALL(fchdir, fchdir(F(0)))
+/* getcwd [SIZE]: with a buffer of that size, or one that is allocated */
+VERB(getcwd)
+{
+	char *p = words() == 0 ? getcwd(NULL, 0) : word_is(0, "NAME") ? get_current_dir_name() : getcwd(room, (size_t)N(0));
+
+	path(p);
+	if (p != room)
+		free(p);
+}
+
+/* ---- directories ---- */
+
+VERB(opendir) { directory(opendir(P(0))); }
+VERB(fdopendir) { directory(fdopendir(F(0))); }
+VERB(closedir) { number(closedir(D(0))); forget(0); }
+VERB(dirfd) { number(dirfd(D(0)) >= 0 ? 0 : -1); }
+VERB(rewinddir) { rewinddir(D(0)); say("done"); }
+
+static const char *type(const struct dirent *e)
+{
+	return e->d_type == DT_DIR ? "/" : e->d_type == DT_LNK ? "@" : e->d_type == DT_REG ? "" : "?";
+}
+
+/* readdir D: whether there is one more entry; the order is the system's own */
+VERB(readdir)
+{
+	errno = 0;
+	const struct dirent *e = BY(readdir(D(0)), (struct dirent *)readdir64(D(0)), readdir(D(0)));
+
+	say("%s", e != NULL ? "an entry" : errno != 0 ? error_name() : "end");
+}
+
+static int by_name(const void *a, const void *b)
+{
+	return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+/* rest prints the entries from here on, sorted, with their types. */
+static void rest(DIR *d)
+{
+	static char *names[5000];
+	int n = 0;
+	const struct dirent *e;
+
+	errno = 0;
+	while ((e = BY(readdir(d), (struct dirent *)readdir64(d), readdir(d))) != NULL && n < 5000)
+		if (asprintf(&names[n], "%s%s", e->d_name, type(e)) >= 0)
+			n++;
+	int error = errno;
+
+	qsort(names, (size_t)n, sizeof *names, by_name);
+	if (n > 20)
+		say("%d entries", n);
+	for (int i = 0; i < n; i++) {
+		if (n <= 20)
+			say("%s%s", i > 0 ? " " : "", names[i]);
+		free(names[i]);
+	}
+	if (error != 0)
+		say(" %s", strerrorname_np(error));
+}
+
+VERB(rest) { rest(D(0)); }
+
+/* ls PATH */
+VERB(ls)
+{
+	DIR *d = opendir(P(0));
+
+	if (d == NULL) {
+		number(-1);
+		return;
+	}
+	rest(d);
+	closedir(d);
+}
+
+VERB(readdir_r)
+{
+	struct dirent e, *found;
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wdeprecated-declarations"
+	int r = BY(readdir_r(D(0), &e, &found), readdir64_r(D(0), (struct dirent64 *)&e, (struct dirent64 **)&found), readdir_r(D(0), &e, &found));
+#pragma GCC diagnostic pop
+
+	if (r != 0)
+		error_number(r);
+	else
+		say("%s", found == NULL ? "end" : "an entry");
+}
+
+/* seekback D: reads one, notes the place, reads on, goes back: the same again? */
+VERB(seekback)
+{
+	char name[256];
+
+	readdir(D(0));
+	long at = telldir(D(0));
+	const struct dirent *e = readdir(D(0));
+
+	snprintf(name, sizeof name, "%s", e != NULL ? e->d_name : "end");
+	while (readdir(D(0)) != NULL)
+		;
+	seekdir(D(0), at);
+	e = readdir(D(0));
+	say("%s", strcmp(e != NULL ? e->d_name : "end", name) == 0 ? "the same" : "another");
+}
+
+/* many N: N files; with `gone`, removes them while it reads their names */
+VERB(many)
+{
+	char name[32];
+	int r = 0;
+
+	for (int i = 0; i < N(0) && r >= 0; i++) {
+		sprintf(name, "n%d", i);
+		r = open(name, O_CREAT | O_WRONLY, 0644);
+		close(r);
+	}
+	number(r < 0 ? -1 : 0);
+}
+
+VERB(empty)
+{
+	DIR *d = opendir(P(0));
+	const struct dirent *e;
+	int n = 0;
+
+	while (d != NULL && (e = readdir(d)) != NULL)
+		n += e->d_name[0] != '.' && unlinkat(dirfd(d), e->d_name, 0) == 0;
+	if (d != NULL)
+		closedir(d);
+	number(n);
+}
+
+VERB(getdents64) { ssize_t n = getdents64(F(0), room, (size_t)N(1)); number(n > 0 ? 1 : n); }
+
+static int no_dots(const struct dirent *e) { return e->d_name[0] != '.'; }
+static int no_dots64(const struct dirent64 *e) { return e->d_name[0] != '.'; }
+
+VERB(scandir)
+{
+	struct dirent **names;
+	int n = BY(scandir(P(0), &names, no_dots, alphasort),
+		   scandir64(P(0), (struct dirent64 ***)&names, no_dots64, alphasort64), scandirat(here, P(0), &names, no_dots, alphasort));
+
+	number(n);
+	for (int i = 0; i < n; i++) {
+		say(" %s%s", names[i]->d_name, type(names[i]));
+		free(names[i]);
+	}
+	if (n >= 0)
+		free(names);
+}
+
+/* glob PATTERN FLAGS */
+VERB(glob)
+{
+	glob_t g = {0};
+	int r = BY(glob(P(0), (int)N(1), NULL, &g), glob64(P(0), (int)N(1), NULL, (glob64_t *)&g), glob(P(0), (int)N(1), NULL, &g));
+
+	say("%s", r == 0 ? "" : r == GLOB_NOMATCH ? "no match" : r == GLOB_ABORTED ? "aborted" : "no space");
+	for (size_t i = 0; r == 0 && i < g.gl_pathc; i++) {
+		size_t n = flavour == WIDE ? strlen(P(0)) - strlen(R(0)) : 0; /* of the directory before it */
+
+		say(" %s", g.gl_pathv[i] + n);
+	}
+	globfree(&g);
+}
+
+static char *walked[100];
+static int walked_count;
+
+static int visit(const char *name, int flag)
+{
+	const char *base = strrchr(name, '/');
+
+	if (walked_count < 100)
+		walked_count += asprintf(&walked[walked_count], "%s:%d", base != NULL ? base + 1 : name, flag) > 0;
+	return 0;
+}
+
+static int ftw_visit(const char *name, const struct stat *st, int flag)
+{
+	(void)st;
+	return visit(name, flag);
+}
+
+static int nftw_visit(const char *name, const struct stat *st, int flag, struct FTW *at)
+{
+	(void)st;
+	(void)at;
+	return visit(name, flag);
+}
+
+static void all_walked(int r)
+{
+	number(r);
+	qsort(walked, (size_t)walked_count, sizeof *walked, by_name);
+	for (int i = 0; i < walked_count; i++) {
+		say(" %s", walked[i]);
+		free(walked[i]);
+	}
+	walked_count = 0;
+}
+
+static int ftw64_visit(const char *name, const struct stat64 *st, int flag)
+{
+	(void)st;
+	return visit(name, flag);
+}
+
+static int nftw64_visit(const char *name, const struct stat64 *st, int flag, struct FTW *at)
+{
+	(void)st;
+	(void)at;
+	return visit(name, flag);
+}
+
+VERB(ftw) { all_walked(flavour == WIDE ? ftw64(P(0), ftw64_visit, 8) : ftw(P(0), ftw_visit, 8)); }
+
+VERB(nftw)
+{
+	const int how = FTW_PHYS | FTW_DEPTH;
+
+	all_walked(flavour == WIDE ? nftw64(P(0), nftw64_visit, 8, how) : nftw(P(0), nftw_visit, 8, how));
+}
+
+/* ---- fts ---- */
+
+static int fts_order(const FTSENT **a, const FTSENT **b)
+{
+	return strcmp((*a)->fts_name, (*b)->fts_name);
+}
+
+static int fts64_order(const FTSENT64 **a, const FTSENT64 **b)
+{
+	return strcmp((*a)->fts_name, (*b)->fts_name);
+}
+
+static const char *fts_kind(int info)
+{
+	static const char *const kinds[] = {
+		[FTS_D] = "D", [FTS_DC] = "DC", [FTS_DEFAULT] = "DEFAULT", [FTS_DNR] = "DNR", [FTS_DOT] = "DOT", [FTS_DP] = "DP",
+		[FTS_ERR] = "ERR", [FTS_F] = "F", [FTS_NS] = "NS", [FTS_NSOK] = "NSOK", [FTS_SL] = "SL", [FTS_SLNONE] = "SLNONE",
+	};
+
+	return kinds[info];
+}
+
+/* fts OPTIONS WHAT PATH...: walks and shows each entry. WHAT is what is done
+ * about an entry whose name begins with s: 0, FTS_SKIP, FTS_FOLLOW, FTS_AGAIN (once);
+ * or children, names: what fts_children has of each directory. */
+VERB(fts)
+{
+	char *paths[12];
+	int n = 0, again = 0;
+	bool list = word_is(1, "children") || word_is(1, "names");
+	int what = list ? 0 : (int)N(1);
+
+	for (int i = 2; i < words(); i++)
+		paths[n++] = (char *)P(i);
+	paths[n] = NULL;
+	FTS *t = flavour == WIDE ? (FTS *)fts64_open(paths, (int)N(0), fts64_order) : fts_open(paths, (int)N(0), fts_order);
+
+	if (t == NULL) {
+		pointer(t);
+		return;
+	}
+	for (FTSENT *p; (p = flavour == WIDE ? (FTSENT *)fts64_read((FTS64 *)t) : fts_read(t)) != NULL;) {
+		say(" ");
+		path(p->fts_path);
+		say(":%s,%s,%d", p->fts_name, fts_kind(p->fts_info), p->fts_level);
+		if (p->fts_info == FTS_F)
+			say(",%ld", (long)p->fts_statp->st_size);
+		if (p->fts_info == FTS_DC)
+			say(",%s", p->fts_cycle->fts_name);
+		if (p->fts_errno != 0)
+			say(",%s", strerrorname_np(p->fts_errno));
+		if (p->fts_info != FTS_NS && p->fts_info != FTS_DOT && access(p->fts_accpath, F_OK) != 0 && p->fts_info != FTS_SL && p->fts_info != FTS_SLNONE)
+			say(",astray");
+		if (list && p->fts_info == FTS_D) {
+			const int how = word_is(1, "names") ? FTS_NAMEONLY : 0;
+			FTSENT *c = flavour == WIDE ? (FTSENT *)fts64_children((FTS64 *)t, how) : fts_children(t, how);
+
+			say("(");
+			for (; c != NULL; c = c->fts_link)
+				say("%s %s", c->fts_name, c->fts_link != NULL ? " " : "");
+			say(")");
+		}
+		if (*p->fts_name == 's' && what != 0 && !(what == FTS_AGAIN && again++) && (p->fts_info == FTS_D || p->fts_info == FTS_SL || p->fts_info == FTS_F)) {
+			int r = flavour == WIDE ? fts64_set((FTS64 *)t, (FTSENT64 *)p, what) : fts_set(t, p, what);
+
+			if (r != 0)
+				say(",%d %s", r, error_name());
+		}
+	}
+	say(" end %s", errno == 0 ? "0" : error_name());
+	number(flavour == WIDE ? fts64_close((FTS64 *)t) : fts_close(t));
+}
+
+/* ftsclosed PATH: closes a walk in the middle */
+VERB(ftsclosed)
+{
+	char *paths[] = {(char *)P(0), NULL};
+	FTS *t = fts_open(paths, FTS_PHYSICAL, fts_order);
+
+	for (int i = 0; i < 3; i++)
+		fts_read(t);
+	number(fts_close(t));
+	number(fts_close(fts_open(paths, FTS_PHYSICAL, NULL)));
+}
