@@ -57,6 +57,7 @@ type shape struct {
 	logPages int           // 0 is 64
 	transfer nvmf.Bytes    // of a command; 0 is 64 KiB
 	patient  time.Duration // for a lost target; 0 is patience
+	silent   time.Duration // of a command before the target counts as lost; 0 is commandTimeout
 }
 
 var shapes = []shape{
@@ -68,7 +69,7 @@ var shapes = []shape{
 func (s shape) options() tcp.Options {
 	return tcp.Options{
 		HeaderDigest: s.header, DataDigest: s.data, KeepAlive: -1,
-		CommandTimeout: commandTimeout, ConnectTimeout: 5 * time.Second, OptimalTransfer: cmp.Or(s.transfer, 64*nvmf.KiB),
+		CommandTimeout: cmp.Or(s.silent, commandTimeout), ConnectTimeout: 5 * time.Second, OptimalTransfer: cmp.Or(s.transfer, 64*nvmf.KiB),
 	}
 }
 
