@@ -2,6 +2,8 @@
 # make run        installs what is missing, builds, and runs the demonstration
 # make test       all tests, and each fuzz test for a second; ends with how many
 #                 passed, failed, were skipped
+# make test-apps  installs programs that scientists use (see scripts/deps.sh: 250 MB
+#                 to download, 1.1 GB on disk) and tests those; takes minutes
 # make bench      the numbers the project promises, as ratios of one run
 # make lint       gofmt, vet, staticcheck, shellcheck
 # make fuzz       each fuzz test for FUZZTIME (default 10s), such as FUZZTIME=10m;
@@ -34,7 +36,7 @@ export GOFLAGS := -buildvcs=false $(GOFLAGS)
 RACE        := ./nvmf/... ./oplog/... ./microfs/... ./posixshim/... ./internal/owner ./internal/store ./cmd/nvmecr/... ./test/fabric
 
 .PHONY: all
-all: bin/nvmecr libraries
+all: bin/nvmecr bin/nvmecr-bench-rank bin/libnvmecr-bench-cubic.so libraries
 
 # An empty mark file: nothing is looked for again until the list of needs
 # changes. As an included file it is made before anything else, and what is
@@ -54,6 +56,16 @@ endif
 bin/nvmecr:
 	CGO_ENABLED=0 go build -trimpath -ldflags "-X nvmecr/cmd/nvmecr/command.commit=$(COMMIT)" -o $@ ./cmd/nvmecr
 
+# The rank of the benchmark: an application like any other.
+bin/nvmecr-bench-rank: $(wildcard bench/crew/rank/*.[ch])
+	@mkdir -p bin
+	$(CC) -std=gnu11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -Werror -pthread -o $@ $(filter %.c,$^)
+
+# Gives the benchmark's peers the congestion control that we have.
+bin/libnvmecr-bench-cubic.so: bench/cubic/cubic.c
+	@mkdir -p bin
+	$(CC) -std=gnu11 -D_GNU_SOURCE -O2 -g -fPIC -shared -Wall -Wextra -Werror -o $@ $<
+
 # bin/libnvmecr*.so; defines the target "libraries".
 ifneq ($(wildcard build/deps),)
 include posixshim/shim.mk
@@ -67,6 +79,12 @@ run: all
 test: all lint
 	@$(call fuzz-tests,1s); \
 	go run ./internal/testreport "-timeout 20m ./..." "-timeout 20m -race -short $(RACE)" "$${fuzz[@]}"
+
+# What is installed is tested by `make test` from then on.
+.PHONY: test-apps
+test-apps: all
+	@scripts/deps.sh apps
+	@go run ./internal/testreport "-timeout 20m -count 1 ./test/apps"
 
 # Sets the shell's array "fuzz": the arguments of a `go test` for each fuzz test,
 # since it takes no more than one, and $(1) of time. With more than a few
@@ -84,9 +102,11 @@ lint:
 	go run $(STATICCHECK) -tags openmpi ./mpiwrap ./cmd/libnvmecr
 	shellcheck .ci/run $$(find . -name '*.sh' -not -path './build/*')
 
+# Without the file systems to compare with it goes on, and says so.
 .PHONY: bench
 bench: all
-	go run ./bench
+	-@scripts/deps.sh bench
+	bin/nvmecr bench goals
 
 .PHONY: soak
 soak: all

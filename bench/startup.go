@@ -1,31 +1,47 @@
-package main
+package bench
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
-	"strconv"
-	"strings"
+	"path"
 	"time"
 
-	"nvmecr/internal/demo"
+	"nvmecr/bench/crew"
+	"nvmecr/bench/paper"
+	"nvmecr/bench/result"
+	"nvmecr/bench/stats"
 	"nvmecr/nvmf"
 )
 
-// starts is how often a process is started with and without the preload.
-const starts = 400
+// startup measures what the preload costs a program that does nothing, and
+// what memory a rank has that does no more than mount.
+func startup(ctx context.Context, e *Env) (*result.Result, error) {
+	res := &result.Result{}
+	if err := e.startTrue(ctx, res); err != nil {
+		return nil, err
+	}
+	return res, e.memory(ctx, res)
+}
 
-// startup compares /bin/true with and without the preload, in turns.
-func (b *bench) startup(ctx context.Context) error {
-	with := append(os.Environ(), "LD_PRELOAD="+filepath.Join(filepath.Dir(b.nvmecr), "libnvmecr.so"))
-	var plain, preloaded []float64
-	for range starts {
+// startTrue compares /bin/true with and without the preload, in turns.
+func (e *Env) startTrue(ctx context.Context, res *result.Result) error {
+	with, err := e.Under(e.Config, base())
+	if err != nil {
+		return err
+	}
+	starts := 400
+	if e.Quick {
+		starts = 100
+	}
+	var plain, more stats.Sample
+	for i := range starts {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		p, err := timeTrue(os.Environ())
+		e.progress("starts of /bin/true", i, starts)
+		p, err := timeTrue(base())
 		if err != nil {
 			return err
 		}
@@ -33,60 +49,57 @@ func (b *bench) startup(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		plain, preloaded = append(plain, p), append(preloaded, q)
+		plain, more = append(plain, p), append(more, q-p)
 	}
-	row(fmt.Sprintf("/bin/true under the preload, %.2f ms without", median(plain)),
-		fmt.Sprintf("%+.3f ms", median(preloaded)-median(plain)), "0.1 ms")
+	res.Goals = append(res.Goals, result.Goal{
+		What: "/bin/true under the preload takes longer by", Limit: 100e-6, AtMost: true, Unit: result.Duration,
+		Measured: result.Interval(more), Beside: fmt.Sprintf("%.2f ms without", plain.Median()*1000),
+	})
 	return nil
 }
 
-// timeTrue returns the milliseconds that /bin/true takes.
+// timeTrue returns the seconds that /bin/true takes.
 func timeTrue(env []string) (float64, error) {
 	cmd := exec.Command("/bin/true")
 	cmd.Env = env
 	begin := time.Now()
 	err := cmd.Run()
-	return float64(time.Since(begin)) / 1e6, err
+	return time.Since(begin).Seconds(), err
 }
 
 // memory compares the resident set of an idle rank with and without nvmecr.
-func (b *bench) memory(ctx context.Context) error {
-	target, err := b.startTarget(ctx, nvmf.Bytes(b.ranks)*256*nvmf.MiB)
+func (e *Env) memory(ctx context.Context, res *result.Result) (err error) {
+	b, err := e.bed(ctx, 32*nvmf.MiB)
 	if err != nil {
 		return err
 	}
-	run := demo.MPIRun("mpirun.openmpi", b.ranks, b.app, "/nvmecr")
-	plain, err := b.resident(ctx, run)
+	defer func() { err = errors.Join(err, b.Close()) }()
+	plain, err := e.crew(ctx, base(), e.Rank)
 	if err != nil {
 		return err
 	}
-	under, err := b.resident(ctx, append(b.stage.RunFlags("idle", "--target", target.id.String()), run...))
+	without, err := resident(ctx, plain, "/nonexistent")
+	if err = errors.Join(err, plain.Stop()); err != nil {
+		return err
+	}
+	a, err := b.application(ctx)
 	if err != nil {
 		return err
 	}
-	row(fmt.Sprintf("memory of an idle rank, %.1f MiB without", plain), fmt.Sprintf("%+.1f MiB", under-plain), "32 MiB")
+	with, err := resident(ctx, a.crew, path.Join(a.cfg.Mount, "absent"))
+	if err != nil {
+		return err
+	}
+	res.Goals = append(res.Goals, result.Goal{
+		What: "memory of an idle rank is larger by", Limit: 32 * float64(nvmf.MiB), AtMost: true, Unit: result.Size,
+		Measured: result.Exactly(with - without), Beside: fmt.Sprintf("%.1f MiB without", without/float64(nvmf.MiB)),
+	})
+	res.Claims = append(res.Claims, paper.Memory.Beside("an idle rank's process grows by %.0f MB, %.0f%% of that", (with-without)/paper.MB, 100*(with-without)/paper.Memory.Value))
 	return nil
 }
 
-// resident runs the application idle and returns the MiB of its largest rank.
-func (b *bench) resident(ctx context.Context, argv []string) (float64, error) {
-	job, err := b.stage.Start(argv)
-	if err != nil {
-		return 0, err
-	}
-	if err := job.Wait(ctx); err != nil {
-		return 0, err
-	}
-	for _, line := range job.Stdout.Lines() {
-		if n, ok := cutNumber(line, "memory "); ok {
-			return n / 1024, nil
-		}
-	}
-	return 0, fmt.Errorf("no result in: %s", job.Stdout.Tail(5))
-}
-
-func cutNumber(line, prefix string) (float64, bool) {
-	digits, ok := strings.CutPrefix(line, prefix)
-	n, err := strconv.ParseFloat(digits, 64)
-	return n, ok && err == nil
+// resident returns the bytes of the largest rank.
+func resident(ctx context.Context, c *crew.Crew, path string) (float64, error) {
+	r, err := c.Say(ctx, "memory "+path)
+	return float64(r.Most("resident")), err
 }

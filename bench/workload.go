@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"context"
@@ -72,8 +72,8 @@ var (
 		})
 	}}
 
-	// checkpoints keeps within a GiB of data: three records for each file.
-	checkpoints = workload{"files made, written, closed", 8 * nvmf.GiB, 0, func(w *worker, n int) (int, error) {
+	// checkpointFiles keeps within a GiB of data: three records for each file.
+	checkpointFiles = workload{"files made, written, closed", 8 * nvmf.GiB, 0, func(w *worker, n int) (int, error) {
 		w.open("checkpoints")
 		piece := [][]byte{make([]byte, 512)}
 		records, err := w.times(n/6, func(i int) error {

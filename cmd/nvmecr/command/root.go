@@ -82,7 +82,7 @@ name finds it again.`,
 	root.AddCommand(
 		newRun(), newTarget(),
 		newLs(), newCat(), newCp(), newStat(), newFsck(), newVerify(), newRelease(),
-		newDemo(), newVersion(),
+		newDemo(), newBench(), newVersion(),
 	)
 	return root
 }

@@ -1,0 +1,218 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/nvmf"
+)
+
+// A bed is what an experiment runs on: targets, and the sides on them. What is
+// started is ended by Close.
+type bed struct {
+	env     *Env
+	store   []nvmf.TransportID // where the application's store lies
+	raw     *nvmf.TransportID  // where the raw side may write; nil: nowhere
+	why     string             // why nowhere
+	closers []io.Closer
+}
+
+// bed prepares targets for checkpoints of the given size.
+func (e *Env) bed(ctx context.Context, size nvmf.Bytes) (*bed, error) {
+	b := &bed{env: e, store: e.Config.Targets}
+	if e.RawTarget != "" {
+		id, err := nvmf.ParseTransportID(e.RawTarget)
+		if err != nil {
+			return nil, fmt.Errorf("raw target: %w", err)
+		}
+		b.raw = &id
+	}
+	if len(b.store) > 0 {
+		b.why = "the targets given hold the store: name a namespace that may be overwritten with --raw-target"
+		return b, nil
+	}
+	memory := fmt.Sprintf("mem:%d", uint64(e.namespace(size)))
+	t, err := e.startTarget(ctx, memory, memory)
+	if err != nil {
+		return nil, err
+	}
+	b.closers = append(b.closers, t)
+	for i, id := range t.ids {
+		e.progress("touching the target's memory", i, len(t.ids))
+		if err := touch(ctx, id); err != nil {
+			_ = b.Close() // the cause is err
+			return nil, err
+		}
+	}
+	b.store = t.ids[:1]
+	if b.raw == nil {
+		b.raw = &t.ids[1]
+	}
+	return b, nil
+}
+
+// Close ends what was started, last first.
+func (b *bed) Close() error { return closeAll(b.closers) }
+
+// application starts the application on the bed.
+func (b *bed) application(ctx context.Context, settings ...string) (*application, error) {
+	a, err := b.env.startApplication(ctx, b.store, settings...)
+	if err != nil {
+		return nil, err
+	}
+	b.closers = append(b.closers, a)
+	return a, nil
+}
+
+// besideRaw starts the application and the raw ranks.
+func (b *bed) besideRaw(ctx context.Context, settings ...string) (*application, *side, error) {
+	a, err := b.application(ctx, settings...)
+	if err != nil {
+		return nil, nil, err
+	}
+	raw, err := b.rawSide(ctx)
+	return a, raw, err
+}
+
+// rawSide starts the raw ranks; nil where there is no namespace for them.
+func (b *bed) rawSide(ctx context.Context) (*side, error) {
+	if b.raw == nil {
+		return nil, nil
+	}
+	r, err := b.env.startRaw(ctx, *b.raw)
+	if err != nil {
+		return nil, err
+	}
+	b.closers = append(b.closers, r)
+	return r.side(rawName), nil
+}
+
+// socketSide starts the bare sockets, with memory as large as a namespace; nil
+// where the target is on another host, to which there are none.
+func (b *bed) socketSide(ctx context.Context, size nvmf.Bytes) (*side, error) {
+	if b.env.remote() || len(b.env.Config.Targets) > 0 {
+		return nil, nil
+	}
+	s, err := b.env.startSockets(ctx, b.env.Ranks, b.env.namespace(size))
+	if err != nil {
+		return nil, err
+	}
+	b.closers = append(b.closers, s)
+	return s.side("bare sockets"), nil
+}
+
+// peerSide is the application's own processes, writing to a directory of this
+// run's in a peer's. Where that is of the ranks' hosts they make it.
+func (b *bed) peerSide(ctx context.Context, a *application, p Peer) (*side, error) {
+	if b.env.remote() {
+		run := strings.TrimPrefix(filepath.Base(b.env.scratch), claimPrefix)
+		return b.directorySide(ctx, a, p.Name, filepath.Join(p.Dir, "nvmecr-ranks-"+run))
+	}
+	dir, err := b.env.claims.in(p.Dir)
+	if err != nil {
+		return nil, fmt.Errorf("peer %s: %w", p.Name, err)
+	}
+	return b.directorySide(ctx, a, p.Name, dir)
+}
+
+// directorySide is the application's own processes, writing to a directory that
+// they make if need be.
+func (b *bed) directorySide(ctx context.Context, a *application, name, dir string) (*side, error) {
+	if _, err := a.crew.Say(ctx, "mkdir "+dir); err != nil {
+		return nil, fmt.Errorf("peer %s: %w", name, err)
+	}
+	s := &side{name: name, crew: a.crew, path: checkpoints(dir)}
+	if !b.env.remote() && os.Geteuid() == 0 {
+		s.cold = dropCaches
+	}
+	b.closers = append(b.closers, closer(func() error { return b.clear(ctx, s, dir) }))
+	return s, nil
+}
+
+// loopbackSide is the application's own processes, writing to a file system on
+// a loop device; nil, and why, where there can be none.
+func (b *bed) loopbackSide(ctx context.Context, a *application, kind string) (*side, string, error) {
+	if b.env.remote() {
+		return nil, "the ranks are on other hosts", nil
+	}
+	l, err := b.env.startLoopback(ctx, kind, 2*b.env.namespace(b.env.Size))
+	if err != nil {
+		return nil, err.Error(), ctx.Err()
+	}
+	b.closers = append(b.closers, l)
+	s, err := b.directorySide(ctx, a, kind+" on a loop device", filepath.Join(l.dir, "nvmecr-bench"))
+	return s, "", err
+}
+
+// clear removes what a peer's side has written, and the directory if the ranks
+// have made it: it may be their hosts'. After an interruption they are gone;
+// what is on this host then goes with the environment.
+func (b *bed) clear(ctx context.Context, s *side, dir string) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	for k := range 2 {
+		if _, err := s.crew.Do(ctx, func(rank int) string { return "unlink " + s.path(rank, k) }); err != nil {
+			return err
+		}
+	}
+	if !b.env.remote() {
+		return nil
+	}
+	_, err := s.crew.Say(ctx, "unlink "+dir)
+	return err
+}
+
+// memoryDir is a directory of this host's memory.
+func (e *Env) memoryDir() (string, error) {
+	var fs unix.Statfs_t
+	const dir = "/dev/shm"
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return "", err
+	}
+	if nvmf.Bytes(fs.Bavail)*nvmf.Bytes(fs.Bsize) < 2*e.namespace(e.Size) {
+		return "", fmt.Errorf("%s has too little room", dir)
+	}
+	return dir, nil
+}
+
+// memoryFile makes a file in memory whose pages are all there. It goes with the
+// environment.
+func (e *Env) memoryFile(size nvmf.Bytes) (string, error) {
+	dir, err := e.memoryDir()
+	if err != nil {
+		return "", err
+	}
+	if dir, err = e.claims.in(dir); err != nil {
+		return "", err
+	}
+	f, err := os.CreateTemp(dir, "image-")
+	if err != nil {
+		return "", err
+	}
+	zeros := make([]byte, nvmf.MiB)
+	for at := nvmf.Bytes(0); at < size && err == nil; at += nvmf.MiB {
+		_, err = f.Write(zeros)
+	}
+	return f.Name(), errors.Join(err, f.Close())
+}
+
+// dropCaches makes reads of files on this host come from what is below the page
+// cache. It takes root.
+func dropCaches() error {
+	unix.Sync()
+	return os.WriteFile("/proc/sys/vm/drop_caches", []byte("1"), 0o200)
+}
+
+// closer is a function to be called at the end.
+type closer func() error
+
+// Close calls it.
+func (c closer) Close() error { return c() }

@@ -1,0 +1,222 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"nvmecr/bench/crew"
+	"nvmecr/bench/result"
+	"nvmecr/bench/stats"
+	"nvmecr/nvmf"
+)
+
+// checkpoint compares what the application sees with the raw queues, the bare
+// sockets and the peers.
+func checkpoint(ctx context.Context, e *Env) (res *result.Result, err error) {
+	b, err := e.bed(ctx, e.Size)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	res = &result.Result{}
+	w := work{size: e.Size, transfer: e.Transfer}
+	a, err := b.application(ctx)
+	if err != nil {
+		return nil, err
+	}
+	sides, err := b.sides(ctx, a, res)
+	if err != nil {
+		return nil, err
+	}
+	took, err := e.inTurns(ctx, "checkpoints", w, true, sides...)
+	if err != nil {
+		return nil, err
+	}
+	n := sides[0].crew.Size()
+	total := float64(n) * float64(e.Size) / float64(nvmf.MiB)
+	res.Tables = append(res.Tables, bandwidths(fmt.Sprintf("%s, %s each in pieces of %s, fsync and close included", rankCount(n), e.Size, e.Transfer), total, sides, took))
+	ours := took[sides[0]]
+	for _, s := range sides[1:] {
+		if err := compare(res, n, total, e.Transfer, s.name, ours, took[s]); err != nil {
+			return nil, err
+		}
+	}
+	res.Finding = finding(res.Comparisons)
+	if err := e.application(ctx, res, sides, took); err != nil {
+		return nil, err
+	}
+	if err := b.besideIOR(ctx, res, a, sides); err != nil {
+		return nil, err
+	}
+	if len(sides) > 1 && sides[1].name == rawName && !e.Quick {
+		if err := e.scaling(ctx, res, sides[0], sides[1]); err != nil {
+			return nil, err
+		}
+	}
+	return res, nil
+}
+
+// finding is the first thing to know.
+func finding(all []result.Comparison) string {
+	for _, c := range all {
+		if c.Peer == rawName {
+			return fmt.Sprintf("The application has %.0f%% of the raw queues' bandwidth (%s).", 100*c.Ratio.Value, c.What)
+		}
+	}
+	return ""
+}
+
+// sides starts all there are; the application is the first.
+func (b *bed) sides(ctx context.Context, a *application, res *result.Result) ([]*side, error) {
+	sides := []*side{a.side("nvmecr")}
+	raw, err := b.rawSide(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if raw == nil {
+		res.NotMeasured("raw NVMe/TCP", "%s", b.why)
+	} else {
+		sides = append(sides, raw)
+	}
+	bare, err := b.socketSide(ctx, b.env.Size)
+	if err != nil {
+		return nil, err
+	}
+	if bare == nil {
+		res.NotMeasured("bare sockets", "both ends are processes that the benchmark starts on this host: leave --target and --launch out, and do not start it through mpirun or srun")
+	} else {
+		sides = append(sides, bare)
+	}
+	if b.env.Quick && len(b.env.Peers) == 0 {
+		return sides, nil // to make file systems takes longer than all of it
+	}
+	peers, err := b.peers(ctx, a, res)
+	return append(sides, peers...), err
+}
+
+// peers are the file systems to compare with: those named or, where none is,
+// what this host can have.
+func (b *bed) peers(ctx context.Context, a *application, res *result.Result) ([]*side, error) {
+	var sides []*side
+	for _, p := range b.env.Peers {
+		s, err := b.peerSide(ctx, a, p)
+		if err != nil {
+			return nil, err
+		}
+		sides = append(sides, s)
+	}
+	if len(sides) > 0 {
+		return sides, nil
+	}
+	if dir, err := b.env.memoryDir(); err == nil && !b.env.remote() {
+		s, err := b.peerSide(ctx, a, Peer{Name: "tmpfs", Dir: dir})
+		if err != nil {
+			return nil, err
+		}
+		sides = append(sides, s)
+	}
+	for _, kind := range []string{"xfs", "ext4"} {
+		s, why, err := b.loopbackSide(ctx, a, kind)
+		if err != nil {
+			return nil, err
+		}
+		if s == nil {
+			res.NotMeasured(kind+" on a loop device", "%s", why)
+			continue
+		}
+		sides = append(sides, s)
+	}
+	return sides, nil
+}
+
+// bandwidths is the table of what all sides did.
+func bandwidths(title string, total float64, sides []*side, took map[*side]*taken) result.Table {
+	t := result.Table{Title: title, Rows: "side", Columns: []result.Column{
+		{Name: "write", Unit: "MiB/s"}, {Name: "read", Unit: "MiB/s"},
+		{Name: "median write", Unit: result.Duration}, {Name: "p99", Unit: result.Duration},
+		{Name: "CPU of the ranks a GiB written", Unit: result.Duration}, {Name: "of that in the kernel", Unit: result.Percent},
+	}}
+	for _, s := range sides {
+		w, r := took[s].write, took[s].read
+		cpu, kernel := processor(w, total/1024)
+		cells := []result.Cell{
+			result.Number(result.Per(total, spans(w))), result.None(),
+			result.Number(result.Middle(medians(w))), result.Count(worst(w)),
+			result.Count(cpu), result.Count(kernel),
+		}
+		if len(r) > 0 {
+			cells[1] = result.Number(result.Per(total, spans(r)))
+		}
+		t.Add(s.name, cells...)
+	}
+	return t
+}
+
+// worst is the median over the rounds of the slowest rank's 99th percentile.
+func worst(rounds []crew.Round) float64 {
+	s := make(stats.Sample, len(rounds))
+	for i, r := range rounds {
+		s[i] = float64(r.Most("p99")) / 1e9
+	}
+	return s.Median()
+}
+
+// processor returns the processor time of a round per unit of what was done in
+// it, and the share that was the kernel's.
+func processor(rounds []crew.Round, units float64) (seconds, kernel float64) {
+	var user, system int64
+	for _, r := range rounds {
+		user += r.Sum("user")
+		system += r.Sum("system")
+	}
+	if user+system == 0 {
+		return 0, 0
+	}
+	return float64(user+system) / 1e9 / units / float64(len(rounds)), float64(system) / float64(user+system)
+}
+
+// compare adds what came out beside one other side.
+func compare(res *result.Result, ranks int, total float64, transfer nvmf.Bytes, peer string, ours, theirs *taken) error {
+	for _, d := range []struct {
+		name         string
+		ours, theirs []crew.Round
+	}{{"write", ours.write, theirs.write}, {"read", ours.read, theirs.read}} {
+		if len(d.ours) == 0 || len(d.theirs) == 0 {
+			continue
+		}
+		ratios, err := stats.Ratios(spans(d.theirs), spans(d.ours))
+		if err != nil {
+			return fmt.Errorf("%s beside %s: %w", d.name, peer, err)
+		}
+		res.Comparisons = append(res.Comparisons, result.Comparison{
+			What: fmt.Sprintf("%s, %s, %s pieces", d.name, rankCount(ranks), transfer), Peer: peer,
+			Ratio: result.Interval(ratios), Unit: "MiB/s",
+			Ours: result.Per(total, spans(d.ours)), Theirs: result.Per(total, spans(d.theirs)),
+			Why: reason(peer, d.name, theirs.cached), Ceiling: peer == rawName || peer == "bare sockets",
+		})
+	}
+	return nil
+}
+
+// rawName is what the raw side is called.
+const rawName = "raw NVMe/TCP"
+
+// reason says why a side is faster or slower than we are.
+func reason(peer, what string, cached bool) string {
+	switch {
+	case peer == rawName:
+		return "it has no names, no log, no checksums: the difference is what the file system costs"
+	case peer == "bare sockets":
+		return "they carry no NVMe: payload and acknowledgement alone, into memory that is as cold"
+	case peer == "tmpfs" && what == "read":
+		return "its files are this host's memory: a read is one copy, without a network"
+	case peer == "tmpfs":
+		return "its files are this host's memory: a write takes fresh pages, zeroed first; fsync does nothing"
+	case what == "read" && cached:
+		return "what it reads it wrote just before: much or all comes out of the page cache of the rank's own host, which was not dropped (that takes root, and ranks on this host)"
+	case what == "read":
+		return "its page cache was dropped before, so that it reads from its device through the kernel"
+	}
+	return "it writes into the page cache, and fsync copies that to its device; ours crosses the network and is durable when a write returns"
+}

@@ -1,0 +1,107 @@
+package bench
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
+
+// claimPrefix begins the names of the directories that a benchmark makes, and
+// takes away again.
+const claimPrefix = "nvmecr-bench-"
+
+// A claim is a directory for the time of a run. It is locked, and the lock goes
+// with the process: what a killed one has left is told from what others use.
+type claim struct {
+	path string
+	lock *os.File // nil where there can be no locks: nobody takes it for dead then
+}
+
+// newClaim makes a directory in parent, and takes away those there that nobody
+// uses any more.
+func newClaim(parent string) (*claim, error) {
+	sweep(parent)
+	for {
+		path, err := os.MkdirTemp(parent, claimPrefix)
+		if err != nil {
+			return nil, err
+		}
+		c := &claim{path: path}
+		if c.lock, err = lockDirectory(path, unix.LOCK_EX); err == nil {
+			return c, nil
+		}
+		// Between the two somebody may have swept it. No lock is no reason not
+		// to measure.
+		if !errors.Is(err, os.ErrNotExist) {
+			return c, nil
+		}
+	}
+}
+
+// Close takes the directory away, with what is in it.
+func (c *claim) Close() error {
+	err := os.RemoveAll(c.path)
+	if c.lock != nil {
+		err = errors.Join(err, c.lock.Close())
+	}
+	return err
+}
+
+// claims are those of a run, by the directory that they are in.
+type claims struct {
+	parents []string
+	all     []*claim
+}
+
+// in returns the run's directory in parent.
+func (c *claims) in(parent string) (string, error) {
+	if i := slices.Index(c.parents, parent); i >= 0 {
+		return c.all[i].path, nil
+	}
+	one, err := newClaim(parent)
+	if err != nil {
+		return "", err
+	}
+	c.parents, c.all = append(c.parents, parent), append(c.all, one)
+	return one.path, nil
+}
+
+func (c *claims) close() error {
+	var errs []error
+	for _, one := range c.all {
+		errs = append(errs, one.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// sweep removes the directories in parent that were claimed by processes that
+// are gone. What cannot be opened, locked or removed stays: it is another
+// user's, or in use.
+func sweep(parent string) {
+	paths, _ := filepath.Glob(filepath.Join(parent, claimPrefix+"*")) // a parent that is no pattern is not swept
+	for _, path := range paths {
+		if lock, err := lockDirectory(path, unix.LOCK_EX|unix.LOCK_NB); err == nil {
+			_ = os.RemoveAll(path)
+			lock.Close()
+		}
+	}
+}
+
+// lockDirectory locks a directory that is there. It fails with os.ErrNotExist
+// if it was removed meanwhile.
+func lockDirectory(path string, how int) (*os.File, error) {
+	f, err := os.OpenFile(path, unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := unix.Flock(int(f.Fd()), how); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	if _, err := os.Stat(path); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}

@@ -1,0 +1,379 @@
+package crew
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"time"
+
+	"nvmecr/internal/store"
+)
+
+// Agents are the processes of the job that this process is rank 0 of. Each
+// starts, on its host and in the place its launcher gave it, what it is told
+// to. It is safe for concurrent use.
+type Agents struct {
+	all []*agent // by rank; rank 0 is ourselves
+
+	mu   sync.Mutex
+	jobs map[int]*agentsJob
+	next int
+}
+
+// An agent is the conductor's end of one.
+type agent struct {
+	rank int
+	conn net.Conn
+	mu   sync.Mutex // of what is sent
+	out  *json.Encoder
+}
+
+// An errand is what an agent is told: to start a program, or to kill it.
+type errand struct {
+	ID   int
+	Argv []string // none: kill it
+	Env  []string // beside the agent's own
+}
+
+// An outcome is what an agent answers when a program has ended.
+type outcome struct {
+	ID    int
+	Error string // empty: it ended well
+}
+
+// rendezvousTime is how long the processes of a job may take to meet.
+const rendezvousTime = 2 * time.Minute
+
+// Gather is called by rank 0 of a job. It leaves its address in a file of that
+// name, in a directory all of them see, and waits for the others to Join; then
+// the file is removed.
+func Gather(ctx context.Context, file string, place store.Place) (*Agents, error) {
+	l, addresses, err := listen(true)
+	if err != nil {
+		return nil, err
+	}
+	defer l.Close()
+	secret := rand.Text()
+	if err := leave(file, addresses, secret); err != nil {
+		return nil, err
+	}
+	defer os.Remove(file)
+	ctx, cancel := context.WithTimeout(ctx, rendezvousTime)
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { l.Close() })()
+	a := &Agents{all: make([]*agent, place.Size), jobs: make(map[int]*agentsJob)}
+	here, there := net.Pipe()
+	go func() { _ = serveErrands(here) }() // it ends with the other end
+	a.add(0, there)
+	for have := 1; have < place.Size; {
+		conn, err := l.Accept()
+		if err != nil {
+			a.Close()
+			return nil, fmt.Errorf("%d of the %d processes of the job met at %s: %w; is that directory the same on all hosts?", have, place.Size, file, err)
+		}
+		rank, err := admit(conn, secret, place.Size)
+		if err != nil || a.all[rank] != nil {
+			conn.Close()
+			continue
+		}
+		a.add(rank, conn)
+		have++
+	}
+	return a, nil
+}
+
+// leave writes the file so that its name has all of it or nothing.
+func leave(file, addresses, secret string) error {
+	next := file + ".new"
+	if err := os.WriteFile(next, []byte(addresses+"\n"+secret+"\n"), 0o600); err != nil {
+		return fmt.Errorf("rendezvous: %w; name a directory that all processes of the job can write to with --rendezvous", err)
+	}
+	return os.Rename(next, file)
+}
+
+func admit(conn net.Conn, secret string, size int) (int, error) {
+	if err := conn.SetDeadline(time.Now().Add(greeting)); err != nil {
+		return 0, err
+	}
+	var presented string
+	var rank int
+	if _, err := fmt.Fscanf(conn, "agent %s %d\n", &presented, &rank); err != nil {
+		return 0, err
+	}
+	if subtle.ConstantTimeCompare([]byte(presented), []byte(secret)) != 1 || rank <= 0 || rank >= size {
+		return 0, errors.New("not a process of ours")
+	}
+	return rank, conn.SetDeadline(time.Time{})
+}
+
+func (a *Agents) add(rank int, conn net.Conn) {
+	g := &agent{rank: rank, conn: conn, out: json.NewEncoder(conn)}
+	a.all[rank] = g
+	go a.listen(g)
+}
+
+// listen hands outcomes to their jobs until the agent is gone.
+func (a *Agents) listen(g *agent) {
+	in := json.NewDecoder(g.conn)
+	for {
+		var o outcome
+		err := in.Decode(&o)
+		a.mu.Lock()
+		if err != nil {
+			for _, j := range a.jobs {
+				j.over(g.rank, errors.New("its process of the job has ended"))
+			}
+			a.mu.Unlock()
+			return
+		}
+		j := a.jobs[o.ID]
+		a.mu.Unlock()
+		if j == nil {
+			continue
+		}
+		if o.Error != "" {
+			j.over(g.rank, errors.New(o.Error))
+		} else {
+			j.over(g.rank, nil)
+		}
+	}
+}
+
+// Size returns how many there are.
+func (a *Agents) Size() int { return len(a.all) }
+
+// Close lets all agents end.
+func (a *Agents) Close() {
+	for _, g := range a.all {
+		if g != nil {
+			g.conn.Close()
+		}
+	}
+}
+
+func (g *agent) tell(e errand) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.out.Encode(e)
+}
+
+func (a *Agents) start(argv, env []string) (job, error) {
+	a.mu.Lock()
+	a.next++
+	j := &agentsJob{agents: a, id: a.next, left: make(map[int]bool), first: make(chan struct{}), all: make(chan struct{})}
+	for _, g := range a.all {
+		j.left[g.rank] = true
+	}
+	a.jobs[j.id] = j
+	a.mu.Unlock()
+	for _, g := range a.all {
+		if err := g.tell(errand{ID: j.id, Argv: argv, Env: added(env)}); err != nil {
+			j.kill()
+			return nil, fmt.Errorf("process %d of the job: %w", g.rank, err)
+		}
+	}
+	return j, nil
+}
+
+// added returns what env has and our own environment has not.
+func added(env []string) []string {
+	ours := environ()
+	var more []string
+	for _, kv := range env {
+		name, value, _ := strings.Cut(kv, "=")
+		if old, ok := ours[name]; !ok || old != value {
+			more = append(more, kv)
+		}
+	}
+	return more
+}
+
+// agentsJob is a program that all agents have started.
+type agentsJob struct {
+	agents *Agents
+	id     int
+
+	mu         sync.Mutex
+	left       map[int]bool // ranks whose program runs
+	failed     bool
+	err        error
+	first, all chan struct{}
+}
+
+// over says that a rank's program has ended.
+func (j *agentsJob) over(rank int, err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if !j.left[rank] {
+		return
+	}
+	delete(j.left, rank)
+	if err != nil {
+		j.err = errors.Join(j.err, fmt.Errorf("rank %d: %w", rank, err))
+		if !j.failed {
+			j.failed = true
+			close(j.first)
+		}
+	}
+	if len(j.left) == 0 {
+		if !j.failed {
+			j.failed = true
+			close(j.first)
+		}
+		close(j.all)
+	}
+}
+
+func (j *agentsJob) ended() <-chan struct{} { return j.first }
+
+func (j *agentsJob) status() error {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if j.err != nil {
+		return j.err
+	}
+	return errors.New("exit status 0")
+}
+
+func (j *agentsJob) end(patience time.Duration) error {
+	select {
+	case <-j.all:
+		j.mu.Lock()
+		defer j.mu.Unlock()
+		return j.err
+	case <-time.After(patience):
+		j.kill()
+		return fmt.Errorf("the ranks did not end within %s and were killed", patience)
+	}
+}
+
+func (j *agentsJob) kill() {
+	for _, g := range j.agents.all {
+		_ = g.tell(errand{ID: j.id}) // one that is gone has killed its programs
+	}
+	select {
+	case <-j.all:
+	case <-time.After(patience):
+	}
+}
+
+// Join is called by the other processes of the job: it meets rank 0 and runs
+// its errands until it is gone. ctx is about the meeting alone: an interruption
+// of the job reaches rank 0, too, which has to clear up, and ends the others.
+func Join(ctx context.Context, file string, place store.Place) error {
+	ctx, cancel := context.WithTimeout(ctx, rendezvousTime)
+	defer cancel()
+	var conn net.Conn
+	for {
+		var err error
+		if conn, err = meet(ctx, file, place.Rank); err == nil {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			if c := context.Cause(ctx); !errors.Is(c, context.DeadlineExceeded) {
+				err = c
+			}
+			return fmt.Errorf("rank 0 of the job does not appear at %s: %w", file, err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+	return serveErrands(conn)
+}
+
+// meet tries once. What lies there may be of an earlier job.
+func meet(ctx context.Context, file string, rank int) (net.Conn, error) {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	addresses, secret, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+	conn, err := connect(ctx, addresses)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := fmt.Fprintf(conn, "agent %s %d\n", secret, rank); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// serveErrands starts and kills programs until the connection ends, and then
+// kills what is left.
+func serveErrands(conn net.Conn) error {
+	s := &errands{out: json.NewEncoder(conn), running: make(map[int]*processes)}
+	defer s.end()
+	in := json.NewDecoder(conn)
+	for {
+		var e errand
+		if err := in.Decode(&e); err != nil {
+			if errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe) {
+				return nil
+			}
+			return err
+		}
+		s.run(e)
+	}
+}
+
+type errands struct {
+	mu      sync.Mutex
+	out     *json.Encoder
+	running map[int]*processes
+}
+
+func (s *errands) run(e errand) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(e.Argv) == 0 {
+		if p := s.running[e.ID]; p != nil {
+			go p.kill()
+		}
+		return
+	}
+	var env []string
+	for _, kv := range os.Environ() {
+		if !strings.HasPrefix(kv, "LD_PRELOAD=") && !strings.HasPrefix(kv, "NVMECR_") {
+			env = append(env, kv)
+		}
+	}
+	p, err := startProcesses([]*exec.Cmd{command(e.Argv, append(env, e.Env...))}, os.Stderr)
+	if err != nil {
+		_ = s.out.Encode(outcome{e.ID, err.Error()}) // who cannot hear it is gone
+		return
+	}
+	s.running[e.ID] = p
+	go func() {
+		<-p.all
+		o := outcome{ID: e.ID}
+		if p.err != nil {
+			o.Error = p.err.Error()
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.running, e.ID)
+		_ = s.out.Encode(o)
+	}()
+}
+
+func (s *errands) end() {
+	s.mu.Lock()
+	var left []*processes
+	for _, p := range s.running {
+		left = append(left, p)
+	}
+	s.mu.Unlock()
+	for _, p := range left {
+		p.kill()
+	}
+}

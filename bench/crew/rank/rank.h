@@ -1,0 +1,88 @@
+/*
+ * What the files of the rank program share. See main.c for what it is.
+ *
+ * A call that fails prints nothing: it leaves its reason in reason and
+ * returns false.
+ */
+#ifndef RANK_H
+#define RANK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* stretch is how far apart the stamps are that make each checkpoint's data its own. */
+enum { STRETCH = 32 << 10 };
+
+extern int rank;
+extern char reason[512];
+
+bool fail(const char *what); /* with errno's text; returns false */
+
+/* Nanoseconds of CLOCK_MONOTONIC, the same clock in all processes of a host. */
+int64_t now(void);
+
+/* samples are the times of single calls. */
+struct samples {
+	int64_t *ns;
+	size_t count, room;
+};
+
+bool samples_reserve(struct samples *s, size_t room); /* touches the memory */
+static inline void samples_add(struct samples *s, int64_t ns)
+{
+	if (s->count < s->room)
+		s->ns[s->count++] = ns;
+}
+
+/* result is what an order took. */
+struct result {
+	int64_t begin, end;             /* of all of it */
+	int64_t open, body, sync, shut; /* its parts */
+	struct samples calls;
+	char extra[256]; /* " name=value" of the order's own */
+};
+
+/*
+ * medium is what a checkpoint goes to: files, or the sockets of the ceiling.
+ * The calls are as open(2), write(2), read(2), fsync(2) and close(2).
+ */
+struct medium {
+	int (*open)(const char *path, bool writing);
+	ssize_t (*write)(int fd, const void *data, size_t n);
+	ssize_t (*read)(int fd, void *data, size_t n);
+	int (*fsync)(int fd);
+	int (*close)(int fd);
+};
+
+extern const struct medium sockets; /* a path "tcp:HOST:PORT" */
+
+/* A checkpoint of size bytes in pieces of transfer bytes. */
+struct checkpoint {
+	uint64_t size, transfer, stamp;
+	bool sync;  /* fsync before close */
+	bool whole; /* compare all that is read, not its stamps alone */
+	char path[4096];
+};
+
+bool checkpoint_prepare(const struct checkpoint *c, struct result *r);
+bool checkpoint_write(const struct checkpoint *c, struct result *r);
+bool checkpoint_read(const struct checkpoint *c, struct result *r);
+
+bool files_create(const char *prefix, long count, struct result *r);
+bool files_remove(const char *prefix, long count, struct result *r);
+
+/* calls_make makes a call of calls.c so many times; body is what that took. */
+bool calls_make(const char *name, const char *path, int64_t count, size_t n, struct result *r);
+
+bool compute(int64_t ns, struct result *r); /* a loop that counts its turns */
+bool watch(struct result *r); /* how often nvmecr's threads woke since the last time */
+bool pin(int cpu);
+bool sleeping_thread(void); /* one more of them, for good */
+bool memory(const char *path, struct result *r);
+
+/* serve_sockets receives into, and sends from, size bytes of cold memory. */
+int serve_sockets(uint64_t size, int connections);
+
+#endif

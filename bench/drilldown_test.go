@@ -1,0 +1,87 @@
+package bench
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/bench/stats"
+	"nvmecr/internal/store"
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/memdev"
+)
+
+// Two ranks write through all steps and through the kernel, and each step does
+// what it is called.
+func TestDrillRank(t *testing.T) {
+	const size, transfer = 1<<20 + 5, 32 << 10
+	dev, err := memdev.New(256*nvmf.MiB, 4096, memdev.Options{})
+	require.NoError(t, err)
+	defer dev.Close()
+	ranks := make([]*drillRank, 2)
+	for i := range ranks {
+		ranks[i] = &drillRank{dev: dev}
+		require.NoError(t, ranks[i].mount(t.Context(), store.Place{Rank: i, Size: len(ranks)}))
+	}
+	dir := filepath.Join(t.TempDir(), "peer")
+	obey := func(r *drillRank, order string) map[string]int64 {
+		w, err := r.prepare(order)
+		require.NoError(t, err)
+		took, err := w()
+		require.NoError(t, err, order)
+		return took
+	}
+	obey(ranks[0], "mkdir "+dir)
+	obey(ranks[0], "mkdir "+dir)
+	for i, r := range ranks {
+		for k := range 3 {
+			file := filepath.Join(dir, fmt.Sprint("ckpt.", i))
+			assert.Contains(t, obey(r, fmt.Sprintf("write %d %d %d 1 %s", size, transfer, k, file)), "system")
+			data, err := os.ReadFile(file)
+			require.NoError(t, err)
+			assert.Len(t, data, size)
+			for step := range drillSteps {
+				obey(r, fmt.Sprintf("write %d %d %d 1 %s", size, transfer, k, drillPath(step, k)))
+			}
+		}
+		for step, s := range drillSteps {
+			fs := r.fs[step].StatFS()
+			assert.Equal(t, s.hugeblock, fs.Hugeblock, s.name)
+			assert.Equal(t, uint64(3), fs.Files, "two checkpoints and the root")
+			assert.Equal(t, s.whole, fs.Checkpoints >= 3, "%s: %d state checkpoints", s.name, fs.Checkpoints)
+			a, err := r.fs[step].Stat(microfs.RootIno, "ckpt.0", true)
+			require.NoError(t, err)
+			assert.EqualValues(t, size, a.Size)
+		}
+		for _, bad := range []string{"", "read 1 1 1 1 x", "write 1", "write 1 0 1 1 x"} {
+			_, err := r.prepare(bad)
+			assert.Error(t, err, "%q", bad)
+		}
+		w, err := r.prepare("write 1 1 1 1 step:7:x")
+		require.NoError(t, err)
+		_, err = w()
+		assert.Error(t, err)
+	}
+	obey(ranks[0], "unlink "+filepath.Join(dir, "ckpt.0"))
+	obey(ranks[0], "unlink "+filepath.Join(dir, "ckpt.0"))
+	for _, r := range ranks {
+		require.NoError(t, r.unmount())
+	}
+}
+
+func TestGains(t *testing.T) {
+	g, err := gains(stats.Sample{10, 10, 10}, stats.Sample{5, 8, 9})
+	require.NoError(t, err)
+	assert.InDelta(t, 0.2, g.Value, 1e-9)
+	assert.InDelta(t, 0.1, g.Low, 1e-9)
+	assert.InDelta(t, 0.5, g.High, 1e-9)
+	assert.Equal(t, "20.0% less time", change(g.Value))
+	assert.Equal(t, "50.0% more time", change(-0.5))
+	assert.Equal(t, "nothing to compare", change(math.NaN()))
+}

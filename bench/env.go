@@ -1,0 +1,301 @@
+package bench
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/bench/crew"
+	"nvmecr/bench/model"
+	"nvmecr/internal/config"
+	"nvmecr/nvmf"
+)
+
+// Env is what the experiments run on, and how much they do. Fields that are
+// zero get what suits the machine when the first experiment runs.
+type Env struct {
+	// Nvmecr and Rank are the programs: the command, and the rank in C.
+	Nvmecr, Rank string
+	// Under returns base with the preload and the settings of cfg, as a job
+	// of `nvmecr run` has it.
+	Under func(cfg *config.Config, base []string) ([]string, error)
+	// Config holds the settings of the store; its targets are where it lies.
+	// Without targets there is one over memory, a process of its own.
+	Config *config.Config
+	// RawTarget is a namespace that the raw side may overwrite. Without one,
+	// and without targets of the user's, it is another one of the same target.
+	RawTarget string
+
+	// Ranks are started here, unless Launch or Agents say where from.
+	Ranks  int
+	Launch []string
+	Agents *crew.Agents
+
+	// Size is what each rank writes in a checkpoint, in pieces of Transfer.
+	Size, Transfer nvmf.Bytes
+	// Count is the number of checkpoints an application takes.
+	Count int
+	// Rounds is how often each side of a comparison does its work; Warm
+	// rounds come before that and do not count.
+	Rounds, Warm int
+	// Fixed says that a report does not choose Rounds by the time it has.
+	Fixed bool
+	// Peers are directories that are compared with.
+	Peers []Peer
+	// Fabric is what the model of large jobs is about; without a bandwidth of
+	// its targets it is the paper's.
+	Fabric model.Fabric
+	// SPDK is the directory of SPDK's programs; without one they are looked
+	// for in PATH. SPDKTarget is a namespace of a target of SPDK's that may be
+	// overwritten; without one a target is started.
+	SPDK, SPDKTarget string
+	// IOR is IOR's program; without one it is looked for in PATH.
+	IOR string
+	// Quick leaves out what is not needed to see the ratios.
+	Quick bool
+
+	// Only is the one part of the goals that is wanted.
+	Only string
+
+	// Progress is told what is being done and how far the experiment is, from
+	// 0 to 1. It may be nil.
+	Progress func(what string, part float64)
+
+	// Compute is how long a compute phase is; 0: 10 times a checkpoint.
+	Compute time.Duration
+
+	// until is when no further part of the goals is to be begun; zero: never.
+	until time.Time
+
+	scratch string  // a directory for the time of the run
+	claims  *claims // it, and others elsewhere
+}
+
+// A Peer is a directory of another file system.
+type Peer struct {
+	Name string // for people: "XFS on a loop device"
+	Dir  string
+}
+
+// block is what sizes are multiples of: a raw rank moves whole blocks.
+const block = 4 * nvmf.KiB
+
+// Check returns what is wrong with what the user has said, by the flag's name.
+func (e *Env) Check() error {
+	for _, n := range []struct {
+		flag  string
+		value int64
+	}{{"ranks", int64(e.Ranks)}, {"rounds", int64(e.Rounds)}, {"count", int64(e.Count)}, {"compute", int64(e.Compute)}} {
+		if n.value < 0 {
+			return fmt.Errorf("--%s: is negative", n.flag)
+		}
+	}
+	for _, n := range []struct {
+		flag  string
+		value nvmf.Bytes
+	}{{"size", e.Size}, {"transfer", e.Transfer}} {
+		if n.value%block != 0 {
+			return fmt.Errorf("--%s: %s is no multiple of %s", n.flag, n.value, block)
+		}
+	}
+	if t := cmp.Or(e.Transfer, usualTransfer); e.Size > t && e.Size%t != 0 {
+		return fmt.Errorf("--size: %s is no multiple of the %s of a write (--transfer)", e.Size, t)
+	}
+	if e.Only != "" && !slices.Contains(GoalParts(), e.Only) {
+		return fmt.Errorf("--only %s: there is no such part; there are %s", e.Only, strings.Join(GoalParts(), ", "))
+	}
+	if e.SPDK != "" {
+		if _, err := e.findSPDK(spdkPerf); err != nil {
+			return fmt.Errorf("--spdk: %w", err)
+		}
+	}
+	if e.IOR != "" {
+		if _, err := exec.LookPath(e.IOR); err != nil {
+			return fmt.Errorf("--ior: %w", err)
+		}
+	}
+	return nil
+}
+
+// What is done where nothing is said; the rounds are few where all is to be
+// over soon.
+const (
+	usualRanks    = 4
+	usualSize     = 128 * nvmf.MiB
+	usualTransfer = nvmf.MiB
+	usualCount    = 10
+	usualRounds   = 9
+	quickRounds   = 3
+)
+
+// complete fills in what was not said.
+func (e *Env) complete() {
+	if e.Config == nil {
+		e.Config = config.Default()
+	}
+	rounds := usualRounds
+	if e.Quick {
+		rounds = quickRounds
+	}
+	e.Ranks, e.Count = cmp.Or(e.Ranks, usualRanks), cmp.Or(e.Count, usualCount)
+	e.Rounds, e.Warm = cmp.Or(e.Rounds, rounds), cmp.Or(e.Warm, 2)
+	e.Transfer = cmp.Or(e.Transfer, usualTransfer)
+	if e.Size == 0 {
+		e.Size = max(whole(e.affordable(usualSize), e.Transfer), e.Transfer)
+	}
+	e.Transfer = min(e.Transfer, e.Size)
+}
+
+// whole returns the largest multiple of unit in n.
+func whole(n, unit nvmf.Bytes) nvmf.Bytes { return n - n%unit }
+
+// affordable returns the size of a checkpoint: wanted, or less where two
+// namespaces and the sockets' memory would take more than half of what the
+// machine has free.
+func (e *Env) affordable(wanted nvmf.Bytes) nvmf.Bytes {
+	free := freeMemory()
+	for wanted > 8*nvmf.MiB && 3*e.namespace(wanted) > free/2 {
+		wanted /= 2
+	}
+	return wanted
+}
+
+// namespace is the size of a namespace for all ranks: two checkpoints of each
+// and what the file system needs.
+func (e *Env) namespace(size nvmf.Bytes) nvmf.Bytes {
+	return nvmf.Bytes(e.Ranks) * (2*size + 64*nvmf.MiB)
+}
+
+// freeMemory is what the kernel calls available; a GiB if it does not say.
+func freeMemory() nvmf.Bytes {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return nvmf.GiB
+	}
+	for _, line := range strings.Split(string(text), "\n") {
+		var kib nvmf.Bytes
+		if n, _ := fmt.Sscanf(line, "MemAvailable: %d", &kib); n == 1 {
+			return kib * nvmf.KiB
+		}
+	}
+	return nvmf.GiB
+}
+
+// Open prepares the environment; Close undoes it.
+func (e *Env) Open(ctx context.Context) (err error) {
+	e.claims = &claims{}
+	if e.scratch, err = e.claims.in(os.TempDir()); err != nil {
+		return err
+	}
+	if len(e.Launch) > 0 {
+		if err := e.countLaunched(ctx); err != nil {
+			return errors.Join(err, e.Close())
+		}
+	}
+	e.complete()
+	return nil
+}
+
+// countLaunched asks the launcher how many ranks it starts.
+func (e *Env) countLaunched(ctx context.Context) error {
+	c, err := e.crew(ctx, base(), e.Rank)
+	if err != nil {
+		return fmt.Errorf("--launch: %w", err)
+	}
+	e.Ranks = c.Size()
+	return c.Stop()
+}
+
+// Close removes what the experiments left.
+func (e *Env) Close() error {
+	if e.claims == nil {
+		return nil
+	}
+	return e.claims.close()
+}
+
+// progress tells how far something is.
+func (e *Env) progress(what string, done, all int) {
+	if e.Progress != nil && all > 0 {
+		e.Progress(what, float64(done)/float64(all))
+	}
+}
+
+// within returns an environment for the i-th of n parts.
+func (e *Env) within(i, n int) *Env {
+	o := *e
+	if e.Progress != nil {
+		o.Progress = func(what string, part float64) { e.Progress(what, (float64(i)+part)/float64(n)) }
+	}
+	return &o
+}
+
+// with returns an environment for another number of ranks.
+func (e *Env) with(ranks int) *Env {
+	o := *e
+	o.Ranks = ranks
+	return &o
+}
+
+// rankCount says how many for people.
+func rankCount(n int) string {
+	if n == 1 {
+		return "1 rank"
+	}
+	return fmt.Sprintf("%d ranks", n)
+}
+
+// base is the environment of processes: ours without settings and preload.
+func base() []string {
+	var env []string
+	for _, kv := range os.Environ() {
+		if !strings.HasPrefix(kv, "NVMECR_") && !strings.HasPrefix(kv, "LD_PRELOAD=") {
+			env = append(env, kv)
+		}
+	}
+	return env
+}
+
+// remote says whether ranks may be on other hosts.
+func (e *Env) remote() bool { return len(e.Launch) > 0 || e.Agents != nil }
+
+// crew starts ranks of a program.
+func (e *Env) crew(ctx context.Context, env []string, argv ...string) (*crew.Crew, error) {
+	return crew.Start(ctx, crew.Options{Argv: argv, Env: env, Ranks: e.Ranks, Launch: e.Launch, Agents: e.Agents})
+}
+
+// Beside returns the path of a program that lies where the command does, or
+// where an installation puts it.
+func Beside(nvmecr, name string) (string, error) {
+	bin := filepath.Dir(nvmecr)
+	for _, dir := range []string{bin, filepath.Join(bin, "../lib"), filepath.Join(bin, "../lib/nvmecr")} {
+		path := filepath.Join(dir, name)
+		if unix.Access(path, unix.X_OK) == nil {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("%s is not beside %s: run make, or reinstall", name, nvmecr)
+}
+
+// cores is how many processors this process may use.
+func cores() int { return runtime.NumCPU() }
+
+// closeAll closes in reverse order and joins what goes wrong.
+func closeAll(closers []io.Closer) error {
+	var errs []error
+	for i := len(closers) - 1; i >= 0; i-- {
+		errs = append(errs, closers[i].Close())
+	}
+	return errors.Join(errs...)
+}

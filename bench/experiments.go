@@ -1,0 +1,51 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"nvmecr/bench/result"
+)
+
+// An Experiment is one of the things that `nvmecr bench` does.
+type Experiment struct {
+	Name  string // of the subcommand
+	Title string // one line
+	Paper string // which part of the paper it is; empty: none
+	Run   func(ctx context.Context, e *Env) (*result.Result, error)
+}
+
+// Experiments is the table of them, in the order of the report.
+var Experiments = []Experiment{
+	{"goals", "Measure what the project promises, each number beside its goal", "", goals},
+	{"checkpoint", "Write checkpoints beside the raw queue, the bare sockets and the peers", "Figures 7(c), 9(a), 9(c)", checkpoint},
+	{"recovery", "Read checkpoints back in new processes, after a restart", "Figures 9(b), 9(d)", recovery},
+	{"drilldown", "Switch the optimisations on in turn, from a kernel file system on", "Figure 7(d)", drilldown},
+	{"imbalance", "Load of the targets: round robin beside consistent hashing and striping", "Figure 7(b)", imbalance},
+	{"metadata", "What the metadata of a rank takes, on the media and in memory", "Table I", metadata},
+	{"scale", "Jobs of up to a million ranks, computed from what is measured here", "", scale},
+	{"hugeblock", "Checkpoints with hugeblocks of several sizes", "Figure 7(a)", hugeblock},
+	{"overhead", "A local device beside the same over NVMe/TCP", "Figure 8(a)", overhead},
+	{"multilevel", "Checkpoints of two levels: every tenth goes to a peer", "Table II", multilevel},
+	{"create", "Make files", "Figure 8(b)", create},
+	{"raw", "Measure the raw queue beside bare sockets", "", rawExperiment},
+	{"background", "What state checkpoints in the background cost an application", "", background},
+	{"startup", "What the preload costs a program that does nothing", "", startup},
+	{"replay", "Mount a partition whose writer is gone", "", replay},
+}
+
+// Measure runs the experiment and says what it is and how long it took. The
+// error names the experiment; an interruption is told alone.
+func (x *Experiment) Measure(ctx context.Context, e *Env) (*result.Result, error) {
+	began := time.Now()
+	res, err := x.Run(ctx, e)
+	if err != nil {
+		if ctx.Err() != nil {
+			err = context.Cause(ctx) // what else went wrong is its consequence
+		}
+		return nil, fmt.Errorf("bench %s: %w", x.Name, err)
+	}
+	res.Name, res.Title, res.Shows, res.Began, res.Took = x.Name, x.Title, x.Paper, began, time.Since(began)
+	return res, res.Check()
+}

@@ -1,0 +1,166 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"nvmecr/bench/crew"
+	"nvmecr/bench/result"
+	"nvmecr/bench/stats"
+	"nvmecr/nvmf"
+)
+
+// calls is what single calls cost: on files that are not ours, in whole
+// programs, and on ours.
+func (g *goalRun) calls(ctx context.Context) error {
+	for _, part := range []func(context.Context) error{g.callsElsewhere, g.programs, g.callsOnOurs} {
+		if err := part(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// memoryOf is a namespace in the memory of the rank itself.
+func memoryOf(size nvmf.Bytes) []nvmf.TransportID {
+	return []nvmf.TransportID{{Transport: nvmf.Mem, Size: size}}
+}
+
+// call lets a lone rank make a call count times and returns the seconds of
+// one: what the first and the last share.
+func call(ctx context.Context, c *crew.Crew, what string, count int, size nvmf.Bytes, path string) (float64, error) {
+	r, err := c.Say(ctx, fmt.Sprintf("call %s %d %d %s", what, count, uint64(size), path))
+	if err != nil {
+		return 0, fmt.Errorf("%s of %s: %w", what, path, err)
+	}
+	return r[0].Time("body").Seconds() / float64(count), nil
+}
+
+// Calls that are not ours are made so many times for a sample, of which there
+// are pairsEach for each round with each of several pairs of processes: where
+// code and stacks lie makes two processes differ by as much as is to be seen.
+const (
+	callsEach = 10_000
+	pairsEach = 3
+	processes = 5
+)
+
+// elsewhere is a rank under the preload and the one that it is compared with.
+type elsewhere struct {
+	what  string
+	aside bool
+	// start returns them; the second is a plain one.
+	start func(e *Env, ctx context.Context) (ours, plain *crew.Crew, end io.Closer, err error)
+}
+
+// callsElsewhere is what the preload adds to a call on a file that is not ours:
+// the same rank on the same core with and without it, in turns. Beside that
+// stands a rank that has its partition mounted, and with it threads of the
+// runtime: the kernel and the C library do more for a process of several
+// threads, so the one without the preload has another thread then.
+func (g *goalRun) callsElsewhere(ctx context.Context) error {
+	for _, w := range []elsewhere{
+		{"under the preload costs more by", false, (*Env).preloaded},
+		{"in a rank that has mounted costs more than in another of several threads by", true, (*Env).mountedBeside},
+	} {
+		if err := g.elsewhere(ctx, w); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (g *goalRun) elsewhere(ctx context.Context, w elsewhere) error {
+	names := []string{"write", "fstat", "read"}
+	plain, more := make(map[string]stats.Sample), make(map[string]stats.Sample)
+	n := processes
+	if g.Quick {
+		n = 1
+	}
+	for i := range n {
+		g.progress("calls on files that are not ours", i, n)
+		if err := g.pairsElsewhere(ctx, w, names, plain, more); err != nil {
+			return err
+		}
+	}
+	for _, name := range names {
+		g.add(result.Goal{
+			What: name + " of /dev/null " + w.what, Limit: 15e-9, AtMost: true, Aside: w.aside, Unit: result.Duration,
+			Measured: result.Interval(more[name]), Beside: fmt.Sprintf("%s without", result.Duration.Full(plain[name].Median())),
+		})
+	}
+	return nil
+}
+
+// pairsElsewhere measures with one pair of processes.
+func (g *goalRun) pairsElsewhere(ctx context.Context, w elsewhere, names []string, plain, more map[string]stats.Sample) (err error) {
+	e := g.with(1)
+	ours, without, end, err := w.start(e, ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, end.Close()) }()
+	crews := []*crew.Crew{without, ours}
+	for round := range e.Warm + pairsEach*e.Rounds {
+		for _, name := range names {
+			var took [2]float64
+			for i := range crews {
+				which := (i + round) % 2
+				if took[which], err = call(ctx, crews[which], name, callsEach, 1, "/dev/null"); err != nil {
+					return err
+				}
+			}
+			if round >= e.Warm {
+				plain[name], more[name] = append(plain[name], took[0]), append(more[name], took[1]-took[0])
+			}
+		}
+	}
+	return nil
+}
+
+// preloaded starts a rank under the preload that never uses the mount, and a
+// plain one.
+func (e *Env) preloaded(ctx context.Context) (ours, plain *crew.Crew, end io.Closer, err error) {
+	env, err := e.Under(e.Config, base())
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if ours, err = e.pinnedCrew(ctx, env); err != nil {
+		return nil, nil, nil, err
+	}
+	if plain, err = e.pinnedCrew(ctx, base()); err != nil {
+		return nil, nil, nil, errors.Join(err, ours.Stop())
+	}
+	return ours, plain, closer(func() error { return errors.Join(ours.Stop(), plain.Stop()) }), nil
+}
+
+// mountedBeside starts a rank that has its partition mounted, and a plain one
+// with a second thread.
+func (e *Env) mountedBeside(ctx context.Context) (ours, plain *crew.Crew, end io.Closer, err error) {
+	a, err := e.startApplication(ctx, memoryOf(64*nvmf.MiB), pinned+"=0")
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if plain, err = e.pinnedCrew(ctx, base()); err != nil {
+		return nil, nil, nil, errors.Join(err, a.Close())
+	}
+	end = closer(func() error { return errors.Join(a.Close(), plain.Stop()) })
+	if _, err = plain.Say(ctx, "thread"); err != nil {
+		return nil, nil, nil, errors.Join(err, end.Close())
+	}
+	return a.crew, plain, end, nil
+}
+
+// pinnedCrew starts ranks on the first core.
+func (e *Env) pinnedCrew(ctx context.Context, env []string) (*crew.Crew, error) {
+	c, err := e.crew(ctx, env, e.Rank)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.Say(ctx, "pin 0"); err != nil {
+		return nil, errors.Join(err, c.Stop())
+	}
+	return c, nil
+}

@@ -1,0 +1,96 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"nvmecr/bench/crew"
+	"nvmecr/bench/result"
+	"nvmecr/bench/stats"
+	"nvmecr/nvmf"
+)
+
+// watched is how long the runtime's threads are watched at least, all phases
+// together: longer than what it does now and then, such as keep-alives, is
+// apart. A phase is short beside it, so that what else goes on in the machine
+// meets both sides.
+const (
+	watched = 20 * time.Second
+	phase   = 500 * time.Millisecond
+)
+
+// quiet is what a compute phase has of a runtime that has nothing to do: the
+// same loop, pinned to the same core, with and without it in turns. The
+// runtime's threads are watched all that time.
+func (g *goalRun) quiet(ctx context.Context) (err error) {
+	e := g.with(1)
+	b, err := e.bed(ctx, 32*nvmf.MiB)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	plain, err := e.crew(ctx, base(), e.Rank)
+	if err != nil {
+		return err
+	}
+	b.closers = append(b.closers, closer(plain.Stop))
+	a, err := b.application(ctx, pinned+"=0")
+	if err != nil {
+		return err
+	}
+	if _, err := plain.Say(ctx, "pin 0"); err != nil {
+		return err
+	}
+	if _, err := a.side("nvmecr").write(ctx, work{size: 32 * nvmf.MiB, transfer: nvmf.MiB}, 0); err != nil {
+		return err
+	}
+	if _, err := a.crew.Say(ctx, "watch"); err != nil {
+		return err
+	}
+	lost, err := e.losses(ctx, a.crew, plain)
+	if err != nil {
+		return err
+	}
+	r, err := a.crew.Say(ctx, "watch")
+	if err != nil {
+		return err
+	}
+	if r[0].Number("threads") == 0 {
+		return errors.New("the rank has no thread that is called nvmecr")
+	}
+	seconds := r[0].Time("watched").Seconds()
+	g.add(result.Goal{
+		What: "wake-ups a second of our busiest thread between checkpoints", Limit: 2, AtMost: true, Unit: result.Plain,
+		Measured: result.Exactly(float64(r[0].Number("wakes")) / seconds),
+		Beside:   fmt.Sprintf("%d in %.0f s; %d threads of ours, the rank computing or waiting in turns", r[0].Number("wakes"), seconds, r[0].Number("threads")),
+	})
+	g.add(result.Goal{
+		What: "a pinned compute loop loses", Limit: 0.003, AtMost: true, Unit: result.Percent, Measured: result.Interval(lost),
+	})
+	return nil
+}
+
+// losses is by how much fewer turns a compute loop makes in a rank of ours than
+// in a plain one, pair by pair.
+func (e *Env) losses(ctx context.Context, ours, plain *crew.Crew) (lost stats.Sample, err error) {
+	rounds := int(watched/(2*phase)) + 1
+	if e.Quick {
+		rounds = 2
+	}
+	for round := range rounds {
+		e.progress("compute phases", round, rounds)
+		var turns [2]float64
+		for i := range 2 {
+			which := (i + round) % 2
+			r, err := []*crew.Crew{ours, plain}[which].Say(ctx, fmt.Sprintf("compute %d", phase.Nanoseconds()))
+			if err != nil {
+				return nil, err
+			}
+			turns[which] = float64(r[0].Number("turns"))
+		}
+		lost = append(lost, 1-turns[0]/turns[1])
+	}
+	return lost, nil
+}

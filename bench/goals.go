@@ -1,0 +1,377 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"nvmecr/bench/crew"
+	"nvmecr/bench/result"
+	"nvmecr/bench/stats"
+	"nvmecr/nvmf"
+)
+
+// goals measures what the project promises on one machine, quickly: everything
+// it compares is memory of this host, and the ranks are processes of it.
+func goals(ctx context.Context, e *Env) (*result.Result, error) {
+	if e.remote() {
+		return nil, errors.New("the goals are about one machine: leave --launch out, and do not start it through mpirun or srun")
+	}
+	res := &result.Result{}
+	g := &goalRun{res: res}
+	for i, part := range goalParts {
+		g.Env = e.within(i, len(goalParts))
+		if e.Only != "" && e.Only != part.name {
+			continue
+		}
+		if !e.until.IsZero() && time.Now().After(e.until) {
+			res.NotMeasured(part.name, "%s", timeOver)
+			continue
+		}
+		if err := part.run(g, ctx); err != nil {
+			return nil, fmt.Errorf("%s: %w", part.name, err)
+		}
+	}
+	return res, nil
+}
+
+// goalParts are measured in this order.
+var goalParts = []struct {
+	name string
+	run  func(*goalRun, context.Context) error
+}{
+	{"bandwidth", (*goalRun).bandwidth},
+	{"raw", (*goalRun).raw},
+	{"latency", (*goalRun).latency},
+	{"creates", (*goalRun).creates},
+	{"kernel", (*goalRun).kernel},
+	{"ranks", (*goalRun).ranks},
+	{"quiet", (*goalRun).quiet},
+	{"allocations", (*goalRun).allocations},
+	{"calls", (*goalRun).calls},
+	{"memory", (*goalRun).memory},
+	{"background", goalsOf(background)},
+	{"startup", goalsOf(startup)},
+	{"replay", goalsOf(replay)},
+	{"spdk", (*goalRun).spdk},
+	{"spdk-ranks", (*goalRun).spdkRanks},
+}
+
+// GoalParts returns the names that Env.Only may have.
+func GoalParts() []string {
+	var names []string
+	for _, part := range goalParts {
+		names = append(names, part.name)
+	}
+	return names
+}
+
+// goalRun collects the goals.
+type goalRun struct {
+	*Env
+	res *result.Result
+}
+
+// goalsOf takes the goals of an experiment.
+func goalsOf(run func(context.Context, *Env) (*result.Result, error)) func(*goalRun, context.Context) error {
+	return func(g *goalRun, ctx context.Context) error {
+		res, err := run(ctx, g.Env)
+		if err != nil {
+			return err
+		}
+		g.res.Goals = append(g.res.Goals, res.Goals...)
+		g.res.Claims = append(g.res.Claims, res.Claims...)
+		g.res.Missing = append(g.res.Missing, res.Missing...)
+		return nil
+	}
+}
+
+func (g *goalRun) add(goal result.Goal) { g.res.Goals = append(g.res.Goals, goal) }
+
+// ratio adds a goal that is a ratio of two sides' rates: how long they took,
+// round by round, for the same amount.
+func (g *goalRun) ratio(what string, limit float64, ours, theirs stats.Sample, amount float64, unit result.Unit) error {
+	ratios, err := stats.Ratios(theirs, ours)
+	if err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	g.add(result.Goal{
+		What: what, Limit: limit, Unit: result.Ratio, Measured: result.Interval(ratios),
+		Beside: fmt.Sprintf("%s of %s", unit.Format(result.Per(amount, ours).Value), unit.Full(result.Per(amount, theirs).Value)),
+	})
+	return nil
+}
+
+// absent adds a goal that could not be measured.
+func (g *goalRun) absent(what string, limit float64, unit result.Unit, why string) {
+	g.add(result.Goal{What: what, Limit: limit, Unit: unit, Absent: true, Why: why})
+}
+
+// bandwidth is checkpoints and recovery, of all ranks and of one, beside raw.
+func (g *goalRun) bandwidth(ctx context.Context) error {
+	for _, ranks := range []int{g.Ranks, 1} {
+		for _, c := range []struct {
+			setting, name string
+			write, read   float64
+		}{{"data-checksum=on", "data checksums", 0.90, 0.90}, {"data-checksum=off", "no data checksums", 0.93, 0.97}} {
+			what := fmt.Sprintf("%s, %s, %s pieces", rankCount(ranks), c.name, g.Transfer)
+			e := g.with(ranks)
+			if ranks == 1 { // as much as all of them, or it is over in no time
+				e.Size *= nvmf.Bytes(g.Ranks)
+			}
+			if err := e.writeAndRecover(ctx, g, what, c.setting, c.write, c.read); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// writeAndRecover adds both goals of one configuration.
+func (e *Env) writeAndRecover(ctx context.Context, g *goalRun, what, setting string, write, read float64) (err error) {
+	b, err := e.bed(ctx, e.Size)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	a, raw, err := b.besideRaw(ctx, setting)
+	if err != nil {
+		return err
+	}
+	if raw == nil {
+		g.absent("write beside raw, "+what, write, result.Ratio, b.why)
+		g.absent("read after a restart beside raw, "+what, read, result.Ratio, b.why)
+		return nil
+	}
+	total := float64(e.Ranks) * float64(e.Size) / float64(nvmf.MiB)
+	app, half := a.side("nvmecr"), *e // more turns of half the length: the intervals are narrower
+	half.Rounds = 2*e.Rounds + 1
+	w := work{size: max(e.Size/2/e.Transfer, 1) * e.Transfer, transfer: e.Transfer}
+	took, err := half.inTurns(ctx, "checkpoints, "+what, w, false, app, raw)
+	if err != nil {
+		return err
+	}
+	written := float64(e.Ranks) * float64(w.size) / float64(nvmf.MiB)
+	if err := g.ratio("write beside raw, "+what, write, spans(took[app].write), spans(took[raw].write), written, "MiB/s"); err != nil {
+		return err
+	}
+	t, err := e.recoverRounds(ctx, "recovery, "+what, a, raw)
+	if err != nil {
+		return err
+	}
+	return g.ratio("read after a restart beside raw, "+what, read, t.read, t.raw, total, "MiB/s")
+}
+
+// raw is the raw side beside bare sockets.
+func (g *goalRun) raw(ctx context.Context) error {
+	for _, ranks := range []int{1, g.Ranks} {
+		e := g.with(ranks)
+		if ranks == 1 {
+			e.Size *= nvmf.Bytes(g.Ranks)
+		}
+		t, err := e.rawBesideSockets(ctx)
+		if err != nil {
+			return err
+		}
+		for _, c := range t {
+			if c.limit == 0 {
+				continue
+			}
+			what := fmt.Sprintf("raw write beside bare sockets, %s, %s pieces", rankCount(ranks), c.transfer)
+			if err := g.ratio(what, c.limit, spans(c.raw.write), spans(c.bare.write), c.mib, "MiB/s"); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// latency is what one write costs beside a raw one.
+func (g *goalRun) latency(ctx context.Context) (err error) {
+	e := g.with(1)
+	b, err := e.bed(ctx, e.Size)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	a, raw, err := b.besideRaw(ctx)
+	if err != nil {
+		return err
+	}
+	for _, c := range []struct {
+		transfer nvmf.Bytes
+		most     float64
+	}{{32 * nvmf.KiB, 3e-6}, {4 * nvmf.KiB, 4e-6}} {
+		what := fmt.Sprintf("a synchronous %s write costs more than a raw one by", c.transfer)
+		if raw == nil {
+			g.absent(what, c.most, result.Duration, b.why)
+			continue
+		}
+		app := a.side("nvmecr")
+		few := *e
+		few.Rounds = 2*e.Rounds + 1
+		took, err := few.inTurns(ctx, "writes of "+c.transfer.String(), work{size: 1024 * c.transfer, transfer: c.transfer}, false, app, raw)
+		if err != nil {
+			return err
+		}
+		ours, theirs := medians(took[app].write), medians(took[raw].write)
+		var more stats.Sample
+		for i := range ours {
+			more = append(more, ours[i]-theirs[i])
+		}
+		g.add(result.Goal{
+			What: what, Limit: c.most, AtMost: true, Unit: result.Duration, Measured: result.Interval(more),
+			Beside: fmt.Sprintf("medians %s and %s", result.Duration.Full(ours.Median()), result.Duration.Full(theirs.Median())),
+		})
+		if c.transfer == 32*nvmf.KiB {
+			g.add(result.Goal{
+				What: "polling, 1 rank, a core for it and one for the target: sleeps a 32 KiB write", Limit: sleepsAlone, AtMost: true,
+				Unit: result.Plain, Measured: result.Interval(sleeps(took[app].write)),
+			})
+		}
+	}
+	return nil
+}
+
+// Polling is to adapt: a rank that has a core hardly ever sleeps while it waits,
+// and one of more ranks than cores sleeps rather than poll while another could
+// compute. In between lies what chance does.
+const (
+	sleepsAlone   = 0.1
+	sleepsCrowded = 0.5
+)
+
+// sleeps returns how often in a call the thread that made it slept, round by
+// round.
+func sleeps(rounds []crew.Round) stats.Sample {
+	s := make(stats.Sample, len(rounds))
+	for i, r := range rounds {
+		s[i] = float64(r.Sum("sleeps")) / float64(r.Sum("calls"))
+	}
+	return s
+}
+
+// creates is files made beside raw writes of 4 KiB, one rank.
+func (g *goalRun) creates(ctx context.Context) error {
+	t, err := g.with(1).createRates(ctx, nil)
+	if err != nil {
+		return err
+	}
+	const what = "file creates beside raw 4 KiB writes, one at a time"
+	if len(t.raw) == 0 {
+		g.absent(what, 0.9, result.Ratio, t.why)
+		return nil
+	}
+	return g.ratio(what, 0.9, t.ours, t.raw, t.files, "creates/s")
+}
+
+// manyRanks are the numbers of ranks that are tried.
+var manyRanks = []int{1, 2, 4, 8, 16, 32}
+
+// ranks is how all ranks together fare when there are more of them than cores.
+func (g *goalRun) ranks(ctx context.Context) error {
+	rates := make(map[int]stats.Sample)
+	size, crowd := g.Size/4, 0
+	for _, n := range manyRanks { // the first number by which each core has several
+		if crowd == 0 && n >= 4*cores() {
+			crowd = n
+		}
+	}
+	for _, n := range manyRanks {
+		e := g.with(n)
+		if e.namespace(size)*2 > freeMemory()/2 {
+			g.res.NotMeasured(rankCount(n), "memory is short")
+			break
+		}
+		rounds, err := e.aggregate(ctx, size)
+		if err != nil {
+			return err
+		}
+		if n == crowd {
+			g.add(result.Goal{
+				What: fmt.Sprintf("polling, %s on %d cores: sleeps a %s write", rankCount(n), cores(), e.Transfer), Limit: sleepsCrowded,
+				Unit: result.Plain, Measured: result.Interval(sleeps(rounds)),
+			})
+		}
+		for _, s := range spans(rounds) {
+			rates[n] = append(rates[n], float64(n)*float64(size)/float64(nvmf.MiB)/s)
+		}
+	}
+	best, least, at := 0.0, 0.0, 0
+	for _, n := range manyRanks {
+		if len(rates[n]) == 0 {
+			continue
+		}
+		m := rates[n].Median()
+		best = max(best, m)
+		if at == 0 || m < least {
+			least, at = m, n
+		}
+	}
+	lowest := make(stats.Sample, len(rates[at]))
+	for i, r := range rates[at] {
+		lowest[i] = r / best
+	}
+	g.add(result.Goal{
+		What: fmt.Sprintf("least aggregate of 1 to 32 ranks (%d) beside the best", at), Limit: 0.9, Unit: result.Ratio,
+		Measured: result.Interval(lowest), Beside: fmt.Sprintf("%.0f of %.0f MiB/s", least, best),
+	})
+	return nil
+}
+
+// aggregate returns rounds of checkpoints.
+func (e *Env) aggregate(ctx context.Context, size nvmf.Bytes) (rounds []crew.Round, err error) {
+	b, err := e.bed(ctx, size)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	a, err := b.application(ctx)
+	if err != nil {
+		return nil, err
+	}
+	app := a.side("nvmecr")
+	took, err := e.inTurns(ctx, "checkpoints of "+rankCount(e.Ranks), work{size: size, transfer: e.Transfer}, false, app)
+	if err != nil {
+		return nil, err
+	}
+	return took[app].write, nil
+}
+
+// memory is what a million writes leave in memory.
+func (g *goalRun) memory(ctx context.Context) (err error) {
+	e := g.with(1)
+	b, err := e.bed(ctx, 256*nvmf.MiB)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	a, err := b.application(ctx)
+	if err != nil {
+		return err
+	}
+	app, w := a.side("nvmecr"), work{size: 256 * nvmf.MiB, transfer: 4 * nvmf.KiB}
+	passes := 16 // a million writes
+	if e.Quick {
+		passes = 2
+	}
+	var first, last float64
+	for pass := range passes {
+		e.progress("a million writes", pass, passes)
+		if _, err := app.write(ctx, w, pass); err != nil {
+			return err
+		}
+		if last, err = resident(ctx, a.crew, "/nonexistent"); err != nil {
+			return err
+		}
+		if pass == 0 {
+			first = last
+		}
+	}
+	g.add(result.Goal{
+		What: fmt.Sprintf("memory of a rank grows in %d more writes of 4 KiB by", (passes-1)*65536), Limit: float64(nvmf.MiB), AtMost: true,
+		Unit: result.Size, Measured: result.Exactly(last - first), Beside: fmt.Sprintf("%.1f MiB then", last/float64(nvmf.MiB)),
+	})
+	return nil
+}

@@ -1,0 +1,24 @@
+package bench
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestImbalance(t *testing.T) {
+	r, err := imbalance(t.Context(), &Env{Quick: true})
+	require.NoError(t, err)
+	r.Name = "imbalance"
+	require.NoError(t, r.Check())
+	require.Equal(t, "round robin", r.Tables[0].Columns[0].Name)
+	for i, row := range r.Tables[0].Lines {
+		assert.Equal(t, row.Name == "28", row.Cells[0].Value > 0, "round robin at %s ranks", row.Name)
+		assert.Greater(t, row.Cells[1].Value, 0.0)
+		if i > 0 {
+			assert.Less(t, row.Cells[1].Value, r.Tables[0].Lines[i-1].Cells[1].Value, "hashes become evener with the number")
+		}
+	}
+	assert.Contains(t, r.Finding, "448 ranks")
+}

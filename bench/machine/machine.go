@@ -1,0 +1,208 @@
+// Package machine describes the machine that an experiment ran on, so that a
+// reader can tell what its numbers are worth elsewhere.
+//
+// What cannot be found out is left out. Safe for concurrent use.
+package machine
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"golang.org/x/sys/unix"
+
+	"nvmecr/bench/result"
+)
+
+// Describe returns what this machine is and which of the programs that take
+// part are there. It starts each of them once to ask for its version, for at
+// most two seconds.
+func Describe(ctx context.Context) []result.Fact {
+	s := system{root: "/", ask: ask}
+	var facts []result.Fact
+	add := func(name, value string) {
+		if value != "" {
+			facts = append(facts, result.Fact{Name: name, Value: value})
+		}
+	}
+	add("CPU", s.cpu(runtime.NumCPU()))
+	add("caches", s.caches())
+	add("memory", s.memory())
+	add("kernel", kernel())
+	add("distribution", s.distribution())
+	add("TCP congestion control", s.congestion())
+	add("load when it began", s.load())
+	add("Go", runtime.Version())
+	for _, p := range programs {
+		add(p.name, s.version(ctx, p))
+	}
+	return facts
+}
+
+// system is a machine as its file system shows it.
+type system struct {
+	root string
+	ask  func(ctx context.Context, name string, args ...string) string
+}
+
+// read returns a file without the white space around it, "" if there is none.
+func (s system) read(path string) string {
+	b, err := os.ReadFile(filepath.Join(s.root, path))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// field returns what follows "name:" at the start of a line of a file.
+func (s system) field(path, name string) string {
+	for line := range strings.Lines(s.read(path)) {
+		if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == name {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+// cpu names the processors, usable of them for this process, and says what
+// makes their speed uncertain.
+func (s system) cpu(usable int) string {
+	model := cmp.Or(s.field("proc/cpuinfo", "model name"), s.field("proc/cpuinfo", "Model"), "unknown model")
+	parts := []string{fmt.Sprintf("%s, %d usable", model, usable)}
+	if present := strings.Count("\n"+s.read("proc/cpuinfo"), "\nprocessor"); present > usable {
+		parts[0] += fmt.Sprintf(" of %d", present)
+	}
+	if s.read("sys/devices/system/cpu/smt/active") == "1" {
+		parts = append(parts, "hyperthreads")
+	}
+	if nodes, err := filepath.Glob(filepath.Join(s.root, "sys/devices/system/node/node[0-9]*")); err == nil && len(nodes) > 1 {
+		parts = append(parts, fmt.Sprintf("%d NUMA nodes", len(nodes)))
+	}
+	if governor := s.read("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"); governor != "" {
+		parts = append(parts, "governor "+governor)
+	}
+	if strings.Contains(" "+s.field("proc/cpuinfo", "flags")+" ", " hypervisor ") {
+		parts = append(parts, "a virtual machine: other guests may take time and memory bandwidth")
+	}
+	return strings.Join(parts, ", ")
+}
+
+// caches lists those of the first processor.
+func (s system) caches() string {
+	var parts []string
+	for i := 0; ; i++ {
+		dir := fmt.Sprintf("sys/devices/system/cpu/cpu0/cache/index%d/", i)
+		level, size, kind := s.read(dir+"level"), s.read(dir+"size"), s.read(dir+"type")
+		if level == "" {
+			return strings.Join(parts, ", ")
+		}
+		if kind == "Instruction" {
+			continue
+		}
+		if n, err := strconv.ParseUint(strings.TrimSuffix(size, "K"), 10, 64); err == nil {
+			size = strings.TrimSuffix(humanize.IBytes(n<<10), " B")
+		}
+		parts = append(parts, fmt.Sprintf("L%s %s", level, size))
+	}
+}
+
+func (s system) memory() string {
+	kib, err := strconv.ParseUint(strings.TrimSuffix(s.field("proc/meminfo", "MemTotal"), " kB"), 10, 64)
+	if err != nil {
+		return ""
+	}
+	text := humanize.IBytes(kib << 10)
+	if huge := s.read("sys/kernel/mm/transparent_hugepage/enabled"); huge != "" {
+		_, rest, _ := strings.Cut(huge, "[")
+		choice, _, _ := strings.Cut(rest, "]")
+		text += ", transparent huge pages " + choice
+	}
+	return text
+}
+
+func (s system) distribution() string {
+	for line := range strings.Lines(s.read("etc/os-release")) {
+		if name, ok := strings.CutPrefix(line, "PRETTY_NAME="); ok {
+			return strings.Trim(strings.TrimSpace(name), `"`)
+		}
+	}
+	return ""
+}
+
+// congestion names the sockets' congestion control and the system's: pacing
+// ones halve a loopback's bandwidth.
+func (s system) congestion() string {
+	system := s.read("proc/sys/net/ipv4/tcp_congestion_control")
+	if system == "" {
+		return ""
+	}
+	ours := "reno"
+	if strings.Contains(" "+s.read("proc/sys/net/ipv4/tcp_available_congestion_control")+" ", " cubic ") {
+		ours = "cubic"
+	}
+	return fmt.Sprintf("%s on nvmecr's sockets, both ends; %s is the system's", ours, system)
+}
+
+func (s system) load() string {
+	one, _, _ := strings.Cut(s.read("proc/loadavg"), " ")
+	return one
+}
+
+// A program is one that takes part if it is installed.
+type program struct {
+	name string
+	argv []string
+}
+
+var programs = []program{
+	{"Open MPI", []string{"mpirun.openmpi", "--version"}},
+	{"MPICH", []string{"mpirun.mpich", "--version"}},
+	{"Slurm", []string{"srun", "--version"}},
+	{"IOR", []string{"ior", "--version"}},
+	{"SPDK", []string{"spdk_nvme_perf", "--version"}},
+}
+
+var number = regexp.MustCompile(`[0-9]+\.[0-9][0-9.a-z]*`)
+
+// version returns a program's version: the first number with a point in what it
+// says; "installed" if there is none, "not in PATH".
+func (s system) version(ctx context.Context, p program) string {
+	said := s.ask(ctx, p.argv[0], p.argv[1:]...)
+	if said == "" {
+		return "not in PATH"
+	}
+	return cmp.Or(number.FindString(said), "installed")
+}
+
+// ask runs a program and returns what it printed; "" if there is none.
+func ask(ctx context.Context, name string, args ...string) string {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.WaitDelay = time.Second
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	// One that ends with an error, for want of a version to tell, is there.
+	if err := cmd.Run(); err != nil && cmd.Process == nil {
+		return ""
+	}
+	return out.String() + "\n"
+}
+
+func kernel() string {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return ""
+	}
+	return "Linux " + unix.ByteSliceToString(u.Release[:]) + " " + unix.ByteSliceToString(u.Machine[:])
+}

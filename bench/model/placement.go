@@ -1,0 +1,165 @@
+// Package model computes what this machine is too small to measure: where a
+// million ranks put their data, what that does to the slowest target, and
+// what the start of such a job costs.
+//
+// Nothing here measures. Numbers that can be measured on a small machine come
+// in as Costs, those of the fabric as a Fabric, so that a reader can see which
+// is which and put in his own. Everything is deterministic: what is random
+// takes a seed.
+//
+// All functions are pure and safe for concurrent use.
+package model
+
+import (
+	"math/bits"
+	"slices"
+	"sort"
+	"strconv"
+
+	"nvmecr/balancer"
+)
+
+// A Placement decides which of a job's targets take how much. Each rank writes
+// one file of size bytes, as in the N-N pattern; the result has a sum for each
+// target. trial is another directory of files, or another job: a placement
+// that goes by names gives another result.
+type Placement struct {
+	Name  string
+	About string // how it decides, in half a sentence
+	Place func(ranks, targets int, size uint64, trial uint64) []uint64
+}
+
+// The placements that are compared. The first is nvmecr's.
+var Placements = []Placement{
+	{"round robin", "nvmecr: the balancer gives rank r target r mod T", roundRobin},
+	{"hash ranges", "as GlusterFS: a hash of the file's name falls into one of T equal ranges", hashRanges},
+	{"jump hash", "the consistent hash of Lamping and Veach, which the paper cites", jumpHash},
+	{"hash ring", "consistent hashing on a ring with 100 points for each target", hashRing},
+	{"striping", "as OrangeFS: strips of 64 KiB over all targets, from one that the file's name decides", striping},
+}
+
+func roundRobin(ranks, targets int, size uint64, _ uint64) []uint64 {
+	loads := make([]uint64, targets)
+	m, err := balancer.RoundRobin(ranks, targets)
+	if err != nil {
+		return loads // no ranks: nothing is placed
+	}
+	for t := range loads {
+		loads[t] = uint64(m.Ranks(t)) * size
+	}
+	return loads
+}
+
+func hashRanges(ranks, targets int, size uint64, trial uint64) []uint64 {
+	loads := make([]uint64, targets)
+	for r := range ranks {
+		range_, _ := bits.Mul64(nameHash(r, trial), uint64(targets))
+		loads[range_] += size
+	}
+	return loads
+}
+
+func jumpHash(ranks, targets int, size uint64, trial uint64) []uint64 {
+	loads := make([]uint64, targets)
+	for r := range ranks {
+		loads[Jump(nameHash(r, trial), targets)] += size
+	}
+	return loads
+}
+
+// Jump is the jump consistent hash: which of n buckets a key is in. When n
+// grows by one, one key in n+1 moves, always into the new bucket.
+func Jump(key uint64, n int) int {
+	bucket, next := int64(-1), int64(0)
+	for next < int64(n) {
+		bucket = next
+		key = key*2862933555777941757 + 1
+		next = int64(float64(bucket+1) * (float64(int64(1)<<31) / float64((key>>33)+1)))
+	}
+	return int(bucket)
+}
+
+// ringPoints is how often each target is on the ring. More make the shares
+// more equal: their deviation goes with the root of it.
+const ringPoints = 100
+
+func hashRing(ranks, targets int, size uint64, trial uint64) []uint64 {
+	type point struct {
+		at     uint64
+		target int
+	}
+	ring := make([]point, 0, targets*ringPoints)
+	for t := range targets {
+		for p := range ringPoints {
+			ring = append(ring, point{mix(uint64(t)<<32 | uint64(p) | 1<<63), t})
+		}
+	}
+	slices.SortFunc(ring, func(a, b point) int {
+		if a.at < b.at {
+			return -1
+		}
+		return 1
+	})
+	loads := make([]uint64, targets)
+	for r := range ranks {
+		h := nameHash(r, trial)
+		i := sort.Search(len(ring), func(i int) bool { return ring[i].at >= h })
+		loads[ring[i%len(ring)].target] += size
+	}
+	return loads
+}
+
+// strip is OrangeFS's default.
+const strip = 64 << 10
+
+func striping(ranks, targets int, size uint64, trial uint64) []uint64 {
+	loads := make([]uint64, targets)
+	whole := size / (strip * uint64(targets)) * strip // of each file on each target
+	rest := size - whole*uint64(targets)
+	for r := range ranks {
+		first := nameHash(r, trial) % uint64(targets)
+		for left, t := rest, first; left > 0; t++ {
+			n := min(left, strip)
+			loads[t%uint64(targets)] += n
+			left -= n
+		}
+	}
+	for t := range loads {
+		loads[t] += whole * uint64(ranks)
+	}
+	return loads
+}
+
+// nameHash is the hash of the name of a rank's file.
+func nameHash(rank int, trial uint64) uint64 {
+	const offset, prime = 14695981039346656037, 1099511628211 // FNV-1a
+	var buf [48]byte
+	name := append(strconv.AppendUint(buf[:0], trial, 10), "/CoMD.ckpt."...)
+	h := uint64(offset)
+	for _, c := range strconv.AppendInt(name, int64(rank), 10) {
+		h = (h ^ uint64(c)) * prime
+	}
+	return mix(h)
+}
+
+// mix spreads the bits of h: the end of splitmix64.
+func mix(h uint64) uint64 {
+	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
+	h = (h ^ h>>27) * 0x94d049bb133111eb
+	return h ^ h>>31
+}
+
+// Slowest is the load of the fullest target over the mean: how many times
+// longer a checkpoint takes than with equal loads, where the targets are what
+// limits it. 1 for no load at all.
+func Slowest(loads []uint64) float64 {
+	sum, most := 0.0, uint64(0)
+	for _, l := range loads {
+		sum += float64(l)
+		most = max(most, l)
+	}
+	if sum == 0 {
+		return 1
+	}
+	return float64(most) * float64(len(loads)) / sum
+}

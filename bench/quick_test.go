@@ -1,0 +1,171 @@
+package bench
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/bench/result"
+	"nvmecr/nvmf"
+)
+
+var build = sync.OnceValues(func() ([]byte, error) {
+	// Under make it has just been built.
+	if os.Getenv("MAKELEVEL") != "" {
+		return nil, nil
+	}
+	return exec.Command("make", "-s", "-C", "..", "all").CombinedOutput()
+})
+
+// measured runs `nvmecr bench` with little to do, under the launcher, and
+// returns its only result.
+func measured(t *testing.T, launcher []string, args ...string) *result.Result {
+	t.Helper()
+	out, err := build()
+	require.NoError(t, err, string(out))
+	nvmecr, err := filepath.Abs("../bin/nvmecr")
+	require.NoError(t, err)
+	dir := t.TempDir()
+	argv := append(append(launcher[:len(launcher):len(launcher)], nvmecr, "bench"), args...)
+	argv = append(argv, "--quick", "--rounds", "1", "--size", "2M", "--count", "2", "--compute", "5ms", "--json", filepath.Join(dir, "json"))
+	cmd := exec.CommandContext(t.Context(), argv[0], argv[1:]...)
+	cmd.Dir = dir
+	cmd.Env = append(base(), "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
+	said, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", said)
+	assert.NotEmpty(t, said)
+	f, err := os.Open(filepath.Join(dir, "json"))
+	require.NoError(t, err)
+	defer f.Close()
+	r, err := result.Read(f)
+	require.NoError(t, err)
+	require.Len(t, r.Results, 1)
+	left, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	assert.Len(t, left, 1, "nothing but the JSON is left")
+	return r.Results[0]
+}
+
+// Every experiment of ranks runs to its end and finds what it is about.
+func TestExperiments(t *testing.T) {
+	second := t.TempDir()
+	for name, tt := range map[string]struct {
+		args  []string
+		check func(r *result.Result)
+	}{
+		"checkpoint": {[]string{"--peer", "dir:" + second}, func(r *result.Result) {
+			var peers []string
+			for _, c := range r.Comparisons {
+				peers = append(peers, strings.Fields(c.What)[0]+" "+c.Peer)
+			}
+			for _, p := range []string{"raw NVMe/TCP", "bare sockets", second} {
+				assert.Contains(t, peers, "write, "+p)
+				assert.Contains(t, peers, "read, "+p)
+			}
+		}},
+		"recovery":   {nil, func(r *result.Result) { assert.NotEmpty(t, r.Comparisons) }},
+		"create":     {[]string{"--peer", "dir:" + second}, func(r *result.Result) { assert.Len(t, r.Comparisons, 2) }},
+		"raw":        {nil, func(r *result.Result) { assert.Len(t, r.Comparisons, 12) }},
+		"hugeblock":  {nil, func(r *result.Result) { assert.Len(t, r.Tables[0].Lines, len(hugeblocks)) }},
+		"overhead":   {nil, func(r *result.Result) { assert.NotEmpty(t, r.Tables[0].Lines) }},
+		"multilevel": {[]string{"--peer", "dir:" + second}, func(r *result.Result) { assert.Len(t, r.Tables[0].Lines, 1) }},
+		"startup":    {nil, func(r *result.Result) { assert.Len(t, r.Goals, 2) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			tt.check(measured(t, nil, append([]string{name, "--ranks", "2"}, tt.args...)...))
+		})
+	}
+	left, err := os.ReadDir(second)
+	require.NoError(t, err)
+	assert.Empty(t, left, "a peer's directory is as it was")
+}
+
+func TestGoals(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes seconds")
+	}
+	var names []string
+	for _, part := range []string{"bandwidth", "latency", "creates", "quiet", "allocations", "calls"} {
+		for _, g := range measured(t, nil, "goals", "--ranks", "2", "--only", part).Goals {
+			names = append(names, g.What)
+			assert.False(t, g.Absent, g.What)
+		}
+	}
+	assert.Len(t, names, 8+3+1+2+2+16)
+}
+
+// The processes of a job are the ranks, and only one of them prints.
+func TestInJob(t *testing.T) {
+	for _, line := range []string{"mpirun.openmpi --oversubscribe -n 2", "mpirun.mpich -n 2"} {
+		t.Run(line, func(t *testing.T) {
+			launcher := strings.Fields(line)
+			if _, err := exec.LookPath(launcher[0]); err != nil {
+				t.Skip(launcher[0] + " is not installed: make deps")
+			}
+			r := measured(t, launcher, "checkpoint")
+			require.NotEmpty(t, r.Comparisons)
+			assert.Equal(t, rawName, r.Comparisons[0].Peer)
+			assert.Contains(t, r.Comparisons[0].What, "2 ranks")
+		})
+	}
+}
+
+func TestLaunch(t *testing.T) {
+	if _, err := exec.LookPath("mpirun.mpich"); err != nil {
+		t.Skip("MPICH (mpirun.mpich) is not installed: make deps")
+	}
+	peer := t.TempDir()
+	r := measured(t, nil, "checkpoint", "--launch", `mpirun.mpich -n 3 -genv WORDS "two words"`, "--peer", "dir:"+peer)
+	assert.Contains(t, r.Comparisons[0].What, "3 ranks")
+	left, err := os.ReadDir(peer)
+	require.NoError(t, err)
+	assert.Empty(t, left, "a peer's directory is as it was")
+}
+
+// A file system on a loop device is there, and goes away with its keeper.
+func TestLoopback(t *testing.T) {
+	for _, kind := range []string{"xfs", "ext4"} {
+		t.Run(kind, func(t *testing.T) {
+			e := &Env{scratch: t.TempDir()}
+			l, err := e.startLoopback(t.Context(), kind, 64*nvmf.MiB)
+			if err != nil {
+				t.Skip(err)
+			}
+			require.NoError(t, os.WriteFile(filepath.Join(l.dir, "file"), []byte("x"), 0o600))
+			mounts, err := os.ReadFile("/proc/self/mounts")
+			require.NoError(t, err)
+			assert.NotContains(t, string(mounts), e.scratch, "nobody else sees it")
+			require.NoError(t, l.Close())
+			assert.NoDirExists(t, l.dir)
+			left, err := os.ReadDir(e.scratch)
+			require.NoError(t, err)
+			assert.Empty(t, left)
+		})
+	}
+}
+
+func TestParsePerf(t *testing.T) {
+	const printed = `Initializing NVMe Controllers
+                                                                                                               Latency(us)
+Device Information                                                       :       IOPS      MiB/s    Average        min        max
+TCP  (addr:127.0.0.1 subnqn:nqn.x) NSID 1 from core  1:   30064.00    3758.00     266.03      92.71    1502.08
+========================================================
+Total                                                                    :   30064.00    3758.25     266.03      92.71    1502.08
+`
+	rate, err := parsePerf([]byte(printed))
+	require.NoError(t, err)
+	assert.InDelta(t, 3758.25, rate, 1e-9)
+	_, err = parsePerf([]byte("Initializing NVMe Controllers\nno such device\n"))
+	assert.ErrorContains(t, err, "no such device")
+	p99, err := parsePerfP99([]byte(printed + "Summary latency data for TCP  (addr:127.0.0.1) from core 1:\n 98.00000% :   200.123us\n 99.00000% :   276.480us\n 99.50000% :   300.000us\n"))
+	require.NoError(t, err)
+	assert.InDelta(t, 276.48e-6, p99, 1e-12)
+	_, err = parsePerfP99([]byte(printed))
+	assert.ErrorContains(t, err, "no 99th percentile")
+}

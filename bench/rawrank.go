@@ -1,0 +1,235 @@
+package bench
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/bench/crew"
+	"nvmecr/internal/store"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/dial"
+	"nvmecr/nvmf/tcp"
+)
+
+// RawRank is a rank that writes and reads its part of a namespace through one
+// queue, without a file system. It obeys the orders write and read of a crew,
+// whatever their path: all commands of a piece are submitted together and
+// awaited, as an application's write does. It stays on one core if that is not
+// negative. It returns when the conductor has no more orders.
+func RawRank(ctx context.Context, target nvmf.TransportID, addresses string, core int) error {
+	// The queue polls on its thread, as it does below an application.
+	runtime.LockOSThread()
+	if err := napAsRanksDo(); err != nil {
+		return err
+	}
+	if core >= 0 {
+		var set unix.CPUSet
+		set.Set(core)
+		if err := unix.SchedSetaffinity(0, &set); err != nil {
+			return fmt.Errorf("core %d: %w", core, err)
+		}
+	}
+	place, err := store.PlaceFromEnv()
+	if err != nil {
+		return err
+	}
+	dev, err := dial.Open(ctx, target, dial.Options{TCP: tcp.Options{}})
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	q, err := newRawQueue(ctx, dev, place.Rank, place.Size)
+	if err != nil {
+		return err
+	}
+	defer q.queue.Close()
+	return crew.Serve(ctx, addresses, q.prepare)
+}
+
+// nap is what the preloaded library lets the Go runtime's threads sleep beyond
+// what they ask for, in nanoseconds (posixshim/shim/threads.c).
+const nap = 2_000_000
+
+// napAsRanksDo gives all threads of this process the timer slack of those in a
+// rank. They have it from the thread that started them, so the program starts
+// itself again.
+func napAsRanksDo() error {
+	slack, err := unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0)
+	if err != nil || slack == nap {
+		return err
+	}
+	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, nap, 0, 0, 0); err != nil {
+		return err
+	}
+	if slack, err = unix.PrctlRetInt(unix.PR_GET_TIMERSLACK, 0, 0, 0, 0); err != nil || slack != nap {
+		return err // the system has its own idea of it
+	}
+	return unix.Exec("/proc/self/exe", os.Args, os.Environ())
+}
+
+// rawQueue is a queue and the part of the namespace that it goes over, round
+// and round: what is written is as cold as what a file system's log reaches.
+type rawQueue struct {
+	queue        nvmf.Queue
+	id           *nvmf.Identity
+	first, count nvmf.LBA // our part
+	next, last   nvmf.LBA // where the next write goes, where the last one began
+	pieces       map[nvmf.Bytes]*batch
+	times        []int64
+}
+
+// batch is a piece of data and the commands that move it.
+type batch struct {
+	data     []byte
+	blocks   nvmf.LBA
+	commands []*nvmf.Command
+}
+
+func newRawQueue(ctx context.Context, dev nvmf.Device, slot, slots int) (*rawQueue, error) {
+	queue, err := dev.OpenQueue(ctx, 128)
+	if err != nil {
+		return nil, err
+	}
+	id := dev.Identity()
+	const align = nvmf.MiB
+	q := &rawQueue{queue: queue, id: id, pieces: make(map[nvmf.Bytes]*batch)}
+	q.count = nvmf.LBA((id.Capacity() / nvmf.Bytes(slots)).AlignDown(align) / id.LBASize)
+	q.first = q.count * nvmf.LBA(slot)
+	return q, nil
+}
+
+// batch returns the commands for a piece of n bytes.
+func (q *rawQueue) batch(n nvmf.Bytes) (*batch, error) {
+	if b := q.pieces[n]; b != nil {
+		return b, nil
+	}
+	blocks := nvmf.LBA(n / q.id.LBASize)
+	if n == 0 || n%q.id.LBASize != 0 || blocks > q.count {
+		return nil, fmt.Errorf("pieces of %s do not fit a part of %d blocks of %s", n, q.count, q.id.LBASize)
+	}
+	b := &batch{data: make([]byte, n), blocks: blocks}
+	for i := range b.data {
+		b.data[i] = byte(i * 31)
+	}
+	for off := nvmf.Bytes(0); off < n; off += q.id.OptimalTransfer {
+		part := b.data[off:min(off+q.id.OptimalTransfer, n)]
+		b.commands = append(b.commands, &nvmf.Command{Blocks: nvmf.LBA(nvmf.Bytes(len(part)) / q.id.LBASize), Data: [][]byte{part}})
+	}
+	q.pieces[n] = b
+	return b, nil
+}
+
+// aim points the commands at where the piece lies from lba on.
+func (b *batch) aim(op nvmf.Opcode, lba nvmf.LBA) {
+	for _, c := range b.commands {
+		c.Opcode, c.LBA = op, lba
+		lba += c.Blocks
+	}
+}
+
+// move writes or reads one piece.
+func (q *rawQueue) move(op nvmf.Opcode, b *batch, lba nvmf.LBA) error {
+	b.aim(op, lba)
+	q.queue.Submit(b.commands)
+	return q.queue.Wait(b.commands)
+}
+
+// stretch is how far apart the rank in C sets its stamps.
+const stretch = 32 << 10
+
+// stamp makes the data another one, at the cost that the rank in C has.
+func (b *batch) stamp(v uint64) {
+	for i := 0; i+8 <= len(b.data); i += stretch {
+		binary.LittleEndian.PutUint64(b.data[i:], v+uint64(i))
+	}
+}
+
+// prepare makes what an order says ready.
+func (q *rawQueue) prepare(order string) (crew.Work, error) {
+	var word string
+	var size, transfer nvmf.Bytes
+	var stamp uint64
+	var flag int
+	if _, err := fmt.Sscanf(order, "%s %d %d %d %d", &word, &size, &transfer, &stamp, &flag); err != nil {
+		return nil, fmt.Errorf("no such order for a raw rank: %s", order)
+	}
+	b, err := q.batch(transfer)
+	if err != nil {
+		return nil, err
+	}
+	op, pieces := nvmf.Read, int(size/transfer)
+	if word == "write" {
+		op = nvmf.Write
+	}
+	q.times = slices.Grow(q.times[:0], pieces)[:0]
+	at := q.last
+	if op == nvmf.Write {
+		at, q.last = q.next, q.next
+	}
+	return func() (map[string]int64, error) {
+		var before, after unix.Rusage
+		if err := unix.Getrusage(unix.RUSAGE_SELF, &before); err != nil {
+			return nil, err
+		}
+		end, err := q.pass(op, b, pieces, at, stamp)
+		if err != nil {
+			return nil, err
+		}
+		if op == nvmf.Write {
+			q.next = end
+		}
+		if err := q.flush(op, flag); err != nil {
+			return nil, err
+		}
+		if err := unix.Getrusage(unix.RUSAGE_SELF, &after); err != nil {
+			return nil, err
+		}
+		took := q.summary()
+		took["user"], took["system"] = after.Utime.Nano()-before.Utime.Nano(), after.Stime.Nano()-before.Stime.Nano()
+		return took, nil
+	}, nil
+}
+
+// flush does what an fsync would, where the device needs it.
+func (q *rawQueue) flush(op nvmf.Opcode, sync int) error {
+	if op != nvmf.Write || sync == 0 || !q.id.VolatileWriteCache {
+		return nil
+	}
+	c := []*nvmf.Command{{Opcode: nvmf.Flush}}
+	q.queue.Submit(c)
+	return q.queue.Wait(c)
+}
+
+// pass moves pieces from at on and returns where it ended.
+func (q *rawQueue) pass(op nvmf.Opcode, b *batch, pieces int, at nvmf.LBA, stamp uint64) (nvmf.LBA, error) {
+	for i := range pieces {
+		if at+b.blocks > q.count {
+			at = 0
+		}
+		if op == nvmf.Write {
+			b.stamp(stamp + uint64(i))
+		}
+		begin := crew.Now()
+		if err := q.move(op, b, q.first+at); err != nil {
+			return at, err
+		}
+		q.times = append(q.times, crew.Now()-begin)
+		at += b.blocks
+	}
+	return at, nil
+}
+
+func (q *rawQueue) summary() map[string]int64 {
+	n := len(q.times)
+	if n == 0 {
+		return make(map[string]int64)
+	}
+	slices.Sort(q.times)
+	return map[string]int64{"calls": int64(n), "p50": q.times[n/2], "p99": q.times[n-1-n/100], "max": q.times[n-1]}
+}

@@ -1,0 +1,308 @@
+// Package report shows what experiments found: as text on a terminal, as
+// Markdown, and as one HTML page that needs nothing beside itself, with its
+// plots inside.
+//
+// All three say the same in the same order. A result begins with its finding;
+// then come the goals, then who was faster and why, the plots, the tables, the
+// paper's numbers beside ours, notes, and what was not measured and why. A peer
+// that wins is named as plainly as a goal that was missed.
+//
+// All functions are safe for concurrent use.
+package report
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"nvmecr/bench/result"
+)
+
+// The files that Save makes in a directory.
+const (
+	pageName     = "report.html"
+	markdownName = "report.md"
+	jsonName     = "report.json"
+	plotsName    = "plots" // a directory, of the Markdown's pictures
+)
+
+// Save writes the report to directory dir, which it makes, as report.html,
+// report.md with its pictures under plots, and report.json.
+func Save(dir string, r *result.Report) error {
+	var page, text, data bytes.Buffer
+	if err := r.Write(&data); err != nil {
+		return err
+	}
+	if err := HTML(&page, r); err != nil {
+		return err
+	}
+	if err := Markdown(&text, r, plotsName); err != nil {
+		return err
+	}
+	files := map[string][]byte{pageName: page.Bytes(), markdownName: text.Bytes(), jsonName: data.Bytes()}
+	for _, res := range r.Results {
+		for i, p := range res.Plots {
+			svg, err := SVG(p)
+			if err != nil {
+				return err
+			}
+			files[plotPath(plotsName, res, i)] = []byte(svg)
+		}
+	}
+	if err := os.MkdirAll(filepath.Join(dir, plotsName), 0o777); err != nil {
+		return fmt.Errorf("report: %w", err)
+	}
+	for name, content := range files {
+		if err := os.WriteFile(filepath.Join(dir, name), content, 0o666); err != nil {
+			return fmt.Errorf("report: %w", err)
+		}
+	}
+	return nil
+}
+
+// SVG returns a plot as a document of its own, on white.
+func SVG(p result.Plot) (string, error) {
+	svg, err := drawSVG(p)
+	if err != nil {
+		return "", err
+	}
+	return alone(svg), nil
+}
+
+func plotPath(dir string, r *result.Result, i int) string {
+	return fmt.Sprintf("%s/%s-%d.svg", dir, r.Name, i+1)
+}
+
+// spread is how far a measure may be off, as "480 to 530"; empty if it says
+// nothing about that.
+func spread(m result.Measure, u result.Unit) string {
+	if !m.Spread() {
+		return ""
+	}
+	low, high := u.Format(m.Low), u.Format(m.High)
+	if low == high {
+		return ""
+	}
+	return low + " to " + high
+}
+
+// withSpread is a measure with its unit, and its spread in brackets.
+func withSpread(m result.Measure, u result.Unit) string {
+	if s := spread(m, u); s != "" {
+		return u.Full(m.Value) + " (" + s + ")"
+	}
+	return u.Full(m.Value)
+}
+
+// limit is a goal's, as "at least 0.900".
+func limit(g result.Goal) string {
+	if g.Aside {
+		return ""
+	}
+	if g.AtMost {
+		return "at most " + g.Unit.Full(g.Limit)
+	}
+	return "at least " + g.Unit.Full(g.Limit)
+}
+
+func measured(g result.Goal) string {
+	if g.Absent {
+		return "-"
+	}
+	return withSpread(g.Measured, g.Unit)
+}
+
+// inverse turns a ratio round: a reader should not have to divide.
+func inverse(m result.Measure) result.Measure {
+	r := result.Measure{Value: 1 / m.Value, N: m.N}
+	if m.Low > 0 && m.High > 0 {
+		r.Low, r.High = 1/m.High, 1/m.Low
+	}
+	return r
+}
+
+// advantage is how many times better the winner is; under a ceiling, which part
+// of it was reached.
+func advantage(c result.Comparison) (result.Measure, result.Unit) {
+	switch {
+	case c.Ceiling:
+		return c.Ratio, result.Ratio
+	case c.Winner() < 0:
+		return inverse(c.Ratio), result.Times
+	}
+	return c.Ratio, result.Times
+}
+
+// victor names the winner.
+func victor(c result.Comparison) string {
+	switch c.Winner() {
+	case 1:
+		return c.Ourselves() + " wins"
+	case -1:
+		return c.Peer + " wins"
+	}
+	return "equal within the noise"
+}
+
+// outcome says who wins a comparison, and by how much.
+func outcome(c result.Comparison) string {
+	m, unit := advantage(c)
+	if c.Ceiling {
+		return withSpread(m, unit) + " of it"
+	}
+	return victor(c) + ", " + withSpread(m, unit)
+}
+
+func factor(c result.Comparison) string {
+	m, unit := advantage(c)
+	if c.Ceiling {
+		return unit.Format(m.Value) + " of it"
+	}
+	return unit.Format(m.Value)
+}
+
+func factorSpread(c result.Comparison) string { return spread(advantage(c)) }
+
+// A reason is why comparisons with a peer came out as they did.
+type reason struct{ Peer, Why string }
+
+// reasons returns each reason once. A peer that wins without one gets the
+// admission that it is not known.
+func reasons(comparisons []result.Comparison) []reason {
+	var all []reason
+	for _, c := range comparisons {
+		r := reason{c.Peer, sentence(c.Why)}
+		if c.Why == "" {
+			if c.Ceiling || c.Winner() >= 0 {
+				continue
+			}
+			r.Why = "Why it wins is not known"
+		}
+		if !slices.Contains(all, r) {
+			all = append(all, r)
+		}
+	}
+	return all
+}
+
+// sentence begins with a capital letter; the point is the caller's.
+func sentence(s string) string {
+	if s == "" {
+		return ""
+	}
+	first, n := utf8.DecodeRuneInString(s)
+	return string(unicode.ToUpper(first)) + strings.TrimSuffix(s[n:], ".")
+}
+
+// cellText is a cell of a table, with its spread in brackets.
+func cellText(c result.Cell, column result.Column) string {
+	s := c.Format(column)
+	if c.Text == "" {
+		if more := spread(c.Measure, cellUnit(c, column)); more != "" {
+			s += " (" + more + ")"
+		}
+	}
+	return s
+}
+
+func cellUnit(c result.Cell, column result.Column) result.Unit {
+	if c.Unit != "" {
+		return c.Unit
+	}
+	return column.Unit
+}
+
+// head is the text at the top of a column.
+func head(c result.Column) string {
+	if label := c.Unit.Label(); label != "" {
+		return c.Name + ", " + label
+	}
+	return c.Name
+}
+
+// rowName marks the paper's rows in text, which has no other way.
+func rowName(r result.Row) string {
+	if r.Paper {
+		return "paper: " + r.Name
+	}
+	return r.Name
+}
+
+// here is the right-hand side of a claim.
+func here(c result.Claim) string {
+	if c.Here == "" {
+		return "see above"
+	}
+	return c.Here
+}
+
+// promised is how many goals there are, without what only stands beside them.
+func promised(goals []result.Goal) int {
+	n := 0
+	for _, g := range goals {
+		if !g.Aside {
+			n++
+		}
+	}
+	return n
+}
+
+// tally counts goals by verdict: "8 met; 2 missed".
+func tally(goals []result.Goal) string {
+	counts := map[result.Verdict]int{}
+	for _, g := range goals {
+		if !g.Aside {
+			counts[g.Verdict()]++
+		}
+	}
+	var parts []string
+	for _, v := range []result.Verdict{result.Met, result.BarelyMet, result.BarelyShort, result.Missed, result.NotMeasured} {
+		if counts[v] > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", counts[v], v))
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+// allGoals returns the goals of all results.
+func allGoals(r *result.Report) []result.Goal {
+	var goals []result.Goal
+	for _, res := range r.Results {
+		goals = append(goals, res.Goals...)
+	}
+	return goals
+}
+
+// found is a result in a sentence or two: the experiment's own, or what can be
+// said without it.
+func found(r *result.Result) string {
+	switch {
+	case r.Finding != "":
+		return r.Finding
+	case len(r.Goals) > 0:
+		return fmt.Sprintf("Of %d goals: %s.", promised(r.Goals), tally(r.Goals))
+	case len(r.Comparisons) > 0:
+		c := r.Comparisons[0]
+		return fmt.Sprintf("%s beside %s: %s.", sentence(c.What), c.Peer, outcome(c))
+	case len(r.Tables) == 0 && len(r.Missing) > 0:
+		return fmt.Sprintf("Not measured: %s.", strings.TrimSuffix(r.Missing[0].Why, "."))
+	}
+	return "See the tables."
+}
+
+// title is a result's, with the part of the paper that it is.
+func title(r *result.Result) string {
+	if r.Shows == "" {
+		return r.Title
+	}
+	return r.Title + " (the paper's " + r.Shows + ")"
+}
+
+// legend explains brackets. Every page has it once.
+const legend = "Figures are medians. Brackets hold the quartiles of the repetitions; of a ratio with a goal or a peer, the 95% interval of its median. " +
+	"\"Within the noise\" says that the interval contains the goal."

@@ -1,0 +1,256 @@
+// Package result is what an experiment found, before anyone decides how it
+// looks: tables, plots, goals, comparisons with peers, the paper's own numbers
+// and what could not be measured. Experiments fill a Result, bench/report turns
+// any number of them into text and pages, and as JSON they can be kept and
+// compared (see Report for the version).
+//
+// A Result belongs to one goroutine at a time.
+package result
+
+import (
+	"fmt"
+	"math"
+	"time"
+
+	"nvmecr/bench/stats"
+)
+
+// A Result is what one experiment found.
+type Result struct {
+	Name  string `json:"name"`  // as the command has it: "checkpoint"
+	Title string `json:"title"` // for people: "Checkpoint bandwidth"
+	Shows string `json:"shows"` // which part of the paper it is: "Figure 9(c)"; empty: none
+
+	// Finding is the outcome in one or two sentences. It is the first thing a
+	// reader sees, and most will not read on.
+	Finding string `json:"finding,omitempty"`
+
+	Began time.Time     `json:"began"`
+	Took  time.Duration `json:"took_ns"`
+
+	Parameters  []Fact       `json:"parameters,omitempty"`
+	Goals       []Goal       `json:"goals,omitempty"`
+	Comparisons []Comparison `json:"comparisons,omitempty"`
+	Plots       []Plot       `json:"plots,omitempty"`
+	Tables      []Table      `json:"tables,omitempty"`
+	Claims      []Claim      `json:"claims,omitempty"`
+	Notes       []string     `json:"notes,omitempty"`
+	Missing     []Missing    `json:"missing,omitempty"`
+}
+
+// A Fact is something that holds for a whole experiment, or for the machine.
+type Fact struct {
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// A Measure is a number and how far it may be off. In tables and plots Low and
+// High are the quartiles of the repetitions; in goals and comparisons they
+// enclose the median with 95% confidence. N is how many measurements there
+// were: below 2, Low and High mean nothing.
+type Measure struct {
+	Value float64 `json:"value"`
+	Low   float64 `json:"low,omitempty"`
+	High  float64 `json:"high,omitempty"`
+	N     int     `json:"n,omitempty"`
+}
+
+// Spread says whether Low and High mean something.
+func (m Measure) Spread() bool { return m.N > 1 && (m.Low != m.Value || m.High != m.Value) }
+
+// Exactly is a number that was counted, or computed, not measured.
+func Exactly(v float64) Measure { return Measure{Value: v, Low: v, High: v} }
+
+// Middle is the median of a sample with its quartiles. The sample must not be
+// empty.
+func Middle(s stats.Sample) Measure {
+	low, high := s.Quartiles()
+	return Measure{Value: s.Median(), Low: low, High: high, N: len(s)}
+}
+
+// Interval is the median of a sample with its 95% interval. The sample must
+// not be empty.
+func Interval(s stats.Sample) Measure {
+	i := s.MedianInterval()
+	return Measure{Value: s.Median(), Low: i.Low, High: i.High, N: len(s)}
+}
+
+// Per turns the seconds that amount took into a rate: the median of the rates.
+func Per(amount float64, seconds stats.Sample) Measure {
+	rates := make(stats.Sample, len(seconds))
+	for i, s := range seconds {
+		rates[i] = amount / s
+	}
+	return Middle(rates)
+}
+
+// A Goal is something this project promises, with what was measured.
+type Goal struct {
+	What   string  `json:"what"`
+	Limit  float64 `json:"goal"`
+	AtMost bool    `json:"at_most,omitempty"` // else at least
+	// Aside says that nothing is promised here: it stands beside a goal for
+	// comparison, and Limit means nothing.
+	Aside    bool    `json:"aside,omitempty"`
+	Unit     Unit    `json:"unit"`
+	Measured Measure `json:"measured"`
+	// Why says why nothing was measured; Measured then means nothing. With a
+	// measurement it is the reason for what came out, if one is known.
+	Why    string `json:"why,omitempty"`
+	Absent bool   `json:"absent,omitempty"`
+	Beside string `json:"beside,omitempty"` // absolute figures: "1512 of 1644 MiB/s"
+}
+
+// A Verdict says whether a goal was reached.
+type Verdict string
+
+// The verdicts. A goal whose interval contains the limit is reached or missed
+// within the noise.
+const (
+	Met         Verdict = "met"
+	BarelyMet   Verdict = "met, within the noise"
+	BarelyShort Verdict = "missed, within the noise"
+	Missed      Verdict = "missed"
+	NotMeasured Verdict = "not measured"
+	NoGoal      Verdict = "no goal, for comparison"
+)
+
+// Verdict says whether the goal was reached.
+func (g Goal) Verdict() Verdict {
+	if g.Absent {
+		return NotMeasured
+	}
+	if g.Aside {
+		return NoGoal
+	}
+	worst, best, value := g.Measured.Low-g.Limit, g.Measured.High-g.Limit, g.Measured.Value-g.Limit
+	if g.AtMost {
+		worst, best, value = -best, -worst, -value
+	}
+	if g.Measured.N < 2 {
+		worst, best = value, value
+	}
+	switch {
+	case worst >= 0:
+		return Met
+	case value >= 0:
+		return BarelyMet
+	case best >= 0:
+		return BarelyShort
+	}
+	return Missed
+}
+
+// A Comparison sets this project beside a peer that did the same work in the
+// same run.
+type Comparison struct {
+	What string `json:"what"`          // "write, 4 ranks, 1 MiB pieces"
+	Who  string `json:"who,omitempty"` // whose figure Ours is; empty: nvmecr
+	Peer string `json:"peer"`          // "XFS on a loop device"
+	// Ceiling says that the peer is a limit above us, and not something that
+	// could be used instead: who is faster is no question then.
+	Ceiling bool `json:"ceiling,omitempty"`
+	// Ratio says how many times better this project is than the peer; below
+	// 1 the peer is better.
+	Ratio Measure `json:"ratio"`
+	// Ours and Theirs are the absolute figures, in Unit.
+	Ours   Measure `json:"ours"`
+	Theirs Measure `json:"theirs"`
+	Unit   Unit    `json:"unit"`
+	// Why is the reason for what came out, as a sentence: a report names no
+	// winner without one.
+	Why string `json:"why"`
+}
+
+// Ourselves is whose figure Ours is.
+func (c Comparison) Ourselves() string {
+	if c.Who == "" {
+		return "nvmecr"
+	}
+	return c.Who
+}
+
+// Winner says who is better: 1 this project, -1 the peer, 0 if the interval of
+// the ratio contains 1, so that this run cannot tell.
+func (c Comparison) Winner() int {
+	low, high := c.Ratio.Low, c.Ratio.High
+	if c.Ratio.N < 2 {
+		low, high = c.Ratio.Value, c.Ratio.Value
+	}
+	switch {
+	case low > 1:
+		return 1
+	case high < 1:
+		return -1
+	}
+	return 0
+}
+
+// A Claim is a number of the paper beside what was found here.
+type Claim struct {
+	What   string `json:"what"`
+	Paper  string `json:"paper"`  // with its unit
+	Source string `json:"source"` // "section IV.C, Figure 7(b)"
+	Here   string `json:"here"`   // empty: see the tables; or why it cannot be compared
+}
+
+// Missing is something that was not measured.
+type Missing struct {
+	What string `json:"what"`
+	Why  string `json:"why"` // with what would make it possible
+}
+
+// Note adds a remark.
+func (r *Result) Note(format string, a ...any) { r.Notes = append(r.Notes, fmt.Sprintf(format, a...)) }
+
+// Parameter adds something that held for the whole experiment.
+func (r *Result) Parameter(name, format string, a ...any) {
+	r.Parameters = append(r.Parameters, Fact{name, fmt.Sprintf(format, a...)})
+}
+
+// NotMeasured adds something that was not measured, and why.
+func (r *Result) NotMeasured(what, format string, a ...any) {
+	r.Missing = append(r.Missing, Missing{what, fmt.Sprintf(format, a...)})
+}
+
+// Check returns an error if the result could not be shown or stored: a row
+// that does not fit its columns, a number that is none. It names the place.
+// Whoever runs experiments calls it, so that an experiment's mistake is told
+// where it was made.
+func (r *Result) Check() error {
+	for _, t := range r.Tables {
+		if err := t.check(); err != nil {
+			return fmt.Errorf("%s: table %q: %w", r.Name, t.Title, err)
+		}
+	}
+	for _, p := range r.Plots {
+		if err := p.check(); err != nil {
+			return fmt.Errorf("%s: plot %q: %w", r.Name, p.Title, err)
+		}
+	}
+	for _, g := range r.Goals {
+		if err := g.Measured.check(); err != nil {
+			return fmt.Errorf("%s: goal %q: %w", r.Name, g.What, err)
+		}
+	}
+	for _, c := range r.Comparisons {
+		if !(c.Ratio.Value > 0) {
+			return fmt.Errorf("%s: comparison %q: %v is no ratio", r.Name, c.What, c.Ratio.Value)
+		}
+		for _, m := range []Measure{c.Ratio, c.Ours, c.Theirs} {
+			if err := m.check(); err != nil {
+				return fmt.Errorf("%s: comparison %q: %w", r.Name, c.What, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (m Measure) check() error {
+	for _, v := range []float64{m.Value, m.Low, m.High} {
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return fmt.Errorf("%v is not a number", v)
+		}
+	}
+	return nil
+}

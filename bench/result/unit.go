@@ -1,0 +1,127 @@
+package result
+
+import (
+	"math"
+	"strconv"
+	"strings"
+
+	"github.com/dustin/go-humanize"
+)
+
+// A Unit says what a number counts and how it is written. Beside the ones
+// below any text is a unit: "MiB/s", "µs", "creates/s".
+type Unit string
+
+// Units that say how a number is written.
+const (
+	Plain    Unit = ""         // a number, to three digits
+	Whole    Unit = "whole"    // a count: all digits
+	Ratio    Unit = "ratio"    // to three decimals
+	Times    Unit = "times"    // a ratio of speeds: "1.42x"
+	Percent  Unit = "percent"  // of hundred; the value is a fraction: 0.02 is "2%"
+	Duration Unit = "duration" // the value is seconds: "12.3 ms"
+	Size     Unit = "size"     // the value is bytes: "1.5 MiB"
+)
+
+// Label is how the unit stands in the head of a column or beside an axis;
+// empty if each number brings its own.
+func (u Unit) Label() string {
+	switch u {
+	case Plain, Whole, Ratio, Times, Percent, Duration, Size:
+		return ""
+	}
+	return string(u)
+}
+
+// Full returns v with its unit.
+func (u Unit) Full(v float64) string {
+	if label := u.Label(); label != "" {
+		return u.Format(v) + " " + label
+	}
+	return u.Format(v)
+}
+
+// Format returns v as it stands in a column that has the unit in its head.
+func (u Unit) Format(v float64) string {
+	switch u {
+	case Whole:
+		return grouped(v)
+	case Ratio:
+		return strconv.FormatFloat(v, 'f', 3, 64)
+	case Times:
+		return strconv.FormatFloat(v, 'f', 2, 64) + "x"
+	case Percent:
+		return digits(v*100) + "%"
+	case Duration:
+		return duration(v)
+	case Size:
+		return size(v)
+	}
+	return digits(v)
+}
+
+// size is humanize's, which takes no sign.
+func size(v float64) string {
+	if v < 0 {
+		return "-" + size(-v)
+	}
+	return humanize.IBytes(uint64(math.Round(v)))
+}
+
+// duration is seconds in the unit that leaves one to three digits before the
+// point.
+func duration(v float64) string {
+	for _, u := range []struct {
+		seconds float64
+		name    string
+	}{{3600, "h"}, {60, "min"}, {1, "s"}, {1e-3, "ms"}, {1e-6, "µs"}} {
+		least := u.seconds
+		if u.seconds == 60 {
+			least = 100 // seconds read well that far
+		}
+		if math.Abs(v) >= least {
+			return digits(v/u.seconds) + " " + u.name
+		}
+	}
+	if v == 0 {
+		return "0 s"
+	}
+	return digits(v/1e-9) + " ns"
+}
+
+// digits is a number to three digits, or all those before the point.
+func digits(v float64) string {
+	a := math.Abs(v)
+	switch {
+	case a == 0:
+		return "0"
+	case a >= 99.95:
+		return grouped(v)
+	case a >= 9.995:
+		return strconv.FormatFloat(v, 'f', 1, 64)
+	case a >= 0.9995:
+		return strconv.FormatFloat(v, 'f', 2, 64)
+	case a >= 0.001:
+		return strconv.FormatFloat(v, 'f', 3, 64)
+	}
+	return strconv.FormatFloat(v, 'g', 3, 64)
+}
+
+// grouped puts commas between groups of three digits, from five digits on.
+func grouped(v float64) string {
+	s := strconv.FormatFloat(math.Abs(v), 'f', 0, 64)
+	if len(s) > 4 {
+		var b strings.Builder
+		for i, c := range s {
+			if i > 0 && (len(s)-i)%3 == 0 {
+				b.WriteByte(',')
+			}
+			b.WriteRune(c)
+		}
+		s = b.String()
+	}
+	if v < 0 {
+		return "-" + s
+	}
+	return s
+}

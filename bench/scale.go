@@ -1,0 +1,198 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"nvmecr/bench/model"
+	"nvmecr/bench/paper"
+	"nvmecr/bench/result"
+	"nvmecr/bench/stats"
+	"nvmecr/nvmf"
+)
+
+// mostRanks is how far the model goes.
+const mostRanks = 1_000_000
+
+// scale measures what one rank and one target cost here, and computes from it
+// what jobs of up to a million ranks cost on a stated fabric.
+func scale(ctx context.Context, e *Env) (*result.Result, error) {
+	fabric := e.Fabric
+	if fabric.Target == 0 {
+		fabric = model.PaperFabric
+	}
+	res := &result.Result{}
+	res.Parameter("fabric", "%s", fabric.Name)
+	res.Parameter("a rank's checkpoint", "%s, the paper's weak scaling", result.Size.Full(paperCheckpoint))
+	m := measuring{env: e, res: res}
+	costs, err := m.costs(ctx)
+	if err != nil {
+		return nil, err
+	}
+	e.progress("computing", 9, 10)
+	outlooks, err := predict(ctx, fabric, costs, mostRanks)
+	if err != nil {
+		return nil, err
+	}
+	res.Tables = append([]result.Table{startTable(outlooks), loadTable(outlooks)}, res.Tables...)
+	res.Plots = []result.Plot{startPlot(outlooks), checkpointPlot(outlooks)}
+	last := outlooks[len(outlooks)-1]
+	res.Finding = fmt.Sprintf("A million ranks on %s targets would have mounted %s after MPI_Init the first time and %s after it later; %d ranks take %s. "+
+		"Only MPI's collectives grow with the job, by %d steps; everything else happens on one target, which never has more than %d ranks.",
+		result.Whole.Format(float64(last.Targets)), seconds(last.Start), seconds(last.Restart), outlooks[2].Ranks, seconds(outlooks[2].Restart), last.Depth, fabric.RanksPerTarget)
+	res.Claims = []result.Claim{
+		paper.ProcessesPerSSDMost.Beside("%d, by which the number of targets is chosen", fabric.RanksPerTarget),
+		paper.CheckpointEfficacy.Beside("%.3f of raw NVMe/TCP, measured here with %s; the model multiplies the hardware's bandwidth by it", costs.Efficiency, rankCount(e.Ranks)),
+	}
+	res.Note("The upper tables are computed, the lower ones measured on this machine over NVMe/TCP on loopback. The model takes the ranks of one target to be served by one of its cores, one after another, and targets to be independent; it has no contention of the network but the bandwidths stated.")
+	return res, nil
+}
+
+// outlook is what the model says, with the loads of other placements.
+type outlook struct {
+	model.Outlook
+	slowest map[string]float64 // by placement: fullest target over the mean
+}
+
+func predict(ctx context.Context, f model.Fabric, c model.Costs, most int) ([]outlook, error) {
+	var all []outlook
+	for n := 1; n <= most; n *= 10 {
+		o := outlook{model.Job{Ranks: n, Size: paperCheckpoint}.Predict(f, c), make(map[string]float64)}
+		for _, p := range model.Placements {
+			if err := ctx.Err(); err != nil {
+				return nil, context.Cause(ctx)
+			}
+			o.slowest[p.Name] = model.Slowest(p.Place(n, o.Targets, paperCheckpoint, 1))
+		}
+		all = append(all, o)
+	}
+	return all, nil
+}
+
+// checkpoint is how long a placement's checkpoint takes: round robin's load is
+// what the model took.
+func (o *outlook) checkpoint(placement string) float64 {
+	return o.Checkpoint.Seconds() * o.slowest[placement] / o.slowest["round robin"]
+}
+
+func startTable(outlooks []outlook) result.Table {
+	t := result.Table{Title: "The start of a job, computed", Rows: "ranks", Columns: []result.Column{
+		{Name: "targets", Unit: result.Whole}, {Name: "ranks on the fullest", Unit: result.Whole},
+		{Name: "MPI messages", Unit: result.Whole}, {Name: "steps of MPI", Unit: result.Whole},
+		{Name: "NVMe/TCP PDUs at one target", Unit: result.Whole},
+		{Name: "mounted, first run", Unit: result.Duration}, {Name: "mounted, later runs", Unit: result.Duration},
+		{Name: "balancer, all ranks", Unit: result.Duration}, {Name: "table of a target", Unit: result.Size},
+	}, Note: "Each rank computes its own place only; the balancer's column is all of them on one core. A rank holds 16 bytes of the mapping, and a number for each rank on its target while MPI_COMM_CR is made."}
+	for _, o := range outlooks {
+		t.Add(result.Whole.Format(float64(o.Ranks)), result.Count(float64(o.Targets)), result.Count(float64(o.Fullest)),
+			result.Count(float64(o.Collectives)), result.Count(float64(o.Depth)), result.Count(float64(o.TargetMessages)),
+			result.Count(o.Start.Seconds()), result.Count(o.Restart.Seconds()), result.Count(o.Balance.Seconds()), result.Count(float64(o.TableBytes)))
+	}
+	return t
+}
+
+func loadTable(outlooks []outlook) result.Table {
+	t := result.Table{Title: "A checkpoint, computed", Rows: "ranks", Columns: []result.Column{{Name: "data", Unit: result.Size}, {Name: "limited by"}},
+		Note: "Behind each time: the fullest target's load over the mean."}
+	for _, p := range model.Placements {
+		t.Columns = append(t.Columns, result.Column{Name: p.Name})
+	}
+	for i := range outlooks {
+		o := &outlooks[i]
+		cells := []result.Cell{result.Count(float64(o.Ranks) * paperCheckpoint), result.Text("%s", o.Limit)}
+		for _, p := range model.Placements {
+			cells = append(cells, result.Text("%s, %.2f", result.Duration.Format(o.checkpoint(p.Name)), o.slowest[p.Name]))
+		}
+		t.Add(result.Whole.Format(float64(o.Ranks)), cells...)
+	}
+	return t
+}
+
+func startPlot(outlooks []outlook) result.Plot {
+	p := result.Plot{Title: "From MPI_Init to the last mount, computed", X: result.Axis{Name: "ranks", Log: true, Unit: result.Whole}, Y: result.Axis{Name: "time", Unit: result.Duration}}
+	for _, o := range outlooks {
+		p.Add("first run", float64(o.Ranks), result.Exactly(o.Start.Seconds()))
+		p.Add("later runs", float64(o.Ranks), result.Exactly(o.Restart.Seconds()))
+	}
+	return p
+}
+
+func checkpointPlot(outlooks []outlook) result.Plot {
+	p := result.Plot{Title: "A checkpoint of " + result.Size.Full(paperCheckpoint) + " a rank, computed",
+		X: result.Axis{Name: "ranks", Log: true, Unit: result.Whole}, Y: result.Axis{Name: "time of the slowest rank", Unit: result.Duration}}
+	for i := range outlooks {
+		for _, name := range []string{"round robin", "hash ranges", "hash ring"} {
+			p.Add(name, float64(outlooks[i].Ranks), result.Exactly(outlooks[i].checkpoint(name)))
+		}
+	}
+	return p
+}
+
+func seconds(d time.Duration) string { return result.Duration.Full(d.Seconds()) }
+
+// measuring collects what can be measured on one machine.
+type measuring struct {
+	env   *Env
+	res   *result.Result
+	table result.Table
+}
+
+func (m *measuring) costs(ctx context.Context) (c model.Costs, err error) {
+	m.table = result.Table{Title: "Measured here", Rows: "what", Columns: []result.Column{{Name: "measured"}}}
+	for i, part := range []struct {
+		what    string
+		measure func(context.Context, *model.Costs) error
+	}{
+		{"the balancer", m.balancer}, {"partition tables", m.tables}, {"messages of a start", m.messages},
+		{"starts", m.starts}, {"checkpoints", m.efficiency},
+	} {
+		m.env.progress(part.what, 2*i, 10)
+		if err := part.measure(ctx, &c); err != nil {
+			return c, fmt.Errorf("%s: %w", part.what, err)
+		}
+	}
+	m.res.Tables = append(m.res.Tables, m.table)
+	return c, nil
+}
+
+// add adds a line to what was measured.
+func (m *measuring) add(what string, unit result.Unit, v result.Measure) {
+	m.table.Add(what, result.Cell{Measure: v, Unit: unit})
+}
+
+// efficiency is what share of raw bandwidth the application gets: the model
+// gives it the same of the hardware's.
+func (m *measuring) efficiency(ctx context.Context, c *model.Costs) (err error) {
+	e := *m.env
+	e.Peers, e.Rounds, e.Warm, e.Progress = nil, min(e.Rounds, 5), min(e.Warm, 2), nil
+	size := min(e.Size, 64*nvmf.MiB)
+	b, err := e.bed(ctx, size)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	a, raw, err := b.besideRaw(ctx)
+	if err != nil {
+		return err
+	}
+	if raw == nil {
+		c.Efficiency = paper.CheckpointEfficacy.Value
+		m.res.NotMeasured("bandwidth beside raw", "%s; the model takes the paper's %s", b.why, paper.CheckpointEfficacy.Said)
+		return nil
+	}
+	ours := a.side("nvmecr")
+	took, err := e.inTurns(ctx, "", work{size: size, transfer: min(e.Transfer, size)}, false, ours, raw)
+	if err != nil {
+		return err
+	}
+	ratios, err := stats.Ratios(spans(took[raw].write), spans(took[ours].write))
+	if err != nil {
+		return err
+	}
+	share := result.Interval(ratios)
+	c.Efficiency = min(share.Value, 1)
+	m.add(fmt.Sprintf("checkpoint bandwidth of %s, of raw", rankCount(a.crew.Size())), result.Ratio, share)
+	return nil
+}

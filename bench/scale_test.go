@@ -1,0 +1,60 @@
+package bench
+
+import (
+	"context"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/bench/model"
+	"nvmecr/bench/result"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/memdev"
+)
+
+func TestScaleShows(t *testing.T) {
+	outlooks, err := predict(t.Context(), model.PaperFabric, model.Costs{RankMessages: 136, FormatMessages: 100,
+		Alone: 5 * time.Millisecond, Each: time.Millisecond, Home: 4, Efficiency: 0.9}, 100_000)
+	require.NoError(t, err)
+	last := outlooks[len(outlooks)-1]
+	assert.Equal(t, 100_000, last.Ranks)
+	assert.Equal(t, last.Outlook.Checkpoint.Seconds(), last.checkpoint("round robin"))
+	assert.Greater(t, last.checkpoint("hash ranges"), 1.2*last.checkpoint("round robin"))
+	r := result.Result{Name: "scale", Tables: []result.Table{startTable(outlooks), loadTable(outlooks)}, Plots: []result.Plot{startPlot(outlooks), checkpointPlot(outlooks)}}
+	require.NoError(t, r.Check())
+}
+
+func TestScaleStops(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := predict(ctx, model.PaperFabric, model.Costs{Efficiency: 1}, 10)
+	assert.ErrorIs(t, err, context.Canceled)
+}
+
+// What can be measured without another process.
+func TestScaleMeasures(t *testing.T) {
+	m := measuring{env: &Env{}, res: &result.Result{}}
+	m.table.Columns = []result.Column{{}}
+	var c model.Costs
+	require.NoError(t, m.balancer(t.Context(), &c))
+	assert.Greater(t, c.Home, time.Duration(0))
+	assert.Less(t, c.Home, time.Microsecond)
+	dev, err := memdev.New(64*nvmf.MiB, 4096, memdev.Options{})
+	require.NoError(t, err)
+	defer dev.Close()
+	write, read, err := tableTimes(t.Context(), dev, 10)
+	require.NoError(t, err)
+	assert.Len(t, write, 15)
+	assert.Len(t, read, 15)
+}
+
+func TestProcess(t *testing.T) {
+	begin := processTime(os.Getpid())
+	assert.Eventually(t, func() bool { return processTime(os.Getpid()) > begin }, time.Second, time.Millisecond)
+	assert.Greater(t, residentSet(os.Getpid()), 1e6)
+	assert.Zero(t, residentSet(1<<30))
+	assert.Zero(t, processTime(1<<28))
+}

@@ -1,0 +1,300 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"nvmecr/bench/crew"
+	"nvmecr/bench/stats"
+	"nvmecr/internal/config"
+	"nvmecr/internal/store"
+	"nvmecr/nvmf"
+
+	"github.com/google/uuid"
+)
+
+// A side is one of what is compared: ranks, and where their data goes.
+type side struct {
+	name string
+	crew *crew.Crew
+	// path is where a rank's k-th checkpoint goes.
+	path func(rank, k int) string
+	// cold, if not nil, is called before a read, so that it does not come
+	// from the memory of this host.
+	cold func() error
+}
+
+// work is what all ranks of a side do: a checkpoint each.
+type work struct {
+	size, transfer nvmf.Bytes
+	ranks          int // that take part; 0: all
+}
+
+func (s *side) write(ctx context.Context, w work, k int) (crew.Round, error) {
+	return s.do(ctx, "write", w, k, 1)
+}
+
+func (s *side) read(ctx context.Context, w work, k int) (crew.Round, error) {
+	if s.cold != nil {
+		if err := s.cold(); err != nil {
+			return nil, err
+		}
+	}
+	return s.do(ctx, "read", w, k, 0)
+}
+
+func (s *side) do(ctx context.Context, what string, w work, k, flag int) (crew.Round, error) {
+	round, err := s.crew.Do(ctx, func(rank int) string {
+		if w.ranks > 0 && rank >= w.ranks {
+			return ""
+		}
+		return fmt.Sprintf("%s %d %d %d %d %s", what, uint64(w.size), uint64(w.transfer), k, flag, s.path(rank, k))
+	})
+	if err != nil {
+		return nil, fmt.Errorf("%s, %s: %w", s.name, what, err)
+	}
+	return round, nil
+}
+
+// taken is what a side's rounds took.
+type taken struct {
+	write, read []crew.Round
+	cached      bool // a read may come from the memory of the rank's host
+}
+
+// inTurns lets all sides write and then read, round after round, and another
+// side first each time.
+func (e *Env) inTurns(ctx context.Context, what string, w work, reading bool, sides ...*side) (map[*side]*taken, error) {
+	all := make(map[*side]*taken)
+	for _, s := range sides {
+		all[s] = &taken{cached: s.cold == nil}
+	}
+	for round := range e.Warm + e.Rounds {
+		e.progress(what, round, e.Warm+e.Rounds)
+		for i := range sides {
+			s := sides[(round+i)%len(sides)]
+			r, err := s.write(ctx, w, round)
+			if err != nil {
+				return nil, err
+			}
+			if round >= e.Warm {
+				all[s].write = append(all[s].write, r)
+			}
+		}
+		for i := range sides {
+			s := sides[(round+i)%len(sides)]
+			if !reading {
+				continue
+			}
+			r, err := s.read(ctx, w, round)
+			if err != nil {
+				return nil, err
+			}
+			if round >= e.Warm {
+				all[s].read = append(all[s].read, r)
+			}
+		}
+	}
+	return all, nil
+}
+
+// spans returns the seconds that rounds took to the slowest rank.
+func spans(rounds []crew.Round) stats.Sample {
+	s := make(stats.Sample, len(rounds))
+	for i, r := range rounds {
+		s[i] = r.Span().Seconds()
+	}
+	return s
+}
+
+// medians returns the seconds of the median call of each round, the median of
+// the ranks'.
+func medians(rounds []crew.Round) stats.Sample {
+	s := make(stats.Sample, len(rounds))
+	for i, r := range rounds {
+		s[i] = r.Sample("p50").Median() / 1e9
+	}
+	return s
+}
+
+// application is ranks under the preload with a store of their own.
+type application struct {
+	env  *Env
+	cfg  *config.Config
+	crew *crew.Crew
+	// pin is the core that the ranks are kept on from the beginning; -1: none.
+	pin int
+	// mounted is how long the ranks took to have their partition mounted.
+	mounted crew.Round
+}
+
+// storeName is the store's of the benchmark. What an earlier one left there is
+// overwritten; stores of other names are refused.
+const storeName = "nvmecr-bench"
+
+// pinned is beside the settings: the core that the ranks are kept on, from
+// before they have anything of the runtime.
+const pinned = "pinned"
+
+// startApplication starts ranks over the targets, with settings "name=value"
+// beside the user's.
+func (e *Env) startApplication(ctx context.Context, targets []nvmf.TransportID, settings ...string) (*application, error) {
+	cfg := config.Default()
+	if err := cfg.Adopt(e.Config.Values()); err != nil {
+		return nil, err
+	}
+	err, pin := cfg.Set("name", storeName), -1
+	for _, s := range settings {
+		name, value, _ := strings.Cut(s, "=")
+		if name == pinned {
+			pin, err = strconv.Atoi(value)
+			continue
+		}
+		err = errors.Join(err, cfg.Set(name, value))
+	}
+	if err != nil {
+		return nil, err
+	}
+	cfg.Targets = targets
+	a := &application{env: e, cfg: cfg, pin: pin}
+	if cfg.Run, err = store.NewRun(uuid.Nil); err != nil {
+		return nil, err
+	}
+	if err := store.Reset(ctx, cfg); err != nil {
+		return nil, err
+	}
+	if err := a.start(ctx); err != nil {
+		return nil, err
+	}
+	return a, nil
+}
+
+func (a *application) start(ctx context.Context) error {
+	env, err := a.env.Under(a.cfg, base())
+	if err != nil {
+		return err
+	}
+	if a.crew, err = a.env.crew(ctx, env, a.env.Rank); err != nil {
+		return err
+	}
+	if a.pin >= 0 {
+		if _, err := a.crew.Say(ctx, fmt.Sprintf("pin %d", a.pin)); err != nil {
+			return err
+		}
+	}
+	// The partitions are formatted and mounted before anything is timed.
+	a.mounted, err = a.crew.Say(ctx, "memory "+path.Join(a.cfg.Mount, "absent"))
+	return err
+}
+
+// restart ends the processes and starts new ones, as the next run of the store.
+func (a *application) restart(ctx context.Context) error {
+	if err := a.crew.Stop(); err != nil {
+		return err
+	}
+	run, err := store.NewRun(a.cfg.Run)
+	if err != nil {
+		return err
+	}
+	a.cfg.Run = run
+	return a.start(ctx)
+}
+
+// Close ends the ranks and gives the store up.
+func (a *application) Close() error {
+	err := a.crew.Stop()
+	ctx, cancel := context.WithTimeout(context.Background(), targetEnd)
+	defer cancel()
+	_, e := store.Release(ctx, a.cfg)
+	return errors.Join(err, e)
+}
+
+// checkpoints are the names of a rank's: two that take turns.
+func checkpoints(dir string) func(rank, k int) string {
+	return func(rank, k int) string { return path.Join(dir, fmt.Sprintf("ckpt.%d.%d", rank, k%2)) }
+}
+
+func (a *application) side(name string) *side {
+	return &side{name: name, crew: a.crew, path: checkpoints(a.cfg.Mount)}
+}
+
+// raw is ranks with a queue each.
+type raw struct{ crew *crew.Crew }
+
+func (e *Env) startRaw(ctx context.Context, id nvmf.TransportID) (*raw, error) {
+	c, err := e.crew(ctx, base(), e.Nvmecr, "bench", "rank-raw", "--namespace", id.String())
+	if err != nil {
+		return nil, err
+	}
+	return &raw{c}, nil
+}
+
+func (r *raw) side(name string) *side {
+	return &side{name: name, crew: r.crew, path: func(int, int) string { return "-" }}
+}
+
+func (r *raw) Close() error { return r.crew.Stop() }
+
+// sockets are both ends of bare connections, one for each rank.
+type sockets struct {
+	crew   *crew.Crew
+	server *exec.Cmd
+	stdin  io.Closer
+	where  string
+}
+
+// startSockets starts the ends; the other end's memory has the given size.
+func (e *Env) startSockets(ctx context.Context, ranks int, size nvmf.Bytes) (*sockets, error) {
+	s := &sockets{server: exec.Command(e.Rank, "--serve-sockets", strconv.FormatUint(uint64(size), 10), strconv.Itoa(ranks))}
+	s.server.Env, s.server.Stderr = base(), os.Stderr
+	s.server.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	mode := ""
+	if 2*ranks <= cores() {
+		s.server.Env, mode = append(s.server.Env, "NVMECR_BENCH_SPIN=1"), ":spin"
+	}
+	stdin, err := s.server.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	stdout, err := s.server.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.server.Start(); err != nil {
+		return nil, err
+	}
+	s.stdin = stdin
+	var port int
+	if _, err := fmt.Fscanln(stdout, &port); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	s.where = fmt.Sprintf("tcp:127.0.0.1:%d%s", port, mode)
+	local := *e
+	local.Launch, local.Agents, local.Ranks = nil, nil, ranks
+	if s.crew, err = local.crew(ctx, base(), e.Rank); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+func (s *sockets) side(name string) *side {
+	return &side{name: name, crew: s.crew, path: func(int, int) string { return s.where }}
+}
+
+// Close ends both ends.
+func (s *sockets) Close() error {
+	var err error
+	if s.crew != nil {
+		err = s.crew.Stop()
+	}
+	s.stdin.Close()
+	return errors.Join(err, s.server.Wait())
+}

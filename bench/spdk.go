@@ -1,0 +1,415 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"nvmecr/bench/result"
+	"nvmecr/bench/stats"
+	"nvmecr/nvmf"
+)
+
+// The programs of SPDK that are used where they are installed.
+const (
+	spdkPerf   = "spdk_nvme_perf"
+	spdkTarget = "nvmf_tgt"
+)
+
+// cubicLibrary gives them the congestion control that we have.
+const cubicLibrary = "libnvmecr-bench-cubic.so"
+
+// find returns the path of one of SPDK's programs.
+func (e *Env) findSPDK(name string) (string, error) {
+	if e.SPDK == "" {
+		return exec.LookPath(name)
+	}
+	return exec.LookPath(filepath.Join(e.SPDK, name))
+}
+
+// underCubic is the environment of SPDK's programs.
+func (e *Env) underCubic() []string {
+	library, err := Beside(e.Nvmecr, cubicLibrary)
+	if err != nil {
+		return base()
+	}
+	return append(base(), "LD_PRELOAD="+library)
+}
+
+// An spdkNamespace is a namespace of SPDK's target over its malloc device.
+type spdkNamespace struct {
+	id       nvmf.TransportID
+	cmd      *exec.Cmd // nil: somebody else's
+	lifeline io.Closer // it ends when this closes, also by our death
+	pid      int       // of the target
+}
+
+// spdkScript runs the target until standard input ends, and prints its pid.
+const spdkScript = `"$@" </dev/null >&2 &
+echo $!
+cat >/dev/null
+kill -CONT $! 2>/dev/null # unless it has ended
+kill $! 2>/dev/null
+wait $!
+`
+
+// pause keeps the target from taking a core while others are measured; it
+// polls without end.
+func (s *spdkNamespace) pause(yes bool) {
+	sig := syscall.SIGCONT
+	if yes {
+		sig = syscall.SIGSTOP
+	}
+	if s.pid > 0 {
+		_ = syscall.Kill(s.pid, sig) // if it has ended the next run says so
+	}
+}
+
+// Close ends the target.
+func (s *spdkNamespace) Close() error {
+	if s.cmd == nil {
+		return nil
+	}
+	s.lifeline.Close()
+	kill := time.AfterFunc(targetEnd, func() { _ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL) })
+	defer kill.Stop()
+	_ = s.cmd.Wait() // how it ends no longer matters
+	return nil
+}
+
+// startSPDK starts SPDK's target on the first core, or takes the one given.
+func (e *Env) startSPDK(ctx context.Context, size nvmf.Bytes) (*spdkNamespace, error) {
+	if e.SPDKTarget != "" {
+		id, err := nvmf.ParseTransportID(e.SPDKTarget)
+		return &spdkNamespace{id: id}, err
+	}
+	program, err := e.findSPDK(spdkTarget)
+	if err != nil {
+		return nil, fmt.Errorf("%s is not in PATH, and no --spdk-target is given", spdkTarget)
+	}
+	socket := filepath.Join(e.scratch, "spdk.sock")
+	_ = os.Remove(socket) // of one that came before
+	var said bytes.Buffer
+	memory := uint64(size/nvmf.MiB) + 1024
+	s := &spdkNamespace{cmd: exec.Command("sh", "-c", spdkScript, "sh", program, "--no-huge", "-s", strconv.FormatUint(memory, 10),
+		"--iova-mode=va", "-m", "0x1", "--no-pci", "--disable-cpumask-locks", "-r", socket)}
+	s.cmd.Env, s.cmd.Stderr = e.underCubic(), &said
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	if s.lifeline, err = s.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	stdout, err := s.cmd.StdoutPipe()
+	if err == nil {
+		err = s.cmd.Start()
+	}
+	if err != nil {
+		return nil, err
+	}
+	if _, err = fmt.Fscanln(stdout, &s.pid); err == nil {
+		s.id, err = setUpSPDK(ctx, socket, size)
+	}
+	if err != nil {
+		_ = s.Close() // the cause is err
+		return nil, fmt.Errorf("%s: %w: %s", spdkTarget, err, lastLine(said.Bytes()))
+	}
+	return s, nil
+}
+
+// setUpSPDK makes a namespace and lets the target listen.
+func setUpSPDK(ctx context.Context, socket string, size nvmf.Bytes) (nvmf.TransportID, error) {
+	const nqn = "nqn.2014-08.org.nvmecr:bench-spdk"
+	id := nvmf.TransportID{Transport: nvmf.TCP, Family: "IPv4", Address: "127.0.0.1", SubNQN: nqn, NSID: 1}
+	port, err := freePort()
+	if err != nil {
+		return id, err
+	}
+	id.Service = strconv.Itoa(port)
+	conn, err := dialWhenThere(ctx, socket)
+	if err != nil {
+		return id, err
+	}
+	defer conn.Close()
+	type args = map[string]any
+	calls := []struct {
+		method string
+		params args
+	}{
+		{"nvmf_create_transport", args{"trtype": "TCP", "max_io_size": 1 << 20}},
+		{"bdev_malloc_create", args{"name": "bench", "num_blocks": uint64(size / 4096), "block_size": 4096}},
+		{"nvmf_create_subsystem", args{"nqn": nqn, "serial_number": "NVMECRBENCH", "allow_any_host": true, "max_namespaces": 1}},
+		{"nvmf_subsystem_add_ns", args{"nqn": nqn, "namespace": args{"bdev_name": "bench"}}},
+		{"nvmf_subsystem_add_listener", args{"nqn": nqn, "listen_address": args{
+			"trtype": "TCP", "adrfam": "IPv4", "traddr": id.Address, "trsvcid": id.Service}}},
+	}
+	in, out := json.NewDecoder(conn), json.NewEncoder(conn)
+	for i, c := range calls {
+		if err := out.Encode(args{"jsonrpc": "2.0", "id": i + 1, "method": c.method, "params": c.params}); err != nil {
+			return id, err
+		}
+		var answer struct {
+			Error *struct{ Message string }
+		}
+		if err := in.Decode(&answer); err != nil {
+			return id, fmt.Errorf("%s: %w", c.method, err)
+		}
+		if answer.Error != nil {
+			return id, fmt.Errorf("%s: %s", c.method, answer.Error.Message)
+		}
+	}
+	return id, nil
+}
+
+// freePort returns a port that nobody listens on at the moment: SPDK cannot
+// let the system choose.
+func freePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
+
+func dialWhenThere(ctx context.Context, socket string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, targetStart)
+	defer cancel()
+	for {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		if err == nil {
+			return conn, conn.SetDeadline(time.Now().Add(targetStart))
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// A load is what an initiator does, one operation at a time.
+type load struct {
+	read     bool
+	transfer nvmf.Bytes // of an operation
+	count    int        // operations in all
+}
+
+// perfRate runs SPDK's tool on the last core and returns its MiB/s.
+func (e *Env) perfRate(ctx context.Context, program string, id nvmf.TransportID, l load) (float64, error) {
+	out, err := e.perf(ctx, program, id, l, cores()-1, "-q", "1", "-t", "20", "-d", strconv.Itoa(l.count))
+	if err != nil {
+		return 0, err
+	}
+	return parsePerf(out)
+}
+
+// perf runs SPDK's tool on a core and returns what it prints.
+func (e *Env) perf(ctx context.Context, program string, id nvmf.TransportID, l load, core int, args ...string) ([]byte, error) {
+	pattern := "write"
+	if l.read {
+		pattern = "read"
+	}
+	where := fmt.Sprintf("trtype:TCP adrfam:%s traddr:%s trsvcid:%s subnqn:%s ns:%d", id.Family, id.Address, id.Service, id.SubNQN, id.NSID)
+	args = append([]string{"--no-huge", "-s", "256", "-c", fmt.Sprintf("[%d]", core),
+		"-o", strconv.FormatUint(uint64(l.transfer), 10), "-w", pattern, "-r", where}, args...)
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Env = e.underCubic()
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w: %s", spdkPerf, err, lastLine(out))
+	}
+	return out, nil
+}
+
+func lastLine(out []byte) string {
+	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
+	return lines[len(lines)-1]
+}
+
+// parsePerf finds the MiB/s of "Total : IOPS MiB/s average min max".
+func parsePerf(out []byte) (float64, error) {
+	for _, line := range strings.Split(string(out), "\n") {
+		rest, ok := strings.CutPrefix(line, "Total ")
+		if !ok {
+			continue
+		}
+		fields := strings.Fields(strings.TrimLeft(rest, " :"))
+		if len(fields) < 2 {
+			continue
+		}
+		if rate, err := strconv.ParseFloat(fields[1], 64); err == nil && rate > 0 {
+			return rate, nil
+		}
+	}
+	return 0, fmt.Errorf("%s printed no result: %s", spdkPerf, lastLine(out))
+}
+
+// The loads that are compared, and what is promised for each.
+var spdkLoads = []struct {
+	name string
+	load
+	both float64 // initiator and target beside SPDK's; 0: nothing is promised
+}{
+	{"write 1 MiB", load{false, nvmf.MiB, 800}, 1.5},
+	{"write 32 KiB", load{false, 32 * nvmf.KiB, 8000}, 1.6},
+	{"write 4 KiB", load{false, 4 * nvmf.KiB, 16000}, 0},
+	{"read 1 MiB", load{true, nvmf.MiB, 800}, 1.25},
+	{"read 32 KiB", load{true, 32 * nvmf.KiB, 8000}, 1.15},
+	{"read 4 KiB", load{true, 4 * nvmf.KiB, 16000}, 0},
+}
+
+// spdkPairs is how many pairs of measurements each comparison has.
+const spdkPairs = 20
+
+// spdk is our initiator beside SPDK's tool on SPDK's target, and on our own.
+func (g *goalRun) spdk(ctx context.Context) (err error) {
+	t, why, err := g.besideSPDK(ctx)
+	if t == nil {
+		for _, l := range spdkLoads {
+			g.absent(l.name+": our initiator beside SPDK's, on SPDK's target", 1, result.Ratio, why)
+			if l.both > 0 {
+				g.absent(l.name+": our initiator and target beside SPDK's", l.both, result.Times, why)
+			}
+		}
+		return err
+	}
+	defer func() { err = errors.Join(err, t.Close()) }()
+	if err := t.startSides(ctx); err != nil {
+		return err
+	}
+	for _, l := range spdkLoads {
+		if err := t.run(ctx, g, l.name, l.load, l.both); err != nil {
+			return fmt.Errorf("%s: %w", l.name, err)
+		}
+	}
+	g.res.Note("SPDK's programs have the congestion control that ours have; its target polls a core of its own and is stopped while ours is measured. One operation is in flight at a time. Ours of 1 MiB is 8 commands of 128 KiB that are started together; SPDK's is as many as its library makes of it. Our target receives straight into the namespace's memory, SPDK's malloc device copies once more.")
+	return nil
+}
+
+// An spdkTrial is SPDK's tool, its target and ours, with memory that was touched,
+// and the three sides of one rank: their tool on their target, our initiator on
+// their target, our initiator on our target.
+type spdkTrial struct {
+	*Env
+	tool    string
+	theirs  *spdkNamespace
+	target  nvmf.TransportID // ours
+	mixed   *side
+	ours    *side
+	closers []io.Closer
+}
+
+// spdkSize is that of a namespace.
+const spdkSize = 512 * nvmf.MiB
+
+// besideSPDK starts both targets; nil, and why, where there is no SPDK.
+func (g *goalRun) besideSPDK(ctx context.Context) (t *spdkTrial, why string, err error) {
+	tool, err := g.findSPDK(spdkPerf)
+	if err != nil {
+		return nil, spdkPerf + " is not in PATH; name its directory with --spdk", nil
+	}
+	theirs, err := g.startSPDK(ctx, spdkSize)
+	if err != nil {
+		return nil, err.Error(), ctx.Err()
+	}
+	t = &spdkTrial{Env: g.with(1), tool: tool, theirs: theirs, closers: []io.Closer{theirs}}
+	if err := t.startOurs(ctx); err != nil {
+		return nil, "", errors.Join(err, t.Close())
+	}
+	return t, "", nil
+}
+
+func (t *spdkTrial) startOurs(ctx context.Context) error {
+	target, err := t.startTarget(ctx, fmt.Sprintf("mem:%d", uint64(spdkSize)))
+	if err != nil {
+		return err
+	}
+	t.closers, t.target = append(t.closers, target), target.ids[0]
+	return errors.Join(touch(ctx, t.theirs.id), touch(ctx, t.target))
+}
+
+// Close ends all of it.
+func (t *spdkTrial) Close() error { return closeAll(t.closers) }
+
+// startSides starts our initiators, on the core that SPDK's has.
+func (t *spdkTrial) startSides(ctx context.Context) error {
+	last := strconv.Itoa(cores() - 1)
+	for _, s := range []struct {
+		to   **side
+		id   nvmf.TransportID
+		name string
+	}{{&t.mixed, t.theirs.id, "ours on SPDK's target"}, {&t.ours, t.target, "ours"}} {
+		c, err := t.crew(ctx, base(), t.Nvmecr, "bench", "rank-raw", "--core", last, "--namespace", s.id.String())
+		if err != nil {
+			return err
+		}
+		r := &raw{c}
+		t.closers = append(t.closers, r)
+		*s.to = r.side(s.name)
+	}
+	return nil
+}
+
+// run measures one load in turns and adds its goals.
+func (t *spdkTrial) run(ctx context.Context, g *goalRun, name string, l load, both float64) error {
+	total := float64(l.count) * float64(l.transfer) / float64(nvmf.MiB)
+	w := work{size: nvmf.Bytes(l.count) * l.transfer, transfer: l.transfer}
+	own := func(s *side) (float64, error) {
+		r := s.write
+		if l.read {
+			r = s.read
+		}
+		round, err := r(ctx, w, 0)
+		return total / round.Span().Seconds(), err
+	}
+	sides := []func() (float64, error){
+		func() (float64, error) { return t.perfRate(ctx, t.tool, t.theirs.id, l) },
+		func() (float64, error) { return own(t.mixed) },
+		func() (float64, error) {
+			t.theirs.pause(true)
+			defer t.theirs.pause(false)
+			return own(t.ours)
+		},
+	}
+	rates, pairs := make([]stats.Sample, len(sides)), spdkPairs
+	if g.Quick {
+		pairs = 2
+	}
+	for pair := range pairs + 1 {
+		t.progress(name+" beside SPDK", pair, pairs+1)
+		for i := range sides {
+			n := (i + pair) % len(sides)
+			rate, err := sides[n]()
+			if err != nil {
+				return err
+			}
+			if pair > 0 { // the first warms up
+				rates[n] = append(rates[n], rate)
+			}
+		}
+	}
+	add := func(what string, limit float64, unit result.Unit, rate stats.Sample) error {
+		ratios, err := stats.Ratios(rate, rates[0])
+		if err != nil {
+			return err
+		}
+		g.add(result.Goal{What: name + ": " + what, Limit: limit, Unit: unit, Measured: result.Interval(ratios),
+			Beside: fmt.Sprintf("%.0f of %.0f MiB/s, %d pairs", rate.Median(), rates[0].Median(), len(ratios))})
+		return nil
+	}
+	if err := add("our initiator beside SPDK's, on SPDK's target", 1, result.Ratio, rates[1]); err != nil || both == 0 {
+		return err
+	}
+	return add("our initiator and target beside SPDK's", both, result.Times, rates[2])
+}

@@ -1,0 +1,122 @@
+package bench
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"time"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/dial"
+)
+
+// target is `nvmecr target` as a process of its own.
+type target struct {
+	ids      []nvmf.TransportID // of its namespaces
+	cmd      *exec.Cmd
+	lifeline *os.File // it ends when this closes, also by our death
+}
+
+// targetStart is how long a target may take to listen, targetEnd to end.
+const (
+	targetStart = 20 * time.Second
+	targetEnd   = 15 * time.Second
+)
+
+// startTarget starts a target over the namespaces.
+func (e *Env) startTarget(ctx context.Context, namespaces ...string) (*target, error) {
+	stdin, lifeline, err := os.Pipe()
+	if err != nil {
+		return nil, err
+	}
+	defer stdin.Close()
+	listen := "127.0.0.1:0"
+	if e.remote() {
+		listen = "0.0.0.0:0"
+	}
+	argv := []string{"target", "--until-eof", "--verbose=false", "--listen", listen, "--nqn", "nqn.2014-08.org.nvmecr:bench"}
+	for _, n := range namespaces {
+		argv = append(argv, "--namespace", n)
+	}
+	var complaint bytes.Buffer
+	t := &target{cmd: exec.Command(e.Nvmecr, argv...), lifeline: lifeline}
+	t.cmd.Env, t.cmd.Stdin, t.cmd.Stderr = base(), stdin, &complaint
+	// What is typed at the terminal is for us, who end it last.
+	t.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	stdout, err := t.cmd.StdoutPipe()
+	if err == nil {
+		err = t.cmd.Start()
+	}
+	if err != nil {
+		lifeline.Close()
+		return nil, fmt.Errorf("cannot start a target: %w", err)
+	}
+	if err := t.await(stdout, len(namespaces)); err != nil {
+		t.Close()
+		if said := strings.TrimPrefix(lastLine(complaint.Bytes()), "nvmecr: "); said != "" {
+			err = errors.New(said)
+		}
+		return nil, fmt.Errorf("the target did not start: %w", err)
+	}
+	return t, nil
+}
+
+// await reads the lines by which a target says that it listens: for each of
+// its addresses one a namespace. The first address counts.
+func (t *target) await(stdout io.Reader, namespaces int) error {
+	late := time.AfterFunc(targetStart, func() { _ = t.cmd.Process.Kill() })
+	defer late.Stop()
+	lines := bufio.NewScanner(stdout)
+	for len(t.ids) < namespaces {
+		if !lines.Scan() {
+			return errors.Join(lines.Err(), errors.New("it ended before it listened"))
+		}
+		id, err := nvmf.ParseTransportID(lines.Text())
+		if err != nil {
+			return err
+		}
+		t.ids = append(t.ids, id)
+	}
+	return nil
+}
+
+// Close ends the target.
+func (t *target) Close() error {
+	t.lifeline.Close()
+	kill := time.AfterFunc(targetEnd, func() { _ = t.cmd.Process.Kill() })
+	defer kill.Stop()
+	_ = t.cmd.Wait() // how it ends no longer matters
+	return nil
+}
+
+// touch writes all of a namespace once. Memory that was never touched costs
+// its first writer page faults, and in a guest more than that.
+func touch(ctx context.Context, id nvmf.TransportID) error {
+	dev, err := dial.Open(ctx, id, dial.Options{})
+	if err != nil {
+		return err
+	}
+	defer dev.Close()
+	q, err := newRawQueue(ctx, dev, 0, 1)
+	if err != nil {
+		return err
+	}
+	defer q.queue.Close()
+	b, err := q.batch(nvmf.MiB)
+	if err != nil {
+		return err
+	}
+	for at := nvmf.LBA(0); at+b.blocks <= q.count && ctx.Err() == nil; at += b.blocks {
+		if err := q.move(nvmf.Write, b, q.first+at); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}

@@ -1,0 +1,267 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/mattn/go-shellwords"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+
+	"nvmecr/bench"
+	"nvmecr/bench/crew"
+	"nvmecr/bench/machine"
+	"nvmecr/bench/model"
+	"nvmecr/bench/progress"
+	"nvmecr/bench/report"
+	"nvmecr/bench/result"
+	"nvmecr/internal/config"
+	"nvmecr/internal/store"
+	"nvmecr/nvmf"
+)
+
+// rankProgram is the rank of the benchmark.
+const rankProgram = "nvmecr-bench-rank"
+
+type benchOptions struct {
+	env    bench.Env
+	size   string
+	trans  string
+	launch string
+	peers  []string
+	fabric string
+	json   string
+	meet   string
+}
+
+func newBench() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "bench",
+		Short: "Measure this machine or cluster, beside its peers",
+		Long: `Measures checkpoints as applications see them, beside a raw NVMe/TCP client,
+bare sockets and other file systems, in turns within one run.
+
+Without --target the storage is memory of a target process of its own. Ranks are
+processes of this host, unless --launch names a launcher; started by mpirun or
+srun, the processes of that job are the ranks.`,
+		Example: `  nvmecr bench checkpoint --ranks 4 --rounds 9
+  nvmecr bench checkpoint --target "trtype:TCP traddr:10.0.0.5 subnqn:... ns:1" --launch "srun -n 64"
+  mpirun -n 16 nvmecr bench checkpoint --peer dir:/lustre/scratch`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	for i := range bench.Experiments {
+		cmd.AddCommand(newExperiment(&bench.Experiments[i]))
+	}
+	cmd.AddCommand(newBenchReport(), newRankRaw(), newRankDrilldown())
+	return cmd
+}
+
+func newExperiment(x *bench.Experiment) *cobra.Command {
+	o := &benchOptions{}
+	o.env.Config = config.Default()
+	cmd := &cobra.Command{
+		Use:   x.Name + " [flags]",
+		Short: x.Title,
+		Args:  usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.run(func(ctx context.Context) error { return o.conduct(ctx, cmd, x) })
+		},
+	}
+	o.bind(cmd.Flags())
+	if x.Name == "goals" {
+		cmd.Flags().StringVar(&o.env.Only, "only", "", "`PART` to measure: "+strings.Join(bench.GoalParts(), ", "))
+	}
+	return cmd
+}
+
+func (o *benchOptions) bind(f *pflag.FlagSet) {
+	f.IntVarP(&o.env.Ranks, "ranks", "n", 0, "`NUMBER` of ranks to start on this host, default 4 [NVMECR_RANKS]")
+	f.StringVar(&o.launch, "launch", "", "`COMMAND` that starts the ranks, such as \"srun -n 64\" [NVMECR_LAUNCH]")
+	f.StringVar(&o.size, "size", "", "`SIZE` of a rank's checkpoint, default 128M, less where memory is short")
+	f.StringVar(&o.trans, "transfer", "", "`SIZE` of a write, default 1M [NVMECR_TRANSFER]")
+	f.IntVar(&o.env.Count, "count", 0, "`NUMBER` of checkpoints of a run of the application, default 10 [NVMECR_COUNT]")
+	f.DurationVar(&o.env.Compute, "compute", 0, "`TIME` of a simulated compute phase, default 10 times that of a checkpoint [NVMECR_COMPUTE]")
+	f.IntVar(&o.env.Rounds, "rounds", 0, "`NUMBER` of times everything is measured, default 9 [NVMECR_ROUNDS]")
+	f.StringArrayVar(&o.peers, "peer", nil, "`PEER` to compare with, repeatable: dir:PATH, a directory of another file system [NVMECR_PEER]")
+	f.StringVar(&o.env.RawTarget, "raw-target", "", "`NAMESPACE` that the raw side may overwrite, where --target is given [NVMECR_RAW_TARGET]")
+	f.StringVar(&o.env.SPDK, "spdk", "", "`DIRECTORY` of SPDK's programs; without it they are looked for in PATH [NVMECR_SPDK]")
+	f.StringVar(&o.env.SPDKTarget, "spdk-target", "", "`NAMESPACE` of a target of SPDK's that may be overwritten; without it one is started [NVMECR_SPDK_TARGET]")
+	f.StringVar(&o.env.IOR, "ior", "", "`PROGRAM` of IOR; without it ior is looked for in PATH [NVMECR_IOR]")
+	f.StringVar(&o.json, "json", "", "`FILE` for the result as JSON [NVMECR_JSON]")
+	f.StringVar(&o.fabric, "fabric", "", "`HARDWARE` of the large jobs that scale computes, such as \""+model.FabricSyntax+"\", the paper's and the default [NVMECR_FABRIC]")
+	f.StringVar(&o.meet, "rendezvous", ".", "`DIRECTORY` in which the processes find each other when mpirun or srun has started nvmecr bench [NVMECR_RENDEZVOUS]")
+	addSwitch(f, &o.env.Quick, "quick", "", "as little as shows that everything works [NVMECR_QUICK]")
+	o.env.Config.BindFlags(f, benchSettings()...)
+}
+
+// benchSettings are those of the store's settings that the benchmark takes.
+func benchSettings() []string {
+	var names []string
+	for name := range config.Default().Values() {
+		if name != "name" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// run calls conduct in the process that conducts the ranks. The others of a job
+// that mpirun or srun has started become ranks, or agents of them.
+func (o *benchOptions) run(conduct func(context.Context) error) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	if strings.TrimSpace(o.launch) == "" {
+		if place, ok, err := crew.InJob(); ok || err != nil {
+			return errors.Join(err, o.inJob(ctx, place, conduct))
+		}
+	}
+	return conduct(ctx)
+}
+
+// inJob is one of the processes that mpirun or srun has started. Rank 0
+// conducts, and prints.
+func (o *benchOptions) inJob(ctx context.Context, place store.Place, conduct func(context.Context) error) (err error) {
+	file, err := crew.Rendezvous(o.meet)
+	if err != nil {
+		return err
+	}
+	if place.Rank > 0 {
+		return crew.Join(ctx, file, place)
+	}
+	if o.env.Agents, err = crew.Gather(ctx, file, place); err != nil {
+		return err
+	}
+	defer o.env.Agents.Close()
+	o.env.Ranks = place.Size
+	return conduct(ctx)
+}
+
+// conduct runs one experiment and prints what came out.
+func (o *benchOptions) conduct(ctx context.Context, cmd *cobra.Command, x *bench.Experiment) error {
+	r, err := o.measure(ctx, cmd, func(ctx context.Context, r *result.Report) error {
+		res, err := x.Measure(ctx, &o.env)
+		if err == nil {
+			r.Results = append(r.Results, res)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	if err := report.Text(cmd.OutOrStdout(), r); err != nil {
+		return err
+	}
+	return o.save(r)
+}
+
+// measure prepares the environment and lets fill do what goes into a report.
+func (o *benchOptions) measure(ctx context.Context, cmd *cobra.Command, fill func(context.Context, *result.Report) error) (r *result.Report, err error) {
+	if err := o.complete(); err != nil {
+		return nil, err
+	}
+	if err := o.env.Open(ctx); err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, o.env.Close()) }()
+	screen, _ := cmd.ErrOrStderr().(*os.File)
+	bar := progress.Start(screen)
+	defer bar.End()
+	o.env.Progress = bar.Show
+	r = &result.Report{Program: "nvmecr " + version(), Command: strings.Join(os.Args, " "), Began: time.Now(), Machine: machine.Describe(ctx)}
+	return r, fill(ctx, r)
+}
+
+// complete turns flags into what the experiments need.
+func (o *benchOptions) complete() (err error) {
+	if err := o.env.Config.Resolve(); err != nil {
+		return usageError{err}
+	}
+	for _, s := range []struct {
+		flag, text string
+		to         *nvmf.Bytes
+	}{{"size", o.size, &o.env.Size}, {"transfer", o.trans, &o.env.Transfer}} {
+		if s.text == "" {
+			continue
+		}
+		if *s.to, err = nvmf.ParseSize(s.text); err != nil {
+			return usageError{fmt.Errorf("--%s: %w", s.flag, err)}
+		}
+	}
+	if err := o.env.Check(); err != nil {
+		return usageError{err}
+	}
+	if o.json != "" {
+		if err := unix.Access(filepath.Dir(o.json), unix.W_OK); err != nil {
+			return fmt.Errorf("--json %s: %w", o.json, err)
+		}
+	}
+	if o.env.Fabric, err = model.ParseFabric(o.fabric); err != nil {
+		return usageError{fmt.Errorf("--fabric: %w", err)}
+	}
+	for _, p := range o.peers {
+		dir, ok := strings.CutPrefix(p, "dir:")
+		if !ok || dir == "" {
+			return usageError{fmt.Errorf("--peer %s: is not dir:PATH", p)}
+		}
+		o.env.Peers = append(o.env.Peers, bench.Peer{Name: dir, Dir: dir})
+	}
+	if o.env.Launch, err = shellwords.Parse(o.launch); err != nil {
+		return usageError{fmt.Errorf("--launch %s: %w", o.launch, err)}
+	}
+	if o.env.Nvmecr, err = os.Executable(); err != nil {
+		return err
+	}
+	if o.env.Nvmecr, err = filepath.EvalSymlinks(o.env.Nvmecr); err != nil {
+		return err
+	}
+	if o.env.Rank, err = bench.Beside(o.env.Nvmecr, rankProgram); err != nil {
+		return err
+	}
+	library, err := findLibrary()
+	if err != nil {
+		return err
+	}
+	o.env.Under = func(cfg *config.Config, base []string) ([]string, error) { return environment(cfg, base, library), nil }
+	return nil
+}
+
+func (o *benchOptions) save(r *result.Report) error {
+	if o.json == "" {
+		return nil
+	}
+	f, err := os.Create(o.json)
+	if err != nil {
+		return err
+	}
+	return errors.Join(r.Write(f), f.Close())
+}
+
+// newRankRaw is for the conductor of the benchmark alone.
+func newRankRaw() *cobra.Command {
+	var namespace, conductor string
+	var core int
+	cmd := &cobra.Command{
+		Use: "rank-raw", Hidden: true,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			id, err := nvmf.ParseTransportID(namespace)
+			if err != nil {
+				return usageError{err}
+			}
+			return bench.RawRank(context.Background(), id, conductor, core)
+		},
+	}
+	cmd.Flags().StringVar(&namespace, "namespace", "", "`NAMESPACE` to write to")
+	cmd.Flags().StringVar(&conductor, "conductor", "", "`ADDRESSES` of the conductor")
+	cmd.Flags().IntVar(&core, "core", -1, "`CORE` to stay on")
+	return cmd
+}
