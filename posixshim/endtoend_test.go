@@ -170,6 +170,7 @@ func TestPrograms(t *testing.T) {
 		{"locks", "gcc", "locks.c", nil, nil},
 		{"edges", "gcc", "edges.c", nil, nil},
 		{"edges, fortified", "gcc", "edges.c", fortify, nil},
+		{"system calls by number", "gcc", "raw.c", nil, nil},
 		{"walks", "gcc", "walks.c", nil, nil},
 		{"mappings", "gcc", "mappings.c", nil, []string{"at-exit"}},
 		{"processes", "gcc", "forks.c", []string{"-pthread"}, nil},

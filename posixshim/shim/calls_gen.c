@@ -218,6 +218,7 @@ const char *const nv_real_names[] = {
 	"posix_spawn",
 	"posix_spawnp",
 	"system",
+	"syscall",
 	"popen",
 };
 
@@ -295,9 +296,10 @@ const unsigned short nv_real_signal[] = {
 	203, /* execvpe */
 	207, /* fexecve */
 	208, /* execveat */
+	212, /* syscall */
 };
 
-const unsigned nv_real_signal_count = 72;
+const unsigned nv_real_signal_count = 73;
 
 /* ---- Opening and closing ---- */
 
@@ -2708,6 +2710,17 @@ int nv_call_system(const char *command) NV_CALL("system");
 int nv_call_system(const char *command)
 {
 	return nv_system(command);
+}
+
+long nv_call_syscall(long number, ...) NV_CALL("syscall");
+long nv_call_syscall(long number, ...)
+{
+	va_list ap;
+
+	va_start(ap, number);
+	long result = nv_syscall(number, ap);
+	va_end(ap);
+	return result;
 }
 
 FILE *nv_call_popen(const char *command, const char *mode) NV_CALL("popen");

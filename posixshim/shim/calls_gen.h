@@ -316,6 +316,7 @@ struct nv_real {
 	int (*posix_spawn)(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attr, char *const argv[], char *const envp[]);
 	int (*posix_spawnp)(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attr, char *const argv[], char *const envp[]);
 	int (*system)(const char *command);
+	long (*syscall)(long number, ...);
 	FILE *(*popen)(const char *command, const char *mode);
 };
 

@@ -40,7 +40,7 @@ void nv_close_quietly(int fd)
 {
 	int saved = errno;
 
-	syscall(SYS_close, fd);
+	REAL(syscall)(SYS_close, fd);
 	errno = saved;
 }
 

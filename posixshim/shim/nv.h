@@ -485,6 +485,8 @@ int nv_execveat(int dirfd, const char *path, char *const argv[], char *const env
 int nv_execl(const char *path, const char *arg, va_list ap);
 int nv_execle(const char *path, const char *arg, va_list ap);
 int nv_execlp(const char *file, const char *arg, va_list ap);
+long nv_syscall(long number, va_list ap);
+bool nv_raw(long number, const long *a, long *result);
 int nv_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,
 		   const posix_spawnattr_t *attr, char *const argv[], char *const envp[]);
 int nv_posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,

@@ -44,7 +44,7 @@ void nv_complain(const char *format, ...)
 		n = sizeof line - 2;
 	line[n++] = '\n';
 	/* Not where a thread may be cancelled. There is nowhere else to say it. */
-	(void)syscall(SYS_write, STDERR_FILENO, line, n);
+	(void)REAL(syscall)(SYS_write, STDERR_FILENO, line, n);
 	errno = saved;
 }
 

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -42,6 +43,14 @@ type call struct {
 	aka    []string
 	signal bool
 	cancel bool
+	raw    []raw
+}
+
+// raw is a system call that does the same as a call when syscall(2) makes it:
+// its name, and how many of the call's arguments it has, -1 for all.
+type raw struct {
+	name string
+	args int
 }
 
 // param is a parameter of a call. kind is "fd", "path", "at", "dir" or "" for
@@ -157,6 +166,14 @@ func parseCall(line string) (*call, error) {
 			c.signal = true
 		case "cancel":
 			c.cancel = true
+		case "raw":
+			for _, word := range words[1:] {
+				r, err := parseRaw(word)
+				if err != nil {
+					return nil, err
+				}
+				c.raw = append(c.raw, r)
+			}
 		default:
 			return nil, fmt.Errorf("unknown attribute %q", words[0])
 		}
@@ -186,6 +203,19 @@ func parseCall(line string) (*call, error) {
 		c.params = append(c.params, param{decl: decl, name: name[1], variadic: variadic})
 	}
 	return c, nil
+}
+
+// parseRaw parses NAME or NAME/ARGUMENTS.
+func parseRaw(word string) (raw, error) {
+	name, count, some := strings.Cut(word, "/")
+	if !some {
+		return raw{name, -1}, nil
+	}
+	n, err := strconv.Atoi(count)
+	if err != nil {
+		return raw{}, fmt.Errorf("raw %s: %q is not a number of arguments", name, count)
+	}
+	return raw{name, n}, nil
 }
 
 // splitParams splits at the commas outside of parentheses.
