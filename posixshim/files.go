@@ -224,7 +224,7 @@ func (p *Process) Fstat(h Handle, out *Attr) error {
 	if err != nil {
 		return err
 	}
-	p.look()
+	p.lookAgain()
 	attr, err := f.current().Stat()
 	if err == nil {
 		out.set(&attr)

@@ -151,6 +151,17 @@ func (p *Process) look() {
 	}
 }
 
+// lookAgain looks again before the attributes of an open file are told, unless
+// only this process writes: `tail -f` waits for a size to change.
+func (p *Process) lookAgain() {
+	if p.writes() {
+		return
+	}
+	if _, err := p.acquire(false); err == nil {
+		p.mu.RUnlock()
+	}
+}
+
 // looked notes that what is shown was found at begin, or since.
 func (p *Process) looked(begin time.Time) {
 	p.opened = time.Now()

@@ -130,6 +130,16 @@ static bool fill(nv_handle h, char *memory, size_t n, off_t off)
 	return true;
 }
 
+/* refuse says once why a file of another process cannot be changed in memory. */
+static void refuse(void)
+{
+	static _Atomic bool told;
+
+	if (!atomic_exchange(&told, true))
+		nv_complain("process %d cannot map a file under %s shared and to be written: only the process that opened it can",
+			    (int)getpid(), nv_mount);
+}
+
 /* copy makes memory with what a file has that another process serves. Nobody
  * writes what is changed there to the file, so it is not for shared mappings
  * that are written to, and cannot be made writable later. */
@@ -144,8 +154,12 @@ static int copy(nv_handle h, int how, off_t off, size_t n)
 		return nv_error(EBADF);
 	if ((flags & O_ACCMODE) == O_WRONLY)
 		return nv_error(EACCES);
-	if (!S_ISREG(attr.mode) || how == (NV_MAP_SHARED | NV_MAP_WRITE))
+	if (!S_ISREG(attr.mode))
 		return nv_error(ENODEV);
+	if (how == (NV_MAP_SHARED | NV_MAP_WRITE)) {
+		refuse();
+		return nv_error(ENODEV);
+	}
 	if (off < 0 || whole_pages((size_t)off) != (size_t)off || n == 0)
 		return nv_error(EINVAL);
 	int fd = memfd_create("nvmecr", MFD_CLOEXEC | MFD_ALLOW_SEALING);

@@ -77,4 +77,16 @@ step "cp onto itself" cp "$d/dd" "$d/dd"
 step "cat directory" cat "$d"
 step "dots" sh -c "cat '$d/./../$(basename "$d")//dd' | wc -c"
 step "ls at the end" ls "$d"
+follow() {
+	echo first >"$d/follow"
+	timeout 20 tail -f -s 0.1 "$d/follow" >"$out/followed" &
+	until grep -q first "$out/followed"; do sleep 0.1; done
+	echo second >>"$d/follow"
+	n=0
+	until grep -q second "$out/followed" || [ $((n += 1)) -gt 100 ]; do sleep 0.1; done
+	kill $!
+	cat "$out/followed"
+	rm "$d/follow"
+}
+step "tail -f" follow
 step "rm all" sh -c "rm -rf '$d/large' '$d/dd' '$d/again' '$d/touched' '$d/private' && ls -A '$d'"
