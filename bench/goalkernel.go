@@ -43,7 +43,7 @@ func (g *goalRun) kernel(ctx context.Context) (err error) {
 		case s != nil:
 			sides = append(sides, s)
 		case kind == "xfs":
-			g.absent(kernelGoal(ours[0].name, kind), beyondXFS, result.Times, why)
+			g.absent(result.Goal{What: kernelGoal(ours[0].name, kind), Limit: beyondXFS, Unit: result.Times}, why)
 		default:
 			g.res.NotMeasured(kind+" on a loop device", "%s", why)
 		}

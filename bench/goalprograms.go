@@ -53,7 +53,7 @@ func (g *goalRun) programs(ctx context.Context) (err error) {
 		}
 		what := p.what + " under the preload takes longer by"
 		if why != "" {
-			g.res.Goals = append(g.res.Goals, result.Goal{What: what, Limit: programsMore, AtMost: true, Unit: result.Percent, Absent: true, Why: why})
+			g.absent(result.Goal{What: what, Limit: programsMore, AtMost: true, Unit: result.Percent}, why)
 			continue
 		}
 		if err := g.program(ctx, what, argv, with, p.rounds*g.Rounds); err != nil {

@@ -104,8 +104,9 @@ func (g *goalRun) ratio(what string, limit float64, ours, theirs stats.Sample, a
 }
 
 // absent adds a goal that could not be measured.
-func (g *goalRun) absent(what string, limit float64, unit result.Unit, why string) {
-	g.add(result.Goal{What: what, Limit: limit, Unit: unit, Absent: true, Why: why})
+func (g *goalRun) absent(goal result.Goal, why string) {
+	goal.Absent, goal.Why = true, why
+	g.add(goal)
 }
 
 // bandwidth is checkpoints and recovery, of all ranks and of one, beside raw.
@@ -140,8 +141,8 @@ func (e *Env) writeAndRecover(ctx context.Context, g *goalRun, what, setting str
 		return err
 	}
 	if raw == nil {
-		g.absent("write beside raw, "+what, write, result.Ratio, b.why)
-		g.absent("read after a restart beside raw, "+what, read, result.Ratio, b.why)
+		g.absent(result.Goal{What: "write beside raw, " + what, Limit: write, Unit: result.Ratio}, b.why)
+		g.absent(result.Goal{What: "read after a restart beside raw, " + what, Limit: read, Unit: result.Ratio}, b.why)
 		return nil
 	}
 	total := float64(e.Ranks) * float64(e.Size) / float64(nvmf.MiB)
@@ -203,9 +204,12 @@ func (g *goalRun) latency(ctx context.Context) (err error) {
 		transfer nvmf.Bytes
 		most     float64
 	}{{32 * nvmf.KiB, 3e-6}, {4 * nvmf.KiB, 4e-6}} {
-		what := fmt.Sprintf("a synchronous %s write costs more than a raw one by", c.transfer)
+		goal := result.Goal{
+			What:  fmt.Sprintf("a synchronous %s write costs more than a raw one by", c.transfer),
+			Limit: c.most, AtMost: true, Unit: result.Duration,
+		}
 		if raw == nil {
-			g.absent(what, c.most, result.Duration, b.why)
+			g.absent(goal, b.why)
 			continue
 		}
 		app := a.side("nvmecr")
@@ -220,10 +224,9 @@ func (g *goalRun) latency(ctx context.Context) (err error) {
 		for i := range ours {
 			more = append(more, ours[i]-theirs[i])
 		}
-		g.add(result.Goal{
-			What: what, Limit: c.most, AtMost: true, Unit: result.Duration, Measured: result.Interval(more),
-			Beside: fmt.Sprintf("medians %s and %s", result.Duration.Full(ours.Median()), result.Duration.Full(theirs.Median())),
-		})
+		goal.Measured = result.Interval(more)
+		goal.Beside = fmt.Sprintf("medians %s and %s", result.Duration.Full(ours.Median()), result.Duration.Full(theirs.Median()))
+		g.add(goal)
 		if c.transfer == 32*nvmf.KiB {
 			g.add(result.Goal{
 				What: "polling, 1 rank, a core for it and one for the target: sleeps a 32 KiB write", Limit: sleepsAlone, AtMost: true,
@@ -260,7 +263,7 @@ func (g *goalRun) creates(ctx context.Context) error {
 	}
 	const what = "file creates beside raw 4 KiB writes, one at a time"
 	if len(t.raw) == 0 {
-		g.absent(what, 0.9, result.Ratio, t.why)
+		g.absent(result.Goal{What: what, Limit: 0.9, Unit: result.Ratio}, t.why)
 		return nil
 	}
 	return g.ratio(what, 0.9, t.ours, t.raw, t.files, "creates/s")

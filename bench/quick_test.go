@@ -169,3 +169,18 @@ Total                                                                    :   300
 	_, err = parsePerfP99([]byte(printed))
 	assert.ErrorContains(t, err, "no 99th percentile")
 }
+
+// Without SPDK the goals of ranks beside it are those that are promised with it.
+func TestRanksWithoutSPDK(t *testing.T) {
+	e := &Env{SPDK: t.TempDir()}
+	e.Ranks = 4
+	g := &goalRun{Env: e, res: &result.Result{}}
+	require.NoError(t, g.spdkRanks(t.Context()))
+	require.Len(t, g.res.Goals, 2*len(ranksLoads))
+	for i, l := range ranksLoads {
+		faster, p99 := g.res.Goals[2*i], g.res.Goals[2*i+1]
+		assert.True(t, faster.Absent && p99.Absent, l.name)
+		assert.False(t, faster.AtMost, faster.What)
+		assert.True(t, p99.AtMost, p99.What)
+	}
+}

@@ -277,9 +277,9 @@ func (g *goalRun) spdk(ctx context.Context) (err error) {
 	t, why, err := g.besideSPDK(ctx)
 	if t == nil {
 		for _, l := range spdkLoads {
-			g.absent(l.name+": our initiator beside SPDK's, on SPDK's target", 1, result.Ratio, why)
+			g.absent(result.Goal{What: l.name + ": our initiator beside SPDK's, on SPDK's target", Limit: 1, Unit: result.Ratio}, why)
 			if l.both > 0 {
-				g.absent(l.name+": our initiator and target beside SPDK's", l.both, result.Times, why)
+				g.absent(result.Goal{What: l.name + ": our initiator and target beside SPDK's", Limit: l.both, Unit: result.Times}, why)
 			}
 		}
 		return err

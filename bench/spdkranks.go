@@ -44,9 +44,11 @@ const perfTime = "1"
 // ranksRounds is how often each of the sides is measured.
 const ranksRounds = 7
 
-func (g *goalRun) ranksWhat(name string) (faster, p99 string) {
+// ranksGoals are the two goals of a load, before they are measured.
+func (g *goalRun) ranksGoals(name string) (faster, p99 result.Goal) {
 	what := fmt.Sprintf("%s on %d cores, %s: ", rankCount(g.Ranks), cores(), name)
-	return what + "our initiators and target beside SPDK's", what + "99th percentile of ours"
+	return result.Goal{What: what + "our initiators and target beside SPDK's", Limit: ranksFaster, Unit: result.Times},
+		result.Goal{What: what + "99th percentile of ours", Limit: ranksP99, AtMost: true, Unit: result.Duration}
 }
 
 // spdkRanks compares all ranks at once.
@@ -58,9 +60,9 @@ func (g *goalRun) spdkRanks(ctx context.Context) (err error) {
 	}
 	if t == nil {
 		for _, l := range ranksLoads {
-			faster, p99 := g.ranksWhat(l.name)
-			g.absent(faster, ranksFaster, result.Times, why)
-			g.absent(p99, ranksP99, result.Duration, why)
+			faster, p99 := g.ranksGoals(l.name)
+			g.absent(faster, why)
+			g.absent(p99, why)
 		}
 		return err
 	}
@@ -127,15 +129,17 @@ func (t *spdkTrial) ranksOf(ctx context.Context, g *goalRun, ours *side, name st
 // addRanks adds what came out: of our ranks, of processes of SPDK's, and of one
 // process of SPDK's with as many queues.
 func (g *goalRun) addRanks(name string, ours, processes, queues outcomes) error {
-	faster, p99 := g.ranksWhat(name)
+	faster, p99 := g.ranksGoals(name)
 	ratios, err := stats.Ratios(ours.rate, processes.rate)
 	if err != nil {
 		return err
 	}
-	g.add(result.Goal{What: faster, Limit: ranksFaster, Unit: result.Times, Measured: result.Interval(ratios),
-		Beside: fmt.Sprintf("%.0f of %.0f MiB/s, %d rounds", ours.rate.Median(), processes.rate.Median(), len(ratios))})
-	g.add(result.Goal{What: p99, Limit: ranksP99, AtMost: true, Unit: result.Duration, Measured: result.Interval(ours.p99),
-		Beside: "SPDK's processes " + result.Duration.Full(processes.p99.Median())})
+	faster.Measured = result.Interval(ratios)
+	faster.Beside = fmt.Sprintf("%.0f of %.0f MiB/s, %d rounds", ours.rate.Median(), processes.rate.Median(), len(ratios))
+	p99.Measured = result.Interval(ours.p99)
+	p99.Beside = "SPDK's processes " + result.Duration.Full(processes.p99.Median())
+	g.add(faster)
+	g.add(p99)
 	if ratios, err = stats.Ratios(ours.rate, queues.rate); err != nil {
 		return err
 	}
