@@ -180,3 +180,15 @@ func TestHandlers(t *testing.T) {
 	require.NoError(t, err, "%s", native)
 	assert.Equal(t, string(native), string(out))
 }
+
+// TestInstalls makes the first call of a process in a handler.
+func TestInstalls(t *testing.T) {
+	program := compile(t, "gcc", "installs.c", "-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations", "-pthread")
+	for _, way := range []string{"sigaction", "signal", "sysv_signal", "sigset"} {
+		for _, who := range []string{"main", "thread"} {
+			t.Run(way+", "+who, func(t *testing.T) {
+				assert.Equal(t, "ok\n", output(t, newStore(t).command(program, mount, way, who)))
+			})
+		}
+	}
+}

@@ -32,10 +32,10 @@ libraries: $(BIN)/libnvmecr.so $(SHIM_RUNTIMES)
 
 # Every program that a job starts loads it, most of them to do nothing with it:
 # symbols are looked up when they are called, and the file is mapped in two
-# pieces instead of four.
+# pieces instead of four, of which none is split to be protected in part.
 $(BIN)/libnvmecr.so: $(SHIM_SOURCES) $(SHIM_HEADERS) posixshim/shim.mk
 	@mkdir -p $(BIN)
-	$(CC) $(SHIM_CFLAGS) -shared -Wl,-z,lazy,-z,noseparate-code -o $@ $(SHIM_SOURCES)
+	$(CC) $(SHIM_CFLAGS) -shared -Wl,-z,lazy,-z,noseparate-code,-z,norelro -o $@ $(SHIM_SOURCES)
 
 # The go command knows better than make what has changed. The headers that it
 # writes beside the libraries are of no use here.

@@ -5,7 +5,7 @@
 struct nv_real nv_real;
 
 /* In the order of struct nv_real. */
-const char *const nv_real_names[] = {
+const char nv_real_names[][NV_NAME] = {
 	"open",
 	"openat",
 	"__open_2",
@@ -204,6 +204,8 @@ const char *const nv_real_names[] = {
 	"sigaction",
 	"sigaltstack",
 	"signal",
+	"__sysv_signal",
+	"sigset",
 	"vfork",
 	"_exit",
 	"execve",
@@ -290,16 +292,18 @@ const unsigned short nv_real_signal[] = {
 	195, /* sigaction */
 	196, /* sigaltstack */
 	197, /* signal */
-	198, /* vfork */
-	199, /* _exit */
-	200, /* execve */
-	203, /* execvpe */
-	207, /* fexecve */
-	208, /* execveat */
-	212, /* syscall */
+	198, /* __sysv_signal */
+	199, /* sigset */
+	200, /* vfork */
+	201, /* _exit */
+	202, /* execve */
+	205, /* execvpe */
+	209, /* fexecve */
+	210, /* execveat */
+	214, /* syscall */
 };
 
-const unsigned nv_real_signal_count = 73;
+const unsigned nv_real_signal_count = 75;
 
 /* ---- Opening and closing ---- */
 
@@ -2597,6 +2601,7 @@ int nv_call_sigaction(int signum, const struct sigaction *act, struct sigaction 
 {
 	return nv_sigaction(signum, act, old);
 }
+extern __typeof__(nv_call_sigaction) nv_call___sigaction NV_CALL("__sigaction") NV_ALIAS("sigaction");
 
 int nv_call_sigaltstack(const stack_t *stack, stack_t *old) NV_CALL("sigaltstack");
 int nv_call_sigaltstack(const stack_t *stack, stack_t *old)
@@ -2611,6 +2616,19 @@ sighandler_t nv_call_signal(int signum, sighandler_t handler)
 }
 extern __typeof__(nv_call_signal) nv_call_bsd_signal NV_CALL("bsd_signal") NV_ALIAS("signal");
 extern __typeof__(nv_call_signal) nv_call_ssignal NV_CALL("ssignal") NV_ALIAS("signal");
+
+sighandler_t nv_call___sysv_signal(int signum, sighandler_t handler) NV_CALL("__sysv_signal");
+sighandler_t nv_call___sysv_signal(int signum, sighandler_t handler)
+{
+	return nv_sysv_signal(signum, handler);
+}
+extern __typeof__(nv_call___sysv_signal) nv_call_sysv_signal NV_CALL("sysv_signal") NV_ALIAS("__sysv_signal");
+
+sighandler_t nv_call_sigset(int signum, sighandler_t handler) NV_CALL("sigset");
+sighandler_t nv_call_sigset(int signum, sighandler_t handler)
+{
+	return nv_sigset(signum, handler);
+}
 
 pid_t nv_call_vfork(void) NV_CALL("vfork");
 pid_t nv_call_vfork(void)

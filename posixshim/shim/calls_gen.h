@@ -302,6 +302,8 @@ struct nv_real {
 	int (*sigaction)(int signum, const struct sigaction *act, struct sigaction *old);
 	int (*sigaltstack)(const stack_t *stack, stack_t *old);
 	sighandler_t (*signal)(int signum, sighandler_t handler);
+	sighandler_t (*__sysv_signal)(int signum, sighandler_t handler);
+	sighandler_t (*sigset)(int signum, sighandler_t handler);
 	pid_t (*vfork)(void);
 	void (*_exit)(int status);
 	int (*execve)(const char *path, char *const argv[], char *const envp[]);

@@ -11,6 +11,7 @@
  * reading /proc/self/cwd. NAME is that of the store. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "nv.h"
@@ -53,13 +54,11 @@ static void give(nv_handle h, int fd)
 		rt_release(h);
 }
 
-/* nv_find_cwd is called before main, and in a forked child. */
-void nv_find_cwd(void)
+/* find_removed finds the path below the mount in that of the directory that has
+ * been removed. */
+static __attribute__((noinline)) void find_removed(void)
 {
 	char link[NV_PATH];
-
-	if (REAL(getcwd)(link, sizeof link) != NULL || errno != ENOENT)
-		return; /* as it is nearly always */
 	ssize_t n = REAL(readlink)("/proc/self/cwd", link, sizeof link - 1);
 
 	if (n < (ssize_t)strlen(DELETED))
@@ -79,6 +78,18 @@ void nv_find_cwd(void)
 	p = strchr(p + length, '/');
 	strcpy(found, p == NULL ? "." : p + 1);
 	atomic_store(&cwd, CWD_FOUND);
+}
+
+/* nv_find_cwd is called before main, and in a forked child. What has a path is
+ * ERANGE; most programs do not need memory for more. */
+void nv_find_cwd(void)
+{
+	char none;
+	int saved = errno;
+
+	if (syscall(SYS_getcwd, &none, 0ul) < 0 && errno == ENOENT)
+		find_removed();
+	errno = saved;
 }
 
 /* nv_working returns the handle of the working directory, 0 if it is not

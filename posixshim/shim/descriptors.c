@@ -20,7 +20,7 @@
 
 #include "nv.h"
 
-_Atomic nv_handle nv_fds[NV_FDS];
+NV_LARGE _Atomic nv_handle nv_fds[NV_FDS];
 
 /* The descriptor that placeholders are duplicates of, which costs a quarter of
  * opening each; -1 before the first. It is the runtime's. */

@@ -28,7 +28,7 @@ struct server {
 	_Atomic bool told;       /* the user knows that it has ended */
 };
 
-static struct server servers[NV_SERVERS];
+NV_LARGE struct server nv_servers[NV_SERVERS];
 static pthread_mutex_t adding = PTHREAD_MUTEX_INITIALIZER;
 
 /* The server of calls that do not begin at an open file; 0 is this process. */
@@ -44,12 +44,12 @@ int nv_add_server(uint64_t number)
 	int i;
 
 	pthread_mutex_lock(&adding);
-	for (i = 1; i < NV_SERVERS && servers[i].number != 0 && servers[i].number != number; i++)
+	for (i = 1; i < NV_SERVERS && nv_servers[i].number != 0 && nv_servers[i].number != number; i++)
 		;
-	if (i < NV_SERVERS && servers[i].number == 0) {
-		pthread_mutex_init(&servers[i].lock, NULL);
-		servers[i].connection = -1;
-		atomic_store(&servers[i].number, number);
+	if (i < NV_SERVERS && nv_servers[i].number == 0) {
+		pthread_mutex_init(&nv_servers[i].lock, NULL);
+		nv_servers[i].connection = -1;
+		atomic_store(&nv_servers[i].number, number);
 	}
 	pthread_mutex_unlock(&adding);
 	return i < NV_SERVERS ? i : 0;
@@ -57,7 +57,7 @@ int nv_add_server(uint64_t number)
 
 bool nv_served(void)
 {
-	return servers[1].number != 0;
+	return nv_servers[1].number != 0;
 }
 
 /* nv_lose_connections is called in a forked child, which makes its own. */
@@ -66,9 +66,9 @@ void nv_lose_connections(void)
 	static const pthread_mutex_t free_lock = PTHREAD_MUTEX_INITIALIZER;
 
 	adding = free_lock;
-	for (int i = 1; i < NV_SERVERS && servers[i].number != 0; i++) {
-		servers[i].lock = free_lock;
-		servers[i].connection = -1; /* closed with the other descriptors of ours */
+	for (int i = 1; i < NV_SERVERS && nv_servers[i].number != 0; i++) {
+		nv_servers[i].lock = free_lock;
+		nv_servers[i].connection = -1; /* closed with the other descriptors of ours */
 	}
 }
 
@@ -472,7 +472,7 @@ static int64_t call(struct server *s, const struct nv_message *m, size_t done)
  * that is larger than a message may be is several calls. */
 int64_t nv_far_call(struct nv_message *m)
 {
-	struct server *s = &servers[m->server];
+	struct server *s = &nv_servers[m->server];
 	bool reads = m->out_count > 0;
 	const struct iovec *iov = reads ? m->out : m->in;
 	int count = reads ? m->out_count : m->in_count;

@@ -256,6 +256,13 @@ void *nv_reserved(void *addr, size_t n, int prot, int flags);
 bool nv_loaded(void); /* the runtime has been loaded in this process */
 void nv_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void *nv_find_real(unsigned index);
+void nv_find_signal_calls(void);
+
+/* A program that does nothing with the library pays for each page of it that is
+ * written to. Names in tables are arrays, because pointers are relocated in each
+ * process, and what is large lies behind all that is small. */
+#define NV_NAME 32
+#define NV_LARGE __attribute__((common))
 
 static inline int nv_error(int error)
 {
@@ -477,6 +484,8 @@ void nv_mpi_ending(void); /* its MPI_Finalize is about to be called */
 
 int nv_sigaction(int signum, const struct sigaction *act, struct sigaction *old);
 sighandler_t nv_signal(int signum, sighandler_t handler);
+sighandler_t nv_sysv_signal(int signum, sighandler_t handler);
+sighandler_t nv_sigset(int signum, sighandler_t handler);
 pid_t (*nv_vfork(void))(void);
 int nv_execve(const char *path, char *const argv[], char *const envp[]);
 int nv_execvpe(const char *file, char *const argv[], char *const envp[]);

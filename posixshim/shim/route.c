@@ -1,6 +1,8 @@
 /* Is a path ours; umask. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "nv.h"
 
@@ -28,21 +30,17 @@ static size_t component_length(const char *path)
 	return n;
 }
 
-extern const unsigned short nv_real_signal[];
-extern const unsigned nv_real_signal_count;
-
 __attribute__((constructor)) static void prepare(void)
 {
-	mode_t mask;
 	const char *p = getenv("NVMECR_MOUNT");
 
-	for (unsigned i = 0; i < nv_real_signal_count; i++)
-		nv_find_real(nv_real_signal[i]);
-	mask = REAL(umask)(0);
-	REAL(umask)(mask);
-	atomic_store(&mask_now, mask);
 	if (p == NULL || *p != '/')
 		return;
+	/* System calls need not be looked up. */
+	mode_t mask = (mode_t)syscall(SYS_umask, 0);
+
+	syscall(SYS_umask, mask);
+	atomic_store(&mask_now, mask);
 	nv_mount = p;
 	while (*p != '\0') {
 		size_t n = component_length(p);

@@ -14,12 +14,14 @@ struct nv_runtime nv_rt;
 __thread enum nv_state nv_state __attribute__((tls_model("initial-exec")));
 __thread char nv_outside[NV_PATH] __attribute__((tls_model("initial-exec")));
 
-extern const char *const nv_real_names[];
+extern const char nv_real_names[][NV_NAME];
+extern const unsigned short nv_real_signal[];
+extern const unsigned nv_real_signal_count;
 
 /* Not there in musl, whose programs load this library, too. */
 extern const char *gnu_get_libc_version(void) __attribute__((weak));
 
-static const char *const runtime_names[] = {NV_RUNTIME_NAMES};
+static const char runtime_names[][NV_NAME] = {NV_RUNTIME_NAMES};
 
 static pthread_once_t load_once = PTHREAD_ONCE_INIT;
 
@@ -72,6 +74,19 @@ void *nv_find_real(unsigned index)
 	__atomic_store_n(slot, f, __ATOMIC_RELEASE);
 	errno = saved;
 	return f;
+}
+
+/* nv_find_signal_calls looks up what signal handlers may call, and a forked
+ * child of several threads: neither may wait for the linker. */
+void nv_find_signal_calls(void)
+{
+	static _Atomic bool done;
+
+	if (atomic_load(&done))
+		return;
+	for (unsigned i = 0; i < nv_real_signal_count; i++)
+		nv_find_real(nv_real_signal[i]);
+	atomic_store(&done, true);
 }
 
 static bool have(const char *symbol, const char *soname)

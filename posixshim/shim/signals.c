@@ -28,6 +28,9 @@ static void remember_stack(const stack_t *stack)
 	alternate_size = none ? 0 : stack->ss_size;
 }
 
+/* The process whose memory this is. */
+static _Atomic pid_t memory_of;
+
 /* nv_in_handler says that a signal handler runs on the alternate stack. It
  * must not call into Go: Go's stack would lie in the alternate one, but its
  * goroutines' do not, so the kernel would put the next signal's frame over
@@ -97,6 +100,26 @@ bool nv_signal_stack(void)
 	return true;
 }
 
+/* expect_signals is called before there is a first handler, thread or child
+ * of this process. Until then nobody can call anything where the linker, or the
+ * memory of a stack, must not be asked for, and most programs end without. The
+ * thread is the only one so far, or it has its stack. */
+static void expect_signals(void)
+{
+	int saved = errno;
+
+	nv_find_signal_calls();
+	/* Without a stack, the first call into Go will fail and say so. */
+	if (nv_mounted && alternate == 0 && nv_own_memory())
+		nv_signal_stack();
+	errno = saved;
+}
+
+static bool handled(sighandler_t handler)
+{
+	return handler != SIG_DFL && handler != SIG_IGN && handler != SIG_ERR && handler != SIG_HOLD;
+}
+
 /* What a new thread begins with. */
 struct beginning {
 	void *(*start)(void *);
@@ -125,6 +148,8 @@ int nv_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*sta
 	bool inside = nv_state == NV_INSIDE;
 	bool runtimes = nv_mounted && nv_runtimes_thread(start);
 
+	if (!inside)
+		expect_signals();
 	if (!nv_mounted || (inside && !runtimes))
 		return REAL(pthread_create)(thread, attr, start, arg);
 	struct beginning *b = malloc(sizeof *b);
@@ -149,17 +174,21 @@ int nv_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*sta
 
 int nv_sigaction(int signum, const struct sigaction *act, struct sigaction *old)
 {
+	if (act != NULL && nv_state != NV_INSIDE && handled(act->sa_handler))
+		expect_signals();
 	if (act == NULL || !nv_loaded() || nv_state == NV_INSIDE)
 		return REAL(sigaction)(signum, act, old);
 	struct sigaction with = *act;
 
-	if (with.sa_handler != SIG_DFL && with.sa_handler != SIG_IGN)
+	if (handled(with.sa_handler))
 		with.sa_flags |= SA_ONSTACK;
 	return REAL(sigaction)(signum, &with, old);
 }
 
 sighandler_t nv_signal(int signum, sighandler_t handler)
 {
+	if (nv_state != NV_INSIDE && handled(handler))
+		expect_signals();
 	if (!nv_loaded() || nv_state == NV_INSIDE)
 		return REAL(signal)(signum, handler);
 	struct sigaction act = {.sa_handler = handler, .sa_flags = SA_RESTART}, old;
@@ -171,11 +200,42 @@ sighandler_t nv_signal(int signum, sighandler_t handler)
 	return old.sa_handler;
 }
 
-/* The process whose memory this is. */
-static _Atomic pid_t memory_of;
+/* on_stack makes a handler that the C library has installed run on the alternate
+ * stack. */
+static void on_stack(int signum)
+{
+	struct sigaction act;
+
+	if (!nv_loaded() || nv_state == NV_INSIDE || REAL(sigaction)(signum, NULL, &act) != 0 || !handled(act.sa_handler))
+		return;
+	act.sa_flags |= SA_ONSTACK;
+	REAL(sigaction)(signum, &act, NULL);
+}
+
+/* What signal is to programs that ask for POSIX and no more. */
+sighandler_t nv_sysv_signal(int signum, sighandler_t handler)
+{
+	if (handled(handler))
+		expect_signals();
+	sighandler_t before = REAL(__sysv_signal)(signum, handler);
+
+	on_stack(signum);
+	return before;
+}
+
+sighandler_t nv_sigset(int signum, sighandler_t handler)
+{
+	if (handled(handler))
+		expect_signals();
+	sighandler_t before = REAL(sigset)(signum, handler);
+
+	on_stack(signum);
+	return before;
+}
+
 
 /* What the kernel empties in a child: nv_notice_fork. */
-struct nv_emptied nv_emptied;
+NV_LARGE struct nv_emptied nv_emptied;
 bool nv_armed;
 
 static void before_fork(void);
@@ -193,7 +253,6 @@ void nv_prepare_process(void)
 	if (__register_atfork != NULL)
 		__register_atfork(before_fork, NULL, in_child, __dso_handle);
 	pthread_key_create(&stack_key, release_stack);
-	nv_signal_stack();
 }
 
 bool nv_own_memory(void)
@@ -212,6 +271,7 @@ pid_t (*nv_vfork(void))(void)
 
 static void before_fork(void)
 {
+	expect_signals();
 	nv_share_all();
 }
 

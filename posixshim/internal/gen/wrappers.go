@@ -6,10 +6,16 @@ import (
 	"strings"
 )
 
+// longestName leaves room for the end of a string in NV_NAME of shim/nv.h.
+const longestName = 31
+
 func writeWrappers(b *bytes.Buffer, t *table) error {
 	fmt.Fprintf(b, "/* Code %s */\n\n#include \"nv.h\"\n\n", generated)
-	fmt.Fprint(b, "struct nv_real nv_real;\n\n/* In the order of struct nv_real. */\nconst char *const nv_real_names[] = {\n")
+	fmt.Fprint(b, "struct nv_real nv_real;\n\n/* In the order of struct nv_real. */\nconst char nv_real_names[][NV_NAME] = {\n")
 	for _, c := range t.calls {
+		if len(c.name) > longestName {
+			return fmt.Errorf("%s: the name is longer than %d bytes", c.name, longestName)
+		}
 		fmt.Fprintf(b, "\t%q,\n", c.name)
 	}
 	fmt.Fprint(b, "};\n\n/* The calls a signal handler may make: indices into nv_real_names. */\nconst unsigned short nv_real_signal[] = {\n")
