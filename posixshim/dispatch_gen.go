@@ -4,7 +4,7 @@ package posixshim
 
 import "syscall"
 
-const protocol uint32 = 0xedb16f05
+const protocol uint32 = 0x69bd6d61
 
 // The calls, by their line in calls.txt.
 const (

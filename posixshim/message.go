@@ -15,7 +15,7 @@ import (
 // of this machine and of the same build, or the protocol number differs. All in
 // the byte order of the machine:
 //
-//	request: 0  4  protocol     of calls.txt
+//	request: 0  4  protocol     of this layout and of calls.txt (internal/gen/far.go)
 //	         4  4  call         its line in calls.txt
 //	         8  4  length       of the strings and data
 //	        12  4  -
@@ -28,7 +28,7 @@ import (
 //	        12  4  flags        1 a descriptor comes along, 2 the connection ends
 //	        16  -  the bytes read, the attributes, or the path to go on with
 //
-// shim/far.c is the other end.
+// shim/far.c is the other end. testdata/messages.hex has examples.
 const (
 	requestHead = 64
 	replyHead   = 16

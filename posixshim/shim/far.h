@@ -23,6 +23,9 @@ struct nv_reply {
 #define NV_REPLY_LAST 2u       /* the connection ends with this */
 
 _Static_assert(sizeof(struct nv_request) == 64 && sizeof(struct nv_reply) == 16, "message.go");
+_Static_assert(offsetof(struct nv_request, call) == 4 && offsetof(struct nv_request, length) == 8 &&
+	       offsetof(struct nv_request, numbers) == 16, "message.go");
+_Static_assert(offsetof(struct nv_reply, length) == 8 && offsetof(struct nv_reply, flags) == 12, "message.go");
 
 /* The most bytes of data that one request carries, and that one transfer has. */
 #define NV_FAR_MOST (8u << 20)

@@ -8,10 +8,16 @@ import (
 	"strings"
 )
 
-// protocol is a number for the runtime functions and their parameters: two
-// processes that do not agree on it do not understand each other.
+// layout is that of the messages (posixshim/message.go). Whoever changes it
+// raises this number; the golden test of the messages says when.
+const layout = 1
+
+// protocol is a number for the layout of the messages, and for the runtime
+// functions and their parameters: two processes that do not agree on it do not
+// understand each other.
 func (t *table) protocol() uint32 {
 	var text strings.Builder
+	fmt.Fprintln(&text, layout)
 	for i, f := range t.runtime {
 		if f.far {
 			fmt.Fprintln(&text, i, f.name, f.value, f.params)

@@ -1,0 +1,99 @@
+package posixshim
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// GoldenMessages is a conversation of testdata/messages.c with its server, byte
+// by byte: requests begin with ">", their replies with "<".
+const GoldenMessages = "testdata/messages.hex"
+
+// GoldenLayout is said where a byte of it has changed.
+const GoldenLayout = "the messages have changed: raise layout in internal/gen/far.go, unless calls.txt has changed too"
+
+// exchanges are the same calls in Go.
+var exchanges = []struct {
+	name    string
+	call    uint32
+	numbers []int64
+	data    []string
+	refused syscall.Errno // the sender could not read its data
+	result  int64
+	flags   uint32
+	body    string
+}{
+	{name: "write", call: callWrite, numbers: []int64{0x1_0000_0002}, data: []string{"content"}, result: 7},
+	{name: "pread", call: callPread, numbers: []int64{0x1_0000_0002, 5, 0x0102030405060708}, result: 3, body: "ent"},
+	{name: "open", call: callOpen, numbers: []int64{0, syscall.O_RDWR | syscall.O_CREAT, 0o640}, data: []string{"a"},
+		result: 0x3_0000_0004, flags: replyDescriptor},
+	{name: "rename", call: callRename, numbers: []int64{0, 0, 1}, data: []string{"from", "to"}, result: -int64(syscall.EEXIST)},
+	{name: "access", call: callAccess, numbers: []int64{0, 0, 1}, data: []string{"out"}, result: pathOutside, body: "/"},
+	{name: "fstat", call: callFstat, numbers: []int64{0x1_0000_0002, 104}, body: string(structure(&Attr{
+		Ino: 1, Mode: syscall.S_IFREG | 0o640, Nlink: 2, UID: 3, GID: 4, Size: 5, Blocks: 6,
+		Atime: Time{7, 8}, Mtime: Time{9, 10}, Ctime: Time{11, 12}, Btime: Time{13, 14}}))},
+	{name: "chmod", call: callFsetattr, numbers: []int64{0x1_0000_0002}, data: []string{string(structure(&SetAttr{Valid: SetMode, Mode: 0o600}))}},
+	{name: "bad memory", call: callWrite, numbers: []int64{0x1_0000_0002}, data: []string{"\x00\x00\x00"},
+		refused: syscall.EFAULT, result: -int64(syscall.EFAULT)},
+	{name: "no descriptor left", call: callFsync, numbers: []int64{0x1_0000_0002}, result: -int64(syscall.EMFILE), flags: replyLast},
+}
+
+func structure[T any](v *T) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v))
+}
+
+func dump(b *strings.Builder, mark string, message []byte) {
+	for i := 0; i < len(message); i += 16 {
+		fmt.Fprintf(b, "%s %02x %s\n", mark, i, hex.EncodeToString(message[i:min(i+16, len(message))]))
+	}
+}
+
+// TestGoldenMessages compares the messages of the Go end with those of the
+// golden file; TestGoldenSender those of the C end.
+func TestGoldenMessages(t *testing.T) {
+	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
+		t.Skip("the file is of a little-endian machine")
+	}
+	var b strings.Builder
+	for _, e := range exchanges {
+		raw := request(e.call, e.numbers, e.data...)
+		binary.NativeEndian.PutUint32(raw[len(raw)-4:], uint32(e.refused))
+		fmt.Fprintf(&b, "= %s\n", e.name)
+		dump(&b, ">", raw)
+		var m message
+		require.NoError(t, m.receive(bytes.NewReader(raw)))
+		assert.Equal(t, e.call, m.call)
+		assert.EqualValues(t, e.refused, m.refused)
+		for _, n := range e.numbers {
+			assert.Equal(t, n, m.number(), e.name)
+		}
+		for _, d := range e.data {
+			assert.Equal(t, d, m.string(), e.name)
+		}
+		assert.True(t, m.whole(), e.name)
+		if e.body != "" {
+			m.reply = []byte(e.body)
+		}
+		head, body := m.answer(e.result, e.flags)
+		dump(&b, "<", append(head, body...))
+	}
+	if *update {
+		require.NoError(t, os.WriteFile(GoldenMessages, []byte(b.String()), 0o644))
+	}
+	want, err := os.ReadFile(GoldenMessages)
+	require.NoError(t, err)
+	require.Equal(t, string(want), b.String(), GoldenLayout)
+}

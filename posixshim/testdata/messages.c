@@ -1,0 +1,40 @@
+/* The calls of messages.hex, made by way of the descriptor 0, which stands for a
+ * file of another process. Prints what comes of them. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define P(expr) print(#expr, (long)(expr))
+
+static void print(const char *what, long value)
+{
+	printf("%s = %ld%s%s\n", what, value, value < 0 ? " " : "", value < 0 ? strerrorname_np(errno) : "");
+}
+
+int main(void)
+{
+	char *nowhere = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	char buf[6] = "-----";
+	struct stat st;
+
+	umask(027);
+	P(write(0, "content", 7));
+	P(pread(0, buf, 5, 0x0102030405060708));
+	P(strcmp(buf, "ent--"));
+	P(open("/nvmecr/a", O_RDWR | O_CREAT, 0666) >= 0);
+	P(renameat2(AT_FDCWD, "/nvmecr/from", AT_FDCWD, "/nvmecr/to", RENAME_NOREPLACE));
+	P(access("/nvmecr/out", F_OK));
+	P(fstat(0, &st));
+	P(st.st_size);
+	P(st.st_mtim.tv_nsec);
+	P(fchmod(0, 0600));
+	P(write(0, nowhere, 3));
+	P(fsync(0));
+	fflush(stdout);
+	_exit(0);
+}
