@@ -4,45 +4,45 @@ package posixshim
 
 import "syscall"
 
-const protocol uint32 = 0x69bd6d61
+const protocol uint32 = 0xdd8dd997
 
 // The calls, by their line in calls.txt.
 const (
 	callOpen      uint32 = 4
-	callRelease   uint32 = 11
-	callRead      uint32 = 12
-	callWrite     uint32 = 13
-	callPread     uint32 = 14
-	callPwrite    uint32 = 15
-	callReadv     uint32 = 16
-	callWritev    uint32 = 17
-	callSeek      uint32 = 18
-	callGetfl     uint32 = 19
-	callSetfl     uint32 = 20
-	callGetdents  uint32 = 21
-	callFsync     uint32 = 22
-	callFtruncate uint32 = 23
-	callFallocate uint32 = 24
-	callCopy      uint32 = 25
-	callLock      uint32 = 26
-	callFlock     uint32 = 27
-	callFstat     uint32 = 31
-	callFsetattr  uint32 = 32
-	callFpath     uint32 = 33
-	callStat      uint32 = 34
-	callSetattr   uint32 = 35
-	callAccess    uint32 = 36
-	callTruncate  uint32 = 37
-	callMkdir     uint32 = 38
-	callRmdir     uint32 = 39
-	callUnlink    uint32 = 40
-	callRename    uint32 = 41
-	callLink      uint32 = 42
-	callSymlink   uint32 = 43
-	callReadlink  uint32 = 44
-	callRealpath  uint32 = 45
-	callStatfs    uint32 = 46
-	callSyncfs    uint32 = 47
+	callRelease   uint32 = 12
+	callRead      uint32 = 13
+	callWrite     uint32 = 14
+	callPread     uint32 = 15
+	callPwrite    uint32 = 16
+	callReadv     uint32 = 17
+	callWritev    uint32 = 18
+	callSeek      uint32 = 19
+	callGetfl     uint32 = 20
+	callSetfl     uint32 = 21
+	callGetdents  uint32 = 22
+	callFsync     uint32 = 23
+	callFtruncate uint32 = 24
+	callFallocate uint32 = 25
+	callCopy      uint32 = 26
+	callLock      uint32 = 27
+	callFlock     uint32 = 28
+	callFstat     uint32 = 32
+	callFsetattr  uint32 = 33
+	callFpath     uint32 = 34
+	callStat      uint32 = 35
+	callSetattr   uint32 = 36
+	callAccess    uint32 = 37
+	callTruncate  uint32 = 38
+	callMkdir     uint32 = 39
+	callRmdir     uint32 = 40
+	callUnlink    uint32 = 41
+	callRename    uint32 = 42
+	callLink      uint32 = 43
+	callSymlink   uint32 = 44
+	callReadlink  uint32 = 45
+	callRealpath  uint32 = 46
+	callStatfs    uint32 = 47
+	callSyncfs    uint32 = 48
 )
 
 // dispatch makes the call of a request.

@@ -99,6 +99,14 @@ child, once it has
 `, "", false},
 		{"executes", `child, once it has executed
 `, "", false},
+		{"alone", `the same process
+`, "", false},
+		{"refused", `execv("/", argv) = -1 EACCES
+execv("/", argv) = -1 EACCES
+execv("/", argv) = -1 EACCES
+exit 0 signal 0
+first later
+`, "", false},
 		{"fails", `execv("/missing", argv) = -1 ENOENT
 write(fd, "parent", 6) = 6
 exit 0 signal 0

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -30,6 +31,12 @@ type watch struct {
 	*os.File
 	end sync.Once
 	err error // of the end, once that is done
+
+	// foreign is set when the owner's own descriptors are plain again: only
+	// others have the socket, and the next child gets another one.
+	foreign atomic.Bool
+	over    atomic.Bool
+	older   *watch // which is foreign
 }
 
 // sharedName is the name of an open file's socket, and serverName that of the
@@ -45,14 +52,14 @@ func serverName(server uint64) string { return fmt.Sprintf("@nvmecr:%016x", serv
 // the place of the file's descriptors and closes it.
 func (p *Process) Share(h Handle) (int, error) {
 	f, err := p.files.get(h)
-	if err != nil || f.watch.Load() != nil {
+	if err != nil || f.shared() {
 		return 0, err
 	}
 	if err := p.Retain(h); err != nil {
 		return 0, err
 	}
 	socket, w, err := p.standIn(h)
-	if err == nil && !f.watch.CompareAndSwap(nil, w) { // another thread shares it
+	if err == nil && !f.share(w) { // another thread shares it
 		err = errors.Join(ownfd.CloseFile(w.File), unix.Close(socket))
 		socket = 0
 		return 0, errors.Join(err, p.releaseHandle(h))
@@ -68,6 +75,25 @@ func (p *Process) Share(h Handle) (int, error) {
 		}
 	}()
 	return socket, nil
+}
+
+// shared says that the process's own descriptors of the open file stand for it
+// in others too.
+func (f *openFile) shared() bool { return f.watch.Load().own() }
+
+func (w *watch) own() bool { return w != nil && !w.foreign.Load() }
+
+// share makes w the newest watch, unless there is one of the process's own.
+func (f *openFile) share(w *watch) bool {
+	for {
+		w.older = f.watch.Load()
+		if w.older.own() {
+			return false
+		}
+		if f.watch.CompareAndSwap(w.older, w) {
+			return true
+		}
+	}
 }
 
 // standIn makes the socket of an open file, and the connection to it.
@@ -121,8 +147,13 @@ func (p *Process) unshare(f *openFile, w *watch) error {
 		closed := ownfd.CloseFile(w.File)
 		last, err := p.drop(f)
 		w.err = errors.Join(closed, err)
-		if !last { // it may be shared again
-			f.watch.CompareAndSwap(w, nil)
+		if last {
+			return
+		}
+		// It may be shared again.
+		w.over.Store(true)
+		for v := f.watch.Load(); v != nil && v.over.Load(); v = f.watch.Load() {
+			f.watch.CompareAndSwap(v, v.older)
 		}
 	})
 	return w.err
@@ -131,13 +162,21 @@ func (p *Process) unshare(f *openFile, w *watch) error {
 // settle ends the sharing of an open file of which no process has a descriptor
 // any more: whoever closed the last one gets the outcome.
 func (p *Process) settle(f *openFile) error {
-	w := f.watch.Load()
-	if w == nil || !w.ended() {
-		return nil
+	ended, err := p.settled(f)
+	if ended {
+		p.server.failed.Delete(f.handle) // the caller has heard of it
 	}
-	err := p.unshare(f, w)
-	p.server.failed.Delete(f.handle) // the caller has heard of it
 	return err
+}
+
+func (p *Process) settled(f *openFile) (ended bool, err error) {
+	for w := f.watch.Load(); w != nil; w = w.older {
+		if w.ended() {
+			ended = true
+			err = errors.Join(err, p.unshare(f, w))
+		}
+	}
+	return ended, err
 }
 
 // ended says that the last descriptor of the other end has been closed.
@@ -169,11 +208,23 @@ func (p *Process) Leave(seconds int) (int, error) {
 	}
 }
 
+// Alone is told that no descriptor of this process stands for an open file in
+// others any more. It returns how many files others have nevertheless.
+func (p *Process) Alone() (int, error) {
+	p.files.each(func(f *openFile) {
+		if w := f.watch.Load(); w != nil {
+			w.foreign.Store(true)
+		}
+	})
+	return p.leave(), nil
+}
+
 func (p *Process) leave() (left int) {
 	p.server.mu.Lock()
 	defer p.server.mu.Unlock()
 	p.files.each(func(f *openFile) {
-		if f.watch.Load() != nil {
+		_, _ = p.settled(f) // what fails is said by who watches
+		if w := f.watch.Load(); w != nil && !w.ended() {
 			left++
 		}
 	})

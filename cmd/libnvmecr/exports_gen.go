@@ -67,6 +67,13 @@ func nvmecr_rt_leave(seconds int32) int64 {
 	return result(process.Leave(int(seconds)))
 }
 
+// alone: no descriptor of this process is one that share has returned any more; returns how many open files other processes have nevertheless
+//
+//export nvmecr_rt_alone
+func nvmecr_rt_alone() int64 {
+	return result(process.Alone())
+}
+
 // hush: the runtime has no descriptors that the shim has not been told of, until unhush
 //
 //export nvmecr_rt_hush

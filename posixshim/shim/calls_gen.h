@@ -10,6 +10,7 @@ struct nv_runtime {
 	int64_t (*serve)(void);
 	int64_t (*share)(int64_t h);
 	int64_t (*leave)(int32_t seconds);
+	int64_t (*alone)(void);
 	int64_t (*hush)(void);
 	int64_t (*unhush)(void);
 	int64_t (*retain)(int64_t h);
@@ -61,6 +62,7 @@ struct nv_runtime {
 	"nvmecr_rt_serve", \
 	"nvmecr_rt_share", \
 	"nvmecr_rt_leave", \
+	"nvmecr_rt_alone", \
 	"nvmecr_rt_hush", \
 	"nvmecr_rt_unhush", \
 	"nvmecr_rt_retain", \
@@ -405,6 +407,16 @@ static inline int64_t rt_leave(int seconds)
 	if (!nv_enter(&visit))
 		return -1;
 	return nv_leave(&visit, nv_rt.leave(seconds));
+}
+
+/* alone: no descriptor of this process is one that share has returned any more; returns how many open files other processes have nevertheless */
+static inline int64_t rt_alone(void)
+{
+	struct nv_visit visit;
+
+	if (!nv_enter(&visit))
+		return -1;
+	return nv_leave(&visit, nv_rt.alone());
 }
 
 /* hush: the runtime has no descriptors that the shim has not been told of, until unhush */

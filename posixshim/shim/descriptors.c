@@ -160,6 +160,16 @@ void nv_replace_placeholders(nv_handle h, int stand_in)
 	atomic_store(&changing, 0);
 }
 
+/* nv_take_back puts plain placeholders in the place of all descriptors of files
+ * of this process. It needs the pattern, which is there since the first of them. */
+void nv_take_back(void)
+{
+	int plain = atomic_load(&pattern);
+
+	for (int fd = 0; plain >= 0 && (unsigned)fd < nv_ours_end(); fd++)
+		if (nv_ours(fd) > 0 && nv_server(nv_ours(fd)) == 0)
+			nv_replace_placeholders(nv_ours(fd), plain);
+}
 
 /* nv_low_descriptors is how many descriptors are left to the application: most
  * of a usual limit of 1024, and half of a lower one. */

@@ -142,6 +142,7 @@ void nv_lose_descriptors(int server); /* in a forked child; server has what was 
 unsigned nv_ours_end(void); /* one more than the highest descriptor that ever was ours */
 void nv_adopt(int fd, nv_handle h);
 void nv_replace_placeholders(nv_handle h, int stand_in);
+void nv_take_back(void);
 nv_own nv_own_descriptor;
 void nv_own_in_place(int fd);
 int nv_low_descriptors(void);

@@ -36,6 +36,21 @@ static int64_t stand_in(nv_handle h)
  * in the place of its descriptors. */
 static pthread_mutex_t sharing = PTHREAD_MUTEX_INITIALIZER;
 
+static void lock_sharing(sigset_t *before)
+{
+	sigset_t all;
+
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, before);
+	pthread_mutex_lock(&sharing);
+}
+
+static void unlock_sharing(const sigset_t *before)
+{
+	pthread_mutex_unlock(&sharing);
+	pthread_sigmask(SIG_SETMASK, before, NULL);
+}
+
 static void share_all(void)
 {
 	struct nv_visit visit;
@@ -60,17 +75,14 @@ static void share_all(void)
  * the runtime has said why, and what they have is EIO. */
 void nv_share_all(void)
 {
-	sigset_t all, before;
+	sigset_t before;
 	int saved = errno;
 
 	if (!nv_loaded() || nv_state == NV_INSIDE || !nv_own_memory())
 		return;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	pthread_mutex_lock(&sharing);
+	lock_sharing(&before);
 	share_all();
-	pthread_mutex_unlock(&sharing);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	unlock_sharing(&before);
 	errno = saved;
 }
 
@@ -164,6 +176,20 @@ void nv_find_descriptors(void)
 
 /* ---- executing ---- */
 
+/* others_have says that another process has files of this one. They show once
+ * nothing here stands for a file; what a child is to have then is shared anew. */
+static bool others_have(void)
+{
+	sigset_t before;
+
+	lock_sharing(&before);
+	nv_take_back();
+	int64_t n = rt_alone();
+
+	unlock_sharing(&before);
+	return n > 0;
+}
+
 /* needed says that the program to be executed, or another process, has files
  * that this process has open, and that would end with it. */
 static bool needed(void)
@@ -173,7 +199,7 @@ static bool needed(void)
 	for (int fd = 0; (unsigned)fd < nv_ours_end(); fd++)
 		if (nv_ours(fd) > 0 && nv_server(nv_ours(fd)) == 0 && !(REAL(fcntl)(fd, F_GETFD) & FD_CLOEXEC))
 			return true;
-	return rt_leave(0) > 0;
+	return others_have();
 }
 
 /* The process that executes in our place. */
@@ -336,13 +362,12 @@ static int step_aside(void)
 	int report[2], error = 0;
 	pid_t self = getpid();
 
-	nv_share_all();
 	if (!needed())
 		return -1;
 	if (pipe2(report, O_CLOEXEC) != 0)
 		return -2;
 	REAL(sigaction)(SIGCHLD, &plain, &before); /* nobody else is to wait for it */
-	deputy = fork();
+	deputy = fork(); /* which shares what is open */
 	if (deputy == 0) {
 		become_deputy(self, &before);
 		REAL(close)(report[0]);

@@ -61,6 +61,9 @@ def main():
     log.seek(0)
     print(log.read())
     print(sorted(os.listdir(d)))
+    sys.stdout.flush()
+    same = "import os, sys; print(os.getpid() == int(sys.argv[1]))"
+    os.execv(sys.executable, [sys.executable, "-c", same, str(os.getpid())])
 
 
 if __name__ == "__main__":

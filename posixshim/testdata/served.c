@@ -336,6 +336,53 @@ static void executes(void)
 	execl("/bin/true", "true", (char *)NULL);
 }
 
+/* One that nobody has files of any more executes it itself, though it has
+ * shared them once. */
+static void alone(void)
+{
+	char self[16], *argv[] = {"sh", "-c", "test $$ = $0 && echo the same process", self, NULL};
+
+	open(in("alone"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+	if (fork() == 0)
+		_exit(0);
+	wait(NULL);
+	snprintf(self, sizeof self, "%d", getpid());
+	execv("/bin/sh", argv);
+}
+
+/* One that could not, while another process has the file: those that come later
+ * have it as well, and for longer than the first one. */
+static void refused(void)
+{
+	int fd = open(in("refused"), O_RDWR | O_CREAT | O_CLOEXEC, 0600), first[2], later[2];
+	char *argv[] = {"/", NULL}, c;
+	pid_t child;
+
+	pipe2(first, O_CLOEXEC);
+	pipe2(later, O_CLOEXEC);
+	if ((child = fork()) == 0) {
+		close(first[1]);
+		read(first[0], &c, 1);
+		_exit(write(fd, "first ", 6) != 6);
+	}
+	for (int i = 0; i < 3; i++)
+		P(execv("/", argv));
+	if (fork() == 0) {
+		dup2(later[0], 8);
+		dup2(fd, 9);
+		execl("/bin/sh", "sh", "-c", "read x <&8; echo later >&9", (char *)NULL);
+	}
+	close(fd);
+	close(first[1]);
+	ended(child);
+	close(later[1]);
+	wait(NULL);
+	char text[64] = "";
+
+	read(open(path, O_RDONLY), text, sizeof text);
+	SAY("%s", text);
+}
+
 /* One that could not execute it serves as before. */
 static void fails(void)
 {
@@ -362,7 +409,8 @@ int main(int argc, char **argv)
 		void (*f)(void);
 	} tests[] = {{"memory", memory}, {"child", child_descriptors}, {"parent", parent_descriptors}, {"large", large},
 		     {"mapping", mapping}, {"unseen", unseen}, {"killed", killed}, {"outlives", outlives},
-		     {"lingers", lingers}, {"quits", quits}, {"executes", executes}, {"fails", fails}};
+		     {"lingers", lingers}, {"quits", quits}, {"executes", executes}, {"alone", alone}, {"refused", refused},
+		     {"fails", fails}};
 
 	if (argc != 3)
 		return 2;
