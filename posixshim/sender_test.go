@@ -2,6 +2,7 @@ package posixshim_test
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -71,6 +72,13 @@ func replay(server, stands *os.File, golden string) error {
 	return nil
 }
 
+// serverOf makes the sockets of a process that serves, and of its open file.
+func serverOf(t *testing.T, file int64) (server, stands *os.File) {
+	number := uint64(0x1000000000000000) | uint64(os.Getpid())
+	return listener(t, fmt.Sprintf("@nvmecr:%016x", number)),
+		listener(t, fmt.Sprintf("@nvmecr:%016x:%016x:NAME", number, file))
+}
+
 // part is the bytes of the lines of text that begin with mark.
 func part(text, mark string) (bytes []byte) {
 	for line := range strings.Lines(text) {
@@ -87,10 +95,7 @@ func part(text, mark string) (bytes []byte) {
 func TestGoldenSender(t *testing.T) {
 	golden, err := os.ReadFile(posixshim.GoldenMessages)
 	require.NoError(t, err)
-	number := uint64(0x1000000000000000) | uint64(os.Getpid())
-	server := listener(t, fmt.Sprintf("@nvmecr:%016x", number))
-	stands := listener(t, fmt.Sprintf("@nvmecr:%016x:%016x:NAME", number, 0x1_0000_0002))
-
+	server, stands := serverOf(t, 0x1_0000_0002)
 	cmd := newStore(t).command(compile(t, "gcc", "messages.c"))
 	cmd.Stdin = stands
 	done := make(chan error)
@@ -112,4 +117,27 @@ fchmod(0, 0600) = 0
 write(0, nowhere, 3) = -1 EFAULT
 fsync(0) = -1 EMFILE
 `, stdout)
+}
+
+// A server that ends in the middle of an answer leaves no descriptor behind.
+func TestAnswerThatBreaksOff(t *testing.T) {
+	server, stands := serverOf(t, 1)
+	cmd := newStore(t).command(compile(t, "gcc", "messages.c"), "open")
+	cmd.Stdin = stands
+	done := make(chan error)
+	go func() {
+		defer server.Close()
+		conn, err := connectionOf(int(server.Fd()))
+		if err == nil {
+			_, _, err = unix.Recvfrom(conn, make([]byte, 100), 0)
+			_, sent := unix.SendmsgN(conn, make([]byte, 8), unix.UnixRights(int(stands.Fd())), nil, unix.MSG_NOSIGNAL)
+			err = errors.Join(err, sent, unix.Close(conn))
+		}
+		done <- err
+	}()
+	stdout, stderr, err := finish(t, cmd)
+	require.NoError(t, <-done)
+	require.NoError(t, err)
+	assert.Equal(t, "open(\"/nvmecr/a\", O_RDONLY) = -1 EIO\ndescriptors() - before = 0\n", stdout)
+	assert.Contains(t, stderr, "cannot reach the process that has its open files")
 }

@@ -46,6 +46,8 @@ exit 0 signal 0
 write(fd, "parent", 6) = 6
 `, "", false},
 		{"parent", `write(fd, "child", 5) = -1 EMFILE
+write(fd, large, sizeof large) = -1 EMFILE
+refusals(fd) = 50
 access(dir, F_OK) = -1 EMFILE
 exit 0 signal 0
 write(fd, "child", 5) = 5

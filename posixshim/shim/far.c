@@ -339,7 +339,6 @@ static bool receive_head(int fd, struct nv_reply *reply)
 	struct msghdr message = {.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
 	ssize_t got = receive(fd, &message);
 
-	nv_far_descriptor = -1;
 	if (got < 0)
 		return false;
 	struct cmsghdr *c = CMSG_FIRSTHDR(&message);
@@ -441,6 +440,7 @@ static int64_t call(struct server *s, const struct nv_message *m, size_t done)
 {
 	struct nv_reply reply;
 
+	nv_far_descriptor = -1;
 	if (s->connection < 0)
 		s->connection = connect_to(s);
 	if (s->connection < 0)
@@ -448,8 +448,9 @@ static int64_t call(struct server *s, const struct nv_message *m, size_t done)
 	bool sent = send_request(s->connection, m, done);
 	int error = errno;
 
-	/* A server that has no descriptor for the connection has answered already. */
-	if ((sent || error == EPIPE) && receive_answer(s->connection, m, done, &reply)) {
+	/* A server that has no descriptor for the connection has answered already,
+	 * and closed it with the request, or what there was of it, unread. */
+	if ((sent || error == EPIPE || error == ECONNRESET) && receive_answer(s->connection, m, done, &reply)) {
 		if (reply.flags & NV_REPLY_LAST)
 			disconnect(s);
 		if (!(reply.flags & NV_REPLY_DESCRIPTOR))
@@ -459,6 +460,8 @@ static int64_t call(struct server *s, const struct nv_message *m, size_t done)
 	}
 	if (sent)
 		error = errno;
+	if (nv_far_descriptor >= 0)
+		REAL(close)(nv_far_descriptor);
 	/* It is a reset where the other end has not read the request. */
 	bool unread = error == ECONNRESET || error == EPIPE;
 

@@ -122,10 +122,26 @@ static void child_descriptors(void)
 	_exit(0);
 }
 
+/* refusals is how many of 50 writes, which are sent in many pieces and refused
+ * meanwhile, are told why. */
+static int refusals(int fd)
+{
+	struct iovec iov[1024];
+	static char piece[2000]; /* so many that sending waits between them */
+	int n = 0;
+
+	for (int i = 0; i < 1024; i++)
+		iov[i] = (struct iovec){piece, sizeof piece};
+	for (int i = 0; i < 50; i++)
+		n += writev(fd, iov, 1024) == -1 && errno == EMFILE;
+	return n;
+}
+
 /* The parent has none left, and waits for the child, which must not wait for it. */
 static void parent_descriptors(void)
 {
 	int fd = open(in("parent"), O_RDWR | O_CREAT, 0600);
+	static char large[4 << 20]; /* more than the socket holds */
 	int go[2];
 	char c;
 
@@ -135,6 +151,8 @@ static void parent_descriptors(void)
 	if (pid == 0) {
 		read(go[0], &c, 1);
 		P(write(fd, "child", 5));
+		P(write(fd, large, sizeof large));
+		P(refusals(fd));
 		P(access(dir, F_OK));
 		_exit(0);
 	}
