@@ -238,13 +238,27 @@ static void take_signals(void)
 	pthread_sigmask(SIG_SETMASK, &empty, NULL);
 }
 
+/* close_ours closes the files of ours, and leaves the working directory. Some are
+ * of other processes, which are asked, and may be asking this one: it is not to
+ * be hushed meanwhile. */
+static void close_ours(void)
+{
+	nv_working_elsewhere();
+	for (int fd = 0; (unsigned)fd < nv_ours_end(); fd++)
+		if (nv_ours(fd) != 0 && nv_ours(fd) != NV_RUNTIMES)
+			nv_close(fd);
+}
+
 /* close_all closes what the application has open, except for a stderr on which
  * we may have something to say: others may wait for its end. */
 static void close_all(void)
 {
+	bool quiet = nv_ours(2) != 0;
+
+	close_ours();
 	int hushed = (int)rt_hush();
 
-	nv_close_range(0, nv_ours(2) != 0 ? 2 : 1, 0);
+	nv_close_range(0, quiet ? 2 : 1, 0);
 	nv_close_range(3, UINT_MAX, 0);
 	if (hushed == 0)
 		rt_unhush();
@@ -254,6 +268,7 @@ static void close_all(void)
  * of. Other files stay: streams may still have something to write to them. */
 static void close_waited(void)
 {
+	close_ours();
 	int hushed = (int)rt_hush();
 	DIR *dir = opendir("/proc/self/fd");
 	struct dirent *entry;
@@ -261,13 +276,9 @@ static void close_waited(void)
 
 	while (dir != NULL && (entry = readdir(dir)) != NULL) {
 		int fd = atoi(entry->d_name);
-		nv_handle h = entry->d_name[0] == '.' ? NV_RUNTIMES : nv_ours(fd);
 
-		if (h == NV_RUNTIMES)
-			continue;
-		if (h != 0)
-			nv_close(fd);
-		else if (fd != STDERR_FILENO && REAL(fstat)(fd, &st) == 0 && (S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode)))
+		if (entry->d_name[0] != '.' && fd != STDERR_FILENO && nv_ours(fd) == 0 && REAL(fstat)(fd, &st) == 0 &&
+		    (S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode)))
 			REAL(close)(fd);
 	}
 	if (dir != NULL)

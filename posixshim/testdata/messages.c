@@ -1,13 +1,15 @@
 /* The calls of messages.hex, made by way of the descriptor 0, which stands for a
- * file of another process. Prints what comes of them. With an argument it opens
- * a file instead, and says how many descriptors it has more then. */
+ * file of another process. Prints what comes of them. With an argument it
+ * does something else. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #define P(expr) print(#expr, (long)(expr))
@@ -26,6 +28,7 @@ static int descriptors(void)
 	return n;
 }
 
+/* It opens a file and says how many descriptors it has more then. */
 static int opens(void)
 {
 	int before = descriptors();
@@ -35,11 +38,28 @@ static int opens(void)
 	return fflush(stdout);
 }
 
+/* It ends with a file open that its child has as well, and whose name it tells;
+ * the child ends when all others have closed a pipe. */
+static int ends(void)
+{
+	int fd = open("/nvmecr/a", O_RDWR | O_CREAT, 0600), ends[2];
+	struct sockaddr_un name;
+	socklen_t length = sizeof name;
+
+	pipe(ends);
+	if (fork() == 0) {
+		close(ends[1]);
+		return (int)read(ends[0], &length, 1);
+	}
+	getsockname(fd, (struct sockaddr *)&name, &length);
+	printf("%.23s\n", name.sun_path + 1);
+	return fflush(stdout);
+}
+
 int main(int argc, char **argv)
 {
-	(void)argv;
 	if (argc > 1)
-		_exit(opens());
+		_exit(strcmp(argv[1], "open") == 0 ? opens() : ends());
 	char *nowhere = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	char buf[6] = "-----";
 	struct stat st;
