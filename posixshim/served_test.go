@@ -109,6 +109,7 @@ execv("/", argv) = -1 EACCES
 exit 0 signal 0
 first later
 `, "", false},
+		{"flags", "lost = 0\n", "", false},
 		{"fails", `execv("/missing", argv) = -1 ENOENT
 write(fd, "parent", 6) = 6
 exit 0 signal 0

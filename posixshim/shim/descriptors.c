@@ -70,7 +70,7 @@ static nv_handle unset(int fd)
 	return h;
 }
 
-/* How many threads are changing what is behind a descriptor of ours; -1 while
+/* How many threads are changing a descriptor of ours; -1 while
  * placeholders are replaced, which would bring back what they close. */
 static _Atomic int changing;
 
@@ -86,6 +86,17 @@ static void begin_change(void)
 static void end_change(void)
 {
 	atomic_fetch_sub(&changing, 1);
+}
+
+/* set_flags is F_SETFD. What replaces placeholders meanwhile would put back the
+ * flags that it has found. */
+static int set_flags(int fd, void *flags)
+{
+	begin_change();
+	int r = REAL(fcntl)(fd, F_SETFD, flags);
+
+	end_change();
+	return r;
 }
 
 /* drop gives a handle back. The process that has the file learns from the
@@ -317,8 +328,13 @@ int nv_close_range(unsigned first, unsigned last, int flags)
 {
 	unsigned end = atomic_load(&ours_end);
 
-	if ((flags & CLOSE_RANGE_CLOEXEC) || first > last)
-		return REAL(close_range)(first, last, flags);
+	if ((flags & CLOSE_RANGE_CLOEXEC) || first > last) {
+		begin_change(); /* like set_flags */
+		int r = REAL(close_range)(first, last, flags);
+
+		end_change();
+		return r;
+	}
 	for (unsigned fd = first; fd < end && fd <= last; fd++) {
 		nv_handle h = nv_ours((int)fd);
 
@@ -404,8 +420,9 @@ int nv_fcntl(int fd, nv_handle h, int cmd, void *arg)
 		begin_change();
 		return share(REAL(fcntl)(fd, cmd, arg), h);
 	case F_GETFD:
-	case F_SETFD:
 		return REAL(fcntl)(fd, cmd, arg);
+	case F_SETFD:
+		return set_flags(fd, arg);
 	case F_GETFL:
 		return (int)rt_getfl(h);
 	case F_SETFL:
@@ -442,7 +459,7 @@ int nv_ioctl(int fd, nv_handle h, unsigned long request, void *arg)
 	switch (request) {
 	case FIOCLEX:
 	case FIONCLEX:
-		return REAL(fcntl)(fd, F_SETFD, (void *)(intptr_t)(request == FIOCLEX ? FD_CLOEXEC : 0));
+		return set_flags(fd, (void *)(intptr_t)(request == FIOCLEX ? FD_CLOEXEC : 0));
 	case FIONREAD:
 		return nv_nowhere(arg) ? nv_error(EFAULT) : unread(h, arg);
 	case CLONE_FILE:

@@ -5,7 +5,9 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,6 +22,7 @@
 #define SAY(...) (printf(__VA_ARGS__), fflush(stdout))
 #define P(expr) print(#expr, (long)(expr))
 
+static volatile bool ending;
 static const char *dir;
 static char path[4096];
 
@@ -401,6 +404,37 @@ static void refused(void)
 	SAY("%s", text);
 }
 
+/* toggle sets a descriptor's flag and takes it away, and counts how often it is
+ * not as it was left. */
+static void *toggle(void *descriptor)
+{
+	int fd = *(int *)descriptor;
+	long lost = 0;
+
+	while (!ending)
+		for (int i = 0; i < 1000; i++) {
+			fcntl(fd, F_SETFD, i & 1);
+			lost += fcntl(fd, F_GETFD) != (i & 1);
+		}
+	return (void *)lost;
+}
+
+/* The flags stay while sockets are put in the place of descriptors. */
+static void flags(void)
+{
+	int fd = open(in("flags"), O_RDWR | O_CREAT, 0600);
+	char *argv[] = {"/", NULL};
+	pthread_t thread;
+	void *lost;
+
+	pthread_create(&thread, NULL, toggle, &fd);
+	for (int i = 0; i < 500; i++)
+		execv("/", argv);
+	ending = true;
+	pthread_join(thread, &lost);
+	P(lost);
+}
+
 /* One that could not execute it serves as before. */
 static void fails(void)
 {
@@ -428,7 +462,7 @@ int main(int argc, char **argv)
 	} tests[] = {{"memory", memory}, {"child", child_descriptors}, {"parent", parent_descriptors}, {"large", large},
 		     {"mapping", mapping}, {"unseen", unseen}, {"killed", killed}, {"outlives", outlives},
 		     {"lingers", lingers}, {"quits", quits}, {"executes", executes}, {"alone", alone}, {"refused", refused},
-		     {"fails", fails}};
+		     {"flags", flags}, {"fails", fails}};
 
 	if (argc != 3)
 		return 2;
