@@ -110,6 +110,7 @@ exit 0 signal 0
 first later
 `, "", false},
 		{"flags", "lost = 0\n", "", false},
+		{"copies", "few\n", "", false},
 		{"fails", `execv("/missing", argv) = -1 ENOENT
 write(fd, "parent", 6) = 6
 exit 0 signal 0

@@ -75,7 +75,7 @@ func (p *Process) serve() (number uint64, err error) {
 		if s.err = err; err != nil {
 			return
 		}
-		listen := os.NewFile(uintptr(ownfd.Hold(fd)), serverName(number))
+		listen := os.NewFile(uintptr(fd), serverName(number))
 		s.number = number
 		s.listen.Store(listen)
 		go p.accept(listen)
@@ -185,7 +185,7 @@ func (p *Process) reply(to syscall.RawConn, m *message) error {
 	result, descriptor := p.make(m)
 	err := m.send(to, result, 0, descriptor)
 	if descriptor != 0 {
-		err = errors.Join(err, unix.Close(descriptor))
+		err = errors.Join(err, ownfd.Close(descriptor))
 	}
 	return err
 }

@@ -49,7 +49,7 @@ func serverName(server uint64) string { return fmt.Sprintf("@nvmecr:%016x", serv
 
 // Share returns a new descriptor that stands for the open file in other
 // processes, or 0 if it has been shared and still is. The caller puts it in
-// the place of the file's descriptors and closes it.
+// the place of the file's descriptors and closes it (ownfd).
 func (p *Process) Share(h Handle) (int, error) {
 	f, err := p.files.get(h)
 	if err != nil || f.shared() {
@@ -60,7 +60,7 @@ func (p *Process) Share(h Handle) (int, error) {
 	}
 	socket, w, err := p.standIn(h)
 	if err == nil && !f.share(w) { // another thread shares it
-		err = errors.Join(ownfd.CloseFile(w.File), unix.Close(socket))
+		err = errors.Join(ownfd.CloseFile(w.File), ownfd.Close(socket))
 		socket = 0
 		return 0, errors.Join(err, p.releaseHandle(h))
 	}
@@ -109,15 +109,17 @@ func (p *Process) standIn(h Handle) (int, *watch, error) {
 	}
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return 0, nil, errors.Join(err, unix.Close(socket))
+		return 0, nil, errors.Join(err, ownfd.Close(socket))
 	}
 	fd = ownfd.Hold(fd)
 	if err := unix.Connect(fd, name); err != nil {
-		return 0, nil, errors.Join(err, ownfd.Close(fd), unix.Close(socket))
+		return 0, nil, errors.Join(err, ownfd.Close(fd), ownfd.Close(socket))
 	}
 	return socket, &watch{File: os.NewFile(uintptr(fd), name.Name)}, nil
 }
 
+// listenAt makes a socket that listens at a name. It is the runtime's: a child
+// that is forked meanwhile closes its copy, which nobody else would do.
 func listenAt(name unix.Sockaddr, backlog int) (int, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -130,11 +132,12 @@ func listenAt(name unix.Sockaddr, backlog int) (int, error) {
 			return 0, err
 		}
 	}
+	fd = ownfd.Hold(fd)
 	if err = unix.Bind(fd, name); err == nil {
 		err = unix.Listen(fd, backlog)
 	}
 	if err != nil {
-		return 0, errors.Join(err, unix.Close(fd))
+		return 0, errors.Join(err, ownfd.Close(fd))
 	}
 	return fd, nil
 }

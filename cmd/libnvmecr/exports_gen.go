@@ -53,7 +53,7 @@ func nvmecr_rt_serve() int64 {
 	return result(process.Serve())
 }
 
-// share: returns a descriptor that stands for the open file in other processes, for the caller to put on its numbers and close; 0 if they have one
+// share: returns a descriptor, one of the runtime's, that stands for the open file in other processes, for the caller to put on its numbers and close; 0 if they have one
 //
 //export nvmecr_rt_share
 func nvmecr_rt_share(h int64) int64 {

@@ -389,7 +389,7 @@ static inline int64_t rt_serve(void)
 	return nv_leave(&visit, nv_rt.serve());
 }
 
-/* share: returns a descriptor that stands for the open file in other processes, for the caller to put on its numbers and close; 0 if they have one */
+/* share: returns a descriptor, one of the runtime's, that stands for the open file in other processes, for the caller to put on its numbers and close; 0 if they have one */
 static inline int64_t rt_share(nv_handle h)
 {
 	struct nv_visit visit;

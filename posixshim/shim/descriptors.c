@@ -112,16 +112,18 @@ static int keep(nv_handle h)
 	return h == NV_LOST || nv_server(h) != 0 ? 0 : (int)rt_retain(h);
 }
 
+/* The kernel copies the descriptors before the memory: what the runtime has
+ * closed in between is open in the child, and not in the map any more. */
 void nv_lose_descriptors(int server)
 {
-	unsigned end = atomic_load(&ours_end);
+	unsigned end = atomic_load(&ours_end), low = (unsigned)nv_low_descriptors();
 
 	atomic_store(&pattern, -1);
 	atomic_store(&changing, 0);
 	for (unsigned fd = 0; fd < end; fd++) {
 		nv_handle h = nv_ours((int)fd);
 
-		if (h == NV_RUNTIMES) {
+		if (h == NV_RUNTIMES || (h == 0 && fd >= low && nv_named((int)fd))) {
 			/* Others must notice when the parent ends. */
 			atomic_store(&nv_fds[fd], 0);
 			REAL(close)((int)fd);

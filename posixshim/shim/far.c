@@ -96,6 +96,23 @@ nv_handle nv_token(int fd)
 	return server == 0 ? NV_LOST : nv_far((nv_handle)h, server);
 }
 
+static bool ours(const struct sockaddr_un *name, socklen_t length)
+{
+	return length > offsetof(struct sockaddr_un, sun_path) + sizeof PREFIX && name->sun_family == AF_UNIX &&
+	       memcmp(name->sun_path, "\0" PREFIX, sizeof PREFIX) == 0;
+}
+
+/* nv_named says that a descriptor is a socket by which processes have files of
+ * each other: one of its ends has such a name. */
+bool nv_named(int fd)
+{
+	struct sockaddr_un name;
+	socklen_t near = sizeof name, far = sizeof name;
+
+	return (getsockname(fd, (struct sockaddr *)&name, &near) == 0 && ours(&name, near)) ||
+	       (getpeername(fd, (struct sockaddr *)&name, &far) == 0 && ours(&name, far));
+}
+
 /* ---- messages ---- */
 
 void nv_put_number(struct nv_message *m, int64_t n)

@@ -195,6 +195,7 @@ int nv_add_server(uint64_t number);
 bool nv_served(void); /* another process serves this one, or has */
 void nv_lose_connections(void); /* in a forked child */
 nv_handle nv_token(int fd);
+bool nv_named(int fd);
 bool nv_enter_far(struct nv_visit *visit);
 bool nv_move(struct nv_visit *visit, int64_t result, struct nv_place *at, struct nv_place *also);
 void nv_share_all(void); /* before fork, and before a program is executed */

@@ -67,6 +67,7 @@ static void share_all(void)
 		if (socket <= 0)
 			continue;
 		nv_replace_placeholders(h, (int)socket);
+		nv_own_descriptor((int)socket, 0);
 		REAL(close)((int)socket);
 	}
 }

@@ -269,6 +269,8 @@ pid_t (*nv_vfork(void))(void)
 	return nv_loaded() || nv_served() ? fork : REAL(vfork);
 }
 
+/* Nothing is locked from here on until the child is there: fork waits for locks
+ * of libc, whose holder may be writing to a process that waits for our server. */
 static void before_fork(void)
 {
 	expect_signals();

@@ -14,8 +14,10 @@
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -404,6 +406,44 @@ static void refused(void)
 	SAY("%s", text);
 }
 
+/* copied is how many sockets that stand for files there are, which nobody has. */
+static int copied(void)
+{
+	struct sockaddr_un name;
+	int n = 0;
+
+	for (int fd = 3; fd < 1024; fd++) {
+		socklen_t length = sizeof name;
+
+		n += getsockname(fd, (struct sockaddr *)&name, &length) == 0 && name.sun_family == AF_UNIX &&
+		     strncmp(name.sun_path + 1, "nvmecr:", 7) == 0;
+	}
+	return n;
+}
+
+/* Children that are forked while the parent opens files for another process do
+ * not keep copies of what stands for those: but for an instant's, in which the
+ * parent does not know of a socket itself. Without that it is one child of three. */
+static void copies(void)
+{
+	int with = 0, status;
+
+	close(open(in("copies"), O_RDWR | O_CREAT, 0600));
+	pid_t opens = fork();
+
+	while (opens == 0)
+		close(open(path, O_RDWR));
+	usleep(50000);
+	for (int i = 0; i < 300; i++) {
+		if (fork() == 0)
+			_exit(copied());
+		wait(&status);
+		with += status != 0;
+	}
+	kill(opens, SIGKILL);
+	SAY("%s\n", with < 45 ? "few" : "many");
+}
+
 /* toggle sets a descriptor's flag and takes it away, and counts how often it is
  * not as it was left. */
 static void *toggle(void *descriptor)
@@ -462,7 +502,7 @@ int main(int argc, char **argv)
 	} tests[] = {{"memory", memory}, {"child", child_descriptors}, {"parent", parent_descriptors}, {"large", large},
 		     {"mapping", mapping}, {"unseen", unseen}, {"killed", killed}, {"outlives", outlives},
 		     {"lingers", lingers}, {"quits", quits}, {"executes", executes}, {"alone", alone}, {"refused", refused},
-		     {"flags", flags}, {"fails", fails}};
+		     {"flags", flags}, {"copies", copies}, {"fails", fails}};
 
 	if (argc != 3)
 		return 2;
