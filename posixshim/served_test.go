@@ -96,6 +96,7 @@ child again
 		{"lingers", `parent ends
 child, once it has
 `, "", false},
+		{"threads", "parent ends\n", "", false},
 		{"quits", `parent ends
 child, once it has
 `, "", false},

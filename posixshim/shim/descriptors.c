@@ -326,6 +326,24 @@ int nv_close(int fd)
 	return h == 0 ? nv_error(EBADF) : drop(h);
 }
 
+/* nv_retire closes a descriptor and keeps its number: another thread may go on
+ * using it, which is EBADF, and must not meet what is opened later. */
+void nv_retire(int fd)
+{
+	int plain = atomic_load(&pattern);
+
+	if (nv_ours(fd) == NV_RUNTIMES)
+		return;
+	begin_change();
+	nv_handle h = (unsigned)fd < NV_FDS ? unset(fd) : 0;
+
+	if (plain < 0 || REAL(dup3)(plain, fd, O_CLOEXEC) < 0)
+		nv_close_quietly(fd);
+	end_change();
+	if (h != 0)
+		drop(h);
+}
+
 int nv_close_range(unsigned first, unsigned last, int flags)
 {
 	unsigned end = atomic_load(&ours_end);

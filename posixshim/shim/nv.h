@@ -148,6 +148,7 @@ void nv_own_in_place(int fd);
 int nv_low_descriptors(void);
 int nv_close(int fd);
 void nv_close_quietly(int fd);
+void nv_retire(int fd);
 int nv_close_range(unsigned first, unsigned last, int flags);
 void nv_closefrom(int low);
 int nv_dup(int fd, nv_handle h);

@@ -239,53 +239,50 @@ static void take_signals(void)
 	pthread_sigmask(SIG_SETMASK, &empty, NULL);
 }
 
-/* close_ours closes the files of ours, and leaves the working directory. Some are
- * of other processes, which are asked, and may be asking this one: it is not to
- * be hushed meanwhile. */
+/* What a process that stays behind closes. Its other threads go on, since nobody
+ * can end them, so no number becomes free (nv_retire): what they use is EBADF. The
+ * order is: first our files, which may be other processes', who are asked and may
+ * be asking this one; then, with the runtime hushed, which must not lose what it
+ * is opening, descriptors that the shim knows nothing of. */
 static void close_ours(void)
 {
 	nv_working_elsewhere();
 	for (int fd = 0; (unsigned)fd < nv_ours_end(); fd++)
-		if (nv_ours(fd) != 0 && nv_ours(fd) != NV_RUNTIMES)
-			nv_close(fd);
+		if (nv_ours(fd) != 0)
+			nv_retire(fd);
 }
 
-/* close_all closes what the application has open, except for a stderr on which
- * we may have something to say: others may wait for its end. */
-static void close_all(void)
+/* close_others closes those for which such is true. */
+static void close_others(bool (*such)(int fd))
 {
-	bool quiet = nv_ours(2) != 0;
-
-	close_ours();
-	int hushed = (int)rt_hush();
-
-	nv_close_range(0, quiet ? 2 : 1, 0);
-	nv_close_range(3, UINT_MAX, 0);
-	if (hushed == 0)
-		rt_unhush();
-}
-
-/* close_waited closes the files of ours, and what others may wait for the end
- * of. Other files stay: streams may still have something to write to them. */
-static void close_waited(void)
-{
-	close_ours();
 	int hushed = (int)rt_hush();
 	DIR *dir = opendir("/proc/self/fd");
 	struct dirent *entry;
-	struct stat st;
 
 	while (dir != NULL && (entry = readdir(dir)) != NULL) {
 		int fd = atoi(entry->d_name);
 
-		if (entry->d_name[0] != '.' && fd != STDERR_FILENO && nv_ours(fd) == 0 && REAL(fstat)(fd, &st) == 0 &&
-		    (S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode)))
-			REAL(close)(fd);
+		if (entry->d_name[0] != '.' && fd != dirfd(dir) && nv_ours(fd) == 0 && such(fd))
+			nv_retire(fd);
 	}
 	if (dir != NULL)
 		closedir(dir);
 	if (hushed == 0)
 		rt_unhush();
+}
+
+/* We may have something to say on stderr. */
+static bool but_stderr(int fd)
+{
+	return fd != STDERR_FILENO;
+}
+
+/* Others may wait for the end of it. */
+static bool waited(int fd)
+{
+	struct stat st;
+
+	return fd != STDERR_FILENO && REAL(fstat)(fd, &st) == 0 && (S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode));
 }
 
 /* How long, in seconds, the end of a process waits for others that have its
@@ -300,7 +297,9 @@ void nv_linger(bool flush)
 		return;
 	if (flush)
 		fflush(stdout);
-	close_waited();
+	/* Streams may still have something to write to other files. */
+	close_ours();
+	close_others(waited);
 	if (rt_leave(1) <= 0)
 		return;
 	nv_complain("process %d has ended, and waits up to %d s for others that have its open files under %s",
@@ -327,7 +326,8 @@ static void serve_deputy(void)
 	int status = 0;
 
 	take_signals();
-	close_all();
+	close_ours();
+	close_others(but_stderr);
 	/* Until it is waited for nobody else gets its number. */
 	while (waitid(P_PID, (id_t)deputy, &end, WEXITED | WNOWAIT) != 0 && errno == EINTR)
 		;

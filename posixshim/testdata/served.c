@@ -338,6 +338,38 @@ static void lingers(void)
 	exit(0);
 }
 
+/* use opens something again and again and says so when it gets a number that
+ * was another's. */
+static void *use(void *lowest)
+{
+	for (int fd;; close(fd))
+		if ((fd = open("/dev/null", O_RDONLY)) < *(int *)lowest)
+			return (void *)write(2, "reused\n", 7);
+}
+
+/* A process that has ended, but for those who have its files, does not put what
+ * its threads open on the numbers of what it has closed. */
+static void threads(void)
+{
+	static int lowest;
+	pthread_t thread;
+	int ends[2], fd = open(in("threads"), O_RDWR | O_CREAT, 0600);
+	char c;
+
+	pipe(ends);
+	if (fork() == 0) {
+		close(ends[1]);
+		read(ends[0], &c, 1);
+		usleep(50000);
+		_exit(write(fd, "child", 5) != 5);
+	}
+	lowest = open("/dev/null", O_RDONLY);
+	close(lowest);
+	pthread_create(&thread, NULL, use, &lowest);
+	SAY("parent ends\n");
+	exit(0);
+}
+
 static void quits(void)
 {
 	int fd = open(in("quits"), O_RDWR | O_CREAT, 0600);
@@ -501,7 +533,7 @@ int main(int argc, char **argv)
 		void (*f)(void);
 	} tests[] = {{"memory", memory}, {"child", child_descriptors}, {"parent", parent_descriptors}, {"large", large},
 		     {"mapping", mapping}, {"unseen", unseen}, {"killed", killed}, {"outlives", outlives},
-		     {"lingers", lingers}, {"quits", quits}, {"executes", executes}, {"alone", alone}, {"refused", refused},
+		     {"lingers", lingers}, {"threads", threads}, {"quits", quits}, {"executes", executes}, {"alone", alone}, {"refused", refused},
 		     {"flags", flags}, {"copies", copies}, {"fails", fails}};
 
 	if (argc != 3)
