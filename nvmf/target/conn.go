@@ -56,6 +56,7 @@ type conn struct {
 	held     []uint16  // slots of Asynchronous Event Requests
 	owed     int       // bytes of answers in memory of their own
 	attached map[uint32]*attachment
+	pause    pause
 	leaving  bool // the host asked to disconnect
 	alone    bool // no more connections are at work than there are cores for
 	waits    bool // a namespace's memory is a file's
@@ -249,14 +250,18 @@ func (c *conn) idle() bool {
 
 // sleep blocks until there is something to do.
 func (c *conn) sleep() error {
-	events := int16(unix.POLLIN)
+	fd, events, timeout := c.fd, int16(unix.POLLIN), -1
 	if c.out.pending() {
 		events |= unix.POLLOUT
-		if c.in.stalled {
-			events = unix.POLLOUT
-		}
 	}
-	return poll(c.fd, events, c.event, -1)
+	if c.in.stalled {
+		events &^= unix.POLLIN
+		timeout = c.pause.left()
+	}
+	if events == 0 {
+		fd = -1 // or a connection that was reset would not let us sleep
+	}
+	return poll(fd, events, c.event, timeout)
 }
 
 // terminate tells the host how it violated the protocol and waits a moment

@@ -30,7 +30,7 @@ func (c *conn) discoveryLog() []byte {
 	log := make([]byte, nvme.DiscoveryHeaderSize)
 	var records uint64
 	for _, nqn := range slices.Sorted(maps.Keys(t.subsystems)) {
-		if !allowed(t.subsystems[nqn].hosts, c.ctrl.host.NQN) {
+		if !t.subsystems[nqn].admits(c.ctrl.host.NQN) {
 			continue
 		}
 		var e nvme.DiscoveryEntry

@@ -105,7 +105,7 @@ func (t *Target) newController(c *conn, nqn string, host Host, kato uint32) (*co
 		return nil, nvme.StatusConnectControllerBusy
 	case sub == nil:
 		return nil, nvme.StatusConnectInvalidParameters | nvme.DNR
-	case !allowed(sub.hosts, host.NQN):
+	case !sub.admits(host.NQN):
 		t.log.Warn("target: host is not allowed", "nqn", nqn, "host", host.NQN, "peer", c.peer.String())
 		return nil, nvme.StatusConnectInvalidHost | nvme.DNR
 	}

@@ -22,10 +22,12 @@ func (c *conn) prepareIO(m *command) nvme.Status {
 		return 0
 	case nvme.IOWrite:
 		status := c.prepareTransfer(m, &m.want)
+		c.charge(m, m.want)
 		c.slicing.moved(takingSlice, m.want)
 		return status
 	case nvme.IORead:
 		status := c.prepareTransfer(m, &m.read)
+		c.charge(m, m.read)
 		c.slicing.moved(puttingSlice, m.read)
 		return status
 	case nvme.IOWriteZeroes:

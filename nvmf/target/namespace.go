@@ -20,6 +20,7 @@ type namespace struct {
 	hosts    []string
 
 	fence fence
+	limit atomic.Pointer[limit] // nil: none
 
 	removed atomic.Bool
 	// refs counts the attached connections, and one for the subsystem until
@@ -36,6 +37,7 @@ func newNamespace(id uint32, n Namespace) *namespace {
 		hosts: slices.Clone(n.Hosts), gone: make(chan struct{}),
 	}
 	s.faulty, _ = n.Backing.(faultExplainer)
+	s.limit.Store(newLimit(n.Rate))
 	s.refs.Store(1)
 	return s
 }

@@ -35,7 +35,7 @@ type receiver struct {
 	bounce   []byte
 	digest   uint32 // that came behind the data
 
-	stalled bool // a command waits for a slot, or for answers to be sent
+	stalled bool // a command waits for a slot, for answers to be sent, or for a rate limit
 	ahead   int  // bytes of header to ask for while large data is coming, else 0
 
 	// offending keeps the header at hand for a TermReq.
@@ -79,7 +79,7 @@ func (r *receiver) partial() bool { return r.phase != inHeader || r.head != r.ta
 func (c *conn) receive() (moved bool, err error) {
 	r := &c.in
 	if r.stalled {
-		if c.full() && c.out.pending() {
+		if c.paused() || c.full() && c.out.pending() {
 			return false, nil
 		}
 		r.stalled = false
@@ -234,6 +234,10 @@ func (c *conn) parseHeader() (more bool, err error) {
 	}
 	if err == nil {
 		err = r.rules.Header(h, b)
+	}
+	if err == nil && h.Type == pdu.TypeCapsuleCmd && c.paused() {
+		r.stalled = true
+		return false, nil
 	}
 	if err == nil && h.Type == pdu.TypeCapsuleCmd && c.full() {
 		// Answers may have reached the host whose slots are not free yet.

@@ -81,9 +81,11 @@ type Config struct {
 // Subsystem is a set of namespaces under one name.
 type Subsystem struct {
 	NQN string
-	// Hosts are the host NQNs that may connect; empty lets any in. An NQN is
-	// the host's own claim: it separates friends, not foes.
+	// Hosts are the host NQNs that may connect; empty lets any in, unless
+	// Listed. An NQN is the host's own claim: it separates friends, not foes.
 	Hosts []string
+	// Listed lets nobody in who is not in Hosts, also where that is empty.
+	Listed bool
 	// Serial and Model identify the subsystem to hosts, up to 20 and 40 ASCII
 	// characters. Serial defaults to a digest of the NQN.
 	Serial, Model string
@@ -99,6 +101,9 @@ type Namespace struct {
 	// Hosts are the host NQNs that see this namespace; empty means all that
 	// may connect to the subsystem.
 	Hosts []string
+	// Rate limits what is read and written, in bytes per second, all hosts
+	// together; 0 is no limit. At least MinRate.
+	Rate nvmf.Bytes
 }
 
 // Host is who is behind a controller, as Connect said.
@@ -146,6 +151,7 @@ type Target struct {
 // subsystem is a Subsystem that is served.
 type subsystem struct {
 	nqn, serial, model string
+	listed             bool
 	hosts              []string // guarded by Target.mu
 	// namespaces by id. The map is replaced as a whole, under Target.mu.
 	namespaces atomic.Pointer[map[uint32]*namespace]
@@ -191,7 +197,7 @@ func (t *Target) AddSubsystem(s Subsystem) error {
 	if err := checkNQN(s.NQN); err != nil {
 		return fmt.Errorf("target: subsystem: %w", err)
 	}
-	sub := &subsystem{nqn: s.NQN, serial: s.Serial, model: s.Model, hosts: slices.Clone(s.Hosts)}
+	sub := &subsystem{nqn: s.NQN, serial: s.Serial, model: s.Model, listed: s.Listed, hosts: slices.Clone(s.Hosts)}
 	if sub.serial == "" {
 		sub.serial = serialOf(s.NQN)
 	}
@@ -257,7 +263,7 @@ func (t *Target) SetHosts(nqn string, hosts []string) error {
 	if sub == nil {
 		return fmt.Errorf("target: no subsystem %s: %w", nqn, nvmf.ErrNoSubsystem)
 	}
-	t.cut(func(c *controller) bool { return c.sub == sub && !allowed(hosts, c.host.NQN) })
+	t.cut(func(c *controller) bool { return c.sub == sub && !sub.admits(c.host.NQN) })
 	return nil
 }
 
@@ -299,15 +305,20 @@ func (t *Target) RemoveNamespace(ctx context.Context, nqn string, nsid uint32) e
 	}
 	n.remove()
 	t.announce(sub, nsid)
-	for c := range t.conns {
-		c.wake()
-	}
+	t.wakeAll()
 	t.mu.Unlock()
 	select {
 	case <-n.gone:
 		return n.err
 	case <-ctx.Done():
 		return fmt.Errorf("target: namespace %d of %s is still in use: %w", nsid, nqn, ctx.Err())
+	}
+}
+
+// wakeAll makes all connections look at what has changed. Target.mu is held.
+func (t *Target) wakeAll() {
+	for c := range t.conns {
+		c.wake()
 	}
 }
 
@@ -341,6 +352,9 @@ func addNamespace(to map[uint32]*namespace, n Namespace) (uint32, error) {
 		return 0, fmt.Errorf("namespace %d: ids go up to %d", id, maxNSID)
 	case to[id] != nil:
 		return 0, fmt.Errorf("namespace %d exists already", id)
+	}
+	if err := checkRate(n.Rate); err != nil {
+		return 0, fmt.Errorf("namespace %d: %w", id, err)
 	}
 	to[id] = newNamespace(id, n)
 	return id, nil
@@ -409,6 +423,11 @@ func (t *Target) Close(ctx context.Context) error {
 		errs = append(errs, s.close())
 	}
 	return errors.Join(errs...)
+}
+
+// admits reports whether a host may connect. Target.mu is held.
+func (s *subsystem) admits(nqn string) bool {
+	return allowed(s.hosts, nqn) && (len(s.hosts) > 0 || !s.listed)
 }
 
 func allowed(hosts []string, nqn string) bool { return len(hosts) == 0 || slices.Contains(hosts, nqn) }

@@ -1,0 +1,124 @@
+package target
+
+import (
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"nvmecr/nvmf"
+)
+
+// MinRate is the least that a namespace can be limited to: with less, a host
+// that sends as much as a queue takes would take commands for lost.
+const MinRate = nvmf.MiB
+
+// limitBurst is how much of a rate that was not used can be made up for later.
+// It also covers that a thread sleeps longer than it asked for.
+const limitBurst = 20 * time.Millisecond
+
+// limit is a token bucket for the bytes that a namespace's reads and writes
+// move. A command is never refused and never waits itself: it may take the
+// bucket below zero, and then its connection takes no further command until
+// that is made up for. The thread of the connection goes on with everything
+// else meanwhile.
+type limit struct {
+	rate uint64 // bytes per second
+	// paid is the instant up to which what was moved uses the rate up.
+	paid atomic.Int64
+}
+
+// epoch is what instants are counted from, in nanoseconds.
+var epoch = time.Now()
+
+func now() int64 { return int64(time.Since(epoch)) }
+
+func checkRate(rate nvmf.Bytes) error {
+	if rate != 0 && rate < MinRate {
+		return fmt.Errorf("a limit of %s per second is too low, %s is the least: %w", rate, MinRate, nvmf.ErrUnsupported)
+	}
+	return nil
+}
+
+// newLimit returns nil for no limit.
+func newLimit(rate nvmf.Bytes) *limit {
+	if rate == 0 {
+		return nil
+	}
+	return &limit{rate: uint64(rate)}
+}
+
+// take takes n bytes, at most maxTransfer, and returns when they are paid for.
+func (l *limit) take(n uint32) int64 {
+	cost := int64(uint64(n) * uint64(time.Second) / l.rate)
+	for {
+		paid := l.paid.Load()
+		next := max(paid, now()-int64(limitBurst)) + cost
+		if l.paid.CompareAndSwap(paid, next) {
+			return next
+		}
+	}
+}
+
+// pause is why a connection takes no commands. It belongs to its thread.
+type pause struct {
+	at    *namespace
+	limit *limit // nil: it takes them
+	until int64
+}
+
+// charge takes what a command moves from the limit of its namespace. Without
+// one it costs a load.
+func (c *conn) charge(m *command, n uint32) {
+	l := m.at.limit.Load()
+	if l == nil || n == 0 {
+		return
+	}
+	if until := l.take(n); until > now() {
+		c.pause = pause{m.at.namespace, l, until}
+	}
+}
+
+// paused reports whether the next command has to wait. A limit that was
+// changed, and a namespace that is gone, hold nobody up.
+func (c *conn) paused() bool {
+	p := &c.pause
+	if p.limit == nil {
+		return false
+	}
+	if p.at.limit.Load() == p.limit && !p.at.removed.Load() && now() < p.until {
+		return true
+	}
+	*p = pause{}
+	return false
+}
+
+// left returns for how many milliseconds, rounded up, to sleep: -1 unless
+// there is a pause.
+func (p *pause) left() int {
+	if p.limit == nil {
+		return -1
+	}
+	const ms = int64(time.Millisecond)
+	return int(max(0, (p.until-now()+ms-1)/ms))
+}
+
+// SetRate limits a namespace to rate bytes per second, 0 for no limit. It
+// holds for the next command of every host.
+func (t *Target) SetRate(nqn string, nsid uint32, rate nvmf.Bytes) error {
+	if err := checkRate(rate); err != nil {
+		return fmt.Errorf("target: namespace %d of %s: %w", nsid, nqn, err)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	sub := t.subsystems[nqn]
+	if sub == nil {
+		return fmt.Errorf("target: no subsystem %s: %w", nqn, nvmf.ErrNoSubsystem)
+	}
+	n := (*sub.namespaces.Load())[nsid]
+	if n == nil {
+		return fmt.Errorf("target: subsystem %s has no namespace %d: %w", nqn, nsid, nvmf.ErrNoNamespace)
+	}
+	n.limit.Store(newLimit(rate))
+	t.wakeAll()
+	return nil
+}
