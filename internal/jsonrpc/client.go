@@ -1,0 +1,143 @@
+package jsonrpc
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"time"
+)
+
+// Client calls the methods of the server at one socket. It is safe for
+// concurrent use: calls take turns. It connects when it is first used.
+type Client struct {
+	path string
+	turn chan struct{} // holds a token while nobody calls
+
+	// What follows belongs to whoever has the token.
+
+	conn   net.Conn // nil: not connected
+	stream *stream
+	id     uint64
+	closed bool
+}
+
+// NewClient returns a client of the server that listens at path.
+func NewClient(path string) *Client {
+	c := &Client{path: path, turn: make(chan struct{}, 1)}
+	c.turn <- struct{}{}
+	return c
+}
+
+// Call calls a method. params is an object, or nil for none; result is where
+// its result goes, or nil to drop it. The error is an *Error if the server has
+// answered with one.
+func (c *Client) Call(ctx context.Context, method string, params, result any) error {
+	select {
+	case <-c.turn:
+	case <-ctx.Done():
+		return fmt.Errorf("%s at %s: waiting for another call: %w", method, c.path, context.Cause(ctx))
+	}
+	defer func() { c.turn <- struct{}{} }()
+	answer, err := c.exchange(ctx, method, params)
+	if err != nil {
+		c.drop()
+		return fmt.Errorf("%s at %s: %w", method, c.path, err)
+	}
+	if answer.Error != nil {
+		answer.Error.Method = method
+		return answer.Error
+	}
+	if result == nil {
+		return nil
+	}
+	if err := decode(answer.Result, result); err != nil {
+		return fmt.Errorf("%s at %s: result: %w", method, c.path, err)
+	}
+	return nil
+}
+
+// exchange sends a request and receives its answer.
+func (c *Client) exchange(ctx context.Context, method string, params any) (*response, error) {
+	if err := c.connect(ctx); err != nil {
+		return nil, err
+	}
+	// The context ends by making the connection's deadline pass.
+	conn := c.conn
+	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	defer func() {
+		if !stop() {
+			c.drop() // its deadline has passed, or will have
+		}
+	}()
+	c.id++
+	id := strconv.AppendUint(nil, c.id, 10)
+	r := request{Version: "2.0", Method: method, ID: id}
+	if params != nil {
+		var err error
+		if r.Params, err = json.Marshal(params); err != nil {
+			return nil, err
+		}
+	}
+	var answer response
+	err := c.stream.send(&r)
+	if err == nil {
+		err = c.stream.receive(&answer)
+	}
+	switch {
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("no answer: %w", context.Cause(ctx))
+	case errors.Is(err, io.EOF):
+		return nil, fmt.Errorf("the server closed the connection: %w", io.ErrUnexpectedEOF)
+	case err != nil:
+		return nil, err
+	case !bytes.Equal(answer.ID, id) && (answer.Error == nil || len(answer.ID) > 0 && string(answer.ID) != "null"):
+		return nil, fmt.Errorf("an answer to call %q, not %s", answer.ID, id)
+	case answer.Error == nil && answer.Result == nil:
+		return nil, errors.New("an answer without a result")
+	}
+	return &answer, nil
+}
+
+func (c *Client) connect(ctx context.Context) error {
+	if c.closed {
+		return net.ErrClosed
+	}
+	if c.conn != nil {
+		return nil
+	}
+	var d net.Dialer
+	conn, err := d.DialContext(ctx, "unix", c.path)
+	if err != nil {
+		return err
+	}
+	c.conn, c.stream = conn, newStream(conn)
+	return nil
+}
+
+func (c *Client) drop() {
+	if c.conn != nil {
+		_ = c.conn.Close() // nothing of it is of use
+		c.conn, c.stream = nil, nil
+	}
+}
+
+// Close closes the connection, when the call in progress has ended.
+func (c *Client) Close() error {
+	<-c.turn
+	c.drop()
+	c.closed = true
+	c.turn <- struct{}{}
+	return nil
+}
+
+// decode is json.Unmarshal that leaves numbers in an interface as they are.
+func decode(b json.RawMessage, to any) error {
+	d := json.NewDecoder(bytes.NewReader(b))
+	d.UseNumber()
+	return d.Decode(to)
+}

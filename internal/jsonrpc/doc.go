@@ -1,0 +1,57 @@
+// Package jsonrpc speaks JSON-RPC 2.0 over a unix socket, as SPDK does: a
+// client with one call at a time, and a server. Messages follow each other on
+// the stream with nothing between them; there are no batches and no
+// notifications.
+//
+// What a call returns is decoded into the caller's type: numbers never pass
+// through a float64. A call that its context ends, or that breaks off in any
+// other way, gives its connection up, since its answer may still come; the
+// next call has a new one. Whether the method was executed is then not known.
+package jsonrpc
+
+import (
+	"encoding/json"
+	"fmt"
+)
+
+// Codes that the specification defines.
+const (
+	CodeParse          = -32700
+	CodeInvalidRequest = -32600
+	CodeMethodNotFound = -32601
+	CodeInvalidParams  = -32602
+	CodeInternal       = -32603
+)
+
+// Error is what a server answered instead of a result.
+type Error struct {
+	Method  string          `json:"-"` // set by the client
+	Code    int64           `json:"code"`
+	Message string          `json:"message"`
+	Data    json.RawMessage `json:"data,omitempty"`
+}
+
+// Error names the method and says what the server says.
+func (e *Error) Error() string {
+	if e.Method == "" {
+		return fmt.Sprintf("%s (code %d)", e.Message, e.Code)
+	}
+	return fmt.Sprintf("%s: %s (code %d)", e.Method, e.Message, e.Code)
+}
+
+// MaxMessage is how long a message may be, in either direction.
+const MaxMessage = 256 << 20
+
+type request struct {
+	Version string          `json:"jsonrpc"`
+	Method  string          `json:"method"`
+	Params  json.RawMessage `json:"params,omitempty"`
+	ID      json.RawMessage `json:"id"`
+}
+
+type response struct {
+	Version string          `json:"jsonrpc"`
+	ID      json.RawMessage `json:"id"`
+	Result  json.RawMessage `json:"result,omitempty"`
+	Error   *Error          `json:"error,omitempty"`
+}
