@@ -1,0 +1,181 @@
+package embedded
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/jsonrpc"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/provision"
+)
+
+// The methods are those of provision.Provisioner. Their parameters are these,
+// of which each takes its own.
+type (
+	jobParams struct {
+		Job string `json:"job"`
+	}
+	createParams struct {
+		Job  string     `json:"job"`
+		Size nvmf.Bytes `json:"size"`
+	}
+	exposeParams struct {
+		Job   string   `json:"job"`
+		Hosts []string `json:"hosts"`
+	}
+	limitParams struct {
+		Job  string     `json:"job"`
+		Rate nvmf.Bytes `json:"rate"`
+	}
+)
+
+// kinds are the codes of the errors that callers tell apart.
+var kinds = []struct {
+	code int64
+	err  error
+}{
+	{-int64(unix.ENOENT), provision.ErrNoNamespace},
+	{-int64(unix.ENOSPC), provision.ErrNoSpace},
+	{-int64(unix.EOPNOTSUPP), provision.ErrUnsupported},
+	{-int64(unix.EINVAL), provision.ErrInvalid},
+}
+
+// codeSize is the code of a *provision.SizeError, which is the error's data.
+const codeSize = -int64(unix.EEXIST)
+
+// Listen listens at a unix socket that only this user and root can connect
+// to. A socket that nobody listens at any more is replaced.
+func Listen(path string) (net.Listener, error) {
+	if err := removeStale(path); err != nil {
+		return nil, fmt.Errorf("admin socket: %w", err)
+	}
+	// The mode of a socket's file is that of the socket when it is bound.
+	c := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		var err error
+		return errors.Join(raw.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }), err)
+	}}
+	l, err := c.Listen(context.Background(), "unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("admin socket: %w", err)
+	}
+	return &listener{l}, nil
+}
+
+func removeStale(path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case info.Mode()&fs.ModeSocket == 0:
+		return fmt.Errorf("%s is there and no socket: give another path", path)
+	}
+	conn, err := net.Dial("unix", path)
+	if err == nil {
+		return errors.Join(fmt.Errorf("%s: another target listens there: end it, or give another path", path), conn.Close())
+	}
+	if !errors.Is(err, unix.ECONNREFUSED) {
+		return err
+	}
+	return os.Remove(path)
+}
+
+// listener accepts connections of this user and root alone, whatever became of
+// the file's mode.
+type listener struct{ net.Listener }
+
+func (l *listener) Accept() (net.Conn, error) {
+	for {
+		conn, err := l.Listener.Accept()
+		if err != nil || permitted(conn) {
+			return conn, err
+		}
+		_ = conn.Close() // who that was sees it
+	}
+}
+
+func permitted(conn net.Conn) bool {
+	raw, err := conn.(*net.UnixConn).SyscallConn()
+	if err != nil {
+		return false
+	}
+	var peer *unix.Ucred
+	if raw.Control(func(fd uintptr) {
+		peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}) != nil || err != nil {
+		return false
+	}
+	return mayAdminister(peer.Uid)
+}
+
+func mayAdminister(uid uint32) bool { return uid == 0 || uid == uint32(os.Geteuid()) }
+
+// Serve answers administrators until ctx ends, and closes l.
+func Serve(ctx context.Context, l net.Listener, p provision.Provisioner) error {
+	return jsonrpc.Serve(ctx, l, func(ctx context.Context, method string, params json.RawMessage) (any, error) {
+		result, err := call(ctx, p, method, params)
+		return result, encode(err)
+	})
+}
+
+func call(ctx context.Context, p provision.Provisioner, method string, params json.RawMessage) (any, error) {
+	switch method {
+	case "create":
+		var a createParams
+		if err := jsonrpc.Unmarshal(params, &a); err != nil {
+			return nil, err
+		}
+		return p.Create(ctx, a.Job, a.Size)
+	case "expose":
+		var a exposeParams
+		if err := jsonrpc.Unmarshal(params, &a); err != nil {
+			return nil, err
+		}
+		return true, p.Expose(ctx, a.Job, a.Hosts)
+	case "limit":
+		var a limitParams
+		if err := jsonrpc.Unmarshal(params, &a); err != nil {
+			return nil, err
+		}
+		return true, p.Limit(ctx, a.Job, a.Rate)
+	case "delete":
+		var a jobParams
+		if err := jsonrpc.Unmarshal(params, &a); err != nil {
+			return nil, err
+		}
+		return true, p.Delete(ctx, a.Job)
+	case "list":
+		if err := jsonrpc.Unmarshal(params, &struct{}{}); err != nil {
+			return nil, err
+		}
+		return p.List(ctx)
+	}
+	return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: fmt.Sprintf("no method %q", method)}
+}
+
+// encode gives an error a code that decode turns back.
+func encode(err error) error {
+	var size *provision.SizeError
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &size):
+		data, _ := json.Marshal(size) // a string and two numbers
+		return &jsonrpc.Error{Code: codeSize, Message: err.Error(), Data: data}
+	}
+	for _, k := range kinds {
+		if errors.Is(err, k.err) {
+			return &jsonrpc.Error{Code: k.code, Message: err.Error()}
+		}
+	}
+	return err
+}

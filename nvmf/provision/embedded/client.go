@@ -1,0 +1,99 @@
+package embedded
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/jsonrpc"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/provision"
+)
+
+// patience is how long a target may take for a call.
+const patience = time.Minute
+
+// Client is a provision.Provisioner of a target in another process, whose
+// admin socket it calls.
+type Client struct {
+	path string
+	rpc  *jsonrpc.Client
+}
+
+// NewClient returns a client of the admin socket at path. It connects when it
+// is first used.
+func NewClient(path string) *Client { return &Client{path: path, rpc: jsonrpc.NewClient(path)} }
+
+// Create calls the target's.
+func (c *Client) Create(ctx context.Context, job string, size nvmf.Bytes) (n provision.Namespace, err error) {
+	err = c.call(ctx, "create", createParams{job, size}, &n)
+	return n, err
+}
+
+// Expose calls the target's.
+func (c *Client) Expose(ctx context.Context, job string, hosts []string) error {
+	return c.call(ctx, "expose", exposeParams{job, hosts}, nil)
+}
+
+// Limit calls the target's.
+func (c *Client) Limit(ctx context.Context, job string, rate nvmf.Bytes) error {
+	return c.call(ctx, "limit", limitParams{job, rate}, nil)
+}
+
+// Delete calls the target's.
+func (c *Client) Delete(ctx context.Context, job string) error {
+	return c.call(ctx, "delete", jobParams{job}, nil)
+}
+
+// List calls the target's.
+func (c *Client) List(ctx context.Context) (list []provision.Namespace, err error) {
+	err = c.call(ctx, "list", nil, &list)
+	return list, err
+}
+
+// Close closes the connection.
+func (c *Client) Close() error { return c.rpc.Close() }
+
+func (c *Client) call(ctx context.Context, method string, params, result any) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	err := c.rpc.Call(ctx, method, params, result)
+	var e *jsonrpc.Error
+	switch {
+	case errors.As(err, &e):
+		return decode(e)
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED):
+		return fmt.Errorf("%w: start `nvmecr target --admin %s --pool ...`, or name the socket of the one that runs", err, c.path)
+	case errors.Is(err, unix.EACCES):
+		return fmt.Errorf("%w: only the user whose target it is, and root, may administer it", err)
+	}
+	return err
+}
+
+// remote is an error of the target's: its words, and what it is here.
+type remote struct {
+	text string
+	kind error
+}
+
+func (r *remote) Error() string { return r.text }
+func (r *remote) Unwrap() error { return r.kind }
+
+func decode(e *jsonrpc.Error) error {
+	if e.Code == codeSize {
+		size := new(provision.SizeError)
+		if json.Unmarshal(e.Data, size) == nil {
+			return size
+		}
+	}
+	for _, k := range kinds {
+		if k.code == e.Code {
+			return &remote{e.Message, k.err}
+		}
+	}
+	return e
+}

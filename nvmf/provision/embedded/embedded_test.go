@@ -1,0 +1,273 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/provision"
+	"nvmecr/nvmf/provision/provisiontest"
+	"nvmecr/nvmf/target"
+)
+
+// fixture is a target with an admin socket, and hosts over NVMe/TCP.
+type fixture struct {
+	t      *testing.T
+	pool   string
+	dir    string
+	port   string
+	step   func() error
+	target *target.Target
+	admin  *Target
+	stop   func()
+}
+
+func newFixture(t *testing.T, pool string) *fixture {
+	f := &fixture{t: t, pool: pool, dir: t.TempDir(), port: "0"}
+	f.start(t)
+	t.Cleanup(func() { f.stop() })
+	return f
+}
+
+func (f *fixture) socket() string { return filepath.Join(f.dir, "admin.sock") }
+
+func (f *fixture) start(t *testing.T) {
+	tgt, err := target.New(target.Config{})
+	require.NoError(t, err)
+	pool, err := OpenPool(f.pool)
+	require.NoError(t, err)
+	if p, ok := pool.(*filePool); ok {
+		p.step = func() error {
+			if f.step != nil {
+				return f.step()
+			}
+			return nil
+		}
+	}
+	f.target = tgt
+	f.admin, err = New(tgt, pool, provision.Base)
+	require.NoError(t, err)
+	addr, err := tgt.Listen("127.0.0.1:" + f.port)
+	require.NoError(t, err)
+	f.port = strconv.Itoa(addr.(*net.TCPAddr).Port)
+	f.admin.SetAddresses([]nvmf.TransportID{{Transport: nvmf.TCP, Family: "IPv4", Address: "127.0.0.1", Service: f.port}})
+	l, err := Listen(f.socket())
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- Serve(ctx, l, f.admin) }()
+	f.stop = func() {
+		cancel()
+		assert.NoError(t, <-ended)
+		grace, end := context.WithTimeout(context.Background(), time.Second)
+		defer end()
+		assert.NoError(t, tgt.Close(grace))
+		assert.NoError(t, f.admin.Close())
+	}
+}
+
+func (f *fixture) Open(*testing.T) provision.Provisioner { return NewClient(f.socket()) }
+
+func (f *fixture) Connect(id nvmf.TransportID, host string) (provisiontest.Volume, error) {
+	return provisiontest.Dial(id, host)
+}
+
+var errDied = errors.New("died")
+
+func (f *fixture) Interrupt(n int, executed bool) func() bool {
+	if executed {
+		n++ // there is only before the next one
+	}
+	f.step = func() error {
+		if n--; n <= 0 {
+			return errDied
+		}
+		return nil
+	}
+	return func() bool { return n <= 0 }
+}
+
+func (f *fixture) Recover(t *testing.T) {
+	f.step = nil
+	if f.pool[:4] == "file" {
+		f.Restart(t)
+	}
+}
+
+func (f *fixture) Restart(t *testing.T) {
+	f.stop()
+	f.start(t)
+}
+
+func (f *fixture) Leftovers(t *testing.T) []string {
+	var names []string
+	if p, ok := f.admin.pool.(*filePool); ok {
+		entries, err := os.ReadDir(p.path)
+		require.NoError(t, err)
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+	}
+	return names
+}
+
+func (f *fixture) Traits() provisiontest.Traits {
+	return provisiontest.Traits{Unit: 4096, Limits: true, Volatile: f.pool[:3] == "mem"}
+}
+
+func TestConformance(t *testing.T) {
+	t.Run("file", func(t *testing.T) {
+		provisiontest.Run(t, func(t *testing.T) provisiontest.Fixture { return newFixture(t, "file:"+t.TempDir()) })
+	})
+	t.Run("mem", func(t *testing.T) {
+		provisiontest.Run(t, func(t *testing.T) provisiontest.Fixture { return newFixture(t, "mem:64M") })
+	})
+}
+
+// TestAdminSocket is only for this user and root, and never shared.
+func TestAdminSocket(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	l, err := Listen(path)
+	require.NoError(t, err)
+	info, err := os.Stat(path)
+	require.NoError(t, err)
+	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
+	_, err = Listen(path)
+	require.ErrorContains(t, err, "another target listens there")
+	assert.True(t, mayAdminister(0))
+	assert.True(t, mayAdminister(uint32(os.Geteuid())))
+	assert.False(t, mayAdminister(uint32(os.Geteuid())+1))
+
+	l.(*listener).Listener.(*net.UnixListener).SetUnlinkOnClose(false)
+	require.NoError(t, l.Close())
+	require.FileExists(t, path)
+	l, err = Listen(path)
+	require.NoError(t, err, "one that was killed left it")
+	require.NoError(t, l.Close())
+	require.NoError(t, os.WriteFile(path, nil, 0o600))
+	_, err = Listen(path)
+	require.ErrorContains(t, err, "no socket")
+
+	c := NewClient(path + "x")
+	_, err = c.List(context.Background())
+	require.ErrorContains(t, err, "nvmecr target --admin")
+}
+
+// TestStrangers: another user is turned away even where the file lets them.
+func TestStrangers(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to become somebody else")
+	}
+	f := newFixture(t, "mem:8M")
+	path := f.socket()
+	for dir := f.dir; dir != "/"; dir = filepath.Dir(dir) {
+		info, err := os.Stat(dir)
+		require.NoError(t, err)
+		require.NoError(t, os.Chmod(dir, info.Mode()|0o111))
+	}
+	call := func() (err error) {
+		done := make(chan struct{})
+		go func() {
+			// The thread is not given back, and ends with the goroutine.
+			runtime.LockOSThread()
+			defer close(done)
+			if err = rawSetuid(65534); err != nil {
+				return
+			}
+			var conn net.Conn
+			if conn, err = dialHere(path); err != nil {
+				return
+			}
+			defer conn.Close()
+			_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+			_, _ = conn.Write([]byte(`{"jsonrpc":"2.0","id":1,"method":"list"}`))
+			_, err = conn.Read(make([]byte, 100))
+		}()
+		<-done
+		return err
+	}
+	require.ErrorIs(t, call(), unix.EACCES)
+	require.NoError(t, os.Chmod(path, 0o666))
+	err := call()
+	require.Error(t, err)
+	assert.True(t, errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE), "%v", err)
+}
+
+// rawSetuid changes the user of the calling thread alone.
+func rawSetuid(uid int) error {
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)); errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// dialHere connects on the calling thread.
+func dialHere(path string) (net.Conn, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	file := os.NewFile(uintptr(fd), "client")
+	defer file.Close()
+	if err := unix.Connect(fd, &unix.SockaddrUnix{Name: path}); err != nil {
+		return nil, err
+	}
+	return net.FileConn(file)
+}
+
+// TestFilePool: what is not whole is not served, and what is damaged is named.
+func TestFilePool(t *testing.T) {
+	dir := t.TempDir()
+	f := newFixture(t, "file:"+dir)
+	_, err := OpenPool("file:" + dir)
+	require.ErrorContains(t, err, "another target serves it")
+	c := f.Open(t)
+	_, err = c.Create(context.Background(), "melt", nvmf.MiB)
+	require.NoError(t, err)
+	f.stop()
+	require.NoError(t, os.Mkdir(filepath.Join(dir, freedPrefix+"old"), 0o700))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, newPrefix+"young"), 0o700))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "lost+found;"), 0o700))
+	f.start(t)
+	list, err := f.Open(t).List(context.Background())
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	assert.NoDirExists(t, filepath.Join(dir, freedPrefix+"old"))
+	assert.NoDirExists(t, filepath.Join(dir, newPrefix+"young"))
+	f.stop()
+	f.stop = func() {}
+
+	record := filepath.Join(dir, "melt", recordName)
+	good, err := os.ReadFile(record)
+	require.NoError(t, err)
+	for _, bad := range []string{"", "{", `{"job":"other"}`, `{"job":"melt","size":4096}`} {
+		require.NoError(t, os.WriteFile(record, []byte(bad), 0o600))
+		pool, err := OpenPool("file:" + dir)
+		require.NoError(t, err)
+		tgt, err := target.New(target.Config{})
+		require.NoError(t, err)
+		_, err = New(tgt, pool, provision.Base)
+		require.ErrorContains(t, err, record)
+		require.NoError(t, tgt.Close(context.Background()))
+	}
+	require.NoError(t, os.WriteFile(record, good, 0o600))
+	f.start(t)
+	require.NoError(t, f.Open(t).Delete(context.Background(), "melt"))
+
+	for _, name := range []string{"", "file:", "mem:", "mem:x", "disk:/x"} {
+		_, err := OpenPool(name)
+		require.ErrorIs(t, err, provision.ErrInvalid, name)
+	}
+}

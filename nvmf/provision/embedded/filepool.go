@@ -1,0 +1,209 @@
+package embedded
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/provision"
+	"nvmecr/nvmf/target"
+)
+
+// Names in the directory of a pool, and in that of a job. No job has a name
+// that begins with a dot.
+const (
+	newPrefix   = ".new:"
+	freedPrefix = ".freed:"
+	imageName   = "namespace.img"
+	recordName  = "job.json"
+)
+
+// filePool is a Pool of files in a directory.
+type filePool struct {
+	dir  *os.File // locked
+	path string
+	// step is called before every change of the disk and may fail it: for
+	// tests of what a crash there leaves.
+	step func() error
+}
+
+// openFilePool opens a directory and removes what interrupted calls have left.
+func openFilePool(path string) (*filePool, error) {
+	if err := os.MkdirAll(path, 0o700); err != nil {
+		return nil, fmt.Errorf("pool: %w", err)
+	}
+	dir, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("pool: %w", err)
+	}
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			err = fmt.Errorf("another target serves it, end that one or give another directory: %w", unix.EBUSY)
+		}
+		return nil, errors.Join(fmt.Errorf("pool %s: %w", path, err), dir.Close())
+	}
+	p := &filePool{dir: dir, path: path, step: func() error { return nil }}
+	if err := p.tidy(); err != nil {
+		return nil, errors.Join(fmt.Errorf("pool: %w", err), dir.Close())
+	}
+	return p, nil
+}
+
+func (p *filePool) tidy() error {
+	entries, err := os.ReadDir(p.path)
+	for _, e := range entries {
+		if strings.HasPrefix(e.Name(), newPrefix) || strings.HasPrefix(e.Name(), freedPrefix) {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(p.path, e.Name())))
+		}
+	}
+	return err
+}
+
+func (p *filePool) at(elem ...string) string {
+	return filepath.Join(append([]string{p.path}, elem...)...)
+}
+
+func (p *filePool) jobs() (map[string]provision.State, error) {
+	entries, err := os.ReadDir(p.path)
+	jobs := map[string]provision.State{}
+	for _, e := range entries {
+		if job, ok := strings.CutPrefix(e.Name(), freedPrefix); ok && jobs[job] == "" {
+			jobs[job] = provision.Freed
+		} else if e.IsDir() && provision.CheckJob(e.Name()) == nil {
+			jobs[e.Name()] = provision.Ready
+		}
+	}
+	return jobs, err
+}
+
+func (p *filePool) load(job string) (record, error) {
+	var r record
+	b, err := os.ReadFile(p.at(job, recordName))
+	if err == nil {
+		if err = json.Unmarshal(b, &r); err != nil || r.Job != job {
+			err = fmt.Errorf("%s is not the record of job %s (%v): bring it back from a copy, or remove %s, whose data is lost then",
+				p.at(job, recordName), job, err, p.at(job))
+		}
+	}
+	return r, err
+}
+
+func (p *filePool) create(r record) error {
+	if err := p.fits(r); err != nil {
+		return err
+	}
+	dir := p.at(newPrefix + r.Job)
+	if err := p.change(func() error { return os.RemoveAll(dir) }); err != nil {
+		return err
+	}
+	err := p.change(func() error { return os.Mkdir(dir, 0o700) })
+	if err == nil {
+		err = p.change(func() error { return makeImage(filepath.Join(dir, imageName), int64(r.Size)) })
+	}
+	if err == nil {
+		err = p.change(func() error { return writeRecord(filepath.Join(dir, recordName), r) })
+	}
+	if err == nil {
+		err = p.change(func() error { return errors.Join(syncDir(dir), os.Rename(dir, p.at(r.Job)), p.dir.Sync()) })
+	}
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EFBIG) {
+		err = fmt.Errorf("job %s: %w for %s in %s: %w", r.Job, provision.ErrNoSpace, r.Size, p.path, err)
+	}
+	return err
+}
+
+// fits refuses what there is no room for today. Nothing is reserved: files are
+// sparse, and a write that finds the disk full is Capacity Exceeded.
+func (p *filePool) fits(r record) error {
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(int(p.dir.Fd()), &fs); err != nil {
+		return fmt.Errorf("pool %s: %w", p.path, err)
+	}
+	if free := nvmf.Bytes(fs.Bavail) * nvmf.Bytes(fs.Bsize); r.Size > free {
+		return fmt.Errorf("job %s: %w for %s: the disk of %s has %s left", r.Job, provision.ErrNoSpace, r.Size, p.path, free.AlignDown(nvmf.MiB))
+	}
+	return nil
+}
+
+// change runs one step of a call.
+func (p *filePool) change(do func() error) error {
+	if err := p.step(); err != nil {
+		return err
+	}
+	return do()
+}
+
+// makeImage makes a sparse file.
+func makeImage(path string, size int64) error {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Truncate(size), f.Sync(), f.Close())
+}
+
+func writeRecord(path string, r record) error {
+	b, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(b, '\n'))
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+func syncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+func (p *filePool) open(r record) (target.Backing, error) {
+	b, err := target.OpenFile(p.at(r.Job, imageName), blockSize)
+	if err == nil && b.Identity().Capacity() != r.Size {
+		err = errors.Join(fmt.Errorf("%s has %s, and %s says %s: bring one of them back from a copy", p.at(r.Job, imageName),
+			b.Identity().Capacity(), p.at(r.Job, recordName), r.Size), b.Close())
+	}
+	return b, err
+}
+
+func (p *filePool) save(r record) error {
+	path := p.at(r.Job, recordName)
+	if err := p.change(func() error { return writeRecord(path+".new", r) }); err != nil {
+		return err
+	}
+	return p.change(func() error { return errors.Join(os.Rename(path+".new", path), syncDir(p.at(r.Job))) })
+}
+
+func (p *filePool) free(job string) error {
+	return p.change(func() error {
+		return errors.Join(os.Rename(p.at(job), p.at(freedPrefix+job)), p.dir.Sync())
+	})
+}
+
+func (p *filePool) purge(job string) error {
+	for _, prefix := range []string{freedPrefix, newPrefix} {
+		if _, err := os.Lstat(p.at(prefix + job)); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err := p.change(func() error { return os.RemoveAll(p.at(prefix + job)) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close gives the directory to the next target.
+func (p *filePool) Close() error { return p.dir.Close() }

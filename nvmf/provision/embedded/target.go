@@ -1,0 +1,219 @@
+package embedded
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/provision"
+	"nvmecr/nvmf/target"
+)
+
+// Target is a provision.Provisioner of a target in this process.
+type Target struct {
+	target *target.Target
+	pool   Pool
+	base   string
+
+	mu        sync.Mutex         // guards what follows, and is held during calls
+	served    map[string]*served // by job
+	addresses []nvmf.TransportID // without a subsystem
+}
+
+// served is a namespace that the target has.
+type served struct {
+	record
+	backing target.Backing // the target's
+	freed   bool           // in the pool
+}
+
+// New makes t serve what is in a pool, under NQNs that begin with base. The
+// pool belongs to the Target, also if New fails.
+func New(t *target.Target, pool Pool, base string) (*Target, error) {
+	x := &Target{target: t, pool: pool, base: base, served: map[string]*served{}}
+	jobs, err := pool.jobs()
+	for job, state := range jobs {
+		if err == nil && state == provision.Ready {
+			_, err = x.serve(job)
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, x.Close())
+	}
+	return x, nil
+}
+
+// SetAddresses says where the target listens: transport, address and service
+// of each.
+func (x *Target) SetAddresses(addresses []nvmf.TransportID) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.addresses = slices.Clone(addresses)
+}
+
+// serve adds a namespace of the pool to the target.
+func (x *Target) serve(job string) (*served, error) {
+	r, err := x.pool.load(job)
+	if err != nil {
+		return nil, err
+	}
+	b, err := x.pool.open(r)
+	if err != nil {
+		return nil, fmt.Errorf("job %s: %w", job, err)
+	}
+	err = x.target.AddSubsystem(target.Subsystem{
+		NQN: provision.NQN(x.base, job), Listed: true, Hosts: r.Hosts,
+		Namespaces: []target.Namespace{{NSID: 1, Backing: b, Rate: r.Rate}},
+	})
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("job %s: %w", job, err), b.Close())
+	}
+	s := &served{record: r, backing: b}
+	x.served[job] = s
+	return s, nil
+}
+
+// Create makes a namespace.
+func (x *Target) Create(_ context.Context, job string, size nvmf.Bytes) (provision.Namespace, error) {
+	if err := errors.Join(provision.CheckJob(job), provision.CheckSize(job, size)); err != nil {
+		return provision.Namespace{}, err
+	}
+	size = size.AlignUp(blockSize)
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	s, err := x.create(job, size)
+	if err != nil {
+		return provision.Namespace{}, err
+	}
+	if s.Size != size {
+		return provision.Namespace{}, &provision.SizeError{Job: job, Have: s.Size, Want: size}
+	}
+	return x.describe(s), nil
+}
+
+func (x *Target) create(job string, size nvmf.Bytes) (*served, error) {
+	if s := x.served[job]; s != nil && !s.freed {
+		return s, nil
+	}
+	jobs, err := x.pool.jobs()
+	if err == nil && jobs[job] != provision.Ready {
+		if err = x.finish(job); err == nil {
+			err = x.pool.create(record{Job: job, Size: size, Hosts: []string{}})
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return x.serve(job)
+}
+
+// Expose sets who may connect. The pool knows before the target does it.
+func (x *Target) Expose(_ context.Context, job string, hosts []string) error {
+	hosts, err := provision.CheckHosts(job, hosts)
+	if err != nil {
+		return err
+	}
+	return x.alter(job, func(r *record) { r.Hosts = hosts }, func(nqn string) error { return x.target.SetHosts(nqn, hosts) })
+}
+
+// Limit sets the rate.
+func (x *Target) Limit(_ context.Context, job string, rate nvmf.Bytes) error {
+	if err := provision.CheckRate(job, rate); err != nil {
+		return err
+	}
+	return x.alter(job, func(r *record) { r.Rate = rate }, func(nqn string) error { return x.target.SetRate(nqn, 1, rate) })
+}
+
+// alter changes the record of a job and then what the target does.
+func (x *Target) alter(job string, edit func(*record), apply func(nqn string) error) error {
+	if err := provision.CheckJob(job); err != nil {
+		return err
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	s := x.served[job]
+	if s == nil || s.freed {
+		return provision.NoNamespace(job)
+	}
+	r := s.record
+	edit(&r)
+	if err := x.pool.save(r); err != nil {
+		return fmt.Errorf("job %s: %w", job, err)
+	}
+	s.record = r
+	return apply(provision.NQN(x.base, job))
+}
+
+// Delete frees a namespace.
+func (x *Target) Delete(_ context.Context, job string) error {
+	if err := provision.CheckJob(job); err != nil {
+		return err
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if s := x.served[job]; s != nil && !s.freed {
+		if err := x.pool.free(job); err != nil {
+			return fmt.Errorf("job %s: %w", job, err)
+		}
+		s.freed = true
+	}
+	return x.finish(job)
+}
+
+// finish does what is left of a Delete, and of a Create that died, after
+// which there is nothing of the job.
+func (x *Target) finish(job string) error {
+	if s := x.served[job]; s != nil {
+		nqn := provision.NQN(x.base, job)
+		// Nobody uses it any more, so nothing has to be written out first.
+		err := x.target.SetHosts(nqn, nil)
+		if err == nil {
+			err = errors.Join(s.backing.Deallocate(0, int64(s.Size)), x.target.RemoveSubsystem(nqn))
+			delete(x.served, job)
+		}
+		if err != nil {
+			return fmt.Errorf("job %s: %w", job, err)
+		}
+	}
+	if err := x.pool.purge(job); err != nil {
+		return fmt.Errorf("job %s: %w", job, err)
+	}
+	return nil
+}
+
+// List returns all namespaces.
+func (x *Target) List(context.Context) ([]provision.Namespace, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	jobs, err := x.pool.jobs()
+	list := []provision.Namespace{}
+	for _, job := range slices.Sorted(maps.Keys(jobs)) {
+		s := x.served[job]
+		switch {
+		case jobs[job] == provision.Freed:
+			list = append(list, provision.Namespace{Job: job, State: provision.Freed, Hosts: []string{}})
+		case s == nil:
+			list = append(list, provision.Namespace{Job: job, State: provision.Incomplete, Hosts: []string{}})
+		default:
+			list = append(list, x.describe(s))
+		}
+	}
+	return list, err
+}
+
+func (x *Target) describe(s *served) provision.Namespace {
+	n := provision.Namespace{Job: s.Job, State: provision.Ready, Size: s.Size, Hosts: s.Hosts, Rate: s.Rate}
+	for _, id := range x.addresses {
+		id.SubNQN, id.NSID = provision.NQN(x.base, s.Job), 1
+		n.Targets = append(n.Targets, id)
+	}
+	return n
+}
+
+// Close closes the pool. The namespaces are the target's, which must be closed
+// before.
+func (x *Target) Close() error { return x.pool.Close() }

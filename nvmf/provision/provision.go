@@ -1,0 +1,178 @@
+// Package provision gives jobs namespaces: makes one of a size, exposes it to
+// the hosts of a job and to no other, limits its rate, and frees it.
+//
+// Three kinds of target can be told to: SPDK through its JSON-RPC (package
+// spdk), Linux's nvmet through configfs (package nvmet), and nvmecr's own
+// through its admin socket (package embedded). Package dial opens one by name.
+//
+// # Names, and why a call can be repeated
+//
+// Every namespace is alone in a subsystem of its own, as namespace 1. The
+// subsystem is named BASE:JOB, the storage behind it has JOB in its name too,
+// and no JOB has a ':' in it: so what a target has says all there is to know,
+// and nothing is recorded elsewhere. A call looks at what is there and does
+// what is missing. One that died in the middle, here or at the target, is
+// finished by the next one of the same kind, or by Delete.
+//
+// # Old data
+//
+// A namespace reads as zeros when it was created, whatever its storage held.
+// Delete begins by giving the storage another name, that of something freed,
+// in one step that happens or does not. From then on it is never served again:
+// a Create of the same job finishes the Delete and begins anew. How the
+// storage is cleared the packages say.
+package provision
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"nvmecr/nvmf"
+)
+
+// Provisioner is a target as its administrator sees it. All methods are safe
+// for concurrent use; what two programs do to one job at the same time is
+// theirs to put in order.
+type Provisioner interface {
+	// Create makes the namespace of a job, or returns the one there is, which
+	// must have that size: else the error is a *SizeError. Sizes are rounded
+	// up to what the target allocates by. Nobody sees it before Expose.
+	Create(ctx context.Context, job string, size nvmf.Bytes) (Namespace, error)
+	// Expose lets the hosts with these NQNs connect and nobody else; hosts
+	// that are connected and not listed any more are cut off. No hosts at all
+	// hides the namespace.
+	Expose(ctx context.Context, job string, hosts []string) error
+	// Limit bounds what all hosts together read and write, in bytes per
+	// second; 0 takes the limit away. Where the target has none the error is
+	// ErrUnsupported.
+	Limit(ctx context.Context, job string, rate nvmf.Bytes) error
+	// Delete cuts off all hosts and frees the namespace with its data. A job
+	// that has none is no error.
+	Delete(ctx context.Context, job string) error
+	// List returns the namespaces of all jobs by name, those of interrupted
+	// calls too.
+	List(ctx context.Context) ([]Namespace, error)
+	Close() error
+}
+
+// State is how far a namespace has come.
+type State string
+
+// The states.
+const (
+	Ready      State = "ready"
+	Incomplete State = "incomplete" // Create was interrupted, or the target started anew: repeat it
+	Freed      State = "freed"      // Delete was interrupted: repeat it
+)
+
+// Namespace is the namespace of a job.
+type Namespace struct {
+	Job   string     `json:"job"`
+	State State      `json:"state"`
+	Size  nvmf.Bytes `json:"size"`
+	// Targets are the addresses it is served at, as `nvmecr run --target`
+	// takes them: each is a way to the same namespace.
+	Targets []nvmf.TransportID `json:"targets"`
+	Hosts   []string           `json:"hosts"` // sorted
+	Rate    nvmf.Bytes         `json:"rate"`  // bytes per second; 0 is no limit
+}
+
+// Errors of a Provisioner. What they wrap says which job, why, and what to do.
+var (
+	ErrNoNamespace = errors.New("job has no namespace")
+	ErrNoSpace     = errors.New("not enough space")
+	ErrUnsupported = errors.New("target cannot do that")
+	ErrInvalid     = errors.New("not valid")
+)
+
+// SizeError says that a job has a namespace of another size.
+type SizeError struct {
+	Job        string
+	Have, Want nvmf.Bytes
+}
+
+// Error names both sizes and what to do.
+func (e *SizeError) Error() string {
+	return fmt.Sprintf("job %s has a namespace of %s already, not of %s: use it, or delete it first", e.Job, e.Have, e.Want)
+}
+
+// NoNamespace is an ErrNoNamespace for a job.
+func NoNamespace(job string) error {
+	return fmt.Errorf("job %s: %w here: create it first", job, ErrNoNamespace)
+}
+
+// MaxJob is the longest name of a job: with it the names that targets give
+// to storage are not too long for any of them.
+const MaxJob = 48
+
+// MinRate is the least rate that a namespace can be limited to.
+const MinRate = nvmf.MiB
+
+// Base is what the NQNs of jobs' subsystems begin with unless it is configured.
+const Base = "nqn.2014-08.org.nvmecr:job"
+
+// CheckJob returns an error unless job can be the name of one: a letter or
+// digit, then letters, digits, dots, dashes and underscores, 48 in all at most.
+func CheckJob(job string) error {
+	alnum := func(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' }
+	ok := len(job) >= 1 && len(job) <= MaxJob && alnum(job[0])
+	for i := 0; ok && i < len(job); i++ {
+		ok = alnum(job[i]) || strings.IndexByte("._-", job[i]) >= 0
+	}
+	if !ok {
+		return fmt.Errorf("job %q: %w: a name is 1 to %d letters, digits, dots, dashes and underscores, a letter or digit first", job, ErrInvalid, MaxJob)
+	}
+	return nil
+}
+
+// CheckSize returns an error unless a namespace can have that size: 1 MiB to
+// 64 TiB.
+func CheckSize(job string, size nvmf.Bytes) error {
+	if size < nvmf.MiB || size > 64*nvmf.TiB {
+		return fmt.Errorf("job %s: %w: a namespace of %s, it must have 1 MiB to 64 TiB", job, ErrInvalid, size)
+	}
+	return nil
+}
+
+// CheckRate returns an error unless a namespace can be limited to that.
+func CheckRate(job string, rate nvmf.Bytes) error {
+	if rate != 0 && rate < MinRate {
+		return fmt.Errorf("job %s: %w: a limit of %s per second, the least is %s: with less, hosts would take commands for lost", job, ErrInvalid, rate, MinRate)
+	}
+	return nil
+}
+
+// CheckHosts returns the NQNs of hosts sorted and each once.
+func CheckHosts(job string, hosts []string) ([]string, error) {
+	sorted := slices.Compact(slices.Sorted(slices.Values(hosts)))
+	for _, h := range sorted {
+		if !ValidNQN(h) {
+			return nil, fmt.Errorf("job %s: host %q: %w: an NQN is nqn.2014-08.org.nvmexpress:uuid:... or such", job, h, ErrInvalid)
+		}
+	}
+	if sorted == nil {
+		sorted = []string{}
+	}
+	return sorted, nil
+}
+
+// ValidNQN reports whether a name can be an NQN, and part of a path.
+func ValidNQN(nqn string) bool {
+	bad := func(c rune) bool { return c <= ' ' || c == 0x7f || c == '/' || c == 0xfffd }
+	return strings.HasPrefix(nqn, "nqn.") && len(nqn) >= 12 && len(nqn) <= 223 && !strings.ContainsFunc(nqn, bad)
+}
+
+// NQN returns the NQN of a job's subsystem.
+func NQN(base, job string) string { return base + ":" + job }
+
+// JobOf returns whose subsystem an NQN is; "" if it is no job's.
+func JobOf(base, nqn string) string {
+	job, ok := strings.CutPrefix(nqn, base+":")
+	if !ok || CheckJob(job) != nil {
+		return ""
+	}
+	return job
+}

@@ -1,0 +1,177 @@
+// Package provisiontest is what every provision.Provisioner passes, whatever
+// its target: Run.
+package provisiontest
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/provision"
+	"nvmecr/nvmf/tcp"
+)
+
+// Fixture is a target to provision, real or not.
+type Fixture interface {
+	// Open returns a provisioner, as a new program of the administrator's.
+	Open(t *testing.T) provision.Provisioner
+	// Connect opens a namespace as a host. It fails with nvmf.ErrHostRefused
+	// or ErrNoSubsystem.
+	Connect(id nvmf.TransportID, hostNQN string) (Volume, error)
+	// Interrupt makes the nth step of what follows the last one: it fails,
+	// executed or not, and so do all after it. fired says whether it came to
+	// that.
+	Interrupt(n int, executed bool) (fired func() bool)
+	// Recover ends that: what died is started again.
+	Recover(t *testing.T)
+	// Restart ends the target and starts it again.
+	Restart(t *testing.T)
+	// Leftovers describes what is there of any job.
+	Leftovers(t *testing.T) []string
+	Traits() Traits
+}
+
+// Traits are what kinds of target differ in.
+type Traits struct {
+	Unit nvmf.Bytes // sizes are multiples of it
+	// Limits says that it has rate limits.
+	Limits bool
+	// Volatile says that nothing survives a restart; Forgetful that the data
+	// does, but not who it is for.
+	Volatile, Forgetful bool
+}
+
+// Volume is a namespace as a host sees it.
+type Volume interface {
+	io.ReaderAt
+	io.WriterAt
+	io.Closer
+	Size() nvmf.Bytes
+}
+
+// volume is one over NVMe/TCP.
+type volume struct {
+	device nvmf.Device
+	queue  nvmf.Queue
+}
+
+// Dial opens a namespace over NVMe/TCP.
+func Dial(id nvmf.TransportID, hostNQN string) (Volume, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	d, err := tcp.Open(ctx, id, tcp.Options{HostNQN: hostNQN})
+	if err != nil {
+		return nil, err
+	}
+	q, err := d.OpenQueue(ctx, 8)
+	if err != nil {
+		return nil, errors.Join(err, d.Close())
+	}
+	return &volume{d, q}, nil
+}
+
+func (v *volume) Size() nvmf.Bytes { return v.device.Identity().Capacity() }
+func (v *volume) Close() error     { return errors.Join(v.queue.Close(), v.device.Close()) }
+
+func (v *volume) ReadAt(p []byte, offset int64) (int, error)  { return v.move(nvmf.Read, p, offset) }
+func (v *volume) WriteAt(p []byte, offset int64) (int, error) { return v.move(nvmf.Write, p, offset) }
+
+func (v *volume) move(op nvmf.Opcode, p []byte, offset int64) (int, error) {
+	id := v.device.Identity()
+	done := 0
+	for done < len(p) {
+		n := min(len(p)-done, int(id.MaxTransfer))
+		c := &nvmf.Command{Opcode: op, LBA: nvmf.LBA(offset+int64(done)) / nvmf.LBA(id.LBASize),
+			Blocks: nvmf.LBA(n) / nvmf.LBA(id.LBASize), Data: [][]byte{p[done : done+n]}}
+		v.queue.Submit([]*nvmf.Command{c})
+		if err := v.queue.Wait([]*nvmf.Command{c}); err != nil {
+			return done, err
+		}
+		done += n
+	}
+	return done, nil
+}
+
+// bench is a fixture in a test.
+type bench struct {
+	*testing.T
+	Fixture
+	p provision.Provisioner
+}
+
+func (b *bench) reopen() {
+	if b.p != nil {
+		assert.NoError(b, b.p.Close())
+	}
+	b.p = b.Open(b.T)
+}
+
+// find returns the namespace of a job.
+func (b *bench) find(job string) (provision.Namespace, bool) {
+	b.Helper()
+	list, err := b.p.List(context.Background())
+	require.NoError(b, err)
+	for _, n := range list {
+		if n.Job == job {
+			return n, true
+		}
+	}
+	return provision.Namespace{}, false
+}
+
+// connect connects a host that must be let in.
+func (b *bench) connect(job, host string) Volume {
+	b.Helper()
+	n, ok := b.find(job)
+	require.True(b, ok && len(n.Targets) > 0, "%s is not served: %+v", job, n)
+	v, err := b.Connect(n.Targets[0], host)
+	require.NoError(b, err)
+	assert.Equal(b, n.Size, v.Size())
+	return v
+}
+
+// refused connects a host that must not be.
+func (b *bench) refused(id nvmf.TransportID, host string) {
+	b.Helper()
+	v, err := b.Connect(id, host)
+	if err == nil {
+		_ = v.Close()
+	}
+	if !errors.Is(err, nvmf.ErrNoSubsystem) {
+		require.ErrorIs(b, err, nvmf.ErrHostRefused)
+	}
+}
+
+// fill writes a pattern to every byte, as a host.
+func (b *bench) fill(job, host string, pattern byte) {
+	b.Helper()
+	v := b.connect(job, host)
+	data := make([]byte, v.Size())
+	for i := range data {
+		data[i] = pattern
+	}
+	_, err := v.WriteAt(data, 0)
+	require.NoError(b, err)
+	require.NoError(b, v.Close())
+}
+
+// holds expects every byte to be the pattern's.
+func (b *bench) holds(job, host string, pattern byte) {
+	b.Helper()
+	v := b.connect(job, host)
+	data := make([]byte, v.Size())
+	_, err := v.ReadAt(data, 0)
+	require.NoError(b, err)
+	require.NoError(b, v.Close())
+	for i, x := range data {
+		if x != pattern {
+			require.Failf(b, "wrong data", "%s: byte %d is %#x, not %#x", job, i, x, pattern)
+		}
+	}
+}

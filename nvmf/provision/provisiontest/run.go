@@ -1,0 +1,368 @@
+package provisiontest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/provision"
+)
+
+// Two hosts that must not see each other's namespaces.
+const (
+	HostA = "nqn.2014-08.org.nvmexpress:uuid:11111111-aaaa-4aaa-8aaa-aaaaaaaaaaaa"
+	HostB = "nqn.2014-08.org.nvmexpress:uuid:22222222-bbbb-4bbb-8bbb-bbbbbbbbbbbb"
+)
+
+// size is that of the namespaces here, before it is rounded up.
+const size = 2*nvmf.MiB - 1
+
+var ctx = context.Background()
+
+// Run is the conformance. open starts a target that has nothing of a job, and
+// ends it with the test.
+func Run(t *testing.T, open func(t *testing.T) Fixture) {
+	for _, c := range []struct {
+		name string
+		test func(b *bench)
+	}{
+		{"life of a namespace", life},
+		{"twice is as once", twice},
+		{"two jobs", twoJobs},
+		{"errors", failures},
+		{"no old data", noOldData},
+		{"restart", restart},
+		{"crash", crash},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			b := &bench{T: t, Fixture: open(t)}
+			b.reopen()
+			t.Cleanup(func() { assert.NoError(t, b.p.Close()) })
+			c.test(b)
+		})
+	}
+}
+
+// rounded is what a size becomes.
+func (b *bench) rounded(size nvmf.Bytes) nvmf.Bytes {
+	unit := b.Traits().Unit
+	return (size + unit - 1) / unit * unit
+}
+
+// expect compares the state of a job.
+func (b *bench) expect(job string, hosts []string, rate nvmf.Bytes) {
+	b.Helper()
+	n, ok := b.find(job)
+	require.True(b, ok, "there is no %s", job)
+	assert.NotEmpty(b, n.Targets)
+	n.Targets = nil
+	assert.Equal(b, provision.Namespace{Job: job, State: provision.Ready, Size: b.rounded(size), Hosts: hosts, Rate: rate}, n)
+}
+
+func life(b *bench) {
+	list, err := b.p.List(ctx)
+	require.NoError(b, err)
+	assert.Empty(b, list)
+	n, err := b.p.Create(ctx, "melt", size)
+	require.NoError(b, err)
+	require.NotEmpty(b, n.Targets)
+	b.expect("melt", []string{}, 0)
+	id := n.Targets[0]
+	again, err := nvmf.ParseTransportID(id.String())
+	require.NoError(b, err)
+	assert.Equal(b, id, again, "--target takes it")
+	b.refused(id, HostA)
+
+	require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA}))
+	b.expect("melt", []string{HostA}, 0)
+	b.holds("melt", HostA, 0)
+	b.refused(id, HostB)
+	b.refused(id, HostA+"x")
+	v := b.connect("melt", HostA)
+	require.NoError(b, b.p.Expose(ctx, "melt", []string{HostB}))
+	_, err = v.ReadAt(make([]byte, 4096), 0)
+	require.Error(b, err, "a host that is no longer listed is cut off")
+	_ = v.Close() // the connection was lost
+	b.refused(id, HostA)
+	b.fill("melt", HostB, 7)
+	require.NoError(b, b.p.Expose(ctx, "melt", nil))
+	b.refused(id, HostB)
+
+	if b.Traits().Limits {
+		require.NoError(b, b.p.Limit(ctx, "melt", 8*nvmf.MiB))
+		b.expect("melt", []string{}, 8*nvmf.MiB)
+		require.NoError(b, b.p.Limit(ctx, "melt", 0))
+	}
+	b.expect("melt", []string{}, 0)
+	require.NoError(b, b.p.Delete(ctx, "melt"))
+	b.refused(id, HostB)
+	assert.Empty(b, b.Leftovers(b.T))
+	list, err = b.p.List(ctx)
+	require.NoError(b, err)
+	assert.Empty(b, list)
+}
+
+func twice(b *bench) {
+	var first provision.Namespace
+	for i := range 2 {
+		n, err := b.p.Create(ctx, "melt", size)
+		require.NoError(b, err)
+		if i == 0 {
+			first = n
+		}
+		assert.Equal(b, first, n)
+	}
+	for range 2 {
+		require.NoError(b, b.p.Expose(ctx, "melt", []string{HostB, HostA, HostB}))
+		b.expect("melt", []string{HostA, HostB}, 0)
+	}
+	b.fill("melt", HostA, 3)
+	_, err := b.p.Create(ctx, "melt", size)
+	require.NoError(b, err)
+	b.expect("melt", []string{HostA, HostB}, 0)
+	b.holds("melt", HostB, 3)
+	for range 2 {
+		if b.Traits().Limits {
+			require.NoError(b, b.p.Limit(ctx, "melt", 16*nvmf.MiB))
+			b.expect("melt", []string{HostA, HostB}, 16*nvmf.MiB)
+		}
+	}
+	for range 2 {
+		require.NoError(b, b.p.Delete(ctx, "melt"))
+	}
+	assert.Empty(b, b.Leftovers(b.T))
+}
+
+// twoJobs of two hosts, before and after the target was started anew.
+func twoJobs(b *bench) {
+	check := func() {
+		for job, host := range map[string][2]string{"one": {HostA, HostB}, "two": {HostB, HostA}} {
+			n, ok := b.find(job)
+			require.True(b, ok)
+			b.refused(n.Targets[0], host[1])
+			b.holds(job, host[0], job[0])
+		}
+	}
+	for job, host := range map[string]string{"one": HostA, "two": HostB} {
+		_, err := b.p.Create(ctx, job, size)
+		require.NoError(b, err)
+		require.NoError(b, b.p.Expose(ctx, job, []string{host}))
+		b.fill(job, host, job[0])
+	}
+	check()
+	if b.Traits().Volatile {
+		return
+	}
+	b.Restart(b.T)
+	b.reopen()
+	if b.Traits().Forgetful {
+		for job, host := range map[string]string{"one": HostA, "two": HostB} {
+			_, err := b.p.Create(ctx, job, size)
+			require.NoError(b, err)
+			require.NoError(b, b.p.Expose(ctx, job, []string{host}))
+		}
+	}
+	check()
+	require.NoError(b, b.p.Delete(ctx, "one"))
+	b.holds("two", HostB, 't')
+}
+
+func failures(b *bench) {
+	_, err := b.p.Create(ctx, "melt", size)
+	require.NoError(b, err)
+	_, err = b.p.Create(ctx, "melt", 64*nvmf.MiB)
+	var wrong *provision.SizeError
+	require.ErrorAs(b, err, &wrong)
+	assert.Equal(b, provision.SizeError{Job: "melt", Have: b.rounded(size), Want: 64 * nvmf.MiB}, *wrong)
+	require.ErrorContains(b, err, b.rounded(size).String())
+	require.ErrorContains(b, err, "64 MiB")
+
+	for name, err := range map[string]error{
+		"expose": b.p.Expose(ctx, "none", []string{HostA}),
+		"limit":  b.p.Limit(ctx, "none", 8*nvmf.MiB),
+	} {
+		if name == "limit" && !b.Traits().Limits {
+			require.ErrorIs(b, err, provision.ErrUnsupported)
+			continue
+		}
+		require.ErrorIs(b, err, provision.ErrNoNamespace, name)
+		assert.ErrorContains(b, err, "none")
+	}
+	for _, job := range []string{"", "a/b", "..", "a:b"} {
+		_, err := b.p.Create(ctx, job, size)
+		require.ErrorIs(b, err, provision.ErrInvalid)
+		require.ErrorIs(b, b.p.Expose(ctx, job, nil), provision.ErrInvalid)
+		require.ErrorIs(b, b.p.Delete(ctx, job), provision.ErrInvalid)
+	}
+	_, err = b.p.Create(ctx, "none", 1)
+	require.ErrorIs(b, err, provision.ErrInvalid)
+	require.ErrorIs(b, b.p.Expose(ctx, "melt", []string{"host"}), provision.ErrInvalid)
+	if b.Traits().Limits {
+		require.ErrorIs(b, b.p.Limit(ctx, "melt", nvmf.MiB-1), provision.ErrInvalid)
+	} else {
+		require.ErrorIs(b, b.p.Limit(ctx, "melt", nvmf.MiB), provision.ErrUnsupported)
+	}
+	b.expect("melt", []string{}, 0)
+	_, err = b.p.Create(ctx, "large", 32*nvmf.TiB)
+	require.ErrorIs(b, err, provision.ErrNoSpace)
+	require.ErrorContains(b, err, "large")
+	require.NoError(b, b.p.Delete(ctx, "large"))
+	require.NoError(b, b.p.Delete(ctx, "melt"))
+	assert.Empty(b, b.Leftovers(b.T))
+}
+
+// noOldData fills whatever the target has, frees it, and looks at what comes
+// from there next.
+func noOldData(b *bench) {
+	for round := range 3 {
+		for _, job := range []string{"melt", "other"} {
+			_, err := b.p.Create(ctx, job, size)
+			require.NoError(b, err)
+			b.expect(job, []string{}, 0)
+			require.NoError(b, b.p.Expose(ctx, job, []string{HostA}))
+			b.holds(job, HostA, 0)
+			b.fill(job, HostA, byte(0xa0+round))
+		}
+		require.NoError(b, b.p.Delete(ctx, "other"))
+		require.NoError(b, b.p.Delete(ctx, "melt"))
+	}
+}
+
+// restart of the target: what it forgets comes back by repeating the calls.
+func restart(b *bench) {
+	if b.Traits().Volatile {
+		b.Skip("nothing survives")
+	}
+	_, err := b.p.Create(ctx, "melt", size)
+	require.NoError(b, err)
+	require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA}))
+	b.fill("melt", HostA, 9)
+	rate := nvmf.Bytes(0)
+	if b.Traits().Limits {
+		rate = 64 * nvmf.MiB
+		require.NoError(b, b.p.Limit(ctx, "melt", rate))
+	}
+	b.Restart(b.T)
+	b.reopen()
+	n, ok := b.find("melt")
+	require.True(b, ok)
+	if b.Traits().Forgetful {
+		assert.Equal(b, provision.Incomplete, n.State)
+		_, err := b.p.Create(ctx, "melt", size)
+		require.NoError(b, err)
+		b.expect("melt", []string{}, 0)
+		require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA}))
+		if rate > 0 {
+			require.NoError(b, b.p.Limit(ctx, "melt", rate))
+		}
+	}
+	b.expect("melt", []string{HostA}, rate)
+	b.holds("melt", HostA, 9)
+	// Whatever state it is in, it can be deleted.
+	b.Restart(b.T)
+	b.reopen()
+	require.NoError(b, b.p.Delete(ctx, "melt"))
+	assert.Empty(b, b.Leftovers(b.T))
+}
+
+// crash interrupts every call at every step and repeats it, or calls Delete
+// or Create instead.
+func crash(b *bench) {
+	create := func(job string) error { _, err := b.p.Create(ctx, job, size); return err }
+	expose := func(hosts ...string) func(string) error {
+		return func(job string) error { return b.p.Expose(ctx, job, hosts) }
+	}
+	full := func(job string) error {
+		err := errors.Join(create(job), expose(HostA)(job))
+		if err == nil {
+			b.fill(job, HostA, 0xee)
+		}
+		return err
+	}
+	empty := func(job string) {
+		require.NoError(b, b.p.Delete(ctx, job))
+		_, ok := b.find(job)
+		require.False(b, ok)
+		require.Empty(b, b.Leftovers(b.T))
+	}
+	// fresh expects a namespace that nobody has seen.
+	fresh := func(job string) {
+		b.expect(job, []string{}, 0)
+		require.NoError(b, b.p.Expose(ctx, job, []string{HostB}))
+		b.holds(job, HostB, 0)
+		n, _ := b.find(job)
+		b.refused(n.Targets[0], HostA)
+	}
+	limit := func(job string) error { return b.p.Limit(ctx, job, 32*nvmf.MiB) }
+	remove := func(job string) error { return b.p.Delete(ctx, job) }
+	gone := func(job string) { _, ok := b.find(job); require.False(b, ok) }
+	for _, c := range []struct {
+		name                 string
+		prepare, call, after func(string) error
+		check                func(string)
+		limits               bool
+	}{
+		{"create", nil, create, create, fresh, false},
+		{"create-delete", nil, create, remove, gone, false},
+		{"expose", full, expose(HostA, HostB), expose(HostA, HostB), func(job string) {
+			b.expect(job, []string{HostA, HostB}, 0)
+			b.holds(job, HostB, 0xee)
+		}, false},
+		{"narrow", full, expose(HostB), expose(HostB), func(job string) {
+			b.expect(job, []string{HostB}, 0)
+			b.holds(job, HostB, 0xee)
+		}, false},
+		{"limit", full, limit, limit, func(job string) { b.expect(job, []string{HostA}, 32*nvmf.MiB) }, true},
+		{"delete", full, remove, remove, gone, false},
+		{"delete-create", full, remove, create, fresh, false},
+	} {
+		if c.limits && !b.Traits().Limits {
+			continue
+		}
+		for _, executed := range []bool{false, true} {
+			steps := 0
+			for n := 1; ; n++ {
+				job := fmt.Sprintf("%s-%d-%t", c.name, n, executed)
+				if c.prepare != nil {
+					require.NoError(b, c.prepare(job))
+				}
+				fired := b.Interrupt(n, executed)
+				err := c.call(job)
+				if !fired() {
+					require.NoError(b, err, job)
+					b.Recover(b.T)
+					b.reopen()
+					empty(job)
+					break
+				}
+				steps++
+				require.Error(b, err, job)
+				b.Recover(b.T)
+				b.reopen()
+				_, err = b.p.List(ctx)
+				require.NoError(b, err, job)
+				require.NoError(b, c.after(job), job)
+				// A Delete that died before it began has freed nothing.
+				if c.name == "delete-create" && b.untouched(job) {
+					empty(job)
+					continue
+				}
+				c.check(job)
+				empty(job)
+			}
+			b.Logf("%s, executed %t: interrupted at each of %d steps", c.name, executed, steps)
+		}
+	}
+}
+
+// untouched reports whether a Delete was interrupted before it began: the
+// namespace is as it was.
+func (b *bench) untouched(job string) bool {
+	n, ok := b.find(job)
+	return ok && len(n.Hosts) == 1
+}
