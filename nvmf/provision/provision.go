@@ -82,7 +82,7 @@ type Namespace struct {
 
 // Errors of a Provisioner. What they wrap says which job, why, and what to do.
 var (
-	ErrNoNamespace = errors.New("job has no namespace")
+	ErrNoNamespace = errors.New("there is no namespace")
 	ErrNoSpace     = errors.New("not enough space")
 	ErrUnsupported = errors.New("target cannot do that")
 	ErrInvalid     = errors.New("not valid")

@@ -80,7 +80,7 @@ name finds it again.`,
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
-		newRun(), newTarget(),
+		newRun(), newTarget(), newAdmin(),
 		newLs(), newCat(), newCp(), newStat(), newFsck(), newVerify(), newRelease(),
 		newDemo(), newBench(), newVersion(),
 	)

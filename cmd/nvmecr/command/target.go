@@ -19,6 +19,8 @@ import (
 	"nvmecr/internal/config"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/filedev"
+	"nvmecr/nvmf/provision"
+	pools "nvmecr/nvmf/provision/embedded"
 	"nvmecr/nvmf/target"
 )
 
@@ -34,6 +36,8 @@ type targetOptions struct {
 	nqn        string
 	namespaces []string
 	hosts      []string
+	admin      string
+	pool       string
 	verbose    bool
 	untilEOF   bool
 }
@@ -51,10 +55,15 @@ this host's network interfaces.
 
 A namespace is file:PATH, or file:PATH?size=SIZE, which creates the file if it
 does not exist, or mem:SIZE, which is gone when the target ends. They are
-numbered from 1 in the order given.`,
+numbered from 1 in the order given.
+
+With --admin and --pool, namespaces come and go while it runs: nvmecr admin makes
+them, one for each job, and says who may use them. What is in a pool of files is
+served again by the next target with that pool.`,
 		Example: `  nvmecr target --listen 0.0.0.0:4420 --nqn nqn.2014-08.org.example:scratch \
     --namespace file:/dev/nvme1n1 --allow-host nqn.2014-08.org.nvmexpress:uuid:...
-  nvmecr target --listen 127.0.0.1:0 --namespace mem:1G`,
+  nvmecr target --listen 127.0.0.1:0 --namespace mem:1G
+  nvmecr target --admin /run/nvmecr.sock --pool file:/srv/nvmecr`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.serve(cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -65,6 +74,8 @@ numbered from 1 in the order given.`,
 	f.StringVar(&o.nqn, "nqn", "nqn.2014-08.org.nvmecr:target", "`NQN` of the subsystem [NVMECR_NQN]")
 	f.StringArrayVar(&o.namespaces, "namespace", nil, "`NAMESPACE` to serve, repeatable: file:PATH[?size=SIZE] or mem:SIZE [NVMECR_NAMESPACE]")
 	f.StringSliceVar(&o.hosts, "allow-host", nil, "`NQN` of a host that may connect, repeatable; without one any may [NVMECR_ALLOW_HOST]")
+	f.StringVar(&o.admin, "admin", "", "`SOCKET` to listen on for nvmecr admin, of this user and root only [NVMECR_ADMIN]")
+	f.StringVar(&o.pool, "pool", "", "`POOL` that --admin makes namespaces in: file:DIRECTORY or mem:SIZE [NVMECR_POOL]")
 	addSwitch(f, &o.verbose, "verbose", "v", "report hosts that come and go on stderr [NVMECR_VERBOSE]")
 	addSwitch(f, &o.untilEOF, "until-eof", "", "end when standard input does")
 	// For `nvmecr run`, whose death the target must not survive.
@@ -73,10 +84,7 @@ numbered from 1 in the order given.`,
 }
 
 func (o *targetOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
-	if len(o.namespaces) == 0 {
-		return usageError{errors.New("no --namespace to serve: give file:PATH or mem:SIZE")}
-	}
-	if err := o.checkNames(); err != nil {
+	if err := o.check(); err != nil {
 		return usageError{err}
 	}
 	// Before anything can be seen of us: who reads that we listen may signal.
@@ -90,8 +98,7 @@ func (o *targetOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	err = o.announce(t, stdout)
-	if err == nil && o.untilEOF {
+	if o.untilEOF {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithCancel(ctx)
 		go func() {
@@ -99,12 +106,70 @@ func (o *targetOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 			cancel()
 		}()
 	}
+	var jobs *pools.Target
+	if o.admin != "" {
+		jobs, err = o.openPool(t)
+	}
 	if err == nil {
-		<-ctx.Done()
+		err = o.run(ctx, t, jobs, stdout, stderr)
 	}
 	grace, cancel := context.WithTimeout(context.Background(), targetGrace)
 	defer cancel()
-	return errors.Join(err, t.Close(grace))
+	err = errors.Join(err, t.Close(grace))
+	if jobs != nil {
+		err = errors.Join(err, jobs.Close())
+	}
+	return err
+}
+
+// openPool serves what is in the pool.
+func (o *targetOptions) openPool(t *target.Target) (*pools.Target, error) {
+	pool, err := pools.OpenPool(o.pool)
+	if err != nil {
+		return nil, err
+	}
+	return pools.New(t, pool, o.nqn)
+}
+
+// run listens, and serves until ctx ends. jobs is nil without a pool.
+func (o *targetOptions) run(ctx context.Context, t *target.Target, jobs *pools.Target, stdout, stderr io.Writer) error {
+	if jobs == nil {
+		_, err := o.announce(t, stdout)
+		if err == nil {
+			<-ctx.Done()
+		}
+		return err
+	}
+	l, err := pools.Listen(o.admin)
+	if err != nil {
+		return err
+	}
+	addresses, err := o.announce(t, stdout)
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	jobs.SetAddresses(addresses)
+	list, err := jobs.List(ctx)
+	if err != nil {
+		return errors.Join(err, l.Close())
+	}
+	fmt.Fprintf(stderr, "nvmecr: %s in %s; nvmecr admin --provisioner nvmecr:%s\n", count(len(list), "namespace"), o.pool, o.admin)
+	return pools.Serve(ctx, l, jobs)
+}
+
+func (o *targetOptions) check() error {
+	switch {
+	case o.admin == "" && o.pool != "":
+		return errors.New("--pool without --admin SOCKET: nobody could make a namespace in it")
+	case o.admin != "" && o.pool == "":
+		return errors.New("--admin without --pool: say where namespaces come from, file:DIRECTORY or mem:SIZE")
+	case o.admin == "" && len(o.namespaces) == 0:
+		return errors.New("no --namespace to serve: give file:PATH or mem:SIZE; or --admin and --pool, to make namespaces later")
+	}
+	if o.admin != "" && len(o.nqn)+1+provision.MaxJob > 223 {
+		return fmt.Errorf("--nqn: %q is too long to be followed by the name of a job: take one of %d characters or less", o.nqn, 222-provision.MaxJob)
+	}
+	return o.checkNames()
 }
 
 // discoveryNQN is the well-known name of discovery controllers.
@@ -127,6 +192,9 @@ func (o *targetOptions) checkNames() error {
 
 // start makes a target with everything open, not listening yet.
 func (o *targetOptions) start(log *slog.Logger) (*target.Target, error) {
+	if len(o.namespaces) == 0 {
+		return target.New(target.Config{Log: log})
+	}
 	sub := target.Subsystem{NQN: o.nqn, Hosts: o.hosts}
 	for _, name := range o.namespaces {
 		b, err := openBacking(name)
@@ -194,36 +262,41 @@ func createImage(path string, size nvmf.Bytes) error {
 	return d.Close()
 }
 
-// announce listens and prints what on.
-func (o *targetOptions) announce(t *target.Target, w io.Writer) error {
+// announce listens and prints what on. It returns the addresses.
+func (o *targetOptions) announce(t *target.Target, w io.Writer) ([]nvmf.TransportID, error) {
+	var addresses []nvmf.TransportID
 	for _, address := range o.listen {
 		bound, err := t.Listen(address)
 		if err != nil {
-			return fmt.Errorf("cannot listen on %s: %w; choose another --listen ADDRESS:PORT", address, err)
+			return nil, fmt.Errorf("cannot listen on %s: %w; choose another --listen ADDRESS:PORT", address, err)
 		}
 		host, port, err := net.SplitHostPort(bound.String())
 		if err != nil {
-			return err
+			return nil, err
 		}
 		for _, host := range reachableAt(host) {
-			if err := o.announceAt(host, port, w); err != nil {
-				return err
+			at := addressOf(host, port)
+			if err := o.announceAt(at, w); err != nil {
+				return nil, err
 			}
+			addresses = append(addresses, at)
 		}
 	}
-	return nil
+	return addresses, nil
 }
 
-func (o *targetOptions) announceAt(host, port string, w io.Writer) error {
+// addressOf is where a host finds a target, without the name of a subsystem.
+func addressOf(host, port string) nvmf.TransportID {
 	family := "IPv4"
 	if strings.Contains(host, ":") {
 		family = "IPv6"
 	}
+	return nvmf.TransportID{Transport: nvmf.TCP, Family: family, Address: host, Service: port}
+}
+
+func (o *targetOptions) announceAt(id nvmf.TransportID, w io.Writer) error {
 	for i := range o.namespaces {
-		id := nvmf.TransportID{
-			Transport: nvmf.TCP, Family: family, Address: host, Service: port,
-			SubNQN: o.nqn, NSID: uint32(i + 1),
-		}
+		id.SubNQN, id.NSID = o.nqn, uint32(i+1)
 		if _, err := fmt.Fprintln(w, id); err != nil {
 			return err
 		}

@@ -1,0 +1,197 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/signal"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/provision"
+	"nvmecr/nvmf/provision/dial"
+)
+
+type adminOptions struct {
+	provisioner string
+	json        bool
+	hosts       []string
+}
+
+func newAdmin() *cobra.Command {
+	o := &adminOptions{}
+	cmd := &cobra.Command{
+		Use:   "admin",
+		Short: "Give jobs namespaces of their own, on a target",
+		Long: `Makes namespaces for jobs on a target, exposes each to the hosts of its job and
+to no other, limits their rate, deletes them. The target is one of
+
+  nvmecr:SOCKET      nvmecr target --admin SOCKET --pool ...
+  spdk:SOCKET        SPDK: ?listen=ADDRESS:PORT, &store=NAME of the logical volume
+                     store if it has several
+  nvmet:DIRECTORY    Linux, by its configfs, /sys/kernel/config/nvmet: ?dir=DIRECTORY
+                     for files, &listen=ADDRESS:PORT; &device=PATH for a whole device
+
+Every command can be repeated: it does what is missing. The hosts of a job are
+named by their NQNs, which nvmecr run takes from /etc/nvme/hostnqn or --hostnqn.
+See docs/administration.md.`,
+		Example: `  nvmecr admin --provisioner nvmecr:/run/nvmecr.sock create melt 10G --host "$(cat /etc/nvme/hostnqn)"
+  nvmecr admin --provisioner "spdk:/var/tmp/spdk.sock?listen=10.0.0.5:4420" list`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.PersistentFlags().StringVar(&o.provisioner, "provisioner", "", "`TARGET` to administer: nvmecr:SOCKET, spdk:SOCKET?..., nvmet:DIRECTORY?... [NVMECR_PROVISIONER]")
+	cmd.AddCommand(o.newCreate(), o.newExpose(), o.newLimit(), o.newDelete(), o.newList())
+	return cmd
+}
+
+func (o *adminOptions) newCreate() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "create JOB SIZE",
+		Short: "Make a job's namespace, of zeros, and print what --target takes",
+		Long: `Makes the namespace of a job and prints it as nvmecr run --target takes it. The
+one there is of that size already is as good; one of another size is an error.
+Nobody sees it until it is exposed, here with --host or later.`,
+		Example: `  nvmecr admin create melt 10G
+  nvmecr run --name melt --target "$(nvmecr admin create melt 10G --host NQN)" -- mpirun ./app`,
+		Args: usageArgs(cobra.ExactArgs(2)),
+	}
+	cmd.Flags().StringArrayVar(&o.hosts, "host", nil, "`NQN` of a host to expose it to, repeatable; these and no other [NVMECR_HOST]")
+	addSwitch(cmd.Flags(), &o.json, "json", "", "print JSON [NVMECR_JSON]")
+	cmd.RunE = o.with(func(ctx context.Context, p provision.Provisioner, args []string, w io.Writer) error {
+		size, err := nvmf.ParseSize(args[1])
+		if err != nil {
+			return usageError{err}
+		}
+		n, err := p.Create(ctx, args[0], size)
+		if err == nil && len(o.hosts) > 0 {
+			if err = p.Expose(ctx, args[0], o.hosts); err == nil {
+				n.Hosts, err = provision.CheckHosts(args[0], o.hosts)
+			}
+		}
+		switch {
+		case err != nil:
+			return err
+		case o.json:
+			return printJSON(w, n)
+		case len(n.Targets) == 0:
+			return fmt.Errorf("job %s: the namespace is there, and the target listens nowhere", n.Job)
+		}
+		_, err = fmt.Fprintln(w, n.Targets[0])
+		return err
+	})
+	return cmd
+}
+
+func (o *adminOptions) newExpose() *cobra.Command {
+	return &cobra.Command{
+		Use:   "expose JOB [NQN...]",
+		Short: "Say which hosts may use a job's namespace",
+		Long: `Lets these hosts connect to a job's namespace, and no other: hosts that may no
+longer are cut off. Without any nobody sees it.`,
+		Example: `  nvmecr admin expose melt nqn.2014-08.org.nvmexpress:uuid:... nqn.2014-08.org.nvmexpress:uuid:...`,
+		Args:    usageArgs(cobra.MinimumNArgs(1)),
+		RunE: o.with(func(ctx context.Context, p provision.Provisioner, args []string, _ io.Writer) error {
+			return p.Expose(ctx, args[0], args[1:])
+		}),
+	}
+}
+
+func (o *adminOptions) newLimit() *cobra.Command {
+	return &cobra.Command{
+		Use:   "limit JOB RATE",
+		Short: "Limit what a job reads and writes in a second",
+		Long: `Limits what all hosts of a job together read and write in a second, to 1M or
+more; off takes the limit away. Linux's target has no limits.`,
+		Example: `  nvmecr admin limit melt 500M
+  nvmecr admin limit melt off`,
+		Args: usageArgs(cobra.ExactArgs(2)),
+		RunE: o.with(func(ctx context.Context, p provision.Provisioner, args []string, _ io.Writer) error {
+			var rate nvmf.Bytes
+			if args[1] != "off" && args[1] != "0" {
+				var err error
+				if rate, err = nvmf.ParseSize(args[1]); err != nil {
+					return usageError{fmt.Errorf("limit: %w, nor off", err)}
+				}
+			}
+			return p.Limit(ctx, args[0], rate)
+		}),
+	}
+}
+
+func (o *adminOptions) newDelete() *cobra.Command {
+	return &cobra.Command{
+		Use:     "delete JOB",
+		Short:   "Cut off a job's hosts and free its namespace, with its data",
+		Example: `  nvmecr admin delete melt`,
+		Args:    usageArgs(cobra.ExactArgs(1)),
+		RunE: o.with(func(ctx context.Context, p provision.Provisioner, args []string, _ io.Writer) error {
+			return p.Delete(ctx, args[0])
+		}),
+	}
+}
+
+func (o *adminOptions) newList() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "list",
+		Short:   "List the namespaces of jobs",
+		Example: `  nvmecr admin list --json`,
+		Args:    usageArgs(cobra.NoArgs),
+	}
+	addSwitch(cmd.Flags(), &o.json, "json", "", "print JSON [NVMECR_JSON]")
+	cmd.RunE = o.with(func(ctx context.Context, p provision.Provisioner, _ []string, w io.Writer) error {
+		list, err := p.List(ctx)
+		if err != nil {
+			return err
+		}
+		if o.json {
+			return printJSON(w, list)
+		}
+		return printNamespaces(w, list)
+	})
+	return cmd
+}
+
+// with opens the provisioner for a subcommand.
+func (o *adminOptions) with(do func(ctx context.Context, p provision.Provisioner, args []string, w io.Writer) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		if o.provisioner == "" {
+			return usageError{errors.New("no --provisioner: say which target to administer, nvmecr:SOCKET, spdk:SOCKET?... or nvmet:DIRECTORY?...")}
+		}
+		p, err := dial.Open(o.provisioner)
+		if err != nil {
+			return usageError{err}
+		}
+		ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+		defer stop()
+		err = errors.Join(do(ctx, p, args, cmd.OutOrStdout()), p.Close())
+		if errors.Is(err, provision.ErrInvalid) {
+			return usageError{err}
+		}
+		return err
+	}
+}
+
+func printNamespaces(w io.Writer, list []provision.Namespace) error {
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
+	fmt.Fprintln(t, "JOB\tSTATE\tSIZE\tLIMIT\tHOSTS\tTARGET")
+	for _, n := range list {
+		target, hosts, rate := "-", "-", "-"
+		if len(n.Targets) > 0 {
+			target = n.Targets[0].String()
+		}
+		if len(n.Hosts) > 0 {
+			hosts = strings.Join(n.Hosts, ",")
+		}
+		if n.Rate > 0 {
+			rate = size(n.Rate) + "/s"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", n.Job, n.State, size(n.Size), rate, hosts, target)
+	}
+	return t.Flush()
+}

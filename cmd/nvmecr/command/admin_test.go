@@ -1,0 +1,135 @@
+package command
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/provision"
+	"nvmecr/nvmf/provision/provisiontest"
+)
+
+// admin runs nvmecr admin and returns what it prints.
+func admin(t *testing.T, args ...string) (stdout, stderr string, code int) {
+	t.Helper()
+	var out, errors bytes.Buffer
+	root := newRoot()
+	root.SetArgs(append([]string{"admin"}, args...))
+	root.SetOut(&out)
+	code = status(root.Execute(), &errors)
+	return out.String(), errors.String(), code
+}
+
+// startTarget starts a target with a pool and waits until it can be administered.
+func startTarget(t *testing.T, dir string) *exec.Cmd {
+	t.Helper()
+	socket := filepath.Join(dir, "s")
+	cmd := nvmecr("nvmecr", "target", "--listen", "127.0.0.1:0", "--admin", socket, "--pool", "file:"+filepath.Join(dir, "pool"))
+	cmd.Stderr = os.Stderr
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	t.Setenv("NVMECR_PROVISIONER", "nvmecr:"+socket)
+	require.Eventually(t, func() bool { _, _, code := admin(t, "list"); return code == 0 }, 10*time.Second, 10*time.Millisecond)
+	return cmd
+}
+
+// TestAdmin goes an administrator's way, over a target that is killed.
+func TestAdmin(t *testing.T) {
+	dir := t.TempDir()
+	cmd := startTarget(t, dir)
+	out, _, code := admin(t, "create", "melt", "3M", "--host", provisiontest.HostA)
+	require.Zero(t, code)
+	id, err := nvmf.ParseTransportID(strings.TrimSpace(out))
+	require.NoError(t, err, "what it prints is what --target takes")
+	v, err := provisiontest.Dial(id, provisiontest.HostA)
+	require.NoError(t, err)
+	_, err = v.WriteAt(bytes.Repeat([]byte{5}, 4096), 8192)
+	require.NoError(t, err)
+	require.NoError(t, v.Close())
+	_, _, code = admin(t, "limit", "melt", "64M")
+	require.Zero(t, code)
+
+	require.NoError(t, cmd.Process.Signal(syscall.SIGKILL))
+	_ = cmd.Wait()
+	startTarget(t, dir)
+	out, _, code = admin(t, "list", "--json")
+	require.Zero(t, code)
+	var list []provision.Namespace
+	require.NoError(t, json.Unmarshal([]byte(out), &list))
+	require.Len(t, list, 1)
+	id = list[0].Targets[0]
+	list[0].Targets = nil
+	assert.Equal(t, provision.Namespace{Job: "melt", State: provision.Ready, Size: 3 * nvmf.MiB,
+		Hosts: []string{provisiontest.HostA}, Rate: 64 * nvmf.MiB}, list[0])
+	_, err = provisiontest.Dial(id, provisiontest.HostB)
+	require.ErrorIs(t, err, nvmf.ErrHostRefused)
+	v, err = provisiontest.Dial(id, provisiontest.HostA)
+	require.NoError(t, err)
+	got := make([]byte, 4096)
+	_, err = v.ReadAt(got, 8192)
+	require.NoError(t, err)
+	assert.Equal(t, bytes.Repeat([]byte{5}, 4096), got)
+	require.NoError(t, v.Close())
+
+	out, _, code = admin(t, "list")
+	require.Zero(t, code)
+	assert.Contains(t, out, "64 MiB/s")
+	_, _, code = admin(t, "limit", "melt", "off")
+	require.Zero(t, code)
+	_, _, code = admin(t, "expose", "melt")
+	require.Zero(t, code)
+	_, err = provisiontest.Dial(id, provisiontest.HostA)
+	require.ErrorIs(t, err, nvmf.ErrHostRefused)
+	for range 2 {
+		_, _, code = admin(t, "delete", "melt")
+		require.Zero(t, code)
+	}
+	out, _, code = admin(t, "list", "--json")
+	require.Zero(t, code)
+	assert.Equal(t, "[]\n", out)
+}
+
+func TestAdminUsage(t *testing.T) {
+	t.Setenv("NVMECR_PROVISIONER", "")
+	none := filepath.Join(t.TempDir(), "none")
+	for _, c := range []struct {
+		args string
+		code int
+		text string
+	}{
+		{"list", 2, "--provisioner"},
+		{"list --provisioner x", 2, "nvmecr:SOCKET"},
+		{"list --provisioner iscsi:/x", 2, "iscsi"},
+		{"list --provisioner nvmecr:/x?y=z", 2, "takes none"},
+		{"list --provisioner nvmecr:" + none, 1, "nvmecr target --admin"},
+		{"create melt --provisioner nvmecr:" + none, 2, "accepts 2 arg"},
+		{"create melt lots --provisioner nvmecr:" + none, 2, "lots"},
+		{"limit melt lots --provisioner nvmecr:" + none, 2, "nor off"},
+	} {
+		_, stderr, code := admin(t, strings.Fields(c.args)...)
+		assert.Equal(t, c.code, code, c.args)
+		assert.Contains(t, stderr, c.text, c.args)
+	}
+	for args, text := range map[string]string{
+		"":                      "--namespace",
+		"--pool mem:1M":         "--admin",
+		"--admin /x":            "--pool",
+		"--admin /x --pool y:z": "file:DIRECTORY",
+		"--admin /x --pool mem:1M --nqn nqn.2014-08.org:" + strings.Repeat("x", 180): "too long",
+	} {
+		cmd := newRoot()
+		cmd.SetArgs(append([]string{"target"}, strings.Fields(args)...))
+		require.ErrorContains(t, cmd.Execute(), text, fmt.Sprintf("%q", args))
+	}
+}

@@ -1,0 +1,92 @@
+// Package dial opens the provisioner that a name stands for:
+//
+//	nvmecr:SOCKET                  nvmf/provision/embedded, `nvmecr target --admin SOCKET`
+package dial
+
+import (
+	"fmt"
+	"maps"
+	"net"
+	"net/url"
+	"slices"
+	"strings"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/provision"
+	"nvmecr/nvmf/provision/embedded"
+)
+
+// Open returns the provisioner of a name. It does not connect yet.
+func Open(name string) (provision.Provisioner, error) {
+	kind, rest, ok := strings.Cut(name, ":")
+	path, query, _ := strings.Cut(rest, "?")
+	options, err := url.ParseQuery(query)
+	if !ok || path == "" || err != nil {
+		return nil, fmt.Errorf("provisioner %q: %w: it is nvmecr:SOCKET, spdk:SOCKET?... or nvmet:DIRECTORY?...", name, provision.ErrInvalid)
+	}
+	o := opener{name: name, path: path, options: options}
+	p, err := o.open(kind)
+	if err != nil {
+		return nil, fmt.Errorf("provisioner %q: %w", name, err)
+	}
+	return p, nil
+}
+
+// opener is a name taken apart.
+type opener struct {
+	name, path string
+	options    url.Values
+}
+
+func (o *opener) open(kind string) (provision.Provisioner, error) {
+	switch kind {
+	case "nvmecr":
+		if err := o.only(); err != nil {
+			return nil, err
+		}
+		return embedded.NewClient(o.path), nil
+	}
+	return nil, fmt.Errorf("%w: there is no kind %q, only nvmecr, spdk and nvmet", provision.ErrInvalid, kind)
+}
+
+// only refuses options that are not known, or given twice.
+func (o *opener) only(known ...string) error {
+	for _, k := range slices.Sorted(maps.Keys(o.options)) {
+		switch {
+		case !slices.Contains(known, k) && len(known) == 0:
+			return fmt.Errorf("%w: option %q; it takes none", provision.ErrInvalid, k)
+		case !slices.Contains(known, k):
+			return fmt.Errorf("%w: option %q; it takes %s", provision.ErrInvalid, k, strings.Join(known, ", "))
+		case len(o.options[k]) > 1 || o.options.Get(k) == "":
+			return fmt.Errorf("%w: option %q needs one value", provision.ErrInvalid, k)
+		}
+	}
+	return nil
+}
+
+// listen is option listen=ADDRESS[:PORT], without a subsystem; nil if it is
+// not given.
+func (o *opener) listen() (*nvmf.TransportID, error) {
+	s := o.options.Get("listen")
+	if s == "" {
+		return nil, nil
+	}
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		host, port = strings.Trim(s, "[]"), "4420"
+	}
+	ip := net.ParseIP(host)
+	if ip == nil || ip.IsUnspecified() {
+		return nil, fmt.Errorf("%w: listen=%s: give the IP address at which the hosts find the target, such as 10.0.0.5:4420", provision.ErrInvalid, s)
+	}
+	family := "IPv6"
+	if ip.To4() != nil {
+		family = "IPv4"
+	}
+	id, err := nvmf.ParseTransportID(fmt.Sprintf("trtype:TCP adrfam:%s traddr:%s trsvcid:%s subnqn:x", family, host, port))
+	if err != nil {
+		return nil, fmt.Errorf("listen=%s: %w: %w", s, provision.ErrInvalid, err)
+	}
+	id.SubNQN = ""
+	return &id, nil
+}
