@@ -84,6 +84,7 @@ type Namespace struct {
 var (
 	ErrNoNamespace = errors.New("there is no namespace")
 	ErrNoSpace     = errors.New("not enough space")
+	ErrIncomplete  = errors.New("namespace is incomplete")
 	ErrUnsupported = errors.New("target cannot do that")
 	ErrInvalid     = errors.New("not valid")
 )
@@ -102,6 +103,11 @@ func (e *SizeError) Error() string {
 // NoNamespace is an ErrNoNamespace for a job.
 func NoNamespace(job string) error {
 	return fmt.Errorf("job %s: %w here: create it first", job, ErrNoNamespace)
+}
+
+// NotServed is an ErrIncomplete for a job.
+func NotServed(job string) error {
+	return fmt.Errorf("job %s: %w: its storage is there, and the target does not serve it; it was started anew, or a create was interrupted: repeat the create", job, ErrIncomplete)
 }
 
 // MaxJob is the longest name of a job: with it the names that targets give

@@ -1,9 +1,11 @@
 // Package dial opens the provisioner that a name stands for:
 //
 //	nvmecr:SOCKET                  nvmf/provision/embedded, `nvmecr target --admin SOCKET`
+//	spdk:SOCKET[?OPTION=VALUE&...] nvmf/provision/spdk: listen, store, nqn
 package dial
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -14,6 +16,7 @@ import (
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/provision"
 	"nvmecr/nvmf/provision/embedded"
+	"nvmecr/nvmf/provision/spdk"
 )
 
 // Open returns the provisioner of a name. It does not connect yet.
@@ -45,6 +48,14 @@ func (o *opener) open(kind string) (provision.Provisioner, error) {
 			return nil, err
 		}
 		return embedded.NewClient(o.path), nil
+	case "spdk":
+		listen, err := o.listen()
+		err = errors.Join(o.only("listen", "store", "nqn"), err)
+		base, err2 := o.base()
+		if err = errors.Join(err, err2); err != nil {
+			return nil, err
+		}
+		return spdk.New(spdk.Options{Socket: o.path, Store: o.options.Get("store"), Listen: listen, Base: base}), nil
 	}
 	return nil, fmt.Errorf("%w: there is no kind %q, only nvmecr, spdk and nvmet", provision.ErrInvalid, kind)
 }
@@ -62,6 +73,15 @@ func (o *opener) only(known ...string) error {
 		}
 	}
 	return nil
+}
+
+// base is option nqn=PREFIX.
+func (o *opener) base() (string, error) {
+	base := o.options.Get("nqn")
+	if base != "" && (!provision.ValidNQN(base) || len(base) > 222-provision.MaxJob) {
+		return "", fmt.Errorf("%w: nqn=%s: it is what the NQNs of jobs begin with, as %s", provision.ErrInvalid, base, provision.Base)
+	}
+	return base, nil
 }
 
 // listen is option listen=ADDRESS[:PORT], without a subsystem; nil if it is

@@ -1,0 +1,243 @@
+// Package fakespdk is a target that answers the JSON-RPC methods of SPDK's
+// nvmf_tgt that concern logical volumes and NVMe-oF subsystems, with SPDK's
+// error codes, and keeps the state they make: for tests of those who call them.
+//
+// The storage of volumes is memory that nothing clears but what SPDK clears:
+// with clear_method write_zeroes, the blocks of a volume that is deleted. Any
+// other method leaves them, as a device may.
+package fakespdk
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+
+	"github.com/google/uuid"
+
+	"nvmecr/internal/jsonrpc"
+	"nvmecr/nvmf"
+)
+
+// Cluster is the cluster size of the store, and Block the block size.
+const (
+	Cluster = nvmf.MiB
+	Block   = 4096
+)
+
+// Target is a target with one logical volume store, "lvs0".
+type Target struct {
+	mu         sync.Mutex
+	medium     []byte
+	used       []bool // by cluster
+	volumes    []*volume
+	subsystems []*subsystem
+	store      string
+	// fail is asked before each call whether to execute and to answer it.
+	fail func() (execute, answer bool)
+}
+
+type volume struct {
+	uuid, name string
+	clusters   []int
+	zeroes     bool
+	limit      uint64
+}
+
+type subsystem struct {
+	NQN       string    `json:"nqn"`
+	Subtype   string    `json:"subtype"`
+	Listen    []address `json:"listen_addresses"`
+	AllowAny  bool      `json:"allow_any_host"`
+	Hosts     []host    `json:"hosts"`
+	Serial    string    `json:"serial_number"`
+	Model     string    `json:"model_number"`
+	Max       uint32    `json:"max_namespaces"`
+	Spaces    []space   `json:"namespaces"`
+	destroyed bool
+}
+
+type address struct {
+	TRType  string `json:"trtype"`
+	AdrFam  string `json:"adrfam"`
+	TRAddr  string `json:"traddr"`
+	TRSvcID string `json:"trsvcid"`
+}
+
+type host struct {
+	NQN string `json:"nqn"`
+}
+
+type space struct {
+	NSID uint32 `json:"nsid"`
+	Bdev string `json:"bdev_name"`
+	Name string `json:"name"`
+	UUID string `json:"uuid"`
+}
+
+// New returns a target with a store of size bytes that reads as zeros.
+func New(size nvmf.Bytes) *Target {
+	t := &Target{medium: make([]byte, size), used: make([]bool, size/Cluster), store: uuid.NewString()}
+	t.Restart()
+	return t
+}
+
+// Serve answers calls until ctx ends.
+func (t *Target) Serve(ctx context.Context, l net.Listener) error {
+	return jsonrpc.Serve(ctx, l, func(_ context.Context, method string, params json.RawMessage) (any, error) {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		execute, answer := true, true
+		if t.fail != nil {
+			execute, answer = t.fail()
+		}
+		var result any
+		var err error
+		if execute {
+			result, err = t.call(method, params)
+		}
+		if !answer {
+			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternal, Message: "interrupted"}
+		}
+		return result, err
+	})
+}
+
+// Fail sets what is asked before each call: whether to execute it, and
+// whether to answer it.
+func (t *Target) Fail(f func() (execute, answer bool)) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.fail = f
+}
+
+// Restart forgets what is in the target's memory.
+func (t *Target) Restart() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range t.subsystems {
+		s.destroyed = true
+	}
+	t.subsystems = []*subsystem{{NQN: "nqn.2014-08.org.nvmexpress.discovery", Subtype: "Discovery", AllowAny: true}}
+	for _, v := range t.volumes {
+		v.limit = 0
+	}
+}
+
+// Volumes returns the names of all volumes and subsystems of jobs.
+func (t *Target) Names() []string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var names []string
+	for _, v := range t.volumes {
+		names = append(names, v.name)
+	}
+	for _, s := range t.subsystems {
+		if s.Subtype == "NVMe" {
+			names = append(names, s.NQN)
+		}
+	}
+	return names
+}
+
+// Namespace is a volume as a host sees it that has connected.
+type Namespace struct {
+	t      *Target
+	sub    *subsystem
+	volume *volume
+	host   string
+}
+
+// Connect connects a host.
+func (t *Target) Connect(id nvmf.TransportID, hostNQN string) (*Namespace, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, s := range t.subsystems {
+		for _, a := range s.Listen {
+			if s.NQN != id.SubNQN || a.TRAddr != id.Address || a.TRSvcID != id.Service || a.TRType != "TCP" {
+				continue
+			}
+			if !s.allows(hostNQN) {
+				return nil, nvmf.ErrHostRefused
+			}
+			for _, n := range s.Spaces {
+				if n.NSID == id.NSID {
+					return &Namespace{t, s, t.find(n.Bdev), hostNQN}, nil
+				}
+			}
+			return nil, nvmf.ErrNoNamespace
+		}
+	}
+	return nil, nvmf.ErrNoSubsystem
+}
+
+func (s *subsystem) allows(nqn string) bool {
+	for _, h := range s.Hosts {
+		if h.NQN == nqn {
+			return true
+		}
+	}
+	return s.AllowAny
+}
+
+// Size returns the size of the namespace.
+func (n *Namespace) Size() nvmf.Bytes { return nvmf.Bytes(len(n.volume.clusters)) * Cluster }
+
+// Close ends the connection.
+func (n *Namespace) Close() error { return nil }
+
+// ReadAt reads while the host may.
+func (n *Namespace) ReadAt(p []byte, offset int64) (int, error) {
+	return n.move(p, offset, func(p, at []byte) int { return copy(p, at) })
+}
+
+// WriteAt writes while the host may.
+func (n *Namespace) WriteAt(p []byte, offset int64) (int, error) {
+	return n.move(p, offset, func(p, at []byte) int { return copy(at, p) })
+}
+
+func (n *Namespace) move(p []byte, offset int64, do func(p, at []byte) int) (int, error) {
+	n.t.mu.Lock()
+	defer n.t.mu.Unlock()
+	if n.sub.destroyed || !n.sub.allows(n.host) {
+		return 0, nvmf.ErrConnectionLost
+	}
+	done := 0
+	for done < len(p) {
+		i := int((offset + int64(done)) / int64(Cluster))
+		if i >= len(n.volume.clusters) {
+			return done, io.EOF
+		}
+		within := (offset + int64(done)) % int64(Cluster)
+		start := int64(n.volume.clusters[i]) * int64(Cluster)
+		done += do(p[done:], n.t.medium[start+within:start+int64(Cluster)])
+	}
+	return done, nil
+}
+
+// find returns a volume by one of its names.
+func (t *Target) find(name string) *volume {
+	for _, v := range t.volumes {
+		if name == v.uuid || name == "lvs0/"+v.name {
+			return v
+		}
+	}
+	return nil
+}
+
+func errno(e syscall.Errno) error {
+	text := e.Error()
+	return &jsonrpc.Error{Code: -int64(e), Message: strings.ToUpper(text[:1]) + text[1:]}
+}
+
+func invalid() error {
+	return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "Invalid parameters"}
+}
+
+func internal(format string, args ...any) error {
+	return &jsonrpc.Error{Code: jsonrpc.CodeInternal, Message: fmt.Sprintf(format, args...)}
+}

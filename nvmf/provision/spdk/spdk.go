@@ -1,0 +1,340 @@
+// Package spdk provisions namespaces of an SPDK target (nvmf_tgt) through its
+// JSON-RPC socket.
+//
+// The namespace of a job is a logical volume nvmecr:JOB in a store of SPDK's,
+// as namespace 1 of a subsystem BASE:JOB, which lists its hosts. The target
+// must have a TCP transport and the store; docs/administration.md says how
+// those are made.
+//
+// # What is where
+//
+// Logical volumes are on the device. Subsystems and limits are in the target's
+// memory: after a restart of it List calls a namespace incomplete, and
+// repeating create, expose and limit brings it back with its data.
+//
+// # Old data
+//
+// Volumes are made with clear_method write_zeroes: their blocks are zeroed
+// when they are given back, and SPDK clears a store when it is made. Delete
+// begins by renaming the volume to nvmecr-freed:JOB. One gap is left: a target
+// that ends within bdev_lvol_delete may have given the blocks back and not
+// zeroed all of them. And a volume of somebody else's that was made with
+// another clear_method leaves what it left.
+package spdk
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/jsonrpc"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/provision"
+)
+
+// patience is how long the target may take for a call, but for those that
+// clear storage.
+const patience = time.Minute
+
+// Options say which target, and how.
+type Options struct {
+	// Socket is the path of the target's RPC socket.
+	Socket string
+	// Store is the name of the logical volume store; "" means the only one.
+	Store string
+	// Listen is where subsystems listen: transport, family, address and
+	// service. Without one Create makes none that nobody has made.
+	Listen *nvmf.TransportID
+	// Base is what NQNs begin with; "" means provision.Base.
+	Base string
+}
+
+// Provisioner is a provision.Provisioner of an SPDK target.
+type Provisioner struct {
+	o   Options
+	rpc *jsonrpc.Client
+}
+
+// New returns a provisioner. It connects when it is first used.
+func New(o Options) *Provisioner {
+	if o.Base == "" {
+		o.Base = provision.Base
+	}
+	return &Provisioner{o: o, rpc: jsonrpc.NewClient(o.Socket)}
+}
+
+// Close closes the connection.
+func (p *Provisioner) Close() error { return p.rpc.Close() }
+
+// object is the parameters of a call.
+type object map[string]any
+
+// call calls a method that is brief.
+func (p *Provisioner) call(ctx context.Context, method string, params, result any) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	return p.explain(p.rpc.Call(ctx, method, params, result))
+}
+
+// explain adds what to do where that is known.
+func (p *Provisioner) explain(err error) error {
+	var e *jsonrpc.Error
+	switch {
+	case err == nil:
+		return nil
+	case errors.As(err, &e) && e.Code == jsonrpc.CodeMethodNotFound:
+		return fmt.Errorf("the program at %s does not have method %s, is it SPDK's nvmf_tgt, and initialised?: %w", p.o.Socket, e.Method, err)
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ECONNREFUSED):
+		return fmt.Errorf("%w: start nvmf_tgt, or name its socket (its option -r)", err)
+	case errors.Is(err, unix.EACCES):
+		return fmt.Errorf("%w: become the user that nvmf_tgt runs as", err)
+	}
+	return err
+}
+
+// Create makes a logical volume and a subsystem for it.
+func (p *Provisioner) Create(ctx context.Context, job string, size nvmf.Bytes) (provision.Namespace, error) {
+	n, err := p.create(ctx, job, size)
+	if err != nil {
+		return provision.Namespace{}, about(job, err)
+	}
+	return n, nil
+}
+
+func (p *Provisioner) create(ctx context.Context, job string, size nvmf.Bytes) (provision.Namespace, error) {
+	var none provision.Namespace
+	if err := errors.Join(provision.CheckJob(job), provision.CheckSize(job, size)); err != nil {
+		return none, err
+	}
+	v, err := p.look(ctx)
+	if err != nil {
+		return none, err
+	}
+	// What an interrupted Delete has left, be it only a subsystem with its
+	// list of hosts, is not for the new namespace.
+	if v.live[job] == nil && (v.freed[job] != nil || v.subsystems[job] != nil) {
+		if err := p.finish(ctx, v, job); err != nil {
+			return none, err
+		}
+		if v, err = p.look(ctx); err != nil {
+			return none, err
+		}
+	}
+	size = v.store.round(size)
+	if l := v.live[job]; l == nil {
+		if err := p.createVolume(ctx, v.store, job, size); err != nil {
+			return none, err
+		}
+		if v, err = p.look(ctx); err != nil {
+			return none, err
+		}
+	} else if l.size() != size {
+		return none, &provision.SizeError{Job: job, Have: l.size(), Want: size}
+	}
+	if v.live[job] == nil {
+		return none, fmt.Errorf("the volume that was just made is gone, who else deletes it?: %w", provision.ErrIncomplete)
+	}
+	if err := p.serve(ctx, v, job); err != nil {
+		return none, err
+	}
+	if v, err = p.look(ctx); err != nil {
+		return none, err
+	}
+	n := v.describe(job)
+	if n.State != provision.Ready {
+		return none, provision.NotServed(job)
+	}
+	return n, nil
+}
+
+func (p *Provisioner) createVolume(ctx context.Context, s *store, job string, size nvmf.Bytes) error {
+	if free := nvmf.Bytes(s.FreeClusters) * nvmf.Bytes(s.ClusterSize); size > free {
+		return fmt.Errorf("%w for %s: store %s has %s left", provision.ErrNoSpace, size, s.Name, free)
+	}
+	return p.call(ctx, "bdev_lvol_create", object{
+		"uuid": s.UUID, "lvol_name": liveName + job, "size_in_mib": uint64(size / nvmf.MiB),
+		"thin_provision": false, "clear_method": "write_zeroes",
+	}, nil)
+}
+
+// serve makes what is missing of a job's subsystem. It lets nobody in.
+func (p *Provisioner) serve(ctx context.Context, v *view, job string) error {
+	nqn := provision.NQN(p.o.Base, job)
+	s := v.subsystems[job]
+	if s == nil {
+		err := p.call(ctx, "nvmf_create_subsystem", object{
+			"nqn": nqn, "serial_number": serial(nqn), "model_number": "nvmecr job", "allow_any_host": false, "max_namespaces": 1,
+		}, nil)
+		if err != nil {
+			return err
+		}
+		s = &subsystem{}
+	}
+	if s.AllowAnyHost {
+		if err := p.call(ctx, "nvmf_subsystem_allow_any_host", object{"nqn": nqn, "allow_any_host": false}, nil); err != nil {
+			return err
+		}
+	}
+	switch {
+	case len(s.Namespaces) == 0:
+		l := v.live[job]
+		err := p.call(ctx, "nvmf_subsystem_add_ns", object{
+			"nqn": nqn, "namespace": object{"nsid": 1, "bdev_name": l.Name, "uuid": l.UUID},
+		}, nil)
+		if err != nil {
+			return err
+		}
+	case !s.serves(v.live[job]):
+		return fmt.Errorf("subsystem %s has another namespace than volume %s: delete one of them with rpc.py", nqn, v.live[job].Name)
+	}
+	return p.listen(ctx, s, nqn)
+}
+
+func (p *Provisioner) listen(ctx context.Context, s *subsystem, nqn string) error {
+	l := p.o.Listen
+	if l == nil && len(s.Listen) > 0 {
+		return nil
+	}
+	if l == nil {
+		return fmt.Errorf("%w: the target has to listen somewhere: add ?listen=ADDRESS:PORT, the address at which the hosts find it", provision.ErrInvalid)
+	}
+	at := address{TRType: string(l.Transport), AdrFam: l.Family, TRAddr: l.Address, TRSvcID: l.Service}
+	for _, have := range s.Listen {
+		if have.same(at) {
+			return nil
+		}
+	}
+	err := p.call(ctx, "nvmf_subsystem_add_listener", object{"nqn": nqn, "listen_address": at}, nil)
+	var e *jsonrpc.Error
+	if errors.As(err, &e) {
+		err = fmt.Errorf("cannot listen at %s: does the target have a TCP transport (rpc.py nvmf_create_transport -t TCP -i 1048576), and this machine the address?: %w", l.HostPort(), err)
+	}
+	return err
+}
+
+// serial is a serial number that does not change with the target's restarts.
+func serial(nqn string) string { return fmt.Sprintf("%X", sha256.Sum256([]byte(nqn)))[:20] }
+
+// Expose sets the hosts of a job's subsystem. Those that go, go first; SPDK
+// ends their connections.
+func (p *Provisioner) Expose(ctx context.Context, job string, hosts []string) error {
+	hosts, err := provision.CheckHosts(job, hosts)
+	if err == nil {
+		err = provision.CheckJob(job)
+	}
+	if err != nil {
+		return err
+	}
+	return about(job, p.expose(ctx, job, hosts))
+}
+
+func (p *Provisioner) expose(ctx context.Context, job string, hosts []string) error {
+	v, err := p.look(ctx)
+	if err != nil {
+		return err
+	}
+	switch n := v.describe(job); {
+	case v.live[job] == nil:
+		return provision.NoNamespace(job)
+	case n.State != provision.Ready:
+		return provision.NotServed(job)
+	}
+	s, nqn := v.subsystems[job], provision.NQN(p.o.Base, job)
+	for _, h := range s.Hosts {
+		if !contains(hosts, h.NQN) {
+			if err := p.call(ctx, "nvmf_subsystem_remove_host", object{"nqn": nqn, "host": h.NQN}, nil); err != nil {
+				return err
+			}
+		}
+	}
+	for _, h := range hosts {
+		if !s.lists(h) {
+			if err := p.call(ctx, "nvmf_subsystem_add_host", object{"nqn": nqn, "host": h}, nil); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Limit sets the limit of a job's volume, which SPDK takes in MiB.
+func (p *Provisioner) Limit(ctx context.Context, job string, rate nvmf.Bytes) error {
+	if err := errors.Join(provision.CheckJob(job), provision.CheckRate(job, rate)); err != nil {
+		return err
+	}
+	if rate%nvmf.MiB != 0 {
+		down := rate.AlignDown(nvmf.MiB)
+		return fmt.Errorf("job %s: %w: SPDK limits to whole MiB per second: give %s or %s", job, provision.ErrInvalid, down, down+nvmf.MiB)
+	}
+	v, err := p.look(ctx)
+	if err != nil {
+		return about(job, err)
+	}
+	l := v.live[job]
+	if l == nil {
+		return provision.NoNamespace(job)
+	}
+	return about(job, p.call(ctx, "bdev_set_qos_limit", object{"name": l.Name, "rw_mbytes_per_sec": uint64(rate / nvmf.MiB)}, nil))
+}
+
+// Delete renames a job's volume, and then deletes it with its subsystem.
+func (p *Provisioner) Delete(ctx context.Context, job string) error {
+	if err := provision.CheckJob(job); err != nil {
+		return err
+	}
+	v, err := p.look(ctx)
+	if err != nil {
+		return about(job, err)
+	}
+	// What was freed earlier has the name that this one is to have.
+	if v.freed[job] != nil && v.live[job] != nil {
+		if err := p.deleteVolume(ctx, v.freed[job]); err != nil {
+			return about(job, err)
+		}
+		v.freed[job] = nil
+	}
+	if l := v.live[job]; l != nil {
+		if err := p.call(ctx, "bdev_lvol_rename", object{"old_name": l.Name, "new_name": freedName + job}, nil); err != nil {
+			return about(job, err)
+		}
+		v.freed[job], v.live[job] = l, nil
+	}
+	return about(job, p.finish(ctx, v, job))
+}
+
+// finish does what a Delete does after the renaming.
+func (p *Provisioner) finish(ctx context.Context, v *view, job string) error {
+	if v.subsystems[job] != nil {
+		if err := p.call(ctx, "nvmf_delete_subsystem", object{"nqn": provision.NQN(p.o.Base, job)}, nil); err != nil {
+			return err
+		}
+	}
+	if l := v.freed[job]; l != nil {
+		return p.deleteVolume(ctx, l)
+	}
+	return nil
+}
+
+// deleteVolume takes as long as the device takes to zero it.
+func (p *Provisioner) deleteVolume(ctx context.Context, l *volume) error {
+	err := p.explain(p.rpc.Call(ctx, "bdev_lvol_delete", object{"name": l.Name}, nil))
+	var e *jsonrpc.Error
+	if errors.As(err, &e) && e.Code == -int64(unix.ENODEV) {
+		return nil // an earlier call has come to its end meanwhile
+	}
+	return err
+}
+
+// about names the job in an error that does not.
+func about(job string, err error) error {
+	switch {
+	case err == nil, errors.As(err, new(*provision.SizeError)), errors.Is(err, provision.ErrNoNamespace),
+		errors.Is(err, provision.ErrIncomplete), errors.Is(err, provision.ErrInvalid):
+		return err
+	}
+	return fmt.Errorf("job %s: %w", job, err)
+}

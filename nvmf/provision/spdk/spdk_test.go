@@ -1,0 +1,104 @@
+package spdk_test
+
+import (
+	"context"
+	"net"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/provision"
+	"nvmecr/nvmf/provision/provisiontest"
+	"nvmecr/nvmf/provision/spdk"
+	"nvmecr/nvmf/provision/spdk/fakespdk"
+)
+
+// fixture is a fake SPDK.
+type fixture struct {
+	*fakespdk.Target
+	socket string
+}
+
+var listen = &nvmf.TransportID{Transport: nvmf.TCP, Family: "IPv4", Address: "10.0.0.5", Service: "4420"}
+
+func newFixture(t *testing.T) *fixture {
+	f := &fixture{fakespdk.New(16 * nvmf.MiB), filepath.Join(t.TempDir(), "s")}
+	l, err := net.Listen("unix", f.socket)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- f.Serve(ctx, l) }()
+	t.Cleanup(func() { cancel(); assert.NoError(t, <-ended) })
+	return f
+}
+
+func (f *fixture) Open(*testing.T) provision.Provisioner {
+	return spdk.New(spdk.Options{Socket: f.socket, Listen: listen})
+}
+
+func (f *fixture) Connect(id nvmf.TransportID, host string) (provisiontest.Volume, error) {
+	n, err := f.Target.Connect(id, host)
+	if err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+func (f *fixture) Interrupt(n int, executed bool) func() bool {
+	f.Fail(func() (bool, bool) {
+		n--
+		return n > 0 || n == 0 && executed, n > 0
+	})
+	return func() bool { return n <= 0 }
+}
+
+func (f *fixture) Recover(*testing.T)            { f.Fail(nil) }
+func (f *fixture) Restart(*testing.T)            { f.Target.Restart() }
+func (f *fixture) Leftovers(*testing.T) []string { return f.Names() }
+func (f *fixture) Traits() provisiontest.Traits {
+	return provisiontest.Traits{Unit: fakespdk.Cluster, Limits: true, Forgetful: true}
+}
+
+func TestConformance(t *testing.T) {
+	provisiontest.Run(t, func(t *testing.T) provisiontest.Fixture { return newFixture(t) })
+}
+
+var ctx = context.Background()
+
+// TestLongestName: SPDK takes the names of volumes of the longest job.
+func TestLongestName(t *testing.T) {
+	f := newFixture(t)
+	p := f.Open(t)
+	job := strings.Repeat("j", provision.MaxJob)
+	_, err := p.Create(ctx, job, nvmf.MiB)
+	require.NoError(t, err)
+	require.NoError(t, p.Delete(ctx, job))
+	assert.Empty(t, f.Names())
+	require.NoError(t, p.Close())
+}
+
+// TestMessages name the cause and what to do.
+func TestMessages(t *testing.T) {
+	f := newFixture(t)
+	for _, c := range []struct {
+		o    spdk.Options
+		do   func(p *spdk.Provisioner) error
+		text string
+	}{
+		{spdk.Options{Socket: f.socket}, create, "?listen=ADDRESS:PORT"},
+		{spdk.Options{Socket: f.socket, Store: "other"}, create, `no logical volume store "other": it has lvs0`},
+		{spdk.Options{Socket: f.socket + "x"}, create, "start nvmf_tgt"},
+		{spdk.Options{Socket: f.socket}, func(p *spdk.Provisioner) error { return p.Limit(ctx, "melt", 3*nvmf.MiB/2) }, "give 1 MiB or 2 MiB"},
+		{spdk.Options{Socket: f.socket}, func(p *spdk.Provisioner) error { return p.Expose(ctx, "melt", nil) }, "repeat the create"},
+	} {
+		p := spdk.New(c.o)
+		require.ErrorContains(t, c.do(p), c.text)
+		require.NoError(t, p.Close())
+	}
+}
+
+func create(p *spdk.Provisioner) error { _, err := p.Create(ctx, "melt", nvmf.MiB); return err }

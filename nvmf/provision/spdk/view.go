@@ -1,0 +1,212 @@
+package spdk
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/provision"
+)
+
+// What the names of volumes begin with.
+const (
+	liveName  = "nvmecr:"
+	freedName = "nvmecr-freed:"
+)
+
+// store is what bdev_lvol_get_lvstores says of a logical volume store.
+type store struct {
+	UUID         string `json:"uuid"`
+	Name         string `json:"name"`
+	ClusterSize  uint64 `json:"cluster_size"`
+	FreeClusters uint64 `json:"free_clusters"`
+}
+
+// round is what SPDK makes of a size: whole MiB, then whole clusters.
+func (s *store) round(size nvmf.Bytes) nvmf.Bytes {
+	size = size.AlignUp(nvmf.MiB)
+	cluster := nvmf.Bytes(max(1, s.ClusterSize))
+	return (size + cluster - 1) / cluster * cluster
+}
+
+// volume is what bdev_get_bdevs says of a logical volume.
+type volume struct {
+	Name      string   `json:"name"`
+	UUID      string   `json:"uuid"`
+	Aliases   []string `json:"aliases"`
+	BlockSize uint64   `json:"block_size"`
+	NumBlocks uint64   `json:"num_blocks"`
+	Limits    struct {
+		MiB uint64 `json:"rw_mbytes_per_sec"`
+	} `json:"assigned_rate_limits"`
+}
+
+func (v *volume) size() nvmf.Bytes { return nvmf.Bytes(v.BlockSize * v.NumBlocks) }
+
+// subsystem is what nvmf_get_subsystems says of one.
+type subsystem struct {
+	NQN          string     `json:"nqn"`
+	AllowAnyHost bool       `json:"allow_any_host"`
+	Listen       []address  `json:"listen_addresses"`
+	Hosts        []hostName `json:"hosts"`
+	Namespaces   []struct {
+		NSID uint32 `json:"nsid"`
+		Bdev string `json:"bdev_name"`
+	} `json:"namespaces"`
+}
+
+type hostName struct {
+	NQN string `json:"nqn"`
+}
+
+// address is where a subsystem listens.
+type address struct {
+	TRType  string `json:"trtype"`
+	AdrFam  string `json:"adrfam"`
+	TRAddr  string `json:"traddr"`
+	TRSvcID string `json:"trsvcid"`
+}
+
+func (a address) same(b address) bool {
+	return strings.EqualFold(a.TRType, b.TRType) && strings.EqualFold(a.AdrFam, b.AdrFam) && a.TRAddr == b.TRAddr && a.TRSvcID == b.TRSvcID
+}
+
+func (s *subsystem) lists(host string) bool {
+	return slices.ContainsFunc(s.Hosts, func(h hostName) bool { return h.NQN == host })
+}
+
+// serves reports whether a volume is the only namespace.
+func (s *subsystem) serves(v *volume) bool {
+	return v != nil && len(s.Namespaces) == 1 && s.Namespaces[0].NSID == 1 && s.Namespaces[0].Bdev == v.Name
+}
+
+func contains(hosts []string, h string) bool { return slices.Contains(hosts, h) }
+
+// view is what the target has of jobs.
+type view struct {
+	store      *store
+	live       map[string]*volume
+	freed      map[string]*volume
+	subsystems map[string]*subsystem
+}
+
+// look asks the target.
+func (p *Provisioner) look(ctx context.Context) (*view, error) {
+	v := &view{live: map[string]*volume{}, freed: map[string]*volume{}, subsystems: map[string]*subsystem{}}
+	var stores []store
+	if err := p.call(ctx, "bdev_lvol_get_lvstores", nil, &stores); err != nil {
+		return nil, err
+	}
+	var err error
+	if v.store, err = p.choose(stores); err != nil {
+		return nil, err
+	}
+	var volumes []*volume
+	if err := p.call(ctx, "bdev_get_bdevs", nil, &volumes); err != nil {
+		return nil, err
+	}
+	for _, x := range volumes {
+		v.add(x)
+	}
+	var subsystems []*subsystem
+	if err := p.call(ctx, "nvmf_get_subsystems", nil, &subsystems); err != nil {
+		return nil, err
+	}
+	for _, s := range subsystems {
+		if job := provision.JobOf(p.o.Base, s.NQN); job != "" {
+			v.subsystems[job] = s
+		}
+	}
+	return v, nil
+}
+
+// choose returns the store to use.
+func (p *Provisioner) choose(stores []store) (*store, error) {
+	var names []string
+	for i := range stores {
+		if stores[i].Name == p.o.Store || p.o.Store == "" && len(stores) == 1 {
+			return &stores[i], nil
+		}
+		names = append(names, stores[i].Name)
+	}
+	switch {
+	case len(stores) == 0:
+		return nil, fmt.Errorf("the target at %s has no logical volume store: make one with rpc.py bdev_lvol_create_lvstore BDEV NAME", p.o.Socket)
+	case p.o.Store == "":
+		return nil, fmt.Errorf("the target at %s has several logical volume stores: choose one with ?store=, of %s", p.o.Socket, strings.Join(names, ", "))
+	}
+	return nil, fmt.Errorf("the target at %s has no logical volume store %q: it has %s", p.o.Socket, p.o.Store, strings.Join(names, ", "))
+}
+
+// add sorts a block device in, if it is a volume of a job's in the store.
+func (v *view) add(x *volume) {
+	for _, alias := range x.Aliases {
+		name, ok := strings.CutPrefix(alias, v.store.Name+"/")
+		if !ok {
+			continue
+		}
+		if job, ok := strings.CutPrefix(name, liveName); ok && provision.CheckJob(job) == nil {
+			v.live[job] = x
+		}
+		if job, ok := strings.CutPrefix(name, freedName); ok && provision.CheckJob(job) == nil {
+			v.freed[job] = x
+		}
+	}
+}
+
+// describe returns a job's namespace.
+func (v *view) describe(job string) provision.Namespace {
+	n := provision.Namespace{Job: job, State: provision.Freed, Hosts: []string{}}
+	l, s := v.live[job], v.subsystems[job]
+	if l == nil && v.freed[job] != nil {
+		n.Size = v.freed[job].size()
+		return n
+	}
+	n.State = provision.Incomplete
+	if l != nil {
+		n.Size, n.Rate = l.size(), nvmf.Bytes(l.Limits.MiB)*nvmf.MiB
+	}
+	if s == nil {
+		return n
+	}
+	for _, h := range s.Hosts {
+		n.Hosts = append(n.Hosts, h.NQN)
+	}
+	slices.Sort(n.Hosts)
+	for _, a := range s.Listen {
+		id, err := nvmf.ParseTransportID(fmt.Sprintf("trtype:%s adrfam:%s traddr:%s trsvcid:%s subnqn:%s ns:1", a.TRType, a.AdrFam, a.TRAddr, a.TRSvcID, s.NQN))
+		if err == nil { // others are ways that we do not know
+			n.Targets = append(n.Targets, id)
+		}
+	}
+	if s.serves(l) && len(s.Listen) > 0 && !s.AllowAnyHost {
+		n.State = provision.Ready
+	}
+	return n
+}
+
+// List returns all jobs that have a volume or a subsystem.
+func (p *Provisioner) List(ctx context.Context) ([]provision.Namespace, error) {
+	v, err := p.look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	jobs := map[string]bool{}
+	for job := range v.live {
+		jobs[job] = true
+	}
+	for job := range v.freed {
+		jobs[job] = true
+	}
+	for job := range v.subsystems {
+		jobs[job] = true
+	}
+	list := []provision.Namespace{}
+	for _, job := range slices.Sorted(maps.Keys(jobs)) {
+		list = append(list, v.describe(job))
+	}
+	return list, nil
+}
