@@ -2,6 +2,10 @@
 //
 //	nvmecr:SOCKET                  nvmf/provision/embedded, `nvmecr target --admin SOCKET`
 //	spdk:SOCKET[?OPTION=VALUE&...] nvmf/provision/spdk: listen, store, nqn
+//	nvmet:DIRECTORY?dir=DIRECTORY[&...] nvmf/provision/nvmet: dir, device, listen, nqn
+//
+// listen=ADDRESS[:PORT] is where the hosts find the target, nqn=PREFIX what the
+// NQNs of jobs begin with.
 package dial
 
 import (
@@ -16,6 +20,7 @@ import (
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/provision"
 	"nvmecr/nvmf/provision/embedded"
+	"nvmecr/nvmf/provision/nvmet"
 	"nvmecr/nvmf/provision/spdk"
 )
 
@@ -49,13 +54,17 @@ func (o *opener) open(kind string) (provision.Provisioner, error) {
 		}
 		return embedded.NewClient(o.path), nil
 	case "spdk":
-		listen, err := o.listen()
-		err = errors.Join(o.only("listen", "store", "nqn"), err)
-		base, err2 := o.base()
-		if err = errors.Join(err, err2); err != nil {
+		listen, base, err := o.common("store")
+		if err != nil {
 			return nil, err
 		}
 		return spdk.New(spdk.Options{Socket: o.path, Store: o.options.Get("store"), Listen: listen, Base: base}), nil
+	case "nvmet":
+		listen, base, err := o.common("dir", "device")
+		if err != nil {
+			return nil, err
+		}
+		return nvmet.New(nvmet.Options{Root: o.path, Dir: o.options.Get("dir"), Device: o.options.Get("device"), Listen: listen, Base: base}), nil
 	}
 	return nil, fmt.Errorf("%w: there is no kind %q, only nvmecr, spdk and nvmet", provision.ErrInvalid, kind)
 }
@@ -73,6 +82,14 @@ func (o *opener) only(known ...string) error {
 		}
 	}
 	return nil
+}
+
+// common takes the options that are not nvmecr's own, and refuses others than
+// these and the known ones.
+func (o *opener) common(known ...string) (listen *nvmf.TransportID, base string, err error) {
+	listen, err1 := o.listen()
+	base, err2 := o.base()
+	return listen, base, errors.Join(o.only(append([]string{"listen", "nqn"}, known...)...), err1, err2)
 }
 
 // base is option nqn=PREFIX.

@@ -42,6 +42,8 @@ type Traits struct {
 	Unit nvmf.Bytes // sizes are multiples of it
 	// Limits says that it has rate limits.
 	Limits bool
+	// Paced says that there are real hosts, which limits slow down.
+	Paced bool
 	// Volatile says that nothing survives a restart; Forgetful that the data
 	// does, but not who it is for.
 	Volatile, Forgetful bool

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -33,6 +34,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 	}{
 		{"life of a namespace", life},
 		{"twice is as once", twice},
+		{"limit", limited},
 		{"two jobs", twoJobs},
 		{"errors", failures},
 		{"no old data", noOldData},
@@ -107,6 +109,41 @@ func life(b *bench) {
 	assert.Empty(b, list)
 }
 
+// limited measures what a host gets.
+func limited(b *bench) {
+	if !b.Traits().Paced {
+		b.Skip("no limit that a host could see")
+	}
+	_, err := b.p.Create(ctx, "melt", size)
+	require.NoError(b, err)
+	require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA}))
+	v := b.connect("melt", HostA)
+	data := make([]byte, v.Size())
+	move := func() time.Duration {
+		start := time.Now()
+		for range 3 {
+			_, err := v.WriteAt(data, 0)
+			require.NoError(b, err)
+			_, err = v.ReadAt(data, 0)
+			require.NoError(b, err)
+		}
+		return time.Since(start)
+	}
+	const rate = 16 * nvmf.MiB
+	due := time.Duration(6*uint64(v.Size())) * time.Second / time.Duration(rate)
+	before := move()
+	require.NoError(b, b.p.Limit(ctx, "melt", rate))
+	during := move()
+	require.NoError(b, b.p.Limit(ctx, "melt", 0))
+	after := move()
+	b.Logf("%d bytes at %s per second, %s due: %s, without before %s, after %s", 6*v.Size(), rate, due, during, before, after)
+	assert.Greater(b, during, due/2)
+	assert.Less(b, before, due/2)
+	assert.Less(b, after, due/2)
+	require.NoError(b, v.Close())
+	require.NoError(b, b.p.Delete(ctx, "melt"))
+}
+
 func twice(b *bench) {
 	var first provision.Namespace
 	for i := range 2 {
@@ -155,6 +192,7 @@ func twoJobs(b *bench) {
 		b.fill(job, host, job[0])
 	}
 	check()
+	b.Cleanup(func() { assert.NoError(b, errors.Join(b.p.Delete(ctx, "one"), b.p.Delete(ctx, "two"))) })
 	if b.Traits().Volatile {
 		return
 	}

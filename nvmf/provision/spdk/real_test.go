@@ -47,7 +47,7 @@ func (r *real) Leftovers(t *testing.T) []string {
 }
 
 func (r *real) Traits() provisiontest.Traits {
-	return provisiontest.Traits{Unit: r.unit, Limits: true, Volatile: true}
+	return provisiontest.Traits{Unit: r.unit, Limits: true, Paced: true, Volatile: true}
 }
 
 // TestSPDK runs the conformance on a real target: NVMECR_TEST_SPDK_RPC is its

@@ -1,0 +1,199 @@
+package nvmet
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/google/uuid"
+	"golang.org/x/sys/unix"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/filedev"
+	"nvmecr/nvmf/provision"
+)
+
+// What the names of images begin with. Behind it is the job.
+const (
+	liveName  = "nvmecr:"
+	freedName = "nvmecr-freed:"
+	newName   = "nvmecr-new:"
+)
+
+// blockSize is what sizes are rounded up to.
+const blockSize = 4 * nvmf.KiB
+
+// prepare looks whether there is a target and a directory.
+func (p *Provisioner) prepare() error {
+	if _, err := p.tree.List("subsystems"); err != nil {
+		return fmt.Errorf("no NVMe target at %s: modprobe nvmet nvmet-tcp, and mount -t configfs none /sys/kernel/config: %w", p.o.Root, err)
+	}
+	if !filepath.IsAbs(p.o.Dir) {
+		return fmt.Errorf("%w: the namespaces need a directory: add ?dir=/DIRECTORY", provision.ErrInvalid)
+	}
+	if err := os.MkdirAll(p.o.Dir, 0o700); err != nil {
+		return fmt.Errorf("directory of namespaces: %w", err)
+	}
+	return nil
+}
+
+func (p *Provisioner) image(kind, job string) string { return filepath.Join(p.o.Dir, kind+job) }
+
+// imageSize returns the size of a job's image, and whether there is one.
+func (p *Provisioner) imageSize(job string) (size nvmf.Bytes, live bool, err error) {
+	path := p.image(liveName, job)
+	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+		return 0, false, nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, false, err
+	}
+	size, err = filedev.Size(f)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", path, err)
+	}
+	return size, err == nil, errors.Join(err, f.Close())
+}
+
+// images returns the jobs that have one, freed or not.
+func (p *Provisioner) images() (map[string]bool, error) {
+	entries, err := os.ReadDir(p.o.Dir)
+	jobs := map[string]bool{}
+	for _, e := range entries {
+		for _, kind := range []string{liveName, freedName} {
+			if job, ok := strings.CutPrefix(e.Name(), kind); ok && provision.CheckJob(job) == nil {
+				jobs[job] = true
+			}
+		}
+	}
+	return jobs, err
+}
+
+// makeImage makes an image of zeros.
+func (p *Provisioner) makeImage(job string, size nvmf.Bytes) error {
+	if p.o.Device != "" {
+		return p.linkDevice(job, size)
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(p.o.Dir, &st); err != nil {
+		return fmt.Errorf("%s: %w", p.o.Dir, err)
+	}
+	if free := nvmf.Bytes(st.Bavail) * nvmf.Bytes(st.Bsize); size > free {
+		return fmt.Errorf("%w for %s: the disk of %s has %s left", provision.ErrNoSpace, size, p.o.Dir, free.AlignDown(nvmf.MiB))
+	}
+	temporary := p.image(newName, job)
+	if err := p.wrap(func() error { return makeFile(temporary, int64(size)) }); err != nil {
+		return err
+	}
+	return p.wrap(func() error { return p.rename(temporary, p.image(liveName, job)) })
+}
+
+// makeFile makes a sparse file in the place of whatever has its name.
+func makeFile(path string, size int64) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Truncate(size), f.Sync(), f.Close())
+}
+
+// rename renames durably.
+func (p *Provisioner) rename(from, to string) error {
+	if err := os.Rename(from, to); err != nil {
+		return err
+	}
+	d, err := os.Open(p.o.Dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// linkDevice zeroes the device and makes it a job's.
+func (p *Provisioner) linkDevice(job string, size nvmf.Bytes) error {
+	if err := p.deviceFree(); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(p.o.Device, os.O_RDWR|unix.O_EXCL, 0)
+	if err != nil {
+		return fmt.Errorf("device: %w", err)
+	}
+	have, err := filedev.Size(f)
+	if err == nil && have != size {
+		err = fmt.Errorf("%w: device %s has %s, and a job gets all of it: create it with size %d", provision.ErrInvalid, p.o.Device, have, uint64(have))
+	}
+	if err == nil {
+		err = p.wrap(func() error { return errors.Join(zero(f, int64(have)), f.Sync()) })
+	}
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return p.wrap(func() error { return os.Symlink(p.o.Device, p.image(liveName, job)) })
+}
+
+// deviceFree fails if a job has the device, or had it and is being deleted.
+func (p *Provisioner) deviceFree() error {
+	entries, err := os.ReadDir(p.o.Dir)
+	for _, e := range entries {
+		if to, _ := os.Readlink(filepath.Join(p.o.Dir, e.Name())); to == p.o.Device {
+			return fmt.Errorf("%w: device %s is %s's: delete that job first", provision.ErrNoSpace, p.o.Device, e.Name())
+		}
+	}
+	return err
+}
+
+// zero makes a file or device read as zeros.
+func zero(f *os.File, size int64) error {
+	err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_ZERO_RANGE|unix.FALLOC_FL_KEEP_SIZE, 0, size)
+	if !errors.Is(err, unix.EOPNOTSUPP) {
+		return err
+	}
+	zeros := make([]byte, nvmf.MiB)
+	for at := int64(0); at < size; at += int64(len(zeros)) {
+		if _, err := f.WriteAt(zeros[:min(size-at, int64(len(zeros)))], at); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// imageUUID names a job's image for all time.
+func (p *Provisioner) imageUUID(job string) (uuid.UUID, error) {
+	f, err := os.OpenFile(p.image(liveName, job), os.O_RDWR, 0)
+	if err != nil {
+		return uuid.Nil, err
+	}
+	id, err := filedev.UUID(f)
+	return id, errors.Join(err, f.Close())
+}
+
+// freeImage renames the image of a job, if there is one.
+func (p *Provisioner) freeImage(job string) error {
+	live := p.image(liveName, job)
+	if _, err := os.Lstat(live); errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	// One that was freed earlier it replaces, which frees that for good.
+	return p.wrap(func() error { return p.rename(live, p.image(freedName, job)) })
+}
+
+// removeImage removes what was freed, and what a create left that died.
+func (p *Provisioner) removeImage(job string) error {
+	for _, kind := range []string{newName, freedName} {
+		path := p.image(kind, job)
+		if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err := p.wrap(func() error { return os.Remove(path) }); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,254 @@
+// Package nvmet provisions namespaces of Linux's NVMe target through configfs.
+//
+// The namespace of a job is a file nvmecr:JOB in a directory, or a whole
+// device that such a symbolic link leads to, as namespace 1 of a subsystem
+// BASE:JOB, which lists its hosts and is linked into one port. Entries below
+// hosts/ are made where they are missing and never removed: they may be
+// somebody else's, with keys.
+//
+//	nvmet.go    the methods
+//	images.go   files and devices
+//	subsystem.go, tree.go    configfs
+//
+// # What is where
+//
+// Files and links last. Configfs is the kernel's memory: after a boot List
+// calls a namespace incomplete, and repeating create and expose brings it back
+// with its data.
+//
+// # Old data
+//
+// A namespace in a file is a new sparse file, which reads as zeros. A device is
+// zeroed (as by blkdiscard -z) before its link is made. Delete begins by
+// renaming file or link to nvmecr-freed:JOB, after which only a Delete or a
+// Create touches it; a Create makes the link to a device anew, and zeroes it.
+//
+// # What the kernel does not do
+//
+// There are no rate limits. A host that is not listed any more keeps its
+// connections, so Expose takes the subsystem out of its port for a moment when
+// it removes a host, which cuts all of them off; those that may connect again.
+package nvmet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/provision"
+)
+
+// Options say which target, and how.
+type Options struct {
+	// Root is where configfs has the target: /sys/kernel/config/nvmet.
+	Root string
+	// Dir is where namespaces are: files, and links to devices.
+	Dir string
+	// Device makes Create give the job all of this device, not a file.
+	Device string
+	// Listen is the address of the port to use, which is made if there is
+	// none. Without one there must be one port.
+	Listen *nvmf.TransportID
+	// Base is what NQNs begin with; "" means provision.Base.
+	Base string
+}
+
+// Provisioner is a provision.Provisioner of Linux's target.
+type Provisioner struct {
+	o    Options
+	tree Tree
+	// wrap runs every change of the tree and of the directory: tests
+	// interrupt it.
+	wrap func(change func() error) error
+
+	mu sync.Mutex // held during calls
+}
+
+// New returns a provisioner.
+func New(o Options) *Provisioner { return newWith(o, directory(o.Root)) }
+
+func newWith(o Options, tree Tree) *Provisioner {
+	if o.Base == "" {
+		o.Base = provision.Base
+	}
+	return &Provisioner{o: o, tree: tree, wrap: func(change func() error) error { return change() }}
+}
+
+// Close does nothing.
+func (p *Provisioner) Close() error { return nil }
+
+// Create makes a file and a subsystem for it.
+func (p *Provisioner) Create(_ context.Context, job string, size nvmf.Bytes) (provision.Namespace, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n, err := p.create(job, size)
+	if err != nil {
+		return provision.Namespace{}, about(job, err)
+	}
+	return n, nil
+}
+
+func (p *Provisioner) create(job string, size nvmf.Bytes) (provision.Namespace, error) {
+	var none provision.Namespace
+	err := errors.Join(provision.CheckJob(job), provision.CheckSize(job, size))
+	if err == nil {
+		err = p.prepare()
+	}
+	if err != nil {
+		return none, err
+	}
+	have, live, err := p.imageSize(job)
+	if err != nil {
+		return none, err
+	}
+	size = size.AlignUp(blockSize)
+	switch {
+	case !live:
+		// What an interrupted Delete has left, be it only a subsystem with
+		// its list of hosts, is not for the new namespace.
+		err = p.finish(job)
+		if err == nil {
+			err = p.makeImage(job, size)
+		}
+	case have != size:
+		err = &provision.SizeError{Job: job, Have: have, Want: size}
+	}
+	if err == nil {
+		err = p.serve(job)
+	}
+	if err != nil {
+		return none, err
+	}
+	return p.describe(job)
+}
+
+// Expose sets the hosts of a job's subsystem.
+func (p *Provisioner) Expose(_ context.Context, job string, hosts []string) error {
+	hosts, err := provision.CheckHosts(job, hosts)
+	if err == nil {
+		err = provision.CheckJob(job)
+	}
+	if err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	_, live, err := p.imageSize(job)
+	switch {
+	case err != nil:
+		return about(job, err)
+	case !live:
+		return provision.NoNamespace(job)
+	case !p.enabled(job):
+		return provision.NotServed(job)
+	}
+	return about(job, p.expose(provision.NQN(p.o.Base, job), hosts))
+}
+
+// Limit fails: the kernel's target has no limits.
+func (p *Provisioner) Limit(_ context.Context, job string, _ nvmf.Bytes) error {
+	if err := provision.CheckJob(job); err != nil {
+		return err
+	}
+	return fmt.Errorf("job %s: a rate limit: %w: Linux's nvmet has none; use SPDK or nvmecr target, or limit the hosts", job, provision.ErrUnsupported)
+}
+
+// Delete renames the image of a job, and removes it with its subsystem.
+func (p *Provisioner) Delete(_ context.Context, job string) error {
+	if err := provision.CheckJob(job); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	err := p.prepare()
+	if err == nil {
+		err = p.freeImage(job)
+	}
+	if err == nil {
+		err = p.finish(job)
+	}
+	return about(job, err)
+}
+
+// finish does what a Delete does after the renaming.
+func (p *Provisioner) finish(job string) error {
+	if err := p.tearDown(provision.NQN(p.o.Base, job)); err != nil {
+		return err
+	}
+	return p.removeImage(job)
+}
+
+// List returns all jobs that have an image or a subsystem.
+func (p *Provisioner) List(context.Context) ([]provision.Namespace, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := p.prepare(); err != nil {
+		return nil, err
+	}
+	jobs, err := p.images()
+	if err != nil {
+		return nil, err
+	}
+	subsystems, err := p.tree.List("subsystems")
+	if err != nil {
+		return nil, err
+	}
+	for _, nqn := range subsystems {
+		if job := provision.JobOf(p.o.Base, nqn); job != "" {
+			jobs[job] = true
+		}
+	}
+	list := []provision.Namespace{}
+	for _, job := range slices.Sorted(maps.Keys(jobs)) {
+		n, err := p.describe(job)
+		if err != nil {
+			return nil, about(job, err)
+		}
+		list = append(list, n)
+	}
+	return list, nil
+}
+
+// describe returns the namespace of a job.
+func (p *Provisioner) describe(job string) (provision.Namespace, error) {
+	n := provision.Namespace{Job: job, State: provision.Freed, Hosts: []string{}}
+	size, live, err := p.imageSize(job)
+	if err != nil || !live {
+		return n, err
+	}
+	n.Size, n.State = size, provision.Incomplete
+	nqn := provision.NQN(p.o.Base, job)
+	if hosts, err := p.tree.List(allowedHosts(nqn)); err == nil {
+		n.Hosts = append(n.Hosts, hosts...)
+		slices.Sort(n.Hosts)
+	}
+	if !p.enabled(job) {
+		return n, nil
+	}
+	ports, err := p.portsOf(nqn)
+	for _, port := range ports {
+		id, err := p.portAddress(port)
+		if err != nil {
+			continue // a transport that we do not know
+		}
+		id.SubNQN, id.NSID = nqn, 1
+		n.Targets = append(n.Targets, id)
+	}
+	if len(n.Targets) > 0 {
+		n.State = provision.Ready
+	}
+	return n, err
+}
+
+// about names the job in an error that does not.
+func about(job string, err error) error {
+	switch {
+	case err == nil, errors.As(err, new(*provision.SizeError)), errors.Is(err, provision.ErrInvalid):
+		return err
+	}
+	return fmt.Errorf("job %s: %w", job, err)
+}

@@ -1,0 +1,179 @@
+package nvmet
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/provision"
+	"nvmecr/nvmf/provision/nvmet/fakeconfigfs"
+	"nvmecr/nvmf/provision/provisiontest"
+)
+
+// fixture is a fake target.
+type fixture struct {
+	tree *fakeconfigfs.Tree
+	o    Options
+	wrap func(change func() error) error
+}
+
+func newFixture(t *testing.T) *fixture {
+	root := t.TempDir()
+	tree, err := fakeconfigfs.New(root)
+	require.NoError(t, err)
+	return &fixture{tree: tree, o: Options{Root: root, Dir: filepath.Join(t.TempDir(), "ns"),
+		Listen: &nvmf.TransportID{Transport: nvmf.TCP, Family: "IPv4", Address: "10.0.0.5", Service: "4420"}}}
+}
+
+func (f *fixture) Open(*testing.T) provision.Provisioner {
+	p := newWith(f.o, f.tree)
+	p.wrap = func(change func() error) error {
+		if f.wrap != nil {
+			return f.wrap(change)
+		}
+		return change()
+	}
+	return p
+}
+
+func (f *fixture) Connect(id nvmf.TransportID, host string) (provisiontest.Volume, error) {
+	n, err := f.tree.Connect(id, host)
+	if err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+var errDied = errors.New("died")
+
+func (f *fixture) Interrupt(n int, executed bool) func() bool {
+	f.wrap = func(change func() error) error {
+		n--
+		if n > 0 || n == 0 && executed {
+			if err := change(); err != nil {
+				return err
+			}
+		}
+		if n > 0 {
+			return nil
+		}
+		return errDied
+	}
+	return func() bool { return n <= 0 }
+}
+
+func (f *fixture) Recover(*testing.T) { f.wrap = nil }
+
+func (f *fixture) Restart(t *testing.T) { require.NoError(t, f.tree.Reboot()) }
+
+func (f *fixture) Leftovers(t *testing.T) []string {
+	names, err := f.tree.List("subsystems")
+	require.NoError(t, err)
+	entries, err := os.ReadDir(f.o.Dir)
+	require.NoError(t, err)
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+func (f *fixture) Traits() provisiontest.Traits {
+	return provisiontest.Traits{Unit: blockSize, Forgetful: true}
+}
+
+func TestConformance(t *testing.T) {
+	provisiontest.Run(t, func(t *testing.T) provisiontest.Fixture { return newFixture(t) })
+}
+
+var ctx = context.Background()
+
+// TestDevice gives jobs a whole device in turns.
+func TestDevice(t *testing.T) {
+	f := newFixture(t)
+	f.o.Device = filepath.Join(t.TempDir(), "device")
+	old := make([]byte, 2*nvmf.MiB)
+	for i := range old {
+		old[i] = 0xdd
+	}
+	require.NoError(t, os.WriteFile(f.o.Device, old, 0o600))
+	p := f.Open(t)
+	_, err := p.Create(ctx, "one", nvmf.MiB)
+	require.ErrorIs(t, err, provision.ErrInvalid)
+	require.ErrorContains(t, err, "size 2097152")
+	for _, job := range []string{"one", "two"} {
+		n, err := p.Create(ctx, job, 2*nvmf.MiB)
+		require.NoError(t, err)
+		assert.Equal(t, provision.Ready, n.State)
+		_, err = p.Create(ctx, "three", 2*nvmf.MiB)
+		require.ErrorIs(t, err, provision.ErrNoSpace)
+		require.ErrorContains(t, err, job, "who has it")
+		require.NoError(t, p.Expose(ctx, job, []string{provisiontest.HostA}))
+		v, err := f.Connect(n.Targets[0], provisiontest.HostA)
+		require.NoError(t, err)
+		got := make([]byte, 2*nvmf.MiB)
+		_, err = v.ReadAt(got, 0)
+		require.NoError(t, err)
+		assert.Equal(t, make([]byte, 2*nvmf.MiB), got, "zeroed")
+		_, err = v.WriteAt(old, 0)
+		require.NoError(t, err)
+		require.NoError(t, v.Close())
+		f.Restart(t)
+		_, err = p.Create(ctx, job, 2*nvmf.MiB)
+		require.NoError(t, err)
+		got, err = os.ReadFile(f.o.Device)
+		require.NoError(t, err)
+		assert.Equal(t, old, got, "a boot is no reason to lose data")
+		require.NoError(t, p.Delete(ctx, job))
+	}
+	assert.FileExists(t, f.o.Device)
+}
+
+// TestPorts: one that is there is used, whoever made it.
+func TestPorts(t *testing.T) {
+	f := newFixture(t)
+	f.o.Listen = nil
+	p := f.Open(t)
+	_, err := p.Create(ctx, "melt", nvmf.MiB)
+	require.ErrorContains(t, err, "?listen=ADDRESS:PORT")
+	require.NoError(t, f.tree.Mkdir("ports/7"))
+	for name, value := range map[string]string{"traddr": "fd00::5", "trsvcid": "4421", "adrfam": "ipv6", "trtype": "tcp"} {
+		require.NoError(t, f.tree.Write("ports/7/addr_"+name, value))
+	}
+	n, err := p.Create(ctx, "melt", nvmf.MiB)
+	require.NoError(t, err)
+	assert.Equal(t, "trtype:TCP adrfam:IPv6 traddr:fd00::5 trsvcid:4421 subnqn:"+provision.Base+":melt ns:1", n.Targets[0].String())
+
+	f.o.Dir = "relative"
+	_, err = f.Open(t).List(ctx)
+	require.ErrorContains(t, err, "?dir=")
+	f.o.Root = filepath.Join(t.TempDir(), "none")
+	_, err = New(f.o).List(ctx)
+	require.ErrorContains(t, err, "modprobe nvmet")
+}
+
+// TestTree: what the real tree does, on a directory.
+func TestTree(t *testing.T) {
+	d := directory(t.TempDir())
+	require.NoError(t, d.Mkdir("a"))
+	require.NoError(t, os.WriteFile(d.at("a/attr"), []byte("0\n"), 0o600))
+	require.NoError(t, d.Write("a/attr", "1"))
+	v, err := d.Read("a/attr")
+	require.NoError(t, err)
+	assert.Equal(t, "1", v)
+	require.Error(t, d.Write("a/none", "1"), "an attribute is never made")
+	require.NoError(t, d.Link("a", "b"))
+	require.ErrorContains(t, d.Rmdir("b"), "rmdir")
+	require.ErrorContains(t, d.Unlink("a"), "unlink")
+	names, err := d.List("")
+	require.NoError(t, err)
+	assert.Equal(t, []string{"a", "b"}, names)
+	require.NoError(t, d.Unlink("b"))
+	require.NoError(t, os.Remove(d.at("a/attr")))
+	require.NoError(t, d.Rmdir("a"))
+}

@@ -1,0 +1,251 @@
+package nvmet
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/provision"
+)
+
+func subsystem(nqn string) string       { return "subsystems/" + nqn }
+func allowedHosts(nqn string) string    { return subsystem(nqn) + "/allowed_hosts" }
+func namespaces(nqn string) string      { return subsystem(nqn) + "/namespaces" }
+func portLink(port, nqn string) string  { return "ports/" + port + "/subsystems/" + nqn }
+func portAttr(port, name string) string { return "ports/" + port + "/addr_" + name }
+
+// has reports whether a directory has an entry.
+func (p *Provisioner) has(dir, name string) (bool, error) {
+	names, err := p.tree.List(dir)
+	return slices.Contains(names, name), err
+}
+
+// ensureDir makes dir/name unless it is there.
+func (p *Provisioner) ensureDir(dir, name string) error {
+	there, err := p.has(dir, name)
+	if err != nil || there {
+		return err
+	}
+	return p.wrap(func() error { return p.tree.Mkdir(dir + "/" + name) })
+}
+
+// ensure gives an attribute a value unless it has it.
+func (p *Provisioner) ensure(name, value string) error {
+	have, err := p.tree.Read(name)
+	if err != nil || have == value {
+		return err
+	}
+	return p.wrap(func() error { return p.tree.Write(name, value) })
+}
+
+// enabled reports whether the target serves a job's image, and lets nobody in
+// who is not listed.
+func (p *Provisioner) enabled(job string) bool {
+	nqn := provision.NQN(p.o.Base, job)
+	path, err1 := p.tree.Read(namespaces(nqn) + "/1/device_path")
+	on, err2 := p.tree.Read(namespaces(nqn) + "/1/enable")
+	anyone, err3 := p.tree.Read(subsystem(nqn) + "/attr_allow_any_host")
+	return errors.Join(err1, err2, err3) == nil && path == p.image(liveName, job) && on == "1" && anyone == "0"
+}
+
+// serve makes what is missing of a job's subsystem. It lets nobody in.
+func (p *Provisioner) serve(job string) error {
+	nqn := provision.NQN(p.o.Base, job)
+	port, err := p.choosePort()
+	if err == nil {
+		err = p.ensureDir("subsystems", nqn)
+	}
+	if err == nil {
+		err = p.ensure(subsystem(nqn)+"/attr_allow_any_host", "0")
+	}
+	if err == nil && !p.enabled(job) {
+		err = p.enable(job, nqn)
+	}
+	if err == nil {
+		err = p.ensureLink(port, nqn)
+	}
+	return err
+}
+
+// enable makes the namespace. Its path and UUID can only be set while it is off.
+func (p *Provisioner) enable(job, nqn string) error {
+	id, err := p.imageUUID(job)
+	if err == nil {
+		err = p.ensureDir(namespaces(nqn), "1")
+	}
+	ns := namespaces(nqn) + "/1/"
+	for _, a := range []struct{ name, value string }{
+		{"enable", "0"}, {"device_path", p.image(liveName, job)}, {"device_uuid", id.String()}, {"enable", "1"},
+	} {
+		if err == nil {
+			err = p.ensure(ns+a.name, a.value)
+		}
+	}
+	return err
+}
+
+// ensureLink puts a subsystem into a port.
+func (p *Provisioner) ensureLink(port, nqn string) error {
+	there, err := p.has("ports/"+port+"/subsystems", nqn)
+	if err != nil || there {
+		return err
+	}
+	err = p.wrap(func() error { return p.tree.Link(subsystem(nqn), portLink(port, nqn)) })
+	if err != nil {
+		id, _ := p.portAddress(port)
+		err = fmt.Errorf("the target cannot listen at %s (port %s): is nvmet-tcp loaded, has this machine the address, and is it free?: %w", id.HostPort(), port, err)
+	}
+	return err
+}
+
+// choosePort returns the port to use, and makes it if it is missing. The
+// number of one that is made comes from its address: a create that is repeated
+// finds what it has begun.
+func (p *Provisioner) choosePort() (string, error) {
+	ports, err := p.tree.List("ports")
+	if err != nil {
+		return "", err
+	}
+	l := p.o.Listen
+	if l == nil {
+		if len(ports) == 1 {
+			return ports[0], nil
+		}
+		return "", fmt.Errorf("%w: the target has %d ports: say which with ?listen=ADDRESS:PORT; it is made if there is none", provision.ErrInvalid, len(ports))
+	}
+	for _, port := range ports {
+		id, err := p.portAddress(port)
+		if err == nil && id.Address == l.Address && id.Service == l.Service && id.Family == l.Family {
+			return port, nil
+		}
+	}
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(l.HostPort())) // cannot fail
+	port := strconv.Itoa(int(1000 + h.Sum32()%60000))
+	if id, err := p.portAddress(port); err == nil {
+		return "", fmt.Errorf("port %s is at %s, and is the one to be made for %s: make another by hand", port, id.HostPort(), l.HostPort())
+	}
+	err = p.ensureDir("ports", port)
+	for _, a := range []struct{ name, value string }{
+		{"traddr", l.Address}, {"trsvcid", l.Service}, {"adrfam", strings.ToLower(l.Family)}, {"trtype", "tcp"},
+	} {
+		if err == nil {
+			err = p.ensure(portAttr(port, a.name), a.value)
+		}
+	}
+	return port, err
+}
+
+// portAddress is where a port listens, if that is TCP.
+func (p *Provisioner) portAddress(port string) (nvmf.TransportID, error) {
+	var text []string
+	for _, key := range []string{"trtype", "adrfam", "traddr", "trsvcid"} {
+		v, err := p.tree.Read(portAttr(port, key))
+		if err != nil {
+			return nvmf.TransportID{}, err
+		}
+		text = append(text, key+":"+v)
+	}
+	id, err := nvmf.ParseTransportID(strings.Join(text, " ") + " subnqn:x")
+	id.SubNQN = ""
+	return id, err
+}
+
+// portsOf returns the ports that a subsystem is in.
+func (p *Provisioner) portsOf(nqn string) ([]string, error) {
+	ports, err := p.tree.List("ports")
+	var in []string
+	for _, port := range ports {
+		there, e := p.has("ports/"+port+"/subsystems", nqn)
+		if there {
+			in = append(in, port)
+		}
+		err = errors.Join(err, e)
+	}
+	return in, err
+}
+
+// expose lists the hosts, and cuts all off if one of them goes.
+func (p *Provisioner) expose(nqn string, hosts []string) error {
+	port, err := p.choosePort()
+	if err != nil {
+		return err
+	}
+	have, err := p.tree.List(allowedHosts(nqn))
+	if err != nil {
+		return err
+	}
+	gone := slices.DeleteFunc(slices.Clone(have), func(h string) bool { return slices.Contains(hosts, h) })
+	if len(gone) > 0 {
+		if err := p.leavePorts(nqn); err != nil {
+			return err
+		}
+	}
+	for _, h := range gone {
+		if err := p.wrap(func() error { return p.tree.Unlink(allowedHosts(nqn) + "/" + h) }); err != nil {
+			return err
+		}
+	}
+	for _, h := range hosts {
+		if slices.Contains(have, h) {
+			continue
+		}
+		if err := p.ensureDir("hosts", h); err != nil {
+			return err
+		}
+		if err := p.wrap(func() error { return p.tree.Link("hosts/"+h, allowedHosts(nqn)+"/"+h) }); err != nil {
+			return err
+		}
+	}
+	return p.ensureLink(port, nqn)
+}
+
+// leavePorts takes a subsystem out of all ports, which cuts off its hosts.
+func (p *Provisioner) leavePorts(nqn string) error {
+	ports, err := p.portsOf(nqn)
+	for _, port := range ports {
+		if err == nil {
+			err = p.wrap(func() error { return p.tree.Unlink(portLink(port, nqn)) })
+		}
+	}
+	return err
+}
+
+// tearDown removes a subsystem, as far as it is there.
+func (p *Provisioner) tearDown(nqn string) error {
+	there, err := p.has("subsystems", nqn)
+	if err != nil || !there {
+		return err
+	}
+	if err := p.leavePorts(nqn); err != nil {
+		return err
+	}
+	hosts, err := p.tree.List(allowedHosts(nqn))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, h := range hosts {
+		if err := p.wrap(func() error { return p.tree.Unlink(allowedHosts(nqn) + "/" + h) }); err != nil {
+			return err
+		}
+	}
+	ids, err := p.tree.List(namespaces(nqn))
+	if err != nil {
+		return err
+	}
+	for _, id := range ids {
+		ns := namespaces(nqn) + "/" + id
+		if err := p.ensure(ns+"/enable", "0"); err != nil {
+			return err
+		}
+		if err := p.wrap(func() error { return p.tree.Rmdir(ns) }); err != nil {
+			return err
+		}
+	}
+	return p.wrap(func() error { return p.tree.Rmdir(subsystem(nqn)) })
+}
