@@ -17,9 +17,9 @@ func TestOpen(t *testing.T) {
 		"nvmecr:/run/nvmecr.sock": &embedded.Client{},
 		"spdk:/var/tmp/spdk.sock": &spdk.Provisioner{},
 		"spdk:/var/tmp/spdk.sock?listen=10.0.0.5:4420&store=lvs0&nqn=nqn.2014-08.org.example:jobs": &spdk.Provisioner{},
-		"spdk:/s?listen=[fd00::5]:4421":                                                            &spdk.Provisioner{},
-		"spdk:/s?listen=fd00::5":                                                                   &spdk.Provisioner{},
-		"nvmet:/sys/kernel/config/nvmet?dir=/srv/nvmecr&device=/dev/nvme1n1&listen=10.0.0.5":       &nvmet.Provisioner{},
+		"spdk:/s?listen=[fd00::5]:4421": &spdk.Provisioner{},
+		"spdk:/s?listen=fd00::5":        &spdk.Provisioner{},
+		"nvmet:/sys/kernel/config/nvmet?dir=/srv/nvmecr&device=/dev/nvme1n1&listen=10.0.0.5": &nvmet.Provisioner{},
 	} {
 		p, err := Open(name)
 		require.NoError(t, err, name)

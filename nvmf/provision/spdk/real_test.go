@@ -3,8 +3,12 @@ package spdk_test
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
 	"net"
 	"os"
+	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -21,7 +25,12 @@ import (
 // store, and nothing of a job.
 type real struct {
 	o    spdk.Options
+	rpc  *jsonrpc.Client
 	unit nvmf.Bytes
+
+	mu              sync.Mutex // guards what follows
+	armed, executed bool
+	left            int // calls until it dies
 }
 
 func (r *real) Open(*testing.T) provision.Provisioner { return spdk.New(r.o) }
@@ -30,9 +39,58 @@ func (r *real) Connect(id nvmf.TransportID, host string) (provisiontest.Volume, 
 	return provisiontest.Dial(id, host)
 }
 
-func (r *real) Interrupt(int, bool) func() bool { return func() bool { return false } }
-func (r *real) Recover(*testing.T)              {}
-func (r *real) Restart(*testing.T)              {}
+// serve stands between the provisioner and the target, so as to interrupt calls.
+func (r *real) serve(ctx context.Context, l net.Listener) error {
+	return jsonrpc.Serve(ctx, l, func(ctx context.Context, method string, params json.RawMessage) (any, error) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.left--
+		died := &jsonrpc.Error{Code: jsonrpc.CodeInternal, Message: "interrupted"}
+		if r.armed && (r.left < 0 || r.left == 0 && !r.executed) {
+			return nil, died
+		}
+		var result json.RawMessage
+		var p any
+		if params != nil {
+			p = params
+		}
+		err := r.rpc.Call(ctx, method, p, &result)
+		if r.armed && r.left == 0 {
+			return nil, died
+		}
+		return result, err
+	})
+}
+
+func (r *real) Interrupt(n int, executed bool) func() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.armed, r.left, r.executed = true, n, executed
+	return func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		return r.left <= 0
+	}
+}
+
+func (r *real) Recover(*testing.T) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.armed = false
+}
+
+// Restart makes the target forget what it does not keep on the device.
+func (r *real) Restart(t *testing.T) {
+	ctx := context.Background()
+	p := r.Open(t)
+	list, err := p.List(ctx)
+	require.NoError(t, err)
+	for _, n := range list {
+		require.NoError(t, p.Limit(ctx, n.Job, 0))
+		require.NoError(t, r.rpc.Call(ctx, "nvmf_delete_subsystem", map[string]string{"nqn": provision.NQN(provision.Base, n.Job)}, nil))
+	}
+	require.NoError(t, p.Close())
+}
 
 func (r *real) Leftovers(t *testing.T) []string {
 	p := r.Open(t)
@@ -47,7 +105,7 @@ func (r *real) Leftovers(t *testing.T) []string {
 }
 
 func (r *real) Traits() provisiontest.Traits {
-	return provisiontest.Traits{Unit: r.unit, Limits: true, Paced: true, Volatile: true}
+	return provisiontest.Traits{Unit: r.unit, Limits: true, Paced: true, Forgetful: true}
 }
 
 // TestSPDK runs the conformance on a real target: NVMECR_TEST_SPDK_RPC is its
@@ -65,10 +123,16 @@ func TestSPDK(t *testing.T) {
 		Cluster uint64 `json:"cluster_size"`
 	}
 	require.NoError(t, rpc.Call(context.Background(), "bdev_lvol_get_lvstores", nil, &stores))
-	require.NoError(t, rpc.Close())
 	require.Len(t, stores, 1)
-	r := &real{unit: nvmf.Bytes(stores[0].Cluster), o: spdk.Options{Socket: socket,
+	between := filepath.Join(t.TempDir(), "s")
+	r := &real{rpc: rpc, unit: nvmf.Bytes(stores[0].Cluster), o: spdk.Options{Socket: between,
 		Listen: &nvmf.TransportID{Transport: nvmf.TCP, Family: "IPv4", Address: host, Service: port}}}
+	l, err := net.Listen("unix", between)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- r.serve(ctx, l) }()
+	t.Cleanup(func() { cancel(); assert.NoError(t, errors.Join(<-ended, rpc.Close())) })
 	require.Empty(t, r.Leftovers(t))
 	provisiontest.Run(t, func(*testing.T) provisiontest.Fixture { return r })
 	assert.Empty(t, r.Leftovers(t))
