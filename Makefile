@@ -33,7 +33,7 @@ COMMIT      := $(shell git describe --always --dirty 2>/dev/null)
 # not looked up by the go command.
 export GOFLAGS := -buildvcs=false $(GOFLAGS)
 # What the race detector is run on: packages in which threads or goroutines meet.
-RACE        := ./nvmf/... ./oplog/... ./microfs/... ./posixshim/... ./internal/owner ./internal/store ./cmd/nvmecr/... ./test/fabric
+RACE        := ./nvmf/... ./oplog/... ./microfs/... ./posixshim/... ./internal/jsonrpc ./internal/owner ./internal/store ./cmd/nvmecr/... ./test/fabric
 
 .PHONY: all
 all: bin/nvmecr bin/nvmecr-bench-rank bin/libnvmecr-bench-cubic.so libraries

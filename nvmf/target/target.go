@@ -18,6 +18,7 @@
 //	fabrics.go, admin.go, identify.go, discovery.go, io.go    what commands do
 //	send.go     completions and data to bytes
 //	registry.go, fence.go       who may do what, and that nobody else still does
+//	limit.go                    how much of it in a second
 //
 // The data of a write goes from the socket straight into the memory of the
 // namespace, that of a read straight from there into the socket. The memory

@@ -161,7 +161,7 @@ func (o *adminOptions) newList() *cobra.Command {
 func (o *adminOptions) with(do func(ctx context.Context, p provision.Provisioner, args []string, w io.Writer) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if o.provisioner == "" {
-			return usageError{errors.New("no --provisioner: say which target to administer, nvmecr:SOCKET, spdk:SOCKET?... or nvmet:DIRECTORY?...")}
+			return usageError{errors.New("no --provisioner: say which target to administer, nvmecr:SOCKET, spdk:SOCKET?OPTIONS or nvmet:DIRECTORY?OPTIONS")}
 		}
 		p, err := dial.Open(o.provisioner)
 		if err != nil {

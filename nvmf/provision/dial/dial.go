@@ -30,7 +30,7 @@ func Open(name string) (provision.Provisioner, error) {
 	path, query, _ := strings.Cut(rest, "?")
 	options, err := url.ParseQuery(query)
 	if !ok || path == "" || err != nil {
-		return nil, fmt.Errorf("provisioner %q: %w: it is nvmecr:SOCKET, spdk:SOCKET?... or nvmet:DIRECTORY?...", name, provision.ErrInvalid)
+		return nil, fmt.Errorf("provisioner %q: %w: it is nvmecr:SOCKET, spdk:SOCKET?OPTIONS or nvmet:DIRECTORY?OPTIONS", name, provision.ErrInvalid)
 	}
 	o := opener{name: name, path: path, options: options}
 	p, err := o.open(kind)
