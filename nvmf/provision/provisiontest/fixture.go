@@ -21,8 +21,9 @@ import (
 type Fixture interface {
 	// Open returns a provisioner, as a new program of the administrator's.
 	Open(t *testing.T) provision.Provisioner
-	// Connect opens a namespace as a host. It fails with nvmf.ErrHostRefused
-	// or ErrNoSubsystem.
+	// Connect opens a namespace as a host. Where it must not it fails with
+	// nvmf.ErrHostRefused, ErrNoSubsystem or, where nothing else is served,
+	// ErrUnreachable.
 	Connect(id nvmf.TransportID, hostNQN string) (Volume, error)
 	// Interrupt makes the nth step of what follows the last one: it fails,
 	// executed or not, and so do all after it. fired says whether it came to
@@ -145,7 +146,7 @@ func (b *bench) refused(id nvmf.TransportID, host string) {
 	if err == nil {
 		_ = v.Close()
 	}
-	if !errors.Is(err, nvmf.ErrNoSubsystem) {
+	if !errors.Is(err, nvmf.ErrNoSubsystem) && !errors.Is(err, nvmf.ErrUnreachable) {
 		require.ErrorIs(b, err, nvmf.ErrHostRefused)
 	}
 }

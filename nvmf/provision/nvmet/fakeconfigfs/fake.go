@@ -223,12 +223,18 @@ func (t *Tree) Connect(id nvmf.TransportID, host string) (*Namespace, error) {
 	if err != nil {
 		return nil, err
 	}
+	listens := false
 	for _, port := range ports {
+		in, _ := t.List("ports/" + port + "/subsystems")
+		listens = listens || len(in) > 0
 		address, _ := t.Read("ports/" + port + "/addr_traddr")
 		service, _ := t.Read("ports/" + port + "/addr_trsvcid")
 		if _, err := os.Stat(t.at("ports/" + port + "/subsystems/" + id.SubNQN)); err == nil && address == id.Address && service == id.Service {
 			return t.connect(id.SubNQN, host)
 		}
+	}
+	if !listens {
+		return nil, nvmf.ErrUnreachable // a port listens while a subsystem is in it
 	}
 	return nil, nvmf.ErrNoSubsystem
 }

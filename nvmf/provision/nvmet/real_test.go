@@ -1,0 +1,79 @@
+package nvmet
+
+import (
+	"cmp"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/provision"
+	"nvmecr/nvmf/provision/provisiontest"
+)
+
+// kernel is Linux's own target.
+type kernel struct{ fixture }
+
+func (k *kernel) Open(*testing.T) provision.Provisioner {
+	p := New(k.o)
+	p.wrap = func(change func() error) error {
+		if k.wrap != nil {
+			return k.wrap(change)
+		}
+		return change()
+	}
+	return p
+}
+
+func (k *kernel) Connect(id nvmf.TransportID, host string) (provisiontest.Volume, error) {
+	return provisiontest.Dial(id, host)
+}
+
+// Restart takes down what a boot forgets.
+func (k *kernel) Restart(t *testing.T) {
+	p := New(k.o)
+	names, err := p.tree.List("subsystems")
+	require.NoError(t, err)
+	for _, nqn := range names {
+		if provision.JobOf(provision.Base, nqn) != "" {
+			require.NoError(t, p.tearDown(nqn))
+		}
+	}
+}
+
+func (k *kernel) Leftovers(t *testing.T) []string {
+	p := k.Open(t)
+	list, err := p.List(ctx)
+	require.NoError(t, err)
+	entries, err := os.ReadDir(k.o.Dir)
+	require.NoError(t, err)
+	var names []string
+	for _, n := range list {
+		names = append(names, n.Job)
+	}
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
+// TestKernel runs the conformance on the kernel's target, as root:
+// NVMECR_TEST_NVMET is its directory in configfs, NVMECR_TEST_NVMET_DIR one for
+// namespaces, on a file system with direct I/O, NVMECR_TEST_NVMET_LISTEN where
+// it is to listen (127.0.0.1:4420).
+func TestKernel(t *testing.T) {
+	root := os.Getenv("NVMECR_TEST_NVMET")
+	if root == "" {
+		t.Skip("NVMECR_TEST_NVMET does not name nvmet's directory in configfs to test with")
+	}
+	host, port, err := net.SplitHostPort(cmp.Or(os.Getenv("NVMECR_TEST_NVMET_LISTEN"), "127.0.0.1:4420"))
+	require.NoError(t, err)
+	k := &kernel{fixture{o: Options{Root: root, Dir: filepath.Join(os.Getenv("NVMECR_TEST_NVMET_DIR"), "namespaces"),
+		Listen: &nvmf.TransportID{Transport: nvmf.TCP, Family: "IPv4", Address: host, Service: port}}}}
+	provisiontest.Run(t, func(*testing.T) provisiontest.Fixture { return k })
+	assert.Empty(t, k.Leftovers(t))
+}
