@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"strconv"
+	"syscall"
 	"time"
 )
 
@@ -63,6 +64,7 @@ func (c *Client) Call(ctx context.Context, method string, params, result any) er
 
 // exchange sends a request and receives its answer.
 func (c *Client) exchange(ctx context.Context, method string, params any) (*response, error) {
+	used := c.conn != nil
 	if err := c.connect(ctx); err != nil {
 		return nil, err
 	}
@@ -85,6 +87,10 @@ func (c *Client) exchange(ctx context.Context, method string, params any) (*resp
 	}
 	var answer response
 	err := c.stream.send(&r)
+	if errors.Is(err, syscall.EPIPE) && used && ctx.Err() == nil {
+		c.drop() // the server has ended since the last call, and got nothing
+		return c.exchange(ctx, method, params)
+	}
 	if err == nil {
 		err = c.stream.receive(&answer)
 	}

@@ -6,7 +6,8 @@
 // What a call returns is decoded into the caller's type: numbers never pass
 // through a float64. A call that its context ends, or that breaks off in any
 // other way, gives its connection up, since its answer may still come; the
-// next call has a new one. Whether the method was executed is then not known.
+// next call has a new one. Whether the method was executed is then not known. A
+// server that was started anew between two calls is connected to again.
 package jsonrpc
 
 import (

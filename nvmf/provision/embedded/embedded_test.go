@@ -172,7 +172,7 @@ func TestStrangers(t *testing.T) {
 	}
 	f := newFixture(t, "mem:8M")
 	path := f.socket()
-	for dir := f.dir; dir != "/"; dir = filepath.Dir(dir) {
+	for dir := f.dir; dir != filepath.Clean(os.TempDir()); dir = filepath.Dir(dir) {
 		info, err := os.Stat(dir)
 		require.NoError(t, err)
 		require.NoError(t, os.Chmod(dir, info.Mode()|0o111))
@@ -201,6 +201,9 @@ func TestStrangers(t *testing.T) {
 	require.ErrorIs(t, call(), unix.EACCES)
 	require.NoError(t, os.Chmod(path, 0o666))
 	err := call()
+	if errors.Is(err, unix.EACCES) {
+		t.Skip("other users may not enter the directory of temporary files")
+	}
 	require.Error(t, err)
 	assert.True(t, errors.Is(err, io.EOF) || errors.Is(err, unix.ECONNRESET) || errors.Is(err, unix.EPIPE), "%v", err)
 }
@@ -264,7 +267,7 @@ func TestFilePool(t *testing.T) {
 	}
 	require.NoError(t, os.WriteFile(record, good, 0o600))
 	f.start(t)
-	require.NoError(t, f.Open(t).Delete(context.Background(), "melt"))
+	require.NoError(t, c.Delete(context.Background(), "melt"), "a client survives the target")
 
 	for _, name := range []string{"", "file:", "mem:", "mem:x", "disk:/x"} {
 		_, err := OpenPool(name)

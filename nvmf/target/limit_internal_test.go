@@ -1,0 +1,24 @@
+package target
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"nvmecr/nvmf"
+)
+
+// TestLimitAllocatesNothing, whether there is one or not.
+func TestLimitAllocatesNothing(t *testing.T) {
+	for _, rate := range []nvmf.Bytes{0, 1 << 50, MinRate} {
+		n := &namespace{}
+		n.limit.Store(newLimit(rate))
+		c, m := &conn{}, &command{at: &attachment{namespace: n}}
+		assert.Zero(t, testing.AllocsPerRun(100, func() {
+			c.charge(m, 1)
+			c.paused()
+		}))
+		c.charge(m, maxTransfer)
+		assert.Equal(t, rate == MinRate, c.paused())
+	}
+}
