@@ -58,7 +58,7 @@ func startEmbedded(cfg *config.Config, dir *store.StateDir, lock *store.DirLock)
 	// Every flag is given: the environment is meant for others.
 	cmd := exec.Command(self, "target", "--until-eof",
 		"--listen", "127.0.0.1:0", "--nqn", nqn, "--allow-host", cfg.Host(),
-		"--namespace", "file:"+dir.Image(), "--verbose=false")
+		"--namespace", "file:"+dir.Image(), "--admin=", "--pool=", "--verbose=false")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, listening, &complaint
 	cmd.ExtraFiles = []*os.File{lock.File}
 	// A session of its own: what is typed at the terminal ends the job, and
