@@ -3,6 +3,7 @@ module nvmecr
 go 1.26.0
 
 require (
+	filippo.io/bigmod v0.1.0
 	github.com/dustin/go-humanize v1.1.0
 	github.com/google/btree v1.1.3
 	github.com/google/uuid v1.6.0
