@@ -15,6 +15,8 @@ var (
 	ErrNoSubsystem = errors.New("target has no such subsystem")
 	// ErrHostRefused: the subsystem does not allow this host NQN.
 	ErrHostRefused = errors.New("target does not allow this host NQN")
+	// ErrAuthentication: the host or the target did not prove who it is.
+	ErrAuthentication = errors.New("authentication failed")
 	// ErrNoNamespace: the subsystem has no active namespace of that id.
 	ErrNoNamespace = errors.New("subsystem has no such namespace")
 	// ErrUnsupported: the device lacks something this package needs.

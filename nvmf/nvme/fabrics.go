@@ -54,6 +54,35 @@ func (s *SQE) Connect() Connect {
 	return Connect{le.Uint16(s[40:]), le.Uint16(s[42:]), le.Uint16(s[44:]), s[46], le.Uint32(s[48:])}
 }
 
+// Security protocol and its specific field of Authentication Send and Receive.
+const (
+	SecurityProtocolNVMe = 0xe9
+	SecuritySpecificAuth = 0x0101
+)
+
+// Security is what an Authentication Send or Receive command says:
+//
+//	41-42  security protocol specific (SPSP0, SPSP1)
+//	43     security protocol (SECP)
+//	44-47  transfer or allocation length in bytes
+type Security struct {
+	Specific uint16
+	Protocol uint8
+	Length   uint32
+}
+
+// SetSecurity fills an Authentication Send or Receive command's dwords.
+func (s *SQE) SetSecurity(c Security) {
+	le.PutUint16(s[41:], c.Specific)
+	s[43] = c.Protocol
+	le.PutUint32(s[44:], c.Length)
+}
+
+// Security reads an Authentication Send or Receive command's dwords.
+func (s *SQE) Security() Security {
+	return Security{le.Uint16(s[41:]), s[43], le.Uint32(s[44:])}
+}
+
 // Dynamic controllers are asked for with CNTLIDDynamic; a discovery or I/O
 // queue Connect names a controller.
 const CNTLIDDynamic = 0xffff

@@ -73,6 +73,10 @@ func FuzzSQE(f *testing.F) {
 		s.ResetFabrics(FabricsConnect, d)
 		s.SetConnect(connect)
 		require.Equal(t, connect, s.Connect())
+		security := Security{Specific: d, Protocol: uint8(b), Length: c}
+		s.ResetFabrics(FabricsAuthSend, d)
+		s.SetSecurity(security)
+		require.Equal(t, security, s.Security())
 		s.SetDSM(int(b%MaxDSMRanges)+1, c)
 		require.Equal(t, int(b%MaxDSMRanges)+1, s.DSMRanges())
 		var r DSMRange

@@ -30,7 +30,8 @@ type command struct {
 }
 
 // sizeQueue makes room for a queue of n commands. It has one slot before,
-// which the Connect is in that asks for it.
+// which the last command is in that a host has to send before it is let in:
+// Connect, or one of its authentication.
 func (c *conn) sizeQueue(n int) {
 	c.commands = append(c.commands, make([]command, n-len(c.commands))...)
 	c.free = make([]uint16, 0, n)
@@ -85,6 +86,8 @@ func (c *conn) prepare(m *command) nvme.Status {
 		return c.prepareFabrics(m)
 	case c.ctrl == nil:
 		return nvme.StatusCommandSequence | nvme.DNR
+	case c.barred:
+		return nvme.StatusAuthRequired | nvme.DNR
 	case c.qid == 0:
 		return c.prepareAdmin(m)
 	case !c.ctrl.enabled.Load():
@@ -150,7 +153,7 @@ func (c *conn) execute(slot uint16) {
 		}
 	}
 	c.owed += cap(m.answer)
-	if len(c.commands) == 1 && c.ctrl != nil {
+	if len(c.commands) == 1 && c.ctrl != nil && !c.barred {
 		c.sizeQueue(int(c.sqSize))
 	}
 	c.out.push(slot, false)

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/pdu"
 )
 
@@ -34,12 +35,14 @@ type conn struct {
 
 	closing atomic.Bool // end when nothing is in flight
 	cut     atomic.Bool // end now
-	overdue atomic.Bool // end unless Connect has come
+	overdue atomic.Bool // end unless the host has been let in
 	traffic atomic.Bool // a command came since the keep-alive timer looked
 
 	// Everything below belongs to the connection's thread.
 
 	ctrl     *controller // nil until Connect
+	barred   bool        // the host has yet to authenticate
+	auth     *dhchap.Controller
 	qid      uint16
 	noSQFlow bool   // SQ flow control is disabled
 	sqSize   uint16 // entries
@@ -62,7 +65,8 @@ type conn struct {
 	waits    bool // a namespace's memory is a file's
 }
 
-// connectTimeout is how long a host may take from accept to Connect.
+// connectTimeout is how long a host may take from accept to Connect and, where
+// it has to, authentication.
 const connectTimeout = 10 * time.Second
 
 func newConn(t *Target, fd int, peer netip.AddrPort) (*conn, error) {
@@ -232,6 +236,9 @@ func (c *conn) attend() error {
 	}
 	if c.ctrl == nil && c.overdue.Load() {
 		return fmt.Errorf("no Connect within %s: %w", c.target.patience, context.DeadlineExceeded)
+	}
+	if c.barred && c.overdue.Load() {
+		return fmt.Errorf("host %s did not authenticate within %s: %w", c.ctrl.host.NQN, c.target.patience, context.DeadlineExceeded)
 	}
 	c.detachRemoved()
 	if c.ctrl != nil && c.qid == 0 {

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/nvme"
 )
 
@@ -16,6 +17,7 @@ type controller struct {
 	host    Host
 	id      uint16
 	started time.Time
+	keys    *dhchap.Keys // nil: the host need not authenticate
 
 	enabled atomic.Bool // CC.EN with CSTS.RDY, for the I/O queues
 
@@ -44,6 +46,21 @@ func newController(t *Target, sub *subsystem, host Host, id uint16, admin *conn)
 func (c *controller) join(q *conn, qid uint16) (old *conn, s nvme.Status) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if old, s = c.occupied(qid); old == nil && s == 0 {
+		c.queues[qid] = q
+	}
+	return old, s
+}
+
+// vacant is join without joining.
+func (c *controller) vacant(_ *conn, qid uint16) (old *conn, s nvme.Status) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.occupied(qid)
+}
+
+// occupied says what keeps an I/O queue from being added. c.mu is held.
+func (c *controller) occupied(qid uint16) (old *conn, s nvme.Status) {
 	switch {
 	case c.ended:
 		return nil, nvme.StatusConnectInvalidParameters | nvme.DNR
@@ -52,7 +69,6 @@ func (c *controller) join(q *conn, qid uint16) (old *conn, s nvme.Status) {
 	case c.queues[qid] != nil:
 		return c.queues[qid], 0
 	}
-	c.queues[qid] = q
 	return nil, 0
 }
 

@@ -17,6 +17,10 @@ func (c *conn) prepareFabrics(m *command) nvme.Status {
 		return m.expect(nvme.ConnectDataSize)
 	case c.ctrl == nil, kind == nvme.FabricsConnect:
 		return nvme.StatusCommandSequence | nvme.DNR
+	case c.ctrl.keys != nil && (kind == nvme.FabricsAuthSend || kind == nvme.FabricsAuthReceive):
+		return c.prepareAuth(m)
+	case c.barred:
+		return nvme.StatusAuthRequired | nvme.DNR
 	case kind == nvme.FabricsDisconnect && c.qid != 0:
 		return 0
 	case (kind == nvme.FabricsPropertyGet || kind == nvme.FabricsPropertySet) && c.qid == 0:
@@ -34,6 +38,10 @@ func (c *conn) executeFabrics(m *command) nvme.Status {
 		return 0
 	case nvme.FabricsPropertyGet:
 		return c.ctrl.propertyGet(m)
+	case nvme.FabricsAuthSend:
+		return c.authSend(m)
+	case nvme.FabricsAuthReceive:
+		return c.authReceive(m)
 	}
 	return c.ctrl.propertySet(m)
 }
@@ -85,10 +93,15 @@ func (c *conn) connect(m *command) nvme.Status {
 	}
 	c.qid, c.sqSize, c.sqHead = r.QID, r.SQSize+1, 1
 	c.noSQFlow = r.Attributes&nvme.ConnectNoSQFlow != 0
+	c.ctrl = ctrl
+	if ctrl.keys != nil {
+		c.barred = true
+		m.result = nvme.ConnectResult(ctrl.id, nvme.ConnectAuthTransaction)
+		return 0
+	}
 	if c.qid != 0 {
 		c.in.rules.MaxCapsuleData = c.target.inCapsule
 	}
-	c.ctrl = ctrl
 	m.result = nvme.ConnectResult(ctrl.id, 0)
 	return 0
 }
@@ -114,9 +127,13 @@ func (t *Target) newController(c *conn, nqn string, host Host, kato uint32) (*co
 		return nil, nvme.StatusConnectControllerBusy
 	}
 	ctrl := newController(t, sub, host, id, c)
+	if k, ok := sub.keys[host.NQN]; ok {
+		ctrl.keys = &k
+	}
 	ctrl.setKeepAlive(kato)
 	t.controllers[id] = ctrl
-	t.log.Info("target: host connected", "nqn", nqn, "host", host.NQN, "controller", id, "peer", c.peer.String())
+	t.log.Info("target: host connected", "nqn", nqn, "host", host.NQN, "controller", id, "peer", c.peer.String(),
+		"authenticates", ctrl.keys != nil)
 	return ctrl, 0
 }
 
@@ -147,7 +164,12 @@ func (t *Target) joinController(c *conn, id uint16, nqn string, host Host, qid u
 			t.mu.Unlock()
 			return nil, nvme.StatusConnectInvalidParameters | nvme.DNR
 		}
-		old, status := ctrl.join(c, qid)
+		// Who has yet to authenticate joins only then.
+		join := ctrl.join
+		if ctrl.keys != nil {
+			join = ctrl.vacant
+		}
+		old, status := join(c, qid)
 		t.mu.Unlock()
 		if old == nil {
 			return ctrl, status

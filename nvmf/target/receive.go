@@ -59,8 +59,8 @@ const (
 // 4 KiB gain 3 us by it.
 const largeData = 1 << 10
 
-// adminCapsule is the in-capsule data of the admin queue, and of any queue
-// before Connect: fixed by the transport specification.
+// adminCapsule is the in-capsule data of the admin queue, of any queue before
+// Connect, and of Fabrics commands: fixed by the transport specification.
 const adminCapsule = 8192
 
 func (r *receiver) init(inCapsule uint32) {

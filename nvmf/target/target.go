@@ -15,7 +15,7 @@
 //	conn.go     the loop: receive, send, spin, sleep     one thread per connection
 //	receive.go  bytes to PDUs, data to its place
 //	command.go  PDUs to commands
-//	fabrics.go, admin.go, identify.go, discovery.go, io.go    what commands do
+//	fabrics.go, auth.go, admin.go, identify.go, discovery.go, io.go    what commands do
 //	send.go     completions and data to bytes
 //	registry.go, fence.go       who may do what, and that nobody else still does
 //	limit.go                    how much of it in a second
@@ -37,6 +37,10 @@
 // connection. A host that does not read, or stops in the middle of a PDU,
 // holds up nobody else.
 //
+// A host that has yet to prove who it is has one command at a time, of 8 KiB at
+// most, and connectTimeout for all of it; its queues are none of a controller's.
+// The arithmetic it can cause takes at most half of the cores.
+//
 // # Locks
 //
 //	Target.mu          subsystems, controllers, connections
@@ -53,13 +57,16 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/dhchap"
 )
 
 // Config is what a target starts with. Subsystems can be changed later.
@@ -87,6 +94,10 @@ type Subsystem struct {
 	Hosts []string
 	// Listed lets nobody in who is not in Hosts, also where that is empty.
 	Listed bool
+	// Keys are the secrets of hosts by their NQN. Where there are any, only
+	// hosts that have one may connect, and have to prove on every queue that
+	// they know it before anything else is done for them.
+	Keys map[string]dhchap.Keys
 	// Serial and Model identify the subsystem to hosts, up to 20 and 40 ASCII
 	// characters. Serial defaults to a digest of the NQN.
 	Serial, Model string
@@ -128,7 +139,8 @@ type Target struct {
 	log       *slog.Logger
 	inCapsule uint32
 	maxConns  int
-	patience  time.Duration // with a host that has not sent Connect
+	patience  time.Duration // with a host that has not connected and proved who it is
+	exchanges chan struct{} // has room for those that may be computed at a time
 	// noReservations does not change.
 	noReservations bool
 
@@ -154,6 +166,7 @@ type subsystem struct {
 	nqn, serial, model string
 	listed             bool
 	hosts              []string // guarded by Target.mu
+	keys               map[string]dhchap.Keys
 	// namespaces by id. The map is replaced as a whole, under Target.mu.
 	namespaces atomic.Pointer[map[uint32]*namespace]
 }
@@ -166,6 +179,7 @@ func New(c Config) (*Target, error) {
 		inCapsule:      uint32(c.InCapsule),
 		maxConns:       c.MaxConnections,
 		patience:       connectTimeout,
+		exchanges:      make(chan struct{}, max(1, runtime.NumCPU()/2)),
 		noReservations: c.NoReservations,
 		subsystems:     map[string]*subsystem{},
 		controllers:    map[uint16]*controller{},
@@ -198,7 +212,15 @@ func (t *Target) AddSubsystem(s Subsystem) error {
 	if err := checkNQN(s.NQN); err != nil {
 		return fmt.Errorf("target: subsystem: %w", err)
 	}
-	sub := &subsystem{nqn: s.NQN, serial: s.Serial, model: s.Model, listed: s.Listed, hosts: slices.Clone(s.Hosts)}
+	sub := &subsystem{nqn: s.NQN, serial: s.Serial, model: s.Model, listed: s.Listed, hosts: slices.Clone(s.Hosts), keys: maps.Clone(s.Keys)}
+	for nqn, k := range s.Keys {
+		if err := checkNQN(nqn); err != nil {
+			return fmt.Errorf("target: subsystem %s: key of a host: %w", s.NQN, err)
+		}
+		if k.Host.IsZero() {
+			return fmt.Errorf("target: subsystem %s: host %s has no key", s.NQN, nqn)
+		}
+	}
 	if sub.serial == "" {
 		sub.serial = serialOf(s.NQN)
 	}
@@ -428,6 +450,9 @@ func (t *Target) Close(ctx context.Context) error {
 
 // admits reports whether a host may connect. Target.mu is held.
 func (s *subsystem) admits(nqn string) bool {
+	if _, ok := s.keys[nqn]; !ok && len(s.keys) > 0 {
+		return false
+	}
 	return allowed(s.hosts, nqn) && (len(s.hosts) > 0 || !s.listed)
 }
 

@@ -184,6 +184,7 @@ func (c *conn) issue(cmd *nvmf.Command, sqe *nvme.SQE, data []byte, write bool) 
 	s.sqe = *sqe
 	s.sqe.SetCID(cid)
 	s.data, s.total, s.write = cmd.Data, uint32(len(data)), write
+	s.short = sqe.Opcode() == nvme.AdminFabrics && sqe.FabricsType() == nvme.FabricsAuthReceive
 	c.ship(s, cid)
 }
 

@@ -58,6 +58,7 @@ type slot struct {
 	cmd   *nvmf.Command // nil: the slot is free
 	sqe   nvme.SQE
 	write bool     // data goes to the target
+	short bool     // fewer bytes than there is room for are no fault
 	data  [][]byte // cmd.Data, or aux
 	total uint32   // bytes of data
 	// moved is how many bytes the target has sent, or asked for.
@@ -158,7 +159,7 @@ func (c *conn) start(cmd *nvmf.Command, opcode uint8, nsid uint32) (*slot, uint1
 	c.busy++
 	s := &c.slots[cid]
 	s.cmd, s.data, s.total, s.moved, s.cur = cmd, nil, 0, 0, cursor{}
-	s.write, s.unsent, s.inCapsule, s.asked, s.next = false, true, false, 0, 0
+	s.write, s.short, s.unsent, s.inCapsule, s.asked, s.next = false, false, true, false, 0, 0
 	s.answered, s.badDigest, s.sending, s.tries = false, false, 0, 0
 	s.sqe.Reset(opcode, cid, nsid)
 	return s, cid

@@ -12,7 +12,7 @@ import (
 )
 
 // connectQueue opens one connection and makes it queue qid of a controller: a
-// socket, ICReq and ICResp, then Connect. It returns the controller's id.
+// socket, ICReq and ICResp, Connect, authentication. It returns the controller's id.
 // cntlid is nvme.CNTLIDDynamic for the admin queue.
 func connectQueue(ctx context.Context, id nvmf.TransportID, o *Options, q queueID) (*conn, uint16, error) {
 	ctx, cancel := context.WithTimeout(ctx, o.ConnectTimeout)
@@ -63,7 +63,11 @@ func (c *conn) establish(o *Options, q queueID) (cntlid uint16, err error) {
 	if err := c.initialize(o); err != nil {
 		return 0, err
 	}
-	return c.fabricsConnect(o, q)
+	result, err := c.fabricsConnect(o, q)
+	if err != nil {
+		return 0, err
+	}
+	return uint16(result), c.authenticate(o, q, uint32(result))
 }
 
 // initialize exchanges ICReq and ICResp. No alignment is asked of the target,
@@ -98,8 +102,8 @@ func (c *conn) initialize(o *Options) error {
 
 // fabricsConnect sends the Connect command. SQ flow control is switched off:
 // the queue never holds more commands than it has entries, and Linux's target
-// uses SUCCESS only then.
-func (c *conn) fabricsConnect(o *Options, q queueID) (cntlid uint16, err error) {
+// uses SUCCESS only then. It returns nvme.ConnectResult.
+func (c *conn) fabricsConnect(o *Options, q queueID) (uint64, error) {
 	var sqe nvme.SQE
 	var data nvme.ConnectData
 	sqe.ResetFabrics(nvme.FabricsConnect, 0)
@@ -111,10 +115,7 @@ func (c *conn) fabricsConnect(o *Options, q queueID) (cntlid uint16, err error) 
 	if err != nil {
 		return 0, c.refused(err, o, q)
 	}
-	if auth := uint32(result) & (nvme.ConnectAuthTransaction | nvme.ConnectAuthSecureChannel); auth != 0 {
-		return 0, fmt.Errorf("subsystem %s requires authentication of the host: %w", q.subNQN, nvmf.ErrUnsupported)
-	}
-	return uint16(result), nil
+	return result, nil
 }
 
 // refused names the reason of a failed Connect in terms of this project.

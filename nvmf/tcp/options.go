@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/nvme"
 )
 
@@ -17,6 +18,12 @@ type Options struct {
 	HostNQN string
 	// HostID identifies the host. Default: random, once per Options.
 	HostID uuid.UUID
+	// Keys are the secrets for targets that ask for authentication. With a
+	// Controller secret the target has to prove that it knows it: one that
+	// asks for no authentication is refused then.
+	Keys dhchap.Keys
+	// AuthOffer restricts the hashes and groups of the authentication.
+	AuthOffer dhchap.Offer
 	// HeaderDigest and DataDigest ask for CRC32C digests; opening fails if
 	// the target does not agree.
 	HeaderDigest, DataDigest bool
@@ -77,6 +84,9 @@ func (o Options) complete() (Options, error) {
 	}
 	if len(o.HostNQN) > nvme.MaxNQN {
 		return o, fmt.Errorf("host NQN is %d bytes long, at most %d are allowed", len(o.HostNQN), nvme.MaxNQN)
+	}
+	if o.Keys.Host.IsZero() && !o.Keys.Controller.IsZero() {
+		return o, fmt.Errorf("%w: there is a secret of the target (--dhchap-ctrl-secret) and none of this host; give one with --dhchap-secret", nvmf.ErrAuthentication)
 	}
 	if o.QueueDepth <= 0 || o.QueueDepth > maxDepth {
 		o.QueueDepth = min(128, maxDepth)

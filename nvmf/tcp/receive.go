@@ -386,7 +386,7 @@ func (c *conn) completed(cid uint16, status nvme.Status, result uint64, offendin
 	case s == nil:
 		c.violated(pdu.Violation(pdu.InvalidHeaderField, 20, "a response to command %d, which is not in flight", cid), offending)
 	case status.Code() == nvme.StatusSuccess && s.asked > 0,
-		status.Code() == nvme.StatusSuccess && s.moved < s.total && !s.inCapsule:
+		status.Code() == nvme.StatusSuccess && s.moved < s.total && !s.inCapsule && !s.short:
 		c.violated(pdu.Violation(pdu.SequenceError, 0,
 			"command %d succeeded after %d of its %d bytes of data", cid, s.moved-s.asked, s.total), offending)
 	default:

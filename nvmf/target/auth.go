@@ -1,0 +1,95 @@
+package target
+
+import (
+	"nvmecr/nvmf/dhchap"
+	"nvmecr/nvmf/nvme"
+)
+
+// A queue of a host that has a key is barred from Connect on: every command
+// but those of the authentication is refused. It becomes part of its
+// controller when the host has proved who it is, so that who only knows the
+// host's name cannot be in the way of its queues. A host may authenticate
+// again later; the queue stays usable meanwhile, unless that fails.
+
+// prepareAuth validates Authentication Send and Receive before their data.
+func (c *conn) prepareAuth(m *command) nvme.Status {
+	s := m.sqe.Security()
+	if s.Protocol != nvme.SecurityProtocolNVMe || s.Specific != nvme.SecuritySpecificAuth ||
+		s.Length == 0 || s.Length > adminCapsule || s.Length != m.sqe.SGL().Length() {
+		return nvme.StatusInvalidField | nvme.DNR
+	}
+	if m.sqe.FabricsType() == nvme.FabricsAuthReceive {
+		return 0
+	}
+	return m.expect(1)
+}
+
+// authSend takes a message of the host. What is wrong with it the host learns
+// from the next Authentication Receive.
+func (c *conn) authSend(m *command) nvme.Status {
+	if c.auth == nil {
+		c.auth = dhchap.NewController(dhchap.Config{HostNQN: c.ctrl.host.NQN, SubNQN: c.ctrl.sub.nqn, Keys: *c.ctrl.keys})
+	}
+	c.compute(func() { c.auth.Take(m.into) })
+	return c.judge()
+}
+
+// authReceive answers with the next message for the host. All the room that
+// it has is filled, for there are hosts that count the bytes.
+func (c *conn) authReceive(m *command) nvme.Status {
+	if c.auth == nil {
+		return nvme.StatusCommandSequence | nvme.DNR
+	}
+	answer := make([]byte, m.sqe.Security().Length)
+	var message []byte
+	c.compute(func() { message = c.auth.Give(len(answer)) })
+	status := c.judge()
+	if message == nil {
+		return nvme.StatusInvalidField | nvme.DNR
+	}
+	if status != 0 {
+		return status
+	}
+	copy(answer, message)
+	return m.reply(answer)
+}
+
+// compute runs a step of the authentication, with those that take long in turn.
+func (c *conn) compute(step func()) {
+	if c.auth.Expensive() {
+		c.target.exchanges <- struct{}{}
+		defer func() { <-c.target.exchanges }()
+	}
+	step()
+}
+
+// judge acts on how the authentication stands.
+func (c *conn) judge() nvme.Status {
+	switch {
+	case c.auth.Ended():
+		c.leaving = true
+		c.target.log.Warn("target: authentication failed", "nqn", c.ctrl.sub.nqn, "host", c.ctrl.host.NQN,
+			"controller", c.ctrl.id, "queue", c.qid, "peer", c.peer.String(), "err", c.auth.Err())
+	case c.auth.Authenticated():
+		c.auth = nil
+		if c.barred {
+			return c.admit()
+		}
+	}
+	return 0
+}
+
+// admit makes the queue one whose commands are executed.
+func (c *conn) admit() nvme.Status {
+	if c.qid != 0 {
+		if old, status := c.ctrl.join(c, c.qid); old != nil || status != 0 {
+			c.leaving = true
+			return nvme.StatusCommandSequence | nvme.DNR
+		}
+		c.in.rules.MaxCapsuleData = max(c.target.inCapsule, adminCapsule)
+	} else {
+		c.target.log.Info("target: host authenticated", "nqn", c.ctrl.sub.nqn, "host", c.ctrl.host.NQN, "controller", c.ctrl.id)
+	}
+	c.barred = false
+	return 0
+}

@@ -1,0 +1,323 @@
+package target_test
+
+import (
+	"context"
+	"net"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/nvmf/dhchap"
+	"nvmecr/nvmf/nvme"
+	"nvmecr/nvmf/pdu"
+	"nvmecr/nvmf/target"
+)
+
+// guarded serves one namespace to testHost, which has keys.
+func guarded(t testing.TB) (net.Addr, dhchap.Keys) {
+	c, keys := guardedConfig(t)
+	_, addr := serve(t, c)
+	return addr, keys
+}
+
+func guardedConfig(t testing.TB) (target.Config, dhchap.Keys) {
+	keys := dhchap.Keys{Host: dhchap.NewSecret(dhchap.SHA256), Controller: dhchap.NewSecret(dhchap.SHA512)}
+	c := one(memory(t, 1<<20, 4096))
+	c.Subsystems[0].Keys = map[string]dhchap.Keys{testHost: keys}
+	return c, keys
+}
+
+// connectBarred sends a Connect that succeeds and asks for authentication.
+func (h *client) connectBarred(qid, cntlid uint16) uint16 {
+	s, d := h.connectCommand(qid, cntlid)
+	h.capsule(s, d[:])
+	r := h.response()
+	require.Zero(h.t, r.Status())
+	assert.EqualValues(h.t, nvme.ConnectAuthTransaction, r.Result()&0xffff0000)
+	return uint16(r.Result())
+}
+
+func (h *client) security(fctype uint8, c nvme.Security) *nvme.SQE {
+	h.cid++
+	s := new(nvme.SQE)
+	s.ResetFabrics(fctype, h.cid)
+	s.SetSecurity(c)
+	s.SGL().Set(nvme.SGLTransport, 0, c.Length)
+	return s
+}
+
+func securityOf(length int) nvme.Security {
+	return nvme.Security{Protocol: nvme.SecurityProtocolNVMe, Specific: nvme.SecuritySpecificAuth, Length: uint32(length)}
+}
+
+func (h *client) authSend(message []byte) nvme.Status {
+	h.capsule(h.security(nvme.FabricsAuthSend, securityOf(len(message))), message)
+	return h.response().Status()
+}
+
+func (h *client) authReceive() ([]byte, nvme.Status) {
+	h.capsule(h.security(nvme.FabricsAuthReceive, securityOf(dhchap.MaxMessage)), nil)
+	var data []byte
+	for {
+		x, b, d, err := h.next()
+		require.NoError(h.t, err)
+		data = append(data, d...)
+		if x.Type == pdu.TypeCapsuleResp {
+			return data, pdu.CQEOf(b).Status()
+		}
+	}
+}
+
+func hostSide(keys dhchap.Keys) *dhchap.Host {
+	return dhchap.NewHost(dhchap.Config{HostNQN: testHost, SubNQN: testNQN, Keys: keys,
+		Offer: dhchap.Offer{Groups: []dhchap.Group{dhchap.NullGroup}}})
+}
+
+// authenticate proves who we are and returns the messages of both sides. It
+// stops early if the target finds something wrong.
+func (h *client) authenticate(keys dhchap.Keys) (messages [][]byte, err error) {
+	host := hostSide(keys)
+	next := host.Start()
+	for next != nil {
+		require.Zero(h.t, h.authSend(next))
+		messages = append(messages, next)
+		if host.Done() {
+			break
+		}
+		answer, status := h.authReceive()
+		require.Zero(h.t, status)
+		assert.Len(h.t, answer, dhchap.MaxMessage, "all of it is filled")
+		messages = append(messages, answer)
+		if next, err = host.Answer(answer); err != nil {
+			return messages, err
+		}
+	}
+	return messages, nil
+}
+
+// TestBarred: nothing but authentication is done for a host that has not
+// proved who it is, on the admin queue as on others.
+func TestBarred(t *testing.T) {
+	addr, keys := guarded(t)
+	commands := func(h *client) []*nvme.SQE {
+		get, set, leave := new(nvme.SQE), new(nvme.SQE), new(nvme.SQE)
+		get.ResetFabrics(nvme.FabricsPropertyGet, 101)
+		set.ResetFabrics(nvme.FabricsPropertySet, 102)
+		set.SetProperty(nvme.PropertyCC, nvme.CCFabrics)
+		leave.ResetFabrics(nvme.FabricsDisconnect, 103)
+		list := []*nvme.SQE{get, set, leave, h.rw(nvme.IORead, 0, 1, 4096), h.rw(nvme.IOWrite, 0, 1, 4096), h.rw(nvme.IOReservationReg, 0, 1, 16)}
+		for _, op := range []uint8{nvme.AdminIdentify, nvme.AdminKeepAlive, nvme.AdminGetLogPage, nvme.AdminAsyncEvent, nvme.AdminSetFeatures, 0xc0} {
+			list = append(list, h.command(op))
+		}
+		return list
+	}
+	refused := func(h *client) {
+		for _, s := range commands(h) {
+			h.capsule(s, nil)
+			assert.Equal(t, nvme.StatusAuthRequired|nvme.DNR, h.response().Status(), "opcode %#x type %#x", s.Opcode(), s.FabricsType())
+		}
+	}
+	admin := dial(t, addr, 0)
+	cntlid := admin.connectBarred(0, nvme.CNTLIDDynamic)
+	refused(admin)
+	// An I/O queue of a controller that is not authenticated is none yet.
+	queue := dial(t, addr, 0)
+	s, d := queue.connectCommand(1, cntlid)
+	queue.capsule(s, d[:])
+	assert.Equal(t, nvme.StatusCommandSequence|nvme.DNR, queue.response().Status())
+
+	_, err := admin.authenticate(keys)
+	require.NoError(t, err)
+	admin.setProperty(nvme.PropertyCC, nvme.CCFabrics)
+	queue.connectBarred(1, cntlid)
+	refused(queue)
+	_, err = queue.authenticate(dhchap.Keys{Host: keys.Host})
+	require.NoError(t, err)
+	_, status := queue.readBlocks(0, 1, 4096)
+	assert.Zero(t, status)
+
+	// Again, while in use, with commands between the messages.
+	host := hostSide(keys)
+	require.Zero(t, queue.authSend(host.Start()))
+	_, status = queue.readBlocks(0, 1, 4096)
+	assert.Zero(t, status)
+	challenge, status := queue.authReceive()
+	require.Zero(t, status)
+	_, err = host.Answer(challenge)
+	require.NoError(t, err)
+	queue.capsule(queue.command(nvme.IOFlush), nil)
+	assert.Zero(t, queue.response().Status())
+	// A queue that does it wrong is ended.
+	require.Zero(t, queue.authSend(host.Start()))
+	answer, _ := queue.authReceive()
+	assert.Equal(t, []byte{0, 0xf1, 1, byte(dhchap.IncorrectMessage)}, []byte{answer[0], answer[1], answer[6], answer[7]})
+	queue.ends(0)
+}
+
+// TestWrongProof: failures reach the host, and then the connection ends.
+func TestWrongProof(t *testing.T) {
+	addr, keys := guarded(t)
+	h := dial(t, addr, 0)
+	h.connectBarred(0, nvme.CNTLIDDynamic)
+	captured, err := h.authenticate(keys)
+	require.NoError(t, err)
+
+	for name, attempt := range map[string]func(h *client) error{
+		"stolen NQN": func(h *client) error {
+			_, err := h.authenticate(dhchap.Keys{Host: dhchap.NewSecret(dhchap.SHA256)})
+			return err
+		},
+		"replay": func(h *client) error {
+			require.Zero(t, h.authSend(captured[0]))
+			challenge, _ := h.authReceive()
+			assert.NotEqual(t, captured[1], challenge)
+			require.Zero(t, h.authSend(captured[2]))
+			answer, _ := h.authReceive()
+			host := hostSide(keys)
+			host.Start()
+			_, err := host.Answer(answer)
+			return err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h := dial(t, addr, 0)
+			h.connectBarred(0, nvme.CNTLIDDynamic)
+			var e *dhchap.Error
+			require.ErrorAs(t, attempt(h), &e)
+			assert.Equal(t, []any{dhchap.Failed, true}, []any{e.Reason, e.Peer})
+			h.ends(0)
+		})
+	}
+	t.Run("the host refuses", func(t *testing.T) {
+		h := dial(t, addr, 0)
+		h.connectBarred(0, nvme.CNTLIDDynamic)
+		host := hostSide(dhchap.Keys{Host: keys.Host, Controller: keys.Host})
+		require.Zero(t, h.authSend(host.Start()))
+		challenge, _ := h.authReceive()
+		reply, err := host.Answer(challenge)
+		require.NoError(t, err)
+		require.Zero(t, h.authSend(reply))
+		proof, _ := h.authReceive()
+		failure, err := host.Answer(proof)
+		require.ErrorContains(t, err, "the controller's proof is wrong")
+		require.Zero(t, h.authSend(failure))
+		h.ends(0)
+	})
+	t.Run("TLS", func(t *testing.T) {
+		h := dial(t, addr, 0)
+		h.connectBarred(0, nvme.CNTLIDDynamic)
+		first := hostSide(keys).Start()
+		first[6] = 1
+		require.Zero(t, h.authSend(first))
+		answer, _ := h.authReceive()
+		assert.Equal(t, []byte{1, byte(dhchap.ConcatMismatch)}, answer[6:8])
+		h.ends(0)
+	})
+}
+
+// TestSecurityFields: commands that are not what they should be.
+func TestSecurityFields(t *testing.T) {
+	addr, _ := guarded(t)
+	h := dial(t, addr, 0)
+	h.connectBarred(0, nvme.CNTLIDDynamic)
+	for name, x := range map[string]nvme.Security{
+		"protocol":  {Protocol: 0xea, Specific: nvme.SecuritySpecificAuth, Length: 512},
+		"specific":  {Protocol: nvme.SecurityProtocolNVMe, Specific: 1, Length: 512},
+		"no length": securityOf(0),
+		"too long":  securityOf(8193),
+		"huge":      securityOf(1<<31 - 1),
+	} {
+		for _, fctype := range []uint8{nvme.FabricsAuthSend, nvme.FabricsAuthReceive} {
+			h.capsule(h.security(fctype, x), nil)
+			assert.Equal(t, nvme.StatusInvalidField|nvme.DNR, h.response().Status(), name)
+		}
+	}
+	s := h.security(nvme.FabricsAuthSend, securityOf(100))
+	h.capsule(s, make([]byte, 96))
+	assert.Equal(t, nvme.StatusInvalidField|nvme.DNR, h.response().Status(), "two lengths")
+	_, status := h.authReceive()
+	assert.Equal(t, nvme.StatusCommandSequence|nvme.DNR, status, "nothing was sent")
+	require.Zero(t, h.authSend([]byte{0}))
+	h.capsule(h.security(nvme.FabricsAuthReceive, securityOf(4)), nil)
+	assert.Equal(t, nvme.StatusInvalidField|nvme.DNR, h.response().Status(), "no room for a failure")
+	h.ends(0)
+
+	_, open := serve(t, one(memory(t, 1<<20, 4096)))
+	h = dial(t, open, 0)
+	h.admin()
+	assert.Equal(t, nvme.StatusInvalidOpcode|nvme.DNR, h.authSend(make([]byte, 72)), "no host has a key")
+}
+
+// TestAuthenticationTimeout: who stops half-way is cut off.
+func TestAuthenticationTimeout(t *testing.T) {
+	c, keys := guardedConfig(t)
+	tgt, err := target.New(c)
+	require.NoError(t, err)
+	defer tgt.Close(context.Background())
+	target.SetPatience(tgt, 150*time.Millisecond)
+	for steps := range 3 {
+		h := pair(t, tgt)
+		h.initialise(0)
+		h.connectBarred(0, nvme.CNTLIDDynamic)
+		if steps > 0 {
+			require.Zero(t, h.authSend(hostSide(keys).Start()))
+		}
+		if steps > 1 {
+			_, status := h.authReceive()
+			require.Zero(t, status)
+		}
+		start := time.Now()
+		h.ends(0)
+		assert.Less(t, time.Since(start), 5*time.Second)
+	}
+	h := pair(t, tgt)
+	h.initialise(0)
+	h.connectBarred(0, nvme.CNTLIDDynamic)
+	_, err = h.authenticate(keys)
+	require.NoError(t, err)
+	time.Sleep(300 * time.Millisecond)
+	h.setProperty(nvme.PropertyCC, nvme.CCFabrics)
+}
+
+// TestImpostorsQueue: who knows the host's names but not its key is in the way
+// of none of its queues.
+func TestImpostorsQueue(t *testing.T) {
+	addr, keys := guarded(t)
+	admin := dial(t, addr, 0)
+	cntlid := admin.connectBarred(0, nvme.CNTLIDDynamic)
+	_, err := admin.authenticate(keys)
+	require.NoError(t, err)
+	admin.setProperty(nvme.PropertyCC, nvme.CCFabrics)
+
+	impostor, second, queue := dial(t, addr, 0), dial(t, addr, 0), dial(t, addr, 0)
+	impostor.connectBarred(1, cntlid)
+	second.connectBarred(1, cntlid)
+	queue.connectBarred(1, cntlid)
+	_, err = queue.authenticate(keys)
+	require.NoError(t, err)
+	_, err = impostor.authenticate(dhchap.Keys{Host: keys.Controller})
+	require.Error(t, err)
+	impostor.ends(0)
+	// Of two that both know the key the later one is refused.
+	host := hostSide(dhchap.Keys{Host: keys.Host})
+	require.Zero(t, second.authSend(host.Start()))
+	challenge, _ := second.authReceive()
+	reply, err := host.Answer(challenge)
+	require.NoError(t, err)
+	require.Zero(t, second.authSend(reply))
+	_, status := second.authReceive()
+	assert.Equal(t, nvme.StatusCommandSequence|nvme.DNR, status)
+	second.ends(0)
+	_, status = queue.readBlocks(0, 1, 4096)
+	assert.Zero(t, status)
+}
+
+// TestKeysAreChecked: a subsystem with a host that has no secret is refused.
+func TestKeysAreChecked(t *testing.T) {
+	for nqn, keys := range map[string]dhchap.Keys{testHost: {}, "host": {Host: dhchap.NewSecret(dhchap.SHA256)}} {
+		_, err := target.New(target.Config{Subsystems: []target.Subsystem{{NQN: testNQN, Keys: map[string]dhchap.Keys{nqn: keys}}}})
+		assert.ErrorContains(t, err, nqn)
+	}
+}
