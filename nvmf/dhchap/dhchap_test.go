@@ -280,11 +280,7 @@ func number(t *testing.T, s string) uint64 {
 
 // checkProof runs a conversation whose random values are those of a line.
 func checkProof(t *testing.T, host, sub string, f []string) {
-	raw := func(s string) []byte {
-		b, err := hex.DecodeString(strings.Trim(s, "-"))
-		require.NoError(t, err)
-		return b
-	}
+	raw := func(s string) []byte { return unhex(t, strings.Trim(s, "-")) }
 	keys := Keys{}
 	var err error
 	keys.Host, err = ParseSecret(f[2])

@@ -115,8 +115,8 @@ type Error struct {
 
 // Error says what is wrong, and never has anything of a secret.
 func (e *Error) Error() string {
-	if e.text == "" {
-		return e.Reason.String()
+	if e.Peer {
+		return fmt.Sprintf("%s, says the other end", e.Reason)
 	}
 	return fmt.Sprintf("%s: %s", e.Reason, e.text)
 }
