@@ -40,20 +40,22 @@ const RunVariable = "NVMECR_RUN"
 
 // Config holds a value for each setting. The comments name the flag.
 type Config struct {
-	Name         string             // --name: the store, see parttable.CheckName
-	Targets      []nvmf.TransportID // --target, in order; none means the embedded target
-	Mount        string             // --mount: absolute, clean, not "/"
-	Size         nvmf.Bytes         // --size: of the embedded target's namespace
-	Fresh        bool               // --fresh: start over; for the command only
-	Timeout      time.Duration      // --timeout: for a target or a rank that does not answer
-	Hugeblock    nvmf.Bytes         // --hugeblock: unit of allocation, fixed at format
-	HostNQN      string             // --hostnqn: who we are to the targets
-	HeaderDigest bool               // --header-digest: CRC-32C on PDU headers
-	DataDigest   bool               // --data-digest: CRC-32C on PDU data
-	DataChecksum bool               // --data-checksum: CRC-64 on file data, fixed at format
-	Durability   Durability         // --durability: when a write is acknowledged
-	Log          LogLevel           // --log
-	Unfenced     bool               // --unfenced: mount also where an old writer may live
+	Name      string             // --name: the store, see parttable.CheckName
+	Targets   []nvmf.TransportID // --target, in order; none means the embedded target
+	Mount     string             // --mount: absolute, clean, not "/"
+	Size      nvmf.Bytes         // --size: of the embedded target's namespace
+	Fresh     bool               // --fresh: start over; for the command only
+	Timeout   time.Duration      // --timeout: for a target or a rank that does not answer
+	Hugeblock nvmf.Bytes         // --hugeblock: unit of allocation, fixed at format
+	HostNQN   string             // --hostnqn: who we are to the targets
+	// --dhchap-secret, --dhchap-ctrl-secret: files, see Secrets
+	Secret, ControllerSecret string
+	HeaderDigest             bool       // --header-digest: CRC-32C on PDU headers
+	DataDigest               bool       // --data-digest: CRC-32C on PDU data
+	DataChecksum             bool       // --data-checksum: CRC-64 on file data, fixed at format
+	Durability               Durability // --durability: when a write is acknowledged
+	Log                      LogLevel   // --log
+	Unfenced                 bool       // --unfenced: mount also where an old writer may live
 
 	// Run is the id of the run; not a setting. Nil: it has none.
 	Run uuid.UUID

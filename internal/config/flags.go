@@ -29,8 +29,8 @@ func (c *Config) BindFlags(fs *pflag.FlagSet, names ...string) {
 
 // Resolve completes a configuration whose flags were parsed: settings without
 // a flag on the command line come from the environment. It reports what is
-// wrong, naming flag or variable. Relative paths of targets become absolute:
-// the application may run in another directory.
+// wrong, naming flag or variable. Relative paths of targets and secrets become
+// absolute: the application may run in another directory.
 func (c *Config) Resolve() error {
 	if err := c.readEnv(func(s *Setting) bool { return s.Name == "name" }); err != nil {
 		return err
@@ -50,6 +50,16 @@ func (c *Config) Resolve() error {
 			return fmt.Errorf("--target %s: %w", t, err)
 		}
 		t.Address = p
+	}
+	for _, file := range []*string{&c.Secret, &c.ControllerSecret} {
+		if *file == "" {
+			continue
+		}
+		p, err := filepath.Abs(*file)
+		if err != nil {
+			return fmt.Errorf("%s: %w", *file, err)
+		}
+		*file = p
 	}
 	return c.check()
 }

@@ -106,6 +106,20 @@ var settings = []Setting{
 		format: func(c *Config) string { return c.HostNQN },
 	},
 	{
+		Name: "dhchap-secret", Exported: true,
+		Help:    "`FILE` with the key by which this host proves to targets who it is, readable by its owner alone; see `nvmecr keygen`",
+		initial: text(""),
+		parse:   func(c *Config, v string) error { c.Secret = v; return nil },
+		format:  func(c *Config) string { return c.Secret },
+	},
+	{
+		Name: "dhchap-ctrl-secret", Exported: true,
+		Help:    "`FILE` with the key by which the targets have to prove who they are; one that cannot is refused",
+		initial: text(""),
+		parse:   func(c *Config, v string) error { c.ControllerSecret = v; return nil },
+		format:  func(c *Config) string { return c.ControllerSecret },
+	},
+	{
 		Name: "header-digest", Exported: true, Switch: true,
 		Help:    "CRC-32C on the headers of NVMe/TCP PDUs",
 		initial: text("false"),

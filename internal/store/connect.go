@@ -14,6 +14,7 @@ import (
 	"nvmecr/internal/config"
 	"nvmecr/internal/parttable"
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/dial"
 	"nvmecr/nvmf/filedev"
 	"nvmecr/nvmf/tcp"
@@ -24,6 +25,10 @@ import (
 func connect(ctx context.Context, cfg *config.Config, id nvmf.TransportID, readOnly bool) (nvmf.Device, error) {
 	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
 	defer cancel()
+	keys, err := secrets(cfg, id)
+	if err != nil {
+		return nil, err
+	}
 	nqn := cfg.Host()
 	host := hostID(nqn)
 	if !readOnly && cfg.Run != uuid.Nil {
@@ -32,12 +37,21 @@ func connect(ctx context.Context, cfg *config.Config, id nvmf.TransportID, readO
 	return dial.Open(ctx, id, dial.Options{File: filedev.Options{ReadOnly: readOnly}, TCP: tcp.Options{
 		HostNQN:      nqn,
 		HostID:       host,
+		Keys:         keys,
 		HeaderDigest: cfg.HeaderDigest,
 		DataDigest:   cfg.DataDigest,
 		// Half of the time is to notice, half to reconnect.
 		CommandTimeout: min(cfg.Timeout/2, 30*time.Second),
 		ConnectTimeout: min(cfg.Timeout/2, 10*time.Second),
 	}})
+}
+
+// secrets reads what authentication needs, where there is any.
+func secrets(cfg *config.Config, id nvmf.TransportID) (dhchap.Keys, error) {
+	if id.Transport == nvmf.File || id.Transport == nvmf.Mem {
+		return dhchap.Keys{}, nil
+	}
+	return cfg.Secrets()
 }
 
 // readTable reads the table of dev. A target that falls silent meanwhile is

@@ -78,6 +78,9 @@ type Config struct {
 	// command, which saves a round trip; 0 means 256 KiB. At most 1 MiB, a
 	// multiple of 16.
 	InCapsule nvmf.Bytes
+	// Keys are those of subsystems that have none of their own; see
+	// Subsystem.Keys.
+	Keys map[string]dhchap.Keys
 	// NoReservations makes a target without reservations, which keeps nobody
 	// from writing.
 	NoReservations bool
@@ -141,8 +144,9 @@ type Target struct {
 	maxConns  int
 	patience  time.Duration // with a host that has not connected and proved who it is
 	exchanges chan struct{} // has room for those that may be computed at a time
-	// noReservations does not change.
+	// noReservations and keys do not change.
 	noReservations bool
+	keys           map[string]dhchap.Keys
 
 	// running counts connections that are not asleep: they spin only while
 	// there are cores for all of them and for the hosts they may share the
@@ -181,6 +185,7 @@ func New(c Config) (*Target, error) {
 		patience:       connectTimeout,
 		exchanges:      make(chan struct{}, max(1, runtime.NumCPU()/2)),
 		noReservations: c.NoReservations,
+		keys:           maps.Clone(c.Keys),
 		subsystems:     map[string]*subsystem{},
 		controllers:    map[uint16]*controller{},
 		conns:          map[*conn]struct{}{},
@@ -213,7 +218,10 @@ func (t *Target) AddSubsystem(s Subsystem) error {
 		return fmt.Errorf("target: subsystem: %w", err)
 	}
 	sub := &subsystem{nqn: s.NQN, serial: s.Serial, model: s.Model, listed: s.Listed, hosts: slices.Clone(s.Hosts), keys: maps.Clone(s.Keys)}
-	for nqn, k := range s.Keys {
+	if sub.keys == nil {
+		sub.keys = t.keys
+	}
+	for nqn, k := range sub.keys {
 		if err := checkNQN(nqn); err != nil {
 			return fmt.Errorf("target: subsystem %s: key of a host: %w", s.NQN, err)
 		}

@@ -2,6 +2,7 @@ package tcp_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"testing"
@@ -11,8 +12,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"nvmecr/internal/config"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/blocktest"
+	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/tcp"
 )
 
@@ -107,4 +110,59 @@ func TestPeerReservations(t *testing.T) {
 		}
 		blocktest.RunReserver(t, r)
 	})
+}
+
+// TestPeerAuthentication needs a subsystem of a peer that lets in only hosts
+// with keys. NVMECR_TEST_SPDK_AUTH or NVMECR_TEST_LINUX_AUTH is its transport
+// id; the same with _KEYS is a file as `nvmecr target --dhchap-keys` takes it,
+// with one host, and a key of the target's.
+func TestPeerAuthentication(t *testing.T) {
+	for _, p := range peers {
+		t.Run(p.name, func(t *testing.T) {
+			s := os.Getenv(p.env + "_AUTH")
+			if s == "" {
+				t.Skipf("%s_AUTH is not set to the transport id of a subsystem that asks for authentication", p.env)
+			}
+			id, err := nvmf.ParseTransportID(s)
+			require.NoError(t, err)
+			all, err := config.ReadKeys(os.Getenv(p.env + "_AUTH_KEYS"))
+			require.NoError(t, err)
+			require.Len(t, all, 1)
+			for nqn, keys := range all {
+				authenticatePeer(t, id, nqn, keys)
+			}
+		})
+	}
+}
+
+func authenticatePeer(t *testing.T, id nvmf.TransportID, nqn string, keys dhchap.Keys) {
+	for _, mutual := range []bool{false, true} {
+		for _, hash := range []dhchap.Hash{dhchap.SHA256, dhchap.SHA384, dhchap.SHA512} {
+			for group := dhchap.NullGroup; group <= dhchap.FFDHE8192; group++ {
+				t.Run(fmt.Sprintf("%s %s mutual=%t", hash, group, mutual), func(t *testing.T) {
+					o := tcp.Options{HostNQN: nqn, Keys: keys,
+						AuthOffer: dhchap.Offer{Hashes: []dhchap.Hash{hash}, Groups: []dhchap.Group{group}}}
+					if !mutual {
+						o.Keys.Controller = dhchap.Secret{}
+					}
+					d := openDevice(t, id, o)
+					require.NoError(t, use(t, d).Close())
+					require.NoError(t, d.Close())
+				})
+			}
+		}
+	}
+	other := dhchap.NewSecret(dhchap.SHA256)
+	for text, wrong := range map[string]dhchap.Keys{
+		"target refuses host":   {Host: other},
+		"--dhchap-secret":       {},
+		"target has a key":      {Host: other, Controller: keys.Controller},
+		"refuses the target of": {Host: keys.Host, Controller: other},
+	} {
+		t.Run(text, func(t *testing.T) {
+			_, err := tcp.Open(t.Context(), id, tcp.Options{HostNQN: nqn, Keys: wrong})
+			require.ErrorIs(t, err, nvmf.ErrAuthentication)
+			assert.ErrorContains(t, err, text)
+		})
+	}
 }

@@ -3,6 +3,7 @@ package command
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -32,12 +33,40 @@ type embedded struct {
 	lifeline *os.File // it ends when this closes, also by our death
 }
 
+// embeddedKeys writes what the embedded target needs to authenticate where this
+// configuration has secrets, and returns "" where it has none. The file is
+// needed until the target listens.
+func embeddedKeys(cfg *config.Config, dir *store.StateDir) (path string, err error) {
+	keys, err := cfg.Secrets()
+	if err != nil || keys.Host.IsZero() {
+		return "", err
+	}
+	line := cfg.Host() + " " + keys.Host.Reveal()
+	if !keys.Controller.IsZero() {
+		line += " " + keys.Controller.Reveal()
+	}
+	f, err := os.CreateTemp(dir.Path, "keys-*") // mode 0600
+	if err != nil {
+		return "", err
+	}
+	_, err = fmt.Fprintln(f, line)
+	return f.Name(), errors.Join(err, f.Close())
+}
+
 // startEmbedded serves the image of dir, to this configuration's host NQN
-// alone. The target holds the lock of dir as long as it lives. Its subsystem
-// NQN is new each time: processes of a run that is gone are refused even if
-// they find a new target on their old port.
+// alone, which has to authenticate if it has a secret. The target holds the
+// lock of dir as long as it lives. Its subsystem NQN is new each time:
+// processes of a run that is gone are refused even if they find a new target
+// on their old port.
 func startEmbedded(cfg *config.Config, dir *store.StateDir, lock *store.DirLock) (*embedded, error) {
 	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	keys, err := embeddedKeys(cfg, dir)
+	if keys != "" {
+		defer os.Remove(keys)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -57,7 +86,7 @@ func startEmbedded(cfg *config.Config, dir *store.StateDir, lock *store.DirLock)
 	var complaint bytes.Buffer
 	// Every flag is given: the environment is meant for others.
 	cmd := exec.Command(self, "target", "--until-eof",
-		"--listen", "127.0.0.1:0", "--nqn", nqn, "--allow-host", cfg.Host(),
+		"--listen", "127.0.0.1:0", "--nqn", nqn, "--allow-host", cfg.Host(), "--dhchap-keys", keys,
 		"--namespace", "file:"+dir.Image(), "--admin=", "--pool=", "--verbose=false")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, listening, &complaint
 	cmd.ExtraFiles = []*os.File{lock.File}

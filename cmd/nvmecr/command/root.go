@@ -80,7 +80,7 @@ name finds it again.`,
 	})
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
-		newRun(), newTarget(), newAdmin(),
+		newRun(), newTarget(), newAdmin(), newKeygen(),
 		newLs(), newCat(), newCp(), newStat(), newFsck(), newVerify(), newRelease(),
 		newDemo(), newBench(), newVersion(),
 	)

@@ -21,7 +21,7 @@ import (
 
 // sticky are the settings a run takes over from the last one of its name: what
 // the data lies on and how to get there.
-var sticky = []string{"target", "hostnqn", "header-digest", "data-digest"}
+var sticky = []string{"target", "hostnqn", "dhchap-secret", "dhchap-ctrl-secret", "header-digest", "data-digest"}
 
 // fixed are the settings that formatting fixes.
 var fixed = []string{"hugeblock", "data-checksum"}

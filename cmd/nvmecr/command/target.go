@@ -18,6 +18,7 @@ import (
 
 	"nvmecr/internal/config"
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/filedev"
 	"nvmecr/nvmf/provision"
 	pools "nvmecr/nvmf/provision/embedded"
@@ -38,6 +39,7 @@ type targetOptions struct {
 	hosts      []string
 	admin      string
 	pool       string
+	keys       string // file
 	verbose    bool
 	untilEOF   bool
 }
@@ -59,7 +61,10 @@ numbered from 1 in the order given.
 
 With --admin and --pool, namespaces come and go while it runs: nvmecr admin makes
 them, one for each job, and says who may use them. What is in a pool of files is
-served again by the next target with that pool.`,
+served again by the next target with that pool.
+
+With --dhchap-keys hosts have to prove that they are who they say, by keys such
+as nvmecr keygen prints; without, an NQN is taken for true.`,
 		Example: `  nvmecr target --listen 0.0.0.0:4420 --nqn nqn.2014-08.org.example:scratch \
     --namespace file:/dev/nvme1n1 --allow-host nqn.2014-08.org.nvmexpress:uuid:...
   nvmecr target --listen 127.0.0.1:0 --namespace mem:1G
@@ -76,6 +81,7 @@ served again by the next target with that pool.`,
 	f.StringSliceVar(&o.hosts, "allow-host", nil, "`NQN` of a host that may connect, repeatable; without one any may [NVMECR_ALLOW_HOST]")
 	f.StringVar(&o.admin, "admin", "", "`SOCKET` to listen on for nvmecr admin, of this user and root only [NVMECR_ADMIN]")
 	f.StringVar(&o.pool, "pool", "", "`POOL` that --admin makes namespaces in: file:DIRECTORY or mem:SIZE [NVMECR_POOL]")
+	f.StringVar(&o.keys, "dhchap-keys", "", "`FILE` with a line HOSTNQN HOSTKEY [TARGETKEY] for each host that may connect, and has to prove who it is [NVMECR_DHCHAP_KEYS]")
 	addSwitch(f, &o.verbose, "verbose", "v", "report hosts that come and go on stderr [NVMECR_VERBOSE]")
 	addSwitch(f, &o.untilEOF, "until-eof", "", "end when standard input does")
 	// For `nvmecr run`, whose death the target must not survive.
@@ -192,8 +198,15 @@ func (o *targetOptions) checkNames() error {
 
 // start makes a target with everything open, not listening yet.
 func (o *targetOptions) start(log *slog.Logger) (*target.Target, error) {
+	c := target.Config{Log: log}
+	if o.keys != "" {
+		var err error
+		if c.Keys, err = o.readKeys(); err != nil {
+			return nil, fmt.Errorf("--dhchap-keys: %w", err)
+		}
+	}
 	if len(o.namespaces) == 0 {
-		return target.New(target.Config{Log: log})
+		return target.New(c)
 	}
 	sub := target.Subsystem{NQN: o.nqn, Hosts: o.hosts}
 	for _, name := range o.namespaces {
@@ -203,11 +216,27 @@ func (o *targetOptions) start(log *slog.Logger) (*target.Target, error) {
 		}
 		sub.Namespaces = append(sub.Namespaces, target.Namespace{Backing: b})
 	}
-	t, err := target.New(target.Config{Subsystems: []target.Subsystem{sub}, Log: log})
+	c.Subsystems = []target.Subsystem{sub}
+	t, err := target.New(c)
 	if err != nil {
 		return nil, errors.Join(err, closeBackings(sub))
 	}
 	return t, nil
+}
+
+// readKeys reads the file of keys. A host that was allowed and has no key could
+// not connect.
+func (o *targetOptions) readKeys() (map[string]dhchap.Keys, error) {
+	keys, err := config.ReadKeys(o.keys)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range o.hosts {
+		if _, ok := keys[h]; !ok {
+			return nil, fmt.Errorf("%s has no line for host %s, which --allow-host names", o.keys, h)
+		}
+	}
+	return keys, nil
 }
 
 func closeBackings(s target.Subsystem) error {

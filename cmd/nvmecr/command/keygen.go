@@ -1,0 +1,36 @@
+package command
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"nvmecr/nvmf/dhchap"
+)
+
+// keyHashes are the values of --hash.
+var keyHashes = map[int]dhchap.Hash{0: dhchap.NoHash, 256: dhchap.SHA256, 384: dhchap.SHA384, 512: dhchap.SHA512}
+
+func newKeygen() *cobra.Command {
+	var bits int
+	cmd := &cobra.Command{
+		Use:   "keygen [flags]",
+		Short: "Print a new key for authentication",
+		Long: `Prints a new random key by which a host or a target proves who it is, in the
+form that NVMe has for them (DHHC-1:...): for --dhchap-secret and
+--dhchap-ctrl-secret, for the file of nvmecr target --dhchap-keys, for nvme-cli
+and for SPDK.`,
+		Example: `  (umask 077; nvmecr keygen > key)`,
+		Args:    usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			hash, ok := keyHashes[bits]
+			if !ok {
+				return usageError{fmt.Errorf("--hash: %d is not 0, 256, 384 or 512", bits)}
+			}
+			_, err := fmt.Fprintln(cmd.OutOrStdout(), dhchap.NewSecret(hash).Reveal())
+			return err
+		},
+	}
+	cmd.Flags().IntVar(&bits, "hash", 256, "`BITS` of the SHA-2 by which each end makes the key its own, 256, 384 or 512, and of the key; 0 is none, and 256 [NVMECR_HASH]")
+	return cmd
+}

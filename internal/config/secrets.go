@@ -1,0 +1,150 @@
+package config
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+
+	"nvmecr/nvmf/dhchap"
+)
+
+// Secrets are read from files, never from arguments or the environment, which
+// other users of the machine or an MPI launcher's log may show. No error here
+// has anything of a file's content.
+
+// maxSecretFile is far more than any file of keys needs.
+const maxSecretFile = 1 << 20
+
+// Secrets reads the files of --dhchap-secret and --dhchap-ctrl-secret. What was
+// not given is zero.
+func (c *Config) Secrets() (keys dhchap.Keys, err error) {
+	for _, f := range []struct {
+		flag, path string
+		to         *dhchap.Secret
+	}{{"dhchap-secret", c.Secret, &keys.Host}, {"dhchap-ctrl-secret", c.ControllerSecret, &keys.Controller}} {
+		if f.path == "" {
+			continue
+		}
+		if *f.to, err = readSecret(f.path); err != nil {
+			return dhchap.Keys{}, fmt.Errorf("--%s: %w", f.flag, err)
+		}
+	}
+	return keys, nil
+}
+
+// readSecret reads a file of one secret.
+func readSecret(path string) (dhchap.Secret, error) {
+	lines, err := secretLines(path)
+	if err != nil {
+		return dhchap.Secret{}, err
+	}
+	if len(lines) != 1 || len(lines[0].words) != 1 {
+		return dhchap.Secret{}, fmt.Errorf("%s has to hold one key and nothing else, such as `nvmecr keygen` prints", path)
+	}
+	s, err := dhchap.ParseSecret(lines[0].words[0])
+	if err != nil {
+		return dhchap.Secret{}, fmt.Errorf("%s, line %d: %w", path, lines[0].number, err)
+	}
+	return s, nil
+}
+
+// ReadKeys reads a target's file of keys: lines of a host NQN, the host's key
+// and, if the target is to prove itself too, its own.
+func ReadKeys(path string) (map[string]dhchap.Keys, error) {
+	lines, err := secretLines(path)
+	if err != nil {
+		return nil, err
+	}
+	all := map[string]dhchap.Keys{}
+	for _, l := range lines {
+		nqn, keys, err := parseKeys(l.words)
+		if _, twice := all[nqn]; err == nil && twice {
+			err = fmt.Errorf("host %s has a line already", nqn)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s, line %d: %w", path, l.number, err)
+		}
+		all[nqn] = keys
+	}
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%s has no line with a host's NQN and key: nobody could connect", path)
+	}
+	return all, nil
+}
+
+func parseKeys(words []string) (nqn string, keys dhchap.Keys, err error) {
+	if len(words) < 2 || len(words) > 3 {
+		return "", keys, errors.New("it has to be HOSTNQN HOSTKEY, or HOSTNQN HOSTKEY TARGETKEY")
+	}
+	// What is in the place of the NQN may be a key, and is not shown.
+	if err := CheckNQN(words[0]); err != nil {
+		return "", keys, errors.New("it does not begin with an NQN such as nqn.2014-08.org.example:host")
+	}
+	if keys.Host, err = dhchap.ParseSecret(words[1]); err != nil {
+		return "", keys, fmt.Errorf("the host's key: %w", err)
+	}
+	if len(words) == 3 {
+		if keys.Controller, err = dhchap.ParseSecret(words[2]); err != nil {
+			return "", keys, fmt.Errorf("the target's key: %w", err)
+		}
+	}
+	return words[0], keys, nil
+}
+
+type secretLine struct {
+	number int
+	words  []string
+}
+
+// secretLines returns the lines of a file that only we can read, without
+// comments and empty ones.
+func secretLines(path string) ([]secretLine, error) {
+	b, err := readGuarded(path)
+	if err != nil {
+		return nil, err
+	}
+	var lines []secretLine
+	scan := bufio.NewScanner(bytes.NewReader(b))
+	scan.Buffer(nil, maxSecretFile+1) // any line that there can be
+	for n := 1; scan.Scan(); n++ {
+		text, _, _ := strings.Cut(scan.Text(), "#")
+		if words := strings.Fields(text); len(words) > 0 {
+			lines = append(lines, secretLine{n, words})
+		}
+	}
+	return lines, scan.Err()
+}
+
+// readGuarded reads a file that nobody but its owner, who is this user or
+// root, can read or change.
+func readGuarded(path string) ([]byte, error) {
+	// Not to be held up by a pipe that nobody writes to.
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	mode, stat := info.Mode(), info.Sys().(*syscall.Stat_t)
+	switch {
+	case !mode.IsRegular():
+		return nil, fmt.Errorf("%s is not a regular file", path)
+	case stat.Uid != 0 && int(stat.Uid) != os.Geteuid():
+		return nil, fmt.Errorf("%s belongs to user %d, who could change the key; it has to be yours or root's", path, stat.Uid)
+	case mode.Perm()&0o077 != 0:
+		return nil, fmt.Errorf("%s has mode %04o, with which others get at the key; `chmod 600 %s`", path, mode.Perm(), path)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxSecretFile+1))
+	if len(b) > maxSecretFile {
+		return nil, fmt.Errorf("%s is larger than a file of keys can be", path)
+	}
+	return b, err
+}

@@ -1,0 +1,85 @@
+package e2e
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestAuthentication runs jobs on a target that asks for keys, each made with
+// `nvmecr keygen`.
+func TestAuthentication(t *testing.T) {
+	s := newStage(t)
+	const host = "nqn.2014-08.org.example:host"
+	key := func(hash string) string {
+		r := call(t, s, "keygen", "--hash", hash)
+		r.ok(t)
+		return strings.TrimSpace(r.stdout)
+	}
+	dir := t.TempDir()
+	keep := func(name, text string, mode os.FileMode) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, []byte(text+"\n"), mode))
+		return path
+	}
+	ours, theirs, other := key("256"), key("512"), key("384")
+	secret, ctrl := keep("secret", ours, 0o600), keep("ctrl", theirs, 0o400)
+	wrong, loose := keep("wrong", other, 0o600), keep("loose", ours, 0o644)
+	keys := keep("keys", "# one host\n"+host+" "+ours+" "+theirs, 0o600)
+	_, target := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:64M", "--dhchap-keys", keys)
+	_, open := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:64M")
+
+	secrets := []string{"--hostnqn", host, "--dhchap-secret", secret, "--dhchap-ctrl-secret", ctrl}
+	r := sh(t, s, "seq 1000 > /nvmecr/a; env", append(secrets, "--name", "kept", "--target", target)...)
+	r.ok(t)
+	assert.NotContains(t, r.stdout, "DHHC", "no secret is in the environment")
+	r = sh(t, s, "wc -l < /nvmecr/a", "--name", "kept")
+	r.ok(t)
+	assert.Equal(t, "1000\n", r.stdout, "the next run has the same secrets")
+	r = call(t, s, append([]string{"ls", "--name", "kept", "--target", target}, secrets...)...)
+	r.ok(t)
+	assert.Contains(t, r.stdout, "/a")
+
+	// So does the target of a run's own.
+	r = sh(t, s, "echo > /nvmecr/a", append(secrets, "--name", "own")...)
+	r.ok(t)
+	left, err := filepath.Glob(s.Dir + "/*/nvmecr/own/keys-*")
+	require.NoError(t, err)
+	assert.Empty(t, left)
+
+	for name, c := range map[string]struct {
+		flags []string
+		words []string
+	}{
+		"no secret":         {[]string{"--hostnqn", host, "--target", target}, []string{"authentication failed", host, "--dhchap-secret"}},
+		"wrong secret":      {[]string{"--hostnqn", host, "--target", target, "--dhchap-secret", wrong}, []string{"the target refuses host " + host}},
+		"wrong target":      {[]string{"--hostnqn", host, "--target", target, "--dhchap-secret", secret, "--dhchap-ctrl-secret", wrong}, []string{host + " refuses the target"}},
+		"stranger":          {[]string{"--hostnqn", host + "2", "--target", target, "--dhchap-secret", secret}, []string{"does not allow", host + "2"}},
+		"target not asking": {append(secrets, "--target", open), []string{"does not authenticate"}},
+		"readable by all":   {[]string{"--hostnqn", host, "--target", target, "--dhchap-secret", loose}, []string{"mode 0644", "chmod 600 " + loose}},
+		"no such file":      {[]string{"--target", target, "--dhchap-secret", dir + "/none"}, []string{"--dhchap-secret", dir + "/none"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := call(t, s, append(append([]string{"run", "--name", "refused"}, c.flags...), "--", "echo", "started")...)
+			r.refused(t, c.words...)
+			assert.NotContains(t, r.stdout+r.stderr, "DHHC")
+		})
+	}
+	for name, c := range map[string]struct {
+		flags []string
+		words []string
+	}{
+		"keys readable by all": {[]string{"--dhchap-keys", loose}, []string{"mode 0644"}},
+		"keys without an NQN":  {[]string{"--dhchap-keys", secret}, []string{"line 1", "HOSTNQN HOSTKEY"}},
+		"host without a key":   {[]string{"--dhchap-keys", keys, "--allow-host", host + "2"}, []string{"no line for host " + host + "2"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := call(t, s, append([]string{"target", "--listen", "127.0.0.1:0", "--namespace", "mem:64M"}, c.flags...)...)
+			r.refused(t, c.words...)
+		})
+	}
+}
