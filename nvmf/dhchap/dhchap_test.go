@@ -198,6 +198,20 @@ func TestOrder(t *testing.T) {
 	}
 }
 
+// TestNoProof: a controller that only says that all is well is refused.
+func TestNoProof(t *testing.T) {
+	keys := Keys{NewSecret(SHA256), NewSecret(SHA256)}
+	h, c := pairOf(keys, keys, Offer{Groups: []Group{NullGroup}})
+	c.Take(h.Start())
+	_, err := h.Answer(c.Give(MaxMessage))
+	require.NoError(t, err)
+	m := success1{hash: h.hash}
+	failure, err := h.Answer(m.encode(h.tid))
+	require.ErrorContains(t, err, "no proof of itself")
+	assert.Equal(t, encodeFailure(kindFailure2, h.tid, IncorrectPayload), failure)
+	assert.False(t, h.Done())
+}
+
 // TestConcatenation: a host that asks for TLS keys is refused with the code for it.
 func TestConcatenation(t *testing.T) {
 	c := NewController(Config{Keys: Keys{Host: NewSecret(SHA256)}})

@@ -281,6 +281,35 @@ func TestAuthenticationTimeout(t *testing.T) {
 	h.setProperty(nvme.PropertyCC, nvme.CCFabrics)
 }
 
+// TestOneCommandAtATime: a host that has not proved who it is cannot make the
+// target keep room for more: two that wait for data are one too many. It has
+// all of its queue afterwards.
+func TestOneCommandAtATime(t *testing.T) {
+	addr, keys := guarded(t)
+	h := dial(t, addr, 0)
+	h.connectBarred(0, nvme.CNTLIDDynamic)
+	message := hostSide(keys).Start()
+	first, second := h.security(nvme.FabricsAuthSend, securityOf(len(message))), h.security(nvme.FabricsAuthSend, securityOf(len(message)))
+	h.capsule(first, nil)
+	h.capsule(second, nil)
+	x, b := h.read()
+	require.Equal(t, pdu.TypeR2T, x.Type)
+	require.Equal(t, first.CID(), pdu.R2TOf(b).CID)
+	h.ends(pdu.SequenceError)
+
+	h = dial(t, addr, 0)
+	h.connectBarred(0, nvme.CNTLIDDynamic)
+	_, err := h.authenticate(keys)
+	require.NoError(t, err)
+	for range 2 {
+		h.capsule(h.security(nvme.FabricsAuthSend, securityOf(len(message))), nil)
+	}
+	for range 2 {
+		x, _ = h.read()
+		assert.Equal(t, pdu.TypeR2T, x.Type)
+	}
+}
+
 // TestImpostorsQueue: who knows the host's names but not its key is in the way
 // of none of its queues.
 func TestImpostorsQueue(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 
 	"nvmecr/internal/hostile"
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/nvme"
 	"nvmecr/nvmf/pdu"
 	"nvmecr/nvmf/target"
@@ -31,12 +32,16 @@ func FuzzConnection(f *testing.F) {
 	f.Add(uint8(2), append([]byte{4, 0, 72, 0, 72, 0, 0, 0, 1, 0x40}, make([]byte, 62)...))
 	f.Add(uint8(3), append([]byte{4, 0, 72, 72, 72, 16, 0, 0, 1, 0x40, 1, 0, 1}, make([]byte, 4200)...))
 	f.Add(uint8(3), append([]byte{6, 4, 24, 24, 24, 16, 0, 0}, make([]byte, 4200)...))
+	f.Add(uint8(4), append([]byte{4, 0, 72, 0, 72, 0, 0, 0, 0x7f, 0x40, 1, 0, 5}, make([]byte, 200)...))
 	tgt, err := target.New(one(memory(f, nvmf.MiB, 512)))
+	require.NoError(f, err)
+	c, _ := guardedConfig(f)
+	barred, err := target.New(c)
 	require.NoError(f, err)
 	f.Fuzz(func(t *testing.T, stage uint8, b []byte) {
 		hostile.Bounded(t, fuzzMemory, fuzzTime, func() {
 			h := pair(t, tgt)
-			switch stage % 4 {
+			switch stage % 5 {
 			case 1:
 				h.initialise(0)
 			case 2:
@@ -47,6 +52,10 @@ func FuzzConnection(f *testing.F) {
 				admin.initialise(0)
 				h.initialise(0)
 				h.join(admin.admin())
+			case 4:
+				h = pair(t, barred)
+				h.initialise(0)
+				h.connectBarred(0, nvme.CNTLIDDynamic)
 			}
 			_, _ = h.c.Write(b) // the target may have had enough before the end
 			_ = h.c.(*net.UnixConn).CloseWrite()
@@ -337,4 +346,84 @@ func TestTooManyConnections(t *testing.T) {
 	assert.Equal(t, 64-14, refused)
 	_, status := q.readBlocks(0, 1, 512)
 	assert.Zero(t, status)
+}
+
+// FuzzAuthentication proves who it is with edited messages, in commands with
+// edited fields. The target answers or ends the connection.
+func FuzzAuthentication(f *testing.F) {
+	c, keys := guardedConfig(f)
+	tgt, err := target.New(c)
+	require.NoError(f, err)
+	f.Add(uint8(0), []byte(nil), []byte(nil))
+	f.Add(uint8(1), []byte{1, 0, 0, 0, 1, 0, 255, 0}, []byte(nil))
+	f.Add(uint8(2), []byte(nil), []byte{0, 0, 0, 0, 16, 0, 1, 0})
+	f.Fuzz(func(t *testing.T, at uint8, message, command []byte) {
+		hostile.Bounded(t, 2*fuzzMemory, fuzzTime, func() {
+			h := pair(t, tgt)
+			h.initialise(0)
+			h.connectBarred(0, nvme.CNTLIDDynamic)
+			s, host := &session{client: h, held: map[uint16]bool{}}, hostSide(dhchap.Keys{Host: keys.Host})
+			sound := true
+			next := host.Start()
+			for step := uint8(0); next != nil && s.attempt(t, nvme.FabricsAuthSend, next, func(sqe *nvme.SQE) {
+				if step == at%4 {
+					before := bytes.Clone(next)
+					hostile.Apply(message, 4, [][]byte{next})
+					sound = sound && bytes.Equal(before, next)
+					was := *sqe
+					hostile.Apply(command, 4, [][]byte{sqe[4:], sqe[40:48]})
+					sound = sound && was == *sqe
+				}
+			}); step += 2 {
+				answer := make([]byte, dhchap.MaxMessage)
+				if !s.attempt(t, nvme.FabricsAuthReceive, answer, func(sqe *nvme.SQE) {
+					if step+1 == at%4 {
+						hostile.Apply(command, 4, [][]byte{sqe[4:], sqe[40:48]})
+					}
+				}) {
+					break
+				}
+				if next, err = host.Answer(answer); err != nil {
+					break
+				}
+			}
+			require.False(t, sound && len(message)+len(command) == 0 && !host.Done(), "an unedited proof is accepted")
+			_ = h.c.Close()
+		})
+	})
+}
+
+// attempt runs one command of an authentication, with its data in H2CData or
+// C2HData. It returns false when the connection has ended.
+func (s *session) attempt(t *testing.T, fctype uint8, message []byte, edit func(*nvme.SQE)) bool {
+	sqe := s.security(fctype, securityOf(len(message)))
+	edit(sqe)
+	sqe.SetCID(s.cid)
+	if _, err := s.c.Write(s.encode(sqe, nil)); err != nil {
+		return false
+	}
+	var got uint32
+	for {
+		h, b, data, err := s.next()
+		if err != nil {
+			require.False(t, errors.Is(err, os.ErrDeadlineExceeded), "no answer to %x", sqe[:])
+			return false
+		}
+		switch h.Type {
+		case pdu.TypeC2HData:
+			copy(message[min(int(got), len(message)):], data)
+			got += uint32(len(data))
+			require.LessOrEqual(t, got, sqe.SGL().Length())
+		case pdu.TypeR2T:
+			r := pdu.R2TOf(b)
+			require.LessOrEqual(t, r.Length, uint32(8192))
+			out := make([]byte, r.Length)
+			copy(out, message)
+			s.h2c(pdu.Data(r), true, out)
+		case pdu.TypeCapsuleResp:
+			return true
+		default:
+			return false
+		}
+	}
 }

@@ -3,6 +3,7 @@ package tcp_test
 import (
 	"context"
 	"fmt"
+	"io"
 	"testing"
 	"time"
 
@@ -12,8 +13,11 @@ import (
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/blocktest"
 	"nvmecr/nvmf/dhchap"
+	"nvmecr/nvmf/nvme"
+	"nvmecr/nvmf/pdu"
 	"nvmecr/nvmf/target"
 	"nvmecr/nvmf/tcp"
+	"nvmecr/nvmf/tcp/fakepeer"
 )
 
 const authHost = "nqn.2014-08.org.example:host"
@@ -162,4 +166,50 @@ func TestAuthenticatedReset(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, q.Reset(ctx), nvmf.ErrAuthentication)
+}
+
+// TestOddAuthentication: targets that go about it as none should.
+func TestOddAuthentication(t *testing.T) {
+	for name, x := range map[string]struct {
+		receive func(c *fakepeer.Conn, sqe *nvme.SQE) error
+		want    error
+		text    string
+	}{
+		"refuses the command": {func(c *fakepeer.Conn, sqe *nvme.SQE) error {
+			return c.Respond(sqe.CID(), nvme.StatusInvalidField|nvme.DNR, 0)
+		}, nvmf.ErrAuthentication, "Authentication Receive: Invalid Field"},
+		"no message": {func(c *fakepeer.Conn, sqe *nvme.SQE) error {
+			return c.Respond(sqe.CID(), 0, 0)
+		}, nvmf.ErrAuthentication, "refuses the target"},
+		"a few bytes": {func(c *fakepeer.Conn, sqe *nvme.SQE) error {
+			return c.Data(sqe.CID(), 0, []byte{1, 1, 0, 0}, pdu.FlagLast|pdu.FlagSuccess)
+		}, nvmf.ErrAuthentication, "refuses the target"},
+		"success at once": {func(c *fakepeer.Conn, sqe *nvme.SQE) error {
+			return c.Data(sqe.CID(), 0, append([]byte{1, 3}, make([]byte, 14)...), pdu.FlagLast|pdu.FlagSuccess)
+		}, nvmf.ErrAuthentication, "incorrect protocol message"},
+		"more than there is room for": {func(c *fakepeer.Conn, sqe *nvme.SQE) error {
+			return c.Data(sqe.CID(), 0, make([]byte, dhchap.MaxMessage+4), pdu.FlagLast|pdu.FlagSuccess)
+		}, nvmf.ErrConnectionLost, "C2HData"},
+		"hangs up":  {func(*fakepeer.Conn, *nvme.SQE) error { return io.EOF }, nvmf.ErrConnectionLost, "Authentication Receive"},
+		"is silent": {func(*fakepeer.Conn, *nvme.SQE) error { return nil }, nvmf.ErrConnectionLost, "no answer in time"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := fakepeer.New(nil)
+			p.Admin = func(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) (bool, error) {
+				switch {
+				case sqe.Opcode() != nvme.AdminFabrics:
+					return false, nil
+				case sqe.FabricsType() == nvme.FabricsConnect:
+					return true, c.Respond(sqe.CID(), 0, nvme.ConnectResult(1, nvme.ConnectAuthTransaction))
+				case sqe.FabricsType() == nvme.FabricsAuthReceive:
+					return true, x.receive(c, sqe)
+				}
+				return true, c.Respond(sqe.CID(), 0, 0)
+			}
+			id := p.Start(t)
+			_, err := tcp.Open(t.Context(), id, tcp.Options{HostNQN: authHost, Keys: someKeys(), ConnectTimeout: 500 * time.Millisecond})
+			require.ErrorIs(t, err, x.want)
+			assert.ErrorContains(t, err, x.text)
+		})
+	}
 }
