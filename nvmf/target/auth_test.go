@@ -350,3 +350,26 @@ func TestKeysAreChecked(t *testing.T) {
 		assert.ErrorContains(t, err, nqn)
 	}
 }
+
+// TestKeysOfAll: subsystems without keys of their own take the target's, those
+// that come later, too.
+func TestKeysOfAll(t *testing.T) {
+	c, _ := guardedConfig(t)
+	c.Keys, c.Subsystems[0].Keys = c.Subsystems[0].Keys, nil
+	later := c.Subsystems[0]
+	later.NQN, later.Namespaces = testNQN+":later", []target.Namespace{{Backing: memory(t, 1<<20, 4096)}}
+	tgt, err := target.New(c)
+	require.NoError(t, err)
+	defer tgt.Close(context.Background())
+	require.NoError(t, tgt.AddSubsystem(later))
+	for _, nqn := range []string{testNQN, later.NQN} {
+		h := pair(t, tgt)
+		h.initialise(0)
+		s, d := h.connectCommand(0, nvme.CNTLIDDynamic)
+		d.Set([16]byte{1}, nvme.CNTLIDDynamic, nqn, testHost)
+		h.capsule(s, d[:])
+		r := h.response()
+		require.Zero(t, r.Status())
+		assert.EqualValues(t, nvme.ConnectAuthTransaction, r.Result()&0xffff0000, nqn)
+	}
+}
