@@ -10,8 +10,9 @@
 //	nvmf/dial     picks one of them for a TransportID
 //
 // The other end of the wire is nvmf/target; nvmf/nvme and nvmf/pdu are the
-// structures both ends share, nvmf/blocktest is what every Device passes and
-// what the layers above are tested on, and nvmf/wiretest is a faulty wire.
+// structures both ends share, nvmf/initiator what initiators make of them,
+// nvmf/blocktest is what every Device passes and what the layers above are
+// tested on, and nvmf/wiretest is a faulty wire.
 //
 // A Device is one NVMe namespace. It is safe for concurrent use, carries no
 // I/O by itself, and hands out queues. A [Queue] is one submission and

@@ -11,6 +11,7 @@ import (
 
 	"nvmecr/internal/ownfd"
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/initiator"
 	"nvmecr/nvmf/nvme"
 )
 
@@ -22,15 +23,10 @@ type controller struct {
 	heart heart
 
 	// What follows does not change once the association stands.
-	cntlid      uint16
-	cap         nvme.CAP
-	maxTransfer uint64 // bytes, 0 for no limit
-	maxCommands int    // in flight per queue
-	capsuleData uint32 // bytes of data in an I/O capsule
-	flushable   bool   // there is a volatile write cache
-	oncs        uint16
-	queues      uint16 // I/O queues granted
-	keepAlive   bool   // the controller has a keep-alive timer
+	cntlid uint16
+	cap    nvme.CAP
+	facts  *initiator.Controller // nil for a discovery controller
+	queues uint16                // I/O queues granted
 
 	mu      sync.Mutex       // guards what follows
 	conns   map[uint16]*conn // by queue id; nil while it connects
@@ -56,14 +52,14 @@ func associate(ctx context.Context, id nvmf.TransportID, o *Options, nqn string)
 	stop := context.AfterFunc(ctx, c.kill)
 	defer stop()
 	if err = ctl.enable(ctx); err == nil && nqn != nvme.DiscoveryNQN {
-		err = ctl.prepare(o)
+		err = ctl.prepare()
 	}
 	if err != nil {
 		ctl.fail(err)
 		return nil, err
 	}
-	if kato > 0 && ctl.keepAlive {
-		if ctl.heart.clock, err = newClock(kato / 3); err != nil {
+	if kato > 0 && ctl.facts.KeepAlive {
+		if ctl.heart.clock, err = initiator.NewClock(kato / 3); err != nil {
 			ctl.fail(err)
 			return nil, err
 		}
@@ -102,15 +98,15 @@ func (ctl *controller) enable(ctx context.Context) error {
 		case time.Now().After(deadline):
 			return fmt.Errorf("enabling the controller: not ready after %d ms (CSTS %#x)", 500*int(ctl.cap.Timeout()), csts)
 		}
-		if err := sleep(ctx, pause); err != nil {
+		if err := initiator.Sleep(ctx, pause); err != nil {
 			return err
 		}
 	}
 }
 
 // prepare identifies the controller and asks for I/O queues.
-func (ctl *controller) prepare(o *Options) error {
-	if err := ctl.identifyController(o); err != nil {
+func (ctl *controller) prepare() (err error) {
+	if ctl.facts, err = initiator.IdentifyController(ctl, ctl.cap); err != nil {
 		return err
 	}
 	var sqe nvme.SQE

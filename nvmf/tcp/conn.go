@@ -9,6 +9,7 @@ import (
 
 	"nvmecr/internal/ownfd"
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/initiator"
 	"nvmecr/nvmf/nvme"
 	"nvmecr/nvmf/pdu"
 )
@@ -82,10 +83,7 @@ type slot struct {
 	result    uint64
 	badDigest bool
 
-	// Repetition: how often, since when, and when next.
-	tries   int
-	refused time.Time
-	due     time.Time
+	repetition initiator.Repetition
 
 	// aux is the data of a Deallocate.
 	aux     [maxDSMRanges * nvme.DSMRangeSize]byte
@@ -160,7 +158,7 @@ func (c *conn) start(cmd *nvmf.Command, opcode uint8, nsid uint32) (*slot, uint1
 	s := &c.slots[cid]
 	s.cmd, s.data, s.total, s.moved, s.cur = cmd, nil, 0, 0, cursor{}
 	s.write, s.short, s.unsent, s.inCapsule, s.asked, s.next = false, false, true, false, 0, 0
-	s.answered, s.badDigest, s.sending, s.tries = false, false, 0, 0
+	s.answered, s.badDigest, s.sending, s.repetition = false, false, 0, initiator.Repetition{}
 	s.sqe.Reset(opcode, cid, nsid)
 	return s, cid
 }

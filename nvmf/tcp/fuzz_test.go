@@ -14,6 +14,7 @@ import (
 
 	"nvmecr/internal/hostile"
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/initiator"
 	"nvmecr/nvmf/nvme"
 	"nvmecr/nvmf/pdu"
 	"nvmecr/nvmf/tcp/fakepeer"
@@ -301,7 +302,7 @@ func TestDiscoverEnds(t *testing.T) {
 func requireSane(t *testing.T, id *nvmf.Identity) {
 	ok := id.LBASize >= 512 && id.LBASize <= 4096 && id.LBASize&(id.LBASize-1) == 0 &&
 		id.Blocks > 0 && id.Capacity()/id.LBASize == nvmf.Bytes(id.Blocks) && int64(id.Capacity()) > 0 &&
-		id.MaxTransfer >= id.LBASize && id.MaxTransfer%id.LBASize == 0 && id.MaxTransfer <= maxTransferCap &&
+		id.MaxTransfer >= id.LBASize && id.MaxTransfer%id.LBASize == 0 && id.MaxTransfer <= initiator.MaxTransfer &&
 		id.OptimalTransfer >= id.LBASize && id.OptimalTransfer <= id.MaxTransfer && id.OptimalTransfer%id.LBASize == 0
 	require.True(t, ok, "%+v", id)
 }

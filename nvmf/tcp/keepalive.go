@@ -6,33 +6,13 @@ import (
 	"os"
 	"time"
 
-	"golang.org/x/sys/unix"
-
-	"nvmecr/internal/ownfd"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/nvme"
 )
 
 // Keep-alives go out while the application computes, on a core that it may
 // want for itself. So nobody waits for the answer, which is taken in when the
-// next one is due, and the clock is the kernel's: a timer of Go's own
-// keeps a thread of its runtime napping for 20 us at a time until epoll_wait
-// has returned, which for one of 10 s is up to 10 ms late.
-
-// newClock returns a descriptor that becomes readable every interval.
-func newClock(interval time.Duration) (*os.File, error) {
-	fd, err := unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_NONBLOCK|unix.TFD_CLOEXEC)
-	if err != nil {
-		return nil, fmt.Errorf("timerfd_create: %w", err)
-	}
-	fd = ownfd.Hold(fd)
-	t := unix.NsecToTimespec(int64(max(interval, time.Millisecond)))
-	if err := unix.TimerfdSettime(fd, 0, &unix.ItimerSpec{Interval: t, Value: t}, nil); err != nil {
-		_ = ownfd.Close(fd)
-		return nil, fmt.Errorf("timerfd_settime: %w", err)
-	}
-	return os.NewFile(uintptr(fd), "keep-alive clock"), nil
-}
+// next one is due, and the clock is the kernel's.
 
 // heart is the keep-alive command of an association. Guarded by
 // controller.admin, but for the clock.

@@ -9,6 +9,7 @@ import (
 
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/dhchap"
+	"nvmecr/nvmf/initiator"
 	"nvmecr/nvmf/nvme"
 )
 
@@ -54,9 +55,8 @@ type Options struct {
 
 // Limits of ours.
 const (
-	maxDepth       = 1024
-	maxTransferCap = 32 << 20 // 65536 blocks of 512 bytes
-	adminDepth     = 31
+	maxDepth   = 1024
+	adminDepth = 31
 	// adminCapsuleData is what every controller takes in the capsule of an
 	// admin or Fabrics command (TCP Transport 1.0, section 3.3.2.1).
 	adminCapsuleData = 8192
@@ -94,7 +94,7 @@ func (o Options) complete() (Options, error) {
 	if o.MaxTransfer == 0 {
 		o.MaxTransfer = 4 * nvmf.MiB
 	}
-	o.MaxTransfer = min(o.MaxTransfer, maxTransferCap)
+	o.MaxTransfer = min(o.MaxTransfer, initiator.MaxTransfer)
 	if o.Dial == nil {
 		cc := o.CongestionControl
 		o.Dial = func(ctx context.Context, id nvmf.TransportID) (int, error) { return dialTCP(ctx, id, cc) }

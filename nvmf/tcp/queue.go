@@ -2,10 +2,10 @@ package tcp
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/initiator"
 	"nvmecr/nvmf/nvme"
 )
 
@@ -145,17 +145,6 @@ func (s *slot) deallocate(cmd *nvmf.Command) {
 	s.data, s.total, s.write = s.auxData[:], uint32(n*nvme.DSMRangeSize), true
 }
 
-// idInUse reports whether a target refused a queue id that it still holds for
-// a connection which was closed a moment ago.
-func idInUse(err error) bool {
-	var se *nvmf.StatusError
-	if !errors.As(err, &se) {
-		return false
-	}
-	status := nvme.Status(se.SCT)<<8 | nvme.Status(se.SC)
-	return status == nvme.StatusCommandSequence || status == nvme.StatusInvalidQueueID
-}
-
 // OpenQueue opens an I/O queue of up to depth commands in flight; see
 // nvmf.Device.
 func (d *Device) OpenQueue(ctx context.Context, depth int) (nvmf.Queue, error) {
@@ -163,12 +152,12 @@ func (d *Device) OpenQueue(ctx context.Context, depth int) (nvmf.Queue, error) {
 		return nil, err
 	}
 	q := &Queue{dev: d, want: depth, nsid: d.id.NSID}
-	for pause := firstPause; ; pause *= 2 {
+	for pause := initiator.FirstPause; ; pause *= 2 {
 		err := d.attach(ctx, q)
 		if err == nil {
 			return q, nil
 		}
-		if !idInUse(err) || pause > lastPause || sleep(ctx, pause) != nil {
+		if !initiator.QueueIDInUse(err) || pause > initiator.LastPause || initiator.Sleep(ctx, pause) != nil {
 			return nil, fmt.Errorf("opening a queue to %s: %w", d.id, err)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/initiator"
 	"nvmecr/nvmf/nvme"
 )
 
@@ -15,7 +16,7 @@ var _ nvmf.Reserver = (*Device)(nil)
 // Hosts are told apart by Options.HostID. It needs an I/O queue of its own for
 // as long as it takes.
 func (d *Device) Reserve(ctx context.Context, key nvmf.ReservationKey) error {
-	err := d.withReserver(ctx, key, (*reserver).reserve)
+	err := d.withReservation(ctx, key, (*initiator.Reservation).Take)
 	if err != nil {
 		return fmt.Errorf("reserving %s: %w", d.id, err)
 	}
@@ -24,29 +25,19 @@ func (d *Device) Reserve(ctx context.Context, key nvmf.ReservationKey) error {
 
 // Unreserve gives up what Reserve took; see nvmf.Reserver.
 func (d *Device) Unreserve(ctx context.Context, key nvmf.ReservationKey) error {
-	err := d.withReserver(ctx, key, (*reserver).unreserve)
+	err := d.withReservation(ctx, key, (*initiator.Reservation).GiveUp)
 	if err != nil {
 		return fmt.Errorf("giving up the reservation of %s: %w", d.id, err)
 	}
 	return nil
 }
 
-// reserver is one call of Reserve or Unreserve.
-type reserver struct {
-	queue *Queue
-	host  [16]byte
-	key   uint64
-	// plain: the target does not know Preempt and Abort.
-	plain bool
-}
-
-// withReserver runs work with a queue that ends with it, and with ctx.
-func (d *Device) withReserver(ctx context.Context, key nvmf.ReservationKey, work func(*reserver, context.Context) error) error {
-	switch {
-	case key == 0:
-		return fmt.Errorf("0 is no key: %w", nvmf.ErrUnsupported)
-	case !d.identity.Reservations:
-		return nvmf.ErrNoReservations
+// withReservation runs work with a queue that ends with it, and with ctx.
+func (d *Device) withReservation(ctx context.Context, key nvmf.ReservationKey,
+	work func(*initiator.Reservation, context.Context, initiator.Executor) error) error {
+	r := &initiator.Reservation{Host: d.opts.HostID, Key: key, NSID: d.id.NSID, Identity: &d.identity}
+	if err := r.Check(); err != nil {
+		return err
 	}
 	opened, err := d.OpenQueue(ctx, 1)
 	if err != nil {
@@ -54,191 +45,19 @@ func (d *Device) withReserver(ctx context.Context, key nvmf.ReservationKey, work
 	}
 	q := opened.(*Queue)
 	stop := context.AfterFunc(ctx, q.conn.kill)
-	err = work(&reserver{queue: q, host: d.opts.HostID, key: uint64(key)}, ctx)
+	err = work(r, ctx, executor{q})
 	stop()
 	err = errors.Join(err, q.Close())
 	if err != nil && ctx.Err() != nil {
 		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
-	var se *nvmf.StatusError
-	if errors.As(err, &se) && nvme.Status(se.SCT)<<8|nvme.Status(se.SC) == nvme.StatusInvalidOpcode {
-		err = fmt.Errorf("%w (it had when it was opened): %w", nvmf.ErrNoReservations, err)
-	}
 	return err
 }
 
-// maxSteps bounds how often a target is asked for a change and still reports
-// something else. Each registrant to remove takes one step.
-const maxSteps = 1000
+// executor runs commands on a queue.
+type executor struct{ queue *Queue }
 
-// repeat takes steps until one says that the work is done. A step looks at a
-// report and changes one thing at most; it meets a Reservation Conflict when
-// someone else changed it first, another process of the same run mostly.
-func (r *reserver) repeat(ctx context.Context, step func(*nvme.ReservationStatus) (bool, error)) error {
-	pause := firstPause
-	var last error
-	for range maxSteps {
-		status, err := r.report()
-		done := false
-		if err == nil {
-			done, err = step(&status)
-		}
-		switch {
-		case err == nil && done:
-			return nil
-		case err == nil:
-			pause = firstPause
-			continue
-		case nvmf.IsConflict(err):
-			last = err
-			err = sleep(ctx, pause)
-			pause = min(2*pause, lastPause)
-		}
-		switch {
-		case err == nil:
-		case last != nil && ctx.Err() != nil:
-			return fmt.Errorf("%w; the last attempt: %w", err, last)
-		default:
-			return err
-		}
-	}
-	return errors.Join(fmt.Errorf("the reservation is not what it should be after %d changes", maxSteps), last)
-}
-
-// reserve registers, takes the reservation, and removes all others.
-func (r *reserver) reserve(ctx context.Context) error { return r.repeat(ctx, r.step) }
-
-func (r *reserver) step(s *nvme.ReservationStatus) (done bool, err error) {
-	own, others := r.split(s)
-	for _, o := range others {
-		if o.Key >= r.key {
-			return false, fmt.Errorf("host %x has key %#x, ours is %#x: %w", o.HostID, o.Key, r.key, nvmf.ErrFenced)
-		}
-	}
-	switch {
-	case own == nil:
-		if err := r.register(nvme.ReservationRegister, 0, r.key); err != nil {
-			return false, fmt.Errorf("beside %d other hosts: %w", len(others), err)
-		}
-		return false, nil
-	case own.Key > r.key:
-		return false, fmt.Errorf("this host has key %#x already, ours is %#x: %w", own.Key, r.key, nvmf.ErrFenced)
-	case own.Key < r.key:
-		return false, r.register(nvme.ReservationReplace, own.Key, r.key)
-	case s.Type == 0:
-		return false, r.acquire(nvme.ReservationAcquire, 0)
-	case s.Type.AllRegistrants():
-		return false, r.preempt(0) // 0 is everyone else
-	case s.Type == nvme.WriteExclusive && own.Holder && len(others) > 0:
-		return false, r.preempt(others[0].Key)
-	case s.Type == nvme.WriteExclusive && own.Holder:
-		// Targets execute the commands that change reservations one after
-		// another, so when this one, which changes nothing, is done, so is
-		// the preemption that another process of this run, or a connection
-		// that was lost, has begun.
-		return true, r.acquire(nvme.ReservationAcquire, 0)
-	case own.Holder:
-		return false, r.preempt(r.key) // to change the type
-	}
-	for _, o := range others {
-		if o.Holder {
-			return false, r.preempt(o.Key)
-		}
-	}
-	return false, fmt.Errorf("the target reports %s without a holder: %w", s.Type, nvmf.ErrUnsupported)
-}
-
-// unreserve unregisters, which releases what the host holds.
-func (r *reserver) unreserve(ctx context.Context) error {
-	return r.repeat(ctx, func(s *nvme.ReservationStatus) (done bool, err error) {
-		own, _ := r.split(s)
-		switch {
-		case own == nil:
-			return true, nil
-		case own.Key != r.key:
-			return false, fmt.Errorf("this host has key %#x, not %#x: %w", own.Key, r.key, nvmf.ErrFenced)
-		}
-		return false, r.register(nvme.ReservationUnregister, r.key, 0)
-	})
-}
-
-// split returns what a report says of this host, nil if nothing, and of others.
-func (r *reserver) split(s *nvme.ReservationStatus) (own *nvme.Registrant, others []nvme.Registrant) {
-	for i := range s.Registrants {
-		if g := &s.Registrants[i]; g.HostID != r.host {
-			others = append(others, *g)
-		} else if own == nil {
-			own = g
-		}
-	}
-	return own, others
-}
-
-// exec runs one command on the queue.
-func (r *reserver) exec(what string, sqe *nvme.SQE, data []byte, write bool) error {
-	_, err := r.queue.conn.exec(what, sqe, data, write)
+func (e executor) Exec(what string, sqe *nvme.SQE, data []byte, write bool) error {
+	_, err := e.queue.conn.exec(what, sqe, data, write)
 	return err
-}
-
-// register is Reservation Register.
-func (r *reserver) register(action uint8, current, key uint64) error {
-	var sqe nvme.SQE
-	var keys nvme.ReservationKeys
-	sqe.Reset(nvme.IOReservationReg, 0, r.queue.nsid)
-	sqe.SetReservation(nvme.ReservationCommand{Action: action})
-	keys.Set(current, key)
-	return r.exec("Reservation Register", &sqe, keys[:], true)
-}
-
-// acquire is Reservation Acquire of Write Exclusive; other is the key to
-// preempt.
-func (r *reserver) acquire(action uint8, other uint64) error {
-	var sqe nvme.SQE
-	var keys nvme.ReservationKeys
-	sqe.Reset(nvme.IOReservationAcquire, 0, r.queue.nsid)
-	sqe.SetReservation(nvme.ReservationCommand{Action: action, Type: nvme.WriteExclusive})
-	keys.Set(r.key, other)
-	return r.exec("Reservation Acquire", &sqe, keys[:], true)
-}
-
-// preempt removes the registrants with a key, and takes the reservation if
-// one of them holds it. Commands of theirs that are being executed end first,
-// unless the target does not know how to.
-func (r *reserver) preempt(key uint64) error {
-	if !r.plain {
-		err := r.acquire(nvme.ReservationPreemptAbort, key)
-		var se *nvmf.StatusError
-		if !errors.As(err, &se) || nvme.Status(se.SCT)<<8|nvme.Status(se.SC) != nvme.StatusInvalidField {
-			return err
-		}
-		r.plain = true
-	}
-	return r.acquire(nvme.ReservationPreempt, key)
-}
-
-// firstReport is the bytes of report asked for first.
-const firstReport = 4096
-
-// report is Reservation Report, whole.
-func (r *reserver) report() (nvme.ReservationStatus, error) {
-	for size := firstReport; ; {
-		var sqe nvme.SQE
-		b := make([]byte, size)
-		sqe.Reset(nvme.IOReservationReport, 0, r.queue.nsid)
-		sqe.SetReservationReport(uint32(size), true)
-		if err := r.exec("Reservation Report", &sqe, b, false); err != nil {
-			return nvme.ReservationStatus{}, err
-		}
-		s, total, _ := nvme.ReservationStatusOf(b)
-		if total == len(s.Registrants) {
-			return s, nil
-		}
-		// More may come while we look; who adds them faster than we can read
-		// gets no further than the longest transfer.
-		need := nvme.ReservationReportHeader + total*nvme.ReservationReportEntry
-		if nvmf.Bytes(need) > r.queue.dev.identity.MaxTransfer {
-			return s, fmt.Errorf("the target reports %d registrants: %w", total, nvmf.ErrUnsupported)
-		}
-		size = need
-	}
 }

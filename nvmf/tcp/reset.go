@@ -4,15 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"nvmecr/nvmf"
-)
-
-// Pauses between attempts to reconnect.
-const (
-	firstPause = 5 * time.Millisecond
-	lastPause  = 500 * time.Millisecond
+	"nvmecr/nvmf/initiator"
 )
 
 // Reset reconnects after a loss; see nvmf.Queue. Only a namespace that has
@@ -30,7 +24,7 @@ func (q *Queue) Reset(ctx context.Context) error {
 	q.ctl.forget(q.qid)
 	q.qid = 0 // it may be another queue's from here on
 	var last error
-	for pause := firstPause; ; pause = min(2*pause, lastPause) {
+	for pause := initiator.FirstPause; ; pause = min(2*pause, initiator.LastPause) {
 		err := q.dev.attach(ctx, q)
 		if last == nil || ctx.Err() == nil { // else ctx has cut the attempt short
 			last = err
@@ -43,19 +37,9 @@ func (q *Queue) Reset(ctx context.Context) error {
 		if errors.Is(err, nvmf.ErrNamespaceChanged) || errors.Is(err, nvmf.ErrClosed) {
 			return fmt.Errorf("reconnecting to %s: %w", q.dev.id, err)
 		}
-		if err := sleep(ctx, pause); err != nil {
+		if err := initiator.Sleep(ctx, pause); err != nil {
 			return fmt.Errorf("reconnecting to %s: %w; the last attempt: %w", q.dev.id, err, last)
 		}
-	}
-}
-
-// sleep returns early with the cause if ctx ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(d):
-		return nil
 	}
 }
 
@@ -85,12 +69,12 @@ func (d *Device) attach(ctx context.Context, q *Queue) error {
 
 // connect opens I/O queue qid of an association.
 func (d *Device) connect(ctx context.Context, ctl *controller, qid uint16, depth int) (*conn, error) {
-	depth = min(max(1, depth), d.opts.QueueDepth, ctl.maxCommands)
+	depth = min(max(1, depth), d.opts.QueueDepth, ctl.facts.MaxCommands)
 	c, _, err := connectQueue(ctx, d.id, &d.opts, queueID{d.id.SubNQN, ctl.cntlid, qid, depth, 0})
 	if err != nil {
 		return nil, err
 	}
-	c.tx.MaxCapsuleData, c.repeats = ctl.capsuleData, true
+	c.tx.MaxCapsuleData, c.repeats = ctl.facts.CapsuleData, true
 	if err := ctl.adopt(qid, c); err != nil {
 		c.close()
 		return nil, err
@@ -127,13 +111,5 @@ func (d *Device) verify(ctl *controller) error {
 	if err != nil {
 		return err
 	}
-	was := &d.identity
-	if !now.Same(was) {
-		return fmt.Errorf("%w: it was %s with %d blocks of %d bytes, and is %s with %d of %d",
-			nvmf.ErrNamespaceChanged, was.UUID, was.Blocks, uint64(was.LBASize), now.UUID, now.Blocks, uint64(now.LBASize))
-	}
-	if now.MaxTransfer < was.MaxTransfer {
-		return fmt.Errorf("the largest transfer shrank from %s to %s: %w", was.MaxTransfer, now.MaxTransfer, nvmf.ErrUnsupported)
-	}
-	return nil
+	return initiator.Verify(&d.identity, now)
 }

@@ -1,0 +1,10 @@
+// Package initiator is what the initiators, which differ in how a command gets
+// to a controller, have in common: what they conclude from the answers.
+//
+//	identity.go     Identify -> nvmf.Identity, the same by whichever driver
+//	reservation.go  the way to the reservation that nvmf.Reserver promises
+//	again.go        when a command with a transient status is sent again
+//	pause.go        pauses between attempts, and a clock for keep-alives
+//
+// What is exported may be used by one goroutine at a time.
+package initiator

@@ -1,0 +1,235 @@
+package initiator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/nvme"
+)
+
+// An Executor runs one command on an I/O queue, whose data goes to the
+// controller (write) or comes from it. what names it in errors; sqe needs no
+// command id and no data pointer.
+type Executor interface {
+	Exec(what string, sqe *nvme.SQE, data []byte, write bool) error
+}
+
+// A Reservation is how a host comes to hold a namespace alone, as nvmf.Reserver
+// promises.
+type Reservation struct {
+	Host [16]byte // the Host Identifier it has with the controller
+	Key  nvmf.ReservationKey
+	NSID uint32
+	// Identity is the namespace's.
+	Identity *nvmf.Identity
+}
+
+// Check returns why there is nothing to try.
+func (r *Reservation) Check() error {
+	switch {
+	case r.Key == 0:
+		return fmt.Errorf("0 is no key: %w", nvmf.ErrUnsupported)
+	case !r.Identity.Reservations:
+		return nvmf.ErrNoReservations
+	}
+	return nil
+}
+
+// Take registers, takes the reservation, and removes all others. The queue is
+// of no use for anything else meanwhile.
+func (r *Reservation) Take(ctx context.Context, queue Executor) error {
+	v := &reserver{queue: queue, nsid: r.NSID, most: r.Identity.MaxTransfer, host: r.Host, key: uint64(r.Key)}
+	return known(v.repeat(ctx, v.step))
+}
+
+// GiveUp unregisters, which releases what the host holds.
+func (r *Reservation) GiveUp(ctx context.Context, queue Executor) error {
+	v := &reserver{queue: queue, nsid: r.NSID, most: r.Identity.MaxTransfer, host: r.Host, key: uint64(r.Key)}
+	return known(v.repeat(ctx, v.leave))
+}
+
+// known turns what a target without reservations says into our words.
+func known(err error) error {
+	if hasStatus(err, nvme.StatusInvalidOpcode) {
+		return fmt.Errorf("%w (it had when it was opened): %w", nvmf.ErrNoReservations, err)
+	}
+	return err
+}
+
+// reserver is one Take or GiveUp.
+type reserver struct {
+	queue Executor
+	nsid  uint32
+	most  nvmf.Bytes // a command can move
+	host  [16]byte
+	key   uint64
+	// plain: the target does not know Preempt and Abort.
+	plain bool
+}
+
+// maxSteps bounds how often a target is asked for a change and still reports
+// something else. Each registrant to remove takes one step.
+const maxSteps = 1000
+
+// repeat takes steps until one says that the work is done. A step looks at a
+// report and changes one thing at most; it meets a Reservation Conflict when
+// someone else changed it first, another process of the same run mostly.
+func (r *reserver) repeat(ctx context.Context, step func(*nvme.ReservationStatus) (bool, error)) error {
+	pause := FirstPause
+	var last error
+	for range maxSteps {
+		status, err := r.report()
+		done := false
+		if err == nil {
+			done, err = step(&status)
+		}
+		switch {
+		case err == nil && done:
+			return nil
+		case err == nil:
+			pause = FirstPause
+			continue
+		case nvmf.IsConflict(err):
+			last = err
+			err = Sleep(ctx, pause)
+			pause = min(2*pause, LastPause)
+		}
+		switch {
+		case err == nil:
+		case last != nil && ctx.Err() != nil:
+			return fmt.Errorf("%w; the last attempt: %w", err, last)
+		default:
+			return err
+		}
+	}
+	return errors.Join(fmt.Errorf("the reservation is not what it should be after %d changes", maxSteps), last)
+}
+
+// step is one on the way to holding the namespace alone.
+func (r *reserver) step(s *nvme.ReservationStatus) (done bool, err error) {
+	own, others := r.split(s)
+	for _, o := range others {
+		if o.Key >= r.key {
+			return false, fmt.Errorf("host %x has key %#x, ours is %#x: %w", o.HostID, o.Key, r.key, nvmf.ErrFenced)
+		}
+	}
+	switch {
+	case own == nil:
+		if err := r.register(nvme.ReservationRegister, 0, r.key); err != nil {
+			return false, fmt.Errorf("beside %d other hosts: %w", len(others), err)
+		}
+		return false, nil
+	case own.Key > r.key:
+		return false, fmt.Errorf("this host has key %#x already, ours is %#x: %w", own.Key, r.key, nvmf.ErrFenced)
+	case own.Key < r.key:
+		return false, r.register(nvme.ReservationReplace, own.Key, r.key)
+	case s.Type == 0:
+		return false, r.acquire(nvme.ReservationAcquire, 0)
+	case s.Type.AllRegistrants():
+		return false, r.preempt(0) // 0 is everyone else
+	case s.Type == nvme.WriteExclusive && own.Holder && len(others) > 0:
+		return false, r.preempt(others[0].Key)
+	case s.Type == nvme.WriteExclusive && own.Holder:
+		// Targets execute the commands that change reservations one after
+		// another, so when this one, which changes nothing, is done, so is
+		// the preemption that another process of this run, or a connection
+		// that was lost, has begun.
+		return true, r.acquire(nvme.ReservationAcquire, 0)
+	case own.Holder:
+		return false, r.preempt(r.key) // to change the type
+	}
+	for _, o := range others {
+		if o.Holder {
+			return false, r.preempt(o.Key)
+		}
+	}
+	return false, fmt.Errorf("the target reports %s without a holder: %w", s.Type, nvmf.ErrUnsupported)
+}
+
+// leave is one on the way out.
+func (r *reserver) leave(s *nvme.ReservationStatus) (done bool, err error) {
+	own, _ := r.split(s)
+	switch {
+	case own == nil:
+		return true, nil
+	case own.Key != r.key:
+		return false, fmt.Errorf("this host has key %#x, not %#x: %w", own.Key, r.key, nvmf.ErrFenced)
+	}
+	return false, r.register(nvme.ReservationUnregister, r.key, 0)
+}
+
+// split returns what a report says of this host, nil if nothing, and of others.
+func (r *reserver) split(s *nvme.ReservationStatus) (own *nvme.Registrant, others []nvme.Registrant) {
+	for i := range s.Registrants {
+		if g := &s.Registrants[i]; g.HostID != r.host {
+			others = append(others, *g)
+		} else if own == nil {
+			own = g
+		}
+	}
+	return own, others
+}
+
+// register is Reservation Register.
+func (r *reserver) register(action uint8, current, key uint64) error {
+	var sqe nvme.SQE
+	var keys nvme.ReservationKeys
+	sqe.Reset(nvme.IOReservationReg, 0, r.nsid)
+	sqe.SetReservation(nvme.ReservationCommand{Action: action})
+	keys.Set(current, key)
+	return r.queue.Exec("Reservation Register", &sqe, keys[:], true)
+}
+
+// acquire is Reservation Acquire of Write Exclusive; other is the key to
+// preempt.
+func (r *reserver) acquire(action uint8, other uint64) error {
+	var sqe nvme.SQE
+	var keys nvme.ReservationKeys
+	sqe.Reset(nvme.IOReservationAcquire, 0, r.nsid)
+	sqe.SetReservation(nvme.ReservationCommand{Action: action, Type: nvme.WriteExclusive})
+	keys.Set(r.key, other)
+	return r.queue.Exec("Reservation Acquire", &sqe, keys[:], true)
+}
+
+// preempt removes the registrants with a key, and takes the reservation if
+// one of them holds it. Commands of theirs that are being executed end first,
+// unless the target does not know how to.
+func (r *reserver) preempt(key uint64) error {
+	if !r.plain {
+		err := r.acquire(nvme.ReservationPreemptAbort, key)
+		if !hasStatus(err, nvme.StatusInvalidField) {
+			return err
+		}
+		r.plain = true
+	}
+	return r.acquire(nvme.ReservationPreempt, key)
+}
+
+// firstReport is the bytes of report asked for first.
+const firstReport = 4096
+
+// report is Reservation Report, whole.
+func (r *reserver) report() (nvme.ReservationStatus, error) {
+	for size := firstReport; ; {
+		var sqe nvme.SQE
+		b := make([]byte, size)
+		sqe.Reset(nvme.IOReservationReport, 0, r.nsid)
+		sqe.SetReservationReport(uint32(size), true)
+		if err := r.queue.Exec("Reservation Report", &sqe, b, false); err != nil {
+			return nvme.ReservationStatus{}, err
+		}
+		s, total, _ := nvme.ReservationStatusOf(b)
+		if total == len(s.Registrants) {
+			return s, nil
+		}
+		// More may come while we look; who adds them faster than we can read
+		// gets no further than the longest transfer.
+		need := nvme.ReservationReportHeader + total*nvme.ReservationReportEntry
+		if nvmf.Bytes(need) > r.most {
+			return s, fmt.Errorf("the target reports %d registrants: %w", total, nvmf.ErrUnsupported)
+		}
+		size = need
+	}
+}
