@@ -17,6 +17,9 @@
 #                 (default 1); every acknowledged byte is accounted for
 # make deps       installs what is missing (Debian, Ubuntu); silent when all is there
 # make clean
+#
+# With SPDK=1 on the command line everything is built with the driver over SPDK,
+# which pkg-config must find: see docs/usage.md.
 
 SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -52,9 +55,24 @@ ifneq ($(MAKECMDGOALS),clean)
 include build/deps
 endif
 
+ifdef SPDK
+SPDK_LIBS  := spdk_nvme spdk_env_dpdk spdk_sock_posix spdk_syslibs
+ifeq ($(shell pkg-config --exists $(SPDK_LIBS) && echo yes),)
+$(error pkg-config does not find SPDK ($(SPDK_LIBS)): install it as https://spdk.io/doc/getting_started.html says, \
+configured --with-shared, and name its lib/pkgconfig in PKG_CONFIG_PATH)
+endif
+# Its libraries are found where they are now, wherever that is.
+comma := ,
+export CGO_LDFLAGS := $(CGO_LDFLAGS) \
+	$(patsubst -L%,-Wl$(comma)-rpath$(comma)%,$(shell pkg-config --libs-only-L spdk_nvme))
+TAGS = -tags spdk$(if $(1),$(comma)$(1))
+else
+TAGS   = $(if $(1),-tags $(1))
+endif
+
 .PHONY: bin/nvmecr
 bin/nvmecr:
-	CGO_ENABLED=0 go build -trimpath -ldflags "-X nvmecr/cmd/nvmecr/command.commit=$(COMMIT)" -o $@ ./cmd/nvmecr
+	CGO_ENABLED=$(if $(SPDK),1,0) go build $(call TAGS) -trimpath -ldflags "-X nvmecr/cmd/nvmecr/command.commit=$(COMMIT)" -o $@ ./cmd/nvmecr
 
 # The rank of the benchmark: an application like any other.
 bin/nvmecr-bench-rank: $(wildcard bench/crew/rank/*.[ch])

@@ -2,6 +2,8 @@
 # Included by the top Makefile; everything lies beside bin/nvmecr.
 #
 #   make libraries   bin/libnvmecr.so and the runtimes that can be built here
+#
+# $(call TAGS,tag) are the flags for a build with a tag or without.
 
 BIN ?= bin
 GO ?= go
@@ -41,14 +43,14 @@ $(BIN)/libnvmecr.so: $(SHIM_SOURCES) $(SHIM_HEADERS) posixshim/shim.mk
 # writes beside the libraries are of no use here.
 .PHONY: $(SHIM_RUNTIMES)
 $(BIN)/libnvmecr-plain.so:
-	$(GO) build -trimpath $(RUNTIME_FLAGS) -o $@ ./cmd/libnvmecr
+	$(GO) build $(call TAGS) -trimpath $(RUNTIME_FLAGS) -o $@ ./cmd/libnvmecr
 	@rm -f $(@:.so=.h)
 
 $(BIN)/libnvmecr-openmpi.so:
-	$(GO) build -trimpath -tags openmpi $(RUNTIME_FLAGS) -o $@ ./cmd/libnvmecr
+	$(GO) build $(call TAGS,openmpi) -trimpath $(RUNTIME_FLAGS) -o $@ ./cmd/libnvmecr
 	@rm -f $(@:.so=.h)
 
 $(BIN)/libnvmecr-mpich.so:
-	CGO_CFLAGS="$$(pkg-config --cflags mpich)" CGO_LDFLAGS="-Wl,--as-needed -lmpich" \
-		$(GO) build -trimpath -tags mpich $(RUNTIME_FLAGS) -o $@ ./cmd/libnvmecr
+	CGO_CFLAGS="$$(pkg-config --cflags mpich)" CGO_LDFLAGS="$$CGO_LDFLAGS -Wl,--as-needed -lmpich" \
+		$(GO) build $(call TAGS,mpich) -trimpath $(RUNTIME_FLAGS) -o $@ ./cmd/libnvmecr
 	@rm -f $(@:.so=.h)

@@ -20,6 +20,15 @@ const (
 	LogInfo  LogLevel = "info"  // and what was mounted, waited for, written in the background
 )
 
+// Driver says what talks to controllers over TCP; over RDMA and PCIe it is SPDK.
+type Driver string
+
+// The drivers.
+const (
+	DriverGo   Driver = "go"
+	DriverSPDK Driver = "spdk" // if the program was built with it
+)
+
 // Durability says when a write is acknowledged.
 type Durability string
 
@@ -50,6 +59,7 @@ type Config struct {
 	HostNQN   string             // --hostnqn: who we are to the targets
 	// --dhchap-secret, --dhchap-ctrl-secret: files, see Secrets
 	Secret, ControllerSecret string
+	Driver                   Driver     // --driver: what reaches namespaces over TCP
 	HeaderDigest             bool       // --header-digest: CRC-32C on PDU headers
 	DataDigest               bool       // --data-digest: CRC-32C on PDU data
 	DataChecksum             bool       // --data-checksum: CRC-64 on file data, fixed at format

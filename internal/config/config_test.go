@@ -49,6 +49,7 @@ func TestDefaults(t *testing.T) {
 	assert.False(t, c.Fresh || c.HeaderDigest || c.DataDigest)
 	assert.True(t, c.DataChecksum)
 	assert.Equal(t, LogError, c.Log)
+	assert.Equal(t, DriverGo, c.Driver)
 }
 
 func TestOrder(t *testing.T) {

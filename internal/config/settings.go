@@ -120,6 +120,20 @@ var settings = []Setting{
 		format:  func(c *Config) string { return c.ControllerSecret },
 	},
 	{
+		Name: "driver", Exported: true,
+		Help:    "`go|spdk`: what reaches namespaces over TCP; spdk, which RDMA and PCIe always take, is there if nvmecr was built with it (see nvmecr version)",
+		initial: text(string(DriverGo)),
+		parse: func(c *Config, v string) error {
+			switch d := Driver(v); d {
+			case DriverGo, DriverSPDK:
+				c.Driver = d
+				return nil
+			}
+			return fmt.Errorf("%q is not go or spdk", v)
+		},
+		format: func(c *Config) string { return string(c.Driver) },
+	},
+	{
 		Name: "header-digest", Exported: true, Switch: true,
 		Help:    "CRC-32C on the headers of NVMe/TCP PDUs",
 		initial: text("false"),

@@ -34,7 +34,7 @@ func connect(ctx context.Context, cfg *config.Config, id nvmf.TransportID, readO
 	if !readOnly && cfg.Run != uuid.Nil {
 		host = cfg.Run // reservations are a host's: to the targets each run is one
 	}
-	return dial.Open(ctx, id, dial.Options{File: filedev.Options{ReadOnly: readOnly}, TCP: tcp.Options{
+	return dial.Open(ctx, id, dial.Options{Driver: dial.Driver(cfg.Driver), File: filedev.Options{ReadOnly: readOnly}, TCP: tcp.Options{
 		HostNQN:      nqn,
 		HostID:       host,
 		Keys:         keys,

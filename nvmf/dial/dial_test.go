@@ -26,8 +26,6 @@ func TestOpen(t *testing.T) {
 		{"file:" + path + "-none", os.ErrNotExist, path},
 		{"mem:1M", nil, ""},
 		{"trtype:TCP traddr:127.0.0.1 trsvcid:1 subnqn:nqn.x", nvmf.ErrUnreachable, "127.0.0.1:1"},
-		{"trtype:RDMA traddr:10.0.0.1 subnqn:nqn.x", nvmf.ErrUnsupported, "SPDK"},
-		{"trtype:PCIe traddr:0000:01:00.0", nvmf.ErrUnsupported, "SPDK"},
 	} {
 		id, err := nvmf.ParseTransportID(c.id)
 		require.NoError(t, err)
@@ -42,6 +40,29 @@ func TestOpen(t *testing.T) {
 		assert.EqualValues(t, 1<<20, d.Identity().Capacity())
 		assert.NoError(t, d.Close())
 	}
+	assert.Equal(t, "go", dial.Drivers()[0])
 	_, err := dial.Open(t.Context(), nvmf.TransportID{Transport: "carrier pigeon"}, dial.Options{})
 	assert.ErrorIs(t, err, nvmf.ErrUnsupported)
+}
+
+// TestWithoutSPDK: what needs it says how to come by it.
+func TestWithoutSPDK(t *testing.T) {
+	if len(dial.Drivers()) > 1 {
+		t.Skip("built with SPDK")
+	}
+	for _, c := range []struct {
+		id     string
+		driver dial.Driver
+	}{
+		{"trtype:RDMA traddr:10.0.0.1 subnqn:nqn.x", dial.Go},
+		{"trtype:PCIe traddr:0000:01:00.0", dial.Go},
+		{"trtype:TCP traddr:127.0.0.1 trsvcid:1 subnqn:nqn.x", dial.SPDK},
+	} {
+		id, err := nvmf.ParseTransportID(c.id)
+		require.NoError(t, err)
+		d, err := dial.Open(t.Context(), id, dial.Options{Driver: c.driver})
+		assert.ErrorIs(t, err, nvmf.ErrUnsupported, c.id)
+		assert.ErrorContains(t, err, "make SPDK=1")
+		assert.Nil(t, d)
+	}
 }

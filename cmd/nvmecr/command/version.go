@@ -4,18 +4,22 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
+
+	"nvmecr/nvmf/dial"
 )
 
 func newVersion() *cobra.Command {
 	return &cobra.Command{
 		Use:     "version",
-		Short:   "Print the version",
+		Short:   "Print the version, and the drivers that are built in",
 		Example: "  nvmecr version",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintln(cmd.OutOrStdout(), "nvmecr", version(), runtime.Version())
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "nvmecr %s %s\ndrivers: %s\n", version(), runtime.Version(),
+				strings.Join(dial.Drivers(), ", "))
 			return err
 		},
 	}

@@ -1,0 +1,316 @@
+//go:build spdk
+
+package spdk
+
+// #include <stdlib.h>
+// #include "driver.h"
+import "C"
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"nvmecr/internal/ownfd"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/initiator"
+	"nvmecr/nvmf/nvme"
+)
+
+const (
+	// wantedQueues is how many I/O queues a controller is asked for.
+	wantedQueues = 64
+	// turn is how long C goes on before Go looks at the time and the context.
+	turn = 200 * time.Microsecond
+	// tending is how often the admin queue is looked after.
+	tending = time.Second
+	// parting is how long a controller may take to shut down.
+	parting = time.Second
+)
+
+// An association is a connected controller.
+type association struct {
+	id    nvmf.TransportID
+	facts *initiator.Controller
+	alias int
+
+	admin      sync.Mutex // held while the admin queue is used; guards what follows
+	controller *C.struct_driver_controller
+	lost       error
+	timeout    time.Duration // of an admin command
+	clock      *os.File
+}
+
+// associate connects to the controller that id names.
+func associate(ctx context.Context, id nvmf.TransportID, o *Options) (*association, error) {
+	alias, err := aliases.take(id, o.HostNQN)
+	if err != nil {
+		return nil, err
+	}
+	a := &association{id: id, alias: alias, timeout: o.ConnectTimeout}
+	if a.controller, err = connect(ctx, id, alias, o); err != nil {
+		aliases.free(id, o.HostNQN, alias)
+		return nil, err
+	}
+	if a.facts, err = initiator.IdentifyController(a, nvme.CAP(C.driver_cap(a.controller))); err != nil {
+		a.close(o)
+		return nil, err
+	}
+	if interval := min(tending, o.KeepAlive/4); interval > 0 {
+		if a.clock, err = initiator.NewClock(interval); err != nil {
+			a.close(o)
+			return nil, err
+		}
+		go a.routineTend(a.clock)
+	}
+	return a, nil
+}
+
+// connect is one attempt. It lasts no longer than the connection's time-out,
+// and no longer than ctx has at its beginning.
+func connect(ctx context.Context, id nvmf.TransportID, alias int, o *Options) (*C.struct_driver_controller, error) {
+	timeout := o.ConnectTimeout
+	if deadline, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, time.Until(deadline))
+	}
+	if err := ctx.Err(); err != nil || timeout <= 0 {
+		return nil, errors.Join(err, context.DeadlineExceeded)
+	}
+	address, free := addressOf(id, alias, o, timeout)
+	defer free()
+	var c *C.struct_driver_controller
+	text, result := explained(func() syscall.Errno {
+		if c = C.driver_connect(address); c == nil {
+			return syscall.EINVAL
+		}
+		for {
+			if err := errno(C.driver_connecting(c, C.uint32_t(turn.Microseconds()))); err != syscall.EAGAIN {
+				return err
+			}
+		}
+	})
+	if result == 0 {
+		return c, nil
+	}
+	err := refusal(text)
+	if ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+	}
+	return nil, err
+}
+
+// addressOf puts what SPDK is to know into its memory.
+func addressOf(id nvmf.TransportID, alias int, o *Options, timeout time.Duration) (*C.struct_driver_address, func()) {
+	a := (*C.struct_driver_address)(C.calloc(1, C.sizeof_struct_driver_address))
+	var texts []*C.char
+	text := func(s string) *C.char {
+		t := C.CString(s)
+		texts = append(texts, t)
+		return t
+	}
+	service := id.Service
+	if service != "" {
+		service = strings.Repeat("0", alias) + service
+	}
+	a.transport, a.family = text(strings.ToUpper(string(id.Transport))), text(id.Family)
+	a.address, a.service = text(id.Address), text(service)
+	a.subnqn, a.hostnqn = text(id.SubNQN), text(o.HostNQN)
+	for i, b := range o.HostID {
+		a.host_id[i] = C.uint8_t(b)
+	}
+	a.queues = wantedQueues
+	a.keep_alive_ms = C.uint32_t(max(0, o.KeepAlive).Milliseconds())
+	a.timeout_ms = C.uint32_t(max(time.Millisecond, timeout).Milliseconds())
+	a.header_digest, a.data_digest = C.bool(o.HeaderDigest), C.bool(o.DataDigest)
+	return a, func() {
+		for _, t := range texts {
+			C.free(unsafe.Pointer(t))
+		}
+		C.free(unsafe.Pointer(a))
+	}
+}
+
+// refused is how SPDK tells of a Connect that a controller has answered.
+var refused = regexp.MustCompile(`sct (\d+), sc (\d+)`)
+
+// refusal makes an error of what SPDK said about a connection that failed.
+func refusal(text string) error {
+	m := refused.FindStringSubmatch(text)
+	if m == nil {
+		return fmt.Errorf("%w%s", nvmf.ErrUnreachable, text)
+	}
+	sct, _ := strconv.ParseUint(m[1], 10, 8)
+	sc, _ := strconv.ParseUint(m[2], 10, 8)
+	status := &nvmf.StatusError{Name: "Connect", SCT: uint8(sct), SC: uint8(sc)}
+	switch nvme.Status(sct)<<8 | nvme.Status(sc) {
+	case nvme.StatusConnectInvalidHost:
+		return fmt.Errorf("%w: %w", nvmf.ErrHostRefused, status)
+	case nvme.StatusConnectInvalidParameters:
+		return fmt.Errorf("%w: %w", nvmf.ErrNoSubsystem, status)
+	}
+	return fmt.Errorf("%w: %w", nvmf.ErrUnreachable, status)
+}
+
+// routineTend looks after the admin queue until the association ends, which
+// closes the clock.
+func (a *association) routineTend(clock *os.File) {
+	var ticks [8]byte
+	for {
+		if _, err := io.ReadFull(clock, ticks[:]); err != nil {
+			return
+		}
+		a.admin.Lock()
+		a.tend()
+		a.admin.Unlock()
+	}
+}
+
+// tend sends and receives on the admin queue. The caller holds a.admin.
+func (a *association) tend() {
+	if a.lost == nil {
+		if err := errno(C.driver_tend(a.controller)); err != 0 {
+			a.lost = fmt.Errorf("%w: the admin queue: %w%s", nvmf.ErrConnectionLost, err, behind(C.driver_said(a.controller)))
+		}
+	}
+}
+
+// alive reports whether the association has not ended as far as is known.
+func (a *association) alive() bool {
+	a.admin.Lock()
+	defer a.admin.Unlock()
+	return a.lost == nil
+}
+
+// Identify reads a page of Identify.
+func (a *association) Identify(what string, cns uint8, nsid uint32, page *[nvme.IdentifySize]byte) error {
+	var sqe nvme.SQE
+	sqe.Reset(nvme.AdminIdentify, 0, nsid)
+	sqe.SetIdentify(cns)
+	return a.exec("Identify "+what, &sqe, page[:])
+}
+
+// exec runs one admin command whose data comes from the controller. One that is
+// not answered in the time of a connection ends the association.
+func (a *association) exec(what string, sqe *nvme.SQE, data []byte) error {
+	a.admin.Lock()
+	defer a.admin.Unlock()
+	if a.lost != nil {
+		return fmt.Errorf("%s: %w", what, a.lost)
+	}
+	c := (*C.struct_driver_command)(C.calloc(1, C.sizeof_struct_driver_command))
+	buffer := C.driver_alloc(C.size_t(len(data)))
+	if buffer == nil {
+		C.free(unsafe.Pointer(c))
+		return fmt.Errorf("%s: %w", what, syscall.ENOMEM)
+	}
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&c.sqe[0])), len(c.sqe)), sqe[:])
+	c.data, c.length = buffer, C.uint32_t(len(data))
+	if err := errno(C.driver_admin(a.controller, c)); err != 0 {
+		a.lost = fmt.Errorf("%w: %w", nvmf.ErrConnectionLost, err)
+	}
+	for deadline := time.Now().Add(a.timeout); a.lost == nil && !bool(c.done); {
+		if a.tend(); !bool(c.done) && time.Now().After(deadline) {
+			a.lost = &nvmf.TimeoutError{After: a.timeout, Busy: 1}
+		}
+	}
+	if a.lost != nil && !bool(c.done) {
+		// What is in flight ends here, or else its memory is SPDK's for good.
+		if C.driver_fail(a.controller); bool(c.done) {
+			C.driver_free(buffer)
+			C.free(unsafe.Pointer(c))
+		}
+		return fmt.Errorf("%s: %w", what, a.lost)
+	}
+	status := nvme.Status(c.status)
+	copy(data, unsafe.Slice((*byte)(buffer), len(data)))
+	C.driver_free(buffer)
+	C.free(unsafe.Pointer(c))
+	if status.Code() != 0 {
+		return &nvmf.StatusError{Name: what, SCT: status.SCT(), SC: status.SC(), DNR: status.DNR()}
+	}
+	return nil
+}
+
+// close shuts the controller down, in order if it still answers. It has no
+// queues any more.
+func (a *association) close(o *Options) {
+	if a.clock != nil {
+		_ = ownfd.CloseFile(a.clock) // wakes the routine
+	}
+	a.admin.Lock()
+	defer a.admin.Unlock()
+	if a.controller == nil {
+		return
+	}
+	_, _ = explained(func() struct{} { // nobody is left to be told
+		if a.lost != nil {
+			C.driver_fail(a.controller)
+		}
+		C.driver_detach(a.controller)
+		for deadline := time.Now().Add(parting); errno(C.driver_detaching(a.controller, C.uint32_t(turn.Microseconds()))) == syscall.EAGAIN; {
+			if time.Now().After(deadline) {
+				C.driver_fail(a.controller)
+				deadline = deadline.Add(time.Hour)
+			}
+		}
+		return struct{}{}
+	})
+	a.controller, a.lost = nil, nvmf.ErrClosed
+	aliases.free(a.id, o.HostNQN, a.alias)
+}
+
+// aliases keep SPDK from answering a connection with another one of this
+// process: it has one controller for each address and host NQN, whatever the
+// host identifier, and for as long as anything refers to it. A port, however,
+// may be written with zeros in front. A local device is one controller indeed.
+var aliases = aliasTable{used: map[aliasKey]uint32{}}
+
+type aliasKey struct {
+	id      nvmf.TransportID
+	hostNQN string
+}
+
+type aliasTable struct {
+	mu   sync.Mutex
+	used map[aliasKey]uint32 // a bit for each number of zeros
+}
+
+func (t *aliasTable) take(id nvmf.TransportID, hostNQN string) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	id.NSID = 0
+	most := 24
+	if id.Transport == nvmf.PCIe {
+		most, hostNQN = 1, ""
+	}
+	k := aliasKey{id, hostNQN}
+	for n := range most {
+		if t.used[k]&(1<<n) == 0 {
+			t.used[k] |= 1 << n
+			return n, nil
+		}
+	}
+	return 0, fmt.Errorf("this process has %d connections to it already: %w", most, syscall.EBUSY)
+}
+
+func (t *aliasTable) free(id nvmf.TransportID, hostNQN string, n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	id.NSID = 0
+	if id.Transport == nvmf.PCIe {
+		hostNQN = ""
+	}
+	k := aliasKey{id, hostNQN}
+	if t.used[k] &^= 1 << n; t.used[k] == 0 {
+		delete(t.used, k)
+	}
+}

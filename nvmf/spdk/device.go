@@ -1,0 +1,235 @@
+//go:build spdk
+
+package spdk
+
+// #include "driver.h"
+import "C"
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/initiator"
+	"nvmecr/nvmf/nvme"
+)
+
+// A Device is a namespace of an NVMe controller. It implements nvmf.Device and
+// is safe for concurrent use.
+type Device struct {
+	id       nvmf.TransportID
+	opts     Options
+	identity nvmf.Identity
+
+	// mu, a lock that gives up with a context, guards what follows. It is
+	// held over a reconnection: the queues that come second share it.
+	mu     chan struct{}
+	ctl    *association
+	queues []*Queue
+	closed bool
+}
+
+var _ nvmf.Reserver = (*Device)(nil)
+
+// Open connects to the controller of id, and identifies namespace id.NSID.
+// Errors wrap nvmf.ErrUnreachable, ErrNoSubsystem, ErrHostRefused,
+// ErrNoNamespace or ErrUnsupported where they apply.
+func Open(ctx context.Context, id nvmf.TransportID, o Options) (nvmf.Reserver, error) {
+	d, err := open(ctx, id, o.complete(id.Transport))
+	if err != nil {
+		return nil, fmt.Errorf("opening %s: %w", id, err)
+	}
+	return d, nil
+}
+
+func open(ctx context.Context, id nvmf.TransportID, o Options) (*Device, error) {
+	switch {
+	case id.Transport != nvmf.TCP && id.Transport != nvmf.RDMA && id.Transport != nvmf.PCIe:
+		return nil, fmt.Errorf("transport %s: %w", id.Transport, nvmf.ErrUnsupported)
+	case len(o.HostNQN) > nvme.MaxNQN:
+		return nil, fmt.Errorf("host NQN is %d bytes long, at most %d are allowed", len(o.HostNQN), nvme.MaxNQN)
+	}
+	if err := initialize(id.Transport, o.Memory); err != nil {
+		return nil, err
+	}
+	d := &Device{id: id, opts: o, mu: make(chan struct{}, 1)}
+	var err error
+	if d.ctl, err = associate(ctx, id, &d.opts); err != nil {
+		return nil, err
+	}
+	d.opts.QueueDepth = min(d.opts.QueueDepth, d.ctl.facts.MaxCommands)
+	identity, err := d.namespace(d.ctl)
+	if err != nil {
+		d.ctl.close(&d.opts)
+		return nil, err
+	}
+	d.identity = *identity
+	return d, nil
+}
+
+// namespace identifies the namespace.
+func (d *Device) namespace(a *association) (*nvmf.Identity, error) {
+	most := nvmf.Bytes(C.driver_most(a.controller, C.uint32_t(d.id.NSID)))
+	w := initiator.Wishes{MaxTransfer: d.opts.MaxTransfer, OptimalTransfer: d.opts.OptimalTransfer}
+	if most != 0 {
+		w.MaxTransfer = min(w.MaxTransfer, most)
+	}
+	identity, err := a.facts.Namespace(a, d.id, w)
+	if err == nil && most == 0 {
+		err = fmt.Errorf("namespace %d: %w", d.id.NSID, nvmf.ErrNoNamespace)
+	}
+	return identity, err
+}
+
+// Identity returns what the namespace said of itself in Open.
+func (d *Device) Identity() *nvmf.Identity { return &d.identity }
+
+// Close ends the association with the controller, and with it every queue
+// that is still open. A second Close does nothing.
+func (d *Device) Close() error {
+	d.mu <- struct{}{}
+	defer d.unlock()
+	if !d.closed {
+		d.closed = true
+		d.end(nvmf.ErrClosed)
+	}
+	return nil
+}
+
+// end takes the queue pairs from all queues and ends the association. The
+// caller holds d.mu.
+func (d *Device) end(cause error) {
+	for _, q := range d.queues {
+		q.take(cause)
+	}
+	d.ctl.close(&d.opts)
+}
+
+// lock takes d.mu unless ctx ends first.
+func (d *Device) lock(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	select {
+	case d.mu <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if d.closed {
+		d.unlock()
+		return nvmf.ErrClosed
+	}
+	return nil
+}
+
+func (d *Device) unlock() { <-d.mu }
+
+// OpenQueue opens an I/O queue of up to depth commands in flight; see
+// nvmf.Device.
+func (d *Device) OpenQueue(ctx context.Context, depth int) (nvmf.Queue, error) {
+	q, err := d.openQueue(ctx, depth)
+	if err != nil {
+		return nil, fmt.Errorf("opening a queue to %s: %w", d.id, err)
+	}
+	return q, nil
+}
+
+func (d *Device) openQueue(ctx context.Context, depth int) (*Queue, error) {
+	q, err := newQueue(d, min(max(1, depth), d.opts.QueueDepth))
+	if err != nil {
+		return nil, err
+	}
+	for pause := initiator.FirstPause; ; pause *= 2 {
+		err := d.attach(ctx, q)
+		if err == nil {
+			return q, nil
+		}
+		if !initiator.QueueIDInUse(err) || pause > initiator.LastPause || initiator.Sleep(ctx, pause) != nil {
+			q.release()
+			return nil, err
+		}
+	}
+}
+
+// attach gives q a queue pair, within the association the device has or, if
+// that has ended, within a new one.
+func (d *Device) attach(ctx context.Context, q *Queue) error {
+	if err := d.lock(ctx); err != nil {
+		return err
+	}
+	defer d.unlock()
+	a, err := d.association(ctx)
+	if err != nil {
+		return err
+	}
+	if err := q.connect(a); err != nil {
+		return err
+	}
+	if !slices.Contains(d.queues, q) {
+		d.queues = append(d.queues, q)
+	}
+	return nil
+}
+
+// detach forgets q, whose queue pair is gone.
+func (d *Device) detach(q *Queue) {
+	d.mu <- struct{}{}
+	defer d.unlock()
+	d.queues = slices.DeleteFunc(d.queues, func(x *Queue) bool { return x == q })
+}
+
+// association returns one that answers and has the namespace it should have.
+// The caller holds d.mu.
+func (d *Device) association(ctx context.Context) (*association, error) {
+	if d.ctl.alive() {
+		if err := d.verify(d.ctl); d.ctl.alive() {
+			return d.ctl, err
+		}
+	}
+	d.end(nvmf.ErrConnectionLost)
+	a, err := associate(ctx, d.id, &d.opts)
+	if err != nil {
+		return nil, err
+	}
+	d.ctl = a
+	return a, d.verify(a)
+}
+
+// verify compares the namespace with the one that was opened.
+func (d *Device) verify(a *association) error {
+	now, err := d.namespace(a)
+	if err != nil {
+		return err
+	}
+	return initiator.Verify(&d.identity, now)
+}
+
+// Reset reconnects after a loss; see nvmf.Queue. Only a namespace that has
+// changed and a closed device end it before ctx does: a target that starts
+// again refuses hosts and knows no namespaces for a while.
+func (q *Queue) Reset(ctx context.Context) error {
+	if q.closed {
+		return nvmf.ErrClosed
+	}
+	if q.healthy() {
+		return ctx.Err()
+	}
+	var last error
+	for pause := initiator.FirstPause; ; pause = min(2*pause, initiator.LastPause) {
+		err := q.dev.attach(ctx, q)
+		if last == nil || ctx.Err() == nil { // else ctx has cut the attempt short
+			last = err
+		}
+		if err == nil {
+			return nil
+		}
+		if errors.Is(err, nvmf.ErrNamespaceChanged) || errors.Is(err, nvmf.ErrClosed) {
+			return fmt.Errorf("reconnecting to %s: %w", q.dev.id, err)
+		}
+		if err := initiator.Sleep(ctx, pause); err != nil {
+			return fmt.Errorf("reconnecting to %s: %w; the last attempt: %w", q.dev.id, err, last)
+		}
+	}
+}

@@ -1,0 +1,491 @@
+//go:build spdk
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <spdk/env.h>
+#include <spdk/log.h>
+#include <spdk/nvme.h>
+#include <spdk/version.h>
+
+#include "driver.h"
+
+/* Messages. */
+
+/* What this thread's messages go to, or NULL for stderr. */
+static __thread char *said;
+
+static void say(int level, const char *file, const int line, const char *func, const char *format, va_list ap)
+{
+	char text[DRIVER_SAID];
+
+	(void)file, (void)line, (void)func;
+	/* A status is the best reason there can be. */
+	if (level > SPDK_LOG_ERROR || (said != NULL && *said != '\0' && strstr(format, "sct %d") == NULL))
+		return;
+	vsnprintf(text, sizeof text, format, ap);
+	/* "[who and where] [states] what is wrong\n" */
+	char *from = text, *end;
+
+	while (*from == '[' && (end = strstr(from, "] ")) != NULL)
+		from = end + 2;
+	from[strcspn(from, "\n")] = '\0';
+	if (said != NULL)
+		memmove(said, from, strlen(from) + 1);
+	else
+		fprintf(stderr, "nvmecr: SPDK: %s\n", from);
+}
+
+void driver_collect(char *text)
+{
+	said = text;
+}
+
+const char *driver_version(void)
+{
+	static char version[64];
+
+	/* "SPDK v26.05 git sha1 ..." */
+	if (sscanf(SPDK_VERSION_STRING, "SPDK v%63s", version) != 1)
+		snprintf(version, sizeof version, "%s", SPDK_VERSION_STRING);
+	return version;
+}
+
+/* The environment. */
+
+struct environment {
+	bool huge;
+	int cpu, mebibytes;
+	int result;
+};
+
+/* initialize runs on a thread of its own, because DPDK pins the one that it is
+ * initialized on, and it and what it starts take no signals. */
+static void *initialize(void *argument)
+{
+	struct environment *e = argument;
+	struct spdk_env_opts opts;
+	char map[32];
+
+	opts.opts_size = sizeof opts;
+	spdk_env_opts_init(&opts);
+	/* However many CPUs there are, it is one core: DPDK's number 0. */
+	snprintf(map, sizeof map, "0@%d", e->cpu);
+	opts.name = "nvmecr";
+	opts.core_mask = NULL;
+	opts.lcore_map = map;
+	opts.shm_id = -1;
+	opts.mem_size = e->mebibytes;
+	opts.env_context = (void *)"--log-level=*:error";
+	if (!e->huge) {
+		opts.no_huge = true;
+		opts.no_pci = true;
+		opts.iova_mode = "va";
+	}
+	e->result = spdk_env_init(&opts);
+	return NULL;
+}
+
+int driver_init(bool huge, int cpu, int mebibytes)
+{
+	struct environment e = {huge, cpu, mebibytes, 0};
+	sigset_t all, before;
+	pthread_t thread;
+	int saved = errno;
+
+	spdk_log_open(say);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	int result = -pthread_create(&thread, NULL, initialize, &e);
+
+	if (result == 0) {
+		pthread_join(thread, NULL);
+		result = e.result;
+	}
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	errno = saved;
+	return result;
+}
+
+void *driver_alloc(size_t size)
+{
+	return spdk_dma_zmalloc(size, 4096, NULL);
+}
+
+void driver_free(void *memory)
+{
+	spdk_dma_free(memory);
+}
+
+/* Controllers. */
+
+struct driver_controller {
+	struct spdk_nvme_ctrlr_opts opts; /* first: attached is given its address */
+	struct spdk_nvme_probe_ctx *probe;
+	struct spdk_nvme_ctrlr *ctrlr;
+	struct spdk_nvme_detach_ctx *detach;
+	char said[DRIVER_SAID];
+};
+
+static void attached(void *context, const struct spdk_nvme_transport_id *trid, struct spdk_nvme_ctrlr *ctrlr,
+		     const struct spdk_nvme_ctrlr_opts *opts)
+{
+	struct driver_controller *c = context;
+
+	(void)trid, (void)opts;
+	c->ctrlr = ctrlr;
+}
+
+static int address_of(struct spdk_nvme_transport_id *id, const struct driver_address *a)
+{
+	memset(id, 0, sizeof *id);
+	if (spdk_nvme_transport_id_populate_trstring(id, a->transport) != 0 ||
+	    spdk_nvme_transport_id_parse_trtype(&id->trtype, a->transport) != 0)
+		return -EINVAL;
+	if (*a->family != '\0' && spdk_nvme_transport_id_parse_adrfam(&id->adrfam, a->family) != 0)
+		return -EINVAL;
+	snprintf(id->traddr, sizeof id->traddr, "%s", a->address);
+	snprintf(id->trsvcid, sizeof id->trsvcid, "%s", a->service);
+	snprintf(id->subnqn, sizeof id->subnqn, "%s", a->subnqn);
+	return 0;
+}
+
+struct driver_controller *driver_connect(const struct driver_address *a)
+{
+	struct driver_controller *c = calloc(1, sizeof *c);
+	struct spdk_nvme_transport_opts transport;
+	struct spdk_nvme_transport_id id;
+	int saved = errno;
+
+	if (c == NULL || address_of(&id, a) != 0) {
+		free(c);
+		return NULL;
+	}
+	spdk_nvme_transport_get_opts(&transport, sizeof transport);
+	transport.tcp_connect_timeout_ms = a->timeout_ms;
+	spdk_nvme_transport_set_opts(&transport, sizeof transport);
+
+	spdk_nvme_ctrlr_get_default_ctrlr_opts(&c->opts, sizeof c->opts);
+	c->opts.num_io_queues = a->queues;
+	c->opts.keep_alive_timeout_ms = a->keep_alive_ms;
+	c->opts.transport_retry_count = 0; /* what is repeated, and when, is not SPDK's to say */
+	snprintf(c->opts.hostnqn, sizeof c->opts.hostnqn, "%s", a->hostnqn);
+	memcpy(c->opts.extended_host_id, a->host_id, sizeof a->host_id);
+	memcpy(c->opts.host_id, a->host_id, sizeof c->opts.host_id);
+	c->opts.header_digest = a->header_digest;
+	c->opts.data_digest = a->data_digest;
+	c->opts.admin_timeout_ms = a->timeout_ms;
+	c->opts.fabrics_connect_timeout_us = (uint64_t)a->timeout_ms * 1000;
+	c->opts.disable_error_logging = true;
+	c->probe = spdk_nvme_connect_async(&id, &c->opts, attached);
+	if (c->probe == NULL) {
+		free(c);
+		c = NULL;
+	}
+	errno = saved;
+	return c;
+}
+
+static uint64_t after(uint32_t us)
+{
+	return spdk_get_ticks() + spdk_get_ticks_hz() / 1000000 * us;
+}
+
+int driver_connecting(struct driver_controller *c, uint32_t us)
+{
+	uint64_t end = after(us);
+	int saved = errno, result;
+
+	do
+		result = spdk_nvme_probe_poll_async(c->probe);
+	while (result == -EAGAIN && spdk_get_ticks() < end);
+	if (result != -EAGAIN) {
+		c->probe = NULL;
+		result = c->ctrlr != NULL ? 0 : -ENXIO;
+		if (result != 0)
+			free(c);
+	}
+	errno = saved;
+	return result;
+}
+
+void driver_fail(struct driver_controller *c)
+{
+	int saved = errno;
+	char *before = said;
+
+	said = c->said;
+	spdk_nvme_ctrlr_fail(c->ctrlr);
+	said = before;
+	errno = saved;
+}
+
+void driver_detach(struct driver_controller *c)
+{
+	int saved = errno;
+
+	if (spdk_nvme_detach_async(c->ctrlr, &c->detach) != 0)
+		c->detach = NULL;
+	errno = saved;
+}
+
+int driver_detaching(struct driver_controller *c, uint32_t us)
+{
+	uint64_t end = after(us);
+	int saved = errno, result = 0;
+
+	if (c->detach != NULL)
+		do
+			result = spdk_nvme_detach_poll_async(c->detach);
+		while (result == -EAGAIN && spdk_get_ticks() < end);
+	if (result != -EAGAIN)
+		free(c);
+	errno = saved;
+	return result;
+}
+
+int driver_tend(struct driver_controller *c)
+{
+	int saved = errno, result;
+
+	said = c->said;
+	result = spdk_nvme_ctrlr_process_admin_completions(c->ctrlr);
+	said = NULL;
+	errno = saved;
+	return result < 0 ? result : 0;
+}
+
+const char *driver_said(struct driver_controller *c)
+{
+	return c->said;
+}
+
+uint64_t driver_cap(struct driver_controller *c)
+{
+	return spdk_nvme_ctrlr_get_regs_cap(c->ctrlr).raw;
+}
+
+uint32_t driver_pieces(struct driver_controller *c)
+{
+	uint32_t n = spdk_nvme_ctrlr_get_max_sges(c->ctrlr);
+
+	return n < DRIVER_PIECES ? n : DRIVER_PIECES;
+}
+
+uint32_t driver_most(struct driver_controller *c, uint32_t nsid)
+{
+	struct spdk_nvme_ns *space = spdk_nvme_ctrlr_get_ns(c->ctrlr, nsid);
+
+	return space == NULL || !spdk_nvme_ns_is_active(space) ? 0 : spdk_nvme_ns_get_max_io_xfer_size(space);
+}
+
+static uint16_t status_of(const struct spdk_nvme_cpl *cpl)
+{
+	return cpl->status_raw >> 1;
+}
+
+static void admin_done(void *argument, const struct spdk_nvme_cpl *cpl)
+{
+	struct driver_command *command = argument;
+
+	command->status = status_of(cpl);
+	command->done = true;
+}
+
+int driver_admin(struct driver_controller *c, struct driver_command *command)
+{
+	int saved = errno, result;
+
+	command->done = false;
+	result = spdk_nvme_ctrlr_cmd_admin_raw(c->ctrlr, (struct spdk_nvme_cmd *)command->sqe, command->data,
+					       command->length, admin_done, command);
+	errno = saved;
+	return result;
+}
+
+/* Queues. */
+
+struct driver_queue *driver_queue_new(uint32_t depth)
+{
+	struct driver_queue *q = calloc(1, sizeof *q);
+
+	if (q == NULL)
+		return NULL;
+	q->depth = depth;
+	q->slot = calloc(depth, sizeof *q->slot);
+	q->todo = calloc(depth, sizeof *q->todo);
+	q->done = calloc(depth, sizeof *q->done);
+	if (q->slot == NULL || q->todo == NULL || q->done == NULL) {
+		driver_queue_free(q);
+		return NULL;
+	}
+	for (uint32_t i = 0; i < depth; i++)
+		q->slot[i].queue = q;
+	return q;
+}
+
+void driver_queue_free(struct driver_queue *q)
+{
+	free(q->slot);
+	free(q->todo);
+	free(q->done);
+	free(q);
+}
+
+int driver_queue_open(struct driver_queue *q, struct driver_controller *c, uint32_t nsid)
+{
+	struct spdk_nvme_ns *space = spdk_nvme_ctrlr_get_ns(c->ctrlr, nsid);
+	struct spdk_nvme_io_qpair_opts opts;
+	int saved = errno;
+
+	if (space == NULL || !spdk_nvme_ns_is_active(space))
+		return -ENOENT;
+	spdk_nvme_ctrlr_get_default_io_qpair_opts(c->ctrlr, &opts, sizeof opts);
+	opts.io_queue_size = q->depth + 1;
+	/* Commands across a boundary that the device wants respected are split. */
+	opts.io_queue_requests = q->depth < 32 ? 128 : 4 * q->depth;
+	opts.delay_cmd_submit = true; /* driver_submit sends all of a batch at its end */
+	q->done_count = 0;
+	*q->said = '\0';
+	q->controller = c->ctrlr;
+	q->space = space;
+	q->pair = spdk_nvme_ctrlr_alloc_io_qpair(c->ctrlr, &opts, sizeof opts);
+	errno = saved;
+	return q->pair == NULL ? -EIO : 0;
+}
+
+void driver_queue_close(struct driver_queue *q)
+{
+	struct spdk_nvme_qpair *pair = q->pair;
+	int saved = errno;
+
+	q->pair = NULL; /* what completes from here on is lost */
+	if (pair != NULL)
+		spdk_nvme_ctrlr_free_io_qpair(pair);
+	errno = saved;
+}
+
+static void note(struct driver_slot *s, uint16_t status, bool lost)
+{
+	struct driver_queue *q = s->queue;
+
+	s->status = status;
+	s->lost = lost;
+	s->done = true;
+	q->done[q->done_count++] = (uint32_t)(s - q->slot);
+}
+
+static void completed(void *argument, const struct spdk_nvme_cpl *cpl)
+{
+	struct driver_slot *s = argument;
+	struct driver_queue *q = s->queue;
+
+	note(s, status_of(cpl), q->pair == NULL || !spdk_nvme_qpair_is_connected(q->pair));
+}
+
+static void rewind_pieces(void *argument, uint32_t offset)
+{
+	struct driver_slot *s = argument;
+
+	for (s->at = 0; s->at < s->pieces && offset >= s->u.piece[s->at].iov_len; s->at++)
+		offset -= (uint32_t)s->u.piece[s->at].iov_len;
+	s->offset = offset;
+}
+
+static int next_piece(void *argument, void **address, uint32_t *length)
+{
+	struct driver_slot *s = argument;
+
+	if (s->at >= s->pieces)
+		return -EINVAL;
+	struct iovec *piece = &s->u.piece[s->at++];
+
+	*address = (char *)piece->iov_base + s->offset;
+	*length = (uint32_t)piece->iov_len - s->offset;
+	s->offset = 0;
+	return 0;
+}
+
+static int move_data(struct driver_queue *q, struct driver_slot *s)
+{
+	uint32_t flags = s->fua ? SPDK_NVME_IO_FLAGS_FORCE_UNIT_ACCESS : 0;
+
+	if (s->pieces == 1)
+		return (s->kind == DRIVER_WRITE ? spdk_nvme_ns_cmd_write : spdk_nvme_ns_cmd_read)(
+			q->space, q->pair, s->u.piece[0].iov_base, s->lba, s->blocks, completed, s, flags);
+	return (s->kind == DRIVER_WRITE ? spdk_nvme_ns_cmd_writev : spdk_nvme_ns_cmd_readv)(
+		q->space, q->pair, s->lba, s->blocks, completed, s, flags, rewind_pieces, next_piece);
+}
+
+static int deallocate(struct driver_queue *q, struct driver_slot *s)
+{
+	struct spdk_nvme_dsm_range ranges[DRIVER_RANGES];
+
+	memset(ranges, 0, sizeof ranges);
+	for (uint16_t i = 0; i < s->pieces; i++) {
+		ranges[i].starting_lba = s->u.range[i].lba;
+		ranges[i].length = s->u.range[i].blocks;
+	}
+	return spdk_nvme_ns_cmd_dataset_management(q->space, q->pair, SPDK_NVME_DSM_ATTR_DEALLOCATE, ranges, s->pieces,
+						   completed, s);
+}
+
+static int start(struct driver_queue *q, struct driver_slot *s)
+{
+	s->done = false;
+	switch (s->kind) {
+	case DRIVER_WRITE:
+	case DRIVER_READ:
+		return move_data(q, s);
+	case DRIVER_DEALLOCATE:
+		return deallocate(q, s);
+	case DRIVER_ANY:
+		return spdk_nvme_ctrlr_cmd_io_raw(q->controller, q->pair, (struct spdk_nvme_cmd *)s->u.any.sqe,
+						  s->u.any.data, s->u.any.length, completed, s);
+	}
+	return spdk_nvme_ns_cmd_flush(q->space, q->pair, completed, s);
+}
+
+/* Internal Error, Do Not Retry, as a completion has it. */
+enum { INTERNAL_ERROR = 0x4006 };
+
+int driver_submit(struct driver_queue *q, uint32_t count)
+{
+	int saved = errno, result;
+	uint32_t started = 0;
+
+	said = q->said;
+	while (started < count) {
+		struct driver_slot *s = &q->slot[q->todo[started]];
+
+		result = start(q, s);
+		if (result == -ENOMEM)
+			break;
+		if (result < 0) /* refused by SPDK itself: nothing else will tell of it */
+			note(s, INTERNAL_ERROR, result == -ENXIO);
+		started++;
+	}
+	result = spdk_nvme_qpair_process_completions(q->pair, 0);
+	said = NULL;
+	errno = saved;
+	return result < 0 ? result : (int)started;
+}
+
+int driver_poll(struct driver_queue *q, uint32_t slot, uint32_t us)
+{
+	uint64_t end = after(us);
+	int saved = errno, result;
+
+	said = q->said;
+	do
+		result = spdk_nvme_qpair_process_completions(q->pair, 0);
+	while (result >= 0 && (slot < q->depth ? !q->slot[slot].done : q->done_count == 0) && spdk_get_ticks() < end);
+	said = NULL;
+	errno = saved;
+	return result < 0 ? result : 0;
+}

@@ -1,0 +1,159 @@
+//go:build spdk
+
+/* What the driver does in C: single steps, of which Go decides when and why.
+ * Nothing calls back into Go; completions are noted in memory that both see.
+ * Every function keeps errno. Return values are 0 or -errno unless said. */
+#ifndef NVMECR_SPDK_DRIVER_H
+#define NVMECR_SPDK_DRIVER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+
+/* driver_init initializes SPDK's environment: on one core, with huge pages or
+ * without them and local devices. It leaves the affinities and signal masks of
+ * all threads as they are. -EALREADY: somebody has done so before, in this
+ * process or in the one that it was forked from. */
+int driver_init(bool huge, int cpu, int mebibytes);
+
+/* The first message of each step that fails is kept, as the reason; others go
+ * to stderr, unless they are no errors. */
+enum { DRIVER_SAID = 256 };
+
+/* driver_collect makes the first message of this thread go to text, of
+ * DRIVER_SAID bytes, until it is called with NULL. Only a locked thread may. */
+void driver_collect(char *text);
+
+/* driver_version is SPDK's: that of the library. */
+const char *driver_version(void);
+
+/* DMA-able memory. */
+void *driver_alloc(size_t size);
+void driver_free(void *memory);
+
+/* Where a controller is and how to be known to it. */
+struct driver_address {
+	const char *transport, *family, *address, *service, *subnqn, *hostnqn;
+	uint8_t host_id[16];
+	uint32_t queues;
+	uint32_t keep_alive_ms, timeout_ms;
+	bool header_digest, data_digest;
+};
+
+/* A controller being connected to, connected, or being shut down. */
+struct driver_controller;
+
+/* driver_connect begins a connection; NULL if that is not possible. */
+struct driver_controller *driver_connect(const struct driver_address *address);
+
+/* driver_connecting goes on with it for so many microseconds. -EAGAIN: not
+ * done yet; another error: it failed, and the controller is freed. */
+int driver_connecting(struct driver_controller *c, uint32_t us);
+
+/* driver_fail gives up the connection: nothing waits for answers any more. */
+void driver_fail(struct driver_controller *c);
+
+/* driver_detach begins to shut a controller without queues down, and
+ * driver_detaching goes on; when that no longer returns -EAGAIN the controller
+ * is freed. */
+void driver_detach(struct driver_controller *c);
+int driver_detaching(struct driver_controller *c, uint32_t us);
+
+/* driver_tend sends keep-alives that are due and takes in what has come for
+ * the admin queue. */
+int driver_tend(struct driver_controller *c);
+
+/* driver_said is why that failed, or empty. */
+const char *driver_said(struct driver_controller *c);
+
+uint64_t driver_cap(struct driver_controller *c);
+
+/* driver_pieces is how many pieces of memory one command may have. */
+uint32_t driver_pieces(struct driver_controller *c);
+
+/* driver_most is the longest command for a namespace that is not split in a
+ * way that costs; 0 if it is not there. */
+uint32_t driver_most(struct driver_controller *c, uint32_t nsid);
+
+/* A command of any kind, and its outcome. */
+struct driver_command {
+	uint8_t sqe[64];
+	void *data; /* from driver_alloc */
+	uint32_t length;
+	bool done, lost;
+	uint16_t status; /* without the phase bit */
+};
+
+/* driver_admin sends an admin command; driver_tend notes that it is done. */
+int driver_admin(struct driver_controller *c, struct driver_command *command);
+
+enum { DRIVER_PIECES = 16, DRIVER_RANGES = 8 };
+enum driver_kind { DRIVER_FLUSH, DRIVER_WRITE, DRIVER_READ, DRIVER_DEALLOCATE, DRIVER_ANY };
+
+struct driver_range {
+	uint64_t lba;
+	uint32_t blocks;
+};
+
+/* A command that this driver knows nothing of. */
+struct driver_any {
+	uint8_t sqe[64];
+	void *data;
+	uint32_t length;
+};
+
+/* A slot is a command in flight. Go writes what is above the line, C what is
+ * below. */
+struct driver_slot {
+	uint8_t kind; /* enum driver_kind */
+	bool fua;
+	uint16_t pieces; /* or ranges of a deallocation */
+	uint32_t blocks;
+	uint64_t lba;
+	union {
+		struct iovec piece[DRIVER_PIECES];
+		struct driver_range range[DRIVER_RANGES];
+		struct driver_any any;
+	} u;
+	/* -- */
+	bool done, lost;
+	uint16_t status; /* without the phase bit */
+	uint16_t at;     /* piece */
+	uint32_t offset; /* in it */
+	struct driver_queue *queue;
+};
+
+/* A queue and its slots. */
+struct driver_queue {
+	struct driver_slot *slot; /* depth of them */
+	uint32_t depth;
+	uint32_t *todo; /* slots to submit, room for depth */
+	uint32_t *done; /* slots that are done, done_count of them; Go sets that to 0 */
+	uint32_t done_count;
+	struct spdk_nvme_qpair *pair; /* NULL: none, or lost */
+	struct spdk_nvme_ctrlr *controller;
+	struct spdk_nvme_ns *space;
+	char said[DRIVER_SAID]; /* why the connection was lost, or empty */
+};
+
+struct driver_queue *driver_queue_new(uint32_t depth);
+void driver_queue_free(struct driver_queue *q);
+
+/* driver_queue_open connects it, which may take as long as the connection's
+ * time-out. */
+int driver_queue_open(struct driver_queue *q, struct driver_controller *c, uint32_t nsid);
+
+/* driver_queue_close disconnects it. Every slot in flight is done then. */
+void driver_queue_close(struct driver_queue *q);
+
+/* driver_submit starts the first count slots of todo and sends what it can.
+ * It returns how many it has started: the rest has to wait until others are
+ * done; or -errno if the connection is lost. */
+int driver_submit(struct driver_queue *q, uint32_t count);
+
+/* driver_poll polls until slot is done (any, if slot is not below depth) or so
+ * many microseconds have passed. -errno: the connection is lost. */
+int driver_poll(struct driver_queue *q, uint32_t slot, uint32_t us);
+
+#endif

@@ -1,0 +1,99 @@
+//go:build spdk
+
+package spdk
+
+// #cgo pkg-config: --static spdk_nvme spdk_env_dpdk spdk_sock_posix spdk_syslibs
+// #cgo CFLAGS: -std=gnu11 -D_GNU_SOURCE -O2 -Wall -Wextra -Werror
+// #cgo LDFLAGS: -Wl,--no-as-needed
+// #cgo noescape driver_submit
+// #cgo nocallback driver_submit
+// #cgo noescape driver_poll
+// #cgo nocallback driver_poll
+// #include <stdlib.h>
+// #include "driver.h"
+import "C"
+
+import (
+	"fmt"
+	"runtime"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/nvmf"
+)
+
+// Version is SPDK's, or empty where the program was built without it.
+func Version() string { return C.GoString(C.driver_version()) }
+
+// environment is SPDK's, of which a process has one.
+var environment struct {
+	mu    sync.Mutex
+	ready bool
+	huge  bool
+	err   error // why it cannot be had
+}
+
+// initialize makes the environment ready for a transport.
+func initialize(transport nvmf.Transport, memory nvmf.Bytes) error {
+	e := &environment
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	huge := transport != nvmf.TCP
+	if !e.ready && e.err == nil {
+		text, err := explained(func() syscall.Errno {
+			return errno(C.driver_init(C.bool(huge), C.int(firstCPU()), C.int(memory/nvmf.MiB)))
+		})
+		switch {
+		case err == 0:
+			e.ready, e.huge = true, huge
+		case err == syscall.EALREADY:
+			e.err = fmt.Errorf("%w: %w", nvmf.ErrUnsupported, ErrForked)
+		default:
+			e.err = fmt.Errorf("initializing SPDK with %s: %w: %w%s", memory, nvmf.ErrUnsupported, err, text)
+		}
+	}
+	if e.err == nil && huge && !e.huge {
+		return fmt.Errorf("transport %s takes huge pages, and this process has opened a namespace over TCP before, without: %w",
+			transport, nvmf.ErrUnsupported)
+	}
+	return e.err
+}
+
+// firstCPU is one that this thread may run on.
+func firstCPU() int {
+	var set unix.CPUSet
+	if unix.SchedGetaffinity(0, &set) == nil {
+		for cpu := range len(set) * 64 {
+			if set.IsSet(cpu) {
+				return cpu
+			}
+		}
+	}
+	return 0
+}
+
+func errno(result C.int) syscall.Errno { return syscall.Errno(max(0, -int(result))) }
+
+// explained runs a step and returns what SPDK has to say, ready to be put
+// behind an error.
+func explained[E any](step func() E) (string, E) {
+	text := (*C.char)(C.calloc(1, C.DRIVER_SAID))
+	defer C.free(unsafe.Pointer(text))
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	C.driver_collect(text)
+	result := step()
+	C.driver_collect(nil)
+	return behind(text), result
+}
+
+// behind is a message in the form to put behind an error.
+func behind(said *C.char) string {
+	if s := C.GoString(said); s != "" {
+		return " (SPDK says: " + s + ")"
+	}
+	return ""
+}

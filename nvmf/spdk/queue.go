@@ -1,0 +1,318 @@
+//go:build spdk
+
+package spdk
+
+// #include <stdlib.h>
+// #include "driver.h"
+import "C"
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"unsafe"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/initiator"
+	"nvmecr/nvmf/nvme"
+)
+
+// A Queue is an I/O queue pair of SPDK. It implements nvmf.Queue and has one
+// owner.
+type Queue struct {
+	dev *Device
+	// mu is held while the queue pair is used: the device takes it away when
+	// the association ends.
+	mu  sync.Mutex
+	c   *C.struct_driver_queue
+	err error // why there is no queue pair; wraps nvmf.ErrConnectionLost
+
+	// What follows is the owner's. The first three are C's memory.
+	slots   []C.struct_driver_slot
+	todo    []C.uint32_t
+	done    []C.uint32_t
+	flights []flight // by slot
+	free    []uint32 // slots without a command, a stack
+	resting []uint32 // slots whose command is to be sent again later
+	direct  int      // pieces that a command may have; 0: all data is copied
+	pace    pace
+	closed  bool
+	// Commands beyond the slots, linked by Command.Next.
+	waiting, waitingEnd *nvmf.Command
+}
+
+var _ nvmf.Queue = (*Queue)(nil)
+
+// A flight is the command of a slot.
+type flight struct {
+	cmd        *nvmf.Command // nil: the slot is free
+	repetition initiator.Repetition
+	// buffer stands for the command's data where that cannot be used itself.
+	buffer unsafe.Pointer
+	size   nvmf.Bytes
+	inward bool // it is copied to the command's data when that is done
+}
+
+func newQueue(d *Device, depth int) (*Queue, error) {
+	c := C.driver_queue_new(C.uint32_t(depth))
+	if c == nil {
+		return nil, syscall.ENOMEM
+	}
+	q := &Queue{dev: d, c: c, flights: make([]flight, depth),
+		slots: unsafe.Slice(c.slot, depth), todo: unsafe.Slice(c.todo, depth), done: unsafe.Slice(c.done, depth)}
+	for i := range depth {
+		q.free = append(q.free, uint32(depth-1-i))
+	}
+	q.pace.init()
+	return q, nil
+}
+
+// release gives the queue's memory back.
+func (q *Queue) release() {
+	for i := range q.flights {
+		q.dealloc(&q.flights[i])
+	}
+	C.driver_queue_free(q.c)
+	q.c, q.slots, q.todo, q.done, q.closed = nil, nil, nil, nil, true
+}
+
+// connect gives the queue a queue pair.
+func (q *Queue) connect(a *association) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	text, err := explained(func() syscall.Errno {
+		return errno(C.driver_queue_open(q.c, a.controller, C.uint32_t(q.dev.id.NSID)))
+	})
+	switch err {
+	case 0:
+		q.err = nil
+		if q.direct = 0; q.dev.id.Transport == nvmf.TCP {
+			q.direct = int(C.driver_pieces(a.controller))
+		}
+		return nil
+	case syscall.ENOENT:
+		return nvmf.ErrNoNamespace
+	case syscall.EBUSY:
+		return fmt.Errorf("all I/O queues that the target grants are in use: %w", err)
+	}
+	return refusal(text)
+}
+
+// healthy reports whether there is a queue pair, as far as is known.
+func (q *Queue) healthy() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.err == nil
+}
+
+// take ends the queue pair, from any goroutine; the owner finds out.
+func (q *Queue) take(cause error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.lose(cause)
+}
+
+// lose ends the queue pair. The caller holds q.mu.
+func (q *Queue) lose(cause error) {
+	if q.err != nil || q.c == nil {
+		return
+	}
+	if !errors.Is(cause, nvmf.ErrConnectionLost) {
+		cause = fmt.Errorf("%w: %w", nvmf.ErrConnectionLost, cause)
+	}
+	q.err = cause
+	_, _ = explained(func() struct{} { // the cause says enough
+		C.driver_queue_close(q.c)
+		return struct{}{}
+	})
+}
+
+// broken ends the queue pair that SPDK says is of no use any more.
+func (q *Queue) broken(result C.int) {
+	q.lose(fmt.Errorf("%w%s", errno(result), behind(&q.c.said[0])))
+}
+
+// Close ends the queue; see nvmf.Queue. A second Close does nothing.
+func (q *Queue) Close() error {
+	if q.closed {
+		return nil
+	}
+	q.take(nvmf.ErrClosed)
+	q.dev.detach(q)
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.harvest()
+	q.release()
+	return nil
+}
+
+// Submit starts commands; see nvmf.Queue.
+func (q *Queue) Submit(cmds []*nvmf.Command) {
+	for _, cmd := range cmds {
+		cmd.Begin()
+		if err := q.check(cmd); err != nil {
+			cmd.Finish(err)
+			continue
+		}
+		q.enqueue(cmd)
+	}
+	if !q.closed {
+		q.mu.Lock()
+		q.start(0)
+		q.harvest()
+		q.mu.Unlock()
+	}
+}
+
+// maxRange is the most blocks one range of a Deallocate has.
+const maxRange = 1<<32 - 1
+
+func (q *Queue) check(cmd *nvmf.Command) error {
+	if q.closed {
+		return nvmf.ErrClosed
+	}
+	id := &q.dev.identity
+	if err := cmd.Check(id); err != nil {
+		return err
+	}
+	switch cmd.Opcode {
+	case nvmf.Flush, nvmf.Write, nvmf.Read:
+		return nil
+	case nvmf.Deallocate:
+		if !id.CanDeallocate {
+			return fmt.Errorf("%s: %w", cmd.Opcode, nvmf.ErrUnsupported)
+		}
+		if cmd.Blocks > C.DRIVER_RANGES*maxRange {
+			return fmt.Errorf("%s of %d blocks, at most %d a command: %w", cmd.Opcode, cmd.Blocks,
+				uint64(C.DRIVER_RANGES*maxRange), nvmf.ErrBadLength)
+		}
+		return nil
+	}
+	return &nvmf.StatusError{Opcode: cmd.Opcode, LBA: cmd.LBA, SC: nvme.StatusInvalidOpcode.SC(), DNR: true}
+}
+
+// enqueue makes a command the last of those that wait.
+func (q *Queue) enqueue(cmd *nvmf.Command) {
+	if q.waiting == nil {
+		q.waiting = cmd
+	} else {
+		q.waitingEnd.Next = cmd
+	}
+	q.waitingEnd = cmd
+}
+
+// start gives free slots to the commands that wait, and starts them behind the
+// first ready slots of todo. The caller holds q.mu.
+func (q *Queue) start(ready int) {
+	if q.err != nil {
+		return
+	}
+	again := ready
+	for q.waiting != nil && len(q.free) > 0 {
+		cmd, i := q.waiting, q.free[len(q.free)-1]
+		if !q.fill(i, cmd) {
+			if ready == 0 && len(q.free) == len(q.flights) { // nothing will come back
+				q.waiting = cmd.Next
+				cmd.Finish(fmt.Errorf("%s of %d bytes: no memory that the device can reach: %w", cmd.Opcode, cmd.Length(), syscall.ENOMEM))
+				continue
+			}
+			break
+		}
+		q.waiting, cmd.Next = cmd.Next, nil
+		q.free = q.free[:len(q.free)-1]
+		q.flights[i].cmd, cmd.Tag = cmd, i
+		q.todo[ready] = C.uint32_t(i)
+		ready++
+	}
+	if ready == 0 {
+		return
+	}
+	started := C.driver_submit(q.c, C.uint32_t(ready))
+	if started < 0 {
+		q.broken(started)
+		return
+	}
+	q.postpone(int(started), again, ready)
+}
+
+// postpone puts back what SPDK had no room for: it has some again when
+// something else is done. The first of them were not waiting but resting.
+func (q *Queue) postpone(from, again, to int) {
+	for n := to - 1; n >= from; n-- {
+		i := uint32(q.todo[n])
+		if n < again {
+			q.resting = append(q.resting, i)
+			continue
+		}
+		cmd := q.flights[i].cmd
+		q.vacate(i)
+		if cmd.Next = q.waiting; q.waiting == nil {
+			q.waitingEnd = cmd
+		}
+		q.waiting = cmd
+	}
+}
+
+// vacate frees a slot.
+func (q *Queue) vacate(i uint32) {
+	f := &q.flights[i]
+	f.cmd, f.repetition = nil, initiator.Repetition{}
+	q.free = append(q.free, i)
+}
+
+// harvest takes in what is done, and ends everything else if the queue pair is
+// lost. It reports whether there was anything. The caller holds q.mu.
+func (q *Queue) harvest() bool {
+	if q.c.done_count == 0 && q.err == nil {
+		return false
+	}
+	for n := 0; n < int(q.c.done_count); n++ { // losing the connection adds some
+		q.landed(uint32(q.done[n]))
+	}
+	q.c.done_count = 0
+	if q.err == nil {
+		return true
+	}
+	for _, i := range q.resting {
+		q.finish(i, q.err)
+	}
+	q.resting = q.resting[:0]
+	for q.waiting != nil {
+		cmd := q.waiting
+		q.waiting = cmd.Next
+		cmd.Finish(q.err)
+	}
+	return true
+}
+
+// landed looks at the outcome of a slot that is done.
+func (q *Queue) landed(i uint32) {
+	s, f := &q.slots[i], &q.flights[i]
+	if s.lost {
+		if q.err == nil {
+			q.lose(nvmf.ErrConnectionLost)
+		}
+		q.finish(i, q.err)
+		return
+	}
+	status := nvme.Status(s.status)
+	if status.Code() == 0 {
+		q.unload(i)
+		q.finish(i, nil)
+		return
+	}
+	cmd := f.cmd
+	err := &nvmf.StatusError{Opcode: cmd.Opcode, LBA: cmd.LBA, SCT: status.SCT(), SC: status.SC(), DNR: status.DNR()}
+	if err.Transient() && f.repetition.Again(q.dev.opts.CommandTimeout) {
+		q.resting = append(q.resting, i)
+		return
+	}
+	q.finish(i, err)
+}
+
+func (q *Queue) finish(i uint32, err error) {
+	cmd := q.flights[i].cmd
+	q.vacate(i)
+	cmd.Finish(err)
+}
