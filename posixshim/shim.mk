@@ -3,10 +3,15 @@
 #
 #   make libraries   bin/libnvmecr.so and the runtimes that can be built here
 #
-# $(call TAGS,tag) are the flags for a build with a tag or without.
+# $(call TAGS,tag) are the flags of a build with that tag, and with those that the
+# top Makefile may add.
 
 BIN ?= bin
 GO ?= go
+
+ifndef TAGS
+TAGS = $(if $(1),-tags $(1))
+endif
 
 SHIM_SOURCES := $(wildcard posixshim/shim/*.c) $(wildcard mpiwrap/interpose/*.c)
 SHIM_HEADERS := $(wildcard posixshim/shim/*.h)

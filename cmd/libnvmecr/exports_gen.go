@@ -10,7 +10,7 @@ import (
 	"nvmecr/posixshim"
 )
 
-// start: prepares the runtime; opens nothing yet, and later calls own(fd, 1) for what it has opened, own(fd, 0) before it closes that
+// start: prepares the runtime; opens nothing yet, and later calls own for the descriptors that it opens, see wire.h
 //
 //export nvmecr_rt_start
 func nvmecr_rt_start(mount *C.char, own unsafe.Pointer) int64 {

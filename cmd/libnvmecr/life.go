@@ -48,8 +48,13 @@ var opening struct {
 // called for descriptors.
 func start(mount string, own unsafe.Pointer) error {
 	ownfd.Keep(ownfd.Keeper{
-		Hold: func(fd int) int { return callOwn(own, fd, 1) },
-		Drop: func(fd int) { callOwn(own, fd, 0) },
+		Hold: func(fd int) int { return callOwn(own, fd, ownHold) },
+		Drop: func(fd int) { callOwn(own, fd, ownDrop) },
+		Aside: func(open func()) {
+			callOwn(own, 0, ownAside)
+			defer callOwn(own, 0, ownBeside)
+			open()
+		},
 	})
 	// The shim waits for the poller's descriptors: a timer is what starts it.
 	time.AfterFunc(time.Hour, func() {}).Stop()

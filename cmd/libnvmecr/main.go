@@ -33,6 +33,14 @@ const (
 	pathMax       = 4096  // NV_PATH
 )
 
+// What it says of descriptors: NV_OWN_DROP and so on.
+const (
+	ownDrop = iota
+	ownHold
+	ownAside
+	ownBeside
+)
+
 // What outside makes of an error: result turns it into NV_OUTSIDE and NV_ELSEWHERE.
 var (
 	errOutside   = errors.New("the path to go on with is in the caller's buffer")

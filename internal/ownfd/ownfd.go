@@ -3,7 +3,8 @@
 // think of, and those that put a file of theirs on a number of their choice.
 //
 // What stays open is given to Hold as soon as it is open and closed with
-// Close. In the preloaded library the shim is told (Keep): it moves such a
+// Close. What opens descriptors itself, as C libraries do, whose numbers cannot
+// be changed any more, runs in Aside. In the preloaded library the shim is told (Keep): it moves such a
 // descriptor behind the numbers that applications use, and refuses it to them.
 // Elsewhere nothing happens.
 //
@@ -12,6 +13,7 @@ package ownfd
 
 import (
 	"os"
+	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sys/unix"
@@ -24,6 +26,9 @@ type Keeper struct {
 	// Drop forgets one that is about to be closed. One that was never held
 	// is ignored.
 	Drop func(fd int)
+	// Aside runs open while all numbers that applications use are taken. It
+	// is called by one goroutine at a time. May be nil.
+	Aside func(open func())
 }
 
 var keeper atomic.Pointer[Keeper]
@@ -52,6 +57,20 @@ func CloseFile(f *os.File) error {
 		_ = raw.Control(func(fd uintptr) { drop(int(fd)) }) // closed already: Close says so
 	}
 	return f.Close()
+}
+
+var aside sync.Mutex
+
+// Aside runs open, which opens descriptors whose numbers it does not choose: they
+// are out of the application's way. What other threads open meanwhile is so, too.
+func Aside(open func()) {
+	aside.Lock()
+	defer aside.Unlock()
+	if k := keeper.Load(); k != nil && k.Aside != nil {
+		k.Aside(open)
+	} else {
+		open()
+	}
 }
 
 func drop(fd int) {

@@ -88,16 +88,20 @@ func connect(ctx context.Context, id nvmf.TransportID, alias int, o *Options) (*
 	address, free := addressOf(id, alias, o, timeout)
 	defer free()
 	var c *C.struct_driver_controller
-	text, result := explained(func() syscall.Errno {
-		if c = C.driver_connect(address); c == nil {
-			return syscall.EINVAL
-		}
-		for {
-			if err := errno(C.driver_connecting(c, C.uint32_t(turn.Microseconds()))); err != syscall.EAGAIN {
-				return err
+	text, result := explained(func() (err syscall.Errno) {
+		ownfd.Aside(func() {
+			if c = C.driver_connect(address); c == nil {
+				err = syscall.EINVAL
+			} else {
+				err = errno(C.driver_connecting(c, C.uint32_t(turn.Microseconds()))) // the socket is there then
 			}
+		})
+		for err == syscall.EAGAIN {
+			err = errno(C.driver_connecting(c, C.uint32_t(turn.Microseconds())))
 		}
+		return err
 	})
+	hideFromPrograms(id)
 	if result == 0 {
 		return c, nil
 	}

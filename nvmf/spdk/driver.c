@@ -1,5 +1,6 @@
 //go:build spdk
 
+#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <signal.h>
@@ -112,6 +113,16 @@ int driver_init(bool huge, int cpu, int mebibytes)
 	return result;
 }
 
+/* rte_eal_cleanup is DPDK's, which SPDK calls in a destructor, hidden from it.
+ * It unmaps the memory; but an application's files have to work until libc
+ * flushes the last stream, when all destructors have run. The kernel takes back
+ * everything a moment later. */
+int rte_eal_cleanup(void);
+int rte_eal_cleanup(void)
+{
+	return 0;
+}
+
 void *driver_alloc(size_t size)
 {
 	return spdk_dma_zmalloc(size, 4096, NULL);
@@ -120,6 +131,17 @@ void *driver_alloc(size_t size)
 void driver_free(void *memory)
 {
 	spdk_dma_free(memory);
+}
+
+/* SPDK takes SIGBUS when it is loaded; that is the program's again. */
+__attribute__((constructor)) static void give_back_signal(void)
+{
+	struct sigaction now;
+	Dl_info from;
+
+	if (sigaction(SIGBUS, NULL, &now) == 0 && (void *)now.sa_sigaction != (void *)SIG_DFL &&
+	    dladdr((void *)now.sa_sigaction, &from) != 0 && strstr(from.dli_fname, "libspdk") != NULL)
+		signal(SIGBUS, SIG_DFL);
 }
 
 /* Controllers. */

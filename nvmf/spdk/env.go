@@ -22,6 +22,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/ownfd"
 	"nvmecr/nvmf"
 )
 
@@ -44,7 +45,9 @@ func initialize(transport nvmf.Transport, memory nvmf.Bytes) error {
 	huge := transport != nvmf.TCP
 	if !e.ready && e.err == nil {
 		text, err := explained(func() syscall.Errno {
-			return errno(C.driver_init(C.bool(huge), C.int(firstCPU()), C.int(memory/nvmf.MiB)))
+			var result C.int
+			ownfd.Aside(func() { result = C.driver_init(C.bool(huge), C.int(firstCPU()), C.int(memory/nvmf.MiB)) })
+			return errno(result)
 		})
 		switch {
 		case err == 0:

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"unsafe"
 
+	"nvmecr/internal/ownfd"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/initiator"
 	"nvmecr/nvmf/nvme"
@@ -81,9 +82,11 @@ func (q *Queue) release() {
 func (q *Queue) connect(a *association) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	text, err := explained(func() syscall.Errno {
-		return errno(C.driver_queue_open(q.c, a.controller, C.uint32_t(q.dev.id.NSID)))
+	text, err := explained(func() (err syscall.Errno) {
+		ownfd.Aside(func() { err = errno(C.driver_queue_open(q.c, a.controller, C.uint32_t(q.dev.id.NSID))) })
+		return err
 	})
+	hideFromPrograms(q.dev.id)
 	switch err {
 	case 0:
 		q.err = nil

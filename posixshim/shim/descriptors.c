@@ -204,11 +204,17 @@ void nv_own_in_place(int fd)
 
 /* nv_own_descriptor is called by the runtime, from any thread: with own when it
  * has opened fd, which is moved out of the application's way, without before
- * it closes it. It returns the number to use. A thread that closes everything
+ * it closes it; wire.h says what else. It returns the number to use. A thread that closes everything
  * between the opening and this call is not kept from it. */
 int nv_own_descriptor(int fd, int own)
 {
-	if (!own) {
+	if (own == NV_OWN_ASIDE)
+		nv_occupy();
+	if (own == NV_OWN_BESIDE)
+		nv_vacate();
+	if (own == NV_OWN_ASIDE || own == NV_OWN_BESIDE)
+		return fd;
+	if (own == NV_OWN_DROP) {
 		nv_handle h = NV_RUNTIMES;
 
 		if ((unsigned)fd < NV_FDS)

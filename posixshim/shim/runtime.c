@@ -158,6 +158,19 @@ void nv_forget_runtime(void)
 	nv_state = NV_OUT;
 }
 
+/* The path of the runtime while this thread loads it. */
+static const char *loading;
+
+/* nv_loads_stranger says whether function is that of a library which the runtime
+ * needs and which is just being loaded with it: such a one has no business with
+ * the application's signals, as SPDK thinks it has. */
+bool nv_loads_stranger(const void *function)
+{
+	Dl_info info;
+
+	return loading != NULL && dladdr(function, &info) != 0 && strcmp(info.dli_fname, loading) != 0;
+}
+
 static int bind_runtime(void)
 {
 	char path[NV_PATH];
@@ -177,8 +190,10 @@ static int bind_runtime(void)
 		nv_complain("files under %s cannot be used: a copy of the runtime for a forked child: %m", nv_mount);
 		return why;
 	}
+	loading = path;
 	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 
+	loading = NULL;
 	if (library == NULL) {
 		nv_complain("files under %s cannot be used: %s; build or install nvmecr completely", nv_mount, dlerror());
 		return ELIBACC;
@@ -199,15 +214,18 @@ static int bind_runtime(void)
 
 /* occupied are all low descriptors while the runtime is loaded, so that what
  * Go opens itself, whose numbers cannot be changed, is out of the
- * application's way. */
+ * application's way; and later while a library does so that the runtime uses. */
 struct occupied {
 	int fds[512]; /* rising */
 	int count;
 	int end; /* Go's are below this number */
 };
 
-static void occupy(struct occupied *o)
+static struct occupied low;
+
+void nv_occupy(void)
 {
+	struct occupied *o = &low;
 	int low = nv_low_descriptors();
 	int fd = REAL(open)("/", O_PATH | O_CLOEXEC);
 
@@ -260,21 +278,23 @@ static bool is_epoll(int fd)
 	return REAL(readlink)(name, what, sizeof what) == sizeof epoll - 1 && memcmp(what, epoll, sizeof epoll - 1) == 0;
 }
 
-/* vacate ends it, and finds Go's poller. */
-static void vacate(struct occupied *o)
+static void find_poller(const struct occupied *o)
 {
 	for (int fd = 0, i = 0; fd < o->end; fd++)
 		if (i < o->count && o->fds[i] == fd)
 			i++;
 		else if (is_epoll(fd))
 			own_poller(fd);
-	while (o->count > 0)
-		REAL(close)(o->fds[--o->count]);
+}
+
+void nv_vacate(void)
+{
+	while (low.count > 0)
+		REAL(close)(low.fds[--low.count]);
 }
 
 static void load(void)
 {
-	struct occupied low;
 	sigset_t all, before;
 
 	/* Go's threads must not take the application's signals. */
@@ -283,11 +303,12 @@ static void load(void)
 	nv_arm();
 	nv_choose_cpus();
 	nv_keep_reserve();
-	occupy(&low);
+	nv_occupy();
 	int result = bind_runtime();
 
 	nv_chosen_cpus();
-	vacate(&low);
+	find_poller(&low);
+	nv_vacate();
 	atomic_store(&load_result, result);
 	if (result == LOAD_DONE)
 		nv_prepare_exit();

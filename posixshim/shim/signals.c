@@ -176,6 +176,8 @@ int nv_sigaction(int signum, const struct sigaction *act, struct sigaction *old)
 {
 	if (act != NULL && nv_state != NV_INSIDE && handled(act->sa_handler))
 		expect_signals();
+	if (act != NULL && nv_state == NV_INSIDE && nv_loads_stranger((void *)act->sa_handler))
+		act = NULL;
 	if (act == NULL || !nv_loaded() || nv_state == NV_INSIDE)
 		return REAL(sigaction)(signum, act, old);
 	struct sigaction with = *act;

@@ -1,0 +1,266 @@
+//go:build spdk
+
+package spdk_test
+
+import (
+	"bytes"
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/nvme"
+	"nvmecr/nvmf/pdu"
+	"nvmecr/nvmf/spdk"
+	"nvmecr/nvmf/target"
+	"nvmecr/nvmf/tcp/fakepeer"
+)
+
+func do(q nvmf.Queue, cmds ...*nvmf.Command) error {
+	q.Submit(cmds)
+	return q.Wait(cmds)
+}
+
+func read(lba nvmf.LBA, b []byte) *nvmf.Command {
+	return &nvmf.Command{Opcode: nvmf.Read, LBA: lba, Blocks: nvmf.LBA(len(b) / 512), Data: [][]byte{b}}
+}
+
+func openQueue(t *testing.T, d nvmf.Device, depth int) nvmf.Queue {
+	q, err := d.OpenQueue(t.Context(), depth)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, q.Close()) })
+	return q
+}
+
+// TestReset: all queues lose the target that is killed, and find the one that
+// is started again; what was written is there.
+func TestReset(t *testing.T) {
+	r := embedded(t, 512, 0)
+	d := openDevice(t, r.id(t), spdk.Options{})
+	t.Cleanup(func() { assert.NoError(t, d.Close()) })
+	want := bytes.Repeat([]byte("durable!"), 64)
+	var queues []nvmf.Queue
+	for range 3 {
+		queues = append(queues, openQueue(t, d, 8))
+	}
+	for round := range 3 {
+		w := read(nvmf.LBA(round), want)
+		w.Opcode = nvmf.Write
+		require.NoError(t, do(queues[round], w))
+		r.stop(t)
+		var group sync.WaitGroup
+		for _, q := range queues {
+			group.Go(func() {
+				c := read(nvmf.LBA(round), make([]byte, 512))
+				assert.ErrorIs(t, do(q, c), nvmf.ErrConnectionLost)
+				assert.ErrorIs(t, do(q, c), nvmf.ErrConnectionLost, "until it is reset")
+				ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+				defer cancel()
+				if assert.NoError(t, q.Reset(ctx)) && assert.NoError(t, do(q, c)) {
+					assert.Equal(t, want, c.Data[0])
+				}
+				assert.NoError(t, q.Reset(ctx), "of a healthy queue")
+			})
+		}
+		time.Sleep(50 * time.Millisecond)
+		r.start(t)
+		group.Wait()
+	}
+}
+
+// TestResetEnds with its context where the target does not come back.
+func TestResetEnds(t *testing.T) {
+	r := embedded(t, 512, 0)
+	d := openDevice(t, r.id(t), spdk.Options{})
+	t.Cleanup(func() { assert.NoError(t, d.Close()) })
+	q := openQueue(t, d, 1)
+	r.stop(t)
+	require.ErrorIs(t, do(q, read(0, make([]byte, 512))), nvmf.ErrConnectionLost)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	err := q.Reset(ctx)
+	assert.ErrorIs(t, err, context.DeadlineExceeded)
+	assert.ErrorIs(t, err, nvmf.ErrUnreachable)
+	assert.Less(t, time.Since(start), 2*time.Second)
+	r.start(t)
+	require.NoError(t, q.Reset(t.Context()))
+	require.NoError(t, do(q, read(0, make([]byte, 512))))
+}
+
+// TestResetChanged: another namespace behind the same name is refused.
+func TestResetChanged(t *testing.T) {
+	r := embedded(t, 512, 0)
+	d := openDevice(t, r.id(t), spdk.Options{})
+	t.Cleanup(func() { assert.NoError(t, d.Close()) })
+	q := openQueue(t, d, 1)
+	r.stop(t)
+	was := r.backing
+	var err error
+	r.backing, err = target.NewMemory(32*nvmf.MiB, 512)
+	require.NoError(t, err)
+	r.start(t)
+	require.ErrorIs(t, do(q, read(0, make([]byte, 512))), nvmf.ErrConnectionLost)
+	require.ErrorIs(t, q.Reset(t.Context()), nvmf.ErrNamespaceChanged)
+	r.stop(t)
+	assert.NoError(t, r.backing.Close())
+	r.backing = was
+	r.start(t)
+	require.NoError(t, q.Reset(t.Context()), "it is back")
+}
+
+// scripted is a target that answers I/O commands as a test says.
+func scripted(t *testing.T, answer func(c *fakepeer.Conn, sqe *nvme.SQE) error) nvmf.TransportID {
+	p := fakepeer.New(func(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) error { return answer(c, sqe) })
+	// SPDK wants to see a controller disabled before it enables it, asks for
+	// events, which do not come, and which namespaces there are.
+	var enabled atomic.Uint64
+	p.CSTS = enabled.Load
+	p.Controller = func(c *nvme.IdentifyController) { c.SetNN(1) }
+	p.Admin = func(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) (bool, error) {
+		if sqe.Opcode() == nvme.AdminFabrics && sqe.FabricsType() == nvme.FabricsPropertySet {
+			if offset, _, value := sqe.Property(); offset == nvme.PropertyCC {
+				enabled.Store(value & 1)
+			}
+		}
+		if sqe.Opcode() == nvme.AdminIdentify && sqe.CNS() == nvme.CNSActiveNamespaces {
+			var page [nvme.IdentifySize]byte
+			nvme.PutActiveNamespaces(&page, []uint32{1}, 0)
+			return true, c.Data(sqe.CID(), 0, page[:], pdu.FlagLast|pdu.FlagSuccess)
+		}
+		return sqe.Opcode() == nvme.AdminAsyncEvent, nil
+	}
+	return p.Start(t)
+}
+
+// TestTimeout: a target that falls silent is lost after the command time-out;
+// commands in flight and behind them end, and the queue can be reset.
+func TestTimeout(t *testing.T) {
+	const timeout = 200 * time.Millisecond
+	id := scripted(t, func(*fakepeer.Conn, *nvme.SQE) error { return nil })
+	d := openDevice(t, id, spdk.Options{CommandTimeout: timeout, ConnectTimeout: time.Second, KeepAlive: -1})
+	t.Cleanup(func() { assert.NoError(t, d.Close()) })
+	q := openQueue(t, d, 2)
+	var cmds []*nvmf.Command
+	for i := range 5 {
+		cmds = append(cmds, read(nvmf.LBA(i), make([]byte, 512)))
+	}
+	start := time.Now()
+	err := do(q, cmds...)
+	assert.ErrorIs(t, err, nvmf.ErrConnectionLost)
+	assert.ErrorIs(t, err, unix.ETIMEDOUT)
+	assert.InDelta(t, timeout, time.Since(start), float64(timeout))
+	for _, c := range cmds {
+		assert.True(t, c.Done())
+		assert.ErrorIs(t, c.Err, nvmf.ErrConnectionLost)
+	}
+	assert.NoError(t, q.Reset(t.Context()))
+}
+
+// TestAgain: transient statuses are repeated, others are not.
+func TestAgain(t *testing.T) {
+	var seen int
+	refuse := nvme.Status(0)
+	id := scripted(t, func(c *fakepeer.Conn, sqe *nvme.SQE) error {
+		if seen++; seen <= 3 {
+			return c.Respond(sqe.CID(), refuse, 0)
+		}
+		return c.Data(sqe.CID(), 0, make([]byte, 512*sqe.NLB()), pdu.FlagLast|pdu.FlagSuccess)
+	})
+	d := openDevice(t, id, spdk.Options{KeepAlive: -1})
+	t.Cleanup(func() { assert.NoError(t, d.Close()) })
+	q := openQueue(t, d, 2)
+	refuse = nvme.StatusNamespaceNotReady
+	require.NoError(t, do(q, read(1, make([]byte, 512))))
+	assert.Equal(t, 4, seen)
+	seen, refuse = 0, nvme.StatusNamespaceNotReady|nvme.DNR
+	var se *nvmf.StatusError
+	require.ErrorAs(t, do(q, read(1, make([]byte, 512))), &se)
+	assert.Equal(t, 1, seen)
+	assert.True(t, se.DNR)
+}
+
+// TestKeepAlive: an idle association lives longer than the time-out that it has
+// told the target, and hardly takes a processor for that.
+func TestKeepAlive(t *testing.T) {
+	r := embedded(t, 512, 0)
+	d := openDevice(t, r.id(t), spdk.Options{KeepAlive: 2 * time.Second})
+	t.Cleanup(func() { assert.NoError(t, d.Close()) })
+	q := openQueue(t, d, 1)
+	require.NoError(t, do(q, read(0, make([]byte, 512))))
+	time.Sleep(5 * time.Second)
+	require.NoError(t, do(q, read(0, make([]byte, 512))))
+}
+
+// TestAffinity: SPDK's initialization leaves threads where they may run.
+func TestAffinity(t *testing.T) {
+	var before, after unix.CPUSet
+	require.NoError(t, unix.SchedGetaffinity(0, &before))
+	d := openDevice(t, embedded(t, 512, 0).id(t), spdk.Options{})
+	require.NoError(t, d.Close())
+	require.NoError(t, unix.SchedGetaffinity(0, &after))
+	assert.Equal(t, before, after)
+}
+
+// TestOnlyTCP: a process that has begun without huge pages does without.
+func TestOnlyTCP(t *testing.T) {
+	d := openDevice(t, embedded(t, 512, 0).id(t), spdk.Options{})
+	require.NoError(t, d.Close())
+	_, err := spdk.Open(t.Context(), nvmf.TransportID{Transport: nvmf.PCIe, Address: "0000:00:1f.0", NSID: 1}, spdk.Options{})
+	assert.ErrorIs(t, err, nvmf.ErrUnsupported)
+	assert.ErrorContains(t, err, "huge pages")
+}
+
+// TestManyDevices: devices of one subsystem do not share a controller.
+func TestManyDevices(t *testing.T) {
+	id := embedded(t, 512, 0).id(t)
+	o := spdk.Options{HostID: uuid.New()}
+	for range 12 {
+		d := openDevice(t, id, o)
+		t.Cleanup(func() { assert.NoError(t, d.Close()) })
+		require.NoError(t, do(openQueue(t, d, 2), read(0, make([]byte, 512))))
+	}
+}
+
+// TestMount: a file system over the driver, whose target is started anew in the
+// middle, and a second mount.
+func TestMount(t *testing.T) {
+	r := embedded(t, 4096, 0)
+	d := openDevice(t, r.id(t), spdk.Options{})
+	t.Cleanup(func() { assert.NoError(t, d.Close()) })
+	segment := microfs.Segment{Length: d.Identity().Capacity()}
+	require.NoError(t, microfs.Format(t.Context(), d, segment, microfs.FormatOptions{}))
+	fs, err := microfs.Mount(t.Context(), d, segment, microfs.Options{})
+	require.NoError(t, err)
+	f, err := fs.Open(microfs.RootIno, "f", unix.O_CREAT|unix.O_RDWR, 0o600)
+	require.NoError(t, err)
+	want := bytes.Repeat([]byte("0123456789abcde\n"), 1<<18)
+	half := len(want) / 2
+	_, err = f.WriteAt([][]byte{want[:half]}, 0)
+	require.NoError(t, err)
+	r.stop(t)
+	r.start(t)
+	_, err = f.WriteAt([][]byte{want[half:]}, int64(half))
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	require.NoError(t, fs.Unmount())
+
+	fs, err = microfs.Mount(t.Context(), d, segment, microfs.Options{ReadOnly: true})
+	require.NoError(t, err)
+	f, err = fs.Open(microfs.RootIno, "f", unix.O_RDONLY, 0)
+	require.NoError(t, err)
+	got := make([]byte, len(want))
+	_, err = f.ReadAt([][]byte{got}, 0)
+	require.NoError(t, err)
+	assert.True(t, bytes.Equal(want, got))
+	require.NoError(t, f.Close())
+	require.NoError(t, fs.Unmount())
+}

@@ -1,0 +1,50 @@
+//go:build spdk
+
+package spdk
+
+import (
+	"net"
+	"os"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/nvmf"
+)
+
+// hideFromPrograms makes the connections to a target end where a program of
+// this process is executed: SPDK leaves them open, and the target would take
+// the process for alive as long as that program runs.
+func hideFromPrograms(id nvmf.TransportID) {
+	if id.Transport != nvmf.TCP {
+		return
+	}
+	entries, _ := os.ReadDir("/proc/self/fd") // without /proc it stays as it is
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+		if err == nil && flags&unix.FD_CLOEXEC == 0 && leadsTo(fd, id) {
+			_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, flags|unix.FD_CLOEXEC) // closed meanwhile, if not
+		}
+	}
+}
+
+// leadsTo reports whether fd is a socket connected to the target.
+func leadsTo(fd int, id nvmf.TransportID) bool {
+	peer, err := unix.Getpeername(fd)
+	if err != nil {
+		return false
+	}
+	var ip net.IP
+	var port int
+	switch a := peer.(type) {
+	case *unix.SockaddrInet4:
+		ip, port = a.Addr[:], a.Port
+	case *unix.SockaddrInet6:
+		ip, port = a.Addr[:], a.Port
+	}
+	return ip.Equal(net.ParseIP(id.Address)) && strconv.Itoa(port) == id.Service
+}
