@@ -59,20 +59,30 @@ func Open(ctx context.Context, id nvmf.TransportID, o Options) (nvmf.Device, err
 	switch id.Transport {
 	case nvmf.TCP:
 		if o.Driver == SPDK {
-			d, err := wrap(spdk.Open(ctx, id, overSPDK(o.TCP)))
+			d, err := openSPDK(ctx, id, o.TCP)
 			if !errors.Is(err, spdk.ErrForked) {
 				return d, err
 			}
 		}
 		return wrap(tcp.Open(ctx, id, o.TCP))
 	case nvmf.RDMA, nvmf.PCIe:
-		return wrap(spdk.Open(ctx, id, overSPDK(o.TCP)))
+		return openSPDK(ctx, id, o.TCP)
 	case nvmf.File:
 		return wrap(filedev.Open(id.Address, o.File))
 	case nvmf.Mem:
 		return wrap(memdev.New(id.Size, memLBASize, o.Mem))
 	}
 	return nil, fmt.Errorf("opening %s: %w: no such transport %q", id, nvmf.ErrUnsupported, id.Transport)
+}
+
+// openSPDK opens a namespace with SPDK, unless that would be without the
+// authentication that was asked for.
+func openSPDK(ctx context.Context, id nvmf.TransportID, o tcp.Options) (nvmf.Device, error) {
+	if id.Transport != nvmf.PCIe && !o.Keys.Host.IsZero() {
+		return nil, fmt.Errorf("opening %s: %w: the SPDK driver does not authenticate; use --driver=go, over TCP, or no --dhchap-secret",
+			id, nvmf.ErrUnsupported)
+	}
+	return wrap(spdk.Open(ctx, id, overSPDK(o)))
 }
 
 // overSPDK are the same options for the other driver.

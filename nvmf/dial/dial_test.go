@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/dial"
 	"nvmecr/nvmf/tcp"
 )
@@ -64,5 +65,17 @@ func TestWithoutSPDK(t *testing.T) {
 		assert.ErrorIs(t, err, nvmf.ErrUnsupported, c.id)
 		assert.ErrorContains(t, err, "make SPDK=1")
 		assert.Nil(t, d)
+	}
+}
+
+// TestSecretsAndSPDK: what asks for authentication does not go on without.
+func TestSecretsAndSPDK(t *testing.T) {
+	keys := dhchap.Keys{Host: dhchap.NewSecret(dhchap.SHA256)}
+	for _, name := range []string{"trtype:RDMA traddr:10.0.0.1 subnqn:nqn.x", "trtype:TCP traddr:127.0.0.1 trsvcid:1 subnqn:nqn.x"} {
+		id, err := nvmf.ParseTransportID(name)
+		require.NoError(t, err)
+		_, err = dial.Open(t.Context(), id, dial.Options{Driver: dial.SPDK, TCP: tcp.Options{Keys: keys}})
+		assert.ErrorIs(t, err, nvmf.ErrUnsupported, name)
+		assert.ErrorContains(t, err, "--driver=go")
 	}
 }
