@@ -118,6 +118,8 @@ lint:
 	go vet -tags mutants ./internal/mutant ./oplog ./microfs
 	go run $(STATICCHECK) ./...
 	go run $(STATICCHECK) -tags openmpi ./mpiwrap ./cmd/libnvmecr
+	if pkg-config --exists spdk_nvme spdk_env_dpdk; then \
+		go vet -tags spdk ./nvmf/spdk && go run $(STATICCHECK) -tags spdk ./nvmf/spdk; fi
 	shellcheck .ci/run $$(find . -name '*.sh' -not -path './build/*')
 
 # Without the file systems to compare with it goes on, and says so.

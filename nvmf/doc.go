@@ -7,6 +7,7 @@
 //	nvmf/memdev   memory of this process
 //	nvmf/filedev  a local file or block device
 //	nvmf/tcp      an NVMe/TCP initiator, in Go
+//	nvmf/spdk     one over SPDK: TCP, RDMA, PCIe (in builds with the tag spdk)
 //	nvmf/dial     picks one of them for a TransportID
 //
 // The other end of the wire is nvmf/target; nvmf/nvme and nvmf/pdu are the

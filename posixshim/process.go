@@ -12,6 +12,9 @@ type Process struct {
 	open func(write bool) (*Mount, error)
 	logf func(format string, args ...any)
 
+	// Ending, if not nil, is called when the process ends: before Leave waits.
+	Ending func()
+
 	files  table
 	locks  locks
 	maps   mappings

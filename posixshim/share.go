@@ -200,9 +200,12 @@ func (w *watch) ended() bool {
 const leavePause = 20 * time.Millisecond
 
 // Leave waits until no other process has an open file of this one, so many
-// seconds or, if that is less than 0, for ever. It returns how many are left. If
+// seconds at the end of the process or, if that is less than 0, for ever. It returns how many are left. If
 // none is, no other process gets one any more.
 func (p *Process) Leave(seconds int) (int, error) {
+	if seconds >= 0 && p.Ending != nil {
+		p.Ending()
+	}
 	for end := time.Now().Add(time.Duration(seconds) * time.Second); ; time.Sleep(leavePause) {
 		left := p.leave()
 		if left == 0 || seconds >= 0 && !time.Now().Before(end) {

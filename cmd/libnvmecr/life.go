@@ -22,6 +22,7 @@ import (
 	"nvmecr/microfs"
 	"nvmecr/mpiwrap"
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/dial"
 	"nvmecr/posixshim"
 )
 
@@ -62,6 +63,7 @@ func start(mount string, own unsafe.Pointer) error {
 	debug.SetGCPercent(gcPercent)
 	prepareForWant()
 	process = posixshim.New(open, complain)
+	process.Ending = dial.Retire
 	cfg, err := config.FromEnv()
 	if err != nil {
 		complain("files under %s cannot be used: %v; start the program with nvmecr run", mount, err)

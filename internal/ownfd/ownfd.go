@@ -73,6 +73,14 @@ func Aside(open func()) {
 	}
 }
 
+// Drop forgets a descriptor that Hold has returned, which somebody else closes;
+// less than 0 is none.
+func Drop(fd int) {
+	if fd >= 0 {
+		drop(fd)
+	}
+}
+
 func drop(fd int) {
 	if k := keeper.Load(); k != nil {
 		k.Drop(fd)

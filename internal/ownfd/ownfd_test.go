@@ -46,3 +46,21 @@ func TestKeeperIsToldBeforeTheDescriptorIsClosed(t *testing.T) {
 	assert.ErrorIs(t, CloseFile(f), os.ErrClosed)
 	assert.Equal(t, []int{a, b}, dropped)
 }
+
+func TestAside(t *testing.T) {
+	t.Cleanup(func() { keeper.Store(nil) })
+	for name, k := range map[string]*Keeper{"no keeper": nil, "one that does nothing": {}} {
+		keeper.Store(k)
+		done := false
+		Aside(func() { done = true })
+		assert.True(t, done, name)
+	}
+	var steps []string
+	Keep(Keeper{Aside: func(open func()) {
+		steps = append(steps, "taken")
+		open()
+		steps = append(steps, "free")
+	}})
+	Aside(func() { steps = append(steps, "opened") })
+	assert.Equal(t, []string{"taken", "opened", "free"}, steps)
+}

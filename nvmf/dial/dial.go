@@ -21,6 +21,10 @@ import (
 	"nvmecr/nvmf/tcp"
 )
 
+// Retire is called when the process ends: namespaces are opened with driver Go
+// from then on, if they can be.
+func Retire() { spdk.Retire() }
+
 // A Driver is who talks to a controller.
 type Driver string
 
@@ -60,7 +64,7 @@ func Open(ctx context.Context, id nvmf.TransportID, o Options) (nvmf.Device, err
 	case nvmf.TCP:
 		if o.Driver == SPDK {
 			d, err := openSPDK(ctx, id, o.TCP)
-			if !errors.Is(err, spdk.ErrForked) {
+			if !errors.Is(err, spdk.ErrUnusable) {
 				return d, err
 			}
 		}

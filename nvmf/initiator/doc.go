@@ -4,6 +4,7 @@
 //	identity.go     Identify -> nvmf.Identity, the same by whichever driver
 //	reservation.go  the way to the reservation that nvmf.Reserver promises
 //	again.go        when a command with a transient status is sent again
+//	cores.go        whether polling takes a core from somebody
 //	pause.go        pauses between attempts, and a clock for keep-alives
 //
 // What is exported may be used by one goroutine at a time.

@@ -43,6 +43,8 @@ type association struct {
 	facts *initiator.Controller
 	alias int
 
+	socket int // of the admin queue, or -1
+
 	admin      sync.Mutex // held while the admin queue is used; guards what follows
 	controller *C.struct_driver_controller
 	lost       error
@@ -61,6 +63,7 @@ func associate(ctx context.Context, id nvmf.TransportID, o *Options) (*associati
 		aliases.free(id, o.HostNQN, alias)
 		return nil, err
 	}
+	a.socket = claimSocket(id)
 	if a.facts, err = initiator.IdentifyController(a, nvme.CAP(C.driver_cap(a.controller))); err != nil {
 		a.close(o)
 		return nil, err
@@ -78,6 +81,9 @@ func associate(ctx context.Context, id nvmf.TransportID, o *Options) (*associati
 // connect is one attempt. It lasts no longer than the connection's time-out,
 // and no longer than ctx has at its beginning.
 func connect(ctx context.Context, id nvmf.TransportID, alias int, o *Options) (*C.struct_driver_controller, error) {
+	if retired.Load() {
+		return nil, fmt.Errorf("%w: %w", nvmf.ErrClosed, ErrUnusable)
+	}
 	timeout := o.ConnectTimeout
 	if deadline, ok := ctx.Deadline(); ok {
 		timeout = min(timeout, time.Until(deadline))
@@ -101,7 +107,6 @@ func connect(ctx context.Context, id nvmf.TransportID, alias int, o *Options) (*
 		}
 		return err
 	})
-	hideFromPrograms(id)
 	if result == 0 {
 		return c, nil
 	}
@@ -255,6 +260,7 @@ func (a *association) close(o *Options) {
 	if a.controller == nil {
 		return
 	}
+	ownfd.Drop(a.socket)
 	_, _ = explained(func() struct{} { // nobody is left to be told
 		if a.lost != nil {
 			C.driver_fail(a.controller)

@@ -26,7 +26,7 @@
 // local devices, for RDMA and PCIe; without either, and without privileges, for
 // TCP. It cannot be done twice, so a process that opens TCP first opens nothing
 // else. A forked child of a process that has done it cannot use SPDK
-// ([ErrForked]).
+// ([ErrUnusable]).
 //
 // # Concurrency
 //

@@ -153,7 +153,9 @@ void driver_queue_close(struct driver_queue *q);
 int driver_submit(struct driver_queue *q, uint32_t count);
 
 /* driver_poll polls until slot is done (any, if slot is not below depth) or so
- * many microseconds have passed. -errno: the connection is lost. */
+ * many microseconds have passed. 1: it looks as if data has moved, that is, a
+ * poll took much longer than one that finds nothing; -errno: the connection is
+ * lost. */
 int driver_poll(struct driver_queue *q, uint32_t slot, uint32_t us);
 
 #endif

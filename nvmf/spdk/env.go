@@ -53,7 +53,7 @@ func initialize(transport nvmf.Transport, memory nvmf.Bytes) error {
 		case err == 0:
 			e.ready, e.huge = true, huge
 		case err == syscall.EALREADY:
-			e.err = fmt.Errorf("%w: %w", nvmf.ErrUnsupported, ErrForked)
+			e.err = fmt.Errorf("%w: %w", nvmf.ErrUnsupported, ErrUnusable)
 		default:
 			e.err = fmt.Errorf("initializing SPDK with %s: %w: %w%s", memory, nvmf.ErrUnsupported, err, text)
 		}

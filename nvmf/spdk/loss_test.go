@@ -167,24 +167,24 @@ func TestTimeout(t *testing.T) {
 
 // TestAgain: transient statuses are repeated, others are not.
 func TestAgain(t *testing.T) {
-	var seen int
-	refuse := nvme.Status(0)
+	var seen, refuse atomic.Uint32
 	id := scripted(t, func(c *fakepeer.Conn, sqe *nvme.SQE) error {
-		if seen++; seen <= 3 {
-			return c.Respond(sqe.CID(), refuse, 0)
+		if seen.Add(1) <= 3 {
+			return c.Respond(sqe.CID(), nvme.Status(refuse.Load()), 0)
 		}
 		return c.Data(sqe.CID(), 0, make([]byte, 512*sqe.NLB()), pdu.FlagLast|pdu.FlagSuccess)
 	})
 	d := openDevice(t, id, spdk.Options{KeepAlive: -1})
 	t.Cleanup(func() { assert.NoError(t, d.Close()) })
 	q := openQueue(t, d, 2)
-	refuse = nvme.StatusNamespaceNotReady
+	refuse.Store(uint32(nvme.StatusNamespaceNotReady))
 	require.NoError(t, do(q, read(1, make([]byte, 512))))
-	assert.Equal(t, 4, seen)
-	seen, refuse = 0, nvme.StatusNamespaceNotReady|nvme.DNR
+	assert.EqualValues(t, 4, seen.Load())
+	seen.Store(0)
+	refuse.Store(uint32(nvme.StatusNamespaceNotReady | nvme.DNR))
 	var se *nvmf.StatusError
 	require.ErrorAs(t, do(q, read(1, make([]byte, 512))), &se)
-	assert.Equal(t, 1, seen)
+	assert.EqualValues(t, 1, seen.Load())
 	assert.True(t, se.DNR)
 }
 

@@ -2,6 +2,7 @@ package spdk
 
 import (
 	"errors"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -9,8 +10,16 @@ import (
 	"nvmecr/nvmf"
 )
 
-// ErrForked is why a forked child cannot open anything: SPDK belongs to its parent.
-var ErrForked = errors.New("SPDK was initialized before, perhaps by the process that this one was forked from")
+// ErrUnusable is why a forked child cannot open anything, for SPDK belongs to its
+// parent, and why a process cannot that has called Retire.
+var ErrUnusable = errors.New("SPDK cannot be used in a forked child, or while a process ends")
+
+var retired atomic.Bool
+
+// Retire is called when the process ends: no connection is opened any more. SPDK
+// reads files to open one, as streams, and libc, which flushes those then, lets
+// nobody have another.
+func Retire() { retired.Store(true) }
 
 // Options are how to reach and use a namespace. The zero value is usable. What
 // they mean is said of tcp.Options.

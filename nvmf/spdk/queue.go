@@ -28,6 +28,8 @@ type Queue struct {
 	mu  sync.Mutex
 	c   *C.struct_driver_queue
 	err error // why there is no queue pair; wraps nvmf.ErrConnectionLost
+	// socket is the queue pair's, or -1.
+	socket int
 
 	// What follows is the owner's. The first three are C's memory.
 	slots   []C.struct_driver_slot
@@ -60,7 +62,7 @@ func newQueue(d *Device, depth int) (*Queue, error) {
 	if c == nil {
 		return nil, syscall.ENOMEM
 	}
-	q := &Queue{dev: d, c: c, flights: make([]flight, depth),
+	q := &Queue{dev: d, c: c, socket: -1, flights: make([]flight, depth),
 		slots: unsafe.Slice(c.slot, depth), todo: unsafe.Slice(c.todo, depth), done: unsafe.Slice(c.done, depth)}
 	for i := range depth {
 		q.free = append(q.free, uint32(depth-1-i))
@@ -80,15 +82,18 @@ func (q *Queue) release() {
 
 // connect gives the queue a queue pair.
 func (q *Queue) connect(a *association) error {
+	if retired.Load() {
+		return fmt.Errorf("%w: %w", nvmf.ErrClosed, ErrUnusable)
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	text, err := explained(func() (err syscall.Errno) {
 		ownfd.Aside(func() { err = errno(C.driver_queue_open(q.c, a.controller, C.uint32_t(q.dev.id.NSID))) })
 		return err
 	})
-	hideFromPrograms(q.dev.id)
 	switch err {
 	case 0:
+		q.socket = claimSocket(q.dev.id)
 		q.err = nil
 		if q.direct = 0; q.dev.id.Transport == nvmf.TCP {
 			q.direct = int(C.driver_pieces(a.controller))
@@ -125,6 +130,7 @@ func (q *Queue) lose(cause error) {
 		cause = fmt.Errorf("%w: %w", nvmf.ErrConnectionLost, cause)
 	}
 	q.err = cause
+	ownfd.Drop(q.socket)
 	_, _ = explained(func() struct{} { // the cause says enough
 		C.driver_queue_close(q.c)
 		return struct{}{}

@@ -9,15 +9,17 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/ownfd"
 	"nvmecr/nvmf"
 )
 
-// hideFromPrograms makes the connections to a target end where a program of
-// this process is executed: SPDK leaves them open, and the target would take
-// the process for alive as long as that program runs.
-func hideFromPrograms(id nvmf.TransportID) {
+// claimSocket finds the connection to a target that SPDK has just opened, -1 if
+// there is none, and keeps it from the application and from programs that it
+// executes: SPDK would leave it open for those, and the target would take the
+// process for alive as long as they run.
+func claimSocket(id nvmf.TransportID) int {
 	if id.Transport != nvmf.TCP {
-		return
+		return -1
 	}
 	entries, _ := os.ReadDir("/proc/self/fd") // without /proc it stays as it is
 	for _, e := range entries {
@@ -28,8 +30,10 @@ func hideFromPrograms(id nvmf.TransportID) {
 		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 		if err == nil && flags&unix.FD_CLOEXEC == 0 && leadsTo(fd, id) {
 			_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, flags|unix.FD_CLOEXEC) // closed meanwhile, if not
+			return ownfd.Hold(fd)                                                  // not moved: it was opened in ownfd.Aside
 		}
 	}
+	return -1
 }
 
 // leadsTo reports whether fd is a socket connected to the target.

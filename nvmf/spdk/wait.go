@@ -6,12 +6,12 @@ package spdk
 import "C"
 
 import (
-	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/initiator"
 )
 
 // Wait runs the queue until cmds are done; see nvmf.Queue.
@@ -28,10 +28,10 @@ func (q *Queue) Wait(cmds []*nvmf.Command) error {
 // turn polls for cmd, and does what is due.
 func (q *Queue) turn(cmd *nvmf.Command) {
 	q.mu.Lock()
-	came := q.harvest() // another goroutine may have ended the queue pair
+	came, moved := q.harvest(), false // another goroutine may have ended the queue pair
 	if q.err == nil && !cmd.Done() {
-		spin := q.pace.spin()
-		if r := C.driver_poll(q.c, C.uint32_t(q.wanted(cmd)), C.uint32_t(spin.Microseconds())); r < 0 {
+		r := C.driver_poll(q.c, C.uint32_t(q.wanted(cmd)), C.uint32_t(q.pace.limit.Microseconds()))
+		if moved = r > 0; r < 0 {
 			q.broken(r)
 		}
 		came = q.harvest() || came
@@ -45,7 +45,7 @@ func (q *Queue) turn(cmd *nvmf.Command) {
 	case q.expired():
 		q.lose(&nvmf.TimeoutError{After: q.dev.opts.CommandTimeout, Busy: q.busy()})
 		q.harvest()
-	default:
+	case !moved:
 		nap = q.pace.nothing()
 	}
 	q.mu.Unlock()
@@ -97,56 +97,69 @@ func (q *Queue) rouse() int {
 	return n
 }
 
-// Polling takes a core. Where answers come while it does that, it is the
-// fastest way; where they do not, somebody else may need the core to give them.
+// Polling takes a core, which is the fastest way while there are cores enough:
+// data moves on with every poll, also when no command gets done. In a crowd
+// whoever is to answer may need it, so a thread that has polled in vain leaves it
+// then; it does so anyway when nothing has come for long.
 const (
-	firstSpin = 200 * time.Microsecond
-	leastSpin = 4 * time.Microsecond
-	firstNap  = 20 * time.Microsecond
-	lastNap   = 500 * time.Microsecond
+	fullSpin  = 200 * time.Microsecond
+	shortSpin = 4 * time.Microsecond // in a crowd
+	// So many spins in vain: until nothing is expected soon, and in a crowd
+	// until letting others go first is not enough.
+	fewSpins  = 100
+	fewYields = 32
+	// So many waits pass between looks at the crowd that there was.
+	reviewEvery = 64
+	firstNap    = 20 * time.Microsecond
+	lastNap     = 500 * time.Microsecond
 )
 
 // pace decides how long to poll, and how long not to.
 type pace struct {
-	most     time.Duration // to poll for before a nap
-	limit    time.Duration // the same, by what polling brought lately
-	rest     time.Duration // the next nap; 0: none so far in this wait
+	crowd    func() bool
+	limit    time.Duration // to poll for before nothing is called
+	waits    int           // since limit became short
+	vain     int           // spins in this wait that brought nothing
+	nap      time.Duration // the last one
 	deadline time.Time     // when the connection is given up; zero: not counted yet
 }
 
 func (p *pace) init() {
-	if p.most = firstSpin; runtime.NumCPU() == 1 {
-		p.most = leastSpin
+	p.crowd = initiator.Crowded
+	p.crowd() // opens its file, not in the middle of a wait
+	if p.limit = fullSpin; initiator.Processors() == 1 {
+		p.crowd, p.limit = func() bool { return true }, shortSpin
 	}
-	p.limit = p.most
 }
 
 // begin starts a wait.
-func (p *pace) begin() { p.rest, p.deadline = 0, time.Time{} }
-
-// spin is how long to poll now: after a nap only for what has come meanwhile.
-func (p *pace) spin() time.Duration {
-	if p.rest > 0 {
-		return 0
+func (p *pace) begin() {
+	p.came()
+	if p.limit == shortSpin {
+		if p.waits++; p.waits >= reviewEvery {
+			if p.waits = 0; !p.crowd() {
+				p.limit = fullSpin
+			}
+		}
 	}
-	return p.limit
 }
 
 // came notes that polling brought something.
-func (p *pace) came() {
-	if p.rest == 0 {
-		p.limit = min(p.most, 2*p.limit)
-	}
-	p.begin()
-}
+func (p *pace) came() { p.vain, p.nap, p.deadline = 0, 0, time.Time{} }
 
 // nothing notes that it did not, and returns how long to leave the core alone.
 func (p *pace) nothing() time.Duration {
-	if p.rest == 0 {
-		p.limit = max(leastSpin, p.limit/2)
-		p.rest = firstNap
-	} else {
-		p.rest = min(2*p.rest, lastNap)
+	p.vain++
+	switch {
+	case p.limit == fullSpin && p.crowd():
+		p.limit, p.waits, p.vain = shortSpin, 0, 0
+		return 0
+	case p.limit == fullSpin && p.vain < fewSpins:
+		return 0
+	case p.limit == shortSpin && p.vain < fewYields:
+		_, _, _ = unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) // cannot fail
+		return 0
 	}
-	return p.rest
+	p.nap = min(max(firstNap, 2*p.nap), lastNap)
+	return p.nap
 }

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/initiator"
 )
 
 // Waiting. A blocked thread takes 20 to 30 microseconds to wake, a poll of
@@ -66,9 +67,9 @@ type pace struct {
 }
 
 func (p *pace) init() {
-	p.limit, p.probe, p.crowd = maxSpins, firstProbe, crowded
-	loadAverage() // opened with the connection, not in the middle of a wait
-	if processors() == 1 {
+	p.limit, p.probe, p.crowd = maxSpins, firstProbe, initiator.Crowded
+	p.crowd() // its file is opened with the connection, not in the middle of a wait
+	if initiator.Processors() == 1 {
 		p.limit, p.probe, p.rest = minSpins, math.MaxInt, math.MaxInt
 	}
 }

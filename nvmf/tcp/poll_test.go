@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+
+	"nvmecr/nvmf/initiator"
 )
 
 // spin polls in vain n times, or until pace says to block.
@@ -80,20 +82,8 @@ func TestPaceRests(t *testing.T) {
 	assert.Zero(t, p.rest, "or sooner")
 }
 
-func TestRunnable(t *testing.T) {
-	for line, want := range map[string]int{
-		"0.20 0.18 0.12 2/80 11206\n": 2,
-		"0.20 0.18 0.12 117/2080 1\n": 117,
-	} {
-		got, ok := runnable([]byte(line))
-		assert.True(t, ok)
-		assert.Equal(t, want, got)
-	}
-	for _, line := range []string{"", "0.20", "0.20 0.18 0.12 ", "0.20 0.18 0.12 /80 11206"} {
-		_, ok := runnable([]byte(line))
-		assert.False(t, ok, line)
-	}
+func TestCrowdedDoesNotAllocate(t *testing.T) {
 	if !raceEnabled { // it makes the buffer of a system call escape
-		assert.Zero(t, testing.AllocsPerRun(10, func() { crowded() }))
+		assert.Zero(t, testing.AllocsPerRun(10, func() { initiator.Crowded() }))
 	}
 }

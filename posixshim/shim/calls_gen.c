@@ -415,7 +415,7 @@ extern __typeof__(nv_call_creat) nv_call_creat64 NV_CALL("creat64") NV_ALIAS("cr
 int nv_call_close(int fd) NV_CALL("close");
 int nv_call_close(int fd)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(close)(fd);
@@ -438,7 +438,7 @@ void nv_call_closefrom(int low)
 int nv_call_dup(int fd) NV_CALL("dup");
 int nv_call_dup(int fd)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(dup)(fd);
@@ -465,7 +465,7 @@ int nv_call_fcntl(int fd, int cmd, ...)
 	va_start(ap, cmd);
 	void *arg = va_arg(ap, void *);
 	va_end(ap);
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fcntl)(fd, cmd, arg);
@@ -481,7 +481,7 @@ int nv_call_ioctl(int fd, unsigned long request, ...)
 	va_start(ap, request);
 	void *arg = va_arg(ap, void *);
 	va_end(ap);
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(ioctl)(fd, request, arg);
@@ -491,7 +491,7 @@ int nv_call_ioctl(int fd, unsigned long request, ...)
 int nv_call_flock(int fd, int operation) NV_CALL("flock");
 int nv_call_flock(int fd, int operation)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(flock)(fd, operation);
@@ -501,7 +501,7 @@ int nv_call_flock(int fd, int operation)
 int nv_call_lockf(int fd, int command, off_t length) NV_CALL("lockf");
 int nv_call_lockf(int fd, int command, off_t length)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(lockf)(fd, command, length);
@@ -512,7 +512,7 @@ extern __typeof__(nv_call_lockf) nv_call_lockf64 NV_CALL("lockf64") NV_ALIAS("lo
 int nv_call_isatty(int fd) NV_CALL("isatty");
 int nv_call_isatty(int fd)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(isatty)(fd);
@@ -524,7 +524,7 @@ int nv_call_isatty(int fd)
 ssize_t nv_call_read(int fd, void *buf, size_t n) NV_CALL("read");
 ssize_t nv_call_read(int fd, void *buf, size_t n)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(read)(fd, buf, n);
@@ -535,7 +535,7 @@ ssize_t nv_call_read(int fd, void *buf, size_t n)
 ssize_t nv_call___read_chk(int fd, void *buf, size_t n, size_t have) NV_CALL("__read_chk");
 ssize_t nv_call___read_chk(int fd, void *buf, size_t n, size_t have)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(__read_chk)(fd, buf, n, have);
@@ -546,7 +546,7 @@ ssize_t nv_call___read_chk(int fd, void *buf, size_t n, size_t have)
 ssize_t nv_call_write(int fd, const void *buf, size_t n) NV_CALL("write");
 ssize_t nv_call_write(int fd, const void *buf, size_t n)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(write)(fd, buf, n);
@@ -557,7 +557,7 @@ ssize_t nv_call_write(int fd, const void *buf, size_t n)
 ssize_t nv_call_pread(int fd, void *buf, size_t n, off_t off) NV_CALL("pread");
 ssize_t nv_call_pread(int fd, void *buf, size_t n, off_t off)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(pread)(fd, buf, n, off);
@@ -569,7 +569,7 @@ extern __typeof__(nv_call_pread) nv_call_pread64 NV_CALL("pread64") NV_ALIAS("pr
 ssize_t nv_call___pread_chk(int fd, void *buf, size_t n, off_t off, size_t have) NV_CALL("__pread_chk");
 ssize_t nv_call___pread_chk(int fd, void *buf, size_t n, off_t off, size_t have)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(__pread_chk)(fd, buf, n, off, have);
@@ -581,7 +581,7 @@ extern __typeof__(nv_call___pread_chk) nv_call___pread64_chk NV_CALL("__pread64_
 ssize_t nv_call_pwrite(int fd, const void *buf, size_t n, off_t off) NV_CALL("pwrite");
 ssize_t nv_call_pwrite(int fd, const void *buf, size_t n, off_t off)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(pwrite)(fd, buf, n, off);
@@ -593,7 +593,7 @@ extern __typeof__(nv_call_pwrite) nv_call_pwrite64 NV_CALL("pwrite64") NV_ALIAS(
 ssize_t nv_call_readv(int fd, const struct iovec *iov, int count) NV_CALL("readv");
 ssize_t nv_call_readv(int fd, const struct iovec *iov, int count)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(readv)(fd, iov, count);
@@ -604,7 +604,7 @@ ssize_t nv_call_readv(int fd, const struct iovec *iov, int count)
 ssize_t nv_call_writev(int fd, const struct iovec *iov, int count) NV_CALL("writev");
 ssize_t nv_call_writev(int fd, const struct iovec *iov, int count)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(writev)(fd, iov, count);
@@ -615,7 +615,7 @@ ssize_t nv_call_writev(int fd, const struct iovec *iov, int count)
 ssize_t nv_call_preadv(int fd, const struct iovec *iov, int count, off_t off) NV_CALL("preadv");
 ssize_t nv_call_preadv(int fd, const struct iovec *iov, int count, off_t off)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(preadv)(fd, iov, count, off);
@@ -627,7 +627,7 @@ extern __typeof__(nv_call_preadv) nv_call_preadv64 NV_CALL("preadv64") NV_ALIAS(
 ssize_t nv_call_pwritev(int fd, const struct iovec *iov, int count, off_t off) NV_CALL("pwritev");
 ssize_t nv_call_pwritev(int fd, const struct iovec *iov, int count, off_t off)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(pwritev)(fd, iov, count, off);
@@ -639,7 +639,7 @@ extern __typeof__(nv_call_pwritev) nv_call_pwritev64 NV_CALL("pwritev64") NV_ALI
 ssize_t nv_call_preadv2(int fd, const struct iovec *iov, int count, off_t off, int flags) NV_CALL("preadv2");
 ssize_t nv_call_preadv2(int fd, const struct iovec *iov, int count, off_t off, int flags)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(preadv2)(fd, iov, count, off, flags);
@@ -651,7 +651,7 @@ extern __typeof__(nv_call_preadv2) nv_call_preadv64v2 NV_CALL("preadv64v2") NV_A
 ssize_t nv_call_pwritev2(int fd, const struct iovec *iov, int count, off_t off, int flags) NV_CALL("pwritev2");
 ssize_t nv_call_pwritev2(int fd, const struct iovec *iov, int count, off_t off, int flags)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(pwritev2)(fd, iov, count, off, flags);
@@ -663,7 +663,7 @@ extern __typeof__(nv_call_pwritev2) nv_call_pwritev64v2 NV_CALL("pwritev64v2") N
 off_t nv_call_lseek(int fd, off_t off, int whence) NV_CALL("lseek");
 off_t nv_call_lseek(int fd, off_t off, int whence)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(lseek)(fd, off, whence);
@@ -674,7 +674,7 @@ extern __typeof__(nv_call_lseek) nv_call_lseek64 NV_CALL("lseek64") NV_ALIAS("ls
 int nv_call_fsync(int fd) NV_CALL("fsync");
 int nv_call_fsync(int fd)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fsync)(fd);
@@ -685,7 +685,7 @@ int nv_call_fsync(int fd)
 int nv_call_fdatasync(int fd) NV_CALL("fdatasync");
 int nv_call_fdatasync(int fd)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fdatasync)(fd);
@@ -696,7 +696,7 @@ int nv_call_fdatasync(int fd)
 int nv_call_syncfs(int fd) NV_CALL("syncfs");
 int nv_call_syncfs(int fd)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(syncfs)(fd);
@@ -712,7 +712,7 @@ void nv_call_sync(void)
 int nv_call_sync_file_range(int fd, off_t off, off_t n, unsigned flags) NV_CALL("sync_file_range");
 int nv_call_sync_file_range(int fd, off_t off, off_t n, unsigned flags)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(sync_file_range)(fd, off, n, flags);
@@ -723,7 +723,7 @@ int nv_call_sync_file_range(int fd, off_t off, off_t n, unsigned flags)
 int nv_call_ftruncate(int fd, off_t size) NV_CALL("ftruncate");
 int nv_call_ftruncate(int fd, off_t size)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(ftruncate)(fd, size);
@@ -765,7 +765,7 @@ extern __typeof__(nv_call_sendfile) nv_call_sendfile64 NV_CALL("sendfile64") NV_
 int nv_call_fallocate(int fd, int mode, off_t off, off_t n) NV_CALL("fallocate");
 int nv_call_fallocate(int fd, int mode, off_t off, off_t n)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fallocate)(fd, mode, off, n);
@@ -777,7 +777,7 @@ extern __typeof__(nv_call_fallocate) nv_call_fallocate64 NV_CALL("fallocate64") 
 int nv_call_posix_fallocate(int fd, off_t off, off_t n) NV_CALL("posix_fallocate");
 int nv_call_posix_fallocate(int fd, off_t off, off_t n)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(posix_fallocate)(fd, off, n);
@@ -790,7 +790,7 @@ extern __typeof__(nv_call_posix_fallocate) nv_call_posix_fallocate64 NV_CALL("po
 int nv_call_posix_fadvise(int fd, off_t off, off_t n, int advice) NV_CALL("posix_fadvise");
 int nv_call_posix_fadvise(int fd, off_t off, off_t n, int advice)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(posix_fadvise)(fd, off, n, advice);
@@ -801,7 +801,7 @@ extern __typeof__(nv_call_posix_fadvise) nv_call_posix_fadvise64 NV_CALL("posix_
 ssize_t nv_call_readahead(int fd, off64_t off, size_t n) NV_CALL("readahead");
 ssize_t nv_call_readahead(int fd, off64_t off, size_t n)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(readahead)(fd, off, n);
@@ -829,7 +829,7 @@ ssize_t nv_call_tee(int in, int out, size_t n, unsigned flags)
 ssize_t nv_call_vmsplice(int fd, const struct iovec *iov, size_t count, unsigned flags) NV_CALL("vmsplice");
 ssize_t nv_call_vmsplice(int fd, const struct iovec *iov, size_t count, unsigned flags)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(vmsplice)(fd, iov, count, flags);
@@ -856,7 +856,7 @@ int nv_call_name_to_handle_at(int dirfd, const char *path, struct file_handle *h
 int nv_call_tcgetattr(int fd, struct termios *out) NV_CALL("tcgetattr");
 int nv_call_tcgetattr(int fd, struct termios *out)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(tcgetattr)(fd, out);
@@ -968,7 +968,7 @@ ssize_t nv_call_lgetxattr(const char *path, const char *name, void *value, size_
 ssize_t nv_call_fgetxattr(int fd, const char *name, void *value, size_t n) NV_CALL("fgetxattr");
 ssize_t nv_call_fgetxattr(int fd, const char *name, void *value, size_t n)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fgetxattr)(fd, name, value, n);
@@ -1012,7 +1012,7 @@ int nv_call_lsetxattr(const char *path, const char *name, const void *value, siz
 int nv_call_fsetxattr(int fd, const char *name, const void *value, size_t n, int flags) NV_CALL("fsetxattr");
 int nv_call_fsetxattr(int fd, const char *name, const void *value, size_t n, int flags)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fsetxattr)(fd, name, value, n, flags);
@@ -1056,7 +1056,7 @@ ssize_t nv_call_llistxattr(const char *path, char *list, size_t n)
 ssize_t nv_call_flistxattr(int fd, char *list, size_t n) NV_CALL("flistxattr");
 ssize_t nv_call_flistxattr(int fd, char *list, size_t n)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(flistxattr)(fd, list, n);
@@ -1100,7 +1100,7 @@ int nv_call_lremovexattr(const char *path, const char *name)
 int nv_call_fremovexattr(int fd, const char *name) NV_CALL("fremovexattr");
 int nv_call_fremovexattr(int fd, const char *name)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fremovexattr)(fd, name);
@@ -1148,7 +1148,7 @@ extern __typeof__(nv_call_lstat) nv_call_lstat64 NV_CALL("lstat64") NV_ALIAS("ls
 int nv_call_fstat(int fd, struct stat *st) NV_CALL("fstat");
 int nv_call_fstat(int fd, struct stat *st)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fstat)(fd, st);
@@ -1213,7 +1213,7 @@ extern __typeof__(nv_call___lxstat) nv_call___lxstat64 NV_CALL("__lxstat64") NV_
 int nv_call___fxstat(int version, int fd, struct stat *st) NV_CALL("__fxstat");
 int nv_call___fxstat(int version, int fd, struct stat *st)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(__fxstat)(version, fd, st);
@@ -1277,7 +1277,7 @@ extern __typeof__(nv_call_statfs) nv_call_statfs64 NV_CALL("statfs64") NV_ALIAS(
 int nv_call_fstatfs(int fd, struct statfs *st) NV_CALL("fstatfs");
 int nv_call_fstatfs(int fd, struct statfs *st)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fstatfs)(fd, st);
@@ -1306,7 +1306,7 @@ extern __typeof__(nv_call_statvfs) nv_call_statvfs64 NV_CALL("statvfs64") NV_ALI
 int nv_call_fstatvfs(int fd, struct statvfs *st) NV_CALL("fstatvfs");
 int nv_call_fstatvfs(int fd, struct statvfs *st)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fstatvfs)(fd, st);
@@ -1334,7 +1334,7 @@ long nv_call_pathconf(const char *path, int name)
 long nv_call_fpathconf(int fd, int name) NV_CALL("fpathconf");
 long nv_call_fpathconf(int fd, int name)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fpathconf)(fd, name);
@@ -1430,7 +1430,7 @@ int nv_call_lchmod(const char *path, mode_t mode)
 int nv_call_fchmod(int fd, mode_t mode) NV_CALL("fchmod");
 int nv_call_fchmod(int fd, mode_t mode)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fchmod)(fd, mode);
@@ -1491,7 +1491,7 @@ int nv_call_lchown(const char *path, uid_t uid, gid_t gid)
 int nv_call_fchown(int fd, uid_t uid, gid_t gid) NV_CALL("fchown");
 int nv_call_fchown(int fd, uid_t uid, gid_t gid)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fchown)(fd, uid, gid);
@@ -1569,7 +1569,7 @@ int nv_call_lutimes(const char *path, const struct timeval times[2])
 int nv_call_futimes(int fd, const struct timeval times[2]) NV_CALL("futimes");
 int nv_call_futimes(int fd, const struct timeval times[2])
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(futimes)(fd, times);
@@ -1596,7 +1596,7 @@ int nv_call_futimesat(int dirfd, const char *path, const struct timeval times[2]
 int nv_call_futimens(int fd, const struct timespec times[2]) NV_CALL("futimens");
 int nv_call_futimens(int fd, const struct timespec times[2])
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(futimens)(fd, times);
@@ -2034,7 +2034,7 @@ DIR *nv_call_opendir(const char *path)
 DIR *nv_call_fdopendir(int fd) NV_CALL("fdopendir");
 DIR *nv_call_fdopendir(int fd)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fdopendir)(fd);
@@ -2214,7 +2214,7 @@ extern __typeof__(nv_call_fts_close) nv_call_fts64_close NV_CALL("fts64_close") 
 ssize_t nv_call_getdents64(int fd, void *buf, size_t n) NV_CALL("getdents64");
 ssize_t nv_call_getdents64(int fd, void *buf, size_t n)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(getdents64)(fd, buf, n);
@@ -2244,7 +2244,7 @@ extern __typeof__(nv_call_fopen) nv_call_fopen64 NV_CALL("fopen64") NV_ALIAS("fo
 FILE *nv_call_fdopen(int fd, const char *mode) NV_CALL("fdopen");
 FILE *nv_call_fdopen(int fd, const char *mode)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fdopen)(fd, mode);
@@ -2573,7 +2573,7 @@ extern __typeof__(nv_call_aio_fsync) nv_call_aio_fsync64 NV_CALL("aio_fsync64") 
 int nv_call_aio_cancel(int fd, struct aiocb *cb) NV_CALL("aio_cancel");
 int nv_call_aio_cancel(int fd, struct aiocb *cb)
 {
-	nv_handle h = nv_ours(fd);
+	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(aio_cancel)(fd, cb);

@@ -137,6 +137,16 @@ static inline nv_handle nv_ours(int fd)
 	return atomic_load_explicit(&nv_fds[fd], memory_order_acquire);
 }
 
+/* nv_called_with is what a call that is made with fd is about: to libraries of
+ * the runtime its descriptors are like any other. */
+bool nv_runtimes(void);
+static inline nv_handle nv_called_with(int fd)
+{
+	nv_handle h = nv_ours(fd);
+
+	return __builtin_expect(h == NV_RUNTIMES, 0) && nv_runtimes() ? 0 : h;
+}
+
 int nv_open(struct nv_place *at, int flags, mode_t mode);
 void nv_lose_descriptors(int server); /* in a forked child; server has what was ours */
 unsigned nv_ours_end(void); /* one more than the highest descriptor that ever was ours */

@@ -195,6 +195,7 @@ bool nv_runtimes(void)
 void nv_settle_thread(void)
 {
 	own = true;
+	nv_state = NV_INSIDE; /* libraries that the runtime uses call what is interposed */
 	prctl(PR_SET_NAME, "nvmecr");
 	prctl(PR_SET_TIMERSLACK, NAP);
 	/* A cpuset may have become smaller: then it runs where it is. */

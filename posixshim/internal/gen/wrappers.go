@@ -53,7 +53,7 @@ func writeWrapper(b *bytes.Buffer, c *call) error {
 	case paths == 2 && fds+dirs == 0:
 		c.writeTwoPaths(b)
 	case fds == 1 && paths+dirs == 0:
-		fmt.Fprintf(b, "\tnv_handle h = nv_ours(fd);\n\n\tif (__builtin_expect(h == 0, 1))\n%s%s%s", c.real(2, nil), c.cancelPoint(), c.result())
+		fmt.Fprintf(b, "\tnv_handle h = nv_called_with(fd);\n\n\tif (__builtin_expect(h == 0, 1))\n%s%s%s", c.real(2, nil), c.cancelPoint(), c.result())
 	case dirs == 1 && paths+fds == 0:
 		fmt.Fprintf(b, "\tstruct nv_dir *dir = nv_dir_of(stream);\n\n\tif (dir == NULL)\n%s%s", c.real(2, nil), c.result())
 	case paths+fds+dirs == 0 && c.variadicList():

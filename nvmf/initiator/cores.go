@@ -1,4 +1,4 @@
-package tcp
+package initiator
 
 import (
 	"fmt"
@@ -12,9 +12,9 @@ import (
 	"nvmecr/internal/ownfd"
 )
 
-// processors counts those of the machine: the one who answers may run on one
+// Processors counts those of the machine: the one who answers may run on one
 // that this process is not bound to.
-var processors = sync.OnceValue(func() int {
+var Processors = sync.OnceValue(func() int {
 	list, err := os.ReadFile("/sys/devices/system/cpu/online")
 	if err != nil {
 		return runtime.NumCPU()
@@ -33,7 +33,7 @@ var processors = sync.OnceValue(func() int {
 })
 
 // loadAverage is a descriptor of the file that says how many threads run or
-// would run now; -1 where there is none.
+// would run now; -1 where there is none. Crowded opens it.
 var loadAverage = sync.OnceValue(func() int {
 	fd, err := unix.Open("/proc/loadavg", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -42,16 +42,16 @@ var loadAverage = sync.OnceValue(func() int {
 	return ownfd.Hold(fd)
 })
 
-// crowded reports whether more threads run, or would, than the machine has
+// Crowded reports whether more threads run, or would, than the machine has
 // cores; where that cannot be told, yes. It takes a microsecond or two.
-func crowded() bool {
+func Crowded() bool {
 	var line [128]byte
 	n, err := unix.Pread(loadAverage(), line[:], 0)
 	if err != nil {
 		return true
 	}
 	running, ok := runnable(line[:n])
-	return !ok || running > processors()
+	return !ok || running > Processors()
 }
 
 // runnable finds it in "0.20 0.18 0.12 2/80 11206".
