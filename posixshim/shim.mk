@@ -56,6 +56,6 @@ $(BIN)/libnvmecr-openmpi.so:
 	@rm -f $(@:.so=.h)
 
 $(BIN)/libnvmecr-mpich.so:
-	CGO_CFLAGS="$$(pkg-config --cflags mpich)" CGO_LDFLAGS="$$CGO_LDFLAGS -Wl,--as-needed -lmpich" \
+	CGO_CFLAGS="$$(pkg-config --cflags mpich)" CGO_LDFLAGS="$${CGO_LDFLAGS-} -Wl,--as-needed -lmpich" \
 		$(GO) build $(call TAGS,mpich) -trimpath $(RUNTIME_FLAGS) -o $@ ./cmd/libnvmecr
 	@rm -f $(@:.so=.h)
