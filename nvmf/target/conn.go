@@ -26,6 +26,10 @@ type conn struct {
 	peer   netip.AddrPort
 	done   chan struct{} // closed when the thread has ended and the socket is closed
 
+	// of is ctrl for others than the thread, also before the host has
+	// authenticated and after the controller has ended. Target.mu guards it.
+	of *controller
+
 	mu   sync.Mutex // guards open (the descriptors are valid) and resumed
 	open bool
 	// resumed are commands that waited for other connections and need not
@@ -132,14 +136,10 @@ func (c *conn) routineServe() {
 	c.closeSocket()
 	t.mu.Lock()
 	delete(t.conns, c)
-	var others []*conn
 	if c.ctrl != nil {
-		others = c.ctrl.drop(c)
+		c.ctrl.drop(c)
 	}
 	t.mu.Unlock()
-	for _, o := range others {
-		o.hangUp()
-	}
 	close(c.done)
 	t.group.Done()
 }

@@ -73,10 +73,11 @@ func (c *controller) occupied(qid uint16) (old *conn, s nvme.Status) {
 }
 
 // drop removes a queue that has ended. With the admin queue the controller
-// ends; the queues it still has are returned. Target.mu is held.
-func (c *controller) drop(q *conn) []*conn {
+// ends. Target.mu is held.
+func (c *controller) drop(q *conn) {
 	if q.qid == 0 {
-		return c.end()
+		c.end()
+		return
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -84,7 +85,6 @@ func (c *controller) drop(q *conn) []*conn {
 		delete(c.queues, q.qid)
 	}
 	c.admin.wake() // it may be waiting to be the last
-	return nil
 }
 
 // last reports whether a queue may end without taking others with it.
@@ -94,9 +94,9 @@ func (c *controller) last(q *conn) bool {
 	return q.qid != 0 || len(c.queues) == 0
 }
 
-// end ends the controller: its queues are told to hang up and are returned.
-// Target.mu is held.
-func (c *controller) end() []*conn {
+// end ends the controller: its queues are told to hang up. What they execute
+// goes on until they have. Target.mu is held.
+func (c *controller) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.ended {
@@ -107,14 +107,10 @@ func (c *controller) end() []*conn {
 		c.timer.Stop()
 	}
 	delete(c.target.controllers, c.id)
-	conns := []*conn{c.admin}
+	c.admin.hangUp()
 	for _, q := range c.queues {
-		conns = append(conns, q)
-	}
-	for _, q := range conns {
 		q.hangUp()
 	}
-	return conns
 }
 
 // setKeepAlive starts the timer for a KATO in ms, or stops it for 0.

@@ -7,3 +7,10 @@ var Admit = (*Target).admit
 
 // SetPatience shortens the time that a host has to send Connect.
 func SetPatience(t *Target, d time.Duration) { t.patience = d }
+
+// Controllers returns how many there are.
+func Controllers(t *Target) int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.controllers)
+}

@@ -130,6 +130,7 @@ func (t *Target) newController(c *conn, nqn string, host Host, kato uint32) (*co
 	if k, ok := sub.keys[host.NQN]; ok {
 		ctrl.keys = &k
 	}
+	c.of = ctrl
 	ctrl.setKeepAlive(kato)
 	t.controllers[id] = ctrl
 	t.log.Info("target: host connected", "nqn", nqn, "host", host.NQN, "controller", id, "peer", c.peer.String(),
@@ -170,6 +171,9 @@ func (t *Target) joinController(c *conn, id uint16, nqn string, host Host, qid u
 			join = ctrl.vacant
 		}
 		old, status := join(c, qid)
+		if old == nil && status == 0 {
+			c.of = ctrl
+		}
 		t.mu.Unlock()
 		if old == nil {
 			return ctrl, status

@@ -148,6 +148,15 @@ func TestKeepAliveTimeout(t *testing.T) {
 	assert.GreaterOrEqual(t, time.Since(start), 50*time.Millisecond)
 }
 
+// setKeepAlive gives the controller a time-out in ms.
+func (h *client) setKeepAlive(ms uint32) {
+	s := h.command(nvme.AdminSetFeatures)
+	s.SetCDW(10, nvme.FeatureKeepAliveTimer)
+	s.SetCDW(11, ms)
+	h.capsule(s, nil)
+	require.Zero(h.t, h.response().Status())
+}
+
 func TestCutIsAFence(t *testing.T) {
 	tgt, addr := serve(t, one(memory(t, nvmf.MiB, 4096)))
 	_, q := io2(t, addr, 0)
@@ -168,6 +177,47 @@ func TestCutIsAFence(t *testing.T) {
 	got, status := again.readBlocks(0, 1, 4096)
 	assert.Zero(t, status)
 	assert.Equal(t, make([]byte, 4096), got)
+}
+
+// TestCutWaitsForEnded: whoever ended a controller, a write that it still
+// executes is over when one that cuts its host off returns.
+func TestCutWaitsForEnded(t *testing.T) {
+	everybody := func(target.Host) bool { return true }
+	for how, end := range map[string]func(*target.Target, *client){
+		"the host left": func(_ *target.Target, admin *client) { require.NoError(t, admin.c.Close()) },
+		"keep-alive":    func(_ *target.Target, admin *client) { admin.setKeepAlive(50) },
+		"another cut":   func(tgt *target.Target, _ *client) { go tgt.Cut(everybody) },
+		"nothing did":   nil,
+	} {
+		for name, cut := range map[string]func(*target.Target) error{
+			"Cut":             func(tgt *target.Target) error { tgt.Cut(everybody); return nil },
+			"SetHosts":        func(tgt *target.Target) error { return tgt.SetHosts(testNQN, []string{testNQN}) },
+			"RemoveSubsystem": func(tgt *target.Target) error { return tgt.RemoveSubsystem(testNQN) },
+		} {
+			t.Run(how+", "+name, func(t *testing.T) {
+				b := newStuck(memory(t, nvmf.MiB, 4096))
+				tgt, addr := serve(t, one(b))
+				t.Cleanup(b.release) // also when the test fails
+				admin, q := io2(t, addr, 0)
+				b.armed.Store(true)
+				q.capsule(q.rw(nvme.IOWrite, 0, 1, 0), make([]byte, 4096))
+				<-b.arrived
+				if end != nil {
+					end(tgt, admin)
+					require.Eventually(t, func() bool { return target.Controllers(tgt) == 0 }, 5*time.Second, time.Millisecond)
+				}
+				done := make(chan error, 1)
+				go func() { done <- cut(tgt) }()
+				select {
+				case <-done:
+					assert.Fail(t, "it did not wait for the write")
+				case <-time.After(50 * time.Millisecond):
+					b.release()
+					assert.NoError(t, <-done)
+				}
+			})
+		}
+	}
 }
 
 // TestFrozenHosts leaves connections in every awkward state; others are

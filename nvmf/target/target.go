@@ -401,12 +401,19 @@ func (t *Target) Cut(match func(Host) bool) int {
 
 func (t *Target) cut(match func(*controller) bool) int {
 	t.mu.Lock()
-	var conns []*conn
 	n := 0
 	for _, c := range t.controllers {
 		if match(c) {
 			n++
-			conns = append(conns, c.end()...)
+			c.end()
+		}
+	}
+	// Queues may outlive their controller, by a command that takes long.
+	var conns []*conn
+	for c := range t.conns {
+		if c.of != nil && match(c.of) {
+			c.hangUp()
+			conns = append(conns, c)
 		}
 	}
 	t.mu.Unlock()
