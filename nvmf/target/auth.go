@@ -11,6 +11,11 @@ import (
 // host's name cannot be in the way of its queues. A host may authenticate
 // again later; the queue stays usable meanwhile, unless that fails.
 
+// offer is what the target accepts, best first. The larger groups would have
+// anybody who knows a host's name keep a core busy for 25 ms and more with a
+// message.
+var offer = dhchap.Offer{Groups: []dhchap.Group{dhchap.FFDHE2048, dhchap.FFDHE3072, dhchap.FFDHE4096, dhchap.NullGroup}}
+
 // prepareAuth validates Authentication Send and Receive before their data.
 func (c *conn) prepareAuth(m *command) nvme.Status {
 	s := m.sqe.Security()
@@ -28,9 +33,11 @@ func (c *conn) prepareAuth(m *command) nvme.Status {
 // from the next Authentication Receive.
 func (c *conn) authSend(m *command) nvme.Status {
 	if c.auth == nil {
-		c.auth = dhchap.NewController(dhchap.Config{HostNQN: c.ctrl.host.NQN, SubNQN: c.ctrl.sub.nqn, Keys: *c.ctrl.keys})
+		c.auth = dhchap.NewController(dhchap.Config{HostNQN: c.ctrl.host.NQN, SubNQN: c.ctrl.sub.nqn, Keys: *c.ctrl.keys, Offer: offer})
 	}
-	c.compute(func() { c.auth.Take(m.into) })
+	if !c.compute(func() { c.auth.Take(m.into) }) {
+		return nvme.StatusInternalError
+	}
 	return c.judge()
 }
 
@@ -42,7 +49,9 @@ func (c *conn) authReceive(m *command) nvme.Status {
 	}
 	answer := make([]byte, m.sqe.Security().Length)
 	var message []byte
-	c.compute(func() { message = c.auth.Give(len(answer)) })
+	if !c.compute(func() { message = c.auth.Give(len(answer)) }) {
+		return nvme.StatusInternalError
+	}
 	status := c.judge()
 	if message == nil {
 		return nvme.StatusInvalidField | nvme.DNR
@@ -54,13 +63,43 @@ func (c *conn) authReceive(m *command) nvme.Status {
 	return m.reply(answer)
 }
 
-// compute runs a step of the authentication, with those that take long in turn.
-func (c *conn) compute(step func()) {
-	if c.auth.Expensive() {
-		c.target.exchanges <- struct{}{}
-		defer func() { <-c.target.exchanges }()
+// compute runs a step of the authentication, with those that take long in
+// turn. It returns false, and has not run it, if the connection is to end.
+func (c *conn) compute(step func()) bool {
+	if !c.auth.Expensive() {
+		step()
+		return true
+	}
+	if !c.awaitTurn() {
+		return false
+	}
+	defer func() { <-c.target.exchanges }()
+	if c.unwanted() {
+		return false
 	}
 	step()
+	return true
+}
+
+// awaitTurn waits for a slot of exchanges; false is without one. Whoever cuts
+// this connection off does not wait for those before it, and the others take
+// it for asleep.
+func (c *conn) awaitTurn() bool {
+	c.target.running.Add(-1)
+	defer c.target.running.Add(1)
+	for !c.unwanted() {
+		select {
+		case c.target.exchanges <- struct{}{}:
+			return true
+		case <-c.woken:
+		}
+	}
+	return false
+}
+
+// unwanted reports whether the connection ends whatever the host proves.
+func (c *conn) unwanted() bool {
+	return c.cut.Load() || c.barred && (c.overdue.Load() || c.closing.Load())
 }
 
 // judge acts on how the authentication stands.

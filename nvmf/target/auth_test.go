@@ -3,6 +3,7 @@ package target_test
 import (
 	"context"
 	"net"
+	"sync"
 	"testing"
 	"time"
 
@@ -70,9 +71,11 @@ func (h *client) authReceive() ([]byte, nvme.Status) {
 	}
 }
 
-func hostSide(keys dhchap.Keys) *dhchap.Host {
+func hostSide(keys dhchap.Keys) *dhchap.Host { return hostOffering(keys, dhchap.NullGroup) }
+
+func hostOffering(keys dhchap.Keys, group dhchap.Group) *dhchap.Host {
 	return dhchap.NewHost(dhchap.Config{HostNQN: testHost, SubNQN: testNQN, Keys: keys,
-		Offer: dhchap.Offer{Groups: []dhchap.Group{dhchap.NullGroup}}})
+		Offer: dhchap.Offer{Groups: []dhchap.Group{group}}})
 }
 
 // authenticate proves who we are and returns the messages of both sides. It
@@ -279,6 +282,67 @@ func TestAuthenticationTimeout(t *testing.T) {
 	require.NoError(t, err)
 	time.Sleep(300 * time.Millisecond)
 	h.setProperty(nvme.PropertyCC, nvme.CCFabrics)
+}
+
+// TestExpensiveInTurn: a host whose exchange waits for those of others is cut
+// off like any other, and counts as asleep.
+func TestExpensiveInTurn(t *testing.T) {
+	for name, end := range map[string]func(*target.Target) error{
+		"Cut":             func(tgt *target.Target) error { tgt.Cut(func(target.Host) bool { return true }); return nil },
+		"SetHosts":        func(tgt *target.Target) error { return tgt.SetHosts(testNQN, []string{testNQN}) },
+		"RemoveSubsystem": func(tgt *target.Target) error { return tgt.RemoveSubsystem(testNQN) },
+		"Close":           func(tgt *target.Target) error { return tgt.Close(context.Background()) },
+		"overdue":         nil,
+		"its turn":        nil,
+	} {
+		t.Run(name, func(t *testing.T) {
+			c, keys := guardedConfig(t)
+			tgt, err := target.New(c)
+			require.NoError(t, err)
+			if name == "overdue" {
+				target.SetPatience(tgt, 150*time.Millisecond)
+			}
+			release := sync.OnceFunc(target.OccupyExchanges(tgt))
+			defer func() { release(); assert.NoError(t, tgt.Close(context.Background())) }()
+			h := pair(t, tgt)
+			h.initialise(0)
+			h.connectBarred(0, nvme.CNTLIDDynamic)
+			require.Zero(t, h.authSend(hostOffering(keys, dhchap.FFDHE2048).Start()))
+			h.capsule(h.security(nvme.FabricsAuthReceive, securityOf(dhchap.MaxMessage)), nil)
+			assert.Eventually(t, func() bool { return target.Running(tgt) == 0 }, 5*time.Second, time.Millisecond)
+			switch {
+			case end != nil:
+				done := make(chan error, 1)
+				go func() { done <- end(tgt) }()
+				select {
+				case err := <-done:
+					require.NoError(t, err)
+				case <-time.After(5 * time.Second):
+					require.Fail(t, "it waits for the turn of a host that is cut off")
+				}
+			case name == "its turn":
+				release()
+				x, _ := h.read()
+				assert.Equal(t, pdu.TypeC2HData, x.Type)
+				return
+			}
+			require.NoError(t, h.c.SetDeadline(time.Now().Add(5*time.Second)))
+			h.ends(0)
+		})
+	}
+}
+
+// TestLargeGroups: the groups that cost most are nobody's to ask for.
+func TestLargeGroups(t *testing.T) {
+	addr, keys := guarded(t)
+	for _, group := range []dhchap.Group{dhchap.FFDHE6144, dhchap.FFDHE8192} {
+		h := dial(t, addr, 0)
+		h.connectBarred(0, nvme.CNTLIDDynamic)
+		require.Zero(t, h.authSend(hostOffering(keys, group).Start()))
+		answer, _ := h.authReceive()
+		assert.Equal(t, []byte{1, byte(dhchap.GroupUnusable)}, answer[6:8])
+		h.ends(0)
+	}
 }
 
 // TestOneCommandAtATime: a host that has not proved who it is cannot make the

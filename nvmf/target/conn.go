@@ -35,7 +35,8 @@ type conn struct {
 	// resumed are commands that waited for other connections and need not
 	// any more.
 	resumed []uint16
-	signal  atomic.Bool // set with a wake-up; the thread takes it
+	signal  atomic.Bool   // set with a wake-up; the thread takes it
+	woken   chan struct{} // the same for awaitTurn, which cannot wait for event
 
 	closing atomic.Bool // end when nothing is in flight
 	cut     atomic.Bool // end now
@@ -78,7 +79,7 @@ func newConn(t *Target, fd int, peer netip.AddrPort) (*conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("eventfd: %w", err)
 	}
-	c := &conn{target: t, fd: fd, event: event, peer: peer, done: make(chan struct{}), open: true,
+	c := &conn{target: t, fd: fd, event: event, peer: peer, done: make(chan struct{}), woken: make(chan struct{}, 1), open: true,
 		attached: map[uint32]*attachment{}}
 	c.in.init(t.inCapsule)
 	c.commands, c.free = make([]command, 1), []uint16{0} // for Connect
@@ -93,6 +94,10 @@ func (c *conn) wake() {
 	if c.open && !c.signal.Swap(true) {
 		one := [8]byte{1}
 		_, _ = unix.Write(c.event, one[:]) // cannot fail below 2^64 wake-ups
+	}
+	select {
+	case c.woken <- struct{}{}:
+	default: // it has yet to look
 	}
 }
 

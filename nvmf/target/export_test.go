@@ -14,3 +14,18 @@ func Controllers(t *Target) int {
 	defer t.mu.Unlock()
 	return len(t.controllers)
 }
+
+// OccupyExchanges lets no Diffie-Hellman computation begin until release.
+func OccupyExchanges(t *Target) (release func()) {
+	for range cap(t.exchanges) {
+		t.exchanges <- struct{}{}
+	}
+	return func() {
+		for range cap(t.exchanges) {
+			<-t.exchanges
+		}
+	}
+}
+
+// Running returns how many connections are not asleep.
+func Running(t *Target) int32 { return t.running.Load() }

@@ -69,7 +69,7 @@ func TestAuthentication(t *testing.T) {
 	_, id := guarded(t, keys)
 	for _, mutual := range []bool{false, true} {
 		for _, hash := range []dhchap.Hash{dhchap.SHA256, dhchap.SHA384, dhchap.SHA512} {
-			for group := dhchap.NullGroup; group <= dhchap.FFDHE8192; group++ {
+			for group := dhchap.NullGroup; group <= dhchap.FFDHE4096; group++ { // the target takes no larger ones
 				t.Run(fmt.Sprintf("%s %s mutual=%t", hash, group, mutual), func(t *testing.T) {
 					o := tcp.Options{HostNQN: authHost, Keys: keys,
 						AuthOffer: dhchap.Offer{Hashes: []dhchap.Hash{hash}, Groups: []dhchap.Group{group}}}
