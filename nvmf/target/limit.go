@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/nvme"
 )
 
 // MinRate is the least that a namespace can be limited to: with less, a host
@@ -20,7 +21,8 @@ const limitBurst = 20 * time.Millisecond
 // move. A command is never refused and never waits itself: it may take the
 // bucket below zero, and then its connection takes no further command until
 // that is made up for. The thread of the connection goes on with everything
-// else meanwhile.
+// else meanwhile. A connection that comes to the namespace first waits for what
+// others have taken, or one could escape by a new connection for each command.
 type limit struct {
 	rate uint64 // bytes per second
 	// paid is the instant up to which what was moved uses the rate up.
@@ -48,6 +50,7 @@ func newLimit(rate nvmf.Bytes) *limit {
 }
 
 // take takes n bytes, at most maxTransfer, and returns when they are paid for.
+// With MinRate that is a second more than before, with any other rate less.
 func (l *limit) take(n uint32) int64 {
 	cost := int64(uint64(n) * uint64(time.Second) / l.rate)
 	for {
@@ -76,6 +79,23 @@ func (c *conn) charge(m *command, n uint32) {
 	if until := l.take(n); until > now() {
 		c.pause = pause{m.at.namespace, l, until}
 	}
+}
+
+// queued reports whether a command is the connection's first for its namespace
+// and has to wait for what was taken from the limit by then. What others take
+// meanwhile it does not wait for: it is one of them from here on.
+func (c *conn) queued(sqe *nvme.SQE) bool {
+	if c.qid == 0 || c.barred || sqe.Opcode() == nvme.AdminFabrics || c.attached[sqe.NSID()] != nil {
+		return false
+	}
+	a := c.attach(sqe.NSID())
+	if a == nil {
+		return false // which the command will learn
+	}
+	if l := a.limit.Load(); l != nil {
+		c.pause = pause{a.namespace, l, l.paid.Load()}
+	}
+	return c.paused()
 }
 
 // paused reports whether the next command has to wait. A limit that was

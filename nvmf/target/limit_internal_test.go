@@ -2,6 +2,7 @@ package target
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 
@@ -21,4 +22,12 @@ func TestLimitAllocatesNothing(t *testing.T) {
 		c.charge(m, maxTransfer)
 		assert.Equal(t, rate == MinRate, c.paused())
 	}
+}
+
+// TestDebtOfOneCommand: the largest command at the lowest rate is paid for in
+// a second.
+func TestDebtOfOneCommand(t *testing.T) {
+	l := newLimit(MinRate)
+	before := l.take(maxTransfer)
+	assert.LessOrEqual(t, l.take(maxTransfer)-before, int64(time.Second))
 }

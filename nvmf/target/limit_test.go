@@ -2,6 +2,7 @@ package target_test
 
 import (
 	"context"
+	"errors"
 	"net"
 	"sync"
 	"testing"
@@ -12,6 +13,7 @@ import (
 
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/nvme"
+	"nvmecr/nvmf/pdu"
 	"nvmecr/nvmf/target"
 	"nvmecr/nvmf/tcp"
 )
@@ -91,6 +93,49 @@ func TestRateAndRemoval(t *testing.T) {
 	require.NoError(t, tgt.RemoveNamespace(ctx, testNQN, 1))
 	require.NoError(t, tgt.RemoveSubsystem(testNQN))
 	assert.Less(t, time.Since(start), 3*time.Second, "16 MiB at 1 MiB/s would be 15 s")
+}
+
+// TestRateAndReconnection: a new connection waits for what those before it have
+// taken, but on no other namespace.
+func TestRateAndReconnection(t *testing.T) {
+	c := one(memory(t, 4*nvmf.MiB, 4096))
+	c.Subsystems[0].Namespaces[0].Rate = 10 * nvmf.MiB
+	c.Subsystems[0].Namespaces = append(c.Subsystems[0].Namespaces, target.Namespace{Backing: memory(t, nvmf.MiB, 4096)})
+	tgt, addr := serve(t, c)
+	start := time.Now()
+	for range 6 {
+		admin, q := io2(t, addr, 0)
+		_, status := q.readBlocks(0, 256, 1<<20)
+		require.Zero(t, status)
+		require.NoError(t, errors.Join(q.c.Close(), admin.c.Close()))
+	}
+	assert.Greater(t, time.Since(start), 450*time.Millisecond, "of 6 MiB at 10 MiB/s the last one is not waited for")
+
+	require.NoError(t, tgt.SetRate(testNQN, 1, target.MinRate))
+	_, q := io2(t, addr, 0)
+	for range 2 {
+		q.capsule(q.rw(nvme.IORead, 0, 256, 1<<20), nil)
+	}
+	_, _, _, err := q.next()
+	require.NoError(t, err)
+	_, waits := io2(t, addr, 0)
+	waits.capsule(waits.rw(nvme.IORead, 0, 1, 4096), nil)
+	_, free := io2(t, addr, 0)
+	s := new(nvme.SQE)
+	s.Reset(nvme.IOWrite, 100, 2)
+	s.SetRange(0, 1, 0)
+	start = time.Now()
+	free.capsule(s, make([]byte, 4096))
+	assert.Zero(t, free.response().Status())
+	assert.Less(t, time.Since(start), 500*time.Millisecond)
+	waits.silent(50 * time.Millisecond)
+	// Who waits is in the way of nobody who takes the namespace away.
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	require.NoError(t, tgt.RemoveNamespace(ctx, testNQN, 1))
+	x, b := waits.read()
+	require.Equal(t, pdu.TypeCapsuleResp, x.Type)
+	assert.Equal(t, nvme.StatusInvalidNamespace|nvme.DNR, pdu.CQEOf(b).Status())
 }
 
 // TestListedOnly: with Listed an empty list lets nobody in.

@@ -235,7 +235,7 @@ func (c *conn) parseHeader() (more bool, err error) {
 	if err == nil {
 		err = r.rules.Header(h, b)
 	}
-	if err == nil && h.Type == pdu.TypeCapsuleCmd && c.paused() {
+	if err == nil && h.Type == pdu.TypeCapsuleCmd && (c.paused() || c.queued(pdu.SQEOf(b))) {
 		r.stalled = true
 		return false, nil
 	}
