@@ -10,6 +10,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -29,6 +30,46 @@ func serve(t *testing.T, h jsonrpc.Handler) string {
 	go func() { ended <- jsonrpc.Serve(ctx, l, h) }()
 	t.Cleanup(func() { cancel(); assert.NoError(t, <-ended) })
 	return path
+}
+
+// failing is a listener whose Accept first fails with each of errs.
+type failing struct {
+	net.Listener
+	errs []error
+}
+
+func (f *failing) Accept() (net.Conn, error) {
+	if len(f.errs) == 0 {
+		return f.Listener.Accept()
+	}
+	err := f.errs[0]
+	f.errs = f.errs[1:]
+	return nil, err
+}
+
+// TestAcceptFails: what passes does not end the server, and with it whatever
+// else its process does.
+func TestAcceptFails(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "s")
+	inner, err := net.Listen("unix", path)
+	require.NoError(t, err)
+	l := &failing{inner, []error{
+		&net.OpError{Op: "accept", Err: syscall.EMFILE},
+		&net.OpError{Op: "accept", Err: syscall.ECONNABORTED},
+	}}
+	ended := make(chan error, 1)
+	go func() { ended <- jsonrpc.Serve(context.Background(), l, echo) }()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	require.NoError(t, client(t, path).Call(ctx, "null", nil, nil))
+	require.NoError(t, inner.Close())
+	require.ErrorIs(t, <-ended, net.ErrClosed, "nobody can connect any more")
+
+	inner, err = net.Listen("unix", path)
+	require.NoError(t, err)
+	ctx, cancel = context.WithCancel(context.Background())
+	cancel()
+	require.NoError(t, jsonrpc.Serve(ctx, &failing{inner, []error{syscall.EMFILE}}, echo))
 }
 
 func client(t *testing.T, path string) *jsonrpc.Client {

@@ -8,7 +8,11 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"time"
 )
+
+// acceptPause is how long Serve waits after an error of Accept.
+const acceptPause = 100 * time.Millisecond
 
 // A Handler executes one method. An *Error that it returns is the answer,
 // any other error is one of CodeInternal. Unmarshal decodes params.
@@ -29,7 +33,9 @@ func Unmarshal(params json.RawMessage, to any) error {
 }
 
 // Serve answers the calls of all who connect to l, each connection's in order,
-// until ctx ends. It closes l, and returns when all calls have ended.
+// until ctx ends or somebody closes l. It closes l, and returns when all calls
+// have ended. That there are no descriptors left for a connection, or no
+// memory, passes: Serve tries again.
 func Serve(ctx context.Context, l net.Listener, h Handler) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -45,9 +51,15 @@ func Serve(ctx context.Context, l net.Listener, h Handler) error {
 				_ = conn.Close()
 			}
 			return nil
-		case err != nil:
+		case errors.Is(err, net.ErrClosed):
 			cancel()
 			return fmt.Errorf("%s: %w", l.Addr(), err)
+		case err != nil:
+			select {
+			case <-ctx.Done():
+			case <-time.After(acceptPause):
+			}
+			continue
 		}
 		group.Go(func() {
 			hangUp := context.AfterFunc(ctx, func() { _ = conn.Close() })
