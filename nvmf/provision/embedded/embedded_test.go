@@ -274,3 +274,64 @@ func TestFilePool(t *testing.T) {
 		require.ErrorIs(t, err, provision.ErrInvalid, name)
 	}
 }
+
+// scarce is a pool whose namespaces cannot be opened while it lacks something.
+type scarce struct {
+	Pool
+	lack error // of open
+	hold error // of free
+}
+
+func (s *scarce) open(r record) (target.Backing, error) {
+	if s.lack != nil {
+		return nil, s.lack
+	}
+	return s.Pool.open(r)
+}
+
+func (s *scarce) free(job string) error {
+	if s.hold != nil {
+		return s.hold
+	}
+	return s.Pool.free(job)
+}
+
+// TestNotServed: a namespace that the target cannot serve takes no room.
+func TestNotServed(t *testing.T) {
+	for _, name := range []string{"mem:1M", "file:" + t.TempDir()} {
+		t.Run(name[:3], func(t *testing.T) {
+			ctx := context.Background()
+			tgt, err := target.New(target.Config{})
+			require.NoError(t, err)
+			pool, err := OpenPool(name)
+			require.NoError(t, err)
+			p := &scarce{Pool: pool}
+			x, err := New(tgt, p, provision.Base)
+			require.NoError(t, err)
+			t.Cleanup(func() { assert.NoError(t, tgt.Close(ctx)); assert.NoError(t, x.Close()) })
+
+			p.lack = unix.EMFILE
+			_, err = x.Create(ctx, "melt", nvmf.MiB)
+			require.ErrorIs(t, err, unix.EMFILE)
+			list, err := x.List(ctx)
+			require.NoError(t, err)
+			assert.Empty(t, list, "undone")
+
+			p.hold = unix.EIO
+			_, err = x.Create(ctx, "melt", nvmf.MiB)
+			require.ErrorIs(t, err, unix.EMFILE)
+			require.ErrorIs(t, err, unix.EIO, "not undone")
+			_, err = x.Create(ctx, "melt", 2*nvmf.MiB)
+			require.ErrorAs(t, err, new(*provision.SizeError), "and not what the first one met with")
+			p.hold = nil
+			require.NoError(t, x.Delete(ctx, "melt"))
+			list, err = x.List(ctx)
+			require.NoError(t, err)
+			assert.Empty(t, list)
+			p.lack = nil
+			n, err := x.Create(ctx, "melt", nvmf.MiB)
+			require.NoError(t, err)
+			assert.Equal(t, provision.Ready, n.State)
+		})
+	}
+}

@@ -100,15 +100,30 @@ func (x *Target) create(job string, size nvmf.Bytes) (*served, error) {
 		return s, nil
 	}
 	jobs, err := x.pool.jobs()
-	if err == nil && jobs[job] != provision.Ready {
-		if err = x.finish(job); err == nil {
-			err = x.pool.create(record{Job: job, Size: size, Hosts: []string{}})
-		}
-	}
 	if err != nil {
 		return nil, err
 	}
-	return x.serve(job)
+	if jobs[job] == provision.Ready { // a create that failed has left it
+		r, err := x.pool.load(job)
+		if err == nil && r.Size != size {
+			err = &provision.SizeError{Job: job, Have: r.Size, Want: size}
+		}
+		if err != nil {
+			return nil, err
+		}
+		return x.serve(job)
+	}
+	if err := x.remove(job, jobs[job]); err != nil {
+		return nil, err
+	}
+	err = x.pool.create(record{Job: job, Size: size, Hosts: []string{}})
+	if err == nil {
+		var s *served
+		if s, err = x.serve(job); err == nil {
+			return s, nil
+		}
+	}
+	return nil, errors.Join(err, x.delete(job))
 }
 
 // Expose sets who may connect. The pool knows before the target does it.
@@ -155,11 +170,27 @@ func (x *Target) Delete(_ context.Context, job string) error {
 	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
-	if s := x.served[job]; s != nil && !s.freed {
+	return x.delete(job)
+}
+
+// delete frees what the pool has of a job, whether the target has it or not.
+func (x *Target) delete(job string) error {
+	jobs, err := x.pool.jobs()
+	if err != nil {
+		return fmt.Errorf("job %s: %w", job, err)
+	}
+	return x.remove(job, jobs[job])
+}
+
+// remove is delete of what is in this state, "" for nothing.
+func (x *Target) remove(job string, state provision.State) error {
+	if state == provision.Ready {
 		if err := x.pool.free(job); err != nil {
 			return fmt.Errorf("job %s: %w", job, err)
 		}
-		s.freed = true
+		if s := x.served[job]; s != nil {
+			s.freed = true
+		}
 	}
 	return x.finish(job)
 }
