@@ -289,9 +289,9 @@ func (s *scarce) open(r record) (target.Backing, error) {
 	return s.Pool.open(r)
 }
 
-func (s *scarce) free(job string) error {
+func (s *scarce) free(job string) (bool, error) {
 	if s.hold != nil {
-		return s.hold
+		return false, s.hold
 	}
 	return s.Pool.free(job)
 }
@@ -334,4 +334,70 @@ func TestNotServed(t *testing.T) {
 			assert.Equal(t, provision.Ready, n.State)
 		})
 	}
+}
+
+// TestFailures fails one step of a call, of a target that lives on: what the
+// disk has is what the target does, and repeating the call mends it.
+func TestFailures(t *testing.T) {
+	ctx := context.Background()
+	dir := t.TempDir()
+	f := newFixture(t, "file:"+dir)
+	p := f.admin
+	// failOnce calls until a call has not reached its nth step, and once more
+	// after each that has failed.
+	failOnce := func(name string, call func() error, between func()) {
+		for n := 1; ; n++ {
+			at := 0
+			f.step = func() error {
+				if at++; at == n {
+					return unix.EIO
+				}
+				return nil
+			}
+			err := call()
+			f.step = nil
+			if at < n {
+				require.NoError(t, err, name)
+				require.Greater(t, n, 2, name)
+				return
+			}
+			require.ErrorIs(t, err, unix.EIO, "%s, step %d", name, n)
+			between()
+		}
+	}
+	state := func() (provision.Namespace, bool) {
+		list, err := p.List(ctx)
+		require.NoError(t, err)
+		if len(list) == 0 {
+			return provision.Namespace{}, false
+		}
+		return list[0], true
+	}
+	create := func() error { _, err := p.Create(ctx, "melt", nvmf.MiB); return err }
+
+	failOnce("create", create, func() {
+		_, there := state()
+		assert.False(t, there, "undone")
+	})
+	hosts := []string{"nqn.2014-08.org.example:a"}
+	failOnce("expose", func() error { return p.Expose(ctx, "melt", hosts) }, func() {
+		r, err := p.pool.load("melt")
+		require.NoError(t, err)
+		n, _ := state()
+		assert.Equal(t, r.Hosts, n.Hosts, "as a target that starts anew would have it")
+	})
+	failOnce("delete", func() error { return p.Delete(ctx, "melt") }, func() {
+		n, there := state()
+		require.True(t, there)
+		if n.State == provision.Freed {
+			require.ErrorIs(t, p.Expose(ctx, "melt", nil), provision.ErrNoNamespace)
+			require.NoError(t, p.Delete(ctx, "melt"), "repeated")
+			require.NoError(t, create())
+		}
+	})
+	_, there := state()
+	assert.False(t, there)
+	entries, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	assert.Empty(t, entries)
 }

@@ -111,7 +111,13 @@ func (p *filePool) create(r record) error {
 		err = p.change(func() error { return writeRecord(filepath.Join(dir, recordName), r) })
 	}
 	if err == nil {
-		err = p.change(func() error { return errors.Join(syncDir(dir), os.Rename(dir, p.at(r.Job)), p.dir.Sync()) })
+		err = p.change(func() error { return syncDir(dir) })
+	}
+	if err == nil {
+		err = p.change(func() error { return os.Rename(dir, p.at(r.Job)) })
+	}
+	if err == nil {
+		err = p.change(p.dir.Sync)
 	}
 	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) || errors.Is(err, unix.EFBIG) {
 		err = fmt.Errorf("job %s: %w for %s in %s: %w", r.Job, provision.ErrNoSpace, r.Size, p.path, err)
@@ -171,6 +177,10 @@ func syncDir(path string) error {
 }
 
 func (p *filePool) open(r record) (target.Backing, error) {
+	// Whoever renamed it may have died, or failed, before this.
+	if err := p.dir.Sync(); err != nil {
+		return nil, err
+	}
 	b, err := target.OpenFile(p.at(r.Job, imageName), blockSize)
 	if err == nil && b.Identity().Capacity() != r.Size {
 		err = errors.Join(fmt.Errorf("%s has %s, and %s says %s: bring one of them back from a copy", p.at(r.Job, imageName),
@@ -179,18 +189,26 @@ func (p *filePool) open(r record) (target.Backing, error) {
 	return b, err
 }
 
-func (p *filePool) save(r record) error {
+func (p *filePool) save(r record) (done bool, err error) {
 	path := p.at(r.Job, recordName)
 	if err := p.change(func() error { return writeRecord(path+".new", r) }); err != nil {
-		return err
+		return false, err
 	}
-	return p.change(func() error { return errors.Join(os.Rename(path+".new", path), syncDir(p.at(r.Job))) })
+	if err := p.change(func() error { return os.Rename(path+".new", path) }); err != nil {
+		return false, err
+	}
+	return true, p.change(func() error { return syncDir(p.at(r.Job)) })
 }
 
-func (p *filePool) free(job string) error {
-	return p.change(func() error {
-		return errors.Join(os.Rename(p.at(job), p.at(freedPrefix+job)), p.dir.Sync())
-	})
+func (p *filePool) free(job string) (done bool, err error) {
+	err = p.change(func() error { return os.Rename(p.at(job), p.at(freedPrefix+job)) })
+	if errors.Is(err, fs.ErrNotExist) {
+		_, err = os.Lstat(p.at(freedPrefix + job)) // an earlier call has renamed it
+	}
+	if err != nil {
+		return false, err
+	}
+	return true, p.change(p.dir.Sync)
 }
 
 func (p *filePool) purge(job string) error {

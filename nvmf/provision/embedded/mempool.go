@@ -56,15 +56,17 @@ func (p *memPool) create(r record) error {
 
 func (p *memPool) open(r record) (target.Backing, error) { return target.NewMemory(r.Size, blockSize) }
 
-func (p *memPool) save(r record) error {
+func (p *memPool) save(r record) (bool, error) {
 	p.records[r.Job] = r
-	return nil
+	return true, nil
 }
 
-func (p *memPool) free(job string) error {
-	p.freed[job] = p.records[job].Size
-	delete(p.records, job)
-	return nil
+func (p *memPool) free(job string) (bool, error) {
+	if r, ok := p.records[job]; ok {
+		p.freed[job] = r.Size
+		delete(p.records, job)
+	}
+	return true, nil
 }
 
 func (p *memPool) purge(job string) error {

@@ -22,20 +22,24 @@ type record struct {
 }
 
 // Pool is where namespaces come from. Its methods are called one at a time.
+// Those that say whether it is done do so also with an error, which then means
+// that it may not outlast the machine; repeating the call mends that.
 type Pool interface {
 	// jobs returns what there is: provision.Ready, or Freed by a free that
 	// no purge has followed.
 	jobs() (map[string]provision.State, error)
 	// load returns the record of a job that is Ready.
 	load(job string) (record, error)
-	// create makes a namespace of zeros, or nothing.
+	// create makes a namespace of zeros. What it has made when it fails, jobs
+	// says.
 	create(r record) error
-	// open returns its storage.
+	// open returns its storage, of a namespace that outlasts the machine if
+	// the pool does.
 	open(r record) (target.Backing, error)
-	// save replaces the record, or does not.
-	save(r record) error
-	// free makes a Ready one Freed.
-	free(job string) error
+	// save replaces the record.
+	save(r record) (done bool, err error)
+	// free makes a Ready one Freed. One that is so already it leaves so.
+	free(job string) (done bool, err error)
 	// purge removes what is Freed, and what a create left that died.
 	purge(job string) error
 	// Close releases the pool, whose namespaces must be closed.

@@ -156,11 +156,15 @@ func (x *Target) alter(job string, edit func(*record), apply func(nqn string) er
 	}
 	r := s.record
 	edit(&r)
-	if err := x.pool.save(r); err != nil {
-		return fmt.Errorf("job %s: %w", job, err)
+	saved, err := x.pool.save(r)
+	if err != nil {
+		err = fmt.Errorf("job %s: %w", job, err)
 	}
-	s.record = r
-	return apply(provision.NQN(x.base, job))
+	if saved { // the next target goes by it, whatever the error
+		s.record = r
+		err = errors.Join(err, apply(provision.NQN(x.base, job)))
+	}
+	return err
 }
 
 // Delete frees a namespace.
@@ -184,12 +188,13 @@ func (x *Target) delete(job string) error {
 
 // remove is delete of what is in this state, "" for nothing.
 func (x *Target) remove(job string, state provision.State) error {
-	if state == provision.Ready {
-		if err := x.pool.free(job); err != nil {
-			return fmt.Errorf("job %s: %w", job, err)
-		}
+	if state != "" {
+		freed, err := x.pool.free(job)
 		if s := x.served[job]; s != nil {
-			s.freed = true
+			s.freed = s.freed || freed
+		}
+		if err != nil {
+			return fmt.Errorf("job %s: %w", job, err)
 		}
 	}
 	return x.finish(job)
