@@ -41,6 +41,9 @@ func newFixture(t *testing.T, pool string) *fixture {
 	return f
 }
 
+// poolDir is a directory for a pool, whatever the umask.
+func poolDir(t *testing.T) string { return filepath.Join(t.TempDir(), "pool") }
+
 func (f *fixture) socket() string { return filepath.Join(f.dir, "admin.sock") }
 
 func (f *fixture) start(t *testing.T) {
@@ -129,7 +132,7 @@ func (f *fixture) Traits() provisiontest.Traits {
 
 func TestConformance(t *testing.T) {
 	t.Run("file", func(t *testing.T) {
-		provisiontest.Run(t, func(t *testing.T) provisiontest.Fixture { return newFixture(t, "file:"+t.TempDir()) })
+		provisiontest.Run(t, func(t *testing.T) provisiontest.Fixture { return newFixture(t, "file:"+poolDir(t)) })
 	})
 	t.Run("mem", func(t *testing.T) {
 		provisiontest.Run(t, func(t *testing.T) provisiontest.Fixture { return newFixture(t, "mem:64M") })
@@ -232,7 +235,7 @@ func dialHere(path string) (net.Conn, error) {
 
 // TestFilePool: what is not whole is not served, and what is damaged is named.
 func TestFilePool(t *testing.T) {
-	dir := t.TempDir()
+	dir := poolDir(t)
 	f := newFixture(t, "file:"+dir)
 	_, err := OpenPool("file:" + dir)
 	require.ErrorContains(t, err, "another target serves it")
@@ -252,21 +255,44 @@ func TestFilePool(t *testing.T) {
 	f.stop()
 	f.stop = func() {}
 
-	record := filepath.Join(dir, "melt", recordName)
-	good, err := os.ReadFile(record)
+	file := filepath.Join(dir, "melt", recordName)
+	good, err := os.ReadFile(file)
 	require.NoError(t, err)
 	for _, bad := range []string{"", "{", `{"job":"other"}`, `{"job":"melt","size":4096}`} {
-		require.NoError(t, os.WriteFile(record, []byte(bad), 0o600))
+		require.NoError(t, os.WriteFile(file, []byte(bad), 0o600))
 		pool, err := OpenPool("file:" + dir)
 		require.NoError(t, err)
 		tgt, err := target.New(target.Config{})
 		require.NoError(t, err)
 		_, err = New(tgt, pool, provision.Base)
-		require.ErrorContains(t, err, record)
+		require.ErrorContains(t, err, file)
 		require.NoError(t, tgt.Close(context.Background()))
 	}
-	require.NoError(t, os.WriteFile(record, good, 0o600))
+	require.NoError(t, os.WriteFile(file, good, 0o600))
+
+	image := filepath.Join(dir, "melt", imageName)
+	elsewhere := filepath.Join(t.TempDir(), "image")
+	require.NoError(t, os.Rename(image, elsewhere))
+	require.NoError(t, os.Symlink(elsewhere, image))
+	pool, err := OpenPool("file:" + dir)
+	require.NoError(t, err)
+	_, err = pool.open(record{Job: "melt", Size: nvmf.MiB})
+	require.ErrorContains(t, err, "not a regular file")
+	require.NoError(t, pool.Close())
+	require.NoError(t, os.Rename(elsewhere, image))
+	require.NoError(t, os.Chmod(dir, 0o770))
+	_, err = OpenPool("file:" + dir)
+	require.ErrorContains(t, err, "chmod go-w "+dir)
+	require.NoError(t, os.Chmod(dir, 0o700))
+
+	victim := filepath.Join(t.TempDir(), "victim")
+	require.NoError(t, os.WriteFile(victim, []byte("mine"), 0o600))
+	require.NoError(t, os.Symlink(victim, file+".new"))
 	f.start(t)
+	require.NoError(t, c.Expose(context.Background(), "melt", nil))
+	kept, err := os.ReadFile(victim)
+	require.NoError(t, err)
+	assert.Equal(t, "mine", string(kept))
 	require.NoError(t, c.Delete(context.Background(), "melt"), "a client survives the target")
 
 	for _, name := range []string{"", "file:", "mem:", "mem:x", "disk:/x"} {
@@ -298,7 +324,7 @@ func (s *scarce) free(job string) (bool, error) {
 
 // TestNotServed: a namespace that the target cannot serve takes no room.
 func TestNotServed(t *testing.T) {
-	for _, name := range []string{"mem:1M", "file:" + t.TempDir()} {
+	for _, name := range []string{"mem:1M", "file:" + poolDir(t)} {
 		t.Run(name[:3], func(t *testing.T) {
 			ctx := context.Background()
 			tgt, err := target.New(target.Config{})
@@ -340,7 +366,7 @@ func TestNotServed(t *testing.T) {
 // disk has is what the target does, and repeating the call mends it.
 func TestFailures(t *testing.T) {
 	ctx := context.Background()
-	dir := t.TempDir()
+	dir := poolDir(t)
 	f := newFixture(t, "file:"+dir)
 	p := f.admin
 	// failOnce calls until a call has not reached its nth step, and once more

@@ -36,10 +36,7 @@ type filePool struct {
 
 // openFilePool opens a directory and removes what interrupted calls have left.
 func openFilePool(path string) (*filePool, error) {
-	if err := os.MkdirAll(path, 0o700); err != nil {
-		return nil, fmt.Errorf("pool: %w", err)
-	}
-	dir, err := os.Open(path)
+	dir, err := provision.OpenDirectory(path)
 	if err != nil {
 		return nil, fmt.Errorf("pool: %w", err)
 	}
@@ -155,12 +152,16 @@ func makeImage(path string, size int64) error {
 	return errors.Join(f.Truncate(size), f.Sync(), f.Close())
 }
 
+// writeRecord makes a file in the place of whatever has its name.
 func writeRecord(path string, r record) error {
 	b, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return err
 	}
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return err
 	}
@@ -181,9 +182,16 @@ func (p *filePool) open(r record) (target.Backing, error) {
 	if err := p.dir.Sync(); err != nil {
 		return nil, err
 	}
-	b, err := target.OpenFile(p.at(r.Job, imageName), blockSize)
+	// The target follows links, and a pool makes none.
+	path := p.at(r.Job, imageName)
+	if info, err := os.Lstat(path); err != nil {
+		return nil, err
+	} else if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s is not a regular file: bring it back from a copy", path)
+	}
+	b, err := target.OpenFile(path, blockSize)
 	if err == nil && b.Identity().Capacity() != r.Size {
-		err = errors.Join(fmt.Errorf("%s has %s, and %s says %s: bring one of them back from a copy", p.at(r.Job, imageName),
+		err = errors.Join(fmt.Errorf("%s has %s, and %s says %s: bring one of them back from a copy", path,
 			b.Identity().Capacity(), p.at(r.Job, recordName), r.Size), b.Close())
 	}
 	return b, err

@@ -34,10 +34,11 @@ func (p *Provisioner) prepare() error {
 	if !filepath.IsAbs(p.o.Dir) {
 		return fmt.Errorf("%w: the namespaces need a directory: add ?dir=/DIRECTORY", provision.ErrInvalid)
 	}
-	if err := os.MkdirAll(p.o.Dir, 0o700); err != nil {
-		return fmt.Errorf("directory of namespaces: %w", err)
+	dir, err := provision.OpenDirectory(p.o.Dir)
+	if err != nil {
+		return err
 	}
-	return nil
+	return dir.Close()
 }
 
 func (p *Provisioner) image(kind, job string) string { return filepath.Join(p.o.Dir, kind+job) }

@@ -149,6 +149,10 @@ func TestPorts(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "trtype:TCP adrfam:IPv6 traddr:fd00::5 trsvcid:4421 subnqn:"+provision.Base+":melt ns:1", n.Targets[0].String())
 
+	require.NoError(t, os.Chmod(f.o.Dir, 0o770))
+	_, err = p.List(ctx)
+	require.ErrorContains(t, err, "chmod go-w "+f.o.Dir)
+
 	f.o.Dir = "relative"
 	_, err = f.Open(t).List(ctx)
 	require.ErrorContains(t, err, "?dir=")
