@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -112,8 +113,12 @@ func secretLines(path string) ([]secretLine, error) {
 	scan := bufio.NewScanner(bytes.NewReader(b))
 	scan.Buffer(nil, maxSecretFile+1) // any line that there can be
 	for n := 1; scan.Scan(); n++ {
-		text, _, _ := strings.Cut(scan.Text(), "#")
-		if words := strings.Fields(text); len(words) > 0 {
+		words := strings.Fields(scan.Text())
+		// A comment begins where a word would: an NQN may have the sign in it.
+		if at := slices.IndexFunc(words, func(w string) bool { return w[0] == '#' }); at >= 0 {
+			words = words[:at]
+		}
+		if len(words) > 0 {
 			lines = append(lines, secretLine{n, words})
 		}
 	}

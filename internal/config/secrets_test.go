@@ -101,6 +101,10 @@ func TestReadKeys(t *testing.T) {
 	assert.True(t, keys[a].Host.Reveal() == one && keys[a].Controller.Reveal() == two)
 	assert.True(t, keys[b].Host.Reveal() == two && keys[b].Controller.IsZero())
 
+	keys, err = ReadKeys(keep(t, a+"#1 "+one+" #"+two+"\n", 0o600))
+	require.NoError(t, err)
+	assert.True(t, keys[a+"#1"].Host.Reveal() == one && keys[a+"#1"].Controller.IsZero())
+
 	for text, wrong := range map[string]string{
 		"":                                   "nobody could connect",
 		a:                                    "line 1: it has to be HOSTNQN HOSTKEY",
