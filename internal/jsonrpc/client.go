@@ -16,8 +16,9 @@ import (
 // Client calls the methods of the server at one socket. It is safe for
 // concurrent use: calls take turns. It connects when it is first used.
 type Client struct {
-	path string
-	turn chan struct{} // holds a token while nobody calls
+	path  string
+	check func(net.Conn) error // of a new connection, or nil
+	turn  chan struct{}        // holds a token while nobody calls
 
 	// What follows belongs to whoever has the token.
 
@@ -121,8 +122,20 @@ func (c *Client) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if c.check != nil {
+		if err := c.check(conn); err != nil {
+			return errors.Join(err, conn.Close())
+		}
+	}
 	c.conn, c.stream = conn, newStream(conn)
 	return nil
+}
+
+// Check makes c ask check about every connection before it sends anything. It
+// returns c, and is to be called before the first call.
+func (c *Client) Check(check func(net.Conn) error) *Client {
+	c.check = check
+	return c
 }
 
 func (c *Client) drop() {

@@ -96,28 +96,35 @@ type listener struct{ net.Listener }
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		conn, err := l.Listener.Accept()
-		if err != nil || permitted(conn) {
-			return conn, err
+		if err != nil {
+			return nil, err
+		}
+		if uid, err := peer(conn); err == nil && trusted(uid) {
+			return conn, nil
 		}
 		_ = conn.Close() // who that was sees it
 	}
 }
 
-func permitted(conn net.Conn) bool {
+// peer returns the user at the other end of a unix socket: who has connected,
+// or who listens.
+func peer(conn net.Conn) (uid uint32, err error) {
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {
-		return false
+		return 0, err
 	}
-	var peer *unix.Ucred
-	if raw.Control(func(fd uintptr) {
-		peer, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
-	}) != nil || err != nil {
-		return false
+	var who *unix.Ucred
+	failed := raw.Control(func(fd uintptr) {
+		who, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err = errors.Join(failed, err); err != nil {
+		return 0, err
 	}
-	return mayAdminister(peer.Uid)
+	return who.Uid, nil
 }
 
-func mayAdminister(uid uint32) bool { return uid == 0 || uid == uint32(os.Geteuid()) }
+// trusted says who may administer a target, and whose targets we administer.
+func trusted(uid uint32) bool { return uid == 0 || uid == uint32(os.Geteuid()) }
 
 // Serve answers administrators until ctx ends, and closes l.
 func Serve(ctx context.Context, l net.Listener, p provision.Provisioner) error {

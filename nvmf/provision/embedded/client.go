@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,8 +26,19 @@ type Client struct {
 }
 
 // NewClient returns a client of the admin socket at path. It connects when it
-// is first used.
-func NewClient(path string) *Client { return &Client{path: path, rpc: jsonrpc.NewClient(path)} }
+// is first used, and only to a target of this user's or root's.
+func NewClient(path string) *Client {
+	return &Client{path: path, rpc: jsonrpc.NewClient(path).Check(func(conn net.Conn) error { return mayServe(peer(conn)) })}
+}
+
+// mayServe refuses a target of another user's, who may have taken the place of
+// the one that the path is for.
+func mayServe(uid uint32, err error) error {
+	if err == nil && !trusted(uid) {
+		err = fmt.Errorf("the target that listens there is of user %d, and has to be yours or root's", uid)
+	}
+	return err
+}
 
 // Create calls the target's.
 func (c *Client) Create(ctx context.Context, job string, size nvmf.Bytes) (n provision.Namespace, err error) {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"syscall"
 	"testing"
 	"time"
 
@@ -149,9 +150,9 @@ func TestAdminSocket(t *testing.T) {
 	assert.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 	_, err = Listen(path)
 	require.ErrorContains(t, err, "another target listens there")
-	assert.True(t, mayAdminister(0))
-	assert.True(t, mayAdminister(uint32(os.Geteuid())))
-	assert.False(t, mayAdminister(uint32(os.Geteuid())+1))
+	assert.True(t, trusted(0))
+	assert.True(t, trusted(uint32(os.Geteuid())))
+	assert.False(t, trusted(uint32(os.Geteuid())+1))
 
 	l.(*listener).Listener.(*net.UnixListener).SetUnlinkOnClose(false)
 	require.NoError(t, l.Close())
@@ -166,6 +167,45 @@ func TestAdminSocket(t *testing.T) {
 	c := NewClient(path + "x")
 	_, err = c.List(context.Background())
 	require.ErrorContains(t, err, "nvmecr target --admin")
+}
+
+// TestForeignTarget: a client sends nothing to another user's target.
+func TestForeignTarget(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, to become somebody else")
+	}
+	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	require.NoError(t, err)
+	defer l.Close()
+	listened := make(chan error, 1)
+	go func() {
+		// The thread is not given back, and ends with the goroutine.
+		runtime.LockOSThread()
+		err := rawSetuid(65534)
+		if err == nil {
+			var raw syscall.RawConn
+			if raw, err = l.(*net.UnixListener).SyscallConn(); err == nil {
+				// The socket becomes that of who listens last.
+				err = errors.Join(raw.Control(func(fd uintptr) { err = unix.Listen(int(fd), 8) }), err)
+			}
+		}
+		listened <- err
+	}()
+	require.NoError(t, <-listened)
+	got := make(chan []byte, 1)
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		b, _ := io.ReadAll(conn)
+		got <- b
+	}()
+	c := NewClient(l.Addr().String())
+	_, err = c.List(context.Background())
+	require.ErrorContains(t, err, "user 65534")
+	require.NoError(t, c.Close())
+	assert.Empty(t, <-got, "nothing was sent")
 }
 
 // TestStrangers: another user is turned away even where the file lets them.
