@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
@@ -119,6 +120,15 @@ func (p *Provisioner) rename(from, to string) error {
 
 // linkDevice zeroes the device and makes it a job's.
 func (p *Provisioner) linkDevice(job string, size nvmf.Bytes) error {
+	// From the check to the link nobody else may come to the same result.
+	dir, err := provision.OpenDirectory(p.o.Dir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close() // with the lock
+	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("another program is at work in %s, repeat this when it has ended: %w", p.o.Dir, err)
+	}
 	if err := p.deviceFree(); err != nil {
 		return err
 	}
@@ -139,15 +149,46 @@ func (p *Provisioner) linkDevice(job string, size nvmf.Bytes) error {
 	return p.wrap(func() error { return os.Symlink(p.o.Device, p.image(liveName, job)) })
 }
 
-// deviceFree fails if a job has the device, or had it and is being deleted.
+// deviceFree fails if a job has the device, or had it and is being deleted, or
+// if the target serves it, for whomever. A device has many names.
 func (p *Provisioner) deviceFree() error {
+	device, err := os.Stat(p.o.Device)
+	if err != nil {
+		return fmt.Errorf("device: %w", err)
+	}
 	entries, err := os.ReadDir(p.o.Dir)
 	for _, e := range entries {
-		if to, _ := os.Readlink(filepath.Join(p.o.Dir, e.Name())); to == p.o.Device {
+		if e.Type()&fs.ModeSymlink != 0 && sameDevice(device, filepath.Join(p.o.Dir, e.Name())) {
 			return fmt.Errorf("%w: device %s is %s's: delete that job first", provision.ErrNoSpace, p.o.Device, e.Name())
 		}
 	}
+	if err != nil {
+		return err
+	}
+	subsystems, err := p.tree.List("subsystems")
+	for _, nqn := range subsystems {
+		ids, e := p.tree.List(namespaces(nqn))
+		err = errors.Join(err, e)
+		for _, id := range ids {
+			path, e := p.tree.Read(namespaces(nqn) + "/" + id + "/device_path")
+			err = errors.Join(err, e)
+			if sameDevice(device, path) {
+				return fmt.Errorf("%w: device %s is namespace %s of %s: remove that first", provision.ErrNoSpace, p.o.Device, id, nqn)
+			}
+		}
+	}
 	return err
+}
+
+// sameDevice says whether a path leads to a device, whatever its node.
+func sameDevice(device fs.FileInfo, path string) bool {
+	other, err := os.Stat(path)
+	if err != nil {
+		return false // nobody has it by that name
+	}
+	a, b := device.Sys().(*syscall.Stat_t), other.Sys().(*syscall.Stat_t)
+	block := a.Mode&unix.S_IFMT == unix.S_IFBLK && b.Mode&unix.S_IFMT == unix.S_IFBLK
+	return os.SameFile(device, other) || block && a.Rdev == b.Rdev
 }
 
 // zero makes a file or device read as zeros.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/provision"
@@ -132,6 +133,43 @@ func TestDevice(t *testing.T) {
 		require.NoError(t, p.Delete(ctx, job))
 	}
 	assert.FileExists(t, f.o.Device)
+}
+
+// TestDeviceNames: a device that is taken is so by whatever name, and while
+// another program makes it a job's.
+func TestDeviceNames(t *testing.T) {
+	f := newFixture(t)
+	dir := t.TempDir()
+	device, other := filepath.Join(dir, "device"), filepath.Join(dir, "by-id")
+	require.NoError(t, os.WriteFile(device, make([]byte, nvmf.MiB), 0o600))
+	require.NoError(t, os.Symlink(device, other))
+	f.o.Device = device
+	_, err := f.Open(t).Create(ctx, "one", nvmf.MiB)
+	require.NoError(t, err)
+	f.o.Device = other
+	p := f.Open(t)
+	_, err = p.Create(ctx, "two", nvmf.MiB)
+	require.ErrorIs(t, err, provision.ErrNoSpace)
+	require.ErrorContains(t, err, "nvmecr:one")
+	require.NoError(t, p.Delete(ctx, "one"))
+
+	const ns = "subsystems/nqn.2014-08.org.example:theirs/namespaces/7"
+	require.NoError(t, f.tree.Mkdir("subsystems/nqn.2014-08.org.example:theirs"))
+	require.NoError(t, f.tree.Mkdir(ns))
+	require.NoError(t, f.tree.Write(ns+"/device_path", device))
+	_, err = p.Create(ctx, "two", nvmf.MiB)
+	require.ErrorIs(t, err, provision.ErrNoSpace)
+	require.ErrorContains(t, err, "namespace 7 of nqn.2014-08.org.example:theirs")
+	require.NoError(t, f.tree.Rmdir(ns))
+
+	lock, err := os.Open(f.o.Dir)
+	require.NoError(t, err)
+	require.NoError(t, unix.Flock(int(lock.Fd()), unix.LOCK_EX))
+	_, err = p.Create(ctx, "two", nvmf.MiB)
+	require.ErrorContains(t, err, "another program")
+	require.NoError(t, lock.Close())
+	_, err = p.Create(ctx, "two", nvmf.MiB)
+	require.NoError(t, err)
 }
 
 // TestPorts: one that is there is used, whoever made it.
