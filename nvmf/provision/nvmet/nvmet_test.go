@@ -172,6 +172,22 @@ func TestDeviceNames(t *testing.T) {
 	require.NoError(t, err)
 }
 
+// TestSameDevice: two nodes of one number are one device.
+func TestSameDevice(t *testing.T) {
+	dir := t.TempDir()
+	for name, minor := range map[string]uint32{"a": 3, "b": 3, "c": 4} {
+		if err := unix.Mknod(filepath.Join(dir, name), unix.S_IFBLK|0o600, int(unix.Mkdev(7, minor))); err != nil {
+			t.Skipf("cannot make nodes of devices: %v", err)
+		}
+	}
+	a, err := os.Stat(filepath.Join(dir, "a"))
+	require.NoError(t, err)
+	assert.True(t, sameDevice(a, filepath.Join(dir, "b")))
+	assert.False(t, sameDevice(a, filepath.Join(dir, "c")))
+	assert.False(t, sameDevice(a, dir))
+	assert.False(t, sameDevice(a, "(null)"))
+}
+
 // TestPorts: one that is there is used, whoever made it.
 func TestPorts(t *testing.T) {
 	f := newFixture(t)
