@@ -62,8 +62,9 @@ $`
 		{"descriptors before", 4, early, "free descriptors"},
 		{"descriptors before", 7, early, "free descriptors"},
 		{"descriptors before", 12, early, "free descriptors"},
-		{"descriptors before", 18, early, "free descriptors"},
-		{"descriptors before", 19, early, ""},
+		{"descriptors before", 16, early, "free descriptors"}, // 8 above the application's, and the placeholder has one
+		{"descriptors before", 17, early, ""},
+		{"descriptors before", 18, early, ""},
 		{"descriptors before", 24, early, ""},
 		{"descriptors", 40, numbers, ""},
 		{"descriptors", 600, numbers, ""},
