@@ -64,6 +64,7 @@ type conn struct {
 	held     []uint16  // slots of Asynchronous Event Requests
 	owed     int       // bytes of answers in memory of their own
 	attached map[uint32]*attachment
+	recent   *attachment // the last one asked for, nil or in attached
 	pause    pause
 	leaving  bool // the host asked to disconnect
 	alone    bool // no more connections are at work than there are cores for

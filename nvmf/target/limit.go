@@ -17,6 +17,12 @@ const MinRate = nvmf.MiB
 // It also covers that a thread sleeps longer than it asked for.
 const limitBurst = 20 * time.Millisecond
 
+// limitDebt is the longest that a connection waits for what it and others have
+// taken. With many of them on a small limit that is not enough to pay for a
+// command of each: the limit then gives way, for a host whose commands are held
+// up for longer takes the connection for lost.
+const limitDebt = 8 * time.Second
+
 // limit is a token bucket for the bytes that a namespace's reads and writes
 // move. A command is never refused and never waits itself: it may take the
 // bucket below zero, and then its connection takes no further command until
@@ -50,12 +56,14 @@ func newLimit(rate nvmf.Bytes) *limit {
 }
 
 // take takes n bytes, at most maxTransfer, and returns when they are paid for.
-// With MinRate that is a second more than before, with any other rate less.
+// With MinRate that is a second more than before, with any other rate less; it
+// is never later than limitDebt from now.
 func (l *limit) take(n uint32) int64 {
 	cost := int64(uint64(n) * uint64(time.Second) / l.rate)
 	for {
 		paid := l.paid.Load()
-		next := max(paid, now()-int64(limitBurst)) + cost
+		instant := now()
+		next := min(max(paid, instant-int64(limitBurst))+cost, instant+int64(limitDebt))
 		if l.paid.CompareAndSwap(paid, next) {
 			return next
 		}
@@ -85,7 +93,7 @@ func (c *conn) charge(m *command, n uint32) {
 // and has to wait for what was taken from the limit by then. What others take
 // meanwhile it does not wait for: it is one of them from here on.
 func (c *conn) queued(sqe *nvme.SQE) bool {
-	if c.qid == 0 || c.barred || sqe.Opcode() == nvme.AdminFabrics || c.attached[sqe.NSID()] != nil {
+	if c.qid == 0 || c.barred || sqe.Opcode() == nvme.AdminFabrics || c.attachment(sqe.NSID()) != nil {
 		return false
 	}
 	a := c.attach(sqe.NSID())

@@ -1,12 +1,18 @@
 package target
 
-import "testing"
+import (
+	"testing"
+
+	"nvmecr/nvmf/nvme"
+)
 
 // BenchmarkNoLimit is what a namespace without a limit pays for each command.
 func BenchmarkNoLimit(b *testing.B) {
-	c, m := &conn{}, &command{at: &attachment{namespace: &namespace{}}}
+	a := &attachment{namespace: &namespace{id: 1}}
+	c, m := &conn{qid: 1, attached: map[uint32]*attachment{1: a}}, &command{at: a}
+	m.sqe.Reset(nvme.IORead, 1, 1)
 	for b.Loop() {
-		if c.paused() {
+		if c.paused() || c.queued(&m.sqe) {
 			b.Fatal("paused")
 		}
 		c.charge(m, 4096)

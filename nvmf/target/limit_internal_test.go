@@ -31,3 +31,21 @@ func TestDebtOfOneCommand(t *testing.T) {
 	before := l.take(maxTransfer)
 	assert.LessOrEqual(t, l.take(maxTransfer)-before, int64(time.Second))
 }
+
+// TestDebtOfMany: however many connections share a small limit, each is served
+// before its host takes it for lost; a few get what the limit says.
+func TestDebtOfMany(t *testing.T) {
+	for _, connections := range []int{4, 128, 1024} {
+		l := newLimit(MinRate)
+		start := now()
+		last := int64(0)
+		for range connections {
+			until := l.take(maxTransfer)
+			assert.GreaterOrEqual(t, until, last, "in the order of their coming")
+			last = until
+		}
+		waits := time.Duration(last - start)
+		assert.LessOrEqual(t, waits, limitDebt+time.Duration(now()-start))
+		assert.GreaterOrEqual(t, waits, min(time.Duration(connections)*time.Second, limitDebt)-limitBurst)
+	}
+}

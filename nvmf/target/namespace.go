@@ -84,10 +84,34 @@ type attachment struct {
 	abort   bool
 }
 
+// attachment returns the connection's use of a namespace, nil if it has none.
+// Mostly it is the one that the command before was for, which is quicker to see
+// than to look up.
+func (c *conn) attachment(nsid uint32) *attachment {
+	if a := c.recent; a != nil && a.id == nsid {
+		return a
+	}
+	a := c.attached[nsid]
+	if a != nil {
+		c.recent = a
+	}
+	return a
+}
+
+// detach lets go of one.
+func (c *conn) detach(a *attachment) {
+	delete(c.attached, a.id)
+	if c.recent == a {
+		c.recent = nil
+	}
+	a.fence.leave(a)
+	a.release()
+}
+
 // attach finds a namespace for a command; nil if there is none of that id
 // that the host may see.
 func (c *conn) attach(nsid uint32) *attachment {
-	a := c.attached[nsid]
+	a := c.attachment(nsid)
 	if a != nil && !a.removed.Load() {
 		return a
 	}
@@ -110,20 +134,16 @@ func (c *conn) attach(nsid uint32) *attachment {
 
 // detachRemoved lets go of namespaces that were removed and are idle here.
 func (c *conn) detachRemoved() {
-	for id, a := range c.attached {
+	for _, a := range c.attached {
 		if a.removed.Load() && a.busy == 0 {
-			delete(c.attached, id)
-			a.fence.leave(a)
-			a.release()
+			c.detach(a)
 		}
 	}
 }
 
 // detachAll lets go of everything when the connection ends.
 func (c *conn) detachAll() {
-	for id, a := range c.attached {
-		delete(c.attached, id)
-		a.fence.leave(a)
-		a.release()
+	for _, a := range c.attached {
+		c.detach(a)
 	}
 }
