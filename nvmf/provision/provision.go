@@ -53,7 +53,7 @@ type Provisioner interface {
 	// that has none is no error.
 	Delete(ctx context.Context, job string) error
 	// List returns the namespaces of all jobs by name, those of interrupted
-	// calls too.
+	// calls and damaged ones too.
 	List(ctx context.Context) ([]Namespace, error)
 	Close() error
 }
@@ -66,6 +66,7 @@ const (
 	Ready      State = "ready"
 	Incomplete State = "incomplete" // Create was interrupted, or the target started anew: repeat it
 	Freed      State = "freed"      // Delete was interrupted: repeat it
+	Damaged    State = "damaged"    // what is there cannot be served: mend it or Delete it
 )
 
 // Namespace is the namespace of a job.
@@ -78,6 +79,8 @@ type Namespace struct {
 	Targets []nvmf.TransportID `json:"targets"`
 	Hosts   []string           `json:"hosts"` // sorted
 	Rate    nvmf.Bytes         `json:"rate"`  // bytes per second; 0 is no limit
+	// Problem says what is wrong with one that is Damaged.
+	Problem string `json:"problem,omitempty"`
 }
 
 // Errors of a Provisioner. What they wrap says which job, why, and what to do.

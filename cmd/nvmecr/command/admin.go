@@ -185,6 +185,9 @@ func printNamespaces(w io.Writer, list []provision.Namespace) error {
 		if len(n.Targets) > 0 {
 			target = n.Targets[0].String()
 		}
+		if n.Problem != "" {
+			target = n.Problem
+		}
 		if len(n.Hosts) > 0 {
 			hosts = strings.Join(n.Hosts, ",")
 		}

@@ -159,6 +159,11 @@ func (o *targetOptions) run(ctx context.Context, t *target.Target, jobs *pools.T
 	if err != nil {
 		return errors.Join(err, l.Close())
 	}
+	for _, n := range list {
+		if n.State == provision.Damaged {
+			fmt.Fprintf(stderr, "nvmecr: not served: %s\n", n.Problem)
+		}
+	}
 	fmt.Fprintf(stderr, "nvmecr: %s in %s; nvmecr admin --provisioner nvmecr:%s\n", count(len(list), "namespace"), o.pool, o.admin)
 	return pools.Serve(ctx, l, jobs)
 }

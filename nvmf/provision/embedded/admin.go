@@ -52,21 +52,50 @@ var kinds = []struct {
 const codeSize = -int64(unix.EEXIST)
 
 // Listen listens at a unix socket that only this user and root can connect
-// to. A socket that nobody listens at any more is replaced.
+// to. A socket that nobody listens at any more is replaced: the file beside it
+// with .lock behind its name is locked by who listens, so that of two targets
+// that find such a socket one takes it.
 func Listen(path string) (net.Listener, error) {
-	if err := removeStale(path); err != nil {
+	lock, err := lockSocket(path)
+	if err != nil {
 		return nil, fmt.Errorf("admin socket: %w", err)
+	}
+	l, err := listen(path)
+	if err != nil {
+		return nil, fmt.Errorf("admin socket: %w", errors.Join(err, lock.Close()))
+	}
+	return &listener{l, lock}, nil
+}
+
+func lockSocket(path string) (*os.File, error) {
+	f, err := os.OpenFile(path+".lock", os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		err = anotherListens(path)
+	}
+	if err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+func anotherListens(path string) error {
+	return fmt.Errorf("%s: another target listens there: end it, or give another path", path)
+}
+
+func listen(path string) (net.Listener, error) {
+	if err := removeStale(path); err != nil {
+		return nil, err
 	}
 	// The mode of a socket's file is that of the socket when it is bound.
 	c := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		var err error
 		return errors.Join(raw.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }), err)
 	}}
-	l, err := c.Listen(context.Background(), "unix", path)
-	if err != nil {
-		return nil, fmt.Errorf("admin socket: %w", err)
-	}
-	return &listener{l}, nil
+	return c.Listen(context.Background(), "unix", path)
 }
 
 func removeStale(path string) error {
@@ -80,8 +109,8 @@ func removeStale(path string) error {
 		return fmt.Errorf("%s is there and no socket: give another path", path)
 	}
 	conn, err := net.Dial("unix", path)
-	if err == nil {
-		return errors.Join(fmt.Errorf("%s: another target listens there: end it, or give another path", path), conn.Close())
+	if err == nil { // it does not know of the lock
+		return errors.Join(anotherListens(path), conn.Close())
 	}
 	if !errors.Is(err, unix.ECONNREFUSED) {
 		return err
@@ -91,7 +120,13 @@ func removeStale(path string) error {
 
 // listener accepts connections of this user and root alone, whatever became of
 // the file's mode.
-type listener struct{ net.Listener }
+type listener struct {
+	net.Listener
+	lock *os.File
+}
+
+// Close removes the socket and then lets the next one have it.
+func (l *listener) Close() error { return errors.Join(l.Listener.Close(), l.lock.Close()) }
 
 func (l *listener) Accept() (net.Conn, error) {
 	for {

@@ -17,7 +17,8 @@
 // .new:JOB and renamed when all of it is on the disk, and it is renamed to
 // .freed:JOB before anything of it is removed: what has the name of a job is
 // whole. A target that starts removes what has one of the other names, and
-// serves the rest as it was.
+// serves the rest as it was. What it cannot serve, because its record or its
+// file is damaged, it leaves alone and lists.
 //
 // A new namespace is a new file, so it reads as zeros by what file systems
 // promise. What the disk below held is not overwritten when one is deleted.

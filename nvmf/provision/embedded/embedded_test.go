@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -169,6 +170,37 @@ func TestAdminSocket(t *testing.T) {
 	require.ErrorContains(t, err, "nvmecr target --admin")
 }
 
+// TestDeadSocket: of many targets that find the socket of a dead one, one has it.
+func TestDeadSocket(t *testing.T) {
+	for range 20 {
+		path := filepath.Join(t.TempDir(), "s")
+		dead, err := net.Listen("unix", path)
+		require.NoError(t, err)
+		dead.(*net.UnixListener).SetUnlinkOnClose(false)
+		require.NoError(t, dead.Close())
+		const targets = 4
+		won := make(chan net.Listener, targets)
+		var group sync.WaitGroup
+		for range targets {
+			group.Go(func() {
+				l, err := Listen(path)
+				if err == nil {
+					won <- l
+				} else {
+					assert.ErrorContains(t, err, "another target listens there")
+				}
+			})
+		}
+		group.Wait()
+		close(won)
+		require.Len(t, won, 1)
+		l := <-won
+		conn, err := net.Dial("unix", path)
+		require.NoError(t, err, "and it is the one that is found")
+		require.NoError(t, errors.Join(conn.Close(), l.Close()))
+	}
+}
+
 // TestForeignTarget: a client sends nothing to another user's target.
 func TestForeignTarget(t *testing.T) {
 	if os.Geteuid() != 0 {
@@ -304,9 +336,15 @@ func TestFilePool(t *testing.T) {
 		require.NoError(t, err)
 		tgt, err := target.New(target.Config{})
 		require.NoError(t, err)
-		_, err = New(tgt, pool, provision.Base)
-		require.ErrorContains(t, err, file)
+		x, err := New(tgt, pool, provision.Base)
+		require.NoError(t, err)
+		list, err := x.List(context.Background())
+		require.NoError(t, err)
+		require.Len(t, list, 1)
+		assert.Equal(t, provision.Damaged, list[0].State)
+		assert.Contains(t, list[0].Problem, file[:len(file)-len("/"+recordName)])
 		require.NoError(t, tgt.Close(context.Background()))
+		require.NoError(t, x.Close())
 	}
 	require.NoError(t, os.WriteFile(file, good, 0o600))
 
@@ -339,6 +377,52 @@ func TestFilePool(t *testing.T) {
 		_, err := OpenPool(name)
 		require.ErrorIs(t, err, provision.ErrInvalid, name)
 	}
+}
+
+// TestDamaged: a job whose record is damaged, and a directory that is no job's,
+// are nobody else's loss.
+func TestDamaged(t *testing.T) {
+	ctx := context.Background()
+	dir := poolDir(t)
+	f := newFixture(t, "file:"+dir)
+	c := f.Open(t)
+	t.Cleanup(func() { assert.NoError(t, c.Close()) })
+	for _, job := range []string{"bad", "good"} {
+		_, err := c.Create(ctx, job, nvmf.MiB)
+		require.NoError(t, err)
+	}
+	file := filepath.Join(dir, "bad", recordName)
+	whole, err := os.ReadFile(file)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile(file, whole[:len(whole)/2], 0o600))
+	require.NoError(t, os.Mkdir(filepath.Join(dir, "stray"), 0o700))
+	f.Restart(t)
+
+	states := func() map[string]provision.State {
+		list, err := c.List(ctx)
+		require.NoError(t, err)
+		states := map[string]provision.State{}
+		for _, n := range list {
+			states[n.Job] = n.State
+			if n.State == provision.Damaged {
+				assert.Contains(t, n.Problem, n.Job)
+			}
+		}
+		return states
+	}
+	assert.Equal(t, map[string]provision.State{"bad": provision.Damaged, "good": provision.Ready, "stray": provision.Damaged}, states())
+	for _, job := range []string{"bad", "stray"} {
+		_, err := c.Create(ctx, job, nvmf.MiB)
+		require.ErrorContains(t, err, recordName, "neither served nor written over")
+		require.ErrorContains(t, c.Expose(ctx, job, nil), recordName)
+	}
+	require.NoError(t, c.Expose(ctx, "good", []string{provisiontest.HostA}))
+	require.NoError(t, c.Delete(ctx, "stray"))
+	require.NoError(t, os.WriteFile(file, whole, 0o600))
+	_, err = c.Create(ctx, "bad", nvmf.MiB)
+	require.NoError(t, err, "mended")
+	assert.Equal(t, map[string]provision.State{"bad": provision.Ready, "good": provision.Ready}, states())
+	require.NoError(t, c.Delete(ctx, "bad"))
 }
 
 // scarce is a pool whose namespaces cannot be opened while it lacks something.

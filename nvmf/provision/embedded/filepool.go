@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -84,12 +85,13 @@ func (p *filePool) load(job string) (record, error) {
 	var r record
 	b, err := os.ReadFile(p.at(job, recordName))
 	if err == nil {
-		if err = json.Unmarshal(b, &r); err != nil || r.Job != job {
-			err = fmt.Errorf("%s is not the record of job %s (%v): bring it back from a copy, or remove %s, whose data is lost then",
-				p.at(job, recordName), job, err, p.at(job))
-		}
+		err = json.Unmarshal(b, &r)
 	}
-	return r, err
+	if err != nil || r.Job != job {
+		return record{}, fmt.Errorf("job %s: %s is not its record (%w): bring it back from a copy, or delete the job, whose data is lost then",
+			job, p.at(job, recordName), cmp.Or(err, errors.New("it names another job")))
+	}
+	return r, nil
 }
 
 func (p *filePool) create(r record) error {

@@ -21,6 +21,7 @@ type Target struct {
 
 	mu        sync.Mutex         // guards what follows, and is held during calls
 	served    map[string]*served // by job
+	damaged   map[string]error   // by job: what New could not serve
 	addresses []nvmf.TransportID // without a subsystem
 }
 
@@ -31,18 +32,22 @@ type served struct {
 	freed   bool           // in the pool
 }
 
-// New makes t serve what is in a pool, under NQNs that begin with base. The
-// pool belongs to the Target, also if New fails.
+// New makes t serve what is in a pool, under NQNs that begin with base. What it
+// cannot serve is left as it is, and Damaged; the others are not to suffer for
+// it. The pool belongs to the Target, also if New fails.
 func New(t *target.Target, pool Pool, base string) (*Target, error) {
-	x := &Target{target: t, pool: pool, base: base, served: map[string]*served{}}
+	x := &Target{target: t, pool: pool, base: base, served: map[string]*served{}, damaged: map[string]error{}}
 	jobs, err := pool.jobs()
-	for job, state := range jobs {
-		if err == nil && state == provision.Ready {
-			_, err = x.serve(job)
-		}
-	}
 	if err != nil {
 		return nil, errors.Join(err, x.Close())
+	}
+	for job, state := range jobs {
+		if state != provision.Ready {
+			continue
+		}
+		if _, err := x.serve(job); err != nil {
+			x.damaged[job] = err
+		}
 	}
 	return x, nil
 }
@@ -74,6 +79,7 @@ func (x *Target) serve(job string) (*served, error) {
 	}
 	s := &served{record: r, backing: b}
 	x.served[job] = s
+	delete(x.damaged, job)
 	return s, nil
 }
 
@@ -151,7 +157,10 @@ func (x *Target) alter(job string, edit func(*record), apply func(nqn string) er
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	s := x.served[job]
-	if s == nil || s.freed {
+	switch {
+	case x.damaged[job] != nil:
+		return x.damaged[job]
+	case s == nil || s.freed:
 		return provision.NoNamespace(job)
 	}
 	r := s.record
@@ -218,6 +227,7 @@ func (x *Target) finish(job string) error {
 	if err := x.pool.purge(job); err != nil {
 		return fmt.Errorf("job %s: %w", job, err)
 	}
+	delete(x.damaged, job)
 	return nil
 }
 
@@ -232,6 +242,8 @@ func (x *Target) List(context.Context) ([]provision.Namespace, error) {
 		switch {
 		case jobs[job] == provision.Freed:
 			list = append(list, provision.Namespace{Job: job, State: provision.Freed, Hosts: []string{}})
+		case x.damaged[job] != nil:
+			list = append(list, provision.Namespace{Job: job, State: provision.Damaged, Hosts: []string{}, Problem: x.damaged[job].Error()})
 		case s == nil:
 			list = append(list, provision.Namespace{Job: job, State: provision.Incomplete, Hosts: []string{}})
 		default:

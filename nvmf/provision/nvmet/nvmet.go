@@ -205,8 +205,8 @@ func (p *Provisioner) List(context.Context) ([]provision.Namespace, error) {
 	list := []provision.Namespace{}
 	for _, job := range slices.Sorted(maps.Keys(jobs)) {
 		n, err := p.describe(job)
-		if err != nil {
-			return nil, about(job, err)
+		if err != nil { // which is not to hide the others
+			n = provision.Namespace{Job: job, State: provision.Damaged, Hosts: []string{}, Problem: about(job, err).Error()}
 		}
 		list = append(list, n)
 	}

@@ -215,6 +215,25 @@ func TestPorts(t *testing.T) {
 	require.ErrorContains(t, err, "modprobe nvmet")
 }
 
+// TestDamaged: a job whose image leads nowhere hides no other.
+func TestDamaged(t *testing.T) {
+	f := newFixture(t)
+	p := f.Open(t)
+	_, err := p.Create(ctx, "good", nvmf.MiB)
+	require.NoError(t, err)
+	require.NoError(t, os.Symlink(filepath.Join(t.TempDir(), "gone"), filepath.Join(f.o.Dir, liveName+"bad")))
+	list, err := p.List(ctx)
+	require.NoError(t, err)
+	require.Len(t, list, 2)
+	assert.Equal(t, provision.Damaged, list[0].State)
+	assert.Contains(t, list[0].Problem, "job bad")
+	assert.Equal(t, provision.Ready, list[1].State)
+	require.NoError(t, p.Delete(ctx, "bad"))
+	list, err = p.List(ctx)
+	require.NoError(t, err)
+	assert.Len(t, list, 1)
+}
+
 // TestTree: what the real tree does, on a directory.
 func TestTree(t *testing.T) {
 	d := directory(t.TempDir())
