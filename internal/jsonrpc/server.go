@@ -33,16 +33,22 @@ func Unmarshal(params json.RawMessage, to any) error {
 }
 
 // Serve answers the calls of all who connect to l, each connection's in order,
-// until ctx ends or somebody closes l. It closes l, and returns when all calls
+// until ctx ends or somebody closes l. It returns when l is closed and all calls
 // have ended. That there are no descriptors left for a connection, or no
 // memory, passes: Serve tries again.
 func Serve(ctx context.Context, l net.Listener, h Handler) error {
 	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
 	var group sync.WaitGroup
 	defer group.Wait()
-	stop := context.AfterFunc(ctx, func() { _ = l.Close() }) // wakes up Accept
-	defer stop()
+	closed := make(chan struct{})
+	context.AfterFunc(ctx, func() {
+		_ = l.Close() // wakes up Accept
+		close(closed)
+	})
+	defer func() {
+		cancel()
+		<-closed
+	}()
 	for {
 		conn, err := l.Accept()
 		switch {
