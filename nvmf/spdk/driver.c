@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <spdk/env.h>
 #include <spdk/log.h>
@@ -20,6 +21,15 @@
 
 /* What this thread's messages go to, or NULL for stderr. */
 static __thread char *said;
+
+static void pass_on(char *text)
+{
+	text[strcspn(text, "\n")] = '\0';
+	if (said != NULL)
+		memmove(said, text, strlen(text) + 1);
+	else
+		fprintf(stderr, "nvmecr: SPDK: %s\n", text);
+}
 
 static void say(int level, const char *file, const int line, const char *func, const char *format, va_list ap)
 {
@@ -35,11 +45,20 @@ static void say(int level, const char *file, const int line, const char *func, c
 
 	while (*from == '[' && (end = strstr(from, "] ")) != NULL)
 		from = end + 2;
-	from[strcspn(from, "\n")] = '\0';
-	if (said != NULL)
-		memmove(said, from, strlen(from) + 1);
-	else
-		fprintf(stderr, "nvmecr: SPDK: %s\n", from);
+	pass_on(from);
+}
+
+/* dpdk_says takes what DPDK writes to its log, a message at a time. */
+static ssize_t dpdk_says(void *cookie, const char *message, size_t n)
+{
+	char text[DRIVER_SAID];
+
+	(void)cookie;
+	if (said == NULL || *said == '\0') {
+		snprintf(text, sizeof text, "%.*s", (int)n, message);
+		pass_on(text);
+	}
+	return (ssize_t)n;
 }
 
 void driver_collect(char *text)
@@ -62,8 +81,23 @@ const char *driver_version(void)
 struct environment {
 	bool huge;
 	int cpu, mebibytes;
+	char *said; /* where messages go */
 	int result;
 };
+
+/* DPDK's. */
+const char *rte_eal_get_runtime_dir(void);
+int rte_openlog_stream(FILE *stream);
+
+/* collect_dpdk keeps DPDK from writing to stderr and to the system's log. */
+static void collect_dpdk(void)
+{
+	cookie_io_functions_t calls = {.write = dpdk_says};
+	FILE *log = fopencookie(NULL, "w", calls);
+
+	if (log != NULL)
+		rte_openlog_stream(log);
+}
 
 /* initialize runs on a thread of its own, because DPDK pins the one that it is
  * initialized on, and it and what it starts take no signals. */
@@ -73,6 +107,8 @@ static void *initialize(void *argument)
 	struct spdk_env_opts opts;
 	char map[32];
 
+	said = e->said;
+	collect_dpdk();
 	opts.opts_size = sizeof opts;
 	spdk_env_opts_init(&opts);
 	/* However many CPUs there are, it is one core: DPDK's number 0. */
@@ -89,18 +125,22 @@ static void *initialize(void *argument)
 		opts.iova_mode = "va";
 	}
 	e->result = spdk_env_init(&opts);
-	if (e->result == -EINVAL) /* what it says to a second time, before it looks at anything else */
-		e->result = -EALREADY;
+	if (e->result == 0)
+		rmdir(rte_eal_get_runtime_dir()); /* nothing is in it, but it would outlive the process */
 	return NULL;
 }
 
 int driver_init(bool huge, int cpu, int mebibytes)
 {
-	struct environment e = {huge, cpu, mebibytes, 0};
+	struct environment e = {huge, cpu, mebibytes, said, 0};
 	sigset_t all, before;
 	pthread_t thread;
 	int saved = errno;
 
+	/* In a forked child it is there, but not ours; asked for another time SPDK would
+	 * say so on the application's stderr. */
+	if (spdk_env_get_core_count() > 0)
+		return -EALREADY;
 	spdk_log_open(say);
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
