@@ -92,16 +92,17 @@ func openSPDK(ctx context.Context, id nvmf.TransportID, o tcp.Options) (nvmf.Dev
 // overSPDK are the same options for the other driver.
 func overSPDK(o tcp.Options) spdk.Options {
 	return spdk.Options{
-		HostNQN:         o.HostNQN,
-		HostID:          o.HostID,
-		HeaderDigest:    o.HeaderDigest,
-		DataDigest:      o.DataDigest,
-		ConnectTimeout:  o.ConnectTimeout,
-		CommandTimeout:  o.CommandTimeout,
-		KeepAlive:       o.KeepAlive,
-		QueueDepth:      o.QueueDepth,
-		MaxTransfer:     o.MaxTransfer,
-		OptimalTransfer: o.OptimalTransfer,
+		HostNQN:           o.HostNQN,
+		HostID:            o.HostID,
+		HeaderDigest:      o.HeaderDigest,
+		DataDigest:        o.DataDigest,
+		ConnectTimeout:    o.ConnectTimeout,
+		CommandTimeout:    o.CommandTimeout,
+		KeepAlive:         o.KeepAlive,
+		QueueDepth:        o.QueueDepth,
+		MaxTransfer:       o.MaxTransfer,
+		OptimalTransfer:   o.OptimalTransfer,
+		CongestionControl: o.CongestionControl,
 	}
 }
 

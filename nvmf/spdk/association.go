@@ -63,19 +63,47 @@ func associate(ctx context.Context, id nvmf.TransportID, o *Options) (*associati
 		aliases.free(id, o.HostNQN, alias)
 		return nil, err
 	}
-	a.socket = claimSocket(id)
-	if a.facts, err = initiator.IdentifyController(a, nvme.CAP(C.driver_cap(a.controller))); err != nil {
+	if err = a.prepare(o); err != nil {
 		a.close(o)
 		return nil, err
 	}
+	return a, nil
+}
+
+// prepare is what is left to do when the controller is connected.
+func (a *association) prepare(o *Options) (err error) {
+	if a.socket, err = claimSocket(a.id, o.CongestionControl); err != nil {
+		return err
+	}
+	if err = a.silence(); err != nil {
+		return err
+	}
+	if a.facts, err = initiator.IdentifyController(a, nvme.CAP(C.driver_cap(a.controller))); err != nil {
+		return err
+	}
 	if interval := min(tending, o.KeepAlive/4); interval > 0 {
 		if a.clock, err = initiator.NewClock(interval); err != nil {
-			a.close(o)
-			return nil, err
+			return err
 		}
 		go a.routineTend(a.clock)
 	}
-	return a, nil
+	return nil
+}
+
+// silence asks the controller for no notices. SPDK would change what it knows
+// of a namespace when one comes, on the thread that looks after the admin queue,
+// while others use it: commands for one that has gone would never end. What
+// becomes of a namespace shows when it is used, and is verified by Reset.
+func (a *association) silence() error {
+	var sqe nvme.SQE
+	sqe.Reset(nvme.AdminSetFeatures, 0, 0)
+	sqe.SetCDW(10, nvme.FeatureAsyncEventConfig)
+	err := a.exec("Set Features (Asynchronous Event Configuration)", &sqe, nil)
+	var se *nvmf.StatusError
+	if errors.As(err, &se) { // it has none
+		return nil
+	}
+	return err
 }
 
 // connect is one attempt. It lasts no longer than the connection's time-out,
@@ -216,7 +244,7 @@ func (a *association) exec(what string, sqe *nvme.SQE, data []byte) error {
 		return fmt.Errorf("%s: %w", what, a.lost)
 	}
 	c := (*C.struct_driver_command)(C.calloc(1, C.sizeof_struct_driver_command))
-	buffer := C.driver_alloc(C.size_t(len(data)))
+	buffer := C.driver_alloc(C.size_t(max(1, len(data))))
 	if buffer == nil {
 		C.free(unsafe.Pointer(c))
 		return fmt.Errorf("%s: %w", what, syscall.ENOMEM)

@@ -5,6 +5,8 @@ package spdk_test
 import (
 	"bytes"
 	"context"
+	"net"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -119,6 +121,11 @@ func TestResetChanged(t *testing.T) {
 
 // scripted is a target that answers I/O commands as a test says.
 func scripted(t *testing.T, answer func(c *fakepeer.Conn, sqe *nvme.SQE) error) nvmf.TransportID {
+	return attended(t, answer, func(*nvme.SQE) bool { return false })
+}
+
+// attended is one that says nothing to admin commands which a test swallows.
+func attended(t *testing.T, answer func(c *fakepeer.Conn, sqe *nvme.SQE) error, swallow func(*nvme.SQE) bool) nvmf.TransportID {
 	p := fakepeer.New(func(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) error { return answer(c, sqe) })
 	// SPDK wants to see a controller disabled before it enables it, asks for
 	// events, which do not come, and which namespaces there are.
@@ -126,6 +133,9 @@ func scripted(t *testing.T, answer func(c *fakepeer.Conn, sqe *nvme.SQE) error) 
 	p.CSTS = enabled.Load
 	p.Controller = func(c *nvme.IdentifyController) { c.SetNN(1) }
 	p.Admin = func(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) (bool, error) {
+		if swallow(sqe) {
+			return true, nil
+		}
 		if sqe.Opcode() == nvme.AdminFabrics && sqe.FabricsType() == nvme.FabricsPropertySet {
 			if offset, _, value := sqe.Property(); offset == nvme.PropertyCC {
 				enabled.Store(value & 1)
@@ -163,6 +173,86 @@ func TestTimeout(t *testing.T) {
 		assert.ErrorIs(t, c.Err, nvmf.ErrConnectionLost)
 	}
 	assert.NoError(t, q.Reset(t.Context()))
+}
+
+// shutdown reports whether a command asks for one.
+func shutdown(sqe *nvme.SQE) bool {
+	if sqe.Opcode() != nvme.AdminFabrics || sqe.FabricsType() != nvme.FabricsPropertySet {
+		return false
+	}
+	offset, _, value := sqe.Property()
+	return offset == nvme.PropertyCC && value&nvme.CCShutdown != 0
+}
+
+// TestSilentClose: a target that falls silent keeps nobody from leaving.
+func TestSilentClose(t *testing.T) {
+	id := attended(t, func(*fakepeer.Conn, *nvme.SQE) error { return nil }, shutdown)
+	d := openDevice(t, id, spdk.Options{KeepAlive: -1})
+	start := time.Now()
+	require.NoError(t, d.Close())
+	assert.Less(t, time.Since(start), 3*time.Second)
+}
+
+// TestSilentAdmin: one that answers nothing at all any more is given up in the
+// time of a connection.
+func TestSilentAdmin(t *testing.T) {
+	var silent atomic.Bool
+	id := attended(t, func(*fakepeer.Conn, *nvme.SQE) error { return nil }, func(*nvme.SQE) bool { return silent.Load() })
+	const timeout = 300 * time.Millisecond
+	d := openDevice(t, id, spdk.Options{CommandTimeout: timeout, ConnectTimeout: timeout, KeepAlive: -1})
+	q := openQueue(t, d, 1)
+	silent.Store(true)
+	require.ErrorIs(t, do(q, read(0, make([]byte, 512))), nvmf.ErrConnectionLost)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*timeout)
+	defer cancel()
+	start := time.Now()
+	assert.ErrorIs(t, q.Reset(ctx), context.DeadlineExceeded)
+	assert.NoError(t, d.Close())
+	assert.Less(t, time.Since(start), 10*timeout)
+}
+
+// TestNoNotices: SPDK must not look after namespaces while they are used.
+func TestNoNotices(t *testing.T) {
+	var wanted atomic.Uint32
+	wanted.Store(^uint32(0))
+	id := attended(t, func(*fakepeer.Conn, *nvme.SQE) error { return nil }, func(sqe *nvme.SQE) bool {
+		if sqe.Opcode() == nvme.AdminSetFeatures && sqe.CDW(10) == nvme.FeatureAsyncEventConfig {
+			wanted.Store(sqe.CDW(11))
+		}
+		return false
+	})
+	require.NoError(t, openDevice(t, id, spdk.Options{KeepAlive: -1}).Close())
+	assert.Zero(t, wanted.Load())
+}
+
+// TestCongestion: SPDK leaves it to the system, whose choice may cost half the
+// bandwidth.
+func TestCongestion(t *testing.T) {
+	r := embedded(t, 512, 0)
+	_, port, err := net.SplitHostPort(r.addr)
+	require.NoError(t, err)
+	of := func(o spdk.Options) (names []string) {
+		d := openDevice(t, r.id(t), o)
+		defer d.Close()
+		q, err := d.OpenQueue(t.Context(), 1)
+		require.NoError(t, err)
+		defer q.Close()
+		for fd := range 256 {
+			peer, err := unix.Getpeername(fd)
+			a, ok := peer.(*unix.SockaddrInet4)
+			if err != nil || !ok || strconv.Itoa(a.Port) != port {
+				continue
+			}
+			name, err := unix.GetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION)
+			require.NoError(t, err)
+			names = append(names, name)
+		}
+		return names
+	}
+	assert.Equal(t, []string{"reno", "reno"}, of(spdk.Options{CongestionControl: "reno"}), "admin and I/O")
+	assert.Subset(t, []string{"cubic", "reno"}, of(spdk.Options{}))
+	_, err = spdk.Open(t.Context(), r.id(t), spdk.Options{CongestionControl: "none such"})
+	assert.ErrorContains(t, err, "none such")
 }
 
 // TestAgain: transient statuses are repeated, others are not.

@@ -33,6 +33,7 @@ type Options struct {
 	QueueDepth               int           // default 128
 	MaxTransfer              nvmf.Bytes    // default 4 MiB, 1 MiB over RDMA and PCIe
 	OptimalTransfer          nvmf.Bytes
+	CongestionControl        string
 	// Memory is how much SPDK's environment may use. Default 64 MiB over TCP,
 	// 256 MiB, of huge pages, over RDMA and PCIe. The first Open decides.
 	Memory nvmf.Bytes

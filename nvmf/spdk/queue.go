@@ -93,8 +93,12 @@ func (q *Queue) connect(a *association) error {
 	})
 	switch err {
 	case 0:
-		q.socket = claimSocket(q.dev.id)
 		q.err = nil
+		var err error
+		if q.socket, err = claimSocket(q.dev.id, q.dev.opts.CongestionControl); err != nil {
+			q.lose(err)
+			return err
+		}
 		if q.direct = 0; q.dev.id.Transport == nvmf.TCP {
 			q.direct = int(C.driver_pieces(a.controller))
 		}

@@ -11,15 +11,17 @@ import (
 
 	"nvmecr/internal/ownfd"
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/initiator"
 )
 
 // claimSocket finds the connection to a target that SPDK has just opened, -1 if
 // there is none, and keeps it from the application and from programs that it
 // executes: SPDK would leave it open for those, and the target would take the
-// process for alive as long as they run.
-func claimSocket(id nvmf.TransportID) int {
+// process for alive as long as they run. It gets the congestion control that was
+// asked for, of which SPDK knows nothing.
+func claimSocket(id nvmf.TransportID, congestion string) (int, error) {
 	if id.Transport != nvmf.TCP {
-		return -1
+		return -1, nil
 	}
 	entries, _ := os.ReadDir("/proc/self/fd") // without /proc it stays as it is
 	for _, e := range entries {
@@ -30,10 +32,10 @@ func claimSocket(id nvmf.TransportID) int {
 		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
 		if err == nil && flags&unix.FD_CLOEXEC == 0 && leadsTo(fd, id) {
 			_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, flags|unix.FD_CLOEXEC) // closed meanwhile, if not
-			return ownfd.Hold(fd)                                                  // not moved: it was opened in ownfd.Aside
+			return ownfd.Hold(fd), initiator.SetCongestion(fd, congestion)         // not moved: it was opened in ownfd.Aside
 		}
 	}
-	return -1
+	return -1, nil
 }
 
 // leadsTo reports whether fd is a socket connected to the target.

@@ -68,10 +68,10 @@ func (q *Queue) wanted(cmd *nvmf.Command) uint32 {
 func (q *Queue) busy() int { return len(q.flights) - len(q.free) - len(q.resting) }
 
 // expired reports whether no command was answered for the command time-out. The
-// clock starts when nothing comes, and stands while the controller has none.
+// clock starts when nothing comes, and stands while there is none.
 func (q *Queue) expired() bool {
 	now := time.Now()
-	if q.busy() == 0 || q.pace.deadline.IsZero() {
+	if q.busy() == 0 && q.waiting == nil || q.pace.deadline.IsZero() {
 		q.pace.deadline = now.Add(q.dev.opts.CommandTimeout)
 	}
 	return now.After(q.pace.deadline)

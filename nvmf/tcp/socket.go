@@ -14,6 +14,7 @@ import (
 
 	"nvmecr/internal/ownfd"
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/initiator"
 )
 
 // dialTCP connects a socket of our own to id's address. ctx bounds it.
@@ -86,24 +87,11 @@ func sockaddr(a netip.AddrPort) (family int, sa unix.Sockaddr) {
 }
 
 // tune sets what matters to a request-response protocol on a fast network.
-// Only a congestion control that was asked for by name must exist.
 func tune(fd int, congestion string) error {
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1); err != nil {
 		return fmt.Errorf("TCP_NODELAY: %w", err)
 	}
-	switch congestion {
-	case "system":
-	case "":
-		if unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "cubic") != nil {
-			// Without reno either, the system's own choice is what there is.
-			_ = unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno")
-		}
-	default:
-		if err := unix.SetsockoptString(fd, unix.IPPROTO_TCP, unix.TCP_CONGESTION, congestion); err != nil {
-			return fmt.Errorf("congestion control %q: %w", congestion, err)
-		}
-	}
-	return nil
+	return initiator.SetCongestion(fd, congestion)
 }
 
 // finishConnect connects a non-blocking socket and waits for the outcome.
