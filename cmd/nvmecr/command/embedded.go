@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"golang.org/x/sys/unix"
 
 	"nvmecr/internal/config"
 	"nvmecr/internal/store"
@@ -33,24 +34,28 @@ type embedded struct {
 	lifeline *os.File // it ends when this closes, also by our death
 }
 
-// embeddedKeys writes what the embedded target needs to authenticate where this
-// configuration has secrets, and returns "" where it has none. The file is
-// needed until the target listens.
-func embeddedKeys(cfg *config.Config, dir *store.StateDir) (path string, err error) {
+// embeddedKeys returns what the embedded target needs to authenticate where this
+// configuration has secrets, and nil where it has none. It is a file without a
+// name, so that nothing of it stays if we are killed.
+func embeddedKeys(cfg *config.Config) (*os.File, error) {
 	keys, err := cfg.Secrets()
 	if err != nil || keys.Host.IsZero() {
-		return "", err
+		return nil, err
 	}
 	line := cfg.Host() + " " + keys.Host.Reveal()
 	if !keys.Controller.IsZero() {
 		line += " " + keys.Controller.Reveal()
 	}
-	f, err := os.CreateTemp(dir.Path, "keys-*") // mode 0600
+	fd, err := unix.MemfdCreate("nvmecr-keys", unix.MFD_CLOEXEC)
 	if err != nil {
-		return "", err
+		return nil, fmt.Errorf("cannot hand the keys to the embedded target: %w", err)
 	}
+	f := os.NewFile(uintptr(fd), "keys")
 	_, err = fmt.Fprintln(f, line)
-	return f.Name(), errors.Join(err, f.Close())
+	if err = errors.Join(err, f.Chmod(0o600)); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 // startEmbedded serves the image of dir, to this configuration's host NQN
@@ -63,12 +68,15 @@ func startEmbedded(cfg *config.Config, dir *store.StateDir, lock *store.DirLock)
 	if err != nil {
 		return nil, err
 	}
-	keys, err := embeddedKeys(cfg, dir)
-	if keys != "" {
-		defer os.Remove(keys)
-	}
+	keys, err := embeddedKeys(cfg)
 	if err != nil {
 		return nil, err
+	}
+	inherited, keyFile := []*os.File{lock.File}, ""
+	if keys != nil {
+		defer keys.Close()
+		inherited = append(inherited, keys)
+		keyFile = "/proc/self/fd/4" // the first is 3
 	}
 	stdin, lifeline, err := os.Pipe()
 	if err != nil {
@@ -86,10 +94,10 @@ func startEmbedded(cfg *config.Config, dir *store.StateDir, lock *store.DirLock)
 	var complaint bytes.Buffer
 	// Every flag is given: the environment is meant for others.
 	cmd := exec.Command(self, "target", "--until-eof",
-		"--listen", "127.0.0.1:0", "--nqn", nqn, "--allow-host", cfg.Host(), "--dhchap-keys", keys,
+		"--listen", "127.0.0.1:0", "--nqn", nqn, "--allow-host", cfg.Host(), "--dhchap-keys", keyFile,
 		"--namespace", "file:"+dir.Image(), "--admin=", "--pool=", "--verbose=false")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, listening, &complaint
-	cmd.ExtraFiles = []*os.File{lock.File}
+	cmd.ExtraFiles = inherited
 	// A session of its own: what is typed at the terminal ends the job, and
 	// the job may still write when it ends.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
