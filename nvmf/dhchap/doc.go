@@ -38,6 +38,11 @@ type Keys struct {
 	Controller Secret
 }
 
+// Equal reports whether both secrets are the same.
+func (k Keys) Equal(other Keys) bool {
+	return k.Host.Equal(other.Host) && k.Controller.Equal(other.Controller)
+}
+
 // Offer are the hashes and groups an end accepts, best first. None means all.
 type Offer struct {
 	Hashes []Hash

@@ -101,6 +101,14 @@ func NewSecret(h Hash) Secret {
 // IsZero reports whether there is no secret.
 func (s Secret) IsZero() bool { return s.key == nil }
 
+// Equal reports whether two secrets are the same.
+func (s Secret) Equal(other Secret) bool {
+	if s.IsZero() || other.IsZero() {
+		return s.IsZero() && other.IsZero()
+	}
+	return s.hash == other.hash && hmac.Equal(*s.key, *other.key)
+}
+
 // Reveal returns the secret, which there must be, as text that ParseSecret reads.
 func (s Secret) Reveal() string {
 	b := le.AppendUint32(bytes.Clone(*s.key), crc32.ChecksumIEEE(*s.key))

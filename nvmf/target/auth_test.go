@@ -7,13 +7,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"nvmecr/nvmf"
 	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/nvme"
 	"nvmecr/nvmf/pdu"
 	"nvmecr/nvmf/target"
+	"nvmecr/nvmf/tcp"
 )
 
 // guarded serves one namespace to testHost, which has keys.
@@ -435,5 +438,84 @@ func TestKeysOfAll(t *testing.T) {
 		r := h.response()
 		require.Zero(t, r.Status())
 		assert.EqualValues(t, nvme.ConnectAuthTransaction, r.Result()&0xffff0000, nqn)
+	}
+}
+
+// TestReplacedKeys: who is connected with a key that is replaced or gone is cut
+// off, and nobody else.
+func TestReplacedKeys(t *testing.T) {
+	keys := func() dhchap.Keys { return dhchap.Keys{Host: dhchap.NewSecret(dhchap.SHA256)} }
+	old, mine := keys(), keys()
+	own := func(tgt *target.Target, k dhchap.Keys) error {
+		return tgt.SetAccess(testNQN, []string{testHost}, map[string]dhchap.Keys{testHost: k})
+	}
+	whole := func(tgt *target.Target, k dhchap.Keys) error {
+		return tgt.SetKeys(map[string]dhchap.Keys{testHost: k})
+	}
+	for name, c := range map[string]struct {
+		config func(*target.Config)
+		set    func(*target.Target, dhchap.Keys) error
+	}{
+		"of the target":    {func(c *target.Config) { c.Keys = map[string]dhchap.Keys{testHost: old} }, whole},
+		"of the subsystem": {func(c *target.Config) { c.Subsystems[0].Keys = map[string]dhchap.Keys{testHost: old} }, own},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := one(memory(t, 1<<20, 4096))
+			c.config(&config)
+			tgt, addr := serve(t, config)
+			assert.True(t, tgt.Authenticates(testNQN))
+			assert.False(t, tgt.Authenticates(testNQN+"x"))
+			open := func(k dhchap.Keys) (*tcp.Device, error) {
+				return tcp.Open(t.Context(), id(t, addr, 1), tcp.Options{HostNQN: testHost, Keys: k})
+			}
+			h := dial(t, addr, 0)
+			h.connectBarred(0, nvme.CNTLIDDynamic)
+			_, err := h.authenticate(old)
+			require.NoError(t, err)
+			require.NoError(t, c.set(tgt, old))
+			h.setProperty(nvme.PropertyCC, nvme.CCFabrics)
+			require.NoError(t, c.set(tgt, mine))
+			h.ends(0)
+			_, err = open(old)
+			require.ErrorIs(t, err, nvmf.ErrAuthentication)
+			d, err := open(mine)
+			require.NoError(t, err)
+			require.NoError(t, d.Close())
+			require.ErrorContains(t, c.set(tgt, dhchap.Keys{}), "has no key")
+		})
+	}
+	// Keys of the target are none of a subsystem that has its own.
+	config, theirs := guardedConfig(t)
+	tgt, addr := serve(t, config)
+	h := dial(t, addr, 0)
+	h.connectBarred(0, nvme.CNTLIDDynamic)
+	_, err := h.authenticate(theirs)
+	require.NoError(t, err)
+	require.NoError(t, whole(tgt, mine))
+	h.setProperty(nvme.PropertyCC, nvme.CCFabrics)
+}
+
+// TestHostsOfARun: the processes of a run have one host identifier, whichever
+// hosts they are on, and authenticate as those: a reservation is for all.
+func TestHostsOfARun(t *testing.T) {
+	hosts := map[string]dhchap.Keys{}
+	for _, nqn := range []string{testHost, testHost + "2"} {
+		hosts[nqn] = dhchap.Keys{Host: dhchap.NewSecret(dhchap.SHA256)}
+	}
+	c := one(memory(t, 1<<20, 4096))
+	c.Subsystems[0].Keys = hosts
+	_, addr := serve(t, c)
+	run := uuid.New()
+	for nqn, keys := range hosts {
+		d, err := tcp.Open(t.Context(), id(t, addr, 1), tcp.Options{HostNQN: nqn, HostID: run, Keys: keys})
+		require.NoError(t, err)
+		defer func() { assert.NoError(t, d.Close()) }()
+		require.NoError(t, d.Reserve(t.Context(), 7))
+		q, err := d.OpenQueue(t.Context(), 8)
+		require.NoError(t, err)
+		defer func() { assert.NoError(t, q.Close()) }()
+		w := []*nvmf.Command{{Opcode: nvmf.Write, Blocks: 1, Data: [][]byte{make([]byte, 4096)}}}
+		q.Submit(w)
+		require.NoError(t, q.Wait(w))
 	}
 }

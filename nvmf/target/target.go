@@ -17,6 +17,7 @@
 //	command.go  PDUs to commands
 //	fabrics.go, auth.go, admin.go, identify.go, discovery.go, io.go    what commands do
 //	send.go     completions and data to bytes
+//	access.go   who may connect
 //	registry.go, fence.go       who may do what, and that nobody else still does
 //	limit.go                    how much of it in a second
 //
@@ -79,7 +80,7 @@ type Config struct {
 	// multiple of 16.
 	InCapsule nvmf.Bytes
 	// Keys are those of subsystems that have none of their own; see
-	// Subsystem.Keys.
+	// Subsystem.Keys. SetKeys replaces them.
 	Keys map[string]dhchap.Keys
 	// NoReservations makes a target without reservations, which keeps nobody
 	// from writing.
@@ -97,9 +98,10 @@ type Subsystem struct {
 	Hosts []string
 	// Listed lets nobody in who is not in Hosts, also where that is empty.
 	Listed bool
-	// Keys are the secrets of hosts by their NQN. Where there are any, only
-	// hosts that have one may connect, and have to prove on every queue that
-	// they know it before anything else is done for them.
+	// Keys are the secrets of hosts by their NQN; nil stands for those of the
+	// target. Where there are any, only hosts that have one may connect, and
+	// have to prove on every queue that they know it before anything else is
+	// done for them.
 	Keys map[string]dhchap.Keys
 	// Serial and Model identify the subsystem to hosts, up to 20 and 40 ASCII
 	// characters. Serial defaults to a digest of the NQN.
@@ -139,14 +141,12 @@ const (
 
 // Target serves subsystems. All methods are safe for concurrent use.
 type Target struct {
-	log       *slog.Logger
-	inCapsule uint32
-	maxConns  int
-	patience  time.Duration // with a host that has not connected and proved who it is
-	exchanges chan struct{} // has room for those that may be computed at a time
-	// noReservations and keys do not change.
-	noReservations bool
-	keys           map[string]dhchap.Keys
+	log            *slog.Logger
+	inCapsule      uint32
+	maxConns       int
+	patience       time.Duration // with a host that has not connected and proved who it is
+	exchanges      chan struct{} // has room for those that may be computed at a time
+	noReservations bool          // does not change
 
 	// running counts connections that are not asleep: they spin only while
 	// there are cores for all of them and for the hosts they may share the
@@ -154,6 +154,7 @@ type Target struct {
 	running atomic.Int32
 
 	mu          sync.Mutex // guards what follows
+	keys        map[string]dhchap.Keys
 	subsystems  map[string]*subsystem
 	controllers map[uint16]*controller
 	conns       map[*conn]struct{}
@@ -169,8 +170,10 @@ type Target struct {
 type subsystem struct {
 	nqn, serial, model string
 	listed             bool
-	hosts              []string // guarded by Target.mu
-	keys               map[string]dhchap.Keys
+	// Target.mu guards these. inherits says that keys are the target's.
+	hosts    []string
+	keys     map[string]dhchap.Keys
+	inherits bool
 	// namespaces by id. The map is replaced as a whole, under Target.mu.
 	namespaces atomic.Pointer[map[uint32]*namespace]
 }
@@ -200,6 +203,9 @@ func New(c Config) (*Target, error) {
 	if t.inCapsule == 0 {
 		t.inCapsule = 256 << 10
 	}
+	if err := checkKeys(c.Keys); err != nil {
+		return nil, fmt.Errorf("target: %w", err)
+	}
 	if t.inCapsule > maxTransfer || t.inCapsule%16 != 0 {
 		return nil, fmt.Errorf("target: in-capsule data of %s: not a multiple of 16 up to 1 MiB", c.InCapsule)
 	}
@@ -217,17 +223,10 @@ func (t *Target) AddSubsystem(s Subsystem) error {
 	if err := checkNQN(s.NQN); err != nil {
 		return fmt.Errorf("target: subsystem: %w", err)
 	}
-	sub := &subsystem{nqn: s.NQN, serial: s.Serial, model: s.Model, listed: s.Listed, hosts: slices.Clone(s.Hosts), keys: maps.Clone(s.Keys)}
-	if sub.keys == nil {
-		sub.keys = t.keys
-	}
-	for nqn, k := range sub.keys {
-		if err := checkNQN(nqn); err != nil {
-			return fmt.Errorf("target: subsystem %s: key of a host: %w", s.NQN, err)
-		}
-		if k.Host.IsZero() {
-			return fmt.Errorf("target: subsystem %s: host %s has no key", s.NQN, nqn)
-		}
+	sub := &subsystem{nqn: s.NQN, serial: s.Serial, model: s.Model, listed: s.Listed, hosts: slices.Clone(s.Hosts),
+		keys: maps.Clone(s.Keys), inherits: s.Keys == nil}
+	if err := checkKeys(s.Keys); err != nil {
+		return fmt.Errorf("target: subsystem %s: %w", s.NQN, err)
 	}
 	if sub.serial == "" {
 		sub.serial = serialOf(s.NQN)
@@ -249,6 +248,9 @@ func (t *Target) AddSubsystem(s Subsystem) error {
 		return net.ErrClosed
 	case t.subsystems[s.NQN] != nil:
 		return fmt.Errorf("target: subsystem %s is already served", s.NQN)
+	}
+	if sub.inherits {
+		sub.keys = t.keys
 	}
 	t.subsystems[s.NQN] = sub
 	t.generation++
@@ -279,23 +281,6 @@ func (s *subsystem) close() error {
 		errs = append(errs, n.err)
 	}
 	return errors.Join(errs...)
-}
-
-// SetHosts replaces the host NQNs that may connect to a subsystem. Hosts that
-// are connected and no longer allowed are cut off before it returns.
-func (t *Target) SetHosts(nqn string, hosts []string) error {
-	t.mu.Lock()
-	sub := t.subsystems[nqn]
-	if sub != nil {
-		sub.hosts = slices.Clone(hosts)
-		t.generation++
-	}
-	t.mu.Unlock()
-	if sub == nil {
-		return fmt.Errorf("target: no subsystem %s: %w", nqn, nvmf.ErrNoSubsystem)
-	}
-	t.cut(func(c *controller) bool { return c.sub == sub && !sub.admits(c.host.NQN) })
-	return nil
 }
 
 // AddNamespace adds a namespace to a subsystem that may be in use, and
@@ -462,13 +447,3 @@ func (t *Target) Close(ctx context.Context) error {
 	}
 	return errors.Join(errs...)
 }
-
-// admits reports whether a host may connect. Target.mu is held.
-func (s *subsystem) admits(nqn string) bool {
-	if _, ok := s.keys[nqn]; !ok && len(s.keys) > 0 {
-		return false
-	}
-	return allowed(s.hosts, nqn) && (len(s.hosts) > 0 || !s.listed)
-}
-
-func allowed(hosts []string, nqn string) bool { return len(hosts) == 0 || slices.Contains(hosts, nqn) }

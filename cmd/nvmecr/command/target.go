@@ -64,7 +64,8 @@ them, one for each job, and says who may use them. What is in a pool of files is
 served again by the next target with that pool.
 
 With --dhchap-keys hosts have to prove that they are who they say, by keys such
-as nvmecr keygen prints; without, an NQN is taken for true.`,
+as nvmecr keygen prints; without, an NQN is taken for true. On SIGHUP it reads the
+file again, and cuts off the hosts whose key has changed.`,
 		Example: `  nvmecr target --listen 0.0.0.0:4420 --nqn nqn.2014-08.org.example:scratch \
     --namespace file:/dev/nvme1n1 --allow-host nqn.2014-08.org.nvmexpress:uuid:...
   nvmecr target --listen 127.0.0.1:0 --namespace mem:1G
@@ -103,6 +104,9 @@ func (o *targetOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 	t, err := o.start(log)
 	if err != nil {
 		return err
+	}
+	if o.keys != "" {
+		defer o.renewKeys(t, stderr)()
 	}
 	if o.untilEOF {
 		var cancel context.CancelFunc
@@ -242,6 +246,29 @@ func (o *targetOptions) readKeys() (map[string]dhchap.Keys, error) {
 		}
 	}
 	return keys, nil
+}
+
+// renewKeys reads the file of keys again on each SIGHUP, until the function it
+// returns is called. A file that is wrong changes nothing.
+func (o *targetOptions) renewKeys(t *target.Target, stderr io.Writer) (stop func()) {
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range hangups {
+			keys, err := o.readKeys()
+			if err == nil {
+				err = t.SetKeys(keys)
+			}
+			if err != nil {
+				fmt.Fprintf(stderr, "nvmecr: --dhchap-keys: the keys stay as they were: %v\n", err)
+			} else {
+				fmt.Fprintf(stderr, "nvmecr: --dhchap-keys: read again, keys of %s\n", count(len(keys), "host"))
+			}
+		}
+	}()
+	return func() { signal.Stop(hangups); close(hangups); <-done }
 }
 
 func closeBackings(s target.Subsystem) error {

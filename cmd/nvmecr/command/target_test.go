@@ -1,0 +1,60 @@
+package command
+
+import (
+	"bufio"
+	"context"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/dhchap"
+	"nvmecr/nvmf/tcp"
+)
+
+// TestRenewedKeys: on SIGHUP a target has the keys that its file has then,
+// unless there is something wrong with it.
+func TestRenewedKeys(t *testing.T) {
+	const host = "nqn.2014-08.org.example:host"
+	path := filepath.Join(t.TempDir(), "keys")
+	write := func(text string) { require.NoError(t, os.WriteFile(path, []byte(text), 0o600)) }
+	old, next := dhchap.NewSecret(dhchap.SHA256), dhchap.NewSecret(dhchap.SHA256)
+	write(host + " " + old.Reveal())
+	cmd := nvmecr("nvmecr", "target", "--listen", "127.0.0.1:0", "--namespace", "mem:1M", "--dhchap-keys", path)
+	stdout, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	stderr, err := cmd.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	require.NoError(t, err)
+	id, err := nvmf.ParseTransportID(line)
+	require.NoError(t, err)
+	connect := func(s dhchap.Secret) error {
+		d, err := tcp.Open(context.Background(), id, tcp.Options{HostNQN: host, Keys: dhchap.Keys{Host: s}})
+		if err == nil {
+			err = d.Close()
+		}
+		return err
+	}
+	said := bufio.NewReader(stderr)
+	renew := func(text, says string) {
+		write(text)
+		require.NoError(t, cmd.Process.Signal(syscall.SIGHUP))
+		line, err := said.ReadString('\n')
+		require.NoError(t, err)
+		assert.Contains(t, line, says)
+		assert.NotContains(t, line, next.Reveal()[10:20])
+	}
+	require.NoError(t, connect(old))
+	renew(host+" "+next.Reveal(), "keys of 1 host")
+	require.ErrorIs(t, connect(old), nvmf.ErrAuthentication)
+	require.NoError(t, connect(next))
+	renew(host+" "+next.Reveal()[:20], "stay as they were")
+	require.NoError(t, connect(next))
+}
