@@ -87,6 +87,11 @@ func unproved(o *Options, q queueID, err error) error {
 			"itself with: %w", nvmf.ErrAuthentication, o.HostNQN, q.subNQN, err)
 	case failed != nil:
 		return fmt.Errorf("%w: host %s refuses the target of subsystem %s: %w", nvmf.ErrAuthentication, o.HostNQN, q.subNQN, err)
+	case errors.Is(err, nvmf.ErrConnectionLost):
+		// Linux's target means to say Failure1, and mostly resets the connection
+		// before that is fetched. A target that crashed looks the same.
+		return fmt.Errorf("the connection ended while host %s authenticated, which is what some targets do with a host that has the wrong key "+
+			"(--dhchap-secret): %w", o.HostNQN, err)
 	}
 	return err
 }

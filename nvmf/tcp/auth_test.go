@@ -190,7 +190,7 @@ func TestOddAuthentication(t *testing.T) {
 		"more than there is room for": {func(c *fakepeer.Conn, sqe *nvme.SQE) error {
 			return c.Data(sqe.CID(), 0, make([]byte, dhchap.MaxMessage+4), pdu.FlagLast|pdu.FlagSuccess)
 		}, nvmf.ErrConnectionLost, "C2HData"},
-		"hangs up":  {func(*fakepeer.Conn, *nvme.SQE) error { return io.EOF }, nvmf.ErrConnectionLost, "Authentication Receive"},
+		"hangs up":  {func(*fakepeer.Conn, *nvme.SQE) error { return io.EOF }, nvmf.ErrConnectionLost, "the wrong key (--dhchap-secret)"},
 		"is silent": {func(*fakepeer.Conn, *nvme.SQE) error { return nil }, nvmf.ErrConnectionLost, "no answer in time"},
 	} {
 		t.Run(name, func(t *testing.T) {
