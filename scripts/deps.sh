@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# deps.sh [bench]: installs what building, testing and the demonstration need,
-# or what the benchmark compares with, and this machine lacks. With Debian's or Ubuntu's apt-get and root or sudo it installs; without
-# it names the packages and stops. It prints nothing when all is there.
+# deps.sh [bench|apps|interop]: installs what this machine lacks. With Debian's or
+# Ubuntu's apt-get and root or sudo it installs; without it names the packages and
+# stops. It prints nothing when all is there.
 #
-#   deps.sh         what `make` needs
-#   deps.sh apps    and what `make test-apps` tests besides
+#   deps.sh          what building, testing and the demonstration need
+#   deps.sh apps     and what `make test-apps` tests besides
+#   deps.sh bench    what the benchmark compares with
+#   deps.sh interop  what `make interop` runs in virtual machines
 set -euo pipefail
 
 if ! command -v go >/dev/null && [ ! -x /usr/local/go/bin/go ]; then
@@ -19,6 +21,18 @@ needs() {
 		cat <<-'END'
 			test "$(id -u)" -ne 0 || command -v mkfs.xfs  : xfsprogs
 			test "$(id -u)" -ne 0 || command -v mkfs.ext4 : e2fsprogs
+		END
+		return
+	fi
+	if [ "${1-}" = interop ]; then
+		cat <<-'END'
+			command -v qemu-system-x86_64     : qemu-system-x86
+			command -v busybox                : busybox-static
+			command -v nvme                   : nvme-cli
+			command -v mkfs.ext4              : e2fsprogs
+			command -v mkfs.xfs               : xfsprogs
+			command -v depmod                 : kmod
+			command -v xz                     : xz-utils
 		END
 		return
 	fi
@@ -57,6 +71,8 @@ module() {
 	/usr/bin/python3 -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)' "$1"
 }
 
+# What only root has in its PATH counts, too.
+PATH=$PATH:/usr/sbin:/sbin
 missing=()
 while IFS=: read -r check packages; do
 	if ! eval "$check" >/dev/null 2>&1; then

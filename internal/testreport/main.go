@@ -4,6 +4,9 @@
 //
 //	testreport "./..." "-race ./oplog ./microfs"
 //
+// With -levels N each test is named when it ends, and its subtests down to the
+// Nth level: for tests that take long.
+//
 // Each argument is the arguments of one `go test`. A package is named when it
 // ends, what a failed test printed follows it; of a fuzz test that ran, how
 // far it got. The exit status is 1 if anything failed.
@@ -12,6 +15,7 @@ package main
 import (
 	"bufio"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -22,8 +26,10 @@ import (
 
 func main() {
 	var r report
+	flag.IntVar(&r.levels, "levels", 0, "name tests down to this level of subtests")
+	flag.Parse()
 	start := time.Now()
-	for _, args := range os.Args[1:] {
+	for _, args := range flag.Args() {
 		if err := r.run(strings.Fields(args)); err != nil {
 			fmt.Fprintln(os.Stderr, "testreport:", err)
 			r.broken++
@@ -50,6 +56,7 @@ type test struct{ pkg, name string }
 
 // report is what the runs so far came to.
 type report struct {
+	levels         int // of tests that are named
 	passed, failed int
 	broken         int // packages and runs that failed outside of a test
 	skips          []skip
@@ -123,6 +130,7 @@ func (r *report) add(e event, output map[test][]string, failures map[string]bool
 			r.endPackage(e, output[t], failures[e.Package])
 		} else {
 			r.endTest(e.Action, t, output[t])
+			fmt.Print(r.line(e))
 			failures[e.Package] = failures[e.Package] || e.Action == "fail"
 		}
 		delete(output, t)
@@ -146,6 +154,14 @@ func (r *report) endTest(action string, t test, output []string) {
 		r.failed++
 		fmt.Print(strings.Join(output, ""))
 	}
+}
+
+// line says how a test ended, if it is one of those to be named.
+func (r *report) line(e event) string {
+	if strings.Count(e.Test, "/") >= r.levels {
+		return ""
+	}
+	return fmt.Sprintf("%-4s %s  %.1fs\n", e.Action, e.Test, e.Elapsed)
 }
 
 // timeUp reports whether a fuzz test "failed" only because its time was over in

@@ -36,6 +36,15 @@ func TestReport(t *testing.T) {
 		"1 passed, 1 failed, 1 skipped in 3s\n", out.String())
 }
 
+func TestLine(t *testing.T) {
+	for name, want := range map[string]string{
+		"TestA": "pass TestA  1.5s\n", "TestA/b": "pass TestA/b  1.5s\n", "TestA/b/c": "",
+	} {
+		assert.Equal(t, want, (&report{levels: 2}).line(event{Action: "pass", Test: name, Elapsed: 1.5}))
+	}
+	assert.Empty(t, (&report{}).line(event{Action: "pass", Test: "TestA"}))
+}
+
 // TestTimeUp: the end of a fuzz test's time is no failure, a failing input is one.
 func TestTimeUp(t *testing.T) {
 	const start = `

@@ -22,6 +22,14 @@ func addressID(tb testing.TB, address string) nvmf.TransportID {
 	return nvmf.TransportID{Transport: nvmf.TCP, Family: "IPv4", Address: host, Service: port, SubNQN: targetNQN, NSID: 1}
 }
 
+func openDevice(t testing.TB, id nvmf.TransportID, o tcp.Options) *tcp.Device {
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	d, err := tcp.Open(ctx, id, o)
+	require.NoError(t, err)
+	return d
+}
+
 // embedded starts a target in this process with one namespace in memory.
 func embedded(tb testing.TB, lbaSize, inCapsule nvmf.Bytes) (*target.Target, nvmf.TransportID) {
 	b, err := target.NewMemory(64*nvmf.MiB, lbaSize)

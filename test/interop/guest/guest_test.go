@@ -65,9 +65,7 @@ func TestLibraries(t *testing.T) {
 	require.NoError(t, err)
 	defer file.Close()
 	a := newArchive(file)
-	sh, err := find("sh")
-	require.NoError(t, err)
-	require.NoError(t, a.copy("/sh", sh))
+	require.NoError(t, a.copy("/sh", Find("sh")))
 	var names []string
 	for name := range a.have {
 		names = append(names, filepath.Base(name))

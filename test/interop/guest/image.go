@@ -78,19 +78,16 @@ func addModules(a *archive, o Options) error {
 }
 
 func addFiles(a *archive, o Options) error {
-	busybox, err := find("busybox")
-	if err == nil {
-		err = a.copy("/bin/busybox", busybox)
-	}
-	if err != nil {
-		return err
-	}
-	for _, name := range o.Programs {
-		program, err := find(name)
-		if err == nil {
-			err = a.copy(program, program)
+	for _, name := range append([]string{"busybox"}, o.Programs...) {
+		program := Find(name)
+		if program == "" {
+			return fmt.Errorf("%s is not installed", name)
 		}
-		if err != nil {
+		to := program
+		if name == "busybox" {
+			to = "/bin/busybox"
+		}
+		if err := a.copy(to, program); err != nil {
 			return err
 		}
 	}
@@ -102,16 +99,15 @@ func addFiles(a *archive, o Options) error {
 	return nil
 }
 
-// find looks for a program also where only root does.
-func find(name string) (string, error) {
-	program, err := exec.LookPath(name)
-	if err == nil {
-		return filepath.Abs(program)
-	}
-	for _, dir := range []string{"/usr/sbin", "/sbin"} {
+// Find returns the path of a program, looked for also where only root does; ""
+// if it is not installed.
+func Find(name string) string {
+	for _, dir := range []string{"", "/usr/sbin", "/sbin"} {
 		if p, err := exec.LookPath(filepath.Join(dir, name)); err == nil {
-			return p, nil
+			if p, err = filepath.Abs(p); err == nil {
+				return p
+			}
 		}
 	}
-	return "", err
+	return ""
 }

@@ -1,0 +1,17 @@
+// Package interop tests both ends of NVMe/TCP against those of others: our
+// initiator against the targets of Linux and SPDK, our target against the hosts
+// of Linux and SPDK, and the demonstration over their targets. `make interop`
+// runs it, in builds with the tag interop. What is not installed is skipped, and
+// why is said.
+//
+//	initiator_test.go    our initiator; peer_test.go, nvmet_test.go, spdk_test.go: at whose targets
+//	host_test.go         Linux's host at our target
+//	spdkhost_test.go     SPDK's programs at our target
+//	authentication_test.go    both directions, with DH-HMAC-CHAP
+//	demo_test.go         the demonstration
+//	guest                Linux in a virtual machine
+//
+// NVMECR_SPDK is the directory of SPDK's programs, where they are not in PATH;
+// NVMECR_TEST_TARGET the transport id of one more target to test the initiator
+// with, whose namespace may be overwritten.
+package interop

@@ -1,0 +1,110 @@
+//go:build interop
+
+package interop
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/dhchap"
+	"nvmecr/test/interop/guest"
+)
+
+// nvmetModules are Linux's target, what its namespaces are on, and what it
+// needs for authentication where it was built with that.
+func nvmetModules(k guest.Kernel) []string {
+	all := []string{"null_blk nr_devices=0", "nvmet", "nvmet_tcp"}
+	if k.Has("NVME_TARGET_AUTH") {
+		all = append(all, authModules...)
+	}
+	return all
+}
+
+var authModules = []string{"hmac", "sha256_generic", "sha512_generic", "dh_generic"}
+
+// nvmetFunctions are for scripts: device NAME LBASIZE makes a block device in
+// memory; cached NAME LBASIZE one with a volatile write cache; subsystem
+// NQN; namespace NQN NSID DEVICE; serve NQN.
+const nvmetFunctions = `set -e
+nvmet=/sys/kernel/config/nvmet
+device() {
+	d=/sys/kernel/config/nullb/$1
+	mkdir $d
+	echo $2 >$d/blocksize
+	echo 64 >$d/size # MiB
+	echo 1 >$d/memory_backed
+	echo 1 >$d/discard
+	echo ${3:-0} >$d/cache_size
+	echo 1 >$d/power
+}
+cached() { device $1 $2 8; }
+subsystem() { mkdir $nvmet/subsystems/$1; }
+namespace() {
+	mkdir $nvmet/subsystems/$1/namespaces/$2
+	echo -n $3 >$nvmet/subsystems/$1/namespaces/$2/device_path
+	[ -b $3 ] || echo 1 >$nvmet/subsystems/$1/namespaces/$2/buffered_io # tmpfs has no direct I/O
+	echo 1 >$nvmet/subsystems/$1/namespaces/$2/enable
+}
+open() { echo 1 >$nvmet/subsystems/$1/attr_allow_any_host; }
+serve() { ln -s $nvmet/subsystems/$1 $nvmet/ports/1/subsystems/$1; }
+`
+
+const nvmetPort = 4420
+
+// startNvmet boots Linux with a target: of each subsystem the first namespace
+// is a block device, the second has a volatile cache, and of 4096 bytes the last
+// is a file.
+func startNvmet(t *testing.T, k guest.Kernel) *running {
+	g := boot(t, guest.Options{Kernel: k, Modules: nvmetModules(k), Ports: []int{nvmetPort}})
+	sh(t, g, "%s", nvmetFunctions+fmt.Sprintf(`
+		mkdir $nvmet/ports/1
+		cd $nvmet/ports/1
+		echo tcp >addr_trtype; echo ipv4 >addr_adrfam; echo 0.0.0.0 >addr_traddr; echo %d >addr_trsvcid`, nvmetPort))
+	r := &running{subsystems: map[nvmf.Bytes]nvmf.TransportID{}}
+	for _, lba := range lbaSizes {
+		nqn := subsystemNQN(lba)
+		last := fmt.Sprintf("device last%d %d; namespace %s %d /dev/last%d", lba, lba, nqn, nsids[2], lba)
+		if lba == 4096 {
+			last = fmt.Sprintf("busybox truncate -s 64M /tmp/file; namespace %s %d /tmp/file", nqn, nsids[2])
+		}
+		sh(t, g, "%s", nvmetFunctions+fmt.Sprintf(`
+			subsystem %[1]s; open %[1]s
+			device first%[2]d %[2]d; namespace %[1]s %[3]d /dev/first%[2]d
+			cached second%[2]d %[2]d; namespace %[1]s %[4]d /dev/second%[2]d
+			%[5]s
+			serve %[1]s`, nqn, lba, nsids[0], nsids[1], last))
+		r.subsystems[lba] = at(g.Port(nvmetPort), nqn)
+	}
+	if k.Has("NVME_TARGET_AUTH") {
+		r.auth = nvmetAuth(t, g)
+	}
+	return r
+}
+
+// nvmetAuth makes the subsystem that asks for authentication.
+func nvmetAuth(t *testing.T, g *guest.Guest) *authenticating {
+	a := &authenticating{id: at(g.Port(nvmetPort), authNQN), host: newHost(), keys: newKeys(), groups: allGroups}
+	sh(t, g, "%s", nvmetFunctions+fmt.Sprintf(`
+		subsystem %[1]s
+		device auth 4096; namespace %[1]s 1 /dev/auth
+		mkdir $nvmet/hosts/%[2]s
+		cd $nvmet/hosts/%[2]s
+		echo '%[3]s' >dhchap_key
+		echo '%[4]s' >dhchap_ctrl_key
+		ln -s $nvmet/hosts/%[2]s $nvmet/subsystems/%[1]s/allowed_hosts/
+		serve %[1]s`, authNQN, a.host, a.keys.Host.Reveal(), a.keys.Controller.Reveal()))
+	a.choose = func(t *testing.T, h dhchap.Hash, group dhchap.Group) {
+		sh(t, g, `cd /sys/kernel/config/nvmet/hosts/%s; echo '%s' >dhchap_hash && echo %s >dhchap_dhgroup`,
+			a.host, linuxHash(h), strings.ToLower(group.String()))
+	}
+	return a
+}
+
+var allGroups = []dhchap.Group{dhchap.NullGroup, dhchap.FFDHE2048, dhchap.FFDHE3072, dhchap.FFDHE4096, dhchap.FFDHE6144, dhchap.FFDHE8192}
+
+// linuxHash is the kernel's name for "SHA-256" and so on.
+func linuxHash(h dhchap.Hash) string {
+	return "hmac(" + strings.ToLower(strings.ReplaceAll(h.String(), "-", "")) + ")"
+}
