@@ -414,7 +414,7 @@ int driver_queue_open(struct driver_queue *q, struct driver_controller *c, uint3
 	/* Commands across a boundary that the device wants respected are split. */
 	opts.io_queue_requests = q->depth < 32 ? 128 : 4 * q->depth;
 	opts.delay_cmd_submit = true; /* driver_submit sends all of a batch at its end */
-	q->done_count = 0;
+	q->done_count = q->busy = 0;
 	*q->said = '\0';
 	q->controller = c->ctrlr;
 	q->space = space;
@@ -449,6 +449,7 @@ static void completed(void *argument, const struct spdk_nvme_cpl *cpl)
 	struct driver_slot *s = argument;
 	struct driver_queue *q = s->queue;
 
+	q->busy--;
 	note(s, status_of(cpl), q->pair == NULL || !spdk_nvme_qpair_is_connected(q->pair));
 }
 
@@ -532,6 +533,8 @@ int driver_submit(struct driver_queue *q, uint32_t count)
 			break;
 		if (result < 0) /* refused by SPDK itself: nothing else will tell of it */
 			note(s, INTERNAL_ERROR, result == -ENXIO);
+		else
+			q->busy++;
 		started++;
 	}
 	result = spdk_nvme_qpair_process_completions(q->pair, 0);
@@ -548,7 +551,8 @@ int driver_poll(struct driver_queue *q, uint32_t slot, uint32_t us)
 
 	said = q->said;
 	do {
-		result = spdk_nvme_qpair_process_completions(q->pair, 0);
+		/* When the last one is done SPDK need not look whether more has come. */
+		result = spdk_nvme_qpair_process_completions(q->pair, q->busy == 1);
 		now = spdk_get_ticks();
 		busy = busy || now - began > moved;
 		began = now;

@@ -131,6 +131,7 @@ struct driver_queue {
 	uint32_t *todo; /* slots to submit, room for depth */
 	uint32_t *done; /* slots that are done, done_count of them; Go sets that to 0 */
 	uint32_t done_count;
+	uint32_t busy; /* slots that SPDK has */
 	struct spdk_nvme_qpair *pair; /* NULL: none, or lost */
 	struct spdk_nvme_ctrlr *controller;
 	struct spdk_nvme_ns *space;
