@@ -56,6 +56,7 @@ var goalParts = []struct {
 	{"replay", goalsOf(replay)},
 	{"spdk", (*goalRun).spdk},
 	{"spdk-ranks", (*goalRun).spdkRanks},
+	{"spdk-driver", (*goalRun).spdkDriver},
 }
 
 // GoalParts returns the names that Env.Only may have.

@@ -7,6 +7,7 @@ import (
 	"os"
 	"runtime"
 	"slices"
+	"strconv"
 
 	"golang.org/x/sys/unix"
 
@@ -14,15 +15,15 @@ import (
 	"nvmecr/internal/store"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/dial"
-	"nvmecr/nvmf/tcp"
 )
 
 // RawRank is a rank that writes and reads its part of a namespace through one
 // queue, without a file system. It obeys the orders write and read of a crew,
-// whatever their path: all commands of a piece are submitted together and
-// awaited, as an application's write does. It stays on one core if that is not
+// all commands of a piece are submitted together and awaited, as an application's
+// write does; or, where the path is a number, pieces are commands, of which so
+// many are in flight. It stays on one core if that is not
 // negative. It returns when the conductor has no more orders.
-func RawRank(ctx context.Context, target nvmf.TransportID, addresses string, core int) error {
+func RawRank(ctx context.Context, target nvmf.TransportID, driver dial.Driver, addresses string, core int) error {
 	// The queue polls on its thread, as it does below an application.
 	runtime.LockOSThread()
 	if err := napAsRanksDo(); err != nil {
@@ -39,7 +40,7 @@ func RawRank(ctx context.Context, target nvmf.TransportID, addresses string, cor
 	if err != nil {
 		return err
 	}
-	dev, err := dial.Open(ctx, target, dial.Options{TCP: tcp.Options{}})
+	dev, err := dial.Open(ctx, target, dial.Options{Driver: driver})
 	if err != nil {
 		return err
 	}
@@ -152,20 +153,23 @@ func (b *batch) stamp(v uint64) {
 
 // prepare makes what an order says ready.
 func (q *rawQueue) prepare(order string) (crew.Work, error) {
-	var word string
+	var word, path string
 	var size, transfer nvmf.Bytes
 	var stamp uint64
 	var flag int
-	if _, err := fmt.Sscanf(order, "%s %d %d %d %d", &word, &size, &transfer, &stamp, &flag); err != nil {
+	if _, err := fmt.Sscanf(order, "%s %d %d %d %d %s", &word, &size, &transfer, &stamp, &flag, &path); err != nil {
 		return nil, fmt.Errorf("no such order for a raw rank: %s", order)
-	}
-	b, err := q.batch(transfer)
-	if err != nil {
-		return nil, err
 	}
 	op, pieces := nvmf.Read, int(size/transfer)
 	if word == "write" {
 		op = nvmf.Write
+	}
+	if depth, err := strconv.Atoi(path); err == nil {
+		return q.prepareStream(op, transfer, depth, pieces)
+	}
+	b, err := q.batch(transfer)
+	if err != nil {
+		return nil, err
 	}
 	q.times = slices.Grow(q.times[:0], pieces)[:0]
 	at := q.last

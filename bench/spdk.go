@@ -47,9 +47,11 @@ func (e *Env) underCubic() []string {
 	return append(base(), "LD_PRELOAD="+library)
 }
 
-// An spdkNamespace is a namespace of SPDK's target over its malloc device.
+// An spdkNamespace is a namespace of SPDK's target over its malloc device, and
+// perhaps more of them.
 type spdkNamespace struct {
 	id       nvmf.TransportID
+	more     []nvmf.TransportID
 	cmd      *exec.Cmd // nil: somebody else's
 	lifeline io.Closer // it ends when this closes, also by our death
 	pid      int       // of the target
@@ -88,8 +90,9 @@ func (s *spdkNamespace) Close() error {
 	return nil
 }
 
-// startSPDK starts SPDK's target on the first core, or takes the one given.
-func (e *Env) startSPDK(ctx context.Context, size nvmf.Bytes) (*spdkNamespace, error) {
+// startSPDK starts SPDK's target on the first core, with so many namespaces, or
+// takes the one given.
+func (e *Env) startSPDK(ctx context.Context, size nvmf.Bytes, count int) (*spdkNamespace, error) {
 	if e.SPDKTarget != "" {
 		id, err := nvmf.ParseTransportID(e.SPDKTarget)
 		return &spdkNamespace{id: id}, err
@@ -101,7 +104,7 @@ func (e *Env) startSPDK(ctx context.Context, size nvmf.Bytes) (*spdkNamespace, e
 	socket := filepath.Join(e.scratch, "spdk.sock")
 	_ = os.Remove(socket) // of one that came before
 	var said bytes.Buffer
-	memory := uint64(size/nvmf.MiB) + 1024
+	memory := uint64(count)*uint64(size/nvmf.MiB) + 1024
 	s := &spdkNamespace{cmd: exec.Command("sh", "-c", spdkScript, "sh", program, "--no-huge", "-s", strconv.FormatUint(memory, 10),
 		"--iova-mode=va", "-m", "0x1", "--no-pci", "--disable-cpumask-locks", "-r", socket)}
 	s.cmd.Env, s.cmd.Stderr = e.underCubic(), &said
@@ -117,7 +120,7 @@ func (e *Env) startSPDK(ctx context.Context, size nvmf.Bytes) (*spdkNamespace, e
 		return nil, err
 	}
 	if _, err = fmt.Fscanln(stdout, &s.pid); err == nil {
-		s.id, err = setUpSPDK(ctx, socket, size)
+		s.id, s.more, err = setUpSPDK(ctx, socket, size, count)
 	}
 	if err != nil {
 		_ = s.Close() // the cause is err
@@ -126,48 +129,56 @@ func (e *Env) startSPDK(ctx context.Context, size nvmf.Bytes) (*spdkNamespace, e
 	return s, nil
 }
 
-// setUpSPDK makes a namespace and lets the target listen.
-func setUpSPDK(ctx context.Context, socket string, size nvmf.Bytes) (nvmf.TransportID, error) {
+// setUpSPDK makes namespaces and lets the target listen.
+func setUpSPDK(ctx context.Context, socket string, size nvmf.Bytes, count int) (id nvmf.TransportID, more []nvmf.TransportID, err error) {
 	const nqn = "nqn.2014-08.org.nvmecr:bench-spdk"
-	id := nvmf.TransportID{Transport: nvmf.TCP, Family: "IPv4", Address: "127.0.0.1", SubNQN: nqn, NSID: 1}
+	id = nvmf.TransportID{Transport: nvmf.TCP, Family: "IPv4", Address: "127.0.0.1", SubNQN: nqn, NSID: 1}
 	port, err := freePort()
 	if err != nil {
-		return id, err
+		return id, nil, err
 	}
 	id.Service = strconv.Itoa(port)
 	conn, err := dialWhenThere(ctx, socket)
 	if err != nil {
-		return id, err
+		return id, nil, err
 	}
 	defer conn.Close()
 	type args = map[string]any
-	calls := []struct {
+	type call struct {
 		method string
 		params args
-	}{
-		{"nvmf_create_transport", args{"trtype": "TCP", "max_io_size": 1 << 20}},
-		{"bdev_malloc_create", args{"name": "bench", "num_blocks": uint64(size / 4096), "block_size": 4096}},
-		{"nvmf_create_subsystem", args{"nqn": nqn, "serial_number": "NVMECRBENCH", "allow_any_host": true, "max_namespaces": 1}},
-		{"nvmf_subsystem_add_ns", args{"nqn": nqn, "namespace": args{"bdev_name": "bench"}}},
-		{"nvmf_subsystem_add_listener", args{"nqn": nqn, "listen_address": args{
-			"trtype": "TCP", "adrfam": "IPv4", "traddr": id.Address, "trsvcid": id.Service}}},
 	}
+	calls := []call{
+		{"nvmf_create_transport", args{"trtype": "TCP", "max_io_size": 1 << 20}},
+		{"nvmf_create_subsystem", args{"nqn": nqn, "serial_number": "NVMECRBENCH", "allow_any_host": true, "max_namespaces": count}},
+	}
+	for i := range count {
+		name := fmt.Sprintf("bench%d", i)
+		calls = append(calls, call{"bdev_malloc_create", args{"name": name, "num_blocks": uint64(size / 4096), "block_size": 4096}},
+			call{"nvmf_subsystem_add_ns", args{"nqn": nqn, "namespace": args{"bdev_name": name, "nsid": i + 1}}})
+		if other := id; i > 0 {
+			other.NSID = uint32(i + 1)
+			more = append(more, other)
+		}
+	}
+	calls = append(calls, call{"nvmf_subsystem_add_listener", args{"nqn": nqn, "listen_address": args{
+		"trtype": "TCP", "adrfam": "IPv4", "traddr": id.Address, "trsvcid": id.Service}}})
 	in, out := json.NewDecoder(conn), json.NewEncoder(conn)
 	for i, c := range calls {
 		if err := out.Encode(args{"jsonrpc": "2.0", "id": i + 1, "method": c.method, "params": c.params}); err != nil {
-			return id, err
+			return id, nil, err
 		}
 		var answer struct {
 			Error *struct{ Message string }
 		}
 		if err := in.Decode(&answer); err != nil {
-			return id, fmt.Errorf("%s: %w", c.method, err)
+			return id, nil, fmt.Errorf("%s: %w", c.method, err)
 		}
 		if answer.Error != nil {
-			return id, fmt.Errorf("%s: %s", c.method, answer.Error.Message)
+			return id, nil, fmt.Errorf("%s: %s", c.method, answer.Error.Message)
 		}
 	}
-	return id, nil
+	return id, more, nil
 }
 
 // freePort returns a port that nobody listens on at the moment: SPDK cannot
@@ -197,16 +208,17 @@ func dialWhenThere(ctx context.Context, socket string) (net.Conn, error) {
 	}
 }
 
-// A load is what an initiator does, one operation at a time.
+// A load is what an initiator does.
 type load struct {
 	read     bool
 	transfer nvmf.Bytes // of an operation
 	count    int        // operations in all
 }
 
-// perfRate runs SPDK's tool on the last core and returns its MiB/s.
-func (e *Env) perfRate(ctx context.Context, program string, id nvmf.TransportID, l load) (float64, error) {
-	out, err := e.perf(ctx, program, id, l, cores()-1, "-q", "1", "-t", "20", "-d", strconv.Itoa(l.count))
+// perfRate runs SPDK's tool on the last core, with so many operations in flight,
+// and returns its MiB/s.
+func (e *Env) perfRate(ctx context.Context, program string, id nvmf.TransportID, l load, depth int) (float64, error) {
+	out, err := e.perf(ctx, program, id, l, cores()-1, "-q", strconv.Itoa(depth), "-t", "20", "-d", strconv.Itoa(l.count))
 	if err != nil {
 		return 0, err
 	}
@@ -319,7 +331,7 @@ func (g *goalRun) besideSPDK(ctx context.Context) (t *spdkTrial, why string, err
 	if err != nil {
 		return nil, spdkPerf + " is not in PATH; name its directory with --spdk", nil
 	}
-	theirs, err := g.startSPDK(ctx, spdkSize)
+	theirs, err := g.startSPDK(ctx, spdkSize, 1)
 	if err != nil {
 		return nil, err.Error(), ctx.Err()
 	}
@@ -350,7 +362,7 @@ func (t *spdkTrial) startSides(ctx context.Context) error {
 		id   nvmf.TransportID
 		name string
 	}{{&t.mixed, t.theirs.id, "ours on SPDK's target"}, {&t.ours, t.target, "ours"}} {
-		c, err := t.crew(ctx, base(), t.Nvmecr, "bench", "rank-raw", "--core", last, "--namespace", s.id.String())
+		c, err := t.crew(ctx, base(), t.Nvmecr, "bench", "rank-raw", "--driver", string(t.Config.Driver), "--core", last, "--namespace", s.id.String())
 		if err != nil {
 			return err
 		}
@@ -374,7 +386,7 @@ func (t *spdkTrial) run(ctx context.Context, g *goalRun, name string, l load, bo
 		return total / round.Span().Seconds(), err
 	}
 	sides := []func() (float64, error){
-		func() (float64, error) { return t.perfRate(ctx, t.tool, t.theirs.id, l) },
+		func() (float64, error) { return t.perfRate(ctx, t.tool, t.theirs.id, l, 1) },
 		func() (float64, error) { return own(t.mixed) },
 		func() (float64, error) {
 			t.theirs.pause(true)

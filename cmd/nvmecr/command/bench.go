@@ -26,6 +26,7 @@ import (
 	"nvmecr/internal/config"
 	"nvmecr/internal/store"
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/dial"
 )
 
 // rankProgram is the rank of the benchmark.
@@ -247,7 +248,7 @@ func (o *benchOptions) save(r *result.Report) error {
 
 // newRankRaw is for the conductor of the benchmark alone.
 func newRankRaw() *cobra.Command {
-	var namespace, conductor string
+	var namespace, conductor, driver string
 	var core int
 	cmd := &cobra.Command{
 		Use: "rank-raw", Hidden: true,
@@ -257,11 +258,12 @@ func newRankRaw() *cobra.Command {
 			if err != nil {
 				return usageError{err}
 			}
-			return bench.RawRank(context.Background(), id, conductor, core)
+			return bench.RawRank(context.Background(), id, dial.Driver(driver), conductor, core)
 		},
 	}
 	cmd.Flags().StringVar(&namespace, "namespace", "", "`NAMESPACE` to write to")
 	cmd.Flags().StringVar(&conductor, "conductor", "", "`ADDRESSES` of the conductor")
+	cmd.Flags().StringVar(&driver, "driver", string(dial.Go), "`DRIVER` for it")
 	cmd.Flags().IntVar(&core, "core", -1, "`CORE` to stay on")
 	return cmd
 }

@@ -1,0 +1,77 @@
+package bench
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/bench/result"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/memdev"
+)
+
+// counting counts what reaches a queue, and how much of it at most is in flight.
+type counting struct {
+	nvmf.Queue
+	seen       map[nvmf.LBA]int
+	busy, most int
+}
+
+func (c *counting) Submit(cmds []*nvmf.Command) {
+	for _, cmd := range cmds {
+		c.seen[cmd.LBA]++
+	}
+	c.busy += len(cmds)
+	c.most = max(c.most, c.busy)
+	c.Queue.Submit(cmds)
+}
+
+func (c *counting) Wait(cmds []*nvmf.Command) error {
+	c.busy = 0 // a device in memory is done with all of it
+	return c.Queue.Wait(cmds)
+}
+
+func TestStream(t *testing.T) {
+	dev, err := memdev.New(8*nvmf.MiB, 4096, memdev.Options{})
+	require.NoError(t, err)
+	defer dev.Close()
+	q, err := newRawQueue(t.Context(), dev, 1, 2) // the second half
+	require.NoError(t, err)
+	defer q.queue.Close()
+	for _, c := range []struct{ depth, count int }{{1, 5}, {8, 1024}, {8, 1500}, {32, 7}} {
+		seen := &counting{Queue: q.queue, seen: map[nvmf.LBA]int{}}
+		both := *q
+		both.queue = seen
+		work, err := both.prepareStream(nvmf.Write, 4096, c.depth, c.count)
+		require.NoError(t, err)
+		took, err := work()
+		require.NoError(t, err)
+		assert.EqualValues(t, c.count, took["calls"])
+		total := 0
+		for lba, n := range seen.seen {
+			assert.True(t, lba >= 1024 && lba < 2048, "block %d is another rank's", lba)
+			assert.LessOrEqual(t, n, (c.count+1023)/1024, "block %d", lba)
+			total += n
+		}
+		assert.Equal(t, c.count, total)
+		assert.Equal(t, min(c.depth, c.count), seen.most)
+	}
+	_, err = q.prepareStream(nvmf.Write, 5*nvmf.MiB, 1, 1)
+	assert.ErrorContains(t, err, "cannot be had")
+	_, err = q.prepare("read 40960 4096 1 0 8")
+	assert.NoError(t, err, "a number instead of a path")
+	_, err = q.prepare("read 40960 4096 1 0 eight")
+	assert.NoError(t, err, "a path")
+}
+
+// TestDriverWithoutSPDK: the goals are those that are promised with it.
+func TestDriverWithoutSPDK(t *testing.T) {
+	g := &goalRun{Env: &Env{SPDK: t.TempDir()}, res: &result.Result{}}
+	require.NoError(t, g.spdkDriver(t.Context()))
+	require.Len(t, g.res.Goals, len(driverLoads)*len(driverDepths))
+	for _, goal := range g.res.Goals {
+		assert.True(t, goal.Absent, goal.What)
+		assert.InDelta(t, 0.96, goal.Limit, 0)
+	}
+}

@@ -1,0 +1,228 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+
+	"nvmecr/bench/result"
+	"nvmecr/bench/stats"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/dial"
+)
+
+// The driver over SPDK, where the program has it: on SPDK's target beside SPDK's
+// own tool at the same size and depth, which is what its library can do, and
+// beside our own driver, of raw queues and of checkpoints.
+
+// driverLimit is what is promised of SPDK's tool.
+const driverLimit = 0.96
+
+// driverDepths are how many operations are in flight.
+var driverDepths = []int{1, 8, 32}
+
+// driverLoads are what each side does at each depth.
+var driverLoads = []struct {
+	name string
+	load
+}{
+	{"write 1 MiB", load{false, nvmf.MiB, 800}},
+	{"read 1 MiB", load{true, nvmf.MiB, 800}},
+	{"write 32 KiB", load{false, 32 * nvmf.KiB, 8000}},
+	{"read 32 KiB", load{true, 32 * nvmf.KiB, 8000}},
+	{"write 4 KiB", load{false, 4 * nvmf.KiB, 16000}},
+	{"read 4 KiB", load{true, 4 * nvmf.KiB, 16000}},
+}
+
+// driverPairs is how many pairs of measurements each of them has.
+const driverPairs = 11
+
+// inFlight are words for a depth.
+func inFlight(depth int) string {
+	if depth == 1 {
+		return "one at a time"
+	}
+	return fmt.Sprintf("%d in flight", depth)
+}
+
+// driverGoal is what is promised of a load, before it is measured.
+func driverGoal(name string, depth int) result.Goal {
+	return result.Goal{What: fmt.Sprintf("%s, %s: driver spdk beside SPDK's initiator", name, inFlight(depth)), Limit: driverLimit, Unit: result.Ratio}
+}
+
+// spdkDriver compares the drivers.
+func (g *goalRun) spdkDriver(ctx context.Context) (err error) {
+	t, why, err := g.drivers(ctx)
+	if t == nil {
+		for _, l := range driverLoads {
+			for _, depth := range driverDepths {
+				g.absent(driverGoal(l.name, depth), why)
+			}
+		}
+		return err
+	}
+	defer func() { err = errors.Join(err, t.Close()) }()
+	for _, l := range driverLoads {
+		for _, depth := range driverDepths {
+			if err := t.streams(ctx, g, l.name, l.load, depth); err != nil {
+				return fmt.Errorf("%s, %s: %w", l.name, inFlight(depth), err)
+			}
+		}
+	}
+	return t.checkpoints(ctx, g)
+}
+
+// A driverTrial is SPDK's tool and target, and a raw rank for each driver.
+type driverTrial struct {
+	*goalRun
+	tool      string
+	theirs    *spdkNamespace
+	spdk, own *raw
+	closers   []io.Closer
+}
+
+// drivers starts it; nil, and why, where it cannot be had.
+func (g *goalRun) drivers(ctx context.Context) (t *driverTrial, why string, err error) {
+	if len(dial.Drivers()) == 1 {
+		return nil, "nvmecr was built without SPDK (`make SPDK=1`)", nil
+	}
+	tool, err := g.findSPDK(spdkPerf)
+	if err != nil {
+		return nil, spdkPerf + " is not in PATH; name its directory with --spdk", nil
+	}
+	theirs, err := g.startSPDK(ctx, max(spdkSize, g.namespace(g.Size)), 2)
+	if err != nil {
+		return nil, err.Error(), ctx.Err()
+	}
+	t = &driverTrial{goalRun: g, tool: tool, theirs: theirs, closers: []io.Closer{theirs}}
+	err = touch(ctx, theirs.id)
+	for _, id := range theirs.more {
+		err = errors.Join(err, touch(ctx, id))
+	}
+	if err == nil {
+		t.spdk, err = t.rank(ctx, dial.SPDK)
+	}
+	if err == nil {
+		t.own, err = t.rank(ctx, dial.Go)
+	}
+	if err != nil {
+		return nil, "", errors.Join(err, t.Close())
+	}
+	return t, "", nil
+}
+
+// rank starts a raw one on the last core, which SPDK's tool has as well.
+func (t *driverTrial) rank(ctx context.Context, driver dial.Driver) (*raw, error) {
+	c, err := t.with(1).crew(ctx, base(), t.Nvmecr, "bench", "rank-raw", "--driver", string(driver),
+		"--core", strconv.Itoa(cores()-1), "--namespace", t.theirs.id.String())
+	if err != nil {
+		return nil, err
+	}
+	r := &raw{c}
+	t.closers = append(t.closers, r)
+	return r, nil
+}
+
+// Close ends all of it.
+func (t *driverTrial) Close() error { return closeAll(t.closers) }
+
+// streams measures one load at one depth in turns.
+func (t *driverTrial) streams(ctx context.Context, g *goalRun, name string, l load, depth int) error {
+	own := func(r *raw) func() (float64, error) {
+		s := r.side(name)
+		s.path = func(int, int) string { return strconv.Itoa(depth) }
+		w := work{size: nvmf.Bytes(l.count) * l.transfer, transfer: l.transfer}
+		return func() (float64, error) {
+			do := s.write
+			if l.read {
+				do = s.read
+			}
+			round, err := do(ctx, w, 0)
+			return float64(w.size) / float64(nvmf.MiB) / round.Span().Seconds(), err
+		}
+	}
+	theirs := func() (float64, error) { return t.perfRate(ctx, t.tool, t.theirs.id, l, depth) }
+	sides, pairs := []func() (float64, error){theirs, own(t.spdk), own(t.own)}, driverPairs
+	if g.Quick {
+		pairs = 2
+	}
+	rates := make([]stats.Sample, len(sides))
+	for pair := range pairs + 1 {
+		g.progress(fmt.Sprintf("%s, %s: drivers", name, inFlight(depth)), pair, pairs+1)
+		for i := range sides {
+			n := (i + pair) % len(sides)
+			rate, err := sides[n]()
+			if err != nil {
+				return err
+			}
+			if pair > 0 { // the first warms up
+				rates[n] = append(rates[n], rate)
+			}
+		}
+	}
+	return g.addDriver(name, depth, rates[0], rates[1], rates[2])
+}
+
+// addDriver adds what came out.
+func (g *goalRun) addDriver(name string, depth int, tool, spdk, own stats.Sample) error {
+	goal := driverGoal(name, depth)
+	ratios, err := stats.Ratios(spdk, tool)
+	if err != nil {
+		return err
+	}
+	goal.Measured = result.Interval(ratios)
+	if ratios, err = stats.Ratios(spdk, own); err != nil {
+		return err
+	}
+	beside := result.Interval(ratios)
+	goal.Beside = fmt.Sprintf("%.0f of %.0f MiB/s, %d pairs; %.2f (%.2f to %.2f) of driver go's %.0f",
+		spdk.Median(), tool.Median(), len(ratios), beside.Value, beside.Low, beside.High, own.Median())
+	g.add(goal)
+	return nil
+}
+
+// checkpoints compares the drivers below applications.
+func (t *driverTrial) checkpoints(ctx context.Context, g *goalRun) error {
+	const what = "driver spdk beside driver go, checkpoints on SPDK's target"
+	if len(t.theirs.more) == 0 {
+		g.absent(result.Goal{What: what, Aside: true, Unit: result.Ratio}, "--spdk-target names one namespace, and each driver takes one")
+		return nil
+	}
+	var sides []*side
+	for _, d := range []struct {
+		driver dial.Driver
+		where  nvmf.TransportID
+	}{{dial.SPDK, t.theirs.id}, {dial.Go, t.theirs.more[0]}} {
+		a, err := g.startApplication(ctx, []nvmf.TransportID{d.where}, "driver="+string(d.driver))
+		if err != nil {
+			return err
+		}
+		t.closers = append(t.closers, a)
+		sides = append(sides, a.side("driver "+string(d.driver)))
+	}
+	for _, transfer := range []nvmf.Bytes{g.Transfer, 32 * nvmf.KiB} {
+		took, err := g.inTurns(ctx, what, work{size: g.Size, transfer: transfer}, true, sides...)
+		if err != nil {
+			return err
+		}
+		total := float64(g.Ranks) * float64(g.Size) / float64(nvmf.MiB)
+		spdk, own := took[sides[0]], took[sides[1]]
+		for _, d := range []struct {
+			name      string
+			spdk, own stats.Sample
+		}{{"write", spans(spdk.write), spans(own.write)}, {"read", spans(spdk.read), spans(own.read)}} {
+			ratios, err := stats.Ratios(d.own, d.spdk)
+			if err != nil {
+				return err
+			}
+			g.add(result.Goal{
+				What: fmt.Sprintf("%s, %s, %s in pieces of %s", what, rankCount(g.Ranks), d.name, transfer), Aside: true, Unit: result.Ratio,
+				Measured: result.Interval(ratios),
+				Beside:   fmt.Sprintf("%.0f of %.0f MiB/s", result.Per(total, d.spdk).Value, result.Per(total, d.own).Value),
+			})
+		}
+	}
+	return nil
+}
