@@ -139,6 +139,9 @@ func connect(ctx context.Context, id nvmf.TransportID, alias int, o *Options) (*
 		return c, nil
 	}
 	err := refusal(text)
+	if id.Transport == nvmf.PCIe {
+		err = fmt.Errorf("%w%s", err, pciRemedy(sysfs, id.Address))
+	}
 	if ctx.Err() != nil {
 		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}

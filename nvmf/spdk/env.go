@@ -55,6 +55,9 @@ func initialize(transport nvmf.Transport, memory nvmf.Bytes) error {
 		case err == syscall.EALREADY:
 			e.err = fmt.Errorf("%w: %w", nvmf.ErrUnsupported, ErrUnusable)
 		default:
+			if huge {
+				text += hugeRemedy(sysfs, memory)
+			}
 			e.err = fmt.Errorf("initializing SPDK with %s: %w: %w%s", memory, nvmf.ErrUnsupported, err, text)
 		}
 	}

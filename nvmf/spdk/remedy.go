@@ -1,0 +1,60 @@
+//go:build spdk
+
+package spdk
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"nvmecr/nvmf"
+)
+
+// sysfs is where the kernel tells of devices and of huge pages.
+const sysfs = "/sys"
+
+// hugeRemedy says what to do where SPDK has found no huge pages for so much
+// memory, ready to be put behind an error. Those of 2 MiB are looked at.
+func hugeRemedy(sys string, memory nvmf.Bytes) string {
+	text, _ := os.ReadFile(filepath.Join(sys, "kernel/mm/hugepages/hugepages-2048kB/free_hugepages"))
+	pages, _ := strconv.Atoi(strings.TrimSpace(string(text))) // 0: there are none
+	if free := nvmf.Bytes(pages) * 2 * nvmf.MiB; free < memory {
+		return fmt.Sprintf("; RDMA and PCIe take huge pages, %s for each process, and %s are free: "+
+			"have root set vm.nr_hugepages, or run SPDK's scripts/setup.sh", memory, free)
+	}
+	return "; RDMA and PCIe take huge pages, and there are enough: have root mount a hugetlbfs that this user may write to, " +
+		"as SPDK's scripts/setup.sh does"
+}
+
+// pciRemedy says why a local device may not be had, and what to do, ready to be
+// put behind an error; or it is empty.
+func pciRemedy(sys, address string) string {
+	if strings.Count(address, ":") == 1 {
+		address = "0000:" + address
+	}
+	device := filepath.Join(sys, "bus/pci/devices", strings.ToLower(address))
+	class, err := os.ReadFile(filepath.Join(device, "class"))
+	switch {
+	case err != nil:
+		return "; there is no PCI device " + address
+	case !strings.HasPrefix(string(class), "0x0108"):
+		return fmt.Sprintf("; PCI device %s is no NVMe drive", address)
+	}
+	link, _ := os.Readlink(filepath.Join(device, "driver")) // "": it has none
+	switch driver := filepath.Base(link); driver {
+	case "vfio-pci":
+		return ""
+	case "uio_pci_generic", "igb_uio":
+		if os.Geteuid() != 0 {
+			return fmt.Sprintf("; with the kernel's driver %s, which it has, only root can use it", driver)
+		}
+		return ""
+	case ".":
+		return "; it has no driver in the kernel: have root give it to vfio-pci or uio_pci_generic, as SPDK's scripts/setup.sh does"
+	default:
+		return fmt.Sprintf("; it belongs to the kernel's driver %s: have root take it away from the file systems and programs that use it, "+
+			"and give it to vfio-pci or uio_pci_generic, as SPDK's scripts/setup.sh does", driver)
+	}
+}
