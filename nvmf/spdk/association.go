@@ -81,7 +81,11 @@ func (a *association) prepare(o *Options) (err error) {
 	if a.facts, err = initiator.IdentifyController(a, nvme.CAP(C.driver_cap(a.controller))); err != nil {
 		return err
 	}
-	if interval := min(tending, o.KeepAlive/4); interval > 0 {
+	interval := min(tending, o.KeepAlive/4)
+	if a.id.Transport == nvmf.PCIe { // it has no keep-alive, but is watched
+		interval = tending
+	}
+	if interval > 0 {
 		if a.clock, err = initiator.NewClock(interval); err != nil {
 			return err
 		}
@@ -209,8 +213,23 @@ func (a *association) routineTend(clock *os.File) {
 			return
 		}
 		a.admin.Lock()
+		a.watch()
 		a.tend()
 		a.admin.Unlock()
+	}
+}
+
+// watch looks after a local device, which says nothing when it is pulled or
+// fails: its queues find out with their next poll. The caller holds a.admin.
+func (a *association) watch() {
+	if a.lost == nil && a.id.Transport == nvmf.PCIe {
+		switch err := errno(C.driver_watch(a.controller)); err {
+		case 0:
+		case syscall.ENODEV:
+			a.lost = fmt.Errorf("%w: the drive is gone: %w", nvmf.ErrConnectionLost, err)
+		default:
+			a.lost = fmt.Errorf("%w: the drive says that it has failed: %w", nvmf.ErrConnectionLost, err)
+		}
 	}
 }
 

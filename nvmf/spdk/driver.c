@@ -324,6 +324,40 @@ int driver_tend(struct driver_controller *c)
 	return result < 0 ? result : 0;
 }
 
+/* scan takes in what the kernel says of devices that go. */
+static void scan(void)
+{
+#if SPDK_VERSION >= SPDK_VERSION_NUM(24, 9, 0)
+	struct spdk_nvme_transport_id id = {0};
+
+	spdk_nvme_trid_populate_transport(&id, SPDK_NVME_TRANSPORT_PCIE);
+	spdk_nvme_scan_attached(&id);
+#endif
+}
+
+int driver_watch(struct driver_controller *c)
+{
+	union spdk_nvme_csts_register state;
+	int saved = errno, result = 0;
+
+	said = c->said;
+	scan();
+	if (spdk_nvme_ctrlr_is_failed(c->ctrlr)) {
+		result = -ENODEV;
+	} else {
+		state = spdk_nvme_ctrlr_get_regs_csts(c->ctrlr);
+		if (state.raw == UINT32_MAX) /* what is read where nothing is */
+			result = -ENODEV;
+		else if (state.bits.cfs)
+			result = -EIO;
+		if (result != 0)
+			spdk_nvme_ctrlr_fail(c->ctrlr);
+	}
+	said = NULL;
+	errno = saved;
+	return result;
+}
+
 const char *driver_said(struct driver_controller *c)
 {
 	return c->said;

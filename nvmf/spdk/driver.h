@@ -64,7 +64,11 @@ int driver_detaching(struct driver_controller *c, uint32_t us);
  * the admin queue. */
 int driver_tend(struct driver_controller *c);
 
-/* driver_said is why that failed, or empty. */
+/* driver_watch sees to it that a local device which was taken away (-ENODEV) or
+ * has failed (-EIO) is given up, by its queues too. */
+int driver_watch(struct driver_controller *c);
+
+/* driver_said is why driver_tend failed, or empty. */
 const char *driver_said(struct driver_controller *c);
 
 uint64_t driver_cap(struct driver_controller *c);
