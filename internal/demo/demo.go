@@ -35,6 +35,9 @@ const (
 type Options struct {
 	Nvmecr string // the command
 	Seed   int64  // of the random instant
+	// Target is the transport id of a namespace of somebody else's target,
+	// whose content is overwritten; "" for the one that nvmecr brings along.
+	Target string
 }
 
 // demonstration is one run of the story.
@@ -42,6 +45,7 @@ type demonstration struct {
 	*Stage
 	out    io.Writer
 	random *rand.Rand
+	target string         // of Options
 	cfg    *config.Config // to read the store from outside
 }
 
@@ -60,6 +64,10 @@ func Run(ctx context.Context, out io.Writer, o Options) (err error) {
 	}
 	defer func() { err = errors.Join(err, stage.Close()) }()
 	cfg, err := stage.Config(name)
+	if o.Target != "" {
+		cfg = config.Default()
+		err = errors.Join(cfg.Set("name", name), cfg.Set("target", o.Target))
+	}
 	if err != nil {
 		return err
 	}
@@ -67,7 +75,7 @@ func Run(ctx context.Context, out io.Writer, o Options) (err error) {
 		return err
 	}
 	d := &demonstration{
-		Stage: stage, out: out, cfg: cfg,
+		Stage: stage, out: out, cfg: cfg, target: o.Target,
 		random: rand.New(rand.NewPCG(uint64(o.Seed), 0)),
 	}
 	d.say("LAMMPS, Lennard-Jones melt of %d atoms on %d ranks, %d steps, a checkpoint every %d. Seed %d.",
@@ -148,11 +156,15 @@ func (d *demonstration) undisturbed(ctx context.Context) (Thermo, error) {
 
 // killed starts the job under nvmecr and kills it. It returns its output.
 func (d *demonstration) killed(ctx context.Context) (Thermo, error) {
-	job, err := d.Start(append(d.RunFlags(name, "--size", "256M"), lammps("/nvmecr", 0)...))
+	flags, where, killed := []string{"--size", "256M"}, d.Image(name), "ranks, mpirun, nvmecr and its target"
+	if d.target != "" {
+		flags, where, killed = []string{"--target", d.target}, d.target, "ranks, mpirun and nvmecr, not the target"
+	}
+	job, err := d.Start(append(d.RunFlags(name, flags...), lammps("/nvmecr", 0)...))
 	if err != nil {
 		return nil, err
 	}
-	d.say("\n2. The same under `nvmecr run`, checkpoints under /nvmecr: each rank writes into its partition of\n   %s.", d.Image(name))
+	d.say("\n2. The same under `nvmecr run`, checkpoints under /nvmecr: each rank writes into its partition of\n   %s.", where)
 	known, err := d.awaitInstant(ctx, job)
 	if err != nil {
 		return nil, err
@@ -162,7 +174,7 @@ func (d *demonstration) killed(ctx context.Context) (Thermo, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.say("   After %.3f s all of it is killed (SIGKILL): ranks, mpirun, nvmecr and its target, %d processes.", at.Seconds(), n)
+	d.say("   After %.3f s all of it is killed (SIGKILL): %s, %d processes.", at.Seconds(), killed, n)
 	return readThermo(job.Stdout.Lines()), nil
 }
 
@@ -251,7 +263,11 @@ func (d *demonstration) sayCheckpoints(all []Checkpoint) {
 
 // restarted runs the job again from a checkpoint to its end.
 func (d *demonstration) restarted(ctx context.Context, from Checkpoint) (Thermo, error) {
-	job, err := d.Start(append(d.RunFlags(name), lammps("/nvmecr", from.Step)...))
+	var flags []string // what the store is on it knows itself, but for others' targets
+	if d.target != "" {
+		flags = []string{"--target", d.target}
+	}
+	job, err := d.Start(append(d.RunFlags(name, flags...), lammps("/nvmecr", from.Step)...))
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ package interop
 import (
 	"fmt"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/target"
 	"nvmecr/test/interop/guest"
 )
@@ -104,9 +106,15 @@ func fileSystem(mkfs, kind, check string) string {
 // TestLinuxHost tests our target against Linux's host.
 func TestLinuxHost(t *testing.T) {
 	forKernels(t, func(t *testing.T, k guest.Kernel) {
-		g := boot(t, guest.Options{Kernel: k, Modules: []string{"nvme_tcp", "ext4", "xfs"}, Memory: 1536,
+		g := boot(t, guest.Options{Kernel: k, Modules: hostModules(k), Memory: 1536,
 			Programs: []string{"nvme", "mkfs.ext4", "mkfs.xfs", "e2fsck", "xfs_repair"}})
 		r := startOurs(t)
+		t.Run("authentication", func(t *testing.T) {
+			if !k.Has("NVME_HOST_AUTH") {
+				t.Skip("this kernel's host has no in-band authentication")
+			}
+			testLinuxAuthentication(t, g, r)
+		})
 		t.Run("discovery", func(t *testing.T) { testLinuxDiscovery(t, g, r) })
 		for _, lba := range lbaSizes {
 			for name, flags := range map[string]string{"no digests": "", "header digest": "--hdr-digest", "data digest": "--data-digest",
@@ -120,6 +128,39 @@ func TestLinuxHost(t *testing.T) {
 			})
 		}
 	})
+}
+
+func hostModules(k guest.Kernel) []string {
+	all := []string{"nvme_tcp", "ext4", "xfs"}
+	if k.Has("NVME_HOST_AUTH") {
+		all = append(all, authModules...)
+	}
+	return all
+}
+
+// testLinuxAuthentication has Linux's host prove who it is, on every queue and
+// after a reconnection, and has it refuse and be refused.
+func testLinuxAuthentication(t *testing.T, g *guest.Guest, r *running) {
+	a, right := r.auth, "-S '"+r.auth.keys.Host.Reveal()+"'"
+	other := dhchap.NewSecret(dhchap.SHA256).Reveal()
+	functions := hostFunctions + settings(r, 4096) + fmt.Sprintf("nqn=%s host=%s id=%s\n", authNQN, a.host, strings.TrimPrefix(a.host, hostPrefix)) +
+		"join() { nvme connect -t tcp -a " + guest.Gateway + " -s $port -n $nqn -q $host -I $id --reconnect-delay=1 \"$@\"; }\n"
+	for name, flags := range map[string]string{"host": right, "host and target": right + " -C '" + a.keys.Controller.Reveal() + "'"} {
+		t.Run(name, func(t *testing.T) {
+			write := " && await '[ -b $(device 1) ]' && dd if=/dev/urandom of=$(device 1) bs=1M count=8 oflag=direct"
+			sh(t, g, "%s join %s %s", functions, flags, write)
+			assert.Positive(t, r.ours.Cut(func(target.Host) bool { return true }))
+			sh(t, g, "%s await '[ $(cat /sys/class/nvme/nvme*/state) = live ]' %s && nvme disconnect -n $nqn", functions, write)
+		})
+	}
+	for name, flags := range map[string]string{"no key": "", "wrong key": "-S '" + other + "'", "wrong key of the target": right + " -C '" + other + "'"} {
+		t.Run(name, func(t *testing.T) {
+			out := try(t, g, functions+"join "+flags)
+			t.Log(out)
+			assert.NotZero(t, out.Code)
+			assert.NotZero(t, try(t, g, functions+"device 1").Code)
+		})
+	}
 }
 
 // settings are the variables that scripts use.
@@ -144,6 +185,7 @@ func testLinuxHost(t *testing.T, g *guest.Guest, functions string, lba nvmf.Byte
 		t.Run(s.name, func(t *testing.T) {
 			r := try(t, g, functions+s.script)
 			all := r.Stdout + r.Stderr
+			t.Log(all)
 			for _, w := range s.want {
 				assert.Regexp(t, regexp.MustCompile(w), all)
 			}
@@ -156,7 +198,7 @@ func testLinuxHost(t *testing.T, g *guest.Guest, functions string, lba nvmf.Byte
 // testChanges changes the target while a host is connected.
 func testChanges(t *testing.T, g *guest.Guest, r *running, functions string, lba nvmf.Bytes) {
 	nqn := subsystemNQN(lba)
-	sh(t, g, "%s connected $nqn '-k 2'", functions)
+	sh(t, g, "%s connected $nqn '-k 2 --reconnect-delay=1'", functions)
 	defer sh(t, g, "%s nvme disconnect -n $nqn", functions)
 	t.Run("a namespace comes and goes", func(t *testing.T) {
 		_, err := r.ours.AddNamespace(nqn, memory(t, 9, lba))

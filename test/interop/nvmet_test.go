@@ -4,7 +4,6 @@ package interop
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	"nvmecr/nvmf"
@@ -33,7 +32,7 @@ device() {
 	d=/sys/kernel/config/nullb/$1
 	mkdir $d
 	echo $2 >$d/blocksize
-	echo 64 >$d/size # MiB
+	echo ${size:-64} >$d/size # MiB
 	echo 1 >$d/memory_backed
 	echo 1 >$d/discard
 	echo ${3:-0} >$d/cache_size
@@ -53,15 +52,21 @@ serve() { ln -s $nvmet/subsystems/$1 $nvmet/ports/1/subsystems/$1; }
 
 const nvmetPort = 4420
 
+// port is a script that makes the port.
+func port() string {
+	return fmt.Sprintf(`
+		mkdir $nvmet/ports/1
+		cd $nvmet/ports/1
+		echo tcp >addr_trtype; echo ipv4 >addr_adrfam; echo 0.0.0.0 >addr_traddr; echo %d >addr_trsvcid
+	`, nvmetPort)
+}
+
 // startNvmet boots Linux with a target: of each subsystem the first namespace
 // is a block device, the second has a volatile cache, and of 4096 bytes the last
 // is a file.
 func startNvmet(t *testing.T, k guest.Kernel) *running {
 	g := boot(t, guest.Options{Kernel: k, Modules: nvmetModules(k), Ports: []int{nvmetPort}})
-	sh(t, g, "%s", nvmetFunctions+fmt.Sprintf(`
-		mkdir $nvmet/ports/1
-		cd $nvmet/ports/1
-		echo tcp >addr_trtype; echo ipv4 >addr_adrfam; echo 0.0.0.0 >addr_traddr; echo %d >addr_trsvcid`, nvmetPort))
+	sh(t, g, "%s", nvmetFunctions+port())
 	r := &running{subsystems: map[nvmf.Bytes]nvmf.TransportID{}}
 	for _, lba := range lbaSizes {
 		nqn := subsystemNQN(lba)
@@ -96,15 +101,10 @@ func nvmetAuth(t *testing.T, g *guest.Guest) *authenticating {
 		ln -s $nvmet/hosts/%[2]s $nvmet/subsystems/%[1]s/allowed_hosts/
 		serve %[1]s`, authNQN, a.host, a.keys.Host.Reveal(), a.keys.Controller.Reveal()))
 	a.choose = func(t *testing.T, h dhchap.Hash, group dhchap.Group) {
-		sh(t, g, `cd /sys/kernel/config/nvmet/hosts/%s; echo '%s' >dhchap_hash && echo %s >dhchap_dhgroup`,
-			a.host, linuxHash(h), strings.ToLower(group.String()))
+		sh(t, g, `cd /sys/kernel/config/nvmet/hosts/%s; echo 'hmac(%s)' >dhchap_hash && echo %s >dhchap_dhgroup`,
+			a.host, spdkName(h.String()), spdkName(group.String()))
 	}
 	return a
 }
 
 var allGroups = []dhchap.Group{dhchap.NullGroup, dhchap.FFDHE2048, dhchap.FFDHE3072, dhchap.FFDHE4096, dhchap.FFDHE6144, dhchap.FFDHE8192}
-
-// linuxHash is the kernel's name for "SHA-256" and so on.
-func linuxHash(h dhchap.Hash) string {
-	return "hmac(" + strings.ToLower(strings.ReplaceAll(h.String(), "-", "")) + ")"
-}

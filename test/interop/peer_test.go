@@ -94,7 +94,9 @@ func subsystemNQN(lba nvmf.Bytes) string {
 	return "nqn.2014-08.org.nvmecr:interop-" + strconv.FormatUint(uint64(lba), 10)
 }
 
-func newHost() string { return "nqn.2014-08.org.nvmexpress:uuid:" + uuid.NewString() }
+const hostPrefix = "nqn.2014-08.org.nvmexpress:uuid:"
+
+func newHost() string { return hostPrefix + uuid.NewString() }
 
 func newKeys() dhchap.Keys {
 	return dhchap.Keys{Host: dhchap.NewSecret(dhchap.SHA256), Controller: dhchap.NewSecret(dhchap.SHA384)}

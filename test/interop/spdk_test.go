@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -41,14 +42,16 @@ kill $! 2>/dev/null
 wait $!
 `
 
-// startProcess starts SPDK's target; it polls one core until the test ends.
-func startProcess(t *testing.T) *jsonrpc.Client {
+// startProcess starts SPDK's target; it polls one core until the test ends,
+// unless --interrupt-mode is among its arguments.
+func startProcess(t *testing.T, args ...string) *jsonrpc.Client {
 	program := spdkProgram(t, "nvmf_tgt")
 	dir, err := os.MkdirTemp("", "interop") // the name of a socket must be short
 	require.NoError(t, err)
 	socket := filepath.Join(dir, "rpc")
-	cmd := exec.Command("sh", "-c", runTarget, "sh", program, "--no-huge", "-s", "1536",
-		"--iova-mode=va", "-m", "0x1", "--no-pci", "--disable-cpumask-locks", "-r", socket)
+	line := append([]string{"-c", runTarget, "sh", program, "--no-huge", "-s", "1536",
+		"--iova-mode=va", "-m", "0x1", "--no-pci", "--disable-cpumask-locks", "-r", socket}, args...)
+	cmd := exec.Command("sh", line...)
 	var said bytes.Buffer
 	cmd.Stderr = &said
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -91,11 +94,17 @@ func call(t *testing.T, rpc *jsonrpc.Client, method string, p params) {
 	require.NoError(t, rpc.Call(ctx, method, args, nil), method)
 }
 
-// startSPDK starts SPDK's target with namespaces in memory.
-func startSPDK(t *testing.T) *running {
-	rpc := startProcess(t)
+// startTransport starts SPDK's target without subsystems.
+func startTransport(t *testing.T, args ...string) *jsonrpc.Client {
+	rpc := startProcess(t, args...)
 	call(t, rpc, "framework_wait_init", nil)
 	call(t, rpc, "nvmf_create_transport", params{"trtype": "TCP", "max_io_size": 1 << 20})
+	return rpc
+}
+
+// startSPDK starts SPDK's target with namespaces in memory.
+func startSPDK(t *testing.T) *running {
+	rpc := startTransport(t)
 	port := freePort(t)
 	r := &running{subsystems: map[nvmf.Bytes]nvmf.TransportID{}}
 	for _, lba := range lbaSizes {
@@ -125,18 +134,26 @@ func spdkListen(t *testing.T, rpc *jsonrpc.Client, nqn string, port int) {
 // spdkAuth makes the subsystem that asks for authentication.
 func spdkAuth(t *testing.T, rpc *jsonrpc.Client, port int) *authenticating {
 	a := &authenticating{id: at(port, authNQN), host: newHost(), keys: newKeys(), groups: allGroups}
-	dir := t.TempDir()
-	for name, key := range map[string]dhchap.Secret{"host": a.keys.Host, "target": a.keys.Controller} {
-		path := filepath.Join(dir, name)
-		require.NoError(t, os.WriteFile(path, []byte(key.Reveal()), 0o600))
-		call(t, rpc, "keyring_file_add_key", params{"name": name, "path": path})
-	}
+	addKey(t, rpc, "host", a.keys.Host)
+	addKey(t, rpc, "target", a.keys.Controller)
 	call(t, rpc, "nvmf_create_subsystem", params{"nqn": authNQN, "serial_number": "INTEROPAUTH"})
 	spdkMemory(t, rpc, "auth", 4096)
 	call(t, rpc, "nvmf_subsystem_add_ns", params{"nqn": authNQN, "namespace": params{"bdev_name": "auth"}})
 	call(t, rpc, "nvmf_subsystem_add_host", params{"nqn": authNQN, "host": a.host, "dhchap_key": "host", "dhchap_ctrlr_key": "target"})
 	spdkListen(t, rpc, authNQN, port)
 	return a
+}
+
+// addKey gives SPDK's target a key by a name.
+func addKey(t *testing.T, rpc *jsonrpc.Client, name string, key dhchap.Secret) {
+	path := filepath.Join(t.TempDir(), name)
+	require.NoError(t, os.WriteFile(path, []byte(key.Reveal()), 0o600))
+	call(t, rpc, "keyring_file_add_key", params{"name": name, "path": path})
+}
+
+// spdkName is SPDK's and Linux's name of a hash or group: "sha256", "null".
+func spdkName(name string) string {
+	return strings.ToLower(strings.ReplaceAll(name, "-", ""))
 }
 
 func freePort(t *testing.T) int {
