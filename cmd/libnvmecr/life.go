@@ -50,6 +50,7 @@ var opening struct {
 func start(mount string, own unsafe.Pointer) error {
 	ownfd.Keep(ownfd.Keeper{
 		Hold: func(fd int) int { return callOwn(own, fd, ownHold) },
+		Stay: func(fd int) { callOwn(own, fd, ownStay) },
 		Drop: func(fd int) { callOwn(own, fd, ownDrop) },
 		Aside: func(open func()) {
 			callOwn(own, 0, ownAside)

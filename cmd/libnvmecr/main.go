@@ -39,6 +39,7 @@ const (
 	ownHold
 	ownAside
 	ownBeside
+	ownStay
 )
 
 // What outside makes of an error: result turns it into NV_OUTSIDE and NV_ELSEWHERE.

@@ -4,7 +4,7 @@
 //
 // What stays open is given to Hold as soon as it is open and closed with
 // Close. What opens descriptors itself, as C libraries do, whose numbers cannot
-// be changed any more, runs in Aside. In the preloaded library the shim is told (Keep): it moves such a
+// be changed any more, runs in Aside, and they are given to HoldInPlace. In the preloaded library the shim is told (Keep): it moves such a
 // descriptor behind the numbers that applications use, and refuses it to them.
 // Elsewhere nothing happens.
 //
@@ -23,6 +23,8 @@ import (
 type Keeper struct {
 	// Hold takes note of a descriptor and may move it: it returns its number.
 	Hold func(fd int) int
+	// Stay takes note of one whose number is somebody else's to know. May be nil.
+	Stay func(fd int)
 	// Drop forgets one that is about to be closed. One that was never held
 	// is ignored.
 	Drop func(fd int)
@@ -43,6 +45,13 @@ func Hold(fd int) int {
 		return k.Hold(fd)
 	}
 	return fd
+}
+
+// HoldInPlace takes over fd, which has to keep its number.
+func HoldInPlace(fd int) {
+	if k := keeper.Load(); k != nil && k.Stay != nil {
+		k.Stay(fd)
+	}
 }
 
 // Close closes a descriptor that Hold has returned, or any other.
@@ -73,7 +82,7 @@ func Aside(open func()) {
 	}
 }
 
-// Drop forgets a descriptor that Hold has returned, which somebody else closes;
+// Drop forgets a descriptor that Hold has returned, or HoldInPlace was given, which somebody else closes;
 // less than 0 is none.
 func Drop(fd int) {
 	if fd >= 0 {

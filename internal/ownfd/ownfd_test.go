@@ -47,6 +47,18 @@ func TestKeeperIsToldBeforeTheDescriptorIsClosed(t *testing.T) {
 	assert.Equal(t, []int{a, b}, dropped)
 }
 
+func TestHoldInPlace(t *testing.T) {
+	t.Cleanup(func() { keeper.Store(nil) })
+	keeper.Store(nil)
+	HoldInPlace(7) // nobody is told
+	Keep(Keeper{})
+	HoldInPlace(7)
+	var stays []int
+	Keep(Keeper{Stay: func(fd int) { stays = append(stays, fd) }})
+	HoldInPlace(7)
+	assert.Equal(t, []int{7}, stays)
+}
+
 func TestAside(t *testing.T) {
 	t.Cleanup(func() { keeper.Store(nil) })
 	for name, k := range map[string]*Keeper{"no keeper": nil, "one that does nothing": {}} {

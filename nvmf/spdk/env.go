@@ -46,7 +46,11 @@ func initialize(transport nvmf.Transport, memory nvmf.Bytes) error {
 	if !e.ready && e.err == nil {
 		text, err := explained(func() syscall.Errno {
 			var result C.int
-			ownfd.Aside(func() { result = C.driver_init(C.bool(huge), C.int(firstCPU()), C.int(memory/nvmf.MiB)) })
+			ownfd.Aside(func() {
+				before := inheritable()
+				result = C.driver_init(C.bool(huge), C.int(firstCPU()), C.int(memory/nvmf.MiB))
+				claimEnvironment(before)
+			})
 			return errno(result)
 		})
 		switch {

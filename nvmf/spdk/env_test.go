@@ -5,6 +5,7 @@ package spdk_test
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"testing"
 
@@ -20,4 +21,15 @@ func TestLeavesNoDirectory(t *testing.T) {
 	for _, dir := range []string{"/var/run", os.Getenv("XDG_RUNTIME_DIR"), "/tmp"} {
 		assert.NoDirExists(t, filepath.Join(dir, "dpdk", fmt.Sprintf("spdk_pid%d", os.Getpid())))
 	}
+}
+
+// TestLeavesNothingToOthers: a program that is executed gets no descriptor of
+// SPDK's, with what it does not say of it: memory, pipes, timers, connections.
+func TestLeavesNothingToOthers(t *testing.T) {
+	d := openDevice(t, embedded(t, 512, 0).id(t), spdk.Options{})
+	t.Cleanup(func() { assert.NoError(t, d.Close()) })
+	openQueue(t, d, 1)
+	out, err := exec.Command("sh", "-c", "readlink /proc/self/fd/* 2>/dev/null | grep -e socket: -e anon_inode -e memfd; true").Output()
+	require.NoError(t, err)
+	assert.Empty(t, string(out))
 }

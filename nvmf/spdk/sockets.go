@@ -3,9 +3,13 @@
 package spdk
 
 import (
+	"bytes"
+	"fmt"
 	"net"
 	"os"
+	"regexp"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -20,22 +24,20 @@ import (
 // process for alive as long as they run. It gets the congestion control that was
 // asked for, of which SPDK knows nothing.
 func claimSocket(id nvmf.TransportID, congestion string) (int, error) {
-	if id.Transport != nvmf.TCP {
+	socket := -1
+	for fd := range inheritable() {
+		switch {
+		case id.Transport == nvmf.TCP && leadsTo(fd, id):
+			claim(fd)
+			socket = fd
+		case forDevices(fd):
+			claim(fd)
+		}
+	}
+	if socket < 0 {
 		return -1, nil
 	}
-	entries, _ := os.ReadDir("/proc/self/fd") // without /proc it stays as it is
-	for _, e := range entries {
-		fd, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
-		if err == nil && flags&unix.FD_CLOEXEC == 0 && leadsTo(fd, id) {
-			_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, flags|unix.FD_CLOEXEC) // closed meanwhile, if not
-			return ownfd.Hold(fd), initiator.SetCongestion(fd, congestion)         // not moved: it was opened in ownfd.Aside
-		}
-	}
-	return -1, nil
+	return socket, initiator.SetCongestion(socket, congestion)
 }
 
 // leadsTo reports whether fd is a socket connected to the target.
@@ -53,4 +55,80 @@ func leadsTo(fd int, id nvmf.TransportID) bool {
 		ip, port = a.Addr[:], a.Port
 	}
 	return ip.Equal(net.ParseIP(id.Address)) && strconv.Itoa(port) == id.Service
+}
+
+// claim keeps a descriptor from the application and from programs that it
+// executes.
+func claim(fd int) {
+	if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil {
+		_, _ = unix.FcntlInt(uintptr(fd), unix.F_SETFD, flags|unix.FD_CLOEXEC) // closed meanwhile, if not
+		ownfd.HoldInPlace(fd)
+	}
+}
+
+// inheritable are the descriptors that programs would get which are executed,
+// and what they are; none without /proc.
+func inheritable() map[int]string {
+	all := make(map[int]string)
+	entries, _ := os.ReadDir("/proc/self/fd") // nothing is claimed then
+	for _, e := range entries {
+		fd, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+		if err == nil && flags&unix.FD_CLOEXEC == 0 {
+			all[fd], _ = os.Readlink("/proc/self/fd/" + e.Name()) // empty: closed meanwhile
+		}
+	}
+	return all
+}
+
+// claimEnvironment claims what DPDK has opened since before: its memory, a timer,
+// and an epoll descriptor for a pipe. Other threads may have opened something as
+// well meanwhile.
+func claimEnvironment(before map[int]string) {
+	fresh := inheritable()
+	for fd := range before {
+		delete(fresh, fd)
+	}
+	for fd, what := range fresh {
+		switch info, _ := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd)); { // empty is nobody's
+		case strings.HasPrefix(what, "/memfd:nohuge"),
+			what == "anon_inode:[timerfd]" && bytes.Contains(info, []byte("it_value: (0, 0)")): // not used
+			claim(fd)
+		case what == "anon_inode:[eventpoll]":
+			claimEpoll(fd, info, fresh)
+		}
+	}
+}
+
+// watched is what an epoll descriptor waits for, a line of its fdinfo.
+var watched = regexp.MustCompile(`(?m)^tfd:\s*(\d+)`)
+
+// claimEpoll claims an epoll descriptor that waits for a pipe alone, with the
+// pipe.
+func claimEpoll(fd int, info []byte, fresh map[int]string) {
+	for _, m := range watched.FindAllSubmatch(info, -1) {
+		other, _ := strconv.Atoi(string(m[1]))
+		pipe := fresh[other]
+		if !strings.HasPrefix(pipe, "pipe:") {
+			return
+		}
+		claim(fd)
+		for end, what := range fresh {
+			if what == pipe {
+				claim(end)
+			}
+		}
+	}
+}
+
+// forDevices reports whether fd is a socket for news of devices, of which SPDK
+// opens one with the first connection.
+func forDevices(fd int) bool {
+	address, _ := unix.Getsockname(fd)
+	protocol, _ := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_PROTOCOL)
+	_, netlink := address.(*unix.SockaddrNetlink)
+	return netlink && protocol == unix.NETLINK_KOBJECT_UEVENT
 }

@@ -157,6 +157,7 @@ const char nv_real_names[][NV_NAME] = {
 	"fopen",
 	"fdopen",
 	"freopen",
+	"fflush",
 	"fread",
 	"fread_unlocked",
 	"__fread_chk",
@@ -220,6 +221,7 @@ const char nv_real_names[][NV_NAME] = {
 	"posix_spawn",
 	"posix_spawnp",
 	"system",
+	"openlog",
 	"syscall",
 	"popen",
 };
@@ -285,22 +287,22 @@ const unsigned short nv_real_signal[] = {
 	123, /* chdir */
 	124, /* fchdir */
 	125, /* getcwd */
-	184, /* poll */
-	186, /* ppoll */
-	187, /* select */
-	188, /* pselect */
-	195, /* sigaction */
-	196, /* sigaltstack */
-	197, /* signal */
-	198, /* __sysv_signal */
-	199, /* sigset */
-	200, /* vfork */
-	201, /* _exit */
-	202, /* execve */
-	205, /* execvpe */
-	209, /* fexecve */
-	210, /* execveat */
-	214, /* syscall */
+	185, /* poll */
+	187, /* ppoll */
+	188, /* select */
+	189, /* pselect */
+	196, /* sigaction */
+	197, /* sigaltstack */
+	198, /* signal */
+	199, /* __sysv_signal */
+	200, /* sigset */
+	201, /* vfork */
+	202, /* _exit */
+	203, /* execve */
+	206, /* execvpe */
+	210, /* fexecve */
+	211, /* execveat */
+	216, /* syscall */
 };
 
 const unsigned nv_real_signal_count = 75;
@@ -2258,6 +2260,12 @@ FILE *nv_call_freopen(const char *name, const char *mode, FILE *stream)
 }
 extern __typeof__(nv_call_freopen) nv_call_freopen64 NV_CALL("freopen64") NV_ALIAS("freopen");
 
+int nv_call_fflush(FILE *stream) NV_CALL("fflush");
+int nv_call_fflush(FILE *stream)
+{
+	return nv_fflush(stream);
+}
+
 size_t nv_call_fread(void *buf, size_t size, size_t n, FILE *stream) NV_CALL("fread");
 size_t nv_call_fread(void *buf, size_t size, size_t n, FILE *stream)
 {
@@ -2728,6 +2736,12 @@ int nv_call_system(const char *command) NV_CALL("system");
 int nv_call_system(const char *command)
 {
 	return nv_system(command);
+}
+
+void nv_call_openlog(const char *name, int options, int facility) NV_CALL("openlog");
+void nv_call_openlog(const char *name, int options, int facility)
+{
+	nv_openlog(name, options, facility);
 }
 
 long nv_call_syscall(long number, ...) NV_CALL("syscall");

@@ -257,6 +257,7 @@ struct nv_real {
 	FILE *(*fopen)(const char *path, const char *mode);
 	FILE *(*fdopen)(int fd, const char *mode);
 	FILE *(*freopen)(const char *name, const char *mode, FILE *stream);
+	int (*fflush)(FILE *stream);
 	size_t (*fread)(void *buf, size_t size, size_t n, FILE *stream);
 	size_t (*fread_unlocked)(void *buf, size_t size, size_t n, FILE *stream);
 	size_t (*__fread_chk)(void *buf, size_t have, size_t size, size_t n, FILE *stream);
@@ -320,6 +321,7 @@ struct nv_real {
 	int (*posix_spawn)(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attr, char *const argv[], char *const envp[]);
 	int (*posix_spawnp)(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attr, char *const argv[], char *const envp[]);
 	int (*system)(const char *command);
+	void (*openlog)(const char *name, int options, int facility);
 	long (*syscall)(long number, ...);
 	FILE *(*popen)(const char *command, const char *mode);
 };

@@ -221,7 +221,7 @@ int nv_own_descriptor(int fd, int own)
 			atomic_compare_exchange_strong(&nv_fds[fd], &h, 0);
 		return fd;
 	}
-	int low = nv_low_descriptors();
+	int low = own == NV_OWN_STAY ? 0 : nv_low_descriptors();
 	int moved = fd >= low ? -1 : REAL(fcntl)(fd, F_DUPFD_CLOEXEC, low);
 
 	if (moved >= 0) {

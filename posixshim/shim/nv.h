@@ -67,6 +67,7 @@
 #include <sys/time.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+#include <syslog.h>
 #include <termios.h>
 #include <time.h>
 #include <utime.h>
@@ -519,6 +520,8 @@ int nv_posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions
 int nv_system(const char *command);
 void nv_quit(int status);
 FILE *nv_popen(const char *command, const char *mode);
+void nv_openlog(const char *name, int options, int facility);
+int nv_fflush(FILE *stream);
 bool nv_own_memory(void);    /* false in a vfork child */
 void nv_prepare_process(void);
 bool nv_in_handler(void);

@@ -202,3 +202,18 @@ void nv_settle_thread(void)
 	if (leave)
 		(void)sched_setaffinity(0, SIZE, SET(&elsewhere));
 }
+
+/* Libraries that the runtime uses take the process for theirs. They must not
+ * flush its standard output, which in a forked child holds what the parent will
+ * write as well, nor say what it is called in the system's log. */
+
+int nv_fflush(FILE *stream)
+{
+	return own && (stream == stdout || stream == NULL) ? 0 : REAL(fflush)(stream);
+}
+
+void nv_openlog(const char *name, int options, int facility)
+{
+	if (!own)
+		REAL(openlog)(name, options, facility);
+}

@@ -9,9 +9,10 @@
 
 /* The type of nv_own_descriptor, and what the runtime says by it: that it is
  * about to close fd; that it has opened it; that it is about to open descriptors
- * whose numbers it cannot change; that it has. Only one thread does the last two. */
+ * whose numbers it cannot change; that it has; that fd is one of them. Only one
+ * thread does the second and third last. */
 typedef int nv_own(int fd, int own);
-enum { NV_OWN_DROP, NV_OWN_HOLD, NV_OWN_ASIDE, NV_OWN_BESIDE };
+enum { NV_OWN_DROP, NV_OWN_HOLD, NV_OWN_ASIDE, NV_OWN_BESIDE, NV_OWN_STAY };
 
 /* The runtime's answer when a path leads out of the mount: the path to go on
  * with has been put into the caller's buffer of NV_PATH bytes. */
