@@ -31,6 +31,7 @@ import (
 	"strings"
 
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/dhchap"
 )
 
 // Provisioner is a target as its administrator sees it. All methods are safe
@@ -43,8 +44,11 @@ type Provisioner interface {
 	Create(ctx context.Context, job string, size nvmf.Bytes) (Namespace, error)
 	// Expose lets the hosts with these NQNs connect and nobody else; hosts
 	// that are connected and not listed any more are cut off. No hosts at all
-	// hides the namespace.
-	Expose(ctx context.Context, job string, hosts []string) error
+	// hides the namespace. With keys each host has to have some, which it
+	// then has to prove that it knows; others in keys are of no account.
+	// Without, hosts that were listed keep the keys they have. Who has none
+	// cannot be beside who has. A host whose keys change is cut off.
+	Expose(ctx context.Context, job string, hosts []string, keys map[string]dhchap.Keys) error
 	// Limit bounds what all hosts together read and write, in bytes per
 	// second; 0 takes the limit away. Where the target has none the error is
 	// ErrUnsupported.
@@ -78,7 +82,9 @@ type Namespace struct {
 	// takes them: each is a way to the same namespace.
 	Targets []nvmf.TransportID `json:"targets"`
 	Hosts   []string           `json:"hosts"` // sorted
-	Rate    nvmf.Bytes         `json:"rate"`  // bytes per second; 0 is no limit
+	// Authenticate says that hosts have to prove who they are.
+	Authenticate bool       `json:"authenticate"`
+	Rate         nvmf.Bytes `json:"rate"` // bytes per second; 0 is no limit
 	// Problem says what is wrong with one that is Damaged.
 	Problem string `json:"problem,omitempty"`
 }
@@ -166,6 +172,30 @@ func CheckHosts(job string, hosts []string) ([]string, error) {
 		sorted = []string{}
 	}
 	return sorted, nil
+}
+
+// CheckKeys returns an error unless all hosts have keys, these or where keys is
+// nil those they were exposed with before, or none has.
+func CheckKeys(job string, hosts []string, keys map[string]dhchap.Keys, before func(host string) bool) error {
+	var with, without string
+	for _, h := range hosts {
+		has := !keys[h].Host.IsZero()
+		if keys == nil {
+			has = before(h)
+		}
+		if has {
+			with = h
+		} else {
+			without = h
+		}
+	}
+	switch {
+	case without == "" || with == "" && keys == nil:
+		return nil
+	case keys == nil:
+		return fmt.Errorf("job %s: %w: host %s has no key, and %s has one: give keys of all hosts of the job", job, ErrInvalid, without, with)
+	}
+	return fmt.Errorf("job %s: %w: host %s has no key: give keys of all hosts of the job", job, ErrInvalid, without)
 }
 
 // ValidNQN reports whether a name can be an NQN, and part of a path.

@@ -12,7 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"nvmecr/internal/config"
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/provision"
 	"nvmecr/nvmf/provision/dial"
 )
@@ -21,6 +23,7 @@ type adminOptions struct {
 	provisioner string
 	json        bool
 	hosts       []string
+	keys        string // file
 }
 
 func newAdmin() *cobra.Command {
@@ -33,7 +36,7 @@ to no other, limits their rate, deletes them. The target is one of
 
   nvmecr:SOCKET      nvmecr target --admin SOCKET --pool ...
   spdk:SOCKET        SPDK: ?listen=ADDRESS:PORT, &store=NAME of the logical volume
-                     store if it has several
+                     store if it has several, &keys=DIRECTORY for --dhchap-keys
   nvmet:DIRECTORY    Linux, by its configfs, /sys/kernel/config/nvmet: ?dir=DIRECTORY
                      for files, &listen=ADDRESS:PORT; &device=PATH for a whole device
 
@@ -62,16 +65,22 @@ Nobody sees it until it is exposed, here with --host or later.`,
 		Args: usageArgs(cobra.ExactArgs(2)),
 	}
 	cmd.Flags().StringArrayVar(&o.hosts, "host", nil, "`NQN` of a host to expose it to, repeatable; these and no other [NVMECR_HOST]")
+	o.addKeys(cmd)
 	addSwitch(cmd.Flags(), &o.json, "json", "", "print JSON [NVMECR_JSON]")
 	cmd.RunE = o.with(func(ctx context.Context, p provision.Provisioner, args []string, w io.Writer) error {
+		keys, err := o.readKeys(o.hosts)
+		if err != nil {
+			return err
+		}
 		size, err := nvmf.ParseSize(args[1])
 		if err != nil {
 			return usageError{err}
 		}
 		n, err := p.Create(ctx, args[0], size)
 		if err == nil && len(o.hosts) > 0 {
-			if err = p.Expose(ctx, args[0], o.hosts); err == nil {
+			if err = p.Expose(ctx, args[0], o.hosts, keys); err == nil {
 				n.Hosts, err = provision.CheckHosts(args[0], o.hosts)
+				n.Authenticate = n.Authenticate || keys != nil
 			}
 		}
 		switch {
@@ -89,17 +98,45 @@ Nobody sees it until it is exposed, here with --host or later.`,
 }
 
 func (o *adminOptions) newExpose() *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "expose JOB [NQN...]",
 		Short: "Say which hosts may use a job's namespace",
 		Long: `Lets these hosts connect to a job's namespace, and no other: hosts that may no
-longer are cut off. Without any nobody sees it.`,
+longer are cut off. Without any nobody sees it.
+
+With --dhchap-keys these hosts have to prove who they are, by keys such as nvmecr
+keygen prints. Without, those that are listed already keep the keys they have.`,
 		Example: `  nvmecr admin expose melt nqn.2014-08.org.nvmexpress:uuid:... nqn.2014-08.org.nvmexpress:uuid:...`,
 		Args:    usageArgs(cobra.MinimumNArgs(1)),
 		RunE: o.with(func(ctx context.Context, p provision.Provisioner, args []string, _ io.Writer) error {
-			return p.Expose(ctx, args[0], args[1:])
+			keys, err := o.readKeys(args[1:])
+			if err != nil {
+				return err
+			}
+			return p.Expose(ctx, args[0], args[1:], keys)
 		}),
 	}
+	o.addKeys(cmd)
+	return cmd
+}
+
+func (o *adminOptions) addKeys(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&o.keys, "dhchap-keys", "", "`FILE` with a line HOSTNQN HOSTKEY [TARGETKEY] for each of these hosts, perhaps others too [NVMECR_DHCHAP_KEYS]")
+}
+
+// readKeys reads --dhchap-keys; nil without it.
+func (o *adminOptions) readKeys(hosts []string) (map[string]dhchap.Keys, error) {
+	switch {
+	case o.keys == "":
+		return nil, nil
+	case len(hosts) == 0:
+		return nil, usageError{errors.New("--dhchap-keys without a host: say which hosts are to have their keys of that file")}
+	}
+	keys, err := config.ReadKeys(o.keys)
+	if err != nil {
+		return nil, fmt.Errorf("--dhchap-keys: %w", err)
+	}
+	return keys, nil
 }
 
 func (o *adminOptions) newLimit() *cobra.Command {
@@ -179,9 +216,9 @@ func (o *adminOptions) with(do func(ctx context.Context, p provision.Provisioner
 
 func printNamespaces(w io.Writer, list []provision.Namespace) error {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "JOB\tSTATE\tSIZE\tLIMIT\tHOSTS\tTARGET")
+	fmt.Fprintln(t, "JOB\tSTATE\tSIZE\tLIMIT\tKEYS\tHOSTS\tTARGET")
 	for _, n := range list {
-		target, hosts, rate := "-", "-", "-"
+		target, hosts, rate, keys := "-", "-", "-", "no"
 		if len(n.Targets) > 0 {
 			target = n.Targets[0].String()
 		}
@@ -191,10 +228,13 @@ func printNamespaces(w io.Writer, list []provision.Namespace) error {
 		if len(n.Hosts) > 0 {
 			hosts = strings.Join(n.Hosts, ",")
 		}
+		if n.Authenticate {
+			keys = "yes"
+		}
 		if n.Rate > 0 {
 			rate = size(n.Rate) + "/s"
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\n", n.Job, n.State, size(n.Size), rate, hosts, target)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", n.Job, n.State, size(n.Size), rate, keys, hosts, target)
 	}
 	return t.Flush()
 }

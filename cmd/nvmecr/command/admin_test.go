@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/provision"
 	"nvmecr/nvmf/provision/provisiontest"
 )
@@ -52,7 +53,7 @@ func TestAdmin(t *testing.T) {
 	require.Zero(t, code)
 	id, err := nvmf.ParseTransportID(strings.TrimSpace(out))
 	require.NoError(t, err, "what it prints is what --target takes")
-	v, err := provisiontest.Dial(id, provisiontest.HostA)
+	v, err := provisiontest.Dial(id, provisiontest.HostA, dhchap.Keys{})
 	require.NoError(t, err)
 	_, err = v.WriteAt(bytes.Repeat([]byte{5}, 4096), 8192)
 	require.NoError(t, err)
@@ -72,9 +73,9 @@ func TestAdmin(t *testing.T) {
 	list[0].Targets = nil
 	assert.Equal(t, provision.Namespace{Job: "melt", State: provision.Ready, Size: 3 * nvmf.MiB,
 		Hosts: []string{provisiontest.HostA}, Rate: 64 * nvmf.MiB}, list[0])
-	_, err = provisiontest.Dial(id, provisiontest.HostB)
+	_, err = provisiontest.Dial(id, provisiontest.HostB, dhchap.Keys{})
 	require.ErrorIs(t, err, nvmf.ErrHostRefused)
-	v, err = provisiontest.Dial(id, provisiontest.HostA)
+	v, err = provisiontest.Dial(id, provisiontest.HostA, dhchap.Keys{})
 	require.NoError(t, err)
 	got := make([]byte, 4096)
 	_, err = v.ReadAt(got, 8192)
@@ -89,7 +90,7 @@ func TestAdmin(t *testing.T) {
 	require.Zero(t, code)
 	_, _, code = admin(t, "expose", "melt")
 	require.Zero(t, code)
-	_, err = provisiontest.Dial(id, provisiontest.HostA)
+	_, err = provisiontest.Dial(id, provisiontest.HostA, dhchap.Keys{})
 	require.ErrorIs(t, err, nvmf.ErrHostRefused)
 	for range 2 {
 		_, _, code = admin(t, "delete", "melt")
@@ -98,6 +99,51 @@ func TestAdmin(t *testing.T) {
 	out, _, code = admin(t, "list", "--json")
 	require.Zero(t, code)
 	assert.Equal(t, "[]\n", out)
+}
+
+// TestAdminKeys: a host that is exposed with keys has to prove that it has them,
+// also to the next target.
+func TestAdminKeys(t *testing.T) {
+	dir := t.TempDir()
+	cmd := startTarget(t, dir)
+	secret := dhchap.NewSecret(dhchap.SHA256)
+	file := filepath.Join(dir, "keys")
+	require.NoError(t, os.WriteFile(file, []byte(provisiontest.HostA+" "+secret.Reveal()+"\n"), 0o600))
+	out, _, code := admin(t, "create", "melt", "1M", "--host", provisiontest.HostA, "--dhchap-keys", file)
+	require.Zero(t, code)
+	id, err := nvmf.ParseTransportID(strings.TrimSpace(out))
+	require.NoError(t, err)
+	check := func() {
+		_, err = provisiontest.Dial(id, provisiontest.HostA, dhchap.Keys{})
+		require.ErrorIs(t, err, nvmf.ErrAuthentication)
+		v, err := provisiontest.Dial(id, provisiontest.HostA, dhchap.Keys{Host: secret})
+		require.NoError(t, err)
+		require.NoError(t, v.Close())
+	}
+	check()
+	require.NoError(t, cmd.Process.Signal(syscall.SIGKILL))
+	_ = cmd.Wait()
+	startTarget(t, dir)
+	out, _, code = admin(t, "list", "--json")
+	require.Zero(t, code)
+	assert.NotContains(t, out, "DHHC")
+	var list []provision.Namespace
+	require.NoError(t, json.Unmarshal([]byte(out), &list))
+	require.Len(t, list, 1)
+	assert.True(t, list[0].Authenticate)
+	id = list[0].Targets[0]
+	check()
+	for args, text := range map[string]string{
+		"expose melt --dhchap-keys " + file:                                   "without a host",
+		"expose melt " + provisiontest.HostB + " --dhchap-keys " + file:       provisiontest.HostB + " has no key",
+		"expose melt " + provisiontest.HostA + " --dhchap-keys " + file + "x": file + "x",
+	} {
+		_, stderr, code := admin(t, strings.Fields(args)...)
+		assert.NotZero(t, code, args)
+		assert.Contains(t, stderr, text, args)
+		assert.NotContains(t, stderr, "DHHC")
+	}
+	check()
 }
 
 func TestAdminUsage(t *testing.T) {

@@ -1,7 +1,7 @@
 // Package dial opens the provisioner that a name stands for:
 //
 //	nvmecr:SOCKET                  nvmf/provision/embedded, `nvmecr target --admin SOCKET`
-//	spdk:SOCKET[?OPTION=VALUE&...] nvmf/provision/spdk: listen, store, nqn
+//	spdk:SOCKET[?OPTION=VALUE&...] nvmf/provision/spdk: listen, store, keys, nqn
 //	nvmet:DIRECTORY?dir=DIRECTORY[&...] nvmf/provision/nvmet: dir, device, listen, nqn
 //
 // listen=ADDRESS[:PORT] is where the hosts find the target, nqn=PREFIX what the
@@ -54,11 +54,11 @@ func (o *opener) open(kind string) (provision.Provisioner, error) {
 		}
 		return embedded.NewClient(o.path), nil
 	case "spdk":
-		listen, base, err := o.common("store")
+		listen, base, err := o.common("store", "keys")
 		if err != nil {
 			return nil, err
 		}
-		return spdk.New(spdk.Options{Socket: o.path, Store: o.options.Get("store"), Listen: listen, Base: base}), nil
+		return spdk.New(spdk.Options{Socket: o.path, Store: o.options.Get("store"), Keys: o.options.Get("keys"), Listen: listen, Base: base}), nil
 	case "nvmet":
 		listen, base, err := o.common("dir", "device")
 		if err != nil {

@@ -18,6 +18,7 @@ func TestOpen(t *testing.T) {
 		"spdk:/var/tmp/spdk.sock": &spdk.Provisioner{},
 		"spdk:/var/tmp/spdk.sock?listen=10.0.0.5:4420&store=lvs0&nqn=nqn.2014-08.org.example:jobs": &spdk.Provisioner{},
 		"spdk:/s?listen=[fd00::5]:4421": &spdk.Provisioner{},
+		"spdk:/s?keys=/etc/nvmecr/keys": &spdk.Provisioner{},
 		"spdk:/s?listen=fd00::5":        &spdk.Provisioner{},
 		"nvmet:/sys/kernel/config/nvmet?dir=/srv/nvmecr&device=/dev/nvme1n1&listen=10.0.0.5": &nvmet.Provisioner{},
 	} {
@@ -32,7 +33,7 @@ func TestOpen(t *testing.T) {
 		"nvmecr:":                     "nvmecr:SOCKET",
 		"other:/x":                    `no kind "other"`,
 		"nvmecr:/x?dir=/y":            "takes none",
-		"spdk:/x?dir=/y":              "it takes listen, nqn, store",
+		"spdk:/x?dir=/y":              "it takes listen, nqn, store, keys",
 		"spdk:/x?listen=":             "needs one value",
 		"spdk:/x?store=a&store=b":     "needs one value",
 		"spdk:/x?listen=0.0.0.0:4420": "at which the hosts find",

@@ -30,6 +30,7 @@ type (
 	exposeParams struct {
 		Job   string   `json:"job"`
 		Hosts []string `json:"hosts"`
+		Keys  hostKeys `json:"keys,omitempty"`
 	}
 	limitParams struct {
 		Job  string     `json:"job"`
@@ -182,7 +183,7 @@ func call(ctx context.Context, p provision.Provisioner, method string, params js
 		if err := jsonrpc.Unmarshal(params, &a); err != nil {
 			return nil, err
 		}
-		return true, p.Expose(ctx, a.Job, a.Hosts)
+		return true, p.Expose(ctx, a.Job, a.Hosts, a.Keys)
 	case "limit":
 		var a limitParams
 		if err := jsonrpc.Unmarshal(params, &a); err != nil {

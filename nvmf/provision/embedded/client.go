@@ -12,6 +12,7 @@ import (
 
 	"nvmecr/internal/jsonrpc"
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/provision"
 )
 
@@ -47,8 +48,18 @@ func (c *Client) Create(ctx context.Context, job string, size nvmf.Bytes) (n pro
 }
 
 // Expose calls the target's.
-func (c *Client) Expose(ctx context.Context, job string, hosts []string) error {
-	return c.call(ctx, "expose", exposeParams{job, hosts}, nil)
+func (c *Client) Expose(ctx context.Context, job string, hosts []string, keys map[string]dhchap.Keys) error {
+	// Those that were not asked for need not travel, and may lack a key.
+	var sent hostKeys
+	for _, h := range hosts {
+		if k, ok := keys[h]; ok && !k.Host.IsZero() {
+			sent = sent.with(h, k)
+		}
+	}
+	if err := provision.CheckKeys(job, hosts, keys, func(string) bool { return false }); keys != nil && err != nil {
+		return err
+	}
+	return c.call(ctx, "expose", exposeParams{job, hosts, sent}, nil)
 }
 
 // Limit calls the target's.

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/provision"
 	"nvmecr/nvmf/provision/provisiontest"
 	"nvmecr/nvmf/target"
@@ -85,8 +86,8 @@ func (f *fixture) start(t *testing.T) {
 
 func (f *fixture) Open(*testing.T) provision.Provisioner { return NewClient(f.socket()) }
 
-func (f *fixture) Connect(id nvmf.TransportID, host string) (provisiontest.Volume, error) {
-	return provisiontest.Dial(id, host)
+func (f *fixture) Connect(id nvmf.TransportID, host string, keys dhchap.Keys) (provisiontest.Volume, error) {
+	return provisiontest.Dial(id, host, keys)
 }
 
 var errDied = errors.New("died")
@@ -367,7 +368,7 @@ func TestFilePool(t *testing.T) {
 	require.NoError(t, os.WriteFile(victim, []byte("mine"), 0o600))
 	require.NoError(t, os.Symlink(victim, file+".new"))
 	f.start(t)
-	require.NoError(t, c.Expose(context.Background(), "melt", nil))
+	require.NoError(t, c.Expose(context.Background(), "melt", nil, nil))
 	kept, err := os.ReadFile(victim)
 	require.NoError(t, err)
 	assert.Equal(t, "mine", string(kept))
@@ -414,9 +415,9 @@ func TestDamaged(t *testing.T) {
 	for _, job := range []string{"bad", "stray"} {
 		_, err := c.Create(ctx, job, nvmf.MiB)
 		require.ErrorContains(t, err, recordName, "neither served nor written over")
-		require.ErrorContains(t, c.Expose(ctx, job, nil), recordName)
+		require.ErrorContains(t, c.Expose(ctx, job, nil, nil), recordName)
 	}
-	require.NoError(t, c.Expose(ctx, "good", []string{provisiontest.HostA}))
+	require.NoError(t, c.Expose(ctx, "good", []string{provisiontest.HostA}, nil))
 	require.NoError(t, c.Delete(ctx, "stray"))
 	require.NoError(t, os.WriteFile(file, whole, 0o600))
 	_, err = c.Create(ctx, "bad", nvmf.MiB)
@@ -530,7 +531,7 @@ func TestFailures(t *testing.T) {
 		assert.False(t, there, "undone")
 	})
 	hosts := []string{"nqn.2014-08.org.example:a"}
-	failOnce("expose", func() error { return p.Expose(ctx, "melt", hosts) }, func() {
+	failOnce("expose", func() error { return p.Expose(ctx, "melt", hosts, nil) }, func() {
 		r, err := p.pool.load("melt")
 		require.NoError(t, err)
 		n, _ := state()
@@ -540,7 +541,7 @@ func TestFailures(t *testing.T) {
 		n, there := state()
 		require.True(t, there)
 		if n.State == provision.Freed {
-			require.ErrorIs(t, p.Expose(ctx, "melt", nil), provision.ErrNoNamespace)
+			require.ErrorIs(t, p.Expose(ctx, "melt", nil, nil), provision.ErrNoNamespace)
 			require.NoError(t, p.Delete(ctx, "melt"), "repeated")
 			require.NoError(t, create())
 		}

@@ -18,6 +18,7 @@ type record struct {
 	Job   string     `json:"job"`
 	Size  nvmf.Bytes `json:"size"`
 	Hosts []string   `json:"hosts"`
+	Keys  hostKeys   `json:"keys,omitempty"`
 	Rate  nvmf.Bytes `json:"rate"`
 }
 

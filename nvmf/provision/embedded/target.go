@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/provision"
 	"nvmecr/nvmf/target"
 )
@@ -71,7 +72,7 @@ func (x *Target) serve(job string) (*served, error) {
 		return nil, fmt.Errorf("job %s: %w", job, err)
 	}
 	err = x.target.AddSubsystem(target.Subsystem{
-		NQN: provision.NQN(x.base, job), Listed: true, Hosts: r.Hosts,
+		NQN: provision.NQN(x.base, job), Listed: true, Hosts: r.Hosts, Keys: r.Keys,
 		Namespaces: []target.Namespace{{NSID: 1, Backing: b, Rate: r.Rate}},
 	})
 	if err != nil {
@@ -133,12 +134,26 @@ func (x *Target) create(job string, size nvmf.Bytes) (*served, error) {
 }
 
 // Expose sets who may connect. The pool knows before the target does it.
-func (x *Target) Expose(_ context.Context, job string, hosts []string) error {
+func (x *Target) Expose(_ context.Context, job string, hosts []string, keys map[string]dhchap.Keys) error {
 	hosts, err := provision.CheckHosts(job, hosts)
 	if err != nil {
 		return err
 	}
-	return x.alter(job, func(r *record) { r.Hosts = hosts }, func(nqn string) error { return x.target.SetHosts(nqn, hosts) })
+	return x.alter(job, func(r *record) error {
+		if err := provision.CheckKeys(job, hosts, keys, func(h string) bool { return !r.Keys[h].Host.IsZero() }); err != nil {
+			return err
+		}
+		if keys == nil {
+			keys = r.Keys
+		}
+		r.Hosts, r.Keys = hosts, nil
+		for _, h := range hosts {
+			if k, ok := keys[h]; ok {
+				r.Keys = r.Keys.with(h, k)
+			}
+		}
+		return nil
+	}, func(nqn string, r *record) error { return x.target.SetAccess(nqn, r.Hosts, r.Keys) })
 }
 
 // Limit sets the rate.
@@ -146,11 +161,12 @@ func (x *Target) Limit(_ context.Context, job string, rate nvmf.Bytes) error {
 	if err := provision.CheckRate(job, rate); err != nil {
 		return err
 	}
-	return x.alter(job, func(r *record) { r.Rate = rate }, func(nqn string) error { return x.target.SetRate(nqn, 1, rate) })
+	return x.alter(job, func(r *record) error { r.Rate = rate; return nil },
+		func(nqn string, r *record) error { return x.target.SetRate(nqn, 1, r.Rate) })
 }
 
 // alter changes the record of a job and then what the target does.
-func (x *Target) alter(job string, edit func(*record), apply func(nqn string) error) error {
+func (x *Target) alter(job string, edit func(*record) error, apply func(nqn string, r *record) error) error {
 	if err := provision.CheckJob(job); err != nil {
 		return err
 	}
@@ -164,14 +180,16 @@ func (x *Target) alter(job string, edit func(*record), apply func(nqn string) er
 		return provision.NoNamespace(job)
 	}
 	r := s.record
-	edit(&r)
+	if err := edit(&r); err != nil {
+		return err
+	}
 	saved, err := x.pool.save(r)
 	if err != nil {
 		err = fmt.Errorf("job %s: %w", job, err)
 	}
 	if saved { // the next target goes by it, whatever the error
 		s.record = r
-		err = errors.Join(err, apply(provision.NQN(x.base, job)))
+		err = errors.Join(err, apply(provision.NQN(x.base, job), &r))
 	}
 	return err
 }
@@ -254,7 +272,8 @@ func (x *Target) List(context.Context) ([]provision.Namespace, error) {
 }
 
 func (x *Target) describe(s *served) provision.Namespace {
-	n := provision.Namespace{Job: s.Job, State: provision.Ready, Size: s.Size, Hosts: s.Hosts, Rate: s.Rate}
+	n := provision.Namespace{Job: s.Job, State: provision.Ready, Size: s.Size, Hosts: s.Hosts, Rate: s.Rate,
+		Authenticate: x.target.Authenticates(provision.NQN(x.base, s.Job))}
 	for _, id := range x.addresses {
 		id.SubNQN, id.NSID = provision.NQN(x.base, s.Job), 1
 		n.Targets = append(n.Targets, id)

@@ -78,7 +78,7 @@ func (p *Provisioner) images() (map[string]bool, error) {
 // makeImage makes an image of zeros.
 func (p *Provisioner) makeImage(job string, size nvmf.Bytes) error {
 	if p.o.Device != "" {
-		return p.linkDevice(job, size)
+		return p.alone(func() error { return p.linkDevice(job, size) })
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(p.o.Dir, &st); err != nil {
@@ -118,17 +118,9 @@ func (p *Provisioner) rename(from, to string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// linkDevice zeroes the device and makes it a job's.
+// linkDevice zeroes the device and makes it a job's. From the check to the link
+// nobody else may come to the same result: it has to be called alone.
 func (p *Provisioner) linkDevice(job string, size nvmf.Bytes) error {
-	// From the check to the link nobody else may come to the same result.
-	dir, err := provision.OpenDirectory(p.o.Dir)
-	if err != nil {
-		return err
-	}
-	defer dir.Close() // with the lock
-	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return fmt.Errorf("another program is at work in %s, repeat this when it has ended: %w", p.o.Dir, err)
-	}
 	if err := p.deviceFree(); err != nil {
 		return err
 	}

@@ -3,12 +3,16 @@
 // The namespace of a job is a file nvmecr:JOB in a directory, or a whole
 // device that such a symbolic link leads to, as namespace 1 of a subsystem
 // BASE:JOB, which lists its hosts and is linked into one port. Entries below
-// hosts/ are made where they are missing and never removed: they may be
+// hosts/ are made where they are missing. Those that get keys from us are
+// removed when no subsystem lists them any more; others never, for they may be
 // somebody else's, with keys.
 //
 //	nvmet.go    the methods
 //	images.go   files and devices
-//	subsystem.go, tree.go    configfs
+//	subsystem.go, hosts.go, tree.go    configfs
+//
+// Keys are the hosts' there, in all subsystems: what is exposed with other keys
+// later takes effect for all jobs of the host.
 //
 // # What is where
 //
@@ -39,6 +43,7 @@ import (
 	"sync"
 
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/provision"
 )
 
@@ -127,7 +132,7 @@ func (p *Provisioner) create(job string, size nvmf.Bytes) (provision.Namespace, 
 }
 
 // Expose sets the hosts of a job's subsystem.
-func (p *Provisioner) Expose(_ context.Context, job string, hosts []string) error {
+func (p *Provisioner) Expose(_ context.Context, job string, hosts []string, keys map[string]dhchap.Keys) error {
 	hosts, err := provision.CheckHosts(job, hosts)
 	if err == nil {
 		err = provision.CheckJob(job)
@@ -146,7 +151,15 @@ func (p *Provisioner) Expose(_ context.Context, job string, hosts []string) erro
 	case !p.enabled(job):
 		return provision.NotServed(job)
 	}
-	return about(job, p.expose(provision.NQN(p.o.Base, job), hosts))
+	nqn := provision.NQN(p.o.Base, job)
+	have, err := p.tree.List(allowedHosts(nqn))
+	if err != nil {
+		return about(job, err)
+	}
+	if err := provision.CheckKeys(job, hosts, keys, p.keyed); err != nil {
+		return err
+	}
+	return about(job, p.alone(func() error { return p.expose(nqn, have, hosts, keys) }))
 }
 
 // Limit fails: the kernel's target has no limits.
@@ -177,6 +190,9 @@ func (p *Provisioner) Delete(_ context.Context, job string) error {
 // finish does what a Delete does after the renaming.
 func (p *Provisioner) finish(job string) error {
 	if err := p.tearDown(provision.NQN(p.o.Base, job)); err != nil {
+		return err
+	}
+	if err := p.alone(p.forgetHosts); err != nil {
 		return err
 	}
 	return p.removeImage(job)
@@ -225,6 +241,7 @@ func (p *Provisioner) describe(job string) (provision.Namespace, error) {
 	if hosts, err := p.tree.List(allowedHosts(nqn)); err == nil {
 		n.Hosts = append(n.Hosts, hosts...)
 		slices.Sort(n.Hosts)
+		n.Authenticate = slices.ContainsFunc(hosts, p.keyed)
 	}
 	if !p.enabled(job) {
 		return n, nil

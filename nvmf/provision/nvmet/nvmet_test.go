@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/provision"
 	"nvmecr/nvmf/provision/nvmet/fakeconfigfs"
 	"nvmecr/nvmf/provision/provisiontest"
@@ -43,8 +44,8 @@ func (f *fixture) Open(*testing.T) provision.Provisioner {
 	return p
 }
 
-func (f *fixture) Connect(id nvmf.TransportID, host string) (provisiontest.Volume, error) {
-	n, err := f.tree.Connect(id, host)
+func (f *fixture) Connect(id nvmf.TransportID, host string, keys dhchap.Keys) (provisiontest.Volume, error) {
+	n, err := f.tree.Connect(id, host, keys)
 	if err != nil {
 		return nil, err
 	}
@@ -114,8 +115,8 @@ func TestDevice(t *testing.T) {
 		_, err = p.Create(ctx, "three", 2*nvmf.MiB)
 		require.ErrorIs(t, err, provision.ErrNoSpace)
 		require.ErrorContains(t, err, job, "who has it")
-		require.NoError(t, p.Expose(ctx, job, []string{provisiontest.HostA}))
-		v, err := f.Connect(n.Targets[0], provisiontest.HostA)
+		require.NoError(t, p.Expose(ctx, job, []string{provisiontest.HostA}, nil))
+		v, err := f.Connect(n.Targets[0], provisiontest.HostA, dhchap.Keys{})
 		require.NoError(t, err)
 		got := make([]byte, 2*nvmf.MiB)
 		_, err = v.ReadAt(got, 0)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/provision"
 	"nvmecr/nvmf/provision/provisiontest"
 )
@@ -29,8 +30,8 @@ func (k *kernel) Open(*testing.T) provision.Provisioner {
 	return p
 }
 
-func (k *kernel) Connect(id nvmf.TransportID, host string) (provisiontest.Volume, error) {
-	return provisiontest.Dial(id, host)
+func (k *kernel) Connect(id nvmf.TransportID, host string, keys dhchap.Keys) (provisiontest.Volume, error) {
+	return provisiontest.Dial(id, host, keys)
 }
 
 // Restart takes down what a boot forgets.

@@ -170,41 +170,6 @@ func (p *Provisioner) portsOf(nqn string) ([]string, error) {
 	return in, err
 }
 
-// expose lists the hosts, and cuts all off if one of them goes.
-func (p *Provisioner) expose(nqn string, hosts []string) error {
-	port, err := p.choosePort()
-	if err != nil {
-		return err
-	}
-	have, err := p.tree.List(allowedHosts(nqn))
-	if err != nil {
-		return err
-	}
-	gone := slices.DeleteFunc(slices.Clone(have), func(h string) bool { return slices.Contains(hosts, h) })
-	if len(gone) > 0 {
-		if err := p.leavePorts(nqn); err != nil {
-			return err
-		}
-	}
-	for _, h := range gone {
-		if err := p.wrap(func() error { return p.tree.Unlink(allowedHosts(nqn) + "/" + h) }); err != nil {
-			return err
-		}
-	}
-	for _, h := range hosts {
-		if slices.Contains(have, h) {
-			continue
-		}
-		if err := p.ensureDir("hosts", h); err != nil {
-			return err
-		}
-		if err := p.wrap(func() error { return p.tree.Link("hosts/"+h, allowedHosts(nqn)+"/"+h) }); err != nil {
-			return err
-		}
-	}
-	return p.ensureLink(port, nqn)
-}
-
 // leavePorts takes a subsystem out of all ports, which cuts off its hosts.
 func (p *Provisioner) leavePorts(nqn string) error {
 	ports, err := p.portsOf(nqn)

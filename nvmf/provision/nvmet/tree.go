@@ -15,6 +15,8 @@ type Tree interface {
 	// Read returns an attribute without the newline.
 	Read(name string) (string, error)
 	Write(name, value string) error
+	// Hide lets nobody but its owner read an attribute.
+	Hide(name string) error
 	Mkdir(name string) error
 	Rmdir(name string) error
 	// Link makes name a symbolic link to another name of the tree.
@@ -54,6 +56,7 @@ func (d directory) Write(name, value string) error {
 	return err
 }
 
+func (d directory) Hide(name string) error     { return os.Chmod(d.at(name), 0o600) }
 func (d directory) Mkdir(name string) error    { return os.Mkdir(d.at(name), 0o755) }
 func (d directory) Link(to, name string) error { return os.Symlink(d.at(to), d.at(name)) }
 

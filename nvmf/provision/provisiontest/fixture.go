@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/provision"
 	"nvmecr/nvmf/tcp"
 )
@@ -21,10 +22,10 @@ import (
 type Fixture interface {
 	// Open returns a provisioner, as a new program of the administrator's.
 	Open(t *testing.T) provision.Provisioner
-	// Connect opens a namespace as a host. Where it must not it fails with
-	// nvmf.ErrHostRefused, ErrNoSubsystem or, where nothing else is served,
-	// ErrUnreachable.
-	Connect(id nvmf.TransportID, hostNQN string) (Volume, error)
+	// Connect opens a namespace as a host that has keys, or none. Where it
+	// must not it fails with nvmf.ErrHostRefused, ErrAuthentication,
+	// ErrNoSubsystem or, where nothing else is served, ErrUnreachable.
+	Connect(id nvmf.TransportID, hostNQN string, keys dhchap.Keys) (Volume, error)
 	// Interrupt makes the nth step of what follows the last one: it fails,
 	// executed or not, and so do all after it. fired says whether it came to
 	// that.
@@ -65,10 +66,10 @@ type volume struct {
 }
 
 // Dial opens a namespace over NVMe/TCP.
-func Dial(id nvmf.TransportID, hostNQN string) (Volume, error) {
+func Dial(id nvmf.TransportID, hostNQN string, keys dhchap.Keys) (Volume, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	d, err := tcp.Open(ctx, id, tcp.Options{HostNQN: hostNQN})
+	d, err := tcp.Open(ctx, id, tcp.Options{HostNQN: hostNQN, Keys: keys})
 	if err != nil {
 		return nil, err
 	}
@@ -128,12 +129,18 @@ func (b *bench) find(job string) (provision.Namespace, bool) {
 	return provision.Namespace{}, false
 }
 
-// connect connects a host that must be let in.
+// connect connects a host without keys that must be let in.
 func (b *bench) connect(job, host string) Volume {
+	b.Helper()
+	return b.enter(job, host, dhchap.Keys{})
+}
+
+// enter connects a host that must be let in.
+func (b *bench) enter(job, host string, keys dhchap.Keys) Volume {
 	b.Helper()
 	n, ok := b.find(job)
 	require.True(b, ok && len(n.Targets) > 0, "%s is not served: %+v", job, n)
-	v, err := b.Connect(n.Targets[0], host)
+	v, err := b.Connect(n.Targets[0], host, keys)
 	require.NoError(b, err)
 	assert.Equal(b, n.Size, v.Size())
 	return v
@@ -142,11 +149,17 @@ func (b *bench) connect(job, host string) Volume {
 // refused connects a host that must not be.
 func (b *bench) refused(id nvmf.TransportID, host string) {
 	b.Helper()
-	v, err := b.Connect(id, host)
+	b.stopped(id, host, dhchap.Keys{})
+}
+
+// stopped is refused of a host that has keys.
+func (b *bench) stopped(id nvmf.TransportID, host string, keys dhchap.Keys) {
+	b.Helper()
+	v, err := b.Connect(id, host, keys)
 	if err == nil {
 		_ = v.Close()
 	}
-	if !errors.Is(err, nvmf.ErrNoSubsystem) && !errors.Is(err, nvmf.ErrUnreachable) {
+	if !errors.Is(err, nvmf.ErrNoSubsystem) && !errors.Is(err, nvmf.ErrUnreachable) && !errors.Is(err, nvmf.ErrAuthentication) {
 		require.ErrorIs(b, err, nvmf.ErrHostRefused)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/provision"
 )
 
@@ -36,6 +37,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 		{"twice is as once", twice},
 		{"limit", limited},
 		{"two jobs", twoJobs},
+		{"keys", keyed},
 		{"errors", failures},
 		{"no old data", noOldData},
 		{"restart", restart},
@@ -80,19 +82,19 @@ func life(b *bench) {
 	assert.Equal(b, id, again, "--target takes it")
 	b.refused(id, HostA)
 
-	require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA}))
+	require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA}, nil))
 	b.expect("melt", []string{HostA}, 0)
 	b.holds("melt", HostA, 0)
 	b.refused(id, HostB)
 	b.refused(id, HostA+"x")
 	v := b.connect("melt", HostA)
-	require.NoError(b, b.p.Expose(ctx, "melt", []string{HostB}))
+	require.NoError(b, b.p.Expose(ctx, "melt", []string{HostB}, nil))
 	_, err = v.ReadAt(make([]byte, 4096), 0)
 	require.Error(b, err, "a host that is no longer listed is cut off")
 	_ = v.Close() // the connection was lost
 	b.refused(id, HostA)
 	b.fill("melt", HostB, 7)
-	require.NoError(b, b.p.Expose(ctx, "melt", nil))
+	require.NoError(b, b.p.Expose(ctx, "melt", nil, nil))
 	b.refused(id, HostB)
 
 	if b.Traits().Limits {
@@ -116,7 +118,7 @@ func limited(b *bench) {
 	}
 	_, err := b.p.Create(ctx, "melt", size)
 	require.NoError(b, err)
-	require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA}))
+	require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA}, nil))
 	v := b.connect("melt", HostA)
 	data := make([]byte, v.Size())
 	move := func() time.Duration {
@@ -155,7 +157,7 @@ func twice(b *bench) {
 		assert.Equal(b, first, n)
 	}
 	for range 2 {
-		require.NoError(b, b.p.Expose(ctx, "melt", []string{HostB, HostA, HostB}))
+		require.NoError(b, b.p.Expose(ctx, "melt", []string{HostB, HostA, HostB}, nil))
 		b.expect("melt", []string{HostA, HostB}, 0)
 	}
 	b.fill("melt", HostA, 3)
@@ -188,7 +190,7 @@ func twoJobs(b *bench) {
 	for job, host := range map[string]string{"one": HostA, "two": HostB} {
 		_, err := b.p.Create(ctx, job, size)
 		require.NoError(b, err)
-		require.NoError(b, b.p.Expose(ctx, job, []string{host}))
+		require.NoError(b, b.p.Expose(ctx, job, []string{host}, nil))
 		b.fill(job, host, job[0])
 	}
 	check()
@@ -202,12 +204,76 @@ func twoJobs(b *bench) {
 		for job, host := range map[string]string{"one": HostA, "two": HostB} {
 			_, err := b.p.Create(ctx, job, size)
 			require.NoError(b, err)
-			require.NoError(b, b.p.Expose(ctx, job, []string{host}))
+			require.NoError(b, b.p.Expose(ctx, job, []string{host}, nil))
 		}
 	}
 	check()
 	require.NoError(b, b.p.Delete(ctx, "one"))
 	b.holds("two", HostB, 't')
+}
+
+// keyed: with keys only who has them gets in, and nothing takes them away by
+// oversight.
+func keyed(b *bench) {
+	secret := func() dhchap.Secret { return dhchap.NewSecret(dhchap.SHA256) }
+	one, two, other := dhchap.Keys{Host: secret(), Controller: secret()}, dhchap.Keys{Host: secret(), Controller: secret()}, dhchap.Keys{Host: secret(), Controller: secret()}
+	none := dhchap.Keys{}
+	file := map[string]dhchap.Keys{HostA: one, HostB: two, HostA + "x": other}
+	n, err := b.p.Create(ctx, "melt", size)
+	require.NoError(b, err)
+	id := n.Targets[0]
+	require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA}, file))
+	check := func() {
+		b.Helper()
+		n, ok := b.find("melt")
+		require.True(b, ok)
+		assert.True(b, n.Authenticate)
+		assert.Equal(b, []string{HostA}, n.Hosts)
+		require.NoError(b, b.enter("melt", HostA, one).Close())
+		b.stopped(id, HostA, none)
+		b.stopped(id, HostA, two)
+		b.stopped(id, HostB, two)
+	}
+	check()
+	require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA}, file), "again")
+	check()
+	require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA}, nil))
+	check()
+	v := b.enter("melt", HostA, one)
+	for _, err := range []error{
+		b.p.Expose(ctx, "melt", []string{HostA, HostB}, nil),
+		b.p.Expose(ctx, "melt", []string{HostA, HostB}, map[string]dhchap.Keys{HostA: one}),
+		b.p.Expose(ctx, "melt", []string{HostB}, map[string]dhchap.Keys{}),
+	} {
+		require.ErrorIs(b, err, provision.ErrInvalid)
+		require.ErrorContains(b, err, HostB)
+		assert.NotContains(b, err.Error(), one.Host.Reveal()[10:])
+	}
+	require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA, HostB}, file))
+	_, err = v.ReadAt(make([]byte, 4096), 0)
+	require.NoError(b, err, "who keeps its key is not disturbed")
+	require.NoError(b, b.enter("melt", HostB, two).Close())
+	require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA}, map[string]dhchap.Keys{HostA: other}))
+	_, err = v.ReadAt(make([]byte, 4096), 0)
+	require.Error(b, err, "who has another key is cut off")
+	_ = v.Close() // the connection was lost
+	b.stopped(id, HostA, one)
+	require.NoError(b, b.enter("melt", HostA, other).Close())
+	require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA}, file))
+	check()
+
+	if !b.Traits().Volatile {
+		b.Restart(b.T)
+		b.reopen()
+		if b.Traits().Forgetful {
+			_, err := b.p.Create(ctx, "melt", size)
+			require.NoError(b, err)
+			require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA}, file))
+		}
+		check()
+	}
+	require.NoError(b, b.p.Delete(ctx, "melt"))
+	assert.Empty(b, b.Leftovers(b.T), "no keys either")
 }
 
 func failures(b *bench) {
@@ -221,7 +287,7 @@ func failures(b *bench) {
 	require.ErrorContains(b, err, "64 MiB")
 
 	for name, err := range map[string]error{
-		"expose": b.p.Expose(ctx, "none", []string{HostA}),
+		"expose": b.p.Expose(ctx, "none", []string{HostA}, nil),
 		"limit":  b.p.Limit(ctx, "none", 8*nvmf.MiB),
 	} {
 		if name == "limit" && !b.Traits().Limits {
@@ -234,12 +300,12 @@ func failures(b *bench) {
 	for _, job := range []string{"", "a/b", "..", "a:b"} {
 		_, err := b.p.Create(ctx, job, size)
 		require.ErrorIs(b, err, provision.ErrInvalid)
-		require.ErrorIs(b, b.p.Expose(ctx, job, nil), provision.ErrInvalid)
+		require.ErrorIs(b, b.p.Expose(ctx, job, nil, nil), provision.ErrInvalid)
 		require.ErrorIs(b, b.p.Delete(ctx, job), provision.ErrInvalid)
 	}
 	_, err = b.p.Create(ctx, "none", 1)
 	require.ErrorIs(b, err, provision.ErrInvalid)
-	require.ErrorIs(b, b.p.Expose(ctx, "melt", []string{"host"}), provision.ErrInvalid)
+	require.ErrorIs(b, b.p.Expose(ctx, "melt", []string{"host"}, nil), provision.ErrInvalid)
 	if b.Traits().Limits {
 		require.ErrorIs(b, b.p.Limit(ctx, "melt", nvmf.MiB-1), provision.ErrInvalid)
 	} else {
@@ -262,7 +328,7 @@ func noOldData(b *bench) {
 			_, err := b.p.Create(ctx, job, size)
 			require.NoError(b, err)
 			b.expect(job, []string{}, 0)
-			require.NoError(b, b.p.Expose(ctx, job, []string{HostA}))
+			require.NoError(b, b.p.Expose(ctx, job, []string{HostA}, nil))
 			b.holds(job, HostA, 0)
 			b.fill(job, HostA, byte(0xa0+round))
 		}
@@ -278,7 +344,7 @@ func restart(b *bench) {
 	}
 	_, err := b.p.Create(ctx, "melt", size)
 	require.NoError(b, err)
-	require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA}))
+	require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA}, nil))
 	b.fill("melt", HostA, 9)
 	rate := nvmf.Bytes(0)
 	if b.Traits().Limits {
@@ -294,7 +360,7 @@ func restart(b *bench) {
 		_, err := b.p.Create(ctx, "melt", size)
 		require.NoError(b, err)
 		b.expect("melt", []string{}, 0)
-		require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA}))
+		require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA}, nil))
 		if rate > 0 {
 			require.NoError(b, b.p.Limit(ctx, "melt", rate))
 		}
@@ -313,8 +379,10 @@ func restart(b *bench) {
 func crash(b *bench) {
 	create := func(job string) error { _, err := b.p.Create(ctx, job, size); return err }
 	expose := func(hosts ...string) func(string) error {
-		return func(job string) error { return b.p.Expose(ctx, job, hosts) }
+		return func(job string) error { return b.p.Expose(ctx, job, hosts, nil) }
 	}
+	keys := map[string]dhchap.Keys{HostA: {Host: dhchap.NewSecret(dhchap.SHA256)}, HostB: {Host: dhchap.NewSecret(dhchap.SHA512)}}
+	lock := func(job string) error { return b.p.Expose(ctx, job, []string{HostA, HostB}, keys) }
 	full := func(job string) error {
 		err := errors.Join(create(job), expose(HostA)(job))
 		if err == nil {
@@ -331,7 +399,7 @@ func crash(b *bench) {
 	// fresh expects a namespace that nobody has seen.
 	fresh := func(job string) {
 		b.expect(job, []string{}, 0)
-		require.NoError(b, b.p.Expose(ctx, job, []string{HostB}))
+		require.NoError(b, b.p.Expose(ctx, job, []string{HostB}, nil))
 		b.holds(job, HostB, 0)
 		n, _ := b.find(job)
 		b.refused(n.Targets[0], HostA)
@@ -350,6 +418,13 @@ func crash(b *bench) {
 		{"expose", full, expose(HostA, HostB), expose(HostA, HostB), func(job string) {
 			b.expect(job, []string{HostA, HostB}, 0)
 			b.holds(job, HostB, 0xee)
+		}, false},
+		{"keys", full, lock, lock, func(job string) {
+			for host, k := range keys {
+				require.NoError(b, b.enter(job, host, k).Close())
+				n, _ := b.find(job)
+				b.refused(n.Targets[0], host)
+			}
 		}, false},
 		{"narrow", full, expose(HostB), expose(HostB), func(job string) {
 			b.expect(job, []string{HostB}, 0)

@@ -16,6 +16,7 @@ import (
 
 	"nvmecr/internal/jsonrpc"
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/provision"
 	"nvmecr/nvmf/provision/provisiontest"
 	"nvmecr/nvmf/provision/spdk"
@@ -35,8 +36,8 @@ type real struct {
 
 func (r *real) Open(*testing.T) provision.Provisioner { return spdk.New(r.o) }
 
-func (r *real) Connect(id nvmf.TransportID, host string) (provisiontest.Volume, error) {
-	return provisiontest.Dial(id, host)
+func (r *real) Connect(id nvmf.TransportID, host string, keys dhchap.Keys) (provisiontest.Volume, error) {
+	return provisiontest.Dial(id, host, keys)
 }
 
 // serve stands between the provisioner and the target, so as to interrupt calls.
@@ -85,9 +86,14 @@ func (r *real) Restart(t *testing.T) {
 	p := r.Open(t)
 	list, err := p.List(ctx)
 	require.NoError(t, err)
+	var keys []struct{ Name string }
+	require.NoError(t, r.rpc.Call(ctx, "keyring_get_keys", nil, &keys))
 	for _, n := range list {
 		require.NoError(t, p.Limit(ctx, n.Job, 0))
 		require.NoError(t, r.rpc.Call(ctx, "nvmf_delete_subsystem", map[string]string{"nqn": provision.NQN(provision.Base, n.Job)}, nil))
+	}
+	for _, k := range keys {
+		require.NoError(t, r.rpc.Call(ctx, "keyring_file_remove_key", map[string]string{"name": k.Name}, nil))
 	}
 	require.NoError(t, p.Close())
 }
@@ -101,7 +107,12 @@ func (r *real) Leftovers(t *testing.T) []string {
 	for _, n := range list {
 		names = append(names, n.Job)
 	}
-	return names
+	var keys []struct{ Name string }
+	require.NoError(t, r.rpc.Call(context.Background(), "keyring_get_keys", nil, &keys))
+	for _, k := range keys {
+		names = append(names, k.Name)
+	}
+	return append(names, files(r.o.Keys)...)
 }
 
 func (r *real) Traits() provisiontest.Traits {
@@ -125,7 +136,7 @@ func TestSPDK(t *testing.T) {
 	require.NoError(t, rpc.Call(context.Background(), "bdev_lvol_get_lvstores", nil, &stores))
 	require.Len(t, stores, 1)
 	between := filepath.Join(t.TempDir(), "s")
-	r := &real{rpc: rpc, unit: nvmf.Bytes(stores[0].Cluster), o: spdk.Options{Socket: between,
+	r := &real{rpc: rpc, unit: nvmf.Bytes(stores[0].Cluster), o: spdk.Options{Socket: between, Keys: filepath.Join(t.TempDir(), "keys"),
 		Listen: &nvmf.TransportID{Transport: nvmf.TCP, Family: "IPv4", Address: host, Service: port}}}
 	l, err := net.Listen("unix", between)
 	require.NoError(t, err)

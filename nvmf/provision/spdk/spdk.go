@@ -12,6 +12,10 @@
 // memory: after a restart of it List calls a namespace incomplete, and
 // repeating create, expose and limit brings it back with its data.
 //
+// The keys of hosts are files in Options.Keys that SPDK's keyring names, as
+// nvmecr.JOB.DIGEST. The digest is of the key too: another key is another name,
+// so that a host either has the one or the other.
+//
 // # Old data
 //
 // Volumes are made with clear_method write_zeroes: their blocks are zeroed
@@ -27,12 +31,14 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"nvmecr/internal/jsonrpc"
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/provision"
 )
 
@@ -51,6 +57,9 @@ type Options struct {
 	Listen *nvmf.TransportID
 	// Base is what NQNs begin with; "" means provision.Base.
 	Base string
+	// Keys is a directory for the keys of hosts, which SPDK reads from files
+	// whenever it needs them. Without one hosts cannot have any.
+	Keys string
 }
 
 // Provisioner is a provision.Provisioner of an SPDK target.
@@ -221,7 +230,7 @@ func serial(nqn string) string { return fmt.Sprintf("%X", sha256.Sum256([]byte(n
 
 // Expose sets the hosts of a job's subsystem. Those that go, go first; SPDK
 // ends their connections.
-func (p *Provisioner) Expose(ctx context.Context, job string, hosts []string) error {
+func (p *Provisioner) Expose(ctx context.Context, job string, hosts []string, keys map[string]dhchap.Keys) error {
 	hosts, err := provision.CheckHosts(job, hosts)
 	if err == nil {
 		err = provision.CheckJob(job)
@@ -229,10 +238,10 @@ func (p *Provisioner) Expose(ctx context.Context, job string, hosts []string) er
 	if err != nil {
 		return err
 	}
-	return about(job, p.expose(ctx, job, hosts))
+	return about(job, p.expose(ctx, job, hosts, keys))
 }
 
-func (p *Provisioner) expose(ctx context.Context, job string, hosts []string) error {
+func (p *Provisioner) expose(ctx context.Context, job string, hosts []string, keys map[string]dhchap.Keys) error {
 	v, err := p.look(ctx)
 	if err != nil {
 		return err
@@ -244,21 +253,41 @@ func (p *Provisioner) expose(ctx context.Context, job string, hosts []string) er
 		return provision.NotServed(job)
 	}
 	s, nqn := v.subsystems[job], provision.NQN(p.o.Base, job)
+	keyed := func(host string) bool { h := s.host(host); return h != nil && h.Key != "" }
+	if err := provision.CheckKeys(job, hosts, keys, keyed); err != nil {
+		return err
+	}
+	var want []hostName
+	for _, h := range hosts {
+		switch have := s.host(h); {
+		case keys != nil:
+			want = append(want, keyNames(job, h, keys[h]))
+		case have != nil:
+			want = append(want, *have)
+		default:
+			want = append(want, hostName{NQN: h})
+		}
+	}
+	if keys != nil {
+		if err := p.addKeys(ctx, job, hosts, keys); err != nil {
+			return err
+		}
+	}
 	for _, h := range s.Hosts {
-		if !contains(hosts, h.NQN) {
+		if !slices.Contains(want, h) {
 			if err := p.call(ctx, "nvmf_subsystem_remove_host", object{"nqn": nqn, "host": h.NQN}, nil); err != nil {
 				return err
 			}
 		}
 	}
-	for _, h := range hosts {
-		if !s.lists(h) {
-			if err := p.call(ctx, "nvmf_subsystem_add_host", object{"nqn": nqn, "host": h}, nil); err != nil {
+	for _, h := range want {
+		if !slices.Contains(s.Hosts, h) {
+			if err := p.call(ctx, "nvmf_subsystem_add_host", h.of(nqn), nil); err != nil {
 				return err
 			}
 		}
 	}
-	return nil
+	return p.dropKeys(ctx, job, want)
 }
 
 // Limit sets the limit of a job's volume, which SPDK takes in MiB.
@@ -312,6 +341,9 @@ func (p *Provisioner) finish(ctx context.Context, v *view, job string) error {
 		if err := p.call(ctx, "nvmf_delete_subsystem", object{"nqn": provision.NQN(p.o.Base, job)}, nil); err != nil {
 			return err
 		}
+	}
+	if err := p.dropKeys(ctx, job, nil); err != nil {
+		return err
 	}
 	if l := v.freed[job]; l != nil {
 		return p.deleteVolume(ctx, l)

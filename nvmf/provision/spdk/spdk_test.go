@@ -2,7 +2,9 @@ package spdk_test
 
 import (
 	"context"
+	"errors"
 	"net"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/provision"
 	"nvmecr/nvmf/provision/provisiontest"
 	"nvmecr/nvmf/provision/spdk"
@@ -21,12 +24,13 @@ import (
 type fixture struct {
 	*fakespdk.Target
 	socket string
+	keys   string
 }
 
 var listen = &nvmf.TransportID{Transport: nvmf.TCP, Family: "IPv4", Address: "10.0.0.5", Service: "4420"}
 
 func newFixture(t *testing.T) *fixture {
-	f := &fixture{fakespdk.New(16 * nvmf.MiB), filepath.Join(t.TempDir(), "s")}
+	f := &fixture{fakespdk.New(16 * nvmf.MiB), filepath.Join(t.TempDir(), "s"), filepath.Join(t.TempDir(), "keys")}
 	l, err := net.Listen("unix", f.socket)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -37,11 +41,11 @@ func newFixture(t *testing.T) *fixture {
 }
 
 func (f *fixture) Open(*testing.T) provision.Provisioner {
-	return spdk.New(spdk.Options{Socket: f.socket, Listen: listen})
+	return spdk.New(spdk.Options{Socket: f.socket, Listen: listen, Keys: f.keys})
 }
 
-func (f *fixture) Connect(id nvmf.TransportID, host string) (provisiontest.Volume, error) {
-	n, err := f.Target.Connect(id, host)
+func (f *fixture) Connect(id nvmf.TransportID, host string, keys dhchap.Keys) (provisiontest.Volume, error) {
+	n, err := f.Target.Connect(id, host, keys)
 	if err != nil {
 		return nil, err
 	}
@@ -58,7 +62,18 @@ func (f *fixture) Interrupt(n int, executed bool) func() bool {
 
 func (f *fixture) Recover(*testing.T)            { f.Fail(nil) }
 func (f *fixture) Restart(*testing.T)            { f.Target.Restart() }
-func (f *fixture) Leftovers(*testing.T) []string { return f.Names() }
+func (f *fixture) Leftovers(*testing.T) []string { return append(f.Names(), files(f.keys)...) }
+
+// files returns what is in a directory.
+func files(dir string) []string {
+	entries, _ := os.ReadDir(dir) // one that is not there has nothing
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names
+}
+
 func (f *fixture) Traits() provisiontest.Traits {
 	return provisiontest.Traits{Unit: fakespdk.Cluster, Limits: true, Forgetful: true}
 }
@@ -93,7 +108,11 @@ func TestMessages(t *testing.T) {
 		{spdk.Options{Socket: f.socket, Store: "other"}, create, `no logical volume store "other": it has lvs0`},
 		{spdk.Options{Socket: f.socket + "x"}, create, "start nvmf_tgt"},
 		{spdk.Options{Socket: f.socket}, func(p *spdk.Provisioner) error { return p.Limit(ctx, "melt", 3*nvmf.MiB/2) }, "give 1 MiB or 2 MiB"},
-		{spdk.Options{Socket: f.socket}, func(p *spdk.Provisioner) error { return p.Expose(ctx, "melt", nil) }, "repeat the create"},
+		{spdk.Options{Socket: f.socket}, func(p *spdk.Provisioner) error { return p.Expose(ctx, "melt", nil, nil) }, "repeat the create"},
+		{spdk.Options{Socket: f.socket, Listen: listen}, func(p *spdk.Provisioner) error {
+			return errors.Join(create(p), p.Expose(ctx, "melt", []string{provisiontest.HostA},
+				map[string]dhchap.Keys{provisiontest.HostA: {Host: dhchap.NewSecret(dhchap.SHA256)}}))
+		}, "&keys=/DIRECTORY"},
 	} {
 		p := spdk.New(c.o)
 		require.ErrorContains(t, c.do(p), c.text)

@@ -58,8 +58,12 @@ type subsystem struct {
 	} `json:"namespaces"`
 }
 
+// hostName is a host of a subsystem, with the names of its keys in SPDK's
+// keyring; "" for none.
 type hostName struct {
-	NQN string `json:"nqn"`
+	NQN           string `json:"nqn"`
+	Key           string `json:"dhchap_key,omitempty"`
+	ControllerKey string `json:"dhchap_ctrlr_key,omitempty"`
 }
 
 // address is where a subsystem listens.
@@ -74,16 +78,20 @@ func (a address) same(b address) bool {
 	return strings.EqualFold(a.TRType, b.TRType) && strings.EqualFold(a.AdrFam, b.AdrFam) && a.TRAddr == b.TRAddr && a.TRSvcID == b.TRSvcID
 }
 
-func (s *subsystem) lists(host string) bool {
-	return slices.ContainsFunc(s.Hosts, func(h hostName) bool { return h.NQN == host })
+// host returns what is listed of a host, nil if it is not.
+func (s *subsystem) host(nqn string) *hostName {
+	for i := range s.Hosts {
+		if s.Hosts[i].NQN == nqn {
+			return &s.Hosts[i]
+		}
+	}
+	return nil
 }
 
 // serves reports whether a volume is the only namespace.
 func (s *subsystem) serves(v *volume) bool {
 	return v != nil && len(s.Namespaces) == 1 && s.Namespaces[0].NSID == 1 && s.Namespaces[0].Bdev == v.Name
 }
-
-func contains(hosts []string, h string) bool { return slices.Contains(hosts, h) }
 
 // view is what the target has of jobs.
 type view struct {
@@ -174,6 +182,7 @@ func (v *view) describe(job string) provision.Namespace {
 	}
 	for _, h := range s.Hosts {
 		n.Hosts = append(n.Hosts, h.NQN)
+		n.Authenticate = n.Authenticate || h.Key != ""
 	}
 	slices.Sort(n.Hosts)
 	for _, a := range s.Listen {

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/dhchap"
 )
 
 // Tree is one target. It is for one goroutine.
@@ -67,7 +68,7 @@ var kinds = []struct {
 	attrs map[string]string
 	dirs  []string
 }{
-	{regexp.MustCompile(`^hosts/[^/]+$`), map[string]string{"dhchap_key": ""}, nil},
+	{regexp.MustCompile(`^hosts/[^/]+$`), map[string]string{"dhchap_key": "", "dhchap_ctrl_key": ""}, nil},
 	{regexp.MustCompile(`^subsystems/[^/]+$`),
 		map[string]string{"attr_allow_any_host": "0", "attr_serial": "e2a5d6f1", "attr_model": "Linux"}, []string{"namespaces", "allowed_hosts"}},
 	{regexp.MustCompile(`^subsystems/[^/]+/namespaces/[1-9][0-9]*$`),
@@ -135,6 +136,9 @@ func (t *Tree) Rmdir(name string) error {
 // cut ends the connections to the subsystem that a name is in.
 func (t *Tree) cut(name string) { t.cuts[strings.Split(name, "/")[1]]++ }
 
+// Hide lets nobody else read an attribute.
+func (t *Tree) Hide(name string) error { return os.Chmod(t.at(name), 0o600) }
+
 // Write sets an attribute.
 func (t *Tree) Write(name, value string) error {
 	if _, err := os.Lstat(t.at(name)); err != nil {
@@ -143,6 +147,10 @@ func (t *Tree) Write(name, value string) error {
 	dir, attr := filepath.Split(name)
 	on, _ := t.Read(dir + "enable")
 	switch attr {
+	case "dhchap_key", "dhchap_ctrl_key":
+		if _, err := dhchap.ParseSecret(value); err != nil {
+			return fail("write", name, unix.EINVAL)
+		}
 	case "device_path", "device_uuid":
 		if on == "1" {
 			return fail("write", name, unix.EBUSY)
@@ -218,7 +226,7 @@ type Namespace struct {
 }
 
 // Connect connects a host.
-func (t *Tree) Connect(id nvmf.TransportID, host string) (*Namespace, error) {
+func (t *Tree) Connect(id nvmf.TransportID, host string, keys dhchap.Keys) (*Namespace, error) {
 	ports, err := t.List("ports")
 	if err != nil {
 		return nil, err
@@ -230,7 +238,7 @@ func (t *Tree) Connect(id nvmf.TransportID, host string) (*Namespace, error) {
 		address, _ := t.Read("ports/" + port + "/addr_traddr")
 		service, _ := t.Read("ports/" + port + "/addr_trsvcid")
 		if _, err := os.Stat(t.at("ports/" + port + "/subsystems/" + id.SubNQN)); err == nil && address == id.Address && service == id.Service {
-			return t.connect(id.SubNQN, host)
+			return t.connect(id.SubNQN, host, keys)
 		}
 	}
 	if !listens {
@@ -239,11 +247,14 @@ func (t *Tree) Connect(id nvmf.TransportID, host string) (*Namespace, error) {
 	return nil, nvmf.ErrNoSubsystem
 }
 
-func (t *Tree) connect(nqn, host string) (*Namespace, error) {
+func (t *Tree) connect(nqn, host string, keys dhchap.Keys) (*Namespace, error) {
 	sub := "subsystems/" + nqn
 	_, err := os.Stat(t.at(sub + "/allowed_hosts/" + host))
 	if anyone, _ := t.Read(sub + "/attr_allow_any_host"); anyone != "1" && err != nil {
 		return nil, nvmf.ErrHostRefused
+	}
+	if err := t.authenticate(host, keys); err != nil {
+		return nil, err
 	}
 	path, _ := t.Read(sub + "/namespaces/1/device_path")
 	if on, _ := t.Read(sub + "/namespaces/1/enable"); on != "1" {
@@ -254,6 +265,22 @@ func (t *Tree) connect(nqn, host string) (*Namespace, error) {
 		return nil, err
 	}
 	return &Namespace{f, t, nqn, t.cuts[nqn]}, nil
+}
+
+// authenticate compares the keys of a host with those it should have.
+func (t *Tree) authenticate(host string, keys dhchap.Keys) error {
+	for attr, secret := range map[string]dhchap.Secret{"dhchap_key": keys.Host, "dhchap_ctrl_key": keys.Controller} {
+		want, _ := t.Read("hosts/" + host + "/" + attr)
+		info, err := os.Stat(t.at("hosts/" + host + "/" + attr))
+		switch {
+		case err != nil:
+			return err
+		case want == "" && secret.IsZero() || want != "" && secret.IsZero() && attr == "dhchap_ctrl_key":
+		case want == "" || secret.IsZero() || want != secret.Reveal() || info.Mode().Perm() != 0o600:
+			return nvmf.ErrAuthentication
+		}
+	}
+	return nil
 }
 
 // Size returns the size of the namespace.

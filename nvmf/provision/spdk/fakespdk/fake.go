@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -21,6 +22,7 @@ import (
 
 	"nvmecr/internal/jsonrpc"
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/dhchap"
 )
 
 // Cluster is the cluster size of the store, and Block the block size.
@@ -36,6 +38,7 @@ type Target struct {
 	used       []bool // by cluster
 	volumes    []*volume
 	subsystems []*subsystem
+	keys       []key
 	store      string
 	// fail is asked before each call whether to execute and to answer it.
 	fail func() (execute, answer bool)
@@ -69,7 +72,15 @@ type address struct {
 }
 
 type host struct {
-	NQN string `json:"nqn"`
+	NQN     string `json:"nqn"`
+	Key     string `json:"dhchap_key,omitempty"`
+	CtrlKey string `json:"dhchap_ctrlr_key,omitempty"`
+}
+
+// key is a key of the keyring, in a file.
+type key struct {
+	Name string `json:"name"`
+	Path string `json:"path"`
 }
 
 type space struct {
@@ -123,12 +134,13 @@ func (t *Target) Restart() {
 		s.destroyed = true
 	}
 	t.subsystems = []*subsystem{{NQN: "nqn.2014-08.org.nvmexpress.discovery", Subtype: "Discovery", AllowAny: true}}
+	t.keys = nil
 	for _, v := range t.volumes {
 		v.limit = 0
 	}
 }
 
-// Volumes returns the names of all volumes and subsystems of jobs.
+// Names returns those of all volumes, subsystems and keys of jobs.
 func (t *Target) Names() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -141,6 +153,9 @@ func (t *Target) Names() []string {
 			names = append(names, s.NQN)
 		}
 	}
+	for _, k := range t.keys {
+		names = append(names, k.Name)
+	}
 	return names
 }
 
@@ -149,11 +164,11 @@ type Namespace struct {
 	t      *Target
 	sub    *subsystem
 	volume *volume
-	host   string
+	host   host // as it was listed
 }
 
 // Connect connects a host.
-func (t *Target) Connect(id nvmf.TransportID, hostNQN string) (*Namespace, error) {
+func (t *Target) Connect(id nvmf.TransportID, hostNQN string, keys dhchap.Keys) (*Namespace, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	for _, s := range t.subsystems {
@@ -164,15 +179,53 @@ func (t *Target) Connect(id nvmf.TransportID, hostNQN string) (*Namespace, error
 			if !s.allows(hostNQN) {
 				return nil, nvmf.ErrHostRefused
 			}
+			if !t.authentic(s, hostNQN, keys) {
+				return nil, nvmf.ErrAuthentication
+			}
 			for _, n := range s.Spaces {
 				if n.NSID == id.NSID {
-					return &Namespace{t, s, t.find(n.Bdev), hostNQN}, nil
+					return &Namespace{t, s, t.find(n.Bdev), s.host(hostNQN)}, nil
 				}
 			}
 			return nil, nvmf.ErrNoNamespace
 		}
 	}
 	return nil, nvmf.ErrNoSubsystem
+}
+
+// authentic reports whether a host has the keys that it is listed with.
+func (t *Target) authentic(s *subsystem, nqn string, keys dhchap.Keys) bool {
+	for _, h := range s.Hosts {
+		if h.NQN == nqn {
+			return t.holds(h.Key, keys.Host) && (keys.Controller.IsZero() || t.holds(h.CtrlKey, keys.Controller))
+		}
+	}
+	return keys.Controller.IsZero()
+}
+
+// holds reports whether the file of a key has a secret, and is for its owner.
+func (t *Target) holds(name string, s dhchap.Secret) bool {
+	if name == "" || s.IsZero() {
+		return name == "" && s.IsZero()
+	}
+	for _, k := range t.keys {
+		info, err := os.Stat(k.Path)
+		if k.Name == name && err == nil && info.Mode().Perm() == 0o600 {
+			b, err := os.ReadFile(k.Path)
+			return err == nil && string(b) == s.Reveal()
+		}
+	}
+	return false
+}
+
+// host returns what is listed of a host.
+func (s *subsystem) host(nqn string) host {
+	for _, h := range s.Hosts {
+		if h.NQN == nqn {
+			return h
+		}
+	}
+	return host{NQN: nqn}
 }
 
 func (s *subsystem) allows(nqn string) bool {
@@ -203,7 +256,7 @@ func (n *Namespace) WriteAt(p []byte, offset int64) (int, error) {
 func (n *Namespace) move(p []byte, offset int64, do func(p, at []byte) int) (int, error) {
 	n.t.mu.Lock()
 	defer n.t.mu.Unlock()
-	if n.sub.destroyed || !n.sub.allows(n.host) {
+	if n.sub.destroyed || !n.sub.allows(n.host.NQN) || n.sub.host(n.host.NQN) != n.host {
 		return 0, nvmf.ErrConnectionLost
 	}
 	done := 0

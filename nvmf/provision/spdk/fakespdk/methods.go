@@ -2,6 +2,8 @@ package fakespdk
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -35,6 +37,9 @@ type arguments struct {
 	Size    uint64  `json:"size_in_mib"`
 	Thin    bool    `json:"thin_provision"`
 	Clear   string  `json:"clear_method"`
+	Path    string  `json:"path"`
+	Key     string  `json:"dhchap_key"`
+	CtrlKey string  `json:"dhchap_ctrlr_key"`
 }
 
 // call executes a method.
@@ -62,6 +67,17 @@ func (t *Target) call(method string, params json.RawMessage) (any, error) {
 			return nil, errno(syscall.ENODEV)
 		}
 		v.limit = *a.Limit
+		return true, nil
+	case "keyring_get_keys":
+		return slices.Clone(t.keys), nil
+	case "keyring_file_add_key":
+		return true, t.addKey(&a)
+	case "keyring_file_remove_key":
+		i := slices.IndexFunc(t.keys, func(k key) bool { return k.Name == a.Name })
+		if i < 0 {
+			return nil, errno(syscall.ENOKEY)
+		}
+		t.keys = slices.Delete(t.keys, i, i+1)
 		return true, nil
 	case "nvmf_create_subsystem":
 		return true, t.createSubsystem(&a)
@@ -101,9 +117,14 @@ func (t *Target) alter(s *subsystem, method string, a *arguments) (any, error) {
 		if s.allows(a.Host) && !s.AllowAny {
 			return nil, internal("Internal error")
 		}
-		s.Hosts = append(s.Hosts, host{a.Host})
+		for _, name := range []string{a.Key, a.CtrlKey} {
+			if name != "" && !slices.ContainsFunc(t.keys, func(k key) bool { return k.Name == name }) {
+				return nil, invalid()
+			}
+		}
+		s.Hosts = append(s.Hosts, host{a.Host, a.Key, a.CtrlKey})
 	case "nvmf_subsystem_remove_host":
-		i := slices.Index(s.Hosts, host{a.Host})
+		i := slices.Index(s.Hosts, s.host(a.Host))
 		if i < 0 {
 			return nil, internal("Internal error")
 		}
@@ -112,6 +133,20 @@ func (t *Target) alter(s *subsystem, method string, a *arguments) (any, error) {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: "Method not found"}
 	}
 	return true, nil
+}
+
+func (t *Target) addKey(a *arguments) error {
+	info, err := os.Stat(a.Path)
+	switch {
+	case strings.Contains(a.Name, ":"):
+		return errno(syscall.EINVAL)
+	case slices.ContainsFunc(t.keys, func(k key) bool { return k.Name == a.Name }):
+		return errno(syscall.EEXIST)
+	case err != nil || !filepath.IsAbs(a.Path) || info.Mode().Perm() != 0o600:
+		return errno(syscall.EPERM)
+	}
+	t.keys = append(t.keys, key{a.Name, a.Path})
+	return nil
 }
 
 func (t *Target) createSubsystem(a *arguments) error {

@@ -1,0 +1,178 @@
+package nvmet
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/nvmf/dhchap"
+	"nvmecr/nvmf/provision"
+)
+
+// The attributes of a host that its keys are in.
+const (
+	hostKey       = "dhchap_key"
+	controllerKey = "dhchap_ctrl_key"
+)
+
+// keyName and a host's NQN name an empty file beside the images: the host has
+// its keys from us. A host without one, and its keys, are somebody else's.
+const keyName = "nvmecr-key:"
+
+// keyed reports whether a host has to prove who it is.
+func (p *Provisioner) keyed(host string) bool {
+	key, err := p.tree.Read("hosts/" + host + "/" + hostKey)
+	return err == nil && key != ""
+}
+
+// expose lists the hosts, and cuts all off if one of them goes or gets another
+// key.
+func (p *Provisioner) expose(nqn string, have, hosts []string, keys map[string]dhchap.Keys) error {
+	port, err := p.choosePort()
+	if err != nil {
+		return err
+	}
+	gone := slices.DeleteFunc(slices.Clone(have), func(h string) bool { return slices.Contains(hosts, h) })
+	renewed := slices.ContainsFunc(have, func(h string) bool { return slices.Contains(hosts, h) && keys != nil && !p.hasKeys(h, keys[h]) })
+	if len(gone) > 0 || renewed {
+		if err := p.leavePorts(nqn); err != nil {
+			return err
+		}
+	}
+	for _, h := range gone {
+		if err := p.wrap(func() error { return p.tree.Unlink(allowedHosts(nqn) + "/" + h) }); err != nil {
+			return err
+		}
+	}
+	for _, h := range hosts {
+		if err := p.ensureDir("hosts", h); err != nil {
+			return err
+		}
+		if err := p.ensureKeys(h, keys[h]); err != nil {
+			return err
+		}
+		if slices.Contains(have, h) {
+			continue
+		}
+		if err := p.wrap(func() error { return p.tree.Link("hosts/"+h, allowedHosts(nqn)+"/"+h) }); err != nil {
+			return err
+		}
+	}
+	if err := p.forgetHosts(); err != nil {
+		return err
+	}
+	return p.ensureLink(port, nqn)
+}
+
+// forgetHosts removes the hosts that have their keys from us and that no
+// subsystem lists any more: for another job they begin anew.
+func (p *Provisioner) forgetHosts() error {
+	entries, err := os.ReadDir(p.o.Dir)
+	for _, e := range entries {
+		host, ok := strings.CutPrefix(e.Name(), keyName)
+		if !ok || err != nil {
+			continue
+		}
+		var listed bool
+		if listed, err = p.listed(host); err != nil || listed {
+			continue
+		}
+		var there bool
+		if there, err = p.has("hosts", host); there {
+			err = p.wrap(func() error { return p.tree.Rmdir("hosts/" + host) })
+		}
+		if err == nil {
+			err = p.wrap(func() error { return os.Remove(p.image(keyName, host)) })
+		}
+	}
+	return err
+}
+
+// listed reports whether a subsystem lists a host.
+func (p *Provisioner) listed(host string) (bool, error) {
+	subsystems, err := p.tree.List("subsystems")
+	for _, nqn := range subsystems {
+		if there, e := p.has(allowedHosts(nqn), host); there || e != nil {
+			return there, e
+		}
+	}
+	return false, err
+}
+
+// patience is how long another program may be at work in the directory: what
+// it does is brief, unless it zeroes a device.
+const patience = 5 * time.Second
+
+// alone runs do while no other program of ours changes hosts or devices.
+func (p *Provisioner) alone(do func() error) error {
+	dir, err := provision.OpenDirectory(p.o.Dir)
+	if err != nil {
+		return err
+	}
+	defer dir.Close() // with the lock
+	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return do()
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
+			return fmt.Errorf("another program is at work in %s, repeat this when it has ended: %w", p.o.Dir, err)
+		}
+	}
+}
+
+// attributes are the keys of a host as configfs has them. An attribute cannot
+// be emptied again, so a key of the target that is not asked for any more stays.
+func attributes(k dhchap.Keys) map[string]string {
+	all := map[string]string{}
+	if !k.Host.IsZero() {
+		all[hostKey] = k.Host.Reveal()
+	}
+	if !k.Controller.IsZero() {
+		all[controllerKey] = k.Controller.Reveal()
+	}
+	return all
+}
+
+// hasKeys reports whether a host has these keys.
+func (p *Provisioner) hasKeys(host string, k dhchap.Keys) bool {
+	for name, text := range attributes(k) {
+		if have, err := p.tree.Read("hosts/" + host + "/" + name); err != nil || have != text {
+			return false
+		}
+	}
+	return true
+}
+
+// ensureKeys gives a host its keys.
+func (p *Provisioner) ensureKeys(host string, k dhchap.Keys) error {
+	if !k.Host.IsZero() && !p.hasKeys(host, k) {
+		if err := p.wrap(func() error { return os.WriteFile(p.image(keyName, host), nil, 0o600) }); err != nil {
+			return err
+		}
+	}
+	for name, text := range attributes(k) {
+		err := p.ensureSecret("hosts/"+host+"/"+name, text)
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("this kernel's target does not authenticate hosts (CONFIG_NVME_TARGET_AUTH): %w", err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// ensureSecret is ensure for an attribute that others are not to read.
+func (p *Provisioner) ensureSecret(name, value string) error {
+	if err := p.tree.Hide(name); err != nil {
+		return err
+	}
+	return p.ensure(name, value)
+}

@@ -1,0 +1,163 @@
+package spdk
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"nvmecr/internal/jsonrpc"
+	"nvmecr/nvmf/dhchap"
+	"nvmecr/nvmf/provision"
+)
+
+// key is what keyring_get_keys says of one.
+type key struct {
+	Name    string `json:"name"`
+	Removed bool   `json:"removed"`
+}
+
+// keyName names a key of a host of a job's. No name has a colon in it, which
+// SPDK would cut it at.
+func keyName(job, host, role string, s dhchap.Secret) string {
+	if s.IsZero() {
+		return ""
+	}
+	digest := sha256.Sum256([]byte(strings.Join([]string{job, host, role, s.Reveal()}, "\x00")))
+	return fmt.Sprintf("nvmecr.%s.%x", job, digest[:16])
+}
+
+// jobOfKey returns whose key a name is; "" if it is no job's.
+func jobOfKey(name string) string {
+	name, ok := strings.CutPrefix(name, "nvmecr.")
+	i := strings.LastIndexByte(name, '.')
+	if !ok || i < 0 || provision.CheckJob(name[:i]) != nil {
+		return ""
+	}
+	return name[:i]
+}
+
+// keyNames returns a host with its keys as SPDK lists it.
+func keyNames(job, host string, k dhchap.Keys) hostName {
+	return hostName{host, keyName(job, host, "host", k.Host), keyName(job, host, "controller", k.Controller)}
+}
+
+// of are the parameters that list a host in a subsystem.
+func (h hostName) of(nqn string) object {
+	o := object{"nqn": nqn, "host": h.NQN}
+	if h.Key != "" {
+		o["dhchap_key"] = h.Key
+	}
+	if h.ControllerKey != "" {
+		o["dhchap_ctrlr_key"] = h.ControllerKey
+	}
+	return o
+}
+
+// addKeys makes the keys of a job's hosts known to SPDK.
+func (p *Provisioner) addKeys(ctx context.Context, job string, hosts []string, keys map[string]dhchap.Keys) error {
+	if p.o.Keys == "" && len(hosts) > 0 {
+		return fmt.Errorf("%w: SPDK reads the keys of hosts from files: say where with &keys=/DIRECTORY, one that only nvmf_tgt's user and root can enter", provision.ErrInvalid)
+	}
+	known, err := p.keys(ctx)
+	if err != nil {
+		return err
+	}
+	for _, h := range hosts {
+		names := keyNames(job, h, keys[h])
+		for name, secret := range map[string]dhchap.Secret{names.Key: keys[h].Host, names.ControllerKey: keys[h].Controller} {
+			if name == "" {
+				continue
+			}
+			path, err := p.writeKey(name, secret)
+			if err == nil && !known[name] {
+				err = p.call(ctx, "keyring_file_add_key", object{"name": name, "path": path}, nil)
+			}
+			if err != nil {
+				return fmt.Errorf("key of host %s: %w", h, err)
+			}
+		}
+	}
+	return nil
+}
+
+// keys returns the names that SPDK's keyring has.
+func (p *Provisioner) keys(ctx context.Context) (map[string]bool, error) {
+	var list []key
+	err := p.call(ctx, "keyring_get_keys", nil, &list)
+	names := map[string]bool{}
+	for _, k := range list {
+		if !k.Removed {
+			names[k.Name] = true
+		}
+	}
+	return names, err
+}
+
+// writeKey writes a key's file unless it is there: a name has one content.
+func (p *Provisioner) writeKey(name string, s dhchap.Secret) (path string, err error) {
+	dir, err := provision.OpenDirectory(p.o.Keys)
+	if err != nil {
+		return "", err
+	}
+	defer dir.Close()
+	if path, err = filepath.Abs(filepath.Join(p.o.Keys, name)); err != nil {
+		return "", err
+	}
+	if b, err := os.ReadFile(path); err == nil && string(b) == s.Reveal() {
+		return path, nil
+	}
+	f, err := os.CreateTemp(p.o.Keys, ".new-") // mode 0600
+	if err != nil {
+		return "", err
+	}
+	_, err = f.WriteString(s.Reveal())
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		return "", errors.Join(err, os.Remove(f.Name()))
+	}
+	return path, dir.Sync()
+}
+
+// dropKeys removes the keys of a job but those of these hosts, from SPDK and
+// from the disk.
+func (p *Provisioner) dropKeys(ctx context.Context, job string, except []hostName) error {
+	keep := map[string]bool{}
+	for _, h := range except {
+		keep[h.Key], keep[h.ControllerKey] = true, true
+	}
+	known, err := p.keys(ctx)
+	var e *jsonrpc.Error
+	if errors.As(err, &e) && e.Code == jsonrpc.CodeMethodNotFound {
+		return nil // an SPDK without keys
+	}
+	if err != nil {
+		return err
+	}
+	for name := range known {
+		if jobOfKey(name) == job && !keep[name] {
+			if err := p.call(ctx, "keyring_file_remove_key", object{"name": name}, nil); err != nil {
+				return err
+			}
+		}
+	}
+	if p.o.Keys == "" {
+		return nil
+	}
+	entries, err := os.ReadDir(p.o.Keys)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	entries = slices.DeleteFunc(entries, func(e os.DirEntry) bool { return jobOfKey(e.Name()) != job || keep[e.Name()] })
+	for _, e := range entries {
+		err = errors.Join(err, os.Remove(filepath.Join(p.o.Keys, e.Name())))
+	}
+	return err
+}
