@@ -142,6 +142,17 @@ func TestConformance(t *testing.T) {
 	})
 }
 
+// TestIsolation: the host of one job can do nothing to another job.
+func TestIsolation(t *testing.T) {
+	for _, pool := range []string{"mem:64M", "file:" + poolDir(t)} {
+		t.Run(pool[:4], func(t *testing.T) {
+			p := newFixture(t, pool).Open(t)
+			t.Cleanup(func() { assert.NoError(t, p.Close()) })
+			provisiontest.Isolation(t, p, nil)
+		})
+	}
+}
+
 // TestAdminSocket is only for this user and root, and never shared.
 func TestAdminSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")

@@ -119,9 +119,9 @@ func (r *real) Traits() provisiontest.Traits {
 	return provisiontest.Traits{Unit: r.unit, Limits: true, Paced: true, Forgetful: true}
 }
 
-// TestSPDK runs the conformance on a real target: NVMECR_TEST_SPDK_RPC is its
-// socket, NVMECR_TEST_SPDK_LISTEN where it is to listen (127.0.0.1:4420).
-func TestSPDK(t *testing.T) {
+// newReal is the target whose socket is NVMECR_TEST_SPDK_RPC and that is to listen
+// at NVMECR_TEST_SPDK_LISTEN (127.0.0.1:4420).
+func newReal(t *testing.T) *real {
 	socket := os.Getenv("NVMECR_TEST_SPDK_RPC")
 	if socket == "" {
 		t.Skip("NVMECR_TEST_SPDK_RPC does not name the RPC socket of an nvmf_tgt to test with")
@@ -145,6 +145,19 @@ func TestSPDK(t *testing.T) {
 	go func() { ended <- r.serve(ctx, l) }()
 	t.Cleanup(func() { cancel(); assert.NoError(t, errors.Join(<-ended, rpc.Close())) })
 	require.Empty(t, r.Leftovers(t))
+	t.Cleanup(func() { assert.Empty(t, r.Leftovers(t)) })
+	return r
+}
+
+// TestSPDK runs the conformance on a real target.
+func TestSPDK(t *testing.T) {
+	r := newReal(t)
 	provisiontest.Run(t, func(*testing.T) provisiontest.Fixture { return r })
-	assert.Empty(t, r.Leftovers(t))
+}
+
+// TestIsolation: the host of one job can do nothing to another job.
+func TestIsolation(t *testing.T) {
+	p := newReal(t).Open(t)
+	t.Cleanup(func() { assert.NoError(t, p.Close()) })
+	provisiontest.Isolation(t, p, nil)
 }
