@@ -20,6 +20,8 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/google/uuid"
+
 	"nvmecr/internal/ownfd"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/initiator"
@@ -39,9 +41,10 @@ const (
 
 // An association is a connected controller.
 type association struct {
-	id    nvmf.TransportID
-	facts *initiator.Controller
-	alias int
+	id     nvmf.TransportID
+	hostID uuid.UUID
+	facts  *initiator.Controller
+	alias  int
 
 	socket int // of the admin queue, or -1
 
@@ -58,7 +61,7 @@ func associate(ctx context.Context, id nvmf.TransportID, o *Options) (*associati
 	if err != nil {
 		return nil, err
 	}
-	a := &association{id: id, alias: alias, timeout: o.ConnectTimeout}
+	a := &association{id: id, hostID: o.HostID, alias: alias, timeout: o.ConnectTimeout}
 	if a.controller, err = connect(ctx, id, alias, o); err != nil {
 		aliases.free(id, o.HostNQN, alias)
 		return nil, err

@@ -23,12 +23,8 @@ type Device struct {
 	opts     Options
 	identity nvmf.Identity
 
-	// mu, a lock that gives up with a context, guards what follows. It is
-	// held over a reconnection: the queues that come second share it.
-	mu     chan struct{}
-	ctl    *association
-	queues []*Queue
-	closed bool
+	link   *link
+	closed bool // guarded by link.mu
 }
 
 var _ nvmf.Reserver = (*Device)(nil)
@@ -54,19 +50,34 @@ func open(ctx context.Context, id nvmf.TransportID, o Options) (*Device, error) 
 	if err := initialize(id.Transport, o.Memory); err != nil {
 		return nil, err
 	}
-	d := &Device{id: id, opts: o, mu: make(chan struct{}, 1)}
-	var err error
-	if d.ctl, err = associate(ctx, id, &d.opts); err != nil {
+	d := &Device{id: id, opts: o, link: linkTo(id)}
+	if err := d.link.lock(ctx); err != nil {
 		return nil, err
 	}
-	d.opts.QueueDepth = min(d.opts.QueueDepth, d.ctl.facts.MaxCommands)
-	identity, err := d.namespace(d.ctl)
-	if err != nil {
-		d.ctl.close(&d.opts)
+	defer d.link.unlock()
+	d.link.users++
+	if err := d.identify(ctx); err != nil {
+		d.link.leave(d)
 		return nil, err
 	}
-	d.identity = *identity
 	return d, nil
+}
+
+// identify connects for the first time. The caller holds d.link.mu.
+func (d *Device) identify(ctx context.Context) error {
+	if err := d.link.connect(ctx, d.id, &d.opts); err != nil {
+		return err
+	}
+	a := d.link.ctl
+	d.opts.QueueDepth = min(d.opts.QueueDepth, a.facts.MaxCommands)
+	identity, err := d.namespace(a)
+	if err != nil {
+		return err
+	}
+	// To a drive that is shared all are the host that came first.
+	identity.Reservations = identity.Reservations && a.hostID == d.opts.HostID
+	d.identity = *identity
+	return nil
 }
 
 // namespace identifies the namespace.
@@ -86,45 +97,29 @@ func (d *Device) namespace(a *association) (*nvmf.Identity, error) {
 // Identity returns what the namespace said of itself in Open.
 func (d *Device) Identity() *nvmf.Identity { return &d.identity }
 
-// Close ends the association with the controller, and with it every queue
-// that is still open. A second Close does nothing.
+// Close ends every queue that is still open, and the association with the
+// controller. A second Close does nothing.
 func (d *Device) Close() error {
-	d.mu <- struct{}{}
-	defer d.unlock()
+	d.link.mu <- struct{}{}
+	defer d.link.unlock()
 	if !d.closed {
 		d.closed = true
-		d.end(nvmf.ErrClosed)
+		d.link.leave(d)
 	}
 	return nil
 }
 
-// end takes the queue pairs from all queues and ends the association. The
-// caller holds d.mu.
-func (d *Device) end(cause error) {
-	for _, q := range d.queues {
-		q.take(cause)
-	}
-	d.ctl.close(&d.opts)
-}
-
-// lock takes d.mu unless ctx ends first.
+// lock takes the link's lock unless ctx ends first.
 func (d *Device) lock(ctx context.Context) error {
-	if err := ctx.Err(); err != nil {
-		return context.Cause(ctx)
-	}
-	select {
-	case d.mu <- struct{}{}:
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	if err := d.link.lock(ctx); err != nil {
+		return err
 	}
 	if d.closed {
-		d.unlock()
+		d.link.unlock()
 		return nvmf.ErrClosed
 	}
 	return nil
 }
-
-func (d *Device) unlock() { <-d.mu }
 
 // OpenQueue opens an I/O queue of up to depth commands in flight; see
 // nvmf.Device.
@@ -159,7 +154,7 @@ func (d *Device) attach(ctx context.Context, q *Queue) error {
 	if err := d.lock(ctx); err != nil {
 		return err
 	}
-	defer d.unlock()
+	defer d.link.unlock()
 	a, err := d.association(ctx)
 	if err != nil {
 		return err
@@ -167,34 +162,31 @@ func (d *Device) attach(ctx context.Context, q *Queue) error {
 	if err := q.connect(a); err != nil {
 		return err
 	}
-	if !slices.Contains(d.queues, q) {
-		d.queues = append(d.queues, q)
+	if !slices.Contains(d.link.queues, q) {
+		d.link.queues = append(d.link.queues, q)
 	}
 	return nil
 }
 
 // detach forgets q, whose queue pair is gone.
 func (d *Device) detach(q *Queue) {
-	d.mu <- struct{}{}
-	defer d.unlock()
-	d.queues = slices.DeleteFunc(d.queues, func(x *Queue) bool { return x == q })
+	d.link.mu <- struct{}{}
+	defer d.link.unlock()
+	d.link.queues = slices.DeleteFunc(d.link.queues, func(x *Queue) bool { return x == q })
 }
 
 // association returns one that answers and has the namespace it should have.
-// The caller holds d.mu.
+// The caller holds d.link.mu.
 func (d *Device) association(ctx context.Context) (*association, error) {
-	if d.ctl.alive() {
-		if err := d.verify(d.ctl); d.ctl.alive() {
-			return d.ctl, err
+	if a := d.link.ctl; a != nil && a.alive() {
+		if err := d.verify(a); a.alive() {
+			return a, err
 		}
 	}
-	d.end(nvmf.ErrConnectionLost)
-	a, err := associate(ctx, d.id, &d.opts)
-	if err != nil {
+	if err := d.link.connect(ctx, d.id, &d.opts); err != nil {
 		return nil, err
 	}
-	d.ctl = a
-	return a, d.verify(a)
+	return d.link.ctl, d.verify(d.link.ctl)
 }
 
 // verify compares the namespace with the one that was opened.

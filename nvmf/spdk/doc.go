@@ -31,9 +31,9 @@
 // # Concurrency
 //
 // Device is safe for concurrent use, a Queue has one owner. A Device has one
-// association with the controller, and one goroutine that looks after its
-// admin queue about once a second. A lost association is replaced by the first
-// Queue that is Reset, which takes their queue pairs from the others. Locks,
-// outermost first: Device.mu (the association), association.admin (the admin
-// queue), Queue.mu (the queue pair).
+// association with the controller (devices of a local drive share theirs), and
+// there is one goroutine that looks after its admin queue about once a second.
+// A lost association is replaced by the first Queue that is Reset, which takes
+// their queue pairs from the others. Locks, outermost first: link.mu (the
+// association), association.admin (the admin queue), Queue.mu (the queue pair).
 package spdk

@@ -119,3 +119,24 @@ func TestPeerLoss(t *testing.T) {
 		require.FailNow(t, "Close hangs")
 	}
 }
+
+// TestPeerTwice: a process may have a namespace open twice, as one that reads
+// files and then writes; the second use outlives the first.
+func TestPeerTwice(t *testing.T) {
+	id := peer(t)
+	one := openDevice(t, id, spdk.Options{})
+	two := openDevice(t, id, spdk.Options{})
+	size := one.Identity().LBASize
+	queues := []nvmf.Queue{openQueue(t, one, 4), openQueue(t, two, 4)}
+	block := bytes.Repeat([]byte("twofold!"), int(size)/8)
+	require.NoError(t, do(queues[0], &nvmf.Command{Opcode: nvmf.Write, Blocks: 1, Data: [][]byte{block}}))
+	require.NoError(t, one.Close())
+	assert.ErrorIs(t, do(queues[0], &nvmf.Command{Opcode: nvmf.Flush}), nvmf.ErrConnectionLost)
+	got := make([]byte, size)
+	require.NoError(t, do(queues[1], &nvmf.Command{Opcode: nvmf.Read, Blocks: 1, Data: [][]byte{got}}))
+	assert.Equal(t, block, got)
+	require.NoError(t, two.Close())
+	require.NoError(t, two.Close(), "a second time")
+	d := openDevice(t, id, spdk.Options{})
+	assert.NoError(t, d.Close())
+}

@@ -31,10 +31,8 @@ func hugeRemedy(sys string, memory nvmf.Bytes) string {
 // pciRemedy says why a local device may not be had, and what to do, ready to be
 // put behind an error; or it is empty.
 func pciRemedy(sys, address string) string {
-	if strings.Count(address, ":") == 1 {
-		address = "0000:" + address
-	}
-	device := filepath.Join(sys, "bus/pci/devices", strings.ToLower(address))
+	address = fullAddress(address)
+	device := filepath.Join(sys, "bus/pci/devices", address)
 	class, err := os.ReadFile(filepath.Join(device, "class"))
 	switch {
 	case err != nil:
@@ -57,4 +55,12 @@ func pciRemedy(sys, address string) string {
 		return fmt.Sprintf("; it belongs to the kernel's driver %s: have root take it away from the file systems and programs that use it, "+
 			"and give it to vfio-pci or uio_pci_generic, as SPDK's scripts/setup.sh does", driver)
 	}
+}
+
+// fullAddress is the address of a PCI device as the kernel writes it.
+func fullAddress(address string) string {
+	if strings.Count(address, ":") == 1 {
+		address = "0000:" + address
+	}
+	return strings.ToLower(address)
 }
