@@ -317,7 +317,7 @@ func (p *process) storm(blocks int, started chan<- struct{}, seed uint64) (done,
 	junk := bytes.Repeat([]byte{byte(0xa0 + seed)}, 64*int(p.id.LBASize))
 	var flight []*nvmf.Command
 	for i := 0; refused == 0 && i < 1_000_000; i++ {
-		n := 1 << (i % 7)
+		n := min(1<<(i%7), int(p.id.MaxTransfer/p.id.LBASize))
 		lba := nvmf.LBA(i * 37 % (blocks - n))
 		c := p.write(lba, junk[:n*int(p.id.LBASize)])
 		p.queue.Submit([]*nvmf.Command{c})
