@@ -5,9 +5,9 @@
 // why is said.
 //
 //	initiator_test.go    our initiator; peer_test.go, nvmet_test.go, spdk_test.go: at whose targets
-//	host_test.go         Linux's host at our target
-//	spdkhost_test.go     SPDK's programs at our target
-//	authentication_test.go    both directions, with DH-HMAC-CHAP
+//	host_test.go         Linux's host at our target, with authentication
+//	spdkhost_test.go     SPDK's initiator at our target, with authentication
+//	provision_test.go    nvmecr admin's provisioners
 //	demo_test.go         the demonstration
 //	guest                Linux in a virtual machine
 //

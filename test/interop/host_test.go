@@ -5,6 +5,7 @@ package interop
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -47,6 +48,9 @@ type step struct {
 	want         []string
 }
 
+// longSteps are left out with only one of the digests.
+var longSteps = []string{"large transfers around the page cache", "ext4", "XFS"}
+
 // hostSteps are what nvme-cli and the kernel are asked to do with the
 // subsystem $nqn, whose blocks have $lba bytes, once it is connected.
 var hostSteps = []step{
@@ -57,7 +61,9 @@ var hostSteps = []step{
 	{"namespaces and their names", `nvme list-ns $(controller); for n in 1 2 7; do nvme ns-descs $(device $n) -n $n; done; cat /sys/block/nvme*n*/uuid | sort -u | wc -l`,
 		[]string{`0x1\n.*0x2\n.*0x7\n`, `(?m)^uuid\s*: [0-9a-f-]{36}`, `(?m)^3$`}},
 	{"nvme list", `nvme list; nvme list-subsys`, []string{`nvme0n1`, `live`}},
-	{"show-regs", `nvme show-regs $(controller) -H`, []string{`(?i)version`, `(?i)csts`}},
+	// Not show-regs, which nvme-cli 2.3 cannot do with any target over a fabric.
+	{"properties", `for o in 0 8 0x14 0x1c 0x38; do nvme get-property $(controller) -o $o; done`,
+		[]string{`0x08 \(Version\), value: 10400`, `0x1c \(Controller Status\), value: 1\n`, `Invalid Field`}},
 	{"logs", `nvme smart-log $(controller) && nvme error-log $(controller) && nvme fw-log $(controller)`, []string{`critical_warning\s*: 0\b`}},
 	{"features", `for f in 7 0xb 0xf; do nvme get-feature $(controller) -f $f || exit; done`, []string{`(?i)0x0?7 .*number of queues`}},
 	{"write and read", `
@@ -72,12 +78,13 @@ var hostSteps = []step{
 		[]string{`Write Zeroes: Success|NVME Write Zeroes Success`, `same`}},
 	{"dsm", `nvme dsm $(device 2) -d -s 0,1024 -b 8,1024 && nvme read $(device 2) -s 1024 -c 7 -z $((8*lba)) -d /tmp/in`, []string{`success`, `read: Success`}},
 	{"large transfers around the page cache", `
-		dd if=/dev/urandom of=/tmp/large bs=1M count=24 2>/dev/null
-		dd if=/tmp/large of=$(device 7) bs=4M oflag=direct 2>/dev/null && cold && dd if=$(device 7) bs=3M count=8 iflag=direct 2>/dev/null | cmp - /tmp/large && echo same`,
+		dd if=/dev/urandom of=/tmp/large bs=1M count=12 2>/dev/null
+		dd if=/tmp/large of=$(device 7) bs=4M oflag=direct 2>/dev/null && cold && dd if=$(device 7) bs=3M count=4 iflag=direct 2>/dev/null | cmp - /tmp/large && echo same`,
 		[]string{`same`}},
 	{"commands that do not exist", `
 		if nvme format $(device 2) -s 0 -f; then echo formatted; fi
 		if nvme fw-download $(controller) -f /tmp/out -x 4096; then echo loaded; fi
+		if nvme verify $(device 2) -s 0 -c 0; then echo passed; fi
 		if nvme io-passthru $(device 2) -o 0x7e -n 2; then echo passed; fi
 		nvme read $(device 2) -s 1024 -c 0 -z $lba -d /tmp/in`,
 		[]string{`(?i)NVMe status: invalid (command )?opcode`, `read: Success`}},
@@ -186,6 +193,9 @@ func testLinuxHost(t *testing.T, g *guest.Guest, functions string, lba nvmf.Byte
 	sh(t, g, "%s connected $nqn '%s'", functions, flags)
 	defer sh(t, g, "%s nvme disconnect -n $nqn && await '! present 1'", functions)
 	for _, s := range hostSteps {
+		if flags != "" && !strings.Contains(flags, " ") && slices.Contains(longSteps, s.name) {
+			continue
+		}
 		t.Run(s.name, func(t *testing.T) {
 			r := try(t, g, functions+s.script)
 			all := r.Stdout + r.Stderr

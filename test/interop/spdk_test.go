@@ -42,9 +42,15 @@ kill $! 2>/dev/null
 wait $!
 `
 
+// spdkTarget is a process of SPDK's target.
+type spdkTarget struct {
+	*jsonrpc.Client
+	socket string
+}
+
 // startProcess starts SPDK's target; it polls one core until the test ends,
 // unless --interrupt-mode is among its arguments.
-func startProcess(t *testing.T, args ...string) *jsonrpc.Client {
+func startProcess(t *testing.T, args ...string) *spdkTarget {
 	program := spdkProgram(t, "nvmf_tgt")
 	dir, err := os.MkdirTemp("", "interop") // the name of a socket must be short
 	require.NoError(t, err)
@@ -77,13 +83,13 @@ func startProcess(t *testing.T, args ...string) *jsonrpc.Client {
 	}
 	rpc := jsonrpc.NewClient(socket)
 	t.Cleanup(func() { rpc.Close() })
-	return rpc
+	return &spdkTarget{rpc, socket}
 }
 
 type params = map[string]any
 
 // call calls a method, which has to succeed.
-func call(t *testing.T, rpc *jsonrpc.Client, method string, p params) {
+func call(t *testing.T, rpc *spdkTarget, method string, p params) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -95,7 +101,7 @@ func call(t *testing.T, rpc *jsonrpc.Client, method string, p params) {
 }
 
 // startTransport starts SPDK's target without subsystems.
-func startTransport(t *testing.T, args ...string) *jsonrpc.Client {
+func startTransport(t *testing.T, args ...string) *spdkTarget {
 	rpc := startProcess(t, args...)
 	call(t, rpc, "framework_wait_init", nil)
 	call(t, rpc, "nvmf_create_transport", params{"trtype": "TCP", "max_io_size": 1 << 20})
@@ -122,17 +128,17 @@ func startSPDK(t *testing.T) *running {
 	return r
 }
 
-func spdkMemory(t *testing.T, rpc *jsonrpc.Client, name string, lba nvmf.Bytes) {
+func spdkMemory(t *testing.T, rpc *spdkTarget, name string, lba nvmf.Bytes) {
 	call(t, rpc, "bdev_malloc_create", params{"name": name, "num_blocks": uint64(size / lba), "block_size": uint64(lba)})
 }
 
-func spdkListen(t *testing.T, rpc *jsonrpc.Client, nqn string, port int) {
+func spdkListen(t *testing.T, rpc *spdkTarget, nqn string, port int) {
 	call(t, rpc, "nvmf_subsystem_add_listener", params{"nqn": nqn,
 		"listen_address": params{"trtype": "TCP", "adrfam": "IPv4", "traddr": "127.0.0.1", "trsvcid": fmt.Sprint(port)}})
 }
 
 // spdkAuth makes the subsystem that asks for authentication.
-func spdkAuth(t *testing.T, rpc *jsonrpc.Client, port int) *authenticating {
+func spdkAuth(t *testing.T, rpc *spdkTarget, port int) *authenticating {
 	a := &authenticating{id: at(port, authNQN), host: newHost(), keys: newKeys(), groups: allGroups}
 	addKey(t, rpc, "host", a.keys.Host)
 	addKey(t, rpc, "target", a.keys.Controller)
@@ -145,7 +151,7 @@ func spdkAuth(t *testing.T, rpc *jsonrpc.Client, port int) *authenticating {
 }
 
 // addKey gives SPDK's target a key by a name.
-func addKey(t *testing.T, rpc *jsonrpc.Client, name string, key dhchap.Secret) {
+func addKey(t *testing.T, rpc *spdkTarget, name string, key dhchap.Secret) {
 	path := filepath.Join(t.TempDir(), name)
 	require.NoError(t, os.WriteFile(path, []byte(key.Reveal()), 0o600))
 	call(t, rpc, "keyring_file_add_key", params{"name": name, "path": path})

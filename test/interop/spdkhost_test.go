@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"nvmecr/internal/jsonrpc"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/blocktest"
 	"nvmecr/nvmf/dhchap"
@@ -108,7 +107,7 @@ func testThroughSPDK(t *testing.T, r *running) {
 
 // attach makes SPDK's initiator connect to a subsystem and returns the
 // subsystem of SPDK's by which the first of its namespaces is reached.
-func attach(t *testing.T, rpc *jsonrpc.Client, id nvmf.TransportID, port int, name string, more params) nvmf.TransportID {
+func attach(t *testing.T, rpc *spdkTarget, id nvmf.TransportID, port int, name string, more params) nvmf.TransportID {
 	p := params{"name": name, "trtype": "TCP", "adrfam": "IPv4", "traddr": id.Address, "trsvcid": id.Service, "subnqn": id.SubNQN}
 	for k, v := range more {
 		p[k] = v
@@ -128,7 +127,7 @@ func attach(t *testing.T, rpc *jsonrpc.Client, id nvmf.TransportID, port int, na
 
 // testSPDKAuthentication has SPDK's host prove who it is, with every hash and
 // every group that our target takes, both ways.
-func testSPDKAuthentication(t *testing.T, rpc *jsonrpc.Client, a *authenticating, port int) {
+func testSPDKAuthentication(t *testing.T, rpc *spdkTarget, a *authenticating, port int) {
 	addKey(t, rpc, "right", a.keys.Host)
 	addKey(t, rpc, "target", a.keys.Controller)
 	addKey(t, rpc, "wrong", dhchap.NewSecret(dhchap.SHA256))
