@@ -15,21 +15,19 @@ package main
 import (
 	"bufio"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"time"
 )
 
 func main() {
 	var r report
-	flag.IntVar(&r.levels, "levels", 0, "name tests down to this level of subtests")
-	flag.Parse()
 	start := time.Now()
-	for _, args := range flag.Args() {
+	for _, args := range r.options(os.Args[1:]) {
 		if err := r.run(strings.Fields(args)); err != nil {
 			fmt.Fprintln(os.Stderr, "testreport:", err)
 			r.broken++
@@ -67,6 +65,18 @@ type report struct {
 type skip struct {
 	test
 	reason string
+}
+
+// options takes its own from the front of args. What follows looks like flags,
+// too, and is not for package flag.
+func (r *report) options(args []string) []string {
+	if len(args) > 1 && args[0] == "-levels" {
+		if n, err := strconv.Atoi(args[1]); err == nil {
+			r.levels = n
+			return args[2:]
+		}
+	}
+	return args
 }
 
 // run runs one `go test` with args and adds what it reports.

@@ -43,6 +43,13 @@ func TestLine(t *testing.T) {
 		assert.Equal(t, want, (&report{levels: 2}).line(event{Action: "pass", Test: name, Elapsed: 1.5}))
 	}
 	assert.Empty(t, (&report{}).line(event{Action: "pass", Test: "TestA"}))
+
+	var r report
+	tests := []string{"-timeout 20m ./...", "-run x ./a"}
+	assert.Equal(t, tests, r.options(tests))
+	assert.Zero(t, r.levels)
+	assert.Equal(t, tests, r.options(append([]string{"-levels", "3"}, tests...)))
+	assert.Equal(t, 3, r.levels)
 }
 
 // TestTimeUp: the end of a fuzz test's time is no failure, a failing input is one.
