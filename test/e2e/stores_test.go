@@ -58,6 +58,28 @@ func TestRunInsideAJob(t *testing.T) {
 	assert.Equal(t, "out\nin\n", sh(t, s, look, "--name", "out").ok(t))
 }
 
+// TestReleasedStoreShowsNothing gives a namespace that was full to another
+// store, and reads whatever can be read of it.
+func TestReleasedStoreShowsNothing(t *testing.T) {
+	s := newStage(t)
+	target := "file:" + image(t, s, 64, "")
+	sh(t, s, `yes "secret of one" | dd of=/nvmecr/a bs=64k status=none; sync; true`, "--name", "one", "--target", target).ok(t)
+	b, err := os.ReadFile(strings.TrimPrefix(target, "file:"))
+	require.NoError(t, err)
+	require.Greater(t, strings.Count(string(b), "secret of one"), 3<<20)
+	call(t, s, "release", "--name", "one").ok(t)
+	script := `cd /nvmecr; ls -A; echo x > few; truncate -s 100000 few; truncate -s 60M hole
+		size=$(($(stat -f -c '%a * %S' .))); fallocate -l $size all
+		for f in *; do tr -d '\000' <$f | od -An -c; done; stat -c %s all`
+	r := sh(t, s, script, "--name", "two", "--target", target)
+	out := strings.Fields(r.ok(t))
+	require.Len(t, out, 3)
+	assert.Equal(t, []string{"x", "\\n"}, out[:2], "all else is zeros")
+	size, err := strconv.Atoi(out[2])
+	require.NoError(t, err)
+	assert.Greater(t, size, 40<<20)
+}
+
 // TestOneBadRankHidesNoOther damages rank 0's partition.
 func TestOneBadRankHidesNoOther(t *testing.T) {
 	s := newStage(t)

@@ -130,7 +130,7 @@ func (f *fixture) Leftovers(t *testing.T) []string {
 }
 
 func (f *fixture) Traits() provisiontest.Traits {
-	return provisiontest.Traits{Unit: 4096, Limits: true, Paced: true, Volatile: f.pool[:3] == "mem"}
+	return provisiontest.Traits{Unit: 4096, Limits: true, Paced: true, Volatile: f.pool[:3] == "mem", Limited: f.pool[:3] == "mem"}
 }
 
 func TestConformance(t *testing.T) {

@@ -42,6 +42,8 @@ type Fixture interface {
 // Traits are what kinds of target differ in.
 type Traits struct {
 	Unit nvmf.Bytes // sizes are multiples of it
+	// Limited says that there is not much storage: all of it can be used up.
+	Limited bool
 	// Limits says that it has rate limits.
 	Limits bool
 	// Paced says that there are real hosts, which limits slow down.

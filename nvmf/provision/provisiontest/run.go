@@ -320,21 +320,50 @@ func failures(b *bench) {
 	assert.Empty(b, b.Leftovers(b.T))
 }
 
-// noOldData fills whatever the target has, frees it, and looks at what comes
-// from there next.
+// noOldData fills whatever the target has, frees it, and looks at every block of
+// what comes from there next, of the same size and of others; where storage is
+// limited, of all of it.
 func noOldData(b *bench) {
-	for round := range 3 {
-		for _, job := range []string{"melt", "other"} {
-			_, err := b.p.Create(ctx, job, size)
-			require.NoError(b, err)
-			b.expect(job, []string{}, 0)
-			require.NoError(b, b.p.Expose(ctx, job, []string{HostA}, nil))
+	make := func(job string, size nvmf.Bytes) error {
+		if _, err := b.p.Create(ctx, job, size); err != nil {
+			return err
+		}
+		require.NoError(b, b.p.Expose(ctx, job, []string{HostA}, nil))
+		return nil
+	}
+	for round, sizes := range [][2]nvmf.Bytes{{size, size}, {size, size}, {2 * size, nvmf.MiB}, {nvmf.MiB, 3 * size}} {
+		for i, job := range []string{"melt", "other"} {
+			require.NoError(b, make(job, sizes[i]))
 			b.holds(job, HostA, 0)
 			b.fill(job, HostA, byte(0xa0+round))
 		}
 		require.NoError(b, b.p.Delete(ctx, "other"))
 		require.NoError(b, b.p.Delete(ctx, "melt"))
 	}
+	if !b.Traits().Limited {
+		return
+	}
+	// All of it, in pieces of one size, and then of another.
+	for _, piece := range []nvmf.Bytes{5 * size, 3 * size} {
+		var jobs []string
+		for {
+			job := fmt.Sprintf("piece-%d", len(jobs))
+			err := make(job, piece)
+			if errors.Is(err, provision.ErrNoSpace) {
+				break
+			}
+			require.NoError(b, err)
+			b.holds(job, HostA, 0)
+			b.fill(job, HostA, 0xcc)
+			jobs = append(jobs, job)
+		}
+		b.Logf("%d namespaces of %s are all of it", len(jobs), piece)
+		require.NotEmpty(b, jobs)
+		for _, job := range jobs {
+			require.NoError(b, b.p.Delete(ctx, job))
+		}
+	}
+	assert.Empty(b, b.Leftovers(b.T))
 }
 
 // restart of the target: what it forgets comes back by repeating the calls.

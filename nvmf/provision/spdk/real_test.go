@@ -116,7 +116,7 @@ func (r *real) Leftovers(t *testing.T) []string {
 }
 
 func (r *real) Traits() provisiontest.Traits {
-	return provisiontest.Traits{Unit: r.unit, Limits: true, Paced: true, Forgetful: true}
+	return provisiontest.Traits{Unit: r.unit, Limited: true, Limits: true, Paced: true, Forgetful: true}
 }
 
 // newReal is the target whose socket is NVMECR_TEST_SPDK_RPC and that is to listen

@@ -75,7 +75,7 @@ func files(dir string) []string {
 }
 
 func (f *fixture) Traits() provisiontest.Traits {
-	return provisiontest.Traits{Unit: fakespdk.Cluster, Limits: true, Forgetful: true}
+	return provisiontest.Traits{Unit: fakespdk.Cluster, Limited: true, Limits: true, Forgetful: true}
 }
 
 func TestConformance(t *testing.T) {
