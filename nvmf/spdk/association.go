@@ -147,6 +147,9 @@ func connect(ctx context.Context, id nvmf.TransportID, alias int, o *Options) (*
 	}
 	err := refusal(text)
 	if id.Transport == nvmf.PCIe {
+		if strings.Contains(text, "has claimed it") {
+			err = fmt.Errorf("%w; a local drive can be used by one process only at a time, so by one rank", err)
+		}
 		err = fmt.Errorf("%w%s", err, pciRemedy(sysfs, id.Address))
 	}
 	if ctx.Err() != nil {

@@ -59,7 +59,7 @@ func initialize(transport nvmf.Transport, memory nvmf.Bytes) error {
 		case err == syscall.EALREADY:
 			e.err = fmt.Errorf("%w: %w", nvmf.ErrUnsupported, ErrUnusable)
 		default:
-			if huge {
+			if huge && err != syscall.EINVAL { // that is about something else
 				text += hugeRemedy(sysfs, memory)
 			}
 			e.err = fmt.Errorf("initializing SPDK with %s: %w: %w%s", memory, nvmf.ErrUnsupported, err, text)
