@@ -95,7 +95,7 @@ func peer(tb testing.TB) nvmf.TransportID {
 }
 
 func openDevice(tb testing.TB, id nvmf.TransportID, o spdk.Options) nvmf.Reserver {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute) // huge pages take long in a slow guest
 	defer cancel()
 	d, err := spdk.Open(ctx, id, o)
 	require.NoError(tb, err)

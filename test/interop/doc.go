@@ -8,6 +8,7 @@
 //	host_test.go         Linux's host at our target, with authentication
 //	spdkhost_test.go     SPDK's initiator at our target, with authentication
 //	provision_test.go    nvmecr admin's provisioners
+//	driver_test.go       our driver over SPDK, with PCIe and RDMA, in a guest
 //	demo_test.go         the demonstration
 //	guest                Linux in a virtual machine
 //

@@ -1,0 +1,191 @@
+//go:build interop
+
+package interop
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/test/interop/guest"
+)
+
+// driverProgram builds the tests of the driver over SPDK, or skips the test.
+func driverProgram(t *testing.T) string {
+	t.Helper()
+	where, err := exec.Command("pkg-config", "--libs-only-L", "spdk_nvme", "spdk_env_dpdk").Output()
+	if err != nil {
+		t.Skip("pkg-config does not find SPDK's libraries: the driver over SPDK cannot be built")
+	}
+	program := filepath.Join(t.TempDir(), "spdk.test")
+	cmd := exec.Command("go", "test", "-c", "-tags", "spdk", "-o", program, "nvmecr/nvmf/spdk")
+	paths := "" // in which the program is to find them, unless the system does
+	for _, dir := range strings.Fields(string(where)) {
+		paths += " -Wl,-rpath," + strings.TrimPrefix(dir, "-L")
+	}
+	cmd.Env = append(os.Environ(), "CGO_LDFLAGS="+paths)
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return program
+}
+
+// A driverGuest is a guest in which the driver's tests run, on huge pages.
+type driverGuest struct {
+	*guest.Guest
+	t *testing.T
+}
+
+func bootDriver(t *testing.T, o guest.Options) driverGuest {
+	if o.Files == nil {
+		o.Files = map[string]string{}
+	}
+	if o.Kernel.Version != "" {
+		o.Files["/spdk.test"] = driverProgram(t)
+	}
+	o.Memory = 3072
+	o.Append = "hugepages=640"
+	g := driverGuest{boot(t, o), t}
+	sh(t, g.Guest, "mkdir -p /dev/hugepages && mount -t hugetlbfs hugetlbfs /dev/hugepages")
+	return g
+}
+
+// test runs tests of the driver on a namespace that may be overwritten. take and
+// bring are commands; see TestPeerLoss.
+func (g driverGuest) test(name, id, tests, take, bring string) {
+	g.t.Run(name, func(t *testing.T) {
+		r := try(t, g.Guest, fmt.Sprintf(`cd /tmp
+			export OPENSSL_CONF=/dev/null NVMECR_TEST_SPDK=%q NVMECR_TEST_SPDK_TAKE=%q NVMECR_TEST_SPDK_BRING=%q
+			timeout 240 /spdk.test -test.v -test.run '%s' 2>&1`, id, take, bring, tests))
+		assert.Zero(t, r.Code, "%s", r.Stdout)
+		assert.Contains(t, r.Stdout, "--- PASS")
+		assert.NotContains(t, r.Stdout, "--- SKIP")
+		for _, line := range strings.Split(r.Stdout, "\n") {
+			if strings.Contains(line, "peer_test.go") { // what users are told
+				t.Log(strings.TrimSpace(line))
+			}
+		}
+	})
+}
+
+const (
+	contract = "^TestPeerConformance$/^plain$|^TestPeerTwice$"
+	loss     = "^TestPeerLoss$"
+)
+
+// bindDrive gives the drive to the kernel's driver for user space.
+const bindDrive = `drive=0000:01:00.0
+	while [ ! -e /sys/bus/pci/devices/$drive ]; do sleep 0.2; done
+	echo uio_pci_generic >/sys/bus/pci/devices/$drive/driver_override
+	echo $drive >/sys/bus/pci/drivers_probe
+	`
+
+// TestDriverOverPCIe: a local drive with two namespaces, which is pulled.
+func TestDriverOverPCIe(t *testing.T) {
+	const drive = "trtype:PCIe traddr:0000:01:00.0"
+	forKernels(t, func(t *testing.T, k guest.Kernel) {
+		monitor := freePort(t)
+		args := []string{"-device", "pcie-root-port,id=socket,slot=1,chassis=1",
+			"-monitor", fmt.Sprintf("tcp:%s,server=on,wait=off", net.JoinHostPort("127.0.0.1", fmt.Sprint(monitor))),
+			"-device", "nvme,id=ssd,serial=INTEROP,bus=socket,mdts=7"}
+		for i, lba := range lbaSizes {
+			image := filepath.Join(t.TempDir(), "image")
+			require.NoError(t, os.WriteFile(image, nil, 0o600))
+			require.NoError(t, os.Truncate(image, int64(size)))
+			args = append(args, "-drive", fmt.Sprintf("file=%s,if=none,id=image%d,format=raw", image, i),
+				"-device", fmt.Sprintf("nvme-ns,bus=ssd,drive=image%d,nsid=%d,logical_block_size=%d,physical_block_size=%[3]d", i, nsids[i], lba))
+		}
+		g := bootDriver(t, guest.Options{Kernel: k, Modules: []string{"uio_pci_generic"}, Args: args})
+		refusal := try(t, g.Guest, fmt.Sprintf("OPENSSL_CONF=/dev/null NVMECR_TEST_SPDK='%s ns:1' /spdk.test -test.run TestPeerTwice 2>&1", drive))
+		assert.Contains(t, refusal.Stdout, "scripts/setup.sh", "before it is bound")
+		sh(t, g.Guest, "%s", bindDrive)
+		for i, lba := range lbaSizes {
+			g.test(fmt.Sprintf("blocks of %d", lba), fmt.Sprintf("%s ns:%d", drive, nsids[i]), contract, "", "")
+		}
+		pull := fmt.Sprintf("(echo device_del ssd; sleep 1) | nc %s %d >/dev/null", guest.Gateway, monitor)
+		g.test("pulled", drive+" ns:1", loss, pull, "")
+	})
+}
+
+// rdmaOptions are those of a guest with an RDMA device in software.
+func rdmaOptions(k guest.Kernel, modules ...string) guest.Options {
+	o := guest.Options{Kernel: k, Modules: append(modules, "rdma_rxe", "rdma_ucm", "ib_uverbs"), Programs: []string{"rdma"}, Files: map[string]string{}}
+	providers, _ := filepath.Glob("/usr/lib/*/libibverbs/librxe-*.so")
+	for _, p := range append(providers, "/etc/libibverbs.d/rxe.driver") {
+		o.Files[p] = p
+	}
+	return o
+}
+
+func bootRDMA(t *testing.T, o guest.Options) driverGuest {
+	if _, err := os.Stat("/etc/libibverbs.d/rxe.driver"); err != nil {
+		t.Skip("libibverbs has no driver for RDMA in software: ibverbs-providers is not installed")
+	}
+	g := bootDriver(t, o)
+	sh(t, g.Guest, "ulimit -l unlimited; rdma link add rxe0 type rxe netdev eth0")
+	return g
+}
+
+// guestAddress is a guest's on its own network.
+const guestAddress = "10.0.2.15"
+
+// TestDriverOverRDMA: Linux's target, whose port and namespace go.
+func TestDriverOverRDMA(t *testing.T) {
+	forKernels(t, func(t *testing.T, k guest.Kernel) {
+		g := bootRDMA(t, rdmaOptions(k, "null_blk nr_devices=0", "nvmet", "nvmet_rdma"))
+		sh(t, g.Guest, "%s", nvmetFunctions+fmt.Sprintf(`mkdir $nvmet/ports/1; cd $nvmet/ports/1
+			echo rdma >addr_trtype; echo ipv4 >addr_adrfam; echo %s >addr_traddr; echo %d >addr_trsvcid`, guestAddress, nvmetPort))
+		for _, lba := range lbaSizes {
+			sh(t, g.Guest, "%s", nvmetFunctions+fmt.Sprintf("subsystem %[1]s; open %[1]s; device ns%[2]d %[2]d; namespace %[1]s 1 /dev/ns%[2]d; serve %[1]s",
+				subsystemNQN(lba), lba))
+		}
+		id := func(nqn string) string {
+			return fmt.Sprintf("trtype:RDMA traddr:%s trsvcid:%d subnqn:%s ns:1", guestAddress, nvmetPort, nqn)
+		}
+		for _, lba := range lbaSizes {
+			g.test(fmt.Sprintf("blocks of %d", lba), id(subsystemNQN(lba)), contract, "", "")
+		}
+		nqn, nvmet := subsystemNQN(lbaSizes[0]), "/sys/kernel/config/nvmet"
+		link := fmt.Sprintf("%s/ports/1/subsystems/%s", nvmet, nqn)
+		g.test("port gone for a while", id(nqn), loss, "rm "+link, fmt.Sprintf("ln -s %s/subsystems/%s %s", nvmet, nqn, link))
+		enable := fmt.Sprintf(" >%s/subsystems/%s/namespaces/1/enable", nvmet, nqn)
+		g.test("namespace gone for a while", id(nqn), loss, "echo 0"+enable, "echo 1"+enable)
+		g.test("device gone", id(nqn), loss, "rdma link del rxe0 >/dev/null 2>&1 &", "")
+	})
+}
+
+// spdkConfig is what SPDK's target over RDMA starts with.
+const spdkConfig = `{"subsystems": [
+	{"subsystem": "bdev", "config": [{"method": "bdev_malloc_create", "params": {"name": "memory", "num_blocks": 16384, "block_size": 4096}}]},
+	{"subsystem": "nvmf", "config": [
+		{"method": "nvmf_create_transport", "params": {"trtype": "RDMA", "max_io_size": 131072}},
+		{"method": "nvmf_create_subsystem", "params": {"nqn": "%[1]s", "allow_any_host": true, "serial_number": "INTEROP"}},
+		{"method": "nvmf_subsystem_add_ns", "params": {"nqn": "%[1]s", "namespace": {"bdev_name": "memory", "nsid": 1}}},
+		{"method": "nvmf_subsystem_add_listener", "params": {"nqn": "%[1]s",
+			"listen_address": {"trtype": "RDMA", "adrfam": "IPv4", "traddr": "%[2]s", "trsvcid": "%[3]d"}}}]}]}`
+
+// TestDriverOverRDMAToSPDK: SPDK on both ends; its target is killed.
+func TestDriverOverRDMAToSPDK(t *testing.T) {
+	program := spdkProgram(t, "nvmf_tgt")
+	forKernels(t, func(t *testing.T, k guest.Kernel) {
+		o := rdmaOptions(k)
+		o.Programs = append(o.Programs, program)
+		g := bootRDMA(t, o)
+		nqn := subsystemNQN(4096)
+		_, err := g.RunInput(t.Context(), "cat >/tmp/config", fmt.Appendf(nil, spdkConfig, nqn, guestAddress, nvmetPort))
+		require.NoError(t, err)
+		sh(t, g.Guest, `ulimit -l unlimited
+			OPENSSL_CONF=/dev/null setsid %s -m 2 -s 640 --no-pci -c /tmp/config </dev/null >/tmp/log 2>&1 & echo $! >/tmp/pid
+			for i in $(seq 300); do grep -q 'Target Listening' /tmp/log && exit 0; sleep 0.5; done; cat /tmp/log; exit 1`, program)
+		id := fmt.Sprintf("trtype:RDMA traddr:%s trsvcid:%d subnqn:%s ns:1", guestAddress, nvmetPort, nqn)
+		g.test("contract", id, contract, "", "")
+		g.test("reservations", id, "^TestPeerReservations$", "", "")
+		g.test("killed", id, loss, "kill -9 $(cat /tmp/pid)", "")
+	})
+}
