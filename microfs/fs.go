@@ -142,6 +142,16 @@ func (fs *FS) enterWrite() error {
 	return nil
 }
 
+// SetCred changes who calls from now on.
+func (fs *FS) SetCred(c Cred) error {
+	if err := fs.enter(); err != nil {
+		return err
+	}
+	defer fs.leave()
+	fs.opts.Cred = c
+	return nil
+}
+
 func (fs *FS) leave() {
 	fs.away = time.Time{}
 	fs.ckpt.consider(fs)

@@ -87,6 +87,8 @@ func (fs *FS) mayOpen(p *place, flags int) error {
 		return syscall.EACCES
 	case want&permW != 0 && fs.opts.ReadOnly:
 		return syscall.EROFS
+	case flags&unix.O_NOATIME != 0 && fs.opts.Cred.UID != 0 && fs.opts.Cred.UID != in.uid:
+		return syscall.EPERM
 	}
 	return nil
 }

@@ -4,45 +4,45 @@ package posixshim
 
 import "syscall"
 
-const protocol uint32 = 0xdd8dd997
+const protocol uint32 = 0x5ed4802e
 
 // The calls, by their line in calls.txt.
 const (
 	callOpen      uint32 = 4
-	callRelease   uint32 = 12
-	callRead      uint32 = 13
-	callWrite     uint32 = 14
-	callPread     uint32 = 15
-	callPwrite    uint32 = 16
-	callReadv     uint32 = 17
-	callWritev    uint32 = 18
-	callSeek      uint32 = 19
-	callGetfl     uint32 = 20
-	callSetfl     uint32 = 21
-	callGetdents  uint32 = 22
-	callFsync     uint32 = 23
-	callFtruncate uint32 = 24
-	callFallocate uint32 = 25
-	callCopy      uint32 = 26
-	callLock      uint32 = 27
-	callFlock     uint32 = 28
-	callFstat     uint32 = 32
-	callFsetattr  uint32 = 33
-	callFpath     uint32 = 34
-	callStat      uint32 = 35
-	callSetattr   uint32 = 36
-	callAccess    uint32 = 37
-	callTruncate  uint32 = 38
-	callMkdir     uint32 = 39
-	callRmdir     uint32 = 40
-	callUnlink    uint32 = 41
-	callRename    uint32 = 42
-	callLink      uint32 = 43
-	callSymlink   uint32 = 44
-	callReadlink  uint32 = 45
-	callRealpath  uint32 = 46
-	callStatfs    uint32 = 47
-	callSyncfs    uint32 = 48
+	callRelease   uint32 = 13
+	callRead      uint32 = 14
+	callWrite     uint32 = 15
+	callPread     uint32 = 16
+	callPwrite    uint32 = 17
+	callReadv     uint32 = 18
+	callWritev    uint32 = 19
+	callSeek      uint32 = 20
+	callGetfl     uint32 = 21
+	callSetfl     uint32 = 22
+	callGetdents  uint32 = 23
+	callFsync     uint32 = 24
+	callFtruncate uint32 = 25
+	callFallocate uint32 = 26
+	callCopy      uint32 = 27
+	callLock      uint32 = 28
+	callFlock     uint32 = 29
+	callFstat     uint32 = 33
+	callFsetattr  uint32 = 34
+	callFpath     uint32 = 35
+	callStat      uint32 = 36
+	callSetattr   uint32 = 37
+	callAccess    uint32 = 38
+	callTruncate  uint32 = 39
+	callMkdir     uint32 = 40
+	callRmdir     uint32 = 41
+	callUnlink    uint32 = 42
+	callRename    uint32 = 43
+	callLink      uint32 = 44
+	callSymlink   uint32 = 45
+	callReadlink  uint32 = 46
+	callRealpath  uint32 = 47
+	callStatfs    uint32 = 48
+	callSyncfs    uint32 = 49
 )
 
 // dispatch makes the call of a request.

@@ -185,12 +185,34 @@ func (p *Process) Setfl(h Handle, flags int) error {
 	if err != nil {
 		return err
 	}
+	if flags&unix.O_NOATIME&^int(f.flags.Load()) != 0 {
+		if err := p.mayHide(f); err != nil {
+			return err
+		}
+	}
 	for {
 		now := f.flags.Load()
 		if f.flags.CompareAndSwap(now, now&^statusFlags|int32(flags)&statusFlags) {
 			return nil
 		}
 	}
+}
+
+// mayHide says whether this process may set O_NOATIME: EPERM unless the file is
+// its own.
+func (p *Process) mayHide(f *openFile) error {
+	if p.Identify == nil {
+		return nil
+	}
+	c, err := p.Identify()
+	if err != nil || c.UID == 0 {
+		return err
+	}
+	a, err := f.current().Stat()
+	if err == nil && a.UID != c.UID {
+		err = syscall.EPERM
+	}
+	return err
 }
 
 // Fsync makes the file durable.

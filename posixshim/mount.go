@@ -11,6 +11,7 @@ import (
 
 // FS is what this package uses of a microfs.FS.
 type FS interface {
+	SetCred(microfs.Cred) error
 	Open(dir microfs.Ino, path string, flags int, mode uint32) (File, error)
 	Stat(dir microfs.Ino, path string, follow bool) (microfs.Attr, error)
 	Access(dir microfs.Ino, path string, mode uint32, follow bool) error

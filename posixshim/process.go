@@ -4,6 +4,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"nvmecr/microfs"
 )
 
 // A Process is what POSIX keeps for one process, as far as it is ours: its
@@ -14,6 +16,8 @@ type Process struct {
 
 	// Ending, if not nil, is called when the process ends: before Leave waits.
 	Ending func()
+	// Identify, if not nil, returns who this process is.
+	Identify func() (microfs.Cred, error)
 
 	files  table
 	locks  locks
@@ -36,6 +40,20 @@ type Process struct {
 
 	reportMu sync.Mutex
 	reported string
+}
+
+// Credentials is told that the user or the groups of this process have changed.
+func (p *Process) Credentials() error {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	if p.mount == nil || p.Identify == nil {
+		return nil // who opens one asks
+	}
+	c, err := p.Identify()
+	if err != nil {
+		return err
+	}
+	return p.mount.FS.SetCred(c)
 }
 
 // New returns a process that opens its partition with open: for writing, or

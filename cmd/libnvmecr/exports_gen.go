@@ -88,6 +88,13 @@ func nvmecr_rt_unhush() int64 {
 	return result(0, process.Unhush())
 }
 
+// credentials: the user or the groups of this process have changed
+//
+//export nvmecr_rt_credentials
+func nvmecr_rt_credentials() int64 {
+	return result(0, process.Credentials())
+}
+
 // retain: one more descriptor refers to the open file
 //
 //export nvmecr_rt_retain

@@ -65,6 +65,7 @@ func start(mount string, own unsafe.Pointer) error {
 	prepareForWant()
 	process = posixshim.New(open, complain)
 	process.Ending = dial.Retire
+	process.Identify = store.Cred
 	cfg, err := config.FromEnv()
 	if err != nil {
 		complain("files under %s cannot be used: %v; start the program with nvmecr run", mount, err)

@@ -104,6 +104,16 @@ const char nv_real_names[][NV_NAME] = {
 	"futimens",
 	"utimensat",
 	"umask",
+	"setuid",
+	"seteuid",
+	"setreuid",
+	"setresuid",
+	"setgid",
+	"setegid",
+	"setregid",
+	"setresgid",
+	"setgroups",
+	"initgroups",
 	"unlink",
 	"unlinkat",
 	"remove",
@@ -271,41 +281,43 @@ const unsigned short nv_real_signal[] = {
 	95, /* futimens */
 	96, /* utimensat */
 	97, /* umask */
-	98, /* unlink */
-	99, /* unlinkat */
-	101, /* rename */
-	102, /* renameat */
-	104, /* link */
-	105, /* linkat */
-	106, /* symlink */
-	107, /* symlinkat */
-	108, /* readlink */
-	110, /* readlinkat */
-	120, /* mkdir */
-	121, /* mkdirat */
-	122, /* rmdir */
-	123, /* chdir */
-	124, /* fchdir */
-	125, /* getcwd */
-	185, /* poll */
-	187, /* ppoll */
-	188, /* select */
-	189, /* pselect */
-	196, /* sigaction */
-	197, /* sigaltstack */
-	198, /* signal */
-	199, /* __sysv_signal */
-	200, /* sigset */
-	201, /* vfork */
-	202, /* _exit */
-	203, /* execve */
-	206, /* execvpe */
-	210, /* fexecve */
-	211, /* execveat */
-	216, /* syscall */
+	98, /* setuid */
+	102, /* setgid */
+	108, /* unlink */
+	109, /* unlinkat */
+	111, /* rename */
+	112, /* renameat */
+	114, /* link */
+	115, /* linkat */
+	116, /* symlink */
+	117, /* symlinkat */
+	118, /* readlink */
+	120, /* readlinkat */
+	130, /* mkdir */
+	131, /* mkdirat */
+	132, /* rmdir */
+	133, /* chdir */
+	134, /* fchdir */
+	135, /* getcwd */
+	195, /* poll */
+	197, /* ppoll */
+	198, /* select */
+	199, /* pselect */
+	206, /* sigaction */
+	207, /* sigaltstack */
+	208, /* signal */
+	209, /* __sysv_signal */
+	210, /* sigset */
+	211, /* vfork */
+	212, /* _exit */
+	213, /* execve */
+	216, /* execvpe */
+	220, /* fexecve */
+	221, /* execveat */
+	226, /* syscall */
 };
 
-const unsigned nv_real_signal_count = 75;
+const unsigned nv_real_signal_count = 77;
 
 /* ---- Opening and closing ---- */
 
@@ -1626,6 +1638,68 @@ mode_t nv_call_umask(mode_t mask) NV_CALL("umask");
 mode_t nv_call_umask(mode_t mask)
 {
 	return nv_umask(mask);
+}
+
+/* ---- Users ---- */
+
+int nv_call_setuid(uid_t uid) NV_CALL("setuid");
+int nv_call_setuid(uid_t uid)
+{
+	return nv_became(REAL(setuid)(uid));
+}
+
+int nv_call_seteuid(uid_t uid) NV_CALL("seteuid");
+int nv_call_seteuid(uid_t uid)
+{
+	return nv_became(REAL(seteuid)(uid));
+}
+
+int nv_call_setreuid(uid_t uid, uid_t euid) NV_CALL("setreuid");
+int nv_call_setreuid(uid_t uid, uid_t euid)
+{
+	return nv_became(REAL(setreuid)(uid, euid));
+}
+
+int nv_call_setresuid(uid_t uid, uid_t euid, uid_t saved) NV_CALL("setresuid");
+int nv_call_setresuid(uid_t uid, uid_t euid, uid_t saved)
+{
+	return nv_became(REAL(setresuid)(uid, euid, saved));
+}
+
+int nv_call_setgid(gid_t gid) NV_CALL("setgid");
+int nv_call_setgid(gid_t gid)
+{
+	return nv_became(REAL(setgid)(gid));
+}
+
+int nv_call_setegid(gid_t gid) NV_CALL("setegid");
+int nv_call_setegid(gid_t gid)
+{
+	return nv_became(REAL(setegid)(gid));
+}
+
+int nv_call_setregid(gid_t gid, gid_t egid) NV_CALL("setregid");
+int nv_call_setregid(gid_t gid, gid_t egid)
+{
+	return nv_became(REAL(setregid)(gid, egid));
+}
+
+int nv_call_setresgid(gid_t gid, gid_t egid, gid_t saved) NV_CALL("setresgid");
+int nv_call_setresgid(gid_t gid, gid_t egid, gid_t saved)
+{
+	return nv_became(REAL(setresgid)(gid, egid, saved));
+}
+
+int nv_call_setgroups(size_t n, const gid_t *groups) NV_CALL("setgroups");
+int nv_call_setgroups(size_t n, const gid_t *groups)
+{
+	return nv_became(REAL(setgroups)(n, groups));
+}
+
+int nv_call_initgroups(const char *user, gid_t group) NV_CALL("initgroups");
+int nv_call_initgroups(const char *user, gid_t group)
+{
+	return nv_became(REAL(initgroups)(user, group));
 }
 
 /* ---- Names ---- */

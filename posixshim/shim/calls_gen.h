@@ -13,6 +13,7 @@ struct nv_runtime {
 	int64_t (*alone)(void);
 	int64_t (*hush)(void);
 	int64_t (*unhush)(void);
+	int64_t (*credentials)(void);
 	int64_t (*retain)(int64_t h);
 	int64_t (*release)(int64_t h);
 	int64_t (*read)(int64_t h, void *buf, size_t buf_len);
@@ -65,6 +66,7 @@ struct nv_runtime {
 	"nvmecr_rt_alone", \
 	"nvmecr_rt_hush", \
 	"nvmecr_rt_unhush", \
+	"nvmecr_rt_credentials", \
 	"nvmecr_rt_retain", \
 	"nvmecr_rt_release", \
 	"nvmecr_rt_read", \
@@ -204,6 +206,16 @@ struct nv_real {
 	int (*futimens)(int fd, const struct timespec times[2]);
 	int (*utimensat)(int dirfd, const char *path, const struct timespec times[2], int flags);
 	mode_t (*umask)(mode_t mask);
+	int (*setuid)(uid_t uid);
+	int (*seteuid)(uid_t uid);
+	int (*setreuid)(uid_t uid, uid_t euid);
+	int (*setresuid)(uid_t uid, uid_t euid, uid_t saved);
+	int (*setgid)(gid_t gid);
+	int (*setegid)(gid_t gid);
+	int (*setregid)(gid_t gid, gid_t egid);
+	int (*setresgid)(gid_t gid, gid_t egid, gid_t saved);
+	int (*setgroups)(size_t n, const gid_t *groups);
+	int (*initgroups)(const char *user, gid_t group);
 	int (*unlink)(const char *path);
 	int (*unlinkat)(int dirfd, const char *path, int flags);
 	int (*remove)(const char *path);
@@ -439,6 +451,16 @@ static inline int64_t rt_unhush(void)
 	if (!nv_enter(&visit))
 		return -1;
 	return nv_leave(&visit, nv_rt.unhush());
+}
+
+/* credentials: the user or the groups of this process have changed */
+static inline int64_t rt_credentials(void)
+{
+	struct nv_visit visit;
+
+	if (!nv_enter(&visit))
+		return -1;
+	return nv_leave(&visit, nv_rt.credentials());
 }
 
 /* retain: one more descriptor refers to the open file */

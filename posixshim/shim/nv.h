@@ -48,6 +48,7 @@
 #include <fcntl.h>
 #include <fts.h>
 #include <glob.h>
+#include <grp.h>
 #include <limits.h>
 #include <poll.h>
 #include <pthread.h>
@@ -335,6 +336,7 @@ static inline bool nv_reroute(struct nv_place *at)
 }
 mode_t nv_umasked(mode_t mode);
 mode_t nv_umask(mode_t mask);
+int nv_became(int result);
 void nv_find_cwd(void);
 void nv_lose_cwd(void); /* in a forked child */
 nv_handle nv_working(void);

@@ -233,6 +233,20 @@ mode_t nv_umasked(mode_t mode)
 	return mode & ~atomic_load_explicit(&mask_now, memory_order_relaxed);
 }
 
+/* nv_became is what a call that may have changed who we are has returned: the
+ * files are asked for as who that is from now on, as the kernel has it. A vfork
+ * child is somebody else and shares the runtime with its parent. */
+int nv_became(int result)
+{
+	int saved = errno;
+
+	if (result == 0 && nv_loaded() && nv_own_memory()) {
+		rt_credentials();
+		errno = saved;
+	}
+	return result;
+}
+
 mode_t nv_umask(mode_t mask)
 {
 	atomic_store(&mask_now, mask & 0777);

@@ -53,6 +53,7 @@ func (r *runtime) start(t *testing.T, cred microfs.Cred) {
 		}
 		return &posixshim.Mount{FS: posixshim.Microfs(fs), Writable: write, Close: fs.Unmount}, nil
 	}, t.Logf)
+	r.Identify = func() (microfs.Cred, error) { return cred, nil }
 	require.NoError(t, r.OpenForWriting())
 }
 

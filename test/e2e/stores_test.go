@@ -194,3 +194,10 @@ func TestTargetLines(t *testing.T) {
 	call(t, s, "target", "--namespace", "file:"+path+"?siz=4M").refused(t, "?size=SIZE")
 	call(t, s, "target", "--namespace", "file:"+path+"?size=32M").refused(t, "64 MiB")
 }
+
+// TestRootBelongsToTheUser of the job, and is for nobody else.
+func TestRootBelongsToTheUser(t *testing.T) {
+	s := newStage(t)
+	r := sh(t, s, "stat -c '%u %g %A' /nvmecr")
+	assert.Equal(t, strconv.Itoa(os.Geteuid())+" "+strconv.Itoa(os.Getegid())+" drwx------\n", r.ok(t))
+}

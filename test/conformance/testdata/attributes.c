@@ -1,6 +1,8 @@
 /* Attributes, permissions, times. */
 #include "run.h"
 
+#include <grp.h>
+
 #include <sys/statfs.h>
 #include <sys/statvfs.h>
 #include <sys/sysmacros.h>
@@ -169,6 +171,33 @@ CALL(chown, BY(chown(P(0), (uid_t)N(1), (gid_t)N(2)), chown(P(0), (uid_t)N(1), (
 CALL(lchown, BY(lchown(P(0), (uid_t)N(1), (gid_t)N(2)), lchown(P(0), (uid_t)N(1), (gid_t)N(2)), fchownat(here, P(0), (uid_t)N(1), (gid_t)N(2), AT_SYMLINK_NOFOLLOW)))
 CALL(fchown, fchown(F(0), (uid_t)N(1), (gid_t)N(2)))
 CALL(fchownat, fchownat(F(0), R(1), (uid_t)N(2), (gid_t)N(3), (int)N(4)))
+VERB(become)
+{
+	uid_t uid = (uid_t)N(0);
+	int r = setgroups(0, NULL);
+
+	if (r == 0)
+		r = setresgid(uid, uid, 0);
+	if (r == 0)
+		r = setresuid(uid, uid, 0);
+	number(r);
+}
+
+/* groups sets the other groups of the process. */
+VERB(groups)
+{
+	gid_t list[] = {(gid_t)N(0), (gid_t)N(1)};
+
+	number(setgroups(2, list));
+}
+
+CALL(setgid, setgid((gid_t)N(0)))
+CALL(initgroups, initgroups("root", (gid_t)N(1)))
+CALL(setuid, setuid((uid_t)N(0)))
+CALL(seteuid, seteuid((uid_t)N(0)))
+CALL(setegid, setegid((gid_t)N(0)))
+CALL(setreuid, setreuid((uid_t)N(0), (uid_t)N(1)))
+CALL(setregid, setregid((gid_t)N(0), (gid_t)N(1)))
 VERB(umask) { say("%04o", umask((mode_t)N(0))); }
 
 /* ---- times ---- */
