@@ -20,8 +20,7 @@
 //     so natively with these, and on the other side straight on a
 //     posixshim.Process, the half of the shim that is Go. It has no streams,
 //     working directory or mappings, so it makes those cases for which it has
-//     all the verbs; and it alone has files of several owners, since a
-//     partition belongs to one user.
+//     all the verbs.
 //
 // The local file system is that of the temporary directory (TMPDIR); the list
 // of differences holds for ext4, xfs and tmpfs: where these differ from each

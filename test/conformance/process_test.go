@@ -97,7 +97,7 @@ func (r *runtime) reopen(t *testing.T) {
 	r.dir = posixshim.Handle(h)
 }
 
-// become starts another process: credentials are those that a mount began with.
+// become starts another process, of that user.
 func (r *runtime) become(t *testing.T, uid int) {
 	t.Helper()
 	require.NoError(t, r.Setattr(posixshim.Place{Path: "."}, 1, &posixshim.SetAttr{Valid: posixshim.SetMode, Mode: 0o755}))
