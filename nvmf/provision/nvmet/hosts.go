@@ -160,7 +160,7 @@ func (p *Provisioner) ensureKeys(host string, k dhchap.Keys) error {
 	for name, text := range attributes(k) {
 		err := p.ensureSecret("hosts/"+host+"/"+name, text)
 		if errors.Is(err, fs.ErrNotExist) {
-			err = fmt.Errorf("this kernel's target does not authenticate hosts (CONFIG_NVME_TARGET_AUTH): %w", err)
+			err = fmt.Errorf("this kernel's target does not authenticate hosts (CONFIG_NVME_TARGET_AUTH): %w: %w", provision.ErrUnsupported, err)
 		}
 		if err != nil {
 			return err

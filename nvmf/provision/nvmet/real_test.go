@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/dhchap"
@@ -46,6 +47,18 @@ func (k *kernel) Restart(t *testing.T) {
 	}
 }
 
+// Traits look whether this kernel authenticates hosts.
+func (k *kernel) Traits() provisiontest.Traits {
+	traits := k.fixture.Traits()
+	probe := filepath.Join(k.o.Root, "hosts", provisiontest.HostA+":probe")
+	if os.Mkdir(probe, 0o755) == nil {
+		_, err := os.Stat(filepath.Join(probe, hostKey))
+		traits.Keyless = err != nil
+		_ = unix.Rmdir(probe) // a directory of configfs goes with what is in it
+	}
+	return traits
+}
+
 func (k *kernel) Leftovers(t *testing.T) []string {
 	p := k.Open(t)
 	list, err := p.List(ctx)
@@ -62,11 +75,11 @@ func (k *kernel) Leftovers(t *testing.T) []string {
 	return names
 }
 
-// TestKernel runs the conformance on the kernel's target, as root:
+// newKernel is the kernel's target, for root:
 // NVMECR_TEST_NVMET is its directory in configfs, NVMECR_TEST_NVMET_DIR one for
 // namespaces, on a file system with direct I/O, NVMECR_TEST_NVMET_LISTEN where
 // it is to listen (127.0.0.1:4420).
-func TestKernel(t *testing.T) {
+func newKernel(t *testing.T) *kernel {
 	root := os.Getenv("NVMECR_TEST_NVMET")
 	if root == "" {
 		t.Skip("NVMECR_TEST_NVMET does not name nvmet's directory in configfs to test with")
@@ -75,6 +88,17 @@ func TestKernel(t *testing.T) {
 	require.NoError(t, err)
 	k := &kernel{fixture{o: Options{Root: root, Dir: filepath.Join(os.Getenv("NVMECR_TEST_NVMET_DIR"), "namespaces"),
 		Listen: &nvmf.TransportID{Transport: nvmf.TCP, Family: "IPv4", Address: host, Service: port}}}}
+	t.Cleanup(func() { assert.Empty(t, k.Leftovers(t)) })
+	return k
+}
+
+// TestKernel runs the conformance on the kernel's target.
+func TestKernel(t *testing.T) {
+	k := newKernel(t)
 	provisiontest.Run(t, func(*testing.T) provisiontest.Fixture { return k })
-	assert.Empty(t, k.Leftovers(t))
+}
+
+// TestIsolation: the host of one job can do nothing to another job.
+func TestIsolation(t *testing.T) {
+	provisiontest.Isolation(t, newKernel(t).Open(t), nil)
 }

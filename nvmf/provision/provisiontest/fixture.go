@@ -42,6 +42,8 @@ type Fixture interface {
 // Traits are what kinds of target differ in.
 type Traits struct {
 	Unit nvmf.Bytes // sizes are multiples of it
+	// Keyless says that hosts cannot have keys.
+	Keyless bool
 	// Limited says that there is not much storage: all of it can be used up.
 	Limited bool
 	// Limits says that it has rate limits.
