@@ -4,8 +4,8 @@
 //
 //	testreport "./..." "-race ./oplog ./microfs"
 //
-// With -levels N each test is named when it ends, and its subtests down to the
-// Nth level: for tests that take long.
+// With -levels N each test is named when it begins and when it ends, and its
+// subtests down to the Nth level: for tests that take long.
 //
 // Each argument is the arguments of one `go test`. A package is named when it
 // ends, what a failed test printed follows it; of a fuzz test that ran, how
@@ -132,6 +132,8 @@ func (r *report) add(e event, output map[test][]string, failures map[string]bool
 	case "output":
 		output[t] = append(output[t], e.Output)
 		return
+	case "run":
+		fmt.Print(r.line(e))
 	case "pass", "fail", "skip":
 		if e.Action == "fail" && (timeUp(t.name, output[t]) || e.Test == "" && r.timeUp && !failures[e.Package]) {
 			e.Action, r.timeUp = "pass", true
@@ -166,10 +168,13 @@ func (r *report) endTest(action string, t test, output []string) {
 	}
 }
 
-// line says how a test ended, if it is one of those to be named.
+// line says that a test began or how it ended, if it is one of those to be named.
 func (r *report) line(e event) string {
-	if strings.Count(e.Test, "/") >= r.levels {
+	switch {
+	case strings.Count(e.Test, "/") >= r.levels:
 		return ""
+	case e.Action == "run":
+		return fmt.Sprintf("%-4s %s\n", e.Action, e.Test)
 	}
 	return fmt.Sprintf("%-4s %s  %.1fs\n", e.Action, e.Test, e.Elapsed)
 }

@@ -42,6 +42,7 @@ func TestLine(t *testing.T) {
 	} {
 		assert.Equal(t, want, (&report{levels: 2}).line(event{Action: "pass", Test: name, Elapsed: 1.5}))
 	}
+	assert.Equal(t, "run  TestA\n", (&report{levels: 1}).line(event{Action: "run", Test: "TestA"}))
 	assert.Empty(t, (&report{}).line(event{Action: "pass", Test: "TestA"}))
 
 	var r report
