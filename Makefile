@@ -113,7 +113,7 @@ test-apps: all
 interop: all
 	-@scripts/deps.sh interop
 	@scripts/kernels.sh build/kernels
-	@go run ./internal/testreport -levels 3 "-tags interop -timeout 60m -count 1 ./test/interop"
+	@go run ./internal/testreport -levels 3 "-tags interop -timeout 2h -count 1 ./test/interop"
 
 # Sets the shell's array "fuzz": the arguments of a `go test` for each fuzz test,
 # since it takes no more than one, and $(1) of time. With more than a few

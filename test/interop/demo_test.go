@@ -47,7 +47,7 @@ func TestDemo(t *testing.T) {
 func runDemo(t *testing.T, id nvmf.TransportID) {
 	command := nvmecr(t)
 	seed := time.Now().UnixNano() % 1_000_000
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 	var out demo.Output
 	err := demo.Run(ctx, &out, demo.Options{Nvmecr: command, Seed: seed, Target: id.String()})
