@@ -29,6 +29,9 @@ func RawRank(ctx context.Context, target nvmf.TransportID, driver dial.Driver, a
 	if err := napAsRanksDo(); err != nil {
 		return err
 	}
+	if err := unix.Prctl(unix.PR_SET_TIMERSLACK, usualSlack, 0, 0, 0); err != nil { // it is the application's thread
+		return err
+	}
 	if core >= 0 {
 		var set unix.CPUSet
 		set.Set(core)
@@ -56,6 +59,9 @@ func RawRank(ctx context.Context, target nvmf.TransportID, driver dial.Driver, a
 // nap is what the preloaded library lets the Go runtime's threads sleep beyond
 // what they ask for, in nanoseconds (posixshim/shim/threads.c).
 const nap = 2_000_000
+
+// usualSlack is what threads have that nobody has given another.
+const usualSlack = 50_000
 
 // napAsRanksDo gives all threads of this process the timer slack of those in a
 // rank. They have it from the thread that started them, so the program starts

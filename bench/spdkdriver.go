@@ -36,9 +36,6 @@ var driverLoads = []struct {
 	{"read 4 KiB", load{true, 4 * nvmf.KiB, 16000}},
 }
 
-// driverPairs is how many pairs of measurements each of them has.
-const driverPairs = 11
-
 // inFlight are words for a depth.
 func inFlight(depth int) string {
 	if depth == 1 {
@@ -144,10 +141,7 @@ func (t *driverTrial) streams(ctx context.Context, g *goalRun, name string, l lo
 		}
 	}
 	theirs := func() (float64, error) { return t.perfRate(ctx, t.tool, t.theirs.id, l, depth) }
-	sides, pairs := []func() (float64, error){theirs, own(t.spdk), own(t.own)}, driverPairs
-	if g.Quick {
-		pairs = 2
-	}
+	sides, pairs := []func() (float64, error){theirs, own(t.spdk), own(t.own)}, g.Rounds
 	rates := make([]stats.Sample, len(sides))
 	for pair := range pairs + 1 {
 		g.progress(fmt.Sprintf("%s, %s: drivers", name, inFlight(depth)), pair, pairs+1)
