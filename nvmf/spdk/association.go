@@ -31,8 +31,9 @@ import (
 const (
 	// wantedQueues is how many I/O queues a controller is asked for.
 	wantedQueues = 64
-	// turn is how long C goes on before Go looks at the time and the context.
-	turn = 200 * time.Microsecond
+	// turn is how long C goes on with a connection before others are let go first.
+	turn      = 20 * time.Microsecond
+	firstTurn = 200 * time.Microsecond
 	// tending is how often the admin queue is looked after.
 	tending = time.Second
 	// parting is how long a controller may take to shut down.
@@ -134,11 +135,11 @@ func connect(ctx context.Context, id nvmf.TransportID, alias int, o *Options) (*
 			if c = C.driver_connect(address); c == nil {
 				err = syscall.EINVAL
 			} else {
-				err = errno(C.driver_connecting(c, C.uint32_t(turn.Microseconds()))) // the socket is there then
+				err = errno(C.driver_connecting(c, C.uint32_t(firstTurn.Microseconds()))) // the socket is there then
 			}
 		})
-		for err == syscall.EAGAIN {
-			err = errno(C.driver_connecting(c, C.uint32_t(turn.Microseconds())))
+		if err == syscall.EAGAIN { // SPDK minds the time
+			err = patiently(0, func(us C.uint32_t) C.int { return C.driver_connecting(c, us) })
 		}
 		return err
 	})
@@ -156,6 +157,22 @@ func connect(ctx context.Context, id nvmf.TransportID, alias int, o *Options) (*
 		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
 	return nil, err
+}
+
+// A step of a connection is polled for turn, and then others are let go first
+// for pause: where more processes than processors connect at a time, polling
+// alone would keep the one who is to answer from its processor.
+const pause = 50 * time.Microsecond
+
+// patiently takes steps until one says something else than EAGAIN, or until
+// limit, if that is not 0, is over.
+func patiently(limit time.Duration, step func(us C.uint32_t) C.int) syscall.Errno {
+	for began := time.Now(); ; rest(-1, pause) {
+		err := errno(step(C.uint32_t(turn.Microseconds())))
+		if err != syscall.EAGAIN || limit > 0 && time.Since(began) > limit {
+			return err
+		}
+	}
 }
 
 // addressOf puts what SPDK is to know into its memory.
@@ -283,8 +300,12 @@ func (a *association) exec(what string, sqe *nvme.SQE, data []byte) error {
 		a.lost = fmt.Errorf("%w: %w", nvmf.ErrConnectionLost, err)
 	}
 	for deadline := time.Now().Add(a.timeout); a.lost == nil && !bool(c.done); {
-		if a.tend(); !bool(c.done) && time.Now().After(deadline) {
+		switch a.tend(); {
+		case bool(c.done):
+		case time.Now().After(deadline):
 			a.lost = &nvmf.TimeoutError{After: a.timeout, Busy: 1}
+		default:
+			rest(a.socket, pause)
 		}
 	}
 	if a.lost != nil && !bool(c.done) {
@@ -322,11 +343,10 @@ func (a *association) close(o *Options) {
 			C.driver_fail(a.controller)
 		}
 		C.driver_detach(a.controller)
-		for deadline := time.Now().Add(parting); errno(C.driver_detaching(a.controller, C.uint32_t(turn.Microseconds()))) == syscall.EAGAIN; {
-			if time.Now().After(deadline) {
-				C.driver_fail(a.controller)
-				deadline = deadline.Add(time.Hour)
-			}
+		leave := func(us C.uint32_t) C.int { return C.driver_detaching(a.controller, us) }
+		if patiently(parting, leave) == syscall.EAGAIN {
+			C.driver_fail(a.controller)
+			patiently(0, leave)
 		}
 		return struct{}{}
 	})

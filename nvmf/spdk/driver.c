@@ -435,7 +435,7 @@ void driver_queue_free(struct driver_queue *q)
 	free(q);
 }
 
-int driver_queue_open(struct driver_queue *q, struct driver_controller *c, uint32_t nsid)
+int driver_queue_open(struct driver_queue *q, struct driver_controller *c, uint32_t nsid, bool wait)
 {
 	struct spdk_nvme_ns *space = spdk_nvme_ctrlr_get_ns(c->ctrlr, nsid);
 	struct spdk_nvme_io_qpair_opts opts;
@@ -447,6 +447,7 @@ int driver_queue_open(struct driver_queue *q, struct driver_controller *c, uint3
 	opts.io_queue_size = q->depth + 1;
 	/* Commands across a boundary that the device wants respected are split. */
 	opts.io_queue_requests = q->depth < 32 ? 128 : 4 * q->depth;
+	opts.async_mode = !wait;
 	opts.delay_cmd_submit = true; /* driver_submit sends all of a batch at its end */
 	q->done_count = q->busy = 0;
 	*q->said = '\0';
@@ -455,6 +456,21 @@ int driver_queue_open(struct driver_queue *q, struct driver_controller *c, uint3
 	q->pair = spdk_nvme_ctrlr_alloc_io_qpair(c->ctrlr, &opts, sizeof opts);
 	errno = saved;
 	return q->pair == NULL ? -EIO : 0;
+}
+
+int driver_queue_opening(struct driver_queue *q, uint32_t us)
+{
+	uint64_t end = after(us);
+	int saved = errno, result;
+
+	do
+		result = spdk_nvme_qpair_process_completions(q->pair, 0);
+	while (result >= 0 && !spdk_nvme_qpair_is_connected(q->pair) && spdk_get_ticks() < end);
+	result = result < 0 ? result : spdk_nvme_qpair_is_connected(q->pair) ? 0 : -EAGAIN;
+	if (result < 0 && result != -EAGAIN)
+		driver_queue_close(q);
+	errno = saved;
+	return result;
 }
 
 void driver_queue_close(struct driver_queue *q)

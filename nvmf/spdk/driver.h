@@ -145,9 +145,11 @@ struct driver_queue {
 struct driver_queue *driver_queue_new(uint32_t depth);
 void driver_queue_free(struct driver_queue *q);
 
-/* driver_queue_open connects it, which may take as long as the connection's
- * time-out. */
-int driver_queue_open(struct driver_queue *q, struct driver_controller *c, uint32_t nsid);
+/* driver_queue_open connects it, or only begins to if it is not to wait;
+ * driver_queue_opening goes on then for so many microseconds. -EAGAIN: not done
+ * yet; another error: it failed, and nothing is left of it. */
+int driver_queue_open(struct driver_queue *q, struct driver_controller *c, uint32_t nsid, bool wait);
+int driver_queue_opening(struct driver_queue *q, uint32_t us);
 
 /* driver_queue_close disconnects it. Every slot in flight is done then. */
 void driver_queue_close(struct driver_queue *q);

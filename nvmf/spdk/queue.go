@@ -88,9 +88,17 @@ func (q *Queue) connect(a *association) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	text, err := explained(func() (err syscall.Errno) {
-		ownfd.Aside(func() { err = errno(C.driver_queue_open(q.c, a.controller, C.uint32_t(q.dev.id.NSID))) })
-		return err
+		// Over TCP others may be let go first; SPDK would poll without end.
+		wait := q.dev.id.Transport != nvmf.TCP
+		ownfd.Aside(func() { err = errno(C.driver_queue_open(q.c, a.controller, C.uint32_t(q.dev.id.NSID), C.bool(wait))) })
+		if err != 0 || wait {
+			return err
+		}
+		return patiently(a.timeout, func(us C.uint32_t) C.int { return C.driver_queue_opening(q.c, us) })
 	})
+	if err == syscall.EAGAIN {
+		C.driver_queue_close(q.c)
+	}
 	switch err {
 	case 0:
 		q.err = nil

@@ -48,11 +48,23 @@ func (q *Queue) turn(cmd *nvmf.Command) {
 	case !moved:
 		nap = q.pace.nothing()
 	}
+	socket := q.socket
 	q.mu.Unlock()
 	if nap > 0 {
-		t := unix.NsecToTimespec(nap.Nanoseconds())
-		_ = unix.Nanosleep(&t, nil) // less is no harm
+		rest(socket, nap)
 	}
+}
+
+// rest sleeps until something comes, or for so long: data that could not be sent
+// may wait for room. Without a socket, or when that is closed meanwhile, less or
+// more is no harm.
+func rest(socket int, nap time.Duration) {
+	t := unix.NsecToTimespec(nap.Nanoseconds())
+	if socket < 0 {
+		_ = unix.Nanosleep(&t, nil)
+		return
+	}
+	_, _ = unix.Ppoll([]unix.PollFd{{Fd: int32(socket), Events: unix.POLLIN}}, &t, nil)
 }
 
 // wanted is the slot whose end is waited for: that of cmd, or, where the end
