@@ -54,7 +54,9 @@ func reformat(t *testing.T, v variant, abandoned bool) {
 			break
 		}
 	}
-	if !abandoned {
+	if abandoned {
+		fs.ckpt.stop() // the dead write no state
+	} else {
 		require.NoError(t, fs.Unmount())
 	}
 
