@@ -47,7 +47,9 @@ type Provisioner interface {
 	// hides the namespace. With keys each host has to have some, which it
 	// then has to prove that it knows; others in keys are of no account.
 	// Without, hosts that were listed keep the keys they have. Who has none
-	// cannot be beside who has. A host whose keys change is cut off.
+	// cannot be beside who has, nor come after: what was exposed with keys is
+	// not exposed without, a restart of the target later neither, before it
+	// was hidden. A host whose keys change is cut off.
 	Expose(ctx context.Context, job string, hosts []string, keys map[string]dhchap.Keys) error
 	// Limit bounds what all hosts together read and write, in bytes per
 	// second; 0 takes the limit away. Where the target has none the error is
@@ -175,8 +177,9 @@ func CheckHosts(job string, hosts []string) ([]string, error) {
 }
 
 // CheckKeys returns an error unless all hosts have keys, these or where keys is
-// nil those they were exposed with before, or none has.
-func CheckKeys(job string, hosts []string, keys map[string]dhchap.Keys, before func(host string) bool) error {
+// nil those they were exposed with before, or none has. None may have none
+// where locked says that the namespace was exposed with keys.
+func CheckKeys(job string, hosts []string, keys map[string]dhchap.Keys, before func(host string) bool, locked bool) error {
 	var with, without string
 	for _, h := range hosts {
 		has := !keys[h].Host.IsZero()
@@ -190,8 +193,11 @@ func CheckKeys(job string, hosts []string, keys map[string]dhchap.Keys, before f
 		}
 	}
 	switch {
-	case without == "" || with == "" && keys == nil:
+	case without == "" || with == "" && keys == nil && !locked:
 		return nil
+	case with == "" && keys == nil:
+		return fmt.Errorf("job %s: %w: it was exposed with keys, and the target has none of host %s: give --dhchap-keys again, or to do without hide it first (nvmecr admin expose %s)",
+			job, ErrInvalid, without, job)
 	case keys == nil:
 		return fmt.Errorf("job %s: %w: host %s has no key, and %s has one: give keys of all hosts of the job", job, ErrInvalid, without, with)
 	}

@@ -105,7 +105,9 @@ func (o *adminOptions) newExpose() *cobra.Command {
 longer are cut off. Without any nobody sees it.
 
 With --dhchap-keys these hosts have to prove who they are, by keys such as nvmecr
-keygen prints. Without, those that are listed already keep the keys they have.`,
+keygen prints. Without, those that are listed already keep the keys they have. What
+was exposed with keys is exposed without only after nobody was to see it. When SPDK
+or Linux has started anew, the keys have to be given again.`,
 		Example: `  nvmecr admin expose melt nqn.2014-08.org.nvmexpress:uuid:... nqn.2014-08.org.nvmexpress:uuid:...`,
 		Args:    usageArgs(cobra.MinimumNArgs(1)),
 		RunE: o.with(func(ctx context.Context, p provision.Provisioner, args []string, _ io.Writer) error {

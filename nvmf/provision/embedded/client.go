@@ -56,7 +56,7 @@ func (c *Client) Expose(ctx context.Context, job string, hosts []string, keys ma
 			sent = sent.with(h, k)
 		}
 	}
-	if err := provision.CheckKeys(job, hosts, keys, func(string) bool { return false }); keys != nil && err != nil {
+	if err := provision.CheckKeys(job, hosts, keys, func(string) bool { return false }, false); keys != nil && err != nil {
 		return err
 	}
 	return c.call(ctx, "expose", exposeParams{job, hosts, sent}, nil)

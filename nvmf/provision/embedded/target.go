@@ -140,7 +140,7 @@ func (x *Target) Expose(_ context.Context, job string, hosts []string, keys map[
 		return err
 	}
 	return x.alter(job, func(r *record) error {
-		if err := provision.CheckKeys(job, hosts, keys, func(h string) bool { return !r.Keys[h].Host.IsZero() }); err != nil {
+		if err := provision.CheckKeys(job, hosts, keys, func(h string) bool { return !r.Keys[h].Host.IsZero() }, len(r.Keys) > 0); err != nil {
 			return err
 		}
 		if keys == nil {

@@ -25,6 +25,40 @@ const (
 // its keys from us. A host without one, and its keys, are somebody else's.
 const keyName = "nvmecr-key:"
 
+// lockedName and a job name an empty file beside the images: the job's hosts
+// have keys, also when the kernel has forgotten them.
+const lockedName = "nvmecr-keyed:"
+
+// locked reports whether a job was exposed with keys.
+func (p *Provisioner) locked(job string) (bool, error) {
+	_, err := os.Lstat(p.image(lockedName, job))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// lock makes a job one that was exposed with keys, for all boots.
+func (p *Provisioner) lock(job string) error {
+	if locked, err := p.locked(job); locked || err != nil {
+		return err
+	}
+	return p.wrap(func() error {
+		if err := os.WriteFile(p.image(lockedName, job), nil, 0o600); err != nil {
+			return err
+		}
+		return p.syncDir()
+	})
+}
+
+// unlock undoes lock.
+func (p *Provisioner) unlock(job string) error {
+	if locked, err := p.locked(job); !locked || err != nil {
+		return err
+	}
+	return p.wrap(func() error { return os.Remove(p.image(lockedName, job)) })
+}
+
 // keyed reports whether a host has to prove who it is.
 func (p *Provisioner) keyed(host string) bool {
 	key, err := p.tree.Read("hosts/" + host + "/" + hostKey)

@@ -111,6 +111,10 @@ func (p *Provisioner) rename(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return err
 	}
+	return p.syncDir()
+}
+
+func (p *Provisioner) syncDir() error {
 	d, err := os.Open(p.o.Dir)
 	if err != nil {
 		return err

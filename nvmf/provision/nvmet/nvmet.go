@@ -18,7 +18,8 @@
 //
 // Files and links last. Configfs is the kernel's memory: after a boot List
 // calls a namespace incomplete, and repeating create and expose brings it back
-// with its data.
+// with its data. That it was exposed with keys is an empty file
+// nvmecr-keyed:JOB: while it is there the hosts are not exposed without.
 //
 // # Old data
 //
@@ -156,10 +157,24 @@ func (p *Provisioner) Expose(_ context.Context, job string, hosts []string, keys
 	if err != nil {
 		return about(job, err)
 	}
-	if err := provision.CheckKeys(job, hosts, keys, p.keyed); err != nil {
+	locked, err := p.locked(job)
+	if err != nil {
+		return about(job, err)
+	}
+	if err := provision.CheckKeys(job, hosts, keys, p.keyed, locked); err != nil {
 		return err
 	}
-	return about(job, p.alone(func() error { return p.expose(nqn, have, hosts, keys) }))
+	return about(job, p.alone(func() error {
+		if slices.ContainsFunc(hosts, func(h string) bool { return keys != nil || p.keyed(h) }) {
+			if err := p.lock(job); err != nil {
+				return err
+			}
+		}
+		if err := p.expose(nqn, have, hosts, keys); err != nil || len(hosts) > 0 {
+			return err
+		}
+		return p.unlock(job)
+	}))
 }
 
 // Limit fails: the kernel's target has no limits.
@@ -193,6 +208,9 @@ func (p *Provisioner) finish(job string) error {
 		return err
 	}
 	if err := p.alone(p.forgetHosts); err != nil {
+		return err
+	}
+	if err := p.unlock(job); err != nil {
 		return err
 	}
 	return p.removeImage(job)

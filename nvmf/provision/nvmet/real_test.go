@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -43,6 +44,13 @@ func (k *kernel) Restart(t *testing.T) {
 	for _, nqn := range names {
 		if provision.JobOf(provision.Base, nqn) != "" {
 			require.NoError(t, p.tearDown(nqn))
+		}
+	}
+	entries, err := os.ReadDir(k.o.Dir)
+	require.NoError(t, err)
+	for _, e := range entries {
+		if host, ok := strings.CutPrefix(e.Name(), keyName); ok {
+			require.NoError(t, p.tree.Rmdir("hosts/"+host))
 		}
 	}
 }

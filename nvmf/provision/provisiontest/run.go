@@ -249,6 +249,7 @@ func keyed(b *bench) {
 		b.p.Expose(ctx, "melt", []string{HostA, HostB}, nil),
 		b.p.Expose(ctx, "melt", []string{HostA, HostB}, map[string]dhchap.Keys{HostA: one}),
 		b.p.Expose(ctx, "melt", []string{HostB}, map[string]dhchap.Keys{}),
+		b.p.Expose(ctx, "melt", []string{HostB}, nil),
 	} {
 		require.ErrorIs(b, err, provision.ErrInvalid)
 		require.ErrorContains(b, err, HostB)
@@ -271,14 +272,36 @@ func keyed(b *bench) {
 		b.Restart(b.T)
 		b.reopen()
 		if b.Traits().Forgetful {
-			_, err := b.p.Create(ctx, "melt", size)
-			require.NoError(b, err)
+			b.stillLocked("melt")
 			require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA}, file))
 		}
 		check()
 	}
+	require.NoError(b, b.p.Expose(ctx, "melt", nil, nil))
+	require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA}, nil), "after it was hidden it needs no keys")
+	require.NoError(b, b.connect("melt", HostA).Close())
 	require.NoError(b, b.p.Delete(ctx, "melt"))
 	assert.Empty(b, b.Leftovers(b.T), "no keys either")
+}
+
+// stillLocked: what the target has forgotten of a job with keys does not come
+// back without, whatever happens to other jobs.
+func (b *bench) stillLocked(job string) {
+	b.Helper()
+	for range 2 {
+		n, err := b.p.Create(ctx, job, size)
+		require.NoError(b, err)
+		for _, host := range []string{HostA, HostB} {
+			err := b.p.Expose(ctx, job, []string{host}, nil)
+			require.ErrorIs(b, err, provision.ErrInvalid)
+			require.ErrorContains(b, err, "--dhchap-keys")
+			b.refused(n.Targets[0], host)
+		}
+		_, err = b.p.Create(ctx, "passing", size)
+		require.NoError(b, err)
+		require.NoError(b, b.p.Expose(ctx, "passing", []string{HostB}, nil))
+		require.NoError(b, b.p.Delete(ctx, "passing"))
+	}
 }
 
 func failures(b *bench) {
@@ -424,6 +447,16 @@ func crash(b *bench) {
 		}
 		return err
 	}
+	locked := func(job string) error {
+		return errors.Join(create(job), b.p.Expose(ctx, job, []string{HostA}, map[string]dhchap.Keys{HostA: keys[HostB]}))
+	}
+	// unlock asks for no keys, where some may have been given and others not.
+	unlock := func(job string) error {
+		if err := b.p.Expose(ctx, job, []string{HostA}, nil); !errors.Is(err, provision.ErrInvalid) {
+			return err
+		}
+		return nil
+	}
 	empty := func(job string) {
 		require.NoError(b, b.p.Delete(ctx, job))
 		_, ok := b.find(job)
@@ -460,6 +493,11 @@ func crash(b *bench) {
 				b.refused(n.Targets[0], host)
 			}
 		}, false},
+		{"renew", locked, lock, unlock, func(job string) {
+			if n, _ := b.find(job); len(n.Targets) > 0 {
+				b.refused(n.Targets[0], HostA)
+			}
+		}, false},
 		{"narrow", full, expose(HostB), expose(HostB), func(job string) {
 			b.expect(job, []string{HostB}, 0)
 			b.holds(job, HostB, 0xee)
@@ -468,7 +506,7 @@ func crash(b *bench) {
 		{"delete", full, remove, remove, gone, false},
 		{"delete-create", full, remove, create, fresh, false},
 	} {
-		if c.limits && !b.Traits().Limits || c.name == "keys" && b.Traits().Keyless {
+		if c.limits && !b.Traits().Limits || (c.name == "keys" || c.name == "renew") && b.Traits().Keyless {
 			continue
 		}
 		for _, executed := range []bool{false, true} {

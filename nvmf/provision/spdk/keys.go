@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 
 	"nvmecr/internal/jsonrpc"
@@ -148,16 +147,29 @@ func (p *Provisioner) dropKeys(ctx context.Context, job string, except []hostNam
 			}
 		}
 	}
+	files, err := p.keyFiles(job)
+	for _, name := range files {
+		if !keep[name] {
+			err = errors.Join(err, os.Remove(filepath.Join(p.o.Keys, name)))
+		}
+	}
+	return err
+}
+
+// keyFiles returns the names of the keys of a job that are on disk.
+func (p *Provisioner) keyFiles(job string) ([]string, error) {
 	if p.o.Keys == "" {
-		return nil
+		return nil, nil
 	}
 	entries, err := os.ReadDir(p.o.Keys)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+		return nil, nil
 	}
-	entries = slices.DeleteFunc(entries, func(e os.DirEntry) bool { return jobOfKey(e.Name()) != job || keep[e.Name()] })
+	var names []string
 	for _, e := range entries {
-		err = errors.Join(err, os.Remove(filepath.Join(p.o.Keys, e.Name())))
+		if jobOfKey(e.Name()) == job {
+			names = append(names, e.Name())
+		}
 	}
-	return err
+	return names, err
 }

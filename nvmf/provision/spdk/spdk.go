@@ -14,7 +14,8 @@
 //
 // The keys of hosts are files in Options.Keys that SPDK's keyring names, as
 // nvmecr.JOB.DIGEST. The digest is of the key too: another key is another name,
-// so that a host either has the one or the other.
+// so that a host either has the one or the other. They outlive the target: while
+// there are any of a job its hosts are not exposed without.
 //
 // # Old data
 //
@@ -254,7 +255,12 @@ func (p *Provisioner) expose(ctx context.Context, job string, hosts []string, ke
 	}
 	s, nqn := v.subsystems[job], provision.NQN(p.o.Base, job)
 	keyed := func(host string) bool { h := s.host(host); return h != nil && h.Key != "" }
-	if err := provision.CheckKeys(job, hosts, keys, keyed); err != nil {
+	files, err := p.keyFiles(job)
+	if err != nil {
+		return err
+	}
+	locked := len(files) > 0 || slices.ContainsFunc(s.Hosts, func(h hostName) bool { return h.Key != "" })
+	if err := provision.CheckKeys(job, hosts, keys, keyed, locked); err != nil {
 		return err
 	}
 	var want []hostName
