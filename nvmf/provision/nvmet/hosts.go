@@ -65,21 +65,96 @@ func (p *Provisioner) keyed(host string) bool {
 	return err == nil && key != ""
 }
 
-// expose lists the hosts, and cuts all off if one of them goes or gets another
-// key.
-func (p *Provisioner) expose(nqn string, have, hosts []string, keys map[string]dhchap.Keys) error {
+// expose lists the hosts. It cuts all of the job off if one of them goes, and
+// all of every subsystem that has a host which gets another key.
+func (p *Provisioner) expose(job string, have, hosts []string, keys map[string]dhchap.Keys) error {
+	nqn := provision.NQN(p.o.Base, job)
 	port, err := p.choosePort()
 	if err != nil {
 		return err
 	}
-	gone := slices.DeleteFunc(slices.Clone(have), func(h string) bool { return slices.Contains(hosts, h) })
-	renewed := slices.ContainsFunc(have, func(h string) bool { return slices.Contains(hosts, h) && keys != nil && !p.hasKeys(h, keys[h]) })
-	if len(gone) > 0 || renewed {
-		if err := p.leavePorts(nqn); err != nil {
+	cut, err := p.renewed(job, hosts, keys)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(have, func(h string) bool { return !slices.Contains(hosts, h) }) {
+		cut = append(cut, nqn)
+	}
+	if slices.ContainsFunc(hosts, func(h string) bool { return keys != nil || p.keyed(h) }) {
+		if err := p.lock(job); err != nil {
 			return err
 		}
 	}
-	for _, h := range gone {
+	err = p.apart(cut, func() error { return p.list(nqn, have, hosts, keys) })
+	if err == nil {
+		err = errors.Join(p.ensureLink(port, nqn), p.forgetHosts())
+	}
+	if err == nil && len(hosts) == 0 {
+		err = p.unlock(job)
+	}
+	return err
+}
+
+// renewed returns the subsystems of the hosts that are to get other keys, and
+// fails where one cannot.
+func (p *Provisioner) renewed(job string, hosts []string, keys map[string]dhchap.Keys) ([]string, error) {
+	var all []string
+	for _, h := range hosts {
+		if keys == nil || p.hasKeys(h, keys[h]) {
+			continue
+		}
+		if err := p.ensureDir("hosts", h); err != nil {
+			return nil, err
+		}
+		for name := range attributes(keys[h]) {
+			if _, err := p.tree.Read("hosts/" + h + "/" + name); errors.Is(err, fs.ErrNotExist) {
+				return nil, fmt.Errorf("this kernel's target does not authenticate hosts (CONFIG_NVME_TARGET_AUTH): %w: %w", provision.ErrUnsupported, err)
+			}
+		}
+		_, err := os.Lstat(p.image(keyName, h))
+		if err != nil && p.keyed(h) {
+			return nil, fmt.Errorf("job %s: %w: host %s has another key already, which is not from here, for all its subsystems: expose it without --dhchap-keys, or with that key, or remove it first",
+				job, provision.ErrInvalid, h)
+		}
+		subsystems, err := p.listing(h)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, subsystems...)
+	}
+	return all, nil
+}
+
+// apart takes subsystems out of their ports while it runs do, and puts them
+// back whatever came of it.
+func (p *Provisioner) apart(nqns []string, do func() error) error {
+	var back []func() error
+	var err error
+	for _, nqn := range slices.Compact(slices.Sorted(slices.Values(nqns))) {
+		ports, e := p.portsOf(nqn)
+		err = errors.Join(err, e)
+		for _, port := range ports {
+			back = append(back, func() error { return p.ensureLink(port, nqn) })
+		}
+		if err == nil {
+			err = p.leavePorts(nqn)
+		}
+	}
+	if err == nil {
+		err = do()
+	}
+	for _, link := range back {
+		err = errors.Join(err, link())
+	}
+	return err
+}
+
+// list makes the list of a subsystem's hosts, and gives them their keys.
+func (p *Provisioner) list(nqn string, have, hosts []string, keys map[string]dhchap.Keys) error {
+	for _, h := range have {
+		if slices.Contains(hosts, h) {
+			continue
+		}
 		if err := p.wrap(func() error { return p.tree.Unlink(allowedHosts(nqn) + "/" + h) }); err != nil {
 			return err
 		}
@@ -98,10 +173,7 @@ func (p *Provisioner) expose(nqn string, have, hosts []string, keys map[string]d
 			return err
 		}
 	}
-	if err := p.forgetHosts(); err != nil {
-		return err
-	}
-	return p.ensureLink(port, nqn)
+	return nil
 }
 
 // forgetHosts removes the hosts that have their keys from us and that no
@@ -113,8 +185,8 @@ func (p *Provisioner) forgetHosts() error {
 		if !ok || err != nil {
 			continue
 		}
-		var listed bool
-		if listed, err = p.listed(host); err != nil || listed {
+		var subsystems []string
+		if subsystems, err = p.listing(host); err != nil || len(subsystems) > 0 {
 			continue
 		}
 		var there bool
@@ -128,15 +200,18 @@ func (p *Provisioner) forgetHosts() error {
 	return err
 }
 
-// listed reports whether a subsystem lists a host.
-func (p *Provisioner) listed(host string) (bool, error) {
+// listing returns the subsystems that list a host.
+func (p *Provisioner) listing(host string) ([]string, error) {
 	subsystems, err := p.tree.List("subsystems")
+	var all []string
 	for _, nqn := range subsystems {
-		if there, e := p.has(allowedHosts(nqn), host); there || e != nil {
-			return there, e
+		there, e := p.has(allowedHosts(nqn), host)
+		if there {
+			all = append(all, nqn)
 		}
+		err = errors.Join(err, e)
 	}
-	return false, err
+	return all, err
 }
 
 // patience is how long another program may be at work in the directory: what
@@ -192,11 +267,7 @@ func (p *Provisioner) ensureKeys(host string, k dhchap.Keys) error {
 		}
 	}
 	for name, text := range attributes(k) {
-		err := p.ensureSecret("hosts/"+host+"/"+name, text)
-		if errors.Is(err, fs.ErrNotExist) {
-			err = fmt.Errorf("this kernel's target does not authenticate hosts (CONFIG_NVME_TARGET_AUTH): %w: %w", provision.ErrUnsupported, err)
-		}
-		if err != nil {
+		if err := p.ensureSecret("hosts/"+host+"/"+name, text); err != nil {
 			return err
 		}
 	}

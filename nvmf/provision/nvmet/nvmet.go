@@ -12,7 +12,8 @@
 //	subsystem.go, hosts.go, tree.go    configfs
 //
 // Keys are the hosts' there, in all subsystems: what is exposed with other keys
-// later takes effect for all jobs of the host.
+// later takes effect for all jobs of the host, and cuts all of them off. A key
+// that is not from here is never replaced.
 //
 // # What is where
 //
@@ -152,8 +153,7 @@ func (p *Provisioner) Expose(_ context.Context, job string, hosts []string, keys
 	case !p.enabled(job):
 		return provision.NotServed(job)
 	}
-	nqn := provision.NQN(p.o.Base, job)
-	have, err := p.tree.List(allowedHosts(nqn))
+	have, err := p.tree.List(allowedHosts(provision.NQN(p.o.Base, job)))
 	if err != nil {
 		return about(job, err)
 	}
@@ -164,17 +164,7 @@ func (p *Provisioner) Expose(_ context.Context, job string, hosts []string, keys
 	if err := provision.CheckKeys(job, hosts, keys, p.keyed, locked); err != nil {
 		return err
 	}
-	return about(job, p.alone(func() error {
-		if slices.ContainsFunc(hosts, func(h string) bool { return keys != nil || p.keyed(h) }) {
-			if err := p.lock(job); err != nil {
-				return err
-			}
-		}
-		if err := p.expose(nqn, have, hosts, keys); err != nil || len(hosts) > 0 {
-			return err
-		}
-		return p.unlock(job)
-	}))
+	return about(job, p.alone(func() error { return p.expose(job, have, hosts, keys) }))
 }
 
 // Limit fails: the kernel's target has no limits.
