@@ -58,8 +58,14 @@ func (h hostName) of(nqn string) object {
 	return o
 }
 
+// keyFile is the path of a key's file. Another target may have the directory
+// too: the store, which only one of them can have open, keeps them apart.
+func (p *Provisioner) keyFile(s *store, name string) string {
+	return filepath.Join(p.o.Keys, s.UUID+"."+name)
+}
+
 // addKeys makes the keys of a job's hosts known to SPDK.
-func (p *Provisioner) addKeys(ctx context.Context, job string, hosts []string, keys map[string]dhchap.Keys) error {
+func (p *Provisioner) addKeys(ctx context.Context, store *store, job string, hosts []string, keys map[string]dhchap.Keys) error {
 	if p.o.Keys == "" && len(hosts) > 0 {
 		return fmt.Errorf("%w: SPDK reads the keys of hosts from files: say where with &keys=/DIRECTORY, one that only nvmf_tgt's user and root can enter", provision.ErrInvalid)
 	}
@@ -73,7 +79,7 @@ func (p *Provisioner) addKeys(ctx context.Context, job string, hosts []string, k
 			if name == "" {
 				continue
 			}
-			path, err := p.writeKey(name, secret)
+			path, err := p.writeKey(p.keyFile(store, name), secret)
 			if err == nil && !known[name] {
 				err = p.call(ctx, "keyring_file_add_key", object{"name": name, "path": path}, nil)
 			}
@@ -98,14 +104,15 @@ func (p *Provisioner) keys(ctx context.Context) (map[string]bool, error) {
 	return names, err
 }
 
-// writeKey writes a key's file unless it is there: a name has one content.
-func (p *Provisioner) writeKey(name string, s dhchap.Secret) (path string, err error) {
+// writeKey writes a key's file unless it is there: a name has one content. It
+// returns the path as SPDK is to have it.
+func (p *Provisioner) writeKey(path string, s dhchap.Secret) (absolute string, err error) {
 	dir, err := provision.OpenDirectory(p.o.Keys)
 	if err != nil {
 		return "", err
 	}
 	defer dir.Close()
-	if path, err = filepath.Abs(filepath.Join(p.o.Keys, name)); err != nil {
+	if path, err = filepath.Abs(path); err != nil {
 		return "", err
 	}
 	if b, err := os.ReadFile(path); err == nil && string(b) == s.Reveal() {
@@ -127,7 +134,7 @@ func (p *Provisioner) writeKey(name string, s dhchap.Secret) (path string, err e
 
 // dropKeys removes the keys of a job but those of these hosts, from SPDK and
 // from the disk.
-func (p *Provisioner) dropKeys(ctx context.Context, job string, except []hostName) error {
+func (p *Provisioner) dropKeys(ctx context.Context, store *store, job string, except []hostName) error {
 	keep := map[string]bool{}
 	for _, h := range except {
 		keep[h.Key], keep[h.ControllerKey] = true, true
@@ -147,17 +154,17 @@ func (p *Provisioner) dropKeys(ctx context.Context, job string, except []hostNam
 			}
 		}
 	}
-	files, err := p.keyFiles(job)
+	files, err := p.keyFiles(store, job)
 	for _, name := range files {
 		if !keep[name] {
-			err = errors.Join(err, os.Remove(filepath.Join(p.o.Keys, name)))
+			err = errors.Join(err, os.Remove(p.keyFile(store, name)))
 		}
 	}
 	return err
 }
 
 // keyFiles returns the names of the keys of a job that are on disk.
-func (p *Provisioner) keyFiles(job string) ([]string, error) {
+func (p *Provisioner) keyFiles(s *store, job string) ([]string, error) {
 	if p.o.Keys == "" {
 		return nil, nil
 	}
@@ -167,8 +174,8 @@ func (p *Provisioner) keyFiles(job string) ([]string, error) {
 	}
 	var names []string
 	for _, e := range entries {
-		if jobOfKey(e.Name()) == job {
-			names = append(names, e.Name())
+		if name, ok := strings.CutPrefix(e.Name(), s.UUID+"."); ok && jobOfKey(name) == job {
+			names = append(names, name)
 		}
 	}
 	return names, err

@@ -13,7 +13,7 @@
 // repeating create, expose and limit brings it back with its data.
 //
 // The keys of hosts are files in Options.Keys that SPDK's keyring names, as
-// nvmecr.JOB.DIGEST. The digest is of the key too: another key is another name,
+// nvmecr.JOB.DIGEST; the files have the UUID of the store before that. The digest is of the key too: another key is another name,
 // so that a host either has the one or the other. They outlive the target: while
 // there are any of a job its hosts are not exposed without.
 //
@@ -255,7 +255,7 @@ func (p *Provisioner) expose(ctx context.Context, job string, hosts []string, ke
 	}
 	s, nqn := v.subsystems[job], provision.NQN(p.o.Base, job)
 	keyed := func(host string) bool { h := s.host(host); return h != nil && h.Key != "" }
-	files, err := p.keyFiles(job)
+	files, err := p.keyFiles(v.store, job)
 	if err != nil {
 		return err
 	}
@@ -275,7 +275,7 @@ func (p *Provisioner) expose(ctx context.Context, job string, hosts []string, ke
 		}
 	}
 	if keys != nil {
-		if err := p.addKeys(ctx, job, hosts, keys); err != nil {
+		if err := p.addKeys(ctx, v.store, job, hosts, keys); err != nil {
 			return err
 		}
 	}
@@ -293,7 +293,7 @@ func (p *Provisioner) expose(ctx context.Context, job string, hosts []string, ke
 			}
 		}
 	}
-	return p.dropKeys(ctx, job, want)
+	return p.dropKeys(ctx, v.store, job, want)
 }
 
 // Limit sets the limit of a job's volume, which SPDK takes in MiB.
@@ -348,7 +348,7 @@ func (p *Provisioner) finish(ctx context.Context, v *view, job string) error {
 			return err
 		}
 	}
-	if err := p.dropKeys(ctx, job, nil); err != nil {
+	if err := p.dropKeys(ctx, v.store, job, nil); err != nil {
 		return err
 	}
 	if l := v.freed[job]; l != nil {

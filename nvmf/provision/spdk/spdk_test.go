@@ -121,3 +121,27 @@ func TestMessages(t *testing.T) {
 }
 
 func create(p *spdk.Provisioner) error { _, err := p.Create(ctx, "melt", nvmf.MiB); return err }
+
+// TestSharedKeys: two targets with one directory for keys leave each other's.
+func TestSharedKeys(t *testing.T) {
+	one, two := newFixture(t), newFixture(t)
+	two.keys = one.keys
+	host := []string{provisiontest.HostA}
+	keys := map[string]dhchap.Keys{host[0]: {Host: dhchap.NewSecret(dhchap.SHA256)}}
+	a, b := one.Open(t), two.Open(t)
+	var targets []nvmf.TransportID
+	for _, p := range []provision.Provisioner{a, b} {
+		n, err := p.Create(ctx, "melt", nvmf.MiB)
+		require.NoError(t, err)
+		require.NoError(t, p.Expose(ctx, "melt", host, keys))
+		targets = append(targets, n.Targets[0])
+	}
+	require.NoError(t, b.Expose(ctx, "melt", nil, nil))
+	require.NoError(t, b.Expose(ctx, "melt", host, nil), "the other's keys are of no account")
+	require.NoError(t, b.Delete(ctx, "melt"))
+	v, err := one.Connect(targets[0], host[0], keys[host[0]])
+	require.NoError(t, err)
+	require.NoError(t, v.Close())
+	require.NoError(t, errors.Join(a.Delete(ctx, "melt"), a.Close(), b.Close()))
+	assert.Empty(t, files(one.keys))
+}
