@@ -38,6 +38,8 @@ type Process struct {
 	// change something: what is read here has to show them at once.
 	elsewhere atomic.Bool
 
+	credMu sync.Mutex // held from asking who this is until the mount knows
+
 	reportMu sync.Mutex
 	reported string
 }
@@ -49,6 +51,10 @@ func (p *Process) Credentials() error {
 	if p.mount == nil || p.Identify == nil {
 		return nil // who opens one asks
 	}
+	// Of two threads that change something at once the last to ask knows both
+	// changes: it has to be the last to set it too.
+	p.credMu.Lock()
+	defer p.credMu.Unlock()
 	c, err := p.Identify()
 	if err != nil {
 		return err

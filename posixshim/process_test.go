@@ -9,6 +9,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -513,6 +514,51 @@ func TestThreads(t *testing.T) {
 	for i := 0; i < n; i += 100 {
 		require.Equal(t, 100, bytes.Count(buf[i:i+100], buf[i:i+1]), "an append was torn at %d", i)
 	}
+}
+
+// became notes what its file system is told of who uses it.
+type became struct {
+	FS
+	cred atomic.Pointer[microfs.Cred]
+}
+
+func (b *became) SetCred(c microfs.Cred) error {
+	b.cred.Store(&c)
+	return b.FS.SetCred(c)
+}
+
+// TestChangesOfUser: of two threads that change who the process is at once, the
+// one that was told an older state does not have the last word.
+func TestChangesOfUser(t *testing.T) {
+	p := newPartition(t).process(t)
+	file(t, p, "a", unix.O_CREAT|unix.O_RDWR)
+	fs := &became{FS: p.mount.FS}
+	p.mount.FS = fs
+	var uid atomic.Uint32
+	asked, hold := make(chan bool, 2), make(chan bool)
+	p.Identify = func() (microfs.Cred, error) {
+		c := microfs.Cred{UID: uid.Load()}
+		asked <- true
+		if c.UID == 0 {
+			<-hold
+		}
+		return c, nil
+	}
+	first, second := make(chan error, 1), make(chan error, 1)
+	go func() { first <- p.Credentials() }()
+	<-asked
+	uid.Store(1)
+	go func() { second <- p.Credentials() }()
+	select {
+	case <-asked: // it has gone past the first
+		require.NoError(t, <-second)
+		close(hold)
+	case <-time.After(50 * time.Millisecond):
+		close(hold)
+		require.NoError(t, <-second)
+	}
+	require.NoError(t, <-first)
+	assert.Equal(t, microfs.Cred{UID: 1}, *fs.cred.Load())
 }
 
 func TestHotPathDoesNotAllocate(t *testing.T) {
