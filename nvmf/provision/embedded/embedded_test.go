@@ -408,7 +408,10 @@ func TestDamaged(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(file, whole[:len(whole)/2], 0o600))
 	require.NoError(t, os.Mkdir(filepath.Join(dir, "stray"), 0o700))
+	unfinished := filepath.Join(dir, "good", recordName+newSuffix)
+	require.NoError(t, os.WriteFile(unfinished, whole, 0o600))
 	f.Restart(t)
+	assert.NoFileExists(t, unfinished, "it may have keys")
 
 	states := func() map[string]provision.State {
 		list, err := c.List(ctx)

@@ -24,6 +24,7 @@ const (
 	freedPrefix = ".freed:"
 	imageName   = "namespace.img"
 	recordName  = "job.json"
+	newSuffix   = ".new" // of a record that is being written
 )
 
 // filePool is a Pool of files in a directory.
@@ -59,6 +60,11 @@ func (p *filePool) tidy() error {
 	for _, e := range entries {
 		if strings.HasPrefix(e.Name(), newPrefix) || strings.HasPrefix(e.Name(), freedPrefix) {
 			err = errors.Join(err, os.RemoveAll(filepath.Join(p.path, e.Name())))
+		}
+		if e.IsDir() && provision.CheckJob(e.Name()) == nil { // it may have keys
+			if e := os.Remove(p.at(e.Name(), recordName+newSuffix)); !errors.Is(e, fs.ErrNotExist) {
+				err = errors.Join(err, e)
+			}
 		}
 	}
 	return err
@@ -201,10 +207,10 @@ func (p *filePool) open(r record) (target.Backing, error) {
 
 func (p *filePool) save(r record) (done bool, err error) {
 	path := p.at(r.Job, recordName)
-	if err := p.change(func() error { return writeRecord(path+".new", r) }); err != nil {
+	if err := p.change(func() error { return writeRecord(path+newSuffix, r) }); err != nil {
 		return false, err
 	}
-	if err := p.change(func() error { return os.Rename(path+".new", path) }); err != nil {
+	if err := p.change(func() error { return os.Rename(path+newSuffix, path) }); err != nil {
 		return false, err
 	}
 	return true, p.change(func() error { return syncDir(p.at(r.Job)) })

@@ -18,6 +18,7 @@ import (
 // key is what keyring_get_keys says of one.
 type key struct {
 	Name    string `json:"name"`
+	Path    string `json:"path"`
 	Removed bool   `json:"removed"`
 }
 
@@ -58,6 +59,9 @@ func (h hostName) of(nqn string) object {
 	return o
 }
 
+// newKey is what the name of a key's file begins with while it is written.
+const newKey = ".new-"
+
 // keyFile is the path of a key's file. Another target may have the directory
 // too: the store, which only one of them can have open, keeps them apart.
 func (p *Provisioner) keyFile(s *store, name string) string {
@@ -80,7 +84,7 @@ func (p *Provisioner) addKeys(ctx context.Context, store *store, job string, hos
 				continue
 			}
 			path, err := p.writeKey(p.keyFile(store, name), secret)
-			if err == nil && !known[name] {
+			if _, ok := known[name]; err == nil && !ok {
 				err = p.call(ctx, "keyring_file_add_key", object{"name": name, "path": path}, nil)
 			}
 			if err != nil {
@@ -91,14 +95,14 @@ func (p *Provisioner) addKeys(ctx context.Context, store *store, job string, hos
 	return nil
 }
 
-// keys returns the names that SPDK's keyring has.
-func (p *Provisioner) keys(ctx context.Context) (map[string]bool, error) {
+// keys returns the names that SPDK's keyring has, and the paths of the files.
+func (p *Provisioner) keys(ctx context.Context) (map[string]string, error) {
 	var list []key
 	err := p.call(ctx, "keyring_get_keys", nil, &list)
-	names := map[string]bool{}
+	names := map[string]string{}
 	for _, k := range list {
 		if !k.Removed {
-			names[k.Name] = true
+			names[k.Name] = k.Path
 		}
 	}
 	return names, err
@@ -118,7 +122,11 @@ func (p *Provisioner) writeKey(path string, s dhchap.Secret) (absolute string, e
 	if b, err := os.ReadFile(path); err == nil && string(b) == s.Reveal() {
 		return path, nil
 	}
-	f, err := os.CreateTemp(p.o.Keys, ".new-") // mode 0600
+	temporary := filepath.Join(filepath.Dir(path), newKey+filepath.Base(path))
+	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return "", err
+	}
+	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return "", err
 	}
@@ -147,9 +155,16 @@ func (p *Provisioner) dropKeys(ctx context.Context, store *store, job string, ex
 	if err != nil {
 		return err
 	}
-	for name := range known {
-		if jobOfKey(name) == job && !keep[name] {
-			if err := p.call(ctx, "keyring_file_remove_key", object{"name": name}, nil); err != nil {
+	for name, path := range known {
+		if jobOfKey(name) != job || keep[name] {
+			continue
+		}
+		if err := p.call(ctx, "keyring_file_remove_key", object{"name": name}, nil); err != nil {
+			return err
+		}
+		// Who was not told the directory finds it there.
+		if filepath.Base(path) == filepath.Base(p.keyFile(store, name)) {
+			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 				return err
 			}
 		}
@@ -158,6 +173,23 @@ func (p *Provisioner) dropKeys(ctx context.Context, store *store, job string, ex
 	for _, name := range files {
 		if !keep[name] {
 			err = errors.Join(err, os.Remove(p.keyFile(store, name)))
+		}
+	}
+	return errors.Join(err, p.dropNewKeys(store, job))
+}
+
+// dropNewKeys removes what a program that died has left of a job's keys.
+func (p *Provisioner) dropNewKeys(s *store, job string) error {
+	if p.o.Keys == "" {
+		return nil
+	}
+	entries, err := os.ReadDir(p.o.Keys)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	for _, e := range entries {
+		if name, ok := strings.CutPrefix(e.Name(), newKey+s.UUID+"."); ok && jobOfKey(name) == job {
+			err = errors.Join(err, os.Remove(filepath.Join(p.o.Keys, e.Name())))
 		}
 	}
 	return err

@@ -145,3 +145,22 @@ func TestSharedKeys(t *testing.T) {
 	require.NoError(t, errors.Join(a.Delete(ctx, "melt"), a.Close(), b.Close()))
 	assert.Empty(t, files(one.keys))
 }
+
+// TestAbandonedKeys: no key stays on disk, whoever died and whoever deletes.
+func TestAbandonedKeys(t *testing.T) {
+	f := newFixture(t)
+	p := f.Open(t)
+	host := []string{provisiontest.HostA}
+	keys := map[string]dhchap.Keys{host[0]: {Host: dhchap.NewSecret(dhchap.SHA256)}}
+	require.NoError(t, create(p.(*spdk.Provisioner)))
+	require.NoError(t, p.Expose(ctx, "melt", host, keys))
+	for _, name := range files(f.keys) {
+		require.NoError(t, os.WriteFile(filepath.Join(f.keys, ".new-"+name), []byte("DHHC"), 0o600))
+	}
+	require.NoError(t, p.Expose(ctx, "melt", host, nil))
+	assert.Len(t, files(f.keys), 1)
+	other := spdk.New(spdk.Options{Socket: f.socket, Listen: listen})
+	require.NoError(t, other.Delete(ctx, "melt"))
+	assert.Empty(t, files(f.keys), "by one that was not told of the directory")
+	require.NoError(t, errors.Join(p.Close(), other.Close()))
+}
