@@ -65,7 +65,8 @@ served again by the next target with that pool.
 
 With --dhchap-keys hosts have to prove that they are who they say, by keys such
 as nvmecr keygen prints; without, an NQN is taken for true. On SIGHUP it reads the
-file again, and cuts off the hosts whose key has changed.`,
+file again, and cuts off the hosts whose key has changed; without the file SIGHUP
+ends it as SIGTERM does.`,
 		Example: `  nvmecr target --listen 0.0.0.0:4420 --nqn nqn.2014-08.org.example:scratch \
     --namespace file:/dev/nvme1n1 --allow-host nqn.2014-08.org.nvmexpress:uuid:...
   nvmecr target --listen 127.0.0.1:0 --namespace mem:1G
@@ -95,7 +96,12 @@ func (o *targetOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 		return usageError{err}
 	}
 	// Before anything can be seen of us: who reads that we listen may signal.
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	ends := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
+	// There is nothing to read again, unless nohup would have it ignored.
+	if o.keys == "" && !signal.Ignored(syscall.SIGHUP) {
+		ends = append(ends, syscall.SIGHUP)
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), ends...)
 	defer stop()
 	log := slog.New(slog.DiscardHandler)
 	if o.verbose {

@@ -3,10 +3,12 @@ package command
 import (
 	"bufio"
 	"context"
+	"net"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -15,6 +17,34 @@ import (
 	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/tcp"
 )
+
+// TestHangup: a target without a file of keys ends orderly on SIGHUP, unless
+// that is ignored, as by nohup.
+func TestHangup(t *testing.T) {
+	for _, ignored := range []bool{false, true} {
+		cmd := nvmecr("nvmecr", "target", "--listen", "127.0.0.1:0", "--namespace", "mem:1M")
+		stdout, err := cmd.StdoutPipe()
+		require.NoError(t, err)
+		if ignored {
+			cmd.Args = append([]string{"sh", "-c", `trap "" HUP; exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
+			cmd.Path = "/bin/sh"
+		}
+		require.NoError(t, cmd.Start())
+		line, err := bufio.NewReader(stdout).ReadString('\n')
+		require.NoError(t, err)
+		id, err := nvmf.ParseTransportID(line)
+		require.NoError(t, err)
+		require.NoError(t, cmd.Process.Signal(syscall.SIGHUP))
+		if ignored {
+			time.Sleep(100 * time.Millisecond) // in which it would end
+			conn, err := net.Dial("tcp", id.HostPort())
+			require.NoError(t, err)
+			require.NoError(t, conn.Close())
+			require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
+		}
+		require.NoError(t, cmd.Wait())
+	}
+}
 
 // TestRenewedKeys: on SIGHUP a target has the keys that its file has then,
 // unless there is something wrong with it.
