@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/signal"
 	"strings"
 	"syscall"
@@ -126,10 +127,11 @@ func (o *adminOptions) addKeys(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&o.keys, "dhchap-keys", "", "`FILE` with a line HOSTNQN HOSTKEY [TARGETKEY] for each of these hosts, perhaps others too [NVMECR_DHCHAP_KEYS]")
 }
 
-// readKeys reads --dhchap-keys; nil without it.
+// readKeys reads --dhchap-keys; nil without it. Of the variable there is nothing
+// to be done for no hosts.
 func (o *adminOptions) readKeys(hosts []string) (map[string]dhchap.Keys, error) {
 	switch {
-	case o.keys == "":
+	case o.keys == "", len(hosts) == 0 && o.keys == os.Getenv("NVMECR_DHCHAP_KEYS"):
 		return nil, nil
 	case len(hosts) == 0:
 		return nil, usageError{errors.New("--dhchap-keys without a host: say which hosts are to have their keys of that file")}

@@ -144,6 +144,16 @@ func TestAdminKeys(t *testing.T) {
 		assert.NotContains(t, stderr, "DHHC")
 	}
 	check()
+	t.Setenv("NVMECR_DHCHAP_KEYS", file)
+	_, stderr, code := admin(t, "expose", "melt")
+	require.Zero(t, code, stderr)
+	_, err = provisiontest.Dial(id, provisiontest.HostA, dhchap.Keys{Host: secret})
+	require.Error(t, err, "hidden")
+	_, stderr, code = admin(t, "expose", "melt", provisiontest.HostA)
+	require.Zero(t, code, stderr)
+	check()
+	_, stderr, code = admin(t, "create", "other", "1M")
+	require.Zero(t, code, stderr)
 }
 
 func TestAdminUsage(t *testing.T) {
