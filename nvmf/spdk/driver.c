@@ -569,7 +569,7 @@ static int start(struct driver_queue *q, struct driver_slot *s)
 /* Internal Error, Do Not Retry, as a completion has it. */
 enum { INTERNAL_ERROR = 0x4006 };
 
-int driver_submit(struct driver_queue *q, uint32_t count)
+uint32_t driver_submit(struct driver_queue *q, uint32_t count)
 {
 	int saved = errno, result;
 	uint32_t started = 0;
@@ -588,9 +588,10 @@ int driver_submit(struct driver_queue *q, uint32_t count)
 		started++;
 	}
 	result = spdk_nvme_qpair_process_completions(q->pair, 0);
+	q->result = result < 0 ? result : 0;
 	said = NULL;
 	errno = saved;
-	return result < 0 ? result : (int)started;
+	return started;
 }
 
 int driver_poll(struct driver_queue *q, uint32_t slot, uint32_t us)

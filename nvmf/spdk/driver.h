@@ -136,6 +136,7 @@ struct driver_queue {
 	uint32_t *done; /* slots that are done, done_count of them; Go sets that to 0 */
 	uint32_t done_count;
 	uint32_t busy; /* slots that SPDK has */
+	int result;    /* of driver_submit: 0, or -errno if the connection is lost */
 	struct spdk_nvme_qpair *pair; /* NULL: none, or lost */
 	struct spdk_nvme_ctrlr *controller;
 	struct spdk_nvme_ns *space;
@@ -156,8 +157,8 @@ void driver_queue_close(struct driver_queue *q);
 
 /* driver_submit starts the first count slots of todo and sends what it can.
  * It returns how many it has started: the rest has to wait until others are
- * done; or -errno if the connection is lost. */
-int driver_submit(struct driver_queue *q, uint32_t count);
+ * done, or ends with the connection, of which result tells. */
+uint32_t driver_submit(struct driver_queue *q, uint32_t count);
 
 /* driver_poll polls until slot is done (any, if slot is not below depth) or so
  * many microseconds have passed. 1: it looks as if data has moved, that is, a

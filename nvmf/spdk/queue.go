@@ -250,11 +250,10 @@ func (q *Queue) start(ready int) {
 		return
 	}
 	started := C.driver_submit(q.c, C.uint32_t(ready))
-	if started < 0 {
-		q.broken(started)
-		return
+	q.postpone(int(started), again, ready) // even now: these would be in no list that harvest ends
+	if q.c.result < 0 {
+		q.broken(q.c.result)
 	}
-	q.postpone(int(started), again, ready)
 }
 
 // postpone puts back what SPDK had no room for: it has some again when
