@@ -197,6 +197,7 @@ func addressOf(id nvmf.TransportID, alias int, o *Options, timeout time.Duration
 	a.queues = wantedQueues
 	a.keep_alive_ms = C.uint32_t(max(0, o.KeepAlive).Milliseconds())
 	a.timeout_ms = C.uint32_t(max(time.Millisecond, timeout).Milliseconds())
+	a.lasting_ms = C.uint32_t(max(time.Millisecond, o.ConnectTimeout).Milliseconds())
 	a.header_digest, a.data_digest = C.bool(o.HeaderDigest), C.bool(o.DataDigest)
 	return a, func() {
 		for _, t := range texts {

@@ -193,6 +193,7 @@ struct driver_controller {
 	struct spdk_nvme_probe_ctx *probe;
 	struct spdk_nvme_ctrlr *ctrlr;
 	struct spdk_nvme_detach_ctx *detach;
+	uint32_t lasting_ms;
 	char said[DRIVER_SAID];
 };
 
@@ -246,6 +247,7 @@ struct driver_controller *driver_connect(const struct driver_address *a)
 	c->opts.admin_timeout_ms = a->timeout_ms;
 	c->opts.fabrics_connect_timeout_us = (uint64_t)a->timeout_ms * 1000;
 	c->opts.disable_error_logging = true;
+	c->lasting_ms = a->lasting_ms;
 	c->probe = spdk_nvme_connect_async(&id, &c->opts, attached);
 	if (c->probe == NULL) {
 		free(c);
@@ -258,6 +260,17 @@ struct driver_controller *driver_connect(const struct driver_address *a)
 static uint64_t after(uint32_t us)
 {
 	return spdk_get_ticks() + spdk_get_ticks_hz() / 1000000 * us;
+}
+
+/* outlast gives what a controller is asked from now on its own time, in place of
+ * what was left for connecting to it. */
+static void outlast(struct driver_controller *c)
+{
+	/* Not const: it is what the controller itself goes by. */
+	struct spdk_nvme_ctrlr_opts *opts = (struct spdk_nvme_ctrlr_opts *)spdk_nvme_ctrlr_get_opts(c->ctrlr);
+
+	opts->admin_timeout_ms = c->lasting_ms;
+	opts->fabrics_connect_timeout_us = (uint64_t)c->lasting_ms * 1000;
 }
 
 int driver_connecting(struct driver_controller *c, uint32_t us)
@@ -273,6 +286,8 @@ int driver_connecting(struct driver_controller *c, uint32_t us)
 		result = c->ctrlr != NULL ? 0 : -ENXIO;
 		if (result != 0)
 			free(c);
+		else
+			outlast(c);
 	}
 	errno = saved;
 	return result;

@@ -37,7 +37,8 @@ struct driver_address {
 	const char *transport, *family, *address, *service, *subnqn, *hostnqn;
 	uint8_t host_id[16];
 	uint32_t queues;
-	uint32_t keep_alive_ms, timeout_ms;
+	uint32_t keep_alive_ms;
+	uint32_t timeout_ms, lasting_ms; /* of a step of connecting, and of what is asked later */
 	bool header_digest, data_digest;
 };
 

@@ -126,6 +126,11 @@ func scripted(t *testing.T, answer func(c *fakepeer.Conn, sqe *nvme.SQE) error) 
 
 // attended is one that says nothing to admin commands which a test swallows.
 func attended(t *testing.T, answer func(c *fakepeer.Conn, sqe *nvme.SQE) error, swallow func(*nvme.SQE) bool) nvmf.TransportID {
+	return playing(answer, swallow).Start(t)
+}
+
+// playing is what attended starts.
+func playing(answer func(c *fakepeer.Conn, sqe *nvme.SQE) error, swallow func(*nvme.SQE) bool) *fakepeer.Peer {
 	p := fakepeer.New(func(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) error { return answer(c, sqe) })
 	// SPDK wants to see a controller disabled before it enables it, asks for
 	// events, which do not come, and which namespaces there are.
@@ -148,7 +153,26 @@ func attended(t *testing.T, answer func(c *fakepeer.Conn, sqe *nvme.SQE) error, 
 		}
 		return sqe.Opcode() == nvme.AdminAsyncEvent, nil
 	}
-	return p.Start(t)
+	return p
+}
+
+// TestHurry: what is asked of a controller later has the time of a connection,
+// however little was left for connecting to it.
+func TestHurry(t *testing.T) {
+	const little = time.Second
+	p := playing(func(*fakepeer.Conn, *nvme.SQE) error { return nil }, func(*nvme.SQE) bool { return false })
+	p.Connect = func(qid uint16) nvme.Status {
+		if qid != 0 {
+			time.Sleep(2 * little)
+		}
+		return 0
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), little)
+	defer cancel()
+	d, err := spdk.Open(ctx, p.Start(t), spdk.Options{KeepAlive: -1, ConnectTimeout: 10 * little})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, d.Close()) })
+	openQueue(t, d, 1)
 }
 
 // TestTimeout: a target that falls silent is lost after the command time-out;
