@@ -48,6 +48,8 @@ type association struct {
 	alias  int
 
 	socket int // of the admin queue, or -1
+	// devices are descriptors of a local device, or of an RDMA one.
+	devices map[int]string
 
 	admin      sync.Mutex // held while the admin queue is used; guards what follows
 	controller *C.struct_driver_controller
@@ -63,9 +65,16 @@ func associate(ctx context.Context, id nvmf.TransportID, o *Options) (*associati
 		return nil, err
 	}
 	a := &association{id: id, hostID: o.HostID, alias: alias, timeout: o.ConnectTimeout}
+	var before map[int]string
+	if id.Transport != nvmf.TCP {
+		before = descriptors(false)
+	}
 	if a.controller, err = connect(ctx, id, alias, o); err != nil {
 		aliases.free(id, o.HostNQN, alias)
 		return nil, err
+	}
+	if id.Transport != nvmf.TCP {
+		a.devices = claimDevices(before)
 	}
 	if err = a.prepare(o); err != nil {
 		a.close(o)
@@ -339,6 +348,7 @@ func (a *association) close(o *Options) {
 		return
 	}
 	ownfd.Drop(a.socket)
+	dropDevices(a.devices)
 	_, _ = explained(func() struct{} { // nobody is left to be told
 		if a.lost != nil {
 			C.driver_fail(a.controller)
@@ -351,6 +361,7 @@ func (a *association) close(o *Options) {
 		}
 		return struct{}{}
 	})
+	keepDevices(a.devices)
 	a.controller, a.lost = nil, nvmf.ErrClosed
 	aliases.free(a.id, o.HostNQN, a.alias)
 }

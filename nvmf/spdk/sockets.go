@@ -68,7 +68,10 @@ func claim(fd int) {
 
 // inheritable are the descriptors that programs would get which are executed,
 // and what they are; none without /proc.
-func inheritable() map[int]string {
+func inheritable() map[int]string { return descriptors(true) }
+
+// descriptors are all, or the inheritable ones.
+func descriptors(inheritable bool) map[int]string {
 	all := make(map[int]string)
 	entries, _ := os.ReadDir("/proc/self/fd") // nothing is claimed then
 	for _, e := range entries {
@@ -77,7 +80,7 @@ func inheritable() map[int]string {
 			continue
 		}
 		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
-		if err == nil && flags&unix.FD_CLOEXEC == 0 {
+		if err == nil && !(inheritable && flags&unix.FD_CLOEXEC != 0) {
 			all[fd], _ = os.Readlink("/proc/self/fd/" + e.Name()) // empty: closed meanwhile
 		}
 	}
@@ -85,7 +88,7 @@ func inheritable() map[int]string {
 }
 
 // claimEnvironment claims what DPDK has opened since before: its memory, a timer,
-// and an epoll descriptor for a pipe. Other threads may have opened something as
+// an epoll descriptor for a pipe, and what leads to devices. Other threads may have opened something as
 // well meanwhile.
 func claimEnvironment(before map[int]string) {
 	fresh := inheritable()
@@ -95,12 +98,56 @@ func claimEnvironment(before map[int]string) {
 	for fd, what := range fresh {
 		switch info, _ := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd)); { // empty is nobody's
 		case strings.HasPrefix(what, "/memfd:nohuge"),
+			ofDevice(what), ofHugePages(fd),
 			what == "anon_inode:[timerfd]" && bytes.Contains(info, []byte("it_value: (0, 0)")): // not used
 			claim(fd)
 		case what == "anon_inode:[eventpoll]":
 			claimEpoll(fd, info, fresh)
 		}
 	}
+}
+
+// claimDevices claims what SPDK and DPDK have opened since before for a device:
+// the device itself, and the file whose lock says that it is taken. Closing that
+// file, by any number, gives the lock up.
+func claimDevices(before map[int]string) map[int]string {
+	fresh := descriptors(false)
+	for fd, what := range fresh {
+		if before[fd] == what || !ofDevice(what) {
+			delete(fresh, fd)
+			continue
+		}
+		claim(fd)
+	}
+	return fresh
+}
+
+// dropDevices forgets them. SPDK closes what it does not keep for other devices.
+func dropDevices(devices map[int]string) {
+	for fd := range devices {
+		ownfd.Drop(fd)
+	}
+}
+
+// keepDevices claims again what SPDK has not closed.
+func keepDevices(devices map[int]string) {
+	for fd, what := range devices {
+		if now, _ := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); now == what { // empty: closed
+			claim(fd)
+		}
+	}
+}
+
+// deviceFile is what a descriptor that leads to a device is called.
+var deviceFile = regexp.MustCompile(`^(/dev/vfio/|/dev/uio\d|/dev/infiniband/|/var/tmp/spdk_pci_lock_` +
+	`|/sys/.*/(config|resource\d*(_wc)?)$|anon_inode:\[(vfio-device|infinibandevent)\])`)
+
+func ofDevice(what string) bool { return deviceFile.MatchString(what) }
+
+// ofHugePages reports whether fd is a file of huge pages.
+func ofHugePages(fd int) bool {
+	var fs unix.Statfs_t
+	return unix.Fstatfs(fd, &fs) == nil && fs.Type == unix.HUGETLBFS_MAGIC
 }
 
 // watched is what an epoll descriptor waits for, a line of its fdinfo.
