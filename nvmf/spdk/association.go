@@ -160,6 +160,9 @@ func connect(ctx context.Context, id nvmf.TransportID, alias int, o *Options) (*
 		if strings.Contains(text, "has claimed it") {
 			err = fmt.Errorf("%w; a local drive can be used by one process only at a time, so by one rank", err)
 		}
+		if strings.Contains(text, "could not open "+lockFile) {
+			err = fmt.Errorf("%w%s", err, lockRemedy(lockFile+fullAddress(id.Address)))
+		}
 		err = fmt.Errorf("%w%s", err, pciRemedy(sysfs, id.Address))
 	}
 	if ctx.Err() != nil {

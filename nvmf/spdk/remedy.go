@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 
 	"nvmecr/nvmf"
 )
@@ -55,6 +56,26 @@ func pciRemedy(sys, address string) string {
 		return fmt.Sprintf("; it belongs to the kernel's driver %s: have root take it away from the file systems and programs that use it, "+
 			"and give it to vfio-pci or uio_pci_generic, as SPDK's scripts/setup.sh does", driver)
 	}
+}
+
+// lockFile is what the files are called, with the address of a drive behind it,
+// by which SPDK's programs tell each other that it is taken. One that is killed
+// leaves it, and no other user may open it.
+const lockFile = "/var/tmp/spdk_pci_lock_"
+
+// lockRemedy says whose lock file it is that cannot be opened, ready to be put
+// behind an error.
+func lockRemedy(path string) string {
+	info, err := os.Stat(path)
+	if err != nil {
+		return ""
+	}
+	owner := "another user"
+	if stat, ok := info.Sys().(*syscall.Stat_t); ok { // by number: libc would load libraries for a name
+		owner = fmt.Sprintf("user %d", stat.Uid)
+	}
+	return fmt.Sprintf("; %s belongs to %s, who uses the drive or was killed with it: "+
+		"if nobody uses it any more have them or root remove that file", path, owner)
 }
 
 // fullAddress is the address of a PCI device as the kernel writes it.

@@ -3,6 +3,7 @@
 package spdk
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
@@ -43,4 +44,11 @@ func TestRemedies(t *testing.T) {
 		assert.Contains(t, pciRemedy(sys, address), want)
 	}
 	assert.Empty(t, pciRemedy(sys, "0000:0b:00.0"))
+}
+
+func TestLockRemedy(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "lock")
+	assert.Empty(t, lockRemedy(file), "that is not it")
+	require.NoError(t, os.WriteFile(file, nil, 0o600))
+	assert.Contains(t, lockRemedy(file), fmt.Sprintf("%s belongs to user %d,", file, os.Getuid()))
 }
