@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 
+	"github.com/google/uuid"
+
 	"nvmecr/nvmf"
 )
 
@@ -20,6 +22,10 @@ type link struct {
 	ctl    *association // nil: there is none
 	queues []*Queue
 	users  int // devices
+	// To a shared drive all are the host that came first, in every association
+	// until none is left: what it reserves is its own still.
+	hostID  uuid.UUID
+	hostNQN string // empty: nobody came
 }
 
 // drives are the links of local drives, by address, for good.
@@ -69,8 +75,18 @@ func (l *link) connect(ctx context.Context, id nvmf.TransportID, o *Options) (er
 		return nil
 	}
 	l.end(nvmf.ErrConnectionLost, o)
-	l.ctl, err = associate(ctx, id, o)
+	l.ctl, err = associate(ctx, id, l.asFirst(o))
 	return err
+}
+
+// asFirst is o with the host that came first. The caller holds l.mu.
+func (l *link) asFirst(o *Options) *Options {
+	if l.hostNQN == "" {
+		l.hostID, l.hostNQN = o.HostID, o.HostNQN
+	}
+	as := *o
+	as.HostID, as.HostNQN = l.hostID, l.hostNQN
+	return &as
 }
 
 // end takes the queue pairs from all queues, whosever they are, and ends the
@@ -96,5 +112,6 @@ func (l *link) leave(d *Device) {
 	})
 	if l.users--; l.users == 0 {
 		l.end(nvmf.ErrClosed, &d.opts)
+		l.hostID, l.hostNQN = uuid.Nil, ""
 	}
 }

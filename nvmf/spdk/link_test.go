@@ -1,0 +1,29 @@
+//go:build spdk
+
+package spdk
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"nvmecr/nvmf"
+)
+
+// TestFirstHost: who shares a drive is the host that came first, whoever
+// reconnects, until nobody is left.
+func TestFirstHost(t *testing.T) {
+	l := &link{users: 2}
+	one, two := Options{}.complete(nvmf.PCIe), Options{}.complete(nvmf.PCIe)
+	two.QueueDepth = 7
+	assert.Equal(t, one, *l.asFirst(&one))
+	as := l.asFirst(&two)
+	assert.Equal(t, one.HostID, as.HostID)
+	assert.Equal(t, one.HostNQN, as.HostNQN)
+	assert.Equal(t, 7, as.QueueDepth, "the rest is its own")
+	assert.NotEqual(t, one.HostID, two.HostID)
+	l.leave(&Device{opts: one})
+	assert.Equal(t, one.HostID, l.asFirst(&two).HostID, "it is not the last")
+	l.leave(&Device{opts: two})
+	assert.Equal(t, two.HostID, l.asFirst(&two).HostID)
+}
