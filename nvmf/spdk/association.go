@@ -11,6 +11,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
+	"net/netip"
 	"os"
 	"regexp"
 	"strconv"
@@ -60,6 +62,40 @@ type association struct {
 
 // associate connects to the controller that id names.
 func associate(ctx context.Context, id nvmf.TransportID, o *Options) (*association, error) {
+	ids, err := resolve(ctx, id)
+	for _, id := range ids {
+		var a *association
+		if a, err = associateWith(ctx, id, o); err == nil {
+			return a, nil
+		}
+	}
+	return nil, err
+}
+
+// resolve is id with each of the addresses that its host name has: SPDK wants
+// one, and sockets are found by it.
+func resolve(ctx context.Context, id nvmf.TransportID) ([]nvmf.TransportID, error) {
+	if _, err := netip.ParseAddr(id.Address); id.Transport == nvmf.PCIe || err == nil {
+		return []nvmf.TransportID{id}, nil
+	}
+	network := "ip4"
+	if id.Family == "IPv6" {
+		network = "ip6"
+	}
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, network, id.Address)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", nvmf.ErrUnreachable, err)
+	}
+	var ids []nvmf.TransportID
+	for _, ip := range ips {
+		id.Address = ip.Unmap().String()
+		ids = append(ids, id)
+	}
+	return ids, nil
+}
+
+// associateWith connects to a controller whose address is a number.
+func associateWith(ctx context.Context, id nvmf.TransportID, o *Options) (*association, error) {
 	alias, err := aliases.take(id, o.HostNQN)
 	if err != nil {
 		return nil, err

@@ -255,8 +255,9 @@ func TestCongestion(t *testing.T) {
 	r := embedded(t, 512, 0)
 	_, port, err := net.SplitHostPort(r.addr)
 	require.NoError(t, err)
+	id := r.id(t)
 	of := func(o spdk.Options) (names []string) {
-		d := openDevice(t, r.id(t), o)
+		d := openDevice(t, id, o)
 		defer d.Close()
 		q, err := d.OpenQueue(t.Context(), 1)
 		require.NoError(t, err)
@@ -274,6 +275,8 @@ func TestCongestion(t *testing.T) {
 		return names
 	}
 	assert.Equal(t, []string{"reno", "reno"}, of(spdk.Options{CongestionControl: "reno"}), "admin and I/O")
+	id.Address = "localhost"
+	assert.Equal(t, []string{"reno", "reno"}, of(spdk.Options{CongestionControl: "reno"}), "by name")
 	assert.Subset(t, []string{"cubic", "reno"}, of(spdk.Options{}))
 	_, err = spdk.Open(t.Context(), r.id(t), spdk.Options{CongestionControl: "none such"})
 	assert.ErrorContains(t, err, "none such")

@@ -103,7 +103,7 @@ func (q *Queue) connect(a *association) error {
 	case 0:
 		q.err = nil
 		var err error
-		if q.socket, err = claimSocket(q.dev.id, q.dev.opts.CongestionControl); err != nil {
+		if q.socket, err = claimSocket(a.id, q.dev.opts.CongestionControl); err != nil {
 			q.lose(err)
 			return err
 		}
