@@ -347,6 +347,18 @@ func TestManyDevices(t *testing.T) {
 	}
 }
 
+// TestNoMoreQueues: a target grants so many and no more.
+func TestNoMoreQueues(t *testing.T) {
+	id := scripted(t, func(*fakepeer.Conn, *nvme.SQE) error { return nil })
+	d := openDevice(t, id, spdk.Options{KeepAlive: -1})
+	t.Cleanup(func() { assert.NoError(t, d.Close()) })
+	for range 8 {
+		openQueue(t, d, 1)
+	}
+	_, err := d.OpenQueue(t.Context(), 1)
+	assert.ErrorIs(t, err, unix.EBUSY)
+}
+
 // TestMount: a file system over the driver, whose target is started anew in the
 // middle, and a second mount.
 func TestMount(t *testing.T) {

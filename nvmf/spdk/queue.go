@@ -9,6 +9,7 @@ import "C"
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"syscall"
 	"unsafe"
@@ -113,8 +114,9 @@ func (q *Queue) connect(a *association) error {
 		return nil
 	case syscall.ENOENT:
 		return nvmf.ErrNoNamespace
-	case syscall.EBUSY:
-		return fmt.Errorf("all I/O queues that the target grants are in use: %w", err)
+	}
+	if strings.Contains(text, "No free I/O queue IDs") {
+		return fmt.Errorf("all I/O queues that the target grants are in use: %w", syscall.EBUSY)
 	}
 	return refusal(text)
 }
