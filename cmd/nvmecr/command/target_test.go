@@ -5,6 +5,7 @@ import (
 	"context"
 	"net"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -21,6 +22,10 @@ import (
 // TestHangup: a target without a file of keys ends orderly on SIGHUP, unless
 // that is ignored, as by nohup.
 func TestHangup(t *testing.T) {
+	// What is ignored here would be ignored there; what is caught is not.
+	hangups := make(chan os.Signal, 1)
+	signal.Notify(hangups, syscall.SIGHUP)
+	defer signal.Stop(hangups)
 	for _, ignored := range []bool{false, true} {
 		cmd := nvmecr("nvmecr", "target", "--listen", "127.0.0.1:0", "--namespace", "mem:1M")
 		stdout, err := cmd.StdoutPipe()
