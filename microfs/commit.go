@@ -105,6 +105,21 @@ func (fs *FS) settled(recs ...*oplog.Record) error {
 	return nil
 }
 
+// overrule is called after an operation that failed although all of it may be
+// on the media: no later mount may find done what was refused.
+func (fs *FS) overrule() {
+	if fs.broken != nil || fs.log.Open() || mutant.On(mutant.NoOverrule) {
+		return
+	}
+	err := fs.begin(0)
+	if err == nil {
+		err = fs.recoverFrom(fs.runGroup(fs.log.Overrule()))
+	}
+	if err != nil {
+		fs.logf("a refused operation may be found done by the next mount: %v", err)
+	}
+}
+
 // freed collects what an operation frees.
 func (fs *FS) freed(r run) { fs.freeing = append(fs.freeing, r) }
 

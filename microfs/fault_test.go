@@ -113,6 +113,56 @@ func refuseOnce(t *testing.T, v variant, seed uint64, nth int) {
 	require.NoError(t, fs.Unmount())
 }
 
+// TestRefusedStaysRefused lets the device refuse single commands as
+// TestIOErrors does, but nothing follows the operation that failed: what may be
+// on the media of it is not found by the next mount.
+func TestRefusedStaysRefused(t *testing.T) {
+	seed, step := newSeed(t), 1
+	if testing.Short() {
+		step = 3
+	}
+	for _, v := range variants {
+		for _, end := range []string{"crash", "unmount"} {
+			t.Run(v.name+"/"+end, func(t *testing.T) {
+				t.Parallel()
+				for nth := 1; nth <= 60; nth += step {
+					refuseLast(t, v, seed, nth, end == "crash")
+				}
+			})
+		}
+	}
+}
+
+func refuseLast(t *testing.T, v variant, seed uint64, nth int, crash bool) {
+	what := fmt.Sprintf("seed %d write %d", seed, nth)
+	g := &generator{r: rand.New(rand.NewPCG(seed, uint64(nth))), m: newModel(), maxFile: 300 << 10}
+	c := newCrashRig(t, v)
+	defer c.dev.Close()
+	fs, err := c.mount()
+	require.NoError(t, err)
+	c.dev.FailAt(nvmf.Write, nth, writeFault)
+	for range 60 {
+		o := g.next()
+		if err := o.fs(fs); err != nil {
+			require.ErrorIs(t, err, syscall.EIO, "%s %s", what, o.name)
+			what += " " + o.name
+			break
+		}
+		o.model(g.m)
+	}
+	require.Equal(t, g.m.snapshot(), snapshotFS(t, fs), what)
+	if crash {
+		fs.ckpt.stop()
+	} else {
+		require.NoError(t, fs.Unmount(), what)
+	}
+	c.dev.Heal()
+	fs, err = c.mount()
+	require.NoError(t, err, what)
+	require.Equal(t, g.m.snapshot(), snapshotFS(t, fs), what)
+	require.NoError(t, fs.Unmount())
+}
+
 // TestSectorDamage overwrites one block at a time, everywhere: the file system
 // either shows what it held, or reports an error; it never shows anything else.
 func TestSectorDamage(t *testing.T) {

@@ -153,6 +153,9 @@ func (fs *FS) SetCred(c Cred) error {
 }
 
 func (fs *FS) leave() {
+	if fs.log.Doubt() {
+		fs.overrule()
+	}
 	fs.away = time.Time{}
 	fs.ckpt.consider(fs)
 	fs.mu.Unlock()

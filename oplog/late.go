@@ -32,6 +32,7 @@ func (l *Log) Lost() {
 	}
 	l.nextPage = l.usable(l.nextPage)
 	l.roll, l.newPage, l.blanking, l.marking, l.carried = true, 0, 0, false, 0
+	l.sent = false
 }
 
 // Suspect says, right after Recover, that commands of an earlier writer may

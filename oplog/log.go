@@ -70,6 +70,8 @@ type Log struct {
 	image   position
 	mirror  bool // the group only repeats the tail's records
 	carried int  // bytes of owed that the group has
+	sent    bool // Commit has returned its commands
+	doubt   bool // see Doubt
 
 	owed []byte // encoded records, see Owe
 
@@ -225,6 +227,7 @@ func (l *Log) Commit() []*nvmf.Command {
 	}
 	l.list = l.list[:0]
 	l.version++
+	l.sent = true
 	h := header{
 		fs: l.g.FS, generation: l.generation, version: l.version,
 		page: l.tail.page, prev: l.prev, durable: l.durable, volatile: l.g.Volatile,
@@ -277,19 +280,39 @@ func (l *Log) Settled() {
 		l.roll = true // what begins behind such an end would read as going on
 	}
 	l.tail, l.mirrored, l.newPage, l.marking = l.image, l.mirror, 0, false
+	l.sent, l.doubt = false, false
 	l.cur, l.next = l.next, l.cur
 	l.owed, l.carried = append(l.owed[:0], l.owed[l.carried:]...), 0
 }
 
 // Failed drops the group after its commands have completed, some with errors.
-// Its image may be on the media; the next one goes over it.
+// Its image may be on the media; the next one goes over it (Doubt).
 func (l *Log) Failed() {
+	l.doubt = l.doubt || l.sent && !l.mirror
+	l.sent = false
 	if l.newPage == 0 {
 		l.mirrored = false
 	} else {
 		l.roll = true // not back to the page before: that image names its tail
 	}
 	l.newPage, l.blanking, l.marking, l.carried = 0, 0, false, 0
+}
+
+// Doubt reports, once, whether a recovery might take up a group that has failed,
+// whole as it may be on the media: no image has settled since. Begin(0) and
+// Overrule put one over it.
+func (l *Log) Doubt() bool {
+	doubt := l.doubt
+	l.doubt = false
+	return doubt
+}
+
+// Overrule is Commit for a group without records that is there for its image
+// only: nothing of a volatile cache may bring back what it goes over.
+func (l *Log) Overrule() []*nvmf.Command {
+	cmds := l.Commit()
+	cmds[0].FUA = true
+	return cmds
 }
 
 // Seal starts the group that makes the state Recover found the newest one.

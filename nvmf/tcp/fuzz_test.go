@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -372,12 +373,12 @@ func FuzzReserve(f *testing.F) {
 		p := decent().peer()
 		defer p.Stop()
 		decently := p.IO
-		reports := 0
+		var reports atomic.Int32 // over all queues
 		p.IO = func(c *fakepeer.Conn, sqe *nvme.SQE, data []byte) error {
 			if sqe.Opcode() != nvme.IOReservationReport {
 				return decently(c, sqe, data)
 			}
-			if reports++; reports > 50 {
+			if reports.Add(1) > 50 {
 				return fakepeer.ErrHangUp // the same report again and again: 1000 times, otherwise
 			}
 			b := make([]byte, sqe.SGL().Length())
