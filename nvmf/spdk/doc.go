@@ -11,7 +11,7 @@
 //
 //	Submit   queue.go   commands -> slots, in memory that C sees; one call for the batch
 //	Wait     wait.go    one call polls until the awaited is done, or for a moment
-//	         driver.c   completions -> slots and a list of those that are done
+//	         queue.c    completions -> slots and a list of those that are done
 //	         queue.go   commands with a transient status are sent again
 //
 // C never calls Go, and keeps no pointer to Go's memory beyond a command but

@@ -16,6 +16,7 @@
 #include <spdk/version.h>
 
 #include "driver.h"
+#include "internal.h"
 
 /* Messages. */
 
@@ -188,15 +189,6 @@ __attribute__((constructor)) static void give_back_signal(void)
 
 /* Controllers. */
 
-struct driver_controller {
-	struct spdk_nvme_ctrlr_opts opts; /* first: attached is given its address */
-	struct spdk_nvme_probe_ctx *probe;
-	struct spdk_nvme_ctrlr *ctrlr;
-	struct spdk_nvme_detach_ctx *detach;
-	uint32_t lasting_ms;
-	char said[DRIVER_SAID];
-};
-
 static void attached(void *context, const struct spdk_nvme_transport_id *trid, struct spdk_nvme_ctrlr *ctrlr,
 		     const struct spdk_nvme_ctrlr_opts *opts)
 {
@@ -255,11 +247,6 @@ struct driver_controller *driver_connect(const struct driver_address *a)
 	}
 	errno = saved;
 	return c;
-}
-
-static uint64_t after(uint32_t us)
-{
-	return spdk_get_ticks() + spdk_get_ticks_hz() / 1000000 * us;
 }
 
 /* outlast gives what a controller is asked from now on its own time, in place of
@@ -397,11 +384,6 @@ uint32_t driver_most(struct driver_controller *c, uint32_t nsid)
 	return space == NULL || !spdk_nvme_ns_is_active(space) ? 0 : spdk_nvme_ns_get_max_io_xfer_size(space);
 }
 
-static uint16_t status_of(const struct spdk_nvme_cpl *cpl)
-{
-	return cpl->status_raw >> 1;
-}
-
 static void admin_done(void *argument, const struct spdk_nvme_cpl *cpl)
 {
 	struct driver_command *command = argument;
@@ -419,211 +401,4 @@ int driver_admin(struct driver_controller *c, struct driver_command *command)
 					       command->length, admin_done, command);
 	errno = saved;
 	return result;
-}
-
-/* Queues. */
-
-struct driver_queue *driver_queue_new(uint32_t depth)
-{
-	struct driver_queue *q = calloc(1, sizeof *q);
-
-	if (q == NULL)
-		return NULL;
-	q->depth = depth;
-	q->slot = calloc(depth, sizeof *q->slot);
-	q->todo = calloc(depth, sizeof *q->todo);
-	q->done = calloc(depth, sizeof *q->done);
-	if (q->slot == NULL || q->todo == NULL || q->done == NULL) {
-		driver_queue_free(q);
-		return NULL;
-	}
-	for (uint32_t i = 0; i < depth; i++)
-		q->slot[i].queue = q;
-	return q;
-}
-
-void driver_queue_free(struct driver_queue *q)
-{
-	free(q->slot);
-	free(q->todo);
-	free(q->done);
-	free(q);
-}
-
-int driver_queue_open(struct driver_queue *q, struct driver_controller *c, uint32_t nsid, bool wait)
-{
-	struct spdk_nvme_ns *space = spdk_nvme_ctrlr_get_ns(c->ctrlr, nsid);
-	struct spdk_nvme_io_qpair_opts opts;
-	int saved = errno;
-
-	if (space == NULL || !spdk_nvme_ns_is_active(space))
-		return -ENOENT;
-	spdk_nvme_ctrlr_get_default_io_qpair_opts(c->ctrlr, &opts, sizeof opts);
-	opts.io_queue_size = q->depth + 1;
-	/* Commands across a boundary that the device wants respected are split. */
-	opts.io_queue_requests = q->depth < 32 ? 128 : 4 * q->depth;
-	opts.async_mode = !wait;
-	opts.delay_cmd_submit = true; /* driver_submit sends all of a batch at its end */
-	q->done_count = q->busy = 0;
-	*q->said = '\0';
-	q->controller = c->ctrlr;
-	q->space = space;
-	q->pair = spdk_nvme_ctrlr_alloc_io_qpair(c->ctrlr, &opts, sizeof opts);
-	errno = saved;
-	return q->pair == NULL ? -EIO : 0;
-}
-
-int driver_queue_opening(struct driver_queue *q, uint32_t us)
-{
-	uint64_t end = after(us);
-	int saved = errno, result;
-
-	do
-		result = spdk_nvme_qpair_process_completions(q->pair, 0);
-	while (result >= 0 && !spdk_nvme_qpair_is_connected(q->pair) && spdk_get_ticks() < end);
-	result = result < 0 ? result : spdk_nvme_qpair_is_connected(q->pair) ? 0 : -EAGAIN;
-	if (result < 0 && result != -EAGAIN)
-		driver_queue_close(q);
-	errno = saved;
-	return result;
-}
-
-void driver_queue_close(struct driver_queue *q)
-{
-	struct spdk_nvme_qpair *pair = q->pair;
-	int saved = errno;
-
-	q->pair = NULL; /* what completes from here on is lost */
-	if (pair != NULL)
-		spdk_nvme_ctrlr_free_io_qpair(pair);
-	errno = saved;
-}
-
-static void note(struct driver_slot *s, uint16_t status, bool lost)
-{
-	struct driver_queue *q = s->queue;
-
-	s->status = status;
-	s->lost = lost;
-	s->done = true;
-	q->done[q->done_count++] = (uint32_t)(s - q->slot);
-}
-
-static void completed(void *argument, const struct spdk_nvme_cpl *cpl)
-{
-	struct driver_slot *s = argument;
-	struct driver_queue *q = s->queue;
-
-	q->busy--;
-	note(s, status_of(cpl), q->pair == NULL || !spdk_nvme_qpair_is_connected(q->pair));
-}
-
-static void rewind_pieces(void *argument, uint32_t offset)
-{
-	struct driver_slot *s = argument;
-
-	for (s->at = 0; s->at < s->pieces && offset >= s->u.piece[s->at].iov_len; s->at++)
-		offset -= (uint32_t)s->u.piece[s->at].iov_len;
-	s->offset = offset;
-}
-
-static int next_piece(void *argument, void **address, uint32_t *length)
-{
-	struct driver_slot *s = argument;
-
-	if (s->at >= s->pieces)
-		return -EINVAL;
-	struct iovec *piece = &s->u.piece[s->at++];
-
-	*address = (char *)piece->iov_base + s->offset;
-	*length = (uint32_t)piece->iov_len - s->offset;
-	s->offset = 0;
-	return 0;
-}
-
-static int move_data(struct driver_queue *q, struct driver_slot *s)
-{
-	uint32_t flags = s->fua ? SPDK_NVME_IO_FLAGS_FORCE_UNIT_ACCESS : 0;
-
-	if (s->pieces == 1)
-		return (s->kind == DRIVER_WRITE ? spdk_nvme_ns_cmd_write : spdk_nvme_ns_cmd_read)(
-			q->space, q->pair, s->u.piece[0].iov_base, s->lba, s->blocks, completed, s, flags);
-	return (s->kind == DRIVER_WRITE ? spdk_nvme_ns_cmd_writev : spdk_nvme_ns_cmd_readv)(
-		q->space, q->pair, s->lba, s->blocks, completed, s, flags, rewind_pieces, next_piece);
-}
-
-static int deallocate(struct driver_queue *q, struct driver_slot *s)
-{
-	struct spdk_nvme_dsm_range ranges[DRIVER_RANGES];
-
-	memset(ranges, 0, sizeof ranges);
-	for (uint16_t i = 0; i < s->pieces; i++) {
-		ranges[i].starting_lba = s->u.range[i].lba;
-		ranges[i].length = s->u.range[i].blocks;
-	}
-	return spdk_nvme_ns_cmd_dataset_management(q->space, q->pair, SPDK_NVME_DSM_ATTR_DEALLOCATE, ranges, s->pieces,
-						   completed, s);
-}
-
-static int start(struct driver_queue *q, struct driver_slot *s)
-{
-	s->done = false;
-	switch (s->kind) {
-	case DRIVER_WRITE:
-	case DRIVER_READ:
-		return move_data(q, s);
-	case DRIVER_DEALLOCATE:
-		return deallocate(q, s);
-	case DRIVER_ANY:
-		return spdk_nvme_ctrlr_cmd_io_raw(q->controller, q->pair, (struct spdk_nvme_cmd *)s->u.any.sqe,
-						  s->u.any.data, s->u.any.length, completed, s);
-	}
-	return spdk_nvme_ns_cmd_flush(q->space, q->pair, completed, s);
-}
-
-/* Internal Error, Do Not Retry, as a completion has it. */
-enum { INTERNAL_ERROR = 0x4006 };
-
-uint32_t driver_submit(struct driver_queue *q, uint32_t count)
-{
-	int saved = errno, result;
-	uint32_t started = 0;
-
-	said = q->said;
-	while (started < count) {
-		struct driver_slot *s = &q->slot[q->todo[started]];
-
-		result = start(q, s);
-		if (result == -ENOMEM)
-			break;
-		if (result < 0) /* refused by SPDK itself: nothing else will tell of it */
-			note(s, INTERNAL_ERROR, result == -ENXIO);
-		else
-			q->busy++;
-		started++;
-	}
-	result = spdk_nvme_qpair_process_completions(q->pair, 0);
-	q->result = result < 0 ? result : 0;
-	said = NULL;
-	errno = saved;
-	return started;
-}
-
-int driver_poll(struct driver_queue *q, uint32_t slot, uint32_t us)
-{
-	uint64_t began = spdk_get_ticks(), now, end = after(us), moved = spdk_get_ticks_hz() / 1000000 * 2;
-	int saved = errno, result;
-	bool busy = false;
-
-	said = q->said;
-	do {
-		/* When the last one is done SPDK need not look whether more has come. */
-		result = spdk_nvme_qpair_process_completions(q->pair, q->busy == 1);
-		now = spdk_get_ticks();
-		busy = busy || now - began > moved;
-		began = now;
-	} while (result >= 0 && (slot < q->depth ? !q->slot[slot].done : q->done_count == 0) && now < end);
-	said = NULL;
-	errno = saved;
-	return result < 0 ? result : busy;
 }
