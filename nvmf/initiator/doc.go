@@ -1,6 +1,8 @@
 // Package initiator is what the initiators, which differ in how a command gets
-// to a controller, have in common: what they conclude from the answers.
+// to a controller, have in common: defaults, and what they conclude from the
+// answers.
 //
+//	options.go      defaults of options
 //	identity.go     Identify -> nvmf.Identity, the same by whichever driver
 //	reservation.go  the way to the reservation that nvmf.Reserver promises
 //	again.go        when a command with a transient status is sent again

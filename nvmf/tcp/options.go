@@ -1,6 +1,7 @@
 package tcp
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -55,7 +56,6 @@ type Options struct {
 
 // Limits of ours.
 const (
-	maxDepth   = 1024
 	adminDepth = 31
 	// adminCapsuleData is what every controller takes in the capsule of an
 	// admin or Fabrics command (TCP Transport 1.0, section 3.3.2.1).
@@ -68,33 +68,18 @@ const (
 
 // complete fills in the defaults and refuses what cannot be.
 func (o Options) complete() (Options, error) {
-	def := func(d *time.Duration, v time.Duration) {
-		if *d == 0 {
-			*d = v
-		}
-	}
-	def(&o.ConnectTimeout, 10*time.Second)
-	def(&o.CommandTimeout, 30*time.Second)
-	def(&o.KeepAlive, 30*time.Second)
-	if o.HostID == uuid.Nil {
-		o.HostID = uuid.New()
-	}
-	if o.HostNQN == "" {
-		o.HostNQN = nvme.UUIDPrefix + o.HostID.String()
-	}
+	o.ConnectTimeout = cmp.Or(o.ConnectTimeout, initiator.ConnectTimeout)
+	o.CommandTimeout = cmp.Or(o.CommandTimeout, initiator.CommandTimeout)
+	o.KeepAlive = cmp.Or(o.KeepAlive, initiator.KeepAlive)
+	o.HostID, o.HostNQN = initiator.Host(o.HostID, o.HostNQN)
 	if len(o.HostNQN) > nvme.MaxNQN {
 		return o, fmt.Errorf("host NQN is %d bytes long, at most %d are allowed", len(o.HostNQN), nvme.MaxNQN)
 	}
 	if o.Keys.Host.IsZero() && !o.Keys.Controller.IsZero() {
 		return o, fmt.Errorf("%w: there is a secret of the target (--dhchap-ctrl-secret) and none of this host; give one with --dhchap-secret", nvmf.ErrAuthentication)
 	}
-	if o.QueueDepth <= 0 || o.QueueDepth > maxDepth {
-		o.QueueDepth = min(128, maxDepth)
-	}
-	if o.MaxTransfer == 0 {
-		o.MaxTransfer = 4 * nvmf.MiB
-	}
-	o.MaxTransfer = min(o.MaxTransfer, initiator.MaxTransfer)
+	o.QueueDepth = initiator.QueueDepth(o.QueueDepth)
+	o.MaxTransfer = min(cmp.Or(o.MaxTransfer, 4*nvmf.MiB), initiator.MaxTransfer)
 	if o.Dial == nil {
 		cc := o.CongestionControl
 		o.Dial = func(ctx context.Context, id nvmf.TransportID) (int, error) { return dialTCP(ctx, id, cc) }
