@@ -9,45 +9,66 @@ import (
 	"nvmecr/nvmf/nvme"
 )
 
-// An Executor runs one command on an I/O queue, whose data goes to the
-// controller (write) or comes from it. what names it in errors; sqe needs no
-// command id and no data pointer.
+// An Executor is an I/O queue that runs one command at a time, of any kind.
 type Executor interface {
+	// Exec runs a command whose data goes to the controller (write) or comes
+	// from it. what names it in errors; sqe needs no command id and no data
+	// pointer.
 	Exec(what string, sqe *nvme.SQE, data []byte, write bool) error
+	// Abort makes Exec fail. Any goroutine may call it, at any time.
+	Abort(cause error)
+	Close() error
 }
 
 // A Reservation is how a host comes to hold a namespace alone, as nvmf.Reserver
 // promises.
 type Reservation struct {
-	Host [16]byte // the Host Identifier it has with the controller
-	Key  nvmf.ReservationKey
-	NSID uint32
-	// Identity is the namespace's.
-	Identity *nvmf.Identity
+	Host      [16]byte // the Host Identifier it has with the controller
+	Key       nvmf.ReservationKey
+	Namespace nvmf.TransportID
+	Identity  *nvmf.Identity // the namespace's
+	// Open opens the queue that is used for as long as it takes, and only
+	// for that.
+	Open func(context.Context) (Executor, error)
 }
 
-// Check returns why there is nothing to try.
-func (r *Reservation) Check() error {
+// Take registers, takes the reservation, and removes all others.
+func (r *Reservation) Take(ctx context.Context) error {
+	if err := r.repeat(ctx, (*reserver).step); err != nil {
+		return fmt.Errorf("reserving %s: %w", r.Namespace, err)
+	}
+	return nil
+}
+
+// GiveUp unregisters, which releases what the host holds.
+func (r *Reservation) GiveUp(ctx context.Context) error {
+	if err := r.repeat(ctx, (*reserver).leave); err != nil {
+		return fmt.Errorf("giving up the reservation of %s: %w", r.Namespace, err)
+	}
+	return nil
+}
+
+// repeat takes steps on a queue that ends with them, and with ctx.
+func (r *Reservation) repeat(ctx context.Context, step func(*reserver, *nvme.ReservationStatus) (bool, error)) error {
 	switch {
 	case r.Key == 0:
 		return fmt.Errorf("0 is no key: %w", nvmf.ErrUnsupported)
 	case !r.Identity.Reservations:
 		return nvmf.ErrNoReservations
 	}
-	return nil
-}
-
-// Take registers, takes the reservation, and removes all others. The queue is
-// of no use for anything else meanwhile.
-func (r *Reservation) Take(ctx context.Context, queue Executor) error {
-	v := &reserver{queue: queue, nsid: r.NSID, most: r.Identity.MaxTransfer, host: r.Host, key: uint64(r.Key)}
-	return known(v.repeat(ctx, v.step))
-}
-
-// GiveUp unregisters, which releases what the host holds.
-func (r *Reservation) GiveUp(ctx context.Context, queue Executor) error {
-	v := &reserver{queue: queue, nsid: r.NSID, most: r.Identity.MaxTransfer, host: r.Host, key: uint64(r.Key)}
-	return known(v.repeat(ctx, v.leave))
+	queue, err := r.Open(ctx)
+	if err != nil {
+		return fmt.Errorf("reservations take an I/O queue of their own: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { queue.Abort(context.Cause(ctx)) })
+	v := &reserver{queue: queue, nsid: r.Namespace.NSID, most: r.Identity.MaxTransfer, host: r.Host, key: uint64(r.Key)}
+	err = known(v.repeat(ctx, step))
+	stop()
+	err = errors.Join(err, queue.Close())
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+	}
+	return err
 }
 
 // known turns what a target without reservations says into our words.
@@ -76,14 +97,14 @@ const maxSteps = 1000
 // repeat takes steps until one says that the work is done. A step looks at a
 // report and changes one thing at most; it meets a Reservation Conflict when
 // someone else changed it first, another process of the same run mostly.
-func (r *reserver) repeat(ctx context.Context, step func(*nvme.ReservationStatus) (bool, error)) error {
+func (r *reserver) repeat(ctx context.Context, step func(*reserver, *nvme.ReservationStatus) (bool, error)) error {
 	pause := FirstPause
 	var last error
 	for range maxSteps {
 		status, err := r.report()
 		done := false
 		if err == nil {
-			done, err = step(&status)
+			done, err = step(r, &status)
 		}
 		switch {
 		case err == nil && done:

@@ -137,7 +137,7 @@ func (q *Queue) ranges(s *C.struct_driver_slot, cmd *nvmf.Command) {
 	s.pieces = C.uint16_t(n)
 }
 
-// Exec runs one command that nvmf.Command does not know; it makes a Queue an
+// Exec runs one command that nvmf.Command does not know; see
 // initiator.Executor.
 func (q *Queue) Exec(what string, sqe *nvme.SQE, data []byte, write bool) error {
 	cmd := &nvmf.Command{Data: [][]byte{data}}
