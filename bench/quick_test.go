@@ -5,34 +5,22 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"nvmecr/bench/result"
+	"nvmecr/internal/demo/demotest"
 	"nvmecr/nvmf"
 )
-
-var build = sync.OnceValues(func() ([]byte, error) {
-	// Under make it has just been built.
-	if os.Getenv("MAKELEVEL") != "" {
-		return nil, nil
-	}
-	return exec.Command("make", "-s", "-C", "..", "all").CombinedOutput()
-})
 
 // measured runs `nvmecr bench` with little to do, under the launcher, and
 // returns its only result.
 func measured(t *testing.T, launcher []string, args ...string) *result.Result {
 	t.Helper()
-	out, err := build()
-	require.NoError(t, err, string(out))
-	nvmecr, err := filepath.Abs("../bin/nvmecr")
-	require.NoError(t, err)
 	dir := t.TempDir()
-	argv := append(append(launcher[:len(launcher):len(launcher)], nvmecr, "bench"), args...)
+	argv := append(append(launcher[:len(launcher):len(launcher)], demotest.Nvmecr(t), "bench"), args...)
 	argv = append(argv, "--quick", "--rounds", "1", "--size", "2M", "--count", "2", "--compute", "5ms", "--json", filepath.Join(dir, "json"))
 	cmd := exec.CommandContext(t.Context(), argv[0], argv[1:]...)
 	cmd.Dir = dir

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"nvmecr/internal/demo"
+	"nvmecr/internal/demo/demotest"
 )
 
 // limit is what any one command may take.
@@ -28,27 +28,8 @@ const limit = 3 * time.Minute
 // mount is where `nvmecr run` puts a store, and where scripts find it.
 const mount = "/nvmecr"
 
-var build = sync.OnceValues(func() ([]byte, error) {
-	// Under make it has just been built.
-	if os.Getenv("MAKELEVEL") != "" {
-		return nil, nil
-	}
-	return exec.Command("make", "-s", "-C", "../..", "all").CombinedOutput()
-})
-
 // newStage makes a stage that ends with the test.
-func newStage(t *testing.T) *demo.Stage {
-	t.Helper()
-	out, err := build()
-	require.NoError(t, err, "%s", out)
-	nvmecr, err := filepath.Abs("../../bin/nvmecr")
-	require.NoError(t, err)
-	require.FileExists(t, nvmecr)
-	stage, err := demo.NewStage(nvmecr)
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, stage.Close()) })
-	return stage
-}
+var newStage = demotest.NewStage
 
 // python is the distribution's, which has the modules that it installs.
 const python = "/usr/bin/python3"

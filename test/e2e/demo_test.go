@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"nvmecr/internal/demo"
+	"nvmecr/internal/demo/demotest"
 )
 
 // TestDemo is the demonstration.
@@ -16,7 +17,7 @@ func TestDemo(t *testing.T) {
 	if _, err := exec.LookPath("lmp"); err != nil {
 		t.Skip("LAMMPS (lmp) is not installed: make deps")
 	}
-	command := nvmecr(t)
+	command := demotest.Nvmecr(t)
 	seed := time.Now().UnixNano() % 1_000_000
 	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
 	defer cancel()

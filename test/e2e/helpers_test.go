@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -18,33 +17,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"nvmecr/internal/demo"
+	"nvmecr/internal/demo/demotest"
 )
 
-var build = sync.OnceValues(func() ([]byte, error) {
-	// Under make it has just been built.
-	if os.Getenv("MAKELEVEL") != "" {
-		return nil, nil
-	}
-	return exec.Command("make", "-s", "-C", "../..", "all").CombinedOutput()
-})
-
-// nvmecr returns the path of the command, built from what is here now.
-func nvmecr(t *testing.T) string {
-	out, err := build()
-	require.NoError(t, err, string(out))
-	path, err := filepath.Abs("../../bin/nvmecr")
-	require.NoError(t, err)
-	require.FileExists(t, path)
-	return path
-}
-
 // newStage makes a stage that ends with the test.
-func newStage(t *testing.T) *demo.Stage {
-	stage, err := demo.NewStage(nvmecr(t))
-	require.NoError(t, err)
-	t.Cleanup(func() { assert.NoError(t, stage.Close()) })
-	return stage
-}
+var newStage = demotest.NewStage
 
 // result is what a command came to.
 type result struct {

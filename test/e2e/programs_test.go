@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"nvmecr/internal/demo"
+	"nvmecr/internal/demo/demotest"
 )
 
 // heat is one of the two programs in testdata under one MPI.
@@ -67,9 +68,7 @@ func killAndRestart(t *testing.T, h heat) {
 	seed := time.Now().UnixNano()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(uint64(seed), 0))
-	stage, err := demo.NewStage(nvmecr(t))
-	require.NoError(t, err)
-	defer func() { assert.NoError(t, stage.Close()) }()
+	stage := demotest.NewStage(t)
 	program := h.build(t, stage.Dir)
 
 	// This one would never end by itself.

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"nvmecr/internal/demo"
+	"nvmecr/internal/demo/demotest"
 	"nvmecr/nvmf"
 	"nvmecr/test/interop/guest"
 )
@@ -45,7 +46,7 @@ func TestDemo(t *testing.T) {
 }
 
 func runDemo(t *testing.T, id nvmf.TransportID) {
-	command := nvmecr(t)
+	command := demotest.Nvmecr(t)
 	seed := time.Now().UnixNano() % 1_000_000
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()

@@ -5,11 +5,8 @@ package interop
 import (
 	"context"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -96,24 +93,6 @@ func try(t *testing.T, g *guest.Guest, script string) guest.Result {
 	r, err := g.Run(ctx, script)
 	require.NoError(t, err, "%s\n%s", script, g.Console())
 	return r
-}
-
-var build = sync.OnceValues(func() ([]byte, error) {
-	// Under make it has just been built.
-	if os.Getenv("MAKELEVEL") != "" {
-		return nil, nil
-	}
-	return exec.Command("make", "-s", "-C", "../..", "all").CombinedOutput()
-})
-
-// nvmecr returns the path of the command, built from what is here now.
-func nvmecr(t *testing.T) string {
-	out, err := build()
-	require.NoError(t, err, "%s", out)
-	path, err := filepath.Abs("../../bin/nvmecr")
-	require.NoError(t, err)
-	require.FileExists(t, path)
-	return path
 }
 
 // shortest cuts a long output for a message.

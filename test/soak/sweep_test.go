@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"nvmecr/internal/demo"
+	"nvmecr/internal/demo/demotest"
 )
 
 // TestKilledAtEveryCall kills a rank at each of its calls that send or write
@@ -26,9 +26,7 @@ func TestKilledAtEveryCall(t *testing.T) {
 	}
 	seed := strconv.FormatInt(time.Now().UnixNano()%1_000_000, 10)
 	t.Logf("seed %s", seed)
-	stage, err := demo.NewStage(mustAbs(t, nvmecr(t)))
-	require.NoError(t, err)
-	defer func() { assert.NoError(t, stage.Close()) }()
+	stage := demotest.NewStage(t)
 	programs, _, err := build(stage.Dir)
 	require.NoError(t, err)
 	killat := filepath.Join(stage.Dir, "killat")
