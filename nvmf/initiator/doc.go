@@ -4,6 +4,7 @@
 //
 //	options.go      defaults of options
 //	identity.go     Identify -> nvmf.Identity, the same by whichever driver
+//	queue.go        what a queue takes, how it is connected and reconnected
 //	reservation.go  the way to the reservation that nvmf.Reserver promises
 //	again.go        when a command with a transient status is sent again
 //	cores.go        whether polling takes a core from somebody

@@ -196,9 +196,3 @@ func hasStatus(err error, statuses ...nvme.Status) bool {
 	}
 	return false
 }
-
-// QueueIDInUse reports whether a target refused a queue id that it still holds
-// for a connection which was closed a moment ago.
-func QueueIDInUse(err error) bool {
-	return hasStatus(err, nvme.StatusCommandSequence, nvme.StatusInvalidQueueID)
-}

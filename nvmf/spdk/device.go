@@ -7,7 +7,6 @@ import "C"
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -136,16 +135,11 @@ func (d *Device) openQueue(ctx context.Context, depth int) (*Queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	for pause := initiator.FirstPause; ; pause *= 2 {
-		err := d.attach(ctx, q)
-		if err == nil {
-			return q, nil
-		}
-		if !initiator.QueueIDInUse(err) || pause > initiator.LastPause || initiator.Sleep(ctx, pause) != nil {
-			q.release()
-			return nil, err
-		}
+	if err := initiator.Connect(ctx, func() error { return d.attach(ctx, q) }); err != nil {
+		q.release()
+		return nil, err
 	}
+	return q, nil
 }
 
 // attach gives q a queue pair, within the association the device has or, if
@@ -198,9 +192,7 @@ func (d *Device) verify(a *association) error {
 	return initiator.Verify(&d.identity, now)
 }
 
-// Reset reconnects after a loss; see nvmf.Queue. Only a namespace that has
-// changed and a closed device end it before ctx does: a target that starts
-// again refuses hosts and knows no namespaces for a while.
+// Reset reconnects after a loss; see nvmf.Queue and initiator.Reconnect.
 func (q *Queue) Reset(ctx context.Context) error {
 	if q.closed {
 		return nvmf.ErrClosed
@@ -208,20 +200,5 @@ func (q *Queue) Reset(ctx context.Context) error {
 	if q.healthy() {
 		return ctx.Err()
 	}
-	var last error
-	for pause := initiator.FirstPause; ; pause = min(2*pause, initiator.LastPause) {
-		err := q.dev.attach(ctx, q)
-		if last == nil || ctx.Err() == nil { // else ctx has cut the attempt short
-			last = err
-		}
-		if err == nil {
-			return nil
-		}
-		if errors.Is(err, nvmf.ErrNamespaceChanged) || errors.Is(err, nvmf.ErrClosed) {
-			return fmt.Errorf("reconnecting to %s: %w", q.dev.id, err)
-		}
-		if err := initiator.Sleep(ctx, pause); err != nil {
-			return fmt.Errorf("reconnecting to %s: %w; the last attempt: %w", q.dev.id, err, last)
-		}
-	}
+	return initiator.Reconnect(ctx, q.dev.id, func() error { return q.dev.attach(ctx, q) })
 }

@@ -188,31 +188,11 @@ func (q *Queue) Submit(cmds []*nvmf.Command) {
 	}
 }
 
-// maxRange is the most blocks one range of a Deallocate has.
-const maxRange = 1<<32 - 1
-
 func (q *Queue) check(cmd *nvmf.Command) error {
 	if q.closed {
 		return nvmf.ErrClosed
 	}
-	id := &q.dev.identity
-	if err := cmd.Check(id); err != nil {
-		return err
-	}
-	switch cmd.Opcode {
-	case nvmf.Flush, nvmf.Write, nvmf.Read:
-		return nil
-	case nvmf.Deallocate:
-		if !id.CanDeallocate {
-			return fmt.Errorf("%s: %w", cmd.Opcode, nvmf.ErrUnsupported)
-		}
-		if cmd.Blocks > C.DRIVER_RANGES*maxRange {
-			return fmt.Errorf("%s of %d blocks, at most %d a command: %w", cmd.Opcode, cmd.Blocks,
-				uint64(C.DRIVER_RANGES*maxRange), nvmf.ErrBadLength)
-		}
-		return nil
-	}
-	return &nvmf.StatusError{Opcode: cmd.Opcode, LBA: cmd.LBA, SC: nvme.StatusInvalidOpcode.SC(), DNR: true}
+	return initiator.Check(cmd, &q.dev.identity, C.DRIVER_RANGES)
 }
 
 // enqueue makes a command the last of those that wait.

@@ -13,6 +13,7 @@ import (
 	"unsafe"
 
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/initiator"
 	"nvmecr/nvmf/nvme"
 )
 
@@ -130,7 +131,7 @@ func (q *Queue) ranges(s *C.struct_driver_slot, cmd *nvmf.Command) {
 	list := (*[C.DRIVER_RANGES]C.struct_driver_range)(unsafe.Pointer(&s.u))
 	n := 0
 	for at, left := uint64(cmd.LBA), uint64(cmd.Blocks); left > 0; n++ {
-		blocks := min(left, maxRange)
+		blocks := min(left, initiator.MaxRange)
 		list[n].lba, list[n].blocks = C.uint64_t(at), C.uint32_t(blocks)
 		at, left = at+blocks, left-blocks
 	}

@@ -41,25 +41,7 @@ func (q *Queue) check(cmd *nvmf.Command) error {
 	if q.closed {
 		return nvmf.ErrClosed
 	}
-	id := &q.dev.identity
-	if err := cmd.Check(id); err != nil {
-		return err
-	}
-	switch cmd.Opcode {
-	case nvmf.Flush, nvmf.Write, nvmf.Read:
-		return nil
-	case nvmf.Deallocate:
-		if !id.CanDeallocate {
-			return fmt.Errorf("%s: %w", cmd.Opcode, nvmf.ErrUnsupported)
-		}
-		if cmd.Blocks > maxDSMRanges*maxRangeBlocks {
-			return fmt.Errorf("%s of %d blocks, at most %d a command: %w", cmd.Opcode, cmd.Blocks,
-				uint64(maxDSMRanges*maxRangeBlocks), nvmf.ErrBadLength)
-		}
-		return nil
-	}
-	return &nvmf.StatusError{Opcode: cmd.Opcode, LBA: cmd.LBA,
-		SC: nvme.StatusInvalidOpcode.SC(), DNR: true}
+	return initiator.Check(cmd, &q.dev.identity, maxDSMRanges)
 }
 
 // Wait runs the queue until cmds are done; see nvmf.Queue.
@@ -109,9 +91,6 @@ func (c *conn) startWaiting() {
 	}
 }
 
-// maxRangeBlocks is the most blocks one range of a Deallocate has.
-const maxRangeBlocks = 1<<32 - 1
-
 // begin puts a command into a slot and its capsule into the ring.
 func (c *conn) begin(cmd *nvmf.Command, nsid uint32) {
 	s, cid := c.start(cmd, uint8(cmd.Opcode), nsid)
@@ -136,7 +115,7 @@ func (c *conn) begin(cmd *nvmf.Command, nsid uint32) {
 func (s *slot) deallocate(cmd *nvmf.Command) {
 	n := 0
 	for at, left := uint64(cmd.LBA), uint64(cmd.Blocks); left > 0; n++ {
-		blocks := min(left, maxRangeBlocks)
+		blocks := min(left, initiator.MaxRange)
 		(*nvme.DSMRange)(s.aux[n*nvme.DSMRangeSize:]).Set(at, uint32(blocks))
 		at, left = at+blocks, left-blocks
 	}
@@ -152,15 +131,10 @@ func (d *Device) OpenQueue(ctx context.Context, depth int) (nvmf.Queue, error) {
 		return nil, err
 	}
 	q := &Queue{dev: d, want: depth, nsid: d.id.NSID}
-	for pause := initiator.FirstPause; ; pause *= 2 {
-		err := d.attach(ctx, q)
-		if err == nil {
-			return q, nil
-		}
-		if !initiator.QueueIDInUse(err) || pause > initiator.LastPause || initiator.Sleep(ctx, pause) != nil {
-			return nil, fmt.Errorf("opening a queue to %s: %w", d.id, err)
-		}
+	if err := initiator.Connect(ctx, func() error { return d.attach(ctx, q) }); err != nil {
+		return nil, fmt.Errorf("opening a queue to %s: %w", d.id, err)
 	}
+	return q, nil
 }
 
 // Stats counts what a queue has done since it was opened.

@@ -2,17 +2,12 @@ package tcp
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/initiator"
 )
 
-// Reset reconnects after a loss; see nvmf.Queue. Only a namespace that has
-// changed and a closed device end it before ctx does: a target that starts
-// again refuses hosts and knows no namespaces for a while, and what seems
-// unsupported may be an ICResp that was damaged, for it has no digest.
+// Reset reconnects after a loss; see nvmf.Queue and initiator.Reconnect.
 func (q *Queue) Reset(ctx context.Context) error {
 	if q.closed {
 		return nvmf.ErrClosed
@@ -23,24 +18,12 @@ func (q *Queue) Reset(ctx context.Context) error {
 	stats := q.conn.stats
 	q.ctl.forget(q.qid)
 	q.qid = 0 // it may be another queue's from here on
-	var last error
-	for pause := initiator.FirstPause; ; pause = min(2*pause, initiator.LastPause) {
-		err := q.dev.attach(ctx, q)
-		if last == nil || ctx.Err() == nil { // else ctx has cut the attempt short
-			last = err
-		}
-		if err == nil {
-			stats.Reconnects++
-			q.conn.stats = stats
-			return nil
-		}
-		if errors.Is(err, nvmf.ErrNamespaceChanged) || errors.Is(err, nvmf.ErrClosed) {
-			return fmt.Errorf("reconnecting to %s: %w", q.dev.id, err)
-		}
-		if err := initiator.Sleep(ctx, pause); err != nil {
-			return fmt.Errorf("reconnecting to %s: %w; the last attempt: %w", q.dev.id, err, last)
-		}
+	err := initiator.Reconnect(ctx, q.dev.id, func() error { return q.dev.attach(ctx, q) })
+	if err == nil {
+		stats.Reconnects++
+		q.conn.stats = stats
 	}
+	return err
 }
 
 // attach gives q a new connection, within the association the device has or,
