@@ -31,6 +31,10 @@ type client struct {
 
 const testHost = "nqn.2014-08.org.example:host"
 
+// hang is how long nothing takes, on however busy a machine: what is not there
+// by then never comes.
+const hang = time.Minute
+
 // dial connects and exchanges ICReq and ICResp.
 func dial(t testing.TB, addr net.Addr, digests uint8) *client {
 	h := connect(t, addr)
@@ -60,7 +64,7 @@ func pair(t testing.TB, tgt *target.Target) *client {
 	c, err := net.FileConn(f)
 	require.NoError(t, errors.Join(err, f.Close()))
 	t.Cleanup(func() { _ = c.Close() })
-	require.NoError(t, c.SetDeadline(time.Now().Add(20*time.Second)))
+	require.NoError(t, c.SetDeadline(time.Now().Add(hang)))
 	return &client{t: t, c: c, send: pdu.Rules{FromHost: true}, recv: pdu.Rules{MaxData: 1 << 20}}
 }
 
@@ -68,7 +72,7 @@ func pair(t testing.TB, tgt *target.Target) *client {
 func connect(t testing.TB, addr net.Addr) *client {
 	c, err := net.Dial("tcp", addr.String())
 	require.NoError(t, err)
-	require.NoError(t, c.SetDeadline(time.Now().Add(20*time.Second)))
+	require.NoError(t, c.SetDeadline(time.Now().Add(hang)))
 	t.Cleanup(func() { _ = c.Close() })
 	return &client{t: t, c: c, send: pdu.Rules{FromHost: true}, recv: pdu.Rules{MaxData: 1 << 20}}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/nvme"
@@ -33,17 +34,38 @@ func (h *client) silent(d time.Duration) {
 	var timeout net.Error
 	require.ErrorAs(h.t, err, &timeout)
 	assert.True(h.t, timeout.Timeout())
-	require.NoError(h.t, h.c.SetReadDeadline(time.Now().Add(20*time.Second)))
+	require.NoError(h.t, h.c.SetReadDeadline(time.Now().Add(hang)))
+}
+
+// taken waits until the target has taken in all that h, a pair, has sent, and
+// has done what it can with it.
+func (h *client) taken(tgt *target.Target) {
+	h.t.Helper()
+	require.Eventually(h.t, func() bool { return h.queued(unix.TIOCOUTQ) == 0 && target.Running(tgt) == 0 }, hang, time.Millisecond)
+}
+
+// queued returns how much h, a pair, has not read (TIOCINQ) or the target has
+// not read of it (TIOCOUTQ); -1 if it cannot be told.
+func (h *client) queued(which uint) int {
+	n := -1
+	if raw, err := h.c.(*net.UnixConn).SyscallConn(); err == nil {
+		_ = raw.Control(func(fd uintptr) { n, _ = unix.IoctlGetInt(int(fd), which) })
+	}
+	return n
 }
 
 // takeOver makes old a writer that holds the reservation, and returns the
 // other host, registered.
 func takeOver(t *testing.T, addr net.Addr) (old, next *client) {
 	old, next = guest(t, addr, 1), guest(t, addr, 2)
+	begin(t, old, next)
+	return old, next
+}
+
+func begin(t *testing.T, old, next *client) {
 	require.Zero(t, old.register(1))
 	require.Zero(t, old.acquire(nvme.ReservationAcquire, nvme.WriteExclusive, 1, 0))
 	require.Zero(t, next.register(2))
-	return old, next
 }
 
 // TestPreemptAbortsWrites: data of a write that comes after the preemption
@@ -79,7 +101,7 @@ func TestPreemptAbortsWrites(t *testing.T) {
 							require.Eventually(t, func() bool {
 								got, s := next.readBlocks(0, size/4096, size)
 								return s == 0 && bytes.Count(got, []byte{0xee}) == before
-							}, 5*time.Second, time.Millisecond, "the first part has arrived")
+							}, hang, time.Millisecond, "the first part has arrived")
 						}
 					}
 					require.Zero(t, next.acquire(action, nvme.WriteExclusive, 2, 1))
@@ -104,8 +126,9 @@ func TestPreemptAbortsWrites(t *testing.T) {
 // TestPreemptAbortsCapsules does the same to data in the capsule and to ranges
 // to deallocate.
 func TestPreemptAbortsCapsules(t *testing.T) {
-	_, addr := serve(t, one(memory(t, nvmf.MiB, 4096)))
-	old, next := takeOver(t, addr)
+	tgt, addr := serve(t, one(memory(t, nvmf.MiB, 4096)))
+	old, next := paired(t, tgt, 1), guest(t, addr, 2)
+	begin(t, old, next)
 	mine := bytes.Repeat([]byte{0x11}, 8192)
 	write := old.encode(old.rw(nvme.IOWrite, 0, 2, 0), bytes.Repeat([]byte{0xee}, 8192))
 	s := old.command(nvme.IODSM)
@@ -115,7 +138,7 @@ func TestPreemptAbortsCapsules(t *testing.T) {
 	key := uint64(1)
 	for _, p := range [][]byte{write, old.encode(s, r[:])} {
 		old.write(p[:len(p)-5])
-		time.Sleep(10 * time.Millisecond) // so that it has begun, which nothing shows
+		old.taken(tgt) // it has begun
 		require.Zero(t, next.acquire(nvme.ReservationPreemptAbort, nvme.WriteExclusive, 2, key))
 		next.capsule(next.rw(nvme.IOWrite, 0, 2, 0), mine)
 		require.Zero(t, next.response().Status())
@@ -238,13 +261,14 @@ func TestPreemptEachOther(t *testing.T) {
 // TestExclusiveAccessStopsReads: a read that is being sent to a host that does
 // not take it is ended with the connection.
 func TestExclusiveAccessStopsReads(t *testing.T) {
-	_, addr := serve(t, one(memory(t, 64*nvmf.MiB, 4096)))
-	old, next := guest(t, addr, 1), guest(t, addr, 2)
+	tgt, addr := serve(t, one(memory(t, 64*nvmf.MiB, 4096)))
+	old, next := paired(t, tgt, 1), guest(t, addr, 2)
 	require.Zero(t, next.register(2))
 	for range 30 {
 		old.capsule(old.rw(nvme.IORead, 0, 256, 1<<20), nil)
 	}
-	time.Sleep(20 * time.Millisecond) // until the sockets are full, if it is to be a good test
+	// No socket holds all of the first one: it is under way from now on.
+	require.Eventually(t, func() bool { return old.queued(unix.TIOCINQ) > 0 }, hang, time.Millisecond)
 	require.Zero(t, next.acquire(nvme.ReservationAcquire, nvme.ExclusiveAccess, 2, 0))
 	responses := 0
 	for {

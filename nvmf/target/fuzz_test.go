@@ -22,7 +22,7 @@ import (
 
 const (
 	fuzzMemory = 64 << 20
-	fuzzTime   = 30 * time.Second
+	fuzzTime   = 2 * hang
 )
 
 // FuzzConnection sends arbitrary bytes after some of the handshake.
@@ -59,7 +59,7 @@ func FuzzConnection(f *testing.F) {
 			}
 			_, _ = h.c.Write(b) // the target may have had enough before the end
 			_ = h.c.(*net.UnixConn).CloseWrite()
-			require.NoError(t, h.c.SetDeadline(time.Now().Add(5*time.Second)))
+			require.NoError(t, h.c.SetDeadline(time.Now().Add(hang)))
 			for {
 				if _, _, _, err := h.next(); err != nil {
 					assert.NotErrorIs(t, err, os.ErrDeadlineExceeded, "the target neither answers nor ends the connection")
@@ -283,7 +283,7 @@ func TestHalfOpen(t *testing.T) {
 	c.MaxConnections = 8
 	tgt, err := target.New(c)
 	require.NoError(t, err)
-	target.SetPatience(tgt, 300*time.Millisecond)
+	target.SetPatience(tgt, 2*time.Second)
 	start := time.Now()
 	ended := make(chan error, 6)
 	for i := range cap(ended) {
@@ -306,7 +306,7 @@ func TestHalfOpen(t *testing.T) {
 		err := <-ended
 		require.True(t, err == nil || isReset(err), "%v", err)
 	}
-	require.Less(t, time.Since(start), 5*time.Second)
+	require.Less(t, time.Since(start), hang/2)
 }
 
 // drip sends a byte at a time, or commands at full speed, until that fails.

@@ -12,6 +12,7 @@ import (
 
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/nvme"
+	"nvmecr/nvmf/target"
 )
 
 // guest returns an I/O queue of a host with an identifier of its own.
@@ -23,6 +24,22 @@ func guest(t testing.TB, addr net.Addr, id byte) *client {
 
 // guest2 returns its admin queue too.
 func guest2(t testing.TB, addr net.Addr, id byte) (admin, queue *client) {
+	admin, queue = dial(t, addr, 0), dial(t, addr, 0)
+	become(t, admin, queue, id)
+	return admin, queue
+}
+
+// paired is guest without TCP.
+func paired(t testing.TB, tgt *target.Target, id byte) *client {
+	admin, queue := pair(t, tgt), pair(t, tgt)
+	admin.initialise(0)
+	queue.initialise(0)
+	become(t, admin, queue, id)
+	return queue
+}
+
+// become makes two connections the queues of a host.
+func become(t testing.TB, admin, queue *client, id byte) {
 	connect := func(h *client, qid, cntlid uint16) uint16 {
 		s, d := h.connectCommand(qid, cntlid)
 		d.Set([16]byte{id}, cntlid, testNQN, fmt.Sprintf("%s-%d", testHost, id))
@@ -31,11 +48,9 @@ func guest2(t testing.TB, addr net.Addr, id byte) (admin, queue *client) {
 		require.Zero(t, r.Status())
 		return uint16(r.Result())
 	}
-	admin, queue = dial(t, addr, 0), dial(t, addr, 0)
 	cntlid := connect(admin, 0, nvme.CNTLIDDynamic)
 	admin.setProperty(nvme.PropertyCC, nvme.CCFabrics)
 	connect(queue, 1, cntlid)
-	return admin, queue
 }
 
 // reservation returns a reservation command with its data.
@@ -526,7 +541,7 @@ func TestReservationChaos(t *testing.T) {
 		case o := <-results:
 			assert.Equal(t, 600, o.answered)
 			assert.NotZero(t, o.conflicts)
-		case <-time.After(20 * time.Second):
+		case <-time.After(hang):
 			require.FailNow(t, "a command was not answered")
 		}
 	}

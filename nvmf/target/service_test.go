@@ -144,7 +144,7 @@ func TestKeepAliveTimeout(t *testing.T) {
 	require.Zero(t, silent.response().Status())
 	start := time.Now()
 	silent.ends(0)
-	assert.Less(t, time.Since(start), 5*time.Second)
+	assert.Less(t, time.Since(start), hang/2)
 	assert.GreaterOrEqual(t, time.Since(start), 50*time.Millisecond)
 }
 
@@ -204,7 +204,7 @@ func TestCutWaitsForEnded(t *testing.T) {
 				<-b.arrived
 				if end != nil {
 					end(tgt, admin)
-					require.Eventually(t, func() bool { return target.Controllers(tgt) == 0 }, 5*time.Second, time.Millisecond)
+					require.Eventually(t, func() bool { return target.Controllers(tgt) == 0 }, hang, time.Millisecond)
 				}
 				done := make(chan error, 1)
 				go func() { done <- cut(tgt) }()
@@ -242,7 +242,7 @@ func TestFrozenHosts(t *testing.T) {
 	defer cancel()
 	start := time.Now()
 	require.NoError(t, tgt.Close(ctx))
-	assert.Less(t, time.Since(start), 5*time.Second)
+	assert.Less(t, time.Since(start), hang/2)
 }
 
 func TestConnectionLimit(t *testing.T) {
