@@ -75,7 +75,7 @@ func TestSilentTarget(t *testing.T) {
 					require.Failf(t, "it hangs", "silent from PDU %d on", n)
 				}
 				require.NotErrorIs(t, err, microfs.ErrCorrupt, "PDU %d", n)
-				require.Less(t, time.Since(begin), 2*time.Minute, "PDU %d: %v", n, err)
+				require.Less(t, time.Since(begin), 10*time.Minute, "PDU %d: %v", n, err)
 				if wire.Struck() > 0 {
 					n += tt.step
 				} else {

@@ -251,7 +251,7 @@ func TestReaderFormatsNothing(t *testing.T) {
 
 func TestWaitForTheLowestRank(t *testing.T) {
 	cfg := newStore(t, 32*nvmf.MiB, 32*nvmf.MiB)
-	cfg.Timeout = 100 * time.Millisecond
+	cfg.Timeout = time.Second
 	_, err := Open(ctx, cfg, Place{Rank: 3, Size: 4}, Options{})
 	var waited *WaitError
 	require.ErrorAs(t, err, &waited)

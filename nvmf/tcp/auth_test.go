@@ -163,7 +163,7 @@ func TestAuthenticatedReset(t *testing.T) {
 		Keys: map[string]dhchap.Keys{authHost: someKeys()}}))
 	q.Submit([]*nvmf.Command{cmd})
 	require.ErrorIs(t, q.Wait([]*nvmf.Command{cmd}), nvmf.ErrConnectionLost)
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), someAttempts)
 	defer cancel()
 	require.ErrorIs(t, q.Reset(ctx), nvmf.ErrAuthentication)
 }
@@ -206,8 +206,11 @@ func TestOddAuthentication(t *testing.T) {
 				}
 				return true, c.Respond(sqe.CID(), 0, 0)
 			}
-			id := p.Start(t)
-			_, err := tcp.Open(t.Context(), id, tcp.Options{HostNQN: authHost, Keys: someKeys(), ConnectTimeout: 500 * time.Millisecond})
+			o := tcp.Options{HostNQN: authHost, Keys: someKeys(), ConnectTimeout: testTimeout}
+			if name == "is silent" {
+				o.ConnectTimeout = 500 * time.Millisecond
+			}
+			_, err := tcp.Open(t.Context(), p.Start(t), o)
 			require.ErrorIs(t, err, x.want)
 			assert.ErrorContains(t, err, x.text)
 		})

@@ -24,6 +24,9 @@ import (
 
 const testTimeout = 10 * time.Second
 
+// someAttempts is long enough for several, on a busy machine, too.
+const someAttempts = 2 * time.Second
+
 // scripted opens a queue to a fake peer.
 func scripted(t testing.TB, p *fakepeer.Peer, o tcp.Options) (*tcp.Device, nvmf.Queue) {
 	if o.CommandTimeout == 0 {
@@ -269,7 +272,7 @@ func TestDataDigestMismatch(t *testing.T) {
 		_, err := c.Write(b)
 		return err
 	})
-	_, q := scripted(t, p, tcp.Options{DataDigest: true, CommandTimeout: 300 * time.Millisecond})
+	_, q := scripted(t, p, tcp.Options{DataDigest: true, CommandTimeout: 2 * time.Second})
 	spoil.Store(3)
 	got := make([]byte, 512)
 	require.NoError(t, do(q, read(0, got)))

@@ -5,7 +5,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -121,7 +120,7 @@ func TestResetTries(t *testing.T) {
 	refuse.Store(1 << 30)
 	p.Cut()
 	require.ErrorIs(t, do(q, read(0, make([]byte, 512))), nvmf.ErrConnectionLost)
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), someAttempts)
 	defer cancel()
 	err := q.Reset(ctx)
 	require.ErrorIs(t, err, context.DeadlineExceeded)

@@ -131,7 +131,7 @@ func limited(b *bench) {
 		}
 		return time.Since(start)
 	}
-	const rate = 16 * nvmf.MiB
+	const rate = 4 * nvmf.MiB // so low that a busy machine is faster by far
 	due := time.Duration(6*uint64(v.Size())) * time.Second / time.Duration(rate)
 	before := move()
 	require.NoError(b, b.p.Limit(ctx, "melt", rate))
