@@ -17,6 +17,9 @@ import (
 	"nvmecr/nvmf"
 )
 
+// awayAddress is where nobody else takes the port of a target that is away.
+const awayAddress = "127.0.0.3"
+
 // portOf returns the port in what `nvmecr target` prints.
 func portOf(t *testing.T, target string) string {
 	id, err := nvmf.ParseTransportID(target)
@@ -31,7 +34,7 @@ func TestTargetComesBack(t *testing.T) {
 	h := heat{"heat.c", "mpirun.openmpi", []string{"mpicc.openmpi"}}
 	program := h.build(t, s.Dir)
 	namespace := "file:" + filepath.Join(s.Dir, "away") + "?size=512M"
-	job, target := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", namespace)
+	job, target := serve(t, s, "--listen", awayAddress+":0", "--namespace", namespace)
 	run, err := s.Start(append(s.RunFlags("away", "--target", target, "--timeout", "60s"), h.line(program, "/nvmecr", 0, 2000)...))
 	require.NoError(t, err)
 	awaitLines(t, run, 3)
@@ -39,7 +42,7 @@ func TestTargetComesBack(t *testing.T) {
 	require.Error(t, job.Wait(t.Context()))
 	time.Sleep(300 * time.Millisecond) // for operations to run into it
 	require.False(t, run.Ended(), "the job waits")
-	serve(t, s, "--listen", net.JoinHostPort("127.0.0.1", portOf(t, target)), "--namespace", namespace)
+	serve(t, s, "--listen", net.JoinHostPort(awayAddress, portOf(t, target)), "--namespace", namespace)
 	require.NoError(t, run.Wait(t.Context()))
 	assert.Len(t, sums(run, 0), 2000/50)
 
@@ -67,7 +70,7 @@ func TestTargetAwayAtTheStart(t *testing.T) {
 	fifo := filepath.Join(s.Dir, "fifo")
 	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
 	namespace := "file:" + filepath.Join(s.Dir, "away") + "?size=64M"
-	target, line := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", namespace)
+	target, line := serve(t, s, "--listen", awayAddress+":0", "--namespace", namespace)
 	run, err := s.Start(append(s.RunFlags("away", "--target", line, "--timeout", "60s"), "sh", "-c", "echo up; read x < "+fifo+"; echo one > /nvmecr/a"))
 	require.NoError(t, err)
 	awaitLines(t, run, 1)
@@ -76,7 +79,7 @@ func TestTargetAwayAtTheStart(t *testing.T) {
 	require.NoError(t, os.WriteFile(fifo, []byte("go\n"), 0))
 	time.Sleep(300 * time.Millisecond) // for the call to run into it
 	require.False(t, run.Ended(), "the job waits")
-	serve(t, s, "--listen", net.JoinHostPort("127.0.0.1", portOf(t, line)), "--namespace", namespace)
+	serve(t, s, "--listen", net.JoinHostPort(awayAddress, portOf(t, line)), "--namespace", namespace)
 	require.NoError(t, run.Wait(t.Context()))
 	assert.Equal(t, "one\n", call(t, s, "cat", "--name", "away", "/a").ok(t))
 }
@@ -84,7 +87,7 @@ func TestTargetAwayAtTheStart(t *testing.T) {
 // TestTargetStaysAway expects EIO within the time-out.
 func TestTargetStaysAway(t *testing.T) {
 	s := newStage(t)
-	job, target := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:64M")
+	job, target := serve(t, s, "--listen", awayAddress+":0", "--namespace", "mem:64M")
 	run, err := s.Start(append(s.RunFlags("away", "--target", target, "--timeout", "2s"),
 		"sh", "-c", "echo > /nvmecr/a; echo up; while echo > /nvmecr/a; do sleep 0.01; done 2>&1"))
 	require.NoError(t, err)

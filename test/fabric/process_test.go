@@ -78,18 +78,20 @@ func TestTargetProcess(t *testing.T) {
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
 	namespace := "file:" + filepath.Join(t.TempDir(), "image") + "?size=64M"
-	p := startTarget(t, "127.0.0.1:0", namespace)
+	p := startTarget(t, "127.0.0.4:0", namespace) // where nobody else takes the port meanwhile
 	id := p.id
 	listen := net.JoinHostPort(id.Address, id.Service)
 
-	open := func() *tcp.Device {
-		d, err := tcp.Open(t.Context(), id, tcp.Options{CommandTimeout: commandTimeout, KeepAlive: -1})
+	open := func(silent time.Duration) *tcp.Device {
+		d, err := tcp.Open(t.Context(), id, tcp.Options{CommandTimeout: silent, KeepAlive: -1})
 		require.NoError(t, err)
 		return d
 	}
-	dev := open()
+	dev := open(patience) // a disk may take its time
 	segment := microfs.Segment{Start: nvmf.MiB, Length: 40 * nvmf.MiB}
 	require.NoError(t, microfs.Format(t.Context(), dev, segment, microfs.FormatOptions{LogPages: 1024}))
+	require.NoError(t, dev.Close())
+	dev = open(commandTimeout)
 	fs, err := microfs.Mount(t.Context(), dev, segment, microfs.Options{Timeout: time.Minute})
 	require.NoError(t, err)
 
@@ -131,7 +133,7 @@ func TestTargetProcess(t *testing.T) {
 	stop()
 	require.NoError(t, dev.Close())
 	_ = fs.Unmount() // it has no device any more
-	dev = open()
+	dev = open(patience)
 	fs, err = microfs.Mount(t.Context(), dev, segment, microfs.Options{})
 	require.NoError(t, err)
 	w.match(t, fs, "mounted again")
