@@ -18,11 +18,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"nvmecr/internal/jsonrpc"
+	"nvmecr/internal/shortdir"
 )
 
 // serve starts a server and returns its socket.
 func serve(t *testing.T, h jsonrpc.Handler) string {
-	path := filepath.Join(t.TempDir(), "s")
+	path := filepath.Join(shortdir.New(t), "s")
 	l, err := net.Listen("unix", path)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -50,7 +51,7 @@ func (f *failing) Accept() (net.Conn, error) {
 // TestAcceptFails: what passes does not end the server, and with it whatever
 // else its process does.
 func TestAcceptFails(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "s")
+	path := filepath.Join(shortdir.New(t), "s")
 	inner, err := net.Listen("unix", path)
 	require.NoError(t, err)
 	l := &failing{inner, []error{
@@ -194,7 +195,7 @@ func TestOddServers(t *testing.T) {
 		"an array":       {`[1]`, "cannot unmarshal"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "s")
+			path := filepath.Join(shortdir.New(t), "s")
 			l, err := net.Listen("unix", path)
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = l.Close() })
@@ -214,7 +215,7 @@ func TestOddServers(t *testing.T) {
 			assert.ErrorContains(t, err, path)
 		})
 	}
-	c := client(t, filepath.Join(t.TempDir(), "none"))
+	c := client(t, filepath.Join(shortdir.New(t), "none"))
 	require.ErrorContains(t, c.Call(context.Background(), "m", nil, nil), "no such file")
 }
 

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"nvmecr/internal/hostile"
+	"nvmecr/internal/shortdir"
 )
 
 // FuzzHeader: a header that is accepted says what it was made of.
@@ -86,7 +87,7 @@ func FuzzAsk(f *testing.F) {
 	f.Add(answer, uint8(3))
 	f.Add([]byte{}, uint8(0))
 	f.Add([]byte("NVCO\x01\x00\x00\x00\x00\x00\x00\x01...."), uint8(16))
-	dir := f.TempDir()
+	dir := shortdir.New(f)
 	f.Fuzz(func(t *testing.T, b []byte, cut uint8) {
 		name := dir + "/sock"
 		fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)

@@ -20,6 +20,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/shortdir"
 )
 
 // The test program is also the other process: with OWNER_TEST_ROLE set it does
@@ -30,7 +32,7 @@ func TestMain(m *testing.M) {
 	}
 	switch os.Getenv("OWNER_TEST_ROLE") {
 	case "":
-		dir, err := os.MkdirTemp("", "owner")
+		dir, err := os.MkdirTemp("/tmp", "owner") // a short name: it is for sockets
 		if err != nil {
 			panic(err)
 		}
@@ -342,7 +344,7 @@ func TestNote(t *testing.T) {
 func TestForeignDirectory(t *testing.T) {
 	saved := base
 	defer func() { base = saved }()
-	base = t.TempDir()
+	base = shortdir.New(t)
 	dir, err := directory()
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o770))

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"nvmecr/internal/shortdir"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/provision"
@@ -47,7 +48,7 @@ func startTarget(t *testing.T, dir string) *exec.Cmd {
 
 // TestAdmin goes an administrator's way, over a target that is killed.
 func TestAdmin(t *testing.T) {
-	dir := t.TempDir()
+	dir := shortdir.New(t)
 	cmd := startTarget(t, dir)
 	out, _, code := admin(t, "create", "melt", "3M", "--host", provisiontest.HostA)
 	require.Zero(t, code)
@@ -104,7 +105,7 @@ func TestAdmin(t *testing.T) {
 // TestAdminKeys: a host that is exposed with keys has to prove that it has them,
 // also to the next target.
 func TestAdminKeys(t *testing.T) {
-	dir := t.TempDir()
+	dir := shortdir.New(t)
 	cmd := startTarget(t, dir)
 	secret := dhchap.NewSecret(dhchap.SHA256)
 	file := filepath.Join(dir, "keys")
@@ -158,7 +159,7 @@ func TestAdminKeys(t *testing.T) {
 
 func TestAdminUsage(t *testing.T) {
 	t.Setenv("NVMECR_PROVISIONER", "")
-	none := filepath.Join(t.TempDir(), "none")
+	none := filepath.Join(shortdir.New(t), "none")
 	for _, c := range []struct {
 		args string
 		code int

@@ -18,12 +18,16 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/shortdir"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/provision"
 	"nvmecr/nvmf/provision/provisiontest"
 	"nvmecr/nvmf/target"
 )
+
+// address is where nobody else takes the port of a target that starts again.
+const address = "127.0.0.5"
 
 // fixture is a target with an admin socket, and hosts over NVMe/TCP.
 type fixture struct {
@@ -38,7 +42,7 @@ type fixture struct {
 }
 
 func newFixture(t *testing.T, pool string) *fixture {
-	f := &fixture{t: t, pool: pool, dir: t.TempDir(), port: "0"}
+	f := &fixture{t: t, pool: pool, dir: shortdir.New(t), port: "0"}
 	f.start(t)
 	t.Cleanup(func() { f.stop() })
 	return f
@@ -65,10 +69,10 @@ func (f *fixture) start(t *testing.T) {
 	f.target = tgt
 	f.admin, err = New(tgt, pool, provision.Base)
 	require.NoError(t, err)
-	addr, err := tgt.Listen("127.0.0.1:" + f.port)
+	addr, err := tgt.Listen(address + ":" + f.port)
 	require.NoError(t, err)
 	f.port = strconv.Itoa(addr.(*net.TCPAddr).Port)
-	f.admin.SetAddresses([]nvmf.TransportID{{Transport: nvmf.TCP, Family: "IPv4", Address: "127.0.0.1", Service: f.port}})
+	f.admin.SetAddresses([]nvmf.TransportID{{Transport: nvmf.TCP, Family: "IPv4", Address: address, Service: f.port}})
 	l, err := Listen(f.socket())
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -155,7 +159,7 @@ func TestIsolation(t *testing.T) {
 
 // TestAdminSocket is only for this user and root, and never shared.
 func TestAdminSocket(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "s")
+	path := filepath.Join(shortdir.New(t), "s")
 	l, err := Listen(path)
 	require.NoError(t, err)
 	info, err := os.Stat(path)
@@ -185,7 +189,7 @@ func TestAdminSocket(t *testing.T) {
 // TestDeadSocket: of many targets that find the socket of a dead one, one has it.
 func TestDeadSocket(t *testing.T) {
 	for range 20 {
-		path := filepath.Join(t.TempDir(), "s")
+		path := filepath.Join(shortdir.New(t), "s")
 		dead, err := net.Listen("unix", path)
 		require.NoError(t, err)
 		dead.(*net.UnixListener).SetUnlinkOnClose(false)
@@ -218,7 +222,7 @@ func TestForeignTarget(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, to become somebody else")
 	}
-	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
+	l, err := net.Listen("unix", filepath.Join(shortdir.New(t), "s"))
 	require.NoError(t, err)
 	defer l.Close()
 	listened := make(chan error, 1)
@@ -259,11 +263,7 @@ func TestStrangers(t *testing.T) {
 	}
 	f := newFixture(t, "mem:8M")
 	path := f.socket()
-	for dir := f.dir; dir != filepath.Clean(os.TempDir()); dir = filepath.Dir(dir) {
-		info, err := os.Stat(dir)
-		require.NoError(t, err)
-		require.NoError(t, os.Chmod(dir, info.Mode()|0o111))
-	}
+	require.NoError(t, os.Chmod(f.dir, 0o711))
 	call := func() (err error) {
 		done := make(chan struct{})
 		go func() {

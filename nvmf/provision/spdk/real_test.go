@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"nvmecr/internal/jsonrpc"
+	"nvmecr/internal/shortdir"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/provision"
@@ -135,7 +136,7 @@ func newReal(t *testing.T) *real {
 	}
 	require.NoError(t, rpc.Call(context.Background(), "bdev_lvol_get_lvstores", nil, &stores))
 	require.Len(t, stores, 1)
-	between := filepath.Join(t.TempDir(), "s")
+	between := filepath.Join(shortdir.New(t), "s")
 	r := &real{rpc: rpc, unit: nvmf.Bytes(stores[0].Cluster), o: spdk.Options{Socket: between, Keys: filepath.Join(t.TempDir(), "keys"),
 		Listen: &nvmf.TransportID{Transport: nvmf.TCP, Family: "IPv4", Address: host, Service: port}}}
 	l, err := net.Listen("unix", between)

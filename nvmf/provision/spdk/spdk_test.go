@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"nvmecr/internal/shortdir"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/provision"
@@ -30,7 +31,7 @@ type fixture struct {
 var listen = &nvmf.TransportID{Transport: nvmf.TCP, Family: "IPv4", Address: "10.0.0.5", Service: "4420"}
 
 func newFixture(t *testing.T) *fixture {
-	f := &fixture{fakespdk.New(16 * nvmf.MiB), filepath.Join(t.TempDir(), "s"), filepath.Join(t.TempDir(), "keys")}
+	f := &fixture{fakespdk.New(16 * nvmf.MiB), filepath.Join(shortdir.New(t), "s"), filepath.Join(t.TempDir(), "keys")}
 	l, err := net.Listen("unix", f.socket)
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
