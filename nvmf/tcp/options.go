@@ -75,8 +75,8 @@ func (o Options) complete() (Options, error) {
 	if len(o.HostNQN) > nvme.MaxNQN {
 		return o, fmt.Errorf("host NQN is %d bytes long, at most %d are allowed", len(o.HostNQN), nvme.MaxNQN)
 	}
-	if o.Keys.Host.IsZero() && !o.Keys.Controller.IsZero() {
-		return o, fmt.Errorf("%w: there is a secret of the target (--dhchap-ctrl-secret) and none of this host; give one with --dhchap-secret", nvmf.ErrAuthentication)
+	if err := (initiator.Authentication{Keys: o.Keys}).Check(); err != nil {
+		return o, err
 	}
 	o.QueueDepth = initiator.QueueDepth(o.QueueDepth)
 	o.MaxTransfer = min(cmp.Or(o.MaxTransfer, 4*nvmf.MiB), initiator.MaxTransfer)
