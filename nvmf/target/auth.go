@@ -1,6 +1,8 @@
 package target
 
 import (
+	"time"
+
 	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/nvme"
 )
@@ -102,11 +104,22 @@ func (c *conn) unwanted() bool {
 	return c.cut.Load() || c.barred && (c.overdue.Load() || c.closing.Load())
 }
 
+// farewell is how long a host that was refused may take to read why. One that
+// polls, as SPDK's does, finds the message and the end of the connection at the
+// same time if they come together, and may look at that alone.
+const farewell = 100 * time.Millisecond
+
 // judge acts on how the authentication stands.
 func (c *conn) judge() nvme.Status {
 	switch {
-	case c.auth.Ended():
+	case c.refused:
 		c.leaving = true
+	case c.auth.Ended():
+		if c.refused = c.barred; c.refused {
+			c.patience.Reset(farewell)
+		} else {
+			c.leaving = true
+		}
 		c.target.log.Warn("target: authentication failed", "nqn", c.ctrl.sub.nqn, "host", c.ctrl.host.NQN,
 			"controller", c.ctrl.id, "queue", c.qid, "peer", c.peer.String(), "err", c.auth.Err())
 	case c.auth.Authenticated():

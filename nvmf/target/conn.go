@@ -48,6 +48,8 @@ type conn struct {
 	ctrl     *controller // nil until Connect
 	barred   bool        // the host has yet to authenticate
 	auth     *dhchap.Controller
+	refused  bool        // it did not, and may read why until patience ends
+	patience *time.Timer // sets overdue
 	qid      uint16
 	noSQFlow bool   // SQ flow control is disabled
 	sqSize   uint16 // entries
@@ -123,12 +125,12 @@ var errLeft = errors.New("disconnected")
 func (c *conn) routineServe() {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	patience := time.AfterFunc(c.target.patience, func() {
+	c.patience = time.AfterFunc(c.target.patience, func() {
 		c.overdue.Store(true)
 		c.wake()
 	})
 	err := c.loop()
-	patience.Stop()
+	c.patience.Stop()
 	var violation *pdu.Error
 	if errors.As(err, &violation) {
 		c.terminate(violation)
@@ -242,6 +244,9 @@ func (c *conn) attend() error {
 	}
 	if c.ctrl == nil && c.overdue.Load() {
 		return fmt.Errorf("no Connect within %s: %w", c.target.patience, context.DeadlineExceeded)
+	}
+	if c.refused && c.overdue.Load() {
+		return errLeft
 	}
 	if c.barred && c.overdue.Load() {
 		return fmt.Errorf("host %s did not authenticate within %s: %w", c.ctrl.host.NQN, c.target.patience, context.DeadlineExceeded)
