@@ -215,7 +215,7 @@ func TestNoProof(t *testing.T) {
 // TestConcatenation: a host that asks for TLS keys is refused with the code for it.
 func TestConcatenation(t *testing.T) {
 	c := NewController(Config{Keys: Keys{Host: NewSecret(SHA256)}})
-	m := negotiate{concat: 1, offer: Offer{}.complete()}
+	m := negotiate{concat: 1, offer: Offer{}.Complete()}
 	c.Take(m.encode(5))
 	assert.Equal(t, encodeFailure(kindFailure1, 5, ConcatMismatch), c.Give(MaxMessage))
 }

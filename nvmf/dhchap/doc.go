@@ -58,7 +58,8 @@ var (
 	allGroups = []Group{FFDHE2048, FFDHE3072, FFDHE4096, FFDHE6144, FFDHE8192, NullGroup}
 )
 
-func (o Offer) complete() Offer {
+// Complete is the offer with all there are where it names none.
+func (o Offer) Complete() Offer {
 	if len(o.Hashes) == 0 {
 		o.Hashes = allHashes
 	}
@@ -115,7 +116,8 @@ type Error struct {
 	Reason Reason
 	// Peer says that the other end found it, and told us.
 	Peer bool
-	text string
+	// Text is what this end has found; it never has anything of a secret.
+	Text string
 }
 
 // Error says what is wrong, and never has anything of a secret.
@@ -123,9 +125,9 @@ func (e *Error) Error() string {
 	if e.Peer {
 		return fmt.Sprintf("%s, says the other end", e.Reason)
 	}
-	return fmt.Sprintf("%s: %s", e.Reason, e.text)
+	return fmt.Sprintf("%s: %s", e.Reason, e.Text)
 }
 
 func fail(r Reason, format string, args ...any) *Error {
-	return &Error{Reason: r, text: fmt.Sprintf(format, args...)}
+	return &Error{Reason: r, Text: fmt.Sprintf(format, args...)}
 }

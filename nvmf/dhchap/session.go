@@ -21,7 +21,7 @@ type session struct {
 }
 
 func newSession(c Config) session {
-	c.Offer = c.Offer.complete()
+	c.Offer = c.Offer.Complete()
 	return session{Config: c, random: fillRandom, sequence: nextSequence}
 }
 

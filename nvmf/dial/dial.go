@@ -63,14 +63,14 @@ func Open(ctx context.Context, id nvmf.TransportID, o Options) (nvmf.Device, err
 	switch id.Transport {
 	case nvmf.TCP:
 		if o.Driver == SPDK {
-			d, err := openSPDK(ctx, id, o.TCP)
+			d, err := wrap(spdk.Open(ctx, id, overSPDK(o.TCP)))
 			if !errors.Is(err, spdk.ErrUnusable) {
 				return d, err
 			}
 		}
 		return wrap(tcp.Open(ctx, id, o.TCP))
 	case nvmf.RDMA, nvmf.PCIe:
-		return openSPDK(ctx, id, o.TCP)
+		return wrap(spdk.Open(ctx, id, overSPDK(o.TCP)))
 	case nvmf.File:
 		return wrap(filedev.Open(id.Address, o.File))
 	case nvmf.Mem:
@@ -79,21 +79,13 @@ func Open(ctx context.Context, id nvmf.TransportID, o Options) (nvmf.Device, err
 	return nil, fmt.Errorf("opening %s: %w: no such transport %q", id, nvmf.ErrUnsupported, id.Transport)
 }
 
-// openSPDK opens a namespace with SPDK, unless that would be without the
-// authentication that was asked for.
-func openSPDK(ctx context.Context, id nvmf.TransportID, o tcp.Options) (nvmf.Device, error) {
-	if id.Transport != nvmf.PCIe && !o.Keys.Host.IsZero() {
-		return nil, fmt.Errorf("opening %s: %w: the SPDK driver does not authenticate; use --driver=go, over TCP, or no --dhchap-secret",
-			id, nvmf.ErrUnsupported)
-	}
-	return wrap(spdk.Open(ctx, id, overSPDK(o)))
-}
-
 // overSPDK are the same options for the other driver.
 func overSPDK(o tcp.Options) spdk.Options {
 	return spdk.Options{
 		HostNQN:           o.HostNQN,
 		HostID:            o.HostID,
+		Keys:              o.Keys,
+		AuthOffer:         o.AuthOffer,
 		HeaderDigest:      o.HeaderDigest,
 		DataDigest:        o.DataDigest,
 		ConnectTimeout:    o.ConnectTimeout,

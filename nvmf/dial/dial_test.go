@@ -1,8 +1,11 @@
 package dial_test
 
 import (
+	"context"
+	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -12,6 +15,7 @@ import (
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/dial"
+	"nvmecr/nvmf/target"
 	"nvmecr/nvmf/tcp"
 )
 
@@ -68,14 +72,21 @@ func TestWithoutSPDK(t *testing.T) {
 	}
 }
 
-// TestSecretsAndSPDK: what asks for authentication does not go on without.
-func TestSecretsAndSPDK(t *testing.T) {
-	keys := dhchap.Keys{Host: dhchap.NewSecret(dhchap.SHA256)}
-	for _, name := range []string{"trtype:RDMA traddr:10.0.0.1 subnqn:nqn.x", "trtype:TCP traddr:127.0.0.1 trsvcid:1 subnqn:nqn.x"} {
-		id, err := nvmf.ParseTransportID(name)
-		require.NoError(t, err)
-		_, err = dial.Open(t.Context(), id, dial.Options{Driver: dial.SPDK, TCP: tcp.Options{Keys: keys}})
-		assert.ErrorIs(t, err, nvmf.ErrUnsupported, name)
-		assert.ErrorContains(t, err, "--driver=go")
+// TestSecretsByEitherDriver: what asks for authentication does not go on without.
+func TestSecretsByEitherDriver(t *testing.T) {
+	b, err := target.NewMemory(nvmf.MiB, 4096)
+	require.NoError(t, err)
+	tgt, err := target.New(target.Config{Subsystems: []target.Subsystem{{NQN: "nqn.2014-08.org.example:x", Namespaces: []target.Namespace{{Backing: b}}}}})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, tgt.Close(context.Background())) })
+	addr, err := tgt.Listen("127.0.0.1:0")
+	require.NoError(t, err)
+	port := addr.(*net.TCPAddr).Port
+	id := nvmf.TransportID{Transport: nvmf.TCP, Family: "IPv4", Address: "127.0.0.1", Service: strconv.Itoa(port), SubNQN: "nqn.2014-08.org.example:x", NSID: 1}
+	keys := dhchap.Keys{Host: dhchap.NewSecret(dhchap.SHA256), Controller: dhchap.NewSecret(dhchap.SHA256)}
+	for _, driver := range []dial.Driver{dial.Go, dial.SPDK}[:len(dial.Drivers())] {
+		d, err := dial.Open(t.Context(), id, dial.Options{Driver: driver, TCP: tcp.Options{Keys: keys}})
+		assert.ErrorIs(t, err, nvmf.ErrAuthentication, "%s: the target does not prove itself", driver)
+		assert.Nil(t, d)
 	}
 }

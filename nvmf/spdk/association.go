@@ -175,7 +175,9 @@ func connect(ctx context.Context, id nvmf.TransportID, alias int, o *Options) (*
 	address, free := addressOf(id, alias, o, timeout)
 	defer free()
 	var c *C.struct_driver_controller
+	var proved bool
 	text, result := explained(func() (err syscall.Errno) {
+		defer proving(&proved)()
 		ownfd.Aside(func() {
 			if c = C.driver_connect(address); c == nil {
 				err = syscall.EINVAL
@@ -191,7 +193,7 @@ func connect(ctx context.Context, id nvmf.TransportID, alias int, o *Options) (*
 	if result == 0 {
 		return c, nil
 	}
-	err := refusal(text)
+	err := refusal(o, id.SubNQN, text, proved)
 	if id.Transport == nvmf.PCIe {
 		if strings.Contains(text, "has claimed it") {
 			err = fmt.Errorf("%w; a local drive can be used by one process only at a time, so by one rank", err)
@@ -247,7 +249,9 @@ func addressOf(id nvmf.TransportID, alias int, o *Options, timeout time.Duration
 	a.timeout_ms = C.uint32_t(max(time.Millisecond, timeout).Milliseconds())
 	a.lasting_ms = C.uint32_t(max(time.Millisecond, o.ConnectTimeout).Milliseconds())
 	a.header_digest, a.data_digest = C.bool(o.HeaderDigest), C.bool(o.DataDigest)
+	setKeys(a, id, o)
 	return a, func() {
+		clearKeys(a)
 		for _, t := range texts {
 			C.free(unsafe.Pointer(t))
 		}
@@ -258,9 +262,17 @@ func addressOf(id nvmf.TransportID, alias int, o *Options, timeout time.Duration
 // refused is how SPDK tells of a Connect that a controller has answered.
 var refused = regexp.MustCompile(`sct (\d+), sc (\d+)`)
 
-// refusal makes an error of what SPDK said about a connection that failed.
-func refusal(text string) error {
+// refusal makes an error of what SPDK said about a connection that failed, and
+// of whether it had begun to prove who the host is.
+func refusal(o *Options, subNQN, text string, proved bool) error {
 	m := refused.FindStringSubmatch(text)
+	if m == nil && (proved || strings.Contains(text, C.DRIVER_PROOF)) {
+		return unproved(o, subNQN, text)
+	}
+	if strings.Contains(text, "authentication is unsupported") {
+		return fmt.Errorf("%w: SPDK was built with an OpenSSL before 3.0, by which it does not authenticate; use --driver=go, over TCP%s",
+			nvmf.ErrUnsupported, text)
+	}
 	if m == nil {
 		return fmt.Errorf("%w%s", nvmf.ErrUnreachable, text)
 	}

@@ -30,7 +30,7 @@ var _ nvmf.Reserver = (*Device)(nil)
 
 // Open connects to the controller of id, and identifies namespace id.NSID.
 // Errors wrap nvmf.ErrUnreachable, ErrNoSubsystem, ErrHostRefused,
-// ErrNoNamespace or ErrUnsupported where they apply.
+// ErrAuthentication, ErrNoNamespace or ErrUnsupported where they apply.
 func Open(ctx context.Context, id nvmf.TransportID, o Options) (nvmf.Reserver, error) {
 	d, err := open(ctx, id, o.complete(id.Transport))
 	if err != nil {
@@ -45,6 +45,9 @@ func open(ctx context.Context, id nvmf.TransportID, o Options) (*Device, error) 
 		return nil, fmt.Errorf("transport %s: %w", id.Transport, nvmf.ErrUnsupported)
 	case len(o.HostNQN) > nvme.MaxNQN:
 		return nil, fmt.Errorf("host NQN is %d bytes long, at most %d are allowed", len(o.HostNQN), nvme.MaxNQN)
+	}
+	if err := checkKeys(id, &o); err != nil {
+		return nil, err
 	}
 	if err := initialize(id.Transport, o.Memory); err != nil {
 		return nil, err

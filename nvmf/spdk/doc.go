@@ -20,6 +20,12 @@
 // a command takes. Over RDMA and PCIe the device needs memory that SPDK has
 // registered, so each slot in use has such a buffer, and data is copied.
 //
+// # Authentication
+//
+// SPDK does it, for each queue that connects, with keys that it takes from a
+// keyring (keys.c): ours, in memory, for as long as the controller is there. Why
+// one has failed is known from what SPDK says (auth.go), and put as nvmf/tcp puts it.
+//
 // # The environment
 //
 // The first Open of a process initializes SPDK: with huge pages, and access to

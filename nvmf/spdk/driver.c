@@ -23,22 +23,25 @@
 /* What this thread's messages go to, or NULL for stderr. */
 static __thread char *said;
 
-static void pass_on(char *text)
+static void pass_on(const char *kind, const char *text)
 {
-	text[strcspn(text, "\n")] = '\0';
+	int length = (int)strcspn(text, "\n");
+
 	if (said != NULL)
-		memmove(said, text, strlen(text) + 1);
+		snprintf(said, DRIVER_SAID, "%s%.*s", kind, length, text);
 	else
-		fprintf(stderr, "nvmecr: SPDK: %s\n", text);
+		fprintf(stderr, "nvmecr: SPDK: %s%.*s\n", kind, length, text);
 }
 
 static void say(int level, const char *file, const int line, const char *func, const char *format, va_list ap)
 {
-	char text[DRIVER_SAID];
+	const char *kind = file != NULL && strstr(file, "nvme_auth.c") != NULL ? DRIVER_PROOF : "";
+	char text[1024]; /* there may be two NQNs in it */
 
-	(void)file, (void)line, (void)func;
-	/* A status is the best reason there can be. */
-	if (level > SPDK_LOG_ERROR || (said != NULL && *said != '\0' && strstr(format, "sct %d") == NULL))
+	(void)line, (void)func;
+	/* A status is the best reason there can be, and then an authentication. */
+	if (level > SPDK_LOG_ERROR || (said != NULL && *said != '\0' && strstr(format, "sct %d") == NULL &&
+				       (*kind == '\0' || strncmp(said, kind, strlen(kind)) == 0)))
 		return;
 	vsnprintf(text, sizeof text, format, ap);
 	/* "[who and where] [states] what is wrong\n" */
@@ -46,7 +49,7 @@ static void say(int level, const char *file, const int line, const char *func, c
 
 	while (*from == '[' && (end = strstr(from, "] ")) != NULL)
 		from = end + 2;
-	pass_on(from);
+	pass_on(kind, from);
 }
 
 /* dpdk_says takes what DPDK writes to its log, a message at a time. */
@@ -57,7 +60,7 @@ static ssize_t dpdk_says(void *cookie, const char *message, size_t n)
 	(void)cookie;
 	if (said == NULL || *said == '\0') {
 		snprintf(text, sizeof text, "%.*s", (int)n, message);
-		pass_on(text);
+		pass_on("", text);
 	}
 	return (ssize_t)n;
 }
@@ -126,8 +129,10 @@ static void *initialize(void *argument)
 		opts.iova_mode = "va";
 	}
 	e->result = spdk_env_init(&opts);
-	if (e->result == 0)
+	if (e->result == 0) {
 		rmdir(rte_eal_get_runtime_dir()); /* nothing is in it, but it would outlive the process */
+		e->result = keys_init();
+	}
 	return NULL;
 }
 
@@ -212,6 +217,12 @@ static int address_of(struct spdk_nvme_transport_id *id, const struct driver_add
 	return 0;
 }
 
+static void discard(struct driver_controller *c)
+{
+	keys_drop(&c->opts);
+	free(c);
+}
+
 struct driver_controller *driver_connect(const struct driver_address *a)
 {
 	struct driver_controller *c = calloc(1, sizeof *c);
@@ -240,9 +251,10 @@ struct driver_controller *driver_connect(const struct driver_address *a)
 	c->opts.fabrics_connect_timeout_us = (uint64_t)a->timeout_ms * 1000;
 	c->opts.disable_error_logging = true;
 	c->lasting_ms = a->lasting_ms;
-	c->probe = spdk_nvme_connect_async(&id, &c->opts, attached);
+	if (keys_hold(&c->opts, a) == 0)
+		c->probe = spdk_nvme_connect_async(&id, &c->opts, attached);
 	if (c->probe == NULL) {
-		free(c);
+		discard(c);
 		c = NULL;
 	}
 	errno = saved;
@@ -272,7 +284,7 @@ int driver_connecting(struct driver_controller *c, uint32_t us)
 		c->probe = NULL;
 		result = c->ctrlr != NULL ? 0 : -ENXIO;
 		if (result != 0)
-			free(c);
+			discard(c);
 		else
 			outlast(c);
 	}
@@ -310,7 +322,7 @@ int driver_detaching(struct driver_controller *c, uint32_t us)
 			result = spdk_nvme_detach_poll_async(c->detach);
 		while (result == -EAGAIN && spdk_get_ticks() < end);
 	if (result != -EAGAIN)
-		free(c);
+		discard(c);
 	errno = saved;
 	return result;
 }

@@ -21,6 +21,9 @@ int driver_init(bool huge, int cpu, int mebibytes);
  * to stderr, unless they are no errors. */
 enum { DRIVER_SAID = 256 };
 
+/* What begins those that are about an authentication. */
+#define DRIVER_PROOF "authentication: "
+
 /* driver_collect makes the first message of this thread go to text, of
  * DRIVER_SAID bytes, until it is called with NULL. Only a locked thread may. */
 void driver_collect(char *text);
@@ -32,6 +35,11 @@ const char *driver_version(void);
 void *driver_alloc(size_t size);
 void driver_free(void *memory);
 
+/* driver_proofs is how often SPDK has taken a key, on this thread. */
+uint32_t driver_proofs(void);
+
+enum { DRIVER_KEY = 128 };
+
 /* Where a controller is and how to be known to it. */
 struct driver_address {
 	const char *transport, *family, *address, *service, *subnqn, *hostnqn;
@@ -40,6 +48,10 @@ struct driver_address {
 	uint32_t keep_alive_ms;
 	uint32_t timeout_ms, lasting_ms; /* of a step of connecting, and of what is asked later */
 	bool header_digest, data_digest;
+	/* The keys of host and target as NVMe's text, or empty, and what may be
+	 * used with them, a bit for each of NVMe's identifiers. */
+	char host_key[DRIVER_KEY], target_key[DRIVER_KEY];
+	uint32_t hashes, groups;
 };
 
 /* A controller being connected to, connected, or being shut down. */

@@ -1,6 +1,6 @@
 //go:build spdk
 
-/* What driver.c and queue.c share, and Go does not see. */
+/* What driver.c, keys.c and queue.c share, and Go does not see. */
 #ifndef NVMECR_SPDK_INTERNAL_H
 #define NVMECR_SPDK_INTERNAL_H
 
@@ -17,6 +17,15 @@ struct driver_controller {
 	uint32_t lasting_ms;
 	char said[DRIVER_SAID];
 };
+
+/* keys_init makes SPDK's keyring; once, with the environment. */
+int keys_init(void);
+
+/* keys_hold puts the keys of address, if there are any, into the keyring for a
+ * controller, whose queues need them as long as it is there; keys_drop takes
+ * them out and clears them. */
+int keys_hold(struct spdk_nvme_ctrlr_opts *opts, const struct driver_address *address);
+void keys_drop(struct spdk_nvme_ctrlr_opts *opts);
 
 /* after is when so many microseconds will have passed, in ticks. */
 static inline uint64_t after(uint32_t us)

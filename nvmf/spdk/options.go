@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/dhchap"
 )
 
 // ErrUnusable is why a forked child cannot open anything, for SPDK belongs to its
@@ -26,6 +27,8 @@ func Retire() { retired.Store(true) }
 type Options struct {
 	HostNQN                  string
 	HostID                   uuid.UUID
+	Keys                     dhchap.Keys // not used over PCIe
+	AuthOffer                dhchap.Offer
 	HeaderDigest, DataDigest bool
 	ConnectTimeout           time.Duration // default 10 s
 	CommandTimeout           time.Duration // default 30 s

@@ -88,7 +88,9 @@ func (q *Queue) connect(a *association) error {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	var proved bool
 	text, err := explained(func() (err syscall.Errno) {
+		defer proving(&proved)()
 		// Over TCP others may be let go first; SPDK would poll without end.
 		wait := q.dev.id.Transport != nvmf.TCP
 		ownfd.Aside(func() { err = errno(C.driver_queue_open(q.c, a.controller, C.uint32_t(q.dev.id.NSID), C.bool(wait))) })
@@ -118,7 +120,7 @@ func (q *Queue) connect(a *association) error {
 	if strings.Contains(text, "No free I/O queue IDs") {
 		return fmt.Errorf("all I/O queues that the target grants are in use: %w", syscall.EBUSY)
 	}
-	return refusal(text)
+	return refusal(&q.dev.opts, a.id.SubNQN, text, proved)
 }
 
 // healthy reports whether there is a queue pair, as far as is known.

@@ -36,6 +36,31 @@ func driverProgram(t *testing.T) string {
 	return program
 }
 
+// TestDriverAuthentication: the driver over SPDK proves who it is, over TCP.
+// What a target of Linux's agrees to is for the target to say, and not tried in
+// every way.
+func TestDriverAuthentication(t *testing.T) {
+	program := driverProgram(t)
+	forPeers(t, func(t *testing.T, r *running) {
+		if r.auth == nil {
+			t.Skip("this target does not authenticate")
+		}
+		tests := "^TestPeerAuthentication$"
+		if r.ours != nil || r.auth.choose != nil {
+			tests += "/^([^e]|e[^v])" // not every way
+		}
+		keys := filepath.Join(t.TempDir(), "keys")
+		line := fmt.Sprintln(r.auth.host, r.auth.keys.Host.Reveal(), r.auth.keys.Controller.Reveal())
+		require.NoError(t, os.WriteFile(keys, []byte(line), 0o600))
+		cmd := exec.Command(program, "-test.v", "-test.run", tests)
+		cmd.Env = append(os.Environ(), fmt.Sprintf("NVMECR_TEST_SPDK=%s", r.auth.id), "NVMECR_TEST_SPDK_KEYS="+keys)
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		assert.Contains(t, string(out), "--- PASS: TestPeerAuthentication/conformance")
+		assert.NotContains(t, string(out), "DHHC", "no key is said")
+	})
+}
+
 // A driverGuest is a guest in which the driver's tests run, on huge pages.
 type driverGuest struct {
 	*guest.Guest
