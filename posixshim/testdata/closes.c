@@ -71,7 +71,7 @@ static int hidden(int first, int end)
 /* still says whether n are hidden, once the server has seen the end of others. */
 static int still(int n)
 {
-	for (int tries = 0; tries < 1000 && hidden(3, MANY) != n; tries++)
+	for (int tries = 0; tries < 10000 && hidden(3, MANY) != n; tries++)
 		usleep(1000);
 	return hidden(3, MANY) == n;
 }

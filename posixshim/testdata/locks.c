@@ -163,11 +163,13 @@ int main(int argc, char **argv)
 	P(flock(a, LOCK_SH | LOCK_NB));
 	P(flock(a, 77));
 	struct sigaction act = {.sa_handler = quiet};
-	struct itimerval soon = {.it_value = {.tv_usec = 50000}};
+	struct itimerval soon = {.it_value = {.tv_usec = 50000}}, off = {0};
+	struct itimerval often = {.it_value = soon.it_value, .it_interval = soon.it_value};
 
 	sigaction(SIGALRM, &act, NULL);
-	setitimer(ITIMER_REAL, &soon, NULL);
+	setitimer(ITIMER_REAL, &often, NULL); /* the first may come before it waits */
 	P(flock(a, LOCK_EX));
+	setitimer(ITIMER_REAL, &off, NULL);
 	act.sa_flags = SA_RESTART;
 	sigaction(SIGALRM, &act, NULL);
 	setitimer(ITIMER_REAL, &soon, NULL);

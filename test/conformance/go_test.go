@@ -291,11 +291,23 @@ func (p *player) compareTimes(name string, st unix.Stat_t, err error) string {
 	}
 	before, known := p.times[name]
 	p.times[name] = st
-	defer time.Sleep(5 * time.Millisecond) // the kernel's clock for files ticks every 4
+	defer nextTick()
 	if !known {
 		return "noted"
 	}
 	return fmt.Sprintf("mtime %s ctime %s", change(before.Mtim, st.Mtim), change(before.Ctim, st.Ctim))
+}
+
+// nextTick waits until a change gets another time: the kernel's clock for files
+// ticks 100 to 1000 times a second.
+func nextTick() {
+	coarse := func() (now unix.Timespec) {
+		_ = unix.ClockGettime(unix.CLOCK_REALTIME_COARSE, &now)
+		return now
+	}
+	for before := coarse(); coarse() == before; {
+		time.Sleep(500 * time.Microsecond)
+	}
 }
 
 func timesNow(st unix.Stat_t, err error) string {
