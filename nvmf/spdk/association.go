@@ -176,17 +176,24 @@ func connect(ctx context.Context, id nvmf.TransportID, alias int, o *Options) (*
 	defer free()
 	var c *C.struct_driver_controller
 	var proved bool
+	limit := time.Duration(0) // SPDK minds the time, but not that of a drive
+	if id.Transport == nvmf.PCIe {
+		limit = timeout
+	}
 	text, result := explained(func() (err syscall.Errno) {
 		defer proving(&proved)()
 		ownfd.Aside(func() {
-			if c = C.driver_connect(address); c == nil {
+			if c = unready.take(id); c == nil {
+				c = C.driver_connect(address)
+			}
+			if c == nil {
 				err = syscall.EINVAL
 			} else {
 				err = errno(C.driver_connecting(c, C.uint32_t(firstTurn.Microseconds()))) // the socket is there then
 			}
 		})
-		if err == syscall.EAGAIN { // SPDK minds the time
-			err = patiently(0, func(us C.uint32_t) C.int { return C.driver_connecting(c, us) })
+		if err == syscall.EAGAIN {
+			err = patiently(limit, func(us C.uint32_t) C.int { return C.driver_connecting(c, us) })
 		}
 		return err
 	})
@@ -195,6 +202,10 @@ func connect(ctx context.Context, id nvmf.TransportID, alias int, o *Options) (*
 	}
 	err := refusal(o, id.SubNQN, text, proved)
 	if id.Transport == nvmf.PCIe {
+		if result == syscall.EAGAIN {
+			unready.keep(id, c)
+			err = fmt.Errorf("%w; the drive has not got ready within %s", err, timeout)
+		}
 		if strings.Contains(text, "has claimed it") {
 			err = fmt.Errorf("%w; a local drive can be used by one process only at a time, so by one rank", err)
 		}
@@ -207,6 +218,32 @@ func connect(ctx context.Context, id nvmf.TransportID, alias int, o *Options) (*
 		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
 	return nil, err
+}
+
+// unready are the drives which did not get ready in time. SPDK has no way to give
+// one up, so the next who wants it goes on with it.
+var unready unreadyDrives
+
+type unreadyDrives struct {
+	mu     sync.Mutex
+	drives map[string]*C.struct_driver_controller // by address
+}
+
+func (u *unreadyDrives) take(id nvmf.TransportID) *C.struct_driver_controller {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	c := u.drives[fullAddress(id.Address)]
+	delete(u.drives, fullAddress(id.Address))
+	return c
+}
+
+func (u *unreadyDrives) keep(id nvmf.TransportID, c *C.struct_driver_controller) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.drives == nil {
+		u.drives = map[string]*C.struct_driver_controller{}
+	}
+	u.drives[fullAddress(id.Address)] = c
 }
 
 // A step of a connection is polled for turn, and then others are let go first
@@ -312,7 +349,7 @@ func (a *association) watch() {
 		case syscall.ENODEV:
 			a.lost = fmt.Errorf("%w: the drive is gone: %w", nvmf.ErrConnectionLost, err)
 		default:
-			a.lost = fmt.Errorf("%w: the drive says that it has failed: %w", nvmf.ErrConnectionLost, err)
+			a.lost = fmt.Errorf("%w: the drive has failed: %w", nvmf.ErrConnectionLost, err)
 		}
 	}
 }

@@ -362,7 +362,7 @@ int driver_watch(struct driver_controller *c)
 		state = spdk_nvme_ctrlr_get_regs_csts(c->ctrlr);
 		if (state.raw == UINT32_MAX) /* what is read where nothing is */
 			result = -ENODEV;
-		else if (state.bits.cfs)
+		else if (state.bits.cfs || !state.bits.rdy) /* or it was reset, by nobody here */
 			result = -EIO;
 		if (result != 0)
 			spdk_nvme_ctrlr_fail(c->ctrlr);
