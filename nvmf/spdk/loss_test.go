@@ -35,7 +35,7 @@ func read(lba nvmf.LBA, b []byte) *nvmf.Command {
 	return &nvmf.Command{Opcode: nvmf.Read, LBA: lba, Blocks: nvmf.LBA(len(b) / 512), Data: [][]byte{b}}
 }
 
-func openQueue(t *testing.T, d nvmf.Device, depth int) nvmf.Queue {
+func openQueue(t testing.TB, d nvmf.Device, depth int) nvmf.Queue {
 	q, err := d.OpenQueue(t.Context(), depth)
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, q.Close()) })

@@ -37,6 +37,9 @@ type Options struct {
 	MaxTransfer              nvmf.Bytes    // default 4 MiB, 1 MiB over RDMA and PCIe
 	OptimalTransfer          nvmf.Bytes
 	CongestionControl        string
+	// Lend is from how long a piece of a command's data on the device is lent it over
+	// RDMA, instead of a copy. Default 512 KiB.
+	Lend nvmf.Bytes
 	// Memory is how much SPDK's environment may use. Default 64 MiB over TCP,
 	// 256 MiB, of huge pages, over RDMA and PCIe. The first Open decides.
 	Memory nvmf.Bytes

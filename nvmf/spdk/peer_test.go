@@ -30,16 +30,28 @@ func shell(t *testing.T, command string) {
 	require.NoError(t, err, "%s: %s", command, out)
 }
 
-// busy writes and reads one block over and over until something fails.
-func busy(q nvmf.Queue, lba nvmf.LBA, size nvmf.Bytes) error {
-	block := bytes.Repeat([]byte("durable!"), int(size)/8)
+// A worker writes and reads the same over and over.
+type worker struct {
+	d    nvmf.Device
+	q    nvmf.Queue
+	lba  nvmf.LBA
+	data []byte
+}
+
+// busy works until something fails.
+func (w *worker) busy() error {
 	for {
 		for _, op := range []nvmf.Opcode{nvmf.Write, nvmf.Read} {
-			if err := do(q, &nvmf.Command{Opcode: op, LBA: lba, Blocks: 1, Data: [][]byte{block}}); err != nil {
+			if err := do(w.q, transfer(op, w.d, w.lba, w.data)); err != nil {
 				return err
 			}
 		}
 	}
+}
+
+// transfer is a command for all of b.
+func transfer(op nvmf.Opcode, d nvmf.Device, lba nvmf.LBA, b []byte) *nvmf.Command {
+	return &nvmf.Command{Opcode: op, LBA: lba, Blocks: nvmf.LBA(len(b)) / nvmf.LBA(d.Identity().LBASize), Data: [][]byte{b}}
 }
 
 // TestPeerLoss takes a namespace away in the middle of commands: they fail, soon
@@ -52,20 +64,25 @@ func TestPeerLoss(t *testing.T) {
 		t.Skipf("%s is not set to a command that takes the namespace away", takeEnv)
 	}
 	const patience = 15 * time.Second
-	d := openDevice(t, id, spdk.Options{CommandTimeout: patience / 3, ConnectTimeout: patience / 3})
-	size := d.Identity().LBASize
-	var queues []nvmf.Queue
-	for range 3 {
-		queues = append(queues, openQueue(t, d, 8))
+	d := openDevice(t, id, spdk.Options{CommandTimeout: patience / 3, ConnectTimeout: patience / 3, Lend: 64 * nvmf.KiB})
+	block := d.Identity().LBASize
+	lengths := []nvmf.Bytes{block, 64 * nvmf.KiB, 64 * nvmf.KiB} // copied, and over RDMA lent
+	if bring == "" {                                             // a device that goes lets long transfers go on for minutes
+		lengths = []nvmf.Bytes{block, block, block}
 	}
-	failed := make(chan error, len(queues))
-	for n, q := range queues {
-		go func() { failed <- busy(q, nvmf.LBA(n), size) }()
+	var workers []*worker
+	for n, length := range lengths {
+		workers = append(workers, &worker{d: d, q: openQueue(t, d, 8), lba: nvmf.LBA(64*nvmf.KiB/block) * nvmf.LBA(n),
+			data: bytes.Repeat([]byte("durable!"), int(length)/8)})
+	}
+	failed := make(chan error, len(workers))
+	for _, w := range workers {
+		go func() { failed <- w.busy() }()
 	}
 	time.Sleep(time.Second)
 	began := time.Now()
 	shell(t, take)
-	for range queues {
+	for range workers {
 		select {
 		case err := <-failed:
 			t.Logf("after %s: %v", time.Since(began).Round(time.Millisecond), err)
@@ -78,14 +95,14 @@ func TestPeerLoss(t *testing.T) {
 		shell(t, bring)
 	}
 	var group sync.WaitGroup
-	for n, q := range queues {
+	for _, w := range workers {
 		group.Go(func() {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			err := q.Reset(ctx)
+			err := w.q.Reset(ctx)
 			if bring == "" {
 				if err == nil { // the controller is there without the namespace
-					err = busy(q, nvmf.LBA(n), size)
+					err = w.busy()
 				}
 				assert.Error(t, err)
 				t.Logf("for good: %v", err)
@@ -94,21 +111,21 @@ func TestPeerLoss(t *testing.T) {
 			if !assert.NoError(t, err) {
 				return
 			}
-			got := make([]byte, size)
+			got := make([]byte, len(w.data))
 			for { // a namespace may come back later than its controller
-				err := do(q, &nvmf.Command{Opcode: nvmf.Read, LBA: nvmf.LBA(n), Blocks: 1, Data: [][]byte{got}})
+				err := do(w.q, transfer(nvmf.Read, w.d, w.lba, got))
 				if err == nil || ctx.Err() != nil {
 					assert.NoError(t, err)
 					break
 				}
 				time.Sleep(100 * time.Millisecond)
 			}
-			assert.Equal(t, bytes.Repeat([]byte("durable!"), int(size)/8), got)
+			assert.True(t, bytes.Equal(w.data, got))
 		})
 	}
 	group.Wait()
-	for _, q := range queues {
-		assert.NoError(t, q.Close())
+	for _, w := range workers {
+		assert.NoError(t, w.q.Close())
 	}
 	closed := make(chan error, 1)
 	go func() { closed <- d.Close() }()

@@ -33,6 +33,7 @@ struct driver_queue *driver_queue_new(uint32_t depth)
 
 void driver_queue_free(struct driver_queue *q)
 {
+	free(q->loan);
 	free(q->slot);
 	free(q->todo);
 	free(q->done);
@@ -58,6 +59,7 @@ int driver_queue_open(struct driver_queue *q, struct driver_controller *c, uint3
 	q->controller = c->ctrlr;
 	q->space = space;
 	q->pair = spdk_nvme_ctrlr_alloc_io_qpair(c->ctrlr, &opts, sizeof opts);
+	lend_open(q);
 	errno = saved;
 	return q->pair == NULL ? -EIO : 0;
 }
@@ -92,6 +94,7 @@ static void note(struct driver_slot *s, uint16_t status, bool lost)
 {
 	struct driver_queue *q = s->queue;
 
+	driver_take_back(q, (uint32_t)(s - q->slot));
 	s->status = status;
 	s->lost = lost;
 	s->done = true;
@@ -134,6 +137,8 @@ static int move_data(struct driver_queue *q, struct driver_slot *s)
 {
 	uint32_t flags = s->fua ? SPDK_NVME_IO_FLAGS_FORCE_UNIT_ACCESS : 0;
 
+	if (s->lent)
+		return lend_move(q, s, completed, flags, rewind_pieces, next_piece);
 	if (s->pieces == 1)
 		return (s->kind == DRIVER_WRITE ? spdk_nvme_ns_cmd_write : spdk_nvme_ns_cmd_read)(
 			q->space, q->pair, s->u.piece[0].iov_base, s->lba, s->blocks, completed, s, flags);

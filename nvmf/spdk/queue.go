@@ -40,6 +40,7 @@ type Queue struct {
 	free    []uint32 // slots without a command, a stack
 	resting []uint32 // slots whose command is to be sent again later
 	direct  int      // pieces that a command may have; 0: all data is copied
+	loans   int      // commands so far whose data was lent to the device
 	pace    pace
 	closed  bool
 	// Commands beyond the slots, linked by Command.Next.
@@ -56,6 +57,7 @@ type flight struct {
 	buffer unsafe.Pointer
 	size   nvmf.Bytes
 	inward bool // it is copied to the command's data when that is done
+	lent   bool // the device may reach the command's data itself, until it is done
 }
 
 func newQueue(d *Device, depth int) (*Queue, error) {
@@ -110,7 +112,7 @@ func (q *Queue) connect(a *association) error {
 			q.lose(err)
 			return err
 		}
-		if q.direct = 0; q.dev.id.Transport == nvmf.TCP {
+		if q.direct = 0; q.dev.id.Transport == nvmf.TCP || q.c.domain != nil {
 			q.direct = int(C.driver_pieces(a.controller))
 		}
 		return nil
@@ -245,6 +247,7 @@ func (q *Queue) start(ready int) {
 func (q *Queue) postpone(from, again, to int) {
 	for n := to - 1; n >= from; n-- {
 		i := uint32(q.todo[n])
+		q.reclaim(i)
 		if n < again {
 			q.resting = append(q.resting, i)
 			continue
@@ -261,7 +264,7 @@ func (q *Queue) postpone(from, again, to int) {
 // vacate frees a slot.
 func (q *Queue) vacate(i uint32) {
 	f := &q.flights[i]
-	f.cmd, f.repetition = nil, initiator.Repetition{}
+	f.cmd, f.repetition, f.lent = nil, initiator.Repetition{}, false
 	q.free = append(q.free, i)
 }
 

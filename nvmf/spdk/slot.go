@@ -20,7 +20,8 @@ import (
 // fill puts a command into a slot. It fails if there is no memory for its data.
 func (q *Queue) fill(i uint32, cmd *nvmf.Command) bool {
 	s, f := &q.slots[i], &q.flights[i]
-	s.lba, s.blocks, s.fua, f.inward = C.uint64_t(cmd.LBA), C.uint32_t(cmd.Blocks), C.bool(cmd.FUA), false
+	s.lba, s.blocks, s.fua = C.uint64_t(cmd.LBA), C.uint32_t(cmd.Blocks), C.bool(cmd.FUA)
+	f.inward, f.lent = false, false
 	switch cmd.Opcode {
 	case nvmf.Flush:
 		s.kind = C.DRIVER_FLUSH
@@ -54,7 +55,28 @@ func (q *Queue) place(i uint32, cmd *nvmf.Command) bool {
 		n++
 	}
 	s.pieces = C.uint16_t(n)
+	if q.dev.id.Transport == nvmf.RDMA && !q.lend(i, cmd.Length()) {
+		return q.copied(i, cmd)
+	}
 	return true
+}
+
+// lend lets the device reach the pieces of a slot until it is done, where that
+// costs less than to copy them. The kernel may refuse.
+func (q *Queue) lend(i uint32, length nvmf.Bytes) bool {
+	s, f := &q.slots[i], &q.flights[i]
+	f.lent = length >= nvmf.Bytes(s.pieces)*q.dev.opts.Lend && C.driver_lend(q.c, C.uint32_t(i)) == 0
+	if f.lent {
+		q.loans++
+	}
+	return f.lent
+}
+
+// reclaim takes back what a slot that was not started has lent.
+func (q *Queue) reclaim(i uint32) {
+	if q.flights[i].lent {
+		C.driver_take_back(q.c, C.uint32_t(i))
+	}
 }
 
 // setPiece writes an address as a number: it is no pointer to the garbage

@@ -98,7 +98,7 @@ func (q *Queue) rouse() int {
 	now, n := time.Now(), 0
 	still := q.resting[:0]
 	for _, i := range q.resting {
-		if q.flights[i].repetition.Due().After(now) {
+		if q.flights[i].repetition.Due().After(now) || !q.again(i) {
 			still = append(still, i)
 			continue
 		}
@@ -107,6 +107,18 @@ func (q *Queue) rouse() int {
 	}
 	q.resting = still
 	return n
+}
+
+// again makes a slot ready to be sent once more. It fails if there is no memory
+// for its data.
+func (q *Queue) again(i uint32) bool {
+	f := &q.flights[i]
+	if !f.lent { // all is as it was
+		return true
+	}
+	ready := q.fill(i, f.cmd) // what was lent was taken back
+	f.lent = f.lent || !ready
+	return ready
 }
 
 // Polling takes a core, which is the fastest way while there are cores enough:

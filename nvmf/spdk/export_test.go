@@ -1,0 +1,20 @@
+//go:build spdk
+
+package spdk
+
+import "nvmecr/nvmf"
+
+// Loans is how many commands of a queue have lent their data to the device.
+func Loans(q nvmf.Queue) int { return q.(*Queue).loans }
+
+// Handle does with a command's data what is done where the command is, but does
+// not send it.
+func Handle(queue nvmf.Queue, cmd *nvmf.Command) {
+	q := queue.(*Queue)
+	i := q.free[0]
+	q.flights[i].cmd = cmd
+	q.fill(i, cmd)
+	q.reclaim(i)
+	q.unload(i)
+	q.flights[i].cmd = nil
+}

@@ -1,0 +1,185 @@
+//go:build spdk
+
+/* Memory of the program that an RDMA device is lent for one command.
+ *
+ * SPDK takes a memory domain with a command, whose owner says by which keys the
+ * device reaches a piece of memory. Ours registers each piece for the one command
+ * alone, with no more rights than that needs, and it is gone before the command is
+ * noted as done. So nothing depends on what the program does with the memory later,
+ * and nothing is kept in SPDK's own map, which knows whole pages, once each. */
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+
+#include <spdk/config.h>
+#include <spdk/dma.h>
+
+#include "driver.h"
+#include "internal.h"
+
+#ifdef SPDK_CONFIG_RDMA
+
+#include <infiniband/verbs.h>
+
+/* What a slot has lent. */
+struct driver_loan {
+	struct spdk_nvme_ns_cmd_ext_io_opts opts;
+	struct ibv_mr *region[DRIVER_PIECES];
+};
+
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+static struct spdk_memory_domain *domain; /* NULL: nothing can be lent */
+
+static struct ibv_mr *give(struct ibv_pd *pd, void *address, size_t length, bool inward)
+{
+	return ibv_reg_mr(pd, address, length, inward ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : IBV_ACCESS_REMOTE_READ);
+}
+
+static bool within(const struct iovec *piece, const char *address, size_t length)
+{
+	size_t before = (size_t)(address - (char *)piece->iov_base); /* huge if it is not behind the first byte */
+
+	return before < piece->iov_len && length <= piece->iov_len - before;
+}
+
+/* keys_of tells SPDK the keys of a part of a piece. */
+static int keys_of(struct spdk_memory_domain *from, void *argument, struct spdk_memory_domain *to,
+		   struct spdk_memory_domain_translation_ctx *how, void *address, size_t length,
+		   struct spdk_memory_domain_translation_result *result)
+{
+	struct driver_slot *s = argument;
+	struct driver_loan *loan = &s->queue->loan[s - s->queue->slot];
+	struct ibv_pd *pd = ((struct ibv_qp *)how->rdma.ibv_qp)->pd;
+	uint16_t i = 0;
+
+	(void)from;
+	while (i < s->pieces && !within(&s->u.piece[i], address, length))
+		i++;
+	if (i == s->pieces)
+		return -EFAULT;
+	if (loan->region[i]->pd != pd) { /* the queue is on another device than the admin queue */
+		struct ibv_mr *other = give(pd, s->u.piece[i].iov_base, s->u.piece[i].iov_len, s->kind == DRIVER_READ);
+
+		if (other == NULL)
+			return -errno;
+		ibv_dereg_mr(loan->region[i]);
+		loan->region[i] = other;
+		s->queue->domain = pd;
+	}
+	result->iov_count = 1;
+	result->iov.iov_base = address;
+	result->iov.iov_len = length;
+	result->dst_domain = to;
+	result->rdma.lkey = loan->region[i]->lkey;
+	result->rdma.rkey = loan->region[i]->rkey;
+	return 0;
+}
+
+/* prepare makes the domain, unless a fork might leave this process with copies of
+ * the pages that are lent: kernels before 5.13 do not say that it does not. */
+static void prepare(void)
+{
+	if (ibv_is_fork_initialized() != IBV_FORK_UNNEEDED ||
+	    spdk_memory_domain_create(&domain, SPDK_DMA_DEVICE_TYPE_RDMA, NULL, "nvmecr") != 0)
+		return;
+	spdk_memory_domain_set_translation(domain, keys_of);
+}
+
+void lend_open(struct driver_queue *q)
+{
+	struct spdk_memory_domain *of[1];
+	struct spdk_memory_domain_ctx *context;
+	struct ibv_pd *pd;
+
+	q->domain = NULL;
+	if (spdk_nvme_ctrlr_get_transport_id(q->controller)->trtype != SPDK_NVME_TRANSPORT_RDMA ||
+	    spdk_nvme_ctrlr_get_memory_domains(q->controller, of, 1) != 1)
+		return;
+	pthread_once(&once, prepare);
+	context = spdk_memory_domain_get_context(of[0]);
+	if (domain == NULL || context == NULL || context->user_ctx == NULL)
+		return;
+	pd = ((struct spdk_memory_domain_rdma_ctx *)context->user_ctx)->ibv_pd;
+	if (pd->context->device->transport_type != IBV_TRANSPORT_IB) /* others want more rights */
+		return;
+	if (q->loan == NULL)
+		q->loan = calloc(q->depth, sizeof *q->loan);
+	if (q->loan != NULL)
+		q->domain = pd;
+}
+
+int driver_lend(struct driver_queue *q, uint32_t slot)
+{
+	struct driver_slot *s = &q->slot[slot];
+	struct driver_loan *loan = &q->loan[slot];
+	int saved = errno, result = 0;
+
+	for (uint16_t i = 0; i < s->pieces && result == 0; i++) {
+		loan->region[i] = give(q->domain, s->u.piece[i].iov_base, s->u.piece[i].iov_len, s->kind == DRIVER_READ);
+		if (loan->region[i] == NULL)
+			result = -errno;
+	}
+	s->lent = true;
+	if (result != 0)
+		driver_take_back(q, slot);
+	errno = saved;
+	return result;
+}
+
+void driver_take_back(struct driver_queue *q, uint32_t slot)
+{
+	struct driver_loan *loan;
+	int saved = errno;
+
+	if (!q->slot[slot].lent)
+		return;
+	loan = &q->loan[slot];
+	for (int i = 0; i < DRIVER_PIECES; i++)
+		if (loan->region[i] != NULL) {
+			ibv_dereg_mr(loan->region[i]);
+			loan->region[i] = NULL;
+		}
+	q->slot[slot].lent = false;
+	errno = saved;
+}
+
+int lend_move(struct driver_queue *q, struct driver_slot *s, spdk_nvme_cmd_cb done, uint32_t flags,
+	      spdk_nvme_req_reset_sgl_cb rewind, spdk_nvme_req_next_sge_cb next)
+{
+	struct spdk_nvme_ns_cmd_ext_io_opts *opts = &q->loan[s - q->slot].opts;
+
+	opts->size = sizeof *opts;
+	opts->memory_domain = domain;
+	opts->memory_domain_ctx = s;
+	opts->io_flags = flags;
+	return (s->kind == DRIVER_WRITE ? spdk_nvme_ns_cmd_writev_ext : spdk_nvme_ns_cmd_readv_ext)(
+		q->space, q->pair, s->lba, s->blocks, done, s, rewind, next, opts);
+}
+
+#else /* SPDK was built without RDMA. */
+
+void lend_open(struct driver_queue *q)
+{
+	q->domain = NULL;
+}
+
+int driver_lend(struct driver_queue *q, uint32_t slot)
+{
+	(void)q, (void)slot;
+	return -ENOTSUP;
+}
+
+void driver_take_back(struct driver_queue *q, uint32_t slot)
+{
+	(void)q, (void)slot;
+}
+
+int lend_move(struct driver_queue *q, struct driver_slot *s, spdk_nvme_cmd_cb done, uint32_t flags,
+	      spdk_nvme_req_reset_sgl_cb rewind, spdk_nvme_req_next_sge_cb next)
+{
+	(void)q, (void)s, (void)done, (void)flags, (void)rewind, (void)next;
+	return -ENOTSUP;
+}
+
+#endif
