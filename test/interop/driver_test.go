@@ -75,7 +75,7 @@ func bootDriver(t *testing.T, o guest.Options) driverGuest {
 		o.Files["/spdk.test"] = driverProgram(t)
 	}
 	o.Memory = 3072
-	o.Append = "hugepages=640"
+	o.Append += " hugepages=640"
 	g := driverGuest{boot(t, o), t}
 	sh(t, g.Guest, "mkdir -p /var/run /dev/shm /dev/hugepages && mount -t hugetlbfs hugetlbfs /dev/hugepages")
 	return g
@@ -87,7 +87,7 @@ func (g driverGuest) test(name, id, tests, take, bring string) {
 	g.t.Run(name, func(t *testing.T) {
 		r := try(t, g.Guest, fmt.Sprintf(`cd /tmp
 			export OPENSSL_CONF=/dev/null NVMECR_TEST_SPDK=%q NVMECR_TEST_SPDK_TAKE=%q NVMECR_TEST_SPDK_BRING=%q
-			timeout 240 /spdk.test -test.v -test.run '%s' 2>&1`, id, take, bring, tests))
+			timeout -s QUIT 240 /spdk.test -test.v -test.run '%s' 2>&1`, id, take, bring, tests))
 		assert.Zero(t, r.Code, "%s", r.Stdout)
 		assert.Contains(t, r.Stdout, "--- PASS")
 		assert.NotRegexp(t, "(?m)^--- SKIP", r.Stdout)
@@ -101,41 +101,110 @@ func (g driverGuest) test(name, id, tests, take, bring string) {
 
 const (
 	contract = "^TestPeerConformance$/^plain$|^TestPeerTwice$"
+	lending  = "^TestPeerLending"
 	loss     = "^TestPeerLoss$"
 )
 
-// bindDrive gives the drive to the kernel's driver for user space.
-const bindDrive = `drive=0000:01:00.0
-	while [ ! -e /sys/bus/pci/devices/$drive ]; do sleep 0.2; done
-	echo uio_pci_generic >/sys/bus/pci/devices/$drive/driver_override
-	echo $drive >/sys/bus/pci/drivers_probe
+// driveAddress is where the guest has its drive.
+const driveAddress = "0000:01:00.0"
+
+func driveID(nsid uint32) string {
+	return fmt.Sprintf("trtype:PCIe traddr:%s ns:%d", driveAddress, nsid)
+}
+
+// bindDrive gives the drive to one of the kernel's drivers for user space.
+func bindDrive(driver string) string {
+	return fmt.Sprintf(`drive=%s driver=%s
+		for i in $(seq 150); do [ -e /sys/bus/pci/devices/$drive ] && break; sleep 0.2; done
+		echo $driver >/sys/bus/pci/devices/$drive/driver_override
+		echo $drive >/sys/bus/pci/drivers_probe
+		[ -e /sys/bus/pci/drivers/$driver/$drive ]`, driveAddress, driver)
+}
+
+// snatchDrive takes the drive away without a word to the kernel, as somebody does
+// who draws it out: it makes the port cut off the power of the slot. The port tells
+// the kernel when it is gone.
+const snatchDrive = `cd $(readlink -f /sys/bus/pci/devices/` + driveAddress + `/..)
+	byte() { od -An -tu1 -j $1 -N 1 config | tr -d ' '; }
+	at=$(byte 52) # the first capability
+	while [ $(byte $at) -ne 16 ]; do at=$(byte $((at + 1))); done
+	at=$((at + 24)) # Slot Control, of PCI Express
+	high=$(($(byte $((at + 1))) | 7)) # indicator and power off
+	printf "$(printf '\\%03o\\%03o' $(byte $at) $high)" | dd of=config bs=2 seek=$((at / 2)) conv=notrunc 2>/dev/null
 	`
 
-// TestDriverOverPCIe: a local drive with two namespaces, which is pulled.
+// A drivePath is a way to a local drive.
+type drivePath struct {
+	driver  string // of the kernel, for user space
+	modules []string
+	args    []string
+	append  string
+}
+
+var drivePaths = []drivePath{
+	{driver: "uio_pci_generic", modules: []string{"uio_pci_generic"}},
+	// SPDK uses virtual addresses only where all of them fit. Without KVM the
+	// timer's interrupts cannot be remapped.
+	{driver: "vfio-pci", modules: []string{"vfio-pci", "vfio_iommu_type1 allow_unsafe_interrupts=1"},
+		args: []string{"-device", "intel-iommu,aw-bits=48,intremap=off"}, append: "intel_iommu=on"},
+}
+
+// TestDriverOverPCIe: a local drive with two namespaces, which is taken away in
+// several ways.
 func TestDriverOverPCIe(t *testing.T) {
-	const drive = "trtype:PCIe traddr:0000:01:00.0"
 	forKernels(t, func(t *testing.T, k guest.Kernel) {
-		monitor := freePort(t)
-		args := []string{"-device", "pcie-root-port,id=socket,slot=1,chassis=1",
-			"-monitor", fmt.Sprintf("tcp:%s,server=on,wait=off", net.JoinHostPort("127.0.0.1", fmt.Sprint(monitor))),
-			"-device", "nvme,id=ssd,serial=INTEROP,bus=socket,mdts=7"}
-		for i, lba := range lbaSizes {
-			image := filepath.Join(t.TempDir(), "image")
-			require.NoError(t, os.WriteFile(image, nil, 0o600))
-			require.NoError(t, os.Truncate(image, int64(size)))
-			args = append(args, "-drive", fmt.Sprintf("file=%s,if=none,id=image%d,format=raw", image, i),
-				"-device", fmt.Sprintf("nvme-ns,bus=ssd,drive=image%d,nsid=%d,logical_block_size=%d,physical_block_size=%[3]d", i, nsids[i], lba))
+		for _, path := range drivePaths {
+			t.Run(path.driver, func(t *testing.T) { testDrive(t, k, path) })
 		}
-		g := bootDriver(t, guest.Options{Kernel: k, Modules: []string{"uio_pci_generic"}, Args: args})
-		refusal := try(t, g.Guest, fmt.Sprintf("OPENSSL_CONF=/dev/null NVMECR_TEST_SPDK='%s ns:1' /spdk.test -test.run TestPeerTwice 2>&1", drive))
-		assert.Contains(t, refusal.Stdout, "scripts/setup.sh", "before it is bound")
-		sh(t, g.Guest, "%s", bindDrive)
-		for i, lba := range lbaSizes {
-			g.test(fmt.Sprintf("blocks of %d", lba), fmt.Sprintf("%s ns:%d", drive, nsids[i]), contract, "", "")
-		}
-		pull := fmt.Sprintf("(echo device_del ssd; sleep 1) | nc %s %d >/dev/null", guest.Gateway, monitor)
-		g.test("pulled", drive+" ns:1", loss, pull, "")
 	})
+}
+
+func testDrive(t *testing.T, k guest.Kernel, path drivePath) {
+	g, monitor := bootDrive(t, k, path)
+	refusal := try(t, g.Guest, fmt.Sprintf("OPENSSL_CONF=/dev/null NVMECR_TEST_SPDK='%s' /spdk.test -test.run TestPeerTwice 2>&1", driveID(1)))
+	assert.Contains(t, refusal.Stdout, "scripts/setup.sh", "before it is bound")
+	_, err := g.RunInput(t.Context(), "cat >/tmp/snatch", []byte(snatchDrive))
+	require.NoError(t, err)
+	sh(t, g.Guest, "%s", bindDrive(path.driver))
+	for i, lba := range lbaSizes {
+		g.test(fmt.Sprintf("blocks of %d", lba), driveID(nsids[i]), contract, "", "")
+	}
+	for i, c := range []struct{ name, take string }{
+		{"pulled", fmt.Sprintf("(echo device_del ssd; sleep 1) | nc %s %d >/dev/null", guest.Gateway, monitor)},
+		{"snatched", "sh /tmp/snatch"},
+	} {
+		if i > 0 { // back with it
+			conn, err := net.Dial("tcp", net.JoinHostPort("127.0.0.1", fmt.Sprint(monitor)))
+			require.NoError(t, err)
+			_, err = fmt.Fprintf(conn, "device_add %s\n", drive)
+			require.NoError(t, err)
+			sh(t, g.Guest, "%s", bindDrive(path.driver))
+			require.NoError(t, conn.Close())
+		}
+		g.test(c.name, driveID(1), loss, c.take, "")
+	}
+}
+
+// drive is what QEMU is told of the drive. Its namespaces are the subsystem's, which
+// stays where it is.
+const drive = "nvme,id=ssd,serial=INTEROP,bus=socket,mdts=7,subsys=subsystem"
+
+// bootDrive boots a guest with a drive, and returns it with the port of QEMU's
+// monitor.
+func bootDrive(t *testing.T, k guest.Kernel, path drivePath) (g driverGuest, monitor int) {
+	monitor = freePort(t)
+	args := append(path.args, "-device", "pcie-root-port,id=socket,slot=1,chassis=1",
+		"-global", "ICH9-LPC.acpi-pci-hotplug-with-bridge-support=off", // the kernel listens to the port
+		"-monitor", fmt.Sprintf("tcp:%s,server=on,wait=off", net.JoinHostPort("127.0.0.1", fmt.Sprint(monitor))))
+	args = append(args, "-device", "nvme-subsys,id=subsystem", "-device", drive)
+	for i, lba := range lbaSizes {
+		image := filepath.Join(t.TempDir(), "image")
+		require.NoError(t, os.WriteFile(image, nil, 0o600))
+		require.NoError(t, os.Truncate(image, int64(size)))
+		args = append(args, "-blockdev", fmt.Sprintf("raw,node-name=image%d,file.driver=file,file.filename=%s", i, image),
+			"-device", fmt.Sprintf("nvme-ns,bus=ssd,drive=image%d,nsid=%d,logical_block_size=%d,physical_block_size=%[3]d", i, nsids[i], lba))
+	}
+	return bootDriver(t, guest.Options{Kernel: k, Modules: path.modules, Args: args, Append: path.append}), monitor
 }
 
 // rdmaOptions are those of a guest with an RDMA device in software.
@@ -175,6 +244,7 @@ func TestDriverOverRDMA(t *testing.T) {
 		}
 		for _, lba := range lbaSizes {
 			g.test(fmt.Sprintf("blocks of %d", lba), id(subsystemNQN(lba)), contract, "", "")
+			g.test(fmt.Sprintf("memory lent, blocks of %d", lba), id(subsystemNQN(lba)), lending, "", "")
 		}
 		nqn, nvmet := subsystemNQN(lbaSizes[0]), "/sys/kernel/config/nvmet"
 		link := fmt.Sprintf("%s/ports/1/subsystems/%s", nvmet, nqn)
@@ -210,6 +280,7 @@ func TestDriverOverRDMAToSPDK(t *testing.T) {
 			for i in $(seq 300); do grep -q 'Target Listening' /tmp/log && exit 0; sleep 0.5; done; cat /tmp/log; exit 1`, program)
 		id := fmt.Sprintf("trtype:RDMA traddr:%s trsvcid:%d subnqn:%s ns:1", guestAddress, nvmetPort, nqn)
 		g.test("contract", id, contract, "", "")
+		g.test("memory lent", id, lending, "", "")
 		g.test("reservations", id, "^TestPeerReservations$", "", "")
 		g.test("killed", id, loss, "kill -9 $(cat /tmp/pid)", "")
 	})
