@@ -59,6 +59,7 @@ func copyFile(t *testing.T, from, to string) {
 	_, err = io.Copy(out, in)
 	require.NoError(t, err)
 	require.NoError(t, out.Close())
+	require.NoError(t, os.Chmod(to, 0o755), "whatever the umask")
 }
 
 // compile builds the program with these flags.
@@ -70,6 +71,7 @@ func (s *stage) compile(name string, flags ...string) string {
 	args := append([]string{"-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-o", program}, flags...)
 	out, err := exec.Command("gcc", append(args, sources...)...).CombinedOutput()
 	require.NoError(s.t, err, "%s", out)
+	require.NoError(s.t, os.Chmod(program, 0o755), "whatever the umask")
 	return program
 }
 
