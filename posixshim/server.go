@@ -45,6 +45,11 @@ type server struct {
 	// failed holds, by handle, the errors of closes that nobody has heard of.
 	failed sync.Map
 
+	// unasked holds, by handle, when sharings ended that nobody has asked about
+	// since. connections and calls count who may ask, and what is not answered.
+	unasked            sync.Map
+	connections, calls atomic.Int32
+
 	// opening is held for reading while a descriptor is open that the shim has
 	// not been told of, for writing while the shim closes all those.
 	opening sync.RWMutex
@@ -163,13 +168,17 @@ func samePeer(fd int) bool {
 // attend serves one connection until the other end closes it, or sends what is
 // no request.
 func (p *Process) attend(conn *os.File) {
+	p.server.connections.Add(1)
+	defer p.server.connections.Add(-1)
 	defer ownfd.CloseFile(conn)
 	raw, err := conn.SyscallConn()
 	var m message
 	defer func() { p.locks.ended(m.process) }()
 	for in := bufio.NewReader(conn); err == nil; {
 		if err = m.receive(in); err == nil {
+			p.server.calls.Add(1)
 			err = p.reply(raw, &m)
+			p.server.calls.Add(-1)
 		} else if errors.Is(err, errMessage) {
 			err = errors.Join(err, m.send(raw, -int64(p.Errno(err)), replyLast, 0))
 		}
@@ -241,6 +250,7 @@ func (p *Process) make(m *message) (result int64, descriptor int) {
 // releaseOther is told by another process that it has closed a descriptor of
 // the open file. process is 0 if it has had no record locks.
 func (p *Process) releaseOther(h Handle, process int) error {
+	defer p.server.unasked.Delete(h)
 	f, err := p.files.get(h)
 	if err != nil { // the watch was faster
 		if late, ok := p.server.failed.LoadAndDelete(h); ok {

@@ -154,6 +154,37 @@ func TestCloseOfASharedFileIsComplete(t *testing.T) {
 	assert.EqualValues(t, 1, p.files.count.Load())
 }
 
+// A process that ends when nobody has files of it any more answers whoever has
+// closed the last one and asks what came of that.
+func TestLeaveAnswers(t *testing.T) {
+	p := newPartition(t).process(t)
+	c := p.client(t)
+	h, socket := c.open("f")
+	require.NoError(t, unix.Close(socket))
+	left := make(chan int, 1)
+	go func() {
+		defer close(left)
+		n, _ := p.Leave(20)
+		left <- n
+	}()
+	select {
+	case <-left:
+		assert.Fail(t, "it has not waited for the question")
+	case <-time.After(askTime / 10):
+	}
+	n, _ := c.call(request(callRelease, []int64{int64(h), 0}))
+	assert.Zero(t, n)
+	assert.Zero(t, <-left)
+
+	_, err := p.Serve() // it goes on after all
+	require.NoError(t, err)
+	_, socket = c.open("f")
+	require.NoError(t, unix.Close(socket))
+	rest, err := p.Leave(20)
+	assert.NoError(t, err)
+	assert.Zero(t, rest, "nobody asks")
+}
+
 // slowClose is a file that takes a while to close, and then fails.
 type slowClose struct {
 	File

@@ -147,6 +147,7 @@ func listenAt(name unix.Sockaddr, backlog int) (int, error) {
 // the same outcome.
 func (p *Process) unshare(f *openFile, w *watch) error {
 	w.end.Do(func() {
+		p.server.ended(f.handle)
 		closed := ownfd.CloseFile(w.File)
 		last, err := p.drop(f)
 		w.err = errors.Join(closed, err)
@@ -168,6 +169,7 @@ func (p *Process) settle(f *openFile) error {
 	ended, err := p.settled(f)
 	if ended {
 		p.server.failed.Delete(f.handle) // the caller has heard of it
+		p.server.unasked.Delete(f.handle)
 	}
 	return err
 }
@@ -200,14 +202,18 @@ func (w *watch) ended() bool {
 const leavePause = 20 * time.Millisecond
 
 // Leave waits until no other process has an open file of this one, so many
-// seconds at the end of the process or, if that is less than 0, for ever. It returns how many are left. If
-// none is, no other process gets one any more.
+// seconds at the end of the process or, if that is less than 0, for ever. It
+// returns how many are left. If none is, no other process gets one any more,
+// and who has closed the last one has heard what came of that.
 func (p *Process) Leave(seconds int) (int, error) {
 	if seconds >= 0 && p.Ending != nil {
 		p.Ending()
 	}
 	for end := time.Now().Add(time.Duration(seconds) * time.Second); ; time.Sleep(leavePause) {
 		left := p.leave()
+		if left == 0 {
+			p.server.answerAll()
+		}
 		if left == 0 || seconds >= 0 && !time.Now().Before(end) {
 			return left, nil
 		}
@@ -222,7 +228,44 @@ func (p *Process) Alone() (int, error) {
 			w.foreign.Store(true)
 		}
 	})
-	return p.leave(), nil
+	left := p.leave()
+	if left == 0 {
+		p.server.answerAll()
+	}
+	return left, nil
+}
+
+// askTime is how long after it has closed the last descriptor of an open file
+// another process may ask what came of that, on a busy machine, too.
+const askTime = time.Second
+
+// ended notes that a sharing has ended.
+func (s *server) ended(h Handle) {
+	s.unasked.Range(func(old, at any) bool {
+		if time.Since(at.(time.Time)) > askTime {
+			s.unasked.Delete(old)
+		}
+		return true
+	})
+	s.unasked.Store(h, time.Now())
+}
+
+// answerAll waits until nobody is about to ask, or waits for an answer: who is
+// not answered takes this process for one that was killed.
+func (s *server) answerAll() {
+	for end := time.Now().Add(askTime); time.Now().Before(end) && s.owes(); time.Sleep(time.Millisecond) {
+	}
+}
+
+// owes looks at what is asked first: that becomes a call before it is answered.
+func (s *server) owes() (owes bool) {
+	if s.connections.Load() > 0 {
+		s.unasked.Range(func(_, at any) bool {
+			owes = time.Since(at.(time.Time)) < askTime
+			return !owes
+		})
+	}
+	return owes || s.calls.Load() > 0
 }
 
 func (p *Process) leave() (left int) {
