@@ -25,6 +25,7 @@ func TestAuthentication(t *testing.T) {
 	keep := func(name, text string, mode os.FileMode) string {
 		path := filepath.Join(dir, name)
 		require.NoError(t, os.WriteFile(path, []byte(text+"\n"), mode))
+		require.NoError(t, os.Chmod(path, mode), "whatever the umask")
 		return path
 	}
 	ours, theirs, other := key("256"), key("512"), key("384")
