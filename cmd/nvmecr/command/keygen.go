@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"nvmecr/nvmf/dhchap"
+	"nvmecr/nvmf/tlspsk"
 )
 
 // keyHashes are the values of --hash.
@@ -13,16 +14,25 @@ var keyHashes = map[int]dhchap.Hash{0: dhchap.NoHash, 256: dhchap.SHA256, 384: d
 
 func newKeygen() *cobra.Command {
 	var bits int
+	var tls bool
 	cmd := &cobra.Command{
 		Use:   "keygen [flags]",
-		Short: "Print a new key for authentication",
+		Short: "Print a new key for authentication, or for TLS",
 		Long: `Prints a new random key by which a host or a target proves who it is, in the
 form that NVMe has for them (DHHC-1:...): for --dhchap-secret and
 --dhchap-ctrl-secret, for the file of nvmecr target --dhchap-keys, for nvme-cli
-and for SPDK.`,
+and for SPDK. With --tls it is one for TLS, for --tls-psk and SPDK's target
+(NVMeTLSkey-1:...).`,
 		Example: `  (umask 077; nvmecr keygen > key)`,
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if tls {
+				if bits != 256 && bits != 384 {
+					return usageError{fmt.Errorf("--hash: %d is not 256 or 384, which keys for TLS have", bits)}
+				}
+				_, err := fmt.Fprintln(cmd.OutOrStdout(), tlspsk.New(bits == 384).Reveal())
+				return err
+			}
 			hash, ok := keyHashes[bits]
 			if !ok {
 				return usageError{fmt.Errorf("--hash: %d is not 0, 256, 384 or 512", bits)}
@@ -32,5 +42,6 @@ and for SPDK.`,
 		},
 	}
 	cmd.Flags().IntVar(&bits, "hash", 256, "`BITS` of the SHA-2 by which each end makes the key its own, 256, 384 or 512, and of the key; 0 is none, and 256 [NVMECR_HASH]")
+	addSwitch(cmd.Flags(), &tls, "tls", "", "a key for TLS [NVMECR_TLS]")
 	return cmd
 }
