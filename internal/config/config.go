@@ -59,6 +59,7 @@ type Config struct {
 	HostNQN   string             // --hostnqn: who we are to the targets
 	// --dhchap-secret, --dhchap-ctrl-secret: files, see Secrets
 	Secret, ControllerSecret string
+	TLSKey                   string     // --tls-psk: a file, see TLSPSK
 	Driver                   Driver     // --driver: what reaches namespaces over TCP
 	HeaderDigest             bool       // --header-digest: CRC-32C on PDU headers
 	DataDigest               bool       // --data-digest: CRC-32C on PDU data

@@ -51,7 +51,7 @@ func (c *Config) Resolve() error {
 		}
 		t.Address = p
 	}
-	for _, file := range []*string{&c.Secret, &c.ControllerSecret} {
+	for _, file := range []*string{&c.Secret, &c.ControllerSecret, &c.TLSKey} {
 		if *file == "" {
 			continue
 		}

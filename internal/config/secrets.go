@@ -12,6 +12,7 @@ import (
 	"syscall"
 
 	"nvmecr/nvmf/dhchap"
+	"nvmecr/nvmf/tlspsk"
 )
 
 // Secrets are read from files, never from arguments or the environment, which
@@ -38,20 +39,35 @@ func (c *Config) Secrets() (keys dhchap.Keys, err error) {
 	return keys, nil
 }
 
+// TLSPSK reads the file of --tls-psk. Without one the key is zero.
+func (c *Config) TLSPSK() (key tlspsk.Key, err error) {
+	if c.TLSKey == "" {
+		return key, nil
+	}
+	if key, err = readKey(c.TLSKey, tlspsk.Parse, ""); err != nil {
+		return tlspsk.Key{}, fmt.Errorf("--tls-psk: %w", err)
+	}
+	return key, nil
+}
+
 // readSecret reads a file of one secret.
 func readSecret(path string) (dhchap.Secret, error) {
+	return readKey(path, dhchap.ParseSecret, ", such as `nvmecr keygen` prints")
+}
+
+// readKey reads a file of one key.
+func readKey[K any](path string, parse func(text string) (K, error), such string) (key K, err error) {
 	lines, err := secretLines(path)
 	if err != nil {
-		return dhchap.Secret{}, err
+		return key, err
 	}
 	if len(lines) != 1 || len(lines[0].words) != 1 {
-		return dhchap.Secret{}, fmt.Errorf("%s has to hold one key and nothing else, such as `nvmecr keygen` prints", path)
+		return key, fmt.Errorf("%s has to hold one key and nothing else%s", path, such)
 	}
-	s, err := dhchap.ParseSecret(lines[0].words[0])
-	if err != nil {
-		return dhchap.Secret{}, fmt.Errorf("%s, line %d: %w", path, lines[0].number, err)
+	if key, err = parse(lines[0].words[0]); err != nil {
+		return key, fmt.Errorf("%s, line %d: %w", path, lines[0].number, err)
 	}
-	return s, nil
+	return key, nil
 }
 
 // ReadKeys reads a target's file of keys: lines of a host NQN, the host's key

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"nvmecr/nvmf/dhchap"
+	"nvmecr/nvmf/tlspsk"
 )
 
 // keep writes a file of secrets.
@@ -45,6 +46,39 @@ func TestSecrets(t *testing.T) {
 	require.NoError(t, os.Symlink("key", "link"))
 	_, err = readSecret("link")
 	assert.NoError(t, err)
+}
+
+func TestTLSPSK(t *testing.T) {
+	text := tlspsk.New(true).Reveal()
+	clearEnv(t)
+	t.Setenv("NVMECR_TLS_PSK", keep(t, text+"\n", 0o600))
+	c, err := resolve(t)
+	require.NoError(t, err)
+	key, err := c.TLSPSK()
+	require.NoError(t, err)
+	assert.True(t, key.Reveal() == text)
+	for _, v := range c.Exports() {
+		assert.NotContains(t, v, "NVMeTLSkey", "an environment with a key")
+	}
+	key, err = Default().TLSPSK()
+	require.NoError(t, err)
+	assert.True(t, key.IsZero())
+
+	for path, want := range map[string]string{
+		keep(t, text, 0o640): "mode 0640",
+		keep(t, dhchap.NewSecret(dhchap.SHA256).Reveal(), 0o600):        "looks like NVMeTLSkey-1",
+		keep(t, "#\n"+strings.Replace(text, ":02:", ":02:A", 1), 0o600): "line 2",
+		keep(t, text+" "+text, 0o600):                                   "one key and nothing else",
+	} {
+		_, err := (&Config{TLSKey: path}).TLSPSK()
+		require.ErrorContains(t, err, want)
+		assert.ErrorContains(t, err, "--tls-psk: ")
+		assert.NotContains(t, err.Error(), text[18:40])
+	}
+	t.Chdir(filepath.Dir(c.TLSKey))
+	c, err = resolve(t, "--tls-psk", "key")
+	require.NoError(t, err)
+	assert.True(t, filepath.IsAbs(c.TLSKey), "the application runs elsewhere")
 }
 
 func TestSecretFilesThatAreRefused(t *testing.T) {

@@ -120,6 +120,13 @@ var settings = []Setting{
 		format:  func(c *Config) string { return c.ControllerSecret },
 	},
 	{
+		Name: "tls-psk", Exported: true,
+		Help:    "`FILE` with the pre-shared key by which connections over TCP use TLS, readable by its owner alone; takes --driver=spdk",
+		initial: text(""),
+		parse:   func(c *Config, v string) error { c.TLSKey = v; return nil },
+		format:  func(c *Config) string { return c.TLSKey },
+	},
+	{
 		Name: "driver", Exported: true,
 		Help:    "`go|spdk`: what reaches namespaces over TCP; spdk, which RDMA and PCIe always take, is there if nvmecr was built with it (see nvmecr version)",
 		initial: text(string(DriverGo)),

@@ -18,6 +18,7 @@ import (
 	"nvmecr/nvmf/dial"
 	"nvmecr/nvmf/filedev"
 	"nvmecr/nvmf/tcp"
+	"nvmecr/nvmf/tlspsk"
 )
 
 // connect opens the namespace id as cfg says, for writing too or not: a file
@@ -25,7 +26,7 @@ import (
 func connect(ctx context.Context, cfg *config.Config, id nvmf.TransportID, readOnly bool) (nvmf.Device, error) {
 	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
 	defer cancel()
-	keys, err := secrets(cfg, id)
+	keys, psk, err := secrets(cfg, id)
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +35,7 @@ func connect(ctx context.Context, cfg *config.Config, id nvmf.TransportID, readO
 	if !readOnly && cfg.Run != uuid.Nil {
 		host = cfg.Run // reservations are a host's: to the targets each run is one
 	}
-	return dial.Open(ctx, id, dial.Options{Driver: dial.Driver(cfg.Driver), File: filedev.Options{ReadOnly: readOnly}, TCP: tcp.Options{
+	return dial.Open(ctx, id, dial.Options{Driver: dial.Driver(cfg.Driver), File: filedev.Options{ReadOnly: readOnly}, PSK: psk, TCP: tcp.Options{
 		HostNQN:      nqn,
 		HostID:       host,
 		Keys:         keys,
@@ -46,12 +47,15 @@ func connect(ctx context.Context, cfg *config.Config, id nvmf.TransportID, readO
 	}})
 }
 
-// secrets reads what authentication needs, where there is any.
-func secrets(cfg *config.Config, id nvmf.TransportID) (dhchap.Keys, error) {
+// secrets reads what authentication and TLS need, where there are any.
+func secrets(cfg *config.Config, id nvmf.TransportID) (keys dhchap.Keys, psk tlspsk.Key, err error) {
 	if id.Transport == nvmf.File || id.Transport == nvmf.Mem {
-		return dhchap.Keys{}, nil
+		return keys, psk, nil
 	}
-	return cfg.Secrets()
+	if keys, err = cfg.Secrets(); err == nil {
+		psk, err = cfg.TLSPSK()
+	}
+	return keys, psk, err
 }
 
 // readTable reads the table of dev. A target that falls silent meanwhile is

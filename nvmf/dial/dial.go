@@ -19,6 +19,7 @@ import (
 	"nvmecr/nvmf/memdev"
 	"nvmecr/nvmf/spdk"
 	"nvmecr/nvmf/tcp"
+	"nvmecr/nvmf/tlspsk"
 )
 
 // Retire is called when the process ends: namespaces are opened with driver Go
@@ -48,7 +49,10 @@ type Options struct {
 	Driver Driver
 	// TCP is for all namespaces that have a controller, as far as the driver
 	// and the transport have such an option.
-	TCP  tcp.Options
+	TCP tcp.Options
+	// PSK, unless it is zero, is with what connections over TCP use TLS, which
+	// only driver SPDK can. No connection is made without it then.
+	PSK  tlspsk.Key
 	File filedev.Options
 	Mem  memdev.Options
 }
@@ -63,14 +67,22 @@ func Open(ctx context.Context, id nvmf.TransportID, o Options) (nvmf.Device, err
 	switch id.Transport {
 	case nvmf.TCP:
 		if o.Driver == SPDK {
-			d, err := wrap(spdk.Open(ctx, id, overSPDK(o.TCP)))
-			if !errors.Is(err, spdk.ErrUnusable) {
+			d, err := wrap(spdk.Open(ctx, id, overSPDK(&o)))
+			if !errors.Is(err, spdk.ErrUnusable) || !o.PSK.IsZero() {
 				return d, err
 			}
 		}
+		if !o.PSK.IsZero() {
+			return nil, fmt.Errorf("opening %s: %w: there is a key for TLS (--tls-psk), and driver go has no TLS, since Go's has no pre-shared keys; "+
+				"use --driver=spdk, in a program built with SPDK, or leave the key out", id, nvmf.ErrUnsupported)
+		}
 		return wrap(tcp.Open(ctx, id, o.TCP))
 	case nvmf.RDMA, nvmf.PCIe:
-		return wrap(spdk.Open(ctx, id, overSPDK(o.TCP)))
+		if !o.PSK.IsZero() {
+			return nil, fmt.Errorf("opening %s: %w: there is a key for TLS (--tls-psk), which is for TCP and not for %s; "+
+				"reach the target over TCP, with --driver=spdk in a program built with SPDK, or leave the key out", id, nvmf.ErrUnsupported, id.Transport)
+		}
+		return wrap(spdk.Open(ctx, id, overSPDK(&o)))
 	case nvmf.File:
 		return wrap(filedev.Open(id.Address, o.File))
 	case nvmf.Mem:
@@ -80,8 +92,10 @@ func Open(ctx context.Context, id nvmf.TransportID, o Options) (nvmf.Device, err
 }
 
 // overSPDK are the same options for the other driver.
-func overSPDK(o tcp.Options) spdk.Options {
+func overSPDK(all *Options) spdk.Options {
+	o := all.TCP
 	return spdk.Options{
+		PSK:               all.PSK,
 		HostNQN:           o.HostNQN,
 		HostID:            o.HostID,
 		Keys:              o.Keys,

@@ -306,12 +306,15 @@ func refusal(o *Options, subNQN, text string, proved bool) error {
 	if m == nil && (proved || strings.Contains(text, C.DRIVER_PROOF)) {
 		return unproved(o, subNQN, text)
 	}
+	if err := unsecured(o, subNQN, text); m == nil && err != nil {
+		return err
+	}
 	if strings.Contains(text, "authentication is unsupported") {
 		return fmt.Errorf("%w: SPDK was built with an OpenSSL before 3.0, by which it does not authenticate; use --driver=go, over TCP%s",
 			nvmf.ErrUnsupported, text)
 	}
 	if m == nil {
-		return fmt.Errorf("%w%s", nvmf.ErrUnreachable, text)
+		return fmt.Errorf("%w%s%s", nvmf.ErrUnreachable, text, tlsHint(o, text))
 	}
 	sct, _ := strconv.ParseUint(m[1], 10, 8)
 	sc, _ := strconv.ParseUint(m[2], 10, 8)

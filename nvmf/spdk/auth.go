@@ -25,8 +25,8 @@ import (
 // checkKeys refuses keys with which the authentication that was asked for would
 // not take place. Local drives have none.
 func checkKeys(id nvmf.TransportID, o *Options) error {
-	if id.Transport == nvmf.PCIe {
-		return nil
+	if err := checkTLS(id, o); err != nil || id.Transport == nvmf.PCIe {
+		return err
 	}
 	return initiator.Authentication{Keys: o.Keys}.Check()
 }
@@ -34,12 +34,15 @@ func checkKeys(id nvmf.TransportID, o *Options) error {
 // setKeys puts the keys and the offer into what SPDK is to know. clearKeys has
 // to follow.
 func setKeys(a *C.struct_driver_address, id nvmf.TransportID, o *Options) {
+	if !o.PSK.IsZero() {
+		copyKey(a.tls_key[:], o.PSK.Reveal())
+	}
 	if id.Transport == nvmf.PCIe || o.Keys.Host.IsZero() {
 		return
 	}
-	copyKey(a.host_key[:], o.Keys.Host)
+	copyKey(a.host_key[:], o.Keys.Host.Reveal())
 	if !o.Keys.Controller.IsZero() {
-		copyKey(a.target_key[:], o.Keys.Controller)
+		copyKey(a.target_key[:], o.Keys.Controller.Reveal())
 	}
 	offer := o.AuthOffer.Complete()
 	for _, h := range offer.Hashes {
@@ -50,13 +53,14 @@ func setKeys(a *C.struct_driver_address, id nvmf.TransportID, o *Options) {
 	}
 }
 
-func copyKey(to []C.char, key dhchap.Secret) {
-	copy(unsafe.Slice((*byte)(unsafe.Pointer(&to[0])), len(to)-1), key.Reveal())
+func copyKey(to []C.char, text string) {
+	copy(unsafe.Slice((*byte)(unsafe.Pointer(&to[0])), len(to)-1), text)
 }
 
 func clearKeys(a *C.struct_driver_address) {
 	clear(a.host_key[:])
 	clear(a.target_key[:])
+	clear(a.tls_key[:])
 }
 
 // proving notes, when what it returns is called, whether SPDK has proved who the

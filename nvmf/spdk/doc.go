@@ -58,6 +58,13 @@
 // keyring (keys.c): ours, in memory, for as long as the controller is there. Why
 // one has failed is known from what SPDK says (auth.go), and put as nvmf/tcp puts it.
 //
+// # TLS
+//
+// OpenSSL does it for SPDK, in the application's process and on its threads: tls.c
+// keeps the signals and errors of the one from the other, and what OpenSSL says is the
+// reason where a connection fails (tls.go). SPDK connects without TLS by a key that
+// has a zero in front when it is derived, so such keys are refused before.
+//
 // # The environment
 //
 // The first Open of a process initializes SPDK: with huge pages, and access to

@@ -65,6 +65,12 @@ static ssize_t dpdk_says(void *cookie, const char *message, size_t n)
 	return (ssize_t)n;
 }
 
+void tls_reason(int number, const char *text)
+{
+	if (said != NULL && strstr(said, "sct ") == NULL && strncmp(said, DRIVER_TLS, strlen(DRIVER_TLS)) != 0)
+		snprintf(said, DRIVER_SAID, DRIVER_TLS "%d: %s", number, text != NULL ? text : "unknown");
+}
+
 void driver_collect(char *text)
 {
 	said = text;
@@ -112,6 +118,7 @@ static void *initialize(void *argument)
 	char map[32];
 
 	said = e->said;
+	tls_init();
 	collect_dpdk();
 	opts.opts_size = sizeof opts;
 	spdk_env_opts_init(&opts);
@@ -251,6 +258,7 @@ struct driver_controller *driver_connect(const struct driver_address *a)
 	c->opts.fabrics_connect_timeout_us = (uint64_t)a->timeout_ms * 1000;
 	c->opts.disable_error_logging = true;
 	c->lasting_ms = a->lasting_ms;
+	c->secure = *a->tls_key != '\0';
 	if (keys_hold(&c->opts, a) == 0)
 		c->probe = spdk_nvme_connect_async(&id, &c->opts, attached);
 	if (c->probe == NULL) {
@@ -274,12 +282,17 @@ static void outlast(struct driver_controller *c)
 
 int driver_connecting(struct driver_controller *c, uint32_t us)
 {
+	bool secure = c->secure; /* c may be gone in the end */
 	uint64_t end = after(us);
 	int saved = errno, result;
+	sigset_t before;
 
-	do
+	tls_begin(secure, &before);
+	do {
 		result = spdk_nvme_probe_poll_async(c->probe);
-	while (result == -EAGAIN && spdk_get_ticks() < end);
+		tls_note(secure);
+	} while (result == -EAGAIN && spdk_get_ticks() < end);
+	tls_end(secure, &before);
 	if (result != -EAGAIN) {
 		c->probe = NULL;
 		result = c->ctrlr != NULL ? 0 : -ENXIO;
@@ -295,20 +308,26 @@ int driver_connecting(struct driver_controller *c, uint32_t us)
 void driver_fail(struct driver_controller *c)
 {
 	int saved = errno;
-	char *before = said;
+	char *outer = said;
+	sigset_t before;
 
 	said = c->said;
+	tls_begin(c->secure, &before);
 	spdk_nvme_ctrlr_fail(c->ctrlr);
-	said = before;
+	tls_end(c->secure, &before);
+	said = outer;
 	errno = saved;
 }
 
 void driver_detach(struct driver_controller *c)
 {
 	int saved = errno;
+	sigset_t before;
 
+	tls_begin(c->secure, &before);
 	if (spdk_nvme_detach_async(c->ctrlr, &c->detach) != 0)
 		c->detach = NULL;
+	tls_end(c->secure, &before);
 	errno = saved;
 }
 
@@ -316,11 +335,14 @@ int driver_detaching(struct driver_controller *c, uint32_t us)
 {
 	uint64_t end = after(us);
 	int saved = errno, result = 0;
+	sigset_t before;
 
+	tls_begin(c->secure, &before);
 	if (c->detach != NULL)
 		do
 			result = spdk_nvme_detach_poll_async(c->detach);
 		while (result == -EAGAIN && spdk_get_ticks() < end);
+	tls_end(c->secure, &before);
 	if (result != -EAGAIN)
 		discard(c);
 	errno = saved;
@@ -330,9 +352,12 @@ int driver_detaching(struct driver_controller *c, uint32_t us)
 int driver_tend(struct driver_controller *c)
 {
 	int saved = errno, result;
+	sigset_t before;
 
 	said = c->said;
+	tls_begin(c->secure, &before);
 	result = spdk_nvme_ctrlr_process_admin_completions(c->ctrlr);
+	tls_end(c->secure, &before);
 	said = NULL;
 	errno = saved;
 	return result < 0 ? result : 0;
@@ -407,10 +432,13 @@ static void admin_done(void *argument, const struct spdk_nvme_cpl *cpl)
 int driver_admin(struct driver_controller *c, struct driver_command *command)
 {
 	int saved = errno, result;
+	sigset_t before;
 
 	command->done = false;
+	tls_begin(c->secure, &before);
 	result = spdk_nvme_ctrlr_cmd_admin_raw(c->ctrlr, (struct spdk_nvme_cmd *)command->sqe, command->data,
 					       command->length, admin_done, command);
+	tls_end(c->secure, &before);
 	errno = saved;
 	return result;
 }

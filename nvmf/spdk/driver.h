@@ -24,6 +24,9 @@ enum { DRIVER_SAID = 256 };
 /* What begins those that are about an authentication. */
 #define DRIVER_PROOF "authentication: "
 
+/* What begins that which OpenSSL says about TLS, with a number behind it. */
+#define DRIVER_TLS "TLS error "
+
 /* driver_collect makes the first message of this thread go to text, of
  * DRIVER_SAID bytes, until it is called with NULL. Only a locked thread may. */
 void driver_collect(char *text);
@@ -35,7 +38,8 @@ const char *driver_version(void);
 void *driver_alloc(size_t size);
 void driver_free(void *memory);
 
-/* driver_proofs is how often SPDK has taken a key, on this thread. */
+/* driver_proofs is how often SPDK has taken a key for an authentication, on this
+ * thread. */
 uint32_t driver_proofs(void);
 
 enum { DRIVER_KEY = 128 };
@@ -51,6 +55,7 @@ struct driver_address {
 	/* The keys of host and target as NVMe's text, or empty, and what may be
 	 * used with them, a bit for each of NVMe's identifiers. */
 	char host_key[DRIVER_KEY], target_key[DRIVER_KEY];
+	char tls_key[DRIVER_KEY]; /* the pre-shared key for TLS likewise */
 	uint32_t hashes, groups;
 };
 
@@ -150,6 +155,7 @@ struct driver_queue {
 	uint32_t *done; /* slots that are done, done_count of them; Go sets that to 0 */
 	uint32_t done_count;
 	uint32_t busy; /* slots that SPDK has */
+	bool secure;   /* it uses TLS */
 	int result;    /* of driver_submit: 0, or -errno if the connection is lost */
 	struct spdk_nvme_qpair *pair; /* NULL: none, or lost */
 	struct spdk_nvme_ctrlr *controller;

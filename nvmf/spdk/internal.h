@@ -4,6 +4,8 @@
 #ifndef NVMECR_SPDK_INTERNAL_H
 #define NVMECR_SPDK_INTERNAL_H
 
+#include <signal.h>
+
 #include <spdk/env.h>
 #include <spdk/nvme.h>
 
@@ -15,6 +17,7 @@ struct driver_controller {
 	struct spdk_nvme_ctrlr *ctrlr;
 	struct spdk_nvme_detach_ctx *detach;
 	uint32_t lasting_ms;
+	bool secure; /* it uses TLS */
 	char said[DRIVER_SAID];
 };
 
@@ -26,6 +29,21 @@ int keys_init(void);
  * them out and clears them. */
 int keys_hold(struct spdk_nvme_ctrlr_opts *opts, const struct driver_address *address);
 void keys_drop(struct spdk_nvme_ctrlr_opts *opts);
+
+/* tls_init keeps OpenSSL from giving everything up before the process has ended;
+ * once, before anything else of it is called. */
+void tls_init(void);
+
+/* What may use a connection stands between tls_begin and tls_end, which keep
+ * OpenSSL's signals and errors apart from the application's. Nothing happens
+ * without TLS. */
+void tls_begin(bool secure, sigset_t *before);
+void tls_end(bool secure, const sigset_t *before);
+
+/* tls_note keeps OpenSSL's error, if there is one, as the reason; tls_end does so
+ * too. */
+void tls_note(bool secure);
+void tls_reason(int number, const char *text);
 
 /* after is when so many microseconds will have passed, in ticks. */
 static inline uint64_t after(uint32_t us)

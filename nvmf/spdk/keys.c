@@ -37,7 +37,7 @@ static int get_key(struct spdk_key *key, void *buffer, int size)
 	if (length > size)
 		return -ENOBUFS;
 	memcpy(buffer, text, (size_t)length);
-	proofs++;
+	proofs += strncmp(text, "DHHC", 4) == 0;
 	return length;
 }
 
@@ -92,6 +92,8 @@ int keys_hold(struct spdk_nvme_ctrlr_opts *opts, const struct driver_address *ad
 
 	if (result == 0)
 		result = hold(&opts->dhchap_ctrlr_key, address->target_key);
+	if (result == 0)
+		result = hold(&opts->tls_psk, address->tls_key);
 	opts->dhchap_digests = address->hashes;
 	opts->dhchap_dhgroups = address->groups;
 	return result;
@@ -101,4 +103,5 @@ void keys_drop(struct spdk_nvme_ctrlr_opts *opts)
 {
 	drop(&opts->dhchap_key);
 	drop(&opts->dhchap_ctrlr_key);
+	drop(&opts->tls_psk);
 }

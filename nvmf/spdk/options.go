@@ -9,6 +9,7 @@ import (
 
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/dhchap"
+	"nvmecr/nvmf/tlspsk"
 )
 
 // ErrUnusable is why a forked child cannot open anything, for SPDK belongs to its
@@ -29,6 +30,7 @@ type Options struct {
 	HostID                   uuid.UUID
 	Keys                     dhchap.Keys // not used over PCIe
 	AuthOffer                dhchap.Offer
+	PSK                      tlspsk.Key // for TLS over TCP, unless it is zero
 	HeaderDigest, DataDigest bool
 	ConnectTimeout           time.Duration // default 10 s
 	CommandTimeout           time.Duration // default 30 s

@@ -45,6 +45,7 @@ int driver_queue_open(struct driver_queue *q, struct driver_controller *c, uint3
 	struct spdk_nvme_ns *space = spdk_nvme_ctrlr_get_ns(c->ctrlr, nsid);
 	struct spdk_nvme_io_qpair_opts opts;
 	int saved = errno;
+	sigset_t before;
 
 	if (space == NULL || !spdk_nvme_ns_is_active(space))
 		return -ENOENT;
@@ -58,7 +59,10 @@ int driver_queue_open(struct driver_queue *q, struct driver_controller *c, uint3
 	*q->said = '\0';
 	q->controller = c->ctrlr;
 	q->space = space;
+	q->secure = c->secure;
+	tls_begin(q->secure, &before);
 	q->pair = spdk_nvme_ctrlr_alloc_io_qpair(c->ctrlr, &opts, sizeof opts);
+	tls_end(q->secure, &before);
 	lend_open(q);
 	errno = saved;
 	return q->pair == NULL ? -EIO : 0;
@@ -68,10 +72,14 @@ int driver_queue_opening(struct driver_queue *q, uint32_t us)
 {
 	uint64_t end = after(us);
 	int saved = errno, result;
+	sigset_t before;
 
-	do
+	tls_begin(q->secure, &before);
+	do {
 		result = spdk_nvme_qpair_process_completions(q->pair, 0);
-	while (result >= 0 && !spdk_nvme_qpair_is_connected(q->pair) && spdk_get_ticks() < end);
+		tls_note(q->secure);
+	} while (result >= 0 && !spdk_nvme_qpair_is_connected(q->pair) && spdk_get_ticks() < end);
+	tls_end(q->secure, &before);
 	result = result < 0 ? result : spdk_nvme_qpair_is_connected(q->pair) ? 0 : -EAGAIN;
 	if (result < 0 && result != -EAGAIN)
 		driver_queue_close(q);
@@ -83,10 +91,13 @@ void driver_queue_close(struct driver_queue *q)
 {
 	struct spdk_nvme_qpair *pair = q->pair;
 	int saved = errno;
+	sigset_t before;
 
 	q->pair = NULL; /* what completes from here on is lost */
+	tls_begin(q->secure, &before);
 	if (pair != NULL)
 		spdk_nvme_ctrlr_free_io_qpair(pair);
+	tls_end(q->secure, &before);
 	errno = saved;
 }
 
@@ -182,8 +193,10 @@ uint32_t driver_submit(struct driver_queue *q, uint32_t count)
 {
 	int saved = errno, result;
 	uint32_t started = 0;
+	sigset_t before;
 
 	driver_collect(q->said);
+	tls_begin(q->secure, &before);
 	while (started < count) {
 		struct driver_slot *s = &q->slot[q->todo[started]];
 
@@ -198,6 +211,7 @@ uint32_t driver_submit(struct driver_queue *q, uint32_t count)
 	}
 	result = spdk_nvme_qpair_process_completions(q->pair, 0);
 	q->result = result < 0 ? result : 0;
+	tls_end(q->secure, &before);
 	driver_collect(NULL);
 	errno = saved;
 	return started;
@@ -208,8 +222,10 @@ int driver_poll(struct driver_queue *q, uint32_t slot, uint32_t us)
 	uint64_t began = spdk_get_ticks(), now, end = after(us), moved = spdk_get_ticks_hz() / 1000000 * 2;
 	int saved = errno, result;
 	bool busy = false;
+	sigset_t before;
 
 	driver_collect(q->said);
+	tls_begin(q->secure, &before);
 	do {
 		/* When the last one is done SPDK need not look whether more has come. */
 		result = spdk_nvme_qpair_process_completions(q->pair, q->busy == 1);
@@ -217,6 +233,7 @@ int driver_poll(struct driver_queue *q, uint32_t slot, uint32_t us)
 		busy = busy || now - began > moved;
 		began = now;
 	} while (result >= 0 && (slot < q->depth ? !q->slot[slot].done : q->done_count == 0) && now < end);
+	tls_end(q->secure, &before);
 	driver_collect(NULL);
 	errno = saved;
 	return result < 0 ? result : busy;

@@ -35,8 +35,13 @@ func TestAuthentication(t *testing.T) {
 	_, target := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:64M", "--dhchap-keys", keys)
 	_, open := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:64M")
 
+	r := call(t, s, "keygen", "--tls")
+	r.ok(t)
+	tlsKey := strings.TrimSpace(r.stdout)
+	psk := keep("psk", tlsKey, 0o600)
+
 	secrets := []string{"--hostnqn", host, "--dhchap-secret", secret, "--dhchap-ctrl-secret", ctrl}
-	r := sh(t, s, "seq 1000 > /nvmecr/a; env", append(secrets, "--name", "kept", "--target", target)...)
+	r = sh(t, s, "seq 1000 > /nvmecr/a; env", append(secrets, "--name", "kept", "--target", target)...)
 	r.ok(t)
 	assert.NotContains(t, r.stdout, "DHHC", "no secret is in the environment")
 	r = sh(t, s, "wc -l < /nvmecr/a", "--name", "kept")
@@ -62,12 +67,16 @@ func TestAuthentication(t *testing.T) {
 		"stranger":          {[]string{"--hostnqn", host + "2", "--target", target, "--dhchap-secret", secret}, []string{"does not allow", host + "2"}},
 		"target not asking": {append(secrets, "--target", open), []string{"does not authenticate"}},
 		"readable by all":   {[]string{"--hostnqn", host, "--target", target, "--dhchap-secret", loose}, []string{"mode 0644", "chmod 600 " + loose}},
+		"TLS by driver go":  {[]string{"--target", open, "--tls-psk", psk}, []string{"driver go has no TLS", "--driver=spdk"}},
+		"TLS and no target": {[]string{"--tls-psk", psk}, []string{"--tls-psk", "a target of its own"}},
+		"secret for TLS":    {[]string{"--target", open, "--tls-psk", secret}, []string{"--tls-psk", "looks like NVMeTLSkey-1"}},
 		"no such file":      {[]string{"--target", target, "--dhchap-secret", dir + "/none"}, []string{"--dhchap-secret", dir + "/none"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := call(t, s, append(append([]string{"run", "--name", "refused"}, c.flags...), "--", "echo", "started")...)
 			r.refused(t, c.words...)
 			assert.NotContains(t, r.stdout+r.stderr, "DHHC")
+			assert.NotContains(t, r.stdout+r.stderr, tlsKey[17:])
 		})
 	}
 	for name, c := range map[string]struct {

@@ -21,7 +21,7 @@ import (
 )
 
 // readerSettings are what it takes to find a store from outside.
-var readerSettings = []string{"name", "target", "mount", "timeout", "hostnqn", "dhchap-secret", "dhchap-ctrl-secret", "header-digest", "data-digest"}
+var readerSettings = []string{"name", "target", "mount", "timeout", "hostnqn", "dhchap-secret", "dhchap-ctrl-secret", "tls-psk", "driver", "header-digest", "data-digest"}
 
 // allRanks is the value of --rank when it was not given.
 const allRanks = -1

@@ -21,7 +21,7 @@ import (
 
 // sticky are the settings a run takes over from the last one of its name: what
 // the data lies on and how to get there.
-var sticky = []string{"target", "hostnqn", "dhchap-secret", "dhchap-ctrl-secret", "header-digest", "data-digest"}
+var sticky = []string{"target", "hostnqn", "dhchap-secret", "dhchap-ctrl-secret", "tls-psk", "header-digest", "data-digest"}
 
 // fixed are the settings that formatting fixes.
 var fixed = []string{"hugeblock", "data-checksum"}
@@ -146,6 +146,9 @@ func (o *runOptions) prepare(ctx context.Context, dir *store.StateDir, lock *sto
 	}
 	embedded := len(o.cfg.Targets) == 0
 	if embedded {
+		if o.cfg.TLSKey != "" {
+			return nil, errors.New("--tls-psk: a run without --target has a target of its own, which has no TLS; leave the key out, or name a target that has")
+		}
 		if err := o.makeImage(dir); err != nil {
 			return nil, err
 		}
