@@ -19,7 +19,6 @@ import (
 
 	"nvmecr/internal/jsonrpc"
 	"nvmecr/nvmf"
-	"nvmecr/nvmf/dhchap"
 )
 
 // spdkProgram finds one of SPDK's programs, or skips the test.
@@ -151,7 +150,7 @@ func spdkAuth(t *testing.T, rpc *spdkTarget, port int) *authenticating {
 }
 
 // addKey gives SPDK's target a key by a name.
-func addKey(t *testing.T, rpc *spdkTarget, name string, key dhchap.Secret) {
+func addKey(t *testing.T, rpc *spdkTarget, name string, key interface{ Reveal() string }) {
 	path := filepath.Join(t.TempDir(), name)
 	require.NoError(t, os.WriteFile(path, []byte(key.Reveal()), 0o600))
 	call(t, rpc, "keyring_file_add_key", params{"name": name, "path": path})
