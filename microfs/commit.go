@@ -105,19 +105,42 @@ func (fs *FS) settled(recs ...*oplog.Record) error {
 	return nil
 }
 
-// overrule is called after an operation that failed although all of it may be
-// on the media: no later mount may find done what was refused.
+// overrule is called where a group that failed may be on the media, all of it: no
+// later mount may find done what was refused. While the device refuses this as
+// well it is tried again now and then.
 func (fs *FS) overrule() {
 	if fs.broken != nil || fs.log.Open() || mutant.On(mutant.NoOverrule) {
 		return
 	}
-	err := fs.begin(0)
+	begin := time.Now()
+	err := fs.tryOverrule()
 	if err == nil {
-		err = fs.recoverFrom(fs.runGroup(fs.log.Overrule()))
+		fs.overruleAt = time.Time{}
+		return
 	}
-	if err != nil {
+	if fs.overruleAt.IsZero() {
 		fs.logf("a refused operation may be found done by the next mount: %v", err)
 	}
+	fs.overruleAt = time.Now().Add(max(overrulePause, 10*time.Since(begin)))
+}
+
+// overrulePause is the least time between attempts to overrule.
+const overrulePause = time.Second
+
+func (fs *FS) tryOverrule() error {
+	for fs.log.Doubtful() {
+		prep, err := fs.log.Begin(0)
+		if err != nil {
+			return err // a state checkpoint makes room when there is need for one
+		}
+		if err = fs.run(prep); err == nil {
+			err = fs.runGroup(fs.log.Overrule())
+		}
+		if err = fs.recoverFrom(err); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // freed collects what an operation frees.

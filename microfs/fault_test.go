@@ -115,31 +115,36 @@ func refuseOnce(t *testing.T, v variant, seed uint64, nth int) {
 
 // TestRefusedStaysRefused lets the device refuse single commands as
 // TestIOErrors does, but nothing follows the operation that failed: what may be
-// on the media of it is not found by the next mount.
+// on the media of it, or of a first attempt that ended with the connection, is not
+// found by the next mount.
 func TestRefusedStaysRefused(t *testing.T) {
 	seed, step := newSeed(t), 1
 	if testing.Short() {
 		step = 3
 	}
 	for _, v := range variants {
-		for _, end := range []string{"crash", "unmount"} {
+		for _, end := range []string{"crash", "unmount", "lost, crash"} {
 			t.Run(v.name+"/"+end, func(t *testing.T) {
 				t.Parallel()
 				for nth := 1; nth <= 60; nth += step {
-					refuseLast(t, v, seed, nth, end == "crash")
+					refuseLast(t, v, seed, nth, end)
 				}
 			})
 		}
 	}
 }
 
-func refuseLast(t *testing.T, v variant, seed uint64, nth int, crash bool) {
+func refuseLast(t *testing.T, v variant, seed uint64, nth int, end string) {
 	what := fmt.Sprintf("seed %d write %d", seed, nth)
 	g := &generator{r: rand.New(rand.NewPCG(seed, uint64(nth))), m: newModel(), maxFile: 300 << 10}
 	c := newCrashRig(t, v)
 	defer c.dev.Close()
 	fs, err := c.mount()
 	require.NoError(t, err)
+	if end == "lost, crash" { // and is refused when it is repeated
+		c.dev.DisconnectAt(nvmf.Write, nth)
+		nth += 1 + g.r.IntN(4)
+	}
 	c.dev.FailAt(nvmf.Write, nth, writeFault)
 	for range 60 {
 		o := g.next()
@@ -151,10 +156,11 @@ func refuseLast(t *testing.T, v variant, seed uint64, nth int, crash bool) {
 		o.model(g.m)
 	}
 	require.Equal(t, g.m.snapshot(), snapshotFS(t, fs), what)
-	if crash {
-		fs.ckpt.stop()
-	} else {
+	if end == "unmount" {
 		require.NoError(t, fs.Unmount(), what)
+	} else {
+		fs.ckpt.stop()
+		c.dev.Release()
 	}
 	c.dev.Heal()
 	fs, err = c.mount()

@@ -95,7 +95,8 @@ type FS struct {
 	late  Late  // of the last holder
 	// away is since when the target has not answered, over all losses of the
 	// connection until the operation got on; zero while it does.
-	away time.Time
+	away       time.Time
+	overruleAt time.Time // not again before; zero: there was no attempt in vain
 	// conflicts counts commands refused for a reservation since one was not.
 	conflicts int
 	repair    []repair // found by the mount
@@ -153,7 +154,7 @@ func (fs *FS) SetCred(c Cred) error {
 }
 
 func (fs *FS) leave() {
-	if fs.log.Doubt() {
+	if fs.log.Doubtful() && time.Now().After(fs.overruleAt) {
 		fs.overrule()
 	}
 	fs.away = time.Time{}
@@ -192,6 +193,9 @@ func (fs *FS) Unmount() error {
 	if fs.broken == nil && !fs.opts.ReadOnly {
 		fs.writeBehind()
 		err = fs.syncAll()
+		if fs.log.Doubtful() {
+			fs.overrule()
+		}
 	}
 	if err == nil && fs.broken == nil && !fs.opts.ReadOnly {
 		err = fs.releaseClaim()

@@ -53,7 +53,7 @@ func (l *Log) Mark() []*nvmf.Command {
 // CommitMark is Commit for an image that is durable when it has settled.
 func (l *Log) CommitMark() []*nvmf.Command {
 	cmds := l.Commit()
-	cmds[0].FUA = true
+	cmds[0].FUA, l.fua = true, true
 	l.marking = true
 	return cmds
 }

@@ -32,6 +32,7 @@ func (l *Log) Lost() {
 	}
 	l.nextPage = l.usable(l.nextPage)
 	l.roll, l.newPage, l.blanking, l.marking, l.carried = true, 0, 0, false, 0
+	l.doubt = l.doubt || l.sent && !l.mirror // it is done again, but that may fail
 	l.sent = false
 }
 

@@ -71,7 +71,8 @@ type Log struct {
 	mirror  bool // the group only repeats the tail's records
 	carried int  // bytes of owed that the group has
 	sent    bool // Commit has returned its commands
-	doubt   bool // see Doubt
+	fua     bool // its image is durable when it has settled, whatever the device
+	doubt   bool // see Doubtful
 
 	owed []byte // encoded records, see Owe
 
@@ -227,7 +228,7 @@ func (l *Log) Commit() []*nvmf.Command {
 	}
 	l.list = l.list[:0]
 	l.version++
-	l.sent = true
+	l.sent, l.fua = true, !l.g.Volatile
 	h := header{
 		fs: l.g.FS, generation: l.generation, version: l.version,
 		page: l.tail.page, prev: l.prev, durable: l.durable, volatile: l.g.Volatile,
@@ -280,13 +281,13 @@ func (l *Log) Settled() {
 		l.roll = true // what begins behind such an end would read as going on
 	}
 	l.tail, l.mirrored, l.newPage, l.marking = l.image, l.mirror, 0, false
-	l.sent, l.doubt = false, false
+	l.sent, l.doubt = false, l.doubt && !l.fua
 	l.cur, l.next = l.next, l.cur
 	l.owed, l.carried = append(l.owed[:0], l.owed[l.carried:]...), 0
 }
 
 // Failed drops the group after its commands have completed, some with errors.
-// Its image may be on the media; the next one goes over it (Doubt).
+// Its image may be on the media; the next one goes over it (Doubtful).
 func (l *Log) Failed() {
 	l.doubt = l.doubt || l.sent && !l.mirror
 	l.sent = false
@@ -298,20 +299,16 @@ func (l *Log) Failed() {
 	l.newPage, l.blanking, l.marking, l.carried = 0, 0, false, 0
 }
 
-// Doubt reports, once, whether a recovery might take up a group that has failed,
-// whole as it may be on the media: no image has settled since. Begin(0) and
-// Overrule put one over it.
-func (l *Log) Doubt() bool {
-	doubt := l.doubt
-	l.doubt = false
-	return doubt
-}
+// Doubtful reports whether a recovery might take up a group that has failed, or
+// was lost, whole as it may be on the media: no image has settled since, for good.
+// Begin(0) and Overrule put one over it.
+func (l *Log) Doubtful() bool { return l.doubt }
 
 // Overrule is Commit for a group without records that is there for its image
 // only: nothing of a volatile cache may bring back what it goes over.
 func (l *Log) Overrule() []*nvmf.Command {
 	cmds := l.Commit()
-	cmds[0].FUA = true
+	cmds[0].FUA, l.fua = true, true
 	return cmds
 }
 
