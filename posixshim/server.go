@@ -124,7 +124,11 @@ func (p *Process) accept(listen *os.File) {
 		case !samePeer(fd):
 			_ = ownfd.Close(fd)
 		default:
-			go p.attend(os.NewFile(uintptr(fd), listen.Name()))
+			p.server.connections.Add(1) // before it asks: Leave counts them
+			go func() {
+				defer p.server.connections.Add(-1)
+				p.attend(os.NewFile(uintptr(fd), listen.Name()))
+			}()
 		}
 	}
 	if spare >= 0 {
@@ -168,8 +172,6 @@ func samePeer(fd int) bool {
 // attend serves one connection until the other end closes it, or sends what is
 // no request.
 func (p *Process) attend(conn *os.File) {
-	p.server.connections.Add(1)
-	defer p.server.connections.Add(-1)
 	defer ownfd.CloseFile(conn)
 	raw, err := conn.SyscallConn()
 	var m message

@@ -50,7 +50,12 @@ func (p *Process) client(t testing.TB) *client {
 	require.NoError(t, err)
 	require.NoError(t, unix.SetNonblock(fds[1], true))
 	c := &client{t, fds[0], make(chan struct{})}
-	go func() { defer close(c.done); p.attend(os.NewFile(uintptr(fds[1]), "connection")) }()
+	p.server.connections.Add(1)
+	go func() {
+		defer close(c.done)
+		defer p.server.connections.Add(-1)
+		p.attend(os.NewFile(uintptr(fds[1]), "connection"))
+	}()
 	t.Cleanup(c.close)
 	return c
 }
