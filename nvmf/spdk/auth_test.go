@@ -164,7 +164,7 @@ func TestAuthenticatedReset(t *testing.T) {
 	// Where the key is another by now the queue does not come back, and says why.
 	r.setKeys(t, someKeys())
 	require.ErrorIs(t, do(queues[0], &nvmf.Command{Opcode: nvmf.Flush}), nvmf.ErrConnectionLost)
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
 	defer cancel()
 	err := queues[0].Reset(ctx)
 	require.ErrorIs(t, err, nvmf.ErrAuthentication)
@@ -214,7 +214,7 @@ func TestOddAuthentication(t *testing.T) {
 				}
 				return true, c.Respond(sqe.CID(), 0, 0)
 			}
-			_, err := spdk.Open(t.Context(), p.Start(t), spdk.Options{HostNQN: authHost, Keys: keys, ConnectTimeout: 500 * time.Millisecond})
+			_, err := spdk.Open(t.Context(), p.Start(t), spdk.Options{HostNQN: authHost, Keys: keys, ConnectTimeout: 2 * time.Second})
 			t.Log(err)
 			require.ErrorIs(t, err, x.want)
 			assert.ErrorContains(t, err, x.text)

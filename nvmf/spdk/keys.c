@@ -72,8 +72,8 @@ static int hold(struct spdk_key **key, const char *text)
 	snprintf(name, sizeof name, "nvmecr-%p", (void *)key);
 	opts.name = name;
 	result = spdk_keyring_add_key(&opts);
-	if (result == 0)
-		*key = spdk_keyring_get_key(name);
+	if (result == 0 && (*key = spdk_keyring_get_key(name)) == NULL)
+		result = -ENOKEY; /* without it SPDK would connect all the same */
 	return result;
 }
 

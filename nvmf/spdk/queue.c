@@ -63,7 +63,9 @@ int driver_queue_open(struct driver_queue *q, struct driver_controller *c, uint3
 	tls_begin(q->secure, &before);
 	q->pair = spdk_nvme_ctrlr_alloc_io_qpair(c->ctrlr, &opts, sizeof opts);
 	tls_end(q->secure, &before);
-	lend_open(q);
+	q->domain = NULL;
+	if (q->pair != NULL)
+		lend_open(q);
 	errno = saved;
 	return q->pair == NULL ? -EIO : 0;
 }
