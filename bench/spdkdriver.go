@@ -71,13 +71,12 @@ func (g *goalRun) spdkDriver(ctx context.Context) (err error) {
 	return t.checkpoints(ctx, g)
 }
 
-// A driverTrial is SPDK's tool and target, and a raw rank for each driver.
+// A driverTrial is SPDK's tool and target.
 type driverTrial struct {
 	*goalRun
-	tool      string
-	theirs    *spdkNamespace
-	spdk, own *raw
-	closers   []io.Closer
+	tool    string
+	theirs  *spdkNamespace
+	closers []io.Closer
 }
 
 // drivers starts it; nil, and why, where it cannot be had.
@@ -98,35 +97,39 @@ func (g *goalRun) drivers(ctx context.Context) (t *driverTrial, why string, err 
 	for _, id := range theirs.more {
 		err = errors.Join(err, touch(ctx, id))
 	}
-	if err == nil {
-		t.spdk, err = t.rank(ctx, dial.SPDK)
-	}
-	if err == nil {
-		t.own, err = t.rank(ctx, dial.Go)
-	}
 	if err != nil {
 		return nil, "", errors.Join(err, t.Close())
 	}
 	return t, "", nil
 }
 
-// rank starts a raw one on the last core, which SPDK's tool has as well.
+// rank starts a raw one on the last core, which SPDK's tool has as well. It is for
+// one load, since the tool has a new connection for each: over SPDK small reads
+// take longer on one that has carried large ones.
 func (t *driverTrial) rank(ctx context.Context, driver dial.Driver) (*raw, error) {
 	c, err := t.with(1).crew(ctx, base(), t.Nvmecr, "bench", "rank-raw", "--driver", string(driver),
 		"--core", strconv.Itoa(cores()-1), "--namespace", t.theirs.id.String())
 	if err != nil {
 		return nil, err
 	}
-	r := &raw{c}
-	t.closers = append(t.closers, r)
-	return r, nil
+	return &raw{c}, nil
 }
 
 // Close ends all of it.
 func (t *driverTrial) Close() error { return closeAll(t.closers) }
 
 // streams measures one load at one depth in turns.
-func (t *driverTrial) streams(ctx context.Context, g *goalRun, name string, l load, depth int) error {
+func (t *driverTrial) streams(ctx context.Context, g *goalRun, name string, l load, depth int) (err error) {
+	spdk, err := t.rank(ctx, dial.SPDK)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, spdk.Close()) }()
+	ours, err := t.rank(ctx, dial.Go)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, ours.Close()) }()
 	own := func(r *raw) func() (float64, error) {
 		s := r.side(name)
 		s.path = func(int, int) string { return strconv.Itoa(depth) }
@@ -141,7 +144,7 @@ func (t *driverTrial) streams(ctx context.Context, g *goalRun, name string, l lo
 		}
 	}
 	theirs := func() (float64, error) { return t.perfRate(ctx, t.tool, t.theirs.id, l, depth) }
-	sides, pairs := []func() (float64, error){theirs, own(t.spdk), own(t.own)}, g.Rounds
+	sides, pairs := []func() (float64, error){theirs, own(spdk), own(ours)}, g.Rounds
 	rates := make([]stats.Sample, len(sides))
 	for pair := range pairs + 1 {
 		g.progress(fmt.Sprintf("%s, %s: drivers", name, inFlight(depth)), pair, pairs+1)
