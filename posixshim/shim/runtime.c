@@ -161,9 +161,10 @@ void nv_forget_runtime(void)
 /* The path of the runtime while this thread loads it. */
 static const char *loading;
 
-/* nv_loads_stranger says whether function is that of a library which the runtime
- * needs and which is just being loaded with it: such a one has no business with
- * the application's signals, as SPDK thinks it has. */
+/* nv_loads_stranger says whether the runtime is being loaded and function is not
+ * its own, but that of a library which it needs and which is loaded with it, or of
+ * the application. Such a library has no business with the application's
+ * signals, as SPDK thinks it has. */
 bool nv_loads_stranger(const void *function)
 {
 	Dl_info info;

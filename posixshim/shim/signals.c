@@ -172,11 +172,22 @@ int nv_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*sta
 	return result;
 }
 
+/* strange says whether a library that is being loaded with the runtime sets a
+ * handler of its own. Go sets again those that it finds, to have them run on the
+ * alternate stack; else they would run on, and over, the stack of a goroutine. */
+static bool strange(int signum, const struct sigaction *act)
+{
+	struct sigaction now;
+
+	return nv_loads_stranger((void *)act->sa_handler) &&
+	       (REAL(sigaction)(signum, NULL, &now) != 0 || now.sa_handler != act->sa_handler);
+}
+
 int nv_sigaction(int signum, const struct sigaction *act, struct sigaction *old)
 {
 	if (act != NULL && nv_state != NV_INSIDE && handled(act->sa_handler))
 		expect_signals();
-	if (act != NULL && nv_state == NV_INSIDE && nv_loads_stranger((void *)act->sa_handler))
+	if (act != NULL && nv_state == NV_INSIDE && strange(signum, act))
 		act = NULL;
 	if (act == NULL || !nv_loaded() || nv_state == NV_INSIDE)
 		return REAL(sigaction)(signum, act, old);
