@@ -64,16 +64,22 @@ func FuzzHost(f *testing.F) {
 	})
 }
 
+// What both ends may allocate: an edited message may ask for the largest group,
+// with which each power, two at each end, leaves 2 MiB of garbage.
+const memory = 1<<20 + 4*(2<<20)
+
 // conversation gives f both ends, with little that they may use.
 func conversation(t *testing.T, group bool, f func(*Host, *Controller)) {
 	keys := Keys{NewSecret(SHA256), NewSecret(SHA384)}
 	offer := Offer{Groups: []Group{NullGroup}}
 	if group {
 		offer.Groups = []Group{FFDHE2048}
-		moduli[FFDHE2048]() // made once for all
+	}
+	for g := FFDHE2048; g <= FFDHE8192; g++ {
+		moduli[g]() // made once for all; an edited message may ask for each
 	}
 	h, c := pairOf(keys, keys, offer)
-	hostile.Bounded(t, 1<<20, 10*time.Second, func() { f(h, c) })
+	hostile.Bounded(t, memory, 10*time.Second, func() { f(h, c) })
 }
 
 // FuzzMessages: what is decoded is encoded as it was.
