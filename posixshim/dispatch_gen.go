@@ -4,45 +4,45 @@ package posixshim
 
 import "syscall"
 
-const protocol uint32 = 0x5ed4802e
+const protocol uint32 = 0xea4d2ec9
 
 // The calls, by their line in calls.txt.
 const (
-	callOpen      uint32 = 4
-	callRelease   uint32 = 13
-	callRead      uint32 = 14
-	callWrite     uint32 = 15
-	callPread     uint32 = 16
-	callPwrite    uint32 = 17
-	callReadv     uint32 = 18
-	callWritev    uint32 = 19
-	callSeek      uint32 = 20
-	callGetfl     uint32 = 21
-	callSetfl     uint32 = 22
-	callGetdents  uint32 = 23
-	callFsync     uint32 = 24
-	callFtruncate uint32 = 25
-	callFallocate uint32 = 26
-	callCopy      uint32 = 27
-	callLock      uint32 = 28
-	callFlock     uint32 = 29
-	callFstat     uint32 = 33
-	callFsetattr  uint32 = 34
-	callFpath     uint32 = 35
-	callStat      uint32 = 36
-	callSetattr   uint32 = 37
-	callAccess    uint32 = 38
-	callTruncate  uint32 = 39
-	callMkdir     uint32 = 40
-	callRmdir     uint32 = 41
-	callUnlink    uint32 = 42
-	callRename    uint32 = 43
-	callLink      uint32 = 44
-	callSymlink   uint32 = 45
-	callReadlink  uint32 = 46
-	callRealpath  uint32 = 47
-	callStatfs    uint32 = 48
-	callSyncfs    uint32 = 49
+	callOpen      uint32 = 5
+	callRelease   uint32 = 14
+	callRead      uint32 = 15
+	callWrite     uint32 = 16
+	callPread     uint32 = 17
+	callPwrite    uint32 = 18
+	callReadv     uint32 = 19
+	callWritev    uint32 = 20
+	callSeek      uint32 = 21
+	callGetfl     uint32 = 22
+	callSetfl     uint32 = 23
+	callGetdents  uint32 = 24
+	callFsync     uint32 = 25
+	callFtruncate uint32 = 26
+	callFallocate uint32 = 27
+	callCopy      uint32 = 28
+	callLock      uint32 = 29
+	callFlock     uint32 = 30
+	callFstat     uint32 = 34
+	callFsetattr  uint32 = 35
+	callFpath     uint32 = 36
+	callStat      uint32 = 37
+	callSetattr   uint32 = 38
+	callAccess    uint32 = 39
+	callTruncate  uint32 = 40
+	callMkdir     uint32 = 41
+	callRmdir     uint32 = 42
+	callUnlink    uint32 = 43
+	callRename    uint32 = 44
+	callLink      uint32 = 45
+	callSymlink   uint32 = 46
+	callReadlink  uint32 = 47
+	callRealpath  uint32 = 48
+	callStatfs    uint32 = 49
+	callSyncfs    uint32 = 50
 )
 
 // dispatch makes the call of a request.

@@ -243,6 +243,13 @@ func TestSignals(t *testing.T) {
 	assert.Equal(t, "ok\n", output(t, s.command(compile(t, "gcc", "signals.c"), mount)))
 }
 
+// What waits for a signal that all threads of the program block.
+func TestSignalMasks(t *testing.T) {
+	program := compile(t, "gcc", "masks.c")
+	require.Equal(t, "ok\n", output(t, exec.Command(program, t.TempDir())), "without the library")
+	assert.Equal(t, "ok\n", output(t, newStore(t).command(program, mount)))
+}
+
 func TestPythonProcesses(t *testing.T) {
 	python := tool(t, "python3")
 	native := exec.Command(python, "testdata/processes.py", t.TempDir())

@@ -17,6 +17,13 @@ func nvmecr_rt_start(mount *C.char, own unsafe.Pointer) int64 {
 	return result(0, start(C.GoString(mount), own))
 }
 
+// meet: nothing: the first call of a thread, in which Go gets to know it
+//
+//export nvmecr_rt_meet
+func nvmecr_rt_meet() int64 {
+	return result(0, meet())
+}
+
 // mpi_init: MPI_Init has returned: finds rank and size, opens the partition for writing
 //
 //export nvmecr_rt_mpi_init

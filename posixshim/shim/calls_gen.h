@@ -3,6 +3,7 @@
 /* The functions of the Go runtime, bound when it is loaded. */
 struct nv_runtime {
 	int64_t (*start)(const char *mount, nv_own *own);
+	int64_t (*meet)(void);
 	int64_t (*mpi_init)(void);
 	int64_t (*mpi_finalize)(void);
 	int64_t (*finish)(void);
@@ -56,6 +57,7 @@ struct nv_runtime {
 
 #define NV_RUNTIME_NAMES \
 	"nvmecr_rt_start", \
+	"nvmecr_rt_meet", \
 	"nvmecr_rt_mpi_init", \
 	"nvmecr_rt_mpi_finalize", \
 	"nvmecr_rt_finish", \

@@ -533,6 +533,15 @@ bool nv_signal_stack(void);  /* gives this thread a stack for handlers */
 void nv_forget_runtime(void); /* in a forked child */
 void nv_prepare_exit(void);  /* called once, when the runtime has been loaded */
 
+/* ---- masks of threads ---- */
+
+#define NV_REMASK SIGSTKFLT /* the shim's: masks.c */
+
+void nv_take_remask(void);
+bool nv_remask_action(const struct sigaction *act, struct sigaction *old);
+void nv_expect_go(const sigset_t *blocked);
+void nv_restore_mask(const sigset_t *before);
+
 /* ---- the runtime's threads ---- */
 
 void nv_choose_cpus(void);

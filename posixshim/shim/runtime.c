@@ -23,6 +23,9 @@ extern const char *gnu_get_libc_version(void) __attribute__((weak));
 
 static const char runtime_names[][NV_NAME] = {NV_RUNTIME_NAMES};
 
+/* Go knows this thread: it has called it before. */
+static __thread bool known __attribute__((tls_model("initial-exec")));
+
 static pthread_once_t load_once = PTHREAD_ONCE_INIT;
 
 /* What became of loading: LOAD_NONE, LOAD_DONE, or the errno it failed with.
@@ -153,6 +156,7 @@ void nv_forget_runtime(void)
 	static const pthread_once_t fresh = PTHREAD_ONCE_INIT;
 
 	again = true;
+	known = false;
 	load_once = fresh;
 	atomic_store(&load_result, LOAD_NONE);
 	nv_state = NV_OUT;
@@ -209,6 +213,10 @@ static int bind_runtime(void)
 			return ELIBACC;
 		}
 	}
+	sigset_t all;
+
+	sigfillset(&all);
+	nv_expect_go(&all);
 	/* The runtime says itself what it does not like. */
 	return (int)-nv_rt.start(nv_mount, nv_own_descriptor);
 }
@@ -301,6 +309,7 @@ static void load(void)
 	/* Go's threads must not take the application's signals. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
+	nv_take_remask();
 	nv_arm();
 	nv_choose_cpus();
 	nv_keep_reserve();
@@ -313,12 +322,28 @@ static void load(void)
 	atomic_store(&load_result, result);
 	if (result == LOAD_DONE)
 		nv_prepare_exit();
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	nv_restore_mask(&before);
+	known = true;
 }
 
 bool nv_loaded(void)
 {
 	return atomic_load_explicit(&load_result, memory_order_acquire) == LOAD_DONE;
+}
+
+/* meet makes Go know this thread, whose mask Go changes as it does. */
+static void meet(void)
+{
+	sigset_t all, before;
+
+	if (known)
+		return;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	nv_expect_go(&all);
+	nv_rt.meet();
+	nv_restore_mask(&before);
+	known = true;
 }
 
 /* prepare loads the runtime if there is none, and prepares this thread for it. */
@@ -332,7 +357,9 @@ static bool prepare(void)
 		pthread_once(&load_once, load);
 		result = atomic_load(&load_result);
 	}
-	if (result != LOAD_DONE)
+	if (result == LOAD_DONE)
+		meet();
+	else
 		errno = result;
 	return result == LOAD_DONE;
 }

@@ -229,6 +229,8 @@ static void take_signals(void)
 	sigemptyset(&keep);
 	for (size_t i = 0; i < sizeof gos / sizeof *gos; i++)
 		sigaddset(&keep, gos[i]);
+	nv_sigaction(NV_REMASK, &none, NULL);
+	sigaddset(&keep, NV_REMASK);
 	for (int signum = 1; signum < NSIG; signum++)
 		if (!sigismember(&keep, signum) && REAL(sigaction)(signum, NULL, &now) == 0 && now.sa_handler != SIG_IGN)
 			REAL(sigaction)(signum, &none, NULL);

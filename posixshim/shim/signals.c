@@ -139,6 +139,13 @@ static void *begin(void *argument)
 	/* Without a stack, the first call into Go will fail and say so. */
 	if (b.stack)
 		nv_signal_stack();
+	if (b.runtimes) {
+		sigset_t all;
+
+		sigfillset(&all);
+		nv_expect_go(&all);
+		sigaddset(&b.mask, NV_REMASK);
+	}
 	pthread_sigmask(SIG_SETMASK, &b.mask, NULL);
 	return b.start(b.arg);
 }
@@ -187,6 +194,8 @@ int nv_sigaction(int signum, const struct sigaction *act, struct sigaction *old)
 {
 	if (act != NULL && nv_state != NV_INSIDE && handled(act->sa_handler))
 		expect_signals();
+	if (signum == NV_REMASK && nv_remask_action(act, old))
+		return 0;
 	if (act != NULL && nv_state == NV_INSIDE && strange(signum, act))
 		act = NULL;
 	if (act == NULL || !nv_loaded() || nv_state == NV_INSIDE)
@@ -202,7 +211,7 @@ sighandler_t nv_signal(int signum, sighandler_t handler)
 {
 	if (nv_state != NV_INSIDE && handled(handler))
 		expect_signals();
-	if (!nv_loaded() || nv_state == NV_INSIDE)
+	if (signum != NV_REMASK && (!nv_loaded() || nv_state == NV_INSIDE))
 		return REAL(signal)(signum, handler);
 	struct sigaction act = {.sa_handler = handler, .sa_flags = SA_RESTART}, old;
 
@@ -230,6 +239,8 @@ sighandler_t nv_sysv_signal(int signum, sighandler_t handler)
 {
 	if (handled(handler))
 		expect_signals();
+	if (signum == NV_REMASK)
+		return nv_signal(signum, handler);
 	sighandler_t before = REAL(__sysv_signal)(signum, handler);
 
 	on_stack(signum);
@@ -240,6 +251,8 @@ sighandler_t nv_sigset(int signum, sighandler_t handler)
 {
 	if (handled(handler))
 		expect_signals();
+	if (signum == NV_REMASK && handler != SIG_HOLD)
+		return nv_signal(signum, handler);
 	sighandler_t before = REAL(sigset)(signum, handler);
 
 	on_stack(signum);

@@ -1,0 +1,121 @@
+/* Which signals a thread takes once Go has been on it.
+ *
+ * Go unblocks some signals on its own threads, and on each other one when that
+ * calls it for the first time. Most are those of faults, which Go needs. But
+ * SIGCHLD and SIGPROF are the application's. One that blocks SIGCHLD in all its
+ * threads and waits for it, in sigsuspend, ppoll, sigwait or by a signalfd, would
+ * lose it to a thread of the runtime, where nobody waits; and its handler
+ * would run there, on a small stack that it must not jump out of.
+ *
+ * Go sets the mask by a system call of its own, which cannot be replaced. So
+ * a thread on which it will do so blocks NV_REMASK, one of those that Go unblocks,
+ * and sends it to itself. The kernel delivers it as soon as Go unblocks it and,
+ * because it is the thread's, before any of the process; and the handler blocks
+ * again what the thread had blocked. Nothing else sends NV_REMASK: Linux has no
+ * use for it. One that somebody sends to the application is passed to that. */
+#include <signal.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+#include "nv.h"
+
+/* What Go unblocks of the application's. */
+static const int let_through[] = {SIGCHLD, SIGPROF};
+
+#define COUNT (sizeof let_through / sizeof *let_through)
+
+/* What Go needs for faults in its own code, and for EFAULT. */
+static const int faults[] = {SIGSEGV, SIGBUS, SIGFPE};
+
+/* Which of let_through this thread blocks; expected: NV_REMASK is under way. */
+static __thread bool keep[COUNT] __attribute__((tls_model("initial-exec")));
+static __thread volatile bool expected __attribute__((tls_model("initial-exec")));
+
+/* What the application has asked for NV_REMASK, once taken. Set with signals blocked. */
+static struct sigaction theirs;
+static bool taken;
+
+/* stranger does what the application wants of a NV_REMASK that is not ours. */
+static void stranger(int signum, siginfo_t *info, ucontext_t *context)
+{
+	struct sigaction plain = {.sa_handler = SIG_DFL};
+
+	if (theirs.sa_flags & SA_SIGINFO) {
+		theirs.sa_sigaction(signum, info, context);
+	} else if (theirs.sa_handler == SIG_DFL) {
+		/* It ends the process as soon as this handler is done. */
+		REAL(sigaction)(signum, &plain, NULL);
+		sigdelset(&context->uc_sigmask, signum);
+		REAL(syscall)(SYS_tgkill, getpid(), (pid_t)REAL(syscall)(SYS_gettid), signum);
+	} else if (theirs.sa_handler != SIG_IGN) {
+		theirs.sa_handler(signum);
+	}
+}
+
+static void remask(int signum, siginfo_t *info, void *context)
+{
+	ucontext_t *c = context;
+	int saved = errno;
+
+	if (expected)
+		for (size_t i = 0; i < COUNT; i++) {
+			if (keep[i])
+				sigaddset(&c->uc_sigmask, let_through[i]);
+		}
+	else
+		stranger(signum, info, c);
+	expected = false;
+	errno = saved;
+}
+
+/* nv_take_remask is called before the runtime is loaded, with signals blocked. */
+void nv_take_remask(void)
+{
+	struct sigaction act = {.sa_sigaction = remask, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
+
+	if (taken)
+		return;
+	sigfillset(&act.sa_mask);
+	taken = REAL(sigaction)(NV_REMASK, &act, &theirs) == 0;
+}
+
+/* nv_remask_action is sigaction for NV_REMASK; false: it is not taken. */
+bool nv_remask_action(const struct sigaction *act, struct sigaction *old)
+{
+	sigset_t all, before;
+
+	if (!taken)
+		return false;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	struct sigaction was = theirs;
+
+	if (act != NULL)
+		theirs = *act;
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (old != NULL)
+		*old = was;
+	return true;
+}
+
+/* nv_expect_go is called with signals blocked, on a thread on which Go is about
+ * to set the mask; blocked is what it is to be as far as Go lets it. */
+void nv_expect_go(const sigset_t *blocked)
+{
+	for (size_t i = 0; i < COUNT; i++)
+		keep[i] = sigismember(blocked, let_through[i]) == 1;
+	expected = true;
+	REAL(syscall)(SYS_tgkill, getpid(), (pid_t)REAL(syscall)(SYS_gettid), NV_REMASK);
+}
+
+/* nv_restore_mask gives a thread on which Go has been the mask it had. */
+void nv_restore_mask(const sigset_t *before)
+{
+	sigset_t mask = *before;
+
+	for (size_t i = 0; i < sizeof faults / sizeof *faults; i++)
+		sigdelset(&mask, faults[i]);
+	pthread_sigmask(SIG_SETMASK, &mask, NULL);
+}

@@ -1,0 +1,200 @@
+/* Waits for signals that all its threads block, after writing under argv[1]:
+ * none is lost to a thread of the runtime, none comes to a thread that blocks it,
+ * and the masks stay as they are. Prints "ok". */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(c)                                                                   \
+	do                                                                         \
+		if (!(c)) {                                                        \
+			printf("line %d: %s (%s)\n", __LINE__, #c, strerror(errno)); \
+			exit(1);                                                   \
+		}                                                                  \
+	while (0)
+
+static const char *dir;
+static volatile sig_atomic_t children, strangers;
+static pthread_t self;
+
+static void on_child(int signum)
+{
+	(void)signum;
+	children++;
+	if (!pthread_equal(pthread_self(), self))
+		strangers++;
+}
+
+static void on_fault(int signum, siginfo_t *info, void *context)
+{
+	(void)context;
+	children = info->si_value.sival_int + signum;
+}
+
+/* touch makes the thread use the mount. */
+static void touch(const char *name)
+{
+	char path[4096];
+
+	snprintf(path, sizeof path, "%s/%s", dir, name);
+	int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
+
+	CHECK(fd >= 0);
+	CHECK(write(fd, name, 1) == 1);
+	CHECK(fsync(fd) == 0);
+	CHECK(close(fd) == 0);
+}
+
+static pid_t child(void)
+{
+	pid_t pid = fork();
+
+	if (pid == 0)
+		_exit(7);
+	CHECK(pid > 0);
+	return pid;
+}
+
+static void reap(pid_t pid)
+{
+	int status;
+
+	CHECK(waitpid(pid, &status, 0) == pid);
+	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 7);
+}
+
+static int same(const sigset_t *a, const sigset_t *b)
+{
+	for (int s = 1; s < NSIG; s++)
+		if (sigismember(a, s) != sigismember(b, s))
+			return 0;
+	return 1;
+}
+
+/* What a thread blocks is blocked afterwards, too, but for what faults raise. */
+static void *thread(void *blocked)
+{
+	sigset_t before, after;
+
+	pthread_sigmask(SIG_SETMASK, blocked, NULL);
+	pthread_sigmask(SIG_SETMASK, NULL, &before);
+	touch("thread");
+	pthread_sigmask(SIG_SETMASK, NULL, &after);
+	CHECK(same(&before, &after));
+	return NULL;
+}
+
+static void threads(int how)
+{
+	sigset_t blocked;
+	pthread_t t;
+
+	sigfillset(&blocked);
+	for (const int *s = (const int[]){SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGSTKFLT, 0}; *s != 0; s++)
+		sigdelset(&blocked, *s);
+	if (how == 0)
+		sigemptyset(&blocked);
+	CHECK(pthread_create(&t, NULL, thread, &blocked) == 0);
+	CHECK(pthread_join(t, NULL) == 0);
+}
+
+int main(int argc, char **argv)
+{
+	sigset_t chld, none, before, after;
+	siginfo_t info;
+	struct signalfd_siginfo from;
+	struct sigaction act = {.sa_handler = on_child}, fault = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO}, was;
+	struct timespec patience = {.tv_sec = 5};
+	int status;
+
+	if (argc != 2)
+		return 2;
+	dir = argv[1];
+	self = pthread_self();
+	sigemptyset(&none);
+	sigemptyset(&chld);
+	sigaddset(&chld, SIGCHLD);
+	sigaddset(&chld, SIGPROF);
+	CHECK(pthread_sigmask(SIG_BLOCK, &chld, NULL) == 0);
+	CHECK(pthread_sigmask(SIG_SETMASK, NULL, &before) == 0);
+	/* One comes before, and stays until it is asked for. */
+	pid_t early = child();
+
+	CHECK(waitid(P_PID, (id_t)early, &info, WEXITED | WNOWAIT) == 0);
+	touch("main");
+	CHECK(pthread_sigmask(SIG_SETMASK, NULL, &after) == 0);
+	CHECK(same(&before, &after));
+	threads(1);
+	CHECK(sigtimedwait(&chld, &info, &patience) == SIGCHLD);
+	CHECK(info.si_pid == early);
+	reap(early);
+	threads(0);
+
+	/* There is no handler: who does not block it throws it away. */
+	for (int i = 0; i < 50; i++) {
+		pid_t pid = child();
+
+		CHECK(sigtimedwait(&chld, &info, &patience) == SIGCHLD);
+		CHECK(info.si_pid == pid && info.si_code == CLD_EXITED && info.si_status == 7);
+		reap(pid);
+	}
+	int fd = signalfd(-1, &chld, SFD_CLOEXEC);
+
+	CHECK(fd >= 0);
+	for (int i = 0; i < 50; i++) {
+		pid_t pid = child();
+		struct pollfd p = {.fd = fd, .events = POLLIN};
+
+		CHECK(poll(&p, 1, 5000) == 1);
+		CHECK(read(fd, &from, sizeof from) == sizeof from);
+		CHECK((pid_t)from.ssi_pid == pid && from.ssi_code == CLD_EXITED);
+		reap(pid);
+	}
+	close(fd);
+
+	/* There is one, for the moment in which it is let through. */
+	CHECK(sigaction(SIGCHLD, &act, NULL) == 0);
+	for (int i = 0; i < 50; i++) {
+		pid_t pid = child();
+
+		CHECK(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT) == 0);
+		CHECK(children == i);
+		CHECK(ppoll(NULL, 0, &patience, &none) == -1 && errno == EINTR);
+		CHECK(children == i + 1);
+		reap(pid);
+		touch("main");
+	}
+	CHECK(strangers == 0);
+
+	/* The signal that the shim uses itself is the application's, too. */
+	CHECK(sigaction(SIGSTKFLT, &fault, &was) == 0);
+	CHECK(was.sa_handler == SIG_DFL);
+	children = 0;
+	CHECK(sigqueue(getpid(), SIGSTKFLT, (union sigval){.sival_int = 5}) == 0);
+	CHECK(children == 5 + SIGSTKFLT);
+	threads(1);
+	CHECK(children == 5 + SIGSTKFLT);
+	CHECK(signal(SIGSTKFLT, SIG_IGN) != SIG_ERR);
+	CHECK(raise(SIGSTKFLT) == 0);
+	CHECK(signal(SIGSTKFLT, SIG_DFL) == SIG_IGN);
+	pid_t pid = fork();
+
+	if (pid == 0) {
+		touch("child");
+		raise(SIGSTKFLT);
+		_exit(0);
+	}
+	CHECK(waitpid(pid, &status, 0) == pid);
+	CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGSTKFLT);
+	printf("ok\n");
+	return 0;
+}
