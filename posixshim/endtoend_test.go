@@ -243,6 +243,14 @@ func TestSignals(t *testing.T) {
 	assert.Equal(t, "ok\n", output(t, s.command(compile(t, "gcc", "signals.c"), mount)))
 }
 
+// What a process had when it called _exit is there, as after exit.
+func TestQuit(t *testing.T) {
+	program := compile(t, "gcc", "quit.c")
+	cmd := newStore(t).command("sh", "-c", program+" $0/a $0/b && exec cat $0/a $0/b", mount)
+	cmd.Env = append(cmd.Env, "NVMECR_DURABILITY=close")
+	assert.Equal(t, "mapped\nwritten", output(t, cmd))
+}
+
 // What waits for a signal that all threads of the program block.
 func TestSignalMasks(t *testing.T) {
 	program := compile(t, "gcc", "masks.c")

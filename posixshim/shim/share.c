@@ -311,11 +311,18 @@ void nv_linger(bool flush)
 			    (int)getpid(), nv_mount);
 }
 
-/* nv_quit is _exit, which shells end with. */
+/* nv_quit is _exit, which shells end with. A local file system keeps what was
+ * written, to mappings too; and who has the partition next need not find out
+ * whether something is still on its way. */
 void nv_quit(int status)
 {
-	if (nv_loaded() && nv_state != NV_INSIDE && nv_own_memory())
+	struct nv_visit visit;
+
+	if (nv_loaded() && nv_state != NV_INSIDE && nv_own_memory()) {
 		nv_linger(false);
+		if (nv_enter(&visit))
+			nv_leave(&visit, nv_rt.finish());
+	}
 	REAL(_exit)(status);
 }
 
