@@ -124,6 +124,14 @@ func TestSecretFilesThatAreRefused(t *testing.T) {
 	})
 	_, err := (&Config{ControllerSecret: pipe}).Secrets()
 	assert.ErrorContains(t, err, "--dhchap-ctrl-secret: ")
+
+	for _, key := range []string{secret, filepath.Join(dir, secret), tlspsk.New(false).Reveal()} {
+		_, err := readSecret(key)
+		require.ErrorContains(t, err, "a key itself")
+		assert.NotContains(t, err.Error(), key[len(key)-20:])
+		_, err = ReadKeys(key)
+		require.ErrorContains(t, err, "a key itself")
+	}
 }
 
 func TestReadKeys(t *testing.T) {

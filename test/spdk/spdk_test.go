@@ -214,6 +214,14 @@ func TestExec(t *testing.T) {
 	})
 }
 
+// The command says which SPDK it has.
+func TestVersion(t *testing.T) {
+	b := newBench(t)
+	out, err := exec.Command(b.Nvmecr, "version").Output()
+	require.NoError(t, err)
+	assert.Regexp(t, `(?m)^drivers: go, spdk \d+\.\d+`, string(out))
+}
+
 // TestOtherUser takes no privileges, and nothing that another user's processes
 // have left.
 func TestOtherUser(t *testing.T) {
