@@ -397,8 +397,11 @@ func (a *association) exec(what string, sqe *nvme.SQE, data []byte) error {
 	}
 	copy(unsafe.Slice((*byte)(unsafe.Pointer(&c.sqe[0])), len(c.sqe)), sqe[:])
 	c.data, c.length = buffer, C.uint32_t(len(data))
-	if err := errno(C.driver_admin(a.controller, c)); err != 0 {
+	if err := errno(C.driver_admin(a.controller, c)); err != 0 { // it was not begun
+		C.driver_free(buffer)
+		C.free(unsafe.Pointer(c))
 		a.lost = fmt.Errorf("%w: %w", nvmf.ErrConnectionLost, err)
+		return fmt.Errorf("%s: %w", what, a.lost)
 	}
 	for deadline := time.Now().Add(a.timeout); a.lost == nil && !bool(c.done); {
 		switch a.tend(); {

@@ -5,7 +5,7 @@ package spdk
 import (
 	"bytes"
 	"fmt"
-	"net"
+	"net/netip"
 	"os"
 	"regexp"
 	"strconv"
@@ -46,15 +46,17 @@ func leadsTo(fd int, id nvmf.TransportID) bool {
 	if err != nil {
 		return false
 	}
-	var ip net.IP
+	var ip netip.Addr
 	var port int
 	switch a := peer.(type) {
 	case *unix.SockaddrInet4:
-		ip, port = a.Addr[:], a.Port
+		ip, port = netip.AddrFrom4(a.Addr), a.Port
 	case *unix.SockaddrInet6:
-		ip, port = a.Addr[:], a.Port
+		ip, port = netip.AddrFrom16(a.Addr), a.Port
 	}
-	return ip.Equal(net.ParseIP(id.Address)) && strconv.Itoa(port) == id.Service
+	want, err := netip.ParseAddr(id.Address)
+	service, _ := strconv.Atoi(id.Service) // checked where the id was parsed
+	return err == nil && ip.Unmap() == want.WithZone("").Unmap() && port == service
 }
 
 // claim keeps a descriptor from the application and from programs that it

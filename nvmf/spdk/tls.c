@@ -20,6 +20,9 @@ void tls_init(void)
 	OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, NULL);
 }
 
+/* A SIGPIPE of the application's waits for this thread: between begin and end. */
+static __thread bool pending;
+
 static void signal_set(sigset_t *set)
 {
 	sigemptyset(set);
@@ -28,13 +31,14 @@ static void signal_set(sigset_t *set)
 
 void tls_begin(bool secure, sigset_t *before)
 {
-	sigset_t pipe;
+	sigset_t pipe, waiting;
 
 	if (!secure)
 		return;
 	/* It writes to its sockets as to any file. */
 	signal_set(&pipe);
 	pthread_sigmask(SIG_BLOCK, &pipe, before);
+	pending = sigpending(&waiting) == 0 && sigismember(&waiting, SIGPIPE) == 1;
 	/* SSL_get_error takes an error that somebody has left for its own. */
 	ERR_clear_error();
 }
@@ -49,7 +53,7 @@ void tls_end(bool secure, const sigset_t *before)
 	tls_note(secure);
 	ERR_clear_error();
 	signal_set(&pipe);
-	while (sigtimedwait(&pipe, NULL, &none) < 0 && errno == EINTR)
+	while (!pending && sigtimedwait(&pipe, NULL, &none) < 0 && errno == EINTR)
 		;
 	pthread_sigmask(SIG_SETMASK, before, NULL);
 }

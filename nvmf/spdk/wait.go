@@ -6,6 +6,7 @@ package spdk
 import "C"
 
 import (
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -79,11 +80,17 @@ func (q *Queue) wanted(cmd *nvmf.Command) uint32 {
 // busy is how many commands the controller has.
 func (q *Queue) busy() int { return len(q.flights) - len(q.free) - len(q.resting) }
 
+// overdue reports whether a slot has rested enough and goes on all the same: there
+// is no memory for it.
+func (q *Queue) overdue(now time.Time) bool {
+	return slices.ContainsFunc(q.resting, func(i uint32) bool { return q.flights[i].repetition.Due().Before(now) })
+}
+
 // expired reports whether no command was answered for the command time-out. The
 // clock starts when nothing comes, and stands while there is none.
 func (q *Queue) expired() bool {
 	now := time.Now()
-	if q.busy() == 0 && q.waiting == nil || q.pace.deadline.IsZero() {
+	if q.busy() == 0 && q.waiting == nil && !q.overdue(now) || q.pace.deadline.IsZero() {
 		q.pace.deadline = now.Add(q.dev.opts.CommandTimeout)
 	}
 	return now.After(q.pace.deadline)
