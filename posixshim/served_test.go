@@ -233,3 +233,13 @@ print(sorted(os.listdir(m)))
 	}
 	assert.Equal(t, run(t.TempDir(), exec.Command), run(mount, newStore(t).command))
 }
+
+// TestLastClose: who closes the last file of a process that ends hears what came
+// of it, also where that is its first call, and late.
+func TestLastClose(t *testing.T) {
+	program := compile(t, "gcc", "lastclose.c")
+	slow := compile(t, "gcc", "slowclose.c", "-shared", "-fPIC")
+	s := newStore(t)
+	s.preload += ":" + slow
+	assert.Equal(t, "Success\nSuccess\n", output(t, s.command(program, mount)))
+}

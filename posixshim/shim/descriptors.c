@@ -324,6 +324,7 @@ int nv_close(int fd)
 {
 	if (nv_ours(fd) == NV_RUNTIMES)
 		return nv_error(EBADF);
+	nv_reach(nv_ours(fd));
 	begin_change();
 	nv_handle h = unset(fd);
 
@@ -340,6 +341,7 @@ void nv_retire(int fd)
 
 	if (nv_ours(fd) == NV_RUNTIMES)
 		return;
+	nv_reach(nv_ours(fd));
 	begin_change();
 	nv_handle h = (unsigned)fd < NV_FDS ? unset(fd) : 0;
 
@@ -402,6 +404,7 @@ static int replace(int fd, int newfd, int flags)
 		return nv_error(EBADF);
 	if (h != 0 && keep(h) != 0)
 		return -1;
+	nv_reach(nv_ours(newfd));
 	begin_change();
 	nv_handle before = fits ? unset(newfd) : 0;
 	int r = flags == -1 ? REAL(dup2)(fd, newfd) : REAL(dup3)(fd, newfd, flags);

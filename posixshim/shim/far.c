@@ -532,6 +532,25 @@ bool nv_enter_far(struct nv_visit *visit)
 	return true;
 }
 
+/* nv_reach connects to the process that has h before a descriptor of it is
+ * closed, which is asked about after that: one that ends answers only who is
+ * connected when its last file is closed. What fails is seen then. */
+void nv_reach(nv_handle h)
+{
+	struct nv_visit visit;
+
+	if (h <= 0 || nv_server(h) == 0 || !nv_enter_far(&visit))
+		return;
+	struct server *s = &nv_servers[nv_server(h)];
+
+	if (pthread_mutex_trylock(&s->lock) == 0) { /* else somebody is connected */
+		if (s->connection < 0)
+			s->connection = connect_to(s);
+		pthread_mutex_unlock(&s->lock);
+	}
+	nv_leave(&visit, 0);
+}
+
 /* ---- going on elsewhere ---- */
 
 static pthread_key_t joined_key;

@@ -209,7 +209,8 @@ extern __thread int nv_far_descriptor __attribute__((tls_model("initial-exec")))
 
 int nv_add_server(uint64_t number);
 bool nv_served(void); /* another process serves this one, or has */
-void nv_lose_connections(void); /* in a forked child */
+void nv_lose_connections(void);
+void nv_reach(nv_handle h); /* in a forked child */
 nv_handle nv_token(int fd);
 bool nv_named(int fd);
 bool nv_enter_far(struct nv_visit *visit);
