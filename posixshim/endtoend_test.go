@@ -243,6 +243,14 @@ func TestSignals(t *testing.T) {
 	assert.Equal(t, "ok\n", output(t, s.command(compile(t, "gcc", "signals.c"), mount)))
 }
 
+// What a handler writes when the job's time is over.
+func TestCheckpointInHandler(t *testing.T) {
+	program := compile(t, "gcc", "handler.c")
+	want := output(t, exec.Command(program, t.TempDir()))
+	assert.Empty(t, diff(t, want, output(t, newStore(t).command(program, mount))))
+	assert.Contains(t, want, "-- thread\nfd >= 0 = 1\n")
+}
+
 // What a process had when it called _exit is there, as after exit.
 func TestQuit(t *testing.T) {
 	program := compile(t, "gcc", "quit.c")

@@ -127,7 +127,7 @@ func (p *Process) accept(listen *os.File) {
 			p.server.connections.Add(1) // before it asks: Leave counts them
 			go func() {
 				defer p.server.connections.Add(-1)
-				p.attend(os.NewFile(uintptr(fd), listen.Name()))
+				p.attend(os.NewFile(uintptr(fd), listen.Name()), ownPeer(fd))
 			}()
 		}
 	}
@@ -169,13 +169,23 @@ func samePeer(fd int) bool {
 	return err == nil && (int(cred.Uid) == os.Geteuid() || cred.Uid == 0)
 }
 
+// ownPeer reports whether the other end is this process.
+func ownPeer(fd int) bool {
+	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	return err == nil && int(cred.Pid) == os.Getpid()
+}
+
 // attend serves one connection until the other end closes it, or sends what is
-// no request.
-func (p *Process) attend(conn *os.File) {
+// no request. own says that the other end is a signal handler of this process.
+func (p *Process) attend(conn *os.File, own bool) {
 	defer ownfd.CloseFile(conn)
 	raw, err := conn.SyscallConn()
-	var m message
-	defer func() { p.locks.ended(m.process) }()
+	m := message{own: own}
+	defer func() {
+		if !m.own { // whose locks do not end here
+			p.locks.ended(m.process)
+		}
+	}()
 	for in := bufio.NewReader(conn); err == nil; {
 		if err = m.receive(in); err == nil {
 			p.server.calls.Add(1)
@@ -221,12 +231,12 @@ func (p *Process) make(m *message) (result int64, descriptor int) {
 			return pathGone, 0
 		}
 	}
-	if m.call == callRelease {
+	if m.call == callRelease && !m.own {
 		err = p.releaseOther(m.handle(), m.process)
 	} else {
 		n, err = p.dispatch(m)
 	}
-	if m.call == callOpen && err == nil {
+	if m.call == callOpen && err == nil && !m.own {
 		// What Open has counted is the sharing from now on.
 		h := Handle(n)
 		descriptor, err = p.Share(h)

@@ -388,7 +388,7 @@ static inline int64_t rt_open(struct nv_place *at, int flags, unsigned mode)
 
 	do {
 		server = nv_place_server(at->dir);
-		if (!nv_enter_at(&visit, server))
+		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_far_open(server, at->dir, at->path, nv_outside, flags, mode) : nv_rt.open(at->dir, at->path, nv_outside, flags, mode);
 	} while (nv_moved(&visit, result, at, NULL));
@@ -483,7 +483,7 @@ static inline int64_t rt_release(nv_handle h)
 	int server;
 
 	server = nv_server(h);
-	if (!nv_enter_at(&visit, server))
+	if (!nv_enter_at(&visit, &server))
 		return -1;
 	result = __builtin_expect(server != 0, 0) ? nv_far_release(server, h) : nv_rt.release(h);
 	return nv_leave(&visit, result);
@@ -499,7 +499,7 @@ static inline int64_t rt_read(nv_handle h, void *buf, size_t buf_len)
 	if (nv_nowhere(buf) && buf_len > 0)
 		return nv_error(EFAULT);
 	server = nv_server(h);
-	if (!nv_enter_at(&visit, server))
+	if (!nv_enter_at(&visit, &server))
 		return -1;
 	result = __builtin_expect(server != 0, 0) ? nv_far_read(server, h, buf, buf_len) : nv_rt.read(h, buf, buf_len);
 	return nv_leave(&visit, result);
@@ -515,7 +515,7 @@ static inline int64_t rt_write(nv_handle h, const void *buf, size_t buf_len)
 	if (nv_nowhere(buf) && buf_len > 0)
 		return nv_error(EFAULT);
 	server = nv_server(h);
-	if (!nv_enter_at(&visit, server))
+	if (!nv_enter_at(&visit, &server))
 		return -1;
 	result = __builtin_expect(server != 0, 0) ? nv_far_write(server, h, buf, buf_len) : nv_rt.write(h, buf, buf_len);
 	return nv_leave(&visit, result);
@@ -531,7 +531,7 @@ static inline int64_t rt_pread(nv_handle h, void *buf, size_t buf_len, off_t off
 	if (nv_nowhere(buf) && buf_len > 0)
 		return nv_error(EFAULT);
 	server = nv_server(h);
-	if (!nv_enter_at(&visit, server))
+	if (!nv_enter_at(&visit, &server))
 		return -1;
 	result = __builtin_expect(server != 0, 0) ? nv_far_pread(server, h, buf, buf_len, off) : nv_rt.pread(h, buf, buf_len, off);
 	return nv_leave(&visit, result);
@@ -547,7 +547,7 @@ static inline int64_t rt_pwrite(nv_handle h, const void *buf, size_t buf_len, of
 	if (nv_nowhere(buf) && buf_len > 0)
 		return nv_error(EFAULT);
 	server = nv_server(h);
-	if (!nv_enter_at(&visit, server))
+	if (!nv_enter_at(&visit, &server))
 		return -1;
 	result = __builtin_expect(server != 0, 0) ? nv_far_pwrite(server, h, buf, buf_len, off) : nv_rt.pwrite(h, buf, buf_len, off);
 	return nv_leave(&visit, result);
@@ -563,7 +563,7 @@ static inline int64_t rt_readv(nv_handle h, const struct iovec *iov, int iov_cou
 	if (iov_count < 0 || iov_count > IOV_MAX)
 		return nv_error(EINVAL);
 	server = nv_server(h);
-	if (!nv_enter_at(&visit, server))
+	if (!nv_enter_at(&visit, &server))
 		return -1;
 	result = __builtin_expect(server != 0, 0) ? nv_far_readv(server, h, iov, iov_count, off) : nv_rt.readv(h, iov, iov_count, off);
 	return nv_leave(&visit, result);
@@ -579,7 +579,7 @@ static inline int64_t rt_writev(nv_handle h, const struct iovec *iov, int iov_co
 	if (iov_count < 0 || iov_count > IOV_MAX)
 		return nv_error(EINVAL);
 	server = nv_server(h);
-	if (!nv_enter_at(&visit, server))
+	if (!nv_enter_at(&visit, &server))
 		return -1;
 	result = __builtin_expect(server != 0, 0) ? nv_far_writev(server, h, iov, iov_count, off, flags) : nv_rt.writev(h, iov, iov_count, off, flags);
 	return nv_leave(&visit, result);
@@ -593,7 +593,7 @@ static inline int64_t rt_seek(nv_handle h, off_t off, int whence)
 	int server;
 
 	server = nv_server(h);
-	if (!nv_enter_at(&visit, server))
+	if (!nv_enter_at(&visit, &server))
 		return -1;
 	result = __builtin_expect(server != 0, 0) ? nv_far_seek(server, h, off, whence) : nv_rt.seek(h, off, whence);
 	return nv_leave(&visit, result);
@@ -607,7 +607,7 @@ static inline int64_t rt_getfl(nv_handle h)
 	int server;
 
 	server = nv_server(h);
-	if (!nv_enter_at(&visit, server))
+	if (!nv_enter_at(&visit, &server))
 		return -1;
 	result = __builtin_expect(server != 0, 0) ? nv_far_getfl(server, h) : nv_rt.getfl(h);
 	return nv_leave(&visit, result);
@@ -621,7 +621,7 @@ static inline int64_t rt_setfl(nv_handle h, int flags)
 	int server;
 
 	server = nv_server(h);
-	if (!nv_enter_at(&visit, server))
+	if (!nv_enter_at(&visit, &server))
 		return -1;
 	result = __builtin_expect(server != 0, 0) ? nv_far_setfl(server, h, flags) : nv_rt.setfl(h, flags);
 	return nv_leave(&visit, result);
@@ -637,7 +637,7 @@ static inline int64_t rt_getdents(nv_handle h, void *buf, size_t buf_len)
 	if (nv_nowhere(buf) && buf_len > 0)
 		return nv_error(EFAULT);
 	server = nv_server(h);
-	if (!nv_enter_at(&visit, server))
+	if (!nv_enter_at(&visit, &server))
 		return -1;
 	result = __builtin_expect(server != 0, 0) ? nv_far_getdents(server, h, buf, buf_len) : nv_rt.getdents(h, buf, buf_len);
 	return nv_leave(&visit, result);
@@ -651,7 +651,7 @@ static inline int64_t rt_fsync(nv_handle h)
 	int server;
 
 	server = nv_server(h);
-	if (!nv_enter_at(&visit, server))
+	if (!nv_enter_at(&visit, &server))
 		return -1;
 	result = __builtin_expect(server != 0, 0) ? nv_far_fsync(server, h) : nv_rt.fsync(h);
 	return nv_leave(&visit, result);
@@ -665,7 +665,7 @@ static inline int64_t rt_ftruncate(nv_handle h, off_t size)
 	int server;
 
 	server = nv_server(h);
-	if (!nv_enter_at(&visit, server))
+	if (!nv_enter_at(&visit, &server))
 		return -1;
 	result = __builtin_expect(server != 0, 0) ? nv_far_ftruncate(server, h, size) : nv_rt.ftruncate(h, size);
 	return nv_leave(&visit, result);
@@ -679,7 +679,7 @@ static inline int64_t rt_fallocate(nv_handle h, int mode, off_t off, off_t n)
 	int server;
 
 	server = nv_server(h);
-	if (!nv_enter_at(&visit, server))
+	if (!nv_enter_at(&visit, &server))
 		return -1;
 	result = __builtin_expect(server != 0, 0) ? nv_far_fallocate(server, h, mode, off, n) : nv_rt.fallocate(h, mode, off, n);
 	return nv_leave(&visit, result);
@@ -693,7 +693,7 @@ static inline int64_t rt_copy(nv_handle in, off_t inoff, nv_handle out, off_t ou
 	int server;
 
 	server = nv_places_server(in, out);
-	if (!nv_enter_at(&visit, server))
+	if (!nv_enter_at(&visit, &server))
 		return -1;
 	result = __builtin_expect(server != 0, 0) ? nv_far_copy(server, in, inoff, out, outoff, n) : nv_rt.copy(in, inoff, out, outoff, n);
 	return nv_leave(&visit, result);
@@ -709,7 +709,7 @@ static inline int64_t rt_lock(nv_handle h, pid_t pid, int cmd, void *lock, size_
 	if (nv_nowhere(lock) && lock_len > 0)
 		return nv_error(EFAULT);
 	server = nv_server(h);
-	if (!nv_enter_at(&visit, server))
+	if (!nv_enter_at(&visit, &server))
 		return -1;
 	result = __builtin_expect(server != 0, 0) ? nv_far_lock(server, h, pid, cmd, lock, lock_len) : nv_rt.lock(h, pid, cmd, lock, lock_len);
 	return nv_leave(&visit, result);
@@ -723,7 +723,7 @@ static inline int64_t rt_flock(nv_handle h, int operation)
 	int server;
 
 	server = nv_server(h);
-	if (!nv_enter_at(&visit, server))
+	if (!nv_enter_at(&visit, &server))
 		return -1;
 	result = __builtin_expect(server != 0, 0) ? nv_far_flock(server, h, operation) : nv_rt.flock(h, operation);
 	return nv_leave(&visit, result);
@@ -767,7 +767,7 @@ static inline int64_t rt_fstat(nv_handle h, struct nv_attr *out)
 	int server;
 
 	server = nv_server(h);
-	if (!nv_enter_at(&visit, server))
+	if (!nv_enter_at(&visit, &server))
 		return -1;
 	result = __builtin_expect(server != 0, 0) ? nv_far_fstat(server, h, out) : nv_rt.fstat(h, out);
 	return nv_leave(&visit, result);
@@ -781,7 +781,7 @@ static inline int64_t rt_fsetattr(nv_handle h, const struct nv_setattr *in)
 	int server;
 
 	server = nv_server(h);
-	if (!nv_enter_at(&visit, server))
+	if (!nv_enter_at(&visit, &server))
 		return -1;
 	result = __builtin_expect(server != 0, 0) ? nv_far_fsetattr(server, h, in) : nv_rt.fsetattr(h, in);
 	return nv_leave(&visit, result);
@@ -797,7 +797,7 @@ static inline int64_t rt_fpath(nv_handle h, void *buf, size_t buf_len)
 	if (nv_nowhere(buf) && buf_len > 0)
 		return nv_error(EFAULT);
 	server = nv_server(h);
-	if (!nv_enter_at(&visit, server))
+	if (!nv_enter_at(&visit, &server))
 		return -1;
 	result = __builtin_expect(server != 0, 0) ? nv_far_fpath(server, h, buf, buf_len) : nv_rt.fpath(h, buf, buf_len);
 	return nv_leave(&visit, result);
@@ -812,7 +812,7 @@ static inline int64_t rt_stat(struct nv_place *at, int follow, struct nv_attr *o
 
 	do {
 		server = nv_place_server(at->dir);
-		if (!nv_enter_at(&visit, server))
+		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_far_stat(server, at->dir, at->path, nv_outside, follow, out) : nv_rt.stat(at->dir, at->path, nv_outside, follow, out);
 	} while (nv_moved(&visit, result, at, NULL));
@@ -828,7 +828,7 @@ static inline int64_t rt_setattr(struct nv_place *at, int follow, const struct n
 
 	do {
 		server = nv_place_server(at->dir);
-		if (!nv_enter_at(&visit, server))
+		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_far_setattr(server, at->dir, at->path, nv_outside, follow, in) : nv_rt.setattr(at->dir, at->path, nv_outside, follow, in);
 	} while (nv_moved(&visit, result, at, NULL));
@@ -844,7 +844,7 @@ static inline int64_t rt_access(struct nv_place *at, int mode, int follow)
 
 	do {
 		server = nv_place_server(at->dir);
-		if (!nv_enter_at(&visit, server))
+		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_far_access(server, at->dir, at->path, nv_outside, mode, follow) : nv_rt.access(at->dir, at->path, nv_outside, mode, follow);
 	} while (nv_moved(&visit, result, at, NULL));
@@ -860,7 +860,7 @@ static inline int64_t rt_truncate(struct nv_place *at, off_t size)
 
 	do {
 		server = nv_place_server(at->dir);
-		if (!nv_enter_at(&visit, server))
+		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_far_truncate(server, at->dir, at->path, nv_outside, size) : nv_rt.truncate(at->dir, at->path, nv_outside, size);
 	} while (nv_moved(&visit, result, at, NULL));
@@ -876,7 +876,7 @@ static inline int64_t rt_mkdir(struct nv_place *at, unsigned mode)
 
 	do {
 		server = nv_place_server(at->dir);
-		if (!nv_enter_at(&visit, server))
+		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_far_mkdir(server, at->dir, at->path, nv_outside, mode) : nv_rt.mkdir(at->dir, at->path, nv_outside, mode);
 	} while (nv_moved(&visit, result, at, NULL));
@@ -892,7 +892,7 @@ static inline int64_t rt_rmdir(struct nv_place *at)
 
 	do {
 		server = nv_place_server(at->dir);
-		if (!nv_enter_at(&visit, server))
+		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_far_rmdir(server, at->dir, at->path, nv_outside) : nv_rt.rmdir(at->dir, at->path, nv_outside);
 	} while (nv_moved(&visit, result, at, NULL));
@@ -908,7 +908,7 @@ static inline int64_t rt_unlink(struct nv_place *at)
 
 	do {
 		server = nv_place_server(at->dir);
-		if (!nv_enter_at(&visit, server))
+		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_far_unlink(server, at->dir, at->path, nv_outside) : nv_rt.unlink(at->dir, at->path, nv_outside);
 	} while (nv_moved(&visit, result, at, NULL));
@@ -924,7 +924,7 @@ static inline int64_t rt_rename(struct nv_place *from, struct nv_place *to, unsi
 
 	do {
 		server = nv_places_server(from->dir, to->dir);
-		if (!nv_enter_at(&visit, server))
+		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_far_rename(server, from->dir, from->path, nv_outside, to->dir, to->path, nv_outside, flags) : nv_rt.rename(from->dir, from->path, nv_outside, to->dir, to->path, nv_outside, flags);
 	} while (nv_moved(&visit, result, from, to));
@@ -940,7 +940,7 @@ static inline int64_t rt_link(struct nv_place *from, struct nv_place *to, int fo
 
 	do {
 		server = nv_places_server(from->dir, to->dir);
-		if (!nv_enter_at(&visit, server))
+		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_far_link(server, from->dir, from->path, nv_outside, to->dir, to->path, nv_outside, follow) : nv_rt.link(from->dir, from->path, nv_outside, to->dir, to->path, nv_outside, follow);
 	} while (nv_moved(&visit, result, from, to));
@@ -958,7 +958,7 @@ static inline int64_t rt_symlink(const char *target, struct nv_place *at)
 		return nv_error(EFAULT);
 	do {
 		server = nv_place_server(at->dir);
-		if (!nv_enter_at(&visit, server))
+		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_far_symlink(server, target, at->dir, at->path, nv_outside) : nv_rt.symlink(target, at->dir, at->path, nv_outside);
 	} while (nv_moved(&visit, result, at, NULL));
@@ -976,7 +976,7 @@ static inline int64_t rt_readlink(struct nv_place *at, void *buf, size_t buf_len
 		return nv_error(EFAULT);
 	do {
 		server = nv_place_server(at->dir);
-		if (!nv_enter_at(&visit, server))
+		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_far_readlink(server, at->dir, at->path, nv_outside, buf, buf_len) : nv_rt.readlink(at->dir, at->path, nv_outside, buf, buf_len);
 	} while (nv_moved(&visit, result, at, NULL));
@@ -994,7 +994,7 @@ static inline int64_t rt_realpath(struct nv_place *at, void *buf, size_t buf_len
 		return nv_error(EFAULT);
 	do {
 		server = nv_place_server(at->dir);
-		if (!nv_enter_at(&visit, server))
+		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_far_realpath(server, at->dir, at->path, nv_outside, buf, buf_len) : nv_rt.realpath(at->dir, at->path, nv_outside, buf, buf_len);
 	} while (nv_moved(&visit, result, at, NULL));
@@ -1009,7 +1009,7 @@ static inline int64_t rt_statfs(struct nv_statfs *out)
 	int server;
 
 	server = nv_place_server(0);
-	if (!nv_enter_at(&visit, server))
+	if (!nv_enter_at(&visit, &server))
 		return -1;
 	result = __builtin_expect(server != 0, 0) ? nv_far_statfs(server, out) : nv_rt.statfs(out);
 	return nv_leave(&visit, result);
@@ -1023,7 +1023,7 @@ static inline int64_t rt_syncfs(void)
 	int server;
 
 	server = nv_place_server(0);
-	if (!nv_enter_at(&visit, server))
+	if (!nv_enter_at(&visit, &server))
 		return -1;
 	result = __builtin_expect(server != 0, 0) ? nv_far_syncfs(server) : nv_rt.syncfs();
 	return nv_leave(&visit, result);

@@ -92,6 +92,10 @@ typedef int64_t nv_handle;
 #define NV_SERVERS 4096
 #define NV_SERVER_SHIFT 20
 
+/* The last place is this process, too, for calls of signal handlers (far.c). Handles
+ * do not have it. */
+#define NV_SELF (NV_SERVERS - 1)
+
 static inline int nv_server(nv_handle h)
 {
 	return h > 0 ? (int)(h >> NV_SERVER_SHIFT) & (NV_SERVERS - 1) : 0;
@@ -214,6 +218,11 @@ void nv_reach(nv_handle h); /* in a forked child */
 nv_handle nv_token(int fd);
 bool nv_named(int fd);
 bool nv_enter_far(struct nv_visit *visit);
+bool nv_enter_handler(struct nv_visit *visit, int *server);
+void nv_expect_handlers(void);
+void nv_serve_handlers(void);
+void nv_name_self(uint64_t number);
+bool nv_named_self(void);
 bool nv_move(struct nv_visit *visit, int64_t result, struct nv_place *at, struct nv_place *also);
 void nv_share_all(void); /* before fork, and before a program is executed */
 void nv_find_descriptors(void);
@@ -254,11 +263,12 @@ static inline int nv_places_server(nv_handle a, nv_handle b)
 	return nv_place_server(a != 0 ? a : b);
 }
 
-static inline bool nv_enter_at(struct nv_visit *visit, int server)
+/* nv_enter_at changes server where the call has to go another way. */
+static inline bool nv_enter_at(struct nv_visit *visit, int *server)
 {
-	if (__builtin_expect(server == 0, 1))
-		return nv_enter(visit);
-	if (server > 0)
+	if (__builtin_expect(*server == 0, 1))
+		return __builtin_expect(nv_enter(visit), 1) || nv_enter_handler(visit, server);
+	if (*server > 0)
 		return nv_enter_far(visit);
 	errno = EXDEV;
 	return false;

@@ -386,6 +386,8 @@ static bool first_visit(void)
 
 	nv_state = ready ? NV_READY : NV_OUT;
 	pthread_setcancelstate(cancel, NULL);
+	if (ready)
+		nv_serve_handlers();
 	return ready;
 }
 
@@ -397,12 +399,12 @@ bool nv_enter(struct nv_visit *visit)
 	visit->errno_before = errno;
 	visit->state_before = NV_READY;
 	nv_notice_fork();
-	if (__builtin_expect(nv_state != NV_READY, 0) && !first_visit())
-		return false;
 	if (__builtin_expect(nv_in_handler(), 0)) {
 		errno = EDEADLK;
 		return false;
 	}
+	if (__builtin_expect(nv_state != NV_READY, 0) && !first_visit())
+		return false;
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &visit->cancel_before);
 	nv_state = NV_INSIDE;
 	return true;

@@ -115,6 +115,15 @@ static void expect_signals(void)
 	errno = saved;
 }
 
+/* expect_handler is called before there is one. */
+static void expect_handler(void)
+{
+	expect_signals();
+	nv_expect_handlers();
+	if (nv_loaded() && nv_own_memory())
+		nv_serve_handlers();
+}
+
 static bool handled(sighandler_t handler)
 {
 	return handler != SIG_DFL && handler != SIG_IGN && handler != SIG_ERR && handler != SIG_HOLD;
@@ -193,7 +202,7 @@ static bool strange(int signum, const struct sigaction *act)
 int nv_sigaction(int signum, const struct sigaction *act, struct sigaction *old)
 {
 	if (act != NULL && nv_state != NV_INSIDE && handled(act->sa_handler))
-		expect_signals();
+		expect_handler();
 	if (signum == NV_REMASK && nv_remask_action(act, old))
 		return 0;
 	if (act != NULL && nv_state == NV_INSIDE && strange(signum, act))
@@ -210,7 +219,7 @@ int nv_sigaction(int signum, const struct sigaction *act, struct sigaction *old)
 sighandler_t nv_signal(int signum, sighandler_t handler)
 {
 	if (nv_state != NV_INSIDE && handled(handler))
-		expect_signals();
+		expect_handler();
 	if (signum != NV_REMASK && (!nv_loaded() || nv_state == NV_INSIDE))
 		return REAL(signal)(signum, handler);
 	struct sigaction act = {.sa_handler = handler, .sa_flags = SA_RESTART}, old;
@@ -238,7 +247,7 @@ static void on_stack(int signum)
 sighandler_t nv_sysv_signal(int signum, sighandler_t handler)
 {
 	if (handled(handler))
-		expect_signals();
+		expect_handler();
 	if (signum == NV_REMASK)
 		return nv_signal(signum, handler);
 	sighandler_t before = REAL(__sysv_signal)(signum, handler);
@@ -250,7 +259,7 @@ sighandler_t nv_sysv_signal(int signum, sighandler_t handler)
 sighandler_t nv_sigset(int signum, sighandler_t handler)
 {
 	if (handled(handler))
-		expect_signals();
+		expect_handler();
 	if (signum == NV_REMASK && handler != SIG_HOLD)
 		return nv_signal(signum, handler);
 	sighandler_t before = REAL(sigset)(signum, handler);

@@ -146,7 +146,7 @@ func writeCaller(b *bytes.Buffer, f *function) {
 		return
 	}
 	far := fmt.Sprintf("nv_far_%s(%s)", f.name, strings.TrimSuffix("server, "+args, ", "))
-	step := fmt.Sprintf("server = %s;\n\tif (!nv_enter_at(&visit, server))\n\t\treturn -1;\n\tresult = __builtin_expect(server != 0, 0) ? %s : %s;\n", f.server(), far, call)
+	step := fmt.Sprintf("server = %s;\n\tif (!nv_enter_at(&visit, &server))\n\t\treturn -1;\n\tresult = __builtin_expect(server != 0, 0) ? %s : %s;\n", f.server(), far, call)
 	if places := f.places(); len(places) > 0 {
 		step = "\t" + strings.ReplaceAll(step, "\n\t", "\n\t\t")
 		also := append(places, "NULL")[1]
