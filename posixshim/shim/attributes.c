@@ -393,6 +393,24 @@ int nv_futimes(nv_handle h, const struct timeval times[2])
 	return nv_futimens(h, from_timeval(times, buf));
 }
 
+/* nv_futimesat without a path is futimes: so Java sets the times of an open file. */
+int nv_futimesat(int dirfd, const char *path, const struct timeval times[2])
+{
+	nv_handle h = path == NULL ? nv_called_with(dirfd) : 0;
+	struct nv_place at;
+
+	if (h != 0)
+		return nv_futimes(h, times);
+	if (!nv_route(dirfd, path, &at))
+		return REAL(futimesat)(dirfd, path, times);
+	int result;
+
+	do
+		result = nv_utimes(&at, times, 1);
+	while (nv_reroute(&at));
+	return at.outside ? REAL(futimesat)(AT_FDCWD, at.path, times) : result;
+}
+
 int nv_utime(struct nv_place *at, const struct utimbuf *times)
 {
 	if (times == NULL)

@@ -1593,18 +1593,7 @@ int nv_call_futimes(int fd, const struct timeval times[2])
 int nv_call_futimesat(int dirfd, const char *path, const struct timeval times[2]) NV_CALL("futimesat");
 int nv_call_futimesat(int dirfd, const char *path, const struct timeval times[2])
 {
-	struct nv_place at;
-
-	if (!nv_route(dirfd, path, &at))
-		return REAL(futimesat)(dirfd, path, times);
-	int result;
-
-	do
-		result = nv_utimes(&at, times, 1);
-	while (nv_reroute(&at));
-	if (__builtin_expect(at.outside, 0))
-		return REAL(futimesat)(AT_FDCWD, at.path, times);
-	return result;
+	return nv_futimesat(dirfd, path, times);
 }
 
 int nv_call_futimens(int fd, const struct timespec times[2]) NV_CALL("futimens");

@@ -380,6 +380,7 @@ int nv_fchownat(struct nv_place *at, uid_t uid, gid_t gid, int flags);
 int nv_utime(struct nv_place *at, const struct utimbuf *times);
 int nv_utimes(struct nv_place *at, const struct timeval times[2], int follow);
 int nv_futimes(nv_handle h, const struct timeval times[2]);
+int nv_futimesat(int dirfd, const char *path, const struct timeval times[2]);
 int nv_futimens(nv_handle h, const struct timespec times[2]);
 int nv_utimensat(struct nv_place *at, const struct timespec times[2], int flags);
 

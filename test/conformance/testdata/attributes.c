@@ -330,6 +330,7 @@ static struct timeval *micro(int i, struct timeval tv[2])
 VERB(utimensat) { struct timespec ts[2]; number(utimensat(F(0), R(1), from(3, ts), (int)N(2))); }
 VERB(futimens) { struct timespec ts[2]; number(futimens(F(0), from(1, ts))); }
 VERB(utimes) { struct timeval tv[2]; number(BY(utimes(P(0), micro(1, tv)), utimes(P(0), micro(1, tv)), futimesat(here, P(0), micro(1, tv)))); }
+VERB(futimesat) { struct timeval tv[2]; number(futimesat(F(0), R(1), micro(2, tv))); }
 VERB(lutimes) { struct timeval tv[2]; number(lutimes(P(0), micro(1, tv))); }
 VERB(futimes) { struct timeval tv[2]; number(futimes(F(0), micro(1, tv))); }
 
