@@ -87,7 +87,7 @@ void nv_find_cwd(void)
 	char none;
 	int saved = errno;
 
-	if (syscall(SYS_getcwd, &none, 0ul) < 0 && errno == ENOENT)
+	if (REAL(syscall)(SYS_getcwd, &none, 0ul) < 0 && errno == ENOENT)
 		find_removed();
 	errno = saved;
 }

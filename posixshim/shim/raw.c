@@ -1,11 +1,25 @@
 /* System calls that a program makes by number, as libuv does statx. Those that
  * may be about a file of ours are made like the call of the C library:
  * raw_gen.c, from the table. */
+#include <string.h>
 #include <sys/syscall.h>
 
 #include "nv.h"
 
 #define ARGUMENTS 6
+
+#ifdef SYS_getcwd
+/* working is the system call getcwd where the working directory is ours. It
+ * returns the length, with the NUL. */
+static long working(char *buf, size_t n)
+{
+	if (n == 0)
+		return nv_error(ERANGE);
+	if (buf == NULL)
+		return nv_error(EFAULT);
+	return nv_getcwd(buf, n) == NULL ? -1 : (long)strlen(buf) + 1;
+}
+#endif
 
 /* nv_syscall takes the arguments as the C library does: as many as any system
  * call has, whatever the caller gave. */
@@ -22,6 +36,10 @@ long nv_syscall(long number, va_list ap)
 	/* Callers have to do without it on old kernels, and then use openat. */
 	if (number == SYS_openat2 && nv_route((int)a[0], (const char *)a[1], &at))
 		return nv_error(ENOSYS);
+#endif
+#ifdef SYS_getcwd
+	if (number == SYS_getcwd && nv_working() != 0)
+		return working((char *)a[0], (size_t)a[1]);
 #endif
 	return REAL(syscall)(number, a[0], a[1], a[2], a[3], a[4], a[5]);
 }

@@ -33,7 +33,7 @@ static int open2(const char *path)
 
 int main(int argc, char **argv)
 {
-	char buf[4096] = "";
+	char buf[4096] = "", here[4096] = "";
 	struct stat st;
 	struct statx stx;
 	struct iovec iov[] = {{"ab", 2}, {"cde", 3}};
@@ -41,6 +41,10 @@ int main(int argc, char **argv)
 
 	if (argc < 2 || syscall(SYS_chdir, argv[1]) != 0)
 		return 1;
+	P(syscall(SYS_getcwd, here, sizeof here) == (long)strlen(getcwd(NULL, 0)) + 1);
+	P(strcmp(here, getcwd(NULL, 0)));
+	P(syscall(SYS_getcwd, here, 2L));
+	P(syscall(SYS_getcwd, here, 0L));
 	P((fd = (int)syscall(SYS_openat, AT_FDCWD, "f", O_CREAT | O_RDWR, 0640)) >= 0);
 	P(syscall(SYS_write, fd, "hello", 5));
 	P(syscall(SYS_pwrite64, fd, "J", 1, 0L));
