@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -190,12 +191,42 @@ func (m *mapping) chunks(off, n int64, do func(i int, start, end int64) error) e
 	return nil
 }
 
+// inHole returns a function that says whether there is nothing in [start, end),
+// neither in the file nor in the memory, when it is called with rising ones: of
+// a large file with little in it, as LMDB maps, only that little is looked at.
+func (m *mapping) inHole(file File) func(start, end int64) bool {
+	data := int64(-1)
+	return func(start, end int64) bool {
+		if data < start {
+			data = min(nextData(start, file.SeekData), nextData(start, func(at int64) (int64, error) {
+				return unix.Seek(m.fd, at, unix.SEEK_DATA)
+			}))
+		}
+		return data >= end
+	}
+}
+
+// nextData is where seek finds data: behind everything if there is none, and at
+// once if that cannot be told.
+func nextData(at int64, seek func(int64) (int64, error)) int64 {
+	switch data, err := seek(at); {
+	case err == nil:
+		return data
+	case errors.Is(err, syscall.ENXIO):
+		return math.MaxInt64
+	default:
+		return at
+	}
+}
+
 // fill reads what is not there yet of [off, off+n).
 func (m *mapping) fill(p *Process, f *openFile, off, n int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	hole := m.inHole(f.current())
 	return m.chunks(off, n, func(i int, start, end int64) error {
-		if m.have[i] {
+		if m.have[i] || hole(start, end) {
+			m.have[i] = true
 			return nil
 		}
 		for start < end {
@@ -289,8 +320,9 @@ func (m *mapping) saveLocked(off, n int64) error {
 		return err
 	}
 	was := make([]byte, min(mapChunk, m.size))
+	hole := m.inHole(m.writer.current())
 	err = m.chunks(off, n, func(i int, start, end int64) error {
-		if !m.have[i] {
+		if !m.have[i] || hole(start, end) {
 			return nil
 		}
 		got, err := m.writer.current().ReadAt([][]byte{was[:end-start]}, start)
@@ -367,8 +399,9 @@ func (p *Process) besideMapping(f *openFile, do func() error) error {
 	if err != nil {
 		return err
 	}
+	hole := m.inHole(f.current())
 	return m.chunks(0, m.size, func(i int, start, end int64) error {
-		if !m.have[i] {
+		if !m.have[i] || hole(start, end) {
 			return nil
 		}
 		_, err := f.current().ReadAt([][]byte{m.data[start:end]}, start)

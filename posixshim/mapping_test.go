@@ -47,6 +47,34 @@ func TestMappingWithoutRoom(t *testing.T) {
 	assert.Equal(t, syscall.EBADF, p.Msync(Handle(99), 0, 1))
 }
 
+// Of a file that is nearly all hole only what is in it takes memory and time:
+// LMDB maps a terabyte.
+func TestMappingOfHoles(t *testing.T) {
+	const size = 1 << 40
+	p := newPartition(t).process(t)
+	h := file(t, p, "f", create)
+	require.NoError(t, p.Ftruncate(h, size))
+	_, err := p.Pwrite(h, []byte("there"), 5<<20)
+	require.NoError(t, err)
+	memory := mapped(t, p, h, size)
+	assert.Equal(t, "there", string(memory[5<<20:][:5]))
+	copy(memory[9<<30:], "new")
+	clear(memory[5<<20:][:5])
+	require.NoError(t, p.Msync(h, 0, size))
+	got := make([]byte, 5)
+	for at, want := range map[int64]string{9 << 30: "new\x00\x00", 5 << 20: "\x00\x00\x00\x00\x00", size - 5: "\x00\x00\x00\x00\x00"} {
+		_, err := p.Pread(h, got, at)
+		require.NoError(t, err)
+		assert.Equal(t, want, string(got))
+	}
+	f, err := p.files.get(h)
+	require.NoError(t, err)
+	var st unix.Stat_t
+	require.NoError(t, unix.Fstat(p.mapped(f).fd, &st))
+	assert.Less(t, st.Blocks*512, int64(4*mapChunk))
+	require.NoError(t, p.Unmap(h))
+}
+
 // Threads that write through a descriptor and threads that sync what they have
 // changed in memory, each on pages of their own, lose nothing.
 func TestMappingBesideWrites(t *testing.T) {
