@@ -52,6 +52,7 @@ const char nv_real_names[][NV_NAME] = {
 	"epoll_ctl",
 	"tee",
 	"vmsplice",
+	"inotify_add_watch",
 	"name_to_handle_at",
 	"tcgetattr",
 	"mknod",
@@ -258,63 +259,63 @@ const unsigned short nv_real_signal[] = {
 	29, /* fsync */
 	30, /* fdatasync */
 	34, /* ftruncate */
-	47, /* tcgetattr */
-	48, /* mknod */
-	49, /* mknodat */
-	50, /* mkfifo */
-	51, /* mkfifoat */
-	64, /* stat */
-	65, /* lstat */
-	66, /* fstat */
-	67, /* fstatat */
-	79, /* access */
-	81, /* faccessat */
-	82, /* chmod */
-	84, /* fchmod */
-	85, /* fchmodat */
-	86, /* chown */
-	87, /* lchown */
-	88, /* fchown */
-	89, /* fchownat */
-	90, /* utime */
-	91, /* utimes */
-	95, /* futimens */
-	96, /* utimensat */
-	97, /* umask */
-	98, /* setuid */
-	102, /* setgid */
-	108, /* unlink */
-	109, /* unlinkat */
-	111, /* rename */
-	112, /* renameat */
-	114, /* link */
-	115, /* linkat */
-	116, /* symlink */
-	117, /* symlinkat */
-	118, /* readlink */
-	120, /* readlinkat */
-	130, /* mkdir */
-	131, /* mkdirat */
-	132, /* rmdir */
-	133, /* chdir */
-	134, /* fchdir */
-	135, /* getcwd */
-	195, /* poll */
-	197, /* ppoll */
-	198, /* select */
-	199, /* pselect */
-	206, /* sigaction */
-	207, /* sigaltstack */
-	208, /* signal */
-	209, /* __sysv_signal */
-	210, /* sigset */
-	211, /* vfork */
-	212, /* _exit */
-	213, /* execve */
-	216, /* execvpe */
-	220, /* fexecve */
-	221, /* execveat */
-	226, /* syscall */
+	48, /* tcgetattr */
+	49, /* mknod */
+	50, /* mknodat */
+	51, /* mkfifo */
+	52, /* mkfifoat */
+	65, /* stat */
+	66, /* lstat */
+	67, /* fstat */
+	68, /* fstatat */
+	80, /* access */
+	82, /* faccessat */
+	83, /* chmod */
+	85, /* fchmod */
+	86, /* fchmodat */
+	87, /* chown */
+	88, /* lchown */
+	89, /* fchown */
+	90, /* fchownat */
+	91, /* utime */
+	92, /* utimes */
+	96, /* futimens */
+	97, /* utimensat */
+	98, /* umask */
+	99, /* setuid */
+	103, /* setgid */
+	109, /* unlink */
+	110, /* unlinkat */
+	112, /* rename */
+	113, /* renameat */
+	115, /* link */
+	116, /* linkat */
+	117, /* symlink */
+	118, /* symlinkat */
+	119, /* readlink */
+	121, /* readlinkat */
+	131, /* mkdir */
+	132, /* mkdirat */
+	133, /* rmdir */
+	134, /* chdir */
+	135, /* fchdir */
+	136, /* getcwd */
+	196, /* poll */
+	198, /* ppoll */
+	199, /* select */
+	200, /* pselect */
+	207, /* sigaction */
+	208, /* sigaltstack */
+	209, /* signal */
+	210, /* __sysv_signal */
+	211, /* sigset */
+	212, /* vfork */
+	213, /* _exit */
+	214, /* execve */
+	217, /* execvpe */
+	221, /* fexecve */
+	222, /* execveat */
+	227, /* syscall */
 };
 
 const unsigned nv_real_signal_count = 77;
@@ -848,6 +849,23 @@ ssize_t nv_call_vmsplice(int fd, const struct iovec *iov, size_t count, unsigned
 	if (__builtin_expect(h == 0, 1))
 		return REAL(vmsplice)(fd, iov, count, flags);
 	return nv_error(EBADF);
+}
+
+int nv_call_inotify_add_watch(int fd, const char *path, uint32_t mask) NV_CALL("inotify_add_watch");
+int nv_call_inotify_add_watch(int fd, const char *path, uint32_t mask)
+{
+	struct nv_place at;
+
+	if (!nv_route(AT_FDCWD, path, &at))
+		return REAL(inotify_add_watch)(fd, path, mask);
+	int result;
+
+	do
+		result = nv_error(EOPNOTSUPP);
+	while (nv_reroute(&at));
+	if (__builtin_expect(at.outside, 0))
+		return REAL(inotify_add_watch)(fd, at.path, mask);
+	return result;
 }
 
 int nv_call_name_to_handle_at(int dirfd, const char *path, struct file_handle *handle, int *mount_id, int flags) NV_CALL("name_to_handle_at");

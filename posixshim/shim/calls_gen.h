@@ -156,6 +156,7 @@ struct nv_real {
 	int (*epoll_ctl)(int epfd, int op, int fd, struct epoll_event *event);
 	ssize_t (*tee)(int in, int out, size_t n, unsigned flags);
 	ssize_t (*vmsplice)(int fd, const struct iovec *iov, size_t count, unsigned flags);
+	int (*inotify_add_watch)(int fd, const char *path, uint32_t mask);
 	int (*name_to_handle_at)(int dirfd, const char *path, struct file_handle *handle, int *mount_id, int flags);
 	int (*tcgetattr)(int fd, struct termios *out);
 	int (*mknod)(const char *path, mode_t mode, dev_t dev);

@@ -61,6 +61,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <sys/epoll.h>
+#include <sys/inotify.h>
 #include <sys/select.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>

@@ -39,6 +39,7 @@ ssize_t nv_call_splice(int in, off64_t *inoff, int out, off64_t *outoff, size_t 
 int nv_call_epoll_ctl(int epfd, int op, int fd, struct epoll_event *event) NV_CALL("epoll_ctl");
 ssize_t nv_call_tee(int in, int out, size_t n, unsigned flags) NV_CALL("tee");
 ssize_t nv_call_vmsplice(int fd, const struct iovec *iov, size_t count, unsigned flags) NV_CALL("vmsplice");
+int nv_call_inotify_add_watch(int fd, const char *path, uint32_t mask) NV_CALL("inotify_add_watch");
 int nv_call_name_to_handle_at(int dirfd, const char *path, struct file_handle *handle, int *mount_id, int flags) NV_CALL("name_to_handle_at");
 int nv_call_mknod(const char *path, mode_t mode, dev_t dev) NV_CALL("mknod");
 int nv_call_mknodat(int dirfd, const char *path, mode_t mode, dev_t dev) NV_CALL("mknodat");
@@ -275,6 +276,11 @@ bool nv_raw(long number, const long *a, long *result)
 #ifdef SYS_vmsplice
 	case SYS_vmsplice:
 		*result = nv_call_vmsplice((int)a[0], (const struct iovec *)a[1], (size_t)a[2], (unsigned)a[3]);
+		return true;
+#endif
+#ifdef SYS_inotify_add_watch
+	case SYS_inotify_add_watch:
+		*result = nv_call_inotify_add_watch((int)a[0], (const char *)a[1], (uint32_t)a[2]);
 		return true;
 #endif
 #ifdef SYS_name_to_handle_at

@@ -1,9 +1,10 @@
-/* Mappings, waiting, asynchronous I/O, handles. */
+/* Mappings, waiting, asynchronous I/O, watching, handles. */
 #include "run.h"
 
 #include <aio.h>
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/inotify.h>
 #include <sys/mman.h>
 #include <sys/select.h>
 
@@ -128,6 +129,16 @@ VERB(lio_listio)
 	done(result, &r);
 	say(" ");
 	bytes((long long)L(2), room);
+}
+
+/* ---- watching ---- */
+
+VERB(inotify_add_watch)
+{
+	int fd = inotify_init1(IN_CLOEXEC);
+
+	number(inotify_add_watch(fd, P(0), IN_CREATE));
+	close(fd);
 }
 
 /* ---- file handles ---- */
