@@ -4,7 +4,7 @@ package posixshim
 
 import "syscall"
 
-const protocol uint32 = 0xea4d2ec9
+const protocol uint32 = 0x182a186f
 
 // The calls, by their line in calls.txt.
 const (
@@ -29,20 +29,21 @@ const (
 	callFstat     uint32 = 34
 	callFsetattr  uint32 = 35
 	callFpath     uint32 = 36
-	callStat      uint32 = 37
-	callSetattr   uint32 = 38
-	callAccess    uint32 = 39
-	callTruncate  uint32 = 40
-	callMkdir     uint32 = 41
-	callRmdir     uint32 = 42
-	callUnlink    uint32 = 43
-	callRename    uint32 = 44
-	callLink      uint32 = 45
-	callSymlink   uint32 = 46
-	callReadlink  uint32 = 47
-	callRealpath  uint32 = 48
-	callStatfs    uint32 = 49
-	callSyncfs    uint32 = 50
+	callName      uint32 = 37
+	callStat      uint32 = 38
+	callSetattr   uint32 = 39
+	callAccess    uint32 = 40
+	callTruncate  uint32 = 41
+	callMkdir     uint32 = 42
+	callRmdir     uint32 = 43
+	callUnlink    uint32 = 44
+	callRename    uint32 = 45
+	callLink      uint32 = 46
+	callSymlink   uint32 = 47
+	callReadlink  uint32 = 48
+	callRealpath  uint32 = 49
+	callStatfs    uint32 = 50
+	callSyncfs    uint32 = 51
 )
 
 // dispatch makes the call of a request.
@@ -172,6 +173,12 @@ func (p *Process) dispatch(m *message) (result int, err error) {
 		h, buf := m.handle(), m.room()
 		if m.whole() {
 			result, err = p.Fpath(h, buf)
+			return result, err
+		}
+	case callName:
+		h, buf := m.handle(), m.room()
+		if m.whole() {
+			result, err = p.Name(h, buf)
 			return result, err
 		}
 	case callStat:

@@ -251,6 +251,14 @@ func TestCheckpointInHandler(t *testing.T) {
 	assert.Contains(t, want, "-- thread\nfd >= 0 = 1\n")
 }
 
+// What is asked for the name of a descriptor.
+func TestDescriptorNames(t *testing.T) {
+	program := compile(t, "gcc", "fdnames.c", "-w")
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	require.NoError(t, err)
+	assert.Empty(t, diff(t, output(t, exec.Command(program, dir)), output(t, newStore(t).command(program, mount))))
+}
+
 // What a process had when it called _exit is there, as after exit.
 func TestQuit(t *testing.T) {
 	program := compile(t, "gcc", "quit.c")

@@ -1,6 +1,7 @@
 package posixshim
 
 import (
+	"path/filepath"
 	"syscall"
 
 	"nvmecr/microfs"
@@ -188,6 +189,46 @@ func (p *Process) Fpath(h Handle, buf []byte) (int, error) {
 		path = ""
 	}
 	return whole(buf, path, err)
+}
+
+// Name copies the path of an open file below the mount as /proc/self/fd shows
+// it: with " (deleted)" if it has no name any more. That of one which was renamed
+// since is not known: ENOENT.
+func (p *Process) Name(h Handle, buf []byte) (int, error) {
+	f, err := p.files.get(h)
+	if err != nil {
+		return 0, err
+	}
+	if f.isDir {
+		return p.Fpath(h, buf)
+	}
+	fs, err := p.acquire(false)
+	if err != nil {
+		return 0, err
+	}
+	defer p.mu.RUnlock()
+	attr, err := f.current().Stat()
+	if err != nil {
+		return 0, err
+	}
+	parent, base := filepath.Split(f.path)
+	if attr.Nlink == 0 {
+		dir, err := fs.PathOf(f.dir)
+		return whole(buf, filepath.Join("/", dir, f.path)+" (deleted)", err)
+	}
+	// The last component is that of a symbolic link, or leads through some.
+	if now, err := fs.Stat(f.dir, f.path, false); err == nil && now.Ino == attr.Ino {
+		real, err := fs.RealPath(f.dir, parent)
+		return whole(buf, filepath.Join(real, base), err)
+	}
+	real, err := fs.RealPath(f.dir, f.path)
+	if err != nil {
+		return 0, err
+	}
+	if now, err := fs.Stat(microfs.RootIno, real, false); err != nil || now.Ino != attr.Ino {
+		return 0, syscall.ENOENT
+	}
+	return whole(buf, real, nil)
 }
 
 func whole(buf []byte, path string, err error) (int, error) {

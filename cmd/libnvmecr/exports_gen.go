@@ -270,6 +270,13 @@ func nvmecr_rt_fpath(h int64, buf unsafe.Pointer, buf_len uintptr) int64 {
 	return result(process.Fpath(posixshim.Handle(h), posixshim.Memory(buf, buf_len)))
 }
 
+// name: the path of an open file below the mount, as the kernel shows it, returns its length
+//
+//export nvmecr_rt_name
+func nvmecr_rt_name(h int64, buf unsafe.Pointer, buf_len uintptr) int64 {
+	return result(process.Name(posixshim.Handle(h), posixshim.Memory(buf, buf_len)))
+}
+
 // stat: attributes of a path
 //
 //export nvmecr_rt_stat

@@ -1871,7 +1871,7 @@ ssize_t nv_call_readlink(const char *path, char *buf, size_t n)
 	ssize_t result;
 
 	do
-		result = rt_readlink(&at, buf, n);
+		result = nv_readlink(&at, buf, n);
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0))
 		return REAL(readlink)(at.path, buf, n);
@@ -1888,7 +1888,7 @@ ssize_t nv_call___readlink_chk(const char *path, char *buf, size_t n, size_t hav
 	ssize_t result;
 
 	do
-		result = (nv_check(n <= have), rt_readlink(&at, buf, n));
+		result = (nv_check(n <= have), nv_readlink(&at, buf, n));
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0))
 		return REAL(__readlink_chk)(at.path, buf, n, have);

@@ -39,6 +39,7 @@ struct nv_runtime {
 	int64_t (*fstat)(int64_t h, struct nv_attr *out);
 	int64_t (*fsetattr)(int64_t h, const struct nv_setattr *in);
 	int64_t (*fpath)(int64_t h, void *buf, size_t buf_len);
+	int64_t (*name)(int64_t h, void *buf, size_t buf_len);
 	int64_t (*stat)(int64_t at_dir, const char *at, char *at_out, int32_t follow, struct nv_attr *out);
 	int64_t (*setattr)(int64_t at_dir, const char *at, char *at_out, int32_t follow, const struct nv_setattr *in);
 	int64_t (*access)(int64_t at_dir, const char *at, char *at_out, int32_t mode, int32_t follow);
@@ -93,6 +94,7 @@ struct nv_runtime {
 	"nvmecr_rt_fstat", \
 	"nvmecr_rt_fsetattr", \
 	"nvmecr_rt_fpath", \
+	"nvmecr_rt_name", \
 	"nvmecr_rt_stat", \
 	"nvmecr_rt_setattr", \
 	"nvmecr_rt_access", \
@@ -365,6 +367,7 @@ int64_t nv_far_flock(int server, int64_t h, int32_t operation);
 int64_t nv_far_fstat(int server, int64_t h, struct nv_attr *out);
 int64_t nv_far_fsetattr(int server, int64_t h, const struct nv_setattr *in);
 int64_t nv_far_fpath(int server, int64_t h, void *buf, size_t buf_len);
+int64_t nv_far_name(int server, int64_t h, void *buf, size_t buf_len);
 int64_t nv_far_stat(int server, int64_t at_dir, const char *at, char *at_out, int32_t follow, struct nv_attr *out);
 int64_t nv_far_setattr(int server, int64_t at_dir, const char *at, char *at_out, int32_t follow, const struct nv_setattr *in);
 int64_t nv_far_access(int server, int64_t at_dir, const char *at, char *at_out, int32_t mode, int32_t follow);
@@ -801,6 +804,22 @@ static inline int64_t rt_fpath(nv_handle h, void *buf, size_t buf_len)
 	if (!nv_enter_at(&visit, &server))
 		return -1;
 	result = __builtin_expect(server != 0, 0) ? nv_far_fpath(server, h, buf, buf_len) : nv_rt.fpath(h, buf, buf_len);
+	return nv_leave(&visit, result);
+}
+
+/* name: the path of an open file below the mount, as the kernel shows it, returns its length */
+static inline int64_t rt_name(nv_handle h, void *buf, size_t buf_len)
+{
+	struct nv_visit visit;
+	int64_t result;
+	int server;
+
+	if (nv_nowhere(buf) && buf_len > 0)
+		return nv_error(EFAULT);
+	server = nv_server(h);
+	if (!nv_enter_at(&visit, &server))
+		return -1;
+	result = __builtin_expect(server != 0, 0) ? nv_far_name(server, h, buf, buf_len) : nv_rt.name(h, buf, buf_len);
 	return nv_leave(&visit, result);
 }
 

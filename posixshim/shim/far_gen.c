@@ -3,7 +3,7 @@
 #include "nv.h"
 #include "far.h"
 
-const uint32_t nv_protocol = 0xea4d2ec9;
+const uint32_t nv_protocol = 0x182a186f;
 
 int64_t nv_far_open(int server, int64_t at_dir, const char *at, char *at_out, int32_t flags, uint32_t mode)
 {
@@ -205,9 +205,18 @@ int64_t nv_far_fpath(int server, int64_t h, void *buf, size_t buf_len)
 	return nv_far_call(&m);
 }
 
-int64_t nv_far_stat(int server, int64_t at_dir, const char *at, char *at_out, int32_t follow, struct nv_attr *out)
+int64_t nv_far_name(int server, int64_t h, void *buf, size_t buf_len)
 {
 	struct nv_message m = {.server = server, .call = 37};
+
+	nv_put_handle(&m, h);
+	nv_put_room(&m, buf, buf_len);
+	return nv_far_call(&m);
+}
+
+int64_t nv_far_stat(int server, int64_t at_dir, const char *at, char *at_out, int32_t follow, struct nv_attr *out)
+{
+	struct nv_message m = {.server = server, .call = 38};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_number(&m, follow);
@@ -217,7 +226,7 @@ int64_t nv_far_stat(int server, int64_t at_dir, const char *at, char *at_out, in
 
 int64_t nv_far_setattr(int server, int64_t at_dir, const char *at, char *at_out, int32_t follow, const struct nv_setattr *in)
 {
-	struct nv_message m = {.server = server, .call = 38};
+	struct nv_message m = {.server = server, .call = 39};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_number(&m, follow);
@@ -227,7 +236,7 @@ int64_t nv_far_setattr(int server, int64_t at_dir, const char *at, char *at_out,
 
 int64_t nv_far_access(int server, int64_t at_dir, const char *at, char *at_out, int32_t mode, int32_t follow)
 {
-	struct nv_message m = {.server = server, .call = 39};
+	struct nv_message m = {.server = server, .call = 40};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_number(&m, mode);
@@ -237,7 +246,7 @@ int64_t nv_far_access(int server, int64_t at_dir, const char *at, char *at_out, 
 
 int64_t nv_far_truncate(int server, int64_t at_dir, const char *at, char *at_out, int64_t size)
 {
-	struct nv_message m = {.server = server, .call = 40};
+	struct nv_message m = {.server = server, .call = 41};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_offset(&m, size);
@@ -246,7 +255,7 @@ int64_t nv_far_truncate(int server, int64_t at_dir, const char *at, char *at_out
 
 int64_t nv_far_mkdir(int server, int64_t at_dir, const char *at, char *at_out, uint32_t mode)
 {
-	struct nv_message m = {.server = server, .call = 41};
+	struct nv_message m = {.server = server, .call = 42};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_number(&m, mode);
@@ -255,7 +264,7 @@ int64_t nv_far_mkdir(int server, int64_t at_dir, const char *at, char *at_out, u
 
 int64_t nv_far_rmdir(int server, int64_t at_dir, const char *at, char *at_out)
 {
-	struct nv_message m = {.server = server, .call = 42};
+	struct nv_message m = {.server = server, .call = 43};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	return nv_far_call(&m);
@@ -263,7 +272,7 @@ int64_t nv_far_rmdir(int server, int64_t at_dir, const char *at, char *at_out)
 
 int64_t nv_far_unlink(int server, int64_t at_dir, const char *at, char *at_out)
 {
-	struct nv_message m = {.server = server, .call = 43};
+	struct nv_message m = {.server = server, .call = 44};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	return nv_far_call(&m);
@@ -271,7 +280,7 @@ int64_t nv_far_unlink(int server, int64_t at_dir, const char *at, char *at_out)
 
 int64_t nv_far_rename(int server, int64_t from_dir, const char *from, char *from_out, int64_t to_dir, const char *to, char *to_out, uint32_t flags)
 {
-	struct nv_message m = {.server = server, .call = 44};
+	struct nv_message m = {.server = server, .call = 45};
 
 	nv_put_place(&m, from_dir, from, from_out);
 	nv_put_place(&m, to_dir, to, to_out);
@@ -281,7 +290,7 @@ int64_t nv_far_rename(int server, int64_t from_dir, const char *from, char *from
 
 int64_t nv_far_link(int server, int64_t from_dir, const char *from, char *from_out, int64_t to_dir, const char *to, char *to_out, int32_t follow)
 {
-	struct nv_message m = {.server = server, .call = 45};
+	struct nv_message m = {.server = server, .call = 46};
 
 	nv_put_place(&m, from_dir, from, from_out);
 	nv_put_place(&m, to_dir, to, to_out);
@@ -291,7 +300,7 @@ int64_t nv_far_link(int server, int64_t from_dir, const char *from, char *from_o
 
 int64_t nv_far_symlink(int server, const char *target, int64_t at_dir, const char *at, char *at_out)
 {
-	struct nv_message m = {.server = server, .call = 46};
+	struct nv_message m = {.server = server, .call = 47};
 
 	nv_put_string(&m, target);
 	nv_put_place(&m, at_dir, at, at_out);
@@ -300,7 +309,7 @@ int64_t nv_far_symlink(int server, const char *target, int64_t at_dir, const cha
 
 int64_t nv_far_readlink(int server, int64_t at_dir, const char *at, char *at_out, void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 47};
+	struct nv_message m = {.server = server, .call = 48};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_room(&m, buf, buf_len);
@@ -309,7 +318,7 @@ int64_t nv_far_readlink(int server, int64_t at_dir, const char *at, char *at_out
 
 int64_t nv_far_realpath(int server, int64_t at_dir, const char *at, char *at_out, void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 48};
+	struct nv_message m = {.server = server, .call = 49};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_room(&m, buf, buf_len);
@@ -318,7 +327,7 @@ int64_t nv_far_realpath(int server, int64_t at_dir, const char *at, char *at_out
 
 int64_t nv_far_statfs(int server, struct nv_statfs *out)
 {
-	struct nv_message m = {.server = server, .call = 49};
+	struct nv_message m = {.server = server, .call = 50};
 
 	nv_put_room(&m, out, sizeof *out);
 	return nv_far_call(&m);
@@ -326,7 +335,7 @@ int64_t nv_far_statfs(int server, struct nv_statfs *out)
 
 int64_t nv_far_syncfs(int server)
 {
-	struct nv_message m = {.server = server, .call = 50};
+	struct nv_message m = {.server = server, .call = 51};
 
 	return nv_far_call(&m);
 }

@@ -24,11 +24,40 @@ int nv_remove(struct nv_place *at)
 	return (int)rt_rmdir(at);
 }
 
+/* descriptors_name is what the link of /proc/self/fd for a descriptor of ours says. */
+static ssize_t descriptors_name(struct nv_place *at, char *buf, size_t n)
+{
+	char name[2 * NV_PATH];
+	size_t mount = strlen(nv_mount);
+
+	memcpy(name, nv_mount, mount);
+	int64_t below = rt_name(at->dir & ~(nv_handle)NV_ITSELF, name + mount, NV_PATH);
+
+	if (below < 0)
+		return -1;
+	if (n > mount + (size_t)below)
+		n = mount + (size_t)below;
+	memcpy(buf, name, n);
+	return (ssize_t)n;
+}
+
+ssize_t nv_readlink(struct nv_place *at, char *buf, size_t n)
+{
+	if (!(at->dir & NV_ITSELF) || *at->path != '/')
+		return rt_readlink(at, buf, n);
+	if (nv_nowhere(buf))
+		return nv_error(EFAULT);
+	if (n == 0)
+		return nv_error(EINVAL);
+	/* That of the standard streams leads to /proc/self/fd. */
+	return strncmp(at->path, "/dev/std", 8) == 0 ? REAL(readlink)(at->path, buf, n) : descriptors_name(at, buf, n);
+}
+
 /* With the empty path it is the link itself that was opened with O_PATH. */
 ssize_t nv_readlinkat(struct nv_place *at, char *buf, size_t n)
 {
 	if (*at->path != '\0')
-		return rt_readlink(at, buf, n);
+		return nv_readlink(at, buf, n);
 	at->dir |= NV_ITSELF;
 	at->path = ".";
 	ssize_t got = rt_readlink(at, buf, n);
