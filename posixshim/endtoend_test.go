@@ -259,6 +259,18 @@ func TestDescriptorNames(t *testing.T) {
 	assert.Empty(t, diff(t, output(t, exec.Command(program, dir)), output(t, newStore(t).command(program, mount))))
 }
 
+// A program that is executed has children that write, as the one before did.
+func TestExecutes(t *testing.T) {
+	program := compile(t, "gcc", "exec.c", "-w")
+	want := output(t, exec.Command(program, t.TempDir()))
+	s := newStore(t)
+	begin := time.Now()
+	assert.Empty(t, diff(t, want, output(t, s.command(program, mount))))
+	t.Logf("in %v", time.Since(begin))
+	assert.Contains(t, want, "one\ntwo\nmore\n")
+	assert.Equal(t, "again!", output(t, s.command("head", "-c", "6", mount+"/b")))
+}
+
 // What a process had when it called _exit is there, as after exit.
 func TestQuit(t *testing.T) {
 	program := compile(t, "gcc", "quit.c")

@@ -226,6 +226,38 @@ func (p *Process) Yield() bool {
 	return true
 }
 
+// GiveUp closes every file and the partition before the process executes a
+// program to which it leaves none: whoever writes next, a child of that program,
+// say, need not wonder whether this process, which lives on, still does.
+func (p *Process) GiveUp() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.finished || p.mount == nil || !p.mount.Writable {
+		return nil
+	}
+	errs := []error{p.SyncMappings()}
+	p.files.each(func(f *openFile) { errs = append(errs, f.current().Close()) })
+	errs = append(errs, p.mount.Close())
+	p.mount, p.gaveUp = nil, true
+	return errors.Join(errs...)
+}
+
+// GoOn undoes GiveUp after the program could not be executed.
+func (p *Process) GoOn() error {
+	p.mu.Lock()
+	again := p.gaveUp
+	p.gaveUp = false
+	p.mu.Unlock()
+	if !again {
+		return nil
+	}
+	_, err := p.acquire(true) // the files move
+	if err == nil {
+		p.mu.RUnlock()
+	}
+	return err
+}
+
 // Finish closes every file and the partition. Later calls fail with EIO.
 func (p *Process) Finish() error {
 	p.mu.Lock()

@@ -74,6 +74,20 @@ func nvmecr_rt_leave(seconds int32) int64 {
 	return result(process.Leave(int(seconds)))
 }
 
+// give_up: gives up the partition, before a program is executed that takes no file along
+//
+//export nvmecr_rt_give_up
+func nvmecr_rt_give_up() int64 {
+	return result(0, process.GiveUp())
+}
+
+// go_on: takes it again, when that has failed
+//
+//export nvmecr_rt_go_on
+func nvmecr_rt_go_on() int64 {
+	return result(0, process.GoOn())
+}
+
 // alone: no descriptor of this process is one that share has returned any more; returns how many open files other processes have nevertheless
 //
 //export nvmecr_rt_alone

@@ -11,6 +11,8 @@ struct nv_runtime {
 	int64_t (*serve)(void);
 	int64_t (*share)(int64_t h);
 	int64_t (*leave)(int32_t seconds);
+	int64_t (*give_up)(void);
+	int64_t (*go_on)(void);
 	int64_t (*alone)(void);
 	int64_t (*hush)(void);
 	int64_t (*unhush)(void);
@@ -66,6 +68,8 @@ struct nv_runtime {
 	"nvmecr_rt_serve", \
 	"nvmecr_rt_share", \
 	"nvmecr_rt_leave", \
+	"nvmecr_rt_give_up", \
+	"nvmecr_rt_go_on", \
 	"nvmecr_rt_alone", \
 	"nvmecr_rt_hush", \
 	"nvmecr_rt_unhush", \
@@ -427,6 +431,26 @@ static inline int64_t rt_leave(int seconds)
 	if (!nv_enter(&visit))
 		return -1;
 	return nv_leave(&visit, nv_rt.leave(seconds));
+}
+
+/* give_up: gives up the partition, before a program is executed that takes no file along */
+static inline int64_t rt_give_up(void)
+{
+	struct nv_visit visit;
+
+	if (!nv_enter(&visit))
+		return -1;
+	return nv_leave(&visit, nv_rt.give_up());
+}
+
+/* go_on: takes it again, when that has failed */
+static inline int64_t rt_go_on(void)
+{
+	struct nv_visit visit;
+
+	if (!nv_enter(&visit))
+		return -1;
+	return nv_leave(&visit, nv_rt.go_on());
 }
 
 /* alone: no descriptor of this process is one that share has returned any more; returns how many open files other processes have nevertheless */

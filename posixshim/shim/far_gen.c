@@ -3,7 +3,7 @@
 #include "nv.h"
 #include "far.h"
 
-const uint32_t nv_protocol = 0x182a186f;
+const uint32_t nv_protocol = 0x89af8cdd;
 
 int64_t nv_far_open(int server, int64_t at_dir, const char *at, char *at_out, int32_t flags, uint32_t mode)
 {
@@ -17,7 +17,7 @@ int64_t nv_far_open(int server, int64_t at_dir, const char *at, char *at_out, in
 
 int64_t nv_far_release(int server, int64_t h)
 {
-	struct nv_message m = {.server = server, .call = 14};
+	struct nv_message m = {.server = server, .call = 16};
 
 	nv_put_handle(&m, h);
 	return nv_far_call(&m);
@@ -25,7 +25,7 @@ int64_t nv_far_release(int server, int64_t h)
 
 int64_t nv_far_read(int server, int64_t h, void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 15};
+	struct nv_message m = {.server = server, .call = 17};
 
 	nv_put_handle(&m, h);
 	nv_put_room(&m, buf, buf_len);
@@ -34,7 +34,7 @@ int64_t nv_far_read(int server, int64_t h, void *buf, size_t buf_len)
 
 int64_t nv_far_write(int server, int64_t h, const void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 16};
+	struct nv_message m = {.server = server, .call = 18};
 
 	nv_put_handle(&m, h);
 	nv_put_data(&m, buf, buf_len);
@@ -43,7 +43,7 @@ int64_t nv_far_write(int server, int64_t h, const void *buf, size_t buf_len)
 
 int64_t nv_far_pread(int server, int64_t h, void *buf, size_t buf_len, int64_t off)
 {
-	struct nv_message m = {.server = server, .call = 17};
+	struct nv_message m = {.server = server, .call = 19};
 
 	nv_put_handle(&m, h);
 	nv_put_room(&m, buf, buf_len);
@@ -53,7 +53,7 @@ int64_t nv_far_pread(int server, int64_t h, void *buf, size_t buf_len, int64_t o
 
 int64_t nv_far_pwrite(int server, int64_t h, const void *buf, size_t buf_len, int64_t off)
 {
-	struct nv_message m = {.server = server, .call = 18};
+	struct nv_message m = {.server = server, .call = 20};
 
 	nv_put_handle(&m, h);
 	nv_put_data(&m, buf, buf_len);
@@ -63,7 +63,7 @@ int64_t nv_far_pwrite(int server, int64_t h, const void *buf, size_t buf_len, in
 
 int64_t nv_far_readv(int server, int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off)
 {
-	struct nv_message m = {.server = server, .call = 19};
+	struct nv_message m = {.server = server, .call = 21};
 
 	nv_put_handle(&m, h);
 	nv_put_rooms(&m, iov, iov_count);
@@ -73,7 +73,7 @@ int64_t nv_far_readv(int server, int64_t h, const struct iovec *iov, int32_t iov
 
 int64_t nv_far_writev(int server, int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off, int32_t flags)
 {
-	struct nv_message m = {.server = server, .call = 20};
+	struct nv_message m = {.server = server, .call = 22};
 
 	nv_put_handle(&m, h);
 	nv_put_gather(&m, iov, iov_count);
@@ -84,7 +84,7 @@ int64_t nv_far_writev(int server, int64_t h, const struct iovec *iov, int32_t io
 
 int64_t nv_far_seek(int server, int64_t h, int64_t off, int32_t whence)
 {
-	struct nv_message m = {.server = server, .call = 21};
+	struct nv_message m = {.server = server, .call = 23};
 
 	nv_put_handle(&m, h);
 	nv_put_offset(&m, off);
@@ -94,7 +94,7 @@ int64_t nv_far_seek(int server, int64_t h, int64_t off, int32_t whence)
 
 int64_t nv_far_getfl(int server, int64_t h)
 {
-	struct nv_message m = {.server = server, .call = 22};
+	struct nv_message m = {.server = server, .call = 24};
 
 	nv_put_handle(&m, h);
 	return nv_far_call(&m);
@@ -102,7 +102,7 @@ int64_t nv_far_getfl(int server, int64_t h)
 
 int64_t nv_far_setfl(int server, int64_t h, int32_t flags)
 {
-	struct nv_message m = {.server = server, .call = 23};
+	struct nv_message m = {.server = server, .call = 25};
 
 	nv_put_handle(&m, h);
 	nv_put_number(&m, flags);
@@ -111,7 +111,7 @@ int64_t nv_far_setfl(int server, int64_t h, int32_t flags)
 
 int64_t nv_far_getdents(int server, int64_t h, void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 24};
+	struct nv_message m = {.server = server, .call = 26};
 
 	nv_put_handle(&m, h);
 	nv_put_room(&m, buf, buf_len);
@@ -120,7 +120,7 @@ int64_t nv_far_getdents(int server, int64_t h, void *buf, size_t buf_len)
 
 int64_t nv_far_fsync(int server, int64_t h)
 {
-	struct nv_message m = {.server = server, .call = 25};
+	struct nv_message m = {.server = server, .call = 27};
 
 	nv_put_handle(&m, h);
 	return nv_far_call(&m);
@@ -128,7 +128,7 @@ int64_t nv_far_fsync(int server, int64_t h)
 
 int64_t nv_far_ftruncate(int server, int64_t h, int64_t size)
 {
-	struct nv_message m = {.server = server, .call = 26};
+	struct nv_message m = {.server = server, .call = 28};
 
 	nv_put_handle(&m, h);
 	nv_put_offset(&m, size);
@@ -137,7 +137,7 @@ int64_t nv_far_ftruncate(int server, int64_t h, int64_t size)
 
 int64_t nv_far_fallocate(int server, int64_t h, int32_t mode, int64_t off, int64_t n)
 {
-	struct nv_message m = {.server = server, .call = 27};
+	struct nv_message m = {.server = server, .call = 29};
 
 	nv_put_handle(&m, h);
 	nv_put_number(&m, mode);
@@ -148,7 +148,7 @@ int64_t nv_far_fallocate(int server, int64_t h, int32_t mode, int64_t off, int64
 
 int64_t nv_far_copy(int server, int64_t in, int64_t inoff, int64_t out, int64_t outoff, int64_t n)
 {
-	struct nv_message m = {.server = server, .call = 28};
+	struct nv_message m = {.server = server, .call = 30};
 
 	nv_put_handle(&m, in);
 	nv_put_offset(&m, inoff);
@@ -160,7 +160,7 @@ int64_t nv_far_copy(int server, int64_t in, int64_t inoff, int64_t out, int64_t 
 
 int64_t nv_far_lock(int server, int64_t h, int32_t pid, int32_t cmd, void *lock, size_t lock_len)
 {
-	struct nv_message m = {.server = server, .call = 29};
+	struct nv_message m = {.server = server, .call = 31};
 
 	nv_put_handle(&m, h);
 	nv_put_number(&m, pid);
@@ -171,7 +171,7 @@ int64_t nv_far_lock(int server, int64_t h, int32_t pid, int32_t cmd, void *lock,
 
 int64_t nv_far_flock(int server, int64_t h, int32_t operation)
 {
-	struct nv_message m = {.server = server, .call = 30};
+	struct nv_message m = {.server = server, .call = 32};
 
 	nv_put_handle(&m, h);
 	nv_put_number(&m, operation);
@@ -180,7 +180,7 @@ int64_t nv_far_flock(int server, int64_t h, int32_t operation)
 
 int64_t nv_far_fstat(int server, int64_t h, struct nv_attr *out)
 {
-	struct nv_message m = {.server = server, .call = 34};
+	struct nv_message m = {.server = server, .call = 36};
 
 	nv_put_handle(&m, h);
 	nv_put_room(&m, out, sizeof *out);
@@ -189,7 +189,7 @@ int64_t nv_far_fstat(int server, int64_t h, struct nv_attr *out)
 
 int64_t nv_far_fsetattr(int server, int64_t h, const struct nv_setattr *in)
 {
-	struct nv_message m = {.server = server, .call = 35};
+	struct nv_message m = {.server = server, .call = 37};
 
 	nv_put_handle(&m, h);
 	nv_put_data(&m, in, sizeof *in);
@@ -198,7 +198,7 @@ int64_t nv_far_fsetattr(int server, int64_t h, const struct nv_setattr *in)
 
 int64_t nv_far_fpath(int server, int64_t h, void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 36};
+	struct nv_message m = {.server = server, .call = 38};
 
 	nv_put_handle(&m, h);
 	nv_put_room(&m, buf, buf_len);
@@ -207,7 +207,7 @@ int64_t nv_far_fpath(int server, int64_t h, void *buf, size_t buf_len)
 
 int64_t nv_far_name(int server, int64_t h, void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 37};
+	struct nv_message m = {.server = server, .call = 39};
 
 	nv_put_handle(&m, h);
 	nv_put_room(&m, buf, buf_len);
@@ -216,7 +216,7 @@ int64_t nv_far_name(int server, int64_t h, void *buf, size_t buf_len)
 
 int64_t nv_far_stat(int server, int64_t at_dir, const char *at, char *at_out, int32_t follow, struct nv_attr *out)
 {
-	struct nv_message m = {.server = server, .call = 38};
+	struct nv_message m = {.server = server, .call = 40};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_number(&m, follow);
@@ -226,7 +226,7 @@ int64_t nv_far_stat(int server, int64_t at_dir, const char *at, char *at_out, in
 
 int64_t nv_far_setattr(int server, int64_t at_dir, const char *at, char *at_out, int32_t follow, const struct nv_setattr *in)
 {
-	struct nv_message m = {.server = server, .call = 39};
+	struct nv_message m = {.server = server, .call = 41};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_number(&m, follow);
@@ -236,7 +236,7 @@ int64_t nv_far_setattr(int server, int64_t at_dir, const char *at, char *at_out,
 
 int64_t nv_far_access(int server, int64_t at_dir, const char *at, char *at_out, int32_t mode, int32_t follow)
 {
-	struct nv_message m = {.server = server, .call = 40};
+	struct nv_message m = {.server = server, .call = 42};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_number(&m, mode);
@@ -246,7 +246,7 @@ int64_t nv_far_access(int server, int64_t at_dir, const char *at, char *at_out, 
 
 int64_t nv_far_truncate(int server, int64_t at_dir, const char *at, char *at_out, int64_t size)
 {
-	struct nv_message m = {.server = server, .call = 41};
+	struct nv_message m = {.server = server, .call = 43};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_offset(&m, size);
@@ -255,7 +255,7 @@ int64_t nv_far_truncate(int server, int64_t at_dir, const char *at, char *at_out
 
 int64_t nv_far_mkdir(int server, int64_t at_dir, const char *at, char *at_out, uint32_t mode)
 {
-	struct nv_message m = {.server = server, .call = 42};
+	struct nv_message m = {.server = server, .call = 44};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_number(&m, mode);
@@ -264,7 +264,7 @@ int64_t nv_far_mkdir(int server, int64_t at_dir, const char *at, char *at_out, u
 
 int64_t nv_far_rmdir(int server, int64_t at_dir, const char *at, char *at_out)
 {
-	struct nv_message m = {.server = server, .call = 43};
+	struct nv_message m = {.server = server, .call = 45};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	return nv_far_call(&m);
@@ -272,7 +272,7 @@ int64_t nv_far_rmdir(int server, int64_t at_dir, const char *at, char *at_out)
 
 int64_t nv_far_unlink(int server, int64_t at_dir, const char *at, char *at_out)
 {
-	struct nv_message m = {.server = server, .call = 44};
+	struct nv_message m = {.server = server, .call = 46};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	return nv_far_call(&m);
@@ -280,7 +280,7 @@ int64_t nv_far_unlink(int server, int64_t at_dir, const char *at, char *at_out)
 
 int64_t nv_far_rename(int server, int64_t from_dir, const char *from, char *from_out, int64_t to_dir, const char *to, char *to_out, uint32_t flags)
 {
-	struct nv_message m = {.server = server, .call = 45};
+	struct nv_message m = {.server = server, .call = 47};
 
 	nv_put_place(&m, from_dir, from, from_out);
 	nv_put_place(&m, to_dir, to, to_out);
@@ -290,7 +290,7 @@ int64_t nv_far_rename(int server, int64_t from_dir, const char *from, char *from
 
 int64_t nv_far_link(int server, int64_t from_dir, const char *from, char *from_out, int64_t to_dir, const char *to, char *to_out, int32_t follow)
 {
-	struct nv_message m = {.server = server, .call = 46};
+	struct nv_message m = {.server = server, .call = 48};
 
 	nv_put_place(&m, from_dir, from, from_out);
 	nv_put_place(&m, to_dir, to, to_out);
@@ -300,7 +300,7 @@ int64_t nv_far_link(int server, int64_t from_dir, const char *from, char *from_o
 
 int64_t nv_far_symlink(int server, const char *target, int64_t at_dir, const char *at, char *at_out)
 {
-	struct nv_message m = {.server = server, .call = 47};
+	struct nv_message m = {.server = server, .call = 49};
 
 	nv_put_string(&m, target);
 	nv_put_place(&m, at_dir, at, at_out);
@@ -309,7 +309,7 @@ int64_t nv_far_symlink(int server, const char *target, int64_t at_dir, const cha
 
 int64_t nv_far_readlink(int server, int64_t at_dir, const char *at, char *at_out, void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 48};
+	struct nv_message m = {.server = server, .call = 50};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_room(&m, buf, buf_len);
@@ -318,7 +318,7 @@ int64_t nv_far_readlink(int server, int64_t at_dir, const char *at, char *at_out
 
 int64_t nv_far_realpath(int server, int64_t at_dir, const char *at, char *at_out, void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 49};
+	struct nv_message m = {.server = server, .call = 51};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_room(&m, buf, buf_len);
@@ -327,7 +327,7 @@ int64_t nv_far_realpath(int server, int64_t at_dir, const char *at, char *at_out
 
 int64_t nv_far_statfs(int server, struct nv_statfs *out)
 {
-	struct nv_message m = {.server = server, .call = 50};
+	struct nv_message m = {.server = server, .call = 52};
 
 	nv_put_room(&m, out, sizeof *out);
 	return nv_far_call(&m);
@@ -335,7 +335,7 @@ int64_t nv_far_statfs(int server, struct nv_statfs *out)
 
 int64_t nv_far_syncfs(int server)
 {
-	struct nv_message m = {.server = server, .call = 51};
+	struct nv_message m = {.server = server, .call = 53};
 
 	return nv_far_call(&m);
 }

@@ -203,6 +203,15 @@ static bool needed(void)
 	return others_have();
 }
 
+static void give_up(void)
+{
+	int saved = errno;
+
+	if (nv_loaded() && nv_state != NV_INSIDE && nv_own_memory() && rt_give_up() != 0)
+		nv_complain("what process %d wrote under %s before it executed a program may not be complete: %m", (int)getpid(), nv_mount);
+	errno = saved;
+}
+
 /* The process that executes in our place. */
 static volatile pid_t deputy;
 
@@ -383,8 +392,10 @@ static int step_aside(void)
 	int report[2], error = 0;
 	pid_t self = getpid();
 
-	if (!needed())
+	if (!needed()) {
+		give_up();
 		return -1;
+	}
 	if (pipe2(report, O_CLOEXEC) != 0)
 		return -2;
 	REAL(sigaction)(SIGCHLD, &plain, &before); /* nobody else is to wait for it */
@@ -413,6 +424,9 @@ static int failed(int report)
 	int error = errno;
 
 	if (report < 0) {
+		if (report == -1 && nv_loaded() && nv_state != NV_INSIDE && nv_own_memory())
+			rt_go_on(); /* what fails says so when a file is used */
+		errno = error;
 		nv_share_all(); /* this process goes on, and serves */
 		return -1;
 	}
