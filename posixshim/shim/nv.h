@@ -13,6 +13,7 @@
  *   runtime.c      loading, entering and leaving the Go runtime
  *   far.c          calls that another process makes for this one
  *   share.c        what children and executed programs are given
+ *   execute.c      the calls that execute programs
  *   room.c         is there room for it
  *   exit.c         the end of the process
  *   signals.c      what Go needs of signal handlers and stacks; fork
@@ -228,6 +229,8 @@ bool nv_move(struct nv_visit *visit, int64_t result, struct nv_place *at, struct
 void nv_share_all(void); /* before fork, and before a program is executed */
 void nv_find_descriptors(void);
 void nv_linger(bool flush); /* at the end of the process, until others need it no more */
+int nv_step_aside(void); /* before a program is executed */
+int nv_not_executed(int report);
 int nv_sharing(void); /* in a forked child: the server that its parent is */
 void nv_forget_sharing(void); /* in a child that was forked unseen */
 

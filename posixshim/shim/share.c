@@ -17,8 +17,6 @@
 
 #include "nv.h"
 
-extern char **environ;
-
 /* The number that other processes know this one by; 0 before the first. */
 static _Atomic uint64_t number;
 
@@ -383,10 +381,10 @@ static bool receive(int report, int *error)
 	return n == sizeof *error;
 }
 
-/* step_aside is called before this process executes a program. If it has to
- * serve, a child executes it instead: step_aside returns in the child, with
- * where to report a failure, or here after such a failure, with -2. */
-static int step_aside(void)
+/* nv_step_aside is called before this process executes a program. If it has to
+ * serve, a child executes it instead: nv_step_aside returns in the child, with
+ * where to report a failure, or here after such a failure, with -2; else -1. */
+int nv_step_aside(void)
 {
 	struct sigaction before, plain = {.sa_handler = SIG_DFL};
 	int report[2], error = 0;
@@ -418,8 +416,8 @@ static int step_aside(void)
 	return -2;
 }
 
-/* failed reports that the program could not be executed. */
-static int failed(int report)
+/* nv_not_executed reports that the program could not be executed. */
+int nv_not_executed(int report)
 {
 	int error = errno;
 
@@ -431,109 +429,4 @@ static int failed(int report)
 		return -1;
 	}
 	_exit(REAL(write)(report, &error, sizeof error) == sizeof error ? 127 : 126);
-}
-
-int nv_execve(const char *path, char *const argv[], char *const envp[])
-{
-	/* Who looks for a program tries many names. */
-	if (nv_loaded() && REAL(access)(path, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR))
-		return -1;
-	int report = step_aside();
-
-	if (report != -2)
-		REAL(execve)(path, argv, envp);
-	return failed(report);
-}
-
-int nv_execvpe(const char *file, char *const argv[], char *const envp[])
-{
-	int report = step_aside();
-
-	if (report != -2)
-		REAL(execvpe)(file, argv, envp);
-	return failed(report);
-}
-
-int nv_fexecve(int fd, char *const argv[], char *const envp[])
-{
-	int report = step_aside();
-
-	if (report != -2)
-		REAL(fexecve)(fd, argv, envp);
-	return failed(report);
-}
-
-int nv_execveat(int dirfd, const char *path, char *const argv[], char *const envp[], int flags)
-{
-	int report = step_aside();
-
-	if (report != -2)
-		REAL(execveat)(dirfd, path, argv, envp, flags);
-	return failed(report);
-}
-
-/* What the variadic forms do with their arguments. */
-enum { PLAIN, SEARCH, ENVIRONMENT };
-
-/* execute collects the arguments on the stack, like the C library: it may run
- * in a child of vfork. */
-static int execute(int how, const char *path, const char *arg, va_list ap)
-{
-	size_t n = 1;
-	va_list count;
-
-	va_copy(count, ap);
-	for (const char *a = arg; a != NULL; a = va_arg(count, const char *))
-		n++;
-	va_end(count);
-	const char *argv[n];
-
-	argv[0] = arg;
-	for (size_t i = 1; i < n; i++)
-		argv[i] = va_arg(ap, const char *);
-	char *const *args = (char *const *)argv;
-	char *const *envp = how == ENVIRONMENT ? va_arg(ap, char *const *) : environ;
-
-	return how == SEARCH ? nv_execvpe(path, args, envp) : nv_execve(path, args, envp);
-}
-
-int nv_execl(const char *path, const char *arg, va_list ap)
-{
-	return execute(PLAIN, path, arg, ap);
-}
-
-int nv_execle(const char *path, const char *arg, va_list ap)
-{
-	return execute(ENVIRONMENT, path, arg, ap);
-}
-
-int nv_execlp(const char *file, const char *arg, va_list ap)
-{
-	return execute(SEARCH, file, arg, ap);
-}
-
-int nv_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,
-		   const posix_spawnattr_t *attr, char *const argv[], char *const envp[])
-{
-	nv_share_all();
-	return REAL(posix_spawn)(pid, path, actions, attr, argv, envp);
-}
-
-int nv_posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,
-		    const posix_spawnattr_t *attr, char *const argv[], char *const envp[])
-{
-	nv_share_all();
-	return REAL(posix_spawnp)(pid, file, actions, attr, argv, envp);
-}
-
-int nv_system(const char *command)
-{
-	nv_share_all();
-	return REAL(system)(command);
-}
-
-FILE *nv_popen(const char *command, const char *mode)
-{
-	nv_share_all();
-	return REAL(popen)(command, mode);
 }
