@@ -260,7 +260,7 @@ func TestDescriptorNames(t *testing.T) {
 }
 
 // A program that is executed has children that write, as the one before did.
-func TestExecutes(t *testing.T) {
+func TestGivesUpToExecute(t *testing.T) {
 	program := compile(t, "gcc", "exec.c", "-w")
 	want := output(t, exec.Command(program, t.TempDir()))
 	s := newStore(t)

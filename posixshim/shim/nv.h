@@ -14,6 +14,7 @@
  *   far.c          calls that another process makes for this one
  *   share.c        what children and executed programs are given
  *   execute.c      the calls that execute programs
+ *   program.c      programs and scripts of the mount
  *   room.c         is there room for it
  *   exit.c         the end of the process
  *   signals.c      what Go needs of signal handlers and stacks; fork
@@ -549,6 +550,32 @@ int nv_sigaltstack(const stack_t *stack, stack_t *old);
 bool nv_signal_stack(void);  /* gives this thread a stack for handlers */
 void nv_forget_runtime(void); /* in a forked child */
 void nv_prepare_exit(void);  /* called once, when the runtime has been loaded */
+
+/* ---- programs of the mount ---- */
+
+/* As many scripts one after the other does the kernel look at, so much of each. */
+#define NV_SCRIPTS 5
+#define NV_HEAD 256
+
+/* So much room is in front of a program's arguments for those that scripts add. */
+#define NV_MORE_ARGS (2 * NV_SCRIPTS + 2)
+
+/* What is to be executed. */
+struct nv_program {
+	int fd;                          /* a copy in memory; -1: */
+	const char *path;                /* it is elsewhere */
+	bool ours;                       /* something of the mount leads to it */
+	char *const *argv;
+	char head[NV_SCRIPTS + 1][NV_HEAD + 1]; /* first lines of scripts */
+	char elsewhere[NV_PATH];         /* what path may be */
+};
+
+size_t nv_room_for(char *const argv[]);
+int nv_find_program(struct nv_program *p, struct nv_place *at, int flags, const char *name, char *const argv[],
+		    const char **room);
+int nv_find_script(struct nv_program *p, const char *path, char *const argv[], const char **room);
+int nv_drop_program(struct nv_program *p);
+void nv_name_process(void); /* of a program of the mount */
 
 /* ---- masks of threads ---- */
 

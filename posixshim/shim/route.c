@@ -60,6 +60,7 @@ __attribute__((constructor)) static void prepare(void)
 	nv_prepare_process();
 	nv_find_cwd();
 	nv_find_descriptors();
+	nv_name_process();
 }
 
 /* How far a walk from the root has come. */

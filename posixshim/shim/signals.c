@@ -297,11 +297,12 @@ bool nv_own_memory(void)
 
 /* nv_vfork returns the function to call for vfork. A vfork child shares our
  * tables: as long as nothing is in them it may, afterwards it is forked, so
- * that what it does to its descriptors does not show in ours. The wrapper
- * jumps to the function without leaving a frame for the child to run over. */
+ * that what it does to its descriptors does not show in ours, and that it can
+ * open the working directory if that is in the mount. The wrapper jumps to the
+ * function without leaving a frame for the child to run over. */
 pid_t (*nv_vfork(void))(void)
 {
-	return nv_loaded() || nv_served() ? fork : REAL(vfork);
+	return nv_loaded() || nv_served() || nv_working_now() != 0 ? fork : REAL(vfork);
 }
 
 /* Nothing is locked from here on until the child is there: fork waits for locks
