@@ -47,7 +47,7 @@ func (p *Provisioner) lock(job string) error {
 		if err := os.WriteFile(p.image(lockedName, job), nil, 0o600); err != nil {
 			return err
 		}
-		return p.syncDir()
+		return p.sync(p.o.Dir)
 	})
 }
 

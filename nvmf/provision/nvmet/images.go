@@ -111,11 +111,21 @@ func (p *Provisioner) rename(from, to string) error {
 	if err := os.Rename(from, to); err != nil {
 		return err
 	}
-	return p.syncDir()
+	return p.sync(p.o.Dir)
 }
 
-func (p *Provisioner) syncDir() error {
-	d, err := os.Open(p.o.Dir)
+// symlink makes a link durably: a power failure that took the link to a device
+// would have the next Create zero it.
+func (p *Provisioner) symlink(to, name string) error {
+	if err := os.Symlink(to, name); err != nil {
+		return err
+	}
+	return p.sync(p.o.Dir)
+}
+
+// syncDir makes the names in a directory outlive a power failure.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
 	if err != nil {
 		return err
 	}
@@ -142,7 +152,7 @@ func (p *Provisioner) linkDevice(job string, size nvmf.Bytes) error {
 	if err = errors.Join(err, f.Close()); err != nil {
 		return err
 	}
-	return p.wrap(func() error { return os.Symlink(p.o.Device, p.image(liveName, job)) })
+	return p.wrap(func() error { return p.symlink(p.o.Device, p.image(liveName, job)) })
 }
 
 // deviceFree fails if a job has the device, or had it and is being deleted, or

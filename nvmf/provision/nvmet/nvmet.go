@@ -71,6 +71,9 @@ type Provisioner struct {
 	// wrap runs every change of the tree and of the directory: tests
 	// interrupt it.
 	wrap func(change func() error) error
+	// sync makes the names in a directory outlive a power failure: tests look
+	// at what is there then.
+	sync func(dir string) error
 
 	mu sync.Mutex // held during calls
 }
@@ -82,7 +85,7 @@ func newWith(o Options, tree Tree) *Provisioner {
 	if o.Base == "" {
 		o.Base = provision.Base
 	}
-	return &Provisioner{o: o, tree: tree, wrap: func(change func() error) error { return change() }}
+	return &Provisioner{o: o, tree: tree, wrap: func(change func() error) error { return change() }, sync: syncDir}
 }
 
 // Close does nothing.

@@ -136,6 +136,33 @@ func TestDevice(t *testing.T) {
 	assert.FileExists(t, f.o.Device)
 }
 
+// TestPowerLoss: what must not be forgotten is on the disk when a call returns,
+// be the namespace a file or a device.
+func TestPowerLoss(t *testing.T) {
+	for name, device := range map[string]string{"file": "", "device": filepath.Join(t.TempDir(), "device")} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			if f.o.Device = device; device != "" {
+				require.NoError(t, os.WriteFile(device, make([]byte, nvmf.MiB), 0o600))
+			}
+			p := f.Open(t).(*Provisioner)
+			var durable []string
+			p.sync = func(dir string) error {
+				require.Equal(t, f.o.Dir, dir)
+				durable = f.Leftovers(t)
+				return syncDir(dir)
+			}
+			_, err := p.Create(ctx, "melt", nvmf.MiB)
+			require.NoError(t, err)
+			assert.Contains(t, durable, liveName+"melt")
+			require.NoError(t, p.Expose(ctx, "melt", []string{provisiontest.HostA}, keysOf(provisiontest.HostA)))
+			assert.Contains(t, durable, lockedName+"melt")
+			require.NoError(t, p.Delete(ctx, "melt"))
+			assert.Contains(t, durable, freedName+"melt")
+		})
+	}
+}
+
 // TestDeviceNames: a device that is taken is so by whatever name, and while
 // another program makes it a job's.
 func TestDeviceNames(t *testing.T) {
