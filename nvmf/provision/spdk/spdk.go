@@ -14,8 +14,9 @@
 //
 // The keys of hosts are files in Options.Keys that SPDK's keyring names, as
 // nvmecr.JOB.DIGEST; the files have the UUID of the store before that. The digest is of the key too: another key is another name,
-// so that a host either has the one or the other. They outlive the target: while
-// there are any of a job its hosts are not exposed without.
+// so that a host either has the one or the other. That a job was exposed with
+// keys is in the name of its volume, which is nvmecr-keyed:JOB then: while it is
+// the hosts are not exposed without.
 //
 // # Old data
 //
@@ -259,7 +260,7 @@ func (p *Provisioner) expose(ctx context.Context, job string, hosts []string, ke
 	if err != nil {
 		return err
 	}
-	locked := len(files) > 0 || slices.ContainsFunc(s.Hosts, func(h hostName) bool { return h.Key != "" })
+	locked := v.keyed[job] || len(files) > 0 || slices.ContainsFunc(s.Hosts, func(h hostName) bool { return h.Key != "" })
 	if err := provision.CheckKeys(job, hosts, keys, keyed, locked); err != nil {
 		return err
 	}
@@ -273,6 +274,9 @@ func (p *Provisioner) expose(ctx context.Context, job string, hosts []string, ke
 		default:
 			want = append(want, hostName{NQN: h})
 		}
+	}
+	if err := p.lock(ctx, v, job, slices.ContainsFunc(want, func(h hostName) bool { return h.Key != "" })); err != nil {
+		return err
 	}
 	if keys != nil {
 		if err := p.addKeys(ctx, v.store, job, hosts, keys); err != nil {
@@ -293,7 +297,23 @@ func (p *Provisioner) expose(ctx context.Context, job string, hosts []string, ke
 			}
 		}
 	}
-	return p.dropKeys(ctx, v.store, job, want)
+	if err := p.dropKeys(ctx, v.store, job, want); err != nil || len(hosts) > 0 || !v.keyed[job] {
+		return err
+	}
+	return p.rename(ctx, v.live[job], liveName+job)
+}
+
+// lock gives the volume of a job whose hosts have keys the name that says so,
+// also when the target has forgotten them.
+func (p *Provisioner) lock(ctx context.Context, v *view, job string, keyed bool) error {
+	if !keyed || v.keyed[job] {
+		return nil
+	}
+	return p.rename(ctx, v.live[job], keyedName+job)
+}
+
+func (p *Provisioner) rename(ctx context.Context, l *volume, to string) error {
+	return p.call(ctx, "bdev_lvol_rename", object{"old_name": l.Name, "new_name": to}, nil)
 }
 
 // Limit sets the limit of a job's volume, which SPDK takes in MiB.
@@ -333,7 +353,7 @@ func (p *Provisioner) Delete(ctx context.Context, job string) error {
 		v.freed[job] = nil
 	}
 	if l := v.live[job]; l != nil {
-		if err := p.call(ctx, "bdev_lvol_rename", object{"old_name": l.Name, "new_name": freedName + job}, nil); err != nil {
+		if err := p.rename(ctx, l, freedName+job); err != nil {
 			return about(job, err)
 		}
 		v.freed[job], v.live[job] = l, nil

@@ -165,3 +165,34 @@ func TestAbandonedKeys(t *testing.T) {
 	assert.Empty(t, files(f.keys), "by one that was not told of the directory")
 	require.NoError(t, errors.Join(p.Close(), other.Close()))
 }
+
+// TestForgottenKeys: a job with keys stays one when the target has forgotten
+// them, for who is not told of the directory of keys and where that is lost.
+func TestForgottenKeys(t *testing.T) {
+	f := newFixture(t)
+	host := []string{provisiontest.HostA}
+	keys := map[string]dhchap.Keys{host[0]: {Host: dhchap.NewSecret(dhchap.SHA256)}}
+	other := spdk.New(spdk.Options{Socket: f.socket, Listen: listen})
+	p := f.Open(t)
+	require.NoError(t, create(other))
+	require.NoError(t, p.Expose(ctx, "melt", host, keys))
+	require.NoError(t, os.RemoveAll(f.keys))
+	for range 2 {
+		f.Restart(t)
+		require.NoError(t, create(other))
+		for _, q := range []provision.Provisioner{p, other} {
+			err := q.Expose(ctx, "melt", host, nil)
+			require.ErrorIs(t, err, provision.ErrInvalid)
+			require.ErrorContains(t, err, "--dhchap-keys")
+		}
+		require.ErrorContains(t, other.Expose(ctx, "melt", host, keys), "&keys=/DIRECTORY")
+	}
+	require.NoError(t, p.Expose(ctx, "melt", host, keys))
+	require.NoError(t, other.Expose(ctx, "melt", nil, nil))
+	require.NoError(t, other.Expose(ctx, "melt", host, nil), "it was hidden")
+	require.NoError(t, p.Expose(ctx, "melt", host, keys))
+	require.NoError(t, other.Delete(ctx, "melt"))
+	require.NoError(t, create(other))
+	require.NoError(t, other.Expose(ctx, "melt", host, nil), "another namespace")
+	require.NoError(t, errors.Join(p.Delete(ctx, "melt"), p.Close(), other.Close()))
+}

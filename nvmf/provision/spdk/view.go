@@ -14,6 +14,7 @@ import (
 // What the names of volumes begin with.
 const (
 	liveName  = "nvmecr:"
+	keyedName = "nvmecr-keyed:" // live, and the hosts have keys
 	freedName = "nvmecr-freed:"
 )
 
@@ -97,13 +98,14 @@ func (s *subsystem) serves(v *volume) bool {
 type view struct {
 	store      *store
 	live       map[string]*volume
+	keyed      map[string]bool // which of them have keyedName
 	freed      map[string]*volume
 	subsystems map[string]*subsystem
 }
 
 // look asks the target.
 func (p *Provisioner) look(ctx context.Context) (*view, error) {
-	v := &view{live: map[string]*volume{}, freed: map[string]*volume{}, subsystems: map[string]*subsystem{}}
+	v := &view{live: map[string]*volume{}, keyed: map[string]bool{}, freed: map[string]*volume{}, subsystems: map[string]*subsystem{}}
 	var stores []store
 	if err := p.call(ctx, "bdev_lvol_get_lvstores", nil, &stores); err != nil {
 		return nil, err
@@ -156,11 +158,12 @@ func (v *view) add(x *volume) {
 		if !ok {
 			continue
 		}
-		if job, ok := strings.CutPrefix(name, liveName); ok && provision.CheckJob(job) == nil {
-			v.live[job] = x
-		}
-		if job, ok := strings.CutPrefix(name, freedName); ok && provision.CheckJob(job) == nil {
-			v.freed[job] = x
+		for prefix, volumes := range map[string]map[string]*volume{liveName: v.live, keyedName: v.live, freedName: v.freed} {
+			job, ok := strings.CutPrefix(name, prefix)
+			if ok && provision.CheckJob(job) == nil {
+				volumes[job] = x
+				v.keyed[job] = v.keyed[job] || prefix == keyedName
+			}
 		}
 	}
 }
