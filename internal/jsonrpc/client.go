@@ -26,6 +26,8 @@ type Client struct {
 	stream *stream
 	id     uint64
 	closed bool
+	once   bool // the first connection is the only one
+	lost   bool // a connection was dropped
 }
 
 // NewClient returns a client of the server that listens at path.
@@ -88,7 +90,7 @@ func (c *Client) exchange(ctx context.Context, method string, params any) (*resp
 	}
 	var answer response
 	err := c.stream.send(&r)
-	if errors.Is(err, syscall.EPIPE) && used && ctx.Err() == nil {
+	if errors.Is(err, syscall.EPIPE) && used && !c.once && ctx.Err() == nil {
 		c.drop() // the server has ended since the last call, and got nothing
 		return c.exchange(ctx, method, params)
 	}
@@ -117,6 +119,9 @@ func (c *Client) connect(ctx context.Context) error {
 	if c.conn != nil {
 		return nil
 	}
+	if c.once && c.lost {
+		return errors.New("the connection was lost, and what was asked before may not be so any more")
+	}
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", c.path)
 	if err != nil {
@@ -138,10 +143,17 @@ func (c *Client) Check(check func(net.Conn) error) *Client {
 	return c
 }
 
+// Once keeps c from connecting again: all that answer are one process. It
+// returns c, and is to be called before the first call.
+func (c *Client) Once() *Client {
+	c.once = true
+	return c
+}
+
 func (c *Client) drop() {
 	if c.conn != nil {
 		_ = c.conn.Close() // nothing of it is of use
-		c.conn, c.stream = nil, nil
+		c.conn, c.stream, c.lost = nil, nil, true
 	}
 }
 

@@ -244,3 +244,31 @@ func TestOddClients(t *testing.T) {
 		require.NoError(t, conn.Close())
 	}
 }
+
+// TestOnce: a server that was started anew is another one.
+func TestOnce(t *testing.T) {
+	path := filepath.Join(shortdir.New(t), "s")
+	ctx := context.Background()
+	start := func() (stop func()) {
+		l, err := net.Listen("unix", path)
+		require.NoError(t, err)
+		serving, cancel := context.WithCancel(ctx)
+		ended := make(chan error, 1)
+		go func() { ended <- jsonrpc.Serve(serving, l, echo) }()
+		return func() { cancel(); require.NoError(t, <-ended) }
+	}
+	stop := start()
+	once, other := client(t, path).Once(), client(t, path)
+	for _, c := range []*jsonrpc.Client{once, other} {
+		for range 2 {
+			require.NoError(t, c.Call(ctx, "null", nil, nil))
+		}
+	}
+	stop()
+	defer start()()
+	for range 2 {
+		require.Error(t, once.Call(ctx, "null", nil, nil))
+	}
+	require.ErrorContains(t, once.Call(ctx, "null", nil, nil), "connection was lost")
+	require.NoError(t, other.Call(ctx, "null", nil, nil))
+}
