@@ -22,10 +22,11 @@
 //
 // Volumes are made with clear_method write_zeroes: their blocks are zeroed
 // when they are given back, and SPDK clears a store when it is made. Delete
-// begins by renaming the volume to nvmecr-freed:JOB. One gap is left: a target
-// that ends within bdev_lvol_delete may have given the blocks back and not
-// zeroed all of them. And a volume of somebody else's that was made with
-// another clear_method leaves what it left.
+// begins by renaming the volume to nvmecr-freed:JOB. A target that dies within
+// bdev_lvol_delete has given the blocks back and not zeroed all of them: so there
+// is a volume nvmecr-zeroing:JOB for that time, and where one is found later all
+// that is free is zeroed before it is used (zeroing.go). A volume of somebody
+// else's that was made with another clear_method leaves what it left.
 package spdk
 
 import (
@@ -121,13 +122,15 @@ func (p *Provisioner) create(ctx context.Context, job string, size nvmf.Bytes) (
 	if err := errors.Join(provision.CheckJob(job), provision.CheckSize(job, size)); err != nil {
 		return none, err
 	}
+	p, end := p.session()
+	defer end()
 	v, err := p.look(ctx)
 	if err != nil {
 		return none, err
 	}
 	// What an interrupted Delete has left, be it only a subsystem with its
 	// list of hosts, is not for the new namespace.
-	if v.live[job] == nil && (v.freed[job] != nil || v.subsystems[job] != nil) {
+	if v.live[job] == nil && (v.freed[job] != nil || v.zeroing[job] != nil || v.subsystems[job] != nil) {
 		if err := p.finish(ctx, v, job); err != nil {
 			return none, err
 		}
@@ -137,10 +140,7 @@ func (p *Provisioner) create(ctx context.Context, job string, size nvmf.Bytes) (
 	}
 	size = v.store.round(size)
 	if l := v.live[job]; l == nil {
-		if err := p.createVolume(ctx, v.store, job, size); err != nil {
-			return none, err
-		}
-		if v, err = p.look(ctx); err != nil {
+		if v, err = p.createVolume(ctx, v, job, size); err != nil {
 			return none, err
 		}
 	} else if l.size() != size {
@@ -162,14 +162,24 @@ func (p *Provisioner) create(ctx context.Context, job string, size nvmf.Bytes) (
 	return n, nil
 }
 
-func (p *Provisioner) createVolume(ctx context.Context, s *store, job string, size nvmf.Bytes) error {
-	if free := nvmf.Bytes(s.FreeClusters) * nvmf.Bytes(s.ClusterSize); size > free {
-		return fmt.Errorf("%w for %s: store %s has %s left", provision.ErrNoSpace, size, s.Name, free)
+// createVolume makes the volume of a job, of clusters that are zeroed.
+func (p *Provisioner) createVolume(ctx context.Context, v *view, job string, size nvmf.Bytes) (*view, error) {
+	err := v.store.checkClusters()
+	if err == nil && len(v.zeroing) > 0 {
+		if err = p.settle(ctx, "", false); err == nil {
+			v, err = p.look(ctx)
+		}
 	}
-	return p.call(ctx, "bdev_lvol_create", object{
-		"uuid": s.UUID, "lvol_name": liveName + job, "size_in_mib": uint64(size / nvmf.MiB),
-		"thin_provision": false, "clear_method": "write_zeroes",
-	}, nil)
+	if err != nil {
+		return nil, err
+	}
+	if free := v.store.free(); size > free {
+		return nil, fmt.Errorf("%w for %s: store %s has %s left", provision.ErrNoSpace, size, v.store.Name, free)
+	}
+	if err := p.makeVolume(ctx, v.store, liveName+job, size); err != nil {
+		return nil, err
+	}
+	return p.look(ctx)
 }
 
 // serve makes what is missing of a job's subsystem. It lets nobody in.
@@ -312,10 +322,6 @@ func (p *Provisioner) lock(ctx context.Context, v *view, job string, keyed bool)
 	return p.rename(ctx, v.live[job], keyedName+job)
 }
 
-func (p *Provisioner) rename(ctx context.Context, l *volume, to string) error {
-	return p.call(ctx, "bdev_lvol_rename", object{"old_name": l.Name, "new_name": to}, nil)
-}
-
 // Limit sets the limit of a job's volume, which SPDK takes in MiB.
 func (p *Provisioner) Limit(ctx context.Context, job string, rate nvmf.Bytes) error {
 	if err := errors.Join(provision.CheckJob(job), provision.CheckRate(job, rate)); err != nil {
@@ -341,24 +347,34 @@ func (p *Provisioner) Delete(ctx context.Context, job string) error {
 	if err := provision.CheckJob(job); err != nil {
 		return err
 	}
+	return about(job, p.delete(ctx, job))
+}
+
+func (p *Provisioner) delete(ctx context.Context, job string) error {
+	p, end := p.session()
+	defer end()
 	v, err := p.look(ctx)
 	if err != nil {
-		return about(job, err)
+		return err
 	}
 	// What was freed earlier has the name that this one is to have.
 	if v.freed[job] != nil && v.live[job] != nil {
-		if err := p.deleteVolume(ctx, v.freed[job]); err != nil {
-			return about(job, err)
+		if err := p.deleteVolume(ctx, v, job); err != nil {
+			return err
 		}
-		v.freed[job] = nil
+		v.freed[job], v.zeroing[job] = nil, nil
 	}
 	if l := v.live[job]; l != nil {
 		if err := p.rename(ctx, l, freedName+job); err != nil {
-			return about(job, err)
+			return err
 		}
 		v.freed[job], v.live[job] = l, nil
 	}
-	return about(job, p.finish(ctx, v, job))
+	return p.finish(ctx, v, job)
+}
+
+func (p *Provisioner) rename(ctx context.Context, l *volume, to string) error {
+	return p.call(ctx, "bdev_lvol_rename", object{"old_name": l.Name, "new_name": to}, nil)
 }
 
 // finish does what a Delete does after the renaming.
@@ -371,20 +387,13 @@ func (p *Provisioner) finish(ctx context.Context, v *view, job string) error {
 	if err := p.dropKeys(ctx, v.store, job, nil); err != nil {
 		return err
 	}
-	if l := v.freed[job]; l != nil {
-		return p.deleteVolume(ctx, l)
+	switch {
+	case v.freed[job] != nil:
+		return p.deleteVolume(ctx, v, job)
+	case v.zeroing[job] != nil:
+		return p.settle(ctx, job, false)
 	}
 	return nil
-}
-
-// deleteVolume takes as long as the device takes to zero it.
-func (p *Provisioner) deleteVolume(ctx context.Context, l *volume) error {
-	err := p.explain(p.rpc.Call(ctx, "bdev_lvol_delete", object{"name": l.Name}, nil))
-	var e *jsonrpc.Error
-	if errors.As(err, &e) && e.Code == -int64(unix.ENODEV) {
-		return nil // an earlier call has come to its end meanwhile
-	}
-	return err
 }
 
 // about names the job in an error that does not.

@@ -24,7 +24,10 @@ type store struct {
 	Name         string `json:"name"`
 	ClusterSize  uint64 `json:"cluster_size"`
 	FreeClusters uint64 `json:"free_clusters"`
+	Clusters     uint64 `json:"total_data_clusters"`
 }
+
+func (s *store) free() nvmf.Bytes { return nvmf.Bytes(s.FreeClusters) * nvmf.Bytes(s.ClusterSize) }
 
 // round is what SPDK makes of a size: whole MiB, then whole clusters.
 func (s *store) round(size nvmf.Bytes) nvmf.Bytes {
@@ -43,6 +46,12 @@ type volume struct {
 	Limits    struct {
 		MiB uint64 `json:"rw_mbytes_per_sec"`
 	} `json:"assigned_rate_limits"`
+	Specific struct {
+		Volume struct {
+			Store     string `json:"lvol_store_uuid"`
+			Allocated uint64 `json:"num_allocated_clusters"`
+		} `json:"lvol"`
+	} `json:"driver_specific"`
 }
 
 func (v *volume) size() nvmf.Bytes { return nvmf.Bytes(v.BlockSize * v.NumBlocks) }
@@ -100,12 +109,18 @@ type view struct {
 	live       map[string]*volume
 	keyed      map[string]bool // which of them have keyedName
 	freed      map[string]*volume
+	zeroing    map[string]*volume // marks
 	subsystems map[string]*subsystem
+	allocated  uint64 // clusters of all volumes, whosever
 }
+
+// accounted reports whether all clusters are free or a volume's: none is being
+// given back.
+func (v *view) accounted() bool { return v.store.FreeClusters+v.allocated == v.store.Clusters }
 
 // look asks the target.
 func (p *Provisioner) look(ctx context.Context) (*view, error) {
-	v := &view{live: map[string]*volume{}, keyed: map[string]bool{}, freed: map[string]*volume{}, subsystems: map[string]*subsystem{}}
+	v := &view{live: map[string]*volume{}, keyed: map[string]bool{}, freed: map[string]*volume{}, zeroing: map[string]*volume{}, subsystems: map[string]*subsystem{}}
 	var stores []store
 	if err := p.call(ctx, "bdev_lvol_get_lvstores", nil, &stores); err != nil {
 		return nil, err
@@ -153,14 +168,17 @@ func (p *Provisioner) choose(stores []store) (*store, error) {
 
 // add sorts a block device in, if it is a volume of a job's in the store.
 func (v *view) add(x *volume) {
+	if x.Specific.Volume.Store == v.store.UUID {
+		v.allocated += x.Specific.Volume.Allocated
+	}
 	for _, alias := range x.Aliases {
 		name, ok := strings.CutPrefix(alias, v.store.Name+"/")
 		if !ok {
 			continue
 		}
-		for prefix, volumes := range map[string]map[string]*volume{liveName: v.live, keyedName: v.live, freedName: v.freed} {
+		for prefix, volumes := range map[string]map[string]*volume{liveName: v.live, keyedName: v.live, freedName: v.freed, zeroingName: v.zeroing} {
 			job, ok := strings.CutPrefix(name, prefix)
-			if ok && provision.CheckJob(job) == nil {
+			if ok && (provision.CheckJob(job) == nil || job == freeSpace) {
 				volumes[job] = x
 				v.keyed[job] = v.keyed[job] || prefix == keyedName
 			}
@@ -174,6 +192,9 @@ func (v *view) describe(job string) provision.Namespace {
 	l, s := v.live[job], v.subsystems[job]
 	if l == nil && v.freed[job] != nil {
 		n.Size = v.freed[job].size()
+		return n
+	}
+	if l == nil && v.zeroing[job] != nil {
 		return n
 	}
 	n.State = provision.Incomplete
@@ -213,9 +234,13 @@ func (p *Provisioner) List(ctx context.Context) ([]provision.Namespace, error) {
 	for job := range v.freed {
 		jobs[job] = true
 	}
+	for job := range v.zeroing {
+		jobs[job] = true
+	}
 	for job := range v.subsystems {
 		jobs[job] = true
 	}
+	delete(jobs, freeSpace)
 	list := []provision.Namespace{}
 	for _, job := range slices.Sorted(maps.Keys(jobs)) {
 		list = append(list, v.describe(job))

@@ -3,8 +3,8 @@
 // error codes, and keeps the state they make: for tests of those who call them.
 //
 // The storage of volumes is memory that nothing clears but what SPDK clears:
-// with clear_method write_zeroes, the blocks of a volume that is deleted. Any
-// other method leaves them, as a device may.
+// with clear_method write_zeroes, the blocks of a volume that is deleted, unless
+// the target dies meanwhile. Any other method leaves them, as a device may.
 package fakespdk
 
 import (
@@ -40,6 +40,7 @@ type Target struct {
 	subsystems []*subsystem
 	keys       []key
 	store      string
+	deleting   []*volume
 	// fail is asked before each call whether to execute and to answer it.
 	fail func() (execute, answer bool)
 }
@@ -47,6 +48,7 @@ type Target struct {
 type volume struct {
 	uuid, name string
 	clusters   []int
+	size       int // clusters, more than it has if it is thin
 	zeroes     bool
 	limit      uint64
 }
@@ -110,6 +112,10 @@ func (t *Target) Serve(ctx context.Context, l net.Listener) error {
 		var err error
 		if execute {
 			result, err = t.call(method, params)
+		} else if method == "bdev_lvol_delete" {
+			var a arguments
+			_ = jsonrpc.Unmarshal(params, &a) // without a name there is nothing to do
+			t.crash(a.Name)
 		}
 		if !answer {
 			return nil, &jsonrpc.Error{Code: jsonrpc.CodeInternal, Message: "interrupted"}
@@ -119,17 +125,48 @@ func (t *Target) Serve(ctx context.Context, l net.Listener) error {
 }
 
 // Fail sets what is asked before each call: whether to execute it, and
-// whether to answer it.
+// whether to answer it. In a deletion that it is not to execute it dies half-way,
+// and starts again.
 func (t *Target) Fail(f func() (execute, answer bool)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.fail = f
 }
 
+// crash is a restart that comes when the volume of a name is being deleted: SPDK
+// first forgets the volume, so that its clusters are free, and then zeroes them.
+func (t *Target) crash(name string) {
+	if v := t.find(name); v != nil {
+		v.zeroes = false
+		t.begin(v)
+		t.end(v)
+	}
+	t.restart()
+}
+
+// Begin begins to delete the volume of a name: it is no block device any more,
+// still has its name, and its clusters are not free. end zeroes what has to be,
+// and gives them back.
+func (t *Target) Begin(name string) (end func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	v := t.find(name)
+	t.begin(v)
+	return func() {
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.end(v)
+	}
+}
+
 // Restart forgets what is in the target's memory.
 func (t *Target) Restart() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.restart()
+}
+
+func (t *Target) restart() {
 	for _, s := range t.subsystems {
 		s.destroyed = true
 	}
@@ -238,7 +275,7 @@ func (s *subsystem) allows(nqn string) bool {
 }
 
 // Size returns the size of the namespace.
-func (n *Namespace) Size() nvmf.Bytes { return nvmf.Bytes(len(n.volume.clusters)) * Cluster }
+func (n *Namespace) Size() nvmf.Bytes { return nvmf.Bytes(n.volume.size) * Cluster }
 
 // Close ends the connection.
 func (n *Namespace) Close() error { return nil }
@@ -273,13 +310,20 @@ func (n *Namespace) move(p []byte, offset int64, do func(p, at []byte) int) (int
 }
 
 // find returns a volume by one of its names.
-func (t *Target) find(name string) *volume {
-	for _, v := range t.volumes {
+func (t *Target) find(name string) *volume { return find(t.volumes, name) }
+
+func find(volumes []*volume, name string) *volume {
+	for _, v := range volumes {
 		if name == v.uuid || name == "lvs0/"+v.name {
 			return v
 		}
 	}
 	return nil
+}
+
+// taken reports whether a volume has a name, or had it and is being deleted.
+func (t *Target) taken(name string) bool {
+	return t.find("lvs0/"+name) != nil || find(t.deleting, "lvs0/"+name) != nil
 }
 
 func errno(e syscall.Errno) error {

@@ -52,6 +52,9 @@ func (t *Target) call(method string, params json.RawMessage) (any, error) {
 	case "bdev_lvol_get_lvstores":
 		return t.stores(), nil
 	case "bdev_get_bdevs":
+		if a.Name != "" && t.find(a.Name) == nil {
+			return nil, errno(syscall.ENODEV)
+		}
 		return t.bdevs(), nil
 	case "nvmf_get_subsystems":
 		return t.subsystems, nil
@@ -178,7 +181,8 @@ func (t *Target) bdevs() any {
 	for _, v := range t.volumes {
 		list = append(list, map[string]any{
 			"name": v.uuid, "uuid": v.uuid, "aliases": []string{"lvs0/" + v.name}, "product_name": "Logical Volume",
-			"block_size": Block, "num_blocks": len(v.clusters) * int(Cluster) / Block,
+			"block_size": Block, "num_blocks": v.size * int(Cluster) / Block,
+			"driver_specific":      map[string]any{"lvol": map[string]any{"lvol_store_uuid": t.store, "num_allocated_clusters": len(v.clusters)}},
 			"assigned_rate_limits": map[string]uint64{"rw_ios_per_sec": 0, "rw_mbytes_per_sec": v.limit},
 		})
 	}
@@ -192,16 +196,16 @@ func (t *Target) createVolume(a *arguments) (any, error) {
 	switch {
 	case a.Lvol == "" || len(a.Lvol) > 63:
 		return nil, errno(syscall.EINVAL)
-	case t.find("lvs0/"+a.Lvol) != nil:
+	case t.taken(a.Lvol):
 		return nil, errno(syscall.EEXIST)
 	}
-	v := &volume{uuid: uuid.NewString(), name: a.Lvol, zeroes: a.Clear == "write_zeroes"}
+	v := &volume{uuid: uuid.NewString(), name: a.Lvol, size: int(a.Size), zeroes: a.Clear == "write_zeroes"}
 	for i := range t.used {
-		if !t.used[i] && uint64(len(v.clusters)) < a.Size {
+		if !t.used[i] && len(v.clusters) < v.size && !a.Thin {
 			v.clusters = append(v.clusters, i)
 		}
 	}
-	if uint64(len(v.clusters)) < a.Size {
+	if len(v.clusters) < v.size && !a.Thin {
 		return nil, &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "No space left on device"}
 	}
 	for _, i := range v.clusters {
@@ -216,7 +220,7 @@ func (t *Target) rename(name, to string) error {
 	switch {
 	case v == nil:
 		return errno(syscall.ENODEV)
-	case t.find("lvs0/"+to) != nil && v.name != to:
+	case t.taken(to) && v.name != to:
 		return &jsonrpc.Error{Code: jsonrpc.CodeInvalidParams, Message: "File exists"}
 	case len(to) > 63:
 		return errno(syscall.EINVAL)
@@ -227,18 +231,32 @@ func (t *Target) rename(name, to string) error {
 
 func (t *Target) deleteVolume(name string) error {
 	v := t.find(name)
-	if v == nil {
+	switch {
+	case find(t.deleting, name) != nil:
+		return internal("Invalid argument")
+	case v == nil:
 		return errno(syscall.ENODEV)
 	}
+	t.begin(v)
+	t.end(v)
+	return nil
+}
+
+// begin and end are the two halves of deleting a volume.
+func (t *Target) begin(v *volume) {
 	for _, s := range t.subsystems {
 		s.Spaces = slices.DeleteFunc(s.Spaces, func(n space) bool { return n.Bdev == v.uuid })
 	}
+	t.volumes = slices.DeleteFunc(t.volumes, func(x *volume) bool { return x == v })
+	t.deleting = append(t.deleting, v)
+}
+
+func (t *Target) end(v *volume) {
 	for _, i := range v.clusters {
 		t.used[i] = false
 		if v.zeroes {
 			clear(t.medium[i*int(Cluster) : (i+1)*int(Cluster)])
 		}
 	}
-	t.volumes = slices.DeleteFunc(t.volumes, func(x *volume) bool { return x == v })
-	return nil
+	t.deleting = slices.DeleteFunc(t.deleting, func(x *volume) bool { return x == v })
 }

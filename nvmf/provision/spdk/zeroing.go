@@ -1,0 +1,226 @@
+package spdk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/jsonrpc"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/provision"
+)
+
+// zeroingName and a job name a volume without clusters, the mark: it is on the
+// device from before the deletion of the job's volume until that has returned.
+// SPDK first forgets a volume and then zeroes its clusters. A target that died
+// in between has left a mark without a volume, and free clusters with data.
+const zeroingName = "nvmecr-zeroing:"
+
+// freeSpace is in the place of a job, which has no colon, in the names of the
+// volume that is made of what is free, and of its mark.
+const freeSpace = ":free"
+
+// session returns a provisioner that talks to one process, the target that
+// answers its first call: what it has seen of free clusters stays true.
+func (p *Provisioner) session() (*Provisioner, func()) {
+	s := &Provisioner{o: p.o, rpc: jsonrpc.NewClient(p.o.Socket).Once()}
+	return s, func() { _ = s.rpc.Close() } // nothing of it is of use
+}
+
+// failed reports whether SPDK has answered a call with an error number.
+func failed(err error, with unix.Errno) bool {
+	var e *jsonrpc.Error
+	return errors.As(err, &e) && e.Code == -int64(with)
+}
+
+// makeVolume makes a volume, one of size 0 without clusters.
+func (p *Provisioner) makeVolume(ctx context.Context, s *store, name string, size nvmf.Bytes) error {
+	return p.call(ctx, "bdev_lvol_create", object{
+		"uuid": s.UUID, "lvol_name": name, "size_in_mib": uint64(max(size, nvmf.MiB) / nvmf.MiB),
+		"thin_provision": size == 0, "clear_method": "write_zeroes",
+	}, nil)
+}
+
+// deleteVolume deletes what was freed of a job, which takes as long as the
+// device takes to zero it.
+func (p *Provisioner) deleteVolume(ctx context.Context, v *view, job string) error {
+	if err := p.mark(ctx, v, job); err != nil {
+		return err
+	}
+	deleted, err := p.remove(ctx, v.freed[job].Name)
+	if err != nil {
+		return err
+	}
+	if !deleted {
+		return p.settle(ctx, job, true) // others delete it, or have just done so
+	}
+	return p.unmark(ctx, v.store, job)
+}
+
+// mark makes the mark of a job. It takes a page of the store's metadata.
+func (p *Provisioner) mark(ctx context.Context, v *view, job string) error {
+	if v.zeroing[job] != nil {
+		return nil
+	}
+	err := p.makeVolume(ctx, v.store, zeroingName+job, 0)
+	if err == nil || failed(err, unix.EEXIST) {
+		return nil
+	}
+	return fmt.Errorf("store %s has no room to note that a volume is being zeroed: delete another one first, with rpc.py bdev_lvol_delete: %w", v.store.Name, err)
+}
+
+// remove deletes a volume and reports whether there was one. What others are
+// deleting is none, which SPDK has an odd answer for.
+func (p *Provisioner) remove(ctx context.Context, name string) (bool, error) {
+	err := p.explain(p.rpc.Call(ctx, "bdev_lvol_delete", object{"name": name}, nil))
+	var e *jsonrpc.Error
+	if errors.As(err, &e) && e.Code == jsonrpc.CodeInternal && e.Message == "Invalid argument" {
+		if gone := p.call(ctx, "bdev_get_bdevs", object{"name": name}, nil); failed(gone, unix.ENODEV) {
+			err = gone
+		}
+	}
+	if failed(err, unix.ENODEV) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// unmark says that the clusters of a volume are zeroed.
+func (p *Provisioner) unmark(ctx context.Context, s *store, job string) error {
+	_, err := p.remove(ctx, s.Name+"/"+zeroingName+job)
+	return err
+}
+
+// settle ends what marks tell of. A mark without a volume says that free
+// clusters may have data, unless the volume is still being deleted: awaited's
+// is waited for, and seen says that the target lived when it was still there.
+//
+// All that is free is then made one volume, freed like others, with a mark of
+// its own that takes the place of the ones before, and deleted. It returns when
+// what is free is zeroed.
+func (p *Provisioner) settle(ctx context.Context, awaited string, seen bool) error {
+	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
+		v, err := p.look(ctx)
+		if err != nil {
+			return err
+		}
+		dead, alive, err := p.unsettled(ctx, v, awaited, seen)
+		if err != nil {
+			return err
+		}
+		switch {
+		case alive != "":
+			seen = true
+		case len(dead) == 0 && v.zeroing[freeSpace] == nil:
+			return nil
+		default:
+			done, err := p.zeroFree(ctx, v, dead)
+			if done || err != nil {
+				return err
+			}
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// unsettled returns the jobs whose volumes a target has not deleted to the end,
+// and awaited if the target is still at it.
+func (p *Provisioner) unsettled(ctx context.Context, v *view, awaited string, seen bool) (dead []string, alive string, err error) {
+	for _, job := range slices.Sorted(maps.Keys(v.zeroing)) {
+		if v.freed[job] != nil || job == freeSpace {
+			continue
+		}
+		deleting, err := p.taken(ctx, v.store, freedName+job)
+		switch {
+		case err != nil:
+			return nil, "", err
+		case deleting && job == awaited:
+			alive = job
+		case deleting:
+		case job == awaited && seen && v.accounted():
+			err = p.unmark(ctx, v.store, job)
+		case job == awaited && seen: // see zeroFree
+		default:
+			dead = append(dead, job)
+		}
+		if err != nil {
+			return nil, "", err
+		}
+	}
+	return dead, alive, nil
+}
+
+// taken reports whether a volume has a name, be it one that is being deleted
+// and no block device any more. It tries to make one that is too large.
+func (p *Provisioner) taken(ctx context.Context, s *store, name string) (bool, error) {
+	err := p.makeVolume(ctx, s, name, nvmf.Bytes(s.Clusters+1)*nvmf.Bytes(s.ClusterSize)+nvmf.MiB)
+	var answer *jsonrpc.Error
+	switch {
+	case failed(err, unix.EEXIST):
+		return true, nil
+	case errors.As(err, &answer):
+		return false, nil
+	case err == nil:
+		return false, fmt.Errorf("store %s has made a volume %s that is larger than the store: delete it", s.Name, name)
+	}
+	return false, err
+}
+
+// zeroFree makes a volume of all that is free, and deletes it. From then on the
+// marks of these jobs are not needed. It returns false to be called again.
+func (p *Provisioner) zeroFree(ctx context.Context, v *view, jobs []string) (bool, error) {
+	if err := p.mark(ctx, v, freeSpace); err != nil {
+		return false, err
+	}
+	if free := v.store.free(); v.freed[freeSpace] == nil && free > 0 {
+		err := p.makeVolume(ctx, v.store, freedName+freeSpace, free)
+		if failed(err, unix.EEXIST) {
+			return false, nil // somebody else is at it
+		}
+		if err != nil {
+			return false, fmt.Errorf("the target has ended while it zeroed a volume, and all %s that are free have to be zeroed first: %w", free, err)
+		}
+		if v, err = p.look(ctx); err != nil {
+			return false, err
+		}
+	}
+	all := v.store.FreeClusters == 0
+	// A volume that could not be zeroed gives its clusters back when the target
+	// ends and not before: the marks have to stay.
+	sure := all && v.accounted()
+	for _, job := range jobs {
+		if !sure {
+			break
+		}
+		if err := p.unmark(ctx, v.store, job); err != nil {
+			return false, err
+		}
+	}
+	if l := v.freed[freeSpace]; l != nil {
+		if deleted, err := p.remove(ctx, l.Name); err != nil || !deleted {
+			return false, err
+		}
+	}
+	if sure {
+		return true, p.unmark(ctx, v.store, freeSpace)
+	}
+	return all, nil
+}
+
+// checkClusters fails where free clusters could not all be had, and zeroed, by
+// volumes of whole MiB.
+func (s *store) checkClusters() error {
+	if c := nvmf.Bytes(s.ClusterSize); c < nvmf.MiB {
+		return fmt.Errorf("%w: store %s has clusters of %s, less than 1 MiB: make one with rpc.py bdev_lvol_create_lvstore --cluster-sz 1048576 or more", provision.ErrUnsupported, s.Name, c)
+	}
+	return nil
+}
