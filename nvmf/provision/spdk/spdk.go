@@ -128,6 +128,12 @@ func (p *Provisioner) create(ctx context.Context, job string, size nvmf.Bytes) (
 	if err != nil {
 		return none, err
 	}
+	// What two programs have left that did not wait for each other.
+	if v.live[job] != nil && v.freed[job] != nil {
+		if err := p.deleteVolume(ctx, v, job); err != nil {
+			return none, err
+		}
+	}
 	// What an interrupted Delete has left, be it only a subsystem with its
 	// list of hosts, is not for the new namespace.
 	if v.live[job] == nil && (v.freed[job] != nil || v.zeroing[job] != nil || v.subsystems[job] != nil) {

@@ -209,6 +209,20 @@ func TestZeroingNothing(t *testing.T) {
 	require.NoError(t, p.Close())
 }
 
+// TestFreedBeside: what was freed beside a namespace that is served goes with
+// the next create, and leaves that alone.
+func TestFreedBeside(t *testing.T) {
+	f := newFixture(t)
+	p := f.Open(t)
+	f.filled(t, p, "melt", 3*nvmf.MiB, 0x22)
+	f.volume(t, "nvmecr-freed:melt", false)
+	before := len(f.Names())
+	holds(t, f.made(t, p, "melt", 3*nvmf.MiB), 0x22)
+	assert.NotContains(t, f.Names(), "nvmecr-freed:melt")
+	assert.Len(t, f.Names(), before-1)
+	require.NoError(t, p.Close())
+}
+
 // TestSmallClusters: volumes are of whole MiB, and could not have all that is
 // free of such.
 func TestSmallClusters(t *testing.T) {
