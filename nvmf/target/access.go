@@ -10,7 +10,8 @@ import (
 )
 
 // SetHosts replaces the host NQNs that may connect to a subsystem. Hosts that
-// are connected and no longer allowed are cut off before it returns.
+// are connected and no longer allowed are cut off before it returns, also with
+// ErrExecuting.
 func (t *Target) SetHosts(nqn string, hosts []string) error {
 	return t.grant(nqn, func(s *subsystem) { s.hosts = slices.Clone(hosts) })
 }
@@ -44,7 +45,9 @@ func (t *Target) SetKeys(keys map[string]dhchap.Keys) error {
 	}
 	t.generation++
 	t.mu.Unlock()
-	t.cut((*controller).unwelcome)
+	if err := t.cutInTime((*controller).unwelcome); err != nil {
+		return fmt.Errorf("target: %w", err)
+	}
 	return nil
 }
 
@@ -69,7 +72,9 @@ func (t *Target) grant(nqn string, change func(*subsystem)) error {
 	if sub == nil {
 		return fmt.Errorf("target: no subsystem %s: %w", nqn, nvmf.ErrNoSubsystem)
 	}
-	t.cut(func(c *controller) bool { return c.sub == sub && c.unwelcome() })
+	if err := t.cutInTime(func(c *controller) bool { return c.sub == sub && c.unwelcome() }); err != nil {
+		return fmt.Errorf("target: subsystem %s: %w", nqn, err)
+	}
 	return nil
 }
 

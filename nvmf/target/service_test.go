@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/nvme"
 	"nvmecr/nvmf/pdu"
 	"nvmecr/nvmf/target"
@@ -217,6 +218,43 @@ func TestCutWaitsForEnded(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// TestCutTimeout: a command on storage that does not answer holds up nobody for
+// ever. The hosts are cut off all the same, and to call again is to wait again.
+func TestCutTimeout(t *testing.T) {
+	for name, cut := range map[string]func(*target.Target) error{
+		"SetHosts":  func(tgt *target.Target) error { return tgt.SetHosts(testNQN, []string{testNQN}) },
+		"SetAccess": func(tgt *target.Target) error { return tgt.SetAccess(testNQN, []string{testNQN}, nil) },
+		"SetKeys": func(tgt *target.Target) error {
+			return tgt.SetKeys(map[string]dhchap.Keys{testHost: {Host: dhchap.NewSecret(dhchap.SHA256)}})
+		},
+		"RemoveSubsystem": func(tgt *target.Target) error { return tgt.RemoveSubsystem(testNQN) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newStuck(memory(t, nvmf.MiB, 4096))
+			c := one(b)
+			c.CutTimeout = 20 * time.Millisecond
+			tgt, addr := serve(t, c)
+			t.Cleanup(b.release) // also when the test fails
+			_, q := io2(t, addr, 0)
+			b.armed.Store(true)
+			q.capsule(q.rw(nvme.IOWrite, 0, 1, 0), make([]byte, 4096))
+			<-b.arrived
+			err := cut(tgt)
+			require.ErrorIs(t, err, target.ErrExecuting)
+			require.ErrorContains(t, err, testHost)
+			assert.Zero(t, target.Controllers(tgt))
+			if name == "RemoveSubsystem" {
+				b.release()
+				q.ends(0)
+				return
+			}
+			require.ErrorIs(t, cut(tgt), target.ErrExecuting)
+			b.release()
+			require.Eventually(t, func() bool { return cut(tgt) == nil }, hang, time.Millisecond)
+		})
 	}
 }
 

@@ -82,6 +82,9 @@ type Config struct {
 	// Keys are those of subsystems that have none of their own; see
 	// Subsystem.Keys. SetKeys replaces them.
 	Keys map[string]dhchap.Keys
+	// CutTimeout is how long SetHosts and what else cuts hosts off wait for
+	// commands that are being executed; 0 means 30 s. See ErrExecuting.
+	CutTimeout time.Duration
 	// NoReservations makes a target without reservations, which keeps nobody
 	// from writing.
 	NoReservations bool
@@ -144,6 +147,7 @@ type Target struct {
 	log            *slog.Logger
 	inCapsule      uint32
 	maxConns       int
+	cutTimeout     time.Duration
 	patience       time.Duration // with a host that has not connected and proved who it is
 	exchanges      chan struct{} // has room for those that may be computed at a time
 	noReservations bool          // does not change
@@ -185,6 +189,7 @@ func New(c Config) (*Target, error) {
 		log:            c.Log,
 		inCapsule:      uint32(c.InCapsule),
 		maxConns:       c.MaxConnections,
+		cutTimeout:     c.CutTimeout,
 		patience:       connectTimeout,
 		exchanges:      make(chan struct{}, max(1, runtime.NumCPU()/2)),
 		noReservations: c.NoReservations,
@@ -199,6 +204,9 @@ func New(c Config) (*Target, error) {
 	}
 	if t.maxConns == 0 {
 		t.maxConns = 1024
+	}
+	if t.cutTimeout == 0 {
+		t.cutTimeout = 30 * time.Second
 	}
 	if t.inCapsule == 0 {
 		t.inCapsule = 256 << 10
@@ -258,7 +266,8 @@ func (t *Target) AddSubsystem(s Subsystem) error {
 }
 
 // RemoveSubsystem cuts off all hosts of a subsystem, flushes its namespaces
-// and closes their backings.
+// and closes their backings. After ErrExecuting the removal completes without
+// it, when that command ends.
 func (t *Target) RemoveSubsystem(nqn string) error {
 	t.mu.Lock()
 	sub := t.subsystems[nqn]
@@ -268,15 +277,27 @@ func (t *Target) RemoveSubsystem(nqn string) error {
 	if sub == nil {
 		return fmt.Errorf("target: no subsystem %s: %w", nqn, nvmf.ErrNoSubsystem)
 	}
-	t.cut(func(c *controller) bool { return c.sub == sub })
+	if err := t.cutInTime(func(c *controller) bool { return c.sub == sub }); err != nil {
+		sub.remove()
+		return fmt.Errorf("target: subsystem %s: %w", nqn, err)
+	}
 	return sub.close()
 }
 
-// close closes the backings when no connection uses them any more.
+// remove ends the namespaces, whose backings are closed when no connection uses
+// them any more.
+func (s *subsystem) remove() map[uint32]*namespace {
+	namespaces := *s.namespaces.Swap(&map[uint32]*namespace{})
+	for _, n := range namespaces {
+		n.remove()
+	}
+	return namespaces
+}
+
+// close is remove that waits for the backings to be closed.
 func (s *subsystem) close() error {
 	var errs []error
-	for _, n := range *s.namespaces.Swap(&map[uint32]*namespace{}) {
-		n.remove()
+	for _, n := range s.remove() {
 		<-n.gone
 		errs = append(errs, n.err)
 	}
@@ -381,10 +402,25 @@ func addNamespace(to map[uint32]*namespace, n Namespace) (uint32, error) {
 // executed, and none they sent before will be: this is the target's fence.
 // The hosts may connect again unless SetHosts has changed that.
 func (t *Target) Cut(match func(Host) bool) int {
-	return t.cut(func(c *controller) bool { return match(c.host) })
+	n, _ := t.cut(func(c *controller) bool { return match(c.host) }, nil)
+	return n
 }
 
-func (t *Target) cut(match func(*controller) bool) int {
+// ErrExecuting says that hosts were cut off, and that a command of theirs was
+// still being executed when Config.CutTimeout had passed: its storage does not
+// answer. Calling the same again waits for it again.
+var ErrExecuting = errors.New("a command of a host that was cut off is still being executed, its storage does not answer: repeat this when it does")
+
+// cutInTime is Cut that waits for CutTimeout at most.
+func (t *Target) cutInTime(match func(*controller) bool) error {
+	timer := time.NewTimer(t.cutTimeout)
+	defer timer.Stop()
+	_, err := t.cut(match, timer.C)
+	return err
+}
+
+// cut is Cut that waits until the time is up; nil is never.
+func (t *Target) cut(match func(*controller) bool, up <-chan time.Time) (int, error) {
 	t.mu.Lock()
 	n := 0
 	for _, c := range t.controllers {
@@ -403,9 +439,15 @@ func (t *Target) cut(match func(*controller) bool) int {
 	}
 	t.mu.Unlock()
 	for _, c := range conns {
-		<-c.done
+		select {
+		case <-c.done:
+		case <-up:
+			t.mu.Lock()
+			defer t.mu.Unlock()
+			return n, fmt.Errorf("host %s: %w", c.of.host.NQN, ErrExecuting)
+		}
 	}
-	return n
+	return n, nil
 }
 
 // Close stops listening, lets commands that have arrived finish until ctx

@@ -267,10 +267,13 @@ func (o *targetOptions) renewKeys(t *target.Target, stderr io.Writer) (stop func
 			if err == nil {
 				err = t.SetKeys(keys)
 			}
-			if err != nil {
+			if err != nil && !errors.Is(err, target.ErrExecuting) {
 				fmt.Fprintf(stderr, "nvmecr: --dhchap-keys: the keys stay as they were: %v\n", err)
 			} else {
 				fmt.Fprintf(stderr, "nvmecr: --dhchap-keys: read again, keys of %s\n", count(len(keys), "host"))
+				if err != nil {
+					fmt.Fprintf(stderr, "nvmecr: --dhchap-keys: %v\n", err)
+				}
 			}
 		}
 	}()
