@@ -22,6 +22,7 @@ const (
 	IOCompare            = 0x05
 	IOWriteZeroes        = 0x08
 	IODSM                = 0x09
+	IOVerify             = 0x0c
 	IOReservationReg     = 0x0d
 	IOReservationReport  = 0x0e
 	IOReservationAcquire = 0x11

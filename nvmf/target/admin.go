@@ -216,7 +216,7 @@ func (c *conn) effects() []byte {
 		le.PutUint32(page[4*op:], supported)
 	}
 	for op, bits := range map[int]uint32{
-		nvme.IOFlush: supported, nvme.IORead: supported, nvme.IOWrite: supported | changesData,
+		nvme.IOFlush: supported, nvme.IORead: supported, nvme.IOVerify: supported, nvme.IOWrite: supported | changesData,
 		nvme.IOWriteZeroes: supported | changesData, nvme.IODSM: supported | changesData,
 		nvme.IOReservationReg: supported, nvme.IOReservationReport: supported,
 		nvme.IOReservationAcquire: supported, nvme.IOReservationRelease: supported,

@@ -203,7 +203,7 @@ func (c *conn) statusOf(m *command, err error) nvme.Status {
 	switch m.sqe.Opcode() {
 	case nvme.IOWrite, nvme.IOWriteZeroes:
 		return nvme.StatusWriteFault
-	case nvme.IORead:
+	case nvme.IORead, nvme.IOVerify:
 		return nvme.StatusReadError
 	}
 	return nvme.StatusInternalError

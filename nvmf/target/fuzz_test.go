@@ -139,6 +139,7 @@ var commands = []struct {
 	{opcode: nvme.AdminAbort}, {opcode: nvme.AdminAsyncEvent}, {opcode: nvme.AdminKeepAlive},
 	{opcode: nvme.AdminFabrics, fctype: nvme.FabricsPropertyGet}, {opcode: nvme.AdminFabrics, fctype: nvme.FabricsPropertySet},
 	{opcode: nvme.AdminFabrics, fctype: nvme.FabricsConnect, room: 1024}, {opcode: nvme.AdminFabrics, fctype: nvme.FabricsDisconnect},
+	{opcode: nvme.IOVerify},
 }
 
 // session is a queue of a host that plays by the rules of the transport.

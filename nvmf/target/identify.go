@@ -36,7 +36,7 @@ func (c *conn) identify(m *command) nvme.Status {
 		}
 		nvme.PutActiveNamespaces(page, c.visible(), nsid)
 	case cns == nvme.CNSCommandSetController && csi == 0:
-		// No limits beyond MDTS: all zeros.
+		page[0] = mdts // VSL, of Verify; the others have no limits
 	case cns == nvme.CNSCommandSets:
 		page[0] = 1 // the NVM command set alone
 	case cns == nvme.CNSNamespace, cns == nvme.CNSDescriptors, cns == nvme.CNSIndependentNamespace,
@@ -76,7 +76,7 @@ func (c *conn) identifyController(p *nvme.IdentifyController) {
 	p.SetEntrySizes()
 	p.SetNN(maxNSID)
 	p.SetMNAN(maxNSID)
-	p.SetONCS(nvme.ONCSDSM | nvme.ONCSWriteZeroes)
+	p.SetONCS(nvme.ONCSDSM | nvme.ONCSWriteZeroes | nvme.ONCSVerify)
 	if !c.target.noReservations {
 		p.SetONCS(p.ONCS() | nvme.ONCSReservation)
 	}

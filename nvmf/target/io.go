@@ -30,6 +30,11 @@ func (c *conn) prepareIO(m *command) nvme.Status {
 		c.charge(m, m.read)
 		c.slicing.moved(puttingSlice, m.read)
 		return status
+	case nvme.IOVerify:
+		var length uint32 // as if they were read
+		status := c.prepareTransfer(m, &length)
+		c.charge(m, length)
+		return status
 	case nvme.IOWriteZeroes:
 		return m.place(sqe.SLBA(), sqe.NLB())
 	case nvme.IODSM:
@@ -50,8 +55,8 @@ func (m *command) place(slba uint64, blocks uint32) nvme.Status {
 	return 0
 }
 
-// prepareTransfer checks Read and Write; length is the field that holds how
-// many bytes it moves.
+// prepareTransfer checks Read, Write and Verify; length is where it says how
+// many bytes that moves.
 func (c *conn) prepareTransfer(m *command, length *uint32) nvme.Status {
 	if s := m.place(m.sqe.SLBA(), m.sqe.NLB()); s != 0 {
 		return s
@@ -88,6 +93,11 @@ func (c *conn) executeIO(m *command) nvme.Status {
 		if sqe.FUA() {
 			return c.statusOf(m, backing.Sync(m.offset, length))
 		}
+	case nvme.IOVerify:
+		if m.at.memory != nil && m.at.faulty == nil {
+			return 0 // it is always there
+		}
+		return c.statusOf(m, backing.ReadAt(make([]byte, length), m.offset))
 	case nvme.IOWriteZeroes:
 		if s := c.statusOf(m, backing.Zero(m.offset, length)); s != 0 {
 			return s

@@ -128,6 +128,9 @@ func TestIOValidation(t *testing.T) {
 		{"fused", func() *nvme.SQE { s := q.rw(nvme.IORead, 0, 1, 4096); s[1] |= 1; return s }(), nil, nvme.StatusInvalidField},
 		{"data with a command that has none", q.command(nvme.IOFlush), block, nvme.StatusInvalidField},
 		{"admin command on an I/O queue", q.command(nvme.AdminIdentify), nil, nvme.StatusInvalidOpcode},
+		{"verify beyond the end", q.rw(nvme.IOVerify, 1000, 25, 0), nil, nvme.StatusLBARange},
+		{"verify of more than VSL", q.rw(nvme.IOVerify, 0, 257, 0), nil, nvme.StatusInvalidField},
+		{"verify with data", q.rw(nvme.IOVerify, 0, 1, 0), block, nvme.StatusInvalidField},
 		{"write zeroes beyond the end", q.rw(nvme.IOWriteZeroes, 1000, 25, 0), nil, nvme.StatusLBARange},
 	} {
 		t.Run(x.name, func(t *testing.T) {

@@ -222,7 +222,7 @@ func (g *guard) reads(host hostID) bool {
 // commands themselves ask the registry. Flush counts as a write.
 func (g *guard) permits(host hostID, opcode uint8) bool {
 	switch opcode {
-	case nvme.IORead, nvme.IOCompare:
+	case nvme.IORead, nvme.IOCompare, nvme.IOVerify:
 		return g.reads(host)
 	case nvme.IOFlush, nvme.IOWrite, nvme.IOWriteZeroes, nvme.IOWriteUncorrectable, nvme.IODSM:
 		return g.writes(host)

@@ -314,6 +314,10 @@ func TestReservationAccess(t *testing.T) {
 			}
 			return cqe(b).Status().Code()
 		}},
+		{"verify", false, func(h *client) nvme.Status {
+			h.capsule(h.rw(nvme.IOVerify, 0, 1, 0), nil)
+			return h.response().Status().Code()
+		}},
 		{"write zeroes", true, func(h *client) nvme.Status {
 			h.capsule(h.rw(nvme.IOWriteZeroes, 0, 1, 0), nil)
 			return h.response().Status().Code()
@@ -377,24 +381,14 @@ func TestReservationsAreAnnounced(t *testing.T) {
 		c.NoReservations = without
 		_, addr := serve(t, c)
 		admin, q := guest2(t, addr, 1)
-		identify := func(cns uint8) *nvme.IdentifyNamespace {
-			s := admin.command(nvme.AdminIdentify)
-			s.SetIdentify(cns)
-			s.SGL().Set(nvme.SGLTransport, 0, nvme.IdentifySize)
-			admin.capsule(s, nil)
-			_, _, page, err := admin.next()
-			require.NoError(t, err)
-			require.Zero(t, admin.response().Status())
-			return (*nvme.IdentifyNamespace)(page)
-		}
-		oncs := (*nvme.IdentifyController)(identify(nvme.CNSController)).ONCS()
+		oncs := (*nvme.IdentifyController)(admin.identify(nvme.CNSController)).ONCS()
 		assert.Equal(t, !without, oncs&nvme.ONCSReservation != 0)
 		want := uint8(0xfe)
 		if without {
 			want = 0
 		}
-		assert.Equal(t, want, identify(nvme.CNSNamespace).RESCAP())
-		assert.Equal(t, want, identify(nvme.CNSIndependentNamespace)[2])
+		assert.Equal(t, want, (*nvme.IdentifyNamespace)(admin.identify(nvme.CNSNamespace)).RESCAP())
+		assert.Equal(t, want, admin.identify(nvme.CNSIndependentNamespace)[2])
 		if without {
 			assert.Equal(t, nvme.StatusInvalidOpcode, q.register(1))
 		}

@@ -307,6 +307,8 @@ func TestTruncatedFile(t *testing.T) {
 		require.NoError(t, os.Truncate(path, 512<<10))
 		got, status := q.readBlocks(64, 128, 512<<10)
 		assert.Equal(t, nvme.StatusReadError, status.Code())
+		assert.Equal(t, nvme.StatusReadError, q.verify(100, 64).Code())
+		assert.Zero(t, q.verify(0, 128))
 		if digests == 0 {
 			assert.Len(t, got, 512<<10, "the length that was announced")
 			q.capsule(q.rw(nvme.IOWrite, 200, 16, 0), make([]byte, 64<<10))

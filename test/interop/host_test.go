@@ -84,10 +84,12 @@ var hostSteps = []step{
 	{"commands that do not exist", `
 		if nvme format $(device 2) -s 0 -f; then echo formatted; fi
 		if nvme fw-download $(controller) -f /tmp/out -x 4096; then echo loaded; fi
-		if nvme verify $(device 2) -s 0 -c 0; then echo passed; fi
 		if nvme io-passthru $(device 2) -o 0x7e -n 2; then echo passed; fi
 		nvme read $(device 2) -s 1024 -c 0 -z $lba -d /tmp/in`,
 		[]string{`(?i)NVMe status: invalid (command )?opcode`, `read: Success`}},
+	{"verify", `
+		nvme verify $(device 2) -s 0 -c 0 && if nvme verify $(device 2) -s 0x7fffffff -c 0; then echo passed; fi`,
+		[]string{`(?i)verify success`, `(?i)LBA out of range`}},
 	{"outside the namespace", `nvme read $(device 2) -s 0x7fffffff -c 0 -z $lba -d /tmp/in`, []string{`(?i)LBA out of range`}},
 	{"reservations", `
 		d=$(device 1); n="-n 1"

@@ -302,7 +302,7 @@ func directNSID(t *testing.T, s *siege) {
 			length uint32 // for the host
 		}{
 			{nvme.IORead, nil, 4096}, {nvme.IOWrite, block, 0}, {nvme.IOCompare, block, 0}, {nvme.IOWriteZeroes, nil, 0},
-			{nvme.IOWriteUncorrectable, nil, 0}, {nvme.IODSM, ranges, 0}, {0x0c, nil, 0}, // Verify
+			{nvme.IOWriteUncorrectable, nil, 0}, {nvme.IODSM, ranges, 0}, {nvme.IOVerify, nil, 0},
 			{nvme.IOReservationReg, keys, 0}, {nvme.IOReservationAcquire, keys, 0}, {nvme.IOReservationRelease, keys[:8], 0},
 			{nvme.IOReservationReport, nil, 4096}, {nvme.IOFlush, nil, 0},
 		} {
