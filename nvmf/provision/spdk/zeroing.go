@@ -181,10 +181,16 @@ func (p *Provisioner) zeroFree(ctx context.Context, v *view, jobs []string) (boo
 	if err := p.mark(ctx, v, freeSpace); err != nil {
 		return false, err
 	}
+	if v.freed[freeSpace] == nil {
+		deleting, err := p.taken(ctx, v.store, freedName+freeSpace)
+		if deleting || err != nil {
+			return false, err // somebody else is at it
+		}
+	}
 	if free := v.store.free(); v.freed[freeSpace] == nil && free > 0 {
 		err := p.makeVolume(ctx, v.store, freedName+freeSpace, free)
 		if failed(err, unix.EEXIST) {
-			return false, nil // somebody else is at it
+			return false, nil // now they are
 		}
 		if err != nil {
 			return false, fmt.Errorf("the target has ended while it zeroed a volume, and all %s that are free have to be zeroed first: %w", free, err)

@@ -147,7 +147,7 @@ func TestZeroingInProgress(t *testing.T) {
 	go func() { ended <- other.Delete(ctx, "melt") }()
 	select {
 	case err := <-ended:
-		assert.Fail(t, "it did not wait", "%v", err)
+		require.Fail(t, "it did not wait", "%v", err)
 	case <-time.After(50 * time.Millisecond):
 	}
 	end()
@@ -194,6 +194,27 @@ func TestZeroingPart(t *testing.T) {
 	f.volume(t, "nvmecr-freed::free", false)
 	holds(t, f.made(t, p, "next", 16*nvmf.MiB), 0)
 	assert.Len(t, f.Names(), 2, "the volume and its subsystem")
+	require.NoError(t, p.Close())
+}
+
+// TestZeroingByOthers: who needs what another is zeroing waits for it.
+func TestZeroingByOthers(t *testing.T) {
+	f := newFixture(t)
+	p := f.Open(t)
+	f.dirty(t, p, "melt", 3*nvmf.MiB)
+	f.volume(t, "nvmecr-zeroing::free", true)
+	f.raw(t, "bdev_lvol_create", map[string]any{"lvs_name": "lvs0", "lvol_name": "nvmecr-freed::free", "size_in_mib": 16, "clear_method": "write_zeroes"})
+	end := f.Begin("lvs0/nvmecr-freed::free")
+	ended := make(chan error, 1)
+	go func() { _, err := p.Create(ctx, "next", 16*nvmf.MiB); ended <- err }()
+	select {
+	case err := <-ended:
+		require.Fail(t, "it did not wait", "%v", err)
+	case <-time.After(50 * time.Millisecond):
+	}
+	end()
+	require.NoError(t, <-ended)
+	holds(t, f.made(t, p, "next", 16*nvmf.MiB), 0)
 	require.NoError(t, p.Close())
 }
 
