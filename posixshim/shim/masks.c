@@ -1,11 +1,12 @@
 /* Which signals a thread takes once Go has been on it.
  *
  * Go unblocks some signals on its own threads, and on each other one when that
- * calls it for the first time. Most are those of faults, which Go needs. But
- * SIGCHLD and SIGPROF are the application's. One that blocks SIGCHLD in all its
- * threads and waits for it, in sigsuspend, ppoll, sigwait or by a signalfd, would
- * lose it to a thread of the runtime, where nobody waits; and its handler
- * would run there, on a small stack that it must not jump out of.
+ * calls it for the first time. Some are those of faults, which Go needs. But
+ * SIGCHLD, SIGRTMIN and others are the application's. One that blocks SIGCHLD in
+ * all its threads and waits for it, in sigsuspend, ppoll, sigwait or by a signalfd,
+ * would lose it to a thread of the runtime, where nobody waits; its handler
+ * would run there, on a small stack that it must not jump out of; and SIGRTMIN
+ * would end the process.
  *
  * Go sets the mask by a system call of its own, which cannot be replaced. So
  * a thread on which it will do so blocks NV_REMASK, one of those that Go unblocks,
@@ -21,8 +22,8 @@
 
 #include "nv.h"
 
-/* What Go unblocks of the application's. */
-static const int let_through[] = {SIGCHLD, SIGPROF};
+/* What Go unblocks of the application's. 34 is SIGRTMIN, which musl has for itself. */
+static const int let_through[] = {SIGCHLD, SIGPROF, SIGILL, SIGTRAP, SIGSYS, 34, NV_REMASK};
 
 #define COUNT (sizeof let_through / sizeof *let_through)
 

@@ -99,12 +99,33 @@ static void threads(int how)
 	pthread_t t;
 
 	sigfillset(&blocked);
-	for (const int *s = (const int[]){SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGSTKFLT, 0}; *s != 0; s++)
+	for (const int *s = (const int[]){SIGSEGV, SIGBUS, SIGFPE, 0}; *s != 0; s++)
 		sigdelset(&blocked, *s);
 	if (how == 0)
 		sigemptyset(&blocked);
 	CHECK(pthread_create(&t, NULL, thread, &blocked) == 0);
 	CHECK(pthread_join(t, NULL) == 0);
+}
+
+/* Signals whose default is to end the process stay until they are asked for, too,
+ * if the runtime knows them as well. */
+static void deadly(void)
+{
+	const struct timespec patience = {.tv_sec = 5};
+	const int signals[] = {SIGRTMIN, SIGSTKFLT, SIGILL, SIGTRAP, SIGSYS, SIGPROF, SIGPIPE, SIGURG, SIGABRT};
+	sigset_t set, before;
+
+	for (size_t i = 0; i < sizeof signals / sizeof *signals; i++) {
+		sigemptyset(&set);
+		sigaddset(&set, signals[i]);
+		CHECK(pthread_sigmask(SIG_BLOCK, &set, &before) == 0);
+		for (int k = 0; k < 20; k++) {
+			CHECK(kill(getpid(), signals[i]) == 0);
+			usleep(100);
+			CHECK(sigtimedwait(&set, NULL, &patience) == signals[i]);
+		}
+		CHECK(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);
+	}
 }
 
 int main(int argc, char **argv)
@@ -138,6 +159,7 @@ int main(int argc, char **argv)
 	CHECK(info.si_pid == early);
 	reap(early);
 	threads(0);
+	deadly();
 
 	/* There is no handler: who does not block it throws it away. */
 	for (int i = 0; i < 50; i++) {
