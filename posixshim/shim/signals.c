@@ -199,13 +199,24 @@ static bool strange(int signum, const struct sigaction *act)
 	       (REAL(sigaction)(signum, NULL, &now) != 0 || now.sa_handler != act->sa_handler);
 }
 
+/* ignored says that Go need not have the signal, since the application ignores it.
+ * A program that this one executes then ignores it, too, which would not be so
+ * with a handler. */
+static bool ignored(int signum)
+{
+	struct sigaction now;
+
+	return (signum == SIGPIPE || signum == SIGURG) && REAL(sigaction)(signum, NULL, &now) == 0 &&
+	       now.sa_handler == SIG_IGN;
+}
+
 int nv_sigaction(int signum, const struct sigaction *act, struct sigaction *old)
 {
 	if (act != NULL && nv_state != NV_INSIDE && handled(act->sa_handler))
 		expect_handler();
 	if (signum == NV_REMASK && nv_remask_action(act, old))
 		return 0;
-	if (act != NULL && nv_state == NV_INSIDE && strange(signum, act))
+	if (act != NULL && nv_state == NV_INSIDE && (strange(signum, act) || ignored(signum)))
 		act = NULL;
 	if (act == NULL || !nv_loaded() || nv_state == NV_INSIDE)
 		return REAL(sigaction)(signum, act, old);

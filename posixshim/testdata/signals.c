@@ -69,7 +69,7 @@ int main(int argc, char **argv)
 {
 	char a[4096], b[4096], c[4096];
 	struct itimerval often = {{0, 200}, {0, 200}}, sometimes = {{0, 1000}, {0, 1000}}, off = {{0, 0}, {0, 0}};
-	struct sigaction act = {.sa_handler = on_alarm, .sa_flags = SA_RESTART}, prof;
+	struct sigaction act = {.sa_handler = on_alarm, .sa_flags = SA_RESTART}, prof, broken;
 	pthread_t t;
 	void *bad;
 
@@ -80,7 +80,11 @@ int main(int argc, char **argv)
 	snprintf(a, sizeof a, "%s/a", argv[1]);
 	snprintf(b, sizeof b, "%s/b", argv[1]);
 	snprintf(c, sizeof c, "%s/c", argv[1]);
+	signal(SIGPIPE, SIG_IGN);
 	ours = open(c, O_RDWR | O_CREAT, 0600);
+	/* What is executed ignores it, too. */
+	if (sigaction(SIGPIPE, NULL, &broken) != 0 || broken.sa_handler != SIG_IGN)
+		wrong = 3;
 	/* The runtime has told the kernel that its threads have small stacks. */
 	if (sigaction(SIGPROF, NULL, &prof) != 0 || !(prof.sa_flags & SA_ONSTACK))
 		wrong = 2;
