@@ -279,6 +279,15 @@ func TestQuit(t *testing.T) {
 	assert.Equal(t, "mapped\nwritten", output(t, cmd))
 }
 
+// A process whose first thread has ended ends with the last of the others.
+func TestLastThread(t *testing.T) {
+	program := compile(t, "gcc", "lastthread.c")
+	for _, how := range []string{"early", "late", "child"} {
+		require.Equal(t, "ok\n", output(t, exec.Command(program, t.TempDir(), how)), "without the library")
+		assert.Equal(t, "ok\n", output(t, newStore(t).command(program, mount, how)), how)
+	}
+}
+
 // What waits for a signal that all threads of the program block.
 func TestSignalMasks(t *testing.T) {
 	program := compile(t, "gcc", "masks.c")

@@ -550,6 +550,7 @@ int nv_sigaltstack(const stack_t *stack, stack_t *old);
 bool nv_signal_stack(void);  /* gives this thread a stack for handlers */
 void nv_forget_runtime(void); /* in a forked child */
 void nv_prepare_exit(void);  /* called once, when the runtime has been loaded */
+void nv_first_thread(void);  /* called on the first thread, also of a forked child */
 
 /* ---- programs of the mount ---- */
 
@@ -587,6 +588,8 @@ void nv_expect_go(const sigset_t *blocked);
 void nv_restore_mask(const sigset_t *before);
 
 /* ---- the runtime's threads ---- */
+
+#define NV_THREAD "nvmecr" /* what they are called */
 
 void nv_choose_cpus(void);
 void nv_chosen_cpus(void);

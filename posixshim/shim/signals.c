@@ -299,6 +299,7 @@ void nv_prepare_process(void)
 	if (__register_atfork != NULL)
 		__register_atfork(before_fork, NULL, in_child, __dso_handle);
 	pthread_key_create(&stack_key, release_stack);
+	nv_first_thread();
 }
 
 bool nv_own_memory(void)
@@ -331,6 +332,7 @@ static void in_child(void)
 	if (nv_armed)
 		nv_emptied.mine = 1;
 	atomic_store(&memory_of, getpid());
+	nv_first_thread();
 	nv_release_streams();
 	nv_lose_connections();
 	if (!loaded && !nv_served())
