@@ -340,7 +340,12 @@ static void meet(void)
 		return;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	nv_expect_go(&all);
+	nv_expect_go(&before);
+	/* Go restores this mask when the thread ends. */
+	sigset_t with = before;
+
+	sigaddset(&with, NV_REMASK);
+	pthread_sigmask(SIG_SETMASK, &with, NULL);
 	nv_rt.meet();
 	nv_restore_mask(&before);
 	known = true;
