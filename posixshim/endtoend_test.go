@@ -288,6 +288,21 @@ func TestLastThread(t *testing.T) {
 	}
 }
 
+// A debugger is not stopped by what the library does.
+func TestDebugger(t *testing.T) {
+	gdb, program := tool(t, "gdb"), compile(t, "gcc", "lastthread.c")
+	run := func(cmd *exec.Cmd, dir string) string {
+		cmd.Args = append(cmd.Args, "-nx", "-batch", "-ex", "run", "--args", program, dir, "early")
+		stdout, _, _ := finish(t, cmd)
+		return stdout
+	}
+	const well = "exited normally"
+	if out := run(exec.Command(gdb), t.TempDir()); !strings.Contains(out, well) {
+		t.Skipf("gdb does not work here: %s", out)
+	}
+	assert.Contains(t, run(newStore(t).command(gdb), mount), well)
+}
+
 // What waits for a signal that all threads of the program block.
 func TestSignalMasks(t *testing.T) {
 	program := compile(t, "gcc", "masks.c")

@@ -12,8 +12,8 @@
  * a thread on which it will do so blocks NV_REMASK, one of those that Go unblocks,
  * and sends it to itself. The kernel delivers it as soon as Go unblocks it and,
  * because it is the thread's, before any of the process; and the handler blocks
- * again what the thread had blocked. Nothing else sends NV_REMASK: Linux has no
- * use for it. One that somebody sends to the application is passed to that. */
+ * again what the thread had blocked. NV_REMASK is SIGPROF, which debuggers let pass
+ * without a word. One that somebody sends to the application is passed to that. */
 #include <signal.h>
 #include <string.h>
 #include <sys/syscall.h>
@@ -23,7 +23,7 @@
 #include "nv.h"
 
 /* What Go unblocks of the application's. 34 is SIGRTMIN, which musl has for itself. */
-static const int let_through[] = {SIGCHLD, SIGPROF, SIGILL, SIGTRAP, SIGSYS, 34, NV_REMASK};
+static const int let_through[] = {SIGCHLD, NV_REMASK, SIGILL, SIGTRAP, SIGSTKFLT, SIGSYS, 34};
 
 #define COUNT (sizeof let_through / sizeof *let_through)
 
@@ -59,27 +59,33 @@ static void remask(int signum, siginfo_t *info, void *context)
 {
 	ucontext_t *c = context;
 	int saved = errno;
+	bool ours = expected;
 
-	if (expected)
-		for (size_t i = 0; i < COUNT; i++) {
-			if (keep[i])
-				sigaddset(&c->uc_sigmask, let_through[i]);
-		}
-	else
-		stranger(signum, info, c);
 	expected = false;
+	for (size_t i = 0; i < COUNT; i++)
+		if (ours && keep[i])
+			sigaddset(&c->uc_sigmask, let_through[i]);
+	/* Ours is lost in one that a timer of the application's has sent to the thread before. */
+	if (!ours || info->si_code != SI_TKILL || info->si_pid != getpid())
+		stranger(signum, info, c);
 	errno = saved;
+}
+
+/* install sets the handler, which interrupts system calls as theirs does. */
+static bool install(void)
+{
+	struct sigaction act = {.sa_sigaction = remask, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
+
+	if (theirs.sa_handler != SIG_DFL && theirs.sa_handler != SIG_IGN && !(theirs.sa_flags & SA_RESTART))
+		act.sa_flags &= ~SA_RESTART;
+	sigfillset(&act.sa_mask);
+	return REAL(sigaction)(NV_REMASK, &act, NULL) == 0;
 }
 
 /* nv_take_remask is called before the runtime is loaded, with signals blocked. */
 void nv_take_remask(void)
 {
-	struct sigaction act = {.sa_sigaction = remask, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
-
-	if (taken)
-		return;
-	sigfillset(&act.sa_mask);
-	taken = REAL(sigaction)(NV_REMASK, &act, &theirs) == 0;
+	taken = taken || (REAL(sigaction)(NV_REMASK, NULL, &theirs) == 0 && install());
 }
 
 /* nv_remask_action is sigaction for NV_REMASK; false: it is not taken. */
@@ -93,8 +99,10 @@ bool nv_remask_action(const struct sigaction *act, struct sigaction *old)
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	struct sigaction was = theirs;
 
-	if (act != NULL)
+	if (act != NULL) {
 		theirs = *act;
+		install();
+	}
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
 	if (old != NULL)
 		*old = was;

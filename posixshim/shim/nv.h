@@ -580,7 +580,7 @@ void nv_name_process(void); /* of a program of the mount */
 
 /* ---- masks of threads ---- */
 
-#define NV_REMASK SIGSTKFLT /* the shim's: masks.c */
+#define NV_REMASK SIGPROF /* the shim's: masks.c */
 
 void nv_take_remask(void);
 bool nv_remask_action(const struct sigaction *act, struct sigaction *old);
