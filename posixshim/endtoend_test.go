@@ -303,6 +303,15 @@ func TestDebugger(t *testing.T) {
 	assert.Contains(t, run(newStore(t).command(gdb), mount), well)
 }
 
+// What a handler of a signal ends is written as at any other end.
+func TestExitInHandler(t *testing.T) {
+	program := compile(t, "gcc", "exits.c")
+	for _, how := range []string{"main", "thread"} {
+		require.Equal(t, "buffered, at the end", output(t, exec.Command("sh", "-c", program+" $0/f "+how+" && exec cat $0/f", t.TempDir())))
+		assert.Equal(t, "buffered, at the end", output(t, newStore(t).command("sh", "-c", program+" $0/f "+how+" && exec cat $0/f", mount)), how)
+	}
+}
+
 // What waits for a signal that all threads of the program block.
 func TestSignalMasks(t *testing.T) {
 	program := compile(t, "gcc", "masks.c")

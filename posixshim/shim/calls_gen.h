@@ -329,6 +329,7 @@ struct nv_real {
 	sighandler_t (*__sysv_signal)(int signum, sighandler_t handler);
 	sighandler_t (*sigset)(int signum, sighandler_t handler);
 	pid_t (*vfork)(void);
+	void (*exit)(int status);
 	void (*_exit)(int status);
 	int (*execve)(const char *path, char *const argv[], char *const envp[]);
 	int (*execv)(const char *path, char *const argv[]);

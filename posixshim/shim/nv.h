@@ -539,6 +539,7 @@ int nv_posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions
 		    const posix_spawnattr_t *attr, char *const argv[], char *const envp[]);
 int nv_system(const char *command);
 void nv_quit(int status);
+void nv_exit(int status);
 FILE *nv_popen(const char *command, const char *mode);
 void nv_openlog(const char *name, int options, int facility);
 int nv_fflush(FILE *stream);

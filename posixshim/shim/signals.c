@@ -40,6 +40,25 @@ bool nv_in_handler(void)
 	return (uintptr_t)__builtin_frame_address(0) - alternate < alternate_size;
 }
 
+/* What Go needs of an alternate stack that it is called on. */
+#define ENOUGH (64 << 10)
+
+/* nv_exit is exit. Handlers call it, too, though they should not, and then streams
+ * are flushed to files that have to work. Nothing returns to what the handler has
+ * interrupted, and no other handler is to come: so Go may be called on this stack,
+ * if it is not what was interrupted. */
+void nv_exit(int status)
+{
+	sigset_t all;
+
+	if (nv_in_handler() && nv_state == NV_READY && (uintptr_t)__builtin_frame_address(0) - alternate > ENOUGH) {
+		sigfillset(&all);
+		pthread_sigmask(SIG_SETMASK, &all, NULL);
+		alternate_size = 0;
+	}
+	REAL(exit)(status);
+}
+
 /* An application that takes its alternate stack away gets ours back. */
 int nv_sigaltstack(const stack_t *stack, stack_t *old)
 {
