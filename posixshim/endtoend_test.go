@@ -312,6 +312,14 @@ func TestExitInHandler(t *testing.T) {
 	}
 }
 
+// Threads that write while another one ends the process see nothing of it.
+func TestEndAmongThreads(t *testing.T) {
+	stdout, stderr, err := finish(t, newStore(t).command(compile(t, "gcc", "ends.c"), mount))
+	require.NoError(t, err)
+	assert.Equal(t, "ok\n", stdout)
+	assert.Empty(t, stderr)
+}
+
 // What waits for a signal that all threads of the program block.
 func TestSignalMasks(t *testing.T) {
 	program := compile(t, "gcc", "masks.c")

@@ -56,7 +56,7 @@ func (p *Process) report(err error) {
 	again := text == p.reported
 	p.reported = text
 	p.reportMu.Unlock()
-	if !again {
+	if !again && !p.closing.Load() {
 		p.logf("%s", text)
 	}
 }

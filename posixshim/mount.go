@@ -276,6 +276,7 @@ func (p *Process) Finish() error {
 		}
 	})
 	if p.mount != nil {
+		p.closing.Store(true)
 		errs = append(errs, p.mount.Close())
 		p.mount = nil
 	}

@@ -22,18 +22,48 @@
 static FILE *sentinel;
 static pid_t owner;
 
-static ssize_t at_end(void *cookie, const char *buf, size_t n)
+/* The use of the mount is being ended, or has been; and by this thread. */
+static _Atomic bool ending;
+static __thread bool ends __attribute__((tls_model("initial-exec")));
+
+/* nv_finish ends the use of the mount. */
+void nv_finish(void)
 {
 	struct nv_visit visit;
 
+	if (!nv_enter(&visit))
+		return;
+	ends = true;
+	atomic_store(&ending, true);
+	nv_leave(&visit, nv_rt.finish());
+}
+
+/* nv_await_end is called when a call has failed. It may have come too late, while
+ * another thread ends the process: on a local file system it would go on until
+ * the process is no more, so it waits for that. Not for ever: that thread may want
+ * a lock of this one's. */
+void nv_await_end(void)
+{
+	if (__builtin_expect(atomic_load(&ending), 0) && !ends)
+		nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
+}
+
+/* nv_forget_end is called in a forked child. */
+void nv_forget_end(void)
+{
+	atomic_store(&ending, false);
+	ends = false;
+}
+
+static ssize_t at_end(void *cookie, const char *buf, size_t n)
+{
 	(void)cookie;
 	(void)buf;
 	/* A forked child has nothing to end. */
 	if (getpid() != owner)
 		return (ssize_t)n;
 	nv_linger(true);
-	if (nv_enter(&visit))
-		nv_leave(&visit, nv_rt.finish());
+	nv_finish();
 	return (ssize_t)n;
 }
 

@@ -551,6 +551,9 @@ int nv_sigaltstack(const stack_t *stack, stack_t *old);
 bool nv_signal_stack(void);  /* gives this thread a stack for handlers */
 void nv_forget_runtime(void); /* in a forked child */
 void nv_prepare_exit(void);  /* called once, when the runtime has been loaded */
+void nv_finish(void);        /* at the end of the process */
+void nv_await_end(void);     /* after a call that failed */
+void nv_forget_end(void);    /* in a forked child */
 void nv_first_thread(void);  /* called on the first thread, also of a forked child */
 
 /* ---- programs of the mount ---- */

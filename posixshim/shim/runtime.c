@@ -155,6 +155,7 @@ void nv_forget_runtime(void)
 {
 	static const pthread_once_t fresh = PTHREAD_ONCE_INIT;
 
+	nv_forget_end();
 	again = true;
 	known = false;
 	load_once = fresh;
@@ -420,8 +421,10 @@ int64_t nv_leave(struct nv_visit *visit, int64_t result)
 {
 	nv_state = visit->state_before;
 	pthread_setcancelstate(visit->cancel_before, NULL);
-	if (result < 0)
+	if (result < 0) {
+		nv_await_end();
 		return nv_error((int)-result);
+	}
 	errno = visit->errno_before;
 	return result;
 }

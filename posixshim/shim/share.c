@@ -323,12 +323,9 @@ void nv_linger(bool flush)
  * whether something is still on its way. */
 void nv_quit(int status)
 {
-	struct nv_visit visit;
-
 	if (nv_loaded() && nv_state != NV_INSIDE && nv_own_memory()) {
 		nv_linger(false);
-		if (nv_enter(&visit))
-			nv_leave(&visit, nv_rt.finish());
+		nv_finish();
 	}
 	REAL(_exit)(status);
 }
@@ -337,7 +334,6 @@ void nv_quit(int status)
  * like the program. */
 static void serve_deputy(void)
 {
-	struct nv_visit visit;
 	siginfo_t end;
 	int status = 0;
 
@@ -351,8 +347,7 @@ static void serve_deputy(void)
 		REAL(signal)(passed[i], SIG_DFL);
 	waitpid(deputy, &status, 0);
 	rt_leave(-1);
-	if (nv_enter(&visit))
-		nv_leave(&visit, nv_rt.finish());
+	nv_finish();
 	if (WIFSIGNALED(status)) {
 		setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
 		REAL(signal)(WTERMSIG(status), SIG_DFL);
