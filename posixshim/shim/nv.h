@@ -12,12 +12,15 @@
  *   descriptors.c  the map from descriptor to open file description
  *   runtime.c      loading, entering and leaving the Go runtime
  *   far.c          calls that another process makes for this one
+ *   elsewhere.c    going on with a call in another process
  *   share.c        what children and executed programs are given
  *   execute.c      the calls that execute programs
  *   program.c      programs and scripts of the mount
  *   room.c         is there room for it
  *   exit.c         the end of the process
  *   signals.c      what Go needs of signal handlers and stacks; fork
+ *   masks.c        which signals a thread takes
+ *   handler.c      calls that signal handlers make
  *   threads.c      the runtime's threads: their name, their processors
  *   attributes.c   stat, statfs, chmod, chown, utime and their families
  *   names.c        what is more than one runtime call on names

@@ -167,10 +167,13 @@ static nv_handle named_descriptor(const char *path)
 
 /* nv_route says whether a path is ours, and if so, where it begins. What no
  * file system has (no memory, or too long as a whole) is left to the kernel,
- * which refuses it. */
+ * which refuses it. What the runtime and its libraries open is not ours; a name
+ * of the mount is a signal handler's then, and refused when it is entered. */
 bool nv_route(int dirfd, const char *path, struct nv_place *at)
 {
-	if (!nv_mounted || nv_nowhere(path) || nv_state == NV_INSIDE)
+	bool inside = nv_state == NV_INSIDE;
+
+	if (!nv_mounted || nv_nowhere(path))
 		return false;
 	at->dir = 0;
 	at->path = path;
@@ -180,6 +183,8 @@ bool nv_route(int dirfd, const char *path, struct nv_place *at)
 		at->path = walk(&(struct walk){0, 0}, path);
 		if (at->path != NULL)
 			return strnlen(path, PATH_MAX) < PATH_MAX;
+		if (inside)
+			return false;
 		nv_handle h = named_descriptor(path);
 
 		if (h == 0 || h == NV_RUNTIMES) /* one may look at the runtime's */
@@ -188,6 +193,8 @@ bool nv_route(int dirfd, const char *path, struct nv_place *at)
 		at->path = path;
 		return true;
 	}
+	if (inside)
+		return false;
 	at->dir = dirfd == AT_FDCWD ? nv_working() : nv_ours(dirfd);
 	if (at->dir != 0)
 		return true;

@@ -16,6 +16,7 @@
 static volatile sig_atomic_t alarms, profs, reentered, wrong;
 static int null, ours;
 static sigjmp_buf back;
+static char handlers[4096];
 
 static void on_alarm(int signum)
 {
@@ -33,6 +34,10 @@ static void on_alarm(int signum)
 			wrong = 1;
 		reentered++;
 	}
+	int fd = open(handlers, O_WRONLY | O_CREAT, 0600);
+
+	if (fd < 0 ? errno != EDEADLK : close(fd) != 0)
+		wrong = 3;
 	errno = saved;
 }
 
@@ -80,6 +85,7 @@ int main(int argc, char **argv)
 	snprintf(a, sizeof a, "%s/a", argv[1]);
 	snprintf(b, sizeof b, "%s/b", argv[1]);
 	snprintf(c, sizeof c, "%s/c", argv[1]);
+	snprintf(handlers, sizeof handlers, "%s/handlers", argv[1]);
 	signal(SIGPIPE, SIG_IGN);
 	ours = open(c, O_RDWR | O_CREAT, 0600);
 	/* What is executed ignores it, too. */
