@@ -268,15 +268,17 @@ func TestGivesUpToExecute(t *testing.T) {
 	assert.Empty(t, diff(t, want, output(t, s.command(program, mount))))
 	t.Logf("in %v", time.Since(begin))
 	assert.Contains(t, want, "one\ntwo\nmore\n")
-	assert.Equal(t, "again!", output(t, s.command("head", "-c", "6", mount+"/b")))
+	assert.Equal(t, "closed", output(t, s.command("head", "-c", "6", mount+"/b")))
 }
 
 // What a process had when it called _exit is there, as after exit.
 func TestQuit(t *testing.T) {
 	program := compile(t, "gcc", "quit.c")
-	cmd := newStore(t).command("sh", "-c", program+" $0/a $0/b && exec cat $0/a $0/b", mount)
-	cmd.Env = append(cmd.Env, "NVMECR_DURABILITY=close")
-	assert.Equal(t, "mapped\nwritten", output(t, cmd))
+	for _, how := range []string{"", "handler", "small"} {
+		cmd := newStore(t).command("sh", "-c", program+" "+how+" $0/a $0/b && exec cat $0/a $0/b", mount)
+		cmd.Env = append(cmd.Env, "NVMECR_DURABILITY=close")
+		assert.Equal(t, "mapped\nwritten", output(t, cmd), how)
+	}
 }
 
 // A process whose first thread has ended ends with the last of the others.
@@ -285,6 +287,15 @@ func TestLastThread(t *testing.T) {
 	for _, how := range []string{"early", "late", "child"} {
 		require.Equal(t, "ok\n", output(t, exec.Command(program, t.TempDir(), how)), "without the library")
 		assert.Equal(t, "ok\n", output(t, newStore(t).command(program, mount, how)), how)
+	}
+}
+
+// Such a process does not end before that.
+func TestNotTheLastThread(t *testing.T) {
+	program := compile(t, "gcc", "outlast.c")
+	for _, how := range []string{"fd", "chain"} {
+		require.Equal(t, "ok\n", output(t, exec.Command(program, t.TempDir()+"/f", how)), "without the library")
+		assert.Equal(t, "ok\n", output(t, newStore(t).command(program, mount+"/f", how)), how)
 	}
 }
 

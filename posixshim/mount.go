@@ -205,7 +205,11 @@ func (p *Process) Fail(err error) {
 func (p *Process) Yield() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.keep.Load() || p.mount == nil || !p.mount.Writable || p.files.any((*openFile).needsWriter) {
+	return !p.keep.Load() && p.yield()
+}
+
+func (p *Process) yield() bool {
+	if p.mount == nil || !p.mount.Writable || p.files.any((*openFile).needsWriter) {
 		return false
 	}
 	err := p.mount.Close()
@@ -226,37 +230,23 @@ func (p *Process) Yield() bool {
 	return true
 }
 
-// GiveUp closes every file and the partition before the process executes a
-// program to which it leaves none: whoever writes next, a child of that program,
-// say, need not wonder whether this process, which lives on, still does.
+// GiveUp gives up the partition before the process executes a program: whoever
+// writes next, a child of that program, say, need not wonder whether this process,
+// which lives on, still does. A process that has files open for writing, which end
+// with it, keeps it, to go on with them if the program cannot be executed.
 func (p *Process) GiveUp() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.finished || p.mount == nil || !p.mount.Writable {
 		return nil
 	}
-	errs := []error{p.SyncMappings()}
-	p.files.each(func(f *openFile) { errs = append(errs, f.current().Close()) })
-	errs = append(errs, p.mount.Close())
-	p.mount, p.gaveUp = nil, true
-	return errors.Join(errs...)
-}
-
-// GoOn undoes GiveUp after the program could not be executed.
-func (p *Process) GoOn() error {
-	p.mu.Lock()
-	again := p.gaveUp
-	p.gaveUp = false
-	p.mu.Unlock()
-	if !again {
-		return nil
-	}
-	_, err := p.acquire(true) // the files move
-	if err == nil {
-		p.mu.RUnlock()
-	}
+	err := p.SyncMappings()
+	p.yield()
 	return err
 }
+
+// End is Finish, called by a signal handler of this process.
+func (p *Process) End() error { return p.Finish() }
 
 // Finish closes every file and the partition. Later calls fail with EIO.
 func (p *Process) Finish() error {

@@ -30,7 +30,6 @@ type Process struct {
 	fresh    time.Duration // how long a mount for reading is good for
 	failed   error         // if not nil, the mount cannot be had any more
 	finished bool
-	gaveUp   bool // to execute a program
 
 	keep  atomic.Bool // MPI_Init has opened it: never yield
 	stale atomic.Bool // another process may have written since opened

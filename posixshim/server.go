@@ -231,9 +231,12 @@ func (p *Process) make(m *message) (result int64, descriptor int) {
 			return pathGone, 0
 		}
 	}
-	if m.call == callRelease && !m.own {
+	switch {
+	case m.call == callRelease && !m.own:
 		err = p.releaseOther(m.handle(), m.process)
-	} else {
+	case m.call == callEnd && !m.own:
+		err = syscall.EPROTO
+	default:
 		n, err = p.dispatch(m)
 	}
 	if m.call == callOpen && err == nil && !m.own {

@@ -53,6 +53,13 @@ func nvmecr_rt_open(at_dir int64, at, at_out *C.char, flags int32, mode uint32) 
 	return result(n, outside(err, at_out))
 }
 
+// end: closes every file and the partition, for a signal handler that ends this very process
+//
+//export nvmecr_rt_end
+func nvmecr_rt_end() int64 {
+	return result(0, process.End())
+}
+
 // serve: begins to serve other processes of the rank, returns the number that they know this one by
 //
 //export nvmecr_rt_serve
@@ -74,18 +81,11 @@ func nvmecr_rt_leave(seconds int32) int64 {
 	return result(process.Leave(int(seconds)))
 }
 
-// give_up: gives up the partition, before a program is executed that takes no file along
+// give_up: gives up the partition, before a program is executed that takes no file along, unless a file is open for writing
 //
 //export nvmecr_rt_give_up
 func nvmecr_rt_give_up() int64 {
 	return result(0, process.GiveUp())
-}
-
-// go_on: takes it again, when that has failed
-//
-//export nvmecr_rt_go_on
-func nvmecr_rt_go_on() int64 {
-	return result(0, process.GoOn())
 }
 
 // alone: no descriptor of this process is one that share has returned any more; returns how many open files other processes have nevertheless

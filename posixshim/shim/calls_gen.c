@@ -219,7 +219,6 @@ const char nv_real_names[][NV_NAME] = {
 	"__sysv_signal",
 	"sigset",
 	"vfork",
-	"exit",
 	"_exit",
 	"execve",
 	"execv",
@@ -311,16 +310,15 @@ const unsigned short nv_real_signal[] = {
 	210, /* __sysv_signal */
 	211, /* sigset */
 	212, /* vfork */
-	213, /* exit */
-	214, /* _exit */
-	215, /* execve */
-	218, /* execvpe */
-	222, /* fexecve */
-	223, /* execveat */
-	228, /* syscall */
+	213, /* _exit */
+	214, /* execve */
+	217, /* execvpe */
+	221, /* fexecve */
+	222, /* execveat */
+	227, /* syscall */
 };
 
-const unsigned nv_real_signal_count = 78;
+const unsigned nv_real_signal_count = 77;
 
 /* ---- Opening and closing ---- */
 
@@ -2725,12 +2723,6 @@ pid_t nv_call_vfork(void) NV_CALL("vfork");
 pid_t nv_call_vfork(void)
 {
 	return nv_vfork()();
-}
-
-void nv_call_exit(int status) NV_CALL("exit");
-void nv_call_exit(int status)
-{
-	nv_exit(status);
 }
 
 void nv_call__exit(int status) NV_CALL("_exit");

@@ -8,11 +8,11 @@ struct nv_runtime {
 	int64_t (*mpi_finalize)(void);
 	int64_t (*finish)(void);
 	int64_t (*open)(int64_t at_dir, const char *at, char *at_out, int32_t flags, uint32_t mode);
+	int64_t (*end)(void);
 	int64_t (*serve)(void);
 	int64_t (*share)(int64_t h);
 	int64_t (*leave)(int32_t seconds);
 	int64_t (*give_up)(void);
-	int64_t (*go_on)(void);
 	int64_t (*alone)(void);
 	int64_t (*hush)(void);
 	int64_t (*unhush)(void);
@@ -65,11 +65,11 @@ struct nv_runtime {
 	"nvmecr_rt_mpi_finalize", \
 	"nvmecr_rt_finish", \
 	"nvmecr_rt_open", \
+	"nvmecr_rt_end", \
 	"nvmecr_rt_serve", \
 	"nvmecr_rt_share", \
 	"nvmecr_rt_leave", \
 	"nvmecr_rt_give_up", \
-	"nvmecr_rt_go_on", \
 	"nvmecr_rt_alone", \
 	"nvmecr_rt_hush", \
 	"nvmecr_rt_unhush", \
@@ -329,7 +329,6 @@ struct nv_real {
 	sighandler_t (*__sysv_signal)(int signum, sighandler_t handler);
 	sighandler_t (*sigset)(int signum, sighandler_t handler);
 	pid_t (*vfork)(void);
-	void (*exit)(int status);
 	void (*_exit)(int status);
 	int (*execve)(const char *path, char *const argv[], char *const envp[]);
 	int (*execv)(const char *path, char *const argv[]);
@@ -352,6 +351,7 @@ extern struct nv_runtime nv_rt;
 extern struct nv_real nv_real;
 
 int64_t nv_far_open(int server, int64_t at_dir, const char *at, char *at_out, int32_t flags, uint32_t mode);
+int64_t nv_far_end(int server);
 int64_t nv_far_release(int server, int64_t h);
 int64_t nv_far_read(int server, int64_t h, void *buf, size_t buf_len);
 int64_t nv_far_write(int server, int64_t h, const void *buf, size_t buf_len);
@@ -404,6 +404,20 @@ static inline int64_t rt_open(struct nv_place *at, int flags, unsigned mode)
 	return nv_leave_at(&visit, result, at);
 }
 
+/* end: closes every file and the partition, for a signal handler that ends this very process */
+static inline int64_t rt_end(void)
+{
+	struct nv_visit visit;
+	int64_t result;
+	int server;
+
+	server = nv_place_server(0);
+	if (!nv_enter_at(&visit, &server))
+		return -1;
+	result = __builtin_expect(server != 0, 0) ? nv_far_end(server) : nv_rt.end();
+	return nv_leave(&visit, result);
+}
+
 /* serve: begins to serve other processes of the rank, returns the number that they know this one by */
 static inline int64_t rt_serve(void)
 {
@@ -434,7 +448,7 @@ static inline int64_t rt_leave(int seconds)
 	return nv_leave(&visit, nv_rt.leave(seconds));
 }
 
-/* give_up: gives up the partition, before a program is executed that takes no file along */
+/* give_up: gives up the partition, before a program is executed that takes no file along, unless a file is open for writing */
 static inline int64_t rt_give_up(void)
 {
 	struct nv_visit visit;
@@ -442,16 +456,6 @@ static inline int64_t rt_give_up(void)
 	if (!nv_enter(&visit))
 		return -1;
 	return nv_leave(&visit, nv_rt.give_up());
-}
-
-/* go_on: takes it again, when that has failed */
-static inline int64_t rt_go_on(void)
-{
-	struct nv_visit visit;
-
-	if (!nv_enter(&visit))
-		return -1;
-	return nv_leave(&visit, nv_rt.go_on());
 }
 
 /* alone: no descriptor of this process is one that share has returned any more; returns how many open files other processes have nevertheless */

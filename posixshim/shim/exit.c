@@ -26,16 +26,17 @@ static pid_t owner;
 static _Atomic bool ending;
 static __thread bool ends __attribute__((tls_model("initial-exec")));
 
-/* nv_finish ends the use of the mount. */
+/* nv_finish ends the use of the mount, also in a signal handler. */
 void nv_finish(void)
 {
 	struct nv_visit visit;
+	int server = 0;
 
-	if (!nv_enter(&visit))
+	if (!nv_enter_at(&visit, &server))
 		return;
 	ends = true;
 	atomic_store(&ending, true);
-	nv_leave(&visit, nv_rt.finish());
+	nv_leave(&visit, server == 0 ? nv_rt.finish() : nv_far_end(server));
 }
 
 /* nv_await_end is called when a call has failed. It may have come too late, while
@@ -44,8 +45,11 @@ void nv_finish(void)
  * a lock of this one's. */
 void nv_await_end(void)
 {
+	struct timespec pause = {.tv_sec = 1};
+
 	if (__builtin_expect(atomic_load(&ending), 0) && !ends)
-		nanosleep(&(struct timespec){.tv_sec = 1}, NULL);
+		while (nanosleep(&pause, &pause) != 0 && errno == EINTR)
+			;
 }
 
 /* nv_forget_end is called in a forked child. */
@@ -82,34 +86,62 @@ __attribute__((destructor)) static void arm(void)
 static pthread_key_t first_key;
 
 /* counts says whether a thread of this process is the application's, and runs. */
-static bool counts(const char *tid)
+static bool counts(pid_t tid)
 {
 	char name[64], text[256];
 
-	snprintf(name, sizeof name, "/proc/self/task/%.20s/stat", tid);
+	snprintf(name, sizeof name, "/proc/self/task/%d/stat", (int)tid);
 	int fd = REAL(open)(name, O_RDONLY | O_CLOEXEC);
 	ssize_t n = fd < 0 ? -1 : REAL(read)(fd, text, sizeof text - 1);
+	bool gone = n < 0 && (errno == ENOENT || errno == ESRCH);
 
 	if (fd >= 0)
 		REAL(close)(fd);
-	text[n < 0 ? 0 : n] = '\0';
+	if (n < 0)
+		return !gone;
+	text[n] = '\0';
 	const char *state = strrchr(text, ')');
 
 	return state != NULL && strncmp(state, ") Z", 3) != 0 && strstr(text, " (" NV_THREAD ") ") == NULL &&
-	       atoi(tid) != (int)REAL(syscall)(SYS_gettid);
+	       tid != (pid_t)REAL(syscall)(SYS_gettid);
 }
 
-static bool last(void)
+/* Threads of the application that are just being created, and that have been. */
+static _Atomic unsigned begun, created;
+
+void nv_creates_thread(bool done)
+{
+	atomic_fetch_add(done ? &created : &begun, 1);
+}
+
+/* threads lists those of the process, and returns how many they are; 0 if that
+ * cannot be said. The application may have left one descriptor. */
+static int threads(pid_t *tids, int most)
 {
 	DIR *dir = opendir("/proc/self/task");
 	struct dirent *entry;
-	bool others = dir == NULL;
+	int n = 0;
 
-	while (!others && (entry = readdir(dir)) != NULL)
-		others = entry->d_name[0] != '.' && counts(entry->d_name);
+	while (dir != NULL && n < most && (entry = readdir(dir)) != NULL)
+		if (entry->d_name[0] != '.')
+			tids[n++] = atoi(entry->d_name);
 	if (dir != NULL)
 		closedir(dir);
-	return !others;
+	return n < most ? n : 0;
+}
+
+/* last says whether this thread is the last one. A list of threads lacks those that
+ * were created while it was read. */
+static bool last(void)
+{
+	static pid_t tids[4096];
+	unsigned before = atomic_load(&begun);
+	int n = atomic_load(&created) == before ? threads(tids, sizeof tids / sizeof *tids) : 0;
+	bool others = n == 0;
+
+	for (int i = 0; i < n && !others; i++)
+		others = counts(tids[i]);
+	return !others && atomic_load(&begun) == before;
 }
 
 static void *outlast(void *unused)
@@ -118,24 +150,39 @@ static void *outlast(void *unused)
 
 	(void)unused;
 	nv_signal_stack();
-	for (; !last(); nanosleep(&pause, NULL))
+	/* Twice, for threads that libraries have created unseen. */
+	for (int n = 0; n < 2; n = last() ? n + 1 : 0) {
+		nanosleep(&pause, NULL);
 		if (pause.tv_nsec < 50 * 1000 * 1000)
 			pause.tv_nsec *= 2;
+	}
 	exit(0); /* as libc does it */
 }
 
-/* first_ends is called when the process's first thread ends before it does. */
-static void first_ends(void *unused)
+/* The first thread has ended; somebody outlasts the others. */
+static _Atomic bool first_ended, outlasting;
+
+/* nv_outlast is called when the first thread ends, and when the runtime has been
+ * loaded: without that libc counts right. */
+void nv_outlast(void)
 {
 	sigset_t all, before;
 	pthread_t thread;
 
-	(void)unused;
+	if (!atomic_load(&first_ended) || !nv_loaded() || atomic_exchange(&outlasting, true))
+		return;
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
 	if (REAL(pthread_create)(&thread, NULL, outlast, NULL) == 0)
 		pthread_detach(thread);
 	pthread_sigmask(SIG_SETMASK, &before, NULL);
+}
+
+static void first_ends(void *unused)
+{
+	(void)unused;
+	atomic_store(&first_ended, true);
+	nv_outlast();
 }
 
 static void make_key(void)
@@ -149,5 +196,9 @@ void nv_first_thread(void)
 	static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 	pthread_once(&once, make_key);
+	atomic_store(&first_ended, false);
+	atomic_store(&outlasting, false);
+	atomic_store(&created, 0);
+	atomic_store(&begun, 0);
 	pthread_setspecific(first_key, &first_key);
 }

@@ -55,16 +55,20 @@ int nv_add_server(uint64_t number)
 	return i < NV_SELF ? i : 0;
 }
 
-/* nv_name_self is called with the number that others know this process by. */
-void nv_name_self(uint64_t number)
-{
-	nv_servers[NV_SELF].connection = -1;
-	atomic_store(&nv_servers[NV_SELF].number, number);
-}
-
 bool nv_named_self(void)
 {
 	return atomic_load(&nv_servers[NV_SELF].number) != 0;
+}
+
+/* nv_name_self is called with the number that others know this process by. */
+void nv_name_self(uint64_t number)
+{
+	pthread_mutex_lock(&adding);
+	if (!nv_named_self()) {
+		nv_servers[NV_SELF].connection = -1;
+		atomic_store(&nv_servers[NV_SELF].number, number);
+	}
+	pthread_mutex_unlock(&adding);
 }
 
 bool nv_served(void)

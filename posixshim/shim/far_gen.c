@@ -3,7 +3,7 @@
 #include "nv.h"
 #include "far.h"
 
-const uint32_t nv_protocol = 0x89af8cdd;
+const uint32_t nv_protocol = 0x99d081d4;
 
 int64_t nv_far_open(int server, int64_t at_dir, const char *at, char *at_out, int32_t flags, uint32_t mode)
 {
@@ -12,6 +12,13 @@ int64_t nv_far_open(int server, int64_t at_dir, const char *at, char *at_out, in
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_number(&m, flags);
 	nv_put_number(&m, mode);
+	return nv_far_call(&m);
+}
+
+int64_t nv_far_end(int server)
+{
+	struct nv_message m = {.server = server, .call = 6};
+
 	return nv_far_call(&m);
 }
 

@@ -109,12 +109,25 @@ bool nv_remask_action(const struct sigaction *act, struct sigaction *old)
 	return true;
 }
 
+/* adopt takes NV_REMASK again after somebody has set an action past our wrapper, as
+ * glibc does itself when it ends a profile. */
+static void adopt(void)
+{
+	struct sigaction now;
+
+	if (!taken || REAL(sigaction)(NV_REMASK, NULL, &now) != 0 || now.sa_sigaction == remask)
+		return;
+	theirs = now;
+	install();
+}
+
 /* nv_expect_go is called with signals blocked, on a thread on which Go is about
  * to set the mask; blocked is what it is to be as far as Go lets it. */
 void nv_expect_go(const sigset_t *blocked)
 {
 	for (size_t i = 0; i < COUNT; i++)
 		keep[i] = sigismember(blocked, let_through[i]) == 1;
+	adopt();
 	expected = true;
 	REAL(syscall)(SYS_tgkill, getpid(), (pid_t)REAL(syscall)(SYS_gettid), NV_REMASK);
 }

@@ -542,7 +542,6 @@ int nv_posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions
 		    const posix_spawnattr_t *attr, char *const argv[], char *const envp[]);
 int nv_system(const char *command);
 void nv_quit(int status);
-void nv_exit(int status);
 FILE *nv_popen(const char *command, const char *mode);
 void nv_openlog(const char *name, int options, int facility);
 int nv_fflush(FILE *stream);
@@ -557,6 +556,8 @@ void nv_prepare_exit(void);  /* called once, when the runtime has been loaded */
 void nv_finish(void);        /* at the end of the process */
 void nv_await_end(void);     /* after a call that failed */
 void nv_forget_end(void);    /* in a forked child */
+void nv_outlast(void);
+void nv_creates_thread(bool done);
 void nv_first_thread(void);  /* called on the first thread, also of a forked child */
 
 /* ---- programs of the mount ---- */

@@ -325,6 +325,7 @@ static void load(void)
 		nv_prepare_exit();
 	nv_restore_mask(&before);
 	known = true;
+	nv_outlast();
 }
 
 bool nv_loaded(void)

@@ -205,7 +205,7 @@ static void give_up(void)
 {
 	int saved = errno;
 
-	if (nv_loaded() && nv_state != NV_INSIDE && nv_own_memory() && rt_give_up() != 0)
+	if (nv_loaded() && nv_state != NV_INSIDE && !nv_in_handler() && nv_own_memory() && rt_give_up() != 0)
 		nv_complain("what process %d wrote under %s before it executed a program may not be complete: %m", (int)getpid(), nv_mount);
 	errno = saved;
 }
@@ -417,9 +417,6 @@ int nv_not_executed(int report)
 	int error = errno;
 
 	if (report < 0) {
-		if (report == -1 && nv_loaded() && nv_state != NV_INSIDE && nv_own_memory())
-			rt_go_on(); /* what fails says so when a file is used */
-		errno = error;
 		nv_share_all(); /* this process goes on, and serves */
 		return -1;
 	}

@@ -40,25 +40,6 @@ bool nv_in_handler(void)
 	return (uintptr_t)__builtin_frame_address(0) - alternate < alternate_size;
 }
 
-/* What Go needs of an alternate stack that it is called on. */
-#define ENOUGH (64 << 10)
-
-/* nv_exit is exit. Handlers call it, too, though they should not, and then streams
- * are flushed to files that have to work. Nothing returns to what the handler has
- * interrupted, and no other handler is to come: so Go may be called on this stack,
- * if it is not what was interrupted. */
-void nv_exit(int status)
-{
-	sigset_t all;
-
-	if (nv_in_handler() && nv_state == NV_READY && (uintptr_t)__builtin_frame_address(0) - alternate > ENOUGH) {
-		sigfillset(&all);
-		pthread_sigmask(SIG_SETMASK, &all, NULL);
-		alternate_size = 0;
-	}
-	REAL(exit)(status);
-}
-
 /* An application that takes its alternate stack away gets ours back. */
 int nv_sigaltstack(const stack_t *stack, stack_t *old)
 {
@@ -178,7 +159,7 @@ static void *begin(void *argument)
 	return b.start(b.arg);
 }
 
-int nv_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg)
+static int create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg)
 {
 	bool inside = nv_state == NV_INSIDE;
 	bool runtimes = nv_mounted && nv_runtimes_thread(start);
@@ -204,6 +185,15 @@ int nv_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*sta
 	pthread_sigmask(SIG_SETMASK, &mask, NULL);
 	if (result != 0)
 		free(b);
+	return result;
+}
+
+int nv_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg)
+{
+	nv_creates_thread(false);
+	int result = create(thread, attr, start, arg);
+
+	nv_creates_thread(true);
 	return result;
 }
 
@@ -344,7 +334,7 @@ static void before_fork(void)
 	nv_share_all();
 }
 
-static void in_child(void)
+static void forget_parent(void)
 {
 	bool loaded = nv_loaded();
 
@@ -361,6 +351,14 @@ static void in_child(void)
 	nv_forget_mappings();
 	nv_lose_descriptors(nv_sharing());
 	nv_lose_cwd();
+}
+
+static void in_child(void)
+{
+	int saved = errno;
+
+	forget_parent();
+	errno = saved;
 }
 
 /* nv_arm is called before there is anything that a child must not go on with. */

@@ -79,7 +79,8 @@ step "dots" sh -c "cat '$d/./../$(basename "$d")//dd' | wc -c"
 step "ls at the end" ls "$d"
 follow() {
 	echo first >"$d/follow"
-	timeout 20 tail -f -s 0.1 "$d/follow" >"$out/followed" &
+	: >"$out/followed" # the shell in the background may come late
+	timeout 20 tail -f -s 0.1 "$d/follow" >>"$out/followed" &
 	until grep -q first "$out/followed"; do sleep 0.1; done
 	echo second >>"$d/follow"
 	n=0

@@ -1,8 +1,17 @@
-/* Ends by _exit with a mapping of argv[1] changed and argv[2] still open. */
+/* Ends by _exit, called in a signal handler where there is a first argument ("small":
+ * on a small stack), with a mapping of the last but one changed and the last still
+ * open. */
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+static void quit(int signum)
+{
+	(void)signum;
+	_exit(0);
+}
 
 int main(int argc, char **argv)
 {
@@ -16,5 +25,16 @@ int main(int argc, char **argv)
 	if (p == MAP_FAILED)
 		_exit(2);
 	memcpy(p, "mapped\n", 7);
+	if (argc > 3) {
+		static char room[16 << 10];
+		stack_t small = {.ss_sp = room, .ss_size = sizeof room};
+		struct sigaction act = {.sa_handler = quit, .sa_flags = SA_ONSTACK};
+
+		if (strcmp(argv[1], "small") == 0)
+			sigaltstack(&small, NULL);
+		sigaction(SIGUSR1, &act, NULL);
+		raise(SIGUSR1);
+		return 3;
+	}
 	_exit(0);
 }
