@@ -299,6 +299,14 @@ func TestNotTheLastThread(t *testing.T) {
 	}
 }
 
+// What is ignored is so in a program that is executed.
+func TestIgnoredSignals(t *testing.T) {
+	program := compile(t, "gcc", "ignored.c")
+	const want = "not executed: 1 1 1 1 1\nexecuted: 1 1 1 1 1\n"
+	require.Equal(t, want, output(t, exec.Command(program, t.TempDir()+"/f")), "without the library")
+	assert.Equal(t, want, output(t, newStore(t).command(program, mount+"/f")))
+}
+
 // A debugger is not stopped by what the library does.
 func TestDebugger(t *testing.T) {
 	gdb, program := tool(t, "gdb"), compile(t, "gcc", "lastthread.c")

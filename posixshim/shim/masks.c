@@ -121,6 +121,25 @@ static void adopt(void)
 	install();
 }
 
+/* nv_before_exec makes a program that is executed ignore NV_REMASK where the
+ * application does: a handler would be the default there. */
+void nv_before_exec(void)
+{
+	int saved = errno;
+
+	if (taken && theirs.sa_handler == SIG_IGN)
+		REAL(sigaction)(NV_REMASK, &theirs, NULL);
+	errno = saved;
+}
+
+void nv_after_exec(void)
+{
+	int saved = errno;
+
+	adopt();
+	errno = saved;
+}
+
 /* nv_expect_go is called with signals blocked, on a thread on which Go is about
  * to set the mask; blocked is what it is to be as far as Go lets it. */
 void nv_expect_go(const sigset_t *blocked)

@@ -592,6 +592,8 @@ void nv_name_process(void); /* of a program of the mount */
 
 void nv_take_remask(void);
 bool nv_remask_action(const struct sigaction *act, struct sigaction *old);
+void nv_before_exec(void);
+void nv_after_exec(void); /* which has failed */
 void nv_expect_go(const sigset_t *blocked);
 void nv_restore_mask(const sigset_t *before);
 

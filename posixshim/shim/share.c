@@ -376,10 +376,7 @@ static bool receive(int report, int *error)
 	return n == sizeof *error;
 }
 
-/* nv_step_aside is called before this process executes a program. If it has to
- * serve, a child executes it instead: nv_step_aside returns in the child, with
- * where to report a failure, or here after such a failure, with -2; else -1. */
-int nv_step_aside(void)
+static int step_aside(void)
 {
 	struct sigaction before, plain = {.sa_handler = SIG_DFL};
 	int report[2], error = 0;
@@ -411,11 +408,25 @@ int nv_step_aside(void)
 	return -2;
 }
 
+/* nv_step_aside is called before this process executes a program. If it has to
+ * serve, a child executes it instead: nv_step_aside returns in the child, with
+ * where to report a failure, or here after such a failure, with -2; else -1. */
+int nv_step_aside(void)
+{
+	int report = step_aside();
+
+	if (report != -2)
+		nv_before_exec();
+	return report;
+}
+
 /* nv_not_executed reports that the program could not be executed. */
 int nv_not_executed(int report)
 {
 	int error = errno;
 
+	nv_after_exec();
+	errno = error;
 	if (report < 0) {
 		nv_share_all(); /* this process goes on, and serves */
 		return -1;
