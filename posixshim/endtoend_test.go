@@ -274,7 +274,7 @@ func TestGivesUpToExecute(t *testing.T) {
 // What a process had when it called _exit is there, as after exit.
 func TestQuit(t *testing.T) {
 	program := compile(t, "gcc", "quit.c")
-	for _, how := range []string{"", "handler", "small"} {
+	for _, how := range []string{"", "handler", "small", "exec"} {
 		cmd := newStore(t).command("sh", "-c", program+" "+how+" $0/a $0/b && exec cat $0/a $0/b", mount)
 		cmd.Env = append(cmd.Env, "NVMECR_DURABILITY=close")
 		assert.Equal(t, "mapped\nwritten", output(t, cmd), how)

@@ -241,7 +241,9 @@ func (p *Process) GiveUp() error {
 		return nil
 	}
 	err := p.SyncMappings()
-	p.yield()
+	if !p.yield() {
+		err = errors.Join(err, p.mount.FS.Sync())
+	}
 	return err
 }
 

@@ -1,5 +1,5 @@
 /* Ends by _exit, called in a signal handler where there is a first argument ("small":
- * on a small stack), with a mapping of the last but one changed and the last still
+ * on a small stack), or by executing another program ("exec"), with a mapping of the last but one changed and the last still
  * open. */
 #include <fcntl.h>
 #include <signal.h>
@@ -25,6 +25,12 @@ int main(int argc, char **argv)
 	if (p == MAP_FAILED)
 		_exit(2);
 	memcpy(p, "mapped\n", 7);
+	if (argc > 3 && strcmp(argv[1], "exec") == 0) {
+		fcntl(mapped, F_SETFD, FD_CLOEXEC);
+		fcntl(written, F_SETFD, FD_CLOEXEC);
+		execl("/bin/true", "true", (char *)NULL);
+		return 4;
+	}
 	if (argc > 3) {
 		static char room[16 << 10];
 		stack_t small = {.ss_sp = room, .ss_size = sizeof room};
