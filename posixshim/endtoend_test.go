@@ -243,6 +243,25 @@ func TestSignals(t *testing.T) {
 	assert.Equal(t, "ok\n", output(t, s.command(compile(t, "gcc", "signals.c"), mount)))
 }
 
+// Handlers of faults see what they see without the library, and a bad buffer is
+// EFAULT under all of them.
+func TestFaultHandlers(t *testing.T) {
+	program := compile(t, "gcc", "actions.c", "-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations", "-pthread")
+	for _, when := range []string{"before", "after", "both"} {
+		want := output(t, exec.Command(program, when, t.TempDir()))
+		assert.Empty(t, diff(t, want, output(t, newStore(t).command(program, when, mount))), when)
+		assert.Contains(t, want, "SEGV 2\n  signal 11, sent 0, there 1")
+	}
+	// By what, whether it is default, ignored or handled once, a fault or sent.
+	for _, how := range []string{"0df", "0dr", "1df", "1dr", "2df", "2dr", "0if", "0ir", "1ir", "2if", "0of", "0or", "2of"} {
+		want, _, whether := finish(t, exec.Command(program, "e"+how, t.TempDir()))
+		got, stderr, ended := finish(t, newStore(t).command(program, "e"+how, mount))
+		assert.Equal(t, want, got, how)
+		assert.Equal(t, fmt.Sprint(whether), fmt.Sprint(ended), how)
+		assert.Empty(t, stderr, how)
+	}
+}
+
 // What a handler writes when the job's time is over.
 func TestCheckpointInHandler(t *testing.T) {
 	program := compile(t, "gcc", "handler.c")
@@ -302,7 +321,9 @@ func TestNotTheLastThread(t *testing.T) {
 // What is ignored is so in a program that is executed.
 func TestIgnoredSignals(t *testing.T) {
 	program := compile(t, "gcc", "ignored.c")
-	const want = "not executed: 1 1 1 1 1\nexecuted: 1 1 1 1 1\n"
+	want := "not executed: 1 1 1 1 1 1 1 1\n" +
+		strings.Repeat("spawned: 1 1 1 1\n", 4) +
+		"executed: 1 1 1 1 1 1 1 1\n"
 	require.Equal(t, want, output(t, exec.Command(program, t.TempDir()+"/f")), "without the library")
 	assert.Equal(t, want, output(t, newStore(t).command(program, mount+"/f")))
 }

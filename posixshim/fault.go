@@ -11,8 +11,8 @@ import (
 // writable, and says EFAULT, or does the part that it can. Here the memory is
 // touched first, a byte of each page that the call will use anyway: a fault in
 // Go code is a panic, for which Go has its handler in place, and in the kernel
-// it would look like a broken connection. An application that puts a handler
-// of SIGSEGV of its own in its place gets the signal instead of EFAULT.
+// it would look like a broken connection. The application's handlers do not see
+// it (shim/actions.c).
 
 // readable cuts bufs to what can be read of them, from the start on. EFAULT if
 // that is nothing of something.

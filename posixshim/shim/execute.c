@@ -329,11 +329,21 @@ static int spawn(const struct spawning *s, const char *path)
 	return result;
 }
 
+/* before_child is called before a child executes a program, and nv_after_exec then. */
+static void before_child(void)
+{
+	nv_share_all();
+	nv_before_spawn();
+}
+
 int nv_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,
 		   const posix_spawnattr_t *attr, char *const argv[], char *const envp[])
 {
-	nv_share_all();
-	return spawn(&(struct spawning){pid, actions, attr, argv, envp}, path);
+	before_child();
+	int result = spawn(&(struct spawning){pid, actions, attr, argv, envp}, path);
+
+	nv_after_exec();
+	return result;
 }
 
 /* leads_here says whether the mount is where a program is looked for. */
@@ -374,24 +384,33 @@ static int spawn_search(const struct spawning *how, struct search *s, char *cand
 	return s->error;
 }
 
-int nv_posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,
-		    const posix_spawnattr_t *attr, char *const argv[], char *const envp[])
+/* spawn_named spawns what has to be looked for. */
+static int spawn_named(const struct spawning *how, const char *file)
 {
 	struct search s;
 	int saved = errno;
-
-	nv_share_all();
-	if (nv_mounted && !nv_nowhere(file) && strchr(file, '/') != NULL)
-		return spawn(&(struct spawning){pid, actions, attr, argv, envp}, file);
 	char candidate[longest()];
 	bool ours = nv_mounted && !nv_nowhere(file) && begin_search(&s, file) == 0 && leads_here(s, candidate);
 
 	errno = saved;
 	if (!ours)
-		return REAL(posix_spawnp)(pid, file, actions, attr, argv, envp);
-	int result = spawn_search(&(struct spawning){pid, actions, attr, argv, envp}, &s, candidate);
+		return REAL(posix_spawnp)(how->pid, file, how->actions, how->attr, how->argv, how->envp);
+	int result = spawn_search(how, &s, candidate);
 
 	errno = saved;
+	return result;
+}
+
+int nv_posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,
+		    const posix_spawnattr_t *attr, char *const argv[], char *const envp[])
+{
+	struct spawning how = {pid, actions, attr, argv, envp};
+	bool named = nv_mounted && !nv_nowhere(file) && strchr(file, '/') != NULL;
+
+	before_child();
+	int result = named ? spawn(&how, file) : spawn_named(&how, file);
+
+	nv_after_exec();
 	return result;
 }
 
@@ -399,12 +418,18 @@ int nv_posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions
 
 int nv_system(const char *command)
 {
-	nv_share_all();
-	return REAL(system)(command);
+	before_child();
+	int result = REAL(system)(command);
+
+	nv_after_exec();
+	return result;
 }
 
 FILE *nv_popen(const char *command, const char *mode)
 {
-	nv_share_all();
-	return REAL(popen)(command, mode);
+	before_child();
+	FILE *stream = REAL(popen)(command, mode);
+
+	nv_after_exec();
+	return stream;
 }

@@ -20,6 +20,7 @@
  *   exit.c         the end of the process
  *   signals.c      what Go needs of signal handlers and stacks; fork
  *   masks.c        which signals a thread takes
+ *   actions.c      the application's actions for signals that Go needs
  *   handler.c      calls that signal handlers make
  *   threads.c      the runtime's threads: their name, their processors
  *   attributes.c   stat, statfs, chmod, chown, utime and their families
@@ -167,6 +168,7 @@ void nv_replace_placeholders(nv_handle h, int stand_in);
 void nv_take_back(void);
 nv_own nv_own_descriptor;
 bool nv_loads_stranger(const void *function);
+bool nv_loading(void);
 void nv_occupy(void);
 void nv_vacate(void);
 void nv_own_in_place(int fd);
@@ -548,6 +550,7 @@ int nv_fflush(FILE *stream);
 bool nv_own_memory(void);    /* false in a vfork child */
 void nv_prepare_process(void);
 bool nv_in_handler(void);
+bool nv_on_signal_stack(uintptr_t address);
 int nv_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg);
 int nv_sigaltstack(const stack_t *stack, stack_t *old);
 bool nv_signal_stack(void);  /* gives this thread a stack for handlers */
@@ -590,12 +593,20 @@ void nv_name_process(void); /* of a program of the mount */
 
 #define NV_REMASK SIGPROF /* the shim's: masks.c */
 
-void nv_take_remask(void);
-bool nv_remask_action(const struct sigaction *act, struct sigaction *old);
-void nv_before_exec(void);
-void nv_after_exec(void); /* which has failed */
 void nv_expect_go(const sigset_t *blocked);
 void nv_restore_mask(const sigset_t *before);
+bool nv_remask(const siginfo_t *info, ucontext_t *context);
+
+/* ---- signals that the runtime needs as well ---- */
+
+void nv_take_signals(void);
+bool nv_taken(int signum);
+bool nv_taken_action(int signum, const struct sigaction *act, struct sigaction *old);
+bool nv_gos_action(int signum, const struct sigaction *act, struct sigaction *old);
+void nv_forget_actions(void); /* in a forked child */
+void nv_before_exec(void);
+void nv_before_spawn(void);
+void nv_after_exec(void); /* which has failed, or a child has done it */
 
 /* ---- the runtime's threads ---- */
 

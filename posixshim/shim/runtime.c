@@ -166,6 +166,12 @@ void nv_forget_runtime(void)
 /* The path of the runtime while this thread loads it. */
 static const char *loading;
 
+/* nv_loading says whether this very moment the dynamic linker loads the runtime. */
+bool nv_loading(void)
+{
+	return loading != NULL;
+}
+
 /* nv_loads_stranger says whether the runtime is being loaded and function is not
  * its own, but that of a library which it needs and which is loaded with it, or of
  * the application. Such a library has no business with the application's
@@ -310,7 +316,7 @@ static void load(void)
 	/* Go's threads must not take the application's signals. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	nv_take_remask();
+	nv_take_signals();
 	nv_arm();
 	nv_choose_cpus();
 	nv_keep_reserve();

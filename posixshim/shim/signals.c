@@ -37,7 +37,12 @@ static _Atomic pid_t memory_of;
  * both; and Go allocates memory, which a handler may have interrupted. */
 bool nv_in_handler(void)
 {
-	return (uintptr_t)__builtin_frame_address(0) - alternate < alternate_size;
+	return nv_on_signal_stack((uintptr_t)__builtin_frame_address(0));
+}
+
+bool nv_on_signal_stack(uintptr_t address)
+{
+	return address - alternate < alternate_size;
 }
 
 /* An application that takes its alternate stack away gets ours back. */
@@ -208,26 +213,25 @@ static bool strange(int signum, const struct sigaction *act)
 	       (REAL(sigaction)(signum, NULL, &now) != 0 || now.sa_handler != act->sa_handler);
 }
 
-/* ignored says that Go need not have the signal, since the application ignores it.
- * A program that this one executes then ignores it, too, which would not be so
- * with a handler. */
-static bool ignored(int signum)
+/* of_runtime is sigaction where the runtime calls it, or a library that it uses. */
+static int of_runtime(int signum, const struct sigaction *act, struct sigaction *old)
 {
-	struct sigaction now;
-
-	return (signum == SIGPIPE || signum == SIGURG) && REAL(sigaction)(signum, NULL, &now) == 0 &&
-	       now.sa_handler == SIG_IGN;
+	if (act != NULL && strange(signum, act))
+		act = NULL;
+	else if (nv_loading() && nv_gos_action(signum, act, old))
+		return 0;
+	return REAL(sigaction)(signum, act, old);
 }
 
 int nv_sigaction(int signum, const struct sigaction *act, struct sigaction *old)
 {
-	if (act != NULL && nv_state != NV_INSIDE && handled(act->sa_handler))
+	if (nv_state == NV_INSIDE && !nv_in_handler())
+		return of_runtime(signum, act, old);
+	if (act != NULL && handled(act->sa_handler) && !nv_in_handler())
 		expect_handler();
-	if (signum == NV_REMASK && nv_remask_action(act, old))
+	if (nv_taken_action(signum, act, old))
 		return 0;
-	if (act != NULL && nv_state == NV_INSIDE && (strange(signum, act) || ignored(signum)))
-		act = NULL;
-	if (act == NULL || !nv_loaded() || nv_state == NV_INSIDE)
+	if (act == NULL || !nv_loaded())
 		return REAL(sigaction)(signum, act, old);
 	struct sigaction with = *act;
 
@@ -236,19 +240,24 @@ int nv_sigaction(int signum, const struct sigaction *act, struct sigaction *old)
 	return REAL(sigaction)(signum, &with, old);
 }
 
+/* set_action is what signal and its like do. */
+static sighandler_t set_action(int signum, sighandler_t handler, int flags)
+{
+	struct sigaction act = {.sa_handler = handler, .sa_flags = flags}, old;
+
+	sigemptyset(&act.sa_mask);
+	if (!(flags & SA_NODEFER))
+		sigaddset(&act.sa_mask, signum);
+	return nv_sigaction(signum, &act, &old) == 0 ? old.sa_handler : SIG_ERR;
+}
+
 sighandler_t nv_signal(int signum, sighandler_t handler)
 {
 	if (nv_state != NV_INSIDE && handled(handler))
 		expect_handler();
-	if (signum != NV_REMASK && (!nv_loaded() || nv_state == NV_INSIDE))
+	if (!nv_taken(signum) && (!nv_loaded() || nv_state == NV_INSIDE))
 		return REAL(signal)(signum, handler);
-	struct sigaction act = {.sa_handler = handler, .sa_flags = SA_RESTART}, old;
-
-	sigemptyset(&act.sa_mask);
-	sigaddset(&act.sa_mask, signum);
-	if (nv_sigaction(signum, &act, &old) != 0)
-		return SIG_ERR;
-	return old.sa_handler;
+	return set_action(signum, handler, SA_RESTART);
 }
 
 /* on_stack makes a handler that the C library has installed run on the alternate
@@ -268,20 +277,31 @@ sighandler_t nv_sysv_signal(int signum, sighandler_t handler)
 {
 	if (handled(handler))
 		expect_handler();
-	if (signum == NV_REMASK)
-		return nv_signal(signum, handler);
+	if (nv_taken(signum))
+		return set_action(signum, handler, SA_RESETHAND | SA_NODEFER);
 	sighandler_t before = REAL(__sysv_signal)(signum, handler);
 
 	on_stack(signum);
 	return before;
 }
 
+static sighandler_t set_taken(int signum, sighandler_t handler)
+{
+	sighandler_t before = set_action(signum, handler, 0);
+	sigset_t one, blocked;
+
+	sigemptyset(&one);
+	sigaddset(&one, signum);
+	pthread_sigmask(SIG_UNBLOCK, &one, &blocked);
+	return sigismember(&blocked, signum) == 1 ? SIG_HOLD : before;
+}
+
 sighandler_t nv_sigset(int signum, sighandler_t handler)
 {
 	if (handled(handler))
 		expect_handler();
-	if (signum == NV_REMASK && handler != SIG_HOLD)
-		return nv_signal(signum, handler);
+	if (nv_taken(signum) && handler != SIG_HOLD)
+		return set_taken(signum, handler);
 	sighandler_t before = REAL(sigset)(signum, handler);
 
 	on_stack(signum);
@@ -342,6 +362,7 @@ static void forget_parent(void)
 		nv_emptied.mine = 1;
 	atomic_store(&memory_of, getpid());
 	nv_first_thread();
+	nv_forget_actions();
 	nv_release_streams();
 	nv_lose_connections();
 	if (!loaded && !nv_served())

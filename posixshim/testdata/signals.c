@@ -79,7 +79,7 @@ int main(int argc, char **argv)
 {
 	char a[4096], b[4096], c[4096];
 	struct itimerval often = {{0, 200}, {0, 200}}, sometimes = {{0, 1000}, {0, 1000}}, off = {{0, 0}, {0, 0}};
-	struct sigaction act = {.sa_handler = on_alarm, .sa_flags = SA_RESTART}, prof, broken;
+	struct sigaction act = {.sa_handler = on_alarm, .sa_flags = SA_RESTART}, other, broken;
 	pthread_t t;
 	void *bad;
 
@@ -87,6 +87,7 @@ int main(int argc, char **argv)
 		return 2;
 	null = open("/dev/null", O_WRONLY);
 	signal(SIGPROF, on_prof);
+	signal(SIGUSR1, on_prof);
 	snprintf(a, sizeof a, "%s/a", argv[1]);
 	snprintf(b, sizeof b, "%s/b", argv[1]);
 	snprintf(c, sizeof c, "%s/c", argv[1]);
@@ -97,7 +98,7 @@ int main(int argc, char **argv)
 	if (sigaction(SIGPIPE, NULL, &broken) != 0 || broken.sa_handler != SIG_IGN)
 		wrong = 3;
 	/* The runtime has told the kernel that its threads have small stacks. */
-	if (sigaction(SIGPROF, NULL, &prof) != 0 || !(prof.sa_flags & SA_ONSTACK))
+	if (sigaction(SIGUSR1, NULL, &other) != 0 || !(other.sa_flags & SA_ONSTACK))
 		wrong = 2;
 	sigaction(SIGALRM, &act, NULL);
 	setitimer(ITIMER_REAL, &often, NULL);
