@@ -36,6 +36,11 @@ func (p *Process) Getdents(h Handle, buf []byte) (int, error) {
 	if !f.isDir {
 		return 0, syscall.ENOTDIR
 	}
+	bufs, err := writable([][]byte{buf}, int64(len(buf)))
+	if err != nil {
+		return 0, err
+	}
+	buf = bufs[0]
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	n := 0

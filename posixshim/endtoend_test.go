@@ -262,6 +262,14 @@ func TestFaultHandlers(t *testing.T) {
 	}
 }
 
+// A pointer that the kernel has EFAULT for has it here, too.
+func TestBadPointers(t *testing.T) {
+	program := compile(t, "gcc", "pointers.c", "-w")
+	want := output(t, exec.Command(program, t.TempDir()))
+	assert.Empty(t, diff(t, want, output(t, newStore(t).command(program, mount))))
+	assert.Contains(t, want, "child 3\n")
+}
+
 // What a handler writes when the job's time is over.
 func TestCheckpointInHandler(t *testing.T) {
 	program := compile(t, "gcc", "handler.c")

@@ -21,6 +21,9 @@ func readable(bufs [][]byte) ([][]byte, error) { return touched(bufs, 1<<62, loa
 // writable is the same for what can be written to, of the first most bytes.
 func writable(bufs [][]byte, most int64) ([][]byte, error) { return touched(bufs, most, loadStore) }
 
+// good says whether all of buf can be written to.
+func good(buf []byte) bool { return touchPages(buf, loadStore) == len(buf) }
+
 func touched(bufs [][]byte, most int64, touch func(*byte)) ([][]byte, error) {
 	for i, b := range bufs {
 		n := int(max(0, min(int64(len(b)), most)))

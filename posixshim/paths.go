@@ -159,7 +159,13 @@ func (p *Process) Readlink(place Place, buf []byte) (int, error) {
 	}
 	defer p.mu.RUnlock()
 	target, err := fs.Readlink(dir, path)
-	return copy(buf, target), err
+	if err != nil {
+		return 0, err
+	}
+	if n := min(len(buf), len(target)); !good(buf[:n]) {
+		return 0, syscall.EFAULT
+	}
+	return copy(buf, target), nil
 }
 
 // Realpath copies the path of a file below the mount, beginning with "/".

@@ -20,9 +20,11 @@
 
 #include "nv.h"
 
-/* What is taken while a runtime is loaded: those of faults first. */
+/* What is taken: those of faults in memory, of which probes (there.c) have some, and
+ * while a runtime is loaded the others. */
 static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGPIPE, NV_REMASK};
 
+#define PROBES 2
 #define FAULTS 3
 #define COUNT (sizeof signals / sizeof *signals)
 
@@ -80,6 +82,8 @@ static bool of_connection(const siginfo_t *info)
 /* claim says whether a signal is the runtime's, and then has done what there is to do. */
 static bool claim(int signum, siginfo_t *info, ucontext_t *context)
 {
+	if (info->si_code > 0 && nv_mend_probe(context))
+		return true;
 	switch (signum) {
 	case SIGPIPE:
 		return of_connection(info);
@@ -204,6 +208,17 @@ static void end(unsigned even, const sigset_t *before)
 	pthread_sigmask(SIG_SETMASK, before, NULL);
 }
 
+/* of_vfork is sigaction in a child of vfork, whose actions are its own, but not the
+ * memory that they are kept in. */
+static bool of_vfork(const struct taken *t, const struct sigaction *act, struct sigaction *old)
+{
+	struct sigaction now;
+
+	if (REAL(sigaction)(t->signum, act, &now) == 0 && old != NULL)
+		*old = now.sa_sigaction == handle ? t->theirs : now;
+	return true;
+}
+
 /* nv_taken_action is sigaction for a signal that is taken; false: it is not. */
 bool nv_taken_action(int signum, const struct sigaction *act, struct sigaction *old)
 {
@@ -213,6 +228,8 @@ bool nv_taken_action(int signum, const struct sigaction *act, struct sigaction *
 
 	if (t == NULL || t->signum == 0)
 		return false;
+	if (!nv_own_memory())
+		return of_vfork(t, act, old);
 	unsigned even = begin(&before);
 
 	adopt(t);
@@ -234,10 +251,11 @@ bool nv_taken(int signum)
 	return t != NULL && t->signum != 0;
 }
 
-/* nv_take_signals is called before a runtime is loaded, with signals blocked. */
-void nv_take_signals(void)
+/* nv_take_signals is called before main, and before a runtime is loaded, with signals
+ * blocked. */
+void nv_take_signals(bool all)
 {
-	for (size_t i = 0; i < COUNT; i++) {
+	for (size_t i = 0; i < (all ? COUNT : PROBES); i++) {
 		struct taken *t = &taken[i];
 
 		if (t->signum != 0)
@@ -294,10 +312,10 @@ void nv_before_exec(void)
 	ignore(0);
 }
 
-/* nv_before_spawn is the same where this process goes on: it may have faults. */
+/* nv_before_spawn is the same where this process goes on: the runtime may have faults. */
 void nv_before_spawn(void)
 {
-	ignore(FAULTS);
+	ignore(nv_loaded() ? FAULTS : 0);
 }
 
 void nv_after_exec(void)
@@ -305,6 +323,7 @@ void nv_after_exec(void)
 	int saved = errno;
 
 	for (size_t i = 0; i < COUNT; i++)
-		nv_taken_action(signals[i], NULL, NULL);
+		if (nv_taken(signals[i]) && taken[i].theirs.sa_handler == SIG_IGN)
+			nv_taken_action(signals[i], NULL, NULL);
 	errno = saved;
 }

@@ -28,7 +28,7 @@ static int fill_stat(int result, const struct nv_attr *attr, struct stat *st)
 {
 	if (result != 0)
 		return -1;
-	if (nv_nowhere(st))
+	if (!nv_writable(st, sizeof *st))
 		return nv_error(EFAULT);
 	*st = (struct stat){
 		.st_dev = DEVICE,
@@ -93,6 +93,8 @@ int nv_statx(struct nv_place *at, int flags, unsigned mask, struct statx *stx)
 		return nv_error(EINVAL);
 	if (attr_at(at, flags, &attr) != 0)
 		return -1;
+	if (!nv_writable(stx, sizeof *stx))
+		return nv_error(EFAULT);
 	*stx = (struct statx){
 		.stx_mask = STATX_BASIC_STATS | STATX_BTIME,
 		.stx_blksize = BLOCK_SIZE,
@@ -127,6 +129,8 @@ static int fill_statfs(struct statfs *st)
 
 	if (rt_statfs(&fs) != 0)
 		return -1;
+	if (!nv_writable(st, sizeof *st))
+		return nv_error(EFAULT);
 	*st = (struct statfs){
 		.f_type = FILE_SYSTEM,
 		.f_bsize = (long)fs.block,
@@ -158,6 +162,8 @@ static int fill_statvfs(struct statvfs *st)
 
 	if (rt_statfs(&fs) != 0)
 		return -1;
+	if (!nv_writable(st, sizeof *st))
+		return nv_error(EFAULT);
 	*st = (struct statvfs){
 		.f_bsize = fs.block,
 		.f_frsize = fs.block,
@@ -353,6 +359,12 @@ static const struct timespec *from_timeval(const struct timeval times[2], struct
 	return out;
 }
 
+/* times_there says whether times, if any are given, can be read. */
+static bool times_there(const void *times, size_t each)
+{
+	return times == NULL || nv_there(times, 2 * each);
+}
+
 /* omits_both says that nothing is asked for: Linux does not even look at the file. */
 static bool omits_both(const struct timespec times[2])
 {
@@ -363,6 +375,8 @@ int nv_utimensat(struct nv_place *at, const struct timespec times[2], int flags)
 {
 	struct nv_setattr in;
 
+	if (!times_there(times, sizeof *times))
+		return nv_error(EFAULT);
 	if (flags & ~(AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH))
 		return nv_error(EINVAL);
 	if (omits_both(times))
@@ -374,6 +388,8 @@ int nv_futimens(nv_handle h, const struct timespec times[2])
 {
 	struct nv_setattr in;
 
+	if (!times_there(times, sizeof *times))
+		return nv_error(EFAULT);
 	if (omits_both(times))
 		return 0;
 	return times_change(times, &in) ? (int)rt_fsetattr(h, &in) : -1;
@@ -383,6 +399,8 @@ int nv_utimes(struct nv_place *at, const struct timeval times[2], int follow)
 {
 	struct timespec buf[2];
 
+	if (!times_there(times, sizeof *times))
+		return nv_error(EFAULT);
 	return nv_utimensat(at, from_timeval(times, buf), follow ? 0 : AT_SYMLINK_NOFOLLOW);
 }
 
@@ -390,6 +408,8 @@ int nv_futimes(nv_handle h, const struct timeval times[2])
 {
 	struct timespec buf[2];
 
+	if (!times_there(times, sizeof *times))
+		return nv_error(EFAULT);
 	return nv_futimens(h, from_timeval(times, buf));
 }
 
@@ -415,6 +435,8 @@ int nv_utime(struct nv_place *at, const struct utimbuf *times)
 {
 	if (times == NULL)
 		return nv_utimensat(at, NULL, 0);
+	if (!nv_there(times, sizeof *times))
+		return nv_error(EFAULT);
 	struct timespec buf[2] = {{.tv_sec = times->actime}, {.tv_sec = times->modtime}};
 
 	return nv_utimensat(at, buf, 0);

@@ -595,6 +595,8 @@ static inline int64_t rt_readv(nv_handle h, const struct iovec *iov, int iov_cou
 
 	if (iov_count < 0 || iov_count > IOV_MAX)
 		return nv_error(EINVAL);
+	if (!nv_there(iov, (size_t)iov_count * sizeof *iov))
+		return nv_error(EFAULT);
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
@@ -611,6 +613,8 @@ static inline int64_t rt_writev(nv_handle h, const struct iovec *iov, int iov_co
 
 	if (iov_count < 0 || iov_count > IOV_MAX)
 		return nv_error(EINVAL);
+	if (!nv_there(iov, (size_t)iov_count * sizeof *iov))
+		return nv_error(EFAULT);
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
@@ -1003,7 +1007,7 @@ static inline int64_t rt_symlink(const char *target, struct nv_place *at)
 	int64_t result;
 	int server;
 
-	if (nv_nowhere(target))
+	if (!nv_string(target))
 		return nv_error(EFAULT);
 	do {
 		server = nv_place_server(at->dir);

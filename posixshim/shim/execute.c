@@ -121,7 +121,7 @@ static int full_name(const struct nv_place *at, char name[NV_PATH])
 
 int nv_execveat(int dirfd, const char *path, char *const argv[], char *const envp[], int flags)
 {
-	bool itself = (flags & AT_EMPTY_PATH) && !nv_nowhere(path) && *path == '\0' && nv_ours(dirfd) != 0;
+	bool itself = (flags & AT_EMPTY_PATH) && nv_name(path) && *path == '\0' && nv_ours(dirfd) != 0;
 	bool known = (flags & ~(AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW)) == 0;
 	struct nv_place at;
 	char name[NV_PATH];
@@ -141,7 +141,7 @@ int nv_execveat(int dirfd, const char *path, char *const argv[], char *const env
 	int report = nv_step_aside();
 
 	if (report != -2 && REAL(execveat)(dirfd, path, argv, envp, flags) != 0 && errno == ENOENT && nv_mounted &&
-	    known && !nv_nowhere(path) && (*path == '/' || (*path != '\0' && dirfd == AT_FDCWD)))
+	    known && nv_name(path) && (*path == '/' || (*path != '\0' && dirfd == AT_FDCWD)))
 		execute_script(path, argv, envp);
 	return nv_not_executed(report);
 }
@@ -229,7 +229,7 @@ int nv_execvpe(const char *file, char *const argv[], char *const envp[])
 {
 	struct search s;
 
-	if (!nv_mounted || nv_nowhere(file))
+	if (!nv_mounted || !nv_string(file))
 		return REAL(execvpe)(file, argv, envp);
 	if (strchr(file, '/') != NULL)
 		return execute_or_read(file, argv, envp);
@@ -390,7 +390,7 @@ static int spawn_named(const struct spawning *how, const char *file)
 	struct search s;
 	int saved = errno;
 	char candidate[longest()];
-	bool ours = nv_mounted && !nv_nowhere(file) && begin_search(&s, file) == 0 && leads_here(s, candidate);
+	bool ours = nv_mounted && nv_string(file) && begin_search(&s, file) == 0 && leads_here(s, candidate);
 
 	errno = saved;
 	if (!ours)
@@ -405,7 +405,7 @@ int nv_posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions
 		    const posix_spawnattr_t *attr, char *const argv[], char *const envp[])
 {
 	struct spawning how = {pid, actions, attr, argv, envp};
-	bool named = nv_mounted && !nv_nowhere(file) && strchr(file, '/') != NULL;
+	bool named = nv_mounted && nv_string(file) && strchr(file, '/') != NULL;
 
 	before_child();
 	int result = named ? spawn(&how, file) : spawn_named(&how, file);

@@ -84,12 +84,15 @@ int nv_fcntl_lock(nv_handle h, int cmd, struct flock *lock)
 {
 	switch (cmd) {
 	case F_GETLK:
-	case F_SETLK:
 	case F_OFD_GETLK:
+		if (!nv_writable(lock, sizeof *lock))
+			return nv_error(EFAULT);
+		break;
+	case F_SETLK:
 	case F_OFD_SETLK:
 	case F_SETLKW:
 	case F_OFD_SETLKW:
-		if (lock == NULL)
+		if (!nv_there(lock, sizeof *lock))
 			return nv_error(EFAULT);
 	}
 	switch (cmd) {

@@ -22,6 +22,7 @@
  *   masks.c        which signals a thread takes
  *   actions.c      the application's actions for signals that Go needs
  *   handler.c      calls that signal handlers make
+ *   there.c        is memory of the application's there
  *   threads.c      the runtime's threads: their name, their processors
  *   attributes.c   stat, statfs, chmod, chown, utime and their families
  *   names.c        what is more than one runtime call on names
@@ -317,11 +318,24 @@ typedef int nv_nftw(const char *path, const struct stat *st, int type, struct FT
 typedef int nv_fts_order(const FTSENT **a, const FTSENT **b);
 
 /* nv_nowhere says that a pointer of the application's is none: NULL, or one
- * that was reckoned from it. Of other bad ones buffers are EFAULT (fault.go);
- * the rest crash where the kernel has EFAULT. */
+ * that was reckoned from it. */
 static inline bool nv_nowhere(const void *p)
 {
 	return (uintptr_t)p < 4096;
+}
+
+/* Other bad ones are found by looking. Buffers, which may be long, are looked at by
+ * who fills them (fault.go, or the kernel). */
+bool nv_probe(const void *p);
+bool nv_there(const void *p, size_t n);
+bool nv_writable(void *p, size_t n);
+bool nv_string(const char *s);
+bool nv_mend_probe(ucontext_t *context);
+
+/* nv_name is nv_string, but for one that goes on and on. */
+static inline bool nv_name(const char *s)
+{
+	return __builtin_expect(((uintptr_t)s & 4095) < 4096 - 256, 1) ? nv_probe(s) : nv_string(s);
 }
 
 #include "calls_gen.h"
@@ -599,7 +613,7 @@ bool nv_remask(const siginfo_t *info, ucontext_t *context);
 
 /* ---- signals that the runtime needs as well ---- */
 
-void nv_take_signals(void);
+void nv_take_signals(bool all); /* or only those of faults in memory */
 bool nv_taken(int signum);
 bool nv_taken_action(int signum, const struct sigaction *act, struct sigaction *old);
 bool nv_gos_action(int signum, const struct sigaction *act, struct sigaction *old);

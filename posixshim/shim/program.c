@@ -307,7 +307,7 @@ size_t nv_room_for(char *const argv[])
 {
 	size_t n = 0;
 
-	while (!nv_nowhere(argv) && argv[n] != NULL)
+	while (!nv_nowhere(argv) && nv_there(argv + n, sizeof *argv) && argv[n] != NULL)
 		n++;
 	return NV_MORE_ARGS + n + 1;
 }

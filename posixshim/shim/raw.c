@@ -13,11 +13,18 @@
  * returns the length, with the NUL. */
 static long working(char *buf, size_t n)
 {
+	char name[2 * NV_PATH];
+
 	if (n == 0)
 		return nv_error(ERANGE);
-	if (buf == NULL)
+	if (nv_getcwd(name, n < sizeof name ? n : sizeof name) == NULL)
+		return -1;
+	size_t length = strlen(name) + 1;
+
+	if (!nv_writable(buf, length))
 		return nv_error(EFAULT);
-	return nv_getcwd(buf, n) == NULL ? -1 : (long)strlen(buf) + 1;
+	memcpy(buf, name, length);
+	return (long)length;
 }
 #endif
 

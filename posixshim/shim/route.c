@@ -58,6 +58,7 @@ __attribute__((constructor)) static void prepare(void)
 		return;
 	memcpy(mount_name, mount_path[mount_depth - 1].name, mount_path[mount_depth - 1].length);
 	nv_prepare_process();
+	nv_take_signals(false);
 	nv_find_cwd();
 	nv_find_descriptors();
 	nv_name_process();
@@ -167,13 +168,13 @@ static nv_handle named_descriptor(const char *path)
 
 /* nv_route says whether a path is ours, and if so, where it begins. What no
  * file system has (no memory, or too long as a whole) is left to the kernel,
- * which refuses it. What the runtime and its libraries open is not ours; a name
+ * which refuses it, and so is one that cannot be read. What the runtime and its libraries open is not ours; a name
  * of the mount is a signal handler's then, and refused when it is entered. */
 bool nv_route(int dirfd, const char *path, struct nv_place *at)
 {
 	bool inside = nv_state == NV_INSIDE;
 
-	if (!nv_mounted || nv_nowhere(path))
+	if (!nv_mounted || !nv_name(path))
 		return false;
 	at->dir = 0;
 	at->path = path;
@@ -227,7 +228,7 @@ bool nv_reroute_outside(struct nv_place *at)
  * another file system, unless it is none at all. */
 int nv_apart(int dirfd, const char *path)
 {
-	if (nv_nowhere(path))
+	if (!nv_string(path))
 		return nv_error(EFAULT);
 	if (strnlen(path, PATH_MAX) == PATH_MAX)
 		return nv_error(ENAMETOOLONG);

@@ -79,6 +79,23 @@ int nv_posix_fallocate(nv_handle h, off_t off, off_t n)
 	return error;
 }
 
+/* offset_there says whether an offset, if it is given, can be read. */
+static bool offset_there(const off_t *off)
+{
+	return off == NULL || nv_there(off, sizeof *off);
+}
+
+/* advance moves it on, when the data has been moved. */
+static bool advance(off_t *off, ssize_t done)
+{
+	if (off == NULL)
+		return true;
+	if (!nv_writable(off, sizeof *off))
+		return false;
+	*off += done;
+	return true;
+}
+
 /* nv_copy_file_range copies between two of ours; with one that is not ours it
  * fails like between two file systems, so that callers read and write. */
 ssize_t nv_copy_file_range(int in, off64_t *inoff, int out, off64_t *outoff, size_t n, unsigned flags)
@@ -89,15 +106,15 @@ ssize_t nv_copy_file_range(int in, off64_t *inoff, int out, off64_t *outoff, siz
 		return REAL(copy_file_range)(in, inoff, out, outoff, n, flags);
 	if (from == 0 || to == 0)
 		return nv_apart(from == 0 ? in : out, "");
+	if (!offset_there(inoff) || !offset_there(outoff))
+		return nv_error(EFAULT);
 	if (flags != 0 || (inoff != NULL && *inoff < 0) || (outoff != NULL && *outoff < 0))
 		return nv_error(EINVAL);
 	ssize_t done = rt_copy(from, inoff == NULL ? -1 : *inoff, to, outoff == NULL ? -1 : *outoff,
 			       n > SSIZE_MAX ? SSIZE_MAX : (off_t)n);
 
-	if (done > 0 && inoff != NULL)
-		*inoff += done;
-	if (done > 0 && outoff != NULL)
-		*outoff += done;
+	if (done > 0 && (!advance(inoff, done) || !advance(outoff, done)))
+		return nv_error(EFAULT);
 	return done;
 }
 
@@ -133,6 +150,8 @@ ssize_t nv_sendfile(int out, int in, off_t *off, size_t n)
 
 	if (!either(in, out))
 		return REAL(sendfile)(out, in, off, n);
+	if (!offset_there(off))
+		return nv_error(EFAULT);
 	off_t at = off != NULL ? *off : move_to(in, 0, SEEK_CUR);
 
 	if (at < 0)
@@ -150,10 +169,9 @@ ssize_t nv_sendfile(int out, int in, off_t *off, size_t n)
 		if (put <= 0 || put < got)
 			break;
 	}
-	at += (off_t)done;
-	if (off != NULL)
-		*off = at;
-	else if (move_to(in, at, SEEK_SET) < 0)
+	if (!advance(off, (ssize_t)done))
+		return nv_error(EFAULT);
+	if (off == NULL && move_to(in, at + (off_t)done, SEEK_SET) < 0)
 		return -1;
 	return (ssize_t)done;
 }

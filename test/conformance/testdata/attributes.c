@@ -78,8 +78,8 @@ VERB(oldfstat)
 }
 
 VERB(fstatat) { struct stat st = {0}; attributes(fstatat(F(0), R(1), &st, (int)N(2)), &st); }
-VERB(statbad) { number(stat(P(0), (void *)8)); }
-VERB(fstatbad) { number(fstat(F(0), (void *)8)); }
+VERB(statbad) { number(stat(P(0), nothing())); }
+VERB(fstatbad) { number(fstat(F(0), nothing())); }
 
 /* statx d PATH FLAGS MASK */
 VERB(statx)

@@ -146,8 +146,8 @@ VERB(read)
 }
 
 VERB(bytes) { char c = (char)N(1); number(write(F(0), &c, 1)); }
-VERB(readbad) { number(read(F(0), (void *)8, (size_t)N(1))); }
-VERB(writebad) { number(write(F(0), (void *)8, (size_t)N(1))); }
+VERB(readbad) { number(read(F(0), nothing(), (size_t)N(1))); }
+VERB(writebad) { number(write(F(0), nothing(), (size_t)N(1))); }
 
 VERB(write)
 {

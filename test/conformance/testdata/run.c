@@ -110,6 +110,15 @@ static const char *repeat(const char *p, char *start, char **out)
 	return close + 1;
 }
 
+void *nothing(void)
+{
+	static void *page;
+
+	if (page == NULL)
+		page = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	return page;
+}
+
 const char *text_word(int i, bool is_path)
 {
 	if (i >= count)
@@ -120,7 +129,7 @@ const char *text_word(int i, bool is_path)
 	if (strcmp(p, "NULL") == 0)
 		return NULL;
 	if (strcmp(p, "BAD") == 0)
-		return (const char *)8;
+		return nothing();
 	if (strcmp(p, "\"\"") == 0)
 		return "";
 	if (*p == '@') {

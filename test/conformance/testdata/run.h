@@ -38,6 +38,7 @@ extern int here; /* the case's directory */
 #define ROOM 65536
 extern char room[ROOM];
 
+void *nothing(void); /* a page that cannot be touched */
 const char *text_word(int i, bool path);
 long long number_word(int i);
 int words(void);
