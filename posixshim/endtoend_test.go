@@ -270,6 +270,19 @@ func TestBadPointers(t *testing.T) {
 	assert.Contains(t, want, "child 3\n")
 }
 
+// A handler that comes in the middle of a call runs when that is done.
+func TestHandlersAmongCalls(t *testing.T) {
+	program := compile(t, "gcc", "jumps.c", "-pthread")
+	for _, args := range [][]string{nil, {"jump"}} {
+		want := output(t, exec.Command(program, append([]string{t.TempDir()}, args...)...))
+		require.Equal(t, "0 failed\n", want)
+		assert.Equal(t, want, output(t, newStore(t).command(program, append([]string{mount}, args...)...)), args)
+		// The same in a process that another one serves.
+		shell := "exec 3> $0/held; " + program + " $0 " + strings.Join(args, " ") + "; :"
+		assert.Equal(t, want, output(t, newStore(t).command("bash", "-c", shell, mount)), args)
+	}
+}
+
 // What a handler writes when the job's time is over.
 func TestCheckpointInHandler(t *testing.T) {
 	program := compile(t, "gcc", "handler.c")

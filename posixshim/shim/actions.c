@@ -1,16 +1,23 @@
-/* The application's actions for signals that the runtime needs as well.
+/* The application's actions for signals.
  *
- * Go takes the signals of faults: a bad buffer of the application's is EFAULT by a
+ * Once a runtime is loaded, the kernel has one handler for all signals that the
+ * application handles, this one. It sees to three things.
+ *
+ * Go needs the signals of faults: a bad buffer of the application's is EFAULT by a
  * fault in Go's code (fault.go). It would pass on what is not its own, but not a
  * signal that was sent, nor twice if the handler jumps out; and an application
- * that sets a handler later would take the signals from Go. So the kernel knows
- * one handler for them, here, which gives Go the faults of the runtime's own code
- * and does with the others what the application has asked for. Neither sees the
- * other: sigaction shows what the application has set.
+ * that sets a handler later would take the signals from Go. Here they are told apart.
+ * Neither sees the other: sigaction shows what the application has set.
  *
- * Every action is the one of the whole process. Any thread may set it, in a handler,
- * too, while others read it in theirs: `version` is odd while one is written, by a
- * thread that no signal interrupts. */
+ * A signal does not interrupt a call on a file of ours: its handler, which may use
+ * such files or leave by siglongjmp, runs when the call is done. So it is on a local
+ * file system. The thread takes no further signal until then (nv_deliver).
+ *
+ * Handlers run on the alternate stack (signals.c).
+ *
+ * An action is the whole process's. Any thread may set it, in a handler, too, while
+ * others read it in theirs: `version` is odd while one is written, by a thread that
+ * no signal interrupts. */
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
@@ -20,29 +27,34 @@
 
 #include "nv.h"
 
-/* What is taken: those of faults in memory, of which probes (there.c) have some, and
- * while a runtime is loaded the others. */
-static const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGPIPE, NV_REMASK};
+/* These are the runtime's whatever the application asks for: those of faults in memory
+ * before main, for probes (there.c), the others while a runtime is loaded. */
+static const int needed[] = {SIGSEGV, SIGBUS, SIGFPE, SIGPIPE, NV_REMASK};
 
 #define PROBES 2
 #define FAULTS 3
-#define COUNT (sizeof signals / sizeof *signals)
+#define NEEDED (sizeof needed / sizeof *needed)
 
-static struct taken {
-	int signum; /* 0: it is not */
-	struct sigaction theirs; /* the application's */
-	struct sigaction gos;    /* Go's, for faults */
-} taken[COUNT];
+/* What the application has asked for, and whether we know it. */
+static struct action {
+	struct sigaction theirs;
+	bool known;
+	bool kept; /* the kernel has our handler whatever that is */
+} actions[NSIG];
+
+/* Go's handlers of faults, in the order of needed. */
+static struct sigaction gos[FAULTS];
 
 static _Atomic unsigned version;
 
-/* find is NULL for a signal that we never take. */
-static struct taken *find(int signum)
+/* place returns where a signal is in needed, or NEEDED. */
+static size_t place(int signum)
 {
-	for (size_t i = 0; i < COUNT; i++)
-		if (signals[i] == signum)
-			return &taken[i];
-	return NULL;
+	size_t i = 0;
+
+	while (i < NEEDED && needed[i] != signum)
+		i++;
+	return i;
 }
 
 static bool handled(const struct sigaction *act)
@@ -68,7 +80,7 @@ static bool of_go(int signum, siginfo_t *info, ucontext_t *context)
 {
 	if (info->si_code <= 0 || !nv_runtimes() || !nv_loaded() || nv_on_signal_stack(stack_pointer(context)))
 		return false;
-	find(signum)->gos.sa_sigaction(signum, info, context);
+	gos[place(signum)].sa_sigaction(signum, info, context);
 	return true;
 }
 
@@ -82,21 +94,16 @@ static bool of_connection(const siginfo_t *info)
 /* claim says whether a signal is the runtime's, and then has done what there is to do. */
 static bool claim(int signum, siginfo_t *info, ucontext_t *context)
 {
-	if (info->si_code > 0 && nv_mend_probe(context))
-		return true;
-	switch (signum) {
-	case SIGPIPE:
+	if (signum == SIGPIPE)
 		return of_connection(info);
-	case NV_REMASK:
+	if (signum == NV_REMASK)
 		return nv_remask(info, context);
-	default:
-		return of_go(signum, info, context);
-	}
+	return place(signum) < FAULTS && ((info->si_code > 0 && nv_mend_probe(context)) || of_go(signum, info, context));
 }
 
 /* ---- what the application has asked for ---- */
 
-static struct sigaction asked(const struct taken *t)
+static struct sigaction asked(int signum)
 {
 	struct sigaction act;
 	unsigned before;
@@ -104,7 +111,7 @@ static struct sigaction asked(const struct taken *t)
 	do {
 		while ((before = atomic_load(&version)) & 1)
 			sched_yield();
-		act = t->theirs;
+		act = actions[signum].theirs;
 		atomic_thread_fence(memory_order_acquire);
 	} while (atomic_load(&version) != before);
 	return act;
@@ -142,7 +149,7 @@ static void handles(const struct sigaction *act, int signum, siginfo_t *info, uc
 /* theirs does what the application has asked for. */
 static void theirs(int signum, siginfo_t *info, void *context)
 {
-	struct sigaction act = asked(find(signum)), next = act;
+	struct sigaction act = asked(signum), next = act;
 
 	if (handled(&act)) {
 		next.sa_handler = SIG_DFL;
@@ -155,37 +162,107 @@ static void theirs(int signum, siginfo_t *info, void *context)
 	}
 }
 
+/* A signal whose handler waits for the end of a call of this thread, and the mask
+ * that the thread had. */
+static __thread struct {
+	siginfo_t info;
+	sigset_t mask;
+} deferred __attribute__((tls_model("initial-exec")));
+
+__thread int nv_deferred __attribute__((tls_model("initial-exec")));
+__thread bool nv_at_once __attribute__((tls_model("initial-exec")));
+
+/* waits says whether a signal can: one that the thread has brought about by what it
+ * was just doing cannot. */
+static bool waits(int signum, const siginfo_t *info)
+{
+	switch (signum) {
+	case SIGSEGV:
+	case SIGBUS:
+	case SIGFPE:
+	case SIGILL:
+	case SIGTRAP:
+	case SIGSYS:
+		return info->si_code <= 0;
+	case SIGABRT:
+		return false;
+	}
+	return true;
+}
+
+/* defer says whether the handler has to wait. */
+static bool defer(int signum, const siginfo_t *info, ucontext_t *context)
+{
+	static const int never[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
+
+	if (nv_state != NV_INSIDE || nv_deferred != 0 || nv_at_once || !waits(signum, info))
+		return false;
+	deferred.info = *info;
+	deferred.mask = context->uc_sigmask;
+	nv_deferred = signum;
+	sigfillset(&context->uc_sigmask);
+	for (size_t i = 0; i < sizeof never / sizeof *never; i++)
+		if (sigismember(&deferred.mask, never[i]) == 0)
+			sigdelset(&context->uc_sigmask, never[i]);
+	return true;
+}
+
+/* nv_deliver is called at the end of a call if nv_deferred says so: the signal is sent
+ * again as it was. */
+void nv_deliver(void)
+{
+	int saved = errno, signum = nv_deferred;
+	pid_t tid = (pid_t)REAL(syscall)(SYS_gettid);
+	sigset_t mask = deferred.mask;
+
+	if (REAL(syscall)(SYS_rt_tgsigqueueinfo, getpid(), tid, signum, &deferred.info) != 0)
+		REAL(syscall)(SYS_tgkill, getpid(), tid, signum);
+	nv_deferred = 0;
+	pthread_sigmask(SIG_SETMASK, &mask, NULL);
+	errno = saved;
+}
+
 static void handle(int signum, siginfo_t *info, void *context)
 {
-	if (!claim(signum, info, context))
+	if (!claim(signum, info, context) && !defer(signum, info, context))
 		theirs(signum, info, context);
 }
 
+/* ---- what the kernel is told ---- */
+
 /* install tells the kernel, whose system calls are interrupted as the application
  * wants it. */
-static bool install(const struct taken *t)
+static bool install(int signum)
 {
-	struct sigaction act = {.sa_sigaction = handle, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
-
-	if (handled(&t->theirs) && !(t->theirs.sa_flags & SA_RESTART))
-		act.sa_flags &= ~SA_RESTART;
+	const int flags = SA_RESTART | SA_NOCLDSTOP | SA_NOCLDWAIT;
+	const struct sigaction *asked = &actions[signum].theirs;
+	struct sigaction act = *asked;
 	/* Then programs that are executed ignore it, too. */
-	if (t->signum == SIGPIPE && t->theirs.sa_handler == SIG_IGN)
-		act = t->theirs;
-	sigfillset(&act.sa_mask);
-	return REAL(sigaction)(t->signum, &act, NULL) == 0;
+	bool plain = !actions[signum].kept || (signum == SIGPIPE && asked->sa_handler == SIG_IGN);
+
+	if (handled(asked) || !plain) {
+		act = (struct sigaction){.sa_sigaction = handle, .sa_flags = SA_SIGINFO | SA_ONSTACK};
+		act.sa_flags |= handled(asked) ? asked->sa_flags & flags : SA_RESTART;
+		sigfillset(&act.sa_mask);
+	}
+	return REAL(sigaction)(signum, &act, NULL) == 0;
 }
 
 /* adopt takes a signal again after somebody has set an action past our wrapper, as
- * glibc does itself in sigignore and when it ends a profile. */
-static void adopt(struct taken *t)
+ * glibc does itself in sigignore, siginterrupt, and when it ends a profile. */
+static void adopt(int signum)
 {
-	struct sigaction now;
+	struct sigaction now, *asked = &actions[signum].theirs;
 
-	if (REAL(sigaction)(t->signum, NULL, &now) != 0 || now.sa_sigaction == handle)
+	if (REAL(sigaction)(signum, NULL, &now) != 0)
 		return;
-	t->theirs = now;
-	install(t);
+	if (now.sa_sigaction == handle) {
+		if (handled(asked))
+			asked->sa_flags = (asked->sa_flags & ~SA_RESTART) | (now.sa_flags & SA_RESTART);
+	} else if (now.sa_handler != asked->sa_handler || actions[signum].kept) {
+		*asked = now;
+		install(signum);
+	}
 }
 
 static unsigned begin(sigset_t *before)
@@ -210,33 +287,37 @@ static void end(unsigned even, const sigset_t *before)
 
 /* of_vfork is sigaction in a child of vfork, whose actions are its own, but not the
  * memory that they are kept in. */
-static bool of_vfork(const struct taken *t, const struct sigaction *act, struct sigaction *old)
+static bool of_vfork(int signum, const struct sigaction *act, struct sigaction *old)
 {
 	struct sigaction now;
 
-	if (REAL(sigaction)(t->signum, act, &now) == 0 && old != NULL)
-		*old = now.sa_sigaction == handle ? t->theirs : now;
+	if (REAL(sigaction)(signum, act, &now) == 0 && old != NULL)
+		*old = now.sa_sigaction == handle ? actions[signum].theirs : now;
 	return true;
+}
+
+bool nv_taken(int signum)
+{
+	return signum > 0 && signum < NSIG && actions[signum].known;
 }
 
 /* nv_taken_action is sigaction for a signal that is taken; false: it is not. */
 bool nv_taken_action(int signum, const struct sigaction *act, struct sigaction *old)
 {
-	struct taken *t = find(signum);
 	struct sigaction was;
 	sigset_t before;
 
-	if (t == NULL || t->signum == 0)
+	if (!nv_taken(signum))
 		return false;
 	if (!nv_own_memory())
-		return of_vfork(t, act, old);
+		return of_vfork(signum, act, old);
 	unsigned even = begin(&before);
 
-	adopt(t);
-	was = t->theirs;
+	adopt(signum);
+	was = actions[signum].theirs;
 	if (act != NULL) {
-		t->theirs = *act;
-		install(t);
+		actions[signum].theirs = *act;
+		install(signum);
 	}
 	end(even, &before);
 	if (old != NULL)
@@ -244,26 +325,40 @@ bool nv_taken_action(int signum, const struct sigaction *act, struct sigaction *
 	return true;
 }
 
-bool nv_taken(int signum)
+/* take notes an action and has the kernel call our handler in its place. */
+static void take(int signum, bool keep)
 {
-	const struct taken *t = find(signum);
+	struct action *a = &actions[signum];
+	struct sigaction now;
 
-	return t != NULL && t->signum != 0;
+	if (a->known && (a->kept || !keep))
+		return;
+	if (!a->known && REAL(sigaction)(signum, NULL, &now) != 0)
+		return; /* that of no signal, or of the C library */
+	if (!a->known)
+		a->theirs = now;
+	a->kept = keep;
+	/* Where there is no handler nothing is changed: a pending SIGCHLD would be lost. */
+	a->known = (!keep && !handled(&a->theirs)) || install(signum);
 }
 
-/* nv_take_signals is called before main, and before a runtime is loaded, with signals
- * blocked. */
+/* nv_take_signals is called before main, and with all before a runtime is loaded or
+ * another process serves this one. */
 void nv_take_signals(bool all)
 {
-	for (size_t i = 0; i < (all ? COUNT : PROBES); i++) {
-		struct taken *t = &taken[i];
+	static _Atomic bool done;
+	sigset_t before;
 
-		if (t->signum != 0)
-			continue;
-		t->signum = signals[i];
-		if (REAL(sigaction)(t->signum, NULL, &t->theirs) != 0 || !install(t))
-			t->signum = 0;
-	}
+	if (atomic_load_explicit(&done, memory_order_relaxed) || (all && atomic_exchange(&done, true)))
+		return;
+	unsigned even = begin(&before);
+
+	for (size_t i = 0; i < (all ? NEEDED : PROBES); i++)
+		take(needed[i], true);
+	for (int signum = 1; all && signum < NSIG; signum++)
+		if (signum != SIGKILL && signum != SIGSTOP)
+			take(signum, false);
+	end(even, &before);
 }
 
 /* nv_forget_actions is called in a forked child, whose parent's other threads may
@@ -279,8 +374,8 @@ void nv_forget_actions(void)
  * to (shim.mk). */
 bool nv_gos_action(int signum, const struct sigaction *act, struct sigaction *old)
 {
-	struct taken *t = find(signum);
-	bool fault = t != NULL && t < &taken[FAULTS];
+	size_t i = place(signum);
+	bool fault = i < FAULTS;
 
 	if (signum != SIGURG && signum != SIGPIPE && !fault)
 		return false;
@@ -291,7 +386,7 @@ bool nv_gos_action(int signum, const struct sigaction *act, struct sigaction *ol
 			old->sa_sigaction = theirs;
 	}
 	if (act != NULL && fault)
-		t->gos = *act;
+		gos[i] = *act;
 	return true;
 }
 
@@ -301,9 +396,9 @@ static void ignore(size_t first)
 {
 	int saved = errno;
 
-	for (size_t i = first; i < COUNT; i++)
-		if (nv_taken(signals[i]) && taken[i].theirs.sa_handler == SIG_IGN)
-			REAL(sigaction)(signals[i], &taken[i].theirs, NULL);
+	for (size_t i = first; i < NEEDED; i++)
+		if (nv_taken(needed[i]) && actions[needed[i]].theirs.sa_handler == SIG_IGN)
+			REAL(sigaction)(needed[i], &actions[needed[i]].theirs, NULL);
 	errno = saved;
 }
 
@@ -322,8 +417,8 @@ void nv_after_exec(void)
 {
 	int saved = errno;
 
-	for (size_t i = 0; i < COUNT; i++)
-		if (nv_taken(signals[i]) && taken[i].theirs.sa_handler == SIG_IGN)
-			nv_taken_action(signals[i], NULL, NULL);
+	for (size_t i = 0; i < NEEDED; i++)
+		if (nv_taken(needed[i]) && actions[needed[i]].theirs.sa_handler == SIG_IGN)
+			nv_taken_action(needed[i], NULL, NULL);
 	errno = saved;
 }

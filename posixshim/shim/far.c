@@ -540,6 +540,8 @@ bool nv_enter_far(struct nv_visit *visit)
 {
 	visit->errno_before = errno;
 	nv_notice_fork();
+	if (!nv_in_handler())
+		nv_take_signals(true);
 	visit->state_before = nv_state;
 	if (nv_state == NV_INSIDE) {
 		errno = EDEADLK;

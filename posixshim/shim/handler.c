@@ -7,8 +7,8 @@
  * thread of the runtime makes it. To the runtime it is a call of this process's own:
  * handles and locks are the same.
  *
- * A handler that has interrupted a call on a file of ours is refused (EDEADLK): the
- * call may hold what the handler's would wait for. */
+ * It never interrupts a call on a file of ours, which may hold what the handler's
+ * would wait for (actions.c); one that was installed unseen is refused (EDEADLK). */
 #include "nv.h"
 
 /* The program has handlers. */

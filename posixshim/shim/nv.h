@@ -20,7 +20,7 @@
  *   exit.c         the end of the process
  *   signals.c      what Go needs of signal handlers and stacks; fork
  *   masks.c        which signals a thread takes
- *   actions.c      the application's actions for signals that Go needs
+ *   actions.c      the application's actions for signals
  *   handler.c      calls that signal handlers make
  *   there.c        is memory of the application's there
  *   threads.c      the runtime's threads: their name, their processors
@@ -611,8 +611,11 @@ void nv_expect_go(const sigset_t *blocked);
 void nv_restore_mask(const sigset_t *before);
 bool nv_remask(const siginfo_t *info, ucontext_t *context);
 
-/* ---- signals that the runtime needs as well ---- */
+/* ---- actions for signals ---- */
 
+extern __thread int nv_deferred __attribute__((tls_model("initial-exec"))); /* a signal that waits for the end of a call */
+extern __thread bool nv_at_once __attribute__((tls_model("initial-exec"))); /* none does in what is to be called */
+void nv_deliver(void);
 void nv_take_signals(bool all); /* or only those of faults in memory */
 bool nv_taken(int signum);
 bool nv_taken_action(int signum, const struct sigaction *act, struct sigaction *old);

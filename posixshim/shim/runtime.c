@@ -399,6 +399,8 @@ static bool first_visit(void)
 
 	nv_state = ready ? NV_READY : NV_OUT;
 	pthread_setcancelstate(cancel, NULL);
+	if (nv_deferred != 0)
+		nv_deliver();
 	if (ready)
 		nv_serve_handlers();
 	return ready;
@@ -428,6 +430,8 @@ int64_t nv_leave(struct nv_visit *visit, int64_t result)
 {
 	nv_state = visit->state_before;
 	pthread_setcancelstate(visit->cancel_before, NULL);
+	if (__builtin_expect(nv_deferred != 0, 0))
+		nv_deliver();
 	if (result < 0) {
 		nv_await_end();
 		return nv_error((int)-result);
@@ -457,8 +461,10 @@ void nv_mpi_ready(void)
 	struct nv_visit visit;
 	int saved = errno;
 
+	nv_at_once = true; /* MPI waits for others, and may need signals for that */
 	if (nv_mounted && nv_enter(&visit))
 		nv_leave(&visit, nv_rt.mpi_init());
+	nv_at_once = false;
 	errno = saved;
 }
 
@@ -468,7 +474,9 @@ void nv_mpi_ending(void)
 	struct nv_visit visit;
 	int saved = errno;
 
+	nv_at_once = true;
 	if (nv_loaded() && nv_enter(&visit))
 		nv_leave(&visit, nv_rt.mpi_finalize());
+	nv_at_once = false;
 	errno = saved;
 }

@@ -225,22 +225,16 @@ static void pass_on(int signum, siginfo_t *info, void *context)
 static const int passed[] = {SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGTERM, SIGCONT, SIGWINCH};
 
 /* take_signals makes this process one that has executed a program, but for the
- * signals that it passes on and those that Go has handlers for. */
+ * signals that it passes on. */
 static void take_signals(void)
 {
-	static const int gos[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGABRT, SIGURG, SIGPROF, SIGSYS};
 	struct sigaction now, pass = {.sa_sigaction = pass_on, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
 	struct sigaction none = {.sa_handler = SIG_DFL};
-	sigset_t keep, empty;
+	sigset_t empty;
 
-	sigemptyset(&keep);
-	for (size_t i = 0; i < sizeof gos / sizeof *gos; i++)
-		sigaddset(&keep, gos[i]);
-	nv_sigaction(NV_REMASK, &none, NULL);
-	sigaddset(&keep, NV_REMASK);
 	for (int signum = 1; signum < NSIG; signum++)
-		if (!sigismember(&keep, signum) && REAL(sigaction)(signum, NULL, &now) == 0 && now.sa_handler != SIG_IGN)
-			REAL(sigaction)(signum, &none, NULL);
+		if (nv_taken_action(signum, NULL, &now) && now.sa_handler != SIG_IGN)
+			nv_taken_action(signum, &none, NULL);
 	for (size_t i = 0; i < sizeof passed / sizeof *passed; i++)
 		REAL(sigaction)(passed[i], &pass, NULL);
 	REAL(signal)(SIGPIPE, SIG_IGN);
@@ -304,6 +298,7 @@ void nv_linger(bool flush)
 {
 	if (rt_leave(0) <= 0)
 		return;
+	nv_at_once = true;
 	if (flush)
 		fflush(stdout);
 	/* Streams may still have something to write to other files. */
@@ -337,6 +332,7 @@ static void serve_deputy(void)
 	siginfo_t end;
 	int status = 0;
 
+	nv_at_once = true;
 	take_signals();
 	close_ours();
 	close_others(but_stderr);

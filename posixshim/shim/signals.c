@@ -2,8 +2,8 @@
  *
  * Go requires handlers to run on an alternate stack, and leaves a small one of
  * its own on threads that have none: too small for many handlers. So each
- * thread gets a large one, and handlers that the application installs get
- * SA_ONSTACK (Go adds it to those it finds). The thread has to get it before
+ * thread gets a large one, and handlers that the application installs run
+ * there (actions.c). The thread has to get it before
  * a handler runs on it: what a handler sets is undone when it returns, and the
  * next one would then run over the stack of a goroutine. */
 #include <stdlib.h>
@@ -229,15 +229,7 @@ int nv_sigaction(int signum, const struct sigaction *act, struct sigaction *old)
 		return of_runtime(signum, act, old);
 	if (act != NULL && handled(act->sa_handler) && !nv_in_handler())
 		expect_handler();
-	if (nv_taken_action(signum, act, old))
-		return 0;
-	if (act == NULL || !nv_loaded())
-		return REAL(sigaction)(signum, act, old);
-	struct sigaction with = *act;
-
-	if (handled(with.sa_handler))
-		with.sa_flags |= SA_ONSTACK;
-	return REAL(sigaction)(signum, &with, old);
+	return nv_taken_action(signum, act, old) ? 0 : REAL(sigaction)(signum, act, old);
 }
 
 /* set_action is what signal and its like do. */
@@ -255,21 +247,7 @@ sighandler_t nv_signal(int signum, sighandler_t handler)
 {
 	if (nv_state != NV_INSIDE && handled(handler))
 		expect_handler();
-	if (!nv_taken(signum) && (!nv_loaded() || nv_state == NV_INSIDE))
-		return REAL(signal)(signum, handler);
-	return set_action(signum, handler, SA_RESTART);
-}
-
-/* on_stack makes a handler that the C library has installed run on the alternate
- * stack. */
-static void on_stack(int signum)
-{
-	struct sigaction act;
-
-	if (!nv_loaded() || nv_state == NV_INSIDE || REAL(sigaction)(signum, NULL, &act) != 0 || !handled(act.sa_handler))
-		return;
-	act.sa_flags |= SA_ONSTACK;
-	REAL(sigaction)(signum, &act, NULL);
+	return nv_taken(signum) ? set_action(signum, handler, SA_RESTART) : REAL(signal)(signum, handler);
 }
 
 /* What signal is to programs that ask for POSIX and no more. */
@@ -277,12 +255,7 @@ sighandler_t nv_sysv_signal(int signum, sighandler_t handler)
 {
 	if (handled(handler))
 		expect_handler();
-	if (nv_taken(signum))
-		return set_action(signum, handler, SA_RESETHAND | SA_NODEFER);
-	sighandler_t before = REAL(__sysv_signal)(signum, handler);
-
-	on_stack(signum);
-	return before;
+	return nv_taken(signum) ? set_action(signum, handler, SA_RESETHAND | SA_NODEFER) : REAL(__sysv_signal)(signum, handler);
 }
 
 static sighandler_t set_taken(int signum, sighandler_t handler)
@@ -300,12 +273,7 @@ sighandler_t nv_sigset(int signum, sighandler_t handler)
 {
 	if (handled(handler))
 		expect_handler();
-	if (nv_taken(signum) && handler != SIG_HOLD)
-		return set_taken(signum, handler);
-	sighandler_t before = REAL(sigset)(signum, handler);
-
-	on_stack(signum);
-	return before;
+	return nv_taken(signum) && handler != SIG_HOLD ? set_taken(signum, handler) : REAL(sigset)(signum, handler);
 }
 
 

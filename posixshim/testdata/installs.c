@@ -1,7 +1,7 @@
 /* Called with the mount, a way to install a handler, and who does it, "main" or
  * "thread". The handler makes the first call of the process to the mount. The main
  * thread must have a stack for handlers before, and keep it, and handlers have to
- * use it afterwards. */
+ * run on it afterwards. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
@@ -15,11 +15,14 @@
 extern sighandler_t __sysv_signal(int signum, sighandler_t handler);
 
 static char name[4096];
-static volatile sig_atomic_t fd = -1;
+static volatile sig_atomic_t fd = -1, on_it;
 
 static void on_signal(int signum)
 {
+	stack_t now;
+
 	(void)signum;
+	on_it = sigaltstack(NULL, &now) == 0 && (now.ss_flags & SS_ONSTACK);
 	if (fd < 0)
 		fd = open(name, O_RDWR | O_CREAT, 0600);
 }
@@ -81,8 +84,8 @@ int main(int argc, char **argv)
 	install(argv[2]);
 	EXPECT(sigaction(SIGUSR1, NULL, &now) == 0);
 	EXPECT(now.sa_handler == on_signal);
-	EXPECT(now.sa_flags & SA_ONSTACK);
 	raise(SIGUSR1);
+	EXPECT(on_it);
 	EXPECT(pwrite(fd, "x", 1, 0) == 1);
 	EXPECT(close(fd) == 0);
 	puts("ok");
