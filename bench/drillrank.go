@@ -46,7 +46,7 @@ func drillPath(step, k int) string { return fmt.Sprintf("step:%d:ckpt.%d", step,
 // path. It obeys the orders write, mkdir and unlink.
 func DrillRank(ctx context.Context, target nvmf.TransportID, addresses string) error {
 	runtime.LockOSThread() // the queue polls on it
-	place, err := store.PlaceFromEnv()
+	place, err := store.PlaceFromEnv(os.Getenv)
 	if err != nil {
 		return err
 	}

@@ -39,7 +39,7 @@ func RawRank(ctx context.Context, target nvmf.TransportID, driver dial.Driver, a
 			return fmt.Errorf("core %d: %w", core, err)
 		}
 	}
-	place, err := store.PlaceFromEnv()
+	place, err := store.PlaceFromEnv(os.Getenv)
 	if err != nil {
 		return err
 	}

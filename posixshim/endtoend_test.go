@@ -262,6 +262,14 @@ func TestFaultHandlers(t *testing.T) {
 	}
 }
 
+// A program that writes over its environment before it uses a file.
+func TestTitle(t *testing.T) {
+	program := compile(t, "gcc", "title.c")
+	for _, args := range [][]string{{mount}, {mount, "copied"}} {
+		assert.Equal(t, "a: 4\nb: 4\na: 4\n", output(t, newStore(t).command(program, args...)), args)
+	}
+}
+
 // A pointer that the kernel has EFAULT for has it here, too.
 func TestBadPointers(t *testing.T) {
 	program := compile(t, "gcc", "pointers.c", "-w")

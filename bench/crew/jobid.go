@@ -13,7 +13,7 @@ import (
 // InJob returns this process's place in the job of mpirun or srun that it was
 // started by; ok says that there is one, of more than one process.
 func InJob() (place store.Place, ok bool, err error) {
-	place, err = store.PlaceFromEnv()
+	place, err = store.PlaceFromEnv(os.Getenv)
 	return place, err == nil && place.Size > 1, err
 }
 

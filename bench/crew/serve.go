@@ -62,7 +62,7 @@ func connect(ctx context.Context, addresses string) (net.Conn, error) {
 }
 
 func hello(w io.Writer) error {
-	place, err := store.PlaceFromEnv()
+	place, err := store.PlaceFromEnv(os.Getenv)
 	if err != nil {
 		return err
 	}

@@ -10,11 +10,11 @@ import (
 	"nvmecr/posixshim"
 )
 
-// start: prepares the runtime; opens nothing yet, and later calls own for the descriptors that it opens, see wire.h
+// start: prepares the runtime, for which the environment, its strings one behind the other, has settings; opens nothing yet, and later calls own for the descriptors that it opens, see wire.h
 //
 //export nvmecr_rt_start
-func nvmecr_rt_start(mount *C.char, own unsafe.Pointer) int64 {
-	return result(0, start(C.GoString(mount), own))
+func nvmecr_rt_start(mount *C.char, variables unsafe.Pointer, variables_len uintptr, own unsafe.Pointer) int64 {
+	return result(0, start(C.GoString(mount), posixshim.Memory(variables, variables_len), own))
 }
 
 // meet: nothing: the first call of a thread, in which Go gets to know it

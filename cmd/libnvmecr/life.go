@@ -37,7 +37,8 @@ const (
 
 // opening is how this process comes to its partition.
 var opening struct {
-	cfg *config.Config
+	cfg    *config.Config
+	getenv func(string) string
 
 	mu      sync.Mutex
 	place   *store.Place      // once it is known
@@ -47,7 +48,7 @@ var opening struct {
 // start prepares the runtime. Nothing is opened: the process may be one that
 // only asks for a path that is not there, or is about to call MPI_Init. own is
 // called for descriptors.
-func start(mount string, own unsafe.Pointer) error {
+func start(mount string, variables []byte, own unsafe.Pointer) error {
 	ownfd.Keep(ownfd.Keeper{
 		Hold: func(fd int) int { return callOwn(own, fd, ownHold) },
 		Stay: func(fd int) { callOwn(own, fd, ownStay) },
@@ -66,7 +67,8 @@ func start(mount string, own unsafe.Pointer) error {
 	process = posixshim.New(open, complain)
 	process.Ending = dial.Retire
 	process.Identify = store.Cred
-	cfg, err := config.FromEnv()
+	opening.getenv = environment(variables)
+	cfg, err := config.FromEnv(opening.getenv)
 	if err != nil {
 		complain("files under %s cannot be used: %v; start the program with nvmecr run", mount, err)
 		return unix.EINVAL
@@ -97,7 +99,7 @@ func where() (store.Place, *balancer.Mapping, error) {
 	opening.mu.Lock()
 	defer opening.mu.Unlock()
 	if opening.place == nil {
-		p, err := store.PlaceFromEnv()
+		p, err := store.PlaceFromEnv(opening.getenv)
 		if err != nil {
 			return p, nil, err
 		}

@@ -2,7 +2,6 @@ package config
 
 import (
 	"fmt"
-	"os"
 	"strings"
 	"time"
 
@@ -88,14 +87,14 @@ func Default() *Config {
 }
 
 // FromEnv returns the configuration of a process started by `nvmecr run`:
-// the environment over the defaults. Settings that are for the command alone
-// are not read.
-func FromEnv() (*Config, error) {
+// the environment, as getenv has it, over the defaults. Settings that are for the
+// command alone are not read.
+func FromEnv(getenv func(string) string) (*Config, error) {
 	c := Default()
-	if err := c.readEnv(func(s *Setting) bool { return s.Exported }); err != nil {
+	if err := c.readEnv(getenv, func(s *Setting) bool { return s.Exported }); err != nil {
 		return nil, err
 	}
-	if v := os.Getenv(RunVariable); v != "" {
+	if v := getenv(RunVariable); v != "" {
 		run, err := uuid.Parse(v)
 		if err != nil {
 			return nil, fmt.Errorf("%s=%q is not a UUID: leave it to `nvmecr run`", RunVariable, v)
@@ -170,10 +169,10 @@ func (c *Config) Environ(base []string) []string {
 
 // readEnv applies the environment to those settings that want says and that
 // were not given.
-func (c *Config) readEnv(want func(*Setting) bool) error {
+func (c *Config) readEnv(getenv func(string) string, want func(*Setting) bool) error {
 	for i := range settings {
 		s := &settings[i]
-		v := os.Getenv(s.Env())
+		v := getenv(s.Env())
 		if v == "" || c.given[s.Name] || !want(s) {
 			continue
 		}

@@ -107,7 +107,7 @@ func TestEnviron(t *testing.T) {
 		name, value, _ := strings.Cut(kv, "=")
 		t.Setenv(name, value)
 	}
-	got, err := FromEnv()
+	got, err := FromEnv(os.Getenv)
 	require.NoError(t, err)
 	assert.True(t, c.Fresh)
 	c.Fresh, c.Size = false, nvmf.GiB
@@ -116,7 +116,7 @@ func TestEnviron(t *testing.T) {
 
 	// A rank that inherits --fresh from the user's shell does not obey it.
 	t.Setenv("NVMECR_FRESH", "1")
-	got, err = FromEnv()
+	got, err = FromEnv(os.Getenv)
 	require.NoError(t, err)
 	assert.False(t, got.Fresh)
 	c, err = resolve(t)

@@ -32,12 +32,12 @@ func (c *Config) BindFlags(fs *pflag.FlagSet, names ...string) {
 // wrong, naming flag or variable. Relative paths of targets and secrets become
 // absolute: the application may run in another directory.
 func (c *Config) Resolve() error {
-	if err := c.readEnv(func(s *Setting) bool { return s.Name == "name" }); err != nil {
+	if err := c.readEnv(os.Getenv, func(s *Setting) bool { return s.Name == "name" }); err != nil {
 		return err
 	}
 	job := os.Getenv(JobVariable)
 	mine := job == "" || job == c.Name
-	if err := c.readEnv(func(s *Setting) bool { return mine || !s.Exported }); err != nil {
+	if err := c.readEnv(os.Getenv, func(s *Setting) bool { return mine || !s.Exported }); err != nil {
 		return err
 	}
 	for i := range c.Targets {

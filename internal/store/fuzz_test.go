@@ -70,7 +70,7 @@ func FuzzPlace(f *testing.F) {
 	f.Add(uint8(2), "-1", "18446744073709551616", "x")
 	f.Fuzz(func(t *testing.T, which uint8, rank, size, step string) {
 		l := launchers[int(which)%len(launchers)]
-		p, err := placeFrom(func(name string) string {
+		p, err := PlaceFromEnv(func(name string) string {
 			switch name {
 			case l.rank:
 				return rank

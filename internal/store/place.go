@@ -2,7 +2,6 @@ package store
 
 import (
 	"fmt"
-	"os"
 	"strconv"
 )
 
@@ -32,9 +31,7 @@ var launchers = []struct {
 // PlaceFromEnv finds the place in the environment of a launcher: mpirun of
 // OpenMPI, Hydra (MPICH), MVAPICH, a PMIx launcher, a Slurm step. Without one
 // it is rank 0 of 1. It fails when the variables make no sense.
-func PlaceFromEnv() (Place, error) { return placeFrom(os.Getenv) }
-
-func placeFrom(getenv func(string) string) (Place, error) {
+func PlaceFromEnv(getenv func(string) string) (Place, error) {
 	for _, l := range launchers {
 		rank := getenv(l.rank)
 		if rank == "" || l.step && !inStep(getenv) {

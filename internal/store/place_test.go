@@ -35,7 +35,7 @@ func TestPlaceFromEnv(t *testing.T) {
 		{"no ranks", env{"PMI_RANK": "0", "PMI_SIZE": "0"}, Place{}, `PMI_SIZE="0" is not a number of ranks`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			got, err := placeFrom(func(name string) string { return c.env[name] })
+			got, err := PlaceFromEnv(func(name string) string { return c.env[name] })
 			if c.err != "" {
 				require.ErrorContains(t, err, c.err)
 				return

@@ -49,7 +49,7 @@ func beRank(text string) error {
 	if _, err := fmt.Sscanf(text, "%d/%d", &place.Rank, &place.Size); err != nil {
 		return err
 	}
-	cfg, err := config.FromEnv()
+	cfg, err := config.FromEnv(os.Getenv)
 	if err != nil {
 		return err
 	}

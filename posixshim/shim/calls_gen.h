@@ -2,7 +2,7 @@
 
 /* The functions of the Go runtime, bound when it is loaded. */
 struct nv_runtime {
-	int64_t (*start)(const char *mount, nv_own *own);
+	int64_t (*start)(const char *mount, const void *variables, size_t variables_len, nv_own *own);
 	int64_t (*meet)(void);
 	int64_t (*mpi_init)(void);
 	int64_t (*mpi_finalize)(void);

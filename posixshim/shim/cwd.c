@@ -32,7 +32,7 @@ static char found[NV_PATH];
 
 static const char *store_name(void)
 {
-	const char *name = getenv("NVMECR_NAME");
+	const char *name = nv_given("NVMECR_NAME");
 
 	return name != NULL && *name != '\0' ? name : "default";
 }
@@ -197,7 +197,7 @@ static int descend(char *path, size_t start)
 static int sink(nv_handle h)
 {
 	char below[NV_PATH], path[NV_PATH];
-	const char *base = getenv("XDG_RUNTIME_DIR");
+	const char *base = nv_given("XDG_RUNTIME_DIR");
 
 	if (base == NULL || *base != '/' || REAL(access)(base, W_OK) != 0)
 		base = "/tmp";

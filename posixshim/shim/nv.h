@@ -18,6 +18,7 @@
  *   program.c      programs and scripts of the mount
  *   room.c         is there room for it
  *   exit.c         the end of the process
+ *   environment.c  the environment that the process was started with
  *   signals.c      what Go needs of signal handlers and stacks; fork
  *   masks.c        which signals a thread takes
  *   actions.c      the application's actions for signals
@@ -187,6 +188,12 @@ int nv_ioctl(int fd, nv_handle h, unsigned long request, void *arg);
 int nv_fcntl_lock(nv_handle h, int cmd, struct flock *lock);
 int nv_flock(nv_handle h, int operation);
 int nv_lockf(nv_handle h, int command, off_t length);
+
+/* ---- the environment that the process was started with ---- */
+
+void nv_keep_environment(void);
+const char *nv_given(const char *name);
+const char *nv_environment(size_t *n);
 
 /* ---- the runtime ---- */
 

@@ -36,6 +36,10 @@ __attribute__((constructor)) static void prepare(void)
 
 	if (p == NULL || *p != '/')
 		return;
+	nv_keep_environment();
+	p = nv_given("NVMECR_MOUNT");
+	if (p == NULL)
+		return; /* without memory nothing else will work either */
 	/* System calls need not be looked up. */
 	mode_t mask = (mode_t)syscall(SYS_umask, 0);
 

@@ -221,11 +221,13 @@ static int bind_runtime(void)
 		}
 	}
 	sigset_t all;
+	size_t length;
+	const char *environment = nv_environment(&length);
 
 	sigfillset(&all);
 	nv_expect_go(&all);
 	/* The runtime says itself what it does not like. */
-	return (int)-nv_rt.start(nv_mount, nv_own_descriptor);
+	return (int)-nv_rt.start(nv_mount, environment, length, nv_own_descriptor);
 }
 
 /* occupied are all low descriptors while the runtime is loaded, so that what

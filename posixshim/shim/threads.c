@@ -126,7 +126,7 @@ static bool others(const struct cpus *core, struct cpus *wide)
  * batch system that does not confine its jobs tells them at least. */
 static bool granted(int count)
 {
-	const char *limit = getenv("SLURM_CPUS_ON_NODE");
+	const char *limit = nv_given("SLURM_CPUS_ON_NODE");
 
 	return limit == NULL || count <= atoi(limit);
 }
