@@ -4,7 +4,7 @@ package posixshim
 
 import "syscall"
 
-const protocol uint32 = 0x99d081d4
+const protocol uint32 = 0xfd5c2a6a
 
 // The calls, by their line in calls.txt.
 const (
@@ -27,6 +27,9 @@ const (
 	callCopy      uint32 = 30
 	callLock      uint32 = 31
 	callFlock     uint32 = 32
+	callMap       uint32 = 33
+	callUnmap     uint32 = 34
+	callMsync     uint32 = 35
 	callFstat     uint32 = 36
 	callFsetattr  uint32 = 37
 	callFpath     uint32 = 38
@@ -161,6 +164,24 @@ func (p *Process) dispatch(m *message) (result int, err error) {
 		h, operation := m.handle(), m.int()
 		if m.whole() {
 			err = p.Flock(h, operation)
+			return result, err
+		}
+	case callMap:
+		h, how, off, n := m.handle(), m.int(), m.number(), m.number()
+		if m.whole() {
+			result, err = p.Map(h, how, off, n)
+			return result, err
+		}
+	case callUnmap:
+		h := m.handle()
+		if m.whole() {
+			err = p.Unmap(h)
+			return result, err
+		}
+	case callMsync:
+		h, off, n := m.handle(), m.number(), m.number()
+		if m.whole() {
+			err = p.Msync(h, off, n)
 			return result, err
 		}
 	case callFstat:

@@ -16,8 +16,8 @@ import (
 )
 
 // A file that is mapped shared is copied into memory of the kernel (a memfd),
-// which all mappings of the file in this process, and in its forked children,
-// show. What is written to the file through descriptors goes there as well;
+// which all mappings of the file in this process, in its forked children, and in
+// processes that it serves (lend.go) show. What is written to the file through descriptors goes there as well;
 // what is written to the memory goes to the file with msync, munmap,
 // MPI_Finalize and the end of the process: the pages that differ. What is in
 // the file is always what was there at one of those points, or was written.
@@ -285,6 +285,18 @@ func (p *Process) Msync(h Handle, off, n int64) error {
 		return err
 	}
 	return f.current().Sync()
+}
+
+// saveMapping writes all that has changed in the memory of a file.
+func (p *Process) saveMapping(h Handle) error {
+	f, err := p.files.get(h)
+	if err != nil {
+		return err
+	}
+	if m := p.mapped(f); m != nil && m.writer != nil {
+		return m.save(0, math.MaxInt64)
+	}
+	return nil
 }
 
 // SyncMappings does so for all mapped files.

@@ -57,6 +57,8 @@ type message struct {
 	byPath  bool   // the call begins at a path, and can be made by another process
 	own     bool   // it comes from a signal handler of this process (shim/handler.c)
 
+	maps map[Handle]int // how often the connection has mapped files
+
 	buf   []byte          // what a call may fill
 	reply []byte          // the part of it that goes back; nil: as much as the result says
 	first [replyHead]byte // of the answer

@@ -50,6 +50,8 @@ type server struct {
 	unasked            sync.Map
 	connections, calls atomic.Int32
 
+	lent atomic.Int32 // mappings that other processes have
+
 	// opening is held for reading while a descriptor is open that the shim has
 	// not been told of, for writing while the shim closes all those.
 	opening sync.RWMutex
@@ -182,6 +184,9 @@ func (p *Process) attend(conn *os.File, own bool) {
 	raw, err := conn.SyscallConn()
 	m := message{own: own}
 	defer func() {
+		if err := p.takeAllBack(&m); err != nil {
+			p.logf("a file that another process had mapped: %v", err)
+		}
 		if !m.own { // whose locks do not end here
 			p.locks.ended(m.process)
 		}
@@ -236,6 +241,10 @@ func (p *Process) make(m *message) (result int64, descriptor int) {
 		err = p.releaseOther(m.handle(), m.process)
 	case m.call == callEnd && !m.own:
 		err = syscall.EPROTO
+	case m.call == callMap:
+		n, descriptor, err = p.lend(m)
+	case m.call == callUnmap && !m.own:
+		err = p.takeBack(m, m.mapped())
 	default:
 		n, err = p.dispatch(m)
 	}

@@ -203,7 +203,7 @@ const leavePause = 20 * time.Millisecond
 
 // Leave waits until no other process has an open file of this one, so many
 // seconds at the end of the process or, if that is less than 0, for ever. It
-// returns how many are left. If none is, no other process gets one any more,
+// returns how many are left, mappings among them. If none is, no other process gets one any more,
 // and who has closed the last one has heard what came of that.
 func (p *Process) Leave(seconds int) (int, error) {
 	if seconds >= 0 && p.Ending != nil {
@@ -271,6 +271,7 @@ func (s *server) owes() (owes bool) {
 func (p *Process) leave() (left int) {
 	p.server.mu.Lock()
 	defer p.server.mu.Unlock()
+	left = int(p.server.lent.Load())
 	p.files.each(func(f *openFile) {
 		_, _ = p.settled(f) // what fails is said by who watches
 		if w := f.watch.Load(); w != nil && !w.ended() {

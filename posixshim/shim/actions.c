@@ -139,11 +139,19 @@ static void handles(const struct sigaction *act, int signum, siginfo_t *info, uc
 			sigaddset(&mask, s);
 	if (!(act->sa_flags & SA_NODEFER))
 		sigaddset(&mask, signum);
+	/* What a call has left for its caller, who has not taken it yet. */
+	int descriptor = nv_far_descriptor;
+	size_t n = strlen(nv_outside) + 1;
+	char outside[n];
+
+	memcpy(outside, nv_outside, n);
 	pthread_sigmask(SIG_SETMASK, &mask, NULL);
 	if (act->sa_flags & SA_SIGINFO)
 		act->sa_sigaction(signum, info, context);
 	else
 		act->sa_handler(signum);
+	memcpy(nv_outside, outside, n);
+	nv_far_descriptor = descriptor;
 }
 
 /* theirs does what the application has asked for. */

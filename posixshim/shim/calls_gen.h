@@ -369,6 +369,9 @@ int64_t nv_far_fallocate(int server, int64_t h, int32_t mode, int64_t off, int64
 int64_t nv_far_copy(int server, int64_t in, int64_t inoff, int64_t out, int64_t outoff, int64_t n);
 int64_t nv_far_lock(int server, int64_t h, int32_t pid, int32_t cmd, void *lock, size_t lock_len);
 int64_t nv_far_flock(int server, int64_t h, int32_t operation);
+int64_t nv_far_map(int server, int64_t h, int32_t how, int64_t off, int64_t n);
+int64_t nv_far_unmap(int server, int64_t h);
+int64_t nv_far_msync(int server, int64_t h, int64_t off, int64_t n);
 int64_t nv_far_fstat(int server, int64_t h, struct nv_attr *out);
 int64_t nv_far_fsetattr(int server, int64_t h, const struct nv_setattr *in);
 int64_t nv_far_fpath(int server, int64_t h, void *buf, size_t buf_len);
@@ -766,34 +769,46 @@ static inline int64_t rt_flock(nv_handle h, int operation)
 	return nv_leave(&visit, result);
 }
 
-/* map: prepares a mapping, how is of NV_MAP_*; returns the descriptor to map */
+/* map: prepares a mapping, how is of NV_MAP_*; returns the descriptor to map, which another process is sent instead */
 static inline int64_t rt_map(nv_handle h, int how, off_t off, off_t n)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
-	if (!nv_enter(&visit))
+	server = nv_server(h);
+	if (!nv_enter_at(&visit, &server))
 		return -1;
-	return nv_leave(&visit, nv_rt.map(h, how, off, n));
+	result = __builtin_expect(server != 0, 0) ? nv_far_map(server, h, how, off, n) : nv_rt.map(h, how, off, n);
+	return nv_leave(&visit, result);
 }
 
 /* unmap: one mapping less */
 static inline int64_t rt_unmap(nv_handle h)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
-	if (!nv_enter(&visit))
+	server = nv_server(h);
+	if (!nv_enter_at(&visit, &server))
 		return -1;
-	return nv_leave(&visit, nv_rt.unmap(h));
+	result = __builtin_expect(server != 0, 0) ? nv_far_unmap(server, h) : nv_rt.unmap(h);
+	return nv_leave(&visit, result);
 }
 
 /* msync: writes what was changed in the memory of a shared mapping to the file, durably */
 static inline int64_t rt_msync(nv_handle h, off_t off, off_t n)
 {
 	struct nv_visit visit;
+	int64_t result;
+	int server;
 
-	if (!nv_enter(&visit))
+	server = nv_server(h);
+	if (!nv_enter_at(&visit, &server))
 		return -1;
-	return nv_leave(&visit, nv_rt.msync(h, off, n));
+	result = __builtin_expect(server != 0, 0) ? nv_far_msync(server, h, off, n) : nv_rt.msync(h, off, n);
+	return nv_leave(&visit, result);
 }
 
 /* fstat: attributes of an open file */

@@ -66,13 +66,21 @@ static ssize_t at_end(void *cookie, const char *buf, size_t n)
 	/* A forked child has nothing to end. */
 	if (getpid() != owner)
 		return (ssize_t)n;
+	if (!nv_loaded()) {
+		nv_release_mappings();
+		return (ssize_t)n;
+	}
 	nv_linger(true);
 	nv_finish();
 	return (ssize_t)n;
 }
 
+/* nv_prepare_exit is called when the runtime has been loaded, or another process has
+ * made a mapping for this one. */
 void nv_prepare_exit(void)
 {
+	if (owner == getpid() && sentinel != NULL)
+		return;
 	owner = getpid();
 	sentinel = fopencookie(NULL, "w", (cookie_io_functions_t){.write = at_end});
 }

@@ -3,7 +3,7 @@
 #include "nv.h"
 #include "far.h"
 
-const uint32_t nv_protocol = 0x99d081d4;
+const uint32_t nv_protocol = 0xfd5c2a6a;
 
 int64_t nv_far_open(int server, int64_t at_dir, const char *at, char *at_out, int32_t flags, uint32_t mode)
 {
@@ -182,6 +182,35 @@ int64_t nv_far_flock(int server, int64_t h, int32_t operation)
 
 	nv_put_handle(&m, h);
 	nv_put_number(&m, operation);
+	return nv_far_call(&m);
+}
+
+int64_t nv_far_map(int server, int64_t h, int32_t how, int64_t off, int64_t n)
+{
+	struct nv_message m = {.server = server, .call = 33};
+
+	nv_put_handle(&m, h);
+	nv_put_number(&m, how);
+	nv_put_offset(&m, off);
+	nv_put_offset(&m, n);
+	return nv_far_call(&m);
+}
+
+int64_t nv_far_unmap(int server, int64_t h)
+{
+	struct nv_message m = {.server = server, .call = 34};
+
+	nv_put_handle(&m, h);
+	return nv_far_call(&m);
+}
+
+int64_t nv_far_msync(int server, int64_t h, int64_t off, int64_t n)
+{
+	struct nv_message m = {.server = server, .call = 35};
+
+	nv_put_handle(&m, h);
+	nv_put_offset(&m, off);
+	nv_put_offset(&m, n);
 	return nv_far_call(&m);
 }
 

@@ -72,6 +72,16 @@ static int save(const char *addr, size_t n)
 	return 0;
 }
 
+/* again counts one more mapping of a file. */
+static bool again(const struct mapped *m)
+{
+	if (rt_map(m->h, NV_MAP_SHARED, m->off, 1) < 0)
+		return false;
+	if (nv_server(m->h) != 0)
+		REAL(close)(nv_far_descriptor);
+	return true;
+}
+
 /* forget takes [addr, addr+n) from the list. */
 static void forget(const char *addr, size_t n)
 {
@@ -85,7 +95,7 @@ static void forget(const char *addr, size_t n)
 			continue;
 		}
 		/* What is behind becomes a mapping of its own. */
-		if (from > 0 && to < m->length && rt_map(m->h, NV_MAP_SHARED, m->off, 1) >= 0 &&
+		if (from > 0 && to < m->length && again(m) &&
 		    !enlist(m->start + to, m->length - to, m->off + (off_t)to, m->h))
 			rt_unmap(m->h);
 		if (from > 0) {
@@ -116,75 +126,6 @@ static int give_up(const char *addr, size_t n)
 	return 0;
 }
 
-static bool fill(nv_handle h, char *memory, size_t n, off_t off)
-{
-	for (size_t done = 0; done < n;) {
-		ssize_t got = rt_pread(h, memory + done, n - done, off + (off_t)done);
-
-		if (got < 0)
-			return false;
-		if (got == 0)
-			break; /* the file has become shorter */
-		done += (size_t)got;
-	}
-	return true;
-}
-
-/* refuse says once why a file of another process cannot be changed in memory. */
-static void refuse(void)
-{
-	static _Atomic bool told;
-
-	if (!atomic_exchange(&told, true))
-		nv_complain("process %d cannot map a file under %s shared and to be written: only the process that opened it can",
-			    (int)getpid(), nv_mount);
-}
-
-/* copy makes memory with what a file has that another process serves. Nobody
- * writes what is changed there to the file, so it is not for shared mappings
- * that are written to, and cannot be made writable later. */
-static int copy(nv_handle h, int how, off_t off, size_t n)
-{
-	struct nv_attr attr;
-	int64_t flags = rt_getfl(h);
-
-	if (flags < 0 || rt_fstat(h, &attr) != 0)
-		return -1;
-	if (flags & O_PATH)
-		return nv_error(EBADF);
-	if ((flags & O_ACCMODE) == O_WRONLY)
-		return nv_error(EACCES);
-	if (!S_ISREG(attr.mode))
-		return nv_error(ENODEV);
-	if (how == (NV_MAP_SHARED | NV_MAP_WRITE)) {
-		refuse();
-		return nv_error(ENODEV);
-	}
-	if (off < 0 || whole_pages((size_t)off) != (size_t)off || n == 0)
-		return nv_error(EINVAL);
-	int fd = memfd_create("nvmecr", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	size_t have = off >= attr.size ? 0 : (size_t)(attr.size - off);
-	char *memory = NULL;
-
-	if (n > have)
-		n = have;
-	if (fd >= 0 && REAL(ftruncate)(fd, attr.size) == 0 && n > 0)
-		memory = REAL(mmap)(NULL, n, PROT_READ | PROT_WRITE, MAP_SHARED, fd, off);
-	bool filled = memory == NULL ? n == 0 && fd >= 0 : memory != MAP_FAILED && fill(h, memory, n, off);
-	int why = errno;
-
-	if (memory != NULL && memory != MAP_FAILED)
-		REAL(munmap)(memory, n);
-	if (filled && (how & NV_MAP_SHARED) && REAL(fcntl)(fd, F_ADD_SEALS, F_SEAL_FUTURE_WRITE) != 0) {
-		filled = false;
-		why = ENODEV;
-	}
-	if (!filled && fd >= 0)
-		REAL(close)(fd);
-	errno = why;
-	return filled ? fd : -1;
-}
-
 /* map_theirs maps what is not ours. The runtime has a reserve. */
 static void *map_theirs(void *addr, size_t n, int prot, int flags, int fd, off_t off)
 {
@@ -208,18 +149,23 @@ void *nv_mmap(void *addr, size_t n, int prot, int flags, int fd, off_t off)
 		return MAP_FAILED;
 	}
 	int how = (shared ? NV_MAP_SHARED : 0) | (prot & PROT_WRITE ? NV_MAP_WRITE : 0);
-	bool listed = shared && nv_server(h) == 0;
-	int memory = nv_server(h) != 0 ? copy(h, how, off, n) : (int)rt_map(h, how, off, n > SSIZE_MAX ? -1 : (off_t)n);
+	bool sent = nv_server(h) != 0; /* another process has made it, and sent it */
+	int64_t result = rt_map(h, how, off, n > SSIZE_MAX ? -1 : (off_t)n);
+	int memory = sent ? nv_far_descriptor : (int)result;
 
-	if (memory < 0)
+	if (result < 0)
 		return MAP_FAILED;
+	if (shared && sent)
+		nv_prepare_exit();
 	pthread_mutex_lock(&lock);
 	char *start = MAP_FAILED;
 
 	if (!(flags & MAP_FIXED) || atomic_load(&count) == 0 || give_up(addr, whole_pages(n)) == 0)
 		start = REAL(mmap)(addr, n, prot, flags, memory, off);
-	if (!listed) {
+	if (!shared || sent)
 		nv_close_quietly(memory);
+	if (!shared) {
+		/* it is nobody else's */
 	} else if (start == MAP_FAILED) {
 		int why = errno;
 
@@ -235,6 +181,16 @@ void *nv_mmap(void *addr, size_t n, int prot, int flags, int fd, off_t off)
 	if (start != MAP_FAILED)
 		errno = saved;
 	return start;
+}
+
+/* nv_release_mappings is called at the end of a process that another one serves. */
+void nv_release_mappings(void)
+{
+	if (atomic_load(&count) == 0 || nv_state == NV_INSIDE || pthread_mutex_trylock(&lock) != 0)
+		return; /* the other one learns of the end, and writes what was changed */
+	while (list != NULL && give_up(list->start, list->length) == 0)
+		;
+	pthread_mutex_unlock(&lock);
 }
 
 int nv_munmap(void *addr, size_t n)

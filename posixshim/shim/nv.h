@@ -525,6 +525,7 @@ int nv_munmap(void *addr, size_t n);
 int nv_msync(void *addr, size_t n, int flags);
 void *nv_mremap(void *addr, size_t n, size_t to, int flags, void *at);
 void nv_forget_mappings(void); /* in a forked child */
+void nv_release_mappings(void); /* at the end of the process */
 int nv_poll(struct pollfd *fds, nfds_t n, int timeout);
 int nv_ppoll(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask);
 int nv_select(int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *timeout);
@@ -576,7 +577,7 @@ int nv_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*sta
 int nv_sigaltstack(const stack_t *stack, stack_t *old);
 bool nv_signal_stack(void);  /* gives this thread a stack for handlers */
 void nv_forget_runtime(void); /* in a forked child */
-void nv_prepare_exit(void);  /* called once, when the runtime has been loaded */
+void nv_prepare_exit(void);
 void nv_finish(void);        /* at the end of the process */
 void nv_await_end(void);     /* after a call that failed */
 void nv_forget_end(void);    /* in a forked child */

@@ -321,6 +321,8 @@ void nv_quit(int status)
 	if (nv_loaded() && nv_state != NV_INSIDE && nv_own_memory()) {
 		nv_linger(false);
 		nv_finish();
+	} else if (!nv_loaded()) {
+		nv_release_mappings();
 	}
 	REAL(_exit)(status);
 }

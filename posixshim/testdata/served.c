@@ -207,27 +207,80 @@ static void large(void)
 	_exit(0);
 }
 
-/* A read-only shared mapping cannot be made one whose changes are lost. */
+static char *map(int fd)
+{
+	return mmap(NULL, 7, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+}
+
+/* show says what a file has: read, and in memory. */
+static void show(int fd, const char *mapped)
+{
+	char text[8] = "";
+
+	pread(fd, text, 7, 0);
+	SAY("%s %.7s\n", text, mapped);
+}
+
+/* What is changed in memory that the other process maps is written as its own is:
+ * by msync, by munmap, also after close, and at the end, whatever that is. */
 static void mapping(void)
 {
-	int fd = open(in("mapping"), O_RDWR | O_CREAT, 0600);
+	int fd = open(in("mapping"), O_RDWR | O_CREAT, 0600), ready[2], status;
+	char byte;
 
 	write(fd, "content", 7);
+	char *mine = map(fd);
+
+	pipe(ready);
 	pid_t pid = fork();
 
-	if (pid != 0) {
-		ended(pid);
-		return;
-	}
-	char *m = mmap(NULL, 7, PROT_READ, MAP_SHARED, fd, 0);
+	if (pid == 0) {
+		int own = open(in("mapping"), O_RDWR);
+		char *first = map(fd), *second = map(own);
 
-	SAY("%.7s\n", m);
-	P(mprotect(m, 7, PROT_READ | PROT_WRITE));
-	P(mmap(NULL, 7, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) == MAP_FAILED ? -1 : 0);
-	m = mmap(NULL, 7, PROT_READ, MAP_PRIVATE, fd, 0);
-	P(mprotect(m, 7, PROT_READ | PROT_WRITE));
-	m[0] = 'C';
-	_exit(0);
+		SAY("%.7s %d\n", first, mprotect(second, 7, PROT_READ));
+		first[0] = 'C';
+		SAY("%.7s\n", second);
+		P(msync(first, 7, MS_SYNC));
+		show(own, second);
+		close(own);
+		first[1] = 'O';
+		P(munmap(first, 7));
+		P(mprotect(second, 7, PROT_READ | PROT_WRITE));
+		show(fd, second);
+		second[2] = 'N';
+		write(ready[1], "1", 1);
+		if (fork() == 0) {
+			second[3] = 'T'; /* its parent's */
+			_exit(0);
+		}
+		wait(NULL);
+		exit(0);
+	}
+	read(ready[0], &byte, 1);
+	ended(pid);
+	show(fd, mine);
+	munmap(mine, 7);
+	pid = fork();
+	if (pid == 0) {
+		mine = map(fd);
+		mine[4] = 'E';
+		write(ready[1], "1", 1);
+		pause();
+	}
+	read(ready[0], &byte, 1);
+	kill(pid, SIGKILL);
+	waitpid(pid, &status, 0);
+	for (int i = 0; i < 500 && (pread(fd, &byte, 1, 4) != 1 || byte != 'E'); i++)
+		usleep(10000); /* the other end has to notice */
+	show(fd, "");
+	if ((pid = fork()) == 0) {
+		mine = map(fd);
+		mine[5] = 'N';
+		_exit(0);
+	}
+	ended(pid);
+	show(fd, "");
 }
 
 /* A child that fork's handlers have not seen does not share our runtime. */
