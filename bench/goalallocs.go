@@ -67,7 +67,7 @@ func (g *goalRun) allocationsOf(p *posixshim.Process, size nvmf.Bytes) error {
 	h, buf := posixshim.Handle(fd), make([]byte, size)
 	turn := func(i int) error {
 		at := int64(i%pieces) * int64(size)
-		if _, err := p.Pwrite(h, buf, at); err != nil {
+		if _, err := p.Pwrite(h, buf, at, posixshim.NoLimit); err != nil {
 			return err
 		}
 		if err := p.Fsync(h); err != nil {

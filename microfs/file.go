@@ -1,6 +1,8 @@
 package microfs
 
 import (
+	"fmt"
+	"math"
 	"syscall"
 
 	"nvmecr/nvmf"
@@ -113,6 +115,12 @@ func (f *File) WriteAt(bufs [][]byte, off int64) (int, error) {
 // Append writes at the end of the file, atomically against other appends; end
 // is the new end. Errors like WriteAt.
 func (f *File) Append(bufs [][]byte) (n int, end int64, err error) {
+	return f.AppendBelow(bufs, math.MaxInt64)
+}
+
+// AppendBelow is Append to a file that is not to become larger than most bytes: what
+// does not fit is not written, as Below has it.
+func (f *File) AppendBelow(bufs [][]byte, most int64) (n int, end int64, err error) {
 	if err := f.useAfter((*FS).enterBehind); err != nil {
 		return 0, 0, err
 	}
@@ -121,8 +129,32 @@ func (f *File) Append(bufs [][]byte) (n int, end int64, err error) {
 		return 0, 0, syscall.EBADF
 	}
 	off := f.fs.size(f.in)
+	if bufs, err = Below(bufs, off, most); err != nil {
+		return 0, off, err
+	}
 	n, err = f.write(bufs, off)
 	return n, off + int64(n), err
+}
+
+// ErrBeyond says that a file would become larger than the caller wants.
+var ErrBeyond = fmt.Errorf("the file would become larger than the limit of the process (ulimit -f): %w", syscall.EFBIG)
+
+// Below cuts bufs, which are to be written at off, to what lies before most.
+// ErrBeyond if that is nothing of something.
+func Below(bufs [][]byte, off, most int64) ([][]byte, error) {
+	room := max(0, most-off)
+	for i, b := range bufs {
+		if int64(len(b)) <= room {
+			room -= int64(len(b))
+			continue
+		}
+		if off >= most {
+			return nil, ErrBeyond
+		}
+		bufs[i] = b[:room]
+		return bufs[:i+1], nil
+	}
+	return bufs, nil
 }
 
 // Truncate sets the size. EBADF or EINVAL if not open for writing, EFBIG.

@@ -7,6 +7,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"nvmecr/microfs"
 )
 
 // scratch holds what a call hands to microfs, so that none allocates. A call
@@ -141,39 +143,40 @@ func (p *Process) read(h Handle, bufs [][]byte, off int64) (int, error) {
 }
 
 // Write writes at the offset, or at the end with O_APPEND, and moves the
-// offset on.
-func (p *Process) Write(h Handle, buf []byte) (int, error) {
+// offset on. What would make the file larger than most is not written: ErrBeyond if
+// that is where it begins.
+func (p *Process) Write(h Handle, buf []byte, most int64) (int, error) {
 	s := takeScratch(buf)
-	n, err := p.write(h, s.one[:], -1, false)
+	n, err := p.write(h, s.one[:], -1, false, most)
 	s.give()
 	return n, err
 }
 
 // Pwrite writes at off. With O_APPEND it appends, as Linux does.
-func (p *Process) Pwrite(h Handle, buf []byte, off int64) (int, error) {
+func (p *Process) Pwrite(h Handle, buf []byte, off, most int64) (int, error) {
 	if off < 0 {
 		return 0, syscall.EINVAL
 	}
 	s := takeScratch(buf)
-	n, err := p.write(h, s.one[:], off, false)
+	n, err := p.write(h, s.one[:], off, false, most)
 	s.give()
 	return n, err
 }
 
 // Writev writes several buffers at off, or at the offset if off is -1. flags
 // may be RWF_APPEND.
-func (p *Process) Writev(h Handle, iov []syscall.Iovec, off int64, flags int) (int, error) {
+func (p *Process) Writev(h Handle, iov []syscall.Iovec, off int64, flags int, most int64) (int, error) {
 	s := takeScratch(nil)
 	bufs, err := s.vectors(iov)
 	n := 0
 	if err == nil {
-		n, err = p.write(h, bufs, off, flags&unix.RWF_APPEND != 0)
+		n, err = p.write(h, bufs, off, flags&unix.RWF_APPEND != 0, most)
 	}
 	s.give()
 	return n, err
 }
 
-func (p *Process) write(h Handle, bufs [][]byte, off int64, atEnd bool) (int, error) {
+func (p *Process) write(h Handle, bufs [][]byte, off int64, atEnd bool, most int64) (int, error) {
 	f, err := p.writer(h)
 	if err != nil {
 		return 0, err
@@ -187,23 +190,48 @@ func (p *Process) write(h Handle, bufs [][]byte, off int64, atEnd bool) (int, er
 	atEnd = atEnd || f.flags.Load()&syscall.O_APPEND != 0
 	if off >= 0 {
 		if !atEnd {
-			return written(p.writeAt(f, bufs, off))
+			return written(p.writeBelow(f, bufs, off, most))
 		}
-		n, _, err := p.append(f, bufs)
+		n, _, err := p.append(f, bufs, most)
 		return written(n, err)
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if atEnd {
-		n, end, err := p.append(f, bufs)
+		n, end, err := p.append(f, bufs, most)
 		if n > 0 {
 			f.offset = end
 		}
 		return written(n, err)
 	}
-	n, err := p.writeAt(f, bufs, f.offset)
+	n, err := p.writeBelow(f, bufs, f.offset, most)
 	f.offset += int64(n)
 	return written(n, err)
+}
+
+// writeBelow is writeAt before most.
+func (p *Process) writeBelow(f *openFile, bufs [][]byte, off, most int64) (int, error) {
+	bufs, err := microfs.Below(bufs, off, most)
+	if err != nil {
+		return 0, err
+	}
+	return p.writeAt(f, bufs, off)
+}
+
+// NoLimit is a limit for the size of files that there is none.
+const NoLimit int64 = math.MaxInt64
+
+// mayGrow says whether a file of these attributes may become so large: ErrBeyond if
+// not. A larger one may stay what it is.
+func mayGrow(stat func() (microfs.Attr, error), size, most int64) error {
+	if size <= most {
+		return nil
+	}
+	attr, err := stat()
+	if err == nil && size > attr.Size {
+		err = microfs.ErrBeyond
+	}
+	return err
 }
 
 // written is the result of a write: a short one tells of the error next time.

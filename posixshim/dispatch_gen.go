@@ -4,7 +4,7 @@ package posixshim
 
 import "syscall"
 
-const protocol uint32 = 0xfd5c2a6a
+const protocol uint32 = 0x128d1b66
 
 // The calls, by their line in calls.txt.
 const (
@@ -77,9 +77,9 @@ func (p *Process) dispatch(m *message) (result int, err error) {
 			return result, err
 		}
 	case callWrite:
-		h, buf := m.handle(), m.data()
+		h, buf, most := m.handle(), m.data(), m.number()
 		if m.whole() {
-			result, err = p.Write(h, buf)
+			result, err = p.Write(h, buf, most)
 			return result, err
 		}
 	case callPread:
@@ -89,9 +89,9 @@ func (p *Process) dispatch(m *message) (result int, err error) {
 			return result, err
 		}
 	case callPwrite:
-		h, buf, off := m.handle(), m.data(), m.number()
+		h, buf, off, most := m.handle(), m.data(), m.number(), m.number()
 		if m.whole() {
-			result, err = p.Pwrite(h, buf, off)
+			result, err = p.Pwrite(h, buf, off, most)
 			return result, err
 		}
 	case callReadv:
@@ -101,9 +101,9 @@ func (p *Process) dispatch(m *message) (result int, err error) {
 			return result, err
 		}
 	case callWritev:
-		h, iov, off, flags := m.handle(), vector(m.data()), m.number(), m.int()
+		h, iov, off, flags, most := m.handle(), vector(m.data()), m.number(), m.int(), m.number()
 		if m.whole() {
-			result, err = p.Writev(h, iov, off, flags)
+			result, err = p.Writev(h, iov, off, flags, most)
 			return result, err
 		}
 	case callSeek:
@@ -137,21 +137,21 @@ func (p *Process) dispatch(m *message) (result int, err error) {
 			return result, err
 		}
 	case callFtruncate:
-		h, size := m.handle(), m.number()
+		h, size, most := m.handle(), m.number(), m.number()
 		if m.whole() {
-			err = p.Ftruncate(h, size)
+			err = p.Ftruncate(h, size, most)
 			return result, err
 		}
 	case callFallocate:
-		h, mode, off, n := m.handle(), m.int(), m.number(), m.number()
+		h, mode, off, n, most := m.handle(), m.int(), m.number(), m.number(), m.number()
 		if m.whole() {
-			err = p.Fallocate(h, mode, off, n)
+			err = p.Fallocate(h, mode, off, n, most)
 			return result, err
 		}
 	case callCopy:
-		in, inoff, out, outoff, n := m.handle(), m.number(), m.handle(), m.number(), m.number()
+		in, inoff, out, outoff, n, most := m.handle(), m.number(), m.handle(), m.number(), m.number(), m.number()
 		if m.whole() {
-			result, err = p.Copy(in, inoff, out, outoff, n)
+			result, err = p.Copy(in, inoff, out, outoff, n, most)
 			return result, err
 		}
 	case callLock:
@@ -227,9 +227,9 @@ func (p *Process) dispatch(m *message) (result int, err error) {
 			return result, err
 		}
 	case callTruncate:
-		at, size := m.place(), m.number()
+		at, size, most := m.place(), m.number(), m.number()
 		if m.whole() {
-			err = p.Truncate(at, size)
+			err = p.Truncate(at, size, most)
 			return result, err
 		}
 	case callMkdir:

@@ -229,13 +229,16 @@ func (p *Process) Fsync(h Handle) error {
 }
 
 // Ftruncate sets the size. EINVAL if the file is not open for writing.
-func (p *Process) Ftruncate(h Handle, size int64) error {
+func (p *Process) Ftruncate(h Handle, size, most int64) error {
 	f, err := p.described(h)
 	if err != nil {
 		return err
 	}
 	if size < 0 || f.flags.Load()&syscall.O_ACCMODE == syscall.O_RDONLY {
 		return syscall.EINVAL
+	}
+	if err := mayGrow(f.current().Stat, size, most); err != nil {
+		return err
 	}
 	return p.besideMapping(f, func() error { return f.current().Truncate(size) })
 }
@@ -273,11 +276,13 @@ func (p *Process) Fsetattr(h Handle, in *SetAttr) error {
 // lostFile stands for a file that is gone from the mount.
 type lostFile struct{ was File }
 
-func (l lostFile) Ino() microfs.Ino                            { return l.was.Ino() }
-func (l lostFile) IsDir() bool                                 { return l.was.IsDir() }
-func (lostFile) ReadAt([][]byte, int64) (int, error)           { return 0, syscall.ESTALE }
-func (lostFile) WriteAt([][]byte, int64) (int, error)          { return 0, syscall.ESTALE }
-func (lostFile) Append([][]byte) (int, int64, error)           { return 0, 0, syscall.ESTALE }
+func (l lostFile) Ino() microfs.Ino                   { return l.was.Ino() }
+func (l lostFile) IsDir() bool                        { return l.was.IsDir() }
+func (lostFile) ReadAt([][]byte, int64) (int, error)  { return 0, syscall.ESTALE }
+func (lostFile) WriteAt([][]byte, int64) (int, error) { return 0, syscall.ESTALE }
+func (lostFile) AppendBelow([][]byte, int64) (int, int64, error) {
+	return 0, 0, syscall.ESTALE
+}
 func (lostFile) Truncate(int64) error                          { return syscall.ESTALE }
 func (lostFile) Allocate(int64, int64, bool) error             { return syscall.ESTALE }
 func (lostFile) Punch(int64, int64) error                      { return syscall.ESTALE }

@@ -81,13 +81,13 @@ func (c *caller) call(b []byte) {
 			c.handles = append(c.handles, Handle(n))
 		}
 	case 1:
-		n, err = p.Write(h, buf)
+		n, err = p.Write(h, buf, NoLimit)
 		c.within(n, len(buf))
 	case 2:
 		n, err = p.Read(h, buf)
 		c.within(n, len(buf))
 	case 3:
-		n, err = p.Pwrite(h, buf, off)
+		n, err = p.Pwrite(h, buf, off, NoLimit)
 		c.within(n, len(buf))
 	case 4:
 		n, err = p.Pread(h, buf, off)
@@ -95,7 +95,7 @@ func (c *caller) call(b []byte) {
 	case 5:
 		_, err = p.Readv(h, c.vectors(b), off)
 	case 6:
-		_, err = p.Writev(h, c.vectors(b), off, number)
+		_, err = p.Writev(h, c.vectors(b), off, number, NoLimit)
 	case 7:
 		_, err = p.Seek(h, off, int(int8(b[5])))
 	case 8:
@@ -108,7 +108,7 @@ func (c *caller) call(b []byte) {
 	case 11:
 		err = p.Fsync(h)
 	case 12:
-		err = p.Ftruncate(h, off)
+		err = p.Ftruncate(h, off, NoLimit)
 	case 13:
 		err = p.Fstat(h, new(Attr))
 	case 14:
@@ -120,7 +120,7 @@ func (c *caller) call(b []byte) {
 	case 17:
 		err = p.Access(where, number, int(b[8]&1))
 	case 18:
-		err = p.Truncate(where, off)
+		err = p.Truncate(where, off, NoLimit)
 	case 19:
 		err = p.Mkdir(where, uint32(number))
 	case 20:

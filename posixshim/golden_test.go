@@ -36,7 +36,7 @@ var exchanges = []struct {
 	flags   uint32
 	body    string
 }{
-	{name: "write", call: callWrite, numbers: []int64{0x1_0000_0002}, data: []string{"content"}, result: 7},
+	{name: "write", call: callWrite, numbers: []int64{0x1_0000_0002, NoLimit}, data: []string{"content"}, result: 7},
 	{name: "pread", call: callPread, numbers: []int64{0x1_0000_0002, 5, 0x0102030405060708}, result: 3, body: "ent"},
 	{name: "open", call: callOpen, numbers: []int64{0, syscall.O_RDWR | syscall.O_CREAT, 0o640}, data: []string{"a"},
 		result: 0x3_0000_0004, flags: replyDescriptor},
@@ -46,7 +46,7 @@ var exchanges = []struct {
 		Ino: 1, Mode: syscall.S_IFREG | 0o640, Nlink: 2, UID: 3, GID: 4, Size: 5, Blocks: 6,
 		Atime: Time{7, 8}, Mtime: Time{9, 10}, Ctime: Time{11, 12}, Btime: Time{13, 14}}))},
 	{name: "chmod", call: callFsetattr, numbers: []int64{0x1_0000_0002}, data: []string{string(structure(&SetAttr{Valid: SetMode, Mode: 0o600}))}},
-	{name: "bad memory", call: callWrite, numbers: []int64{0x1_0000_0002}, data: []string{"\x00\x00\x00"},
+	{name: "bad memory", call: callWrite, numbers: []int64{0x1_0000_0002, NoLimit}, data: []string{"\x00\x00\x00"},
 		refused: syscall.EFAULT, result: -int64(syscall.EFAULT)},
 	{name: "no descriptor left", call: callFsync, numbers: []int64{0x1_0000_0002}, result: -int64(syscall.EMFILE), flags: replyLast},
 }

@@ -160,6 +160,10 @@ func (m *mapping) resize(size int64, have bool) error {
 	if err := m.unsee(); err != nil {
 		return err
 	}
+	var limit unix.Rlimit // the memory is a file to it, and nobody expects its signal here
+	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &limit); err == nil && size > m.size && uint64(size) > limit.Cur {
+		return fmt.Errorf("memory for a mapped file (ulimit -f): %w", syscall.EFBIG)
+	}
 	if err := unix.Ftruncate(m.fd, size); err != nil {
 		return fmt.Errorf("memory for a mapped file: %w", err)
 	}
@@ -433,15 +437,15 @@ func (p *Process) writeAt(f *openFile, bufs [][]byte, off int64) (int, error) {
 	return n, errors.Join(err, m.mirror(bufs, off, int64(n)))
 }
 
-// append is writeAt at the end of the file.
-func (p *Process) append(f *openFile, bufs [][]byte) (int, int64, error) {
+// append is writeBelow at the end of the file.
+func (p *Process) append(f *openFile, bufs [][]byte, most int64) (int, int64, error) {
 	m := p.mapped(f)
 	if m == nil {
-		return f.current().Append(bufs)
+		return f.current().AppendBelow(bufs, most)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	n, end, err := f.current().Append(bufs)
+	n, end, err := f.current().AppendBelow(bufs, most)
 	return n, end, errors.Join(err, m.mirror(bufs, end-int64(n), int64(n)))
 }
 

@@ -27,16 +27,16 @@ func mapped(t testing.TB, p *Process, h Handle, n int64) []byte {
 func TestMappingWithoutRoom(t *testing.T) {
 	p := newPartition(t).process(t)
 	filler, h := file(t, p, "filler", create), file(t, p, "f", create)
-	require.NoError(t, p.Ftruncate(h, 4<<20))
+	require.NoError(t, p.Ftruncate(h, 4<<20, NoLimit))
 	memory := mapped(t, p, h, 4<<20)
 	var st StatFS
 	require.NoError(t, p.Statfs(&st))
-	require.NoError(t, p.Fallocate(filler, 0, 0, int64(st.Free*st.Block)))
+	require.NoError(t, p.Fallocate(filler, 0, 0, int64(st.Free*st.Block), NoLimit))
 	for i := range memory {
 		memory[i] = byte(i>>12) + 1
 	}
 	require.Equal(t, syscall.ENOSPC, Errno(p.Msync(h, 0, 4<<20)))
-	require.NoError(t, p.Ftruncate(filler, 0))
+	require.NoError(t, p.Ftruncate(filler, 0, NoLimit))
 	require.NoError(t, p.Msync(h, 0, 4<<20))
 	got := make([]byte, 4<<20)
 	n, err := p.Pread(h, got, 0)
@@ -53,8 +53,8 @@ func TestMappingOfHoles(t *testing.T) {
 	const size = 1 << 40
 	p := newPartition(t).process(t)
 	h := file(t, p, "f", create)
-	require.NoError(t, p.Ftruncate(h, size))
-	_, err := p.Pwrite(h, []byte("there"), 5<<20)
+	require.NoError(t, p.Ftruncate(h, size, NoLimit))
+	_, err := p.Pwrite(h, []byte("there"), 5<<20, NoLimit)
 	require.NoError(t, err)
 	memory := mapped(t, p, h, size)
 	assert.Equal(t, "there", string(memory[5<<20:][:5]))
@@ -81,7 +81,7 @@ func TestMappingBesideWrites(t *testing.T) {
 	const pages, rounds = 64, 40
 	p := newPartition(t).process(t)
 	h := file(t, p, "f", create)
-	require.NoError(t, p.Ftruncate(h, pages*page))
+	require.NoError(t, p.Ftruncate(h, pages*page, NoLimit))
 	memory := mapped(t, p, h, pages*page)
 	fill := func(to []byte, round int) {
 		for i := range to {
@@ -94,7 +94,7 @@ func TestMappingBesideWrites(t *testing.T) {
 		for round := range rounds {
 			fill(buf, round)
 			for i := 0; i < pages; i += 2 {
-				_, err := p.Pwrite(h, buf, int64(i*page))
+				_, err := p.Pwrite(h, buf, int64(i*page), NoLimit)
 				assert.NoError(t, err)
 			}
 		}
@@ -124,11 +124,11 @@ func TestMappingOutlivesDescriptor(t *testing.T) {
 	part := newPartition(t)
 	p := part.process(t)
 	h := file(t, p, "f", create)
-	require.NoError(t, p.Ftruncate(h, 100))
+	require.NoError(t, p.Ftruncate(h, 100, NoLimit))
 	memory := mapped(t, p, h, 100)
 	require.NoError(t, p.Release(h))
 	copy(memory, "written to memory")
-	require.NoError(t, p.Truncate(at("f"), 50))
+	require.NoError(t, p.Truncate(at("f"), 50, NoLimit))
 	require.NoError(t, p.Finish())
 
 	again := part.process(t)
@@ -157,8 +157,8 @@ func TestFallocateModes(t *testing.T) {
 		{unix.FALLOC_FL_INSERT_RANGE, syscall.EOPNOTSUPP},
 		{unix.FALLOC_FL_UNSHARE_RANGE, syscall.EOPNOTSUPP},
 	} {
-		assert.Equal(t, tc.want, p.Fallocate(h, tc.mode, 0, 4096), "%#x", tc.mode)
-		assert.Equal(t, syscall.EBADF, p.Fallocate(ro, tc.mode, 0, 4096))
+		assert.Equal(t, tc.want, p.Fallocate(h, tc.mode, 0, 4096, NoLimit), "%#x", tc.mode)
+		assert.Equal(t, syscall.EBADF, p.Fallocate(ro, tc.mode, 0, 4096, NoLimit))
 	}
-	assert.Equal(t, syscall.EFBIG, p.Fallocate(h, 0, 1<<62, 1<<62))
+	assert.Equal(t, syscall.EFBIG, p.Fallocate(h, 0, 1<<62, 1<<62, NoLimit))
 }

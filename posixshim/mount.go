@@ -36,7 +36,7 @@ type File interface {
 	IsDir() bool
 	ReadAt(bufs [][]byte, off int64) (int, error)
 	WriteAt(bufs [][]byte, off int64) (int, error)
-	Append(bufs [][]byte) (n int, end int64, err error)
+	AppendBelow(bufs [][]byte, most int64) (n int, end int64, err error)
 	Truncate(size int64) error
 	Allocate(off, n int64, keepSize bool) error
 	Punch(off, n int64) error

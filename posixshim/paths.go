@@ -67,7 +67,7 @@ func (p *Process) Access(place Place, mode int, follow int) error {
 }
 
 // Truncate sets the size of a file.
-func (p *Process) Truncate(place Place, size int64) error {
+func (p *Process) Truncate(place Place, size, most int64) error {
 	if size < 0 {
 		return syscall.EINVAL
 	}
@@ -76,6 +76,9 @@ func (p *Process) Truncate(place Place, size int64) error {
 		return err
 	}
 	defer p.mu.RUnlock()
+	if err := mayGrow(func() (microfs.Attr, error) { return fs.Stat(dir, path, true) }, size, most); err != nil {
+		return err
+	}
 	return fs.Truncate(dir, path, size)
 }
 

@@ -100,7 +100,7 @@ func TestOffsetIsSharedByDescriptorsOfOneFile(t *testing.T) {
 	p := newPartition(t).process(t)
 	h := file(t, p, "f", create)
 	require.NoError(t, p.Retain(h))
-	n, err := p.Write(h, []byte("hello"))
+	n, err := p.Write(h, []byte("hello"), NoLimit)
 	require.NoError(t, err)
 	assert.Equal(t, 5, n)
 	assert.Equal(t, 5, offset(t, p, h))
@@ -132,7 +132,7 @@ func TestHandleOfAClosedFileIsNeverAnother(t *testing.T) {
 func TestModesOfAccess(t *testing.T) {
 	p := newPartition(t).process(t)
 	w := file(t, p, "f", create)
-	_, err := p.Write(w, []byte("content"))
+	_, err := p.Write(w, []byte("content"), NoLimit)
 	require.NoError(t, err)
 	buf := make([]byte, 10)
 	for _, c := range []struct {
@@ -149,9 +149,9 @@ func TestModesOfAccess(t *testing.T) {
 			h := file(t, p, "f", c.flags)
 			_, err := p.Pread(h, buf, 0)
 			assert.Equal(t, c.read, err)
-			_, err = p.Pwrite(h, []byte("C"), 0)
+			_, err = p.Pwrite(h, []byte("C"), 0, NoLimit)
 			assert.Equal(t, c.write, err)
-			assert.Equal(t, c.truncate, p.Ftruncate(h, 7))
+			assert.Equal(t, c.truncate, p.Ftruncate(h, 7, NoLimit))
 			require.NoError(t, p.Release(h))
 		})
 	}
@@ -164,9 +164,9 @@ func TestAppendGoesToTheEnd(t *testing.T) {
 	h := file(t, p, "f", create|syscall.O_APPEND)
 	other := file(t, p, "f", syscall.O_RDWR)
 	for _, s := range []string{"one", "two"} {
-		_, err := p.Write(h, []byte(s))
+		_, err := p.Write(h, []byte(s), NoLimit)
 		require.NoError(t, err)
-		_, err = p.Pwrite(other, []byte("|"), size(t, p, other))
+		_, err = p.Pwrite(other, []byte("|"), size(t, p, other), NoLimit)
 		require.NoError(t, err)
 	}
 	assert.Equal(t, 7, offset(t, p, h), "behind what it wrote last")
@@ -179,7 +179,7 @@ func TestAppendGoesToTheEnd(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, syscall.O_RDWR|syscall.O_APPEND, flags&(syscall.O_ACCMODE|syscall.O_APPEND|syscall.O_CREAT))
 	require.NoError(t, p.Setfl(h, 0))
-	_, err = p.Pwrite(h, []byte("1"), 0)
+	_, err = p.Pwrite(h, []byte("1"), 0, NoLimit)
 	require.NoError(t, err)
 	flags, err = p.Getfl(h)
 	require.NoError(t, err)
@@ -189,7 +189,7 @@ func TestAppendGoesToTheEnd(t *testing.T) {
 func TestSeek(t *testing.T) {
 	p := newPartition(t).process(t)
 	h := file(t, p, "f", create)
-	require.NoError(t, p.Ftruncate(h, 100))
+	require.NoError(t, p.Ftruncate(h, 100, NoLimit))
 	for _, c := range []struct {
 		name   string
 		off    int64
@@ -229,10 +229,10 @@ func iovec(bufs ...[]byte) []syscall.Iovec {
 func TestVectors(t *testing.T) {
 	p := newPartition(t).process(t)
 	h := file(t, p, "f", create)
-	n, err := p.Writev(h, iovec([]byte("ab"), nil, []byte("cde")), -1, 0)
+	n, err := p.Writev(h, iovec([]byte("ab"), nil, []byte("cde")), -1, 0, NoLimit)
 	require.NoError(t, err)
 	assert.Equal(t, 5, n)
-	n, err = p.Writev(h, iovec([]byte("X")), 0, unix.RWF_APPEND)
+	n, err = p.Writev(h, iovec([]byte("X")), 0, unix.RWF_APPEND, NoLimit)
 	require.NoError(t, err)
 	assert.Equal(t, 1, n)
 	a, b := make([]byte, 2), make([]byte, 10)
@@ -240,7 +240,7 @@ func TestVectors(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "bc deX", string(a)+" "+string(b[:n-2]))
 	assert.Equal(t, 5, offset(t, p, h))
-	_, err = p.Writev(h, []syscall.Iovec{{Base: &a[0], Len: 1 << 63}}, -1, 0)
+	_, err = p.Writev(h, []syscall.Iovec{{Base: &a[0], Len: 1 << 63}}, -1, 0, NoLimit)
 	assert.Equal(t, syscall.EINVAL, err)
 }
 
@@ -309,7 +309,7 @@ func TestReadingDoesNotOpenForWriting(t *testing.T) {
 	part := newPartition(t)
 	first := part.process(t)
 	h := file(t, first, "f", create)
-	_, err := first.Write(h, []byte("content"))
+	_, err := first.Write(h, []byte("content"), NoLimit)
 	require.NoError(t, err)
 	require.NoError(t, first.Finish())
 
@@ -392,7 +392,7 @@ func TestReaderSeesWhatAnotherWrites(t *testing.T) {
 
 	command := part.process(t)
 	h := file(t, command, "d/log", syscall.O_WRONLY)
-	_, err := command.Write(h, []byte("line\n"))
+	_, err := command.Write(h, []byte("line\n"), NoLimit)
 	require.NoError(t, err)
 	require.NoError(t, command.Release(h))
 	require.NoError(t, command.Release(file(t, command, "d/new", create)))
@@ -444,7 +444,7 @@ func TestFailure(t *testing.T) {
 		require.NoError(t, p.Finish())
 		_, err := p.Open(at("g"), create, 0o600)
 		assert.Equal(t, syscall.EIO, Errno(err))
-		_, err = p.Write(h, []byte("x"))
+		_, err = p.Write(h, []byte("x"), NoLimit)
 		assert.Equal(t, syscall.EIO, Errno(err))
 		assert.NoError(t, p.Release(h))
 	})
@@ -498,9 +498,9 @@ func TestThreads(t *testing.T) {
 			own := file(t, p, fmt.Sprint("own", i), create)
 			block := bytes.Repeat([]byte{byte('a' + i)}, 100)
 			for range 50 {
-				_, err := p.Write(shared, block)
+				_, err := p.Write(shared, block, NoLimit)
 				assert.NoError(t, err)
-				_, err = p.Write(own, block)
+				_, err = p.Write(own, block, NoLimit)
 				assert.NoError(t, err)
 			}
 			assert.NoError(t, p.Release(own))
@@ -573,8 +573,8 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 	for name, call := range map[string]func(){
 		"pread":  func() { _, _ = p.Pread(h, buf, 0) },
 		"read":   func() { _, _ = p.Seek(h, 0, io.SeekStart); _, _ = p.Read(h, buf) },
-		"pwrite": func() { _, _ = p.Pwrite(h, buf, 4096) },
-		"write":  func() { _, _ = p.Write(h, buf) },
+		"pwrite": func() { _, _ = p.Pwrite(h, buf, 4096, NoLimit) },
+		"write":  func() { _, _ = p.Write(h, buf, NoLimit) },
 		"lseek":  func() { _, _ = p.Seek(h, 0, io.SeekStart) },
 		"fstat":  func() { _ = p.Fstat(h, &a) },
 	} {

@@ -24,6 +24,7 @@ const (
 	pathOutside   = -4096
 	pathElsewhere = -4097
 	pathGone      = -4098 // NV_GONE: this process is ending
+	beyond        = -4099 // NV_BEYOND: EFBIG, with a signal
 
 	maxErrno = 4096 // errors are below it
 )
@@ -267,6 +268,8 @@ func (p *Process) make(m *message) (result int64, descriptor int) {
 		return pathElsewhere, 0
 	case errors.Is(err, errFinished) && m.byPath:
 		return pathGone, 0
+	case errors.Is(err, microfs.ErrBeyond):
+		return beyond, 0
 	}
 	return -int64(p.Errno(err)), 0
 }

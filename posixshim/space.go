@@ -4,10 +4,12 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"nvmecr/microfs"
 )
 
 // Fallocate is fallocate(2): modes 0, KEEP_SIZE, PUNCH_HOLE and ZERO_RANGE.
-func (p *Process) Fallocate(h Handle, mode int, off, n int64) error {
+func (p *Process) Fallocate(h Handle, mode int, off, n, most int64) error {
 	f, err := p.writer(h)
 	switch {
 	case err != nil:
@@ -32,6 +34,11 @@ func (p *Process) Fallocate(h Handle, mode int, off, n int64) error {
 	default:
 		return syscall.EOPNOTSUPP
 	}
+	if !keep {
+		if err := mayGrow(f.current().Stat, off+n, most); err != nil {
+			return err
+		}
+	}
 	return p.besideMapping(f, do)
 }
 
@@ -40,7 +47,7 @@ const copyAtOnce = 16 << 20
 
 // Copy is copy_file_range(2) between two open files of the mount. An offset of
 // -1 is that of the open file, which moves on. Holes become zeros.
-func (p *Process) Copy(in Handle, inOff int64, out Handle, outOff int64, n int64) (int, error) {
+func (p *Process) Copy(in Handle, inOff int64, out Handle, outOff, n, most int64) (int, error) {
 	from, err := p.reader(in)
 	if err != nil {
 		return 0, err
@@ -64,7 +71,10 @@ func (p *Process) Copy(in Handle, inOff int64, out Handle, outOff int64, n int64
 	if toAt < 0 {
 		toAt = to.tell()
 	}
-	n = min(n, copyAtOnce)
+	if n > 0 && toAt >= most {
+		return 0, microfs.ErrBeyond
+	}
+	n = min(n, copyAtOnce, max(0, most-toAt))
 	if from.current().Ino() == to.current().Ino() && at < toAt+n && toAt < at+n {
 		return 0, syscall.EINVAL
 	}

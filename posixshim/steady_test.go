@@ -58,12 +58,12 @@ func TestSteadyPathDoesNotAllocate(t *testing.T) {
 			grows bool
 			call  func() (int, error)
 		}{
-			{"write", true, func() (int, error) { return p.Write(h, buf) }},
-			{"pwrite", false, func() (int, error) { return p.Pwrite(h, buf, next()) }},
+			{"write", true, func() (int, error) { return p.Write(h, buf, NoLimit) }},
+			{"pwrite", false, func() (int, error) { return p.Pwrite(h, buf, next(), NoLimit) }},
 			{"pread", false, func() (int, error) { return p.Pread(h, buf, next()) }},
 			{"fsync", false, func() (int, error) { return size, p.Fsync(h) }},
 			{"write and fsync", false, func() (int, error) {
-				n, err := p.Pwrite(h, buf, next())
+				n, err := p.Pwrite(h, buf, next(), NoLimit)
 				if err == nil {
 					err = p.Fsync(h)
 				}

@@ -140,8 +140,8 @@ func nvmecr_rt_read(h int64, buf unsafe.Pointer, buf_len uintptr) int64 {
 // write: writes at the offset, or at the end with O_APPEND
 //
 //export nvmecr_rt_write
-func nvmecr_rt_write(h int64, buf unsafe.Pointer, buf_len uintptr) int64 {
-	return result(process.Write(posixshim.Handle(h), posixshim.Memory(buf, buf_len)))
+func nvmecr_rt_write(h int64, buf unsafe.Pointer, buf_len uintptr, most int64) int64 {
+	return result(process.Write(posixshim.Handle(h), posixshim.Memory(buf, buf_len), most))
 }
 
 // pread: reads at off
@@ -154,8 +154,8 @@ func nvmecr_rt_pread(h int64, buf unsafe.Pointer, buf_len uintptr, off int64) in
 // pwrite: writes at off
 //
 //export nvmecr_rt_pwrite
-func nvmecr_rt_pwrite(h int64, buf unsafe.Pointer, buf_len uintptr, off int64) int64 {
-	return result(process.Pwrite(posixshim.Handle(h), posixshim.Memory(buf, buf_len), off))
+func nvmecr_rt_pwrite(h int64, buf unsafe.Pointer, buf_len uintptr, off int64, most int64) int64 {
+	return result(process.Pwrite(posixshim.Handle(h), posixshim.Memory(buf, buf_len), off, most))
 }
 
 // readv: reads into several buffers; off -1 is the offset
@@ -168,8 +168,8 @@ func nvmecr_rt_readv(h int64, iov unsafe.Pointer, iov_count int32, off int64) in
 // writev: writes several buffers; off -1 is the offset
 //
 //export nvmecr_rt_writev
-func nvmecr_rt_writev(h int64, iov unsafe.Pointer, iov_count int32, off int64, flags int32) int64 {
-	return result(process.Writev(posixshim.Handle(h), posixshim.Vectors(iov, iov_count), off, int(flags)))
+func nvmecr_rt_writev(h int64, iov unsafe.Pointer, iov_count int32, off int64, flags int32, most int64) int64 {
+	return result(process.Writev(posixshim.Handle(h), posixshim.Vectors(iov, iov_count), off, int(flags), most))
 }
 
 // seek: lseek
@@ -210,22 +210,22 @@ func nvmecr_rt_fsync(h int64) int64 {
 // ftruncate: sets the size
 //
 //export nvmecr_rt_ftruncate
-func nvmecr_rt_ftruncate(h int64, size int64) int64 {
-	return result(0, process.Ftruncate(posixshim.Handle(h), size))
+func nvmecr_rt_ftruncate(h int64, size int64, most int64) int64 {
+	return result(0, process.Ftruncate(posixshim.Handle(h), size, most))
 }
 
 // fallocate: fallocate(2)
 //
 //export nvmecr_rt_fallocate
-func nvmecr_rt_fallocate(h int64, mode int32, off int64, n int64) int64 {
-	return result(0, process.Fallocate(posixshim.Handle(h), int(mode), off, n))
+func nvmecr_rt_fallocate(h int64, mode int32, off int64, n int64, most int64) int64 {
+	return result(0, process.Fallocate(posixshim.Handle(h), int(mode), off, n, most))
 }
 
 // copy: copies between two files; an offset of -1 is that of the open file
 //
 //export nvmecr_rt_copy
-func nvmecr_rt_copy(in int64, inoff int64, out int64, outoff int64, n int64) int64 {
-	return result(process.Copy(posixshim.Handle(in), inoff, posixshim.Handle(out), outoff, n))
+func nvmecr_rt_copy(in int64, inoff int64, out int64, outoff int64, n int64, most int64) int64 {
+	return result(process.Copy(posixshim.Handle(in), inoff, posixshim.Handle(out), outoff, n, most))
 }
 
 // lock: F_GETLK, F_SETLK and those of open files, without waiting; lock is the struct flock, and pid whose record locks are meant
@@ -315,8 +315,8 @@ func nvmecr_rt_access(at_dir int64, at, at_out *C.char, mode int32, follow int32
 // truncate: sets the size
 //
 //export nvmecr_rt_truncate
-func nvmecr_rt_truncate(at_dir int64, at, at_out *C.char, size int64) int64 {
-	return result(0, outside(process.Truncate(place(at_dir, at), size), at_out))
+func nvmecr_rt_truncate(at_dir int64, at, at_out *C.char, size int64, most int64) int64 {
+	return result(0, outside(process.Truncate(place(at_dir, at), size, most), at_out))
 }
 
 // mkdir: makes a directory

@@ -30,6 +30,7 @@ var process *posixshim.Process
 const (
 	pathOutside   = -4096 // NV_OUTSIDE
 	pathElsewhere = -4097 // NV_ELSEWHERE
+	beyond        = -4099 // NV_BEYOND
 	pathMax       = 4096  // NV_PATH
 )
 
@@ -57,6 +58,8 @@ func result(n int, err error) int64 {
 		return pathOutside
 	case err == errElsewhere:
 		return pathElsewhere
+	case errors.Is(err, microfs.ErrBeyond):
+		return beyond
 	}
 	return -int64(process.Errno(err))
 }

@@ -61,7 +61,11 @@ int nv_aio_write(struct aiocb *cb)
 
 	if (h == 0)
 		return REAL(aio_write)(cb);
-	return complete(cb, rt_pwrite(h, (void *)cb->aio_buf, cb->aio_nbytes, cb->aio_offset), saved);
+	nv_expect_beyond(true); /* libc's thread, which would do it, takes no signals */
+	ssize_t n = rt_pwrite(h, (void *)cb->aio_buf, cb->aio_nbytes, cb->aio_offset);
+
+	nv_expect_beyond(false);
+	return complete(cb, n, saved);
 }
 
 int nv_aio_fsync(int operation, struct aiocb *cb)

@@ -218,6 +218,9 @@ const char nv_real_names[][NV_NAME] = {
 	"signal",
 	"__sysv_signal",
 	"sigset",
+	"setrlimit",
+	"prlimit",
+	"ulimit",
 	"vfork",
 	"_exit",
 	"execve",
@@ -309,16 +312,18 @@ const unsigned short nv_real_signal[] = {
 	209, /* signal */
 	210, /* __sysv_signal */
 	211, /* sigset */
-	212, /* vfork */
-	213, /* _exit */
-	214, /* execve */
-	217, /* execvpe */
-	221, /* fexecve */
-	222, /* execveat */
-	227, /* syscall */
+	212, /* setrlimit */
+	213, /* prlimit */
+	215, /* vfork */
+	216, /* _exit */
+	217, /* execve */
+	220, /* execvpe */
+	224, /* fexecve */
+	225, /* execveat */
+	230, /* syscall */
 };
 
-const unsigned nv_real_signal_count = 77;
+const unsigned nv_real_signal_count = 79;
 
 /* ---- Opening and closing ---- */
 
@@ -2717,6 +2722,31 @@ sighandler_t nv_call_sigset(int signum, sighandler_t handler) NV_CALL("sigset");
 sighandler_t nv_call_sigset(int signum, sighandler_t handler)
 {
 	return nv_sigset(signum, handler);
+}
+
+int nv_call_setrlimit(int resource, const struct rlimit *limit) NV_CALL("setrlimit");
+int nv_call_setrlimit(int resource, const struct rlimit *limit)
+{
+	return nv_relimited(REAL(setrlimit)(resource, limit));
+}
+extern __typeof__(nv_call_setrlimit) nv_call_setrlimit64 NV_CALL("setrlimit64") NV_ALIAS("setrlimit");
+
+int nv_call_prlimit(pid_t pid, int resource, const struct rlimit *limit, struct rlimit *old) NV_CALL("prlimit");
+int nv_call_prlimit(pid_t pid, int resource, const struct rlimit *limit, struct rlimit *old)
+{
+	return nv_relimited(REAL(prlimit)(pid, resource, limit, old));
+}
+extern __typeof__(nv_call_prlimit) nv_call_prlimit64 NV_CALL("prlimit64") NV_ALIAS("prlimit");
+
+long nv_call_ulimit(int cmd, ...) NV_CALL("ulimit");
+long nv_call_ulimit(int cmd, ...)
+{
+	va_list ap;
+
+	va_start(ap, cmd);
+	long limit = va_arg(ap, long);
+	va_end(ap);
+	return nv_relimited(REAL(ulimit)(cmd, limit));
 }
 
 pid_t nv_call_vfork(void) NV_CALL("vfork");

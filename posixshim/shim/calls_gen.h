@@ -20,19 +20,19 @@ struct nv_runtime {
 	int64_t (*retain)(int64_t h);
 	int64_t (*release)(int64_t h);
 	int64_t (*read)(int64_t h, void *buf, size_t buf_len);
-	int64_t (*write)(int64_t h, const void *buf, size_t buf_len);
+	int64_t (*write)(int64_t h, const void *buf, size_t buf_len, int64_t most);
 	int64_t (*pread)(int64_t h, void *buf, size_t buf_len, int64_t off);
-	int64_t (*pwrite)(int64_t h, const void *buf, size_t buf_len, int64_t off);
+	int64_t (*pwrite)(int64_t h, const void *buf, size_t buf_len, int64_t off, int64_t most);
 	int64_t (*readv)(int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off);
-	int64_t (*writev)(int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off, int32_t flags);
+	int64_t (*writev)(int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off, int32_t flags, int64_t most);
 	int64_t (*seek)(int64_t h, int64_t off, int32_t whence);
 	int64_t (*getfl)(int64_t h);
 	int64_t (*setfl)(int64_t h, int32_t flags);
 	int64_t (*getdents)(int64_t h, void *buf, size_t buf_len);
 	int64_t (*fsync)(int64_t h);
-	int64_t (*ftruncate)(int64_t h, int64_t size);
-	int64_t (*fallocate)(int64_t h, int32_t mode, int64_t off, int64_t n);
-	int64_t (*copy)(int64_t in, int64_t inoff, int64_t out, int64_t outoff, int64_t n);
+	int64_t (*ftruncate)(int64_t h, int64_t size, int64_t most);
+	int64_t (*fallocate)(int64_t h, int32_t mode, int64_t off, int64_t n, int64_t most);
+	int64_t (*copy)(int64_t in, int64_t inoff, int64_t out, int64_t outoff, int64_t n, int64_t most);
 	int64_t (*lock)(int64_t h, int32_t pid, int32_t cmd, void *lock, size_t lock_len);
 	int64_t (*flock)(int64_t h, int32_t operation);
 	int64_t (*map)(int64_t h, int32_t how, int64_t off, int64_t n);
@@ -45,7 +45,7 @@ struct nv_runtime {
 	int64_t (*stat)(int64_t at_dir, const char *at, char *at_out, int32_t follow, struct nv_attr *out);
 	int64_t (*setattr)(int64_t at_dir, const char *at, char *at_out, int32_t follow, const struct nv_setattr *in);
 	int64_t (*access)(int64_t at_dir, const char *at, char *at_out, int32_t mode, int32_t follow);
-	int64_t (*truncate)(int64_t at_dir, const char *at, char *at_out, int64_t size);
+	int64_t (*truncate)(int64_t at_dir, const char *at, char *at_out, int64_t size, int64_t most);
 	int64_t (*mkdir)(int64_t at_dir, const char *at, char *at_out, uint32_t mode);
 	int64_t (*rmdir)(int64_t at_dir, const char *at, char *at_out);
 	int64_t (*unlink)(int64_t at_dir, const char *at, char *at_out);
@@ -328,6 +328,9 @@ struct nv_real {
 	sighandler_t (*signal)(int signum, sighandler_t handler);
 	sighandler_t (*__sysv_signal)(int signum, sighandler_t handler);
 	sighandler_t (*sigset)(int signum, sighandler_t handler);
+	int (*setrlimit)(int resource, const struct rlimit *limit);
+	int (*prlimit)(pid_t pid, int resource, const struct rlimit *limit, struct rlimit *old);
+	long (*ulimit)(int cmd, ...);
 	pid_t (*vfork)(void);
 	void (*_exit)(int status);
 	int (*execve)(const char *path, char *const argv[], char *const envp[]);
@@ -354,19 +357,19 @@ int64_t nv_far_open(int server, int64_t at_dir, const char *at, char *at_out, in
 int64_t nv_far_end(int server);
 int64_t nv_far_release(int server, int64_t h);
 int64_t nv_far_read(int server, int64_t h, void *buf, size_t buf_len);
-int64_t nv_far_write(int server, int64_t h, const void *buf, size_t buf_len);
+int64_t nv_far_write(int server, int64_t h, const void *buf, size_t buf_len, int64_t most);
 int64_t nv_far_pread(int server, int64_t h, void *buf, size_t buf_len, int64_t off);
-int64_t nv_far_pwrite(int server, int64_t h, const void *buf, size_t buf_len, int64_t off);
+int64_t nv_far_pwrite(int server, int64_t h, const void *buf, size_t buf_len, int64_t off, int64_t most);
 int64_t nv_far_readv(int server, int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off);
-int64_t nv_far_writev(int server, int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off, int32_t flags);
+int64_t nv_far_writev(int server, int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off, int32_t flags, int64_t most);
 int64_t nv_far_seek(int server, int64_t h, int64_t off, int32_t whence);
 int64_t nv_far_getfl(int server, int64_t h);
 int64_t nv_far_setfl(int server, int64_t h, int32_t flags);
 int64_t nv_far_getdents(int server, int64_t h, void *buf, size_t buf_len);
 int64_t nv_far_fsync(int server, int64_t h);
-int64_t nv_far_ftruncate(int server, int64_t h, int64_t size);
-int64_t nv_far_fallocate(int server, int64_t h, int32_t mode, int64_t off, int64_t n);
-int64_t nv_far_copy(int server, int64_t in, int64_t inoff, int64_t out, int64_t outoff, int64_t n);
+int64_t nv_far_ftruncate(int server, int64_t h, int64_t size, int64_t most);
+int64_t nv_far_fallocate(int server, int64_t h, int32_t mode, int64_t off, int64_t n, int64_t most);
+int64_t nv_far_copy(int server, int64_t in, int64_t inoff, int64_t out, int64_t outoff, int64_t n, int64_t most);
 int64_t nv_far_lock(int server, int64_t h, int32_t pid, int32_t cmd, void *lock, size_t lock_len);
 int64_t nv_far_flock(int server, int64_t h, int32_t operation);
 int64_t nv_far_map(int server, int64_t h, int32_t how, int64_t off, int64_t n);
@@ -379,7 +382,7 @@ int64_t nv_far_name(int server, int64_t h, void *buf, size_t buf_len);
 int64_t nv_far_stat(int server, int64_t at_dir, const char *at, char *at_out, int32_t follow, struct nv_attr *out);
 int64_t nv_far_setattr(int server, int64_t at_dir, const char *at, char *at_out, int32_t follow, const struct nv_setattr *in);
 int64_t nv_far_access(int server, int64_t at_dir, const char *at, char *at_out, int32_t mode, int32_t follow);
-int64_t nv_far_truncate(int server, int64_t at_dir, const char *at, char *at_out, int64_t size);
+int64_t nv_far_truncate(int server, int64_t at_dir, const char *at, char *at_out, int64_t size, int64_t most);
 int64_t nv_far_mkdir(int server, int64_t at_dir, const char *at, char *at_out, uint32_t mode);
 int64_t nv_far_rmdir(int server, int64_t at_dir, const char *at, char *at_out);
 int64_t nv_far_unlink(int server, int64_t at_dir, const char *at, char *at_out);
@@ -553,7 +556,7 @@ static inline int64_t rt_write(nv_handle h, const void *buf, size_t buf_len)
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_write(server, h, buf, buf_len) : nv_rt.write(h, buf, buf_len);
+	result = __builtin_expect(server != 0, 0) ? nv_far_write(server, h, buf, buf_len, nv_file_limit()) : nv_rt.write(h, buf, buf_len, nv_file_limit());
 	return nv_leave(&visit, result);
 }
 
@@ -585,7 +588,7 @@ static inline int64_t rt_pwrite(nv_handle h, const void *buf, size_t buf_len, of
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_pwrite(server, h, buf, buf_len, off) : nv_rt.pwrite(h, buf, buf_len, off);
+	result = __builtin_expect(server != 0, 0) ? nv_far_pwrite(server, h, buf, buf_len, off, nv_file_limit()) : nv_rt.pwrite(h, buf, buf_len, off, nv_file_limit());
 	return nv_leave(&visit, result);
 }
 
@@ -621,7 +624,7 @@ static inline int64_t rt_writev(nv_handle h, const struct iovec *iov, int iov_co
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_writev(server, h, iov, iov_count, off, flags) : nv_rt.writev(h, iov, iov_count, off, flags);
+	result = __builtin_expect(server != 0, 0) ? nv_far_writev(server, h, iov, iov_count, off, flags, nv_file_limit()) : nv_rt.writev(h, iov, iov_count, off, flags, nv_file_limit());
 	return nv_leave(&visit, result);
 }
 
@@ -707,7 +710,7 @@ static inline int64_t rt_ftruncate(nv_handle h, off_t size)
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_ftruncate(server, h, size) : nv_rt.ftruncate(h, size);
+	result = __builtin_expect(server != 0, 0) ? nv_far_ftruncate(server, h, size, nv_file_limit()) : nv_rt.ftruncate(h, size, nv_file_limit());
 	return nv_leave(&visit, result);
 }
 
@@ -721,7 +724,7 @@ static inline int64_t rt_fallocate(nv_handle h, int mode, off_t off, off_t n)
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_fallocate(server, h, mode, off, n) : nv_rt.fallocate(h, mode, off, n);
+	result = __builtin_expect(server != 0, 0) ? nv_far_fallocate(server, h, mode, off, n, nv_file_limit()) : nv_rt.fallocate(h, mode, off, n, nv_file_limit());
 	return nv_leave(&visit, result);
 }
 
@@ -735,7 +738,7 @@ static inline int64_t rt_copy(nv_handle in, off_t inoff, nv_handle out, off_t ou
 	server = nv_places_server(in, out);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_copy(server, in, inoff, out, outoff, n) : nv_rt.copy(in, inoff, out, outoff, n);
+	result = __builtin_expect(server != 0, 0) ? nv_far_copy(server, in, inoff, out, outoff, n, nv_file_limit()) : nv_rt.copy(in, inoff, out, outoff, n, nv_file_limit());
 	return nv_leave(&visit, result);
 }
 
@@ -930,7 +933,7 @@ static inline int64_t rt_truncate(struct nv_place *at, off_t size)
 		server = nv_place_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
-		result = __builtin_expect(server != 0, 0) ? nv_far_truncate(server, at->dir, at->path, nv_outside, size) : nv_rt.truncate(at->dir, at->path, nv_outside, size);
+		result = __builtin_expect(server != 0, 0) ? nv_far_truncate(server, at->dir, at->path, nv_outside, size, nv_file_limit()) : nv_rt.truncate(at->dir, at->path, nv_outside, size, nv_file_limit());
 	} while (nv_moved(&visit, result, at, NULL));
 	return nv_leave_at(&visit, result, at);
 }

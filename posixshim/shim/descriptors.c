@@ -296,6 +296,7 @@ static int placeholder(int cloexec)
 
 int nv_open(struct nv_place *at, int flags, mode_t mode)
 {
+	nv_forget_file_limit();
 	int saved = errno;
 	int fd = placeholder(flags & O_CLOEXEC);
 

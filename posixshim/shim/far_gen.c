@@ -3,7 +3,7 @@
 #include "nv.h"
 #include "far.h"
 
-const uint32_t nv_protocol = 0xfd5c2a6a;
+const uint32_t nv_protocol = 0x128d1b66;
 
 int64_t nv_far_open(int server, int64_t at_dir, const char *at, char *at_out, int32_t flags, uint32_t mode)
 {
@@ -39,12 +39,13 @@ int64_t nv_far_read(int server, int64_t h, void *buf, size_t buf_len)
 	return nv_far_call(&m);
 }
 
-int64_t nv_far_write(int server, int64_t h, const void *buf, size_t buf_len)
+int64_t nv_far_write(int server, int64_t h, const void *buf, size_t buf_len, int64_t most)
 {
 	struct nv_message m = {.server = server, .call = 18};
 
 	nv_put_handle(&m, h);
 	nv_put_data(&m, buf, buf_len);
+	nv_put_number(&m, most);
 	return nv_far_call(&m);
 }
 
@@ -58,13 +59,14 @@ int64_t nv_far_pread(int server, int64_t h, void *buf, size_t buf_len, int64_t o
 	return nv_far_call(&m);
 }
 
-int64_t nv_far_pwrite(int server, int64_t h, const void *buf, size_t buf_len, int64_t off)
+int64_t nv_far_pwrite(int server, int64_t h, const void *buf, size_t buf_len, int64_t off, int64_t most)
 {
 	struct nv_message m = {.server = server, .call = 20};
 
 	nv_put_handle(&m, h);
 	nv_put_data(&m, buf, buf_len);
 	nv_put_offset(&m, off);
+	nv_put_number(&m, most);
 	return nv_far_call(&m);
 }
 
@@ -78,7 +80,7 @@ int64_t nv_far_readv(int server, int64_t h, const struct iovec *iov, int32_t iov
 	return nv_far_call(&m);
 }
 
-int64_t nv_far_writev(int server, int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off, int32_t flags)
+int64_t nv_far_writev(int server, int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off, int32_t flags, int64_t most)
 {
 	struct nv_message m = {.server = server, .call = 22};
 
@@ -86,6 +88,7 @@ int64_t nv_far_writev(int server, int64_t h, const struct iovec *iov, int32_t io
 	nv_put_gather(&m, iov, iov_count);
 	nv_put_offset(&m, off);
 	nv_put_number(&m, flags);
+	nv_put_number(&m, most);
 	return nv_far_call(&m);
 }
 
@@ -133,16 +136,17 @@ int64_t nv_far_fsync(int server, int64_t h)
 	return nv_far_call(&m);
 }
 
-int64_t nv_far_ftruncate(int server, int64_t h, int64_t size)
+int64_t nv_far_ftruncate(int server, int64_t h, int64_t size, int64_t most)
 {
 	struct nv_message m = {.server = server, .call = 28};
 
 	nv_put_handle(&m, h);
 	nv_put_offset(&m, size);
+	nv_put_number(&m, most);
 	return nv_far_call(&m);
 }
 
-int64_t nv_far_fallocate(int server, int64_t h, int32_t mode, int64_t off, int64_t n)
+int64_t nv_far_fallocate(int server, int64_t h, int32_t mode, int64_t off, int64_t n, int64_t most)
 {
 	struct nv_message m = {.server = server, .call = 29};
 
@@ -150,10 +154,11 @@ int64_t nv_far_fallocate(int server, int64_t h, int32_t mode, int64_t off, int64
 	nv_put_number(&m, mode);
 	nv_put_offset(&m, off);
 	nv_put_offset(&m, n);
+	nv_put_number(&m, most);
 	return nv_far_call(&m);
 }
 
-int64_t nv_far_copy(int server, int64_t in, int64_t inoff, int64_t out, int64_t outoff, int64_t n)
+int64_t nv_far_copy(int server, int64_t in, int64_t inoff, int64_t out, int64_t outoff, int64_t n, int64_t most)
 {
 	struct nv_message m = {.server = server, .call = 30};
 
@@ -162,6 +167,7 @@ int64_t nv_far_copy(int server, int64_t in, int64_t inoff, int64_t out, int64_t 
 	nv_put_handle(&m, out);
 	nv_put_offset(&m, outoff);
 	nv_put_offset(&m, n);
+	nv_put_number(&m, most);
 	return nv_far_call(&m);
 }
 
@@ -280,12 +286,13 @@ int64_t nv_far_access(int server, int64_t at_dir, const char *at, char *at_out, 
 	return nv_far_call(&m);
 }
 
-int64_t nv_far_truncate(int server, int64_t at_dir, const char *at, char *at_out, int64_t size)
+int64_t nv_far_truncate(int server, int64_t at_dir, const char *at, char *at_out, int64_t size, int64_t most)
 {
 	struct nv_message m = {.server = server, .call = 43};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_offset(&m, size);
+	nv_put_number(&m, most);
 	return nv_far_call(&m);
 }
 

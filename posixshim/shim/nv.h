@@ -17,6 +17,7 @@
  *   execute.c      the calls that execute programs
  *   program.c      programs and scripts of the mount
  *   room.c         is there room for it
+ *   fsize.c        how large a file may become
  *   exit.c         the end of the process
  *   environment.c  the environment that the process was started with
  *   signals.c      what Go needs of signal handlers and stacks; fork
@@ -70,6 +71,7 @@
 #include <stdio.h>
 #include <sys/epoll.h>
 #include <sys/inotify.h>
+#include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
@@ -295,6 +297,23 @@ static inline bool nv_enter_at(struct nv_visit *visit, int *server)
 static inline bool nv_moved(struct nv_visit *visit, int64_t result, struct nv_place *at, struct nv_place *also)
 {
 	return __builtin_expect(result == NV_ELSEWHERE || result == NV_GONE, 0) && nv_move(visit, result, at, also);
+}
+
+/* ---- how large a file may become ---- */
+
+extern _Atomic int64_t nv_fsize; /* negative: to be asked for */
+int64_t nv_ask_file_limit(void);
+void nv_forget_file_limit(void);
+long nv_relimited(long result);
+int nv_beyond(void);
+void nv_expect_beyond(bool expected);
+
+/* nv_file_limit is RLIMIT_FSIZE of this process. */
+static inline int64_t nv_file_limit(void)
+{
+	int64_t most = atomic_load_explicit(&nv_fsize, memory_order_relaxed);
+
+	return __builtin_expect(most >= 0, 1) ? most : nv_ask_file_limit();
 }
 
 int nv_room(void);

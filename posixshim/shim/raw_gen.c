@@ -93,6 +93,8 @@ int nv_call_chdir(const char *path) NV_CALL("chdir");
 int nv_call_fchdir(int fd) NV_CALL("fchdir");
 ssize_t nv_call_getdents64(int fd, void *buf, size_t n) NV_CALL("getdents64");
 int nv_call_poll(struct pollfd *fds, nfds_t n, int timeout) NV_CALL("poll");
+int nv_call_setrlimit(int resource, const struct rlimit *limit) NV_CALL("setrlimit");
+int nv_call_prlimit(pid_t pid, int resource, const struct rlimit *limit, struct rlimit *old) NV_CALL("prlimit");
 void nv_call__exit(int status) NV_CALL("_exit");
 int nv_call_execve(const char *path, char *const argv[], char *const envp[]) NV_CALL("execve");
 int nv_call_execveat(int dirfd, const char *path, char *const argv[], char *const envp[], int flags) NV_CALL("execveat");
@@ -556,6 +558,16 @@ bool nv_raw(long number, const long *a, long *result)
 #ifdef SYS_poll
 	case SYS_poll:
 		*result = nv_call_poll((struct pollfd *)a[0], (nfds_t)a[1], (int)a[2]);
+		return true;
+#endif
+#ifdef SYS_setrlimit
+	case SYS_setrlimit:
+		*result = nv_call_setrlimit((int)a[0], (const struct rlimit *)a[1]);
+		return true;
+#endif
+#ifdef SYS_prlimit64
+	case SYS_prlimit64:
+		*result = nv_call_prlimit((pid_t)a[0], (int)a[1], (const struct rlimit *)a[2], (struct rlimit *)a[3]);
 		return true;
 #endif
 #ifdef SYS_exit_group

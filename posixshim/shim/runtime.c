@@ -436,7 +436,7 @@ int64_t nv_leave(struct nv_visit *visit, int64_t result)
 		nv_deliver();
 	if (result < 0) {
 		nv_await_end();
-		return nv_error((int)-result);
+		return result == NV_BEYOND ? nv_beyond() : nv_error((int)-result);
 	}
 	errno = visit->errno_before;
 	return result;

@@ -164,10 +164,9 @@ ssize_t nv_sendfile(int out, int in, off_t *off, size_t n)
 
 		if (put < 0 && done == 0)
 			return -1;
-		if (put > 0)
-			done += (size_t)put;
-		if (put <= 0 || put < got)
+		if (put <= 0)
 			break;
+		done += (size_t)put; /* why it is short the next write says */
 	}
 	if (!advance(off, (ssize_t)done))
 		return nv_error(EFAULT);

@@ -120,7 +120,7 @@ func (r *runtime) read(fd int, p []byte) (int, error) {
 }
 
 func (r *runtime) write(fd int, p []byte) (int, error) {
-	n, err := r.Write(handle(fd), p)
+	n, err := r.Write(handle(fd), p, posixshim.NoLimit)
 	return n, errno(err)
 }
 
@@ -130,7 +130,7 @@ func (r *runtime) pread(fd int, p []byte, off int64) (int, error) {
 }
 
 func (r *runtime) pwrite(fd int, p []byte, off int64) (int, error) {
-	n, err := r.Pwrite(handle(fd), p, off)
+	n, err := r.Pwrite(handle(fd), p, off, posixshim.NoLimit)
 	return n, errno(err)
 }
 
@@ -144,17 +144,21 @@ func (r *runtime) flags(fd int) (int, error) {
 	return flags, errno(err)
 }
 
-func (r *runtime) close(fd int) error                     { return errno(r.Release(handle(fd))) }
-func (r *runtime) sync(fd int) error                      { return errno(r.Fsync(handle(fd))) }
-func (r *runtime) ftruncate(fd int, size int64) error     { return errno(r.Ftruncate(handle(fd), size)) }
-func (r *runtime) setFlags(fd, flags int) error           { return errno(r.Setfl(handle(fd), flags)) }
-func (r *runtime) truncate(path string, size int64) error { return errno(r.Truncate(r.at(path), size)) }
-func (r *runtime) access(path string, mode int) error     { return errno(r.Access(r.at(path), mode, 1)) }
-func (r *runtime) mkdir(path string, mode uint32) error   { return errno(r.Mkdir(r.at(path), mode)) }
-func (r *runtime) rmdir(path string) error                { return errno(r.Rmdir(r.at(path))) }
-func (r *runtime) unlink(path string) error               { return errno(r.Unlink(r.at(path))) }
-func (r *runtime) link(from, to string) error             { return errno(r.Link(r.at(from), r.at(to), 0)) }
-func (r *runtime) symlink(target, path string) error      { return errno(r.Symlink(target, r.at(path))) }
+func (r *runtime) close(fd int) error { return errno(r.Release(handle(fd))) }
+func (r *runtime) sync(fd int) error  { return errno(r.Fsync(handle(fd))) }
+func (r *runtime) ftruncate(fd int, size int64) error {
+	return errno(r.Ftruncate(handle(fd), size, posixshim.NoLimit))
+}
+func (r *runtime) setFlags(fd, flags int) error { return errno(r.Setfl(handle(fd), flags)) }
+func (r *runtime) truncate(path string, size int64) error {
+	return errno(r.Truncate(r.at(path), size, posixshim.NoLimit))
+}
+func (r *runtime) access(path string, mode int) error   { return errno(r.Access(r.at(path), mode, 1)) }
+func (r *runtime) mkdir(path string, mode uint32) error { return errno(r.Mkdir(r.at(path), mode)) }
+func (r *runtime) rmdir(path string) error              { return errno(r.Rmdir(r.at(path))) }
+func (r *runtime) unlink(path string) error             { return errno(r.Unlink(r.at(path))) }
+func (r *runtime) link(from, to string) error           { return errno(r.Link(r.at(from), r.at(to), 0)) }
+func (r *runtime) symlink(target, path string) error    { return errno(r.Symlink(target, r.at(path))) }
 
 func (r *runtime) rename(from, to string, flags uint) error {
 	return errno(r.Rename(r.at(from), r.at(to), uint32(flags)))

@@ -46,6 +46,7 @@ var marshal = map[string]marshalling{
 	"int":     {"int %s", "int32_t %s", "%s", "%s int32", "int(%s)", "nv_put_number(&m, %s)", "m.int()"},
 	"uint":    {"unsigned %s", "uint32_t %s", "%s", "%s uint32", "%s", "nv_put_number(&m, %s)", "m.uint()"},
 	"offset":  {"off_t %s", "int64_t %s", "%s", "%s int64", "%s", "nv_put_offset(&m, %s)", "m.number()"},
+	"limit":   {"", "int64_t %s", "nv_file_limit()", "%s int64", "%s", "nv_put_number(&m, %s)", "m.number()"},
 	"attr": {"struct nv_attr *%s", "struct nv_attr *%s", "%s", "%s unsafe.Pointer", "(*posixshim.Attr)(%s)",
 		"nv_put_room(&m, %[1]s, sizeof *%[1]s)", "m.attr()"},
 	"setattr": {"const struct nv_setattr *%s", "const struct nv_setattr *%s", "%s", "%s unsafe.Pointer", "(*posixshim.SetAttr)(%s)",
@@ -55,11 +56,14 @@ var marshal = map[string]marshalling{
 		"nv_put_room(&m, %[1]s, sizeof *%[1]s)", "m.statfs()"},
 }
 
-// join formats every parameter of f and separates them with commas.
+// join formats every parameter of f that there is, and separates them with commas.
 func (f *function) join(pick func(marshalling) string) string {
 	var out []string
 	for _, p := range f.params {
 		format := pick(marshal[p.kind])
+		if format == "" {
+			continue
+		}
 		if strings.Contains(format, "%") {
 			format = fmt.Sprintf(format, p.name)
 		}
