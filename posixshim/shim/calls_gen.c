@@ -234,6 +234,14 @@ const char nv_real_names[][NV_NAME] = {
 	"execveat",
 	"posix_spawn",
 	"posix_spawnp",
+	"posix_spawn_file_actions_addopen",
+	"posix_spawn_file_actions_addclose",
+	"posix_spawn_file_actions_adddup2",
+	"posix_spawn_file_actions_addchdir_np",
+	"posix_spawn_file_actions_addfchdir_np",
+	"posix_spawn_file_actions_addclosefrom_np",
+	"posix_spawn_file_actions_addtcsetpgrp_np",
+	"posix_spawn_file_actions_destroy",
 	"system",
 	"openlog",
 	"syscall",
@@ -320,7 +328,7 @@ const unsigned short nv_real_signal[] = {
 	220, /* execvpe */
 	224, /* fexecve */
 	225, /* execveat */
-	230, /* syscall */
+	238, /* syscall */
 };
 
 const unsigned nv_real_signal_count = 79;
@@ -2841,6 +2849,56 @@ int nv_call_posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_ac
 int nv_call_posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attr, char *const argv[], char *const envp[])
 {
 	return nv_posix_spawnp(pid, file, actions, attr, argv, envp);
+}
+
+int nv_call_posix_spawn_file_actions_addopen(posix_spawn_file_actions_t *actions, int fd, const char *path, int flags, mode_t mode) NV_CALL("posix_spawn_file_actions_addopen");
+int nv_call_posix_spawn_file_actions_addopen(posix_spawn_file_actions_t *actions, int fd, const char *path, int flags, mode_t mode)
+{
+	return nv_add_open(actions, fd, path, flags, mode);
+}
+
+int nv_call_posix_spawn_file_actions_addclose(posix_spawn_file_actions_t *actions, int fd) NV_CALL("posix_spawn_file_actions_addclose");
+int nv_call_posix_spawn_file_actions_addclose(posix_spawn_file_actions_t *actions, int fd)
+{
+	return nv_add_close(actions, fd);
+}
+
+int nv_call_posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t *actions, int fd, int to) NV_CALL("posix_spawn_file_actions_adddup2");
+int nv_call_posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t *actions, int fd, int to)
+{
+	return nv_add_dup2(actions, fd, to);
+}
+
+int nv_call_posix_spawn_file_actions_addchdir_np(posix_spawn_file_actions_t *actions, const char *path) NV_CALL("posix_spawn_file_actions_addchdir_np");
+int nv_call_posix_spawn_file_actions_addchdir_np(posix_spawn_file_actions_t *actions, const char *path)
+{
+	return nv_add_chdir(actions, path);
+}
+extern __typeof__(nv_call_posix_spawn_file_actions_addchdir_np) nv_call_posix_spawn_file_actions_addchdir NV_CALL("posix_spawn_file_actions_addchdir") NV_ALIAS("posix_spawn_file_actions_addchdir_np");
+
+int nv_call_posix_spawn_file_actions_addfchdir_np(posix_spawn_file_actions_t *actions, int fd) NV_CALL("posix_spawn_file_actions_addfchdir_np");
+int nv_call_posix_spawn_file_actions_addfchdir_np(posix_spawn_file_actions_t *actions, int fd)
+{
+	return nv_add_fchdir(actions, fd);
+}
+extern __typeof__(nv_call_posix_spawn_file_actions_addfchdir_np) nv_call_posix_spawn_file_actions_addfchdir NV_CALL("posix_spawn_file_actions_addfchdir") NV_ALIAS("posix_spawn_file_actions_addfchdir_np");
+
+int nv_call_posix_spawn_file_actions_addclosefrom_np(posix_spawn_file_actions_t *actions, int from) NV_CALL("posix_spawn_file_actions_addclosefrom_np");
+int nv_call_posix_spawn_file_actions_addclosefrom_np(posix_spawn_file_actions_t *actions, int from)
+{
+	return nv_add_closefrom(actions, from);
+}
+
+int nv_call_posix_spawn_file_actions_addtcsetpgrp_np(posix_spawn_file_actions_t *actions, int fd) NV_CALL("posix_spawn_file_actions_addtcsetpgrp_np");
+int nv_call_posix_spawn_file_actions_addtcsetpgrp_np(posix_spawn_file_actions_t *actions, int fd)
+{
+	return nv_add_terminal(actions, fd);
+}
+
+int nv_call_posix_spawn_file_actions_destroy(posix_spawn_file_actions_t *actions) NV_CALL("posix_spawn_file_actions_destroy");
+int nv_call_posix_spawn_file_actions_destroy(posix_spawn_file_actions_t *actions)
+{
+	return nv_destroy_actions(actions);
 }
 
 int nv_call_system(const char *command) NV_CALL("system");

@@ -339,10 +339,15 @@ static void before_child(void)
 int nv_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,
 		   const posix_spawnattr_t *attr, char *const argv[], char *const envp[])
 {
-	before_child();
-	int result = spawn(&(struct spawning){pid, actions, attr, argv, envp}, path);
+	struct nv_spawn_files files;
+	int result = nv_open_spawn_files(&files, actions);
 
+	if (result != 0)
+		return result;
+	before_child();
+	result = spawn(&(struct spawning){pid, files.actions, attr, argv, envp}, path);
 	nv_after_exec();
+	nv_close_spawn_files(&files);
 	return result;
 }
 
@@ -404,13 +409,18 @@ static int spawn_named(const struct spawning *how, const char *file)
 int nv_posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions,
 		    const posix_spawnattr_t *attr, char *const argv[], char *const envp[])
 {
-	struct spawning how = {pid, actions, attr, argv, envp};
 	bool named = nv_mounted && nv_string(file) && strchr(file, '/') != NULL;
+	struct nv_spawn_files files;
+	int result = nv_open_spawn_files(&files, actions);
+
+	if (result != 0)
+		return result;
+	struct spawning how = {pid, files.actions, attr, argv, envp};
 
 	before_child();
-	int result = named ? spawn(&how, file) : spawn_named(&how, file);
-
+	result = named ? spawn(&how, file) : spawn_named(&how, file);
 	nv_after_exec();
+	nv_close_spawn_files(&files);
 	return result;
 }
 

@@ -15,6 +15,7 @@
  *   elsewhere.c    going on with a call in another process
  *   share.c        what children and executed programs are given
  *   execute.c      the calls that execute programs
+ *   fileactions.c  files that are opened for a program to be spawned
  *   program.c      programs and scripts of the mount
  *   room.c         is there room for it
  *   fsize.c        how large a file may become
@@ -327,7 +328,7 @@ void nv_find_signal_calls(void);
 /* A program that does nothing with the library pays for each page of it that is
  * written to. Names in tables are arrays, because pointers are relocated in each
  * process, and what is large lies behind all that is small. */
-#define NV_NAME 32
+#define NV_NAME 48
 #define NV_LARGE __attribute__((common))
 
 static inline int nv_error(int error)
@@ -603,6 +604,28 @@ void nv_forget_end(void);    /* in a forked child */
 void nv_outlast(void);
 void nv_creates_thread(bool done);
 void nv_first_thread(void);  /* called on the first thread, also of a forked child */
+
+/* ---- file actions ---- */
+
+int nv_add_open(posix_spawn_file_actions_t *actions, int fd, const char *path, int flags, mode_t mode);
+int nv_add_close(posix_spawn_file_actions_t *actions, int fd);
+int nv_add_dup2(posix_spawn_file_actions_t *actions, int fd, int to);
+int nv_add_chdir(posix_spawn_file_actions_t *actions, const char *path);
+int nv_add_fchdir(posix_spawn_file_actions_t *actions, int fd);
+int nv_add_closefrom(posix_spawn_file_actions_t *actions, int from);
+int nv_add_terminal(posix_spawn_file_actions_t *actions, int fd);
+int nv_destroy_actions(posix_spawn_file_actions_t *actions);
+
+/* What is opened here for a child. */
+struct nv_spawn_files {
+	const posix_spawn_file_actions_t *actions; /* for the child */
+	posix_spawn_file_actions_t own;
+	int *opened; /* NULL: nothing is opened here */
+	size_t count;
+};
+
+int nv_open_spawn_files(struct nv_spawn_files *s, const posix_spawn_file_actions_t *given);
+void nv_close_spawn_files(struct nv_spawn_files *s);
 
 /* ---- programs of the mount ---- */
 

@@ -7,7 +7,7 @@ import (
 )
 
 // longestName leaves room for the end of a string in NV_NAME of shim/nv.h.
-const longestName = 31
+const longestName = 47
 
 func writeWrappers(b *bytes.Buffer, t *table) error {
 	fmt.Fprintf(b, "/* Code %s */\n\n#include \"nv.h\"\n\n", generated)
