@@ -234,6 +234,8 @@ const char nv_real_names[][NV_NAME] = {
 	"execveat",
 	"posix_spawn",
 	"posix_spawnp",
+	"dlopen",
+	"dlmopen",
 	"posix_spawn_file_actions_addopen",
 	"posix_spawn_file_actions_addclose",
 	"posix_spawn_file_actions_adddup2",
@@ -328,7 +330,7 @@ const unsigned short nv_real_signal[] = {
 	220, /* execvpe */
 	224, /* fexecve */
 	225, /* execveat */
-	238, /* syscall */
+	240, /* syscall */
 };
 
 const unsigned nv_real_signal_count = 79;
@@ -2849,6 +2851,18 @@ int nv_call_posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_ac
 int nv_call_posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attr, char *const argv[], char *const envp[])
 {
 	return nv_posix_spawnp(pid, file, actions, attr, argv, envp);
+}
+
+void *nv_call_dlopen(const char *path, int mode) NV_CALL("dlopen");
+void *nv_call_dlopen(const char *path, int mode)
+{
+	return nv_dlopen(path)(path, mode);
+}
+
+void *nv_call_dlmopen(Lmid_t space, const char *path, int mode) NV_CALL("dlmopen");
+void *nv_call_dlmopen(Lmid_t space, const char *path, int mode)
+{
+	return nv_dlmopen(path)(space, path, mode);
 }
 
 int nv_call_posix_spawn_file_actions_addopen(posix_spawn_file_actions_t *actions, int fd, const char *path, int flags, mode_t mode) NV_CALL("posix_spawn_file_actions_addopen");

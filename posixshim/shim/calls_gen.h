@@ -344,6 +344,8 @@ struct nv_real {
 	int (*execveat)(int dirfd, const char *path, char *const argv[], char *const envp[], int flags);
 	int (*posix_spawn)(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attr, char *const argv[], char *const envp[]);
 	int (*posix_spawnp)(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attr, char *const argv[], char *const envp[]);
+	void *(*dlopen)(const char *path, int mode);
+	void *(*dlmopen)(Lmid_t space, const char *path, int mode);
 	int (*posix_spawn_file_actions_addopen)(posix_spawn_file_actions_t *actions, int fd, const char *path, int flags, mode_t mode);
 	int (*posix_spawn_file_actions_addclose)(posix_spawn_file_actions_t *actions, int fd);
 	int (*posix_spawn_file_actions_adddup2)(posix_spawn_file_actions_t *actions, int fd, int to);

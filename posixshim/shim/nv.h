@@ -17,6 +17,7 @@
  *   execute.c      the calls that execute programs
  *   fileactions.c  files that are opened for a program to be spawned
  *   program.c      programs and scripts of the mount
+ *   library.c      libraries of the mount
  *   room.c         is there room for it
  *   fsize.c        how large a file may become
  *   exit.c         the end of the process
@@ -54,6 +55,7 @@
 
 #include <aio.h>
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <fts.h>
@@ -652,6 +654,13 @@ int nv_find_program(struct nv_program *p, struct nv_place *at, int flags, const 
 int nv_find_script(struct nv_program *p, const char *path, char *const argv[], const char **room);
 int nv_drop_program(struct nv_program *p);
 void nv_name_process(void); /* of a program of the mount */
+int nv_memory_file(const char *path);
+int nv_copy_rest(nv_handle h, int to, off_t off);
+
+/* ---- libraries of the mount ---- */
+
+void *(*nv_dlopen(const char *path))(const char *path, int mode);
+void *(*nv_dlmopen(const char *path))(Lmid_t space, const char *path, int mode);
 
 /* ---- masks of threads ---- */
 

@@ -34,9 +34,9 @@ static const char *base_name(const char *path)
 	return slash == NULL ? path : slash + 1;
 }
 
-/* memory_file makes a file in memory that can be executed; Linux 6.3 wants to be
+/* nv_memory_file makes a file in memory that can be executed; Linux 6.3 wants to be
  * told so. Its name is what the kernel calls the process by. */
-static int memory_file(const char *path)
+int nv_memory_file(const char *path)
 {
 	char name[NAME_MAX - sizeof "memfd:" + 1];
 	int saved = errno;
@@ -73,8 +73,8 @@ static int put(int to, const char *from, size_t n, off_t off)
 	return 0;
 }
 
-/* copy_rest copies what follows the first off bytes of a file. */
-static int copy_rest(nv_handle h, int to, off_t off)
+/* nv_copy_rest copies what follows the first off bytes of a file. */
+int nv_copy_rest(nv_handle h, int to, off_t off)
 {
 	char *block = REAL(mmap)(NULL, BLOCK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	int64_t n;
@@ -130,7 +130,7 @@ static int copy(nv_handle h, struct nv_place *at, int to)
 
 	if (n < 0 || put(to, head, (size_t)n, 0) != 0)
 		return -1;
-	return is_script(head) ? 0 : copy_rest(h, to, n);
+	return is_script(head) ? 0 : nv_copy_rest(h, to, n);
 }
 
 /* copy_open copies the open file of a place, if it was opened to be read. */
@@ -259,7 +259,7 @@ static int get(struct nv_program *p, struct nv_place *at, int flags, const char 
 		return 0;
 	}
 	p->ours = true;
-	p->fd = memory_file(path);
+	p->fd = nv_memory_file(path);
 	if (p->fd < 0)
 		return -1;
 	int status = nv_loaded() || nv_own_memory() ? fetch(at, flags, p->fd) : fetch_by_child(at, flags, p->fd);
