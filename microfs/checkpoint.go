@@ -124,6 +124,10 @@ func (fs *FS) routineCheckpoint() {
 // returns false when there is nothing more to do.
 func (fs *FS) backgroundStep() bool {
 	fs.mu.Lock()
+	if fs.claim.Released { // until an operation claims the partition again
+		fs.mu.Unlock()
+		return false
+	}
 	start, later := fs.ckpt.wanted(fs)
 	busy := fs.ckpt.state != nil
 	quiet := time.Since(fs.lastChange)

@@ -184,6 +184,54 @@ func (fs *FS) releaseClaim() error {
 	return fs.writeClaim()
 }
 
+// Vacate says that this process does not write the partition any more, as Unmount
+// does, before it executes a program: then it ends without a word. If it goes on after
+// all, its next operation claims the partition again, and open files are what they were.
+func (fs *FS) Vacate() error {
+	if err := fs.enterWrite(); err != nil {
+		return err
+	}
+	defer fs.leave()
+	if err := fs.settleAll(); err != nil || fs.broken != nil || fs.claim.Sequence == 0 {
+		return err
+	}
+	return fs.changeClaim(true)
+}
+
+// resume claims the partition again after Vacate, unless somebody else has.
+func (fs *FS) resume() error {
+	err := fs.checkClaim()
+	for lost(err) {
+		if err = fs.reconnect(err); err == nil {
+			err = fs.checkClaim()
+		}
+	}
+	if err == nil {
+		err = fs.changeClaim(false)
+	}
+	if err != nil && fs.broken == nil {
+		err = fs.fail(err)
+	}
+	return err
+}
+
+// changeClaim writes the next claim, over a lost connection too.
+func (fs *FS) changeClaim(released bool) error {
+	fs.claim.Sequence++
+	fs.claim.Released = released
+	fs.claiming = true
+	defer func() { fs.claiming = false }()
+	for {
+		err := fs.writeClaim()
+		if !lost(err) {
+			return err
+		}
+		if err := fs.reconnect(err); err != nil {
+			return err
+		}
+	}
+}
+
 func (fs *FS) writeClaim() error {
 	buf := make([]byte, blockSize)
 	fs.claim.encode(buf, fs.g.fs)
@@ -206,6 +254,8 @@ func (fs *FS) checkClaim() error {
 	switch {
 	case err != nil:
 		return err
+	case fs.claiming && last != nil && last.Sequence+1 == fs.claim.Sequence && last.Holder == fs.claim.Holder:
+		return nil
 	case last == nil || last.Sequence < fs.claim.Sequence:
 		return fmt.Errorf("claim %d of this process is not there any more: %w", fs.claim.Sequence, nvmf.ErrNamespaceChanged)
 	case last.Sequence > fs.claim.Sequence || last.Holder != fs.claim.Holder:

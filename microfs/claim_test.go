@@ -197,3 +197,109 @@ func testConflict(t *testing.T, conflict *nvmf.StatusError) {
 		}
 	}
 }
+
+// TestVacate: who has vacated the partition is not asked about, and goes on as if
+// nothing had been unless somebody else has taken it.
+func TestVacate(t *testing.T) {
+	refuse := errors.New("it may be alive")
+	c := newCrashRig(t, variants[0])
+	defer c.dev.Close()
+	asked := 0
+	c.v.o.Claimed = func(*Claim) (Late, error) { asked++; return LateNone, refuse }
+	c.v.o.Holder = testHolder(1)
+	fs, err := c.mount()
+	require.NoError(t, err)
+	f, err := fs.Open(RootIno, "f", unix.O_RDWR|unix.O_CREAT, 0o600)
+	require.NoError(t, err)
+	gone, err := fs.Open(RootIno, "gone", unix.O_RDWR|unix.O_CREAT, 0o600)
+	require.NoError(t, err)
+	require.NoError(t, fs.Unlink(RootIno, "gone"))
+	write := func(f *File, text string) error {
+		_, _, err := f.Append([][]byte{[]byte(text)})
+		return err
+	}
+	require.NoError(t, write(f, "one"))
+	require.NoError(t, write(gone, "one"))
+
+	for range 2 { // it goes on after all
+		require.NoError(t, fs.Vacate())
+		require.NoError(t, fs.Vacate(), "with nothing in between")
+		require.NoError(t, write(gone, "two"))
+		_, err = c.mount()
+		require.ErrorIs(t, err, refuse)
+	}
+	require.NoError(t, fs.Vacate())
+	require.NoError(t, f.Close(), "a close, too, claims it again")
+	_, err = c.mount()
+	require.ErrorIs(t, err, refuse)
+	require.NoError(t, write(gone, "three"))
+	require.Equal(t, 3, asked)
+
+	require.NoError(t, fs.Vacate())
+	c.v.o.Holder = testHolder(2)
+	next, err := c.mount()
+	require.NoError(t, err)
+	require.Equal(t, 3, asked)
+	attr, err := next.Stat(RootIno, "f", true)
+	require.NoError(t, err)
+	require.EqualValues(t, 3, attr.Size)
+	_, err = next.Stat(RootIno, "gone", true)
+	require.ErrorIs(t, err, unix.ENOENT)
+	require.ErrorIs(t, write(gone, "late"), nvmf.ErrFenced)
+	require.NoError(t, next.Unmount())
+}
+
+// TestVacateDisconnected loses the connection while the claim is given up or taken
+// back; what was in flight lands late.
+func TestVacateDisconnected(t *testing.T) {
+	for _, tc := range []struct {
+		name       string
+		back       bool // it is lost when the claim is taken back
+		kind       nvmf.Opcode
+		nth        int
+		landsFirst bool
+	}{
+		{"given up, first copy", false, nvmf.Write, 1, true},
+		{"given up, second copy", false, nvmf.Write, 2, false},
+		{"looked at", true, nvmf.Read, 1, true},
+		{"taken back, first copy", true, nvmf.Write, 1, false},
+		{"taken back, second copy", true, nvmf.Write, 2, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			c := newCrashRig(t, variants[0])
+			defer c.dev.Close()
+			c.v.o.Holder = testHolder(1)
+			fs, err := c.mount()
+			require.NoError(t, err)
+			f, err := fs.Open(RootIno, "f", unix.O_RDWR|unix.O_CREAT, 0o600)
+			require.NoError(t, err)
+			require.NoError(t, fs.Sync())
+			lose := func() { c.dev.DisconnectAt(tc.kind, tc.nth) }
+			land := func(now bool) {
+				if now {
+					_, err := c.dev.Release()
+					require.NoError(t, err)
+				}
+			}
+			if !tc.back {
+				lose()
+			}
+			require.NoError(t, fs.Vacate())
+			land(tc.landsFirst)
+			last, _, err := fs.readClaim()
+			require.NoError(t, err)
+			require.True(t, last.Released)
+			if tc.back {
+				lose()
+			}
+			_, _, err = f.Append([][]byte{[]byte("more")})
+			require.NoError(t, err)
+			land(true)
+			require.NoError(t, fs.checkClaim())
+			last, _, err = fs.readClaim()
+			require.NoError(t, err)
+			require.False(t, last.Released)
+			require.NoError(t, fs.Unmount())
+		})
+	}
+}

@@ -271,6 +271,9 @@ func (f *File) Close() error {
 	if in == nil {
 		return syscall.EBADF
 	}
+	if f.fs.broken == nil && f.fs.claim.Released {
+		_ = f.fs.resume() // or it is broken
+	}
 	if f.fs.broken == nil {
 		f.fs.writeBehind()
 	}

@@ -91,8 +91,10 @@ type FS struct {
 	untold error // a write behind was lost since the last Sync
 
 	ckpt  checkpointer
-	claim Claim // sequence 0: none
-	late  Late  // of the last holder
+	claim Claim // sequence 0: none; released: see Vacate
+	// claiming says that claim may not be written yet, and the one before is there.
+	claiming bool
+	late     Late // of the last holder
 	// away is since when the target has not answered, over all losses of the
 	// connection until the operation got on; zero while it does.
 	away       time.Time
@@ -124,11 +126,14 @@ func (fs *FS) enter() error {
 // behind itself.
 func (fs *FS) enterBehind() error {
 	fs.mu.Lock()
-	if fs.broken != nil {
-		fs.mu.Unlock()
-		return fs.broken
+	err := fs.broken
+	if err == nil && fs.claim.Released {
+		err = fs.resume()
 	}
-	return nil
+	if err != nil {
+		fs.mu.Unlock()
+	}
+	return err
 }
 
 // enterWrite takes the lock for an operation that changes something.
@@ -191,11 +196,7 @@ func (fs *FS) Unmount() error {
 	}
 	var err error
 	if fs.broken == nil && !fs.opts.ReadOnly {
-		fs.writeBehind()
-		err = fs.syncAll()
-		if fs.log.Doubtful() {
-			fs.overrule()
-		}
+		err = fs.settleAll()
 	}
 	if err == nil && fs.broken == nil && !fs.opts.ReadOnly {
 		err = fs.releaseClaim()
@@ -207,6 +208,16 @@ func (fs *FS) Unmount() error {
 		err = cerr
 	}
 	fs.q = nil
+	return err
+}
+
+// settleAll leaves nothing to be written, as far as that can be.
+func (fs *FS) settleAll() error {
+	fs.writeBehind()
+	err := fs.syncAll()
+	if fs.log.Doubtful() {
+		fs.overrule()
+	}
 	return err
 }
 

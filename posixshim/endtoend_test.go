@@ -319,6 +319,21 @@ func TestGivesUpToExecute(t *testing.T) {
 	assert.Equal(t, "closed", output(t, s.command("head", "-c", "6", mount+"/b")))
 }
 
+// A program that is executed while files are open that it does not get.
+func TestExecutesWithOpenFiles(t *testing.T) {
+	program := compile(t, "gcc", "execopen.c", "-Wall", "-Wextra", "-Werror", "-Wno-unused-result")
+	want := output(t, exec.Command(program, t.TempDir()))
+	require.Contains(t, want, "line\nline\nline\nmore\nmoved\n")
+	for _, s := range []*store{newStore(t), newStore(t).overTCP()} {
+		begin := time.Now()
+		stdout, stderr, err := finish(t, s.command(program, mount))
+		require.NoError(t, err)
+		assert.Empty(t, diff(t, want, stdout))
+		assert.Empty(t, stderr)
+		t.Logf("in %v", time.Since(begin))
+	}
+}
+
 // What a process had when it called _exit is there, as after exit.
 func TestQuit(t *testing.T) {
 	program := compile(t, "gcc", "quit.c")

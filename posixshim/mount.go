@@ -27,6 +27,7 @@ type FS interface {
 	PathOf(dir microfs.Ino) (string, error)
 	RealPath(dir microfs.Ino, path string) (string, error)
 	StatFS() microfs.StatFS
+	Vacate() error
 	Sync() error
 }
 
@@ -233,7 +234,8 @@ func (p *Process) yield() bool {
 // GiveUp gives up the partition before the process executes a program: whoever
 // writes next, a child of that program, say, need not wonder whether this process,
 // which lives on, still does. A process that has files open for writing, which end
-// with it, keeps it, to go on with them if the program cannot be executed.
+// with it, goes on with them if the program cannot be executed, and then takes it back:
+// until the program is there, nobody else of this host gets it.
 func (p *Process) GiveUp() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -242,7 +244,7 @@ func (p *Process) GiveUp() error {
 	}
 	err := p.SyncMappings()
 	if !p.yield() {
-		err = errors.Join(err, p.mount.FS.Sync())
+		err = errors.Join(err, p.mount.FS.Vacate())
 	}
 	return err
 }

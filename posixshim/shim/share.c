@@ -201,12 +201,28 @@ static bool needed(void)
 	return others_have();
 }
 
+static bool may_call(void)
+{
+	return nv_loaded() && nv_state != NV_INSIDE && !nv_in_handler() && nv_own_memory();
+}
+
 static void give_up(void)
 {
 	int saved = errno;
 
-	if (nv_loaded() && nv_state != NV_INSIDE && !nv_in_handler() && nv_own_memory() && rt_give_up() != 0)
+	if (may_call() && rt_give_up() != 0)
 		nv_complain("what process %d wrote under %s before it executed a program may not be complete: %m", (int)getpid(), nv_mount);
+	errno = saved;
+}
+
+/* take_back is called when the program could not be executed: what give_up has given up is taken
+ * back by the next call. */
+static void take_back(void)
+{
+	int saved = errno;
+
+	if (may_call())
+		rt_syncfs();
 	errno = saved;
 }
 
@@ -426,6 +442,7 @@ int nv_not_executed(int report)
 	nv_after_exec();
 	errno = error;
 	if (report < 0) {
+		take_back();
 		nv_share_all(); /* this process goes on, and serves */
 		return -1;
 	}
