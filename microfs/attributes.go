@@ -26,6 +26,22 @@ func (fs *FS) Access(dir Ino, path string, mode uint32, follow bool) error {
 		return err
 	}
 	defer fs.leave()
+	return fs.access(dir, path, mode, follow)
+}
+
+// AccessAs is Access for somebody else.
+func (fs *FS) AccessAs(who Cred, dir Ino, path string, mode uint32, follow bool) error {
+	if err := fs.enter(); err != nil {
+		return err
+	}
+	defer fs.leave()
+	before := fs.opts.Cred
+	fs.opts.Cred = who
+	defer func() { fs.opts.Cred = before }()
+	return fs.access(dir, path, mode, follow)
+}
+
+func (fs *FS) access(dir Ino, path string, mode uint32, follow bool) error {
 	in, err := fs.existing(dir, path, follow)
 	switch {
 	case err != nil:

@@ -4,7 +4,7 @@ package posixshim
 
 import "syscall"
 
-const protocol uint32 = 0x128d1b66
+const protocol uint32 = 0x05099aaa
 
 // The calls, by their line in calls.txt.
 const (
@@ -221,9 +221,9 @@ func (p *Process) dispatch(m *message) (result int, err error) {
 			return result, err
 		}
 	case callAccess:
-		at, mode, follow := m.place(), m.int(), m.int()
+		at, mode, how := m.place(), m.int(), m.int()
 		if m.whole() {
-			err = p.Access(at, mode, follow)
+			err = p.Access(at, mode, how)
 			return result, err
 		}
 	case callTruncate:

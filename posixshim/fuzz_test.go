@@ -118,7 +118,7 @@ func (c *caller) call(b []byte) {
 	case 16:
 		err = p.Setattr(where, number, c.attributes(b, off))
 	case 17:
-		err = p.Access(where, number, int(b[8]&1))
+		err = p.Access(where, number, int(b[8]&3))
 	case 18:
 		err = p.Truncate(where, off, NoLimit)
 	case 19:

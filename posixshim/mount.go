@@ -15,6 +15,7 @@ type FS interface {
 	Open(dir microfs.Ino, path string, flags int, mode uint32) (File, error)
 	Stat(dir microfs.Ino, path string, follow bool) (microfs.Attr, error)
 	Access(dir microfs.Ino, path string, mode uint32, follow bool) error
+	AccessAs(who microfs.Cred, dir microfs.Ino, path string, mode uint32, follow bool) error
 	Mkdir(dir microfs.Ino, path string, mode uint32) error
 	Rmdir(dir microfs.Ino, path string) error
 	Unlink(dir microfs.Ino, path string) error

@@ -42,9 +42,15 @@ func (p *Process) Setattr(place Place, follow int, in *SetAttr) error {
 	return fs.SetAttr(dir, path, follow != 0, in.change())
 }
 
+// How Access asks: NV_ACCESS_* of shim/wire.h.
+const (
+	AccessFollow    = 1 // the last component may be a symbolic link
+	AccessEffective = 2 // for who the process acts as, not for who has started it
+)
+
 // Access is access(2). That a process does not write yet is not held against
 // its permission to write.
-func (p *Process) Access(place Place, mode int, follow int) error {
+func (p *Process) Access(place Place, mode int, how int) error {
 	if mode&^7 != 0 {
 		return syscall.EINVAL
 	}
@@ -52,7 +58,7 @@ func (p *Process) Access(place Place, mode int, follow int) error {
 	if err != nil {
 		return err
 	}
-	err = fs.Access(dir, path, uint32(mode), follow != 0)
+	err = p.access(fs, dir, path, mode, how)
 	writable := p.mount.Writable
 	p.mu.RUnlock()
 	if Errno(err) != syscall.EROFS || writable {
@@ -63,7 +69,15 @@ func (p *Process) Access(place Place, mode int, follow int) error {
 		return err
 	}
 	defer p.mu.RUnlock()
-	return fs.Access(dir, path, uint32(mode), follow != 0)
+	return p.access(fs, dir, path, mode, how)
+}
+
+func (p *Process) access(fs FS, dir microfs.Ino, path string, mode, how int) error {
+	follow := how&AccessFollow != 0
+	if real := p.real.Load(); real != nil && how&AccessEffective == 0 {
+		return fs.AccessAs(*real, dir, path, uint32(mode), follow)
+	}
+	return fs.Access(dir, path, uint32(mode), follow)
 }
 
 // Truncate sets the size of a file.

@@ -1,6 +1,7 @@
 package posixshim
 
 import (
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,6 +19,8 @@ type Process struct {
 	Ending func()
 	// Identify, if not nil, returns who this process is.
 	Identify func() (microfs.Cred, error)
+	// real is for whom access(2) asks: nil if that is who Identify returns.
+	real atomic.Pointer[microfs.Cred]
 
 	files  table
 	locks  locks
@@ -47,6 +50,7 @@ type Process struct {
 
 // Credentials is told that the user or the groups of this process have changed.
 func (p *Process) Credentials() error {
+	p.findReal()
 	p.mu.RLock()
 	defer p.mu.RUnlock()
 	if p.mount == nil || p.Identify == nil {
@@ -61,6 +65,19 @@ func (p *Process) Credentials() error {
 		return err
 	}
 	return p.mount.FS.SetCred(c)
+}
+
+// findReal notes for whom access(2) asks: whoever has started a set-user-ID program.
+func (p *Process) findReal() {
+	uid, gid := os.Getuid(), os.Getgid()
+	if p.Identify == nil || uid == os.Geteuid() && gid == os.Getegid() {
+		p.real.Store(nil)
+		return
+	}
+	if c, err := p.Identify(); err == nil {
+		c.UID, c.GID = uint32(uid), uint32(gid)
+		p.real.Store(&c)
+	}
 }
 
 // New returns a process that opens its partition with open: for writing, or

@@ -305,11 +305,11 @@ func nvmecr_rt_setattr(at_dir int64, at, at_out *C.char, follow int32, in unsafe
 	return result(0, outside(process.Setattr(place(at_dir, at), int(follow), (*posixshim.SetAttr)(in)), at_out))
 }
 
-// access: access(2)
+// access: access(2), how is of NV_ACCESS_*
 //
 //export nvmecr_rt_access
-func nvmecr_rt_access(at_dir int64, at, at_out *C.char, mode int32, follow int32) int64 {
-	return result(0, outside(process.Access(place(at_dir, at), int(mode), int(follow)), at_out))
+func nvmecr_rt_access(at_dir int64, at, at_out *C.char, mode int32, how int32) int64 {
+	return result(0, outside(process.Access(place(at_dir, at), int(mode), int(how)), at_out))
 }
 
 // truncate: sets the size

@@ -67,6 +67,9 @@ func start(mount string, variables []byte, own unsafe.Pointer) error {
 	process = posixshim.New(open, complain)
 	process.Ending = dial.Retire
 	process.Identify = store.Cred
+	if err := process.Credentials(); err != nil {
+		return err
+	}
 	opening.getenv = environment(variables)
 	cfg, err := config.FromEnv(opening.getenv)
 	if err != nil {

@@ -240,7 +240,8 @@ int nv_faccessat(struct nv_place *at, int mode, int flags)
 
 	if ((flags & AT_EMPTY_PATH) && *at->path == '\0')
 		return (int)rt_fstat(at->dir, &attr);
-	return (int)rt_access(at, mode, !(flags & AT_SYMLINK_NOFOLLOW));
+	return (int)rt_access(at, mode, (flags & AT_SYMLINK_NOFOLLOW ? 0 : NV_ACCESS_FOLLOW) |
+					(flags & AT_EACCESS ? NV_ACCESS_EFFECTIVE : 0));
 }
 
 /* set_at serves the calls that change attributes of a place. */

@@ -1398,7 +1398,7 @@ int nv_call_access(const char *path, int mode)
 	int result;
 
 	do
-		result = rt_access(&at, mode, 1);
+		result = rt_access(&at, mode, NV_ACCESS_FOLLOW);
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0))
 		return REAL(access)(at.path, mode);
@@ -1415,7 +1415,7 @@ int nv_call_eaccess(const char *path, int mode)
 	int result;
 
 	do
-		result = rt_access(&at, mode, 1);
+		result = rt_access(&at, mode, NV_ACCESS_FOLLOW | NV_ACCESS_EFFECTIVE);
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0))
 		return REAL(eaccess)(at.path, mode);

@@ -44,7 +44,7 @@ struct nv_runtime {
 	int64_t (*name)(int64_t h, void *buf, size_t buf_len);
 	int64_t (*stat)(int64_t at_dir, const char *at, char *at_out, int32_t follow, struct nv_attr *out);
 	int64_t (*setattr)(int64_t at_dir, const char *at, char *at_out, int32_t follow, const struct nv_setattr *in);
-	int64_t (*access)(int64_t at_dir, const char *at, char *at_out, int32_t mode, int32_t follow);
+	int64_t (*access)(int64_t at_dir, const char *at, char *at_out, int32_t mode, int32_t how);
 	int64_t (*truncate)(int64_t at_dir, const char *at, char *at_out, int64_t size, int64_t most);
 	int64_t (*mkdir)(int64_t at_dir, const char *at, char *at_out, uint32_t mode);
 	int64_t (*rmdir)(int64_t at_dir, const char *at, char *at_out);
@@ -391,7 +391,7 @@ int64_t nv_far_fpath(int server, int64_t h, void *buf, size_t buf_len);
 int64_t nv_far_name(int server, int64_t h, void *buf, size_t buf_len);
 int64_t nv_far_stat(int server, int64_t at_dir, const char *at, char *at_out, int32_t follow, struct nv_attr *out);
 int64_t nv_far_setattr(int server, int64_t at_dir, const char *at, char *at_out, int32_t follow, const struct nv_setattr *in);
-int64_t nv_far_access(int server, int64_t at_dir, const char *at, char *at_out, int32_t mode, int32_t follow);
+int64_t nv_far_access(int server, int64_t at_dir, const char *at, char *at_out, int32_t mode, int32_t how);
 int64_t nv_far_truncate(int server, int64_t at_dir, const char *at, char *at_out, int64_t size, int64_t most);
 int64_t nv_far_mkdir(int server, int64_t at_dir, const char *at, char *at_out, uint32_t mode);
 int64_t nv_far_rmdir(int server, int64_t at_dir, const char *at, char *at_out);
@@ -916,8 +916,8 @@ static inline int64_t rt_setattr(struct nv_place *at, int follow, const struct n
 	return nv_leave_at(&visit, result, at);
 }
 
-/* access: access(2) */
-static inline int64_t rt_access(struct nv_place *at, int mode, int follow)
+/* access: access(2), how is of NV_ACCESS_* */
+static inline int64_t rt_access(struct nv_place *at, int mode, int how)
 {
 	struct nv_visit visit;
 	int64_t result;
@@ -927,7 +927,7 @@ static inline int64_t rt_access(struct nv_place *at, int mode, int follow)
 		server = nv_place_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
-		result = __builtin_expect(server != 0, 0) ? nv_far_access(server, at->dir, at->path, nv_outside, mode, follow) : nv_rt.access(at->dir, at->path, nv_outside, mode, follow);
+		result = __builtin_expect(server != 0, 0) ? nv_far_access(server, at->dir, at->path, nv_outside, mode, how) : nv_rt.access(at->dir, at->path, nv_outside, mode, how);
 	} while (nv_moved(&visit, result, at, NULL));
 	return nv_leave_at(&visit, result, at);
 }

@@ -229,7 +229,7 @@ static int enter(nv_handle h, int fd)
 {
 	struct nv_place at = {.dir = h, .path = "."};
 
-	if (rt_access(&at, X_OK, 1) != 0 || sink(h) != 0) {
+	if (rt_access(&at, X_OK, NV_ACCESS_FOLLOW | NV_ACCESS_EFFECTIVE) != 0 || sink(h) != 0) {
 		int saved = errno;
 
 		give(h, fd);

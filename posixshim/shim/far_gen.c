@@ -3,7 +3,7 @@
 #include "nv.h"
 #include "far.h"
 
-const uint32_t nv_protocol = 0x128d1b66;
+const uint32_t nv_protocol = 0x05099aaa;
 
 int64_t nv_far_open(int server, int64_t at_dir, const char *at, char *at_out, int32_t flags, uint32_t mode)
 {
@@ -276,13 +276,13 @@ int64_t nv_far_setattr(int server, int64_t at_dir, const char *at, char *at_out,
 	return nv_far_call(&m);
 }
 
-int64_t nv_far_access(int server, int64_t at_dir, const char *at, char *at_out, int32_t mode, int32_t follow)
+int64_t nv_far_access(int server, int64_t at_dir, const char *at, char *at_out, int32_t mode, int32_t how)
 {
 	struct nv_message m = {.server = server, .call = 42};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_number(&m, mode);
-	nv_put_number(&m, follow);
+	nv_put_number(&m, how);
 	return nv_far_call(&m);
 }
 

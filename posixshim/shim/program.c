@@ -111,7 +111,7 @@ static int executable(nv_handle h, struct nv_place *at)
 		return -1;
 	if (!S_ISREG(attr.mode))
 		return nv_error(EACCES);
-	if (rt_access(at, X_OK, 1) == 0)
+	if (rt_access(at, X_OK, NV_ACCESS_FOLLOW | NV_ACCESS_EFFECTIVE) == 0)
 		return 0;
 	if (errno != ENOENT || !(attr.mode & 0111))
 		return nv_error(EACCES);

@@ -34,6 +34,10 @@ enum { NV_OWN_DROP, NV_OWN_HOLD, NV_OWN_ASIDE, NV_OWN_BESIDE, NV_OWN_STAY };
  * itself is meant, by the name it was opened with, whatever the path is. */
 #define NV_ITSELF (INT64_C(1) << 62)
 
+/* How access asks. */
+#define NV_ACCESS_FOLLOW 1
+#define NV_ACCESS_EFFECTIVE 2
+
 /* What the runtime's map is asked for. */
 #define NV_MAP_SHARED 1
 #define NV_MAP_WRITE 2
