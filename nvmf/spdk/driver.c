@@ -230,10 +230,43 @@ static void discard(struct driver_controller *c)
 	free(c);
 }
 
+/* How long SPDK gives a connection over TCP, and each step of one over RDMA, is the
+ * process's to say; so those who connect say it together. Nobody else goes by it but who
+ * disconnects over RDMA, who is not to wait that long for a target that is gone. */
+static struct {
+	pthread_mutex_t mutex;
+	int threads;
+	struct spdk_nvme_transport_opts before;
+} connecting = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+void connect_begin(uint32_t ms)
+{
+	struct spdk_nvme_transport_opts opts;
+
+	pthread_mutex_lock(&connecting.mutex);
+	spdk_nvme_transport_get_opts(&opts, sizeof opts);
+	if (connecting.threads++ == 0)
+		connecting.before = opts;
+	opts.tcp_connect_timeout_ms = ms;
+	opts.rdma_cm_event_timeout_ms = ms < UINT16_MAX ? (uint16_t)ms : UINT16_MAX;
+	spdk_nvme_transport_set_opts(&opts, sizeof opts);
+	pthread_mutex_unlock(&connecting.mutex);
+}
+
+void connect_end(void)
+{
+	pthread_mutex_lock(&connecting.mutex);
+	if (--connecting.threads == 0)
+		spdk_nvme_transport_set_opts(&connecting.before, sizeof connecting.before);
+	pthread_mutex_unlock(&connecting.mutex);
+}
+
+/* The most there are, as Linux's host has it. */
+enum { RDMA_RETRIES = 7 };
+
 struct driver_controller *driver_connect(const struct driver_address *a)
 {
 	struct driver_controller *c = calloc(1, sizeof *c);
-	struct spdk_nvme_transport_opts transport;
 	struct spdk_nvme_transport_id id;
 	int saved = errno;
 
@@ -241,14 +274,13 @@ struct driver_controller *driver_connect(const struct driver_address *a)
 		free(c);
 		return NULL;
 	}
-	spdk_nvme_transport_get_opts(&transport, sizeof transport);
-	transport.tcp_connect_timeout_ms = a->timeout_ms;
-	spdk_nvme_transport_set_opts(&transport, sizeof transport);
-
 	spdk_nvme_ctrlr_get_default_ctrlr_opts(&c->opts, sizeof c->opts);
 	c->opts.num_io_queues = a->queues;
 	c->opts.keep_alive_timeout_ms = a->keep_alive_ms;
-	c->opts.transport_retry_count = 0; /* what is repeated, and when, is not SPDK's to say */
+	/* Which commands are repeated, and when, is not SPDK's to say. Over RDMA, however,
+	 * this is how often either end sends a packet again that nobody acknowledges: with
+	 * 0 the first that is lost, or late, ends the connection. */
+	c->opts.transport_retry_count = id.trtype == SPDK_NVME_TRANSPORT_RDMA ? RDMA_RETRIES : 0;
 	snprintf(c->opts.hostnqn, sizeof c->opts.hostnqn, "%s", a->hostnqn);
 	memcpy(c->opts.extended_host_id, a->host_id, sizeof a->host_id);
 	memcpy(c->opts.host_id, a->host_id, sizeof c->opts.host_id);
@@ -257,10 +289,13 @@ struct driver_controller *driver_connect(const struct driver_address *a)
 	c->opts.admin_timeout_ms = a->timeout_ms;
 	c->opts.fabrics_connect_timeout_us = (uint64_t)a->timeout_ms * 1000;
 	c->opts.disable_error_logging = true;
+	c->timeout_ms = a->timeout_ms;
 	c->lasting_ms = a->lasting_ms;
 	c->secure = *a->tls_key != '\0';
+	connect_begin(c->timeout_ms);
 	if (keys_hold(&c->opts, a) == 0)
 		c->probe = spdk_nvme_connect_async(&id, &c->opts, attached);
+	connect_end();
 	if (c->probe == NULL) {
 		discard(c);
 		c = NULL;
@@ -287,12 +322,14 @@ int driver_connecting(struct driver_controller *c, uint32_t us)
 	int saved = errno, result;
 	sigset_t before;
 
+	connect_begin(c->timeout_ms);
 	tls_begin(secure, &before);
 	do {
 		result = spdk_nvme_probe_poll_async(c->probe);
 		tls_note(secure);
 	} while (result == -EAGAIN && spdk_get_ticks() < end);
 	tls_end(secure, &before);
+	connect_end();
 	if (result != -EAGAIN) {
 		c->probe = NULL;
 		result = c->ctrlr != NULL ? 0 : -ENXIO;

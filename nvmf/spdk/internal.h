@@ -16,7 +16,7 @@ struct driver_controller {
 	struct spdk_nvme_probe_ctx *probe;
 	struct spdk_nvme_ctrlr *ctrlr;
 	struct spdk_nvme_detach_ctx *detach;
-	uint32_t lasting_ms;
+	uint32_t timeout_ms, lasting_ms;
 	bool secure; /* it uses TLS */
 	char said[DRIVER_SAID];
 };
@@ -44,6 +44,11 @@ void tls_end(bool secure, const sigset_t *before);
  * too. */
 void tls_note(bool secure);
 void tls_reason(int number, const char *text);
+
+/* What connects stands between connect_begin and connect_end, and has so long for it.
+ * Any number of threads may. */
+void connect_begin(uint32_t ms);
+void connect_end(void);
 
 /* after is when so many microseconds will have passed, in ticks. */
 static inline uint64_t after(uint32_t us)

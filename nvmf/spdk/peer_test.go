@@ -137,6 +137,22 @@ func TestPeerLoss(t *testing.T) {
 	}
 }
 
+// TestPeerLossy: a network that loses packets now and then costs time, and no
+// connection: what sends them, sends them again.
+func TestPeerLossy(t *testing.T) {
+	id := peer(t)
+	d := openDevice(t, id, spdk.Options{})
+	t.Cleanup(func() { assert.NoError(t, d.Close()) })
+	q := openQueue(t, d, 4)
+	r := random(t)
+	for range 12 {
+		want, got := noise(r, 64*nvmf.KiB), make([]byte, 64*nvmf.KiB)
+		require.NoError(t, do(q, transfer(nvmf.Write, d, 0, want)))
+		require.NoError(t, do(q, transfer(nvmf.Read, d, 0, got)))
+		require.True(t, bytes.Equal(want, got))
+	}
+}
+
 // TestPeerTwice: a process may have a namespace open twice, as one that reads
 // files and then writes; the second use outlives the first.
 func TestPeerTwice(t *testing.T) {

@@ -60,9 +60,11 @@ int driver_queue_open(struct driver_queue *q, struct driver_controller *c, uint3
 	q->controller = c->ctrlr;
 	q->space = space;
 	q->secure = c->secure;
+	connect_begin(c->lasting_ms);
 	tls_begin(q->secure, &before);
 	q->pair = spdk_nvme_ctrlr_alloc_io_qpair(c->ctrlr, &opts, sizeof opts);
 	tls_end(q->secure, &before);
+	connect_end();
 	q->domain = NULL;
 	if (q->pair != NULL)
 		lend_open(q);

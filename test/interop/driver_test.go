@@ -151,6 +151,7 @@ const (
 	contract = "^TestPeerConformance$/^plain$|^TestPeerTwice$"
 	lending  = "^TestPeerLending"
 	loss     = "^TestPeerLoss$"
+	lossy    = "^TestPeerLossy$"
 )
 
 // driveAddress is where the guest has its drive.
@@ -277,29 +278,72 @@ func bootRDMA(t *testing.T, o guest.Options) driverGuest {
 // guestAddress is a guest's on its own network.
 const guestAddress = "10.0.2.15"
 
+// A lossyNetwork is one between the guest and itself that loses a packet of a
+// hundred each way, with an RDMA device at either end. What the kernel sends to
+// an address of its own stays within it, so it is told another way to each.
+const lossyNetwork = `set -e
+	ip() { %s "$@"; } # not the shell's own, which know less
+	tc() { %s "$@"; }
+	ip link add near type veth peer name far
+	ip rule add pref 9 lookup local; ip rule del pref 0
+	end() { # NAME ADDRESS OTHER TABLE
+		echo 1 >/proc/sys/net/ipv4/conf/$1/accept_local
+		ip addr add $2/24 dev $1; ip link set $1 up
+		ip route add $3 dev $1 src $2 table $4
+		ip rule add pref 1 iif lo to $3 lookup $4; ip rule add pref 2 oif $1 to $3 lookup $4
+		tc qdisc add dev $1 root netem loss 1%% limit 100000
+		rdma link add rxe_$1 type rxe netdev $1
+	}
+	end near 10.9.0.1 10.9.0.2 101; end far 10.9.0.2 10.9.0.1 102`
+
+// slowNetwork makes it lose nothing, but what asks for a connection, a datagram (opcode
+// 0x64), takes longer than the second that SPDK waits for an answer.
+const slowNetwork = `set -e
+	tc() { %s "$@"; }
+	tc qdisc del dev far root
+	tc qdisc del dev near root
+	tc qdisc add dev near root handle 1: prio priomap 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1 1
+	tc filter add dev near parent 1: protocol ip u32 match u8 0x64 0xff at 28 flowid 1:1
+	tc qdisc add dev near parent 1:1 netem delay 1500ms`
+
+// farAddress is that of its other end.
+const farAddress = "10.9.0.2"
+
+func rdmaID(address, nqn string) string {
+	return fmt.Sprintf("trtype:RDMA traddr:%s trsvcid:%d subnqn:%s ns:1", address, nvmetPort, nqn)
+}
+
 // TestDriverOverRDMA: Linux's target, whose port and namespace go.
 func TestDriverOverRDMA(t *testing.T) {
 	forKernels(t, func(t *testing.T, k guest.Kernel) {
-		g := bootRDMA(t, rdmaOptions(k, "null_blk nr_devices=0", "nvmet", "nvmet_rdma"))
-		sh(t, g.Guest, "%s", nvmetFunctions+fmt.Sprintf(`mkdir $nvmet/ports/1; cd $nvmet/ports/1
-			echo rdma >addr_trtype; echo ipv4 >addr_adrfam; echo %s >addr_traddr; echo %d >addr_trsvcid`, guestAddress, nvmetPort))
+		o := rdmaOptions(k, "null_blk nr_devices=0", "nvmet", "nvmet_rdma", "veth", "sch_netem", "sch_prio", "cls_u32")
+		o.Programs = append(o.Programs, "ip", "tc")
+		g := bootRDMA(t, o)
+		sh(t, g.Guest, lossyNetwork, guest.Find("ip"), guest.Find("tc"))
+		for i, address := range []string{guestAddress, farAddress} {
+			sh(t, g.Guest, "%s", nvmetFunctions+fmt.Sprintf(`mkdir $nvmet/ports/%[1]d; cd $nvmet/ports/%[1]d
+				echo rdma >addr_trtype; echo ipv4 >addr_adrfam; echo %[2]s >addr_traddr; echo %[3]d >addr_trsvcid`, i+1, address, nvmetPort))
+		}
 		for _, lba := range lbaSizes {
-			sh(t, g.Guest, "%s", nvmetFunctions+fmt.Sprintf("subsystem %[1]s; open %[1]s; device ns%[2]d %[2]d; namespace %[1]s 1 /dev/ns%[2]d; serve %[1]s",
+			sh(t, g.Guest, "%s", nvmetFunctions+fmt.Sprintf("subsystem %[1]s; open %[1]s; device ns%[2]d %[2]d; namespace %[1]s 1 /dev/ns%[2]d; serve %[1]s; serve %[1]s 2",
 				subsystemNQN(lba), lba))
 		}
-		id := func(nqn string) string {
-			return fmt.Sprintf("trtype:RDMA traddr:%s trsvcid:%d subnqn:%s ns:1", guestAddress, nvmetPort, nqn)
-		}
+		id := func(nqn string) string { return rdmaID(guestAddress, nqn) }
 		for _, lba := range lbaSizes {
 			g.test(fmt.Sprintf("blocks of %d", lba), id(subsystemNQN(lba)), contract, "", "")
 			g.test(fmt.Sprintf("memory lent, blocks of %d", lba), id(subsystemNQN(lba)), lending, "", "")
 		}
+		g.test("lossy network", rdmaID(farAddress, subsystemNQN(4096)), lossy, "", "")
+		sh(t, g.Guest, slowNetwork, guest.Find("tc"))
+		g.test("slow to connect", rdmaID(farAddress, subsystemNQN(4096)), "^TestPeerTwice$", "", "")
 		nqn, nvmet := subsystemNQN(lbaSizes[0]), "/sys/kernel/config/nvmet"
 		link := fmt.Sprintf("%s/ports/1/subsystems/%s", nvmet, nqn)
 		g.test("port gone for a while", id(nqn), loss, "rm "+link, fmt.Sprintf("ln -s %s/subsystems/%s %s", nvmet, nqn, link))
 		enable := fmt.Sprintf(" >%s/subsystems/%s/namespaces/1/enable", nvmet, nqn)
 		g.test("namespace gone for a while", id(nqn), loss, "echo 0"+enable, "echo 1"+enable)
-		g.test("device gone", id(nqn), loss, "rdma link del rxe0 >/dev/null 2>&1 &", "")
+		// To take away an RDMA device in software the kernel waits until nobody uses it,
+		// and it works until then; one without its network does not.
+		g.test("device gone", rdmaID(farAddress, nqn), loss, guest.Find("ip")+" link del near >/dev/null 2>&1 &", "")
 	})
 }
 
@@ -326,7 +370,7 @@ func TestDriverOverRDMAToSPDK(t *testing.T) {
 		sh(t, g.Guest, `ulimit -l unlimited
 			OPENSSL_CONF=/dev/null setsid %s -m 2 -s 640 --no-pci -c /tmp/config </dev/null >/tmp/log 2>&1 & echo $! >/tmp/pid
 			for i in $(seq 300); do grep -q 'Target Listening' /tmp/log && exit 0; sleep 0.5; done; cat /tmp/log; exit 1`, program)
-		id := fmt.Sprintf("trtype:RDMA traddr:%s trsvcid:%d subnqn:%s ns:1", guestAddress, nvmetPort, nqn)
+		id := rdmaID(guestAddress, nqn)
 		g.test("contract", id, contract, "", "")
 		g.test("memory lent", id, lending, "", "")
 		g.test("reservations", id, "^TestPeerReservations$", "", "")

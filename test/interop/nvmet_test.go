@@ -25,7 +25,7 @@ var authModules = []string{"hmac", "sha256_generic", "sha512_generic", "dh_gener
 
 // nvmetFunctions are for scripts: device NAME LBASIZE makes a block device in
 // memory; cached NAME LBASIZE one with a volatile write cache; subsystem
-// NQN; namespace NQN NSID DEVICE; serve NQN.
+// NQN; namespace NQN NSID DEVICE; serve NQN [PORT].
 const nvmetFunctions = `set -e
 nvmet=/sys/kernel/config/nvmet
 device() {
@@ -47,7 +47,7 @@ namespace() {
 	echo 1 >$nvmet/subsystems/$1/namespaces/$2/enable
 }
 open() { echo 1 >$nvmet/subsystems/$1/attr_allow_any_host; }
-serve() { ln -s $nvmet/subsystems/$1 $nvmet/ports/1/subsystems/$1; }
+serve() { ln -s $nvmet/subsystems/$1 $nvmet/ports/${2:-1}/subsystems/$1; }
 `
 
 const nvmetPort = 4420
