@@ -105,23 +105,25 @@ func associateWith(ctx context.Context, id nvmf.TransportID, o *Options) (*assoc
 	if id.Transport != nvmf.TCP {
 		before = descriptors(false)
 	}
-	if a.controller, err = connect(ctx, id, alias, o); err != nil {
+	var fresh map[int]string
+	if a.controller, fresh, err = connect(ctx, id, alias, o); err != nil {
 		aliases.free(id, o.HostNQN, alias)
 		return nil, err
 	}
 	if id.Transport != nvmf.TCP {
 		a.devices = claimDevices(before)
 	}
-	if err = a.prepare(o); err != nil {
+	if err = a.prepare(o, fresh); err != nil {
 		a.close(o)
 		return nil, err
 	}
 	return a, nil
 }
 
-// prepare is what is left to do when the controller is connected.
-func (a *association) prepare(o *Options) (err error) {
-	if a.socket, err = claimSocket(a.id, o.CongestionControl); err != nil {
+// prepare is what is left to do when the controller is connected, by one of the fresh
+// descriptors.
+func (a *association) prepare(o *Options, fresh map[int]string) (err error) {
+	if a.socket, err = claimSocket(fresh, a.id, o.CongestionControl); err != nil {
 		return err
 	}
 	if err = a.silence(); err != nil {
@@ -160,21 +162,23 @@ func (a *association) silence() error {
 }
 
 // connect is one attempt. It lasts no longer than the connection's time-out,
-// and no longer than ctx has at its beginning.
-func connect(ctx context.Context, id nvmf.TransportID, alias int, o *Options) (*C.struct_driver_controller, error) {
+// and no longer than ctx has at its beginning. It returns the descriptors, too, that
+// SPDK has opened; see arrivals.
+func connect(ctx context.Context, id nvmf.TransportID, alias int, o *Options) (*C.struct_driver_controller, map[int]string, error) {
 	if retired.Load() {
-		return nil, fmt.Errorf("%w: %w", nvmf.ErrClosed, ErrUnusable)
+		return nil, nil, fmt.Errorf("%w: %w", nvmf.ErrClosed, ErrUnusable)
 	}
 	timeout := o.ConnectTimeout
 	if deadline, ok := ctx.Deadline(); ok {
 		timeout = min(timeout, time.Until(deadline))
 	}
 	if err := ctx.Err(); err != nil || timeout <= 0 {
-		return nil, errors.Join(err, context.DeadlineExceeded)
+		return nil, nil, errors.Join(err, context.DeadlineExceeded)
 	}
 	address, free := addressOf(id, alias, o, timeout)
 	defer free()
 	var c *C.struct_driver_controller
+	var fresh map[int]string
 	var proved bool
 	limit := time.Duration(0) // SPDK minds the time, but not that of a drive
 	if id.Transport == nvmf.PCIe {
@@ -182,7 +186,7 @@ func connect(ctx context.Context, id nvmf.TransportID, alias int, o *Options) (*
 	}
 	text, result := explained(func() (err syscall.Errno) {
 		defer proving(&proved)()
-		ownfd.Aside(func() {
+		fresh = arrivals(func() {
 			if c = unready.take(id); c == nil {
 				c = C.driver_connect(address)
 			}
@@ -198,7 +202,7 @@ func connect(ctx context.Context, id nvmf.TransportID, alias int, o *Options) (*
 		return err
 	})
 	if result == 0 {
-		return c, nil
+		return c, fresh, nil
 	}
 	err := refusal(o, id.SubNQN, text, proved)
 	if id.Transport == nvmf.PCIe {
@@ -217,7 +221,7 @@ func connect(ctx context.Context, id nvmf.TransportID, alias int, o *Options) (*
 	if ctx.Err() != nil {
 		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
-	return nil, err
+	return nil, nil, err
 }
 
 // unready are the drives which did not get ready in time. SPDK has no way to give

@@ -18,3 +18,6 @@ func Handle(queue nvmf.Queue, cmd *nvmf.Command) {
 	q.unload(i)
 	q.flights[i].cmd = nil
 }
+
+// Socket is the one that a device's admin queue is reached by, or -1.
+func Socket(d nvmf.Device) int { return d.(*Device).link.ctl.socket }

@@ -134,16 +134,19 @@ func playing(answer func(c *fakepeer.Conn, sqe *nvme.SQE) error, swallow func(*n
 	p := fakepeer.New(func(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) error { return answer(c, sqe) })
 	// SPDK wants to see a controller disabled before it enables it, asks for
 	// events, which do not come, and which namespaces there are.
-	var enabled atomic.Uint64
-	p.CSTS = enabled.Load
+	var enabled sync.Map // by connection
 	p.Controller = func(c *nvme.IdentifyController) { c.SetNN(1) }
 	p.Admin = func(c *fakepeer.Conn, sqe *nvme.SQE, _ []byte) (bool, error) {
 		if swallow(sqe) {
 			return true, nil
 		}
-		if sqe.Opcode() == nvme.AdminFabrics && sqe.FabricsType() == nvme.FabricsPropertySet {
-			if offset, _, value := sqe.Property(); offset == nvme.PropertyCC {
-				enabled.Store(value & 1)
+		if sqe.Opcode() == nvme.AdminFabrics && sqe.FabricsType() != nvme.FabricsConnect {
+			switch offset, _, value := sqe.Property(); offset {
+			case nvme.PropertyCC:
+				enabled.Store(c, value&1)
+			case nvme.PropertyCSTS:
+				ready, _ := enabled.LoadOrStore(c, uint64(0))
+				return true, c.Respond(sqe.CID(), 0, ready.(uint64))
 			}
 		}
 		if sqe.Opcode() == nvme.AdminIdentify && sqe.CNS() == nvme.CNSActiveNamespaces {

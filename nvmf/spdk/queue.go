@@ -90,12 +90,13 @@ func (q *Queue) connect(a *association) error {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	var fresh map[int]string
 	var proved bool
 	text, err := explained(func() (err syscall.Errno) {
 		defer proving(&proved)()
 		// Over TCP others may be let go first; SPDK would poll without end.
 		wait := q.dev.id.Transport != nvmf.TCP
-		ownfd.Aside(func() { err = errno(C.driver_queue_open(q.c, a.controller, C.uint32_t(q.dev.id.NSID), C.bool(wait))) })
+		fresh = arrivals(func() { err = errno(C.driver_queue_open(q.c, a.controller, C.uint32_t(q.dev.id.NSID), C.bool(wait))) })
 		if err != 0 || wait {
 			return err
 		}
@@ -108,7 +109,7 @@ func (q *Queue) connect(a *association) error {
 	case 0:
 		q.err = nil
 		var err error
-		if q.socket, err = claimSocket(a.id, q.dev.opts.CongestionControl); err != nil {
+		if q.socket, err = claimSocket(fresh, a.id, q.dev.opts.CongestionControl); err != nil {
 			q.lose(err)
 			return err
 		}

@@ -5,6 +5,7 @@ package spdk
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"regexp"
@@ -18,26 +19,41 @@ import (
 	"nvmecr/nvmf/initiator"
 )
 
-// claimSocket finds the connection to a target that SPDK has just opened, -1 if
-// there is none, and keeps it from the application and from programs that it
-// executes: SPDK would leave it open for those, and the target would take the
-// process for alive as long as they run. It gets the congestion control that was
-// asked for, of which SPDK knows nothing.
-func claimSocket(id nvmf.TransportID, congestion string) (int, error) {
-	socket := -1
-	for fd := range inheritable() {
-		switch {
-		case id.Transport == nvmf.TCP && leadsTo(fd, id):
-			claim(fd)
-			socket = fd
-		case forDevices(fd):
+// arrivals runs a step of SPDK's that opens descriptors, out of the application's
+// way, and returns those which programs would get that are executed, and what they
+// are: SPDK would leave them open for those. The news of devices, which SPDK
+// listens to from its first connection on, whatever becomes of that, is claimed at once.
+func arrivals(open func()) (fresh map[int]string) {
+	ownfd.Aside(func() {
+		before := inheritable()
+		open()
+		fresh = inheritable()
+		maps.DeleteFunc(fresh, func(fd int, what string) bool { return before[fd] == what })
+	})
+	for fd := range fresh {
+		if forDevices(fd) {
 			claim(fd)
 		}
 	}
-	if socket < 0 {
+	return fresh
+}
+
+// claimSocket finds the connection to a target among what SPDK has opened for it,
+// -1 if there is none, and keeps it from the application and from programs that it
+// executes: the target would take the process for alive as long as they run. It gets
+// the congestion control that was asked for, of which SPDK knows nothing. Other
+// connections to the same address, of whoever they are, are left alone.
+func claimSocket(fresh map[int]string, id nvmf.TransportID, congestion string) (int, error) {
+	if id.Transport != nvmf.TCP {
 		return -1, nil
 	}
-	return socket, initiator.SetCongestion(socket, congestion)
+	for fd, what := range fresh {
+		if now, _ := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); now == what && leadsTo(fd, id) { // empty: closed
+			claim(fd)
+			return fd, initiator.SetCongestion(fd, congestion)
+		}
+	}
+	return -1, nil
 }
 
 // leadsTo reports whether fd is a socket connected to the target.
