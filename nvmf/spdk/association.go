@@ -404,7 +404,7 @@ func (a *association) exec(what string, sqe *nvme.SQE, data []byte) error {
 	if err := errno(C.driver_admin(a.controller, c)); err != 0 { // it was not begun
 		C.driver_free(buffer)
 		C.free(unsafe.Pointer(c))
-		a.lost = fmt.Errorf("%w: %w", nvmf.ErrConnectionLost, err)
+		a.lost = fmt.Errorf("%w: the admin queue: %w%s", nvmf.ErrConnectionLost, err, behind(C.driver_said(a.controller)))
 		return fmt.Errorf("%s: %w", what, a.lost)
 	}
 	for deadline := time.Now().Add(a.timeout); a.lost == nil && !bool(c.done); {
@@ -416,7 +416,10 @@ func (a *association) exec(what string, sqe *nvme.SQE, data []byte) error {
 			rest(a.socket, pause)
 		}
 	}
-	if a.lost != nil && !bool(c.done) {
+	if a.lost == nil && bool(c.lost) {
+		a.lost = fmt.Errorf("%w: the admin queue%s", nvmf.ErrConnectionLost, behind(C.driver_said(a.controller)))
+	}
+	if a.lost != nil && (bool(c.lost) || !bool(c.done)) {
 		// What is in flight ends here, or else its memory is SPDK's for good.
 		if C.driver_fail(a.controller); bool(c.done) {
 			C.driver_free(buffer)

@@ -388,14 +388,16 @@ int driver_detaching(struct driver_controller *c, uint32_t us)
 
 int driver_tend(struct driver_controller *c)
 {
+	bool told = *c->said != '\0';
 	int saved = errno, result;
 	sigset_t before;
 
-	said = c->said;
+	driver_collect(c->said);
 	tls_begin(c->secure, &before);
 	result = spdk_nvme_ctrlr_process_admin_completions(c->ctrlr);
 	tls_end(c->secure, &before);
-	said = NULL;
+	forget(c->said, told, result);
+	driver_collect(NULL);
 	errno = saved;
 	return result < 0 ? result : 0;
 }
@@ -463,6 +465,9 @@ static void admin_done(void *argument, const struct spdk_nvme_cpl *cpl)
 	struct driver_command *command = argument;
 
 	command->status = status_of(cpl);
+	/* What SPDK ends with its connection looks as if the controller had answered. */
+	command->lost = spdk_nvme_ctrlr_is_failed(command->controller) ||
+			spdk_nvme_ctrlr_get_admin_qp_failure_reason(command->controller) != SPDK_NVME_QPAIR_FAILURE_NONE;
 	command->done = true;
 }
 
@@ -471,11 +476,14 @@ int driver_admin(struct driver_controller *c, struct driver_command *command)
 	int saved = errno, result;
 	sigset_t before;
 
-	command->done = false;
+	command->done = command->lost = false;
+	command->controller = c->ctrlr;
+	driver_collect(c->said);
 	tls_begin(c->secure, &before);
 	result = spdk_nvme_ctrlr_cmd_admin_raw(c->ctrlr, (struct spdk_nvme_cmd *)command->sqe, command->data,
 					       command->length, admin_done, command);
 	tls_end(c->secure, &before);
+	driver_collect(NULL);
 	errno = saved;
 	return result;
 }

@@ -103,7 +103,8 @@ struct driver_command {
 	uint8_t sqe[64];
 	void *data; /* from driver_alloc */
 	uint32_t length;
-	bool done, lost;
+	struct spdk_nvme_ctrlr *controller;
+	bool done, lost; /* lost: with the connection */
 	uint16_t status; /* without the phase bit */
 };
 

@@ -2,7 +2,10 @@
 
 package spdk
 
-import "nvmecr/nvmf"
+import (
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/nvme"
+)
 
 // Loans is how many commands of a queue have lent their data to the device.
 func Loans(q nvmf.Queue) int { return q.(*Queue).loans }
@@ -21,3 +24,9 @@ func Handle(queue nvmf.Queue, cmd *nvmf.Command) {
 
 // Socket is the one that a device's admin queue is reached by, or -1.
 func Socket(d nvmf.Device) int { return d.(*Device).link.ctl.socket }
+
+// Ask asks the controller of a device who it is.
+func Ask(d nvmf.Device) error {
+	var page [nvme.IdentifySize]byte
+	return d.(*Device).link.ctl.Identify("Controller", nvme.CNSController, 0, &page)
+}

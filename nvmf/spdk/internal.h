@@ -50,6 +50,15 @@ void tls_reason(int number, const char *text);
 void connect_begin(uint32_t ms);
 void connect_end(void);
 
+/* forget clears what was told before a step that has brought answers (a positive
+ * result): it is not why a connection is lost later. SPDK does not say all there is in
+ * the step that fails, so what was told since stays. */
+static inline void forget(char *said, bool told, int result)
+{
+	if (told && result > 0)
+		*said = '\0';
+}
+
 /* after is when so many microseconds will have passed, in ticks. */
 static inline uint64_t after(uint32_t us)
 {

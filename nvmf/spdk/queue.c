@@ -197,6 +197,7 @@ uint32_t driver_submit(struct driver_queue *q, uint32_t count)
 {
 	int saved = errno, result;
 	uint32_t started = 0;
+	bool told = *q->said != '\0';
 	sigset_t before;
 
 	driver_collect(q->said);
@@ -216,6 +217,7 @@ uint32_t driver_submit(struct driver_queue *q, uint32_t count)
 	result = spdk_nvme_qpair_process_completions(q->pair, 0);
 	q->result = result < 0 ? result : 0;
 	tls_end(q->secure, &before);
+	forget(q->said, told, result);
 	driver_collect(NULL);
 	errno = saved;
 	return started;
@@ -225,14 +227,16 @@ int driver_poll(struct driver_queue *q, uint32_t slot, uint32_t us)
 {
 	uint64_t began = spdk_get_ticks(), now, end = after(us), moved = spdk_get_ticks_hz() / 1000000 * 2;
 	int saved = errno, result;
-	bool busy = false;
+	bool busy = false, told;
 	sigset_t before;
 
 	driver_collect(q->said);
 	tls_begin(q->secure, &before);
 	do {
+		told = *q->said != '\0';
 		/* When the last one is done SPDK need not look whether more has come. */
 		result = spdk_nvme_qpair_process_completions(q->pair, q->busy == 1);
+		forget(q->said, told, result);
 		now = spdk_get_ticks();
 		busy = busy || now - began > moved;
 		began = now;

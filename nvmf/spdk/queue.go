@@ -299,7 +299,7 @@ func (q *Queue) landed(i uint32) {
 	s, f := &q.slots[i], &q.flights[i]
 	if s.lost {
 		if q.err == nil {
-			q.lose(nvmf.ErrConnectionLost)
+			q.lose(fmt.Errorf("%w%s", nvmf.ErrConnectionLost, behind(&q.c.said[0])))
 		}
 		q.finish(i, q.err)
 		return
