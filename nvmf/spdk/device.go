@@ -156,7 +156,7 @@ func (d *Device) attach(ctx context.Context, q *Queue) error {
 	if err != nil {
 		return err
 	}
-	if err := q.connect(a); err != nil {
+	if err := q.connect(ctx, a); err != nil {
 		return err
 	}
 	if !slices.Contains(d.link.queues, q) {

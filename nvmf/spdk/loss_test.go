@@ -178,6 +178,27 @@ func TestHurry(t *testing.T) {
 	openQueue(t, d, 1)
 }
 
+// TestNoHurry: a queue that is not there in time is not waited for.
+func TestNoHurry(t *testing.T) {
+	const little = 200 * time.Millisecond
+	p := playing(func(*fakepeer.Conn, *nvme.SQE) error { return nil }, func(*nvme.SQE) bool { return false })
+	p.Connect = func(qid uint16) nvme.Status {
+		if qid != 0 {
+			time.Sleep(10 * little)
+		}
+		return 0
+	}
+	d, err := spdk.Open(t.Context(), p.Start(t), spdk.Options{KeepAlive: -1})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, d.Close()) })
+	ctx, cancel := context.WithTimeout(t.Context(), little)
+	defer cancel()
+	start := time.Now()
+	_, err = d.OpenQueue(ctx, 1)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	assert.Less(t, time.Since(start), 5*little)
+}
+
 // TestTimeout: a target that falls silent is lost after the command time-out;
 // commands in flight and behind them end, and the queue can be reset.
 func TestTimeout(t *testing.T) {

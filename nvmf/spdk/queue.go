@@ -7,11 +7,13 @@ package spdk
 import "C"
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
 	"sync"
 	"syscall"
+	"time"
 	"unsafe"
 
 	"nvmecr/internal/ownfd"
@@ -83,13 +85,18 @@ func (q *Queue) release() {
 	q.c, q.slots, q.todo, q.done, q.closed = nil, nil, nil, nil, true
 }
 
-// connect gives the queue a queue pair.
-func (q *Queue) connect(a *association) error {
+// connect gives the queue a queue pair. Over TCP it takes no longer than ctx has at its
+// beginning.
+func (q *Queue) connect(ctx context.Context, a *association) error {
 	if retired.Load() {
 		return fmt.Errorf("%w: %w", nvmf.ErrClosed, ErrUnusable)
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	limit, hurry := a.timeout, false
+	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < limit {
+		limit, hurry = max(time.Millisecond, time.Until(deadline)), true
+	}
 	var fresh map[int]string
 	var proved bool
 	text, err := explained(func() (err syscall.Errno) {
@@ -100,10 +107,10 @@ func (q *Queue) connect(a *association) error {
 		if err != 0 || wait {
 			return err
 		}
-		return patiently(a.timeout, func(us C.uint32_t) C.int { return C.driver_queue_opening(q.c, us) })
+		return patiently(limit, func(us C.uint32_t) C.int { return C.driver_queue_opening(q.c, us) })
 	})
 	if err == syscall.EAGAIN {
-		C.driver_queue_close(q.c)
+		q.disconnect()
 	}
 	switch err {
 	case 0:
@@ -123,7 +130,11 @@ func (q *Queue) connect(a *association) error {
 	if strings.Contains(text, "No free I/O queue IDs") {
 		return fmt.Errorf("all I/O queues that the target grants are in use: %w", syscall.EBUSY)
 	}
-	return refusal(&q.dev.opts, a.id.SubNQN, text, proved)
+	failure := refusal(&q.dev.opts, a.id.SubNQN, text, proved)
+	if hurry && err == syscall.EAGAIN {
+		failure = fmt.Errorf("%w: %w", context.DeadlineExceeded, failure)
+	}
+	return failure
 }
 
 // healthy reports whether there is a queue pair, as far as is known.
@@ -150,7 +161,12 @@ func (q *Queue) lose(cause error) {
 	}
 	q.err = cause
 	ownfd.Drop(q.socket)
-	_, _ = explained(func() struct{} { // the cause says enough
+	q.disconnect()
+}
+
+// disconnect ends the queue pair, whose end has a cause that says enough.
+func (q *Queue) disconnect() {
+	_, _ = explained(func() struct{} {
 		C.driver_queue_close(q.c)
 		return struct{}{}
 	})
