@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/tlspsk"
 	"nvmecr/test/interop/guest"
 )
@@ -112,7 +113,8 @@ func TestDriverTLS(t *testing.T) {
 // A driverGuest is a guest in which the driver's tests run, on huge pages.
 type driverGuest struct {
 	*guest.Guest
-	t *testing.T
+	t    *testing.T
+	keys string // file of them for TestPeerAuthentication, or empty
 }
 
 func bootDriver(t *testing.T, o guest.Options) driverGuest {
@@ -124,18 +126,19 @@ func bootDriver(t *testing.T, o guest.Options) driverGuest {
 	}
 	o.Memory = 3072
 	o.Append += " hugepages=640"
-	g := driverGuest{boot(t, o), t}
+	g := driverGuest{Guest: boot(t, o), t: t}
 	sh(t, g.Guest, "mkdir -p /var/run /dev/shm /dev/hugepages && mount -t hugetlbfs hugetlbfs /dev/hugepages")
 	return g
 }
 
-// test runs tests of the driver on a namespace that may be overwritten. take and
-// bring are commands; see TestPeerLoss.
-func (g driverGuest) test(name, id, tests, take, bring string) {
+// test runs tests of the driver on a namespace that may be overwritten, and returns what
+// they print. take and bring are commands; see TestPeerLoss.
+func (g driverGuest) test(name, id, tests, take, bring string) (printed string) {
 	g.t.Run(name, func(t *testing.T) {
 		r := try(t, g.Guest, fmt.Sprintf(`cd /tmp
-			export OPENSSL_CONF=/dev/null NVMECR_TEST_SPDK=%q NVMECR_TEST_SPDK_TAKE=%q NVMECR_TEST_SPDK_BRING=%q
-			timeout -s QUIT 240 /spdk.test -test.v -test.run '%s' 2>&1`, id, take, bring, tests))
+			export OPENSSL_CONF=/dev/null NVMECR_TEST_SPDK=%q NVMECR_TEST_SPDK_TAKE=%q NVMECR_TEST_SPDK_BRING=%q NVMECR_TEST_SPDK_KEYS=%q
+			timeout -s QUIT 540 /spdk.test -test.v -test.run '%s' 2>&1`, id, take, bring, g.keys, tests))
+		printed = r.Stdout
 		assert.Zero(t, r.Code, "%s", r.Stdout)
 		assert.Contains(t, r.Stdout, "--- PASS")
 		assert.NotRegexp(t, "(?m)^--- SKIP", r.Stdout)
@@ -145,6 +148,7 @@ func (g driverGuest) test(name, id, tests, take, bring string) {
 			}
 		}
 	})
+	return printed
 }
 
 const (
@@ -152,6 +156,8 @@ const (
 	lending  = "^TestPeerLending"
 	loss     = "^TestPeerLoss$"
 	lossy    = "^TestPeerLossy$"
+	// Large groups, and the conformance with keys for each queue, take long in a slow guest.
+	authentication = "^TestPeerAuthentication$/(key|secret)|^TestPeerAuthentication$/^every way$/SHA-384 (NULL|ffdhe2048)"
 )
 
 // driveAddress is where the guest has its drive.
@@ -347,15 +353,43 @@ func TestDriverOverRDMA(t *testing.T) {
 	})
 }
 
-// spdkConfig is what SPDK's target over RDMA starts with.
+// spdkConfig is what SPDK's target over RDMA starts with: a subsystem for everybody,
+// and one for a host with a key.
 const spdkConfig = `{"subsystems": [
-	{"subsystem": "bdev", "config": [{"method": "bdev_malloc_create", "params": {"name": "memory", "num_blocks": 16384, "block_size": 4096}}]},
+	{"subsystem": "keyring", "config": [
+		{"method": "keyring_file_add_key", "params": {"name": "host", "path": "/tmp/host.key"}},
+		{"method": "keyring_file_add_key", "params": {"name": "target", "path": "/tmp/target.key"}}]},
+	{"subsystem": "bdev", "config": [
+		{"method": "bdev_malloc_create", "params": {"name": "memory", "num_blocks": 16384, "block_size": 4096}},
+		{"method": "bdev_malloc_create", "params": {"name": "guarded", "num_blocks": 16384, "block_size": 4096}}]},
 	{"subsystem": "nvmf", "config": [
 		{"method": "nvmf_create_transport", "params": {"trtype": "RDMA", "max_io_size": 131072}},
 		{"method": "nvmf_create_subsystem", "params": {"nqn": "%[1]s", "allow_any_host": true, "serial_number": "INTEROP"}},
 		{"method": "nvmf_subsystem_add_ns", "params": {"nqn": "%[1]s", "namespace": {"bdev_name": "memory", "nsid": 1}}},
+		{"method": "nvmf_create_subsystem", "params": {"nqn": "%[4]s", "serial_number": "INTEROPAUTH"}},
+		{"method": "nvmf_subsystem_add_ns", "params": {"nqn": "%[4]s", "namespace": {"bdev_name": "guarded", "nsid": 1}}},
+		{"method": "nvmf_subsystem_add_host", "params": {"nqn": "%[4]s", "host": "%[5]s", "dhchap_key": "host", "dhchap_ctrlr_key": "target"}},
 		{"method": "nvmf_subsystem_add_listener", "params": {"nqn": "%[1]s",
+			"listen_address": {"trtype": "RDMA", "adrfam": "IPv4", "traddr": "%[2]s", "trsvcid": "%[3]d"}}},
+		{"method": "nvmf_subsystem_add_listener", "params": {"nqn": "%[4]s",
 			"listen_address": {"trtype": "RDMA", "adrfam": "IPv4", "traddr": "%[2]s", "trsvcid": "%[3]d"}}}]}]}`
+
+// input writes a file in the guest that nobody else may read.
+func (g driverGuest) input(path, format string, args ...any) {
+	_, err := g.RunInput(g.t.Context(), fmt.Sprintf("umask 077; cat >%s", path), fmt.Appendf(nil, format, args...))
+	require.NoError(g.t, err)
+}
+
+// startSPDKTarget starts SPDK's target in the guest. host has to prove who it is with
+// the keys for authNQN.
+func (g driverGuest) startSPDKTarget(program, host string, keys dhchap.Keys) {
+	g.input("/tmp/host.key", "%s", keys.Host.Reveal())
+	g.input("/tmp/target.key", "%s", keys.Controller.Reveal())
+	g.input("/tmp/config", spdkConfig, subsystemNQN(4096), guestAddress, nvmetPort, authNQN, host)
+	sh(g.t, g.Guest, `ulimit -l unlimited
+		OPENSSL_CONF=/dev/null setsid %s -m 2 -s 640 --no-pci -c /tmp/config </dev/null >/tmp/log 2>&1 & echo $! >/tmp/pid
+		for i in $(seq 300); do grep -q 'Target Listening' /tmp/log && exit 0; sleep 0.5; done; cat /tmp/log; exit 1`, program)
+}
 
 // TestDriverOverRDMAToSPDK: SPDK on both ends; its target is killed.
 func TestDriverOverRDMAToSPDK(t *testing.T) {
@@ -364,16 +398,21 @@ func TestDriverOverRDMAToSPDK(t *testing.T) {
 		o := rdmaOptions(k)
 		o.Programs = append(o.Programs, program)
 		g := bootRDMA(t, o)
-		nqn := subsystemNQN(4096)
-		_, err := g.RunInput(t.Context(), "cat >/tmp/config", fmt.Appendf(nil, spdkConfig, nqn, guestAddress, nvmetPort))
-		require.NoError(t, err)
-		sh(t, g.Guest, `ulimit -l unlimited
-			OPENSSL_CONF=/dev/null setsid %s -m 2 -s 640 --no-pci -c /tmp/config </dev/null >/tmp/log 2>&1 & echo $! >/tmp/pid
-			for i in $(seq 300); do grep -q 'Target Listening' /tmp/log && exit 0; sleep 0.5; done; cat /tmp/log; exit 1`, program)
-		id := rdmaID(guestAddress, nqn)
+		host, keys := newHost(), newKeys()
+		g.startSPDKTarget(program, host, keys)
+		id := rdmaID(guestAddress, subsystemNQN(4096))
 		g.test("contract", id, contract, "", "")
 		g.test("memory lent", id, lending, "", "")
 		g.test("reservations", id, "^TestPeerReservations$", "", "")
+		g.input("/tmp/keys", "%s %s %s\n", host, keys.Host.Reveal(), keys.Controller.Reveal())
+		keyed := g
+		keyed.keys = "/tmp/keys"
+		if printed := keyed.test("keys", rdmaID(guestAddress, authNQN), authentication, "", ""); printed != "" { // it was to run
+			for _, name := range []string{"every_way/SHA-384_ffdhe2048_mutual=true", "wrong_key", "target's_key_is_wrong", "no_secret"} {
+				assert.Contains(t, printed, "--- PASS: TestPeerAuthentication/"+name)
+			}
+			assert.NotContains(t, printed, "DHHC", "no key is said")
+		}
 		g.test("killed", id, loss, "kill -9 $(cat /tmp/pid)", "")
 	})
 }

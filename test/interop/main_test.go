@@ -18,7 +18,7 @@ import (
 
 // limit is what any one script or program may take; a guest without KVM on a
 // busy machine is slow.
-const limit = 5 * time.Minute
+const limit = 10 * time.Minute
 
 // kernels are those that there are; a stand-in says what is missing, so that
 // it is skipped, not forgotten.
