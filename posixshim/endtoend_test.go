@@ -278,6 +278,14 @@ func TestBadPointers(t *testing.T) {
 	assert.Contains(t, want, "child 3\n")
 }
 
+// Signals that wait for the end of calls come as they would have.
+func TestSignalQueues(t *testing.T) {
+	program := compile(t, "gcc", "queues.c", "-pthread")
+	want := output(t, exec.Command(program, t.TempDir()))
+	assert.Empty(t, diff(t, want, output(t, newStore(t).command(program, mount))))
+	assert.Contains(t, want, "4000 signals, 0 disordered, 0 calls failed\nignored 1\n")
+}
+
 // A handler that comes in the middle of a call runs when that is done.
 func TestHandlersAmongCalls(t *testing.T) {
 	program := compile(t, "gcc", "jumps.c", "-pthread")

@@ -35,11 +35,12 @@ static const int needed[] = {SIGSEGV, SIGBUS, SIGFPE, SIGPIPE, NV_REMASK};
 #define FAULTS 3
 #define NEEDED (sizeof needed / sizeof *needed)
 
-/* What the application has asked for, and whether we know it. */
+/* What our handler stands for where the kernel has it: what the application has asked
+ * for last, or a handler before that, which the C library puts back (in system(3)). */
 static struct action {
-	struct sigaction theirs;
+	struct sigaction act;
 	bool known;
-	bool kept; /* the kernel has our handler whatever that is */
+	bool kept; /* the kernel has our handler whatever the application asks for */
 } actions[NSIG];
 
 /* Go's handlers of faults, in the order of needed. */
@@ -60,6 +61,13 @@ static size_t place(int signum)
 static bool handled(const struct sigaction *act)
 {
 	return act->sa_handler != SIG_DFL && act->sa_handler != SIG_IGN;
+}
+
+/* copy_mask copies what there is of a mask in a context: the kernel's are shorter than
+ * the C library's, and other things follow. */
+static void copy_mask(sigset_t *to, const sigset_t *from)
+{
+	memcpy(to, from, (NSIG - 1) / 8);
 }
 
 /* ---- whose signal it is ---- */
@@ -111,7 +119,7 @@ static struct sigaction asked(int signum)
 	do {
 		while ((before = atomic_load(&version)) & 1)
 			sched_yield();
-		act = actions[signum].theirs;
+		act = actions[signum].act;
 		atomic_thread_fence(memory_order_acquire);
 	} while (atomic_load(&version) != before);
 	return act;
@@ -129,23 +137,32 @@ static void ends(int signum, const siginfo_t *info, ucontext_t *context)
 		REAL(syscall)(SYS_tgkill, getpid(), (pid_t)REAL(syscall)(SYS_gettid), signum);
 }
 
-/* handles calls the application's handler with the mask that it has asked for. */
-static void handles(const struct sigaction *act, int signum, siginfo_t *info, ucontext_t *context)
+/* set_mask is for the signals that are needed, whose handler begins with all blocked,
+ * and for those that were. The kernel sees to the masks of the others: they may come in
+ * sigsuspend and its like, which have a temporary one. */
+static void set_mask(const struct sigaction *act, int signum, const ucontext_t *context)
 {
-	sigset_t mask = context->uc_sigmask;
+	sigset_t mask;
 
+	sigemptyset(&mask);
+	copy_mask(&mask, &context->uc_sigmask);
 	for (int s = 1; s < NSIG; s++)
 		if (sigismember(&act->sa_mask, s) == 1)
 			sigaddset(&mask, s);
 	if (!(act->sa_flags & SA_NODEFER))
 		sigaddset(&mask, signum);
+	pthread_sigmask(SIG_SETMASK, &mask, NULL);
+}
+
+/* handles calls the application's handler. */
+static void handles(const struct sigaction *act, int signum, siginfo_t *info, ucontext_t *context)
+{
 	/* What a call has left for its caller, who has not taken it yet. */
 	int descriptor = nv_far_descriptor;
 	size_t n = strlen(nv_outside) + 1;
 	char outside[n];
 
 	memcpy(outside, nv_outside, n);
-	pthread_sigmask(SIG_SETMASK, &mask, NULL);
 	if (act->sa_flags & SA_SIGINFO)
 		act->sa_sigaction(signum, info, context);
 	else
@@ -154,8 +171,9 @@ static void handles(const struct sigaction *act, int signum, siginfo_t *info, uc
 	nv_far_descriptor = descriptor;
 }
 
-/* theirs does what the application has asked for. */
-static void theirs(int signum, siginfo_t *info, void *context)
+/* act_as does what the application has asked for. resumed says that the signal has been
+ * deferred. */
+static void act_as(int signum, siginfo_t *info, void *context, bool resumed)
 {
 	struct sigaction act = asked(signum), next = act;
 
@@ -163,11 +181,18 @@ static void theirs(int signum, siginfo_t *info, void *context)
 		next.sa_handler = SIG_DFL;
 		if (act.sa_flags & SA_RESETHAND)
 			nv_taken_action(signum, &next, NULL);
+		if (actions[signum].kept || resumed)
+			set_mask(&act, signum, context);
 		handles(&act, signum, info, context);
-	} else if (act.sa_handler == SIG_DFL || info->si_code > 0) {
+	} else if (act.sa_handler == SIG_DFL || (place(signum) < FAULTS && info->si_code > 0)) {
 		/* A fault cannot be ignored. */
 		ends(signum, info, context);
 	}
+}
+
+static void theirs(int signum, siginfo_t *info, void *context)
+{
+	act_as(signum, info, context, false);
 }
 
 /* A signal whose handler waits for the end of a call of this thread, and the mask
@@ -175,9 +200,11 @@ static void theirs(int signum, siginfo_t *info, void *context)
 static __thread struct {
 	siginfo_t info;
 	sigset_t mask;
+	int resumed;
 } deferred __attribute__((tls_model("initial-exec")));
 
 __thread int nv_deferred __attribute__((tls_model("initial-exec")));
+__thread int nv_held __attribute__((tls_model("initial-exec")));
 __thread bool nv_at_once __attribute__((tls_model("initial-exec")));
 
 /* waits says whether a signal can: one that the thread has brought about by what it
@@ -203,74 +230,107 @@ static bool defer(int signum, const siginfo_t *info, ucontext_t *context)
 {
 	static const int never[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
 
-	if (nv_state != NV_INSIDE || nv_deferred != 0 || nv_at_once || !waits(signum, info))
+	if ((nv_state != NV_INSIDE && nv_held == 0) || nv_deferred != 0 || nv_at_once || !waits(signum, info))
 		return false;
 	deferred.info = *info;
-	deferred.mask = context->uc_sigmask;
+	copy_mask(&deferred.mask, &context->uc_sigmask);
 	nv_deferred = signum;
-	sigfillset(&context->uc_sigmask);
+	sigset_t mask;
+
+	sigfillset(&mask);
 	for (size_t i = 0; i < sizeof never / sizeof *never; i++)
 		if (sigismember(&deferred.mask, never[i]) == 0)
-			sigdelset(&context->uc_sigmask, never[i]);
+			sigdelset(&mask, never[i]);
+	copy_mask(&context->uc_sigmask, &mask);
 	return true;
 }
 
-/* nv_deliver is called at the end of a call if nv_deferred says so: the signal is sent
- * again as it was. */
+/* nv_deliver is called at the end of a call if nv_deferred says so. The handler has to
+ * come by a signal, for its stack and its context; NV_REMASK needs no place in a queue
+ * and comes before those that are there. */
 void nv_deliver(void)
 {
-	int saved = errno, signum = nv_deferred;
-	pid_t tid = (pid_t)REAL(syscall)(SYS_gettid);
-	sigset_t mask = deferred.mask;
+	int saved = errno;
+	sigset_t remask;
 
-	if (REAL(syscall)(SYS_rt_tgsigqueueinfo, getpid(), tid, signum, &deferred.info) != 0)
-		REAL(syscall)(SYS_tgkill, getpid(), tid, signum);
+	deferred.resumed = nv_deferred;
 	nv_deferred = 0;
-	pthread_sigmask(SIG_SETMASK, &mask, NULL);
+	REAL(syscall)(SYS_tgkill, getpid(), (pid_t)REAL(syscall)(SYS_gettid), NV_REMASK);
+	sigemptyset(&remask);
+	sigaddset(&remask, NV_REMASK);
+	pthread_sigmask(SIG_UNBLOCK, &remask, NULL); /* the others once it is handled */
 	errno = saved;
+}
+
+/* resume handles the signal that was deferred, as if it came now. */
+static void resume(ucontext_t *context)
+{
+	siginfo_t of = deferred.info;
+	int signum = deferred.resumed;
+
+	deferred.resumed = 0;
+	copy_mask(&context->uc_sigmask, &deferred.mask);
+	act_as(signum, &of, context, true);
 }
 
 static void handle(int signum, siginfo_t *info, void *context)
 {
+	if (signum == NV_REMASK && deferred.resumed != 0) {
+		resume(context);
+		if (nv_sent_here(info))
+			return; /* or it has been lost in one of the application's */
+	}
 	if (!claim(signum, info, context) && !defer(signum, info, context))
 		theirs(signum, info, context);
 }
 
 /* ---- what the kernel is told ---- */
 
-/* install tells the kernel, whose system calls are interrupted as the application
- * wants it. */
-static bool install(int signum)
+/* plain says that the kernel has an action as it is. What is executed then ignores SIGPIPE
+ * if the application does. */
+static bool plain(int signum, const struct sigaction *act)
 {
-	const int flags = SA_RESTART | SA_NOCLDSTOP | SA_NOCLDWAIT;
-	const struct sigaction *asked = &actions[signum].theirs;
-	struct sigaction act = *asked;
-	/* Then programs that are executed ignore it, too. */
-	bool plain = !actions[signum].kept || (signum == SIGPIPE && asked->sa_handler == SIG_IGN);
-
-	if (handled(asked) || !plain) {
-		act = (struct sigaction){.sa_sigaction = handle, .sa_flags = SA_SIGINFO | SA_ONSTACK};
-		act.sa_flags |= handled(asked) ? asked->sa_flags & flags : SA_RESTART;
-		sigfillset(&act.sa_mask);
-	}
-	return REAL(sigaction)(signum, &act, NULL) == 0;
+	return !handled(act) && (!actions[signum].kept || (signum == SIGPIPE && act->sa_handler == SIG_IGN));
 }
 
-/* adopt takes a signal again after somebody has set an action past our wrapper, as
- * glibc does itself in sigignore, siginterrupt, and when it ends a profile. */
-static void adopt(int signum)
+/* install tells the kernel of an action, whose system calls are interrupted as the
+ * application wants it. */
+static bool install(int signum, const struct sigaction *asked)
 {
-	struct sigaction now, *asked = &actions[signum].theirs;
+	const int flags = SA_RESTART | SA_NOCLDSTOP | SA_NOCLDWAIT | SA_NODEFER;
+	struct sigaction act = *asked;
 
-	if (REAL(sigaction)(signum, NULL, &now) != 0)
-		return;
-	if (now.sa_sigaction == handle) {
-		if (handled(asked))
-			asked->sa_flags = (asked->sa_flags & ~SA_RESTART) | (now.sa_flags & SA_RESTART);
-	} else if (now.sa_handler != asked->sa_handler || actions[signum].kept) {
-		*asked = now;
-		install(signum);
+	if (!plain(signum, asked)) {
+		act.sa_sigaction = handle;
+		act.sa_flags = SA_SIGINFO | SA_ONSTACK | (handled(asked) ? asked->sa_flags & flags : SA_RESTART);
 	}
+	if (actions[signum].kept)
+		sigfillset(&act.sa_mask);
+	if (REAL(sigaction)(signum, &act, NULL) != 0)
+		return false;
+	if (handled(asked) || actions[signum].kept)
+		actions[signum].act = *asked;
+	return true;
+}
+
+/* now returns the action as the application knows it. Somebody may have set another one
+ * past our wrapper, as glibc does itself in sigignore, siginterrupt and system: one of a
+ * signal that the runtime needs is taken again. */
+static struct sigaction now(int signum)
+{
+	struct action *a = &actions[signum];
+	struct sigaction act;
+
+	if (REAL(sigaction)(signum, NULL, &act) != 0)
+		return a->act;
+	if (act.sa_sigaction == handle) {
+		if (handled(&a->act))
+			a->act.sa_flags = (a->act.sa_flags & ~SA_RESTART) | (act.sa_flags & SA_RESTART);
+		return a->act;
+	}
+	if (!plain(signum, &act))
+		install(signum, &act);
+	return act;
 }
 
 static unsigned begin(sigset_t *before)
@@ -297,10 +357,10 @@ static void end(unsigned even, const sigset_t *before)
  * memory that they are kept in. */
 static bool of_vfork(int signum, const struct sigaction *act, struct sigaction *old)
 {
-	struct sigaction now;
+	struct sigaction was;
 
-	if (REAL(sigaction)(signum, act, &now) == 0 && old != NULL)
-		*old = now.sa_sigaction == handle ? actions[signum].theirs : now;
+	if (REAL(sigaction)(signum, act, &was) == 0 && old != NULL)
+		*old = was.sa_sigaction == handle ? actions[signum].act : was;
 	return true;
 }
 
@@ -321,12 +381,9 @@ bool nv_taken_action(int signum, const struct sigaction *act, struct sigaction *
 		return of_vfork(signum, act, old);
 	unsigned even = begin(&before);
 
-	adopt(signum);
-	was = actions[signum].theirs;
-	if (act != NULL) {
-		actions[signum].theirs = *act;
-		install(signum);
-	}
+	was = now(signum);
+	if (act != NULL)
+		install(signum, act);
 	end(even, &before);
 	if (old != NULL)
 		*old = was;
@@ -337,17 +394,17 @@ bool nv_taken_action(int signum, const struct sigaction *act, struct sigaction *
 static void take(int signum, bool keep)
 {
 	struct action *a = &actions[signum];
-	struct sigaction now;
+	struct sigaction was;
 
-	if (a->known && (a->kept || !keep))
+	if (a->known) {
+		now(signum);
 		return;
-	if (!a->known && REAL(sigaction)(signum, NULL, &now) != 0)
+	}
+	if (REAL(sigaction)(signum, NULL, &was) != 0)
 		return; /* that of no signal, or of the C library */
-	if (!a->known)
-		a->theirs = now;
 	a->kept = keep;
 	/* Where there is no handler nothing is changed: a pending SIGCHLD would be lost. */
-	a->known = (!keep && !handled(&a->theirs)) || install(signum);
+	a->known = (!keep && !handled(&was)) || install(signum, &was);
 }
 
 /* nv_take_signals is called before main, and with all before a runtime is loaded or
@@ -405,8 +462,8 @@ static void ignore(size_t first)
 	int saved = errno;
 
 	for (size_t i = first; i < NEEDED; i++)
-		if (nv_taken(needed[i]) && actions[needed[i]].theirs.sa_handler == SIG_IGN)
-			REAL(sigaction)(needed[i], &actions[needed[i]].theirs, NULL);
+		if (nv_taken(needed[i]) && actions[needed[i]].act.sa_handler == SIG_IGN)
+			REAL(sigaction)(needed[i], &actions[needed[i]].act, NULL);
 	errno = saved;
 }
 
@@ -426,7 +483,7 @@ void nv_after_exec(void)
 	int saved = errno;
 
 	for (size_t i = 0; i < NEEDED; i++)
-		if (nv_taken(needed[i]) && actions[needed[i]].theirs.sa_handler == SIG_IGN)
-			nv_taken_action(needed[i], NULL, NULL);
+		if (nv_taken(needed[i]) && actions[needed[i]].act.sa_handler == SIG_IGN)
+			nv_taken_action(needed[i], NULL, NULL); /* takes it again */
 	errno = saved;
 }

@@ -78,6 +78,7 @@ static void begin_change(void)
 {
 	int n = atomic_load(&changing);
 
+	nv_hold();
 	do
 		n = n < 0 ? 0 : n;
 	while (!atomic_compare_exchange_weak(&changing, &n, n + 1));
@@ -86,6 +87,7 @@ static void begin_change(void)
 static void end_change(void)
 {
 	atomic_fetch_sub(&changing, 1);
+	nv_let_go();
 }
 
 /* set_flags is F_SETFD. What replaces placeholders meanwhile would put back the

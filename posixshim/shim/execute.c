@@ -121,7 +121,7 @@ static int full_name(const struct nv_place *at, char name[NV_PATH])
 
 int nv_execveat(int dirfd, const char *path, char *const argv[], char *const envp[], int flags)
 {
-	bool itself = (flags & AT_EMPTY_PATH) && nv_name(path) && *path == '\0' && nv_ours(dirfd) != 0;
+	bool itself = nv_mounted && (flags & AT_EMPTY_PATH) && nv_name(path) && *path == '\0' && nv_ours(dirfd) != 0;
 	bool known = (flags & ~(AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW)) == 0;
 	struct nv_place at;
 	char name[NV_PATH];

@@ -43,6 +43,7 @@ int nv_add_server(uint64_t number)
 {
 	int i;
 
+	nv_hold();
 	pthread_mutex_lock(&adding);
 	for (i = 1; i < NV_SELF && nv_servers[i].number != 0 && nv_servers[i].number != number; i++)
 		;
@@ -52,6 +53,7 @@ int nv_add_server(uint64_t number)
 		atomic_store(&nv_servers[i].number, number);
 	}
 	pthread_mutex_unlock(&adding);
+	nv_let_go();
 	return i < NV_SELF ? i : 0;
 }
 
@@ -63,12 +65,14 @@ bool nv_named_self(void)
 /* nv_name_self is called with the number that others know this process by. */
 void nv_name_self(uint64_t number)
 {
+	nv_hold();
 	pthread_mutex_lock(&adding);
 	if (!nv_named_self()) {
 		nv_servers[NV_SELF].connection = -1;
 		atomic_store(&nv_servers[NV_SELF].number, number);
 	}
 	pthread_mutex_unlock(&adding);
+	nv_let_go();
 }
 
 bool nv_served(void)

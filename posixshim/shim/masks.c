@@ -43,7 +43,14 @@ bool nv_remask(const siginfo_t *info, ucontext_t *context)
 		if (ours && keep[i])
 			sigaddset(&context->uc_sigmask, let_through[i]);
 	/* Ours is lost in one that a timer of the application's has sent to the thread before. */
-	return ours && info->si_code == SI_TKILL && info->si_pid == getpid();
+	return ours && nv_sent_here(info);
+}
+
+/* nv_sent_here says whether the thread has sent a signal to itself. Where the user has
+ * too many signals under way the kernel says nothing of it. */
+bool nv_sent_here(const siginfo_t *info)
+{
+	return (info->si_code == SI_TKILL && info->si_pid == getpid()) || (info->si_code == SI_USER && info->si_pid == 0);
 }
 
 /* nv_expect_go is called with signals blocked, on a thread on which Go is about

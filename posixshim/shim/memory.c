@@ -21,6 +21,30 @@ static struct mapped *list;
 static _Atomic unsigned count;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+static void hold(void)
+{
+	nv_hold();
+	pthread_mutex_lock(&lock);
+}
+
+static bool try_hold(void)
+{
+	nv_hold();
+	if (pthread_mutex_trylock(&lock) == 0)
+		return true;
+	nv_let_go();
+	return false;
+}
+
+static void let_go(void)
+{
+	int saved = errno;
+
+	pthread_mutex_unlock(&lock);
+	nv_let_go();
+	errno = saved;
+}
+
 /* nv_forget_mappings is called in a forked child: the memory is its parent's,
  * too, and the parent writes it to the file. */
 void nv_forget_mappings(void)
@@ -157,7 +181,7 @@ void *nv_mmap(void *addr, size_t n, int prot, int flags, int fd, off_t off)
 		return MAP_FAILED;
 	if (shared && sent)
 		nv_prepare_exit();
-	pthread_mutex_lock(&lock);
+	hold();
 	char *start = MAP_FAILED;
 
 	if (!(flags & MAP_FIXED) || atomic_load(&count) == 0 || give_up(addr, whole_pages(n)) == 0)
@@ -177,7 +201,7 @@ void *nv_mmap(void *addr, size_t n, int prot, int flags, int fd, off_t off)
 		errno = ENOMEM;
 		start = MAP_FAILED;
 	}
-	pthread_mutex_unlock(&lock);
+	let_go();
 	if (start != MAP_FAILED)
 		errno = saved;
 	return start;
@@ -186,23 +210,23 @@ void *nv_mmap(void *addr, size_t n, int prot, int flags, int fd, off_t off)
 /* nv_release_mappings is called at the end of a process that another one serves. */
 void nv_release_mappings(void)
 {
-	if (atomic_load(&count) == 0 || nv_state == NV_INSIDE || pthread_mutex_trylock(&lock) != 0)
+	if (atomic_load(&count) == 0 || nv_state == NV_INSIDE || !try_hold())
 		return; /* the other one learns of the end, and writes what was changed */
 	while (list != NULL && give_up(list->start, list->length) == 0)
 		;
-	pthread_mutex_unlock(&lock);
+	let_go();
 }
 
 int nv_munmap(void *addr, size_t n)
 {
 	if (atomic_load_explicit(&count, memory_order_relaxed) == 0 || nv_state == NV_INSIDE)
 		return REAL(munmap)(addr, n);
-	pthread_mutex_lock(&lock);
+	hold();
 	int r = give_up(addr, whole_pages(n));
 
 	if (r == 0)
 		r = REAL(munmap)(addr, n);
-	pthread_mutex_unlock(&lock);
+	let_go();
 	return r;
 }
 
@@ -214,9 +238,9 @@ int nv_msync(void *addr, size_t n, int flags)
 
 	if (r != 0)
 		return r;
-	pthread_mutex_lock(&lock);
+	hold();
 	r = save(addr, whole_pages(n));
-	pthread_mutex_unlock(&lock);
+	let_go();
 	return r;
 }
 
@@ -234,7 +258,7 @@ void *nv_mremap(void *addr, size_t n, size_t to, int flags, void *at)
 {
 	if (atomic_load_explicit(&count, memory_order_relaxed) == 0 || nv_state == NV_INSIDE)
 		return REAL(mremap)(addr, n, to, flags, at);
-	pthread_mutex_lock(&lock);
+	hold();
 	char *now = MAP_FAILED;
 	size_t was = whole_pages(n), is = whole_pages(to);
 	bool fixed = (flags & MREMAP_FIXED) != 0;
@@ -243,6 +267,6 @@ void *nv_mremap(void *addr, size_t n, size_t to, int flags, void *at)
 		now = REAL(mremap)(addr, n, to, flags, at);
 	if (now != MAP_FAILED)
 		move(addr, now, is);
-	pthread_mutex_unlock(&lock);
+	let_go();
 	return now;
 }

@@ -401,7 +401,7 @@ static bool first_visit(void)
 
 	nv_state = ready ? NV_READY : NV_OUT;
 	pthread_setcancelstate(cancel, NULL);
-	if (nv_deferred != 0)
+	if (nv_deferred != 0 && nv_held == 0)
 		nv_deliver();
 	if (ready)
 		nv_serve_handlers();
@@ -432,7 +432,7 @@ int64_t nv_leave(struct nv_visit *visit, int64_t result)
 {
 	nv_state = visit->state_before;
 	pthread_setcancelstate(visit->cancel_before, NULL);
-	if (__builtin_expect(nv_deferred != 0, 0))
+	if (__builtin_expect(nv_deferred != 0, 0) && nv_held == 0 && nv_state != NV_INSIDE)
 		nv_deliver();
 	if (result < 0) {
 		nv_await_end();

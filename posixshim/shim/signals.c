@@ -13,6 +13,7 @@
 #include "nv.h"
 
 #define SIGNAL_STACK (256 << 10)
+#define GUARD 4096 /* below it: what is too large must not write over another thread's */
 
 static pthread_key_t stack_key;
 
@@ -76,7 +77,7 @@ static void release_stack(void *stack)
 
 	REAL(sigaltstack)(&off, NULL);
 	remember_stack(&off);
-	munmap(stack, SIGNAL_STACK);
+	munmap((char *)stack - GUARD, GUARD + SIGNAL_STACK);
 }
 
 /* nv_signal_stack gives the thread an alternate stack if it has none. */
@@ -90,15 +91,18 @@ bool nv_signal_stack(void)
 		remember_stack(&now);
 		return true;
 	}
-	void *memory = REAL(mmap)(NULL, SIGNAL_STACK, PROT_READ | PROT_WRITE,
-				  MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+	char *guarded = REAL(mmap)(NULL, GUARD + SIGNAL_STACK, PROT_READ | PROT_WRITE,
+				   MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
 
-	if (memory == MAP_FAILED)
+	if (guarded == MAP_FAILED)
 		return false;
+	char *memory = guarded + GUARD;
+
+	mprotect(guarded, GUARD, PROT_NONE);
 	stack_t stack = {.ss_sp = memory, .ss_size = SIGNAL_STACK};
 
 	if (REAL(sigaltstack)(&stack, NULL) != 0 || pthread_setspecific(stack_key, memory) != 0) {
-		munmap(memory, SIGNAL_STACK);
+		munmap(guarded, GUARD + SIGNAL_STACK);
 		return false;
 	}
 	remember_stack(&stack);
@@ -238,7 +242,11 @@ static sighandler_t set_action(int signum, sighandler_t handler, int flags)
 	struct sigaction act = {.sa_handler = handler, .sa_flags = flags}, old;
 
 	sigemptyset(&act.sa_mask);
-	if (!(flags & SA_NODEFER))
+	if (handler == SIG_ERR) {
+		errno = EINVAL;
+		return SIG_ERR;
+	}
+	if (flags & SA_RESTART)
 		sigaddset(&act.sa_mask, signum);
 	return nv_sigaction(signum, &act, &old) == 0 ? old.sa_handler : SIG_ERR;
 }

@@ -1,0 +1,153 @@
+/* Signals that wait for the end of calls on a file of argv[1], with handlers as the
+ * application asked for them: in the order in which they were sent, none lost also
+ * where few may be under way, with the mask of sigsuspend, and with a mask that a jump
+ * leaves. The last is what a query during system(3) must not change. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+enum { MANY = 4000 };
+
+static volatile sig_atomic_t count, disordered;
+static sigjmp_buf back;
+static pthread_t first;
+static int fd;
+
+static void counts(int signum, siginfo_t *info, void *context)
+{
+	(void)signum;
+	(void)context;
+	disordered += info->si_value.sival_int != count;
+	count++;
+}
+
+static void *sends(void *to_thread)
+{
+	for (int i = 0; i < MANY; i++) {
+		union sigval value = {.sival_int = i};
+
+		while ((to_thread != NULL ? pthread_sigqueue(first, SIGRTMIN + 1, value)
+					  : sigqueue(getpid(), SIGRTMIN + 1, value)) != 0)
+			usleep(50);
+	}
+	return NULL;
+}
+
+static void queue(void *to_thread)
+{
+	struct sigaction act = {.sa_sigaction = counts, .sa_flags = SA_SIGINFO | SA_RESTART};
+	static char data[4096];
+	sigset_t one;
+	pthread_t t;
+	int failed = 0;
+
+	sigaction(SIGRTMIN + 1, &act, NULL);
+	sigemptyset(&one);
+	sigaddset(&one, SIGRTMIN + 1);
+	pthread_sigmask(SIG_BLOCK, &one, NULL);
+	count = 0;
+	pthread_create(&t, NULL, sends, to_thread);
+	pthread_sigmask(SIG_UNBLOCK, &one, NULL);
+	for (int i = 0; count < MANY && i < 2000000; i++) {
+		errno = 77;
+		failed += pwrite(fd, data, sizeof data, 0) != sizeof data || errno != 77;
+	}
+	pthread_join(t, NULL);
+	printf("%d signals, %d disordered, %d calls failed\n", count, disordered, failed);
+}
+
+static void shows(int signum)
+{
+	sigset_t now;
+
+	pthread_sigmask(SIG_BLOCK, NULL, &now);
+	printf("%d: USR1 %d USR2 %d CHLD %d\n", signum, sigismember(&now, SIGUSR1), sigismember(&now, SIGUSR2),
+	       sigismember(&now, SIGCHLD));
+}
+
+static void suspend(void)
+{
+	sigset_t three, all_but;
+
+	signal(SIGUSR1, shows);
+	signal(SIGUSR2, shows);
+	signal(SIGCHLD, shows);
+	sigemptyset(&three);
+	sigaddset(&three, SIGUSR1);
+	sigaddset(&three, SIGUSR2);
+	sigaddset(&three, SIGCHLD);
+	pthread_sigmask(SIG_BLOCK, &three, NULL);
+	raise(SIGUSR2);
+	raise(SIGUSR1);
+	raise(SIGCHLD);
+	sigfillset(&all_but);
+	sigdelset(&all_but, SIGUSR1);
+	sigdelset(&all_but, SIGUSR2);
+	sigdelset(&all_but, SIGCHLD);
+	sigsuspend(&all_but);
+	pthread_sigmask(SIG_UNBLOCK, &three, NULL);
+}
+
+static void jumps(int signum)
+{
+	(void)signum;
+	siglongjmp(back, 1);
+}
+
+static void jump(void)
+{
+	sigset_t now;
+	volatile int blocked = 0;
+
+	signal(SIGALRM, jumps);
+	if (sigsetjmp(back, 0) == 0)
+		for (alarm(1);;)
+			pwrite(fd, "x", 1, 0);
+	pthread_sigmask(SIG_BLOCK, NULL, &now);
+	for (int signum = 1; signum < NSIG; signum++)
+		blocked += sigismember(&now, signum) == 1;
+	printf("%d blocked\n", blocked);
+}
+
+static void *asks(void *unused)
+{
+	struct sigaction act;
+
+	usleep(200000);
+	sigaction(SIGINT, NULL, &act);
+	printf("ignored %d\n", act.sa_handler == SIG_IGN);
+	return unused;
+}
+
+int main(int argc, char **argv)
+{
+	struct rlimit few = {100, 100};
+	char name[4096];
+	pthread_t t;
+
+	if (argc != 2)
+		return 2;
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	first = pthread_self();
+	snprintf(name, sizeof name, "%s/file", argv[1]);
+	fd = open(name, O_RDWR | O_CREAT, 0600);
+	suspend();
+	queue(NULL);
+	queue(&first);
+	setrlimit(RLIMIT_SIGPENDING, &few);
+	queue(NULL);
+	signal(SIGINT, shows);
+	pthread_create(&t, NULL, asks, NULL);
+	system("sleep 0.5");
+	pthread_join(t, NULL);
+	raise(SIGINT);
+	jump();
+	return 0;
+}
