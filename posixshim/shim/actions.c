@@ -154,6 +154,17 @@ static void set_mask(const struct sigaction *act, int signum, const ucontext_t *
 	pthread_sigmask(SIG_SETMASK, &mask, NULL);
 }
 
+/* let_in lets a signal in whose handler is to be interrupted by it. The kernel would do
+ * so too early: before it is deferred. */
+static void let_in(int signum)
+{
+	sigset_t one;
+
+	sigemptyset(&one);
+	sigaddset(&one, signum);
+	pthread_sigmask(SIG_UNBLOCK, &one, NULL);
+}
+
 /* handles calls the application's handler. */
 static void handles(const struct sigaction *act, int signum, siginfo_t *info, ucontext_t *context)
 {
@@ -183,6 +194,8 @@ static void act_as(int signum, siginfo_t *info, void *context, bool resumed)
 			nv_taken_action(signum, &next, NULL);
 		if (actions[signum].kept || resumed)
 			set_mask(&act, signum, context);
+		else if ((act.sa_flags & SA_NODEFER) && !sigismember(&act.sa_mask, signum))
+			let_in(signum);
 		handles(&act, signum, info, context);
 	} else if (act.sa_handler == SIG_DFL || (place(signum) < FAULTS && info->si_code > 0)) {
 		/* A fault cannot be ignored. */
@@ -195,12 +208,19 @@ static void theirs(int signum, siginfo_t *info, void *context)
 	act_as(signum, info, context, false);
 }
 
-/* A signal whose handler waits for the end of a call of this thread, and the mask
- * that the thread had. */
-static __thread struct {
+/* Signals whose handlers wait for the end of a call of this thread: the kernel may bring
+ * several at a time, the last one first. And the mask that the thread had. */
+#define MOST 8
+
+struct waiting {
+	int signum;
 	siginfo_t info;
+};
+
+static __thread struct {
+	struct waiting signals[MOST];
 	sigset_t mask;
-	int resumed;
+	bool resumed;
 } deferred __attribute__((tls_model("initial-exec")));
 
 __thread int nv_deferred __attribute__((tls_model("initial-exec")));
@@ -230,11 +250,11 @@ static bool defer(int signum, const siginfo_t *info, ucontext_t *context)
 {
 	static const int never[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
 
-	if ((nv_state != NV_INSIDE && nv_held == 0) || nv_deferred != 0 || nv_at_once || !waits(signum, info))
+	if ((nv_state != NV_INSIDE && nv_held == 0) || nv_deferred == MOST || nv_at_once || !waits(signum, info))
 		return false;
-	deferred.info = *info;
+	deferred.signals[nv_deferred].info = *info;
 	copy_mask(&deferred.mask, &context->uc_sigmask);
-	nv_deferred = signum;
+	deferred.signals[nv_deferred++].signum = signum;
 	sigset_t mask;
 
 	sigfillset(&mask);
@@ -253,8 +273,7 @@ void nv_deliver(void)
 	int saved = errno;
 	sigset_t remask;
 
-	deferred.resumed = nv_deferred;
-	nv_deferred = 0;
+	deferred.resumed = true;
 	REAL(syscall)(SYS_tgkill, getpid(), (pid_t)REAL(syscall)(SYS_gettid), NV_REMASK);
 	sigemptyset(&remask);
 	sigaddset(&remask, NV_REMASK);
@@ -262,20 +281,23 @@ void nv_deliver(void)
 	errno = saved;
 }
 
-/* resume handles the signal that was deferred, as if it came now. */
+/* resume handles what was deferred, as if it came now. */
 static void resume(ucontext_t *context)
 {
-	siginfo_t of = deferred.info;
-	int signum = deferred.resumed;
+	int n = nv_deferred;
+	struct waiting signals[n];
 
-	deferred.resumed = 0;
+	memcpy(signals, deferred.signals, sizeof signals);
 	copy_mask(&context->uc_sigmask, &deferred.mask);
-	act_as(signum, &of, context, true);
+	nv_deferred = 0;
+	for (int i = 0; i < n; i++)
+		act_as(signals[i].signum, &signals[i].info, context, true);
 }
 
 static void handle(int signum, siginfo_t *info, void *context)
 {
-	if (signum == NV_REMASK && deferred.resumed != 0) {
+	if (signum == NV_REMASK && deferred.resumed) {
+		deferred.resumed = false;
 		resume(context);
 		if (nv_sent_here(info))
 			return; /* or it has been lost in one of the application's */
@@ -297,7 +319,7 @@ static bool plain(int signum, const struct sigaction *act)
  * application wants it. */
 static bool install(int signum, const struct sigaction *asked)
 {
-	const int flags = SA_RESTART | SA_NOCLDSTOP | SA_NOCLDWAIT | SA_NODEFER;
+	const int flags = SA_RESTART | SA_NOCLDSTOP | SA_NOCLDWAIT;
 	struct sigaction act = *asked;
 
 	if (!plain(signum, asked)) {

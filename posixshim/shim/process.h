@@ -109,7 +109,7 @@ bool nv_sent_here(const siginfo_t *info);
 
 /* ---- actions for signals ---- */
 
-extern __thread int nv_deferred __attribute__((tls_model("initial-exec"))); /* a signal that waits for the end of a call */
+extern __thread int nv_deferred __attribute__((tls_model("initial-exec"))); /* how many signals wait for the end of a call */
 extern __thread int nv_held __attribute__((tls_model("initial-exec")));     /* how many locks of the shim this thread has */
 extern __thread bool nv_at_once __attribute__((tls_model("initial-exec"))); /* none does in what is to be called */
 void nv_deliver(void);

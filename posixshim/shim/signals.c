@@ -12,7 +12,7 @@
 
 #include "nv.h"
 
-#define SIGNAL_STACK (256 << 10)
+#define SIGNAL_STACK (1 << 20)
 #define GUARD 4096 /* below it: what is too large must not write over another thread's */
 
 static pthread_key_t stack_key;
