@@ -252,11 +252,16 @@ static bool defer(int signum, const siginfo_t *info, ucontext_t *context)
 
 	if ((nv_state != NV_INSIDE && nv_held == 0) || nv_deferred == MOST || nv_at_once || !waits(signum, info))
 		return false;
-	deferred.signals[nv_deferred].info = *info;
-	copy_mask(&deferred.mask, &context->uc_sigmask);
-	deferred.signals[nv_deferred++].signum = signum;
 	sigset_t mask;
 
+	/* Of several only one has come with the mask of the thread: the smallest. */
+	sigemptyset(&mask);
+	copy_mask(&mask, &context->uc_sigmask);
+	if (nv_deferred > 0)
+		sigandset(&mask, &mask, &deferred.mask);
+	deferred.mask = mask;
+	deferred.signals[nv_deferred].info = *info;
+	deferred.signals[nv_deferred++].signum = signum;
 	sigfillset(&mask);
 	for (size_t i = 0; i < sizeof never / sizeof *never; i++)
 		if (sigismember(&deferred.mask, never[i]) == 0)
