@@ -434,20 +434,27 @@ static void take(int signum, bool keep)
 	a->known = (!keep && !handled(&was)) || install(signum, &was);
 }
 
-/* nv_take_signals is called before main, and with all before a runtime is loaded or
- * another process serves this one. */
-void nv_take_signals(bool all)
+/* nv_take_probes is called before main, when nobody else looks. */
+void nv_take_probes(void)
+{
+	for (size_t i = 0; i < PROBES; i++)
+		take(needed[i], true);
+}
+
+/* nv_take_signals is called before a runtime is loaded or another process serves
+ * this one. */
+void nv_take_signals(void)
 {
 	static _Atomic bool done;
 	sigset_t before;
 
-	if (atomic_load_explicit(&done, memory_order_relaxed) || (all && atomic_exchange(&done, true)))
+	if (atomic_load_explicit(&done, memory_order_relaxed) || atomic_exchange(&done, true))
 		return;
 	unsigned even = begin(&before);
 
-	for (size_t i = 0; i < (all ? NEEDED : PROBES); i++)
+	for (size_t i = 0; i < NEEDED; i++)
 		take(needed[i], true);
-	for (int signum = 1; all && signum < NSIG; signum++)
+	for (int signum = 1; signum < NSIG; signum++)
 		if (signum != SIGKILL && signum != SIGSTOP)
 			take(signum, false);
 	end(even, &before);

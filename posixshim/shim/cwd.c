@@ -11,9 +11,9 @@
  * reading /proc/self/cwd. NAME is that of the store. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "kernel.h"
 #include "nv.h"
 
 #define MARK "/nvmecr.cwd."
@@ -87,7 +87,7 @@ void nv_find_cwd(void)
 	char none;
 	int saved = errno;
 
-	if (REAL(syscall)(SYS_getcwd, &none, 0ul) < 0 && errno == ENOENT)
+	if (nv_kernel(SYS_getcwd, &none, 0) == -ENOENT)
 		find_removed();
 	errno = saved;
 }

@@ -12,11 +12,26 @@ extern char **environ;
 static char *strings;
 static size_t length;
 
-/* nv_keep_environment is called before main. */
-void nv_keep_environment(void)
+/* value returns what follows the name of a variable and "=" in s; NULL: it is another one. */
+static const char *value(const char *s, const char *name)
 {
+	for (; *name != '\0'; s++, name++)
+		if (*s != *name)
+			return NULL;
+	return *s == '=' ? s + 1 : NULL;
+}
+
+/* nv_keep_environment is called before main. It keeps an environment that has
+ * the variable of that name, and returns its value; NULL without memory, too. */
+const char *nv_keep_environment(const char *name)
+{
+	char **has = environ;
 	size_t n = 0;
 
+	while (*has != NULL && value(*has, name) == NULL)
+		has++;
+	if (*has == NULL)
+		return NULL;
 	for (char **e = environ; *e != NULL; e++)
 		n += strlen(*e) + 1;
 	strings = malloc(n);
@@ -26,17 +41,17 @@ void nv_keep_environment(void)
 		memcpy(strings + length, *e, one);
 		length += one;
 	}
+	return nv_given(name);
 }
 
 /* nv_given is getenv as it was. */
 const char *nv_given(const char *name)
 {
-	size_t n = strlen(name);
+	const char *found = NULL;
 
-	for (const char *s = strings; s != NULL && s < strings + length; s += strlen(s) + 1)
-		if (strncmp(s, name, n) == 0 && s[n] == '=')
-			return s + n + 1;
-	return NULL;
+	for (const char *s = strings; s != NULL && s < strings + length && found == NULL; s += strlen(s) + 1)
+		found = value(s, name);
+	return found;
 }
 
 /* nv_environment returns all of it, and how long that is. */

@@ -193,17 +193,16 @@ static void first_ends(void *unused)
 	nv_outlast();
 }
 
-static void make_key(void)
+/* nv_prepare_first_thread is called before main. */
+void nv_prepare_first_thread(void)
 {
 	pthread_key_create(&first_key, first_ends);
+	pthread_setspecific(first_key, &first_key);
 }
 
-/* nv_first_thread notes that the process begins with this thread. */
+/* nv_first_thread notes that a forked child begins with this thread. */
 void nv_first_thread(void)
 {
-	static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-	pthread_once(&once, make_key);
 	atomic_store(&first_ended, false);
 	atomic_store(&outlasting, false);
 	atomic_store(&created, 0);

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "far.h"
+#include "kernel.h"
 #include "nv.h"
 
 #define PREFIX "nvmecr:"
@@ -105,7 +106,7 @@ nv_handle nv_token(int fd)
 	char text[sizeof name.sun_path + 1];
 	unsigned long long number, h;
 
-	if (getsockname(fd, (struct sockaddr *)&name, &length) != 0 || name.sun_family != AF_UNIX ||
+	if (nv_kernel(SYS_getsockname, fd, &name, &length) != 0 || name.sun_family != AF_UNIX ||
 	    length <= offsetof(struct sockaddr_un, sun_path) + 1 || name.sun_path[0] != '\0')
 		return 0;
 	length -= (socklen_t)offsetof(struct sockaddr_un, sun_path) + 1;
@@ -545,7 +546,7 @@ bool nv_enter_far(struct nv_visit *visit)
 	visit->errno_before = errno;
 	nv_notice_fork();
 	if (!nv_in_handler())
-		nv_take_signals(true);
+		nv_take_signals();
 	visit->state_before = nv_state;
 	if (nv_state == NV_INSIDE) {
 		errno = EDEADLK;

@@ -196,7 +196,7 @@ int nv_lockf(nv_handle h, int command, off_t length);
 
 /* ---- the environment that the process was started with ---- */
 
-void nv_keep_environment(void);
+const char *nv_keep_environment(const char *name);
 const char *nv_given(const char *name);
 const char *nv_environment(size_t *n);
 

@@ -41,7 +41,8 @@ void nv_await_end(void);     /* after a call that failed */
 void nv_forget_end(void);    /* in a forked child */
 void nv_outlast(void);
 void nv_creates_thread(bool done);
-void nv_first_thread(void);  /* called on the first thread, also of a forked child */
+void nv_prepare_first_thread(void);
+void nv_first_thread(void);  /* of a forked child */
 
 /* ---- file actions ---- */
 
@@ -125,7 +126,8 @@ static inline void nv_let_go(void)
 	if (--nv_held == 0 && __builtin_expect(nv_deferred != 0, 0) && nv_state != NV_INSIDE)
 		nv_deliver();
 }
-void nv_take_signals(bool all); /* or only those of faults in memory */
+void nv_take_probes(void);  /* only those of faults in memory */
+void nv_take_signals(void);
 bool nv_taken(int signum);
 bool nv_taken_action(int signum, const struct sigaction *act, struct sigaction *old);
 bool nv_gos_action(int signum, const struct sigaction *act, struct sigaction *old);

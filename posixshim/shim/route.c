@@ -1,9 +1,9 @@
 /* Is a path ours; umask. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
+#include "kernel.h"
 #include "nv.h"
 
 #define MOUNT_DEPTH 32
@@ -32,18 +32,13 @@ static size_t component_length(const char *path)
 
 __attribute__((constructor)) static void prepare(void)
 {
-	const char *p = getenv("NVMECR_MOUNT");
+	const char *p = nv_keep_environment("NVMECR_MOUNT");
 
 	if (p == NULL || *p != '/')
-		return;
-	nv_keep_environment();
-	p = nv_given("NVMECR_MOUNT");
-	if (p == NULL)
-		return; /* without memory nothing else will work either */
-	/* System calls need not be looked up. */
-	mode_t mask = (mode_t)syscall(SYS_umask, 0);
+		return; /* or without memory: nothing else will work either */
+	mode_t mask = (mode_t)nv_kernel(SYS_umask, 0);
 
-	syscall(SYS_umask, mask);
+	nv_kernel(SYS_umask, mask);
 	atomic_store(&mask_now, mask);
 	nv_mount = p;
 	while (*p != '\0') {
@@ -62,7 +57,7 @@ __attribute__((constructor)) static void prepare(void)
 		return;
 	memcpy(mount_name, mount_path[mount_depth - 1].name, mount_path[mount_depth - 1].length);
 	nv_prepare_process();
-	nv_take_signals(false);
+	nv_take_probes();
 	nv_find_cwd();
 	nv_find_descriptors();
 	nv_name_process();

@@ -318,7 +318,7 @@ static void load(void)
 	/* Go's threads must not take the application's signals. */
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &before);
-	nv_take_signals(true);
+	nv_take_signals();
 	nv_arm();
 	nv_choose_cpus();
 	nv_keep_reserve();

@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "kernel.h"
 #include "nv.h"
 
 /* The number that other processes know this one by; 0 before the first. */
@@ -129,7 +130,7 @@ static bool adopt_some(int first, int n)
 
 	for (int i = 0; i < n; i++)
 		p[i] = (struct pollfd){.fd = first + i};
-	if (n <= 0 || syscall(SYS_ppoll, p, n, &none, NULL, 0) < 0)
+	if (n <= 0 || nv_kernel(SYS_ppoll, p, n, &none, 0, 0) < 0)
 		return false;
 	for (int i = 0; i < n; i++)
 		if (!(p[i].revents & POLLNVAL)) {
@@ -148,8 +149,7 @@ static bool none_behind(void)
 	unsigned long set[FEW / (8 * sizeof(unsigned long)) + 1] = {[FEW / (8 * sizeof(unsigned long))] = 1};
 	struct timespec none = {0, 0};
 
-	return syscall(SYS_fcntl, FEW, F_GETFD) < 0 &&
-	       syscall(SYS_pselect6, FEW + 1, set, NULL, NULL, &none, NULL) == 0;
+	return nv_kernel(SYS_fcntl, FEW, F_GETFD) < 0 && nv_kernel(SYS_pselect6, FEW + 1, set, 0, 0, &none, 0) == 0;
 }
 
 /* What only glibc has. */
@@ -164,7 +164,8 @@ void nv_find_descriptors(void)
 		return;
 	struct rlimit limit;
 	int saved = errno;
-	int end = getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur > NV_FDS ? NV_FDS : (int)limit.rlim_cur;
+	bool few = nv_kernel(SYS_prlimit64, 0, RLIMIT_NOFILE, 0, &limit) == 0 && limit.rlim_cur < NV_FDS;
+	int end = few ? (int)limit.rlim_cur : NV_FDS;
 
 	adopt_some(0, end < FEW ? end : FEW);
 	if (end > FEW && !none_behind())

@@ -10,12 +10,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "kernel.h"
 #include "nv.h"
 
 #define SIGNAL_STACK (1 << 20)
 #define GUARD 4096 /* below it: what is too large must not write over another thread's */
 
-static pthread_key_t stack_key;
+static pthread_once_t stack_once = PTHREAD_ONCE_INIT;
+static pthread_key_t stack_key; /* of the stacks that are ours, since the first of them */
+static _Atomic bool stack_keyed;
 
 /* The thread's alternate stack. */
 static __thread uintptr_t alternate __attribute__((tls_model("initial-exec")));
@@ -49,7 +52,7 @@ bool nv_on_signal_stack(uintptr_t address)
 /* An application that takes its alternate stack away gets ours back. */
 int nv_sigaltstack(const stack_t *stack, stack_t *old)
 {
-	void *ours = nv_mounted ? pthread_getspecific(stack_key) : NULL;
+	void *ours = atomic_load(&stack_keyed) ? pthread_getspecific(stack_key) : NULL;
 	stack_t again = {.ss_sp = ours, .ss_size = SIGNAL_STACK};
 
 	if (stack != NULL && (stack->ss_flags & SS_DISABLE) && ours != NULL)
@@ -80,11 +83,21 @@ static void release_stack(void *stack)
 	munmap((char *)stack - GUARD, GUARD + SIGNAL_STACK);
 }
 
+static void make_stack_key(void)
+{
+	atomic_store(&stack_keyed, pthread_key_create(&stack_key, release_stack) == 0);
+}
+
 /* nv_signal_stack gives the thread an alternate stack if it has none. */
 bool nv_signal_stack(void)
 {
 	stack_t now;
 
+	pthread_once(&stack_once, make_stack_key);
+	if (!atomic_load(&stack_keyed)) {
+		errno = EAGAIN;
+		return false;
+	}
 	if (REAL(sigaltstack)(NULL, &now) != 0)
 		return false;
 	if (!(now.ss_flags & SS_DISABLE)) {
@@ -300,11 +313,10 @@ extern void *__dso_handle __attribute__((visibility("hidden")));
 /* nv_prepare_process is called before main. */
 void nv_prepare_process(void)
 {
-	atomic_store(&memory_of, getpid());
+	atomic_store(&memory_of, (pid_t)nv_kernel(SYS_getpid));
 	if (__register_atfork != NULL)
 		__register_atfork(before_fork, NULL, in_child, __dso_handle);
-	pthread_key_create(&stack_key, release_stack);
-	nv_first_thread();
+	nv_prepare_first_thread();
 }
 
 bool nv_own_memory(void)
