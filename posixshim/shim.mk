@@ -15,6 +15,7 @@ endif
 
 SHIM_SOURCES := $(wildcard posixshim/shim/*.c) $(wildcard mpiwrap/interpose/*.c)
 SHIM_HEADERS := $(wildcard posixshim/shim/*.h)
+SHIM_LAYOUT := posixshim/shim/layout.ld
 SHIM_CFLAGS := -std=gnu11 -D_GNU_SOURCE -U_FORTIFY_SOURCE -O2 -g -fPIC \
 	-fvisibility=hidden -Wall -Wextra -Werror
 
@@ -38,11 +39,13 @@ endif
 libraries: $(BIN)/libnvmecr.so $(SHIM_RUNTIMES)
 
 # Every program that a job starts loads it, most of them to do nothing with it:
-# symbols are looked up when they are called, and the file is mapped in two
-# pieces instead of four, of which none is split to be protected in part.
-$(BIN)/libnvmecr.so: $(SHIM_SOURCES) $(SHIM_HEADERS) posixshim/shim.mk
+# symbols are looked up when they are called, the file is mapped in two
+# pieces instead of four, of which none is split to be protected in part, and what
+# is touched at the start lies together. The compiler's own beginning and end of a
+# library look symbols up that nobody has, and this one cannot be unloaded.
+$(BIN)/libnvmecr.so: $(SHIM_SOURCES) $(SHIM_HEADERS) $(SHIM_LAYOUT) posixshim/shim.mk
 	@mkdir -p $(BIN)
-	$(CC) $(SHIM_CFLAGS) -shared -Wl,-z,lazy,-z,noseparate-code,-z,norelro -o $@ $(SHIM_SOURCES)
+	$(CC) $(SHIM_CFLAGS) -shared -nostartfiles -Wl,-z,lazy,-z,noseparate-code,-z,norelro,-T,$(SHIM_LAYOUT) -o $@ $(SHIM_SOURCES)
 
 # The go command knows better than make what has changed. The headers that it
 # writes beside the libraries are of no use here.

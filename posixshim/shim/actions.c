@@ -37,7 +37,7 @@ static const int needed[] = {SIGSEGV, SIGBUS, SIGFPE, SIGPIPE, NV_REMASK};
 
 /* What our handler stands for where the kernel has it: what the application has asked
  * for last, or a handler before that, which the C library puts back (in system(3)). */
-static struct action {
+NV_EARLY_TABLE(2) static struct action {
 	struct sigaction act;
 	bool known;
 	bool kept; /* the kernel has our handler whatever the application asks for */
@@ -322,7 +322,7 @@ static bool plain(int signum, const struct sigaction *act)
 
 /* install tells the kernel of an action, whose system calls are interrupted as the
  * application wants it. */
-static bool install(int signum, const struct sigaction *asked)
+NV_EARLY_CODE static bool install(int signum, const struct sigaction *asked)
 {
 	const int flags = SA_RESTART | SA_NOCLDSTOP | SA_NOCLDWAIT;
 	struct sigaction act = *asked;
@@ -418,7 +418,7 @@ bool nv_taken_action(int signum, const struct sigaction *act, struct sigaction *
 }
 
 /* take notes an action and has the kernel call our handler in its place. */
-static void take(int signum, bool keep)
+NV_EARLY_CODE static void take(int signum, bool keep)
 {
 	struct action *a = &actions[signum];
 	struct sigaction was;
@@ -435,10 +435,12 @@ static void take(int signum, bool keep)
 }
 
 /* nv_take_probes is called before main, when nobody else looks. */
-void nv_take_probes(void)
+NV_EARLY_CODE void nv_take_probes(void)
 {
-	for (size_t i = 0; i < PROBES; i++)
+	for (size_t i = 0; i < PROBES; i++) {
+		actions[needed[i]].kept = true; /* a page that is written to first is only one fault */
 		take(needed[i], true);
+	}
 }
 
 /* nv_take_signals is called before a runtime is loaded or another process serves

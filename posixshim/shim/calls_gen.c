@@ -2,7 +2,7 @@
 
 #include "nv.h"
 
-struct nv_real nv_real;
+NV_EARLY_TABLE(1) struct nv_real nv_real;
 
 /* In the order of struct nv_real. */
 const char nv_real_names[][NV_NAME] = {

@@ -22,7 +22,7 @@
 /* The working directory, if it is ours: a handle, or CWD_FOUND until the
  * directory that the process was started in has been opened. */
 #define CWD_FOUND ((nv_handle)-1)
-static _Atomic nv_handle cwd;
+NV_EARLY static _Atomic nv_handle cwd;
 
 /* What stands for it if another process has it open for us; -1: none. */
 static _Atomic int stand_in = -1;
@@ -82,7 +82,7 @@ static __attribute__((noinline)) void find_removed(void)
 
 /* nv_find_cwd is called before main, and in a forked child. What has a path is
  * ERANGE; most programs do not need memory for more. */
-void nv_find_cwd(void)
+NV_EARLY_CODE void nv_find_cwd(void)
 {
 	char none;
 	int saved = errno;

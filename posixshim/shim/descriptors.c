@@ -27,7 +27,7 @@ NV_LARGE _Atomic nv_handle nv_fds[NV_FDS];
 static _Atomic int pattern = -1;
 
 /* One more than the highest descriptor that ever was ours. */
-static _Atomic unsigned ours_end;
+NV_EARLY static _Atomic unsigned ours_end;
 
 unsigned nv_ours_end(void)
 {

@@ -9,11 +9,11 @@
 extern char **environ;
 
 /* The strings, one behind the other. Written once, before main. */
-static char *strings;
-static size_t length;
+NV_EARLY static char *strings;
+NV_EARLY static size_t length;
 
 /* value returns what follows the name of a variable and "=" in s; NULL: it is another one. */
-static const char *value(const char *s, const char *name)
+NV_EARLY_CODE static const char *value(const char *s, const char *name)
 {
 	for (; *name != '\0'; s++, name++)
 		if (*s != *name)
@@ -23,7 +23,7 @@ static const char *value(const char *s, const char *name)
 
 /* nv_keep_environment is called before main. It keeps an environment that has
  * the variable of that name, and returns its value; NULL without memory, too. */
-const char *nv_keep_environment(const char *name)
+NV_EARLY_CODE const char *nv_keep_environment(const char *name)
 {
 	char **has = environ;
 	size_t n = 0;
@@ -45,7 +45,7 @@ const char *nv_keep_environment(const char *name)
 }
 
 /* nv_given is getenv as it was. */
-const char *nv_given(const char *name)
+NV_EARLY_CODE const char *nv_given(const char *name)
 {
 	const char *found = NULL;
 

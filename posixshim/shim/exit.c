@@ -19,7 +19,7 @@
 
 #include "nv.h"
 
-static FILE *sentinel;
+NV_EARLY static FILE *sentinel;
 static pid_t owner;
 
 /* The use of the mount is being ended, or has been; and by this thread. */
@@ -91,7 +91,7 @@ __attribute__((destructor)) static void arm(void)
 		fputc('\n', sentinel);
 }
 
-static pthread_key_t first_key;
+NV_EARLY static pthread_key_t first_key;
 
 /* counts says whether a thread of this process is the application's, and runs. */
 static bool counts(pid_t tid)
@@ -194,7 +194,7 @@ static void first_ends(void *unused)
 }
 
 /* nv_prepare_first_thread is called before main. */
-void nv_prepare_first_thread(void)
+NV_EARLY_CODE void nv_prepare_first_thread(void)
 {
 	pthread_key_create(&first_key, first_ends);
 	pthread_setspecific(first_key, &first_key);

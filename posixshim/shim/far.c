@@ -99,7 +99,7 @@ void nv_lose_connections(void)
 
 /* nv_token says which open file of which process a descriptor stands for; 0
  * for any other descriptor. posixshim/share.go makes them. */
-nv_handle nv_token(int fd)
+NV_EARLY_CODE nv_handle nv_token(int fd)
 {
 	struct sockaddr_un name;
 	socklen_t length = sizeof name;

@@ -328,9 +328,13 @@ void *nv_find_real(unsigned index);
 void nv_find_signal_calls(void);
 
 /* A program that does nothing with the library pays for each page of it that is
- * written to. Names in tables are arrays, because pointers are relocated in each
- * process, and what is large lies behind all that is small. */
+ * touched. What all programs touch lies together (layout.ld): code that runs before
+ * main; variables, with what the linker writes to anyway; two tables. Names in tables
+ * are arrays, because pointers are relocated in each process. */
 #define NV_NAME 48
+#define NV_EARLY_CODE __attribute__((section(".text.startup")))
+#define NV_EARLY __attribute__((section(".early")))
+#define NV_EARLY_TABLE(place) __attribute__((section(".bss.early." #place)))
 #define NV_LARGE __attribute__((common))
 
 static inline int nv_error(int error)

@@ -379,7 +379,7 @@ static bool begins(const char *text, const char *with)
 
 /* nv_name_process is called before main. A program that is executed without a
  * path is called after its descriptor, or by the file's name and what that is. */
-void nv_name_process(void)
+NV_EARLY_CODE void nv_name_process(void)
 {
 	static const char memory[] = "/memfd:", deleted[] = " (deleted)";
 	const char *by = (const char *)getauxval(AT_EXECFN);

@@ -8,18 +8,18 @@
 
 #define MOUNT_DEPTH 32
 
-bool nv_mounted;
-const char *nv_mount;
+NV_EARLY bool nv_mounted;
+NV_EARLY const char *nv_mount;
 
-static _Atomic mode_t mask_now;
+NV_EARLY static _Atomic mode_t mask_now;
 
 /* The components of the mount's path. Written once, before main. */
-static struct component {
+NV_EARLY static struct component {
 	const char *name;
 	size_t length;
 } mount_path[MOUNT_DEPTH];
-static unsigned mount_depth;
-static char mount_name[NAME_MAX + 1]; /* the last of them */
+NV_EARLY static unsigned mount_depth;
+NV_EARLY static char mount_name[NAME_MAX + 1]; /* the last of them */
 
 static size_t component_length(const char *path)
 {

@@ -66,7 +66,7 @@ static int64_t missing(void)
 
 /* nv_find_real looks up the function a wrapper hides. Several threads may do
  * so at once; they find the same. */
-void *nv_find_real(unsigned index)
+NV_EARLY_CODE void *nv_find_real(unsigned index)
 {
 	void **slot = (void **)&nv_real + index;
 	int saved = errno;

@@ -104,7 +104,7 @@ void nv_forget_sharing(void)
 }
 
 /* adopt notes what fd stands for, if it was given to the program to be executed. */
-static void adopt(int fd)
+NV_EARLY_CODE static void adopt(int fd)
 {
 	nv_handle h = nv_token(fd);
 
@@ -122,7 +122,7 @@ static void adopt(int fd)
 
 /* adopt_some adopts those of n numbers; false if none of them is open. poll tells
  * which are, in a tenth of the time that reading /proc/self/fd takes. */
-static bool adopt_some(int first, int n)
+NV_EARLY_CODE static bool adopt_some(int first, int n)
 {
 	struct pollfd p[n > 0 ? n : 1];
 	struct timespec none = {0, 0};
@@ -144,7 +144,7 @@ static bool adopt_some(int first, int n)
  * is not open, select says EBADF, unless it lies behind all that the process has
  * had: those it does not look at (BUGS in select(2)). A kernel that did would only
  * cost us the time of looking for more. */
-static bool none_behind(void)
+NV_EARLY_CODE static bool none_behind(void)
 {
 	unsigned long set[FEW / (8 * sizeof(unsigned long)) + 1] = {[FEW / (8 * sizeof(unsigned long))] = 1};
 	struct timespec none = {0, 0};
@@ -158,7 +158,7 @@ extern int __register_atfork(void (*before)(void), void (*parent)(void), void (*
 /* nv_find_descriptors is called before main: it adopts those that the program
  * was given, up to where a chunk of numbers has none. A program of musl has them
  * as one without the library: its streams are not glibc's. */
-void nv_find_descriptors(void)
+NV_EARLY_CODE void nv_find_descriptors(void)
 {
 	if (__register_atfork == NULL)
 		return;

@@ -33,7 +33,7 @@ static void remember_stack(const stack_t *stack)
 }
 
 /* The process whose memory this is. */
-static _Atomic pid_t memory_of;
+NV_EARLY static _Atomic pid_t memory_of;
 
 /* nv_in_handler says that a signal handler runs on the alternate stack. It
  * must not call into Go: Go's stack would lie in the alternate one, but its
@@ -308,14 +308,14 @@ static void in_child(void);
 /* What pthread_atfork is in glibc, and what it takes from there, so that
  * programs of musl, which has no such thing, can load this library. */
 extern int __register_atfork(void (*before)(void), void (*parent)(void), void (*child)(void), void *library) __attribute__((weak));
-extern void *__dso_handle __attribute__((visibility("hidden")));
+static char library; /* its address tells it from others */
 
 /* nv_prepare_process is called before main. */
-void nv_prepare_process(void)
+NV_EARLY_CODE void nv_prepare_process(void)
 {
 	atomic_store(&memory_of, (pid_t)nv_kernel(SYS_getpid));
 	if (__register_atfork != NULL)
-		__register_atfork(before_fork, NULL, in_child, __dso_handle);
+		__register_atfork(before_fork, NULL, in_child, &library);
 	nv_prepare_first_thread();
 }
 
