@@ -26,13 +26,7 @@ NV_LARGE _Atomic nv_handle nv_fds[NV_FDS];
  * opening each; -1 before the first. It is the runtime's. */
 static _Atomic int pattern = -1;
 
-/* One more than the highest descriptor that ever was ours. */
-NV_EARLY static _Atomic unsigned ours_end;
-
-unsigned nv_ours_end(void)
-{
-	return atomic_load(&ours_end);
-}
+NV_EARLY _Atomic unsigned nv_ours_end;
 
 /* nv_close_quietly closes a descriptor of the kernel. Unlike the C library's
  * close, a thread is not cancelled in it. */
@@ -46,9 +40,9 @@ void nv_close_quietly(int fd)
 
 static void put(int fd, nv_handle h)
 {
-	unsigned end = atomic_load_explicit(&ours_end, memory_order_relaxed);
+	unsigned end = atomic_load_explicit(&nv_ours_end, memory_order_relaxed);
 
-	while ((unsigned)fd >= end && !atomic_compare_exchange_weak(&ours_end, &end, (unsigned)fd + 1))
+	while ((unsigned)fd >= end && !atomic_compare_exchange_weak(&nv_ours_end, &end, (unsigned)fd + 1))
 		;
 	atomic_store_explicit(&nv_fds[fd], h, memory_order_release);
 }
@@ -118,7 +112,7 @@ static int keep(nv_handle h)
  * closed in between is open in the child, and not in the map any more. */
 void nv_lose_descriptors(int server)
 {
-	unsigned end = atomic_load(&ours_end), low = (unsigned)nv_low_descriptors();
+	unsigned end = atomic_load(&nv_ours_end), low = (unsigned)nv_low_descriptors();
 
 	atomic_store(&pattern, -1);
 	atomic_store(&changing, 0);
@@ -144,7 +138,7 @@ void nv_adopt(int fd, nv_handle h)
 /* put_in_place makes the descriptors of h, from fd on, duplicates of stand_in. */
 static void put_in_place(nv_handle h, int stand_in)
 {
-	unsigned end = atomic_load(&ours_end);
+	unsigned end = atomic_load(&nv_ours_end);
 
 	for (unsigned fd = 0; fd < end; fd++) {
 		if (nv_ours((int)fd) != h)
@@ -181,7 +175,7 @@ void nv_take_back(void)
 {
 	int plain = atomic_load(&pattern);
 
-	for (int fd = 0; plain >= 0 && (unsigned)fd < nv_ours_end(); fd++)
+	for (int fd = 0; plain >= 0 && (unsigned)fd < atomic_load(&nv_ours_end); fd++)
 		if (nv_ours(fd) > 0 && nv_server(nv_ours(fd)) == 0)
 			nv_replace_placeholders(nv_ours(fd), plain);
 }
@@ -357,7 +351,7 @@ void nv_retire(int fd)
 
 int nv_close_range(unsigned first, unsigned last, int flags)
 {
-	unsigned end = atomic_load(&ours_end);
+	unsigned end = atomic_load(&nv_ours_end);
 
 	if ((flags & CLOSE_RANGE_CLOEXEC) || first > last) {
 		begin_change(); /* like set_flags */

@@ -41,8 +41,8 @@
  *   memory.c       mappings
  *   locks.c        record locks, flock
  *
- * Rules: a call on a descriptor that is not ours is one array load and the
- * real call: no lock, no allocation, no Go, so it may be made from a signal
+ * Rules: a call on a descriptor that is not ours is a comparison, or an array load,
+ * and the real call: no lock, no allocation, no Go, so it may be made from a signal
  * handler. errno changes only when a call fails. Nothing is redirected: what
  * is ours and cannot be served fails.
  */
@@ -150,9 +150,13 @@ struct nv_dir;
  * race with a close see either. Untouched pages cost nothing. */
 extern _Atomic nv_handle nv_fds[NV_FDS];
 
+/* One more than the highest descriptor that ever was ours; at most NV_FDS. A program
+ * that has none does not touch the map. */
+extern _Atomic unsigned nv_ours_end;
+
 static inline nv_handle nv_ours(int fd)
 {
-	if ((unsigned)fd >= NV_FDS)
+	if ((unsigned)fd >= atomic_load_explicit(&nv_ours_end, memory_order_acquire))
 		return 0;
 	return atomic_load_explicit(&nv_fds[fd], memory_order_acquire);
 }
@@ -169,7 +173,6 @@ static inline nv_handle nv_called_with(int fd)
 
 int nv_open(struct nv_place *at, int flags, mode_t mode);
 void nv_lose_descriptors(int server); /* in a forked child; server has what was ours */
-unsigned nv_ours_end(void); /* one more than the highest descriptor that ever was ours */
 void nv_adopt(int fd, nv_handle h);
 void nv_replace_placeholders(nv_handle h, int stand_in);
 void nv_take_back(void);

@@ -59,7 +59,7 @@ static void share_all(void)
 	int64_t n = nv_leave(&visit, nv_rt.serve());
 
 	atomic_store(&number, n < 0 ? 0 : (uint64_t)n);
-	for (int fd = 0; n > 0 && (unsigned)fd < nv_ours_end(); fd++) {
+	for (int fd = 0; n > 0 && (unsigned)fd < atomic_load(&nv_ours_end); fd++) {
 		nv_handle h = nv_ours(fd);
 		int64_t socket = h > 0 && nv_server(h) == 0 ? stand_in(h) : 0;
 
@@ -196,7 +196,7 @@ static bool needed(void)
 {
 	if (!nv_loaded() || nv_state == NV_INSIDE || !nv_own_memory())
 		return false;
-	for (int fd = 0; (unsigned)fd < nv_ours_end(); fd++)
+	for (int fd = 0; (unsigned)fd < atomic_load(&nv_ours_end); fd++)
 		if (nv_ours(fd) > 0 && nv_server(nv_ours(fd)) == 0 && !(REAL(fcntl)(fd, F_GETFD) & FD_CLOEXEC))
 			return true;
 	return others_have();
@@ -267,7 +267,7 @@ static void take_signals(void)
 static void close_ours(void)
 {
 	nv_working_elsewhere();
-	for (int fd = 0; (unsigned)fd < nv_ours_end(); fd++)
+	for (int fd = 0; (unsigned)fd < atomic_load(&nv_ours_end); fd++)
 		if (nv_ours(fd) != 0)
 			nv_retire(fd);
 }
