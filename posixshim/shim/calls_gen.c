@@ -2438,7 +2438,7 @@ extern __typeof__(nv_call_fgetwc) nv_call_getwc_unlocked NV_CALL("getwc_unlocked
 wint_t nv_call_getwchar(void) NV_CALL("getwchar");
 wint_t nv_call_getwchar(void)
 {
-	return nv_fgetwc(stdin);
+	return nv_fgetwc(*nv_standard_stream(0));
 }
 extern __typeof__(nv_call_getwchar) nv_call_getwchar_unlocked NV_CALL("getwchar_unlocked") NV_ALIAS("getwchar");
 
@@ -2454,7 +2454,7 @@ extern __typeof__(nv_call_fputwc) nv_call_putwc_unlocked NV_CALL("putwc_unlocked
 wint_t nv_call_putwchar(wchar_t wc) NV_CALL("putwchar");
 wint_t nv_call_putwchar(wchar_t wc)
 {
-	return nv_fputwc(wc, stdout);
+	return nv_fputwc(wc, *nv_standard_stream(1));
 }
 extern __typeof__(nv_call_putwchar) nv_call_putwchar_unlocked NV_CALL("putwchar_unlocked") NV_ALIAS("putwchar");
 
@@ -2525,7 +2525,7 @@ int nv_call_wprintf(const wchar_t *format, ...)
 	va_list ap;
 
 	va_start(ap, format);
-	int result = nv_vfwprintf(stdout, format, ap);
+	int result = nv_vfwprintf(*nv_standard_stream(1), format, ap);
 	va_end(ap);
 	return result;
 }
@@ -2533,7 +2533,7 @@ int nv_call_wprintf(const wchar_t *format, ...)
 int nv_call_vwprintf(const wchar_t *format, va_list ap) NV_CALL("vwprintf");
 int nv_call_vwprintf(const wchar_t *format, va_list ap)
 {
-	return nv_vfwprintf(stdout, format, ap);
+	return nv_vfwprintf(*nv_standard_stream(1), format, ap);
 }
 
 int nv_call___wprintf_chk(int flag, const wchar_t *format, ...) NV_CALL("__wprintf_chk");
@@ -2542,7 +2542,7 @@ int nv_call___wprintf_chk(int flag, const wchar_t *format, ...)
 	va_list ap;
 
 	va_start(ap, format);
-	int result = (nv_checked(flag), nv_vfwprintf(stdout, format, ap));
+	int result = (nv_checked(flag), nv_vfwprintf(*nv_standard_stream(1), format, ap));
 	va_end(ap);
 	return result;
 }
@@ -2550,7 +2550,7 @@ int nv_call___wprintf_chk(int flag, const wchar_t *format, ...)
 int nv_call___vwprintf_chk(int flag, const wchar_t *format, va_list ap) NV_CALL("__vwprintf_chk");
 int nv_call___vwprintf_chk(int flag, const wchar_t *format, va_list ap)
 {
-	return (nv_checked(flag), nv_vfwprintf(stdout, format, ap));
+	return (nv_checked(flag), nv_vfwprintf(*nv_standard_stream(1), format, ap));
 }
 
 int nv_call_fwscanf(FILE *stream, const wchar_t *format, ...) NV_CALL("fwscanf");

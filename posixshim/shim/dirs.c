@@ -200,6 +200,16 @@ static void glob_closedir(void *stream)
 	closedir(stream);
 }
 
+static int glob_stat(const char *path, struct stat *st)
+{
+	return stat(path, st);
+}
+
+static int glob_lstat(const char *path, struct stat *st)
+{
+	return lstat(path, st);
+}
+
 int nv_glob(const char *pattern, int flags, int (*error)(const char *path, int error), glob_t *out)
 {
 	struct nv_place at;
@@ -209,7 +219,7 @@ int nv_glob(const char *pattern, int flags, int (*error)(const char *path, int e
 	out->gl_opendir = glob_opendir;
 	out->gl_readdir = glob_readdir;
 	out->gl_closedir = glob_closedir;
-	out->gl_stat = stat;
-	out->gl_lstat = lstat;
+	out->gl_stat = glob_stat;
+	out->gl_lstat = glob_lstat;
 	return REAL(glob)(pattern, flags | GLOB_ALTDIRFUNC, error, out);
 }

@@ -10,9 +10,14 @@
 static pthread_key_t joined_key;
 static pthread_once_t joined_once = PTHREAD_ONCE_INIT;
 
+static void release(void *memory)
+{
+	free(memory);
+}
+
 static void make_key(void)
 {
-	pthread_key_create(&joined_key, free);
+	pthread_key_create(&joined_key, release);
 }
 
 /* joined is memory of this thread for two paths; NULL if there is none. */

@@ -18,9 +18,6 @@ extern const char nv_real_names[][NV_NAME];
 extern const unsigned short nv_real_signal[];
 extern const unsigned nv_real_signal_count;
 
-/* Not there in musl, whose programs load this library, too. */
-extern const char *gnu_get_libc_version(void) __attribute__((weak));
-
 static const char runtime_names[][NV_NAME] = {NV_RUNTIME_NAMES};
 
 /* Go knows this thread: it has called it before. */
@@ -89,6 +86,8 @@ void nv_find_signal_calls(void)
 		return;
 	for (unsigned i = 0; i < nv_real_signal_count; i++)
 		nv_find_real(nv_real_signal[i]);
+	for (int fd = 0; fd <= 2; fd++)
+		nv_standard_stream(fd);
 	atomic_store(&done, true);
 }
 
@@ -188,7 +187,8 @@ static int bind_runtime(void)
 	char path[NV_PATH];
 	const char *name = flavour();
 
-	if (gnu_get_libc_version == NULL) {
+	/* It is not there in musl, whose programs load this library, too. */
+	if (dlsym(RTLD_DEFAULT, "gnu_get_libc_version") == NULL) {
 		nv_complain("files under %s cannot be used: this program is linked with another C library than glibc", nv_mount);
 		return ENOSYS;
 	}

@@ -317,7 +317,7 @@ void nv_linger(bool flush)
 		return;
 	nv_at_once = true;
 	if (flush)
-		fflush(stdout);
+		fflush(*nv_standard_stream(STDOUT_FILENO));
 	/* Streams may still have something to write to other files. */
 	close_ours();
 	close_others(waited);

@@ -324,6 +324,11 @@ bool nv_own_memory(void)
 	return atomic_load(&memory_of) == getpid();
 }
 
+static pid_t forked(void)
+{
+	return fork();
+}
+
 /* nv_vfork returns the function to call for vfork. A vfork child shares our
  * tables: as long as nothing is in them it may, afterwards it is forked, so
  * that what it does to its descriptors does not show in ours, and that it can
@@ -331,7 +336,7 @@ bool nv_own_memory(void)
  * function without leaving a frame for the child to run over. */
 pid_t (*nv_vfork(void))(void)
 {
-	return nv_loaded() || nv_served() || nv_working_now() != 0 ? fork : REAL(vfork);
+	return nv_loaded() || nv_served() || nv_working_now() != 0 ? forked : REAL(vfork);
 }
 
 /* Nothing is locked from here on until the child is there: fork waits for locks

@@ -33,9 +33,15 @@ static _Atomic bool cookies_busy;
  * theirs. Code that has kept the address of libc's gets EBADF. */
 static FILE *standard_ours[3], *standard_theirs[3];
 
-static FILE **standard(int fd)
+/* nv_standard_stream returns the variable. */
+FILE **nv_standard_stream(int fd)
 {
-	return fd == 0 ? &stdin : fd == 1 ? &stdout : &stderr;
+	static const char names[][sizeof "stdout"] = {"stdin", "stdout", "stderr"};
+	static FILE **_Atomic found[3];
+
+	if (atomic_load(&found[fd]) == NULL)
+		atomic_store(&found[fd], (FILE **)dlsym(RTLD_DEFAULT, names[fd]));
+	return atomic_load(&found[fd]);
 }
 
 static void lock_cookies(void)
@@ -144,7 +150,7 @@ static int close_cookie(void *cookie)
 	delist(c);
 	for (int fd = 0; fd <= 2; fd++)
 		if (standard_ours[fd] == c->stream) {
-			*standard(fd) = standard_theirs[fd];
+			*nv_standard_stream(fd) = standard_theirs[fd];
 			standard_ours[fd] = NULL;
 		}
 	free(c);
@@ -405,7 +411,7 @@ static FILE *turn(struct cookie *c, const char *name, int flags)
  * else. */
 void nv_standard(int fd)
 {
-	FILE **variable = standard(fd);
+	FILE **variable = nv_standard_stream(fd);
 	int saved = errno;
 
 	if (nv_ours(fd) == 0) {
@@ -430,7 +436,7 @@ static FILE *substitute(int fd, FILE *fresh)
 	int result = nv_dup2(fileno(fresh), fd);
 
 	fclose(fresh);
-	return result < 0 ? NULL : *standard(fd);
+	return result < 0 ? NULL : *nv_standard_stream(fd);
 }
 
 FILE *nv_freopen(const char *name, const char *mode, FILE *stream)
@@ -458,7 +464,7 @@ FILE *nv_freopen(const char *name, const char *mode, FILE *stream)
 	if (fresh == NULL)
 		return NULL;
 	for (int fd = 0; fd <= 2; fd++)
-		if (stream == *standard(fd))
+		if (stream == *nv_standard_stream(fd))
 			return substitute(fd, fresh);
 	fclose(stream);
 	return fresh;

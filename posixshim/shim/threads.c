@@ -210,7 +210,7 @@ void nv_settle_thread(void)
 
 int nv_fflush(FILE *stream)
 {
-	return own && (stream == stdout || stream == NULL) ? 0 : REAL(fflush)(stream);
+	return own && (stream == NULL || stream == *nv_standard_stream(STDOUT_FILENO)) ? 0 : REAL(fflush)(stream);
 }
 
 void nv_openlog(const char *name, int options, int facility)

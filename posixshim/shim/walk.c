@@ -198,12 +198,17 @@ static int begin(struct walk *w, const char *path)
 	return result;
 }
 
+static void release(void *id)
+{
+	free(id);
+}
+
 static int walk(struct walk *w, const char *path)
 {
 	int result = begin(w, path);
 	int saved = errno;
 
-	tdestroy(w->seen, free);
+	tdestroy(w->seen, release);
 	errno = saved;
 	return result;
 }
