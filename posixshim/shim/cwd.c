@@ -94,7 +94,7 @@ NV_EARLY_CODE void nv_find_cwd(void)
 
 /* nv_working returns the handle of the working directory, 0 if it is not
  * ours, and one that is not valid if it cannot be opened. */
-nv_handle nv_working(void)
+NV_EARLY_CODE nv_handle nv_working(void)
 {
 	nv_handle h = atomic_load_explicit(&cwd, memory_order_acquire);
 

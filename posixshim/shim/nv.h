@@ -333,9 +333,10 @@ FILE **nv_standard_stream(int fd);
 
 /* A program that does nothing with the library pays for each page of it that is
  * touched. What all programs touch lies together (layout.ld): code that runs before
- * main; variables, with what the linker writes to anyway; two tables. Names in tables
- * are arrays, because pointers are relocated in each process. And a symbol of another
- * library whose address is kept, unlike one that is called, is looked up in each. */
+ * main or for each path; variables, with what the linker writes to anyway; two
+ * tables. Names in tables are arrays, because pointers are relocated in each process.
+ * And a symbol of another library whose address is kept, unlike one that is called,
+ * is looked up in each. */
 #define NV_NAME 48
 #define NV_EARLY_CODE __attribute__((section(".text.startup")))
 #define NV_EARLY __attribute__((section(".early")))

@@ -72,7 +72,7 @@ struct walk {
 /* walk goes along path and returns what follows the mount in it, or NULL if
  * it does not lead there. "." and ".." before the mount are taken by the
  * letter, without looking at symbolic links; what follows is the runtime's. */
-static const char *walk(struct walk *w, const char *path)
+NV_EARLY_CODE static const char *walk(struct walk *w, const char *path)
 {
 	for (;;) {
 		while (*path == '/')
@@ -103,7 +103,7 @@ static const char *walk(struct walk *w, const char *path)
 /* from_outside returns what follows the mount in a path that is relative to a
  * directory of the kernel's, or NULL. Such a path names the mount's last
  * component, or it leads elsewhere: most are told apart by that alone. */
-static const char *from_outside(int dirfd, const char *path)
+NV_EARLY_CODE static const char *from_outside(int dirfd, const char *path)
 {
 	char base[NV_PATH], link[sizeof "/proc/self/fd/" + 10];
 	struct walk w = {0, 0};
@@ -125,7 +125,7 @@ static const char *from_outside(int dirfd, const char *path)
 }
 
 /* number returns the descriptor that a path ends in, or -1. */
-static int number(const char *path)
+NV_EARLY_CODE static int number(const char *path)
 {
 	int n = 0;
 
@@ -148,7 +148,7 @@ static const char *after(const char *path, const char *prefix)
 }
 
 /* named_descriptor returns the handle of a path that names a descriptor. */
-static nv_handle named_descriptor(const char *path)
+NV_EARLY_CODE static nv_handle named_descriptor(const char *path)
 {
 	static const char *const standard[] = {"/dev/stdin", "/dev/stdout", "/dev/stderr"};
 	static const char *const directory[] = {"/dev/fd/", "/proc/self/fd/", "/proc/thread-self/fd/"};
@@ -169,7 +169,7 @@ static nv_handle named_descriptor(const char *path)
  * file system has (no memory, or too long as a whole) is left to the kernel,
  * which refuses it, and so is one that cannot be read. What the runtime and its libraries open is not ours; a name
  * of the mount is a signal handler's then, and refused when it is entered. */
-bool nv_route(int dirfd, const char *path, struct nv_place *at)
+NV_EARLY_CODE bool nv_route(int dirfd, const char *path, struct nv_place *at)
 {
 	bool inside = nv_state == NV_INSIDE;
 

@@ -28,8 +28,8 @@
 
 #define FUNCTION(name, code) ".type " name ", @function\n" name ":\n\t" code ".size " name ", . - " name "\n"
 
-__asm__(".text\n.hidden nv_probe\n.globl nv_probe\n" FUNCTION("nv_probe", LOAD)
-	FUNCTION("probe_write", STORE) FUNCTION("probe_bad", BAD));
+__asm__(".pushsection .text.startup, \"ax\", @progbits\n.hidden nv_probe\n.globl nv_probe\n" FUNCTION("nv_probe", LOAD)
+	FUNCTION("probe_write", STORE) FUNCTION("probe_bad", BAD) ".popsection\n");
 
 extern bool probe_write(void *p) __attribute__((visibility("hidden")));
 extern bool probe_bad(void) __attribute__((visibility("hidden")));
@@ -77,7 +77,7 @@ bool nv_writable(void *p, size_t n)
 }
 
 /* nv_string says whether a string can be read to its end. */
-bool nv_string(const char *s)
+NV_EARLY_CODE bool nv_string(const char *s)
 {
 	while (nv_probe(s)) {
 		size_t rest = next_page((uintptr_t)s) - (uintptr_t)s;

@@ -208,7 +208,7 @@ void nv_settle_thread(void)
  * flush its standard output, which in a forked child holds what the parent will
  * write as well, nor say what it is called in the system's log. */
 
-int nv_fflush(FILE *stream)
+NV_EARLY_CODE int nv_fflush(FILE *stream)
 {
 	return own && (stream == NULL || stream == *nv_standard_stream(STDOUT_FILENO)) ? 0 : REAL(fflush)(stream);
 }
