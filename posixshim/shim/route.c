@@ -67,6 +67,7 @@ __attribute__((constructor)) static void prepare(void)
 struct walk {
 	unsigned matched; /* components of the mount so far */
 	unsigned astray;  /* components away from it */
+	bool goes_on;     /* with another path */
 };
 
 /* walk goes along path and returns what follows the mount in it, or NULL if
@@ -93,6 +94,8 @@ NV_EARLY_CODE static const char *walk(struct walk *w, const char *path)
 		} else if (w->astray == 0 && n == mount_path[w->matched].length &&
 			   memcmp(path, mount_path[w->matched].name, n) == 0) {
 			w->matched++;
+		} else if (!w->goes_on && strstr(path + n, "/..") == NULL) {
+			return NULL; /* nearly all paths */
 		} else {
 			w->astray++;
 		}
@@ -106,7 +109,7 @@ NV_EARLY_CODE static const char *walk(struct walk *w, const char *path)
 NV_EARLY_CODE static const char *from_outside(int dirfd, const char *path)
 {
 	char base[NV_PATH], link[sizeof "/proc/self/fd/" + 10];
-	struct walk w = {0, 0};
+	struct walk w = {.goes_on = true};
 	int saved = errno;
 
 	if (strstr(path, mount_name) == NULL)
@@ -121,7 +124,10 @@ NV_EARLY_CODE static const char *from_outside(int dirfd, const char *path)
 		base[n > 0 ? n : 0] = '\0';
 	}
 	errno = saved;
-	return base[0] == '/' && walk(&w, base) == NULL ? walk(&w, path) : NULL;
+	if (base[0] != '/' || walk(&w, base) != NULL)
+		return NULL;
+	w.goes_on = false;
+	return walk(&w, path);
 }
 
 /* number returns the descriptor that a path ends in, or -1. */
@@ -180,7 +186,7 @@ NV_EARLY_CODE bool nv_route(int dirfd, const char *path, struct nv_place *at)
 	at->outside = false;
 	at->hops = at->moves = 0;
 	if (*path == '/') {
-		at->path = walk(&(struct walk){0, 0}, path);
+		at->path = walk(&(struct walk){0}, path);
 		if (at->path != NULL)
 			return strnlen(path, PATH_MAX) < PATH_MAX;
 		if (inside)
