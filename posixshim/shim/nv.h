@@ -40,6 +40,8 @@
  *   transfer.c     vectors with flags, copies, calls that are refused
  *   memory.c       mappings
  *   locks.c        record locks, flock
+ *   kernel.h       system calls before main
+ *   layout.ld      where things lie in the library
  *
  * Rules: a call on a descriptor that is not ours is a comparison, or an array load,
  * and the real call: no lock, no allocation, no Go, so it may be made from a signal
