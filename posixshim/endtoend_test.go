@@ -286,6 +286,20 @@ func TestSignalQueues(t *testing.T) {
 	assert.Contains(t, want, "4000 signals, 0 disordered, 0 calls failed\nignored 1\n")
 }
 
+// Handlers run where the program expects them, which collectors of garbage and
+// schedulers of coroutines depend on.
+func TestFrames(t *testing.T) {
+	program := compile(t, "gcc", "frames.c", "-Wall", "-Wextra", "-Werror", "-rdynamic", "-pthread", "-lm")
+	want := output(t, exec.Command(program, t.TempDir()))
+	require.Contains(t, want, "main is behind the handler: 1\n")
+	for range 3 {
+		assert.Empty(t, diff(t, want, output(t, newStore(t).command(program, mount))))
+	}
+	// The same in a process that another one serves.
+	shell := "exec 3> $0/held; " + program + " $0; :"
+	assert.Empty(t, diff(t, want, output(t, newStore(t).command("bash", "-c", shell, mount))))
+}
+
 // A handler that comes in the middle of a call runs when that is done.
 func TestHandlersAmongCalls(t *testing.T) {
 	program := compile(t, "gcc", "jumps.c", "-pthread")

@@ -22,9 +22,12 @@
  *   fsize.c        how large a file may become
  *   exit.c         the end of the process
  *   environment.c  the environment that the process was started with
- *   signals.c      what Go needs of signal handlers and stacks; fork
+ *   signals.c      the first handlers and threads; fork
  *   masks.c        which signals a thread takes
  *   actions.c      the application's actions for signals
+ *   deliver.c      signals that come
+ *   stacks.c       the stacks that they come on
+ *   frame.c        where the application's handlers run
  *   handler.c      calls that signal handlers make
  *   there.c        is memory of the application's there
  *   threads.c      the runtime's threads: their name, their processors
@@ -41,6 +44,7 @@
  *   memory.c       mappings
  *   locks.c        record locks, flock
  *   kernel.h       system calls before main
+ *   machine.h      where a machine keeps what a signal has interrupted
  *   layout.ld      where things lie in the library
  *
  * Rules: a call on a descriptor that is not ours is a comparison, or an array load,

@@ -29,11 +29,7 @@ void nv_openlog(const char *name, int options, int facility);
 int nv_fflush(FILE *stream);
 bool nv_own_memory(void);    /* false in a vfork child */
 void nv_prepare_process(void);
-bool nv_in_handler(void);
-bool nv_on_signal_stack(uintptr_t address);
 int nv_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg);
-int nv_sigaltstack(const stack_t *stack, stack_t *old);
-bool nv_signal_stack(void);  /* gives this thread a stack for handlers */
 void nv_forget_runtime(void); /* in a forked child */
 void nv_prepare_exit(void);
 void nv_finish(void);        /* at the end of the process */
@@ -110,9 +106,26 @@ bool nv_sent_here(const siginfo_t *info);
 
 /* ---- actions for signals ---- */
 
+void nv_take_probes(void);  /* only those of faults in memory */
+void nv_take_signals(void);
+struct sigaction nv_action(int signum); /* what the application has asked for */
+bool nv_kept(int signum);
+bool nv_handled(const struct sigaction *act);
+bool nv_taken(int signum);
+bool nv_taken_action(int signum, const struct sigaction *act, struct sigaction *old);
+void nv_forget_actions(void); /* in a forked child */
+void nv_before_exec(void);
+void nv_before_spawn(void);
+void nv_after_exec(void); /* which has failed, or a child has done it */
+
+/* ---- delivery of signals ---- */
+
 extern __thread int nv_deferred __attribute__((tls_model("initial-exec"))); /* how many signals wait for the end of a call */
 extern __thread int nv_held __attribute__((tls_model("initial-exec")));     /* how many locks of the shim this thread has */
 extern __thread bool nv_at_once __attribute__((tls_model("initial-exec"))); /* none does in what is to be called */
+
+void nv_signalled(int signum, siginfo_t *info, void *context); /* what the kernel calls */
+bool nv_gos_action(int signum, const struct sigaction *act, struct sigaction *old);
 void nv_deliver(void);
 
 /* nv_hold and nv_let_go enclose what no handler may come in the middle of. */
@@ -126,15 +139,19 @@ static inline void nv_let_go(void)
 	if (--nv_held == 0 && __builtin_expect(nv_deferred != 0, 0) && nv_state != NV_INSIDE)
 		nv_deliver();
 }
-void nv_take_probes(void);  /* only those of faults in memory */
-void nv_take_signals(void);
-bool nv_taken(int signum);
-bool nv_taken_action(int signum, const struct sigaction *act, struct sigaction *old);
-bool nv_gos_action(int signum, const struct sigaction *act, struct sigaction *old);
-void nv_forget_actions(void); /* in a forked child */
-void nv_before_exec(void);
-void nv_before_spawn(void);
-void nv_after_exec(void); /* which has failed, or a child has done it */
+
+/* ---- stacks and frames of handlers ---- */
+
+int nv_sigaltstack(const stack_t *stack, stack_t *old);
+bool nv_signal_stack(void); /* gives this thread one */
+bool nv_has_signal_stack(void);
+bool nv_has_own_signal_stack(void);
+bool nv_on_signal_stack(uintptr_t address);
+void nv_remember_stack(const stack_t *stack);
+bool nv_moves(const ucontext_t *context, const struct sigaction *act);
+void nv_push(const struct sigaction *act, int signum, const siginfo_t *info, ucontext_t *context, const sigset_t *mask);
+void nv_call_handler(void (*handler)(int, siginfo_t *, void *), int signum, siginfo_t *info, void *context);
+bool nv_in_handler(void);
 
 /* ---- the runtime's threads ---- */
 

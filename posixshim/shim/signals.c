@@ -1,11 +1,4 @@
-/* What Go needs of signal handlers and of their stacks; fork.
- *
- * Go requires handlers to run on an alternate stack, and leaves a small one of
- * its own on threads that have none: too small for many handlers. So each
- * thread gets a large one, and handlers that the application installs run
- * there (actions.c). The thread has to get it before
- * a handler runs on it: what a handler sets is undone when it returns, and the
- * next one would then run over the stack of a goroutine. */
+/* The application's first handlers and threads; fork. */
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -13,114 +6,8 @@
 #include "kernel.h"
 #include "nv.h"
 
-#define SIGNAL_STACK (1 << 20)
-#define GUARD 4096 /* below it: what is too large must not write over another thread's */
-
-static pthread_once_t stack_once = PTHREAD_ONCE_INIT;
-static pthread_key_t stack_key; /* of the stacks that are ours, since the first of them */
-static _Atomic bool stack_keyed;
-
-/* The thread's alternate stack. */
-static __thread uintptr_t alternate __attribute__((tls_model("initial-exec")));
-static __thread size_t alternate_size __attribute__((tls_model("initial-exec")));
-
-static void remember_stack(const stack_t *stack)
-{
-	bool none = stack->ss_flags & SS_DISABLE;
-
-	alternate = none ? 0 : (uintptr_t)stack->ss_sp;
-	alternate_size = none ? 0 : stack->ss_size;
-}
-
 /* The process whose memory this is. */
 NV_EARLY static _Atomic pid_t memory_of;
-
-/* nv_in_handler says that a signal handler runs on the alternate stack. It
- * must not call into Go: Go's stack would lie in the alternate one, but its
- * goroutines' do not, so the kernel would put the next signal's frame over
- * both; and Go allocates memory, which a handler may have interrupted. */
-bool nv_in_handler(void)
-{
-	return nv_on_signal_stack((uintptr_t)__builtin_frame_address(0));
-}
-
-bool nv_on_signal_stack(uintptr_t address)
-{
-	return address - alternate < alternate_size;
-}
-
-/* An application that takes its alternate stack away gets ours back. */
-int nv_sigaltstack(const stack_t *stack, stack_t *old)
-{
-	void *ours = atomic_load(&stack_keyed) ? pthread_getspecific(stack_key) : NULL;
-	stack_t again = {.ss_sp = ours, .ss_size = SIGNAL_STACK};
-
-	if (stack != NULL && (stack->ss_flags & SS_DISABLE) && ours != NULL)
-		stack = &again;
-	int result = REAL(sigaltstack)(stack, old);
-
-	if (result == 0 && stack != NULL)
-		remember_stack(stack);
-	return result;
-}
-
-/* release_stack runs when the thread ends. Go's own destructor, which still
- * expects the stack, may come after this one in the first round: the second
- * round frees it. */
-static void release_stack(void *stack)
-{
-	static __thread bool second __attribute__((tls_model("initial-exec")));
-
-	if (!second) {
-		second = true;
-		pthread_setspecific(stack_key, stack);
-		return;
-	}
-	stack_t off = {.ss_flags = SS_DISABLE};
-
-	REAL(sigaltstack)(&off, NULL);
-	remember_stack(&off);
-	munmap((char *)stack - GUARD, GUARD + SIGNAL_STACK);
-}
-
-static void make_stack_key(void)
-{
-	atomic_store(&stack_keyed, pthread_key_create(&stack_key, release_stack) == 0);
-}
-
-/* nv_signal_stack gives the thread an alternate stack if it has none. */
-bool nv_signal_stack(void)
-{
-	stack_t now;
-
-	pthread_once(&stack_once, make_stack_key);
-	if (!atomic_load(&stack_keyed)) {
-		errno = EAGAIN;
-		return false;
-	}
-	if (REAL(sigaltstack)(NULL, &now) != 0)
-		return false;
-	if (!(now.ss_flags & SS_DISABLE)) {
-		remember_stack(&now);
-		return true;
-	}
-	char *guarded = REAL(mmap)(NULL, GUARD + SIGNAL_STACK, PROT_READ | PROT_WRITE,
-				   MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
-
-	if (guarded == MAP_FAILED)
-		return false;
-	char *memory = guarded + GUARD;
-
-	mprotect(guarded, GUARD, PROT_NONE);
-	stack_t stack = {.ss_sp = memory, .ss_size = SIGNAL_STACK};
-
-	if (REAL(sigaltstack)(&stack, NULL) != 0 || pthread_setspecific(stack_key, memory) != 0) {
-		munmap(guarded, GUARD + SIGNAL_STACK);
-		return false;
-	}
-	remember_stack(&stack);
-	return true;
-}
 
 /* expect_signals is called before there is a first handler, thread or child
  * of this process. Until then nobody can call anything where the linker, or the
@@ -132,7 +19,7 @@ static void expect_signals(void)
 
 	nv_find_signal_calls();
 	/* Without a stack, the first call into Go will fail and say so. */
-	if (nv_mounted && alternate == 0 && nv_own_memory())
+	if (nv_mounted && !nv_has_signal_stack() && nv_own_memory())
 		nv_signal_stack();
 	errno = saved;
 }

@@ -5,9 +5,9 @@
  * address, and a fault of it goes on where it says no (nv_mend_probe). */
 #include <stdlib.h>
 #include <string.h>
-#include <ucontext.h>
 #include <unistd.h>
 
+#include "machine.h"
 #include "nv.h"
 
 #define PAGE 4096
@@ -16,12 +16,10 @@
 #define LOAD "movb (%rdi), %al\n\tmovl $1, %eax\n\tret\n"
 #define STORE "lock orb $0, (%rdi)\n\tmovl $1, %eax\n\tret\n"
 #define BAD "xorl %eax, %eax\n\tret\n"
-#define COUNTER(context) (context)->uc_mcontext.gregs[REG_RIP]
 #elif defined(__aarch64__)
 #define LOAD "ldrb w1, [x0]\n\tmov w0, #1\n\tret\n"
 #define STORE "ldrb w1, [x0]\n\tstrb w1, [x0]\n\tmov w0, #1\n\tret\n"
 #define BAD "mov w0, #0\n\tret\n"
-#define COUNTER(context) (context)->uc_mcontext.pc
 #else
 #error "how does this machine read and write a byte?"
 #endif
@@ -37,11 +35,11 @@ extern bool probe_bad(void) __attribute__((visibility("hidden")));
 /* nv_mend_probe says whether a fault is one of a probe, and lets that go on. */
 bool nv_mend_probe(ucontext_t *context)
 {
-	uintptr_t at = (uintptr_t)COUNTER(context);
+	uintptr_t at = (uintptr_t)NV_COUNTER(context);
 
 	if (at < (uintptr_t)nv_probe || at >= (uintptr_t)probe_bad)
 		return false;
-	COUNTER(context) = (__typeof__(COUNTER(context)))(uintptr_t)probe_bad;
+	NV_COUNTER(context) = (__typeof__(NV_COUNTER(context)))(uintptr_t)probe_bad;
 	return true;
 }
 

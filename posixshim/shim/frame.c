@@ -1,0 +1,194 @@
+/* Where the application's handlers run.
+ *
+ * The kernel brings all signals on the alternate stack (stacks.c). A handler that has
+ * not asked for one expects to be on the stack that it interrupts: collectors of garbage
+ * look there for what the thread uses, schedulers of coroutines exchange it. So
+ * nv_signalled does what the kernel would have done. It puts a frame on that stack,
+ *
+ *	interrupted stack pointer
+ *	128 bytes  the red zone
+ *	           state of the floating-point unit, as long as the processor's, aligned to 64
+ *	128 bytes  siginfo_t
+ *	304 bytes  ucontext_t
+ *	  8 bytes  where the handler returns to: the C library's call of rt_sigreturn
+ *
+ * which is a copy of what the kernel has put on the alternate one, and lets its own
+ * frame return to the beginning of the handler. The handler's return ends at the
+ * interrupted place, by the copy.
+ *
+ * (Linux, arch/x86/kernel/signal_64.c: x64_setup_rt_frame; arch/x86/include/uapi/asm/
+ * sigcontext.h.) On other machines handlers run on the alternate stack. */
+#include <stddef.h>
+#include <string.h>
+
+#include "machine.h"
+#include "nv.h"
+
+/* The highest address of a stack that is the innermost handlers' which are not on an
+ * alternate one; 0: there are none. One that has left by siglongjmp leaves it too high,
+ * until a call is made above it. */
+static __thread uintptr_t outermost __attribute__((tls_model("initial-exec")));
+
+/* nv_in_handler says that a signal handler may run. It must not call into Go: on an
+ * alternate stack Go's stack would lie there, but its goroutines' do not, so the
+ * kernel would put the next signal's frame over both; and Go allocates memory, which
+ * a handler may have interrupted. */
+bool nv_in_handler(void)
+{
+	uintptr_t here = (uintptr_t)__builtin_frame_address(0);
+
+	if (nv_on_signal_stack(here))
+		return true;
+	if (__builtin_expect(here >= outermost, 1))
+		outermost = 0;
+	return outermost != 0;
+}
+
+/* nv_call_handler calls the application's handler. What a call has left for its caller,
+ * who has not taken it yet, is still there afterwards, and an alternate stack that the
+ * handler has set is not any more. */
+void nv_call_handler(void (*handler)(int, siginfo_t *, void *), int signum, siginfo_t *info, void *context)
+{
+	int descriptor = nv_far_descriptor;
+	size_t n = strlen(nv_outside) + 1;
+	char outside[n];
+
+	memcpy(outside, nv_outside, n);
+	handler(signum, info, context); /* one without SA_SIGINFO has the kernel's arguments, too */
+	memcpy(nv_outside, outside, n);
+	nv_far_descriptor = descriptor;
+	nv_remember_stack(&((ucontext_t *)context)->uc_stack);
+}
+
+#if defined(__x86_64__)
+
+#define RED_ZONE 128
+#define FLAGS ((1 << 8) | (1 << 10) | (1 << 16)) /* that a handler begins without: TF, DF, RF */
+
+/* The kernel's, whose mask is shorter than the C library's. */
+struct frame {
+	void *returns_to;
+	char context[offsetof(ucontext_t, uc_sigmask) + 8];
+	siginfo_t info;
+};
+
+_Static_assert(sizeof(struct frame) == 8 + 304 + 128, "the kernel's frame of a signal");
+
+/* The state of the floating-point unit: FXSAVE's, and where that says so XSAVE's. */
+#define CONTROL 0
+#define STATUS 2
+#define TAGS 4
+#define MXCSR 24
+#define MAGIC 464
+#define SIZE 468 /* of all */
+#define LEGACY 512
+#define PRESENT LEGACY /* a bit for each part */
+
+#define EXTENDED UINT32_C(0x46505853)
+#define PROTECTION_KEYS (UINT64_C(1) << 9)
+
+static bool extended(const char *state)
+{
+	uint32_t magic;
+
+	memcpy(&magic, state + MAGIC, sizeof magic);
+	return magic == EXTENDED;
+}
+
+static size_t state_size(const char *state)
+{
+	uint32_t size;
+
+	memcpy(&size, state + SIZE, sizeof size);
+	return extended(state) ? size : LEGACY;
+}
+
+/* initialise makes a state that of a handler's beginning. */
+static void initialise(char *state)
+{
+	const uint16_t control = 0x37f, status = 0;
+	const uint32_t mxcsr = 0x1f80;
+	uint64_t present;
+
+	memcpy(state + CONTROL, &control, sizeof control);
+	memcpy(state + STATUS, &status, sizeof status);
+	memcpy(state + MXCSR, &mxcsr, sizeof mxcsr);
+	state[TAGS] = 0;
+	if (!extended(state))
+		return;
+	memcpy(&present, state + PRESENT, sizeof present);
+	present &= PROTECTION_KEYS; /* what is not present is as at the start */
+	memcpy(state + PRESENT, &present, sizeof present);
+}
+
+static struct frame *copy_of(ucontext_t *context, const siginfo_t *info)
+{
+	char *from = (char *)context->uc_mcontext.fpregs;
+	size_t n = state_size(from);
+	uintptr_t state = ((uintptr_t)NV_STACK(context) - RED_ZONE - n) & ~(uintptr_t)63;
+	struct frame *f = (struct frame *)(((state - sizeof *f) & ~(uintptr_t)15) - 8);
+
+	memcpy((void *)state, from, n);
+	f->returns_to = ((void **)context)[-1];
+	memcpy(f->context, context, sizeof f->context);
+	((ucontext_t *)f->context)->uc_mcontext.fpregs = (fpregset_t)state;
+	f->info = *info;
+	return f;
+}
+
+/* begins is where nv_signalled returns to. It returns by the frame. */
+static void begins(int signum, siginfo_t *info, void *context, void (*handler)(int, siginfo_t *, void *))
+{
+	uintptr_t here = (uintptr_t)__builtin_frame_address(0), before = outermost;
+
+	if (here > before)
+		outermost = here;
+	nv_call_handler(handler, signum, info, context);
+	outermost = before;
+}
+
+/* nv_moves says whether a handler runs on another stack than this one. In the middle of
+ * the runtime it must not: that is where the stack of a goroutine may be. */
+bool nv_moves(const ucontext_t *context, const struct sigaction *act)
+{
+	return !nv_runtimes() && nv_on_signal_stack((uintptr_t)__builtin_frame_address(0)) &&
+	       !nv_on_signal_stack((uintptr_t)NV_STACK(context)) &&
+	       !((act->sa_flags & SA_ONSTACK) && nv_has_own_signal_stack());
+}
+
+/* nv_push lets a handler begin where a context is, when nv_signalled returns. */
+void nv_push(const struct sigaction *act, int signum, const siginfo_t *info, ucontext_t *context, const sigset_t *mask)
+{
+	struct frame *f = copy_of(context, info);
+	greg_t *g = context->uc_mcontext.gregs;
+
+	initialise((char *)context->uc_mcontext.fpregs);
+	memcpy(&context->uc_sigmask, mask, 8);
+	g[REG_RIP] = (greg_t)begins;
+	g[REG_RSP] = (greg_t)f;
+	g[REG_RDI] = signum;
+	g[REG_RSI] = (greg_t)&f->info;
+	g[REG_RDX] = (greg_t)f->context;
+	g[REG_RCX] = (greg_t)act->sa_sigaction;
+	g[REG_EFL] &= ~(greg_t)FLAGS;
+}
+
+#else
+
+bool nv_moves(const ucontext_t *context, const struct sigaction *act)
+{
+	(void)context;
+	(void)act;
+	return false;
+}
+
+void nv_push(const struct sigaction *act, int signum, const siginfo_t *info, ucontext_t *context, const sigset_t *mask)
+{
+	(void)act;
+	(void)signum;
+	(void)info;
+	(void)context;
+	(void)mask;
+}
+
+#endif

@@ -1,0 +1,313 @@
+/* Where handlers run in a process that uses a file of argv[1], and with what: on the
+ * stack that they interrupt unless they ask for an alternate one, with the floating-point
+ * unit as it is at the start. Coroutines are exchanged in them. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <execinfo.h>
+#include <fcntl.h>
+#include <fenv.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/time.h>
+#include <ucontext.h>
+#include <unistd.h>
+
+static int fd;
+static char data[64 << 10];
+static volatile sig_atomic_t count;
+
+/* ---- which stack ---- */
+
+static char *own; /* an alternate one */
+static volatile uintptr_t from, to;
+
+static const char *where(const void *p)
+{
+	uintptr_t at = (uintptr_t)p;
+
+	if (own != NULL && at >= (uintptr_t)own && at < (uintptr_t)own + (64 << 10))
+		return "its alternate stack";
+	return at >= from && at < to ? "the thread's stack" : "another stack";
+}
+
+static void tells(int signum, siginfo_t *info, void *context)
+{
+	char here;
+	stack_t now;
+	ucontext_t *c = context;
+	int status = write(fd, data, 100) != 100;
+
+	sigaltstack(NULL, &now);
+	printf("%d on %s, of %s; stack flags %d; from %d; write %d\n", signum, where(&here),
+#if defined(__x86_64__)
+	       where((void *)c->uc_mcontext.gregs[REG_RSP]),
+#else
+	       where((void *)c->uc_mcontext.sp),
+#endif
+	       now.ss_flags, info->si_pid == getpid(), status);
+	if (signum == SIGUSR1)
+		raise(SIGUSR2);
+}
+
+static void stacks(void)
+{
+	pthread_attr_t attr;
+	void *low;
+	size_t size;
+	stack_t stack = {.ss_size = 64 << 10}, now;
+
+	pthread_getattr_np(pthread_self(), &attr);
+	pthread_attr_getstack(&attr, &low, &size);
+	from = (uintptr_t)low;
+	to = from + size;
+	sigaltstack(NULL, &now);
+	printf("alternate: %p, %zu, %d\n", now.ss_sp, now.ss_size, now.ss_flags);
+	for (int with = 0; with < 4; with++) {
+		struct sigaction act = {.sa_sigaction = tells, .sa_flags = SA_SIGINFO | (with & 1 ? SA_ONSTACK : 0)};
+
+		if (with == 2) {
+			own = stack.ss_sp = malloc(stack.ss_size);
+			printf("set: %d\n", sigaltstack(&stack, NULL));
+		}
+		sigaction(SIGUSR1, &act, NULL);
+		sigaction(SIGUSR2, &act, NULL);
+		raise(SIGUSR1);
+		act.sa_flags ^= SA_ONSTACK;
+		sigaction(SIGUSR2, &act, NULL);
+		raise(SIGUSR1);
+	}
+	stack.ss_flags = SS_DISABLE;
+	printf("taken away: %d\n", sigaltstack(&stack, &now));
+	printf("was %d, %zu\n", now.ss_sp == own, now.ss_size);
+	sigaltstack(NULL, &now);
+	printf("alternate: %p, %zu, %d\n", now.ss_sp, now.ss_size, now.ss_flags);
+	raise(SIGUSR1);
+	free(own);
+	own = NULL;
+}
+
+static void *thread(void *unused)
+{
+	stacks();
+	return unused;
+}
+
+/* ---- what a handler finds and leaves ---- */
+
+static volatile double bad;
+
+static void computes(int signum)
+{
+	volatile long double a = 1, b = 3;
+
+	(void)signum;
+	count++;
+	if (fegetround() != FE_TONEAREST)
+		bad++;
+	fesetround(FE_UPWARD);
+	for (int i = 0; i < 50; i++)
+		a = a / b + i;
+	if (count % 5 == 0 && pwrite(fd, data, 5000, 0) != 5000)
+		bad++;
+	errno = 1;
+}
+
+/* chaotic goes through numbers that any error shows in. */
+static long double chaotic(int steps)
+{
+	long double x = 0.3L;
+	double y = 0.4;
+
+	for (int i = 0; i < steps; i++) {
+		x = 3.9L * x * (1 - x);
+		y = 3.8 * y * (1 - y);
+	}
+	return x + y;
+}
+
+static void compute(void)
+{
+	struct itimerval often = {{0, 300}, {0, 300}}, never = {{0, 0}, {0, 0}};
+	struct sigaction act = {.sa_handler = computes, .sa_flags = SA_RESTART};
+	int wrong = 0;
+
+	fesetround(FE_DOWNWARD);
+	long double expected = chaotic(100000);
+
+	count = 0;
+	sigaction(SIGALRM, &act, NULL);
+	setitimer(ITIMER_REAL, &often, NULL);
+	for (int i = 0; i < 100 || count < 200; i++) {
+		wrong += chaotic(100000) != expected;
+		wrong += fegetround() != FE_DOWNWARD;
+		wrong += pwrite(fd, data, 4096, 0) != 4096;
+	}
+	setitimer(ITIMER_REAL, &never, NULL);
+	fesetround(FE_TONEAREST);
+	printf("%d wrong, %g in handlers\n", wrong, bad);
+}
+
+/* ---- coroutines ---- */
+
+enum { ROUTINES = 4 };
+
+static ucontext_t routines[ROUTINES], end;
+static int running, done;
+static volatile int turns;
+
+static void exchanges(int signum)
+{
+	int before = running;
+
+	(void)signum;
+	turns++;
+	running = (running + 1) % ROUTINES;
+	swapcontext(&routines[before], &routines[running]);
+}
+
+static void routine(void)
+{
+	int me = running;
+	static int results[ROUTINES];
+	sigset_t alarm;
+
+	sigemptyset(&alarm);
+	sigaddset(&alarm, SIGALRM);
+	sigprocmask(SIG_UNBLOCK, &alarm, NULL);
+	for (int i = 0; i < 40 || turns < 100; i++) {
+		results[me] += chaotic(20000) > 0;
+		results[me] += pwrite(fd, data, 10000, me * 10000) == 10000;
+	}
+	sigprocmask(SIG_BLOCK, &alarm, NULL);
+	printf("a routine is done: %d\n", results[me] >= 80);
+	if (++done == ROUTINES)
+		setcontext(&end);
+	for (sigprocmask(SIG_UNBLOCK, &alarm, NULL);;)
+		pause();
+}
+
+static void exchange(void)
+{
+	struct itimerval often = {{0, 1000}, {0, 1000}}, never = {{0, 0}, {0, 0}};
+	struct sigaction act = {.sa_handler = exchanges, .sa_flags = SA_RESTART};
+	volatile bool again = false;
+	sigset_t alarm;
+
+	/* A routine begins with it blocked: swapcontext sets the mask first. */
+	sigemptyset(&alarm);
+	sigaddset(&alarm, SIGALRM);
+	sigprocmask(SIG_BLOCK, &alarm, NULL);
+	for (int i = 0; i < ROUTINES; i++) {
+		getcontext(&routines[i]);
+		routines[i].uc_stack.ss_sp = malloc(256 << 10);
+		routines[i].uc_stack.ss_size = 256 << 10;
+		makecontext(&routines[i], routine, 0);
+	}
+	sigaction(SIGALRM, &act, NULL);
+	setitimer(ITIMER_REAL, &often, NULL);
+	getcontext(&end);
+	if (!again) {
+		again = true;
+		setcontext(&routines[0]);
+	}
+	setitimer(ITIMER_REAL, &never, NULL);
+	sigprocmask(SIG_UNBLOCK, &alarm, NULL);
+	printf("exchanged %d\n", turns >= 100);
+}
+
+/* ---- many at a time ---- */
+
+static sigjmp_buf back;
+
+static void nests(int signum)
+{
+	char large[8 << 10];
+
+	memset(large, signum, sizeof large);
+	count += pwrite(fd, large, sizeof large, 0) == sizeof large;
+}
+
+static void nest(void)
+{
+	struct sigaction act = {.sa_handler = nests, .sa_flags = SA_NODEFER};
+	sigset_t some, before;
+
+	count = 0;
+	sigemptyset(&some);
+	for (int s = SIGRTMIN; s <= SIGRTMAX; s++) {
+		sigaction(s, &act, NULL);
+		sigaddset(&some, s);
+	}
+	for (int round = 0; round < 20; round++) {
+		sigprocmask(SIG_BLOCK, &some, &before);
+		for (int i = 0; i < 100; i++)
+			raise(SIGRTMIN + i % (SIGRTMAX - SIGRTMIN));
+		sigprocmask(SIG_SETMASK, &before, NULL);
+	}
+	printf("%d handled\n", count);
+}
+
+static void jumps(int signum)
+{
+	(void)signum;
+	siglongjmp(back, 1);
+}
+
+static void jump(void)
+{
+	struct itimerval often = {{0, 500}, {0, 500}}, never = {{0, 0}, {0, 0}};
+	struct sigaction act = {.sa_handler = jumps};
+	static volatile int i, written;
+
+	sigaction(SIGALRM, &act, NULL);
+	sigsetjmp(back, 1);
+	if (i == 0)
+		setitimer(ITIMER_REAL, &often, NULL);
+	while (i++ < 300)
+		written += pwrite(fd, data, sizeof data, 0) == sizeof data;
+	setitimer(ITIMER_REAL, &never, NULL);
+	printf("jumped, still writes: %d\n", pwrite(fd, data, 10, 0) == 10);
+}
+
+/* ---- what is behind a handler ---- */
+
+static void traces(int signum)
+{
+	void *frames[64];
+	int n = backtrace(frames, 64), of_main = 0;
+	char **names = backtrace_symbols(frames, n);
+
+	(void)signum;
+	for (int i = 0; i < n; i++)
+		of_main += strstr(names[i], "(main+") != NULL;
+	free(names);
+	printf("main is behind the handler: %d\n", of_main);
+}
+
+int main(int argc, char **argv)
+{
+	char name[4096];
+	pthread_t t;
+
+	if (argc != 2)
+		return 2;
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	snprintf(name, sizeof name, "%s/file", argv[1]);
+	fd = open(name, O_RDWR | O_CREAT, 0600);
+	stacks();
+	pthread_create(&t, NULL, thread, NULL);
+	pthread_join(t, NULL);
+	compute();
+	exchange();
+	nest();
+	jump();
+	signal(SIGUSR1, traces);
+	raise(SIGUSR1);
+	return 0;
+}
