@@ -218,6 +218,7 @@ const char nv_real_names[][NV_NAME] = {
 	"signal",
 	"__sysv_signal",
 	"sigset",
+	"siginterrupt",
 	"setrlimit",
 	"prlimit",
 	"ulimit",
@@ -322,18 +323,19 @@ const unsigned short nv_real_signal[] = {
 	209, /* signal */
 	210, /* __sysv_signal */
 	211, /* sigset */
-	212, /* setrlimit */
-	213, /* prlimit */
-	215, /* vfork */
-	216, /* _exit */
-	217, /* execve */
-	220, /* execvpe */
-	224, /* fexecve */
-	225, /* execveat */
-	240, /* syscall */
+	212, /* siginterrupt */
+	213, /* setrlimit */
+	214, /* prlimit */
+	216, /* vfork */
+	217, /* _exit */
+	218, /* execve */
+	221, /* execvpe */
+	225, /* fexecve */
+	226, /* execveat */
+	241, /* syscall */
 };
 
-const unsigned nv_real_signal_count = 79;
+const unsigned nv_real_signal_count = 80;
 
 /* ---- Opening and closing ---- */
 
@@ -2732,6 +2734,12 @@ sighandler_t nv_call_sigset(int signum, sighandler_t handler) NV_CALL("sigset");
 sighandler_t nv_call_sigset(int signum, sighandler_t handler)
 {
 	return nv_sigset(signum, handler);
+}
+
+int nv_call_siginterrupt(int signum, int flag) NV_CALL("siginterrupt");
+int nv_call_siginterrupt(int signum, int flag)
+{
+	return nv_siginterrupt(signum, flag);
 }
 
 int nv_call_setrlimit(int resource, const struct rlimit *limit) NV_CALL("setrlimit");

@@ -328,6 +328,7 @@ struct nv_real {
 	sighandler_t (*signal)(int signum, sighandler_t handler);
 	sighandler_t (*__sysv_signal)(int signum, sighandler_t handler);
 	sighandler_t (*sigset)(int signum, sighandler_t handler);
+	int (*siginterrupt)(int signum, int flag);
 	int (*setrlimit)(int resource, const struct rlimit *limit);
 	int (*prlimit)(pid_t pid, int resource, const struct rlimit *limit, struct rlimit *old);
 	long (*ulimit)(int cmd, ...);

@@ -8,6 +8,7 @@ int nv_sigaction(int signum, const struct sigaction *act, struct sigaction *old)
 sighandler_t nv_signal(int signum, sighandler_t handler);
 sighandler_t nv_sysv_signal(int signum, sighandler_t handler);
 sighandler_t nv_sigset(int signum, sighandler_t handler);
+int nv_siginterrupt(int signum, int flag);
 pid_t (*nv_vfork(void))(void);
 int nv_execve(const char *path, char *const argv[], char *const envp[]);
 int nv_execvpe(const char *file, char *const argv[], char *const envp[]);

@@ -137,7 +137,7 @@ int nv_sigaction(int signum, const struct sigaction *act, struct sigaction *old)
 }
 
 /* set_action is what signal and its like do. */
-static sighandler_t set_action(int signum, sighandler_t handler, int flags)
+static sighandler_t set_action(int signum, sighandler_t handler, int flags, bool masked)
 {
 	struct sigaction act = {.sa_handler = handler, .sa_flags = flags}, old;
 
@@ -146,16 +146,37 @@ static sighandler_t set_action(int signum, sighandler_t handler, int flags)
 		errno = EINVAL;
 		return SIG_ERR;
 	}
-	if (flags & SA_RESTART)
+	if (masked)
 		sigaddset(&act.sa_mask, signum);
 	return nv_sigaction(signum, &act, &old) == 0 ? old.sa_handler : SIG_ERR;
 }
 
+/* Those that are to interrupt system calls also once signal sets another handler. */
+static _Atomic uint64_t interrupting;
+
+static uint64_t bit(int signum)
+{
+	return signum > 0 && signum < NSIG ? UINT64_C(1) << (signum - 1) : 0;
+}
+
+int nv_siginterrupt(int signum, int flag)
+{
+	int result = REAL(siginterrupt)(signum, flag);
+
+	if (result == 0 && flag)
+		atomic_fetch_or(&interrupting, bit(signum));
+	else if (result == 0)
+		atomic_fetch_and(&interrupting, ~bit(signum));
+	return result;
+}
+
 sighandler_t nv_signal(int signum, sighandler_t handler)
 {
+	int flags = atomic_load(&interrupting) & bit(signum) ? 0 : SA_RESTART;
+
 	if (nv_state != NV_INSIDE && handled(handler))
 		expect_handler();
-	return nv_taken(signum) ? set_action(signum, handler, SA_RESTART) : REAL(signal)(signum, handler);
+	return nv_taken(signum) ? set_action(signum, handler, flags, true) : REAL(signal)(signum, handler);
 }
 
 /* What signal is to programs that ask for POSIX and no more. */
@@ -163,12 +184,12 @@ sighandler_t nv_sysv_signal(int signum, sighandler_t handler)
 {
 	if (handled(handler))
 		expect_handler();
-	return nv_taken(signum) ? set_action(signum, handler, SA_RESETHAND | SA_NODEFER) : REAL(__sysv_signal)(signum, handler);
+	return nv_taken(signum) ? set_action(signum, handler, SA_RESETHAND | SA_NODEFER, false) : REAL(__sysv_signal)(signum, handler);
 }
 
 static sighandler_t set_taken(int signum, sighandler_t handler)
 {
-	sighandler_t before = set_action(signum, handler, 0);
+	sighandler_t before = set_action(signum, handler, 0, false);
 	sigset_t one, blocked;
 
 	sigemptyset(&one);
@@ -183,7 +204,6 @@ sighandler_t nv_sigset(int signum, sighandler_t handler)
 		expect_handler();
 	return nv_taken(signum) && handler != SIG_HOLD ? set_taken(signum, handler) : REAL(sigset)(signum, handler);
 }
-
 
 /* What the kernel empties in a child: nv_notice_fork. */
 NV_LARGE struct nv_emptied nv_emptied;

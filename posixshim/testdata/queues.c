@@ -1,7 +1,8 @@
 /* Signals that wait for the end of calls on a file of argv[1], with handlers as the
  * application asked for them: in the order in which they were sent, none lost also
  * where few may be under way, with the mask of sigsuspend, and with a mask that a jump
- * leaves. The last is what a query during system(3) must not change. */
+ * leaves. A query during system(3) must change nothing, and siginterrupt also what is set
+ * later. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -126,6 +127,20 @@ static void *asks(void *unused)
 	return unused;
 }
 
+/* interrupts sets handlers by signal, whose flags siginterrupt changes for good. */
+static void interrupts(int first)
+{
+	for (int flag = first; flag < first + 3; flag++) {
+		struct sigaction act;
+
+		siginterrupt(SIGURG, flag % 2);
+		signal(SIGURG, shows);
+		sigaction(SIGURG, NULL, &act);
+		printf("flags %x, mask %d\n", (unsigned)act.sa_flags & ~0x04000000u, sigismember(&act.sa_mask, SIGURG));
+		signal(SIGURG, SIG_DFL);
+	}
+}
+
 int main(int argc, char **argv)
 {
 	struct rlimit few = {100, 100};
@@ -137,7 +152,9 @@ int main(int argc, char **argv)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	first = pthread_self();
 	snprintf(name, sizeof name, "%s/file", argv[1]);
+	interrupts(1);
 	fd = open(name, O_RDWR | O_CREAT, 0600);
+	interrupts(0);
 	suspend();
 	queue(NULL);
 	queue(&first);
