@@ -4,7 +4,7 @@ package posixshim
 
 import "syscall"
 
-const protocol uint32 = 0x05099aaa
+const protocol uint32 = 0xeb008194
 
 // The calls, by their line in calls.txt.
 const (

@@ -20,15 +20,21 @@ func TestServed(t *testing.T) {
 		killed             bool // the program ends so
 	}{
 		{"memory", `lock(fd, F_SETLK, F_WRLCK) = 0
-pwrite(fd, m, size, 0) = -1 EFAULT
-pwrite(fd, m + (1 << 20) - 10, 20, 0) = -1 EFAULT
-writev(fd, iov, 3) = -1 EFAULT
-lseek(fd, 0, SEEK_CUR) = 0
+pwrite(fd, m, size, 0) = 1048576
+pwrite(fd, m + (1 << 20), 20, 0) = -1 EFAULT
+pwrite(fd, m + (1 << 20) - 10, 20, 0) = 10
+writev(fd, iov, 3) = 10
+writev(fd, iov + 1, 2) = -1 EFAULT
+lseek(fd, 0, SEEK_CUR) = 10
 pwrite(fd, m, 1 << 20, 0) = 1048576
 pwrite(fd, m, 1 << 20, 1 << 20) = 1048576
-pread(fd, m, size, 0) = -1 EFAULT
-pread(fd, m + (1 << 20) - 10, 20, 0) = -1 EFAULT
-preadv(fd, iov, 3, 0) = -1 EFAULT
+pread(fd, m, size, 0) = 1048576
+pread(fd, m + (1 << 20) - 10, 20, 0) = 10
+preadv(fd, iov, 3, 0) = 10
+readv(fd, iov, 3) = 10
+readv(fd, iov + 1, 2) = -1 EFAULT
+read(fd, m + (1 << 20) - 4106, 4200) = 4106
+lseek(fd, 0, SEEK_CUR) = 4126
 readv(fd, NULL, 0) = 0
 writev(fd, NULL, 0) = 0
 fcntl(fd, F_GETFL) & O_ACCMODE = 2

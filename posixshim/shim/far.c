@@ -223,6 +223,7 @@ void nv_put_offset(struct nv_message *m, int64_t off)
 struct sending {
 	int fd;
 	uint32_t error;
+	size_t good; /* bytes before that */
 	unsigned count;
 	struct iovec part[PARTS];
 };
@@ -244,14 +245,25 @@ static bool again(int fd)
 	return errno == EINTR || (errno == EAGAIN && alive(fd));
 }
 
-/* send_part sends a part by itself: zeros for what cannot be read. */
+#define PAGE 4096
+
+/* of_page is how much of n bytes lies in the first page: a transfer of more may fail
+ * as a whole where only the end is not there. */
+static size_t of_page(const char *p, size_t n)
+{
+	size_t rest = PAGE - (uintptr_t)p % PAGE;
+
+	return n < rest ? n : rest;
+}
+
+/* send_part sends a part by itself, page by page: zeros from what cannot be read on. */
 static bool send_part(struct sending *s, const char *from, size_t n)
 {
-	static const char zeros[4096];
+	static const char zeros[PAGE];
 	bool readable = true;
 
 	while (n > 0) {
-		ssize_t sent = send(s->fd, readable ? from : zeros, readable || n < sizeof zeros ? n : sizeof zeros, MSG_NOSIGNAL);
+		ssize_t sent = send(s->fd, readable ? from : zeros, of_page(from, n), MSG_NOSIGNAL);
 
 		if (sent < 0 && errno == EFAULT) {
 			readable = false;
@@ -262,6 +274,7 @@ static bool send_part(struct sending *s, const char *from, size_t n)
 		if (sent > 0) {
 			from += sent;
 			n -= (size_t)sent;
+			s->good += s->error == 0 ? (size_t)sent : 0;
 		}
 	}
 	return true;
@@ -278,6 +291,7 @@ static bool send_parts(struct sending *s)
 		n = sendmsg(s->fd, &message, MSG_NOSIGNAL);
 		if (n < 0)
 			continue;
+		s->good += s->error == 0 ? (size_t)n : 0;
 		for (; part < end && (size_t)n >= part->iov_len; part++)
 			n -= (ssize_t)part->iov_len;
 		if (n > 0)
@@ -298,20 +312,23 @@ static bool put_part(struct sending *s, const void *from, size_t n)
 	return s->count < PARTS || send_parts(s);
 }
 
-/* send_request sends m, of whose data so much is done. */
-static bool send_request(int fd, const struct nv_message *m, size_t done)
+/* send_request sends m, of whose data so much is done, and no more than most: then
+ * most is how much of it is there. */
+static bool send_request(int fd, const struct nv_message *m, size_t done, size_t *most)
 {
 	struct nv_request request = {.protocol = nv_protocol, .call = m->call};
 	struct sending s = {.fd = fd};
 	uint32_t length[4];
-	size_t data = total(m->in, m->in_count, done);
+	size_t data = total(m->in, m->in_count, done), before;
 	bool sent;
 
+	data = data < *most ? data : *most;
 	memcpy(request.numbers, m->number, sizeof request.numbers);
 	for (unsigned i = 0; i < m->strings; i++)
 		request.length += 4 + (length[i] = (uint32_t)m->string[i].iov_len);
 	if (m->data)
 		request.length += 4 + (length[3] = (uint32_t)data);
+	before = sizeof request + request.length - data;
 	sent = put_part(&s, &request, sizeof request);
 	for (unsigned i = 0; i < m->strings && sent; i++)
 		sent = put_part(&s, &length[i], 4) && put_part(&s, m->string[i].iov_base, length[i]);
@@ -325,7 +342,10 @@ static bool send_request(int fd, const struct nv_message *m, size_t done)
 		done -= skip;
 		data -= n;
 	}
-	return sent && put_part(&s, &s.error, sizeof s.error) && send_parts(&s);
+	sent = sent && put_part(&s, &s.error, sizeof s.error) && send_parts(&s);
+	if (s.error != 0)
+		*most = s.good > before ? s.good - before : 0;
+	return sent;
 }
 
 /* ---- receiving ---- */
@@ -343,14 +363,17 @@ static ssize_t receive(int fd, struct msghdr *message)
 /* receive_all returns how much is left of n bytes after a failure. */
 static size_t receive_all(int fd, void *to, size_t n)
 {
+	bool by_page = false;
+
 	for (char *p = to; n > 0;) {
-		struct iovec iov = {p, n};
+		struct iovec iov = {p, by_page ? of_page(p, n) : n};
 		ssize_t got = receive(fd, &(struct msghdr){.msg_iov = &iov, .msg_iovlen = 1});
 
-		if (got < 0)
+		if (got < 0 && (by_page || errno != EFAULT))
 			break;
-		p += got;
-		n -= (size_t)got;
+		by_page = got < 0 || by_page;
+		p += got < 0 ? 0 : got;
+		n -= got < 0 ? 0 : (size_t)got;
 	}
 	return n;
 }
@@ -389,8 +412,8 @@ static bool receive_head(int fd, struct nv_reply *reply)
 }
 
 /* receive_answer receives what a call has come to, and what it has read behind
- * what is done. Memory that cannot be written is EFAULT. */
-static bool receive_answer(int fd, const struct nv_message *m, size_t done, struct nv_reply *reply)
+ * what is done. Memory that cannot be written is EFAULT, or where a read ends. */
+static bool receive_answer(int fd, struct nv_message *m, size_t done, struct nv_reply *reply)
 {
 	if (!receive_head(fd, reply))
 		return false;
@@ -413,7 +436,8 @@ static bool receive_answer(int fd, const struct nv_message *m, size_t done, stru
 		if (rest > 0 && errno != EFAULT)
 			return false;
 		if (rest > 0) {
-			reply->result = -EFAULT;
+			m->lost = left;
+			reply->result = m->content && left < reply->length ? (int64_t)(reply->length - left) : -EFAULT;
 			return receive_nothing(fd, left);
 		}
 	}
@@ -475,8 +499,9 @@ static int64_t no_connection(struct server *s, const struct nv_message *m, int e
 	return m->outside != NULL ? NV_GONE : gone(s, error);
 }
 
-/* call makes a call, or the part of a transfer that follows what is done. */
-static int64_t call(struct server *s, const struct nv_message *m, size_t done)
+/* attempt makes a call, or the part of a transfer that follows what is done, with no more
+ * data than most: then most is how much of it is there. */
+static int64_t attempt(struct server *s, struct nv_message *m, size_t done, size_t *most)
 {
 	struct nv_reply reply;
 
@@ -485,7 +510,7 @@ static int64_t call(struct server *s, const struct nv_message *m, size_t done)
 		s->connection = connect_to(s);
 	if (s->connection < 0)
 		return no_connection(s, m, errno);
-	bool sent = send_request(s->connection, m, done);
+	bool sent = send_request(s->connection, m, done, most);
 	int error = errno;
 
 	/* A server that has no descriptor for the connection has answered already,
@@ -507,6 +532,21 @@ static int64_t call(struct server *s, const struct nv_message *m, size_t done)
 
 	disconnect(s);
 	return unread && m->outside != NULL ? NV_GONE : gone(s, error);
+}
+
+/* call makes it with the data that is there, as the kernel does. */
+static int64_t call(struct server *s, struct nv_message *m, size_t done)
+{
+	size_t most = NV_FAR_MOST;
+	int64_t result = attempt(s, m, done, &most);
+
+	return result == -EFAULT && most > 0 && most < NV_FAR_MOST ? attempt(s, m, done, &most) : result;
+}
+
+/* at_offset says that a call reads at the offset of the open file, and moves it. */
+static bool at_offset(const struct nv_message *m)
+{
+	return m->content && (m->offset == 0 || m->number[m->offset] < 0);
 }
 
 /* nv_far_call makes a call in another process; the thread is inside. The result
@@ -536,6 +576,8 @@ int64_t nv_far_call(struct nv_message *m)
 			m->number[m->offset] += NV_FAR_MOST;
 	}
 	pthread_mutex_unlock(&s->lock);
+	if (m->lost > 0 && at_offset(m)) /* which is behind that for the other process */
+		nv_far_seek(m->server, m->number[0], -(off_t)m->lost, SEEK_CUR);
 	return done > 0 ? done : result;
 }
 

@@ -3,7 +3,7 @@
 #include "nv.h"
 #include "far.h"
 
-const uint32_t nv_protocol = 0x05099aaa;
+const uint32_t nv_protocol = 0xeb008194;
 
 int64_t nv_far_open(int server, int64_t at_dir, const char *at, char *at_out, int32_t flags, uint32_t mode)
 {
@@ -36,6 +36,7 @@ int64_t nv_far_read(int server, int64_t h, void *buf, size_t buf_len)
 
 	nv_put_handle(&m, h);
 	nv_put_room(&m, buf, buf_len);
+	m.content = true;
 	return nv_far_call(&m);
 }
 
@@ -55,6 +56,7 @@ int64_t nv_far_pread(int server, int64_t h, void *buf, size_t buf_len, int64_t o
 
 	nv_put_handle(&m, h);
 	nv_put_room(&m, buf, buf_len);
+	m.content = true;
 	nv_put_offset(&m, off);
 	return nv_far_call(&m);
 }
@@ -76,6 +78,7 @@ int64_t nv_far_readv(int server, int64_t h, const struct iovec *iov, int32_t iov
 
 	nv_put_handle(&m, h);
 	nv_put_rooms(&m, iov, iov_count);
+	m.content = true;
 	nv_put_offset(&m, off);
 	return nv_far_call(&m);
 }

@@ -1,5 +1,6 @@
 /* Transfers in argv[1] from and to buffers that are good in part: two pages
- * that can be written, one that can only be read, one that is not there. */
+ * that can be written, one that can only be read, one that is not there. By a
+ * process, and by a child of it, whose files it has. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -9,6 +10,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { PAGE = 4096 };
@@ -33,7 +35,7 @@ static void fresh(const char *path, long size)
 		perror("ftruncate");
 }
 
-int main(int argc, char **argv)
+static void transfer(const char *path, char *m)
 {
 	static const struct {
 		long start, n;
@@ -41,17 +43,7 @@ int main(int argc, char **argv)
 		{0, PAGE}, {0, 2 * PAGE}, {0, 3 * PAGE}, {0, 4 * PAGE}, {100, 4 * PAGE}, {PAGE - 1, 2}, {2 * PAGE - 1, 2}, {2 * PAGE - 1, 1},
 		{2 * PAGE, 10}, {2 * PAGE, PAGE + 10}, {3 * PAGE - 1, 2}, {3 * PAGE, 1}, {3 * PAGE, 0}, {3 * PAGE, 100000}, {5 * PAGE / 2, 1 << 20},
 	};
-	char path[4096];
 
-	if (argc != 2)
-		return 2;
-	snprintf(path, sizeof path, "%s/file", argv[1]);
-	char *m = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-
-	memset(m, 'm', 4 * PAGE);
-	mprotect(m + 2 * PAGE, PAGE, PROT_READ);
-	mprotect(m + 3 * PAGE, PAGE, PROT_NONE);
-	fd = open("/dev/null", O_RDONLY);
 	for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
 		long start = parts[i].start, n = parts[i].n;
 		struct iovec iov[3] = {{m, 10}, {m + start, (size_t)n}, {m, 10}};
@@ -79,7 +71,29 @@ int main(int argc, char **argv)
 	result("high pointer", 0, 5, write(fd, (void *)0xffff800000000000, 5));
 	result("high pointer", 0, 5, pread(fd, (void *)0xffff800000000000, 5, 0));
 	result("no address", 0, 5, write(fd, (void *)0x0fff800000000000, 5));
-	result("text", 0, 5, pread(fd, (void *)main, 5, 0));
+	result("text", 0, 5, pread(fd, (void *)transfer, 5, 0));
 	result("good", 0, 5, pwrite(fd, "after", 5, 0));
+}
+
+int main(int argc, char **argv)
+{
+	char path[4096];
+
+	if (argc != 2)
+		return 2;
+	snprintf(path, sizeof path, "%s/file", argv[1]);
+	char *m = mmap(NULL, 4 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+	memset(m, 'm', 4 * PAGE);
+	mprotect(m + 2 * PAGE, PAGE, PROT_READ);
+	mprotect(m + 3 * PAGE, PAGE, PROT_NONE);
+	fd = open("/dev/null", O_RDONLY);
+	transfer(path, m);
+	fflush(stdout);
+	if (fork() == 0) {
+		transfer(path, m);
+		return 0;
+	}
+	wait(NULL);
 	return 0;
 }

@@ -57,8 +57,8 @@ static int lock(int fd, int cmd, short type)
 	return fcntl(fd, cmd, &l);
 }
 
-/* Memory that cannot be read or written is EFAULT, in whatever place, and
- * neither the connection is lost nor the locks that go with it. */
+/* Memory that cannot be read or written ends a transfer, or is EFAULT where it is the
+ * first of it, and neither the connection is lost nor the locks that go with it. */
 static void memory(void)
 {
 	int fd = open(in("memory"), O_RDWR | O_CREAT, 0600);
@@ -77,14 +77,20 @@ static void memory(void)
 
 	P(lock(fd, F_SETLK, F_WRLCK));
 	P(pwrite(fd, m, size, 0));
+	P(pwrite(fd, m + (1 << 20), 20, 0));
 	P(pwrite(fd, m + (1 << 20) - 10, 20, 0));
 	P(writev(fd, iov, 3));
+	P(writev(fd, iov + 1, 2));
 	P(lseek(fd, 0, SEEK_CUR));
 	P(pwrite(fd, m, 1 << 20, 0));
 	P(pwrite(fd, m, 1 << 20, 1 << 20));
 	P(pread(fd, m, size, 0));
 	P(pread(fd, m + (1 << 20) - 10, 20, 0));
 	P(preadv(fd, iov, 3, 0));
+	P(readv(fd, iov, 3));
+	P(readv(fd, iov + 1, 2));
+	P(read(fd, m + (1 << 20) - 4106, 4200));
+	P(lseek(fd, 0, SEEK_CUR));
 	P(readv(fd, NULL, 0));
 	P(writev(fd, NULL, 0));
 	P(fcntl(fd, F_GETFL) & O_ACCMODE);
