@@ -12,12 +12,12 @@
  * The runtime's own descriptors are in the map as well, behind the numbers
  * that applications use, so that those who close all they can think of, or
  * put a file on a number of their choice, do not meet them. */
-#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "kernel.h"
 #include "nv.h"
 
 NV_LARGE _Atomic nv_handle nv_fds[NV_FDS];
@@ -65,22 +65,41 @@ static nv_handle unset(int fd)
 }
 
 /* How many threads are changing a descriptor of ours; -1 while
- * placeholders are replaced, which would bring back what they close. */
-static _Atomic int changing;
+ * placeholders are replaced, which would bring back what they close. And how many
+ * threads wait for it to become something else. */
+static _Atomic int changing, awaited;
+
+static void await_change(int seen)
+{
+	atomic_fetch_add(&awaited, 1);
+	nv_sleep_on(&changing, seen, 100);
+	atomic_fetch_sub(&awaited, 1);
+}
+
+static void tell_change(void)
+{
+	if (atomic_load(&awaited) != 0)
+		nv_wake_all(&changing);
+}
 
 static void begin_change(void)
 {
 	int n = atomic_load(&changing);
 
 	nv_hold();
-	do
-		n = n < 0 ? 0 : n;
-	while (!atomic_compare_exchange_weak(&changing, &n, n + 1));
+	for (;;)
+		if (n < 0) {
+			await_change(n);
+			n = atomic_load(&changing);
+		} else if (atomic_compare_exchange_weak(&changing, &n, n + 1)) {
+			return;
+		}
 }
 
 static void end_change(void)
 {
 	atomic_fetch_sub(&changing, 1);
+	tell_change();
 	nv_let_go();
 }
 
@@ -116,6 +135,7 @@ void nv_lose_descriptors(int server)
 
 	atomic_store(&pattern, -1);
 	atomic_store(&changing, 0);
+	atomic_store(&awaited, 0);
 	for (unsigned fd = 0; fd < end; fd++) {
 		nv_handle h = nv_ours((int)fd);
 
@@ -149,24 +169,45 @@ static void put_in_place(nv_handle h, int stand_in)
 	}
 }
 
+static long milliseconds(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* keep_out keeps threads from changing descriptors, until tell_change. It gives up, and
+ * then hardly waits again, when one of them does not get on: with dup2 it may be closing
+ * something that is not ours, such as a connection that lingers. */
+static bool keep_out(void)
+{
+	static long patience = 2000;
+	long end = -1;
+
+	for (int n = 0; !atomic_compare_exchange_strong(&changing, &n, -1); n = 0) {
+		long now = milliseconds();
+
+		end = end < 0 ? now + patience : end;
+		if (now >= end) {
+			patience = 1;
+			return false;
+		}
+		await_change(n);
+	}
+	patience = 2000;
+	return true;
+}
+
 /* nv_replace_placeholders puts stand_in in the place of all descriptors of h,
- * with signals blocked. It gives up when a thread that is closing one of them
- * does not get on: it may be this one, which runs a signal handler. */
+ * with signals blocked. One thread at a time does. */
 void nv_replace_placeholders(nv_handle h, int stand_in)
 {
-	bool alone = false;
-
-	for (int tries = 0; tries < 10000 && !alone; tries++) {
-		int none = 0;
-
-		alone = atomic_compare_exchange_strong(&changing, &none, -1);
-		if (!alone)
-			sched_yield();
-	}
-	if (!alone)
+	if (!keep_out())
 		return;
 	put_in_place(h, stand_in);
 	atomic_store(&changing, 0);
+	tell_change();
 }
 
 /* nv_take_back puts plain placeholders in the place of all descriptors of files

@@ -4,12 +4,14 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <pthread.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -349,6 +351,51 @@ static void unflushed(void)
 	fflush(stdout);
 }
 
+/* lingering is a connection whose end lasts for a second: nobody takes what it has sent. */
+static int lingering(int *other)
+{
+	struct sockaddr_in name = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+	socklen_t length = sizeof name;
+	int listening = socket(AF_INET, SOCK_STREAM, 0), fd = socket(AF_INET, SOCK_STREAM, 0);
+	static char bytes[1 << 16];
+
+	bind(listening, (struct sockaddr *)&name, length);
+	listen(listening, 1);
+	getsockname(listening, (struct sockaddr *)&name, &length);
+	connect(fd, (struct sockaddr *)&name, length);
+	*other = accept(listening, NULL, NULL);
+	close(listening);
+	setsockopt(fd, SOL_SOCKET, SO_LINGER, &(struct linger){1, 1}, sizeof(struct linger));
+	while (send(fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0)
+		;
+	return fd;
+}
+
+static void *put_in_place(void *two)
+{
+	dup2(((int *)two)[0], ((int *)two)[1]);
+	return NULL;
+}
+
+/* A program is executed while a thread is still busy putting a file on a number that
+ * was something else's. */
+static void slow(void)
+{
+	int other, fd = open(in("slow"), O_RDWR | O_CREAT | O_TRUNC, 0600), two[] = {fd, lingering(&other)};
+	pthread_t thread;
+	char command[64];
+
+	pthread_create(&thread, NULL, put_in_place, two);
+	usleep(50000);
+	snprintf(command, sizeof command, "echo executed >&%d", fd);
+	SAY("command: %d\n", system(command));
+	pthread_join(thread, NULL);
+	close(fd);
+	close(two[1]);
+	close(other);
+	show("slow");
+}
+
 int main(int argc, char **argv)
 {
 	dir = argv[1];
@@ -363,5 +410,6 @@ int main(int argc, char **argv)
 	executed("/proc/self/exe");
 	threads();
 	many();
+	slow();
 	return 0;
 }
