@@ -158,8 +158,13 @@ static int leave(int result)
 	return result;
 }
 
-/* descend makes the kernel's working directory the chain of directories in
- * path from start on, and removes them again. */
+static int open_directory(const char *path)
+{
+	return REAL(open)(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+}
+
+/* descend opens the chain of directories in path from start on, and removes
+ * them again. */
 static int descend(char *path, size_t start)
 {
 	int result = 0;
@@ -179,7 +184,7 @@ static int descend(char *path, size_t start)
 			break;
 	}
 	if (result == 0)
-		result = REAL(chdir)(path);
+		result = open_directory(path);
 	int saved = errno;
 
 	path[made] = '\0';
@@ -193,8 +198,8 @@ static int descend(char *path, size_t start)
 	return result;
 }
 
-/* sink moves the kernel's working directory to where nothing is. */
-static int sink(nv_handle h)
+/* sunk opens a directory where nothing is, which says where h is. */
+static int sunk(nv_handle h)
 {
 	char below[NV_PATH], path[NV_PATH];
 	const char *base = nv_given("XDG_RUNTIME_DIR");
@@ -213,7 +218,7 @@ static int sink(nv_handle h)
 	if (REAL(mkdtemp)(path) == NULL)
 		return -1;
 	if (n == 0) {
-		int result = REAL(chdir)(path), saved = errno;
+		int result = open_directory(path), saved = errno;
 
 		REAL(rmdir)(path);
 		errno = saved;
@@ -223,13 +228,23 @@ static int sink(nv_handle h)
 	return descend(path, (size_t)root + 1);
 }
 
-/* enter makes the open directory the working one, for which it may be searched
- * and need not be read; its handle is taken over. */
-static int enter(nv_handle h, int fd)
+/* nv_sunk opens what is the kernel's working directory while the open directory is
+ * ours: for that it may be searched and need not be read. */
+int nv_sunk(nv_handle h)
 {
 	struct nv_place at = {.dir = h, .path = "."};
 
-	if (rt_access(&at, X_OK, NV_ACCESS_FOLLOW | NV_ACCESS_EFFECTIVE) != 0 || sink(h) != 0) {
+	return rt_access(&at, X_OK, NV_ACCESS_FOLLOW | NV_ACCESS_EFFECTIVE) != 0 ? -1 : sunk(h);
+}
+
+/* enter makes the open directory the working one; its handle is taken over. */
+static int enter(nv_handle h, int fd)
+{
+	int kernels = nv_sunk(h), result = kernels < 0 ? -1 : REAL(fchdir)(kernels);
+
+	if (kernels >= 0)
+		nv_close_quietly(kernels);
+	if (result != 0) {
 		int saved = errno;
 
 		give(h, fd);

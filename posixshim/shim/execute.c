@@ -290,7 +290,7 @@ int nv_execlp(const char *file, const char *arg, va_list ap)
 /* What a child is spawned with. */
 struct spawning {
 	pid_t *pid;
-	const posix_spawn_file_actions_t *actions;
+	const struct nv_spawn_files *files;
 	const posix_spawnattr_t *attr;
 	char *const *argv;
 	char *const *envp;
@@ -305,7 +305,7 @@ static int spawn_found(const struct spawning *s, struct nv_program *p)
 
 	process[n > 0 ? n : 0] = '\0';
 	snprintf(copy, sizeof copy, "/proc/%s/fd/%d", process, p->fd);
-	int result = REAL(posix_spawn)(s->pid, p->fd >= 0 ? copy : p->path, s->actions, s->attr, p->argv, s->envp);
+	int result = REAL(posix_spawn)(s->pid, p->fd >= 0 ? copy : p->path, s->files->actions, s->attr, p->argv, s->envp);
 
 	nv_drop_program(p);
 	return result;
@@ -314,14 +314,15 @@ static int spawn_found(const struct spawning *s, struct nv_program *p)
 static int spawn(const struct spawning *s, const char *path)
 {
 	const char *room[nv_room_for(s->argv)];
+	struct nv_spawn_path where;
 	struct nv_program p;
 	struct nv_place at;
 	int saved = errno, result;
 
-	if (nv_route(AT_FDCWD, path, &at)) {
+	if (nv_spawn_route(s->files, path, &where, &at)) {
 		result = nv_find_program(&p, &at, 0, path, s->argv, room) != 0 ? errno : spawn_found(s, &p);
 	} else {
-		result = REAL(posix_spawn)(s->pid, path, s->actions, s->attr, s->argv, s->envp);
+		result = REAL(posix_spawn)(s->pid, path, s->files->actions, s->attr, s->argv, s->envp);
 		if (result == ENOENT && nv_mounted && nv_find_script(&p, path, s->argv, room) == 0 && p.ours)
 			result = spawn_found(s, &p);
 	}
@@ -345,7 +346,7 @@ int nv_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_
 	if (result != 0)
 		return result;
 	before_child();
-	result = spawn(&(struct spawning){pid, files.actions, attr, argv, envp}, path);
+	result = spawn(&(struct spawning){pid, &files, attr, argv, envp}, path);
 	nv_after_exec();
 	nv_close_spawn_files(&files);
 	return result;
@@ -399,7 +400,7 @@ static int spawn_named(const struct spawning *how, const char *file)
 
 	errno = saved;
 	if (!ours)
-		return REAL(posix_spawnp)(how->pid, file, how->actions, how->attr, how->argv, how->envp);
+		return REAL(posix_spawnp)(how->pid, file, how->files->actions, how->attr, how->argv, how->envp);
 	int result = spawn_search(how, &s, candidate);
 
 	errno = saved;
@@ -415,7 +416,7 @@ int nv_posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions
 
 	if (result != 0)
 		return result;
-	struct spawning how = {pid, files.actions, attr, argv, envp};
+	struct spawning how = {pid, &files, attr, argv, envp};
 
 	before_child();
 	result = named ? spawn(&how, file) : spawn_named(&how, file);

@@ -1,8 +1,8 @@
-/* File actions of posix_spawn that open files of the mount.
+/* File actions of posix_spawn that open files of the mount, or lead into it.
  *
  * The C library carries them out in a child that has not the runtime. So the files
  * are opened here, before there is a child, which then duplicates a descriptor
- * instead. What the actions are, which the C library keeps to itself, is written
+ * instead, or for a directory goes to what stands for it (cwd.c). What the actions are, which the C library keeps to itself, is written
  * down as they are added: behind those it has, in room of the object that it does
  * not use. */
 #include <stdlib.h>
@@ -154,21 +154,6 @@ int nv_destroy_actions(posix_spawn_file_actions_t *actions)
 
 /* ---- carrying them out ---- */
 
-/* ours says whether an action opens a file of the mount. What is relative to another
- * directory than this process's is the child's to open. */
-static bool ours(const struct nv_actions *list, size_t i)
-{
-	const struct action *a = &list->action[i];
-	struct nv_place at;
-
-	if (a->kind != ADD_OPEN)
-		return false;
-	for (size_t j = 0; j < i && *a->path != '/'; j++)
-		if (list->action[j].kind == ADD_CHDIR || list->action[j].kind == ADD_FCHDIR)
-			return false;
-	return nv_route(AT_FDCWD, a->path, &at);
-}
-
 /* target is the number that an action changes, -1 if none. */
 static int target(const struct action *a)
 {
@@ -192,6 +177,48 @@ static bool changed(const struct nv_actions *list, size_t i, size_t end, int low
 	return false;
 }
 
+/* find makes of a path, as the child has it before action i, one that is for this
+ * process: what is relative begins where the actions before have led. It fails where
+ * that is too long, or is a descriptor that they have made; that is left to the child. */
+static bool find(const struct nv_actions *list, size_t i, const char *path, struct nv_spawn_path *p)
+{
+	char *start = p->room + sizeof p->room - 1;
+
+	*start = '\0';
+	p->dir = AT_FDCWD;
+	if (*path == '\0')
+		return false;
+	for (;; path = list->action[i].path) {
+		size_t n = strlen(path) + (*start != '\0');
+
+		if (n > (size_t)(start - p->room))
+			return false;
+		if (*start != '\0')
+			start[-1] = '/';
+		p->path = start = memcpy(start - n, path, strlen(path));
+		while (*path != '/' && i > 0 && list->action[i - 1].kind != ADD_CHDIR && list->action[i - 1].kind != ADD_FCHDIR)
+			i--;
+		if (*path == '/' || i-- == 0)
+			return true;
+		if (list->action[i].kind == ADD_FCHDIR) {
+			p->dir = list->action[i].fd;
+			return !changed(list, 0, i, p->dir, p->dir);
+		}
+	}
+}
+
+/* ours says whether an action opens a file of the mount, or leads into it. */
+static bool ours(const struct nv_actions *list, size_t i)
+{
+	const struct action *a = &list->action[i];
+	struct nv_spawn_path p;
+	struct nv_place at;
+
+	if (a->kind == ADD_FCHDIR)
+		return nv_ours(a->fd) != 0 && !changed(list, 0, i, a->fd, a->fd);
+	return (a->kind == ADD_OPEN || a->kind == ADD_CHDIR) && find(list, i, a->path, &p) && nv_route(p.dir, p.path, &at);
+}
+
 /* highest is the highest number that an action is about. */
 static int highest(const struct nv_actions *list)
 {
@@ -204,11 +231,32 @@ static int highest(const struct nv_actions *list)
 	return n;
 }
 
-/* open_here opens a file for the child, under a number that no action is about, which
- * the child has until it executes the program. */
-static int open_here(struct nv_spawn_files *s, const struct action *a, int above)
+/* open_directory opens what stands for a directory that an action leads to. */
+static int open_directory(const struct action *a, const struct nv_spawn_path *p)
 {
-	int fd = open(a->path, a->flags | O_CLOEXEC, a->mode);
+	int fd = a->kind == ADD_FCHDIR ? dup(a->fd) : openat(p->dir, p->path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+	nv_handle h = fd < 0 ? 0 : nv_ours(fd);
+
+	if (h == 0)
+		return fd; /* the path has led out of the mount */
+	struct stat st;
+	int stand_in = fstat(fd, &st) != 0 ? -1 : S_ISDIR(st.st_mode) ? nv_sunk(h) : nv_error(ENOTDIR), saved = errno;
+
+	close(fd);
+	errno = saved;
+	return stand_in;
+}
+
+/* open_here opens what action i needs, under a number that no action is about, which
+ * the child has until it executes the program. */
+static int open_here(struct nv_spawn_files *s, const struct nv_actions *list, size_t i, int above)
+{
+	const struct action *a = &list->action[i];
+	struct nv_spawn_path p;
+
+	if (a->path != NULL)
+		find(list, i, a->path, &p);
+	int fd = a->kind == ADD_OPEN ? openat(p.dir, p.path, a->flags | O_CLOEXEC, a->mode) : open_directory(a, &p);
 	int moved = fd < 0 || fd > above ? fd : fcntl(fd, F_DUPFD_CLOEXEC, above + 1);
 	int error = errno;
 
@@ -217,7 +265,8 @@ static int open_here(struct nv_spawn_files *s, const struct action *a, int above
 	if (moved < 0)
 		return error;
 	s->opened[s->count++] = moved;
-	return REAL(posix_spawn_file_actions_adddup2)(&s->own, moved, a->fd);
+	return a->kind == ADD_OPEN ? REAL(posix_spawn_file_actions_adddup2)(&s->own, moved, a->fd)
+				   : REAL(posix_spawn_file_actions_addfchdir_np)(&s->own, moved);
 }
 
 /* add adds an action as it is. */
@@ -253,7 +302,7 @@ static int add_all(struct nv_spawn_files *s, const struct nv_actions *list, size
 		const struct action *a = &list->action[i];
 
 		if (i < end && ours(list, i))
-			error = open_here(s, a, above);
+			error = open_here(s, list, i, above);
 		else if (i < end && a->kind == ADD_CLOSEFROM && !changed(list, i, end, a->fd, INT_MAX))
 			put_off = put_off == NULL || a->fd < put_off->fd ? a : put_off;
 		else
@@ -279,7 +328,7 @@ static int add_closes(struct nv_spawn_files *s, const struct nv_actions *list, s
 	return error;
 }
 
-/* nv_open_spawn_files opens the files of the mount that given opens. The actions that the
+/* nv_open_spawn_files opens the files and directories of the mount that given is about. The actions that the
  * child is to carry out are then those of s. It returns an errno. */
 int nv_open_spawn_files(struct nv_spawn_files *s, const posix_spawn_file_actions_t *given)
 {
@@ -287,7 +336,7 @@ int nv_open_spawn_files(struct nv_spawn_files *s, const posix_spawn_file_actions
 	size_t end = list == NULL ? 0 : list->count;
 	int saved = errno;
 
-	s->actions = given;
+	s->actions = s->given = given;
 	s->opened = NULL;
 	s->count = 0;
 	while (end > 0 && !ours(list, end - 1))
@@ -323,4 +372,14 @@ void nv_close_spawn_files(struct nv_spawn_files *s)
 	s->opened = NULL;
 	REAL(posix_spawn_file_actions_destroy)(&s->own);
 	errno = saved;
+}
+
+/* nv_spawn_route is nv_route for a path of the program, where the child executes it. */
+bool nv_spawn_route(const struct nv_spawn_files *s, const char *path, struct nv_spawn_path *p, struct nv_place *at)
+{
+	const struct nv_actions *list = list_of(s->given);
+
+	if (list == NULL || nv_nowhere(path) || !nv_string(path) || *path == '/')
+		return nv_route(AT_FDCWD, path, at);
+	return find(list, list->count, path, p) && nv_route(p->dir, p->path, at);
 }

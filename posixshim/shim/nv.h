@@ -422,6 +422,7 @@ void nv_lose_cwd(void); /* in a forked child */
 nv_handle nv_working(void);
 nv_handle nv_working_now(void);
 void nv_working_elsewhere(void);
+int nv_sunk(nv_handle h);
 int nv_chdir(const char *path);
 int nv_fchdir(int fd);
 char *nv_getcwd(char *buf, size_t n);

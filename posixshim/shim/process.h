@@ -52,8 +52,9 @@ int nv_add_closefrom(posix_spawn_file_actions_t *actions, int from);
 int nv_add_terminal(posix_spawn_file_actions_t *actions, int fd);
 int nv_destroy_actions(posix_spawn_file_actions_t *actions);
 
-/* What is opened here for a child. */
+/* What is found and opened here for a child. */
 struct nv_spawn_files {
+	const posix_spawn_file_actions_t *given;
 	const posix_spawn_file_actions_t *actions; /* for the child */
 	posix_spawn_file_actions_t own;
 	int *opened; /* NULL: nothing is opened here */
@@ -62,6 +63,15 @@ struct nv_spawn_files {
 
 int nv_open_spawn_files(struct nv_spawn_files *s, const posix_spawn_file_actions_t *given);
 void nv_close_spawn_files(struct nv_spawn_files *s);
+
+/* What a path is where the actions have led. */
+struct nv_spawn_path {
+	int dir;
+	const char *path;
+	char room[NV_PATH];
+};
+
+bool nv_spawn_route(const struct nv_spawn_files *s, const char *path, struct nv_spawn_path *p, struct nv_place *at);
 
 /* ---- programs of the mount ---- */
 

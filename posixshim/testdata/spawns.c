@@ -1,5 +1,6 @@
-/* File actions of posix_spawn that open files of the directory argv[1]; prints what
- * comes of them, to be compared with a run in a local directory. */
+/* File actions of posix_spawn that open files of the directory argv[1], or lead to
+ * directories of it; prints what comes of them, to be compared with a run in a local
+ * directory. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -43,21 +44,26 @@ static void say(const char *name)
 	close(fd);
 }
 
-/* run has a shell do something. */
-static void run(const char *what, posix_spawn_file_actions_t *a, const char *command)
+/* run_program has a program, such as a shell, do something. */
+static void run_program(const char *program, const char *what, posix_spawn_file_actions_t *a, const char *command)
 {
 	char *argv[] = {"sh", "-c", (char *)command, NULL};
 	int status = -1;
 	pid_t pid;
 
 	fflush(stdout);
-	int error = posix_spawn(&pid, "/bin/sh", a, NULL, argv, environ);
+	int error = posix_spawn(&pid, program, a, NULL, argv, environ);
 
 	if (error == 0)
 		waitpid(pid, &status, 0);
 	printf("%s: %s, status %d\n", what, error == 0 ? "spawned" : strerrorname_np(error), status);
 	posix_spawn_file_actions_destroy(a);
 	posix_spawn_file_actions_init(a);
+}
+
+static void run(const char *what, posix_spawn_file_actions_t *a, const char *command)
+{
+	run_program("/bin/sh", what, a, command);
 }
 
 static int descriptors(void)
@@ -72,6 +78,9 @@ static int descriptors(void)
 #define OPEN(fd, name, flags) posix_spawn_file_actions_addopen(&a, fd, in(name), flags, 0666)
 #define DUP(fd, to) posix_spawn_file_actions_adddup2(&a, fd, to)
 #define CLOSE(fd) posix_spawn_file_actions_addclose(&a, fd)
+#define CHDIR(path) posix_spawn_file_actions_addchdir_np(&a, path)
+#define FCHDIR(fd) posix_spawn_file_actions_addfchdir_np(&a, fd)
+#define BELOW "pwd | grep -o '/d.*'; ls; cat here 2>/dev/null"
 
 static void redirects(void)
 {
@@ -183,6 +192,77 @@ static void places(void)
 		printf("chdir: %s\n", strerrorname_np(errno));
 }
 
+/* The child's working directory. */
+static void directories(void)
+{
+	posix_spawn_file_actions_t a;
+	int sub;
+
+	posix_spawn_file_actions_init(&a);
+	mkdir(in("d/sub"), 0777);
+	symlink("d", in("to-d"));
+	symlink("/", in("to-root"));
+	CHDIR(in("d/sub"));
+	run("into it", &a, "echo here > here");
+	say("d/sub/here");
+	CHDIR(in("to-d"));
+	CHDIR("sub");
+	run("step by step", &a, BELOW);
+	CHDIR(in("d"));
+	posix_spawn_file_actions_addopen(&a, 1, "sub/relative", O_WRONLY | O_CREAT, 0600);
+	CHDIR("./sub/../sub");
+	posix_spawn_file_actions_addopen(&a, 0, "here", O_RDONLY, 0600);
+	run("opening on the way", &a, "cat");
+	say("d/sub/relative");
+	posix_spawn_file_actions_addopen(&a, 0, "", O_RDONLY, 0600);
+	run("no name", &a, "cat");
+	CHDIR(in("d"));
+	posix_spawn_file_actions_addopen(&a, 0, "", O_RDONLY, 0600);
+	run("no name there", &a, "cat");
+	sub = open(in("d/sub"), O_RDONLY | O_DIRECTORY);
+	FCHDIR(sub);
+	run("by a descriptor", &a, BELOW);
+	FCHDIR(sub);
+	CHDIR("..");
+	run("and up", &a, "pwd | grep -o '/d.*'; ls -d sub");
+	CLOSE(sub);
+	FCHDIR(sub);
+	run("by a descriptor that is closed", &a, BELOW);
+	close(sub);
+	sub = open(in("d/sub/here"), O_RDONLY);
+	FCHDIR(sub);
+	run("by one of a file", &a, BELOW);
+	close(sub);
+	CHDIR(in("d/sub"));
+	CHDIR("/");
+	run("and out", &a, "pwd");
+	CHDIR(in("to-root"));
+	run("out by a link", &a, "pwd");
+	CHDIR(in("d/none"));
+	run("that is not there", &a, "pwd");
+	CHDIR(in("d/target"));
+	run("that is none", &a, "pwd");
+	CHDIR(in("d/sub"));
+	posix_spawn_file_actions_addclosefrom_np(&a, 3);
+	run("others", &a, BELOW "; { echo >&3; } 2>/dev/null || exit 4");
+	CHDIR(in("d/sub"));
+	run("a copy", &a, "cp /bin/sh shell");
+	CHDIR(in("d"));
+	run_program("sub/shell", "a program there", &a, BELOW);
+	CHDIR("/bin");
+	run_program("./sh", "a program elsewhere", &a, "pwd | grep -o bin");
+	CHDIR(in("d"));
+	run_program("sub/none", "a program that is not there", &a, BELOW);
+	if (chdir(in("d")) != 0)
+		printf("chdir: %s\n", strerrorname_np(errno));
+	CHDIR("sub");
+	run("from within", &a, BELOW);
+	CHDIR("/bin");
+	run_program("./sh", "from within out", &a, "pwd | grep -o bin");
+	if (chdir("/") != 0)
+		printf("chdir: %s\n", strerrorname_np(errno));
+}
+
 /* A child has the file's owner open what it spawns with. */
 static void in_child(void)
 {
@@ -196,6 +276,8 @@ static void in_child(void)
 		run("in a child", &a, "cat; echo child");
 		OPEN(1, "nowhere/child", O_WRONLY | O_CREAT);
 		run("in a child", &a, "echo child");
+		CHDIR(in("d/sub"));
+		run("into it in a child", &a, BELOW);
 		fflush(stdout);
 		_exit(0);
 	}
@@ -241,6 +323,7 @@ int main(int argc, char **argv)
 
 	orders();
 	places();
+	directories();
 	many();
 	in_child();
 	printf("%d descriptors more\n", descriptors() - before);
