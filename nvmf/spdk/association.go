@@ -50,8 +50,8 @@ type association struct {
 	alias  int
 
 	socket int // of the admin queue, or -1
-	// devices are descriptors of a local device, or of an RDMA one.
-	devices map[int]string
+	// own are descriptors of a local device, or of an RDMA one.
+	own deviceSet
 
 	admin      sync.Mutex // held while the admin queue is used; guards what follows
 	controller *C.struct_driver_controller
@@ -96,22 +96,14 @@ func resolve(ctx context.Context, id nvmf.TransportID) ([]nvmf.TransportID, erro
 
 // associateWith connects to a controller whose address is a number.
 func associateWith(ctx context.Context, id nvmf.TransportID, o *Options) (*association, error) {
-	alias, err := aliases.take(id, o.HostNQN)
+	a, err := begin(id, o)
 	if err != nil {
 		return nil, err
 	}
-	a := &association{id: id, hostID: o.HostID, alias: alias, timeout: o.ConnectTimeout}
-	var before map[int]string
-	if id.Transport != nvmf.TCP {
-		before = descriptors(false)
-	}
-	var fresh map[int]string
-	if a.controller, fresh, err = connect(ctx, id, alias, o); err != nil {
-		aliases.free(id, o.HostNQN, alias)
+	fresh, err := a.connect(ctx, o)
+	if err != nil {
+		a.abandon(o)
 		return nil, err
-	}
-	if id.Transport != nvmf.TCP {
-		a.devices = claimDevices(before)
 	}
 	if err = a.prepare(o, fresh); err != nil {
 		a.close(o)
@@ -161,67 +153,93 @@ func (a *association) silence() error {
 	return err
 }
 
+// begin is an association that is to be connected, or went on connecting when nobody
+// waited for it any more.
+func begin(id nvmf.TransportID, o *Options) (*association, error) {
+	if a := unready.take(id); a != nil {
+		a.hostID, a.timeout = o.HostID, o.ConnectTimeout
+		return a, nil
+	}
+	alias, err := aliases.take(id, o.HostNQN)
+	if err != nil {
+		return nil, err
+	}
+	return &association{id: id, hostID: o.HostID, alias: alias, timeout: o.ConnectTimeout}, nil
+}
+
+// abandon ends an association that could not be connected, or keeps it for the next
+// who wants it.
+func (a *association) abandon(o *Options) {
+	if a.controller != nil {
+		unready.keep(a)
+		return
+	}
+	devices.leave(&a.own)
+	aliases.free(a.id, o.HostNQN, a.alias)
+}
+
 // connect is one attempt. It lasts no longer than the connection's time-out,
-// and no longer than ctx has at its beginning. It returns the descriptors, too, that
+// and no longer than ctx has at its beginning. It returns the descriptors that
 // SPDK has opened; see arrivals.
-func connect(ctx context.Context, id nvmf.TransportID, alias int, o *Options) (*C.struct_driver_controller, map[int]string, error) {
+func (a *association) connect(ctx context.Context, o *Options) (fresh map[int]string, err error) {
 	if retired.Load() {
-		return nil, nil, fmt.Errorf("%w: %w", nvmf.ErrClosed, ErrUnusable)
+		return nil, fmt.Errorf("%w: %w", nvmf.ErrClosed, ErrUnusable)
 	}
 	timeout := o.ConnectTimeout
 	if deadline, ok := ctx.Deadline(); ok {
 		timeout = min(timeout, time.Until(deadline))
 	}
 	if err := ctx.Err(); err != nil || timeout <= 0 {
-		return nil, nil, errors.Join(err, context.DeadlineExceeded)
+		return nil, errors.Join(err, context.DeadlineExceeded)
 	}
-	address, free := addressOf(id, alias, o, timeout)
+	address, free := addressOf(a.id, a.alias, o, timeout)
 	defer free()
-	var c *C.struct_driver_controller
-	var fresh map[int]string
 	var proved bool
 	limit := time.Duration(0) // SPDK minds the time, but not that of a drive
-	if id.Transport == nvmf.PCIe {
+	if a.id.Transport == nvmf.PCIe {
 		limit = timeout
 	}
 	text, result := explained(func() (err syscall.Errno) {
 		defer proving(&proved)()
-		fresh = arrivals(func() {
-			if c = unready.take(id); c == nil {
-				c = C.driver_connect(address)
+		begin := func() {
+			if a.controller == nil {
+				a.controller = C.driver_connect(address)
 			}
-			if c == nil {
+			if a.controller == nil {
 				err = syscall.EINVAL
 			} else {
-				err = errno(C.driver_connecting(c, C.uint32_t(firstTurn.Microseconds()))) // the socket is there then
+				err = errno(C.driver_connecting(a.controller, C.uint32_t(firstTurn.Microseconds()))) // the socket is there then
 			}
-		})
+		}
+		a.step(func() { fresh = arrivals(begin) })
 		if err == syscall.EAGAIN {
-			err = patiently(limit, func(us C.uint32_t) C.int { return C.driver_connecting(c, us) })
+			err = a.patiently(limit, func(us C.uint32_t) C.int { return C.driver_connecting(a.controller, us) })
 		}
 		return err
 	})
 	if result == 0 {
-		return c, fresh, nil
+		return fresh, nil
 	}
-	err := refusal(o, id.SubNQN, text, proved)
-	if id.Transport == nvmf.PCIe {
+	if result != syscall.EAGAIN {
+		a.controller = nil // it is gone
+	}
+	err = refusal(o, a.id.SubNQN, text, proved)
+	if a.id.Transport == nvmf.PCIe {
 		if result == syscall.EAGAIN {
-			unready.keep(id, c)
 			err = fmt.Errorf("%w; the drive has not got ready within %s", err, timeout)
 		}
 		if strings.Contains(text, "has claimed it") {
 			err = fmt.Errorf("%w; a local drive can be used by one process only at a time, so by one rank", err)
 		}
 		if strings.Contains(text, "could not open "+lockFile) {
-			err = fmt.Errorf("%w%s", err, lockRemedy(lockFile+fullAddress(id.Address)))
+			err = fmt.Errorf("%w%s", err, lockRemedy(lockFile+fullAddress(a.id.Address)))
 		}
-		err = fmt.Errorf("%w%s", err, pciRemedy(sysfs, id.Address))
+		err = fmt.Errorf("%w%s", err, pciRemedy(sysfs, a.id.Address))
 	}
 	if ctx.Err() != nil {
 		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
-	return nil, nil, err
+	return nil, err
 }
 
 // unready are the drives which did not get ready in time. SPDK has no way to give
@@ -230,39 +248,57 @@ var unready unreadyDrives
 
 type unreadyDrives struct {
 	mu     sync.Mutex
-	drives map[string]*C.struct_driver_controller // by address
+	drives map[string]*association // by address
 }
 
-func (u *unreadyDrives) take(id nvmf.TransportID) *C.struct_driver_controller {
+func (u *unreadyDrives) take(id nvmf.TransportID) *association {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	c := u.drives[fullAddress(id.Address)]
+	a := u.drives[fullAddress(id.Address)]
 	delete(u.drives, fullAddress(id.Address))
-	return c
+	return a
 }
 
-func (u *unreadyDrives) keep(id nvmf.TransportID, c *C.struct_driver_controller) {
+func (u *unreadyDrives) keep(a *association) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.drives == nil {
-		u.drives = map[string]*C.struct_driver_controller{}
+		u.drives = map[string]*association{}
 	}
-	u.drives[fullAddress(id.Address)] = c
+	u.drives[fullAddress(a.id.Address)] = a
 }
 
 // A step of a connection is polled for turn, and then others are let go first
 // for pause: where more processes than processors connect at a time, polling
-// alone would keep the one who is to answer from its processor.
-const pause = 50 * time.Microsecond
+// alone would keep the one who is to answer from its processor. Over anything but TCP
+// it costs something to look what a step has opened, so they are longer.
+const (
+	pause  = 50 * time.Microsecond
+	longer = 10 // times
+)
 
-// patiently takes steps until one says something else than EAGAIN, or until
-// limit, if that is not 0, is over.
-func patiently(limit time.Duration, step func(us C.uint32_t) C.int) syscall.Errno {
+// patiently takes steps of a connection until one says something else than EAGAIN, or
+// until limit, if that is not 0, is over.
+func (a *association) patiently(limit time.Duration, step func(us C.uint32_t) C.int) (err syscall.Errno) {
+	turn, pause := turn, pause
+	if a.id.Transport != nvmf.TCP {
+		turn, pause = longer*turn, longer*pause
+	}
 	for began := time.Now(); ; rest(-1, pause) {
-		err := errno(step(C.uint32_t(turn.Microseconds())))
+		a.step(func() { err = errno(step(C.uint32_t(turn.Microseconds()))) })
 		if err != syscall.EAGAIN || limit > 0 && time.Since(began) > limit {
 			return err
 		}
+	}
+}
+
+// step takes a step of the connection, which over anything but TCP may open and close
+// descriptors of devices.
+func (a *association) step(step func()) {
+	if a.id.Transport == nvmf.TCP {
+		step()
+	} else {
+		devices.around(&a.own, step)
 	}
 }
 
@@ -449,20 +485,21 @@ func (a *association) close(o *Options) {
 		return
 	}
 	ownfd.Drop(a.socket)
-	dropDevices(a.devices)
 	_, _ = explained(func() struct{} { // nobody is left to be told
-		if a.lost != nil {
-			C.driver_fail(a.controller)
-		}
-		C.driver_detach(a.controller)
+		a.step(func() {
+			if a.lost != nil {
+				C.driver_fail(a.controller)
+			}
+			C.driver_detach(a.controller)
+		})
 		leave := func(us C.uint32_t) C.int { return C.driver_detaching(a.controller, us) }
-		if patiently(parting, leave) == syscall.EAGAIN {
-			C.driver_fail(a.controller)
-			patiently(0, leave)
+		if a.patiently(parting, leave) == syscall.EAGAIN {
+			a.step(func() { C.driver_fail(a.controller) })
+			a.patiently(0, leave)
 		}
 		return struct{}{}
 	})
-	keepDevices(a.devices)
+	devices.leave(&a.own)
 	a.controller, a.lost = nil, nvmf.ErrClosed
 	aliases.free(a.id, o.HostNQN, a.alias)
 }

@@ -80,5 +80,6 @@
 // there is one goroutine that looks after its admin queue about once a second.
 // A lost association is replaced by the first Queue that is Reset, which takes
 // their queue pairs from the others. Locks, outermost first: link.mu (the
-// association), association.admin (the admin queue), Queue.mu (the queue pair).
+// association), association.admin (the admin queue), Queue.mu (the queue pair),
+// deviceTable.mu (a step of a connection that may open descriptors of devices).
 package spdk

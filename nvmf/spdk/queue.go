@@ -107,7 +107,7 @@ func (q *Queue) connect(ctx context.Context, a *association) error {
 		if err != 0 || wait {
 			return err
 		}
-		return patiently(limit, func(us C.uint32_t) C.int { return C.driver_queue_opening(q.c, us) })
+		return a.patiently(limit, func(us C.uint32_t) C.int { return C.driver_queue_opening(q.c, us) })
 	})
 	if err == syscall.EAGAIN {
 		q.disconnect()

@@ -125,43 +125,6 @@ func claimEnvironment(before map[int]string) {
 	}
 }
 
-// claimDevices claims what SPDK and DPDK have opened since before for a device:
-// the device itself, and the file whose lock says that it is taken. Closing that
-// file, by any number, gives the lock up.
-func claimDevices(before map[int]string) map[int]string {
-	fresh := descriptors(false)
-	for fd, what := range fresh {
-		if before[fd] == what || !ofDevice(what) {
-			delete(fresh, fd)
-			continue
-		}
-		claim(fd)
-	}
-	return fresh
-}
-
-// dropDevices forgets them. SPDK closes what it does not keep for other devices.
-func dropDevices(devices map[int]string) {
-	for fd := range devices {
-		ownfd.Drop(fd)
-	}
-}
-
-// keepDevices claims again what SPDK has not closed.
-func keepDevices(devices map[int]string) {
-	for fd, what := range devices {
-		if now, _ := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); now == what { // empty: closed
-			claim(fd)
-		}
-	}
-}
-
-// deviceFile is what a descriptor that leads to a device is called.
-var deviceFile = regexp.MustCompile(`^(/dev/vfio/|/dev/uio\d|/dev/infiniband/|/var/tmp/spdk_pci_lock_` +
-	`|/sys/.*/(config|resource\d*(_wc)?)$|anon_inode:\[(vfio-device|infinibandevent)\])`)
-
-func ofDevice(what string) bool { return deviceFile.MatchString(what) }
-
 // ofHugePages reports whether fd is a file of huge pages.
 func ofHugePages(fd int) bool {
 	var fs unix.Statfs_t
