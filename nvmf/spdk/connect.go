@@ -1,0 +1,344 @@
+//go:build spdk
+
+package spdk
+
+// #include <stdlib.h>
+// #include "driver.h"
+import "C"
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/nvme"
+)
+
+// wantedQueues is how many I/O queues a controller is asked for.
+const wantedQueues = 64
+
+// A step of a connection is polled for turn, and then others are let go first
+// for pause: where more processes than processors connect at a time, polling
+// alone would keep the one who is to answer from its processor. Over anything but TCP
+// it costs something to look what a step has opened, so they are longer.
+const (
+	turn      = 20 * time.Microsecond
+	firstTurn = 200 * time.Microsecond
+	pause     = 50 * time.Microsecond
+	longer    = 10 // times
+)
+
+// associate connects to the controller that id names.
+func associate(ctx context.Context, id nvmf.TransportID, o *Options) (*association, error) {
+	ids, err := resolve(ctx, id)
+	for _, id := range ids {
+		var a *association
+		if a, err = associateWith(ctx, id, o); err == nil {
+			return a, nil
+		}
+	}
+	return nil, err
+}
+
+// resolve is id with each of the addresses that its host name has: SPDK wants
+// one, and sockets are found by it.
+func resolve(ctx context.Context, id nvmf.TransportID) ([]nvmf.TransportID, error) {
+	if _, err := netip.ParseAddr(id.Address); id.Transport == nvmf.PCIe || err == nil {
+		return []nvmf.TransportID{id}, nil
+	}
+	network := "ip4"
+	if id.Family == "IPv6" {
+		network = "ip6"
+	}
+	ips, err := net.DefaultResolver.LookupNetIP(ctx, network, id.Address)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", nvmf.ErrUnreachable, err)
+	}
+	var ids []nvmf.TransportID
+	for _, ip := range ips {
+		id.Address = ip.Unmap().String()
+		ids = append(ids, id)
+	}
+	return ids, nil
+}
+
+// associateWith connects to a controller whose address is a number.
+func associateWith(ctx context.Context, id nvmf.TransportID, o *Options) (*association, error) {
+	a, err := begin(id, o)
+	if err != nil {
+		return nil, err
+	}
+	fresh, err := a.connect(ctx, o)
+	if err != nil {
+		a.abandon(o)
+		return nil, err
+	}
+	if err = a.prepare(o, fresh); err != nil {
+		a.close(o)
+		return nil, err
+	}
+	return a, nil
+}
+
+// begin is an association that is to be connected, or went on connecting when nobody
+// waited for it any more.
+func begin(id nvmf.TransportID, o *Options) (*association, error) {
+	if a := unready.take(id); a != nil {
+		a.hostID, a.timeout = o.HostID, o.ConnectTimeout
+		return a, nil
+	}
+	alias, err := aliases.take(id, o.HostNQN)
+	if err != nil {
+		return nil, err
+	}
+	return &association{id: id, hostID: o.HostID, alias: alias, timeout: o.ConnectTimeout}, nil
+}
+
+// abandon ends an association that could not be connected, or keeps it for the next
+// who wants it.
+func (a *association) abandon(o *Options) {
+	if a.controller != nil {
+		unready.keep(a)
+		return
+	}
+	devices.leave(&a.own)
+	aliases.free(a.id, o.HostNQN, a.alias)
+}
+
+// connect is one attempt. It lasts no longer than the connection's time-out,
+// and no longer than ctx has at its beginning. It returns the descriptors that
+// SPDK has opened; see arrivals.
+func (a *association) connect(ctx context.Context, o *Options) (fresh map[int]string, err error) {
+	if retired.Load() {
+		return nil, fmt.Errorf("%w: %w", nvmf.ErrClosed, ErrUnusable)
+	}
+	timeout := o.ConnectTimeout
+	if deadline, ok := ctx.Deadline(); ok {
+		timeout = min(timeout, time.Until(deadline))
+	}
+	if err := ctx.Err(); err != nil || timeout <= 0 {
+		return nil, errors.Join(err, context.DeadlineExceeded)
+	}
+	address, free := addressOf(a.id, a.alias, o, timeout)
+	defer free()
+	var proved bool
+	limit := time.Duration(0) // SPDK minds the time, but not that of a drive
+	if a.id.Transport == nvmf.PCIe {
+		limit = timeout
+	}
+	text, result := explained(func() (err syscall.Errno) {
+		defer proving(&proved)()
+		begin := func() {
+			if a.controller == nil {
+				a.controller = C.driver_connect(address)
+			}
+			if a.controller == nil {
+				err = syscall.EINVAL
+			} else {
+				err = errno(C.driver_connecting(a.controller, C.uint32_t(firstTurn.Microseconds()))) // the socket is there then
+			}
+		}
+		a.step(func() { fresh = arrivals(begin) })
+		if err == syscall.EAGAIN {
+			err = a.patiently(limit, func(us C.uint32_t) C.int { return C.driver_connecting(a.controller, us) })
+		}
+		return err
+	})
+	if result == 0 {
+		return fresh, nil
+	}
+	if result != syscall.EAGAIN {
+		a.controller = nil // it is gone
+	}
+	err = refusal(o, a.id.SubNQN, text, proved)
+	if a.id.Transport == nvmf.PCIe {
+		if result == syscall.EAGAIN {
+			err = fmt.Errorf("%w; the drive has not got ready within %s", err, timeout)
+		}
+		if strings.Contains(text, "has claimed it") {
+			err = fmt.Errorf("%w; a local drive can be used by one process only at a time, so by one rank", err)
+		}
+		if strings.Contains(text, "could not open "+lockFile) {
+			err = fmt.Errorf("%w%s", err, lockRemedy(lockFile+fullAddress(a.id.Address)))
+		}
+		err = fmt.Errorf("%w%s", err, pciRemedy(sysfs, a.id.Address))
+	}
+	if ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+	}
+	return nil, err
+}
+
+// unready are the drives which did not get ready in time. SPDK has no way to give
+// one up, so the next who wants it goes on with it.
+var unready unreadyDrives
+
+type unreadyDrives struct {
+	mu     sync.Mutex
+	drives map[string]*association // by address
+}
+
+func (u *unreadyDrives) take(id nvmf.TransportID) *association {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	a := u.drives[fullAddress(id.Address)]
+	delete(u.drives, fullAddress(id.Address))
+	return a
+}
+
+func (u *unreadyDrives) keep(a *association) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.drives == nil {
+		u.drives = map[string]*association{}
+	}
+	u.drives[fullAddress(a.id.Address)] = a
+}
+
+// patiently takes steps of a connection until one says something else than EAGAIN, or
+// until limit, if that is not 0, is over.
+func (a *association) patiently(limit time.Duration, step func(us C.uint32_t) C.int) (err syscall.Errno) {
+	turn, pause := turn, pause
+	if a.id.Transport != nvmf.TCP {
+		turn, pause = longer*turn, longer*pause
+	}
+	for began := time.Now(); ; rest(-1, pause) {
+		a.step(func() { err = errno(step(C.uint32_t(turn.Microseconds()))) })
+		if err != syscall.EAGAIN || limit > 0 && time.Since(began) > limit {
+			return err
+		}
+	}
+}
+
+// step takes a step of the connection, which over anything but TCP may open and close
+// descriptors of devices.
+func (a *association) step(step func()) {
+	if a.id.Transport == nvmf.TCP {
+		step()
+	} else {
+		devices.around(&a.own, step)
+	}
+}
+
+// addressOf puts what SPDK is to know into its memory.
+func addressOf(id nvmf.TransportID, alias int, o *Options, timeout time.Duration) (*C.struct_driver_address, func()) {
+	a := (*C.struct_driver_address)(C.calloc(1, C.sizeof_struct_driver_address))
+	var texts []*C.char
+	text := func(s string) *C.char {
+		t := C.CString(s)
+		texts = append(texts, t)
+		return t
+	}
+	service := id.Service
+	if service != "" {
+		service = strings.Repeat("0", alias) + service
+	}
+	a.transport, a.family = text(strings.ToUpper(string(id.Transport))), text(id.Family)
+	a.address, a.service = text(id.Address), text(service)
+	a.subnqn, a.hostnqn = text(id.SubNQN), text(o.HostNQN)
+	for i, b := range o.HostID {
+		a.host_id[i] = C.uint8_t(b)
+	}
+	a.queues = wantedQueues
+	a.keep_alive_ms = C.uint32_t(max(0, o.KeepAlive).Milliseconds())
+	a.timeout_ms = C.uint32_t(max(time.Millisecond, timeout).Milliseconds())
+	a.lasting_ms = C.uint32_t(max(time.Millisecond, o.ConnectTimeout).Milliseconds())
+	a.header_digest, a.data_digest = C.bool(o.HeaderDigest), C.bool(o.DataDigest)
+	setKeys(a, id, o)
+	return a, func() {
+		clearKeys(a)
+		for _, t := range texts {
+			C.free(unsafe.Pointer(t))
+		}
+		C.free(unsafe.Pointer(a))
+	}
+}
+
+// refused is how SPDK tells of a Connect that a controller has answered.
+var refused = regexp.MustCompile(`sct (\d+), sc (\d+)`)
+
+// refusal makes an error of what SPDK said about a connection that failed, and
+// of whether it had begun to prove who the host is.
+func refusal(o *Options, subNQN, text string, proved bool) error {
+	m := refused.FindStringSubmatch(text)
+	if m == nil && (proved || strings.Contains(text, C.DRIVER_PROOF)) {
+		return unproved(o, subNQN, text)
+	}
+	if err := unsecured(o, subNQN, text); m == nil && err != nil {
+		return err
+	}
+	if strings.Contains(text, "authentication is unsupported") {
+		return fmt.Errorf("%w: SPDK was built with an OpenSSL before 3.0, by which it does not authenticate; use --driver=go, over TCP%s",
+			nvmf.ErrUnsupported, text)
+	}
+	if m == nil {
+		return fmt.Errorf("%w%s%s", nvmf.ErrUnreachable, text, tlsHint(o, text))
+	}
+	sct, _ := strconv.ParseUint(m[1], 10, 8)
+	sc, _ := strconv.ParseUint(m[2], 10, 8)
+	status := &nvmf.StatusError{Name: "Connect", SCT: uint8(sct), SC: uint8(sc)}
+	switch nvme.Status(sct)<<8 | nvme.Status(sc) {
+	case nvme.StatusConnectInvalidHost:
+		return fmt.Errorf("%w: %w", nvmf.ErrHostRefused, status)
+	case nvme.StatusConnectInvalidParameters:
+		return fmt.Errorf("%w: %w", nvmf.ErrNoSubsystem, status)
+	}
+	return fmt.Errorf("%w: %w", nvmf.ErrUnreachable, status)
+}
+
+// aliases keep SPDK from answering a connection with another one of this
+// process: it has one controller for each address and host NQN, whatever the
+// host identifier, and for as long as anything refers to it. A port, however,
+// may be written with zeros in front. A local device is one controller indeed.
+var aliases = aliasTable{used: map[aliasKey]uint32{}}
+
+type aliasKey struct {
+	id      nvmf.TransportID
+	hostNQN string
+}
+
+type aliasTable struct {
+	mu   sync.Mutex
+	used map[aliasKey]uint32 // a bit for each number of zeros
+}
+
+func (t *aliasTable) take(id nvmf.TransportID, hostNQN string) (int, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	id.NSID = 0
+	most := 24
+	if id.Transport == nvmf.PCIe {
+		most, hostNQN = 1, ""
+	}
+	k := aliasKey{id, hostNQN}
+	for n := range most {
+		if t.used[k]&(1<<n) == 0 {
+			t.used[k] |= 1 << n
+			return n, nil
+		}
+	}
+	return 0, fmt.Errorf("this process has %d connections to it already: %w", most, syscall.EBUSY)
+}
+
+func (t *aliasTable) free(id nvmf.TransportID, hostNQN string, n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	id.NSID = 0
+	if id.Transport == nvmf.PCIe {
+		hostNQN = ""
+	}
+	k := aliasKey{id, hostNQN}
+	if t.used[k] &^= 1 << n; t.used[k] == 0 {
+		delete(t.used, k)
+	}
+}
