@@ -54,11 +54,6 @@ struct sigaction nv_action(int signum)
 	return act;
 }
 
-bool nv_kept(int signum)
-{
-	return actions[signum].kept;
-}
-
 /* ---- what the kernel is told ---- */
 
 /* plain says that the kernel has an action as it is. What is executed then ignores SIGPIPE
@@ -79,8 +74,8 @@ NV_EARLY_CODE static bool install(int signum, const struct sigaction *asked)
 		act.sa_sigaction = nv_signalled;
 		act.sa_flags = SA_SIGINFO | SA_ONSTACK | (nv_handled(asked) ? asked->sa_flags & flags : SA_RESTART);
 	}
-	if (actions[signum].kept)
-		sigfillset(&act.sa_mask);
+	if (signum == NV_REMASK)
+		sigfillset(&act.sa_mask); /* it has to come before others */
 	if (REAL(sigaction)(signum, &act, NULL) != 0)
 		return false;
 	if (nv_handled(asked) || actions[signum].kept)

@@ -285,7 +285,7 @@ __attribute__((noinline, noclone)) void nv_signalled(int signum, siginfo_t *info
 	memcpy(&before, &mask, sizeof mask);
 	if (nv_deferred > 0 && between())
 		before = deferred.mask;
-	handle(signum, info, context, nv_kept(signum) ? NULL : &before);
+	handle(signum, info, context, signum == NV_REMASK ? NULL : &before);
 }
 
 /* passed_on is called by Go for a fault that is not its own. */

@@ -63,6 +63,7 @@ void nv_call_handler(void (*handler)(int, siginfo_t *, void *), int signum, sigi
 #if defined(__x86_64__)
 
 #define RED_ZONE 128
+#define AUTODISARM (1u << 31) /* in any handler there is no alternate stack; linux/signal.h */
 #define FLAGS ((1 << 8) | (1 << 10) | (1 << 16)) /* that a handler begins without: TF, DF, RF */
 
 /* The kernel's, whose mask is shorter than the C library's. */
@@ -162,6 +163,8 @@ void nv_push(const struct sigaction *act, int signum, const siginfo_t *info, uco
 	struct frame *f = copy_of(context, info);
 	greg_t *g = context->uc_mcontext.gregs;
 
+	if ((unsigned)context->uc_stack.ss_flags & AUTODISARM)
+		context->uc_stack = (stack_t){.ss_flags = SS_DISABLE};
 	initialise((char *)context->uc_mcontext.fpregs);
 	memcpy(&context->uc_sigmask, mask, 8);
 	g[REG_RIP] = (greg_t)begins;

@@ -120,7 +120,6 @@ bool nv_sent_here(const siginfo_t *info);
 void nv_take_probes(void);  /* only those of faults in memory */
 void nv_take_signals(void);
 struct sigaction nv_action(int signum); /* what the application has asked for */
-bool nv_kept(int signum);
 bool nv_handled(const struct sigaction *act);
 bool nv_taken(int signum);
 bool nv_taken_action(int signum, const struct sigaction *act, struct sigaction *old);

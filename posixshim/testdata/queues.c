@@ -94,6 +94,20 @@ static void suspend(void)
 	sigdelset(&all_but, SIGCHLD);
 	sigsuspend(&all_but);
 	pthread_sigmask(SIG_UNBLOCK, &three, NULL);
+	/* These the library needs itself. */
+	for (int i = 0; i < 3; i++) {
+		static const int needed[] = {SIGPIPE, SIGSEGV, SIGBUS};
+
+		signal(needed[i], shows);
+		sigaddset(&three, needed[i]);
+		pthread_sigmask(SIG_BLOCK, &three, NULL);
+		raise(needed[i]);
+		sigemptyset(&all_but);
+		sigaddset(&all_but, SIGUSR2);
+		sigsuspend(&all_but);
+		pthread_sigmask(SIG_UNBLOCK, &three, NULL);
+		signal(needed[i], SIG_DFL);
+	}
 }
 
 static void jumps(int signum)
