@@ -29,8 +29,10 @@ void nv_serve_handlers(void)
 		return;
 	int64_t number = rt_serve();
 
-	if (number > 0)
+	if (number > 0) {
 		nv_name_self((uint64_t)number);
+		nv_share_as((uint64_t)number);
+	}
 	errno = saved;
 }
 

@@ -260,6 +260,7 @@ void nv_linger(bool flush); /* at the end of the process, until others need it n
 int nv_step_aside(void); /* before a program is executed */
 int nv_not_executed(int report);
 int nv_sharing(void); /* in a forked child: the server that its parent is */
+void nv_share_as(uint64_t own);
 void nv_forget_sharing(void); /* in a child that was forked unseen */
 
 /* A page that the kernel empties in a forked child, however that was made, while

@@ -86,6 +86,15 @@ void nv_share_all(void)
 	errno = saved;
 }
 
+/* nv_share_as notes by what number children may know this process. One that a handler
+ * forks has no more than that: the handler must not call Go. */
+void nv_share_as(uint64_t own)
+{
+	uint64_t none = 0;
+
+	atomic_compare_exchange_strong(&number, &none, own);
+}
+
 int nv_sharing(void)
 {
 	static const pthread_mutex_t free_lock = PTHREAD_MUTEX_INITIALIZER;

@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 #include <ucontext.h>
 #include <unistd.h>
 
@@ -275,6 +276,26 @@ static void jump(void)
 	printf("jumped, still writes: %d\n", pwrite(fd, data, 10, 0) == 10);
 }
 
+/* ---- children ---- */
+
+static char name[4096];
+
+static void forks(int signum)
+{
+	int status, new = open(name, O_RDWR);
+	pid_t child = fork();
+
+	(void)signum;
+	if (child == 0) {
+		int again = open(name, O_RDONLY);
+
+		_exit((pwrite(fd, data, 10, 0) == 10) + 2 * (read(again, data, 10) == 10) + 4 * (read(new, data, 5) == 5));
+	}
+	waitpid(child, &status, 0);
+	printf("child %x, offset %d\n", status, (int)lseek(new, 0, SEEK_CUR));
+	close(new);
+}
+
 /* ---- what is behind a handler ---- */
 
 static void traces(int signum)
@@ -292,7 +313,6 @@ static void traces(int signum)
 
 int main(int argc, char **argv)
 {
-	char name[4096];
 	pthread_t t;
 
 	if (argc != 2)
@@ -300,6 +320,8 @@ int main(int argc, char **argv)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	snprintf(name, sizeof name, "%s/file", argv[1]);
 	fd = open(name, O_RDWR | O_CREAT, 0600);
+	signal(SIGUSR1, forks);
+	raise(SIGUSR1);
 	stacks();
 	pthread_create(&t, NULL, thread, NULL);
 	pthread_join(t, NULL);
