@@ -7,9 +7,11 @@ package spdk
 import "C"
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"sync"
 	"syscall"
@@ -29,14 +31,16 @@ const (
 	tending = time.Second
 	// parting is how long a controller may take to shut down.
 	parting = time.Second
+	forever = math.MaxInt64
 )
 
 // An association is a connected controller.
 type association struct {
-	id     nvmf.TransportID
-	hostID uuid.UUID
-	facts  *initiator.Controller
-	alias  int
+	id      nvmf.TransportID
+	hostNQN string
+	hostID  uuid.UUID
+	facts   *initiator.Controller
+	alias   int
 
 	socket int // of the admin queue, or -1
 	// own are descriptors of a local device, or of an RDMA one.
@@ -51,14 +55,14 @@ type association struct {
 
 // prepare is what is left to do when the controller is connected, by one of the fresh
 // descriptors.
-func (a *association) prepare(o *Options, fresh map[int]string) (err error) {
+func (a *association) prepare(ctx context.Context, o *Options, fresh map[int]string) (err error) {
 	if a.socket, err = claimSocket(fresh, a.id, o.CongestionControl); err != nil {
 		return err
 	}
-	if err = a.silence(); err != nil {
+	if err = a.silence(ctx); err != nil {
 		return err
 	}
-	if a.facts, err = initiator.IdentifyController(a, nvme.CAP(C.driver_cap(a.controller))); err != nil {
+	if a.facts, err = initiator.IdentifyController(asking{a, ctx}, nvme.CAP(C.driver_cap(a.controller))); err != nil {
 		return err
 	}
 	interval := min(tending, o.KeepAlive/4)
@@ -78,11 +82,11 @@ func (a *association) prepare(o *Options, fresh map[int]string) (err error) {
 // of a namespace when one comes, on the thread that looks after the admin queue,
 // while others use it: commands for one that has gone would never end. What
 // becomes of a namespace shows when it is used, and is verified by Reset.
-func (a *association) silence() error {
+func (a *association) silence(ctx context.Context) error {
 	var sqe nvme.SQE
 	sqe.Reset(nvme.AdminSetFeatures, 0, 0)
 	sqe.SetCDW(10, nvme.FeatureAsyncEventConfig)
-	err := a.exec("Set Features (Asynchronous Event Configuration)", &sqe, nil)
+	err := a.exec(ctx, "Set Features (Asynchronous Event Configuration)", &sqe, nil)
 	var se *nvmf.StatusError
 	if errors.As(err, &se) { // it has none
 		return nil
@@ -135,21 +139,30 @@ func (a *association) alive() bool {
 	return a.lost == nil
 }
 
+// asking is an association that is asked for as long as somebody waits for it.
+type asking struct {
+	*association
+	ctx context.Context
+}
+
 // Identify reads a page of Identify.
-func (a *association) Identify(what string, cns uint8, nsid uint32, page *[nvme.IdentifySize]byte) error {
+func (a asking) Identify(what string, cns uint8, nsid uint32, page *[nvme.IdentifySize]byte) error {
 	var sqe nvme.SQE
 	sqe.Reset(nvme.AdminIdentify, 0, nsid)
 	sqe.SetIdentify(cns)
-	return a.exec("Identify "+what, &sqe, page[:])
+	return a.exec(a.ctx, "Identify "+what, &sqe, page[:])
 }
 
 // exec runs one admin command whose data comes from the controller. One that is
-// not answered in the time of a connection ends the association.
-func (a *association) exec(what string, sqe *nvme.SQE, data []byte) error {
+// not answered in the time of a connection, or while ctx lasts, ends the association.
+func (a *association) exec(ctx context.Context, what string, sqe *nvme.SQE, data []byte) error {
 	a.admin.Lock()
 	defer a.admin.Unlock()
 	if a.lost != nil {
 		return fmt.Errorf("%s: %w", what, a.lost)
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("%s: %w", what, context.Cause(ctx))
 	}
 	c := (*C.struct_driver_command)(C.calloc(1, C.sizeof_struct_driver_command))
 	buffer := C.driver_alloc(C.size_t(max(1, len(data))))
@@ -165,11 +178,12 @@ func (a *association) exec(what string, sqe *nvme.SQE, data []byte) error {
 		a.lost = fmt.Errorf("%w: the admin queue: %w%s", nvmf.ErrConnectionLost, err, behind(C.driver_said(a.controller)))
 		return fmt.Errorf("%s: %w", what, a.lost)
 	}
-	for deadline := time.Now().Add(a.timeout); a.lost == nil && !bool(c.done); {
+	began := time.Now()
+	for a.lost == nil && !bool(c.done) {
 		switch a.tend(); {
 		case bool(c.done):
-		case time.Now().After(deadline):
-			a.lost = &nvmf.TimeoutError{After: a.timeout, Busy: 1}
+		case ctx.Err() != nil || time.Since(began) > a.timeout:
+			a.lost = &nvmf.TimeoutError{After: time.Since(began).Round(time.Millisecond), Busy: 1}
 		default:
 			rest(a.socket, pause)
 		}
@@ -183,7 +197,7 @@ func (a *association) exec(what string, sqe *nvme.SQE, data []byte) error {
 			C.driver_free(buffer)
 			C.free(unsafe.Pointer(c))
 		}
-		return fmt.Errorf("%s: %w", what, a.lost)
+		return fmt.Errorf("%s: %w", what, silent(ctx, a.lost, began, a.timeout))
 	}
 	status := nvme.Status(c.status)
 	copy(data, unsafe.Slice((*byte)(buffer), len(data)))
@@ -197,7 +211,7 @@ func (a *association) exec(what string, sqe *nvme.SQE, data []byte) error {
 
 // close shuts the controller down, in order if it still answers. It has no
 // queues any more.
-func (a *association) close(o *Options) {
+func (a *association) close() {
 	if a.clock != nil {
 		_ = ownfd.CloseFile(a.clock) // wakes the routine
 	}
@@ -214,14 +228,13 @@ func (a *association) close(o *Options) {
 			}
 			C.driver_detach(a.controller)
 		})
-		leave := func(us C.uint32_t) C.int { return C.driver_detaching(a.controller, us) }
-		if a.patiently(parting, leave) == syscall.EAGAIN {
+		leave := func(us C.uint32_t) syscall.Errno { return errno(C.driver_detaching(a.controller, us)) }
+		if a.patiently(context.Background(), parting, leave) == syscall.EAGAIN {
 			a.step(func() { C.driver_fail(a.controller) })
-			a.patiently(0, leave)
+			a.patiently(context.Background(), forever, leave)
 		}
 		return struct{}{}
 	})
-	devices.leave(&a.own)
 	a.controller, a.lost = nil, nvmf.ErrClosed
-	aliases.free(a.id, o.HostNQN, a.alias)
+	a.forget()
 }

@@ -7,8 +7,8 @@ package spdk
 import "C"
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -43,8 +43,8 @@ func associate(ctx context.Context, id nvmf.TransportID, o *Options) (*associati
 	ids, err := resolve(ctx, id)
 	for _, id := range ids {
 		var a *association
-		if a, err = associateWith(ctx, id, o); err == nil {
-			return a, nil
+		if a, err = associateWith(ctx, id, o); err == nil || ctx.Err() != nil {
+			return a, err
 		}
 	}
 	return nil, err
@@ -74,24 +74,24 @@ func resolve(ctx context.Context, id nvmf.TransportID) ([]nvmf.TransportID, erro
 
 // associateWith connects to a controller whose address is a number.
 func associateWith(ctx context.Context, id nvmf.TransportID, o *Options) (*association, error) {
+	forsaken.visit()
 	a, err := begin(id, o)
 	if err != nil {
 		return nil, err
 	}
 	fresh, err := a.connect(ctx, o)
 	if err != nil {
-		a.abandon(o)
+		a.abandon(fresh)
 		return nil, err
 	}
-	if err = a.prepare(o, fresh); err != nil {
-		a.close(o)
+	if err = a.prepare(ctx, o, fresh); err != nil {
+		a.close()
 		return nil, err
 	}
 	return a, nil
 }
 
-// begin is an association that is to be connected, or went on connecting when nobody
-// waited for it any more.
+// begin is an association that is to be connected, or with a drive that was not ready.
 func begin(id nvmf.TransportID, o *Options) (*association, error) {
 	if a := unready.take(id); a != nil {
 		a.hostID, a.timeout = o.HostID, o.ConnectTimeout
@@ -101,41 +101,25 @@ func begin(id nvmf.TransportID, o *Options) (*association, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &association{id: id, hostID: o.HostID, alias: alias, timeout: o.ConnectTimeout}, nil
+	return &association{id: id, hostNQN: o.HostNQN, hostID: o.HostID, alias: alias, socket: -1, timeout: o.ConnectTimeout}, nil
 }
 
-// abandon ends an association that could not be connected, or keeps it for the next
-// who wants it.
-func (a *association) abandon(o *Options) {
-	if a.controller != nil {
-		unready.keep(a)
-		return
-	}
-	devices.leave(&a.own)
-	aliases.free(a.id, o.HostNQN, a.alias)
-}
-
-// connect is one attempt. It lasts no longer than the connection's time-out,
-// and no longer than ctx has at its beginning. It returns the descriptors that
-// SPDK has opened; see arrivals.
+// connect is one attempt. It lasts no longer than ctx, and a step of it no longer than the
+// connection's time-out. It returns the descriptors that SPDK has opened; see arrivals.
 func (a *association) connect(ctx context.Context, o *Options) (fresh map[int]string, err error) {
 	if retired.Load() {
 		return nil, fmt.Errorf("%w: %w", nvmf.ErrClosed, ErrUnusable)
 	}
-	timeout := o.ConnectTimeout
+	began, timeout := time.Now(), o.ConnectTimeout
 	if deadline, ok := ctx.Deadline(); ok {
 		timeout = min(timeout, time.Until(deadline))
 	}
-	if err := ctx.Err(); err != nil || timeout <= 0 {
-		return nil, errors.Join(err, context.DeadlineExceeded)
+	if ctx.Err() != nil || timeout <= 0 {
+		return nil, fmt.Errorf("%w: no time was left to connect; give it more with --timeout", cmp.Or(context.Cause(ctx), context.DeadlineExceeded))
 	}
 	address, free := addressOf(a.id, a.alias, o, timeout)
 	defer free()
 	var proved bool
-	limit := time.Duration(0) // SPDK minds the time, but not that of a drive
-	if a.id.Transport == nvmf.PCIe {
-		limit = timeout
-	}
 	text, result := explained(func() (err syscall.Errno) {
 		defer proving(&proved)()
 		begin := func() {
@@ -145,12 +129,12 @@ func (a *association) connect(ctx context.Context, o *Options) (fresh map[int]st
 			if a.controller == nil {
 				err = syscall.EINVAL
 			} else {
-				err = errno(C.driver_connecting(a.controller, C.uint32_t(firstTurn.Microseconds()))) // the socket is there then
+				err = a.connecting(C.uint32_t(firstTurn.Microseconds())) // the socket is there then
 			}
 		}
 		a.step(func() { fresh = arrivals(begin) })
 		if err == syscall.EAGAIN {
-			err = a.patiently(limit, func(us C.uint32_t) C.int { return C.driver_connecting(a.controller, us) })
+			err = a.patiently(ctx, a.allSteps(timeout), a.connecting)
 		}
 		return err
 	})
@@ -162,25 +146,72 @@ func (a *association) connect(ctx context.Context, o *Options) (fresh map[int]st
 	}
 	err = refusal(o, a.id.SubNQN, text, proved)
 	if a.id.Transport == nvmf.PCIe {
-		if result == syscall.EAGAIN {
-			err = fmt.Errorf("%w; the drive has not got ready within %s", err, timeout)
-		}
-		if strings.Contains(text, "has claimed it") {
-			err = fmt.Errorf("%w; a local drive can be used by one process only at a time, so by one rank", err)
-		}
-		if strings.Contains(text, "could not open "+lockFile) {
-			err = fmt.Errorf("%w%s", err, lockRemedy(lockFile+fullAddress(a.id.Address)))
-		}
-		err = fmt.Errorf("%w%s", err, pciRemedy(sysfs, a.id.Address))
+		return fresh, a.driveRefusal(ctx, err, text, result == syscall.EAGAIN, timeout)
 	}
+	return fresh, silent(ctx, err, began, timeout)
+}
+
+// connecting goes on with a connection for so many microseconds.
+func (a *association) connecting(us C.uint32_t) syscall.Errno {
+	return errno(C.driver_connecting(a.controller, us))
+}
+
+// driveRefusal says what else is known of a drive that could not be had.
+func (a *association) driveRefusal(ctx context.Context, err error, text string, late bool, timeout time.Duration) error {
+	if late {
+		err = fmt.Errorf("%w; the drive has not got ready within %s", err, timeout)
+	}
+	if strings.Contains(text, "has claimed it") {
+		err = fmt.Errorf("%w; a local drive can be used by one process only at a time, so by one rank", err)
+	}
+	if strings.Contains(text, "could not open "+lockFile) {
+		err = fmt.Errorf("%w%s", err, lockRemedy(lockFile+fullAddress(a.id.Address)))
+	}
+	err = fmt.Errorf("%w%s", err, pciRemedy(sysfs, a.id.Address))
 	if ctx.Err() != nil {
 		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 	}
-	return nil, err
+	return err
 }
 
-// unready are the drives which did not get ready in time. SPDK has no way to give
-// one up, so the next who wants it goes on with it.
+// abandon ends an association that is not connected. SPDK has no way to give one up: it
+// ends with its connection, a drive is kept for the next who wants it, and the
+// rest is looked after when there is another one to connect.
+func (a *association) abandon(fresh map[int]string) {
+	switch {
+	case a.controller == nil:
+		a.forget()
+	case a.id.Transport == nvmf.PCIe:
+		unready.keep(a)
+	case a.id.Transport == nvmf.TCP && cut(fresh, a.id) && a.settled(parting):
+	default:
+		forsaken.add(a)
+	}
+}
+
+// settled goes on with one that nobody waits for any more, and reports whether it is
+// over.
+func (a *association) settled(limit time.Duration) bool {
+	_, result := explained(func() syscall.Errno { return a.patiently(context.Background(), limit, a.connecting) })
+	switch result {
+	case syscall.EAGAIN:
+		return false
+	case 0: // connected after all
+		a.close()
+	default:
+		a.controller = nil
+		a.forget()
+	}
+	return true
+}
+
+// forget gives back what an association has beside its controller.
+func (a *association) forget() {
+	devices.leave(&a.own)
+	aliases.free(a.id, a.hostNQN, a.alias)
+}
+
+// unready are the drives which did not get ready in time.
 var unready unreadyDrives
 
 type unreadyDrives struct {
@@ -189,6 +220,9 @@ type unreadyDrives struct {
 }
 
 func (u *unreadyDrives) take(id nvmf.TransportID) *association {
+	if id.Transport != nvmf.PCIe {
+		return nil
+	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	a := u.drives[fullAddress(id.Address)]
@@ -205,16 +239,53 @@ func (u *unreadyDrives) keep(a *association) {
 	u.drives[fullAddress(a.id.Address)] = a
 }
 
-// patiently takes steps of a connection until one says something else than EAGAIN, or
-// until limit, if that is not 0, is over.
-func (a *association) patiently(limit time.Duration, step func(us C.uint32_t) C.int) (err syscall.Errno) {
+// forsaken are associations that nobody waited for any more before they were connected.
+// A target that goes on, or ends, ends them.
+var forsaken forsakenOnes
+
+type forsakenOnes struct {
+	mu  sync.Mutex
+	all []*association
+}
+
+func (f *forsakenOnes) add(a *association) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.all = append(f.all, a)
+}
+
+// visit lets each of them go on for a moment.
+func (f *forsakenOnes) visit() {
+	f.mu.Lock()
+	all := f.all
+	f.all = nil
+	f.mu.Unlock()
+	for _, a := range all {
+		if !a.settled(turn) {
+			f.add(a)
+		}
+	}
+}
+
+// allSteps is how long a connection may take in all whose steps may take so long. SPDK minds
+// the time of each step over a fabric, but not of all; a drive has one.
+func (a *association) allSteps(each time.Duration) time.Duration {
+	if a.id.Transport == nvmf.PCIe {
+		return each
+	}
+	return 3 * each
+}
+
+// patiently takes steps of a connection until one says something else than EAGAIN, ctx
+// ends, or limit is over.
+func (a *association) patiently(ctx context.Context, limit time.Duration, step func(us C.uint32_t) syscall.Errno) (err syscall.Errno) {
 	turn, pause := turn, pause
 	if a.id.Transport != nvmf.TCP {
 		turn, pause = longer*turn, longer*pause
 	}
 	for began := time.Now(); ; rest(-1, pause) {
-		a.step(func() { err = errno(step(C.uint32_t(turn.Microseconds()))) })
-		if err != syscall.EAGAIN || limit > 0 && time.Since(began) > limit {
+		a.step(func() { err = step(C.uint32_t(turn.Microseconds())) })
+		if err != syscall.EAGAIN || ctx.Err() != nil || time.Since(began) > limit {
 			return err
 		}
 	}

@@ -72,7 +72,7 @@ func (d *Device) identify(ctx context.Context) error {
 	}
 	a := d.link.ctl
 	d.opts.QueueDepth = min(d.opts.QueueDepth, a.facts.MaxCommands)
-	identity, err := d.namespace(a)
+	identity, err := d.namespace(ctx, a)
 	if err != nil {
 		return err
 	}
@@ -83,13 +83,13 @@ func (d *Device) identify(ctx context.Context) error {
 }
 
 // namespace identifies the namespace.
-func (d *Device) namespace(a *association) (*nvmf.Identity, error) {
+func (d *Device) namespace(ctx context.Context, a *association) (*nvmf.Identity, error) {
 	most := nvmf.Bytes(C.driver_most(a.controller, C.uint32_t(d.id.NSID)))
 	w := initiator.Wishes{MaxTransfer: d.opts.MaxTransfer, OptimalTransfer: d.opts.OptimalTransfer}
 	if most != 0 {
 		w.MaxTransfer = min(w.MaxTransfer, most)
 	}
-	identity, err := a.facts.Namespace(a, d.id, w)
+	identity, err := a.facts.Namespace(asking{a, ctx}, d.id, w)
 	if err == nil && most == 0 {
 		err = fmt.Errorf("namespace %d: %w", d.id.NSID, nvmf.ErrNoNamespace)
 	}
@@ -176,19 +176,19 @@ func (d *Device) detach(q *Queue) {
 // The caller holds d.link.mu.
 func (d *Device) association(ctx context.Context) (*association, error) {
 	if a := d.link.ctl; a != nil && a.alive() {
-		if err := d.verify(a); a.alive() {
+		if err := d.verify(ctx, a); a.alive() || ctx.Err() != nil {
 			return a, err
 		}
 	}
 	if err := d.link.connect(ctx, d.id, &d.opts); err != nil {
 		return nil, err
 	}
-	return d.link.ctl, d.verify(d.link.ctl)
+	return d.link.ctl, d.verify(ctx, d.link.ctl)
 }
 
 // verify compares the namespace with the one that was opened.
-func (d *Device) verify(a *association) error {
-	now, err := d.namespace(a)
+func (d *Device) verify(ctx context.Context, a *association) error {
+	now, err := d.namespace(ctx, a)
 	if err != nil {
 		return err
 	}

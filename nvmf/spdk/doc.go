@@ -73,6 +73,16 @@
 // else. A forked child of a process that has done it cannot use SPDK
 // ([ErrUnusable]).
 //
+// # Targets that do not answer
+//
+// Over a fabric no call waits for one much longer than its context lasts. SPDK does not
+// know contexts, so what it does is polled in steps (association.patiently). A queue
+// that is not connected in time is disconnected, which over RDMA takes it a second or two.
+// An association that does not answer a command of its admin queue in time is lost. A
+// connection to a controller SPDK does not give up, and there are steps of it that it
+// waits for without end: over TCP its socket is cut, and over RDMA it is looked after when
+// there is another one to connect.
+//
 // # Concurrency
 //
 // Device is safe for concurrent use, a Queue has one owner. A Device has one

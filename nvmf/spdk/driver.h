@@ -158,6 +158,7 @@ struct driver_queue {
 	uint32_t busy; /* slots that SPDK has */
 	bool secure;   /* it uses TLS */
 	int result;    /* of driver_submit: 0, or -errno if the connection is lost */
+	uint32_t lasting_ms; /* of a step of connecting */
 	struct spdk_nvme_qpair *pair; /* NULL: none, or lost */
 	struct spdk_nvme_ctrlr *controller;
 	struct spdk_nvme_ns *space;

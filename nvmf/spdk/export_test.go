@@ -3,6 +3,8 @@
 package spdk
 
 import (
+	"context"
+
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/nvme"
 )
@@ -28,5 +30,5 @@ func Socket(d nvmf.Device) int { return d.(*Device).link.ctl.socket }
 // Ask asks the controller of a device who it is.
 func Ask(d nvmf.Device) error {
 	var page [nvme.IdentifySize]byte
-	return d.(*Device).link.ctl.Identify("Controller", nvme.CNSController, 0, &page)
+	return asking{d.(*Device).link.ctl, context.Background()}.Identify("Controller", nvme.CNSController, 0, &page)
 }

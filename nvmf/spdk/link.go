@@ -74,7 +74,7 @@ func (l *link) connect(ctx context.Context, id nvmf.TransportID, o *Options) (er
 	if l.ctl != nil && l.ctl.alive() {
 		return nil
 	}
-	l.end(nvmf.ErrConnectionLost, o)
+	l.end(nvmf.ErrConnectionLost)
 	l.ctl, err = associate(ctx, id, l.asFirst(o))
 	return err
 }
@@ -91,12 +91,12 @@ func (l *link) asFirst(o *Options) *Options {
 
 // end takes the queue pairs from all queues, whosever they are, and ends the
 // association. The caller holds l.mu.
-func (l *link) end(cause error, o *Options) {
+func (l *link) end(cause error) {
 	for _, q := range l.queues {
 		q.take(cause)
 	}
 	if l.ctl != nil {
-		l.ctl.close(o)
+		l.ctl.close()
 		l.ctl = nil
 	}
 }
@@ -111,7 +111,7 @@ func (l *link) leave(d *Device) {
 		return q.dev == d
 	})
 	if l.users--; l.users == 0 {
-		l.end(nvmf.ErrClosed, &d.opts)
+		l.end(nvmf.ErrClosed)
 		l.hostID, l.hostNQN = uuid.Nil, ""
 	}
 }

@@ -58,6 +58,7 @@ int driver_queue_open(struct driver_queue *q, struct driver_controller *c, uint3
 	q->done_count = q->busy = 0;
 	*q->said = '\0';
 	q->controller = c->ctrlr;
+	q->lasting_ms = c->lasting_ms;
 	q->space = space;
 	q->secure = c->secure;
 	connect_begin(c->lasting_ms);
@@ -66,8 +67,6 @@ int driver_queue_open(struct driver_queue *q, struct driver_controller *c, uint3
 	tls_end(q->secure, &before);
 	connect_end();
 	q->domain = NULL;
-	if (q->pair != NULL)
-		lend_open(q);
 	errno = saved;
 	return q->pair == NULL ? -EIO : 0;
 }
@@ -78,14 +77,18 @@ int driver_queue_opening(struct driver_queue *q, uint32_t us)
 	int saved = errno, result;
 	sigset_t before;
 
+	connect_begin(q->lasting_ms);
 	tls_begin(q->secure, &before);
 	do {
 		result = spdk_nvme_qpair_process_completions(q->pair, 0);
 		tls_note(q->secure);
 	} while (result >= 0 && !spdk_nvme_qpair_is_connected(q->pair) && spdk_get_ticks() < end);
 	tls_end(q->secure, &before);
+	connect_end();
 	result = result < 0 ? result : spdk_nvme_qpair_is_connected(q->pair) ? 0 : -EAGAIN;
-	if (result < 0 && result != -EAGAIN)
+	if (result == 0)
+		lend_open(q);
+	else if (result != -EAGAIN)
 		driver_queue_close(q);
 	errno = saved;
 	return result;

@@ -85,29 +85,24 @@ func (q *Queue) release() {
 	q.c, q.slots, q.todo, q.done, q.closed = nil, nil, nil, nil, true
 }
 
-// connect gives the queue a queue pair. Over TCP it takes no longer than ctx has at its
-// beginning.
+// connect gives the queue a queue pair. Over a fabric it takes no longer than ctx.
 func (q *Queue) connect(ctx context.Context, a *association) error {
 	if retired.Load() {
 		return fmt.Errorf("%w: %w", nvmf.ErrClosed, ErrUnusable)
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	limit, hurry := a.timeout, false
-	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) < limit {
-		limit, hurry = max(time.Millisecond, time.Until(deadline)), true
-	}
+	began := time.Now()
 	var fresh map[int]string
 	var proved bool
 	text, err := explained(func() (err syscall.Errno) {
 		defer proving(&proved)()
-		// Over TCP others may be let go first; SPDK would poll without end.
-		wait := q.dev.id.Transport != nvmf.TCP
+		wait := q.dev.id.Transport == nvmf.PCIe // a drive has it at once
 		fresh = arrivals(func() { err = errno(C.driver_queue_open(q.c, a.controller, C.uint32_t(q.dev.id.NSID), C.bool(wait))) })
 		if err != 0 || wait {
 			return err
 		}
-		return a.patiently(limit, func(us C.uint32_t) C.int { return C.driver_queue_opening(q.c, us) })
+		return a.patiently(ctx, a.allSteps(a.timeout), func(us C.uint32_t) syscall.Errno { return errno(C.driver_queue_opening(q.c, us)) })
 	})
 	if err == syscall.EAGAIN {
 		q.disconnect()
@@ -130,11 +125,7 @@ func (q *Queue) connect(ctx context.Context, a *association) error {
 	if strings.Contains(text, "No free I/O queue IDs") {
 		return fmt.Errorf("all I/O queues that the target grants are in use: %w", syscall.EBUSY)
 	}
-	failure := refusal(&q.dev.opts, a.id.SubNQN, text, proved)
-	if hurry && err == syscall.EAGAIN {
-		failure = fmt.Errorf("%w: %w", context.DeadlineExceeded, failure)
-	}
-	return failure
+	return silent(ctx, refusal(&q.dev.opts, a.id.SubNQN, text, proved), began, a.timeout)
 }
 
 // healthy reports whether there is a queue pair, as far as is known.

@@ -3,15 +3,33 @@
 package spdk
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"nvmecr/nvmf"
 )
+
+// silent says more of what failed since it began, where that is for want of an answer
+// in the time that each step has, or that somebody waits for.
+func silent(ctx context.Context, err error, began time.Time, each time.Duration) error {
+	after := time.Since(began).Round(time.Millisecond)
+	lost := errors.Is(err, nvmf.ErrUnreachable) || errors.Is(err, nvmf.ErrConnectionLost)
+	if lost && (ctx.Err() != nil || after >= each) {
+		err = fmt.Errorf("%w; after %s the target has not answered: see whether it is stopped, overloaded or cut off, "+
+			"or give it more time with --timeout", err, after)
+	}
+	if ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+	}
+	return err
+}
 
 // sysfs is where the kernel tells of devices and of huge pages.
 const sysfs = "/sys"

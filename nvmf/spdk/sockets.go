@@ -44,16 +44,32 @@ func arrivals(open func()) (fresh map[int]string) {
 // the congestion control that was asked for, of which SPDK knows nothing. Other
 // connections to the same address, of whoever they are, are left alone.
 func claimSocket(fresh map[int]string, id nvmf.TransportID, congestion string) (int, error) {
-	if id.Transport != nvmf.TCP {
+	fd := socketTo(fresh, id)
+	if fd < 0 {
 		return -1, nil
+	}
+	claim(fd)
+	return fd, initiator.SetCongestion(fd, congestion)
+}
+
+// cut cuts the connection to a target that is among what SPDK has opened for it, which
+// makes SPDK give it up, and reports whether there is one.
+func cut(fresh map[int]string, id nvmf.TransportID) bool {
+	fd := socketTo(fresh, id)
+	return fd >= 0 && unix.Shutdown(fd, unix.SHUT_RDWR) == nil
+}
+
+// socketTo is the connection to a target among descriptors, or -1.
+func socketTo(fresh map[int]string, id nvmf.TransportID) int {
+	if id.Transport != nvmf.TCP {
+		return -1
 	}
 	for fd, what := range fresh {
 		if now, _ := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); now == what && leadsTo(fd, id) { // empty: closed
-			claim(fd)
-			return fd, initiator.SetCongestion(fd, congestion)
+			return fd
 		}
 	}
-	return -1, nil
+	return -1
 }
 
 // leadsTo reports whether fd is a socket connected to the target.

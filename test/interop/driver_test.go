@@ -143,7 +143,7 @@ func (g driverGuest) test(name, id, tests, take, bring string) (printed string) 
 		assert.Contains(t, r.Stdout, "--- PASS")
 		assert.NotRegexp(t, "(?m)^--- SKIP", r.Stdout)
 		for _, line := range strings.Split(r.Stdout, "\n") {
-			if strings.Contains(line, "peer_test.go") { // what users are told
+			if strings.Contains(line, "peer_test.go") || strings.Contains(line, "silent_test.go") { // what users are told
 				t.Log(strings.TrimSpace(line))
 			}
 		}
@@ -156,6 +156,7 @@ const (
 	lending  = "^TestPeerLending"
 	loss     = "^TestPeerLoss$"
 	lossy    = "^TestPeerLossy$"
+	stopped  = "^TestPeerStopped$"
 	// Large groups, and the conformance with keys for each queue, take long in a slow guest.
 	authentication = "^TestPeerAuthentication$/(key|secret)|^TestPeerAuthentication$/^every way$/SHA-384 (NULL|ffdhe2048)"
 )
@@ -391,7 +392,7 @@ func (g driverGuest) startSPDKTarget(program, host string, keys dhchap.Keys) {
 		for i in $(seq 300); do grep -q 'Target Listening' /tmp/log && exit 0; sleep 0.5; done; cat /tmp/log; exit 1`, program)
 }
 
-// TestDriverOverRDMAToSPDK: SPDK on both ends; its target is killed.
+// TestDriverOverRDMAToSPDK: SPDK on both ends; its target is stopped, and killed.
 func TestDriverOverRDMAToSPDK(t *testing.T) {
 	program := spdkProgram(t, "nvmf_tgt")
 	forKernels(t, func(t *testing.T, k guest.Kernel) {
@@ -413,6 +414,7 @@ func TestDriverOverRDMAToSPDK(t *testing.T) {
 			}
 			assert.NotContains(t, printed, "DHHC", "no key is said")
 		}
+		g.test("stopped", id, stopped, "kill -STOP $(cat /tmp/pid)", "kill -CONT $(cat /tmp/pid)")
 		g.test("killed", id, loss, "kill -9 $(cat /tmp/pid)", "")
 	})
 }
