@@ -25,6 +25,7 @@ struct library {
 };
 
 static struct library *libraries;
+static const struct nv_loading *innermost; /* that is being loaded */
 static unsigned copies;
 
 /* One thread at a time loads, as in the linker; and what is loaded may load more. */
@@ -42,6 +43,7 @@ static void lock(void)
 		pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_RECURSIVE);
 		pthread_mutex_init(&loading, &attr);
 		pthread_mutexattr_destroy(&attr);
+		innermost = NULL;
 	}
 	pthread_mutex_lock(&loading);
 }
@@ -133,6 +135,19 @@ static int copy(nv_handle h, const struct nv_attr *file, const char *path)
 	return to;
 }
 
+/* load_copy loads a copy, after what that needs. */
+static void *load_copy(const struct request *r, uint64_t ino, const char *name, int copy)
+{
+	struct nv_loading l = {.outer = innermost, .path = r->path, .ino = ino};
+
+	innermost = &l;
+	void *library = nv_load_needed(&l, copy) ? load(r, name) : NULL;
+
+	innermost = l.outer;
+	nv_let_needed(&l);
+	return library;
+}
+
 /* load_file loads an open file, unless it is loaded already. Other name spaces
  * than the program's have libraries of their own. */
 static void *load_file(const struct request *r, nv_handle h)
@@ -152,7 +167,7 @@ static void *load_file(const struct request *r, nv_handle h)
 		return load(r, r->path);
 	}
 	name_copy(name, to);
-	void *library = load(r, name);
+	void *library = base ? load_copy(r, file.ino, name, to) : load(r, name);
 
 	nv_close_quietly(to);
 	if (library != NULL && base)
@@ -195,9 +210,22 @@ static void *load_ours(const struct request *r)
 	return library;
 }
 
-static void *open_ours(const char *path, int mode)
+void *nv_load_library(const char *path, int mode)
 {
 	return load_ours(&(struct request){path, mode, NULL});
+}
+
+/* open_found loads a library that is named without a slash, which LD_LIBRARY_PATH leads to. */
+static void *open_found(const char *name, int mode)
+{
+	int saved = errno;
+	char *path = nv_present(name) ? NULL : nv_look_for(name);
+
+	errno = saved;
+	void *library = path == NULL ? REAL(dlopen)(name, mode) : nv_load_library(path, mode);
+
+	free(path);
+	return library;
 }
 
 static void *open_ours_in(Lmid_t space, const char *path, int mode)
@@ -213,10 +241,19 @@ static bool named(const char *path)
 	return nv_mounted && !nv_nowhere(path) && strchr(path, '/') != NULL && nv_route(AT_FDCWD, path, &at);
 }
 
+/* sought says that a library is looked for, and that the mount is one of the places. */
+static bool sought(const char *name)
+{
+	const char *dirs = nv_given("LD_LIBRARY_PATH");
+
+	return nv_mounted && !nv_nowhere(name) && *name != '\0' && strchr(name, '/') == NULL && dirs != NULL &&
+	       strstr(dirs, nv_mount) != NULL && !nv_runtimes();
+}
+
 /* nv_dlopen and nv_dlmopen return the function to call, without a frame of ours in between. */
 void *(*nv_dlopen(const char *path))(const char *path, int mode)
 {
-	return named(path) ? open_ours : REAL(dlopen);
+	return named(path) ? nv_load_library : sought(path) ? open_found : REAL(dlopen);
 }
 
 void *(*nv_dlmopen(const char *path))(Lmid_t space, const char *path, int mode)

@@ -18,6 +18,7 @@
  *   fileactions.c  files that are opened for a program to be spawned
  *   program.c      programs and scripts of the mount
  *   library.c      libraries of the mount
+ *   needed.c       what they need
  *   room.c         is there room for it
  *   fsize.c        how large a file may become
  *   exit.c         the end of the process

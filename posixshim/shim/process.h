@@ -105,6 +105,25 @@ int nv_copy_rest(nv_handle h, int to, off_t off);
 
 void *(*nv_dlopen(const char *path))(const char *path, int mode);
 void *(*nv_dlmopen(const char *path))(Lmid_t space, const char *path, int mode);
+void *nv_load_library(const char *path, int mode);
+
+/* So many libraries that one needs are looked for. */
+#define NV_NEEDED 128
+
+/* A library that is being loaded. */
+struct nv_loading {
+	const struct nv_loading *outer; /* who needs it */
+	const char *path;               /* it is in the directory of that */
+	const char *rpath;
+	uint64_t ino;
+	unsigned count;
+	void *held[NV_NEEDED]; /* what it needs */
+};
+
+bool nv_load_needed(struct nv_loading *l, int copy);
+void nv_let_needed(struct nv_loading *l);
+char *nv_look_for(const char *name);
+bool nv_present(const char *name);
 
 /* ---- masks of threads ---- */
 

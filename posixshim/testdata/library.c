@@ -1,21 +1,33 @@
-/* A library that is built as several: NAME is what it is called. */
+/* A library that is built as several: NAME is what it is called, NEXT one that it needs. */
 #include <stdio.h>
 
 static int calls;
 
+#define TEXT(name) TEXT_OF(name)
+#define TEXT_OF(name) #name
+
+#ifdef NEXT
+int NEXT(void);
+
+int NAME(void)
+{
+	return 10 * NEXT() + ++calls;
+}
+#else
 int NAME(void)
 {
 	return ++calls;
 }
+#endif
 
 __attribute__((constructor)) static void begin(void)
 {
-	printf("  begin\n");
+	printf("  begin %s\n", TEXT(NAME));
 	fflush(stdout);
 }
 
 __attribute__((destructor)) static void end(void)
 {
-	printf("  end\n");
+	printf("  end %s\n", TEXT(NAME));
 	fflush(stdout);
 }
