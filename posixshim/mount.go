@@ -2,6 +2,7 @@ package posixshim
 
 import (
 	"errors"
+	"os"
 	"syscall"
 	"time"
 
@@ -253,8 +254,14 @@ func (p *Process) GiveUp() error {
 // End is Finish, called by a signal handler of this process.
 func (p *Process) End() error { return p.Finish() }
 
+// patience is how long the end of a process waits for its target in silence.
+const patience = 2 * time.Second
+
 // Finish closes every file and the partition. Later calls fail with EIO.
 func (p *Process) Finish() error {
+	defer time.AfterFunc(patience, func() {
+		p.logf("process %d is ending, and waits for its target to take what there is left", os.Getpid())
+	}).Stop()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.finished {
