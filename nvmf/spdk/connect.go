@@ -29,13 +29,14 @@ const wantedQueues = 64
 
 // A step of a connection is polled for turn, and then others are let go first
 // for pause: where more processes than processors connect at a time, polling
-// alone would keep the one who is to answer from its processor. Over anything but TCP
-// it costs something to look what a step has opened, so they are longer.
+// alone would keep the one who is to answer from its processor. Those of devices are
+// longer: it costs something to look what each has opened.
 const (
-	turn      = 20 * time.Microsecond
-	firstTurn = 200 * time.Microsecond
-	pause     = 50 * time.Microsecond
-	longer    = 10 // times
+	turn        = 20 * time.Microsecond
+	pause       = 50 * time.Microsecond
+	firstTurn   = 200 * time.Microsecond
+	deviceTurn  = time.Millisecond
+	devicePause = 500 * time.Microsecond
 )
 
 // associate connects to the controller that id names.
@@ -276,15 +277,22 @@ func (a *association) allSteps(each time.Duration) time.Duration {
 	return 3 * each
 }
 
-// patiently takes steps of a connection until one says something else than EAGAIN, ctx
+// patiently goes on with a connection until that says something else than EAGAIN, ctx
 // ends, or limit is over.
-func (a *association) patiently(ctx context.Context, limit time.Duration, step func(us C.uint32_t) syscall.Errno) (err syscall.Errno) {
-	turn, pause := turn, pause
-	if a.id.Transport != nvmf.TCP {
-		turn, pause = longer*turn, longer*pause
+func (a *association) patiently(ctx context.Context, limit time.Duration, goOn func(us C.uint32_t) syscall.Errno) syscall.Errno {
+	if a.id.Transport == nvmf.TCP {
+		return patiently(ctx, limit, turn, pause, goOn)
 	}
+	return patiently(ctx, limit, deviceTurn, devicePause, func(us C.uint32_t) (err syscall.Errno) {
+		a.step(func() { err = goOn(us) })
+		return err
+	})
+}
+
+// patiently is the same with turns and pauses between them.
+func patiently(ctx context.Context, limit, turn, pause time.Duration, goOn func(us C.uint32_t) syscall.Errno) syscall.Errno {
 	for began := time.Now(); ; rest(-1, pause) {
-		a.step(func() { err = step(C.uint32_t(turn.Microseconds())) })
+		err := goOn(C.uint32_t(turn.Microseconds()))
 		if err != syscall.EAGAIN || ctx.Err() != nil || time.Since(began) > limit {
 			return err
 		}

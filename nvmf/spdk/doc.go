@@ -76,7 +76,7 @@
 // # Targets that do not answer
 //
 // Over a fabric no call waits for one much longer than its context lasts. SPDK does not
-// know contexts, so what it does is polled in steps (association.patiently). A queue
+// know contexts, so what it does is polled in steps (patiently in connect.go). A queue
 // that is not connected in time is disconnected, which over RDMA takes it a second or two.
 // An association that does not answer a command of its admin queue in time is lost. A
 // connection to a controller SPDK does not give up, and there are steps of it that it

@@ -102,7 +102,7 @@ func (q *Queue) connect(ctx context.Context, a *association) error {
 		if err != 0 || wait {
 			return err
 		}
-		return a.patiently(ctx, a.allSteps(a.timeout), func(us C.uint32_t) syscall.Errno { return errno(C.driver_queue_opening(q.c, us)) })
+		return patiently(ctx, a.allSteps(a.timeout), turn, pause, func(us C.uint32_t) syscall.Errno { return errno(C.driver_queue_opening(q.c, us)) })
 	})
 	if err == syscall.EAGAIN {
 		q.disconnect()

@@ -113,9 +113,14 @@ func descriptors(inheritable bool) map[int]string {
 		if err != nil {
 			continue
 		}
-		flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
-		if err == nil && !(inheritable && flags&unix.FD_CLOEXEC != 0) {
-			all[fd], _ = os.Readlink("/proc/self/fd/" + e.Name()) // empty: closed meanwhile
+		if inheritable {
+			flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0)
+			if err != nil || flags&unix.FD_CLOEXEC != 0 {
+				continue
+			}
+		}
+		if what, err := os.Readlink("/proc/self/fd/" + e.Name()); err == nil { // else it is closed meanwhile
+			all[fd] = what
 		}
 	}
 	return all
