@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/nvme"
@@ -45,6 +46,13 @@ func Connect(ctx context.Context, attach func() error) error {
 	}
 }
 
+// over reports whether ctx has ended, or is about to: its deadline is seen by the clock before
+// its timer says so.
+func over(ctx context.Context) bool {
+	deadline, ok := ctx.Deadline()
+	return ctx.Err() != nil || ok && !time.Now().Before(deadline)
+}
+
 // Reconnect connects a queue to namespace id anew with attach, which ends with
 // ctx. Only a namespace that has changed and a closed device end it before ctx
 // does: a target that starts again refuses hosts and knows no namespaces for a
@@ -54,7 +62,7 @@ func Reconnect(ctx context.Context, id nvmf.TransportID, attach func() error) er
 	var last error
 	for pause := FirstPause; ; pause = min(2*pause, LastPause) {
 		err := attach()
-		if last == nil || ctx.Err() == nil { // else ctx has cut the attempt short
+		if last == nil || !over(ctx) { // else ctx has cut the attempt short
 			last = err
 		}
 		if err == nil {

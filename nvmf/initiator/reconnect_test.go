@@ -1,0 +1,40 @@
+package initiator_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/initiator"
+)
+
+// A lagging context has not noticed yet that its deadline has come.
+type lagging struct {
+	context.Context
+	deadline time.Time
+}
+
+func (l lagging) Deadline() (time.Time, bool) { return l.deadline, true }
+
+// What an attempt says that there was no time for does not hide why those before it failed.
+func TestReconnectTellsTheReason(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	lag := lagging{ctx, time.Now().Add(5 * time.Millisecond)}
+	late := 0
+	err := initiator.Reconnect(lag, nvmf.TransportID{}, func() error {
+		if time.Now().Before(lag.deadline) {
+			return nvmf.ErrAuthentication
+		}
+		if late++; late == 2 {
+			cancel()
+		}
+		return errors.New("no time was left")
+	})
+	assert.ErrorIs(t, err, nvmf.ErrAuthentication)
+	assert.ErrorIs(t, err, context.Canceled)
+}
