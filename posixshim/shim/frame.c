@@ -24,10 +24,7 @@
 #include "machine.h"
 #include "nv.h"
 
-/* The highest address of a stack that is the innermost handlers' which are not on an
- * alternate one; 0: there are none. One that has left by siglongjmp leaves it too high,
- * until a call is made above it. */
-static __thread uintptr_t outermost __attribute__((tls_model("initial-exec")));
+static bool handling(uintptr_t here);
 
 /* nv_in_handler says that a signal handler may run. It must not call into Go: on an
  * alternate stack Go's stack would lie there, but its goroutines' do not, so the
@@ -37,11 +34,7 @@ bool nv_in_handler(void)
 {
 	uintptr_t here = (uintptr_t)__builtin_frame_address(0);
 
-	if (nv_on_signal_stack(here))
-		return true;
-	if (__builtin_expect(here >= outermost, 1))
-		outermost = 0;
-	return outermost != 0;
+	return nv_on_signal_stack(here) || handling(here);
 }
 
 /* nv_call_handler calls the application's handler. What a call has left for its caller,
@@ -137,15 +130,61 @@ static struct frame *copy_of(ucontext_t *context, const siginfo_t *info)
 	return f;
 }
 
-/* begins is where nv_signalled returns to. It returns by the frame. */
+/* The frame of the outermost handler that is not on an alternate stack, with the state behind
+ * it, and a sum of what is there; end is 0 if there is none. */
+static __thread struct {
+	uintptr_t begin, end;
+	uint64_t sum;
+} outermost __attribute__((tls_model("initial-exec")));
+
+static uint64_t sum_of(uintptr_t begin, uintptr_t end)
+{
+	uint64_t sum = 0, word;
+
+	for (; begin + sizeof word <= end; begin += sizeof word) {
+		memcpy(&word, (const void *)begin, sizeof word);
+		sum = (sum << 5 | sum >> 59) + word;
+	}
+	return sum;
+}
+
+/* stands says whether the frame is still there. A handler that has left by siglongjmp, an
+ * exception or setcontext has left it to be written over by calls: no return address
+ * or whatever else they put there may be overlooked. */
+static bool stands(void)
+{
+	return nv_there((const void *)outermost.begin, outermost.end - outermost.begin) &&
+	       sum_of(outermost.begin, outermost.end) == outermost.sum;
+}
+
+/* handling says whether a handler is what runs here, which is below its frame. */
+static bool handling(uintptr_t here)
+{
+	if (__builtin_expect(outermost.end != 0, 0) && (here >= outermost.end || !stands()))
+		outermost.end = 0;
+	return outermost.end != 0;
+}
+
+/* begins is where nv_signalled returns to. It returns by the frame. Another one may interrupt
+ * it anywhere, and leaves outermost as it was. */
 static void begins(int signum, siginfo_t *info, void *context, void (*handler)(int, siginfo_t *, void *))
 {
-	uintptr_t here = (uintptr_t)__builtin_frame_address(0), before = outermost;
+	bool first = !handling((uintptr_t)__builtin_frame_address(0));
+	__typeof__(outermost) before = outermost;
 
-	if (here > before)
-		outermost = here;
+	if (first) {
+		const char *state = (const char *)((ucontext_t *)context)->uc_mcontext.fpregs;
+		uintptr_t begin = (uintptr_t)context - offsetof(struct frame, context);
+		uintptr_t end = (uintptr_t)state + state_size(state);
+
+		outermost.begin = begin;
+		outermost.sum = sum_of(begin, end);
+		atomic_signal_fence(memory_order_seq_cst);
+		outermost.end = end;
+	}
 	nv_call_handler(handler, signum, info, context);
-	outermost = before;
+	if (first)
+		outermost = before;
 }
 
 /* nv_moves says whether a handler runs on another stack than this one. In the middle of
@@ -177,6 +216,12 @@ void nv_push(const struct sigaction *act, int signum, const siginfo_t *info, uco
 }
 
 #else
+
+static bool handling(uintptr_t here)
+{
+	(void)here;
+	return false;
+}
 
 bool nv_moves(const ucontext_t *context, const struct sigaction *act)
 {

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <ucontext.h>
@@ -260,6 +261,20 @@ static void jumps(int signum)
 	siglongjmp(back, 1);
 }
 
+/* deeper uses the file below where the handler was, as if that were still there. */
+static int deeper(int n)
+{
+	volatile char local[300];
+
+	local[0] = local[299] = (char)n;
+	if (n > 0)
+		return deeper(n - 1) + (local[0] != local[299]);
+	int copy = dup(fd);
+	void *memory = mmap(NULL, 4096, PROT_READ, MAP_SHARED, fd, 0);
+
+	return copy < 0 || close(copy) != 0 || memory == MAP_FAILED || munmap(memory, 4096) != 0;
+}
+
 static void jump(void)
 {
 	struct itimerval often = {{0, 500}, {0, 500}}, never = {{0, 0}, {0, 0}};
@@ -267,12 +282,19 @@ static void jump(void)
 	static volatile int i, written;
 
 	sigaction(SIGALRM, &act, NULL);
-	sigsetjmp(back, 1);
+	static volatile int failed;
+
+	if (sigsetjmp(back, 1) != 0)
+		failed += deeper(30);
 	if (i == 0)
 		setitimer(ITIMER_REAL, &often, NULL);
 	while (i++ < 300)
 		written += pwrite(fd, data, sizeof data, 0) == sizeof data;
 	setitimer(ITIMER_REAL, &never, NULL);
+	while (sigsetjmp(back, 1) == 0)
+		for (raise(SIGALRM);;)
+			;
+	printf("%d failed deeper\n", failed + deeper(30));
 	printf("jumped, still writes: %d\n", pwrite(fd, data, 10, 0) == 10);
 }
 
