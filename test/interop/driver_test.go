@@ -151,14 +151,28 @@ func (g driverGuest) test(name, id, tests, take, bring string) (printed string) 
 	return printed
 }
 
+// testKeys tests authentication at a subsystem that lets in a host with its keys, in
+// groups. Large ones, and the conformance with keys for each queue, take long in a slow
+// guest.
+func (g driverGuest) testKeys(id, host string, keys dhchap.Keys, groups string) {
+	g.input("/tmp/keys", "%s %s %s\n", host, keys.Host.Reveal(), keys.Controller.Reveal())
+	g.keys = "/tmp/keys"
+	printed := g.test("keys", id, "^TestPeerAuthentication$/(key|secret)|^TestPeerAuthentication$/^every way$/SHA-384 ("+groups+")", "", "")
+	if printed == "" { // it was not to run
+		return
+	}
+	for _, name := range []string{"every_way/SHA-384_ffdhe2048_mutual=true", "wrong_key", "target's_key_is_wrong", "no_secret"} {
+		assert.Contains(g.t, printed, "--- PASS: TestPeerAuthentication/"+name)
+	}
+	assert.NotContains(g.t, printed, "DHHC", "no key is said")
+}
+
 const (
 	contract = "^TestPeerConformance$/^plain$|^TestPeerTwice$"
 	lending  = "^TestPeerLending"
 	loss     = "^TestPeerLoss$"
 	lossy    = "^TestPeerLossy$"
 	stopped  = "^TestPeerStopped$"
-	// Large groups, and the conformance with keys for each queue, take long in a slow guest.
-	authentication = "^TestPeerAuthentication$/(key|secret)|^TestPeerAuthentication$/^every way$/SHA-384 (NULL|ffdhe2048)"
 )
 
 // driveAddress is where the guest has its drive.
@@ -323,7 +337,7 @@ func rdmaID(address, nqn string) string {
 // TestDriverOverRDMA: Linux's target, whose port and namespace go.
 func TestDriverOverRDMA(t *testing.T) {
 	forKernels(t, func(t *testing.T, k guest.Kernel) {
-		o := rdmaOptions(k, "null_blk nr_devices=0", "nvmet", "nvmet_rdma", "veth", "sch_netem", "sch_prio", "cls_u32")
+		o := rdmaOptions(k, append(nvmetModules(k), "nvmet_rdma", "veth", "sch_netem", "sch_prio", "cls_u32")...)
 		o.Programs = append(o.Programs, "ip", "tc")
 		g := bootRDMA(t, o)
 		sh(t, g.Guest, lossyNetwork, guest.Find("ip"), guest.Find("tc"))
@@ -339,6 +353,13 @@ func TestDriverOverRDMA(t *testing.T) {
 		for _, lba := range lbaSizes {
 			g.test(fmt.Sprintf("blocks of %d", lba), id(subsystemNQN(lba)), contract, "", "")
 			g.test(fmt.Sprintf("memory lent, blocks of %d", lba), id(subsystemNQN(lba)), lending, "", "")
+		}
+		if k.Has("NVME_TARGET_AUTH") {
+			host, keys := newHost(), newKeys()
+			sh(t, g.Guest, "%s", nvmetFunctions+fmt.Sprintf("subsystem %[1]s; device auth 4096; namespace %[1]s 1 /dev/auth; guard %[1]s %[2]s '%[3]s' '%[4]s'; serve %[1]s",
+				authNQN, host, keys.Host.Reveal(), keys.Controller.Reveal()))
+			sh(t, g.Guest, "%s", nvmetChoice(host, dhchap.SHA384, dhchap.FFDHE2048))
+			g.testKeys(id(authNQN), host, keys, "ffdhe2048")
 		}
 		g.test("lossy network", rdmaID(farAddress, subsystemNQN(4096)), lossy, "", "")
 		sh(t, g.Guest, slowNetwork, guest.Find("tc"))
@@ -405,15 +426,7 @@ func TestDriverOverRDMAToSPDK(t *testing.T) {
 		g.test("contract", id, contract, "", "")
 		g.test("memory lent", id, lending, "", "")
 		g.test("reservations", id, "^TestPeerReservations$", "", "")
-		g.input("/tmp/keys", "%s %s %s\n", host, keys.Host.Reveal(), keys.Controller.Reveal())
-		keyed := g
-		keyed.keys = "/tmp/keys"
-		if printed := keyed.test("keys", rdmaID(guestAddress, authNQN), authentication, "", ""); printed != "" { // it was to run
-			for _, name := range []string{"every_way/SHA-384_ffdhe2048_mutual=true", "wrong_key", "target's_key_is_wrong", "no_secret"} {
-				assert.Contains(t, printed, "--- PASS: TestPeerAuthentication/"+name)
-			}
-			assert.NotContains(t, printed, "DHHC", "no key is said")
-		}
+		g.testKeys(rdmaID(guestAddress, authNQN), host, keys, "NULL|ffdhe2048")
 		g.test("stopped", id, stopped, "kill -STOP $(cat /tmp/pid)", "kill -CONT $(cat /tmp/pid)")
 		g.test("killed", id, loss, "kill -9 $(cat /tmp/pid)", "")
 	})

@@ -25,7 +25,8 @@ var authModules = []string{"hmac", "sha256_generic", "sha512_generic", "dh_gener
 
 // nvmetFunctions are for scripts: device NAME LBASIZE makes a block device in
 // memory; cached NAME LBASIZE one with a volatile write cache; subsystem
-// NQN; namespace NQN NSID DEVICE; serve NQN [PORT].
+// NQN; namespace NQN NSID DEVICE; guard NQN HOST KEY CTRLKEY lets in that host with
+// its keys; serve NQN [PORT].
 const nvmetFunctions = `set -e
 nvmet=/sys/kernel/config/nvmet
 device() {
@@ -47,6 +48,12 @@ namespace() {
 	echo 1 >$nvmet/subsystems/$1/namespaces/$2/enable
 }
 open() { echo 1 >$nvmet/subsystems/$1/attr_allow_any_host; }
+guard() {
+	mkdir $nvmet/hosts/$2
+	echo "$3" >$nvmet/hosts/$2/dhchap_key
+	echo "$4" >$nvmet/hosts/$2/dhchap_ctrl_key
+	ln -s $nvmet/hosts/$2 $nvmet/subsystems/$1/allowed_hosts/
+}
 serve() { ln -s $nvmet/subsystems/$1 $nvmet/ports/${2:-1}/subsystems/$1; }
 `
 
@@ -94,17 +101,16 @@ func nvmetAuth(t *testing.T, g *guest.Guest) *authenticating {
 	sh(t, g, "%s", nvmetFunctions+fmt.Sprintf(`
 		subsystem %[1]s
 		device auth 4096; namespace %[1]s 1 /dev/auth
-		mkdir $nvmet/hosts/%[2]s
-		cd $nvmet/hosts/%[2]s
-		echo '%[3]s' >dhchap_key
-		echo '%[4]s' >dhchap_ctrl_key
-		ln -s $nvmet/hosts/%[2]s $nvmet/subsystems/%[1]s/allowed_hosts/
+		guard %[1]s %[2]s '%[3]s' '%[4]s'
 		serve %[1]s`, authNQN, a.host, a.keys.Host.Reveal(), a.keys.Controller.Reveal()))
-	a.choose = func(t *testing.T, h dhchap.Hash, group dhchap.Group) {
-		sh(t, g, `cd /sys/kernel/config/nvmet/hosts/%s; echo 'hmac(%s)' >dhchap_hash && echo %s >dhchap_dhgroup`,
-			a.host, spdkName(h.String()), spdkName(group.String()))
-	}
+	a.choose = func(t *testing.T, h dhchap.Hash, group dhchap.Group) { sh(t, g, "%s", nvmetChoice(a.host, h, group)) }
 	return a
+}
+
+// nvmetChoice is a script that says how a host is to prove who it is.
+func nvmetChoice(host string, h dhchap.Hash, group dhchap.Group) string {
+	return fmt.Sprintf(`cd /sys/kernel/config/nvmet/hosts/%s; echo 'hmac(%s)' >dhchap_hash && echo %s >dhchap_dhgroup`,
+		host, spdkName(h.String()), spdkName(group.String()))
 }
 
 var allGroups = []dhchap.Group{dhchap.NullGroup, dhchap.FFDHE2048, dhchap.FFDHE3072, dhchap.FFDHE4096, dhchap.FFDHE6144, dhchap.FFDHE8192}
