@@ -29,6 +29,10 @@ const keyName = "nvmecr-key:"
 // have keys, also when the kernel has forgotten them.
 const lockedName = "nvmecr-keyed:"
 
+// awayName, a port and a subsystem name an empty file beside the images while a
+// program has taken the subsystem out of the port and will put it back.
+const awayName = "nvmecr-away:"
+
 // locked reports whether a job was exposed with keys.
 func (p *Provisioner) locked(job string) (bool, error) {
 	_, err := os.Lstat(p.image(lockedName, job))
@@ -126,7 +130,8 @@ func (p *Provisioner) renewed(job string, hosts []string, keys map[string]dhchap
 }
 
 // apart takes subsystems out of their ports while it runs do, and puts them
-// back whatever came of it.
+// back whatever came of it: if it dies, whoever is alone next does so. They may be
+// other jobs' and other people's, whom no repetition of this would bring back.
 func (p *Provisioner) apart(nqns []string, do func() error) error {
 	var back []func() error
 	var err error
@@ -134,7 +139,10 @@ func (p *Provisioner) apart(nqns []string, do func() error) error {
 		ports, e := p.portsOf(nqn)
 		err = errors.Join(err, e)
 		for _, port := range ports {
-			back = append(back, func() error { return p.ensureLink(port, nqn) })
+			back = append(back, func() error { return p.putBack(port, nqn) })
+			if err == nil {
+				err = p.wrap(func() error { return os.WriteFile(p.away(port, nqn), nil, 0o600) })
+			}
 		}
 		if err == nil {
 			err = p.leavePorts(nqn)
@@ -145,6 +153,37 @@ func (p *Provisioner) apart(nqns []string, do func() error) error {
 	}
 	for _, link := range back {
 		err = errors.Join(err, link())
+	}
+	return err
+}
+
+func (p *Provisioner) away(port, nqn string) string { return p.image(awayName, port+":"+nqn) }
+
+// putBack puts a subsystem back into a port, if there are both still.
+func (p *Provisioner) putBack(port, nqn string) error {
+	inPort, err := p.has("ports", port)
+	there, e := p.has("subsystems", nqn)
+	if err = errors.Join(err, e); err == nil && inPort && there {
+		err = p.ensureLink(port, nqn)
+	}
+	if err != nil {
+		return err
+	}
+	err = p.wrap(func() error { return os.Remove(p.away(port, nqn)) })
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // it did not come to that
+	}
+	return err
+}
+
+// putAllBack does what programs have left to do that died.
+func (p *Provisioner) putAllBack() error {
+	entries, err := os.ReadDir(p.o.Dir)
+	for _, e := range entries {
+		if name, ok := strings.CutPrefix(e.Name(), awayName); ok {
+			port, nqn, _ := strings.Cut(name, ":")
+			err = errors.Join(err, p.putBack(port, nqn))
+		}
 	}
 	return err
 }
@@ -228,7 +267,7 @@ func (p *Provisioner) alone(do func() error) error {
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
-			return do()
+			return errors.Join(p.putAllBack(), do())
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) || time.Now().After(end) {
 			return fmt.Errorf("another program is at work in %s, repeat this when it has ended: %w", p.o.Dir, err)

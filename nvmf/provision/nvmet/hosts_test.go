@@ -143,3 +143,54 @@ func TestFailedRenewal(t *testing.T) {
 		}
 	}
 }
+
+// TestKilledRenewal: a program that is killed, and can put nothing back, leaves
+// neither another job nor a subsystem of somebody else's without its port when
+// its call is repeated.
+func TestKilledRenewal(t *testing.T) {
+	const theirs = "nqn.2014-08.org.example:theirs"
+	host := provisiontest.HostA
+	for last := 1; ; last++ {
+		f := newFixture(t)
+		p := f.Open(t)
+		old, keys := keysOf(host), keysOf(host)
+		exposed(t, f, p, old, "one", "two")
+		ports, err := f.tree.List("ports")
+		require.NoError(t, err)
+		require.NoError(t, f.tree.Mkdir(subsystem(theirs)))
+		require.NoError(t, f.tree.Link("hosts/"+host, allowedHosts(theirs)+"/"+host))
+		require.NoError(t, f.tree.Link(subsystem(theirs), portLink(ports[0], theirs)))
+		made := 0
+		f.wrap = func(change func() error) error {
+			if err := change(); err != nil {
+				return err
+			}
+			if made++; made == last {
+				panic(errDied)
+			}
+			return nil
+		}
+		err = func() (err error) {
+			defer func() {
+				if recover() != nil {
+					err = errDied
+				}
+			}()
+			return p.Expose(ctx, "one", []string{host}, keys)
+		}()
+		f.wrap = nil
+		p = f.Open(t)
+		require.NoError(t, p.Expose(ctx, "one", []string{host}, keys))
+		served, e := f.tree.List("ports/" + ports[0] + "/subsystems")
+		require.NoError(t, e)
+		assert.Len(t, served, 3, "change %d", last)
+		for _, name := range f.Leftovers(t) {
+			assert.NotContains(t, name, awayName)
+		}
+		if err == nil {
+			assert.Greater(t, last, 10, "steps")
+			return
+		}
+		require.ErrorIs(t, err, errDied)
+	}
+}

@@ -20,7 +20,9 @@
 // Files and links last. Configfs is the kernel's memory: after a boot List
 // calls a namespace incomplete, and repeating create and expose brings it back
 // with its data. That it was exposed with keys is an empty file
-// nvmecr-keyed:JOB: while it is there the hosts are not exposed without.
+// nvmecr-keyed:JOB: while it is there the hosts are not exposed without. What a
+// program has taken out of a port for a moment is an empty file
+// nvmecr-away:PORT:NQN; if it died the next one puts that back.
 //
 // # Old data
 //
