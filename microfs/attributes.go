@@ -148,7 +148,7 @@ func (fs *FS) setAttr(in *inode, s SetAttr) error {
 			return syscall.EACCES
 		}
 	}
-	if c.UID != 0 && ((s.UID != nil && *s.UID != in.uid) || (s.GID != nil && !c.inGroup(*s.GID))) {
+	if c.UID != 0 && ((s.UID != nil && *s.UID != in.uid) || (s.GID != nil && *s.GID != in.gid && !c.inGroup(*s.GID))) {
 		return syscall.EPERM
 	}
 	r := oplog.Record{Type: oplog.SetAttr, Ino: uint64(in.ino), Time: now()}
@@ -158,8 +158,8 @@ func (fs *FS) setAttr(in *inode, s SetAttr) error {
 		if c.UID != 0 && !c.inGroup(in.gid) {
 			r.Mode &^= syscall.S_ISGID
 		}
-	case (s.UID != nil || s.GID != nil) && in.isRegular() && in.mode != unprivileged(in.mode):
-		r.Mask, r.Mode = r.Mask|oplog.SetMode, unprivileged(in.mode)
+	case (s.UID != nil || s.GID != nil) && in.isRegular() && in.mode&modePerm != fs.unprivileged(in):
+		r.Mask, r.Mode = r.Mask|oplog.SetMode, fs.unprivileged(in)
 	}
 	if s.UID != nil {
 		r.Mask, r.UID = r.Mask|oplog.SetUID, *s.UID
@@ -177,10 +177,13 @@ func (fs *FS) setAttr(in *inode, s SetAttr) error {
 	return fs.record()
 }
 
-// unprivileged returns a mode without what lets a program run as somebody else.
-func unprivileged(mode uint32) uint32 {
-	mode &^= syscall.S_ISUID
-	if mode&0o010 != 0 {
+// unprivileged returns a file's mode without what lets a program run as somebody
+// else. S_ISGID where the group may not execute it lets nobody, and goes only for
+// those who could not set it.
+func (fs *FS) unprivileged(in *inode) uint32 {
+	c := &fs.opts.Cred
+	mode := in.mode &^ syscall.S_ISUID
+	if mode&0o010 != 0 || c.UID != 0 && !c.inGroup(in.gid) {
 		mode &^= syscall.S_ISGID
 	}
 	return mode & modePerm
@@ -188,7 +191,7 @@ func unprivileged(mode uint32) uint32 {
 
 // dropPrivileges takes those bits from a file that somebody but root changes.
 func (fs *FS) dropPrivileges(in *inode) error {
-	mode := unprivileged(in.mode)
+	mode := fs.unprivileged(in)
 	if fs.opts.Cred.UID == 0 || in.mode&modePerm == mode {
 		return nil
 	}

@@ -105,7 +105,7 @@ func (f *File) writeSoon(bufs [][]byte, off int64) (int, error) {
 func (f *File) mayWait(n nvmf.Bytes, off int64) bool {
 	fs, size := f.fs, f.fs.behind.size()
 	return !f.sync && n > 0 && n < size && off >= 0 && uint64(off)+uint64(n) <= fs.g.maxFileSize() &&
-		(fs.opts.Cred.UID == 0 || f.in.mode&modePerm == unprivileged(f.in.mode)) &&
+		(fs.opts.Cred.UID == 0 || f.in.mode&modePerm == fs.unprivileged(f.in)) &&
 		nvmf.Bytes(fs.available())*fs.g.hugeblock > 2*size+4*fs.g.hugeblock
 }
 
