@@ -131,6 +131,8 @@ func (fs *FS) create(p *place, mode uint32, target string) error {
 		gid = p.dir.gid
 		if mode&modeType == modeDir {
 			mode |= syscall.S_ISGID
+		} else if mode&0o010 != 0 && c.UID != 0 && !c.inGroup(gid) {
+			mode &^= syscall.S_ISGID // or who is not of the group could make a program that is
 		}
 	}
 	fs.rec = oplog.Record{
