@@ -355,6 +355,9 @@ func (fs *FS) mayRename(from, to *place, exchange, noreplace bool) error {
 	case from.in.isDir() && t.isAncestor(from.in, to.dir):
 		return syscall.EINVAL
 	}
+	if to.in == from.in {
+		return nil // nothing is done, and whoever may look it up may do that
+	}
 	if err := fs.mayChange(from.dir, from.in); err != nil {
 		return err
 	}
@@ -368,7 +371,7 @@ func (fs *FS) mayRename(from, to *place, exchange, noreplace bool) error {
 			return syscall.EACCES
 		}
 	}
-	if to.in == nil || to.in == from.in {
+	if to.in == nil {
 		return nil
 	}
 	if exchange {

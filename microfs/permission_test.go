@@ -150,6 +150,8 @@ func TestSetIDBits(t *testing.T) {
 		{"write by root", root, 1000, 0o6777, write, 0o6777},
 		{"truncate by its owner", user, 1000, 0o6777, truncate, 0o777},
 		{"truncate by root", root, 1000, 0o6777, truncate, 0o6777},
+		{"write by its owner outside its group", user, 77, 0o6767, write, 0o767},
+		{"chgrp to the group it has", user, 77, 0o640, func(f *File) error { return f.SetAttr(SetAttr{GID: &other}) }, 0o640},
 		{"chgrp by its owner", user, 1000, 0o6777, chgrp, 0o777},
 		{"chown by root", root, 1000, 0o6777, chown, 0o777},
 		{"chmod g+s by its owner", user, 1000, 0o600, chmod, 0o2775},
@@ -169,6 +171,51 @@ func TestSetIDBits(t *testing.T) {
 			require.EqualValues(t, tc.after, a.Mode&modePerm, "%o", a.Mode)
 		})
 	}
+}
+
+// TestSetGIDDirectory: in a directory whose files get its group nobody makes a
+// program that runs as that group but who is of it.
+func TestSetGIDDirectory(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		by   Cred
+		mode uint32
+		want uint32
+	}{
+		{"by another", user, 0o2755, 0o755},
+		{"by another, for nobody to run", user, 0o2644, 0o2644},
+		{"by one of the group", Cred{UID: 1000, GID: 1000, Groups: []uint32{77}}, 0o2755, 0o2755},
+		{"by root", root, 0o2755, 0o2755},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			fs, as := mountedAs(t, root)
+			require.NoError(t, fs.Mkdir(RootIno, "d", 0o777))
+			group, mode := uint32(77), uint32(0o2777)
+			require.NoError(t, fs.SetAttr(RootIno, "d", false, SetAttr{GID: &group}))
+			require.NoError(t, fs.SetAttr(RootIno, "d", false, SetAttr{Mode: &mode}))
+			as(tc.by)
+			f, err := fs.Open(RootIno, "d/f", unix.O_CREAT|unix.O_RDWR, tc.mode)
+			require.NoError(t, err)
+			defer f.Close()
+			a, err := f.Stat()
+			require.NoError(t, err)
+			require.EqualValues(t, tc.want, a.Mode&modePerm, "%o", a.Mode)
+			require.Equal(t, group, a.GID)
+		})
+	}
+}
+
+// TestRenameToItself: a rename to another name of the same file does nothing, so
+// nothing has to be allowed.
+func TestRenameToItself(t *testing.T) {
+	fs, as := mountedAs(t, root)
+	require.NoError(t, fs.Mkdir(RootIno, "d", 0o755))
+	require.NoError(t, openNew(t, fs, "d/a").Close())
+	require.NoError(t, fs.Link(RootIno, "d/a", RootIno, "d/b", false))
+	as(user)
+	require.NoError(t, fs.Rename(RootIno, "d/a", RootIno, "d/b", 0))
+	require.NoError(t, fs.Rename(RootIno, "d/a", RootIno, "d/b", unix.RENAME_EXCHANGE))
+	require.ErrorIs(t, fs.Rename(RootIno, "d/a", RootIno, "d/c", 0), unix.EACCES)
 }
 
 // TestClosedFlag: a file counts as complete when its last writer has closed
