@@ -22,13 +22,13 @@ type key struct {
 	Removed bool   `json:"removed"`
 }
 
-// keyName names a key of a host of a job's. No name has a colon in it, which
-// SPDK would cut it at.
-func keyName(job, host, role string, s dhchap.Secret) string {
+// keyName names a key of a host of a job's in a store: a target with several
+// stores has one keyring. No name has a colon in it, which SPDK would cut it at.
+func keyName(in *store, job, host, role string, s dhchap.Secret) string {
 	if s.IsZero() {
 		return ""
 	}
-	digest := sha256.Sum256([]byte(strings.Join([]string{job, host, role, s.Reveal()}, "\x00")))
+	digest := sha256.Sum256([]byte(strings.Join([]string{in.UUID, job, host, role, s.Reveal()}, "\x00")))
 	return fmt.Sprintf("nvmecr.%s.%x", job, digest[:16])
 }
 
@@ -43,8 +43,8 @@ func jobOfKey(name string) string {
 }
 
 // keyNames returns a host with its keys as SPDK lists it.
-func keyNames(job, host string, k dhchap.Keys) hostName {
-	return hostName{host, keyName(job, host, "host", k.Host), keyName(job, host, "controller", k.Controller)}
+func keyNames(in *store, job, host string, k dhchap.Keys) hostName {
+	return hostName{host, keyName(in, job, host, "host", k.Host), keyName(in, job, host, "controller", k.Controller)}
 }
 
 // of are the parameters that list a host in a subsystem.
@@ -78,7 +78,7 @@ func (p *Provisioner) addKeys(ctx context.Context, store *store, job string, hos
 		return err
 	}
 	for _, h := range hosts {
-		names := keyNames(job, h, keys[h])
+		names := keyNames(store, job, h, keys[h])
 		for name, secret := range map[string]dhchap.Secret{names.Key: keys[h].Host, names.ControllerKey: keys[h].Controller} {
 			if name == "" {
 				continue
@@ -156,17 +156,16 @@ func (p *Provisioner) dropKeys(ctx context.Context, store *store, job string, ex
 		return err
 	}
 	for name, path := range known {
-		if jobOfKey(name) != job || keep[name] {
+		// One of another store is another job's, of the same name.
+		if jobOfKey(name) != job || keep[name] || filepath.Base(path) != filepath.Base(p.keyFile(store, name)) {
 			continue
 		}
 		if err := p.call(ctx, "keyring_file_remove_key", object{"name": name}, nil); err != nil {
 			return err
 		}
 		// Who was not told the directory finds it there.
-		if filepath.Base(path) == filepath.Base(p.keyFile(store, name)) {
-			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
 		}
 	}
 	files, err := p.keyFiles(store, job)

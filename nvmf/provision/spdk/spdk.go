@@ -284,7 +284,7 @@ func (p *Provisioner) expose(ctx context.Context, job string, hosts []string, ke
 	for _, h := range hosts {
 		switch have := s.host(h); {
 		case keys != nil:
-			want = append(want, keyNames(job, h, keys[h]))
+			want = append(want, keyNames(v.store, job, h, keys[h]))
 		case have != nil:
 			want = append(want, *have)
 		default:
