@@ -125,6 +125,9 @@ func (p *Provisioner) create(ctx context.Context, job string, size nvmf.Bytes) (
 	p, end := p.session()
 	defer end()
 	v, err := p.look(ctx)
+	if err == nil {
+		err = v.strange[job]
+	}
 	if err != nil {
 		return none, err
 	}
@@ -360,6 +363,9 @@ func (p *Provisioner) delete(ctx context.Context, job string) error {
 	p, end := p.session()
 	defer end()
 	v, err := p.look(ctx)
+	if err == nil {
+		err = v.strange[job]
+	}
 	if err != nil {
 		return err
 	}

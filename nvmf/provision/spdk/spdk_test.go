@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"nvmecr/internal/jsonrpc"
 	"nvmecr/internal/shortdir"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/dhchap"
@@ -145,6 +146,52 @@ func TestSharedKeys(t *testing.T) {
 	require.NoError(t, v.Close())
 	require.NoError(t, errors.Join(a.Delete(ctx, "melt"), a.Close(), b.Close()))
 	assert.Empty(t, files(one.keys))
+}
+
+// TestOtherPrefix: a job that is served by another name than it would have from
+// here is neither served twice nor deleted.
+func TestOtherPrefix(t *testing.T) {
+	f := newFixture(t)
+	p := f.Open(t)
+	n, err := p.Create(ctx, "melt", nvmf.MiB)
+	require.NoError(t, err)
+	require.NoError(t, p.Expose(ctx, "melt", []string{provisiontest.HostA}, nil))
+	v, err := f.Connect(n.Targets[0], provisiontest.HostA, dhchap.Keys{})
+	require.NoError(t, err)
+	other := spdk.New(spdk.Options{Socket: f.socket, Listen: listen, Base: "nqn.2014-08.org.example:other"})
+	for _, err := range []error{create(other), other.Delete(ctx, "melt")} {
+		require.ErrorIs(t, err, provision.ErrInvalid)
+		require.ErrorContains(t, err, provision.NQN(provision.Base, "melt"))
+	}
+	_, err = v.WriteAt(make([]byte, 4096), 0)
+	require.NoError(t, err, "its host is still there")
+	require.NoError(t, v.Close())
+	_, err = other.Create(ctx, "another", nvmf.MiB)
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(other.Delete(ctx, "another"), p.Delete(ctx, "melt"), p.Close(), other.Close()))
+	assert.Empty(t, f.Names())
+}
+
+// TestKeysOfOtherStore: a target with two stores has one keyring, and may have
+// a job of the same name in each, under another prefix.
+func TestKeysOfOtherStore(t *testing.T) {
+	f := newFixture(t)
+	p := f.Open(t)
+	const theirs = "nvmecr.melt.00112233445566778899aabbccddeeff"
+	path := filepath.Join(t.TempDir(), "01234567-89ab-cdef-0123-456789abcdef."+theirs)
+	require.NoError(t, os.WriteFile(path, []byte(dhchap.NewSecret(dhchap.SHA256).Reveal()), 0o600))
+	rpc := jsonrpc.NewClient(f.socket)
+	require.NoError(t, rpc.Call(ctx, "keyring_file_add_key", map[string]any{"name": theirs, "path": path}, nil))
+	require.NoError(t, create(p.(*spdk.Provisioner)))
+	host := []string{provisiontest.HostA}
+	require.NoError(t, p.Expose(ctx, "melt", host, map[string]dhchap.Keys{host[0]: {Host: dhchap.NewSecret(dhchap.SHA256)}}))
+	require.NoError(t, p.Delete(ctx, "melt"))
+	var left []struct{ Name string }
+	require.NoError(t, rpc.Call(ctx, "keyring_get_keys", nil, &left))
+	require.Len(t, left, 1)
+	assert.Equal(t, theirs, left[0].Name)
+	assert.FileExists(t, path)
+	require.NoError(t, errors.Join(p.Close(), rpc.Close()))
 }
 
 // TestAbandonedKeys: no key stays on disk, whoever died and whoever deletes.

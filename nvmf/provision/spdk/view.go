@@ -111,7 +111,8 @@ type view struct {
 	freed      map[string]*volume
 	zeroing    map[string]*volume // marks
 	subsystems map[string]*subsystem
-	allocated  uint64 // clusters of all volumes, whosever
+	strange    map[string]error // by job: what is served otherwise than it would be from here
+	allocated  uint64           // clusters of all volumes, whosever
 }
 
 // accounted reports whether all clusters are free or a volume's: none is being
@@ -120,7 +121,7 @@ func (v *view) accounted() bool { return v.store.FreeClusters+v.allocated == v.s
 
 // look asks the target.
 func (p *Provisioner) look(ctx context.Context) (*view, error) {
-	v := &view{live: map[string]*volume{}, keyed: map[string]bool{}, freed: map[string]*volume{}, zeroing: map[string]*volume{}, subsystems: map[string]*subsystem{}}
+	v := &view{live: map[string]*volume{}, keyed: map[string]bool{}, freed: map[string]*volume{}, zeroing: map[string]*volume{}, subsystems: map[string]*subsystem{}, strange: map[string]error{}}
 	var stores []store
 	if err := p.call(ctx, "bdev_lvol_get_lvstores", nil, &stores); err != nil {
 		return nil, err
@@ -144,8 +145,31 @@ func (p *Provisioner) look(ctx context.Context) (*view, error) {
 		if job := provision.JobOf(p.o.Base, s.NQN); job != "" {
 			v.subsystems[job] = s
 		}
+		v.compare(s, provision.JobOf(p.o.Base, s.NQN), volumes)
 	}
 	return v, nil
+}
+
+// compare looks whether the namespaces of a subsystem, which is job's or nobody's
+// of ours, are what they would be from here: an administrator may have said
+// another store, or another prefix of NQNs, when the job was made.
+func (v *view) compare(s *subsystem, job string, volumes []*volume) {
+	for _, n := range s.Namespaces {
+		i := slices.IndexFunc(volumes, func(x *volume) bool { return x.Name == n.Bdev })
+		if i < 0 {
+			continue
+		}
+		if in := volumes[i].Specific.Volume.Store; job != "" && in != "" && in != v.store.UUID {
+			v.strange[job] = fmt.Errorf("%w: %s serves volume %s of another store than %s: name that with &store=, or give the job another name, or &nqn=PREFIX for each store",
+				provision.ErrInvalid, s.NQN, strings.Join(volumes[i].Aliases, " "), v.store.Name)
+		}
+		for owner, x := range v.live {
+			if x == volumes[i] && owner != job {
+				v.strange[owner] = fmt.Errorf("%w: its volume is served as %s: give the &nqn=PREFIX that it was created with, or another name",
+					provision.ErrInvalid, s.NQN)
+			}
+		}
+	}
 }
 
 // choose returns the store to use.
