@@ -110,6 +110,9 @@ func (p *Provisioner) create(job string, size nvmf.Bytes) (provision.Namespace, 
 	if err == nil {
 		err = p.prepare()
 	}
+	if err == nil {
+		err = p.strange(job)
+	}
 	if err != nil {
 		return none, err
 	}
@@ -188,6 +191,9 @@ func (p *Provisioner) Delete(_ context.Context, job string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	err := p.prepare()
+	if err == nil {
+		err = p.strange(job)
+	}
 	if err == nil {
 		err = p.freeImage(job)
 	}

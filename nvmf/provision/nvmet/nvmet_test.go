@@ -136,6 +136,42 @@ func TestDevice(t *testing.T) {
 	assert.FileExists(t, f.o.Device)
 }
 
+// TestStrange: a job that is served by another name, or from another directory,
+// than it would be from here is neither served twice nor torn down.
+func TestStrange(t *testing.T) {
+	for name, change := range map[string]func(*fixture){
+		"prefix":    func(f *fixture) { f.o.Base = "nqn.2014-08.org.example:other" },
+		"directory": func(f *fixture) { f.o.Dir += "2" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := newFixture(t)
+			p := f.Open(t)
+			n, err := p.Create(ctx, "melt", nvmf.MiB)
+			require.NoError(t, err)
+			require.NoError(t, p.Expose(ctx, "melt", []string{provisiontest.HostA}, nil))
+			v, err := f.Connect(n.Targets[0], provisiontest.HostA, dhchap.Keys{})
+			require.NoError(t, err)
+			defer v.Close()
+			link := filepath.Join(t.TempDir(), "link")
+			require.NoError(t, os.Symlink(f.o.Dir, link))
+			change(f)
+			other := f.Open(t)
+			_, err = other.Create(ctx, "melt", nvmf.MiB)
+			require.ErrorIs(t, err, provision.ErrInvalid)
+			require.ErrorContains(t, err, provision.NQN(provision.Base, "melt"))
+			require.ErrorIs(t, other.Delete(ctx, "melt"), provision.ErrInvalid)
+			assert.True(t, connected(v))
+			_, err = other.Create(ctx, "another", nvmf.MiB)
+			require.NoError(t, err)
+			require.NoError(t, other.Delete(ctx, "another"))
+			f.o.Base, f.o.Dir = "", link
+			require.NoError(t, f.Open(t).Delete(ctx, "melt"), "the same directory")
+			_, err = os.Stat(filepath.Join(link, liveName+"melt"))
+			require.ErrorIs(t, err, os.ErrNotExist)
+		})
+	}
+}
+
 // TestPowerLoss: what must not be forgotten is on the disk when a call returns,
 // be the namespace a file or a device.
 func TestPowerLoss(t *testing.T) {

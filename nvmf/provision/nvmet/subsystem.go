@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -51,6 +53,46 @@ func (p *Provisioner) enabled(job string) bool {
 	on, err2 := p.tree.Read(namespaces(nqn) + "/1/enable")
 	anyone, err3 := p.tree.Read(subsystem(nqn) + "/attr_allow_any_host")
 	return errors.Join(err1, err2, err3) == nil && path == p.image(liveName, job) && on == "1" && anyone == "0"
+}
+
+// strange fails where the target serves a job otherwise than it would be from
+// here: an administrator may have said another directory, or another prefix of
+// NQNs, when it was made.
+func (p *Provisioner) strange(job string) error {
+	subsystems, err := p.tree.List("subsystems")
+	for _, nqn := range subsystems {
+		ids, e := p.tree.List(namespaces(nqn))
+		if errors.Is(e, fs.ErrNotExist) {
+			continue // gone meanwhile
+		}
+		err = errors.Join(err, e)
+		for _, id := range ids {
+			path, e := p.tree.Read(namespaces(nqn) + "/" + id + "/device_path")
+			switch ours, here := nqn == provision.NQN(p.o.Base, job), p.within(path); {
+			case errors.Is(e, fs.ErrNotExist):
+			case e != nil:
+				err = errors.Join(err, e)
+			case ours && !here:
+				return fmt.Errorf("job %s: %w: %s serves %s, which is not in %s: name that directory with ?dir=, or give the job another name, or &nqn=PREFIX for each directory",
+					job, provision.ErrInvalid, nqn, path, p.o.Dir)
+			case !ours && here && filepath.Base(path) == liveName+job:
+				return fmt.Errorf("job %s: %w: %s is served as %s: give the &nqn=PREFIX that it was created with, or another name",
+					job, provision.ErrInvalid, path, nqn)
+			}
+		}
+	}
+	return err
+}
+
+// within reports whether a path is in our directory, by whatever name that has. One
+// whose directory is not there any more, or that was never set, is nobody else's.
+func (p *Provisioner) within(path string) bool {
+	theirs, err := os.Stat(filepath.Dir(path))
+	if !filepath.IsAbs(path) || err != nil {
+		return true
+	}
+	ours, err := os.Stat(p.o.Dir)
+	return err == nil && os.SameFile(ours, theirs)
 }
 
 // serve makes what is missing of a job's subsystem. It lets nobody in.
