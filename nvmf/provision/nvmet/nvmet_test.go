@@ -172,6 +172,33 @@ func TestStrange(t *testing.T) {
 	}
 }
 
+// TestAtOnce: two jobs are created at the same time, at a port that is not there.
+func TestAtOnce(t *testing.T) {
+	for at := 1; ; at++ {
+		f := newFixture(t)
+		p, n := f.Open(t).(*Provisioner), 0
+		p.wrap = func(change func() error) error {
+			if n++; n == at {
+				_, err := newWith(f.o, f.tree).Create(ctx, "two", nvmf.MiB)
+				require.NoError(t, err)
+			}
+			return change()
+		}
+		_, err := p.Create(ctx, "one", nvmf.MiB)
+		require.NoError(t, err, "change %d", at)
+		if n < at {
+			assert.Greater(t, at, 10, "steps")
+			return
+		}
+		list, err := p.List(ctx)
+		require.NoError(t, err)
+		require.Len(t, list, 2)
+		for _, job := range list {
+			assert.Equal(t, provision.Ready, job.State)
+		}
+	}
+}
+
 // TestPowerLoss: what must not be forgotten is on the disk when a call returns,
 // be the namespace a file or a device.
 func TestPowerLoss(t *testing.T) {

@@ -27,13 +27,18 @@ func (p *Provisioner) has(dir, name string) (bool, error) {
 	return slices.Contains(names, name), err
 }
 
-// ensureDir makes dir/name unless it is there.
+// ensureDir makes dir/name unless it is there. Another program may make it, and
+// what is in it, at the same time: a port is all jobs'.
 func (p *Provisioner) ensureDir(dir, name string) error {
 	there, err := p.has(dir, name)
 	if err != nil || there {
 		return err
 	}
-	return p.wrap(func() error { return p.tree.Mkdir(dir + "/" + name) })
+	err = p.wrap(func() error { return p.tree.Mkdir(dir + "/" + name) })
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
 }
 
 // ensure gives an attribute a value unless it has it.
@@ -42,7 +47,11 @@ func (p *Provisioner) ensure(name, value string) error {
 	if err != nil || have == value {
 		return err
 	}
-	return p.wrap(func() error { return p.tree.Write(name, value) })
+	err = p.wrap(func() error { return p.tree.Write(name, value) })
+	if have, e := p.tree.Read(name); err != nil && e == nil && have == value {
+		return nil // another program has, and one that is in use cannot be written
+	}
+	return err
 }
 
 // enabled reports whether the target serves a job's image, and lets nobody in
