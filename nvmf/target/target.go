@@ -60,6 +60,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"os"
 	"runtime"
 	"slices"
 	"sync"
@@ -88,6 +89,11 @@ type Config struct {
 	// NoReservations makes a target without reservations, which keeps nobody
 	// from writing.
 	NoReservations bool
+	// OwnUser makes a target that listens at the loopback alone take connections
+	// only from processes of its own user and of root. Without it whoever is on
+	// this host and says the name of a host that is allowed is let in. Root's
+	// takes all: what root runs may become somebody else.
+	OwnUser bool
 	// Log receives one line for each controller that comes and goes and for
 	// each violation of the protocol; nil discards them.
 	Log *slog.Logger
@@ -151,6 +157,7 @@ type Target struct {
 	patience       time.Duration // with a host that has not connected and proved who it is
 	exchanges      chan struct{} // has room for those that may be computed at a time
 	noReservations bool          // does not change
+	ownUser        bool          // nor does this
 
 	// running counts connections that are not asleep: they spin only while
 	// there are cores for all of them and for the hosts they may share the
@@ -193,6 +200,7 @@ func New(c Config) (*Target, error) {
 		patience:       connectTimeout,
 		exchanges:      make(chan struct{}, max(1, runtime.NumCPU()/2)),
 		noReservations: c.NoReservations,
+		ownUser:        c.OwnUser && os.Geteuid() != 0,
 		keys:           maps.Clone(c.Keys),
 		subsystems:     map[string]*subsystem{},
 		controllers:    map[uint16]*controller{},

@@ -213,7 +213,8 @@ func (o *targetOptions) checkNames() error {
 
 // start makes a target with everything open, not listening yet.
 func (o *targetOptions) start(log *slog.Logger) (*target.Target, error) {
-	c := target.Config{Log: log}
+	// One that ends with its input is a run's own: nobody else has to reach it.
+	c := target.Config{Log: log, OwnUser: o.untilEOF}
 	if o.keys != "" {
 		var err error
 		if c.Keys, err = o.readKeys(); err != nil {
