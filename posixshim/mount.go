@@ -2,6 +2,7 @@ package posixshim
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"syscall"
 	"time"
@@ -139,9 +140,20 @@ func (p *Process) prepare(write bool) error {
 	case err != nil && !write && p.mount != nil:
 		return nil // the writer leaves no quiet moment: the last one will do
 	case err != nil:
-		return err
+		return unavailable(err)
 	}
 	return p.replace(m)
+}
+
+// unavailable keeps a file of ours that is missing or not to be read, one of keys
+// for example, from looking as if it were the application's: which would take ENOENT
+// for a checkpoint that there is none of, and is told nothing.
+func unavailable(err error) error {
+	switch Errno(err) {
+	case syscall.ENOENT, syscall.EACCES:
+		return fmt.Errorf("%v: %w", err, syscall.EIO)
+	}
+	return err
 }
 
 // look looks again before an open file is read, if what is read here is written

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -433,6 +434,17 @@ func TestFailure(t *testing.T) {
 		part.refuse = nil
 		assert.NoError(t, p.Mkdir(at("d"), 0o700), "tried again")
 	})
+	for _, errno := range []syscall.Errno{syscall.ENOENT, syscall.EACCES} {
+		t.Run("a file of ours, "+errno.Error(), func(t *testing.T) {
+			part := newPartition(t)
+			p := part.process(t)
+			part.refuse = &os.PathError{Op: "open", Path: "host.key", Err: errno}
+			_, err := p.Open(at("checkpoint"), syscall.O_RDONLY, 0)
+			assert.Equal(t, syscall.EIO, p.Errno(err), "as if there were no checkpoint")
+			require.Len(t, part.logged, 1)
+			assert.Contains(t, part.logged[0], "host.key")
+		})
+	}
 	t.Run("MPI_Init", func(t *testing.T) {
 		p := newPartition(t).process(t)
 		p.Fail(syscall.ECONNREFUSED)
