@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"runtime/debug"
 	"strconv"
 	"strings"
 	"testing"
@@ -94,8 +95,10 @@ func inUse() (m runtime.MemStats) {
 	return m
 }
 
-// rss returns the resident bytes of this process.
+// rss returns the resident bytes of this process, without what is garbage: how much
+// of that there has been between two collections is not the file system's.
 func rss(t *testing.T) uint64 {
+	debug.FreeOSMemory()
 	b, err := os.ReadFile("/proc/self/statm")
 	require.NoError(t, err)
 	pages, err := strconv.ParseUint(strings.Fields(string(b))[1], 10, 64)
