@@ -217,8 +217,8 @@ type load struct {
 
 // perfRate runs SPDK's tool on the last core, with so many operations in flight,
 // and returns its MiB/s.
-func (e *Env) perfRate(ctx context.Context, program string, id nvmf.TransportID, l load, depth int) (float64, error) {
-	out, err := e.perf(ctx, program, id, l, cores()-1, "-q", strconv.Itoa(depth), "-t", "20", "-d", strconv.Itoa(l.count))
+func (e *Env) perfRate(ctx context.Context, program string, id nvmf.TransportID, l load, depth int, more ...string) (float64, error) {
+	out, err := e.perf(ctx, program, id, l, cores()-1, append(more, "-q", strconv.Itoa(depth), "-t", "20", "-d", strconv.Itoa(l.count))...)
 	if err != nil {
 		return 0, err
 	}

@@ -1,10 +1,12 @@
 package bench
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"os/exec"
 	"strconv"
 
 	"nvmecr/bench/result"
@@ -71,10 +73,17 @@ func (g *goalRun) spdkDriver(ctx context.Context) (err error) {
 	return t.checkpoints(ctx, g)
 }
 
+// noFlowControl makes SPDK's tool ask for no flow control of its submission queues,
+// as our drivers do: targets may then tell the end of a read with its data. It does
+// not by itself, and older ones have no such option, nor do their targets wait to be
+// asked.
+const noFlowControl = "--disable-sq-flow-control"
+
 // A driverTrial is SPDK's tool and target.
 type driverTrial struct {
 	*goalRun
 	tool    string
+	asks    bool // the tool knows noFlowControl
 	theirs  *spdkNamespace
 	closers []io.Closer
 }
@@ -93,6 +102,8 @@ func (g *goalRun) drivers(ctx context.Context) (t *driverTrial, why string, err 
 		return nil, err.Error(), ctx.Err()
 	}
 	t = &driverTrial{goalRun: g, tool: tool, theirs: theirs, closers: []io.Closer{theirs}}
+	said, err := exec.CommandContext(ctx, tool, noFlowControl, "--help").CombinedOutput() // which does not tell of it
+	t.asks = err == nil && !bytes.Contains(said, []byte("unrecognized option"))
 	err = touch(ctx, theirs.id)
 	for _, id := range theirs.more {
 		err = errors.Join(err, touch(ctx, id))
@@ -104,8 +115,7 @@ func (g *goalRun) drivers(ctx context.Context) (t *driverTrial, why string, err 
 }
 
 // rank starts a raw one on the last core, which SPDK's tool has as well. It is for
-// one load, since the tool has a new connection for each: over SPDK small reads
-// take longer on one that has carried large ones.
+// one load, since the tool has a new connection for each.
 func (t *driverTrial) rank(ctx context.Context, driver dial.Driver) (*raw, error) {
 	c, err := t.with(1).crew(ctx, base(), t.Nvmecr, "bench", "rank-raw", "--driver", string(driver),
 		"--core", strconv.Itoa(cores()-1), "--namespace", t.theirs.id.String())
@@ -143,8 +153,13 @@ func (t *driverTrial) streams(ctx context.Context, g *goalRun, name string, l lo
 			return float64(w.size) / float64(nvmf.MiB) / round.Span().Seconds(), err
 		}
 	}
-	theirs := func() (float64, error) { return t.perfRate(ctx, t.tool, t.theirs.id, l, depth) }
-	sides, pairs := []func() (float64, error){theirs, own(spdk), own(ours)}, g.Rounds
+	theirs := func(more ...string) func() (float64, error) {
+		return func() (float64, error) { return t.perfRate(ctx, t.tool, t.theirs.id, l, depth, more...) }
+	}
+	sides, pairs := []func() (float64, error){theirs(), own(spdk), own(ours)}, g.Rounds
+	if t.asks {
+		sides = append(sides, theirs(noFlowControl))
+	}
 	rates := make([]stats.Sample, len(sides))
 	for pair := range pairs + 1 {
 		g.progress(fmt.Sprintf("%s, %s: drivers", name, inFlight(depth)), pair, pairs+1)
@@ -159,23 +174,26 @@ func (t *driverTrial) streams(ctx context.Context, g *goalRun, name string, l lo
 			}
 		}
 	}
-	return g.addDriver(name, depth, rates[0], rates[1], rates[2])
+	return g.addDriver(driverGoal(name, depth), rates)
 }
 
-// addDriver adds what came out.
-func (g *goalRun) addDriver(name string, depth int, tool, spdk, own stats.Sample) error {
-	goal := driverGoal(name, depth)
+// addDriver adds what came out, of streams' sides.
+func (g *goalRun) addDriver(goal result.Goal, rates []stats.Sample) error {
+	tool, spdk := rates[0], rates[1]
 	ratios, err := stats.Ratios(spdk, tool)
 	if err != nil {
 		return err
 	}
 	goal.Measured = result.Interval(ratios)
-	if ratios, err = stats.Ratios(spdk, own); err != nil {
-		return err
+	goal.Beside = fmt.Sprintf("%.0f of %.0f MiB/s, %d pairs", spdk.Median(), tool.Median(), len(ratios))
+	for i, other := range rates[2:] {
+		if ratios, err = stats.Ratios(spdk, other); err != nil {
+			return err
+		}
+		beside := result.Interval(ratios)
+		goal.Beside += fmt.Sprintf("; %.2f (%.2f to %.2f) of %s %.0f", beside.Value, beside.Low, beside.High,
+			[]string{"driver go's", "its initiator's with " + noFlowControl}[i], other.Median())
 	}
-	beside := result.Interval(ratios)
-	goal.Beside = fmt.Sprintf("%.0f of %.0f MiB/s, %d pairs; %.2f (%.2f to %.2f) of driver go's %.0f",
-		spdk.Median(), tool.Median(), len(ratios), beside.Value, beside.Low, beside.High, own.Median())
 	g.add(goal)
 	return nil
 }

@@ -15,9 +15,11 @@ import (
 
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/blocktest"
+	"nvmecr/nvmf/nvme"
 	"nvmecr/nvmf/spdk"
 	"nvmecr/nvmf/target"
 	"nvmecr/nvmf/tcp"
+	"nvmecr/nvmf/tcp/fakepeer"
 )
 
 const (
@@ -127,6 +129,24 @@ func TestPeerConformance(t *testing.T) {
 			blocktest.Run(t, func(t *testing.T) nvmf.Device { return openDevice(t, id, o) })
 		})
 	}
+}
+
+// TestNoFlowControl: the driver asks for no flow control of its queues, without which
+// SPDK's target sends the end of a read beside its data.
+func TestNoFlowControl(t *testing.T) {
+	if spdk.Version() < "26.09" {
+		t.Skipf("SPDK %s has flow control always, and its target does not ask", spdk.Version())
+	}
+	p := playing(func(*fakepeer.Conn, *nvme.SQE) error { return nil }, func(*nvme.SQE) bool { return false })
+	admin, received := p.Admin, make(chan nvme.Connect, 1)
+	p.Admin = func(c *fakepeer.Conn, sqe *nvme.SQE, data []byte) (bool, error) {
+		if sqe.Opcode() == nvme.AdminFabrics && sqe.FabricsType() == nvme.FabricsConnect {
+			received <- sqe.Connect()
+		}
+		return admin(c, sqe, data)
+	}
+	require.NoError(t, openDevice(t, p.Start(t), spdk.Options{KeepAlive: -1}).Close())
+	assert.EqualValues(t, nvme.ConnectNoSQFlow, (<-received).Attributes)
 }
 
 // TestSameIdentity: a namespace has the same identity by either driver.
