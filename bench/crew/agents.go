@@ -22,7 +22,8 @@ import (
 // starts, on its host and in the place its launcher gave it, what it is told
 // to. It is safe for concurrent use.
 type Agents struct {
-	all []*agent // by rank; rank 0 is ourselves
+	all   []*agent      // by rank; rank 0 is ourselves
+	ended chan struct{} // closed when that of rank 0 has nothing left running
 
 	mu   sync.Mutex
 	jobs map[int]*agentsJob
@@ -70,9 +71,12 @@ func Gather(ctx context.Context, file string, place store.Place) (*Agents, error
 	ctx, cancel := context.WithTimeout(ctx, rendezvousTime)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { l.Close() })()
-	a := &Agents{all: make([]*agent, place.Size), jobs: make(map[int]*agentsJob)}
+	a := &Agents{all: make([]*agent, place.Size), jobs: make(map[int]*agentsJob), ended: make(chan struct{})}
 	here, there := net.Pipe()
-	go func() { _ = serveErrands(here) }() // it ends with the other end
+	go func() {
+		defer close(a.ended)
+		_ = serveErrands(here) // it ends with the other end
+	}()
 	a.add(0, there)
 	for have := 1; have < place.Size; {
 		conn, err := l.Accept()
@@ -151,13 +155,15 @@ func (a *Agents) listen(g *agent) {
 // Size returns how many there are.
 func (a *Agents) Size() int { return len(a.all) }
 
-// Close lets all agents end.
+// Close lets all agents end, and waits for that of this process: what it has started
+// would outlive us.
 func (a *Agents) Close() {
 	for _, g := range a.all {
 		if g != nil {
 			g.conn.Close()
 		}
 	}
+	<-a.ended
 }
 
 func (g *agent) tell(e errand) error {

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"nvmecr/internal/proc"
 	"nvmecr/internal/store"
 )
 
@@ -356,6 +357,7 @@ func TestAgents(t *testing.T) {
 	a.Close()
 	require.NoError(t, <-joined)
 	require.NoError(t, <-joined)
+	assert.Empty(t, proc.Descendants(os.Getpid()), "nothing outlives them")
 }
 
 func TestJobID(t *testing.T) {
