@@ -1,16 +1,16 @@
 /* Uses the mount argv[1] and prints what became of the process by that: of its
  * handler of SIGBUS, of where it may run, of what it calls itself in the
  * system's log, of the descriptors that programs get which it executes, and
- * whether a thread wakes up more than twice a second in argv[2] seconds in which
- * it does nothing. */
+ * how often its threads wake up in argv[2] seconds in which it does nothing, if
+ * that is more than five times a second. */
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <syslog.h>
 #include <unistd.h>
@@ -37,31 +37,13 @@ static void use(const char *dir, const char *name)
 	fflush(stdout);
 }
 
-/* wakes is how often the busiest thread gave its processor up. */
+/* wakes is how often its threads gave their processors up. */
 static long wakes(void)
 {
-	DIR *tasks = opendir("/proc/self/task");
-	struct dirent *e;
-	long most = 0;
+	struct rusage used;
 
-	while (tasks != NULL && (e = readdir(tasks)) != NULL) {
-		char path[300], line[256];
-		long n;
-
-		if (atoi(e->d_name) == getpid())
-			continue;
-		snprintf(path, sizeof path, "/proc/self/task/%s/status", e->d_name);
-		FILE *f = fopen(path, "r");
-
-		while (f != NULL && fgets(line, sizeof line, f) != NULL)
-			if (sscanf(line, "voluntary_ctxt_switches: %ld", &n) == 1 && n > most)
-				most = n;
-		if (f != NULL)
-			fclose(f);
-	}
-	if (tasks != NULL)
-		closedir(tasks);
-	return most;
+	getrusage(RUSAGE_SELF, &used);
+	return used.ru_nvcsw;
 }
 
 int main(int argc, char **argv)
@@ -99,7 +81,9 @@ int main(int argc, char **argv)
 	long began = wakes();
 
 	sleep((unsigned)seconds);
-	printf("busy: %d\n", wakes() - began > 2 * seconds);
+	long woke = wakes() - began;
+	/* The connections are tended once a second, which takes its threads three. */
+	printf("busy: %ld\n", woke > 5 * seconds ? woke : 0);
 	char path[4096];
 
 	snprintf(path, sizeof path, "%s/last", argv[1]);
