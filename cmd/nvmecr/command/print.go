@@ -15,9 +15,18 @@ import (
 	"nvmecr/nvmf"
 )
 
-// oneLine is how an error is told.
+// oneLine is how an error is told. What a target says may be a part of it: no terminal
+// shall act on that.
 func oneLine(err error) string {
-	return "nvmecr: " + strings.ReplaceAll(err.Error(), "\n", "; ")
+	var line strings.Builder
+	for _, c := range strings.ReplaceAll(err.Error(), "\n", "; ") {
+		if unicode.IsPrint(c) {
+			line.WriteRune(c)
+		} else {
+			line.WriteString(strings.Trim(strconv.QuoteRune(c), "'"))
+		}
+	}
+	return "nvmecr: " + line.String()
 }
 
 // count says so many of what: "1 rank", "2 ranks".

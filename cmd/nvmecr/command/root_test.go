@@ -23,6 +23,7 @@ func TestStatus(t *testing.T) {
 		{errors.New("it broke"), 1, "nvmecr: it broke\n"},
 		{fmt.Errorf("so: %w", usageError{errors.New("what")}), 2, "nvmecr: so: what\n"},
 		{errors.Join(errors.New("a"), errors.New("b")), 1, "nvmecr: a; b\n"},
+		{errors.New("the target says \x1b[2J\rü\x9b"), 1, `nvmecr: the target says \x1b[2J\rü` + "\ufffd\n"},
 	} {
 		var stderr bytes.Buffer
 		assert.Equal(t, c.code, status(c.err, &stderr))
