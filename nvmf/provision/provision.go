@@ -154,10 +154,14 @@ func CheckSize(job string, size nvmf.Bytes) error {
 	return nil
 }
 
-// CheckRate returns an error unless a namespace can be limited to that.
+// CheckRate returns an error unless a namespace can be limited to that: to MinRate
+// to 1 TiB per second, or with 0 not at all.
 func CheckRate(job string, rate nvmf.Bytes) error {
 	if rate != 0 && rate < MinRate {
 		return fmt.Errorf("job %s: %w: a limit of %s per second, the least is %s: with less, hosts would take commands for lost", job, ErrInvalid, rate, MinRate)
+	}
+	if rate > nvmf.TiB {
+		return fmt.Errorf("job %s: %w: a limit of %s per second, the most is %s: for no limit give off", job, ErrInvalid, rate, nvmf.TiB)
 	}
 	return nil
 }

@@ -336,6 +336,7 @@ func failures(b *bench) {
 	require.ErrorIs(b, b.p.Expose(ctx, "melt", []string{"host"}, nil), provision.ErrInvalid)
 	if b.Traits().Limits {
 		require.ErrorIs(b, b.p.Limit(ctx, "melt", nvmf.MiB-1), provision.ErrInvalid)
+		require.ErrorIs(b, b.p.Limit(ctx, "melt", nvmf.TiB+1), provision.ErrInvalid)
 	} else {
 		require.ErrorIs(b, b.p.Limit(ctx, "melt", nvmf.MiB), provision.ErrUnsupported)
 	}
