@@ -36,3 +36,9 @@ func TestPinned(t *testing.T) {
 		assert.GreaterOrEqual(t, count[who+" nvmecr"], 2, out)
 	}
 }
+
+// Threads that have no alternate stack get one before they call Go.
+func TestThreadsWithoutSignalStack(t *testing.T) {
+	program := compile(t, "gcc", "stackless.c", "-Wall", "-Wextra", "-Werror", "-pthread")
+	assert.Equal(t, "0 failed\n", output(t, newStore(t).command(program, mount)))
+}

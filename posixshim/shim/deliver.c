@@ -138,7 +138,10 @@ static void handles(const struct sigaction *act, int signum, siginfo_t *info, vo
 		deferred.mask = *mask;
 		nv_deliver();
 	}
-	nv_call_handler(act->sa_sigaction, signum, info, context);
+	if (nv_on_signal_stack((uintptr_t)__builtin_frame_address(0)))
+		nv_call_handler(act->sa_sigaction, signum, info, context);
+	else /* a thread that was created unseen has none: this is where the handler would be anyway */
+		nv_begin_handler(signum, info, context, act->sa_sigaction);
 }
 
 /* act_as does what the application has asked for. */

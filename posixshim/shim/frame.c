@@ -24,6 +24,8 @@
 #include "machine.h"
 #include "nv.h"
 
+#define AUTODISARM (1u << 31) /* in any handler there is no alternate stack; linux/signal.h */
+
 static bool handling(uintptr_t here);
 
 /* nv_in_handler says that a signal handler may run. It must not call into Go: on an
@@ -43,20 +45,22 @@ bool nv_in_handler(void)
 void nv_call_handler(void (*handler)(int, siginfo_t *, void *), int signum, siginfo_t *info, void *context)
 {
 	int descriptor = nv_far_descriptor;
+	const stack_t *stack = &((ucontext_t *)context)->uc_stack;
 	size_t n = strlen(nv_outside) + 1;
 	char outside[n];
 
+	if ((unsigned)stack->ss_flags & AUTODISARM)
+		nv_doubt_stack(); /* the handler may jump out */
 	memcpy(outside, nv_outside, n);
 	handler(signum, info, context); /* one without SA_SIGINFO has the kernel's arguments, too */
 	memcpy(nv_outside, outside, n);
 	nv_far_descriptor = descriptor;
-	nv_remember_stack(&((ucontext_t *)context)->uc_stack);
+	nv_remember_stack(stack);
 }
 
 #if defined(__x86_64__)
 
 #define RED_ZONE 128
-#define AUTODISARM (1u << 31) /* in any handler there is no alternate stack; linux/signal.h */
 #define FLAGS ((1 << 8) | (1 << 10) | (1 << 16)) /* that a handler begins without: TF, DF, RF */
 
 /* The kernel's, whose mask is shorter than the C library's. */
@@ -165,9 +169,9 @@ static bool handling(uintptr_t here)
 	return outermost.end != 0;
 }
 
-/* begins is where nv_signalled returns to. It returns by the frame. Another one may interrupt
- * it anywhere, and leaves outermost as it was. */
-static void begins(int signum, siginfo_t *info, void *context, void (*handler)(int, siginfo_t *, void *))
+/* nv_begin_handler is where nv_signalled returns to, and then returns by the frame. Another
+ * one may interrupt it anywhere, and leaves outermost as it was. */
+void nv_begin_handler(int signum, siginfo_t *info, void *context, void (*handler)(int, siginfo_t *, void *))
 {
 	bool first = !handling((uintptr_t)__builtin_frame_address(0));
 	__typeof__(outermost) before = outermost;
@@ -206,7 +210,7 @@ void nv_push(const struct sigaction *act, int signum, const siginfo_t *info, uco
 		context->uc_stack = (stack_t){.ss_flags = SS_DISABLE};
 	initialise((char *)context->uc_mcontext.fpregs);
 	memcpy(&context->uc_sigmask, mask, 8);
-	g[REG_RIP] = (greg_t)begins;
+	g[REG_RIP] = (greg_t)nv_begin_handler;
 	g[REG_RSP] = (greg_t)f;
 	g[REG_RDI] = signum;
 	g[REG_RSI] = (greg_t)&f->info;
@@ -221,6 +225,11 @@ static bool handling(uintptr_t here)
 {
 	(void)here;
 	return false;
+}
+
+void nv_begin_handler(int signum, siginfo_t *info, void *context, void (*handler)(int, siginfo_t *, void *))
+{
+	nv_call_handler(handler, signum, info, context);
 }
 
 bool nv_moves(const ucontext_t *context, const struct sigaction *act)

@@ -177,9 +177,11 @@ bool nv_has_signal_stack(void);
 bool nv_has_own_signal_stack(void);
 bool nv_on_signal_stack(uintptr_t address);
 void nv_remember_stack(const stack_t *stack);
+void nv_doubt_stack(void);
 bool nv_moves(const ucontext_t *context, const struct sigaction *act);
 void nv_push(const struct sigaction *act, int signum, const siginfo_t *info, ucontext_t *context, const sigset_t *mask);
 void nv_call_handler(void (*handler)(int, siginfo_t *, void *), int signum, siginfo_t *info, void *context);
+void nv_begin_handler(int signum, siginfo_t *info, void *context, void (*handler)(int, siginfo_t *, void *));
 bool nv_in_handler(void);
 
 /* ---- the runtime's threads ---- */

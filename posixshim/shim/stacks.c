@@ -25,12 +25,22 @@ static _Atomic bool stack_keyed;
 static __thread uintptr_t alternate __attribute__((tls_model("initial-exec")));
 static __thread size_t alternate_size __attribute__((tls_model("initial-exec")));
 
+/* nv_doubt_stack says that the thread may have none any more. Without one it must not call
+ * Go: it gets one before it does so next (first_visit in runtime.c). */
+void nv_doubt_stack(void)
+{
+	if (nv_state == NV_READY)
+		nv_state = NV_OUT;
+}
+
 void nv_remember_stack(const stack_t *stack)
 {
 	bool none = stack->ss_flags & SS_DISABLE;
 
 	alternate = none ? 0 : (uintptr_t)stack->ss_sp;
 	alternate_size = none ? 0 : stack->ss_size;
+	if (none)
+		nv_doubt_stack();
 }
 
 bool nv_on_signal_stack(uintptr_t address)
@@ -95,6 +105,22 @@ static void make_stack_key(void)
 	atomic_store(&stack_keyed, pthread_key_create(&stack_key, release_stack) == 0);
 }
 
+/* make_stack makes the thread's, which it has until it ends. */
+static char *make_stack(void)
+{
+	char *guarded = REAL(mmap)(NULL, GUARD + SIGNAL_STACK, PROT_READ | PROT_WRITE,
+				   MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+
+	if (guarded == MAP_FAILED)
+		return NULL;
+	mprotect(guarded, GUARD, PROT_NONE);
+	if (pthread_setspecific(stack_key, guarded + GUARD) != 0) {
+		munmap(guarded, GUARD + SIGNAL_STACK);
+		return NULL;
+	}
+	return guarded + GUARD;
+}
+
 /* nv_signal_stack gives the thread an alternate stack if it has none. */
 bool nv_signal_stack(void)
 {
@@ -111,21 +137,14 @@ bool nv_signal_stack(void)
 		nv_remember_stack(&now);
 		return true;
 	}
-	char *guarded = REAL(mmap)(NULL, GUARD + SIGNAL_STACK, PROT_READ | PROT_WRITE,
-				   MAP_PRIVATE | MAP_ANONYMOUS | MAP_STACK, -1, 0);
+	char *memory = ours();
 
-	if (guarded == MAP_FAILED)
+	if (memory == NULL && (memory = make_stack()) == NULL)
 		return false;
-	char *memory = guarded + GUARD;
-
-	mprotect(guarded, GUARD, PROT_NONE);
 	stack_t stack = {.ss_sp = memory, .ss_size = SIGNAL_STACK};
 
-	if (REAL(sigaltstack)(&stack, NULL) != 0 || pthread_setspecific(stack_key, memory) != 0) {
-		munmap(guarded, GUARD + SIGNAL_STACK);
-		return false;
-	}
+	if (REAL(sigaltstack)(&stack, NULL) != 0)
+		return false; /* the thread keeps it */
 	nv_remember_stack(&stack);
 	return true;
 }
-
