@@ -201,7 +201,10 @@ static bool defer(int signum, const siginfo_t *info, ucontext_t *context)
 {
 	static const int never[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT};
 
-	if ((between() && !entering(context)) || nv_deferred == MOST || nv_at_once || !waits(signum, info))
+	if ((between() && !entering(context)) || nv_at_once || !waits(signum, info))
+		return false;
+	/* What there is no room for is pending again until the others have been handled. */
+	if (nv_deferred == MOST && !nv_send_here(signum, info))
 		return false;
 	sigset_t mask;
 
@@ -211,8 +214,8 @@ static bool defer(int signum, const siginfo_t *info, ucontext_t *context)
 	if (nv_deferred > 0)
 		sigandset(&mask, &mask, &deferred.mask);
 	deferred.mask = mask;
-	deferred.signals[nv_deferred].info = *info;
-	deferred.signals[nv_deferred++].signum = signum;
+	if (nv_deferred < MOST)
+		deferred.signals[nv_deferred++] = (struct waiting){signum, *info};
 	sigfillset(&mask);
 	for (size_t i = 0; i < sizeof never / sizeof *never; i++)
 		if (sigismember(&deferred.mask, never[i]) == 0)
@@ -230,7 +233,7 @@ void nv_deliver(void)
 	sigset_t remask;
 
 	deferred.resumed = true;
-	REAL(syscall)(SYS_tgkill, getpid(), (pid_t)REAL(syscall)(SYS_gettid), NV_REMASK);
+	nv_send_remask();
 	sigemptyset(&remask);
 	sigaddset(&remask, NV_REMASK);
 	pthread_sigmask(SIG_UNBLOCK, &remask, NULL); /* the others once it is handled */
@@ -264,7 +267,10 @@ static void handle(int signum, siginfo_t *info, ucontext_t *context, const sigse
 		copy_mask(&context->uc_sigmask, &deferred.mask);
 		resume(context);
 		if (nv_sent_here(info))
-			return; /* or it has been lost in one of the application's */
+			return;
+		/* It has been lost in one of the application's, which may be blocked. */
+		if (sigismember(&deferred.mask, NV_REMASK) == 1 && nv_send_here(signum, info))
+			return;
 	}
 	if (!claim(signum, info, context)) {
 		if (defer(signum, info, context))

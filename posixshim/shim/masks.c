@@ -15,10 +15,10 @@
  * again what the thread had blocked. NV_REMASK is SIGPROF, which debuggers let pass
  * without a word. One that is the application's is passed to that (actions.c). */
 #include <signal.h>
-#include <sys/syscall.h>
 #include <ucontext.h>
 #include <unistd.h>
 
+#include "kernel.h"
 #include "nv.h"
 
 /* What Go unblocks of the application's. 34 is SIGRTMIN, which musl has for itself. */
@@ -42,15 +42,37 @@ bool nv_remask(const siginfo_t *info, ucontext_t *context)
 	for (size_t i = 0; i < COUNT; i++)
 		if (ours && keep[i])
 			sigaddset(&context->uc_sigmask, let_through[i]);
-	/* Ours is lost in one that a timer of the application's has sent to the thread before. */
+	/* Ours is lost in one that the application has sent to the thread before. */
 	return ours && nv_sent_here(info);
 }
 
-/* nv_sent_here says whether the thread has sent a signal to itself. Where the user has
+/* nv_send_here sends a signal to this very thread, with what came with it. */
+bool nv_send_here(int signum, const siginfo_t *info)
+{
+	return nv_kernel(SYS_rt_tgsigqueueinfo, getpid(), nv_kernel(SYS_gettid), signum, info) == 0;
+}
+
+#define OURS 0x4e56     /* a code that nobody else sends */
+static bool plain_ours; /* the kernel does not let us have it */
+
+/* nv_send_remask sends NV_REMASK to this thread. If one of the application's is under way, it
+ * is that which comes. */
+void nv_send_remask(void)
+{
+	static const siginfo_t info = {.si_signo = NV_REMASK, .si_code = OURS};
+
+	if (nv_send_here(NV_REMASK, &info))
+		return;
+	plain_ours = true;
+	nv_kernel(SYS_tgkill, getpid(), nv_kernel(SYS_gettid), NV_REMASK);
+}
+
+/* nv_sent_here says whether it is the one that nv_send_remask has sent. Where the user has
  * too many signals under way the kernel says nothing of it. */
 bool nv_sent_here(const siginfo_t *info)
 {
-	return (info->si_code == SI_TKILL && info->si_pid == getpid()) || (info->si_code == SI_USER && info->si_pid == 0);
+	return info->si_code == OURS || (info->si_code == SI_USER && info->si_pid == 0) ||
+	       (plain_ours && info->si_code == SI_TKILL && info->si_pid == getpid());
 }
 
 /* nv_expect_go is called with signals blocked, on a thread on which Go is about
@@ -61,7 +83,7 @@ void nv_expect_go(const sigset_t *blocked)
 		keep[i] = sigismember(blocked, let_through[i]) == 1;
 	nv_taken_action(NV_REMASK, NULL, NULL); /* it may be somebody else's meanwhile */
 	expected = true;
-	REAL(syscall)(SYS_tgkill, getpid(), (pid_t)REAL(syscall)(SYS_gettid), NV_REMASK);
+	nv_send_remask();
 }
 
 /* nv_restore_mask gives a thread on which Go has been the mask it had. */

@@ -132,6 +132,8 @@ bool nv_present(const char *name);
 void nv_expect_go(const sigset_t *blocked);
 void nv_restore_mask(const sigset_t *before);
 bool nv_remask(const siginfo_t *info, ucontext_t *context);
+bool nv_send_here(int signum, const siginfo_t *info);
+void nv_send_remask(void);
 bool nv_sent_here(const siginfo_t *info);
 
 /* ---- actions for signals ---- */

@@ -7,11 +7,13 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <semaphore.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/resource.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { MANY = 4000 };
@@ -64,6 +66,11 @@ static void queue(void *to_thread)
 	printf("%d signals, %d disordered, %d calls failed\n", count, disordered, failed);
 }
 
+static void ignores(int signum)
+{
+	(void)signum;
+}
+
 static void shows(int signum)
 {
 	sigset_t now;
@@ -108,6 +115,90 @@ static void suspend(void)
 		pthread_sigmask(SIG_UNBLOCK, &three, NULL);
 		signal(needed[i], SIG_DFL);
 	}
+}
+
+/* What profilers send to threads, which is the signal that the library sends to itself. Hardly
+ * any is lost behind another signal that waits for the end of a call. */
+
+static sem_t profiled;
+
+static void profiles(int signum)
+{
+	(void)signum;
+	sem_post(&profiled);
+}
+
+static void *profiler(void *lost)
+{
+	for (int i = 0; i < 40; i++) {
+		struct timespec until;
+
+		pthread_kill(first, SIGUSR1);
+		usleep(100);
+		pthread_kill(first, SIGPROF);
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_nsec += 200 * 1000 * 1000;
+		until.tv_sec += until.tv_nsec / 1000000000;
+		until.tv_nsec %= 1000000000;
+		*(int *)lost += sem_timedwait(&profiled, &until) != 0;
+	}
+	count = 1;
+	return NULL;
+}
+
+static void profile(void)
+{
+	struct sigaction act = {.sa_handler = profiles, .sa_flags = SA_RESTART}, nothing = {.sa_handler = ignores};
+	static char data[4 << 20];
+	pthread_t t;
+	int lost = 0;
+
+	sem_init(&profiled, 0, 0);
+	sigaction(SIGPROF, &act, NULL);
+	sigaction(SIGUSR1, &nothing, NULL);
+	count = 0;
+	pthread_create(&t, NULL, profiler, &lost);
+	while (count == 0)
+		pwrite(fd, data, sizeof data, 0);
+	pthread_join(t, NULL);
+	printf("more than a few are lost: %d\n", lost > 4);
+}
+
+/* More signals at a time than the library has room for. */
+
+static void *bursts(void *unused)
+{
+	for (int i = 0; i < 300; i++) {
+		for (int signum = SIGRTMIN; signum <= SIGRTMAX; signum++)
+			pthread_kill(first, signum);
+		usleep(1000);
+	}
+	return unused;
+}
+
+static void writes(int signum)
+{
+	static char data[4096];
+
+	disordered += pwrite(fd, data, sizeof data, signum * 4096) != sizeof data;
+	count++;
+}
+
+static void burst(void)
+{
+	struct sigaction act = {.sa_handler = writes, .sa_flags = SA_RESTART};
+	int many = 300 * (SIGRTMAX - SIGRTMIN + 1);
+	static char data[1 << 20];
+	pthread_t t;
+
+	for (int signum = SIGRTMIN; signum <= SIGRTMAX; signum++)
+		sigaction(signum, &act, NULL);
+	count = 0;
+	pthread_create(&t, NULL, bursts, NULL);
+	for (int i = 0; count < many && i < 100000; i++)
+		pwrite(fd, data, sizeof data, 0);
+	pthread_join(t, NULL);
+	printf("in bursts %d of %d, %d failed\n", count, many, disordered);
 }
 
 static void jumps(int signum)
@@ -172,6 +263,8 @@ int main(int argc, char **argv)
 	suspend();
 	queue(NULL);
 	queue(&first);
+	burst();
+	profile();
 	setrlimit(RLIMIT_SIGPENDING, &few);
 	queue(NULL);
 	signal(SIGINT, shows);
