@@ -21,6 +21,7 @@
 #include <stddef.h>
 #include <string.h>
 
+#include "kernel.h"
 #include "machine.h"
 #include "nv.h"
 
@@ -152,13 +153,22 @@ static uint64_t sum_of(uintptr_t begin, uintptr_t end)
 	return sum;
 }
 
+/* readable asks the kernel, which looks at the mask before it dislikes the rest: a probe would
+ * end the process where SIGSEGV is blocked, as handlers may have it. */
+static bool readable(uintptr_t begin, uintptr_t end)
+{
+	for (; begin < end; begin = (begin | 4095) + 1)
+		if (nv_kernel(SYS_rt_sigprocmask, -1, begin, NULL, 8) == -EFAULT)
+			return false;
+	return true;
+}
+
 /* stands says whether the frame is still there. A handler that has left by siglongjmp, an
  * exception or setcontext has left it to be written over by calls: no return address
  * or whatever else they put there may be overlooked. */
 static bool stands(void)
 {
-	return nv_there((const void *)outermost.begin, outermost.end - outermost.begin) &&
-	       sum_of(outermost.begin, outermost.end) == outermost.sum;
+	return readable(outermost.begin, outermost.end) && sum_of(outermost.begin, outermost.end) == outermost.sum;
 }
 
 /* handling says whether a handler is what runs here, which is below its frame. */

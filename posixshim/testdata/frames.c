@@ -224,6 +224,64 @@ static void exchange(void)
 	printf("exchanged %d\n", turns >= 100);
 }
 
+/* ---- a stack that goes while a handler is on it ---- */
+
+static ucontext_t elsewhere;
+
+static void leaves(int signum)
+{
+	(void)signum;
+	count += pwrite(fd, data, 10, 0) == 10;
+	setcontext(&end);
+}
+
+static void interrupted(void)
+{
+	raise(SIGUSR1);
+}
+
+enum { HALF = 256 << 10 };
+
+/* leaves_in runs on the lower half of a mapping, and a handler on the upper one. */
+static void *leaves_in(void *lower)
+{
+	char *upper = (char *)lower + HALF;
+	volatile bool left = false;
+	sigset_t all, before;
+
+	getcontext(&elsewhere);
+	elsewhere.uc_stack.ss_sp = upper;
+	elsewhere.uc_stack.ss_size = HALF;
+	makecontext(&elsewhere, interrupted, 0);
+	getcontext(&end);
+	if (!left) {
+		left = true;
+		setcontext(&elsewhere);
+	}
+	munmap(upper, HALF);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	count += pwrite(fd, data, 10, 0) == 10;
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return NULL;
+}
+
+static void leave(void)
+{
+	char *both = mmap(NULL, 2 * HALF, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	pthread_attr_t attr;
+	pthread_t t;
+
+	count = 0;
+	signal(SIGUSR1, leaves);
+	pthread_attr_init(&attr);
+	pthread_attr_setstack(&attr, both, HALF);
+	pthread_create(&t, &attr, leaves_in, both);
+	pthread_join(t, NULL);
+	munmap(both, HALF);
+	printf("left: %d\n", count);
+}
+
 /* ---- many at a time ---- */
 
 static sigjmp_buf back;
@@ -350,6 +408,7 @@ int main(int argc, char **argv)
 	pthread_join(t, NULL);
 	compute();
 	exchange();
+	leave();
 	nest();
 	jump();
 	signal(SIGUSR1, traces);
