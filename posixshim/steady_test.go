@@ -2,6 +2,7 @@ package posixshim
 
 import (
 	"context"
+	"io"
 	"math"
 	"net"
 	"runtime"
@@ -106,3 +107,31 @@ func mallocs(t testing.TB, n int, call func()) float64 {
 	}
 	return least
 }
+
+func TestHotPathDoesNotAllocate(t *testing.T) {
+	p := newPartition(t).process(t)
+	h := file(t, p, "f", create)
+	f, err := p.files.get(h)
+	require.NoError(t, err)
+	var idle File = idleFile{f.current()}
+	f.file.Store(&idle)
+	buf := make([]byte, 4096)
+	var a Attr
+	for name, call := range map[string]func(){
+		"pread":  func() { _, _ = p.Pread(h, buf, 0) },
+		"read":   func() { _, _ = p.Seek(h, 0, io.SeekStart); _, _ = p.Read(h, buf) },
+		"pwrite": func() { _, _ = p.Pwrite(h, buf, 4096, NoLimit) },
+		"write":  func() { _, _ = p.Write(h, buf, NoLimit) },
+		"lseek":  func() { _, _ = p.Seek(h, 0, io.SeekStart) },
+		"fstat":  func() { _ = p.Fstat(h, &a) },
+	} {
+		assert.Less(t, testing.AllocsPerRun(200, call), 1.0, name)
+	}
+}
+
+// idleFile is a file that does nothing, so that only this package is measured.
+type idleFile struct{ File }
+
+func (idleFile) ReadAt(bufs [][]byte, off int64) (int, error)  { return len(bufs[0]), nil }
+func (idleFile) WriteAt(bufs [][]byte, off int64) (int, error) { return len(bufs[0]), nil }
+func (idleFile) Stat() (microfs.Attr, error)                   { return microfs.Attr{}, nil }

@@ -105,7 +105,8 @@ static void find_mask(sigset_t *mask, const struct sigaction *act, int signum, c
 }
 
 /* Signals whose handlers wait for the end of a call of this thread: the kernel may bring
- * several at a time, the last one first. And the mask that the thread had. */
+ * several at a time, the last one first. More than MOST it keeps itself. And the mask that
+ * the thread had. */
 #define MOST 8
 
 struct waiting {

@@ -179,8 +179,9 @@ static bool handling(uintptr_t here)
 	return outermost.end != 0;
 }
 
-/* nv_begin_handler is where nv_signalled returns to, and then returns by the frame. Another
- * one may interrupt it anywhere, and leaves outermost as it was. */
+/* nv_begin_handler is where nv_signalled returns to, and then returns by the frame; and it
+ * is called with the kernel's own, which is laid out like ours, on a thread that has no
+ * alternate stack. Another one may interrupt it anywhere, and leaves outermost as it was. */
 void nv_begin_handler(int signum, siginfo_t *info, void *context, void (*handler)(int, siginfo_t *, void *))
 {
 	bool first = !handling((uintptr_t)__builtin_frame_address(0));
