@@ -72,21 +72,39 @@ func readKey[K any](path string, parse func(text string) (K, error), such string
 
 // ReadKeys reads a target's file of keys: lines of a host NQN, the host's key
 // and, if the target is to prove itself too, its own.
-func ReadKeys(path string) (map[string]dhchap.Keys, error) {
+func ReadKeys(path string) (map[string]dhchap.Keys, error) { return readHostKeys(path, parseKeys) }
+
+// ReadPSKs reads a target's file of keys for TLS: lines of a host NQN and its key.
+func ReadPSKs(path string) (map[string]tlspsk.Key, error) {
+	return readHostKeys(path, func(words []string) (key tlspsk.Key, err error) {
+		if len(words) != 1 {
+			return key, errors.New("it has to be HOSTNQN KEY")
+		}
+		return tlspsk.Parse(words[0])
+	})
+}
+
+// readHostKeys reads a file of lines that begin with a host's NQN; parse is for the
+// words behind.
+func readHostKeys[K any](path string, parse func(words []string) (K, error)) (map[string]K, error) {
 	lines, err := secretLines(path)
 	if err != nil {
 		return nil, err
 	}
-	all := map[string]dhchap.Keys{}
+	all := map[string]K{}
 	for _, l := range lines {
-		nqn, keys, err := parseKeys(l.words)
-		if _, twice := all[nqn]; err == nil && twice {
+		nqn := l.words[0]
+		// What is in the place of the NQN may be a key, and is not shown.
+		if err = CheckNQN(nqn); err != nil {
+			err = errors.New("it does not begin with an NQN such as nqn.2014-08.org.example:host")
+		} else if _, twice := all[nqn]; twice {
 			err = fmt.Errorf("host %s has a line already", nqn)
+		} else {
+			all[nqn], err = parse(l.words[1:])
 		}
 		if err != nil {
 			return nil, fmt.Errorf("%s, line %d: %w", path, l.number, err)
 		}
-		all[nqn] = keys
 	}
 	if len(all) == 0 {
 		return nil, fmt.Errorf("%s has no line with a host's NQN and key: nobody could connect", path)
@@ -94,23 +112,19 @@ func ReadKeys(path string) (map[string]dhchap.Keys, error) {
 	return all, nil
 }
 
-func parseKeys(words []string) (nqn string, keys dhchap.Keys, err error) {
-	if len(words) < 2 || len(words) > 3 {
-		return "", keys, errors.New("it has to be HOSTNQN HOSTKEY, or HOSTNQN HOSTKEY TARGETKEY")
+func parseKeys(words []string) (keys dhchap.Keys, err error) {
+	if len(words) < 1 || len(words) > 2 {
+		return keys, errors.New("it has to be HOSTNQN HOSTKEY, or HOSTNQN HOSTKEY TARGETKEY")
 	}
-	// What is in the place of the NQN may be a key, and is not shown.
-	if err := CheckNQN(words[0]); err != nil {
-		return "", keys, errors.New("it does not begin with an NQN such as nqn.2014-08.org.example:host")
+	if keys.Host, err = dhchap.ParseSecret(words[0]); err != nil {
+		return keys, fmt.Errorf("the host's key: %w", err)
 	}
-	if keys.Host, err = dhchap.ParseSecret(words[1]); err != nil {
-		return "", keys, fmt.Errorf("the host's key: %w", err)
-	}
-	if len(words) == 3 {
-		if keys.Controller, err = dhchap.ParseSecret(words[2]); err != nil {
-			return "", keys, fmt.Errorf("the target's key: %w", err)
+	if len(words) == 2 {
+		if keys.Controller, err = dhchap.ParseSecret(words[1]); err != nil {
+			return keys, fmt.Errorf("the target's key: %w", err)
 		}
 	}
-	return words[0], keys, nil
+	return keys, nil
 }
 
 type secretLine struct {

@@ -121,7 +121,7 @@ var settings = []Setting{
 	},
 	{
 		Name: "tls-psk", Exported: true,
-		Help:    "`FILE` with the pre-shared key by which connections over TCP use TLS, readable by its owner alone; takes --driver=spdk",
+		Help:    "`FILE` with the pre-shared key by which connections over TCP use TLS, readable by its owner alone",
 		initial: text(""),
 		parse:   func(c *Config, v string) error { c.TLSKey = v; return nil },
 		format:  func(c *Config) string { return c.TLSKey },

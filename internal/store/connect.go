@@ -35,7 +35,8 @@ func connect(ctx context.Context, cfg *config.Config, id nvmf.TransportID, readO
 	if !readOnly && cfg.Run != uuid.Nil {
 		host = cfg.Run // reservations are a host's: to the targets each run is one
 	}
-	return dial.Open(ctx, id, dial.Options{Driver: dial.Driver(cfg.Driver), File: filedev.Options{ReadOnly: readOnly}, PSK: psk, TCP: tcp.Options{
+	return dial.Open(ctx, id, dial.Options{Driver: dial.Driver(cfg.Driver), File: filedev.Options{ReadOnly: readOnly}, TCP: tcp.Options{
+		PSK:          psk,
 		HostNQN:      nqn,
 		HostID:       host,
 		Keys:         keys,

@@ -19,7 +19,6 @@ import (
 	"nvmecr/nvmf/memdev"
 	"nvmecr/nvmf/spdk"
 	"nvmecr/nvmf/tcp"
-	"nvmecr/nvmf/tlspsk"
 )
 
 // Retire is called when the process ends: namespaces are opened with driver Go
@@ -49,10 +48,7 @@ type Options struct {
 	Driver Driver
 	// TCP is for all namespaces that have a controller, as far as the driver
 	// and the transport have such an option.
-	TCP tcp.Options
-	// PSK, unless it is zero, is with what connections over TCP use TLS, which
-	// only driver SPDK can. No connection is made without it then.
-	PSK  tlspsk.Key
+	TCP  tcp.Options
 	File filedev.Options
 	Mem  memdev.Options
 }
@@ -68,19 +64,15 @@ func Open(ctx context.Context, id nvmf.TransportID, o Options) (nvmf.Device, err
 	case nvmf.TCP:
 		if o.Driver == SPDK {
 			d, err := wrap(spdk.Open(ctx, id, overSPDK(&o)))
-			if !errors.Is(err, spdk.ErrUnusable) || !o.PSK.IsZero() {
+			if !errors.Is(err, spdk.ErrUnusable) {
 				return d, err
 			}
 		}
-		if !o.PSK.IsZero() {
-			return nil, fmt.Errorf("opening %s: %w: there is a key for TLS (--tls-psk), and driver go has no TLS, since Go's has no pre-shared keys; "+
-				"use --driver=spdk, in a program built with SPDK, or leave the key out", id, nvmf.ErrUnsupported)
-		}
 		return wrap(tcp.Open(ctx, id, o.TCP))
 	case nvmf.RDMA, nvmf.PCIe:
-		if !o.PSK.IsZero() {
+		if !o.TCP.PSK.IsZero() {
 			return nil, fmt.Errorf("opening %s: %w: there is a key for TLS (--tls-psk), which is for TCP and not for %s; "+
-				"reach the target over TCP, with --driver=spdk in a program built with SPDK, or leave the key out", id, nvmf.ErrUnsupported, id.Transport)
+				"reach the target over TCP, or leave the key out", id, nvmf.ErrUnsupported, id.Transport)
 		}
 		return wrap(spdk.Open(ctx, id, overSPDK(&o)))
 	case nvmf.File:
@@ -95,7 +87,7 @@ func Open(ctx context.Context, id nvmf.TransportID, o Options) (nvmf.Device, err
 func overSPDK(all *Options) spdk.Options {
 	o := all.TCP
 	return spdk.Options{
-		PSK:               all.PSK,
+		PSK:               o.PSK,
 		HostNQN:           o.HostNQN,
 		HostID:            o.HostID,
 		Keys:              o.Keys,

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -17,7 +16,6 @@ import (
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/dial"
-	"nvmecr/nvmf/spdk"
 	"nvmecr/nvmf/target"
 	"nvmecr/nvmf/tcp"
 	"nvmecr/nvmf/tlspsk"
@@ -83,10 +81,8 @@ func TestNoTLS(t *testing.T) {
 		driver dial.Driver
 		texts  []string
 	}{
-		{"trtype:RDMA traddr:10.0.0.1 subnqn:nqn.x", dial.Go, []string{"--tls-psk", "for TCP and not for RDMA", "--driver=spdk"}},
-		{"trtype:PCIe traddr:0000:01:00.0", dial.SPDK, []string{"--tls-psk", "for TCP and not for PCIe", "--driver=spdk"}},
-		{"trtype:TCP traddr:127.0.0.1 trsvcid:1 subnqn:nqn.x", dial.Go, []string{"--tls-psk", "driver go has no TLS", "--driver=spdk"}},
-		{"trtype:TCP traddr:127.0.0.1 trsvcid:1 subnqn:nqn.x", "", []string{"driver go has no TLS"}},
+		{"trtype:RDMA traddr:10.0.0.1 subnqn:nqn.x", dial.Go, []string{"--tls-psk", "for TCP and not for RDMA"}},
+		{"trtype:PCIe traddr:0000:01:00.0", dial.SPDK, []string{"--tls-psk", "for TCP and not for PCIe"}},
 		{"trtype:TCP traddr:127.0.0.1 trsvcid:1 subnqn:nqn.x", dial.SPDK, []string{"make SPDK=1"}},
 	} {
 		if c.driver == dial.SPDK && len(dial.Drivers()) > 1 && strings.HasPrefix(c.id, "trtype:TCP") {
@@ -95,7 +91,7 @@ func TestNoTLS(t *testing.T) {
 		id, err := nvmf.ParseTransportID(c.id)
 		require.NoError(t, err)
 		psk := tlspsk.New(false)
-		d, err := dial.Open(t.Context(), id, dial.Options{Driver: c.driver, PSK: psk})
+		d, err := dial.Open(t.Context(), id, dial.Options{Driver: c.driver, TCP: tcp.Options{PSK: psk}})
 		require.ErrorIs(t, err, nvmf.ErrUnsupported, c.id)
 		for _, text := range c.texts {
 			assert.ErrorContains(t, err, text)
@@ -103,27 +99,6 @@ func TestNoTLS(t *testing.T) {
 		assert.NotContains(t, err.Error(), psk.Reveal()[17:30])
 		assert.Nil(t, d)
 	}
-}
-
-// TestNoTLSAtTheEnd: driver Go, which takes over from SPDK's when the process
-// ends, does not do so where there is a key for TLS.
-func TestNoTLSAtTheEnd(t *testing.T) {
-	if len(dial.Drivers()) == 1 {
-		t.Skip("built without SPDK")
-	}
-	if os.Getenv("NVMECR_TEST_RETIRED") == "" { // it is for good
-		cmd := exec.Command(os.Args[0], "-test.run", "^TestNoTLSAtTheEnd$")
-		cmd.Env = append(os.Environ(), "NVMECR_TEST_RETIRED=1")
-		out, err := cmd.CombinedOutput()
-		require.NoError(t, err, "%s", out)
-		return
-	}
-	dial.Retire()
-	id := nvmf.TransportID{Transport: nvmf.TCP, Family: "IPv4", Address: "127.0.0.1", Service: "1", SubNQN: "nqn.x", NSID: 1}
-	_, err := dial.Open(t.Context(), id, dial.Options{Driver: dial.SPDK, PSK: tlspsk.New(false)})
-	require.ErrorIs(t, err, spdk.ErrUnusable)
-	_, err = dial.Open(t.Context(), id, dial.Options{Driver: dial.SPDK})
-	require.NotErrorIs(t, err, spdk.ErrUnusable)
 }
 
 // TestSecretsByEitherDriver: what asks for authentication does not go on without.

@@ -18,11 +18,15 @@ const (
 )
 
 // Transport requirements (TREQ): bit 2 set where SQ flow control may be
-// disabled; bits 1:0 are 10b where no secure channel is required.
+// disabled; bits 1:0 are 01b where a secure channel is required, 10b where none is.
 const (
+	TREQRequired    = 1
 	TREQNotRequired = 2
 	TREQNoSQFlow    = 1 << 2
 )
+
+// SecurityTLS13 is the security type (SECTYPE) of TLS 1.3 in TSAS, byte 768 of an entry.
+const SecurityTLS13 = 2
 
 // DiscoveryHeader is what begins a discovery log page:
 //
@@ -65,6 +69,13 @@ func (e *DiscoveryEntry) SetSubsystem(subtype, family uint8, portID uint16, subN
 	putSpace(e[32:64], trsvcid)
 	putZero(e[256:512], subNQN)
 	putSpace(e[512:768], traddr)
+}
+
+// RequireTLS says that the port takes connections with TLS 1.3 only: TREQ, and the
+// security type of TCP's TSAS (NVMe TCP Transport Specification 1.0, figure 10).
+func (e *DiscoveryEntry) RequireTLS() {
+	e[3] = e[3]&^3 | TREQRequired
+	e[768] = SecurityTLS13
 }
 
 // TransportType returns TRTYPE.

@@ -102,6 +102,9 @@ func (s *subsystem) admits(nqn string) bool {
 // it has. Target.mu is held.
 func (c *controller) unwelcome() bool {
 	k, keyed := c.sub.keys[c.host.NQN]
+	if !c.psk.Equal(c.target.psks[c.host.NQN]) {
+		return true
+	}
 	return c.sub != discovery && (!c.sub.admits(c.host.NQN) || keyed != (c.keys != nil) || keyed && !k.Equal(*c.keys))
 }
 

@@ -24,7 +24,9 @@ type conn struct {
 	fd     int
 	event  int // eventfd that wakes the thread up
 	peer   netip.AddrPort
-	done   chan struct{} // closed when the thread has ended and the socket is closed
+	own    netip.AddrPort // the address that the host has reached
+	tls    *tlsHost       // who the host is by TLS; nil without TLS
+	done   chan struct{}  // closed when the thread has ended and the socket is closed
 
 	// of is ctrl for others than the thread, also before the host has
 	// authenticated and after the controller has ended. Target.mu guards it.
@@ -82,7 +84,7 @@ func newConn(t *Target, fd int, peer netip.AddrPort) (*conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("eventfd: %w", err)
 	}
-	c := &conn{target: t, fd: fd, event: event, peer: peer, done: make(chan struct{}), woken: make(chan struct{}, 1), open: true,
+	c := &conn{target: t, fd: fd, event: event, peer: peer, own: local(fd), done: make(chan struct{}), woken: make(chan struct{}, 1), open: true,
 		attached: map[uint32]*attachment{}}
 	c.in.init(t.inCapsule)
 	c.commands, c.free = make([]command, 1), []uint16{0} // for Connect
@@ -129,7 +131,10 @@ func (c *conn) routineServe() {
 		c.overdue.Store(true)
 		c.wake()
 	})
-	err := c.loop()
+	err := c.secure()
+	if err == nil {
+		err = c.loop()
+	}
 	c.patience.Stop()
 	var violation *pdu.Error
 	if errors.As(err, &violation) {

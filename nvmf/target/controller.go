@@ -7,6 +7,7 @@ import (
 
 	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/nvme"
+	"nvmecr/nvmf/tlspsk"
 )
 
 // controller is what a host has with one subsystem: an admin queue, I/O
@@ -18,6 +19,7 @@ type controller struct {
 	id      uint16
 	started time.Time
 	keys    *dhchap.Keys // nil: the host need not authenticate
+	psk     tlspsk.Key   // zero: without TLS
 
 	enabled atomic.Bool // CC.EN with CSTS.RDY, for the I/O queues
 
@@ -39,7 +41,11 @@ type controller struct {
 const maxChanged = 1024
 
 func newController(t *Target, sub *subsystem, host Host, id uint16, admin *conn) *controller {
-	return &controller{target: t, sub: sub, host: host, id: id, admin: admin, started: time.Now(), queues: map[uint16]*conn{}}
+	c := &controller{target: t, sub: sub, host: host, id: id, admin: admin, started: time.Now(), queues: map[uint16]*conn{}}
+	if admin.tls != nil {
+		c.psk = admin.tls.psk
+	}
+	return c
 }
 
 // join adds an I/O queue. If there is one of that id already it is returned.

@@ -19,7 +19,7 @@ var discovery = func() *subsystem {
 // discoveryLog lists the subsystems the host may connect to, at the address it
 // has reached: what others this machine has it may not be able to reach.
 func (c *conn) discoveryLog() []byte {
-	at := local(c.fd)
+	at := c.own
 	family := uint8(nvme.FamilyIPv4)
 	if at.Addr().Is6() {
 		family = nvme.FamilyIPv6
@@ -35,6 +35,9 @@ func (c *conn) discoveryLog() []byte {
 		}
 		var e nvme.DiscoveryEntry
 		e.SetSubsystem(nvme.SubtypeNVM, family, 1, nqn, at.Addr().WithZone("").String(), strconv.Itoa(int(at.Port())))
+		if c.tls != nil {
+			e.RequireTLS()
+		}
 		log = append(log, e[:]...)
 		records++
 	}

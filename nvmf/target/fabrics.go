@@ -73,6 +73,10 @@ func (c *conn) connect(m *command) nvme.Status {
 	case len(host.NQN) > nvme.MaxNQN: // none at all is what some hosts send
 		return invalid(nvme.ConnectOffsetHostNQN, true)
 	}
+	if !c.tls.is(host.NQN, d.SubNQN()) {
+		c.target.log.Warn("target: Connect of another host or subsystem than TLS was agreed for", "peer", c.peer.String(), "host", host.NQN, "nqn", d.SubNQN())
+		return nvme.StatusConnectInvalidHost | nvme.DNR
+	}
 	var ctrl *controller
 	var status nvme.Status
 	if r.QID == 0 {

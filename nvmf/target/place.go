@@ -14,7 +14,7 @@ import (
 
 // local reports whether the peer of a connection is on this machine.
 func (c *conn) local() bool {
-	return c.peer.Addr().Unmap().IsLoopback() || c.peer.Addr().Unmap() == local(c.fd).Addr().Unmap()
+	return c.peer.Addr().Unmap().IsLoopback() || c.peer.Addr().Unmap() == c.own.Addr().Unmap()
 }
 
 // stepAside moves the calling thread to another core, if there is one that it

@@ -69,6 +69,7 @@ import (
 
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/dhchap"
+	"nvmecr/nvmf/tlspsk"
 )
 
 // Config is what a target starts with. Subsystems can be changed later.
@@ -83,6 +84,10 @@ type Config struct {
 	// Keys are those of subsystems that have none of their own; see
 	// Subsystem.Keys. SetKeys replaces them.
 	Keys map[string]dhchap.Keys
+	// PSKs are keys for TLS by the NQN of the host. Where there are any, all
+	// connections use TLS, discovery's as well, and a host can be none but the one
+	// whose key it has. SetPSKs replaces them.
+	PSKs map[string]tlspsk.Key
 	// CutTimeout is how long SetHosts and what else cuts hosts off wait for
 	// commands that are being executed; 0 means 30 s. See ErrExecuting.
 	CutTimeout time.Duration
@@ -166,6 +171,7 @@ type Target struct {
 
 	mu          sync.Mutex // guards what follows
 	keys        map[string]dhchap.Keys
+	psks        map[string]tlspsk.Key
 	subsystems  map[string]*subsystem
 	controllers map[uint16]*controller
 	conns       map[*conn]struct{}
@@ -202,6 +208,7 @@ func New(c Config) (*Target, error) {
 		noReservations: c.NoReservations,
 		ownUser:        c.OwnUser && os.Geteuid() != 0,
 		keys:           maps.Clone(c.Keys),
+		psks:           maps.Clone(c.PSKs),
 		subsystems:     map[string]*subsystem{},
 		controllers:    map[uint16]*controller{},
 		conns:          map[*conn]struct{}{},
@@ -220,6 +227,9 @@ func New(c Config) (*Target, error) {
 		t.inCapsule = 256 << 10
 	}
 	if err := checkKeys(c.Keys); err != nil {
+		return nil, fmt.Errorf("target: %w", err)
+	}
+	if err := checkPSKs(c.PSKs); err != nil {
 		return nil, fmt.Errorf("target: %w", err)
 	}
 	if t.inCapsule > maxTransfer || t.inCapsule%16 != 0 {

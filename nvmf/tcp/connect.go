@@ -18,6 +18,9 @@ func connectQueue(ctx context.Context, id nvmf.TransportID, o *Options, q queueI
 	ctx, cancel := context.WithTimeout(ctx, o.ConnectTimeout)
 	defer cancel()
 	fd, err := o.Dial(ctx, id)
+	if err == nil && !o.PSK.IsZero() {
+		fd, err = secure(ctx, fd, o, q.subNQN)
+	}
 	if err != nil {
 		return nil, 0, err
 	}
@@ -42,7 +45,7 @@ func connectQueue(ctx context.Context, id nvmf.TransportID, o *Options, q queueI
 			err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
 		}
 		if lost {
-			err = fmt.Errorf("%w: %w", nvmf.ErrUnreachable, err)
+			err = fmt.Errorf("%w: %w%s", nvmf.ErrUnreachable, err, c.tlsHint(o))
 		}
 		return nil, 0, err
 	}

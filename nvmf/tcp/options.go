@@ -12,6 +12,7 @@ import (
 	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/initiator"
 	"nvmecr/nvmf/nvme"
+	"nvmecr/nvmf/tlspsk"
 )
 
 // Options are how to reach and use a namespace. The zero value is usable.
@@ -26,6 +27,9 @@ type Options struct {
 	Keys dhchap.Keys
 	// AuthOffer restricts the hashes and groups of the authentication.
 	AuthOffer dhchap.Offer
+	// PSK, unless it is zero, is the key with which every connection uses TLS.
+	// No connection is made without TLS then.
+	PSK tlspsk.Key
 	// HeaderDigest and DataDigest ask for CRC32C digests; opening fails if
 	// the target does not agree.
 	HeaderDigest, DataDigest bool

@@ -1,7 +1,6 @@
 // Package tlspsk has the pre-shared keys with which NVMe/TCP uses TLS: their
 // form as text, and what becomes of one between a host and a subsystem (NVMe TCP
-// Transport Specification 1.0, 3.6.1). It does no TLS: Go's crypto/tls has no keys
-// that were agreed beforehand.
+// Transport Specification 1.0, 3.6.1). TLS itself is in package tls, and in SPDK.
 package tlspsk
 
 import (
@@ -10,6 +9,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/sha512"
+	"crypto/subtle"
 	"encoding/base64"
 	"encoding/binary"
 	"errors"
@@ -80,6 +80,14 @@ func New(long bool) Key {
 
 // IsZero reports whether there is no key.
 func (k Key) IsZero() bool { return k.key == nil }
+
+// Equal reports whether two keys are the same, or both none.
+func (k Key) Equal(o Key) bool {
+	if k.IsZero() || o.IsZero() {
+		return k.IsZero() == o.IsZero()
+	}
+	return k.retain == o.retain && subtle.ConstantTimeCompare(*k.key, *o.key) == 1
+}
 
 // Reveal returns the key, which there must be, as text that Parse reads.
 func (k Key) Reveal() string {

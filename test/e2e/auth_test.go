@@ -67,7 +67,7 @@ func TestAuthentication(t *testing.T) {
 		"stranger":          {[]string{"--hostnqn", host + "2", "--target", target, "--dhchap-secret", secret}, []string{"does not allow", host + "2"}},
 		"target not asking": {append(secrets, "--target", open), []string{"does not authenticate"}},
 		"readable by all":   {[]string{"--hostnqn", host, "--target", target, "--dhchap-secret", loose}, []string{"mode 0644", "chmod 600 " + loose}},
-		"TLS by driver go":  {[]string{"--target", open, "--tls-psk", psk}, []string{"driver go has no TLS", "--driver=spdk"}},
+		"no TLS there":      {[]string{"--target", open, "--tls-psk", psk}, []string{"--tls-psk", "TLS at this address"}},
 		"TLS and no target": {[]string{"--tls-psk", psk}, []string{"--tls-psk", "a target of its own"}},
 		"secret for TLS":    {[]string{"--target", open, "--tls-psk", secret}, []string{"--tls-psk", "looks like NVMeTLSkey-1"}},
 		"no such file":      {[]string{"--target", target, "--dhchap-secret", dir + "/none"}, []string{"--dhchap-secret", dir + "/none"}},
@@ -84,12 +84,54 @@ func TestAuthentication(t *testing.T) {
 		words []string
 	}{
 		"keys readable by all": {[]string{"--dhchap-keys", loose}, []string{"mode 0644"}},
-		"keys without an NQN":  {[]string{"--dhchap-keys", secret}, []string{"line 1", "HOSTNQN HOSTKEY"}},
+		"keys without an NQN":  {[]string{"--dhchap-keys", secret}, []string{"line 1", "begin with an NQN"}},
 		"host without a key":   {[]string{"--dhchap-keys", keys, "--allow-host", host + "2"}, []string{"no line for host " + host + "2"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := call(t, s, append([]string{"target", "--listen", "127.0.0.1:0", "--namespace", "mem:64M"}, c.flags...)...)
 			r.refused(t, c.words...)
 		})
+	}
+}
+
+// TestTLS runs a job on a target whose connections all use TLS.
+func TestTLS(t *testing.T) {
+	s := newStage(t)
+	const host = "nqn.2014-08.org.example:host"
+	dir := t.TempDir()
+	key := func(bits string) string {
+		r := call(t, s, "keygen", "--tls", "--hash", bits)
+		r.ok(t)
+		return strings.TrimSpace(r.stdout)
+	}
+	keep := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(path, []byte(text+"\n"), 0o600))
+		return path
+	}
+	for _, bits := range []string{"256", "384"} {
+		ours := key(bits)
+		psk, other := keep("psk"+bits, ours), keep("other"+bits, key(bits))
+		_, target := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:64M", "--tls-keys", keep("keys"+bits, host+" "+ours))
+		flags := []string{"--name", "tls" + bits, "--hostnqn", host, "--tls-psk", psk}
+		sh(t, s, "seq 100000 > /nvmecr/a", append(flags, "--target", target)...).ok(t)
+		r := sh(t, s, "wc -l < /nvmecr/a", "--name", "tls"+bits)
+		r.ok(t)
+		assert.Equal(t, "100000\n", r.stdout, "the next run has the same key")
+		r = call(t, s, append([]string{"ls", "--target", target}, flags...)...)
+		r.ok(t)
+		assert.Contains(t, r.stdout, "/a")
+		for name, c := range map[string]struct {
+			flags []string
+			words []string
+		}{
+			"no key":      {[]string{"--hostnqn", host}, []string{"--tls-psk"}},
+			"another key": {[]string{"--hostnqn", host, "--tls-psk", other}, []string{"authentication failed", "check that --tls-psk"}},
+			"stranger":    {[]string{"--hostnqn", host + "2", "--tls-psk", psk}, []string{"authentication failed", host + "2"}},
+		} {
+			r := call(t, s, append([]string{"run", "--name", "refused", "--target", target}, append(c.flags, "--", "echo", "started")...)...)
+			r.refused(t, c.words...)
+			assert.NotContains(t, r.stdout+r.stderr, ours[17:], name)
+		}
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"nvmecr/nvmf/provision"
 	pools "nvmecr/nvmf/provision/embedded"
 	"nvmecr/nvmf/target"
+	"nvmecr/nvmf/tlspsk"
 )
 
 const (
@@ -40,6 +41,7 @@ type targetOptions struct {
 	admin      string
 	pool       string
 	keys       string // file
+	psks       string // file
 	verbose    bool
 	untilEOF   bool
 }
@@ -64,9 +66,10 @@ them, one for each job, and says who may use them. What is in a pool of files is
 served again by the next target with that pool.
 
 With --dhchap-keys hosts have to prove that they are who they say, by keys such
-as nvmecr keygen prints; without, an NQN is taken for true. On SIGHUP it reads the
-file again, and cuts off the hosts whose key has changed; without the file SIGHUP
-ends it as SIGTERM does.`,
+as nvmecr keygen prints; without, an NQN is taken for true. With --tls-keys all
+connections use TLS 1.3, with the host's key (nvmecr keygen --tls). On SIGHUP it
+reads both files again, and cuts off the hosts whose key has changed; without a file
+SIGHUP ends it as SIGTERM does.`,
 		Example: `  nvmecr target --listen 0.0.0.0:4420 --nqn nqn.2014-08.org.example:scratch \
     --namespace file:/dev/nvme1n1 --allow-host nqn.2014-08.org.nvmexpress:uuid:...
   nvmecr target --listen 127.0.0.1:0 --namespace mem:1G
@@ -84,6 +87,7 @@ ends it as SIGTERM does.`,
 	f.StringVar(&o.admin, "admin", "", "`SOCKET` to listen on for nvmecr admin, of this user and root only [NVMECR_ADMIN]")
 	f.StringVar(&o.pool, "pool", "", "`POOL` that --admin makes namespaces in: file:DIRECTORY or mem:SIZE [NVMECR_POOL]")
 	f.StringVar(&o.keys, "dhchap-keys", "", "`FILE` with a line HOSTNQN HOSTKEY [TARGETKEY] for each host that may connect, and has to prove who it is [NVMECR_DHCHAP_KEYS]")
+	f.StringVar(&o.psks, "tls-keys", "", "`FILE` with a line HOSTNQN KEY for each host that may connect, which has to use TLS with that key [NVMECR_TLS_KEYS]")
 	addSwitch(f, &o.verbose, "verbose", "v", "report hosts that come and go on stderr [NVMECR_VERBOSE]")
 	addSwitch(f, &o.untilEOF, "until-eof", "", "end when standard input does")
 	// For `nvmecr run`, whose death the target must not survive.
@@ -98,7 +102,7 @@ func (o *targetOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 	// Before anything can be seen of us: who reads that we listen may signal.
 	ends := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
 	// There is nothing to read again, unless nohup would have it ignored.
-	if o.keys == "" && !signal.Ignored(syscall.SIGHUP) {
+	if o.keys == "" && o.psks == "" && !signal.Ignored(syscall.SIGHUP) {
 		ends = append(ends, syscall.SIGHUP)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), ends...)
@@ -111,7 +115,7 @@ func (o *targetOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if o.keys != "" {
+	if o.keys != "" || o.psks != "" {
 		defer o.renewKeys(t, stderr)()
 	}
 	if o.untilEOF {
@@ -221,6 +225,12 @@ func (o *targetOptions) start(log *slog.Logger) (*target.Target, error) {
 			return nil, fmt.Errorf("--dhchap-keys: %w", err)
 		}
 	}
+	if o.psks != "" {
+		var err error
+		if c.PSKs, err = o.readPSKs(); err != nil {
+			return nil, fmt.Errorf("--tls-keys: %w", err)
+		}
+	}
 	if len(o.namespaces) == 0 {
 		return target.New(c)
 	}
@@ -240,22 +250,29 @@ func (o *targetOptions) start(log *slog.Logger) (*target.Target, error) {
 	return t, nil
 }
 
-// readKeys reads the file of keys. A host that was allowed and has no key could
-// not connect.
+// readKeys reads the file of keys.
 func (o *targetOptions) readKeys() (map[string]dhchap.Keys, error) {
 	keys, err := config.ReadKeys(o.keys)
-	if err != nil {
-		return nil, err
-	}
-	for _, h := range o.hosts {
-		if _, ok := keys[h]; !ok {
-			return nil, fmt.Errorf("%s has no line for host %s, which --allow-host names", o.keys, h)
-		}
-	}
-	return keys, nil
+	return keys, errors.Join(err, allHave(keys, o.keys, o.hosts))
 }
 
-// renewKeys reads the file of keys again on each SIGHUP, until the function it
+// readPSKs reads the file of keys for TLS.
+func (o *targetOptions) readPSKs() (map[string]tlspsk.Key, error) {
+	keys, err := config.ReadPSKs(o.psks)
+	return keys, errors.Join(err, allHave(keys, o.psks, o.hosts))
+}
+
+// allHave is an error if a host is allowed and has no key: it could not connect.
+func allHave[K any](keys map[string]K, file string, hosts []string) error {
+	for _, h := range hosts {
+		if _, ok := keys[h]; !ok && keys != nil {
+			return fmt.Errorf("%s has no line for host %s, which --allow-host names", file, h)
+		}
+	}
+	return nil
+}
+
+// renewKeys reads the files of keys again on each SIGHUP, until the function it
 // returns is called. A file that is wrong changes nothing.
 func (o *targetOptions) renewKeys(t *target.Target, stderr io.Writer) (stop func()) {
 	hangups := make(chan os.Signal, 1)
@@ -264,21 +281,31 @@ func (o *targetOptions) renewKeys(t *target.Target, stderr io.Writer) (stop func
 	go func() {
 		defer close(done)
 		for range hangups {
-			keys, err := o.readKeys()
-			if err == nil {
-				err = t.SetKeys(keys)
+			if o.keys != "" {
+				renew(stderr, "--dhchap-keys", o.readKeys, t.SetKeys)
 			}
-			if err != nil && !errors.Is(err, target.ErrExecuting) {
-				fmt.Fprintf(stderr, "nvmecr: --dhchap-keys: the keys stay as they were: %v\n", err)
-			} else {
-				fmt.Fprintf(stderr, "nvmecr: --dhchap-keys: read again, keys of %s\n", count(len(keys), "host"))
-				if err != nil {
-					fmt.Fprintf(stderr, "nvmecr: --dhchap-keys: %v\n", err)
-				}
+			if o.psks != "" {
+				renew(stderr, "--tls-keys", o.readPSKs, t.SetPSKs)
 			}
 		}
 	}()
 	return func() { signal.Stop(hangups); close(hangups); <-done }
+}
+
+// renew reads one file again and gives its keys to the target.
+func renew[K any](stderr io.Writer, flag string, read func() (map[string]K, error), set func(map[string]K) error) {
+	keys, err := read()
+	if err == nil {
+		err = set(keys)
+	}
+	if err != nil && !errors.Is(err, target.ErrExecuting) {
+		fmt.Fprintf(stderr, "nvmecr: %s: the keys stay as they were: %v\n", flag, err)
+		return
+	}
+	fmt.Fprintf(stderr, "nvmecr: %s: read again, keys of %s\n", flag, count(len(keys), "host"))
+	if err != nil {
+		fmt.Fprintf(stderr, "nvmecr: %s: %v\n", flag, err)
+	}
 }
 
 func closeBackings(s target.Subsystem) error {

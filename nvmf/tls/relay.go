@@ -1,0 +1,248 @@
+package tls
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/ownfd"
+)
+
+// chunk is how much a relay moves at a time in each direction: some records of TLS,
+// which have at most 16 KiB.
+const chunk = 256 << 10
+
+// A relay moves the bytes of one connection. Its goroutine owns all of it once the
+// handshake is done.
+type relay struct {
+	net   int // the socket with TLS
+	plain int // our end of the socketpair
+	tls   *session
+
+	toNet, toPlain pending
+	buffer         [64 << 10]byte
+}
+
+// pending are bytes that a socket has yet to take.
+type pending struct {
+	room [chunk]byte
+	b    []byte // within room
+}
+
+func (p *pending) empty() bool { return len(p.b) == 0 }
+
+// send sends what it can. A socket that is full is no error.
+func (p *pending) send(fd int) error {
+	for !p.empty() {
+		n, err := unix.SendmsgN(fd, p.b, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
+		switch {
+		case errors.Is(err, unix.EAGAIN):
+			return nil
+		case err != nil && !errors.Is(err, unix.EINTR):
+			return fmt.Errorf("sending: %w", err)
+		case err == nil:
+			p.b = p.b[n:]
+		}
+	}
+	return nil
+}
+
+// fromSession takes what the session has for the network, once the last is sent.
+func (p *pending) fromSession(s *session) {
+	if p.empty() {
+		p.b = p.room[:s.drain(p.room[:])]
+	}
+}
+
+// errEnd: the socket will bring no more.
+var errEnd = errors.New("end of the connection")
+
+// receive receives what is there; 0 if that is nothing.
+func receive(fd int, b []byte) (int, error) {
+	n, _, err := unix.Recvfrom(fd, b, unix.MSG_DONTWAIT)
+	switch {
+	case errors.Is(err, unix.EAGAIN), errors.Is(err, unix.EINTR):
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("receiving: %w", err)
+	case n == 0:
+		return 0, errEnd
+	}
+	return n, nil
+}
+
+func (r *relay) close() {
+	r.tls.free()
+	_ = ownfd.Close(r.net)
+	if r.plain >= 0 {
+		_ = ownfd.Close(r.plain)
+	}
+}
+
+// handshake agrees with the other end. Shutting the socket down ends it.
+func (r *relay) handshake() error {
+	for {
+		done, failed := r.tls.handshake()
+		// What is to be said goes out also, and most of all, if it failed.
+		for r.toNet.fromSession(r.tls); !r.toNet.empty(); r.toNet.fromSession(r.tls) {
+			if err := r.toNet.send(r.net); err != nil {
+				return errors.Join(failed, fmt.Errorf("%w: %w", ErrEnded, err))
+			}
+			if !r.toNet.empty() {
+				await(unix.PollFd{Fd: int32(r.net), Events: unix.POLLOUT})
+			}
+		}
+		if done || failed != nil {
+			return failed
+		}
+		await(unix.PollFd{Fd: int32(r.net), Events: unix.POLLIN})
+		n, err := receive(r.net, r.buffer[:])
+		if err != nil {
+			return fmt.Errorf("%w: %w", ErrEnded, err)
+		}
+		if n > 0 {
+			if err := r.tls.feed(r.buffer[:n]); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// await blocks until a descriptor is ready.
+func await(fds ...unix.PollFd) { _, _ = unix.Poll(fds, -1) } // a signal is no harm
+
+// routineRelay moves bytes until a side ends, in a thread of its own: it sleeps in
+// poll(2).
+func (r *relay) routineRelay() {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	defer r.close()
+	for {
+		netEnded, err := r.step()
+		if err != nil {
+			// The plain side has ended, or the connection is broken. What it had
+			// given us is on its way; it sees the end when r closes.
+			r.tls.closeNotify()
+			r.flush(&r.toNet, r.net)
+			return
+		}
+		if netEnded {
+			r.flush(&r.toPlain, r.plain)
+			return
+		}
+		r.sleep()
+	}
+}
+
+// step moves what can be moved now. netEnded says that the network brings no more.
+func (r *relay) step() (netEnded bool, err error) {
+	for moved := true; moved; {
+		moved = false
+		r.toNet.fromSession(r.tls) // an answer to the other end's change of keys, say
+		if r.toNet.empty() {
+			n, err := receive(r.plain, r.buffer[:])
+			if err == nil && n > 0 {
+				err, moved = r.tls.write(r.buffer[:n]), true
+			}
+			if err != nil {
+				return false, err
+			}
+			r.toNet.fromSession(r.tls)
+		}
+		if err := r.toNet.send(r.net); err != nil {
+			return false, err
+		}
+		if r.toPlain.empty() {
+			progress, ended, err := r.decrypt()
+			if err != nil {
+				return false, err
+			}
+			netEnded, moved = ended, moved || progress
+		}
+		if err := r.toPlain.send(r.plain); err != nil || netEnded {
+			return netEnded, err
+		}
+	}
+	return false, nil
+}
+
+// decrypt fills toPlain with what the session has, or what comes for it.
+func (r *relay) decrypt() (moved, ended bool, err error) {
+	if moved, ended, err = r.plainText(); moved || ended || err != nil {
+		return moved, ended, err
+	}
+	n, err := receive(r.net, r.buffer[:])
+	if errors.Is(err, errEnd) {
+		return false, true, nil
+	}
+	if err != nil || n == 0 {
+		return false, false, err
+	}
+	if err := r.tls.feed(r.buffer[:n]); err != nil {
+		return false, false, err
+	}
+	_, ended, err = r.plainText()
+	return true, ended, err
+}
+
+// plainText fills toPlain with what the session can decrypt.
+func (r *relay) plainText() (moved, ended bool, err error) {
+	p := &r.toPlain
+	filled := 0
+	for filled < len(p.room) && err == nil {
+		var n int
+		if n, err = r.tls.read(p.room[filled:]); n == 0 {
+			break
+		}
+		filled += n
+	}
+	p.b = p.room[:filled]
+	if errors.Is(err, errClosed) {
+		ended, err = true, nil
+	}
+	return filled > 0, ended, err
+}
+
+// flush sends what is pending before an end, unless the socket's peer is gone.
+func (r *relay) flush(p *pending, fd int) {
+	for {
+		if p == &r.toNet {
+			p.fromSession(r.tls)
+		}
+		if p.empty() || p.send(fd) != nil {
+			return
+		}
+		if !p.empty() {
+			fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
+			if n, err := unix.Poll(fds, lastWords); n == 0 && err == nil {
+				return
+			}
+		}
+	}
+}
+
+// lastWords is how long a relay waits for a socket to take what is left, in ms.
+const lastWords = 10_000
+
+// sleep blocks until a socket is ready for what is to be moved.
+func (r *relay) sleep() {
+	fds := [2]unix.PollFd{{Fd: int32(r.net)}, {Fd: int32(r.plain)}}
+	if r.toPlain.empty() {
+		fds[0].Events |= unix.POLLIN
+	} else {
+		fds[1].Events |= unix.POLLOUT
+	}
+	if r.toNet.empty() {
+		fds[1].Events |= unix.POLLIN
+	} else {
+		fds[0].Events |= unix.POLLOUT
+	}
+	for i := range fds {
+		if fds[i].Events == 0 {
+			fds[i].Fd = -1 // or one that has ended would not let us sleep
+		}
+	}
+	await(fds[:]...)
+}
