@@ -105,7 +105,7 @@ func (b *bed) socketSide(ctx context.Context, size nvmf.Bytes) (*side, error) {
 		return nil, err
 	}
 	b.closers = append(b.closers, s)
-	return s.side("bare sockets"), nil
+	return s.side(socketsName), nil
 }
 
 // peerSide is the application's own processes, writing to a directory of this
@@ -128,12 +128,18 @@ func (b *bed) directorySide(ctx context.Context, a *application, name, dir strin
 	if _, err := a.crew.Say(ctx, "mkdir "+dir); err != nil {
 		return nil, fmt.Errorf("peer %s: %w", name, err)
 	}
-	s := &side{name: name, crew: a.crew, path: checkpoints(dir)}
+	s := &side{name: name, crew: a.crew, path: checkpoints(dir), memory: !b.env.remote() && inMemory(dir)}
 	if !b.env.remote() && os.Geteuid() == 0 {
 		s.cold = dropCaches
 	}
 	b.closers = append(b.closers, closer(func() error { return b.clear(ctx, s, dir) }))
 	return s, nil
+}
+
+// inMemory reports whether a directory's files are memory of this host and nothing else.
+func inMemory(dir string) bool {
+	var fs unix.Statfs_t
+	return unix.Statfs(dir, &fs) == nil && (fs.Type == unix.TMPFS_MAGIC || fs.Type == unix.RAMFS_MAGIC)
 }
 
 // loopbackSide is the application's own processes, writing to a file system on

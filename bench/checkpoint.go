@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"nvmecr/bench/crew"
 	"nvmecr/bench/result"
@@ -49,8 +50,13 @@ func checkpoint(ctx context.Context, e *Env) (res *result.Result, err error) {
 	if err := b.besideIOR(ctx, res, a, sides); err != nil {
 		return nil, err
 	}
-	if len(sides) > 1 && sides[1].name == rawName && !e.Quick {
-		if err := e.scaling(ctx, res, sides[0], sides[1]); err != nil {
+	if !e.Quick {
+		// The bare sockets are the raw queues' ceiling, and no storage.
+		sides = slices.DeleteFunc(sides, func(s *side) bool { return s.name == socketsName })
+		if err := e.sizes(ctx, res, sides); err != nil {
+			return nil, err
+		}
+		if err := e.scaling(ctx, res, sides); err != nil {
 			return nil, err
 		}
 	}
@@ -60,7 +66,7 @@ func checkpoint(ctx context.Context, e *Env) (res *result.Result, err error) {
 // finding is the first thing to know.
 func finding(all []result.Comparison) string {
 	for _, c := range all {
-		if c.Peer == rawName {
+		if c.Peer == rawName && !c.Void() {
 			return fmt.Sprintf("The application has %.0f%% of the raw queues' bandwidth (%s).", 100*c.Ratio.Value, c.What)
 		}
 	}
@@ -193,27 +199,30 @@ func compare(res *result.Result, ranks int, total float64, transfer nvmf.Bytes, 
 			What: fmt.Sprintf("%s, %s, %s pieces", d.name, rankCount(ranks), transfer), Peer: peer,
 			Ratio: result.Interval(ratios), Unit: "MiB/s",
 			Ours: result.Per(total, spans(d.ours)), Theirs: result.Per(total, spans(d.theirs)),
-			Why: reason(peer, d.name, theirs.cached), Ceiling: peer == rawName || peer == "bare sockets",
+			Why: reason(peer, d.name, theirs), Ceiling: peer == rawName || peer == socketsName,
 		})
 	}
 	return nil
 }
 
-// rawName is what the raw side is called.
-const rawName = "raw NVMe/TCP"
+// What the raw side and the bare sockets are called.
+const (
+	rawName     = "raw NVMe/TCP"
+	socketsName = "bare sockets"
+)
 
 // reason says why a side is faster or slower than we are.
-func reason(peer, what string, cached bool) string {
+func reason(peer, what string, theirs *taken) string {
 	switch {
 	case peer == rawName:
 		return "it has no names, no log, no checksums: the difference is what the file system costs"
-	case peer == "bare sockets":
+	case peer == socketsName:
 		return "they carry no NVMe: payload and acknowledgement alone, into memory that is as cold"
-	case peer == "tmpfs" && what == "read":
-		return "its files are this host's memory: a read is one copy, without a network"
-	case peer == "tmpfs":
-		return "its files are this host's memory: a write takes fresh pages, zeroed first; fsync does nothing"
-	case what == "read" && cached:
+	case theirs.memory && what == "read":
+		return "its files are memory of the rank's own host: a read is one copy, without a network"
+	case theirs.memory:
+		return "its files are memory of the rank's own host: a write is one copy into fresh pages, without a network, and fsync does nothing"
+	case what == "read" && theirs.cached:
 		return "what it reads it wrote just before: much or all comes out of the page cache of the rank's own host, which was not dropped (that takes root, and ranks on this host)"
 	case what == "read":
 		return "its page cache was dropped before, so that it reads from its device through the kernel"

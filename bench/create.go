@@ -14,12 +14,11 @@ import (
 	"nvmecr/nvmf"
 )
 
-// created is the seconds that rounds of creating took.
+// created is the seconds that rounds of creating took, by the name of the side.
 type created struct {
-	files     float64 // of all ranks, a round
-	ours, raw stats.Sample
-	why       string                  // there is no raw side
-	peers     map[string]stats.Sample // by name
+	ranks   int
+	files   float64 // of all ranks, a round
+	seconds map[string]stats.Sample
 }
 
 // rawCreates is what creates are measured by.
@@ -33,46 +32,46 @@ func (e *Env) filesEach() int {
 	return 2000
 }
 
-// createRates makes empty files in turns with raw writes of 4 KiB, as many, and
-// with peers.
-func (e *Env) createRates(ctx context.Context, peers []Peer) (t created, err error) {
-	b, err := e.bed(ctx, 64*nvmf.MiB)
-	if err != nil {
-		return t, err
-	}
-	defer func() { err = errors.Join(err, b.Close()) }()
-	a, raw, err := b.besideRaw(ctx)
-	if err != nil {
-		return t, err
-	}
-	t.why, t.files, t.peers = b.why, float64(e.filesEach()*a.crew.Size()), make(map[string]stats.Sample)
-	type maker struct {
-		run  func(round int) (crew.Round, error)
-		took func(float64)
-	}
-	makers := []maker{{a.creator(ctx, a.cfg.Mount), func(s float64) { t.ours = append(t.ours, s) }}}
+// A maker is a side that makes files, the first n ranks of it.
+type maker struct {
+	name string
+	why  string // of what comes out beside ours
+	run  func(n, round int) (crew.Round, error)
+}
+
+// makers are the application, the raw queues, which write 4 KiB for each file, and the
+// peers.
+func (b *bed) makers(ctx context.Context, a *application, raw *side, peers []*side) []maker {
+	all := []maker{{name: "nvmecr", run: a.creator(ctx, a.cfg.Mount)}}
 	if raw != nil {
-		w := work{size: nvmf.Bytes(e.filesEach()) * 4 * nvmf.KiB, transfer: 4 * nvmf.KiB}
-		makers = append(makers, maker{func(round int) (crew.Round, error) { return raw.write(ctx, w, round) },
-			func(s float64) { t.raw = append(t.raw, s) }})
+		why := "a create is durable when it returns: one log page, one round trip"
+		all = append(all, maker{rawCreates, why, func(n, round int) (crew.Round, error) {
+			return raw.write(ctx, work{size: nvmf.Bytes(b.env.filesEach()) * 4 * nvmf.KiB, transfer: 4 * nvmf.KiB, ranks: n}, round)
+		}})
 	}
 	for _, p := range peers {
-		s, err := b.peerSide(ctx, a, p)
-		if err != nil {
-			return t, err
+		why := "its creates are in memory only until somebody calls fsync; ours are durable, one round trip each"
+		if p.memory {
+			why = "its files are memory of the rank's own host, and gone with it; ours are durable, one round trip each"
 		}
-		makers = append(makers, maker{a.creator(ctx, filepath.Dir(s.path(0, 0))), func(s float64) { t.peers[p.Name] = append(t.peers[p.Name], s) }})
+		all = append(all, maker{p.name, why, a.creator(ctx, filepath.Dir(p.path(0, 0)))})
 	}
+	return all
+}
+
+// createRounds lets n ranks of each side make files, in turns.
+func (e *Env) createRounds(n int, makers []maker) (created, error) {
+	t := created{ranks: n, files: float64(e.filesEach() * n), seconds: make(map[string]stats.Sample)}
 	for round := range e.Warm + e.Rounds {
-		e.progress("creates", round, e.Warm+e.Rounds)
+		e.progress("creates by "+rankCount(n), round, e.Warm+e.Rounds)
 		for i := range makers {
 			m := makers[(i+round)%len(makers)]
-			r, err := m.run(round)
+			r, err := m.run(n, round)
 			if err != nil {
 				return t, err
 			}
 			if round >= e.Warm {
-				m.took(r.Span().Seconds())
+				t.seconds[m.name] = append(t.seconds[m.name], r.Span().Seconds())
 			}
 		}
 	}
@@ -80,60 +79,84 @@ func (e *Env) createRates(ctx context.Context, peers []Peer) (t created, err err
 }
 
 // creator returns what makes files below dir and, untimed, removes them.
-func (a *application) creator(ctx context.Context, dir string) func(int) (crew.Round, error) {
-	order := func(what string) func(int) string {
+func (a *application) creator(ctx context.Context, dir string) func(n, round int) (crew.Round, error) {
+	order := func(what string, n int) func(int) string {
 		return func(rank int) string {
+			if rank >= n {
+				return ""
+			}
 			return fmt.Sprintf("%s %d %s", what, a.env.filesEach(), path.Join(dir, fmt.Sprintf("new.%d.", rank)))
 		}
 	}
-	return func(int) (crew.Round, error) {
-		r, err := a.crew.Do(ctx, order("create"))
+	return func(n, _ int) (crew.Round, error) {
+		r, err := a.crew.Do(ctx, order("create", n))
 		if err == nil {
-			_, err = a.crew.Do(ctx, order("remove"))
+			_, err = a.crew.Do(ctx, order("remove", n))
 		}
 		return r, err
 	}
 }
 
-// create is the rate at which files are made.
-func create(ctx context.Context, e *Env) (*result.Result, error) {
-	t, err := e.createRates(ctx, e.Peers)
+// create is the rate at which files are made, by more and more of the ranks.
+func create(ctx context.Context, e *Env) (res *result.Result, err error) {
+	b, err := e.bed(ctx, e.Size)
 	if err != nil {
 		return nil, err
 	}
-	res := &result.Result{}
-	table := result.Table{Title: fmt.Sprintf("%.0f empty files, an equal part by each rank", t.files), Rows: "side",
+	defer func() { err = errors.Join(err, b.Close()) }()
+	a, raw, err := b.besideRaw(ctx)
+	if err != nil {
+		return nil, err
+	}
+	res = &result.Result{}
+	if raw == nil {
+		res.NotMeasured(rawCreates, "%s", b.why)
+	}
+	var peers []*side
+	if !e.Quick || len(e.Peers) > 0 {
+		if peers, err = b.peers(ctx, a, res); err != nil {
+			return nil, err
+		}
+	}
+	makers := b.makers(ctx, a, raw, peers)
+	plot := result.Plot{Title: "Files made", X: result.Axis{Name: "ranks", Unit: result.Whole, Log: true}, Y: result.Axis{Name: "all ranks", Unit: "creates/s"}}
+	var all created
+	for _, n := range powers(a.crew.Size()) {
+		if all, err = e.createRounds(n, makers); err != nil {
+			return nil, err
+		}
+		for _, m := range makers {
+			plot.Add(m.name, float64(n), result.Per(all.files, all.seconds[m.name]))
+		}
+	}
+	res.Plots = append(res.Plots, plot)
+	rate := result.Per(all.files, all.seconds["nvmecr"]).Value
+	res.Claims = append(res.Claims, paper.CreatesLess.Beside("%.0f creates/s in all", rate), paper.CreatesMore.Beside("a private namespace has no directory to share"))
+	return res, e.creates(res, makers, all)
+}
+
+// creates adds what all ranks made, beside what the others did.
+func (e *Env) creates(res *result.Result, makers []maker, all created) error {
+	table := result.Table{Title: fmt.Sprintf("%.0f empty files, an equal part by each of %s", all.files, rankCount(all.ranks)), Rows: "side",
 		Columns: []result.Column{{Name: "creates", Unit: "1/s"}, {Name: "each", Unit: result.Duration}}}
-	add := func(name string, s stats.Sample) {
-		each := make(stats.Sample, len(s))
-		for i, v := range s {
+	ours := all.seconds["nvmecr"]
+	for i, m := range makers {
+		theirs := all.seconds[m.name]
+		each := make(stats.Sample, len(theirs))
+		for i, v := range theirs {
 			each[i] = v / float64(e.filesEach())
 		}
-		table.Add(name, result.Number(result.Per(t.files, s)), result.Number(result.Middle(each)))
-	}
-	add("nvmecr", t.ours)
-	beside := func(name, why string, s stats.Sample) error {
-		ratios, err := stats.Ratios(s, t.ours)
+		table.Add(m.name, result.Number(result.Per(all.files, theirs)), result.Number(result.Middle(each)))
+		if i == 0 {
+			continue
+		}
+		ratios, err := stats.Ratios(theirs, ours)
 		if err != nil {
 			return err
 		}
-		add(name, s)
-		res.Comparisons = append(res.Comparisons, result.Comparison{What: "file creates", Peer: name, Ratio: result.Interval(ratios),
-			Ours: result.Per(t.files, t.ours), Theirs: result.Per(t.files, s), Unit: "creates/s", Why: why, Ceiling: name == rawCreates})
-		return nil
-	}
-	if len(t.raw) > 0 {
-		if err := beside(rawCreates, "a create is durable when it returns: one log page, one round trip", t.raw); err != nil {
-			return nil, err
-		}
-	}
-	for _, p := range e.Peers {
-		if err := beside(p.Name, "its creates are in memory only until somebody calls fsync; ours are durable, one round trip each", t.peers[p.Name]); err != nil {
-			return nil, err
-		}
+		res.Comparisons = append(res.Comparisons, result.Comparison{What: "file creates, " + rankCount(all.ranks), Peer: m.name, Ratio: result.Interval(ratios),
+			Ours: result.Per(all.files, ours), Theirs: result.Per(all.files, theirs), Unit: "creates/s", Why: m.why, Ceiling: m.name == rawCreates})
 	}
 	res.Tables = append(res.Tables, table)
-	rate := result.Per(t.files, t.ours).Value
-	res.Claims = append(res.Claims, paper.CreatesLess.Beside("%.0f creates/s in all", rate), paper.CreatesMore.Beside("a private namespace has no directory to share"))
-	return res, nil
+	return nil
 }

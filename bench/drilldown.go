@@ -91,29 +91,29 @@ func (d *drill) ladder(ctx context.Context, ranks int, transfer nvmf.Bytes, k in
 	}
 	mib := float64(ranks) * float64(d.size) / float64(nvmf.MiB)
 	t := result.Table{Title: what, Rows: "step", Columns: []result.Column{
-		{Name: "time", Unit: result.Duration}, {Name: "bandwidth", Unit: "MiB/s"}, {Name: "less time than before", Unit: result.Percent},
+		{Name: "time", Unit: result.Duration}, {Name: "bandwidth", Unit: "MiB/s"}, {Name: "of the time before", Unit: result.Percent},
 		{Name: "CPU of the ranks a GiB", Unit: result.Duration}, {Name: "in the kernel", Unit: result.Percent}}}
 	for i, s := range sides {
 		seconds := spans(took[s].write)
 		cpu, kernel := processor(took[s].write, mib/1024)
-		gain := result.None()
+		part := result.None()
 		if i > 0 {
 			before := sides[i-1]
 			if sides[i].name == drillSteps[0].name {
 				before = sides[0] // the first kernel file system is the base
 			}
-			g, err := gains(spans(took[before].write), seconds)
+			g, err := share(spans(took[before].write), seconds)
 			if err != nil {
 				return err
 			}
 			if step := i - (len(sides) - len(drillSteps)); step >= 0 {
-				gain = result.Number(g)
-				if !(g.Value <= d.best[step]) {
-					d.best[step] = g.Value
+				part = result.Number(g)
+				if gain := 1 - g.Value; !(gain <= d.best[step]) {
+					d.best[step] = gain
 				}
 			}
 		}
-		t.Add(s.name, result.Number(result.Middle(seconds)), result.Number(result.Per(mib, seconds)), gain, result.Count(cpu), result.Count(kernel))
+		t.Add(s.name, result.Number(result.Middle(seconds)), result.Number(result.Per(mib, seconds)), part, result.Count(cpu), result.Count(kernel))
 		if k == 0 {
 			d.bars.Add(s.name, float64(len(d.bars.X.Names)), result.Middle(seconds))
 		}
@@ -126,14 +126,11 @@ func (d *drill) ladder(ctx context.Context, ranks int, transfer nvmf.Bytes, k in
 	return nil
 }
 
-// gains is by how much less time than before, in pairs.
-func gains(before, after stats.Sample) (result.Measure, error) {
+// share is what part of the time before it takes, in pairs.
+func share(before, after stats.Sample) (result.Measure, error) {
 	ratios, err := stats.Ratios(after, before)
 	if err != nil {
 		return result.Measure{}, err
-	}
-	for i, r := range ratios {
-		ratios[i] = 1 - r
 	}
 	return result.Interval(ratios), nil
 }

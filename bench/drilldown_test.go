@@ -75,13 +75,13 @@ func TestDrillRank(t *testing.T) {
 	}
 }
 
-func TestGains(t *testing.T) {
-	g, err := gains(stats.Sample{10, 10, 10}, stats.Sample{5, 8, 9})
+func TestShare(t *testing.T) {
+	g, err := share(stats.Sample{10, 10, 10}, stats.Sample{5, 8, 9})
 	require.NoError(t, err)
-	assert.InDelta(t, 0.2, g.Value, 1e-9)
-	assert.InDelta(t, 0.1, g.Low, 1e-9)
-	assert.InDelta(t, 0.5, g.High, 1e-9)
-	assert.Equal(t, "20.0% less time", change(g.Value))
+	assert.InDelta(t, 0.8, g.Value, 1e-9)
+	assert.InDelta(t, 0.5, g.Low, 1e-9)
+	assert.InDelta(t, 0.9, g.High, 1e-9)
+	assert.Equal(t, "20.0% less time", change(1-g.Value))
 	assert.Equal(t, "50.0% more time", change(-0.5))
 	assert.Equal(t, "nothing to compare", change(math.NaN()))
 }

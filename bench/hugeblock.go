@@ -55,8 +55,8 @@ func hugeblock(ctx context.Context, e *Env) (res *result.Result, err error) {
 	res.Tables, res.Plots = append(res.Tables, t), append(res.Plots, plot)
 	small, usual := spans(writes[4*nvmf.KiB]).Median(), spans(writes[32*nvmf.KiB]).Median()
 	res.Claims = append(res.Claims, paper.HugeblockBest.Beside("%s has the shortest median here", best),
-		paper.HugeblockGain.Beside("%.1f%% less", 100*(1-usual/small)))
-	res.Finding = fmt.Sprintf("Checkpoints take %.1f%% less time with hugeblocks of 32 KiB than with blocks of 4 KiB.", 100*(1-usual/small))
+		paper.HugeblockGain.Beside("%s", change(1-usual/small)))
+	res.Finding = fmt.Sprintf("Checkpoints take %s with hugeblocks of 32 KiB than with blocks of 4 KiB.", change(1-usual/small))
 	return res, nil
 }
 

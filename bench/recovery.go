@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"nvmecr/bench/paper"
 	"nvmecr/bench/result"
 	"nvmecr/bench/stats"
 	"nvmecr/nvmf"
@@ -13,8 +14,20 @@ import (
 // recovery writes checkpoints, ends the ranks, and times how new ones, of the
 // next run, mount their partitions and read the checkpoints back.
 func recovery(ctx context.Context, e *Env) (res *result.Result, err error) {
+	b, err := e.bed(ctx, e.Size)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	a, raw, err := b.besideRaw(ctx)
+	if err != nil {
+		return nil, err
+	}
 	res = &result.Result{}
-	t, err := e.recover(ctx, res)
+	if raw == nil {
+		res.NotMeasured("raw NVMe/TCP", "%s", b.why)
+	}
+	t, err := e.recoverRounds(ctx, "recovery", work{size: e.Size, transfer: e.Transfer}, a, raw)
 	if err != nil {
 		return nil, err
 	}
@@ -33,73 +46,95 @@ func recovery(ctx context.Context, e *Env) (res *result.Result, err error) {
 		res.Comparisons = append(res.Comparisons, result.Comparison{
 			What: fmt.Sprintf("read after a restart, %s, %s pieces", rankCount(t.ranks), e.Transfer), Peer: rawName,
 			Ratio: result.Interval(ratios), Unit: "MiB/s", Ours: result.Per(total, t.read), Theirs: result.Per(total, t.raw),
-			Why: reason(rawName, "read", false), Ceiling: true,
+			Why: reason(rawName, "read", nil), Ceiling: true,
 		})
 	}
 	res.Tables = append(res.Tables, table)
 	res.Note("Nothing that is read is in the memory of the new processes; the raw side, too, reads what it wrote a round before.")
-	return res, nil
+	if e.Quick {
+		return res, nil
+	}
+	peers, err := b.peers(ctx, a, res)
+	if err != nil {
+		return nil, err
+	}
+	return res, e.recoveryScaling(ctx, res, a, raw, peers)
 }
 
 // recovered is the seconds that rounds of a recovery took.
 type recovered struct {
 	ranks            int
 	mount, read, raw stats.Sample
+	peers            map[string]stats.Sample
 }
 
-// recover runs the rounds on a bed of their own.
-func (e *Env) recover(ctx context.Context, res *result.Result) (t recovered, err error) {
-	b, err := e.bed(ctx, e.Size)
-	if err != nil {
-		return t, err
+// recoverRounds writes, restarts the application, and reads; raw may be nil. The
+// peers' ranks are the application's processes.
+func (e *Env) recoverRounds(ctx context.Context, what string, w work, a *application, raw *side, peers ...*side) (t recovered, err error) {
+	t.ranks, t.peers = a.crew.Size(), make(map[string]stats.Sample)
+	others := peers
+	if raw != nil {
+		others = append([]*side{raw}, peers...)
 	}
-	defer func() { err = errors.Join(err, b.Close()) }()
-	a, raw, err := b.besideRaw(ctx)
-	if err != nil {
-		return t, err
-	}
-	if raw == nil {
-		res.NotMeasured("raw NVMe/TCP", "%s", b.why)
-	}
-	return e.recoverRounds(ctx, "recovery", a, raw)
-}
-
-// recoverRounds writes, restarts the application, and reads; raw may be nil.
-func (e *Env) recoverRounds(ctx context.Context, what string, a *application, raw *side) (t recovered, err error) {
-	t.ranks = a.crew.Size()
-	w := work{size: e.Size, transfer: e.Transfer}
 	for round := range 1 + e.Rounds {
 		e.progress(what, round, 1+e.Rounds)
-		if _, err := a.side("nvmecr").write(ctx, w, round); err != nil {
-			return t, err
-		}
-		if raw != nil {
-			if _, err := raw.write(ctx, w, round); err != nil {
+		for _, s := range append([]*side{a.side("nvmecr")}, others...) {
+			if _, err := s.write(ctx, w, round); err != nil {
 				return t, err
 			}
 		}
 		if err := a.restart(ctx); err != nil {
 			return t, err
 		}
-		sides := []*side{a.side("nvmecr")}
-		if raw != nil {
-			sides = append(sides, raw)
+		for _, p := range peers {
+			p.crew = a.crew
 		}
+		sides := append([]*side{a.side("nvmecr")}, others...)
 		for i := range sides {
 			s := sides[(i+round)%len(sides)]
 			r, err := s.read(ctx, w, round)
 			if err != nil {
 				return t, err
 			}
+			seconds := r.Span().Seconds()
 			switch {
 			case round == 0: // warm-up
 			case s == raw:
-				t.raw = append(t.raw, r.Span().Seconds())
-			default:
-				t.read = append(t.read, r.Span().Seconds())
+				t.raw = append(t.raw, seconds)
+			case s == sides[0]:
+				t.read = append(t.read, seconds)
 				t.mount = append(t.mount, a.mounted.Span().Seconds())
+			default:
+				t.peers[s.name] = append(t.peers[s.name], seconds)
 			}
 		}
 	}
 	return t, nil
+}
+
+// recoveryScaling lets more and more of the ranks write, and read after a restart.
+func (e *Env) recoveryScaling(ctx context.Context, res *result.Result, a *application, raw *side, peers []*side) error {
+	few := *e
+	few.Rounds = max(3, e.Rounds/2)
+	for _, kind := range e.growths() {
+		c := newScalingChart(kind.name, "recovery", paper.RecoveryEfficacy)
+		for _, n := range powers(a.crew.Size()) {
+			w := work{size: kind.size(n), transfer: e.Transfer, ranks: n}
+			t, err := few.recoverRounds(ctx, fmt.Sprintf("%s of recovery, %s", kind.name, rankCount(n)), w, a, raw, peers...)
+			if err != nil {
+				return err
+			}
+			seconds, order := t.peers, []string{"nvmecr"}
+			seconds["nvmecr"] = t.read
+			if raw != nil {
+				seconds[rawName] = t.raw
+				order = append(order, rawName)
+			}
+			if err := c.add(w, append(order, names(peers)...), seconds); err != nil {
+				return err
+			}
+		}
+		c.finish(res, false)
+	}
+	return nil
 }

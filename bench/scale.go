@@ -44,7 +44,7 @@ func scale(ctx context.Context, e *Env) (*result.Result, error) {
 		result.Whole.Format(float64(last.Targets)), seconds(last.Start), seconds(last.Restart), outlooks[2].Ranks, seconds(outlooks[2].Restart), last.Depth, fabric.RanksPerTarget)
 	res.Claims = []result.Claim{
 		paper.ProcessesPerSSDMost.Beside("%d, by which the number of targets is chosen", fabric.RanksPerTarget),
-		paper.CheckpointEfficacy.Beside("%.3f of raw NVMe/TCP, measured here with %s; the model multiplies the hardware's bandwidth by it", costs.Efficiency, rankCount(e.Ranks)),
+		paper.CheckpointEfficacy.Beside("%.3f, by which the model multiplies the hardware's bandwidth; \"Measured here\" says whether that was measured", costs.Efficiency),
 	}
 	res.Note("The upper tables are computed, the lower ones measured on this machine over NVMe/TCP on loopback. The model takes the ranks of one target to be served by one of its cores, one after another, and targets to be independent; it has no contention of the network but the bandwidths stated.")
 	return res, nil
@@ -192,7 +192,13 @@ func (m *measuring) efficiency(ctx context.Context, c *model.Costs) (err error) 
 		return err
 	}
 	share := result.Interval(ratios)
-	c.Efficiency = min(share.Value, 1)
+	c.Efficiency = share.Value
+	if share.Value > 1 { // which the model must not go on from
+		c.Efficiency = paper.CheckpointEfficacy.Value
+		m.res.NotMeasured("bandwidth beside raw", "the raw queues, which are the ceiling, were disturbed: the application had %s of theirs; the model takes the paper's %s",
+			result.Ratio.Full(share.Value), paper.CheckpointEfficacy.Said)
+		return nil
+	}
 	m.add(fmt.Sprintf("checkpoint bandwidth of %s, of raw", rankCount(a.crew.Size())), result.Ratio, share)
 	return nil
 }

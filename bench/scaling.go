@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"nvmecr/bench/paper"
 	"nvmecr/bench/result"
@@ -10,45 +11,111 @@ import (
 	"nvmecr/nvmf"
 )
 
-// scaling lets more and more of the ranks take part: each with as much as ever
-// (weak), and all together with as much as ever (strong).
-func (e *Env) scaling(ctx context.Context, res *result.Result, app, raw *side) error {
-	few := *e
-	few.Rounds = max(3, e.Rounds/2)
-	for _, kind := range []struct {
-		name string
-		size func(ranks int) nvmf.Bytes
-	}{
+// A growth is how the work of a rank changes with the number of ranks.
+type growth struct {
+	name string
+	size func(ranks int) nvmf.Bytes
+}
+
+// growths are weak scaling, each rank with as much as ever, and strong scaling, all
+// together with as much as ever.
+func (e *Env) growths() []growth {
+	return []growth{
 		{"Weak scaling", func(int) nvmf.Bytes { return e.Size }},
 		{"Strong scaling", func(n int) nvmf.Bytes {
 			return max(e.Transfer, whole(e.Size/nvmf.Bytes(n), e.Transfer))
 		}},
-	} {
-		plot := result.Plot{Title: kind.name + ": efficiency", X: result.Axis{Name: "ranks", Unit: result.Whole, Log: true},
-			Y: result.Axis{Name: "application's bandwidth over the raw queues'", Unit: result.Ratio}}
-		table := result.Table{Title: kind.name, Rows: "ranks", Columns: []result.Column{
-			{Name: "each", Unit: result.Size}, {Name: "nvmecr", Unit: "MiB/s"}, {Name: "raw NVMe/TCP", Unit: "MiB/s"}, {Name: "efficiency", Unit: result.Ratio},
-		}}
-		for _, n := range powers(app.crew.Size()) {
+	}
+}
+
+// scaling lets more and more of the ranks take part. The first side is the
+// application's.
+func (e *Env) scaling(ctx context.Context, res *result.Result, sides []*side) error {
+	few := *e
+	few.Rounds = max(3, e.Rounds/2)
+	for i, kind := range e.growths() {
+		c := newScalingChart(kind.name, "checkpoints", paper.CheckpointEfficacy)
+		for _, n := range powers(sides[0].crew.Size()) {
 			w := work{size: kind.size(n), transfer: e.Transfer, ranks: n}
-			took, err := few.inTurns(ctx, fmt.Sprintf("%s, %s", kind.name, rankCount(n)), w, false, app, raw)
+			took, err := few.inTurns(ctx, fmt.Sprintf("%s, %s", kind.name, rankCount(n)), w, false, sides...)
 			if err != nil {
 				return err
 			}
-			total := float64(n) * float64(w.size) / float64(nvmf.MiB)
-			ratios, err := stats.Ratios(spans(took[raw].write), spans(took[app].write))
-			if err != nil {
+			seconds := make(map[string]stats.Sample)
+			for _, s := range sides {
+				seconds[s.name] = spans(took[s].write)
+			}
+			if err := c.add(w, names(sides), seconds); err != nil {
 				return err
 			}
-			table.Add(fmt.Sprint(n), result.Count(float64(w.size)), result.Number(result.Per(total, spans(took[app].write))),
-				result.Number(result.Per(total, spans(took[raw].write))), result.Number(result.Middle(ratios)))
-			plot.Add("nvmecr", float64(n), result.Middle(ratios))
 		}
-		plot.Marks = []result.Mark{{Name: "the paper's at 448 ranks", Y: paper.CheckpointEfficacy.Value}}
-		res.Tables = append(res.Tables, table)
-		res.Plots = append(res.Plots, plot)
+		c.finish(res, i == 0)
 	}
 	return nil
+}
+
+func names(sides []*side) []string {
+	all := make([]string, len(sides))
+	for i, s := range sides {
+		all[i] = s.name
+	}
+	return all
+}
+
+// A scalingChart is the paper's figure 1 and one of those of figure 9: bandwidth, and
+// its share of the raw queues', against the number of ranks.
+type scalingChart struct {
+	bandwidth, efficiency result.Plot
+	table                 result.Table
+}
+
+func newScalingChart(kind, of string, there paper.Number) *scalingChart {
+	ranks := result.Axis{Name: "ranks", Unit: result.Whole, Log: true}
+	return &scalingChart{
+		bandwidth: result.Plot{Title: kind + ": bandwidth of " + of, X: ranks, Y: result.Axis{Name: "all ranks", Unit: "MiB/s"}},
+		efficiency: result.Plot{Title: kind + ": efficiency of " + of, X: ranks, Y: result.Axis{Name: "share of the raw queues' bandwidth", Unit: result.Ratio},
+			Marks:  []result.Mark{{Name: "the paper's at 448 ranks", Y: there.Value}},
+			Series: []result.Series{{Name: "nvmecr"}}}, // the first, also where its first point is void
+		table: result.Table{Title: kind + ", " + of, Rows: "ranks, side", Columns: []result.Column{
+			{Name: "each", Unit: result.Size}, {Name: "bandwidth", Unit: "MiB/s"}, {Name: "efficiency", Unit: result.Ratio}},
+			Note: "Efficiency is the share of the raw queues' bandwidth. The raw queues are the ceiling: what is above 1 is void."},
+	}
+}
+
+// add adds what w took each of the sides named. The first is the application.
+func (c *scalingChart) add(w work, names []string, seconds map[string]stats.Sample) error {
+	total := float64(w.ranks) * float64(w.size) / float64(nvmf.MiB)
+	for i, name := range names {
+		rate := result.Per(total, seconds[name])
+		c.bandwidth.Add(name, float64(w.ranks), rate)
+		efficiency := result.None()
+		if name != rawName && len(seconds[rawName]) > 0 {
+			ratios, err := stats.Ratios(seconds[rawName], seconds[name])
+			if err != nil {
+				return err
+			}
+			share := result.Middle(ratios)
+			if i == 0 && share.Low > 1 {
+				efficiency = result.Text("void")
+			} else {
+				efficiency = result.Number(share)
+				c.efficiency.Add(name, float64(w.ranks), share)
+			}
+		}
+		c.table.Add(fmt.Sprintf("%d, %s", w.ranks, name), result.Count(float64(w.size)), result.Number(rate), efficiency)
+	}
+	return nil
+}
+
+// finish adds the chart to a result, the bandwidths too if they are wanted.
+func (c *scalingChart) finish(res *result.Result, bandwidth bool) {
+	res.Tables = append(res.Tables, c.table)
+	if bandwidth {
+		res.Plots = append(res.Plots, c.bandwidth)
+	}
+	if slices.ContainsFunc(c.efficiency.Series, func(s result.Series) bool { return len(s.Points) > 0 }) {
+		res.Plots = append(res.Plots, c.efficiency)
+	}
 }
 
 // powers returns the powers of two up to n, and n.

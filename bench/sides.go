@@ -30,6 +30,8 @@ type side struct {
 	// cold, if not nil, is called before a read, so that it does not come
 	// from the memory of this host.
 	cold func() error
+	// memory says that its files are memory of the rank's host, as tmpfs's are.
+	memory bool
 }
 
 // work is what all ranks of a side do: a checkpoint each.
@@ -68,6 +70,7 @@ func (s *side) do(ctx context.Context, what string, w work, k, flag int) (crew.R
 type taken struct {
 	write, read []crew.Round
 	cached      bool // a read may come from the memory of the rank's host
+	memory      bool // as the side's
 }
 
 // inTurns lets all sides write and then read, round after round, and another
@@ -75,7 +78,7 @@ type taken struct {
 func (e *Env) inTurns(ctx context.Context, what string, w work, reading bool, sides ...*side) (map[*side]*taken, error) {
 	all := make(map[*side]*taken)
 	for _, s := range sides {
-		all[s] = &taken{cached: s.cold == nil}
+		all[s] = &taken{cached: s.cold == nil, memory: s.memory}
 	}
 	for round := range e.Warm + e.Rounds {
 		e.progress(what, round, e.Warm+e.Rounds)

@@ -31,7 +31,7 @@ var page = template.Must(template.New("page").Funcs(template.FuncMap{
 }).Parse(pageText))
 
 var (
-	verdictClasses = map[result.Verdict]string{result.Met: "good", result.BarelyMet: "good", result.BarelyShort: "near", result.Missed: "bad", result.NotMeasured: "none", result.NoGoal: "none"}
+	verdictClasses = map[result.Verdict]string{result.Met: "good", result.BarelyMet: "good", result.BarelyShort: "near", result.Missed: "bad", result.Void: "none", result.NotMeasured: "none", result.NoGoal: "none"}
 	winnerClasses  = map[int]string{1: "good", 0: "near", -1: "bad"}
 )
 

@@ -17,6 +17,10 @@ import (
 	"nvmecr/bench/result"
 )
 
+// wider is how much wider than measured text may be: in the font of a page that has
+// none of ours.
+const wider = 1.2
+
 // The size of a plot, in points. Pages scale it to their width.
 const (
 	plotWidth  = 500
@@ -253,8 +257,7 @@ func (d *drawing) marks(c draw.Canvas, p *plot.Plot) {
 		at := y(m.Y)
 		c.StrokeLine2(draw.LineStyle{Color: mark, Width: 1, Dashes: []vg.Length{5, 3}}, c.Min.X, at, c.Max.X, at)
 		style := textStyle(10, mark)
-		style.XAlign, style.YAlign = text.XRight, text.YBottom
-		c.FillText(style, vg.Point{X: c.Max.X, Y: at + 1}, m.Name)
+		c.FillText(style, vg.Point{X: c.Max.X - wider*style.Width(m.Name), Y: at + 1}, m.Name)
 	}
 }
 
@@ -284,7 +287,6 @@ func (d *drawing) legend(c draw.Canvas) draw.Canvas {
 		return draw.Crop(c, 0, 0, 0, -4)
 	}
 	const swatch, gap, height = 22, 12, 16
-	const wider = 1.2 // than measured: the font of a page that has none of ours
 	style := textStyle(11, ink)
 	style.YAlign = text.YCenter
 	x, y := c.Min.X, c.Max.Y-height/2

@@ -28,11 +28,13 @@ const (
 	pageName     = "report.html"
 	markdownName = "report.md"
 	jsonName     = "report.json"
-	plotsName    = "plots" // a directory, of the Markdown's pictures
+	plotsName    = "plots"  // a directory, of the Markdown's pictures
+	tablesName   = "tables" // a directory, of the tables as CSV
 )
 
 // Save writes the report to directory dir, which it makes, as report.html,
-// report.md with its pictures under plots, and report.json.
+// report.md with its pictures under plots, the tables as CSV under tables, and
+// report.json.
 func Save(dir string, r *result.Report) error {
 	var page, text, data bytes.Buffer
 	if err := r.Write(&data); err != nil {
@@ -53,9 +55,18 @@ func Save(dir string, r *result.Report) error {
 			}
 			files[plotPath(plotsName, res, i)] = []byte(svg)
 		}
+		for i, t := range res.Tables {
+			content, err := tableCSV(t)
+			if err != nil {
+				return err
+			}
+			files[tablePath(res, i)] = content
+		}
 	}
-	if err := os.MkdirAll(filepath.Join(dir, plotsName), 0o777); err != nil {
-		return fmt.Errorf("report: %w", err)
+	for _, sub := range []string{plotsName, tablesName} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o777); err != nil {
+			return fmt.Errorf("report: %w", err)
+		}
 	}
 	for name, content := range files {
 		if err := os.WriteFile(filepath.Join(dir, name), content, 0o666); err != nil {
@@ -149,9 +160,15 @@ func victor(c result.Comparison) string {
 	return "equal within the noise"
 }
 
+// void is said of a share above 1 of a ceiling.
+const void = "void, the ceiling was disturbed"
+
 // outcome says who wins a comparison, and by how much.
 func outcome(c result.Comparison) string {
 	m, unit := advantage(c)
+	if c.Void() {
+		return void + ": " + withSpread(m, unit) + " of it"
+	}
 	if c.Ceiling {
 		return withSpread(m, unit) + " of it"
 	}
@@ -160,7 +177,10 @@ func outcome(c result.Comparison) string {
 
 func factor(c result.Comparison) string {
 	m, unit := advantage(c)
-	if c.Ceiling {
+	switch {
+	case c.Void():
+		return void
+	case c.Ceiling:
 		return unit.Format(m.Value) + " of it"
 	}
 	return unit.Format(m.Value)
@@ -261,7 +281,7 @@ func tally(goals []result.Goal) string {
 		}
 	}
 	var parts []string
-	for _, v := range []result.Verdict{result.Met, result.BarelyMet, result.BarelyShort, result.Missed, result.NotMeasured} {
+	for _, v := range []result.Verdict{result.Met, result.BarelyMet, result.BarelyShort, result.Missed, result.Void, result.NotMeasured} {
 		if counts[v] > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", counts[v], v))
 		}

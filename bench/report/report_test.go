@@ -34,6 +34,7 @@ func sample() *result.Report {
 			{What: "write, 4 ranks, of raw", Limit: 0.9, Unit: result.Ratio, Measured: measure(0.953, 0.931, 0.972), Beside: "5512 of 5784 MiB/s"},
 			{What: "read, 4 ranks, of raw", Limit: 0.9, Unit: result.Ratio, Measured: measure(0.911, 0.883, 0.934)},
 			{What: "raw of the bare sockets", Limit: 0.9, Unit: result.Ratio, Measured: measure(0.894, 0.871, 0.918), Why: "the target copies once more"},
+			{What: "recovery, of raw", Limit: 0.9, Unit: result.Ratio, Ceiling: true, Measured: measure(1.2, 1.1, 1.3)},
 			{What: "4 KiB write, beside raw", Limit: 4e-6, AtMost: true, Unit: result.Duration, Measured: measure(5.2e-6, 5.0e-6, 5.5e-6)},
 			{What: "against SPDK's perf", Limit: 1, Unit: result.Ratio, Absent: true, Why: "spdk_nvme_perf is not installed"},
 			{What: "write, 1 rank, beside XFS", Aside: true, Unit: result.Times, Measured: measure(1.2, 1.1, 1.3)},
@@ -47,6 +48,8 @@ func sample() *result.Report {
 				Ratio: measure(1.021, 0.98, 1.05)},
 			{What: "Write and fsync", Peer: "raw NVMe/TCP", Ceiling: true, Unit: "MiB/s", Ours: measure(5512, 5400, 5600), Theirs: measure(5784, 5700, 5800),
 				Ratio: measure(0.953, 0.931, 0.972), Why: "it has no names, no log and no checksums"},
+			{What: "Write, void", Peer: "raw NVMe/TCP", Ceiling: true, Unit: "MiB/s", Ours: measure(5512, 5400, 5600), Theirs: measure(5000, 4900, 5100),
+				Ratio: measure(1.1, 1.06, 1.14), Why: "it has no names, no log and no checksums"},
 			{What: "Write", Who: "raw NVMe/TCP", Peer: "another", Unit: "MiB/s", Ours: measure(5784, 5700, 5800), Theirs: measure(8000, 7900, 8100),
 				Ratio: measure(0.72, 0.71, 0.73)},
 		},
@@ -114,7 +117,7 @@ func TestGolden(t *testing.T) {
 	golden(t, "summary.txt", text.Bytes())
 	for name, stored := range map[string]string{
 		"report.md": "report.md", "report.html": "report.html", "report.json": "report.json",
-		"plots/checkpoint-1.svg": "lines.svg", "plots/metadata-1.svg": "bars.svg", "plots/metadata-2.svg": "log.svg",
+		"plots/checkpoint-1.svg": "lines.svg", "plots/metadata-1.svg": "bars.svg", "plots/metadata-2.svg": "log.svg", "tables/checkpoint-1.csv": "table.csv",
 	} {
 		got, err := os.ReadFile(filepath.Join(dir, name))
 		require.NoError(t, err)
@@ -191,7 +194,7 @@ func TestFound(t *testing.T) {
 	full := sample().Results[0]
 	for want, r := range map[string]*result.Result{
 		"Four ranks write":           full,
-		"Of 5 goals: 1 met":          {Goals: full.Goals},
+		"Of 6 goals: 1 met":          {Goals: full.Goals},
 		"Write and fsync beside XFS": {Comparisons: full.Comparisons},
 		"Not measured: no d":         {Missing: full.Missing},
 		"See the tables.":            {Tables: full.Tables, Missing: full.Missing},

@@ -91,7 +91,9 @@ type Goal struct {
 	AtMost bool    `json:"at_most,omitempty"` // else at least
 	// Aside says that nothing is promised here: it stands beside a goal for
 	// comparison, and Limit means nothing.
-	Aside    bool    `json:"aside,omitempty"`
+	Aside bool `json:"aside,omitempty"`
+	// Ceiling says that Measured is a share of something that cannot be passed.
+	Ceiling  bool    `json:"ceiling,omitempty"`
 	Unit     Unit    `json:"unit"`
 	Measured Measure `json:"measured"`
 	// Why says why nothing was measured; Measured then means nothing. With a
@@ -113,12 +115,18 @@ const (
 	Missed      Verdict = "missed"
 	NotMeasured Verdict = "not measured"
 	NoGoal      Verdict = "no goal, for comparison"
+	// Void is a share above 1 of a ceiling: what should have been the limit was
+	// disturbed, and the share says nothing.
+	Void Verdict = "void: above its ceiling"
 )
 
 // Verdict says whether the goal was reached.
 func (g Goal) Verdict() Verdict {
 	if g.Absent {
 		return NotMeasured
+	}
+	if g.Ceiling && g.Measured.above(1) {
+		return Void
 	}
 	if g.Aside {
 		return NoGoal
@@ -168,6 +176,18 @@ func (c Comparison) Ourselves() string {
 		return "nvmecr"
 	}
 	return c.Who
+}
+
+// Void reports whether the peer was a ceiling, and we were above it: the ceiling was
+// disturbed, and the ratio says nothing.
+func (c Comparison) Void() bool { return c.Ceiling && c.Ratio.above(1) }
+
+// above reports whether all of the measure is above a limit.
+func (m Measure) above(limit float64) bool {
+	if m.N < 2 {
+		return m.Value > limit
+	}
+	return m.Low > limit
 }
 
 // Winner says who is better: 1 this project, -1 the peer, 0 if the interval of

@@ -37,7 +37,7 @@ func newBenchReport() *cobra.Command {
 		Short: "Run all of them and write a page with what came out",
 		Long: `Runs all experiments, as thoroughly as the time stated allows, and writes
 report.html, one page with plots that needs nothing beside itself, report.md with
-its pictures under plots, and report.json. They are written after each
+its pictures under plots, the tables as CSV under tables, and report.json. They are written after each
 experiment, so that an interrupted run leaves what it has found.`,
 		Example: `  nvmecr bench report --time 20m --out measured
   nvmecr bench report --only imbalance,scale`,
@@ -108,6 +108,6 @@ func (o *benchReportOptions) summary(w io.Writer, r *result.Report) error {
 	if err := report.Summary(w, r); err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(w, "\nAll of it is in %s, report.md and report.json.\n", filepath.Join(o.out, "report.html"))
+	_, err := fmt.Fprintf(w, "\nAll of it is in %s, report.md, report.json, and as CSV in tables.\n", filepath.Join(o.out, "report.html"))
 	return err
 }
