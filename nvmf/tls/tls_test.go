@@ -130,19 +130,12 @@ func TestRefused(t *testing.T) {
 // TestNotTLS: the other end speaks something else, says nothing, or leaves.
 func TestNotTLS(t *testing.T) {
 	k := key("NVMe0R01 host sub", 32)
+	_, err := tls.Client(t.Context(), talksPlain(t), k)
+	assert.ErrorIs(t, err, tls.ErrNotTLS)
+	_, _, err = tls.Server(t.Context(), talksPlain(t), func(string) []byte { return k.Secret })
+	assert.ErrorIs(t, err, tls.ErrNotTLS)
+
 	a, b := pair(t)
-	peer := file(t, b)
-	go func() { _, _ = peer.Write(make([]byte, 128)) }() // an ICReq begins so
-	_, err := tls.Client(t.Context(), a, k)
-	assert.ErrorIs(t, err, tls.ErrNotTLS)
-
-	a, b = pair(t)
-	peer = file(t, b)
-	go func() { _, _ = peer.Write(make([]byte, 128)) }()
-	_, _, err = tls.Server(t.Context(), a, func(string) []byte { return k.Secret })
-	assert.ErrorIs(t, err, tls.ErrNotTLS)
-
-	a, b = pair(t)
 	require.NoError(t, unix.Close(b))
 	_, err = tls.Client(t.Context(), a, k)
 	assert.ErrorIs(t, err, tls.ErrEnded)
@@ -152,6 +145,14 @@ func TestNotTLS(t *testing.T) {
 	defer cancel()
 	_, err = tls.Client(ctx, a, k)
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
+}
+
+// talksPlain is a socket whose other end sends what an ICReq begins with.
+func talksPlain(t *testing.T) int {
+	a, b := pair(t)
+	peer := file(t, b)
+	go func() { _, _ = peer.Write(make([]byte, 128)) }()
+	return a
 }
 
 // TestPlainGone: the relay ends with the plain side, whatever the network takes.
