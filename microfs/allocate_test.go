@@ -142,3 +142,55 @@ func small(t *testing.T, v variant) (*FS, func() *FS) {
 	}
 	return mount(), mount
 }
+
+// TestSmallReadsAfterChanges: what a descriptor has read and keeps is not returned once
+// the file was changed, by whatever call and through whichever descriptor.
+func TestSmallReadsAfterChanges(t *testing.T) {
+	const size = 64 << 10
+	write := func(off int64, n int) func(*File) error {
+		return func(f *File) error {
+			_, err := f.WriteAt([][]byte{pattern(n, 9)}, off)
+			return err
+		}
+	}
+	for name, change := range map[string]func(*File) error{
+		"allocate":               func(f *File) error { return f.Allocate(0, 8192, false) },
+		"allocate further":       func(f *File) error { return f.Allocate(0, size, false) },
+		"allocate behind":        func(f *File) error { return f.Allocate(40<<10, 4096, false) },
+		"allocate, keeping size": func(f *File) error { return f.Allocate(0, size, true) },
+		"punch":                  func(f *File) error { return f.Punch(0, 3) },
+		"zero range":             func(f *File) error { return f.ZeroRange(2, 9000, false) },
+		"truncate to more":       func(f *File) error { return f.Truncate(6000) },
+		"truncate to less":       func(f *File) error { return f.Truncate(2) },
+		"overwrite":              write(1, 3),
+		"write behind a gap":     write(7000, 10),
+		"append":                 func(f *File) error { _, _, err := f.Append([][]byte{pattern(3000, 4)}); return err },
+	} {
+		for _, same := range []bool{true, false} {
+			fs, _ := small(t, variants[0])
+			f := openNew(t, fs, "/f")
+			_, err := f.WriteAt([][]byte{[]byte("hello")}, 0)
+			require.NoError(t, err)
+			small := make([]byte, 5)
+			_, err = f.ReadAt([][]byte{small}, 0)
+			require.NoError(t, err)
+			by := f
+			if !same {
+				by = openNew(t, fs, "/f")
+			}
+			require.NoError(t, change(by), name)
+			a, err := f.Stat()
+			require.NoError(t, err)
+			whole := make([]byte, a.Size)
+			_, err = fs.readAt(f.in, [][]byte{whole}, 0)
+			require.NoError(t, err)
+			for off := int64(0); off < a.Size+10; off += 499 {
+				b := make([]byte, 100)
+				n, err := f.ReadAt([][]byte{b}, off)
+				require.NoError(t, err, "%s, at %d", name, off)
+				want := whole[min(off, a.Size):min(off+100, a.Size)]
+				require.Equal(t, want, b[:n], "%s, at %d, same descriptor: %v", name, off, same)
+			}
+		}
+	}
+}

@@ -28,17 +28,17 @@ func (t *tree) apply(r *oplog.Record, free func(run)) error {
 	if changesData(r.Type) && !in.isRegular() {
 		return fmt.Errorf("inode %d is written to but no file: %w", r.Ino, oplog.ErrRecord)
 	}
+	if changesData(r.Type) {
+		in.version++ // what readers have cached of it is old
+	}
 	switch r.Type {
 	case oplog.Write:
-		in.version++
 		return in.applyWrite(t.g, r, free)
 	case oplog.Truncate:
-		in.version++
 		return in.applyTruncate(t.g, r, free)
 	case oplog.Allocate:
 		return in.applyAllocate(t.g, r)
 	case oplog.Punch:
-		in.version++
 		return in.applyPunch(t.g, r, free)
 	case oplog.SetAttr:
 		in.applySetAttr(r)
@@ -50,6 +50,7 @@ func (t *tree) apply(r *oplog.Record, free func(run)) error {
 	return nil
 }
 
+// changesData says which records change what a read of a file returns, or where it ends.
 func changesData(t oplog.Type) bool {
 	switch t {
 	case oplog.Write, oplog.Truncate, oplog.Allocate, oplog.Punch:

@@ -219,6 +219,50 @@ func serveDecently(c *fakepeer.Conn, sqe *nvme.SQE, data []byte) error {
 }
 
 // FuzzOpen opens namespaces of controllers that say anything of themselves.
+// FuzzGuessedRead answers a read alone in flight, whose answer is received where it is
+// likely to belong, with anything.
+func FuzzGuessedRead(f *testing.F) {
+	const size = 16 << 10
+	answer := func(t pdu.Type, flags uint8, n int, d pdu.Data) []byte {
+		b := make([]byte, pdu.MaxHeaderSize)
+		r := pdu.Rules{}
+		head := r.Put(b, t, flags, n)
+		pdu.PutData(b, d)
+		return append(b[:head], make([]byte, n)...)
+	}
+	const whole uint8 = pdu.FlagLast | pdu.FlagSuccess
+	f.Add(answer(pdu.TypeC2HData, whole, size, pdu.Data{Length: size}), uint16(40))
+	f.Add(answer(pdu.TypeC2HData, whole, size, pdu.Data{Length: size, Offset: size}), uint16(30000))
+	f.Add(answer(pdu.TypeC2HData, whole, size, pdu.Data{Length: size, CID: 3}), uint16(24))
+	f.Add(answer(pdu.TypeC2HData, whole, size, pdu.Data{Length: size - 4}), uint16(25))
+	f.Add(answer(pdu.TypeC2HData, 0, size/2, pdu.Data{Length: size / 2}), uint16(8))
+	f.Add(answer(pdu.TypeC2HTermReq, 0, 128, pdu.Data{}), uint16(30))
+	f.Add(answer(pdu.TypeCapsuleResp, 0, 0, pdu.Data{}), uint16(3))
+	f.Fuzz(func(t *testing.T, b []byte, cut uint16) {
+		c, peer := onSocketpair(t)
+		cmds := []*nvmf.Command{{Opcode: nvmf.Read, Blocks: 32, Data: [][]byte{make([]byte, 1000), make([]byte, size-1000)}}}
+		cmds[0].Begin()
+		c.submit(cmds[0], 1)
+		c.flush()
+		hostile.Bounded(t, fuzzMemory, fuzzTime, func() {
+			n := min(int(cut), len(b))
+			for _, part := range [][]byte{b[:n], b[n:]} {
+				if len(part) > 0 {
+					_, _ = unix.Write(peer, part)
+				}
+				for range 4 {
+					if c.err == nil {
+						c.turn()
+					}
+				}
+			}
+			_ = unix.Shutdown(peer, unix.SHUT_WR)
+			c.wait(cmds)
+			c.close()
+		})
+	})
+}
+
 // One that is accepted can be used, within what its identity says.
 func FuzzOpen(f *testing.F) {
 	f.Add([]byte(nil), false)

@@ -55,6 +55,12 @@ func TestHostile(t *testing.T) {
 		{"data with a gap", "at 1024 of command", false, size, func(c *fakepeer.Conn, cid uint16) []byte {
 			return c.Encode(pdu.TypeC2HData, 0, make([]byte, 512), data(cid, 0, 1024, 512))
 		}},
+		{"whole data with a gap", "16384 bytes at 16384", false, size, func(c *fakepeer.Conn, cid uint16) []byte {
+			return c.Encode(pdu.TypeC2HData, pdu.FlagLast|pdu.FlagSuccess, make([]byte, size), data(cid, 0, size, size))
+		}},
+		{"whole data at an odd offset", "16384 bytes at 3", false, size, func(c *fakepeer.Conn, cid uint16) []byte {
+			return c.Encode(pdu.TypeC2HData, pdu.FlagLast, make([]byte, size), data(cid, 0, 3, size))
+		}},
 		{"data for a write", "no read in flight", true, size, func(c *fakepeer.Conn, cid uint16) []byte {
 			return c.Encode(pdu.TypeC2HData, 0, make([]byte, 512), data(cid, 0, 0, 512))
 		}},

@@ -232,6 +232,10 @@ func (c *conn) parse() {
 	v := &c.recv
 	for c.err == nil && c.step() {
 	}
+	if c.err != nil {
+		v.r, v.w = 0, 0 // nothing more is read, whatever was taken of what
+		return
+	}
 	if v.r > 0 { // less than a header is left
 		v.w = copy(v.buf, v.buf[v.r:v.w])
 		v.r = 0
