@@ -123,36 +123,48 @@ func (fs *FS) routineCheckpoint() {
 // backgroundStep does one step under the lock, waiting first for quiet. It
 // returns false when there is nothing more to do.
 func (fs *FS) backgroundStep() bool {
-	fs.mu.Lock()
-	if fs.claim.Released { // until an operation claims the partition again
-		fs.mu.Unlock()
-		return false
-	}
-	start, later := fs.ckpt.wanted(fs)
-	busy := fs.ckpt.state != nil
-	quiet := time.Since(fs.lastChange)
-	if busy || start || (later && quiet >= quietTime) {
-		err := fs.checkpointStep()
-		if err != nil {
-			fs.logf("state checkpoint: %v", err)
-		}
-		more := fs.ckpt.state != nil && err == nil
-		fs.ckpt.waiting = false
-		fs.mu.Unlock()
+	more, wait := fs.backgroundTurn()
+	if wait == 0 {
 		return more
-	}
-	fs.ckpt.waiting = later
-	fs.mu.Unlock()
-	if !later {
-		return false
 	}
 	select {
 	case <-fs.ckpt.quit:
 		return false
 	case <-fs.ckpt.wake:
-	case <-time.After(quietTime - quiet + time.Millisecond):
+	case <-time.After(wait):
 	}
 	return true
+}
+
+// backgroundTurn does the step, or says how long to wait for quiet. A panic ends the
+// file system's service, and not the process.
+func (fs *FS) backgroundTurn() (more bool, wait time.Duration) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	defer func() {
+		if p := recover(); p != nil {
+			_ = fs.fail(fmt.Errorf("internal error in a state checkpoint: %v", p))
+			more, wait = false, 0
+		}
+	}()
+	if fs.claim.Released { // until an operation claims the partition again
+		return false, 0
+	}
+	start, later := fs.ckpt.wanted(fs)
+	busy := fs.ckpt.state != nil
+	quiet := time.Since(fs.lastChange)
+	if !busy && !start && (!later || quiet < quietTime) {
+		if fs.ckpt.waiting = later; later {
+			wait = quietTime - quiet + time.Millisecond
+		}
+		return false, wait
+	}
+	err := fs.checkpointStep()
+	if err != nil {
+		fs.logf("state checkpoint: %v", err)
+	}
+	fs.ckpt.waiting = false
+	return fs.ckpt.state != nil && err == nil, 0
 }
 
 // Checkpoint writes a state checkpoint now.

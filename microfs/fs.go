@@ -2,6 +2,7 @@ package microfs
 
 import (
 	"context"
+	"fmt"
 	"sync"
 	"syscall"
 	"time"
@@ -158,7 +159,14 @@ func (fs *FS) SetCred(c Cred) error {
 	return nil
 }
 
+// leave gives the lock back. It is deferred: a panic puts the file system out of
+// service on its way, because what it was about to change is half changed.
 func (fs *FS) leave() {
+	if p := recover(); p != nil {
+		_ = fs.fail(fmt.Errorf("internal error: %v", p))
+		fs.mu.Unlock()
+		panic(p)
+	}
 	if fs.log.Doubtful() && time.Now().After(fs.overruleAt) {
 		fs.overrule()
 	}

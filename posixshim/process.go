@@ -46,6 +46,7 @@ type Process struct {
 	reportMu sync.Mutex
 	reported string
 	closing  atomic.Bool // by Finish: calls that come too late need no report
+	crashed  atomic.Bool // set by the first panic, for good
 }
 
 // Credentials is told that the user or the groups of this process have changed.

@@ -130,6 +130,11 @@ func (p *Process) accept(listen *os.File) {
 			p.server.connections.Add(1) // before it asks: Leave counts them
 			go func() {
 				defer p.server.connections.Add(-1)
+				defer func() {
+					if r := recover(); r != nil {
+						_ = p.Contain(r) // the other end finds the connection closed
+					}
+				}()
 				p.attend(os.NewFile(uintptr(fd), listen.Name()), ownPeer(fd))
 			}()
 		}

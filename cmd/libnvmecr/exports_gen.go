@@ -13,42 +13,51 @@ import (
 // start: prepares the runtime, for which the environment, its strings one behind the other, has settings; opens nothing yet, and later calls own for the descriptors that it opens, see wire.h
 //
 //export nvmecr_rt_start
-func nvmecr_rt_start(mount *C.char, variables unsafe.Pointer, variables_len uintptr, own unsafe.Pointer) int64 {
+func nvmecr_rt_start(mount *C.char, variables unsafe.Pointer, variables_len uintptr, own unsafe.Pointer) (answer int64) {
+	defer contain(&answer)
 	return result(0, start(C.GoString(mount), posixshim.Memory(variables, variables_len), own))
 }
 
 // meet: nothing: the first call of a thread, in which Go gets to know it
 //
 //export nvmecr_rt_meet
-func nvmecr_rt_meet() int64 {
+func nvmecr_rt_meet() (answer int64) {
+	defer contain(&answer)
 	return result(0, meet())
 }
 
 // mpi_init: MPI_Init has returned: finds rank and size, opens the partition for writing
 //
 //export nvmecr_rt_mpi_init
-func nvmecr_rt_mpi_init() int64 {
+func nvmecr_rt_mpi_init() (answer int64) {
+	defer contain(&answer)
 	return result(0, mpiInit())
 }
 
 // mpi_finalize: MPI_Finalize is about to be called
 //
 //export nvmecr_rt_mpi_finalize
-func nvmecr_rt_mpi_finalize() int64 {
+func nvmecr_rt_mpi_finalize() (answer int64) {
+	defer contain(&answer)
 	return result(0, mpiFinalize())
 }
 
 // finish: the process ends: closes every file and the partition
 //
 //export nvmecr_rt_finish
-func nvmecr_rt_finish() int64 {
+func nvmecr_rt_finish() (answer int64) {
+	defer contain(&answer)
 	return result(0, finish())
 }
 
 // open: opens a file, returns its handle
 //
 //export nvmecr_rt_open
-func nvmecr_rt_open(at_dir int64, at, at_out *C.char, flags int32, mode uint32) int64 {
+func nvmecr_rt_open(at_dir int64, at, at_out *C.char, flags int32, mode uint32) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	n, err := process.Open(place(at_dir, at), int(flags), mode)
 	return result(n, outside(err, at_out))
 }
@@ -56,315 +65,495 @@ func nvmecr_rt_open(at_dir int64, at, at_out *C.char, flags int32, mode uint32) 
 // end: closes every file and the partition, for a signal handler that ends this very process
 //
 //export nvmecr_rt_end
-func nvmecr_rt_end() int64 {
+func nvmecr_rt_end() (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(0, process.End())
 }
 
 // serve: begins to serve other processes of the rank, returns the number that they know this one by
 //
 //export nvmecr_rt_serve
-func nvmecr_rt_serve() int64 {
+func nvmecr_rt_serve() (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(process.Serve())
 }
 
 // share: returns a descriptor, one of the runtime's, that stands for the open file in other processes, for the caller to put on its numbers and close; 0 if they have one
 //
 //export nvmecr_rt_share
-func nvmecr_rt_share(h int64) int64 {
+func nvmecr_rt_share(h int64) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(process.Share(posixshim.Handle(h)))
 }
 
 // leave: waits so long, or for ever if that is negative, until no other process has an open file of this one; returns how many are left
 //
 //export nvmecr_rt_leave
-func nvmecr_rt_leave(seconds int32) int64 {
+func nvmecr_rt_leave(seconds int32) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(process.Leave(int(seconds)))
 }
 
 // give_up: gives up the partition, before a program is executed that takes no file along, unless a file is open for writing
 //
 //export nvmecr_rt_give_up
-func nvmecr_rt_give_up() int64 {
+func nvmecr_rt_give_up() (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(0, process.GiveUp())
 }
 
 // alone: no descriptor of this process is one that share has returned any more; returns how many open files other processes have nevertheless
 //
 //export nvmecr_rt_alone
-func nvmecr_rt_alone() int64 {
+func nvmecr_rt_alone() (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(process.Alone())
 }
 
 // hush: the runtime has no descriptors that the shim has not been told of, until unhush
 //
 //export nvmecr_rt_hush
-func nvmecr_rt_hush() int64 {
+func nvmecr_rt_hush() (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(0, process.Hush())
 }
 
 // unhush: the end of that
 //
 //export nvmecr_rt_unhush
-func nvmecr_rt_unhush() int64 {
+func nvmecr_rt_unhush() (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(0, process.Unhush())
 }
 
 // credentials: the user or the groups of this process have changed
 //
 //export nvmecr_rt_credentials
-func nvmecr_rt_credentials() int64 {
+func nvmecr_rt_credentials() (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(0, process.Credentials())
 }
 
 // retain: one more descriptor refers to the open file
 //
 //export nvmecr_rt_retain
-func nvmecr_rt_retain(h int64) int64 {
+func nvmecr_rt_retain(h int64) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(0, process.Retain(posixshim.Handle(h)))
 }
 
 // release: one descriptor less; the last one closes the file
 //
 //export nvmecr_rt_release
-func nvmecr_rt_release(h int64) int64 {
+func nvmecr_rt_release(h int64) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(0, process.Release(posixshim.Handle(h)))
 }
 
 // read: reads at the offset
 //
 //export nvmecr_rt_read
-func nvmecr_rt_read(h int64, buf unsafe.Pointer, buf_len uintptr) int64 {
+func nvmecr_rt_read(h int64, buf unsafe.Pointer, buf_len uintptr) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(process.Read(posixshim.Handle(h), posixshim.Memory(buf, buf_len)))
 }
 
 // write: writes at the offset, or at the end with O_APPEND
 //
 //export nvmecr_rt_write
-func nvmecr_rt_write(h int64, buf unsafe.Pointer, buf_len uintptr, most int64) int64 {
+func nvmecr_rt_write(h int64, buf unsafe.Pointer, buf_len uintptr, most int64) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(process.Write(posixshim.Handle(h), posixshim.Memory(buf, buf_len), most))
 }
 
 // pread: reads at off
 //
 //export nvmecr_rt_pread
-func nvmecr_rt_pread(h int64, buf unsafe.Pointer, buf_len uintptr, off int64) int64 {
+func nvmecr_rt_pread(h int64, buf unsafe.Pointer, buf_len uintptr, off int64) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(process.Pread(posixshim.Handle(h), posixshim.Memory(buf, buf_len), off))
 }
 
 // pwrite: writes at off
 //
 //export nvmecr_rt_pwrite
-func nvmecr_rt_pwrite(h int64, buf unsafe.Pointer, buf_len uintptr, off int64, most int64) int64 {
+func nvmecr_rt_pwrite(h int64, buf unsafe.Pointer, buf_len uintptr, off int64, most int64) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(process.Pwrite(posixshim.Handle(h), posixshim.Memory(buf, buf_len), off, most))
 }
 
 // readv: reads into several buffers; off -1 is the offset
 //
 //export nvmecr_rt_readv
-func nvmecr_rt_readv(h int64, iov unsafe.Pointer, iov_count int32, off int64) int64 {
+func nvmecr_rt_readv(h int64, iov unsafe.Pointer, iov_count int32, off int64) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(process.Readv(posixshim.Handle(h), posixshim.Vectors(iov, iov_count), off))
 }
 
 // writev: writes several buffers; off -1 is the offset
 //
 //export nvmecr_rt_writev
-func nvmecr_rt_writev(h int64, iov unsafe.Pointer, iov_count int32, off int64, flags int32, most int64) int64 {
+func nvmecr_rt_writev(h int64, iov unsafe.Pointer, iov_count int32, off int64, flags int32, most int64) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(process.Writev(posixshim.Handle(h), posixshim.Vectors(iov, iov_count), off, int(flags), most))
 }
 
 // seek: lseek
 //
 //export nvmecr_rt_seek
-func nvmecr_rt_seek(h int64, off int64, whence int32) int64 {
+func nvmecr_rt_seek(h int64, off int64, whence int32) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(process.Seek(posixshim.Handle(h), off, int(whence)))
 }
 
 // getfl: the flags that F_GETFL returns
 //
 //export nvmecr_rt_getfl
-func nvmecr_rt_getfl(h int64) int64 {
+func nvmecr_rt_getfl(h int64) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(process.Getfl(posixshim.Handle(h)))
 }
 
 // setfl: F_SETFL
 //
 //export nvmecr_rt_setfl
-func nvmecr_rt_setfl(h int64, flags int32) int64 {
+func nvmecr_rt_setfl(h int64, flags int32) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(0, process.Setfl(posixshim.Handle(h), int(flags)))
 }
 
 // getdents: directory entries as struct dirent64, at the offset
 //
 //export nvmecr_rt_getdents
-func nvmecr_rt_getdents(h int64, buf unsafe.Pointer, buf_len uintptr) int64 {
+func nvmecr_rt_getdents(h int64, buf unsafe.Pointer, buf_len uintptr) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(process.Getdents(posixshim.Handle(h), posixshim.Memory(buf, buf_len)))
 }
 
 // fsync: makes the file durable
 //
 //export nvmecr_rt_fsync
-func nvmecr_rt_fsync(h int64) int64 {
+func nvmecr_rt_fsync(h int64) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(0, process.Fsync(posixshim.Handle(h)))
 }
 
 // ftruncate: sets the size
 //
 //export nvmecr_rt_ftruncate
-func nvmecr_rt_ftruncate(h int64, size int64, most int64) int64 {
+func nvmecr_rt_ftruncate(h int64, size int64, most int64) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(0, process.Ftruncate(posixshim.Handle(h), size, most))
 }
 
 // fallocate: fallocate(2)
 //
 //export nvmecr_rt_fallocate
-func nvmecr_rt_fallocate(h int64, mode int32, off int64, n int64, most int64) int64 {
+func nvmecr_rt_fallocate(h int64, mode int32, off int64, n int64, most int64) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(0, process.Fallocate(posixshim.Handle(h), int(mode), off, n, most))
 }
 
 // copy: copies between two files; an offset of -1 is that of the open file
 //
 //export nvmecr_rt_copy
-func nvmecr_rt_copy(in int64, inoff int64, out int64, outoff int64, n int64, most int64) int64 {
+func nvmecr_rt_copy(in int64, inoff int64, out int64, outoff int64, n int64, most int64) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(process.Copy(posixshim.Handle(in), inoff, posixshim.Handle(out), outoff, n, most))
 }
 
 // lock: F_GETLK, F_SETLK and those of open files, without waiting; lock is the struct flock, and pid whose record locks are meant
 //
 //export nvmecr_rt_lock
-func nvmecr_rt_lock(h int64, pid int32, cmd int32, lock unsafe.Pointer, lock_len uintptr) int64 {
+func nvmecr_rt_lock(h int64, pid int32, cmd int32, lock unsafe.Pointer, lock_len uintptr) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(0, process.Lock(posixshim.Handle(h), int(pid), int(cmd), posixshim.Memory(lock, lock_len)))
 }
 
 // flock: flock(2), without waiting
 //
 //export nvmecr_rt_flock
-func nvmecr_rt_flock(h int64, operation int32) int64 {
+func nvmecr_rt_flock(h int64, operation int32) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(0, process.Flock(posixshim.Handle(h), int(operation)))
 }
 
 // map: prepares a mapping, how is of NV_MAP_*; returns the descriptor to map, which another process is sent instead
 //
 //export nvmecr_rt_map
-func nvmecr_rt_map(h int64, how int32, off int64, n int64) int64 {
+func nvmecr_rt_map(h int64, how int32, off int64, n int64) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(process.Map(posixshim.Handle(h), int(how), off, n))
 }
 
 // unmap: one mapping less
 //
 //export nvmecr_rt_unmap
-func nvmecr_rt_unmap(h int64) int64 {
+func nvmecr_rt_unmap(h int64) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(0, process.Unmap(posixshim.Handle(h)))
 }
 
 // msync: writes what was changed in the memory of a shared mapping to the file, durably
 //
 //export nvmecr_rt_msync
-func nvmecr_rt_msync(h int64, off int64, n int64) int64 {
+func nvmecr_rt_msync(h int64, off int64, n int64) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(0, process.Msync(posixshim.Handle(h), off, n))
 }
 
 // fstat: attributes of an open file
 //
 //export nvmecr_rt_fstat
-func nvmecr_rt_fstat(h int64, out unsafe.Pointer) int64 {
+func nvmecr_rt_fstat(h int64, out unsafe.Pointer) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(0, process.Fstat(posixshim.Handle(h), (*posixshim.Attr)(out)))
 }
 
 // fsetattr: changes attributes of an open file
 //
 //export nvmecr_rt_fsetattr
-func nvmecr_rt_fsetattr(h int64, in unsafe.Pointer) int64 {
+func nvmecr_rt_fsetattr(h int64, in unsafe.Pointer) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(0, process.Fsetattr(posixshim.Handle(h), (*posixshim.SetAttr)(in)))
 }
 
 // fpath: the path of an open directory below the mount, returns its length
 //
 //export nvmecr_rt_fpath
-func nvmecr_rt_fpath(h int64, buf unsafe.Pointer, buf_len uintptr) int64 {
+func nvmecr_rt_fpath(h int64, buf unsafe.Pointer, buf_len uintptr) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(process.Fpath(posixshim.Handle(h), posixshim.Memory(buf, buf_len)))
 }
 
 // name: the path of an open file below the mount, as the kernel shows it, returns its length
 //
 //export nvmecr_rt_name
-func nvmecr_rt_name(h int64, buf unsafe.Pointer, buf_len uintptr) int64 {
+func nvmecr_rt_name(h int64, buf unsafe.Pointer, buf_len uintptr) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(process.Name(posixshim.Handle(h), posixshim.Memory(buf, buf_len)))
 }
 
 // stat: attributes of a path
 //
 //export nvmecr_rt_stat
-func nvmecr_rt_stat(at_dir int64, at, at_out *C.char, follow int32, out unsafe.Pointer) int64 {
+func nvmecr_rt_stat(at_dir int64, at, at_out *C.char, follow int32, out unsafe.Pointer) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(0, outside(process.Stat(place(at_dir, at), int(follow), (*posixshim.Attr)(out)), at_out))
 }
 
 // setattr: changes attributes of a path
 //
 //export nvmecr_rt_setattr
-func nvmecr_rt_setattr(at_dir int64, at, at_out *C.char, follow int32, in unsafe.Pointer) int64 {
+func nvmecr_rt_setattr(at_dir int64, at, at_out *C.char, follow int32, in unsafe.Pointer) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(0, outside(process.Setattr(place(at_dir, at), int(follow), (*posixshim.SetAttr)(in)), at_out))
 }
 
 // access: access(2), how is of NV_ACCESS_*
 //
 //export nvmecr_rt_access
-func nvmecr_rt_access(at_dir int64, at, at_out *C.char, mode int32, how int32) int64 {
+func nvmecr_rt_access(at_dir int64, at, at_out *C.char, mode int32, how int32) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(0, outside(process.Access(place(at_dir, at), int(mode), int(how)), at_out))
 }
 
 // truncate: sets the size
 //
 //export nvmecr_rt_truncate
-func nvmecr_rt_truncate(at_dir int64, at, at_out *C.char, size int64, most int64) int64 {
+func nvmecr_rt_truncate(at_dir int64, at, at_out *C.char, size int64, most int64) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(0, outside(process.Truncate(place(at_dir, at), size, most), at_out))
 }
 
 // mkdir: makes a directory
 //
 //export nvmecr_rt_mkdir
-func nvmecr_rt_mkdir(at_dir int64, at, at_out *C.char, mode uint32) int64 {
+func nvmecr_rt_mkdir(at_dir int64, at, at_out *C.char, mode uint32) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(0, outside(process.Mkdir(place(at_dir, at), mode), at_out))
 }
 
 // rmdir: removes a directory
 //
 //export nvmecr_rt_rmdir
-func nvmecr_rt_rmdir(at_dir int64, at, at_out *C.char) int64 {
+func nvmecr_rt_rmdir(at_dir int64, at, at_out *C.char) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(0, outside(process.Rmdir(place(at_dir, at)), at_out))
 }
 
 // unlink: removes a name
 //
 //export nvmecr_rt_unlink
-func nvmecr_rt_unlink(at_dir int64, at, at_out *C.char) int64 {
+func nvmecr_rt_unlink(at_dir int64, at, at_out *C.char) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(0, outside(process.Unlink(place(at_dir, at)), at_out))
 }
 
 // rename: renameat2(2)
 //
 //export nvmecr_rt_rename
-func nvmecr_rt_rename(from_dir int64, from, from_out *C.char, to_dir int64, to, to_out *C.char, flags uint32) int64 {
+func nvmecr_rt_rename(from_dir int64, from, from_out *C.char, to_dir int64, to, to_out *C.char, flags uint32) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(0, outside(process.Rename(place(from_dir, from), place(to_dir, to), flags), from_out))
 }
 
 // link: makes a hard link
 //
 //export nvmecr_rt_link
-func nvmecr_rt_link(from_dir int64, from, from_out *C.char, to_dir int64, to, to_out *C.char, follow int32) int64 {
+func nvmecr_rt_link(from_dir int64, from, from_out *C.char, to_dir int64, to, to_out *C.char, follow int32) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(0, outside(process.Link(place(from_dir, from), place(to_dir, to), int(follow)), from_out))
 }
 
 // symlink: makes a symbolic link
 //
 //export nvmecr_rt_symlink
-func nvmecr_rt_symlink(target *C.char, at_dir int64, at, at_out *C.char) int64 {
+func nvmecr_rt_symlink(target *C.char, at_dir int64, at, at_out *C.char) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(0, outside(process.Symlink(C.GoString(target), place(at_dir, at)), at_out))
 }
 
 // readlink: reads a symbolic link
 //
 //export nvmecr_rt_readlink
-func nvmecr_rt_readlink(at_dir int64, at, at_out *C.char, buf unsafe.Pointer, buf_len uintptr) int64 {
+func nvmecr_rt_readlink(at_dir int64, at, at_out *C.char, buf unsafe.Pointer, buf_len uintptr) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	n, err := process.Readlink(place(at_dir, at), posixshim.Memory(buf, buf_len))
 	return result(n, outside(err, at_out))
 }
@@ -372,7 +561,11 @@ func nvmecr_rt_readlink(at_dir int64, at, at_out *C.char, buf unsafe.Pointer, bu
 // realpath: the path below the mount without links and dots, returns its length
 //
 //export nvmecr_rt_realpath
-func nvmecr_rt_realpath(at_dir int64, at, at_out *C.char, buf unsafe.Pointer, buf_len uintptr) int64 {
+func nvmecr_rt_realpath(at_dir int64, at, at_out *C.char, buf unsafe.Pointer, buf_len uintptr) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	n, err := process.Realpath(place(at_dir, at), posixshim.Memory(buf, buf_len))
 	return result(n, outside(err, at_out))
 }
@@ -380,13 +573,21 @@ func nvmecr_rt_realpath(at_dir int64, at, at_out *C.char, buf unsafe.Pointer, bu
 // statfs: the size of the file system
 //
 //export nvmecr_rt_statfs
-func nvmecr_rt_statfs(out unsafe.Pointer) int64 {
+func nvmecr_rt_statfs(out unsafe.Pointer) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(0, process.Statfs((*posixshim.StatFS)(out)))
 }
 
 // syncfs: makes everything durable
 //
 //export nvmecr_rt_syncfs
-func nvmecr_rt_syncfs() int64 {
+func nvmecr_rt_syncfs() (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
 	return result(0, process.Syncfs())
 }

@@ -64,6 +64,20 @@ func result(n int, err error) int64 {
 	return -int64(process.Errno(err))
 }
 
+// crashed is the answer to every call after one that has panicked.
+const crashed = -int64(syscall.EIO)
+
+// contain is deferred by every function that C calls: a panic does not end the
+// application.
+func contain(answer *int64) {
+	if r := recover(); r != nil {
+		*answer = crashed
+		if process != nil {
+			_ = process.Contain(r)
+		}
+	}
+}
+
 // callOwn calls the shim's nv_own_descriptor.
 func callOwn(f unsafe.Pointer, fd, own int) int {
 	return int(C.call_own(f, C.int(fd), C.int(own)))

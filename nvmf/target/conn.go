@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/netip"
 	"runtime"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -131,10 +132,7 @@ func (c *conn) routineServe() {
 		c.overdue.Store(true)
 		c.wake()
 	})
-	err := c.secure()
-	if err == nil {
-		err = c.loop()
-	}
+	err := c.serve()
 	c.patience.Stop()
 	var violation *pdu.Error
 	if errors.As(err, &violation) {
@@ -155,6 +153,21 @@ func (c *conn) routineServe() {
 	t.mu.Unlock()
 	close(c.done)
 	t.group.Done()
+}
+
+// serve is all that the connection does. A panic ends the connection, and not the
+// target.
+func (c *conn) serve() (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			c.target.log.Error("target: internal error, please report it", "err", r, "stack", string(debug.Stack()))
+			err = fmt.Errorf("internal error: %v", r)
+		}
+	}()
+	if err := c.secure(); err != nil {
+		return err
+	}
+	return c.loop()
 }
 
 // spins is how often the loop looks at the socket before it sleeps. One look

@@ -58,7 +58,7 @@ func TestHostile(t *testing.T) {
 		{"whole data with a gap", "16384 bytes at 16384", false, size, func(c *fakepeer.Conn, cid uint16) []byte {
 			return c.Encode(pdu.TypeC2HData, pdu.FlagLast|pdu.FlagSuccess, make([]byte, size), data(cid, 0, size, size))
 		}},
-		{"whole data at an odd offset", "16384 bytes at 3", false, size, func(c *fakepeer.Conn, cid uint16) []byte {
+		{"whole data at an odd offset", "offset 3, not a multiple of 4", false, size, func(c *fakepeer.Conn, cid uint16) []byte {
 			return c.Encode(pdu.TypeC2HData, pdu.FlagLast, make([]byte, size), data(cid, 0, 3, size))
 		}},
 		{"data for a write", "no read in flight", true, size, func(c *fakepeer.Conn, cid uint16) []byte {

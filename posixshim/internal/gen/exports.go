@@ -12,7 +12,11 @@ func writeExports(b *bytes.Buffer, t *table) error {
 	fmt.Fprintf(&src, "// Code %s\n\npackage main\n\nimport \"C\"\n\nimport (\n\t\"unsafe\"\n\n\t\"nvmecr/posixshim\"\n)\n", generated)
 	for _, f := range t.runtime {
 		fmt.Fprintf(&src, "\n// %s: %s\n//\n//export nvmecr_rt_%s\n", f.name, f.doc, f.name)
-		fmt.Fprintf(&src, "func nvmecr_rt_%s(%s) int64 {\n", f.name, f.join(func(m marshalling) string { return m.gparams }))
+		fmt.Fprintf(&src, "func nvmecr_rt_%s(%s) (answer int64) {\n", f.name, f.join(func(m marshalling) string { return m.gparams }))
+		if !f.life {
+			fmt.Fprint(&src, "\tif process.Crashed() {\n\t\treturn crashed\n\t}\n")
+		}
+		fmt.Fprint(&src, "\tdefer contain(&answer)\n")
 		args := f.join(func(m marshalling) string { return m.gargs })
 		callee := "process." + camel(f.name, true)
 		if f.life {
