@@ -26,6 +26,7 @@ import (
 //	$XDG_STATE_HOME/nvmecr/NAME/   (default ~/.local/state), mode 0700
 //	  store.json      Record of the last run, replaced atomically
 //	  namespace.img   what the embedded target serves
+//	  run.key         by which the run in progress proves itself to its target
 //	  lock            flock'd by the run in progress and its target; holds a pid
 type StateDir struct {
 	Name string
@@ -143,6 +144,13 @@ func (d *StateDir) record() string { return filepath.Join(d.Path, "store.json") 
 func exists(path string) bool {
 	_, err := os.Stat(path)
 	return err == nil
+}
+
+// WriteKey puts the key of a run into the directory, where only its user reads it, and
+// returns the file.
+func (d *StateDir) WriteKey(text string) (path string, err error) {
+	path = filepath.Join(d.Path, "run.key")
+	return path, replaceFile(path, []byte(text+"\n")) // os.CreateTemp makes it mode 0600
 }
 
 // Recorded says whether there is a record.

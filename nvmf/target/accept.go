@@ -66,13 +66,7 @@ func (t *Target) routineAccept(l *net.TCPListener) {
 			continue
 		}
 		peer := accepted.RemoteAddr().(*net.TCPAddr).AddrPort()
-		own := accepted.LocalAddr().(*net.TCPAddr).AddrPort()
 		fd, err := takeOver(accepted)
-		if err == nil {
-			if err = t.mayConnect(peer, own); err != nil {
-				err = errors.Join(err, unix.Close(fd))
-			}
-		}
 		if err == nil {
 			err = t.admit(fd, peer)
 		}
@@ -80,22 +74,6 @@ func (t *Target) routineAccept(l *net.TCPListener) {
 			t.log.Error("target: connection refused", "peer", peer.String(), "err", err)
 		}
 	}
-}
-
-// mayConnect refuses the processes of other users where it is asked for, and the
-// system says whose they are.
-func (t *Target) mayConnect(peer, own netip.AddrPort) error {
-	if !t.ownUser {
-		return nil
-	}
-	ours, err := ownUsers(peer, own)
-	switch {
-	case errors.Is(err, errNoUsers), ours:
-		return nil
-	case err != nil:
-		return fmt.Errorf("whose it is: %w", err)
-	}
-	return errors.New("it is another user's")
 }
 
 // takeOver returns the socket of c without Go's poller around it.

@@ -13,11 +13,6 @@ import (
 // host's name cannot be in the way of its queues. A host may authenticate
 // again later; the queue stays usable meanwhile, unless that fails.
 
-// offer is what the target accepts, best first. The larger groups would have
-// anybody who knows a host's name keep a core busy for 25 ms and more with a
-// message.
-var offer = dhchap.Offer{Groups: []dhchap.Group{dhchap.FFDHE2048, dhchap.FFDHE3072, dhchap.FFDHE4096, dhchap.NullGroup}}
-
 // prepareAuth validates Authentication Send and Receive before their data.
 func (c *conn) prepareAuth(m *command) nvme.Status {
 	s := m.sqe.Security()
@@ -35,7 +30,7 @@ func (c *conn) prepareAuth(m *command) nvme.Status {
 // from the next Authentication Receive.
 func (c *conn) authSend(m *command) nvme.Status {
 	if c.auth == nil {
-		c.auth = dhchap.NewController(dhchap.Config{HostNQN: c.ctrl.host.NQN, SubNQN: c.ctrl.sub.nqn, Keys: *c.ctrl.keys, Offer: offer})
+		c.auth = dhchap.NewController(dhchap.Config{HostNQN: c.ctrl.host.NQN, SubNQN: c.ctrl.sub.nqn, Keys: *c.ctrl.keys, Offer: c.target.auth})
 	}
 	if !c.compute(func() { c.auth.Take(m.into) }) {
 		return nvme.StatusInternalError
@@ -48,6 +43,9 @@ func (c *conn) authSend(m *command) nvme.Status {
 func (c *conn) authReceive(m *command) nvme.Status {
 	if c.auth == nil {
 		return nvme.StatusCommandSequence | nvme.DNR
+	}
+	if c.auth.Err() != nil && !c.refused {
+		c.holdBack()
 	}
 	answer := make([]byte, m.sqe.Security().Length)
 	var message []byte
@@ -97,6 +95,23 @@ func (c *conn) awaitTurn() bool {
 		}
 	}
 	return false
+}
+
+// holdBackFor is how long a host waits for the word that its proof is wrong: who
+// tries keys is to take his time.
+const holdBackFor = time.Second
+
+// holdBack waits that long, unless the connection is to end.
+func (c *conn) holdBack() {
+	c.target.running.Add(-1)
+	defer c.target.running.Add(1)
+	for wait := time.After(holdBackFor); !c.unwanted(); {
+		select {
+		case <-wait:
+			return
+		case <-c.woken:
+		}
+	}
 }
 
 // unwanted reports whether the connection ends whatever the host proves.

@@ -29,3 +29,6 @@ func OccupyExchanges(t *Target) (release func()) {
 
 // Running returns how many connections are not asleep.
 func Running(t *Target) int32 { return t.running.Load() }
+
+// HoldBackFor is how long a host waits for the word that its proof is wrong.
+const HoldBackFor = holdBackFor

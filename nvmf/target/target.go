@@ -60,7 +60,6 @@ import (
 	"log/slog"
 	"maps"
 	"net"
-	"os"
 	"runtime"
 	"slices"
 	"sync"
@@ -94,11 +93,10 @@ type Config struct {
 	// NoReservations makes a target without reservations, which keeps nobody
 	// from writing.
 	NoReservations bool
-	// OwnUser makes a target that listens at the loopback alone take connections
-	// only from processes of its own user and of root. Without it whoever is on
-	// this host and says the name of a host that is allowed is let in. Root's
-	// takes all: what root runs may become somebody else.
-	OwnUser bool
+	// Auth are the hashes and groups that hosts may authenticate with, best first.
+	// Where there are none they are all hashes, and the groups up to ffdhe4096 and
+	// none: what a larger group costs the target anybody could make it spend.
+	Auth dhchap.Offer
 	// Log receives one line for each controller that comes and goes and for
 	// each violation of the protocol; nil discards them.
 	Log *slog.Logger
@@ -162,7 +160,7 @@ type Target struct {
 	patience       time.Duration // with a host that has not connected and proved who it is
 	exchanges      chan struct{} // has room for those that may be computed at a time
 	noReservations bool          // does not change
-	ownUser        bool          // nor does this
+	auth           dhchap.Offer  // nor does this
 
 	// running counts connections that are not asleep: they spin only while
 	// there are cores for all of them and for the hosts they may share the
@@ -206,7 +204,7 @@ func New(c Config) (*Target, error) {
 		patience:       connectTimeout,
 		exchanges:      make(chan struct{}, max(1, runtime.NumCPU()/2)),
 		noReservations: c.NoReservations,
-		ownUser:        c.OwnUser && os.Geteuid() != 0,
+		auth:           c.Auth,
 		keys:           maps.Clone(c.Keys),
 		psks:           maps.Clone(c.PSKs),
 		subsystems:     map[string]*subsystem{},
@@ -216,6 +214,9 @@ func New(c Config) (*Target, error) {
 	}
 	if t.log == nil {
 		t.log = slog.New(slog.DiscardHandler)
+	}
+	if len(t.auth.Groups) == 0 {
+		t.auth.Groups = []dhchap.Group{dhchap.FFDHE2048, dhchap.FFDHE3072, dhchap.FFDHE4096, dhchap.NullGroup}
 	}
 	if t.maxConns == 0 {
 		t.maxConns = 1024

@@ -135,3 +135,56 @@ func TestTLS(t *testing.T) {
 		}
 	}
 }
+
+// TestOwnTargetAsksForKeys: who reaches a run's own target and says its host's NQN, but
+// has not the key that was made for the run, is refused; what belongs to the job is not.
+// The key goes with the run.
+func TestOwnTargetAsksForKeys(t *testing.T) {
+	s := newStage(t)
+	r := sh(t, s, `echo data > /nvmecr/a
+		`+s.Nvmecr+` ls || exit 1
+		test "$(stat -c %a "$NVMECR_DHCHAP_SECRET")" = 600 || exit 2
+		echo "$NVMECR_DHCHAP_SECRET" >&2
+		unset NVMECR_DHCHAP_SECRET
+		`+s.Nvmecr+` ls && exit 3
+		`+s.Nvmecr+` keygen > "$PWD/wrong" && chmod 600 "$PWD/wrong" || exit 4
+		`+s.Nvmecr+` ls --dhchap-secret "$PWD/wrong" && exit 5
+		true`, "--name", "keys")
+	r.ok(t)
+	assert.Equal(t, 1, strings.Count(r.stdout, "/a"))
+	assert.Contains(t, r.stderr, "authentication failed")
+	assert.Contains(t, r.stderr, "--dhchap-secret")
+	assert.Contains(t, r.stderr, "the target refuses host")
+	for line := range strings.Lines(r.stderr) {
+		if strings.HasSuffix(line, "run.key\n") {
+			assert.NoFileExists(t, strings.TrimSpace(line))
+		}
+	}
+}
+
+// TestTargetDeniesByDefault: a target that other hosts reach says which may connect.
+func TestTargetDeniesByDefault(t *testing.T) {
+	s := newStage(t)
+	for name, c := range map[string]struct {
+		flags []string
+		words []string
+	}{
+		"everywhere":         {[]string{"--listen", "0.0.0.0:0"}, []string{"--allow-host", "--allow-any-host", "127.0.0.1"}},
+		"everywhere, IPv6":   {[]string{"--listen", "[::]:0"}, []string{"--allow-any-host"}},
+		"one of several":     {[]string{"--listen", "127.0.0.1:0", "--listen", "10.1.2.3:0"}, []string{"10.1.2.3", "--allow-any-host"}},
+		"a name":             {[]string{"--listen", "example.org:0"}, []string{"--allow-any-host"}},
+		"nobody":             {[]string{"--listen", "127.0.0.1:0", "--allow-host", ""}, []string{"--allow-host is empty"}},
+		"an unknown hash":    {[]string{"--listen", "127.0.0.1:0", "--dhchap-digests", "md5"}, []string{"--dhchap-digests", "sha256"}},
+		"an unknown group":   {[]string{"--listen", "127.0.0.1:0", "--dhchap-dhgroups", "ffdhe1"}, []string{"--dhchap-dhgroups", "ffdhe2048"}},
+		"an address without": {[]string{"--listen", "::1"}, []string{"[::1]:4420"}},
+	} {
+		r := call(t, s, append([]string{"target", "--namespace", "mem:16M"}, c.flags...)...)
+		r.refused(t, c.words...)
+		assert.NotContains(t, r.stdout, "trtype", name)
+	}
+	for _, flags := range [][]string{
+		{"--listen", "[::1]:0"}, {"--listen", "0.0.0.0:0", "--allow-any-host"}, {"--listen", "0.0.0.0:0", "--allow-host", "nqn.2014-08.org.example:h"},
+	} {
+		serve(t, s, append(flags, "--namespace", "mem:16M")...)
+	}
+}

@@ -36,7 +36,7 @@ except OSError as e:
 // take its partition over, and wakes it up: it cannot write any more.
 func TestLateWriter(t *testing.T) {
 	s := newStage(t)
-	_, id := serve(t, s, "--listen", "0.0.0.0:0", "--namespace", "mem:64M")
+	_, id := serve(t, s, "--listen", "0.0.0.0:0", "--allow-any-host", "--namespace", "mem:64M")
 	// Other addresses of the target, other directories: neither the lock of the
 	// partition nor that of the store is seen.
 	targets := make([]string, 2)

@@ -179,7 +179,7 @@ func TestStoppedTarget(t *testing.T) {
 func TestTargetLines(t *testing.T) {
 	s := newStage(t)
 	path := image(t, s, 64, "")
-	_, line := serve(t, s, "--listen", "0.0.0.0:0", "--namespace", "file:"+path)
+	_, line := serve(t, s, "--listen", "0.0.0.0:0", "--allow-any-host", "--namespace", "file:"+path)
 	assert.Contains(t, line, "adrfam:IPv4")
 	assert.NotContains(t, line, "0.0.0.0")
 	sh(t, s, "echo one > /nvmecr/a", "--target", line).ok(t)

@@ -18,6 +18,7 @@ import (
 	"nvmecr/internal/config"
 	"nvmecr/internal/store"
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/dhchap"
 )
 
 // embeddedStart is how long the embedded target may take to listen.
@@ -34,12 +35,26 @@ type embedded struct {
 	lifeline *os.File // it ends when this closes, also by our death
 }
 
-// embeddedKeys returns what the embedded target needs to authenticate where this
-// configuration has secrets, and nil where it has none. It is a file without a
-// name, so that nothing of it stays if we are killed.
+// makeRunKey gives the run a key of its own, by which its processes prove to the
+// embedded target that they are the job's: whoever else is on this host, and says the
+// host's NQN, cannot. It is in the state directory, which is the user's alone. Where
+// the user has given a key it is that one.
+func makeRunKey(cfg *config.Config, dir *store.StateDir) (remove func(), err error) {
+	if cfg.Secret != "" {
+		return func() {}, nil
+	}
+	if cfg.Secret, err = dir.WriteKey(dhchap.NewSecret(dhchap.SHA256).Reveal()); err != nil {
+		return nil, fmt.Errorf("the key of this run: %w", err)
+	}
+	return func() { _ = os.Remove(cfg.Secret) }, nil // of no use to anybody any more
+}
+
+// embeddedKeys returns what the embedded target needs to authenticate this
+// configuration. It is a file without a name, so that nothing of it stays if we are
+// killed.
 func embeddedKeys(cfg *config.Config) (*os.File, error) {
 	keys, err := cfg.Secrets()
-	if err != nil || keys.Host.IsZero() {
+	if err != nil {
 		return nil, err
 	}
 	line := cfg.Host() + " " + keys.Host.Reveal()
@@ -59,7 +74,7 @@ func embeddedKeys(cfg *config.Config) (*os.File, error) {
 }
 
 // startEmbedded serves the image of dir, to this configuration's host NQN
-// alone, which has to authenticate if it has a secret. The target holds the
+// alone, which has to authenticate. The target holds the
 // lock of dir as long as it lives. Its subsystem NQN is new each time:
 // processes of a run that is gone are refused even if they find a new target
 // on their old port.
@@ -72,12 +87,8 @@ func startEmbedded(cfg *config.Config, dir *store.StateDir, lock *store.DirLock)
 	if err != nil {
 		return nil, err
 	}
-	inherited, keyFile := []*os.File{lock.File}, ""
-	if keys != nil {
-		defer keys.Close()
-		inherited = append(inherited, keys)
-		keyFile = "/proc/self/fd/4" // the first is 3
-	}
+	defer keys.Close()
+	const keyFile = "/proc/self/fd/4" // the first is 3
 	stdin, lifeline, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -94,10 +105,11 @@ func startEmbedded(cfg *config.Config, dir *store.StateDir, lock *store.DirLock)
 	var complaint bytes.Buffer
 	// Every flag is given: the environment is meant for others.
 	cmd := exec.Command(self, "target", "--until-eof",
-		"--listen", "127.0.0.1:0", "--nqn", nqn, "--allow-host", cfg.Host(), "--dhchap-keys", keyFile,
+		"--listen", "127.0.0.1:0", "--nqn", nqn, "--allow-host", cfg.Host(), "--allow-any-host=false",
+		"--dhchap-keys", keyFile, "--dhchap-digests=", "--dhchap-dhgroups=null", "--tls-keys=",
 		"--namespace", "file:"+dir.Image(), "--admin=", "--pool=", "--verbose=false")
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, listening, &complaint
-	cmd.ExtraFiles = inherited
+	cmd.ExtraFiles = []*os.File{lock.File, keys}
 	// A session of its own: what is typed at the terminal ends the job, and
 	// the job may still write when it ends.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

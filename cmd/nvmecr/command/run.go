@@ -163,11 +163,16 @@ func (o *runOptions) prepare(ctx context.Context, dir *store.StateDir, lock *sto
 	stop = func() {}
 	if embedded {
 		where = dir.Image()
-		t, err := startEmbedded(o.cfg, dir, lock)
+		remove, err := makeRunKey(o.cfg, dir)
 		if err != nil {
 			return nil, err
 		}
-		stop = func() { t.stop(o.stderr) }
+		t, err := startEmbedded(o.cfg, dir, lock)
+		if err != nil {
+			remove()
+			return nil, err
+		}
+		stop = func() { t.stop(o.stderr); remove() }
 		o.cfg.Targets = []nvmf.TransportID{t.id}
 	}
 	o.announce(where, embedded, ranks)

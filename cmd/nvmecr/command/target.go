@@ -38,10 +38,14 @@ type targetOptions struct {
 	nqn        string
 	namespaces []string
 	hosts      []string
+	listed     bool // hosts was given
 	admin      string
 	pool       string
 	keys       string // file
 	psks       string // file
+	digests    string
+	dhgroups   string
+	anyHost    bool
 	verbose    bool
 	untilEOF   bool
 }
@@ -66,7 +70,8 @@ them, one for each job, and says who may use them. What is in a pool of files is
 served again by the next target with that pool.
 
 With --dhchap-keys hosts have to prove that they are who they say, by keys such
-as nvmecr keygen prints; without, an NQN is taken for true. With --tls-keys all
+as nvmecr keygen prints; without, an NQN is taken for true. Without --allow-host and
+keys it listens at the loopback only, unless --allow-any-host says otherwise. With --tls-keys all
 connections use TLS 1.3, with the host's key (nvmecr keygen --tls). On SIGHUP it
 reads both files again, and cuts off the hosts whose key has changed; without a file
 SIGHUP ends it as SIGTERM does.`,
@@ -76,18 +81,22 @@ SIGHUP ends it as SIGTERM does.`,
   nvmecr target --admin /run/nvmecr.sock --pool file:/srv/nvmecr`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			o.listed = cmd.Flags().Changed("allow-host")
 			return o.serve(cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&o.listen, "listen", []string{"0.0.0.0:4420"}, "`ADDRESS:PORT` to listen on, repeatable; port 0 lets the system choose [NVMECR_LISTEN]")
+	f.StringSliceVar(&o.listen, "listen", nil, "`ADDRESS:PORT` to listen on, repeatable; port 0 lets the system choose; without one 0.0.0.0:4420, or 127.0.0.1:4420 where nothing says which hosts may connect [NVMECR_LISTEN]")
 	f.StringVar(&o.nqn, "nqn", "nqn.2014-08.org.nvmecr:target", "`NQN` of the subsystem [NVMECR_NQN]")
 	f.StringArrayVar(&o.namespaces, "namespace", nil, "`NAMESPACE` to serve, repeatable: file:PATH[?size=SIZE] or mem:SIZE [NVMECR_NAMESPACE]")
-	f.StringSliceVar(&o.hosts, "allow-host", nil, "`NQN` of a host that may connect, repeatable; without one any may [NVMECR_ALLOW_HOST]")
+	f.StringSliceVar(&o.hosts, "allow-host", nil, "`NQN` of a host that may connect, repeatable [NVMECR_ALLOW_HOST]")
+	addSwitch(f, &o.anyHost, "allow-any-host", "", "let any host connect that reaches the target [NVMECR_ALLOW_ANY_HOST]")
 	f.StringVar(&o.admin, "admin", "", "`SOCKET` to listen on for nvmecr admin, of this user and root only [NVMECR_ADMIN]")
 	f.StringVar(&o.pool, "pool", "", "`POOL` that --admin makes namespaces in: file:DIRECTORY or mem:SIZE [NVMECR_POOL]")
 	f.StringVar(&o.keys, "dhchap-keys", "", "`FILE` with a line HOSTNQN HOSTKEY [TARGETKEY] for each host that may connect, and has to prove who it is [NVMECR_DHCHAP_KEYS]")
 	f.StringVar(&o.psks, "tls-keys", "", "`FILE` with a line HOSTNQN KEY for each host that may connect, which has to use TLS with that key [NVMECR_TLS_KEYS]")
+	f.StringVar(&o.digests, "dhchap-digests", "", "`HASHES` that hosts may authenticate with, best first: sha512,sha384,sha256 [NVMECR_DHCHAP_DIGESTS]")
+	f.StringVar(&o.dhgroups, "dhchap-dhgroups", "", "`GROUPS` that hosts may authenticate with, best first: ffdhe2048,ffdhe3072,ffdhe4096,null; also ffdhe6144 and ffdhe8192 [NVMECR_DHCHAP_DHGROUPS]")
 	addSwitch(f, &o.verbose, "verbose", "v", "report hosts that come and go on stderr [NVMECR_VERBOSE]")
 	addSwitch(f, &o.untilEOF, "until-eof", "", "end when standard input does")
 	// For `nvmecr run`, whose death the target must not survive.
@@ -194,7 +203,33 @@ func (o *targetOptions) check() error {
 	if o.admin != "" && len(o.nqn)+1+provision.MaxJob > 223 {
 		return fmt.Errorf("--nqn: %q is too long to be followed by the name of a job: take one of %d characters or less", o.nqn, 222-provision.MaxJob)
 	}
-	return o.checkNames()
+	if err := o.checkNames(); err != nil {
+		return err
+	}
+	return o.checkReach()
+}
+
+// checkReach sees to it that other hosts reach the target only where it is said which
+// of them may connect. What --admin makes says so itself.
+func (o *targetOptions) checkReach() error {
+	guarded := len(o.hosts) > 0 || o.keys != "" || o.psks != "" || o.anyHost || len(o.namespaces) == 0
+	if len(o.listen) == 0 {
+		o.listen = []string{"0.0.0.0:4420"}
+		if !guarded {
+			o.listen = []string{"127.0.0.1:4420"}
+		}
+	}
+	for _, address := range o.listen {
+		host, _, err := net.SplitHostPort(address)
+		if err != nil {
+			return fmt.Errorf("--listen %s: %w; it looks like 10.0.0.5:4420 or [::1]:4420", address, err)
+		}
+		if ip := net.ParseIP(host); !guarded && host != "localhost" && (ip == nil || !ip.IsLoopback()) {
+			return fmt.Errorf("--listen %s: other hosts reach that, and nothing says which of them may connect: add --allow-host NQN, "+
+				"--dhchap-keys FILE, --tls-keys FILE or --allow-any-host, or listen at 127.0.0.1", address)
+		}
+	}
+	return nil
 }
 
 // discoveryNQN is the well-known name of discovery controllers.
@@ -207,6 +242,9 @@ func (o *targetOptions) checkNames() error {
 	if err := config.CheckNQN(o.nqn); err != nil {
 		return fmt.Errorf("--nqn: %w", err)
 	}
+	if o.listed && len(o.hosts) == 0 {
+		return errors.New("--allow-host is empty: it has to name a host, as in nqn.2014-08.org.nvmexpress:uuid:...; does the file that it was read from exist?")
+	}
 	for _, h := range o.hosts {
 		if err := config.CheckNQN(h); err != nil || h == "" {
 			return fmt.Errorf("--allow-host: %q is not an NQN, nqn.2014-08.org.nvmexpress:uuid:... or such, of a host", h)
@@ -217,16 +255,20 @@ func (o *targetOptions) checkNames() error {
 
 // start makes a target with everything open, not listening yet.
 func (o *targetOptions) start(log *slog.Logger) (*target.Target, error) {
-	// One that ends with its input is a run's own: nobody else has to reach it.
-	c := target.Config{Log: log, OwnUser: o.untilEOF}
+	c := target.Config{Log: log}
+	var err error
+	if c.Auth.Hashes, err = dhchap.ParseHashes(o.digests); err != nil {
+		return nil, usageError{fmt.Errorf("--dhchap-digests: %w", err)}
+	}
+	if c.Auth.Groups, err = dhchap.ParseGroups(o.dhgroups); err != nil {
+		return nil, usageError{fmt.Errorf("--dhchap-dhgroups: %w", err)}
+	}
 	if o.keys != "" {
-		var err error
 		if c.Keys, err = o.readKeys(); err != nil {
 			return nil, fmt.Errorf("--dhchap-keys: %w", err)
 		}
 	}
 	if o.psks != "" {
-		var err error
 		if c.PSKs, err = o.readPSKs(); err != nil {
 			return nil, fmt.Errorf("--tls-keys: %w", err)
 		}
