@@ -100,10 +100,12 @@ func (t *Target) admit(fd int, peer netip.AddrPort) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed || len(t.conns) >= t.maxConns {
+	if t.closed || !t.makeRoom(peer.Addr()) {
 		c.closeSocket()
 		return fmt.Errorf("%d connections of %d are open", len(t.conns), t.maxConns)
 	}
+	t.accepted++
+	c.number = t.accepted
 	t.conns[c] = struct{}{}
 	t.group.Add(1)
 	go c.routineServe()

@@ -16,6 +16,9 @@ func (c *conn) prepareAdmin(m *command) nvme.Status {
 		return 0
 	case nvme.AdminSetFeatures:
 		if uint8(m.sqe.CDW(10)) == nvme.FeatureHostID {
+			if c.ctrl.sub == discovery { // takes no data of anybody
+				return nvme.StatusInvalidField | nvme.DNR
+			}
 			return m.expect(uint32(len(Host{}.ID)))
 		}
 		return 0

@@ -158,5 +158,6 @@ func (c *conn) admit() nvme.Status {
 		c.target.log.Info("target: host authenticated", "nqn", c.ctrl.sub.nqn, "host", c.ctrl.host.NQN, "controller", c.ctrl.id)
 	}
 	c.barred = false
+	c.welcomed()
 	return 0
 }

@@ -41,6 +41,18 @@ func (c *conn) sizeQueue(n int) {
 	c.out.size(n)
 }
 
+// discoverySlots is how many commands a discovery controller takes at a time.
+// More wait in the socket.
+const discoverySlots = 32
+
+// slots is how many commands the connection takes at a time.
+func (c *conn) slots() int {
+	if c.ctrl.sub == discovery {
+		return min(int(c.sqSize), discoverySlots)
+	}
+	return int(c.sqSize)
+}
+
 // maxOwed bounds the answers of a connection that wait to be sent; beyond it
 // is what one more command may ask for.
 const maxOwed = 4 * maxTransfer
@@ -154,7 +166,7 @@ func (c *conn) execute(slot uint16) {
 	}
 	c.owed += cap(m.answer)
 	if len(c.commands) == 1 && c.ctrl != nil && !c.barred {
-		c.sizeQueue(int(c.sqSize))
+		c.sizeQueue(c.slots())
 	}
 	c.out.push(slot, false)
 }

@@ -29,6 +29,11 @@ type conn struct {
 	tls    *tlsHost       // who the host is by TLS; nil without TLS
 	done   chan struct{}  // closed when the thread has ended and the socket is closed
 
+	// number counts connections. welcome says that the host has been let into a
+	// subsystem, evicted that it is to go for another guest. Target.mu guards them.
+	number           uint64
+	welcome, evicted bool
+
 	// of is ctrl for others than the thread, also before the host has
 	// authenticated and after the controller has ended. Target.mu guards it.
 	of *controller

@@ -119,6 +119,11 @@ func (c *controller) end() {
 	}
 }
 
+// discoveryKATO is the longest keep-alive time-out of a discovery controller in ms, also
+// of one that asks for none: nobody holds one for ever. (NVMe Base 2.0, 5.27.1.12: two
+// minutes by default.)
+const discoveryKATO = 120_000
+
 // setKeepAlive starts the timer for a KATO in ms, or stops it for 0.
 func (c *controller) setKeepAlive(ms uint32) {
 	c.mu.Lock()
@@ -126,6 +131,9 @@ func (c *controller) setKeepAlive(ms uint32) {
 	if c.timer != nil {
 		c.timer.Stop()
 		c.timer = nil
+	}
+	if c.sub == discovery && (ms == 0 || ms > discoveryKATO) {
+		ms = discoveryKATO
 	}
 	c.kato = time.Duration(ms) * time.Millisecond
 	if ms != 0 && !c.ended {

@@ -106,8 +106,17 @@ func (c *conn) connect(m *command) nvme.Status {
 	if c.qid != 0 {
 		c.in.rules.MaxCapsuleData = c.target.inCapsule
 	}
+	c.welcomed()
 	m.result = nvme.ConnectResult(ctrl.id, 0)
 	return 0
+}
+
+// welcomed makes the connection one of the subsystem's own, if it is one of its
+// queues: discovery is anybody's.
+func (c *conn) welcomed() {
+	c.target.mu.Lock()
+	defer c.target.mu.Unlock()
+	c.welcome = c.ctrl.sub != discovery
 }
 
 // newController makes a controller for the admin queue c.

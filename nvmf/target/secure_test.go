@@ -150,9 +150,7 @@ func TestSetPSKs(t *testing.T) {
 	require.NoError(t, err)
 	defer q.Close()
 	flush := func() error {
-		cmds := []*nvmf.Command{{Opcode: nvmf.Flush}}
-		q.Submit(cmds)
-		return q.Wait(cmds)
+		return q.Wait(submit(q, &nvmf.Command{Opcode: nvmf.Flush}))
 	}
 	again, err := tlspsk.Parse(psk.Reveal())
 	require.NoError(t, err)

@@ -174,6 +174,7 @@ type Target struct {
 	controllers map[uint16]*controller
 	conns       map[*conn]struct{}
 	listeners   []net.Listener
+	accepted    uint64 // connections so far
 	nextCNTLID  uint16
 	generation  uint64 // of the discovery log
 	closed      bool
