@@ -495,17 +495,17 @@ func TestMPI(t *testing.T) {
 	}
 }
 
-// Ranks that open one path for writing have a file each, and are told so, once.
-func TestSharedPath(t *testing.T) {
+// Ranks that open one file together are refused, by MPI's means and with one line.
+func TestSharedFile(t *testing.T) {
 	for _, mpi := range mpis {
 		t.Run(mpi.name, func(t *testing.T) {
 			s := newStore(t, fmt.Sprintf(runtimeOf, mpi.name))
 			for source, compiler := range map[string]string{"shared.c": "mpicc.", "shared.f90": "mpif90.", "shared08.f90": "mpif90."} {
 				program := compile(t, compiler+mpi.name, source)
-				stdout, stderr, err := finish(t, s.ranks(mpi.mpirun, program, mount+"/"+source))
+				stdout, stderr, err := finish(t, s.ranks(mpi.mpirun, program, mount+"/"+source, filepath.Join(t.TempDir(), "elsewhere")))
 				require.NoError(t, err, stderr)
-				assert.Equal(t, "ok\n", stdout)
-				assert.Equal(t, 1, strings.Count(stderr, "/nvmecr/"+source+" is opened by 4 ranks for writing"), stderr)
+				assert.Equal(t, "ok\n", stdout, source)
+				assert.Equal(t, 1, strings.Count(stderr, "MPI_File_open of /nvmecr/"+source+" by 4 ranks is refused"), stderr)
 			}
 		})
 	}

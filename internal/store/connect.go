@@ -85,12 +85,13 @@ func want(cfg *config.Config, t, targets, size int) parttable.Want {
 	}
 }
 
-// lockKey names the partition of a rank among the processes of this user on
-// this host. The targets are part of it: a process left over from a run on an
-// embedded target that is gone does not stand in the way of the next run.
+// lockKey names the partition of a rank among the processes of one run of this user
+// on this host. Processes of another run have nothing to do with it: they neither
+// yield the partition to this run nor make its calls. What they may still do to the
+// namespace the reservation and the claim decide.
 func lockKey(cfg *config.Config, rank int) string {
 	h := sha256.New()
-	fmt.Fprintln(h, cfg.Name)
+	fmt.Fprintln(h, cfg.Name, cfg.Run)
 	for _, t := range cfg.Targets {
 		fmt.Fprintln(h, t)
 	}

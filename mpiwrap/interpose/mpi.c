@@ -3,9 +3,8 @@
  * MPI library: after the real MPI_Init has returned the runtime opens the
  * rank's partition, before the real MPI_Finalize it lets go of MPI.
  *
- * MPI_File_open of a file of ours opens it for the rank alone, whatever the
- * communicator is, and says so once if several ranks write. If some of them have
- * the file, the others make it: rank 0 may have done so for all.
+ * MPI_File_open of a file of ours by several ranks is refused with an MPI error: each
+ * of them would get a file of its own.
  *
  * No MPI header is used: these functions take pointers and integers in every
  * MPI. One binding may call another (MPICH's Fortran calls its C), so only the
@@ -125,10 +124,6 @@ C_FUNCTION(MPI_Init, begin(), end, (int *argc, char ***argv), argc, argv)
 C_FUNCTION(MPI_Init_thread, begin(), end, (int *argc, char ***argv, int required, int *provided), argc, argv, required, provided)
 C_FUNCTION(MPI_Finalize, leaving(), left, (void))
 
-/* These bits are the same in OpenMPI and MPICH: MPI_MODE_CREATE; MPI_MODE_WRONLY, MPI_MODE_RDWR. */
-#define MODE_CREATE 1
-#define MODE_WRITES (4 | 8)
-
 /* said tells whether a path is new here; it forgets the oldest of many. */
 static bool said(const char *path)
 {
@@ -145,9 +140,6 @@ static bool said(const char *path)
 	return false;
 }
 
-/* A communicator is a pointer or an int: either is passed on as it came. */
-typedef int about_communicator(void *communicator, int *number);
-
 /* ours says whether an MPI name of a file is. ROMIO's may begin with a driver's. */
 static const char *ours(const char *name)
 {
@@ -161,148 +153,96 @@ static const char *ours(const char *name)
 	return nv_route(AT_FDCWD, path, &at) ? path : NULL;
 }
 
-/* tell says once for each path that ranks do not share the file. */
-static void tell(const char *path, int ranks, int self, int mode)
+/* What the MPI libraries do not share: the class of the error, and in C the file that is
+ * none, which is a variable of OpenMPI's and 0 in MPICH. */
+#define OPENMPI_FILE_NULL "ompi_mpi_file_null"
+#define OPENMPI_UNSUPPORTED_OPERATION 52
+#define MPICH_UNSUPPORTED_OPERATION 44
+
+/* These bits are the same in all: MPI_MODE_RDONLY and MPI_MODE_RDWR. */
+#define CONTRADICTORY (2 | 8)
+
+/* no_file is C's MPI_FILE_NULL. */
+static void *no_file(void)
 {
-	if (ranks > 1 && self == 0 && (mode & MODE_WRITES) && !said(path))
-		nv_complain("%s is opened by %d ranks for writing: under %s each of them has a file of its own by that name",
+	void *none = dlsym(RTLD_DEFAULT, OPENMPI_FILE_NULL); /* it may have been copied to the program */
+
+	return none != NULL ? none : find_quietly(OPENMPI_FILE_NULL);
+}
+
+/* unsupported is MPI_ERR_UNSUPPORTED_OPERATION. */
+static int unsupported(void)
+{
+	return no_file() != NULL ? OPENMPI_UNSUPPORTED_OPERATION : MPICH_UNSUPPORTED_OPERATION;
+}
+
+/* tell says once for each path why it is refused. */
+static void tell(const char *path, int ranks, int self)
+{
+	if (self == 0 && !said(path))
+		nv_complain("MPI_File_open of %s by %d ranks is refused: under %s each rank has files of its own; "
+			    "open it by one rank (MPI_COMM_SELF), or one that is elsewhere",
 			    path, ranks, nv_mount);
 }
 
-/* MPICH's MPI_COMM_SELF, in C and Fortran; that of OpenMPI is a variable in C
- * and 1 in Fortran. */
-#define MPICH_SELF 0x44000001
-#define OPENMPI "ompi_mpi_comm_self"
-
-/* alone returns the communicator to open a file of ours by: that of the rank
- * itself. With another one some library calls would wait for, and fail by, what
- * rank 0 has created and the others do not have. */
-static void *alone(void *communicator, const char *name, int mode)
-{
-	static about_communicator *size, *rank;
-	const char *path = ours(name);
-	int ranks = 1, self = -1;
-
-	if (path == NULL)
-		return communicator;
-	if (size == NULL)
-		size = (about_communicator *)find("MPI_Comm_size");
-	if (rank == NULL)
-		rank = (about_communicator *)find("MPI_Comm_rank");
-	if (size == NULL || rank == NULL || size(communicator, &ranks) != 0 || rank(communicator, &self) != 0)
-		return communicator; /* the real call says what is wrong */
-	tell(path, ranks, self, mode);
-	void *own = dlsym(RTLD_DEFAULT, OPENMPI); /* a variable may have been copied to the program */
-
-	if (own == NULL)
-		own = find_quietly(OPENMPI);
-
-	return own != NULL ? own : (void *)(uintptr_t)MPICH_SELF;
-}
-
-/* to_make says whether ranks are to be asked about a file that one of them may
- * have made for all. */
-static bool to_make(bool ours, int mode)
-{
-	return ours && (mode & MODE_WRITES) && !(mode & MODE_CREATE);
-}
-
-/* others_have says that this rank could not open a file and another one could.
- * All ranks call it: the split of those who could from those who could not
- * tells how many there are, whatever the types of the MPI library are. */
-static bool others_have(void *communicator, bool opened)
-{
-	static int (*split)(void *, int, int, void **), (*release)(void **);
-	static about_communicator *size;
-	void *part = NULL;
-	int all = 0, alike = 0;
-
-	if (split == NULL)
-		split = (int (*)(void *, int, int, void **))find("MPI_Comm_split");
-	if (release == NULL)
-		release = (int (*)(void **))find("MPI_Comm_free");
-	if (size == NULL)
-		size = (about_communicator *)find("MPI_Comm_size");
-	if (split == NULL || release == NULL || size == NULL || split(communicator, opened, 0, &part) != 0)
-		return false;
-	bool known = size(communicator, &all) == 0 && size(part, &alike) == 0;
-
-	release(&part);
-	return known && !opened && alike < all;
-}
-
-typedef int file_open(void *communicator, const char *name, int mode, void *info, void *file);
+typedef int about_communicator(void *communicator, int *number);
+typedef int file_open(void *communicator, const char *name, int mode, void *info, void **file);
 
 file_open nv_MPI_File_open NV_CALL("MPI_File_open");
-int nv_MPI_File_open(void *communicator, const char *name, int mode, void *info, void *file)
+int nv_MPI_File_open(void *communicator, const char *name, int mode, void *info, void **file)
 {
 	static file_open *real;
+	static about_communicator *size, *rank;
+	const char *path = ours(name);
+	int ranks = 1, self = 0;
 
 	if (real == NULL)
 		real = (file_open *)find("MPI_File_open");
-	if (real == NULL)
-		return FAILED;
-	void *own = alone(communicator, name, mode);
-	int result = real(own, name, mode, info, file);
-
-	if (to_make(own != communicator, mode) && others_have(communicator, result == 0))
-		result = real(own, name, mode | MODE_CREATE, info, file);
-	return result;
+	if (path != NULL && size == NULL)
+		size = (about_communicator *)find("MPI_Comm_size");
+	if (path != NULL && rank == NULL)
+		rank = (about_communicator *)find("MPI_Comm_rank");
+	/* What is wrong with a communicator the real call says. */
+	if (size != NULL && rank != NULL && path != NULL && size(communicator, &ranks) == 0 && ranks > 1 && rank(communicator, &self) == 0) {
+		tell(path, ranks, self);
+		if (real != NULL) /* calls the error handler that the program has for files that are none */
+			real(communicator, name, CONTRADICTORY, info, file);
+		*file = no_file();
+		return unsupported();
+	}
+	return real != NULL ? real(communicator, name, mode, info, file) : FAILED;
 }
 
-typedef void about_fortran(const int *communicator, int *number, int *error);
-
-/* alone_fortran is alone for a name that ends in blanks. */
-static int alone_fortran(int communicator, const char *name, size_t length, int mode)
+/* shared_fortran says whether several ranks open a file of ours, by a communicator of
+ * Fortran's. The name ends in blanks. */
+static bool shared_fortran(const int *communicator, const char *name, size_t length)
 {
-	static about_fortran *size, *rank;
-	int ranks = 1, self = -1, error = 0;
+	static void (*size)(const int *, int *, int *), (*rank)(const int *, int *, int *);
+	int ranks = 1, self = 0, error = 0;
 	char copy[NV_PATH];
 
 	while (length > 0 && name[length - 1] == ' ')
 		length--;
 	if (!nv_mounted || length >= sizeof copy)
-		return communicator;
+		return false;
 	memcpy(copy, name, length);
 	copy[length] = '\0';
 	const char *path = ours(copy);
 
 	if (path == NULL)
-		return communicator;
+		return false;
 	if (size == NULL)
-		size = (about_fortran *)find("mpi_comm_size_");
+		size = (void (*)(const int *, int *, int *))find("mpi_comm_size_");
 	if (rank == NULL)
-		rank = (about_fortran *)find("mpi_comm_rank_");
+		rank = (void (*)(const int *, int *, int *))find("mpi_comm_rank_");
 	if (size == NULL || rank == NULL)
-		return communicator;
-	size(&communicator, &ranks, &error);
-	rank(&communicator, &self, &error);
-	tell(path, ranks, self, mode);
-	return find_quietly(OPENMPI) != NULL ? 1 : MPICH_SELF;
-}
-
-/* others_have_fortran is others_have for a communicator of Fortran. */
-static bool others_have_fortran(int communicator, int opened)
-{
-	static void (*split)(const int *, const int *, const int *, int *, int *), (*release)(int *, int *);
-	static about_fortran *size;
-	int key = 0, part = 0, all = 0, alike = 0, error = FAILED;
-
-	if (split == NULL)
-		split = (void (*)(const int *, const int *, const int *, int *, int *))find("mpi_comm_split_");
-	if (release == NULL)
-		release = (void (*)(int *, int *))find("mpi_comm_free_");
-	if (size == NULL)
-		size = (about_fortran *)find("mpi_comm_size_");
-	if (split == NULL || release == NULL || size == NULL)
 		return false;
-	split(&communicator, &opened, &key, &part, &error);
-	if (error != 0)
+	size(communicator, &ranks, &error);
+	rank(communicator, &self, &error);
+	if (error != 0 || ranks <= 1)
 		return false;
-	size(&communicator, &all, &error);
-	size(&part, &alike, &error);
-	release(&part, &error);
-	return !opened && alike < all;
+	tell(path, ranks, self);
+	return true;
 }
 
 typedef void file_open_fortran(const int *communicator, char *name, const int *mode, const int *info, int *file, int *ierror, size_t length);
@@ -310,14 +250,15 @@ typedef void file_open_fortran(const int *communicator, char *name, const int *m
 static void open_fortran(file_open_fortran *real, const int *communicator, char *name, const int *mode, const int *info, int *file, int *ierror,
 			 size_t length)
 {
-	int own = alone_fortran(*communicator, name, length, *mode), error = FAILED;
+	static const int contradictory = CONTRADICTORY;
+	bool shared = shared_fortran(communicator, name, length);
+	int error = FAILED;
 
 	if (real != NULL)
-		real(&own, name, mode, info, file, &error, length);
-	if (real != NULL && to_make(own != *communicator, *mode) && others_have_fortran(*communicator, error == 0)) {
-		int making = *mode | MODE_CREATE;
-
-		real(&own, name, &making, info, file, &error, length);
+		real(communicator, name, shared ? &contradictory : mode, info, file, &error, length);
+	if (shared) {
+		*file = 0; /* MPI_FILE_NULL of every library's Fortran */
+		error = unsupported();
 	}
 	if (ierror != NULL)
 		*ierror = error;

@@ -11,9 +11,11 @@ program shared08
   call MPI_Comm_rank(MPI_COMM_WORLD, rank)
   call get_command_argument(1, name)
   call MPI_File_open(MPI_COMM_WORLD, name, ior(MPI_MODE_CREATE, MPI_MODE_RDWR), MPI_INFO_NULL, f)
-  off = 4 * rank
+  if (f /= MPI_FILE_NULL) print *, 'rank', rank, 'has a file'
+  call MPI_File_open(MPI_COMM_SELF, name, ior(MPI_MODE_CREATE, MPI_MODE_RDWR), MPI_INFO_NULL, f)
+  off = 0
   back = -1
-  call MPI_File_write_at_all(f, off, rank, 1, MPI_INTEGER, MPI_STATUS_IGNORE)
+  call MPI_File_write_at(f, off, rank, 1, MPI_INTEGER, MPI_STATUS_IGNORE)
   call MPI_File_read_at(f, off, back, 1, MPI_INTEGER, MPI_STATUS_IGNORE)
   if (back /= rank) print *, 'rank', rank, 'reads', back
   call MPI_File_close(f)

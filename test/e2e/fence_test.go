@@ -84,3 +84,66 @@ func printed(t *testing.T, j *demo.Job, n int) []string {
 	}
 	return j.Stdout.Lines()
 }
+
+// appender appends a line every few milliseconds until that fails, and says when it
+// begins and why it ends.
+const appender = `
+import os, signal, time
+signal.signal(signal.SIGHUP, signal.SIG_IGN) # the kernel's to stopped orphans
+fd = os.open("/nvmecr/old", os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o600)
+os.write(fd, b"line\n")
+print(os.getpid(), flush=True)
+try:
+    while True:
+        os.write(fd, b"line\n")
+        time.sleep(0.005)
+except OSError as e:
+    print(e.strerror, flush=True)
+`
+
+// TestSurvivorOfAnotherRun: a rank that has outlived its run on this host, running or
+// stopped, neither serves the processes of the next run nor writes beside them. What
+// the next run has written is there for the one after it.
+func TestSurvivorOfAnotherRun(t *testing.T) {
+	for name, c := range map[string]struct {
+		fresh, stopped, elsewhere bool
+	}{
+		"again": {}, "fresh": {fresh: true}, "stopped": {stopped: true}, "fresh, stopped": {fresh: true, stopped: true},
+		"another state directory": {elsewhere: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStage(t)
+			_, id := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:64M")
+			old, err := s.Start(append(s.RunFlags("x", "--target", id), "python3", "-c", appender))
+			require.NoError(t, err)
+			pid, err := strconv.Atoi(printed(t, old, 1)[0])
+			require.NoError(t, err)
+			require.NoError(t, syscall.Kill(old.PID(), syscall.SIGKILL))
+			if c.stopped {
+				require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
+			}
+			defer func() { _ = syscall.Kill(pid, syscall.SIGKILL) }()
+
+			flags, env := []string{"--target", id}, []string(nil)
+			if c.fresh {
+				flags = append(flags, "--fresh")
+			}
+			if c.elsewhere {
+				env = append(env, "XDG_STATE_HOME="+filepath.Join(s.Dir, "tmp"))
+			}
+			next, err := s.Start(append(s.RunFlags("x", flags...), "sh", "-c", "echo precious > /nvmecr/ck && sync /nvmecr/ck"), env...)
+			require.NoError(t, err)
+			require.NoError(t, next.Wait(t.Context()))
+			if c.stopped {
+				require.NoError(t, syscall.Kill(pid, syscall.SIGCONT))
+			}
+			// Its run has ended long since: what it says still comes.
+			assert.Eventually(t, func() bool { return len(old.Stdout.Lines()) == 2 }, time.Minute, time.Millisecond)
+			assert.Equal(t, []string{strconv.Itoa(pid), "Input/output error"}, old.Stdout.Lines())
+			last, err := s.Start(append(s.RunFlags("x", "--target", id), "cat", "/nvmecr/ck"), env...)
+			require.NoError(t, err)
+			require.NoError(t, last.Wait(t.Context()))
+			assert.Equal(t, []string{"precious"}, last.Stdout.Lines())
+		})
+	}
+}
