@@ -15,26 +15,38 @@ type Place struct {
 
 // launchers are the variables in which launchers tell a process its rank and
 // the number of ranks, most specific first: a launcher that starts its daemons
-// through another one leaves that one's variables in place.
+// through another one leaves that one's variables in place. torchrun starts what it
+// starts itself, also as the task of another launcher. RANK alone is anybody's word:
+// it counts last, and with what goes with it.
 var launchers = []struct {
 	rank  string
-	sizes []string // the first that is set
-	step  bool     // only inside a Slurm step
+	sizes []string                              // the first that is set
+	where func(getenv func(string) string) bool // nil: everywhere
 }{
+	{rank: "RANK", sizes: []string{"WORLD_SIZE"}, where: has("TORCHELASTIC_RUN_ID")},
 	{rank: "OMPI_COMM_WORLD_RANK", sizes: []string{"OMPI_COMM_WORLD_SIZE"}},
 	{rank: "MV2_COMM_WORLD_RANK", sizes: []string{"MV2_COMM_WORLD_SIZE"}},
 	{rank: "PMI_RANK", sizes: []string{"PMI_SIZE"}},
 	{rank: "PMIX_RANK", sizes: []string{"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}},
-	{rank: "SLURM_PROCID", sizes: []string{"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}, step: true},
+	{rank: "FLUX_TASK_RANK", sizes: []string{"FLUX_JOB_SIZE"}},
+	{rank: "JSM_NAMESPACE_RANK", sizes: []string{"JSM_NAMESPACE_SIZE"}},
+	{rank: "SLURM_PROCID", sizes: []string{"SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"}, where: inStep},
+	{rank: "RANK", sizes: []string{"WORLD_SIZE"}, where: has("LOCAL_RANK")},
+}
+
+// has is where a variable is set.
+func has(name string) func(getenv func(string) string) bool {
+	return func(getenv func(string) string) bool { return getenv(name) != "" }
 }
 
 // PlaceFromEnv finds the place in the environment of a launcher: mpirun of
-// OpenMPI, Hydra (MPICH), MVAPICH, a PMIx launcher, a Slurm step. Without one
+// OpenMPI, Hydra (MPICH), MVAPICH, a PMIx launcher, Flux, jsrun, a Slurm step, torchrun and
+// others that set RANK, WORLD_SIZE and LOCAL_RANK as it does. Without one
 // it is rank 0 of 1. It fails when the variables make no sense.
 func PlaceFromEnv(getenv func(string) string) (Place, error) {
 	for _, l := range launchers {
 		rank := getenv(l.rank)
-		if rank == "" || l.step && !inStep(getenv) {
+		if rank == "" || l.where != nil && !l.where(getenv) {
 			continue
 		}
 		for _, name := range l.sizes {

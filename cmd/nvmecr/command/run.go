@@ -76,6 +76,9 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 	if err := o.cfg.Resolve(); err != nil {
 		return usageError{err}
 	}
+	if err := checkCommand(argv, os.Getenv); err != nil {
+		return err
+	}
 	library, err := findLibrary()
 	if err != nil {
 		return err
@@ -105,7 +108,7 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 			_ = dir.Remove()
 		}
 	}()
-	stop, err := o.prepare(ctx, dir, lock)
+	stop, err := o.prepare(ctx, dir, lock, argv)
 	if err != nil {
 		return err
 	}
@@ -140,7 +143,7 @@ func lockStore(dir *store.StateDir) (*store.DirLock, error) {
 
 // prepare sees to it that every target is there and holds nothing but this
 // store, and says so. stop ends what it started.
-func (o *runOptions) prepare(ctx context.Context, dir *store.StateDir, lock *store.DirLock) (stop func(), err error) {
+func (o *runOptions) prepare(ctx context.Context, dir *store.StateDir, lock *store.DirLock, argv []string) (stop func(), err error) {
 	if err := o.adopt(dir); err != nil {
 		return nil, err
 	}
@@ -148,6 +151,9 @@ func (o *runOptions) prepare(ctx context.Context, dir *store.StateDir, lock *sto
 	if embedded {
 		if o.cfg.TLSKey != "" {
 			return nil, errors.New("--tls-psk: a run without --target has a target of its own, which has no TLS; leave the key out, or name a target that has")
+		}
+		if err := o.checkEmbedded(dir, argv); err != nil {
+			return nil, err
 		}
 		if err := o.makeImage(dir); err != nil {
 			return nil, err
@@ -181,6 +187,21 @@ func (o *runOptions) prepare(ctx context.Context, dir *store.StateDir, lock *sto
 		return nil, err
 	}
 	return stop, nil
+}
+
+// checkEmbedded refuses runs that the embedded target cannot serve.
+func (o *runOptions) checkEmbedded(dir *store.StateDir, argv []string) error {
+	host, err := os.Hostname()
+	if err != nil {
+		return err
+	}
+	if err := checkHosts(argv, os.Getenv, host); err != nil {
+		return err
+	}
+	if dir.Made && !o.cfg.Fresh {
+		return checkRequeued(o.cfg.Name, dir.Path, os.Getenv)
+	}
+	return nil
 }
 
 // check returns the number of ranks whose partitions are on the targets.

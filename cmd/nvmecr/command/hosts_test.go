@@ -1,0 +1,91 @@
+package command
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func environ(pairs ...string) func(string) string {
+	m := make(map[string]string)
+	for _, p := range pairs {
+		name, value, _ := strings.Cut(p, "=")
+		m[name] = value
+	}
+	return func(name string) string { return m[name] }
+}
+
+func TestCheckCommand(t *testing.T) {
+	for _, c := range []struct {
+		argv string
+		env  []string
+		says string
+	}{
+		{"mpirun -n 4 ./app", nil, ""},
+		{"./app", []string{"SLURM_PROCID=0", "SLURM_NTASKS=8", "SLURM_JOB_ID=3"}, ""}, // a batch script
+		{"./app", []string{"PMI_RANK=0", "PMI_SIZE=1"}, ""},
+		{"sbatch job.sh", nil, "put nvmecr into the script"},
+		{"/usr/bin/sbatch job.sh", nil, "nvmecr run -- srun ./app"},
+		{"./app", []string{"SLURM_PROCID=3", "SLURM_NTASKS=8", "SLURM_STEP_ID=0"}, "nvmecr run -- srun ./app"},
+		{"./app", []string{"OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=4"}, "nvmecr run -- mpirun -n 4 ./app"},
+		{"./app", []string{"RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=1"}, "rank 1 of 2 (RANK)"},
+	} {
+		err := checkCommand(strings.Fields(c.argv), environ(c.env...))
+		if c.says == "" {
+			assert.NoError(t, err, c.argv)
+			continue
+		}
+		assert.ErrorContains(t, err, c.says, c.argv)
+		assert.ErrorAs(t, err, new(usageError))
+	}
+}
+
+func TestCheckHosts(t *testing.T) {
+	dir := t.TempDir()
+	here, both := filepath.Join(dir, "here"), filepath.Join(dir, "both")
+	require.NoError(t, os.WriteFile(here, []byte("# ours\nnode1 slots=2\nlocalhost\n"), 0o600))
+	require.NoError(t, os.WriteFile(both, []byte("node1.cluster\nnode2:4\n"), 0o600))
+	for _, c := range []struct {
+		argv string
+		env  string
+		says string
+	}{
+		{"mpirun -n 4 ./app", "", ""},
+		{"mpirun -n 4 ./app", "SLURM_JOB_NUM_NODES=1", ""},
+		{"mpirun -n 4 ./app", "SLURM_JOB_NUM_NODES=2", "2 nodes (SLURM_JOB_NUM_NODES)"},
+		{"./app", "SLURM_NNODES=3", "3 nodes"},
+		{"mpirun --host node1,localhost:3,127.0.0.1 ./app", "", ""},
+		{"mpirun --host node1:2,node2:2 ./app", "", "ranks on node2"},
+		{"mpirun -H node2 ./app", "", "ranks on node2"},
+		{"mpiexec -hosts NODE1.cluster,node3 ./app", "", "ranks on node3"},
+		{"mpirun --hostfile " + here + " ./app", "", ""},
+		{"mpirun --hostfile " + both + " ./app", "", "ranks on node2"},
+		{"mpiexec.hydra -f " + both + " ./app", "", "ranks on node2"},
+		{"mpirun -machinefile " + filepath.Join(dir, "none") + " ./app", "", ""},
+		{"mpirun -N 2 ./app", "", ""}, // of each host
+		{"srun -N 2 ./app", "", "ranks on 2 hosts"},
+		{"srun --nodes=2-4 ./app", "", "ranks on 2 hosts"},
+		{"srun --nodes 1 ./app", "", ""},
+		{"srun -w node2 ./app", "", "ranks on node2"},
+		{"torchrun --nnodes=4 train.py", "", "ranks on 4 hosts"},
+		{"./app -H node2", "", ""},
+	} {
+		err := checkHosts(strings.Fields(c.argv), environ(c.env), "node1")
+		if c.says == "" {
+			assert.NoError(t, err, c.argv)
+			continue
+		}
+		assert.ErrorContains(t, err, c.says, c.argv)
+		assert.ErrorContains(t, err, "--target")
+	}
+}
+
+func TestCheckRequeued(t *testing.T) {
+	assert.NoError(t, checkRequeued("x", "/d", environ()))
+	assert.NoError(t, checkRequeued("x", "/d", environ("SLURM_RESTART_COUNT=0")))
+	assert.ErrorContains(t, checkRequeued("x", "/d", environ("SLURM_RESTART_COUNT=2", "SLURM_JOB_ID=7")), "job 7 was started again")
+}
