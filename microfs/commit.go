@@ -187,7 +187,7 @@ func (fs *FS) runGroup(cmds []*nvmf.Command) error {
 	return nil
 }
 
-// room fails with ENOSPC if the state area could not hold what fs.rec adds.
+// room fails with ErrNoNames if the state area could not hold what fs.rec adds.
 func (fs *FS) room() error {
 	var more nvmf.Bytes
 	switch fs.rec.Type {
@@ -199,7 +199,7 @@ func (fs *FS) room() error {
 		return nil
 	}
 	if stateFixed+nvmf.Bytes(fs.g.blocks)*fs.worstPerBlock()+fs.tree.bytes+more > framedRoom(fs.g.stateSize) {
-		return syscall.ENOSPC
+		return ErrNoNames
 	}
 	return nil
 }

@@ -17,6 +17,10 @@ var (
 	ErrTooSmall = errors.New("partition is too small")
 	// ErrBadFormat: format options that cannot be.
 	ErrBadFormat = errors.New("format is not possible")
+	// ErrNoNames: the state checkpoint has no room for another name or inode. It is
+	// syscall.ENOSPC.
+	ErrNoNames = fmt.Errorf("there is no room for another name: names and inodes have 1/128 of a partition, at most 256 MiB; "+
+		"larger partitions (--size, or larger namespaces) hold more, and so do fewer, larger files: %w", syscall.ENOSPC)
 	// ErrVersion: the media is of a version this program cannot use.
 	ErrVersion = errors.New("media version is not supported")
 	// ErrCorrupt: the media holds something no crash can leave.

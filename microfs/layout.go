@@ -86,6 +86,12 @@ func CheckFormat(id *nvmf.Identity, seg Segment, o FormatOptions) error {
 	return err
 }
 
+// maxNamesRoom bounds the room for names and inodes in a state area.
+const maxNamesRoom = 256 * nvmf.MiB
+
+// statePerBlock is what a hugeblock takes at most in a state checkpoint.
+func (g *geometry) statePerBlock() nvmf.Bytes { return extentSize + 8*(g.hugeblock/g.unit) }
+
 // divide splits what the log leaves over between state and data: each state
 // area has room for the checksums of all data in the worst fragmentation and
 // for names and inodes beside.
@@ -96,8 +102,8 @@ func (g *geometry) divide() error {
 			g.seg.Length, used+8*blockSize+4*g.hugeblock, ErrTooSmall)
 	}
 	rest := g.seg.Length - used
-	perBlock := nvmf.Bytes(extentSize) + 8*(g.hugeblock/g.unit)
-	names := min(max(rest/128, 64*nvmf.KiB), 256*nvmf.MiB)
+	perBlock := g.statePerBlock()
+	names := min(max(rest/128, 64*nvmf.KiB), maxNamesRoom)
 	if names > rest/8 {
 		names = rest / 8
 	}

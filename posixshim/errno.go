@@ -43,6 +43,10 @@ func (p *Process) Errno(err error) syscall.Errno {
 		return errno
 	}
 	switch errno {
+	case syscall.ENOSPC:
+		if errors.Is(err, microfs.ErrNoNames) { // df shows free space
+			p.report(err)
+		}
 	case syscall.EIO, syscall.EBUSY, syscall.ENODEV, syscall.EPERM, syscall.ETIMEDOUT, syscall.ECONNREFUSED:
 		p.report(err)
 	}

@@ -51,7 +51,7 @@ type Config struct {
 	Name      string             // --name: the store, see parttable.CheckName
 	Targets   []nvmf.TransportID // --target, in order; none means the embedded target
 	Mount     string             // --mount: absolute, clean, not "/"
-	Size      nvmf.Bytes         // --size: of the embedded target's namespace
+	Size      nvmf.Bytes         // --size: of the embedded target's namespace; 0: by the disk
 	Fresh     bool               // --fresh: start over; for the command only
 	Timeout   time.Duration      // --timeout: for a target or a rank that does not answer
 	Hugeblock nvmf.Bytes         // --hugeblock: unit of allocation, fixed at format

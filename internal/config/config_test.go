@@ -43,7 +43,7 @@ func TestDefaults(t *testing.T) {
 	assert.Equal(t, "default", c.Name)
 	assert.Empty(t, c.Targets)
 	assert.Equal(t, "/nvmecr", c.Mount)
-	assert.Equal(t, nvmf.GiB, c.Size)
+	assert.Equal(t, nvmf.Bytes(0), c.Size, "by the disk")
 	assert.Equal(t, 32*nvmf.KiB, c.Hugeblock)
 	assert.Equal(t, time.Minute, c.Timeout)
 	assert.False(t, c.Fresh || c.HeaderDigest || c.DataDigest)
@@ -110,7 +110,7 @@ func TestEnviron(t *testing.T) {
 	got, err := FromEnv(os.Getenv)
 	require.NoError(t, err)
 	assert.True(t, c.Fresh)
-	c.Fresh, c.Size = false, nvmf.GiB
+	c.Fresh, c.Size = false, 0
 	c.given, got.given = nil, nil
 	assert.Equal(t, c, got)
 

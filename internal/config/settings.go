@@ -69,10 +69,21 @@ var settings = []Setting{
 	},
 	{
 		Name:    "size",
-		Help:    "`SIZE` of the embedded target's namespace, shared by all ranks, such as 512M or 4G",
-		initial: text("1G"),
-		parse:   size(func(c *Config) *nvmf.Bytes { return &c.Size }),
-		format:  func(c *Config) string { return sizeText(c.Size) },
+		Help:    "`SIZE` of the embedded target's namespace, shared by all ranks, such as 512M or 4G; without one half of what its file system has free, of which only what is written is taken",
+		initial: text(""),
+		parse: func(c *Config, v string) error {
+			if v == "" {
+				c.Size = 0
+				return nil
+			}
+			return size(func(c *Config) *nvmf.Bytes { return &c.Size })(c, v)
+		},
+		format: func(c *Config) string {
+			if c.Size == 0 {
+				return ""
+			}
+			return sizeText(c.Size)
+		},
 	},
 	{
 		Name: "fresh", Switch: true,

@@ -7,10 +7,12 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"nvmecr/internal/config"
 	"nvmecr/internal/parttable"
@@ -285,6 +287,12 @@ func (o *runOptions) makeImage(dir *store.StateDir) error {
 // newImage makes a backing file in the place of the one that may be there,
 // which goes only when the new one is complete; readers of it keep it.
 func (o *runOptions) newImage(image string) error {
+	if o.cfg.Size == 0 {
+		var err error
+		if o.cfg.Size, err = roomFor(filepath.Dir(image)); err != nil {
+			return err
+		}
+	}
 	if err := store.CheckSize(o.cfg); err != nil {
 		return err
 	}
@@ -296,6 +304,23 @@ func (o *runOptions) newImage(image string) error {
 		return fmt.Errorf("--size %s: %w", o.cfg.Size, err)
 	}
 	return os.Rename(next, image)
+}
+
+// What an image may take where nobody says: the file is sparse, and a store that is
+// written to again and again comes to take all of its size.
+const (
+	leastImage = 64 * nvmf.MiB
+	mostImage  = nvmf.TiB
+)
+
+// roomFor is half of what the file system of dir has free for us.
+func roomFor(dir string) (nvmf.Bytes, error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return 0, fmt.Errorf("free space in %s: %w", dir, err)
+	}
+	half := nvmf.Bytes(fs.Bavail) * nvmf.Bytes(fs.Bsize) / 2
+	return min(max(half-half%nvmf.MiB, leastImage), mostImage), nil
 }
 
 // adopt completes the settings with what the last run of the store recorded:
