@@ -20,6 +20,7 @@ func TestParseTransportID(t *testing.T) {
 		{long, long},
 		{"  trtype=tcp   traddr=10.0.0.5 subnqn=nqn.2014-08.org.example:a ", long},
 		{"TRTYPE:tcp ADRFAM:ipv4 TRADDR:10.0.0.5 TRSVCID:4420 SUBNQN:nqn.2014-08.org.example:a NSID:1", long},
+		{"trtype:TCP traddr:[::1] subnqn:nqn.x ns:1", "trtype:TCP adrfam:IPv6 traddr:::1 trsvcid:4420 subnqn:nqn.x ns:1"},
 		{"trtype:TCP traddr:fe80::1 trsvcid:1 subnqn:nqn.x ns:4294967294", "trtype:TCP adrfam:IPv6 traddr:fe80::1 trsvcid:1 subnqn:nqn.x ns:4294967294"},
 		{"trtype:RDMA traddr:h subnqn:q", "trtype:RDMA adrfam:IPv4 traddr:h trsvcid:4420 subnqn:q ns:1"},
 		{"trtype:PCIe traddr:0000:01:00.0", "trtype:PCIe traddr:0000:01:00.0 ns:1"},

@@ -115,6 +115,9 @@ func (id *TransportID) set(key, value string) error {
 		return fmt.Errorf("adrfam %q is not IPv4 or IPv6", value)
 	case "traddr":
 		id.Address = value
+		if strings.HasPrefix(value, "[") && strings.HasSuffix(value, "]") { // as people write IPv6 addresses
+			id.Address = value[1 : len(value)-1]
+		}
 	case "trsvcid":
 		if n, err := strconv.ParseUint(value, 10, 16); err != nil || n == 0 {
 			return fmt.Errorf("trsvcid %q is not a port", value)

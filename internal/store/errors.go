@@ -12,6 +12,9 @@ import (
 // ErrNoTarget: neither --target nor an embedded target.
 var ErrNoTarget = errors.New("no target: start the program through \"nvmecr run\", or name targets with --target (NVMECR_TARGET)")
 
+// ErrSameNamespace: two targets are addresses of one namespace.
+var ErrSameNamespace = errors.New("two targets are one namespace")
+
 // ErrHalfFormatted: the connection was lost while a namespace or a partition was
 // being formatted. What was sent may still land, on top of what a second attempt
 // writes; targets with reservations keep it out once another run has begun.

@@ -145,14 +145,41 @@ func eachTarget(ctx context.Context, cfg *config.Config, readOnly bool, f func(t
 	if len(cfg.Targets) == 0 {
 		return ErrNoTarget
 	}
+	var seen namespaces
 	for t, id := range cfg.Targets {
 		dev, err := connect(ctx, cfg, id, readOnly)
 		if err != nil {
 			return err
 		}
+		if err := seen.add(id, dev); err != nil {
+			return andClosing(err, dev.Close())
+		}
 		if err := andClosing(f(t, id, dev), dev.Close()); err != nil {
 			return fmt.Errorf("target %s: %w", id, err)
 		}
 	}
+	return nil
+}
+
+// namespaces are those that were opened, by what they say of themselves.
+type namespaces []struct {
+	id       nvmf.TransportID
+	identity nvmf.Identity
+}
+
+// add takes note of one. It fails with ErrSameNamespace if that is known by another
+// address: a table on it would say that it is two.
+func (n *namespaces) add(id nvmf.TransportID, dev nvmf.Device) error {
+	identity := *dev.Identity()
+	for _, known := range *n {
+		if !identity.Private && identity.Same(&known.identity) {
+			return fmt.Errorf("%w: %s and %s both have UUID %s; name it once: there is no multipath, a connection that is lost is made again to the same address",
+				ErrSameNamespace, known.id, id, identity.UUID)
+		}
+	}
+	*n = append(*n, struct {
+		id       nvmf.TransportID
+		identity nvmf.Identity
+	}{id, identity})
 	return nil
 }

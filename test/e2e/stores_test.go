@@ -201,3 +201,18 @@ func TestRootBelongsToTheUser(t *testing.T) {
 	r := sh(t, s, "stat -c '%u %g %A' /nvmecr")
 	assert.Equal(t, strconv.Itoa(os.Geteuid())+" "+strconv.Itoa(os.Getegid())+" drwx------\n", r.ok(t))
 }
+
+// TestOneNamespaceTwice: two addresses of one namespace are not taken for two
+// namespaces, and nothing is written.
+func TestOneNamespaceTwice(t *testing.T) {
+	s := newStage(t)
+	job, first := serve(t, s, "--listen", "127.0.0.1:0", "--listen", "127.0.0.2:0", "--namespace", "mem:64M")
+	lines := printed(t, job, 2)
+	for _, more := range [][]string{nil, {"--fresh"}} {
+		flags := append([]string{"run", "--name", "x", "--target", first, "--target", lines[1]}, more...)
+		r := call(t, s, append(flags, "--", "echo", "started")...)
+		r.refused(t, "one namespace", "127.0.0.1", "127.0.0.2", "name it once")
+	}
+	sh(t, s, "echo here > /nvmecr/a", "--name", "x", "--target", lines[1]).ok(t)
+	assert.Equal(t, "here\n", sh(t, s, "cat /nvmecr/a", "--name", "x", "--target", lines[1]).ok(t))
+}

@@ -77,6 +77,9 @@ Nobody sees it until it is exposed, here with --host or later.`,
 		if err != nil {
 			return usageError{err}
 		}
+		if err := checkExposure(args[0], o.hosts, keys); err != nil {
+			return err
+		}
 		n, err := p.Create(ctx, args[0], size)
 		if err == nil && len(o.hosts) > 0 {
 			if err = p.Expose(ctx, args[0], o.hosts, keys); err == nil {
@@ -96,6 +99,15 @@ Nobody sees it until it is exposed, here with --host or later.`,
 		return err
 	})
 	return cmd
+}
+
+// checkExposure finds out what Expose would not take, before there is a namespace.
+func checkExposure(job string, hosts []string, keys map[string]dhchap.Keys) error {
+	_, err := provision.CheckHosts(job, hosts)
+	if err == nil && keys != nil {
+		err = provision.CheckKeys(job, hosts, keys, func(string) bool { return false }, false)
+	}
+	return err
 }
 
 func (o *adminOptions) newExpose() *cobra.Command {

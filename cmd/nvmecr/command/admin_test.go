@@ -190,3 +190,23 @@ func TestAdminUsage(t *testing.T) {
 		require.ErrorContains(t, cmd.Execute(), text, fmt.Sprintf("%q", args))
 	}
 }
+
+// TestAdminChecksFirst: a create that cannot be exposed as it says leaves nothing behind.
+func TestAdminChecksFirst(t *testing.T) {
+	dir := shortdir.New(t)
+	startTarget(t, dir)
+	file := filepath.Join(dir, "keys")
+	require.NoError(t, os.WriteFile(file, []byte(provisiontest.HostA+" "+dhchap.NewSecret(dhchap.SHA256).Reveal()+"\n"), 0o600))
+	for args, text := range map[string]string{
+		"create melt 1M --host node7": `host "node7"`,
+		"create melt 1M --host " + provisiontest.HostB + " --dhchap-keys " + file: provisiontest.HostB + " has no key",
+		"create melt 1X --host " + provisiontest.HostA:                            "1X",
+	} {
+		_, errs, code := admin(t, strings.Fields(args)...)
+		assert.NotZero(t, code, args)
+		assert.Contains(t, errs, text)
+		out, _, code := admin(t, "list", "--json")
+		require.Zero(t, code)
+		assert.Equal(t, "[]\n", out, args)
+	}
+}

@@ -120,6 +120,11 @@ func (p *Provisioner) create(job string, size nvmf.Bytes) (provision.Namespace, 
 	if err != nil {
 		return none, err
 	}
+	if !live && p.o.Listen == nil { // before there is an image to be left behind
+		if _, err := p.choosePort(); err != nil {
+			return none, err
+		}
+	}
 	size = size.AlignUp(blockSize)
 	switch {
 	case !live:

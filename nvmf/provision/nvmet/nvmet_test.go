@@ -286,6 +286,9 @@ func TestPorts(t *testing.T) {
 	p := f.Open(t)
 	_, err := p.Create(ctx, "melt", nvmf.MiB)
 	require.ErrorContains(t, err, "?listen=ADDRESS:PORT")
+	left, err := os.ReadDir(f.o.Dir)
+	require.NoError(t, err)
+	assert.Empty(t, left, "no image is left behind")
 	require.NoError(t, f.tree.Mkdir("ports/7"))
 	for name, value := range map[string]string{"traddr": "fd00::5", "trsvcid": "4421", "adrfam": "ipv6", "trtype": "tcp"} {
 		require.NoError(t, f.tree.Write("ports/7/addr_"+name, value))

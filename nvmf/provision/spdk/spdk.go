@@ -131,6 +131,10 @@ func (p *Provisioner) create(ctx context.Context, job string, size nvmf.Bytes) (
 	if err != nil {
 		return none, err
 	}
+	// Before there is a volume to be left behind.
+	if s := v.subsystems[job]; p.o.Listen == nil && (s == nil || len(s.Listen) == 0) {
+		return none, errNowhere
+	}
 	// What two programs have left that did not wait for each other.
 	if v.live[job] != nil && v.freed[job] != nil {
 		if err := p.deleteVolume(ctx, v, job); err != nil {
@@ -224,13 +228,16 @@ func (p *Provisioner) serve(ctx context.Context, v *view, job string) error {
 	return p.listen(ctx, s, nqn)
 }
 
+// errNowhere: nothing says where the subsystem of a job is to listen.
+var errNowhere = fmt.Errorf("%w: the target has to listen somewhere: add ?listen=ADDRESS:PORT, the address at which the hosts find it", provision.ErrInvalid)
+
 func (p *Provisioner) listen(ctx context.Context, s *subsystem, nqn string) error {
 	l := p.o.Listen
 	if l == nil && len(s.Listen) > 0 {
 		return nil
 	}
 	if l == nil {
-		return fmt.Errorf("%w: the target has to listen somewhere: add ?listen=ADDRESS:PORT, the address at which the hosts find it", provision.ErrInvalid)
+		return errNowhere
 	}
 	at := address{TRType: string(l.Transport), AdrFam: l.Family, TRAddr: l.Address, TRSvcID: l.Service}
 	for _, have := range s.Listen {

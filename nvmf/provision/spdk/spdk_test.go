@@ -110,7 +110,7 @@ func TestMessages(t *testing.T) {
 		{spdk.Options{Socket: f.socket, Store: "other"}, create, `no logical volume store "other": it has lvs0`},
 		{spdk.Options{Socket: f.socket + "x"}, create, "start nvmf_tgt"},
 		{spdk.Options{Socket: f.socket}, func(p *spdk.Provisioner) error { return p.Limit(ctx, "melt", 3*nvmf.MiB/2) }, "give 1 MiB or 2 MiB"},
-		{spdk.Options{Socket: f.socket}, func(p *spdk.Provisioner) error { return p.Expose(ctx, "melt", nil, nil) }, "repeat the create"},
+		{spdk.Options{Socket: f.socket}, func(p *spdk.Provisioner) error { return p.Expose(ctx, "melt", nil, nil) }, "create it first"},
 		{spdk.Options{Socket: f.socket, Listen: listen}, func(p *spdk.Provisioner) error {
 			return errors.Join(create(p), p.Expose(ctx, "melt", []string{provisiontest.HostA},
 				map[string]dhchap.Keys{provisiontest.HostA: {Host: dhchap.NewSecret(dhchap.SHA256)}}))
@@ -120,6 +120,15 @@ func TestMessages(t *testing.T) {
 		require.ErrorContains(t, c.do(p), c.text)
 		require.NoError(t, p.Close())
 	}
+}
+
+// TestNowhereToListen: a create that could not be served leaves no volume.
+func TestNowhereToListen(t *testing.T) {
+	f := newFixture(t)
+	p := spdk.New(spdk.Options{Socket: f.socket})
+	require.ErrorIs(t, create(p), provision.ErrInvalid)
+	assert.Empty(t, f.Names())
+	require.NoError(t, p.Close())
 }
 
 func create(p *spdk.Provisioner) error { _, err := p.Create(ctx, "melt", nvmf.MiB); return err }
