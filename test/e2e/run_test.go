@@ -153,3 +153,41 @@ func TestRanksFromTheLauncher(t *testing.T) {
 	assert.Contains(t, r.stderr, "2 ranks")
 	assert.Equal(t, before, digest(t, s.Image("default")))
 }
+
+// TestCopyStaysInside: a copy keeps holes, and writes nothing outside of its directory, whatever
+// links there are in it.
+func TestCopyStaysInside(t *testing.T) {
+	s := newStage(t)
+	sh(t, s, `cd /nvmecr && mkdir d e && echo inside > d/f && echo deep > e/g && ln -s /etc l
+		truncate -s 100M sparse && printf end | dd of=sparse bs=1 seek=60M conv=notrunc status=none
+		touch "$(printf 'bad\\033[2Jname')" && exec 3>"$(printf 'open\\033[2J')" && kill -9 $$`)
+	dest, out := t.TempDir(), t.TempDir()
+	require.NoError(t, os.Symlink(out, filepath.Join(dest, "d")), "where d is to go")
+	r := call(t, s, "cp", "/", dest)
+	assert.NotEqual(t, 0, r.code)
+	assert.NotContains(t, r.stderr, "\033")
+	assert.NoFileExists(t, filepath.Join(out, "f"))
+	require.NoError(t, os.Remove(filepath.Join(dest, "d")))
+	call(t, s, "cp", "/", dest).ok(t)
+	call(t, s, "cp", "/", dest).ok(t)
+	assert.NoFileExists(t, filepath.Join(out, "f"))
+	for name, want := range map[string]string{"d/f": "inside\n", "e/g": "deep\n"} {
+		got, err := os.ReadFile(filepath.Join(dest, name))
+		require.NoError(t, err)
+		assert.Equal(t, want, string(got))
+	}
+	link, err := os.Readlink(filepath.Join(dest, "l"))
+	require.NoError(t, err)
+	assert.Equal(t, "/etc", link)
+	info, err := os.Stat(filepath.Join(dest, "sparse"))
+	require.NoError(t, err)
+	assert.EqualValues(t, 100<<20, info.Size())
+	assert.Less(t, info.Sys().(*syscall.Stat_t).Blocks*512, int64(1<<20))
+	f, err := os.Open(filepath.Join(dest, "sparse"))
+	require.NoError(t, err)
+	defer f.Close()
+	b := make([]byte, 3)
+	_, err = f.ReadAt(b, 60<<20)
+	require.NoError(t, err)
+	assert.Equal(t, "end", string(b))
+}

@@ -9,7 +9,9 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"syscall"
 
+	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"nvmecr/internal/store"
@@ -50,10 +52,13 @@ func (o *cpOptions) copy(ctx context.Context, name, local string) error {
 	}
 	for _, rank := range ranks {
 		dest := local
-		if len(ranks)+len(o.broken) > 1 {
+		if len(ranks)+len(o.broken) > 1 { // the directory is ours to make: no link leads out of it
 			dest = filepath.Join(local, fmt.Sprintf("rank%d", rank))
 			if err := os.MkdirAll(dest, 0o777); err != nil {
 				return err
+			}
+			if info, err := os.Lstat(dest); err != nil || !info.IsDir() {
+				return fmt.Errorf("%s is a link, which is not followed: remove it: %w", printable(dest), errors.Join(err, fs.ErrExist))
 			}
 		}
 		if err := o.copyRank(ctx, rank, name, dest); err != nil {
@@ -66,7 +71,7 @@ func (o *cpOptions) copy(ctx context.Context, name, local string) error {
 	return o.end()
 }
 
-func (o *cpOptions) copyRank(ctx context.Context, rank int, name, dest string) error {
+func (o *cpOptions) copyRank(ctx context.Context, rank int, name, local string) error {
 	p, err := o.mount(ctx, rank)
 	if err != nil {
 		return err
@@ -76,23 +81,57 @@ func (o *cpOptions) copyRank(ctx context.Context, rank int, name, dest string) e
 	if err != nil {
 		return explain(err, rank, name)
 	}
-	if info, err := os.Stat(dest); err == nil && info.IsDir() && name != "/" {
-		dest = filepath.Join(dest, path.Base(name))
+	d, err := openDestination(local, name, fileMode(top.Mode).IsDir())
+	if err != nil {
+		return localError{err}
 	}
-	if err := o.copyOne(p, rank, name, dest, top); err != nil {
-		return err
-	}
+	defer d.root.Close()
 	if !fileMode(top.Mode).IsDir() {
-		return nil
+		return o.copyOne(p, rank, name, d, d.base, top)
 	}
 	return walk(p.FS, name, true, func(child string, a microfs.Attr) error {
-		err := o.copyOne(p, rank, child, filepath.Join(dest, strings.TrimPrefix(child, name)), a)
+		err := o.copyOne(p, rank, child, d, path.Join(d.base, strings.TrimPrefix(child, name)), a)
 		if err != nil && !writing(err) {
 			o.fail(err)
 			err = nil
 		}
 		return err
 	})
+}
+
+// A destination is a directory that nothing is written outside of, whatever links
+// there are in it, the store's own among them: they are the job's to make.
+type destination struct {
+	root *os.Root
+	base string // of what is copied, in root
+}
+
+// openDestination is where the copy of name goes: into local if that is a directory,
+// to local itself otherwise. Links that lead to local are the user's, and followed.
+func openDestination(local, name string, dir bool) (d destination, err error) {
+	info, err := os.Stat(local)
+	switch {
+	case err == nil && info.IsDir() && name == "/":
+		d.base = "."
+	case err == nil && info.IsDir():
+		d.base = path.Base(name)
+	case dir && name == "/":
+		if err := os.MkdirAll(local, 0o777); err != nil {
+			return d, err
+		}
+		d.base = "."
+	default:
+		local, d.base = filepath.Dir(local), filepath.Base(local)
+	}
+	if d.root, err = os.OpenRoot(local); err != nil {
+		return d, err
+	}
+	if dir && d.base != "." {
+		if err := d.root.MkdirAll(d.base, 0o777); err != nil {
+			return d, errors.Join(err, d.root.Close())
+		}
+	}
+	return d, nil
 }
 
 // A localError is one of writing the copy: the next file fares no better.
@@ -102,12 +141,12 @@ func (e localError) Unwrap() error { return e.error }
 
 func writing(err error) bool { return errors.As(err, new(localError)) }
 
-// copyOne copies a file or a symbolic link, or makes the directory.
-func (o *cpOptions) copyOne(p *store.Partition, rank int, name, dest string, a microfs.Attr) error {
+// copyOne copies a file or a symbolic link to dest, or makes the directory.
+func (o *cpOptions) copyOne(p *store.Partition, rank int, name string, d destination, dest string, a microfs.Attr) error {
 	switch mode := fileMode(a.Mode); {
 	case mode.IsDir():
 		// The owner must be able to fill it.
-		if err := os.MkdirAll(dest, mode.Perm()|0o700); err != nil {
+		if err := d.root.MkdirAll(dest, mode.Perm()|0o700); err != nil {
 			return localError{err}
 		}
 		return nil
@@ -116,41 +155,85 @@ func (o *cpOptions) copyOne(p *store.Partition, rank int, name, dest string, a m
 		if err != nil {
 			return explain(err, rank, name)
 		}
-		if err := os.Remove(dest); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := d.root.Remove(dest); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		return os.Symlink(to, dest)
+		return d.root.Symlink(to, dest)
 	}
 	if !a.Closed {
-		fmt.Fprintf(o.stderr, "nvmecr: rank %d: %s was not closed by its writer: the copy may be cut short\n", rank, name)
+		fmt.Fprintf(o.stderr, "nvmecr: rank %d: %s was not closed by its writer: the copy may be cut short\n", rank, printable(name))
 	}
-	return o.copyFile(p, rank, name, dest, a)
+	return o.copyFile(p, rank, name, d, dest, a)
 }
 
 // copyFile writes to a name of its own first: dest is either the whole file or
 // what it was before.
-func (o *cpOptions) copyFile(p *store.Partition, rank int, name, dest string, a microfs.Attr) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(dest), "."+filepath.Base(dest)+".*")
+func (o *cpOptions) copyFile(p *store.Partition, rank int, name string, d destination, dest string, a microfs.Attr) (err error) {
+	part := path.Join(path.Dir(dest), fmt.Sprintf(".nvmecr-%s.part", uuid.NewString()))
+	f, err := d.root.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		if cause := errors.Unwrap(err); cause != nil {
 			err = cause // its name is nobody's business
 		}
-		return localError{fmt.Errorf("cannot write %s: %w", dest, err)}
+		return localError{fmt.Errorf("cannot write %s: %w", printable(dest), err)}
 	}
 	defer func() {
 		if err != nil {
-			err = errors.Join(err, os.Remove(f.Name()))
+			err = errors.Join(err, d.root.Remove(part))
 		}
 	}()
-	if err = copyOut(p, name, f); errors.As(err, new(*fs.PathError)) {
+	if err = copySparse(p, name, f, a.Size); errors.As(err, new(*fs.PathError)) {
 		err = localError{err}
 	}
 	err = explain(err, rank, name)
 	if err = errors.Join(err, f.Chmod(fileMode(a.Mode).Perm()), f.Close()); err != nil {
 		return err
 	}
-	if err = os.Chtimes(f.Name(), a.Atime, a.Mtime); err != nil {
+	if err = d.root.Chtimes(part, a.Atime, a.Mtime); err != nil {
 		return err
 	}
-	return os.Rename(f.Name(), dest)
+	return d.root.Rename(part, dest)
+}
+
+// copySparse copies the data of a file and leaves its holes.
+func copySparse(p *store.Partition, name string, to *os.File, size int64) error {
+	f, err := p.FS.Open(microfs.RootIno, name, syscall.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	buf := make([]byte, copyBuffer)
+	for off := int64(0); ; {
+		data, err := f.SeekData(off)
+		if errors.Is(err, syscall.ENXIO) {
+			break // the rest is a hole
+		}
+		if err != nil {
+			return err
+		}
+		hole, err := f.SeekHole(data)
+		if err != nil {
+			return err
+		}
+		for off = data; off < hole; {
+			n, err := f.ReadAt([][]byte{buf[:min(int64(len(buf)), hole-off)]}, off)
+			if err != nil {
+				return err
+			}
+			if n == 0 {
+				break // it was cut meanwhile
+			}
+			if _, err := to.WriteAt(buf[:n], off); err != nil {
+				return err
+			}
+			off += int64(n)
+		}
+		if off < hole {
+			break
+		}
+	}
+	if info, err := to.Stat(); err != nil || info.Size() >= size {
+		return err
+	}
+	return to.Truncate(size)
 }
