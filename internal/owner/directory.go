@@ -20,10 +20,16 @@ import (
 // elsewhere.
 var base = "/tmp"
 
-// directory returns the directory of the locks, creating it. A directory that
-// another user made, or can write to, is refused.
-func directory() (string, error) {
-	dir := base + "/nvmecr-" + strconv.Itoa(os.Geteuid())
+// prefix is what the names of the user's directories begin with.
+func prefix() string { return base + "/nvmecr-" + strconv.Itoa(os.Geteuid()) }
+
+// directory returns the directory of the locks of a group, creating it. A directory
+// that another user made, or can write to, is refused.
+func directory(group string) (string, error) {
+	dir := prefix()
+	if group != "" {
+		dir += "-" + group
+	}
 	if err := unix.Mkdir(dir, 0o700); err != nil && err != unix.EEXIST {
 		return "", fmt.Errorf("directory of the partition locks: %w", &fs.PathError{Op: "mkdir", Path: dir, Err: err})
 	}
@@ -36,6 +42,38 @@ func directory() (string, error) {
 			dir, os.Geteuid(), syscall.EACCES)
 	}
 	return dir, nil
+}
+
+// Prepare makes the directory of a group. What is wrong with it is known then, before
+// there is a process that needs a lock.
+func Prepare(group string) error {
+	if err := checkGroup(group); err != nil {
+		return err
+	}
+	_, err := directory(group)
+	return err
+}
+
+// Abandon removes the directory of a group, with what killed owners have left. One that
+// is in use stays, and is removed after a day by whoever comes by.
+func Abandon(group string) {
+	if checkGroup(group) == nil && group != "" {
+		dir := prefix() + "-" + group
+		sweep(dir, time.Now().Add(time.Minute))
+		_ = os.Remove(dir)
+	}
+}
+
+// sweepGroups removes what groups have left that nobody uses any more.
+func sweepGroups(before time.Time) {
+	dirs, _ := filepath.Glob(prefix() + "-*")
+	for _, dir := range dirs {
+		var st unix.Stat_t
+		if unix.Lstat(dir, &st) == nil && int(st.Uid) == os.Geteuid() && time.Unix(st.Mtim.Unix()).Before(before) {
+			sweep(dir, before)
+			_ = os.Remove(dir) // unless a lock is left
+		}
+	}
 }
 
 // litterAge is when files nobody has locked are taken for left behind.

@@ -1,7 +1,9 @@
 // Package owner settles which process of this host owns a partition: one at a
 // time; the others ask it to yield or wait for its end.
 //
-// Each key has two files in /tmp/nvmecr-UID, a directory of mode 0700:
+// Each key has two files in /tmp/nvmecr-UID-GROUP, a directory of mode 0700. A group is
+// a run: its name follows from the run's id, which is random, so that no other user can
+// make the directory first.
 //
 //	KEY.lock   the owner holds a POSIX record lock (fcntl F_SETLK) on it; in it
 //	           is the owner's note, how those who find it busy may reach it

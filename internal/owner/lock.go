@@ -18,7 +18,7 @@ import (
 )
 
 // MaxKey is the longest key: a socket's path has at most 107 bytes.
-const MaxKey = 72
+const MaxKey = 60
 
 // MaxNote is the longest note of an owner, in bytes.
 const MaxNote = 64
@@ -74,8 +74,8 @@ var (
 	held   = map[string]bool{}
 )
 
-// Acquire makes this process the owner of key: 1 to MaxKey of
-// A-Z a-z 0-9 . _ -. It asks the process that is the owner to yield, and
+// Acquire makes this process the owner of key in a group of keys, which are up to
+// MaxKey and MaxGroup of A-Z a-z 0-9 . _ -; a group may be empty. It asks the process that is the owner to yield, and
 // waits while that one is ending or does not answer, until ctx ends.
 //
 // onYield is called when another process asks. It either gives up what the
@@ -87,19 +87,23 @@ var (
 // yield, or did not answer; otherwise what is wrong with the directory.
 //
 // note, of at most MaxNote bytes, is what those others find in their BusyError.
-func Acquire(ctx context.Context, key, note string, onYield func() bool) (*Lock, error) {
-	if err := checkKey(key); err != nil {
+func Acquire(ctx context.Context, group, key, note string, onYield func() bool) (*Lock, error) {
+	if err := errors.Join(checkKey(key), checkGroup(group)); err != nil {
 		return nil, err
 	}
 	if len(note) > MaxNote {
 		return nil, fmt.Errorf("a note of %d bytes about partition %s: %w", len(note), key, syscall.EINVAL)
 	}
-	dir, err := directory()
+	dir, err := directory(group)
 	if err != nil {
 		return nil, err
 	}
 	path := filepath.Join(dir, key)
-	swept.Do(func() { sweep(dir, time.Now().Add(-litterAge)) })
+	swept.Do(func() {
+		before := time.Now().Add(-litterAge)
+		sweep(dir, before)
+		sweepGroups(before)
+	})
 	heldMu.Lock()
 	busy := held[path]
 	held[path] = true
@@ -230,6 +234,16 @@ func remove(name string) error {
 func sameFile(fd int, name string) bool {
 	var a, b unix.Stat_t
 	return unix.Fstat(fd, &a) == nil && unix.Lstat(name, &b) == nil && a.Dev == b.Dev && a.Ino == b.Ino
+}
+
+// MaxGroup is the longest name of a group.
+const MaxGroup = 16
+
+func checkGroup(group string) error {
+	if len(group) > MaxGroup || group != "" && checkKey(group) != nil {
+		return fmt.Errorf("%q cannot be a group of partitions: %w", group, syscall.EINVAL)
+	}
+	return nil
 }
 
 func checkKey(key string) error {

@@ -54,7 +54,7 @@ func TestMain(m *testing.M) {
 
 // hold acquires the key "k", says so, and stays until stdin ends.
 func hold(onYield func() bool) {
-	if _, err := Acquire(context.Background(), "k", "", onYield); err != nil {
+	if _, err := Acquire(context.Background(), "", "k", "", onYield); err != nil {
 		fmt.Println("error:", err)
 		os.Exit(1)
 	}
@@ -65,7 +65,7 @@ func hold(onYield func() bool) {
 // forkedChild acquires the key and then forks without exec: the child inherits
 // every descriptor and only waits to be killed.
 func forkedChild() {
-	l, err := Acquire(context.Background(), "k", "", nil)
+	l, err := Acquire(context.Background(), "", "k", "", nil)
 	if err != nil {
 		panic(err)
 	}
@@ -97,7 +97,7 @@ func race() {
 		var l *Lock
 		var err error
 		for {
-			l, err = Acquire(ctx, "k", "", func() bool {
+			l, err = Acquire(ctx, "", "k", "", func() bool {
 				// Only between rounds is there anything to give up.
 				select {
 				case <-mine:
@@ -177,7 +177,7 @@ func soon(t *testing.T) context.Context {
 func TestBusyNamesTheOwner(t *testing.T) {
 	p := start(t, "busy")
 	require.Equal(t, "held", p.line(t))
-	_, err := Acquire(soon(t), "k", "", nil)
+	_, err := Acquire(soon(t), "", "k", "", nil)
 	var busy *BusyError
 	require.ErrorAs(t, err, &busy)
 	assert.ErrorIs(t, err, syscall.EBUSY)
@@ -189,7 +189,7 @@ func TestBusyNamesTheOwner(t *testing.T) {
 func TestOwnerYields(t *testing.T) {
 	p := start(t, "yields")
 	require.Equal(t, "held", p.line(t))
-	l, err := Acquire(soon(t), "k", "", nil)
+	l, err := Acquire(soon(t), "", "k", "", nil)
 	require.NoError(t, err, "the owner lives on but has yielded")
 	require.NoError(t, p.Process.Signal(syscall.Signal(0)))
 	require.NoError(t, l.Release())
@@ -201,7 +201,7 @@ func TestOwnerEnds(t *testing.T) {
 		require.Equal(t, "held", p.line(t))
 		require.NoError(t, p.Process.Signal(how))
 		_, _ = p.Process.Wait()
-		l, err := Acquire(soon(t), "k", "", nil)
+		l, err := Acquire(soon(t), "", "k", "", nil)
 		require.NoError(t, err, "the socket file of the dead owner is in the way: %s", how)
 		require.NoError(t, l.Release())
 	}
@@ -217,7 +217,7 @@ func TestForkedChildKeepsNothing(t *testing.T) {
 	require.Equal(t, "held", p.line(t))
 	p.kill()
 	require.NoError(t, syscall.Kill(child, 0), "the child is still there")
-	l, err := Acquire(soon(t), "k", "", nil)
+	l, err := Acquire(soon(t), "", "k", "", nil)
 	require.NoError(t, err)
 	require.NoError(t, l.Release())
 }
@@ -235,7 +235,7 @@ func TestSilentOwner(t *testing.T) {
 	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
 	defer cancel()
-	_, err = Acquire(ctx, "k", "", nil)
+	_, err = Acquire(ctx, "", "k", "", nil)
 	var busy *BusyError
 	require.ErrorAs(t, err, &busy)
 	assert.True(t, busy.Silent)
@@ -244,7 +244,7 @@ func TestSilentOwner(t *testing.T) {
 	asked := make(chan error, 1)
 	begun := time.Now()
 	go func() {
-		l, err := Acquire(soon(t), "k", "", nil)
+		l, err := Acquire(soon(t), "", "k", "", nil)
 		if err == nil {
 			err = l.Release()
 		}
@@ -266,9 +266,9 @@ func TestOneOwnerAtATime(t *testing.T) {
 }
 
 func TestThisProcessHasItAlready(t *testing.T) {
-	l, err := Acquire(soon(t), "k", "", nil)
+	l, err := Acquire(soon(t), "", "k", "", nil)
 	require.NoError(t, err)
-	_, err = Acquire(soon(t), "k", "", nil)
+	_, err = Acquire(soon(t), "", "k", "", nil)
 	require.ErrorIs(t, err, syscall.EBUSY)
 	// The refused attempt must not have cost us the lock.
 	p := start(t, "busy")
@@ -284,7 +284,7 @@ func TestYieldReleases(t *testing.T) {
 	var l *Lock
 	var calls atomic.Int32
 	ready := make(chan struct{})
-	l, err := Acquire(soon(t), "k", "", func() bool {
+	l, err := Acquire(soon(t), "", "k", "", func() bool {
 		<-ready
 		calls.Add(1)
 		return l.Release() == nil
@@ -297,7 +297,7 @@ func TestYieldReleases(t *testing.T) {
 }
 
 func TestStrangeMessages(t *testing.T) {
-	l, err := Acquire(soon(t), "k", "", func() bool { panic("nobody asked to yield") })
+	l, err := Acquire(soon(t), "", "k", "", func() bool { panic("nobody asked to yield") })
 	require.NoError(t, err)
 	defer func() { require.NoError(t, l.Release()) }()
 	good := make([]byte, headerSize)
@@ -337,7 +337,7 @@ func TestNote(t *testing.T) {
 		l.forget()
 		require.NoError(t, other.Close())
 	}
-	_, err := Acquire(soon(t), "k", strings.Repeat("n", MaxNote+1), nil)
+	_, err := Acquire(soon(t), "", "k", strings.Repeat("n", MaxNote+1), nil)
 	assert.ErrorIs(t, err, syscall.EINVAL)
 }
 
@@ -345,30 +345,56 @@ func TestForeignDirectory(t *testing.T) {
 	saved := base
 	defer func() { base = saved }()
 	base = shortdir.New(t)
-	dir, err := directory()
+	dir, err := directory("")
 	require.NoError(t, err)
 	require.NoError(t, os.Chmod(dir, 0o770))
-	_, err = Acquire(soon(t), "k", "", nil)
+	_, err = Acquire(soon(t), "", "k", "", nil)
 	require.ErrorIs(t, err, syscall.EACCES)
 	assert.Contains(t, err.Error(), dir)
 	require.NoError(t, os.Remove(dir))
 	require.NoError(t, os.Symlink(t.TempDir(), dir))
-	_, err = Acquire(soon(t), "k", "", nil)
+	_, err = Acquire(soon(t), "", "k", "", nil)
 	require.ErrorIs(t, err, syscall.EACCES)
+}
+
+// TestGroups: keys of different groups have nothing to do with each other, and what
+// nobody uses of a group goes with it.
+func TestGroups(t *testing.T) {
+	a, err := Acquire(soon(t), "a", "k", "", nil)
+	require.NoError(t, err)
+	b, err := Acquire(soon(t), "b", "k", "", nil)
+	require.NoError(t, err)
+	require.NoError(t, b.Release())
+	Abandon("a")
+	Abandon("b")
+	assert.DirExists(t, prefix()+"-a", "in use")
+	assert.NoDirExists(t, prefix()+"-b")
+	require.NoError(t, a.Release())
+	sweepGroups(time.Now().Add(-time.Hour))
+	assert.DirExists(t, prefix()+"-a", "it is new")
+	sweepGroups(time.Now().Add(time.Hour))
+	assert.NoDirExists(t, prefix()+"-a")
+
+	require.NoError(t, os.Symlink(t.TempDir(), prefix()+"-c"))
+	assert.ErrorIs(t, Prepare("c"), syscall.EACCES)
+	for _, group := range []string{"..", "a/b", strings.Repeat("g", MaxGroup+1)} {
+		assert.ErrorIs(t, Prepare(group), syscall.EINVAL, group)
+	}
+	require.NoError(t, Prepare(""))
 }
 
 func TestKeys(t *testing.T) {
 	for _, key := range []string{"", ".", "../x", "a b", strings.Repeat("a", MaxKey+1)} {
-		_, err := Acquire(soon(t), key, "", nil)
+		_, err := Acquire(soon(t), "", key, "", nil)
 		assert.ErrorIs(t, err, syscall.EINVAL, key)
 	}
 	long := strings.Repeat("a", MaxKey)
-	assert.LessOrEqual(t, len("/tmp/nvmecr-4294967295/"+long+".sock"), 107)
+	assert.LessOrEqual(t, len("/tmp/nvmecr-4294967295-"+strings.Repeat("g", MaxGroup)+"/"+long+".sock"), 107)
 }
 
 // The cleaner of /tmp leaves files with the sticky bit alone.
 func TestLockFileHasStickyBit(t *testing.T) {
-	l, err := Acquire(soon(t), "k", "", nil)
+	l, err := Acquire(soon(t), "", "k", "", nil)
 	require.NoError(t, err)
 	defer func() { require.NoError(t, l.Release()) }()
 	var st unix.Stat_t
@@ -380,7 +406,7 @@ func TestLockFileHasStickyBit(t *testing.T) {
 func TestSweep(t *testing.T) {
 	p := start(t, "busy")
 	require.Equal(t, "held", p.line(t))
-	mine, err := Acquire(soon(t), "mine", "", nil)
+	mine, err := Acquire(soon(t), "", "mine", "", nil)
 	require.NoError(t, err)
 	dir := filepath.Dir(mine.path)
 	left := filepath.Join(dir, "left")
@@ -394,7 +420,7 @@ func TestSweep(t *testing.T) {
 	assert.NoFileExists(t, left+".sock")
 	assert.FileExists(t, mine.path+".lock")
 	assert.FileExists(t, filepath.Join(dir, "k.lock"))
-	_, err = Acquire(soon(t), "k", "", nil)
+	_, err = Acquire(soon(t), "", "k", "", nil)
 	require.ErrorIs(t, err, syscall.EBUSY)
 	require.NoError(t, mine.Release())
 }

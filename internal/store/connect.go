@@ -85,16 +85,24 @@ func want(cfg *config.Config, t, targets, size int) parttable.Want {
 	}
 }
 
-// lockKey names the partition of a rank among the processes of one run of this user
-// on this host. Processes of another run have nothing to do with it: they neither
+// LockGroup names the locks of a run among those of this host. Processes of another run have nothing to do with it: they neither
 // yield the partition to this run nor make its calls. What they may still do to the
 // namespace the reservation and the claim decide.
+func LockGroup(run uuid.UUID) string {
+	if run == uuid.Nil {
+		return ""
+	}
+	h := sha256.Sum256(run[:])
+	return hex.EncodeToString(h[:8])
+}
+
+// lockKey names the partition of a rank among those of a run.
 func lockKey(cfg *config.Config, rank int) string {
 	h := sha256.New()
-	fmt.Fprintln(h, cfg.Name, cfg.Run)
+	fmt.Fprintln(h, cfg.Name)
 	for _, t := range cfg.Targets {
 		fmt.Fprintln(h, t)
 	}
 	name := strings.TrimLeft(cfg.Name, ".")
-	return fmt.Sprintf("%.40s-%d-%s", name, rank, hex.EncodeToString(h.Sum(nil)[:8]))
+	return fmt.Sprintf("%.32s-%d-%s", name, rank, hex.EncodeToString(h.Sum(nil)[:8]))
 }

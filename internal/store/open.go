@@ -156,7 +156,7 @@ func (o *opener) own(ctx context.Context, p *Partition) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.cfg.Timeout)
 	defer cancel()
-	lock, err := owner.Acquire(ctx, lockKey(o.cfg, o.place.Rank), o.opts.Note, onYield)
+	lock, err := owner.Acquire(ctx, LockGroup(o.cfg.Run), lockKey(o.cfg, o.place.Rank), o.opts.Note, onYield)
 	p.lock = lock
 	var busy *owner.BusyError
 	if errors.As(err, &busy) {

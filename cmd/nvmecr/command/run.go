@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"nvmecr/internal/config"
+	"nvmecr/internal/owner"
 	"nvmecr/internal/parttable"
 	"nvmecr/internal/proc"
 	"nvmecr/internal/store"
@@ -115,6 +116,11 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 		return err
 	}
 	defer stop()
+	group := store.LockGroup(o.cfg.Run)
+	if err := owner.Prepare(group); err != nil {
+		return err
+	}
+	defer owner.Abandon(group)
 
 	code, err := runJob(carry(o.cfg, argv, environment(o.cfg, os.Environ(), library)))
 	if err != nil {
