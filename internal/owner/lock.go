@@ -28,6 +28,7 @@ const patience = 20 * time.Millisecond
 
 // A Lock is the ownership of one key by this process.
 type Lock struct {
+	group   string
 	path    string // without .lock or .sock
 	note    string
 	fd      int
@@ -111,7 +112,7 @@ func Acquire(ctx context.Context, group, key, note string, onYield func() bool) 
 	if busy {
 		return nil, &BusyError{Key: key, PID: os.Getpid()}
 	}
-	l := &Lock{path: path, note: note, fd: -1, onYield: onYield}
+	l := &Lock{group: group, path: path, note: note, fd: -1, onYield: onYield}
 	if err := l.acquire(ctx, key); err != nil {
 		l.forget()
 		return nil, err
@@ -122,6 +123,11 @@ func Acquire(ctx context.Context, group, key, note string, onYield func() bool) 
 func (l *Lock) acquire(ctx context.Context, key string) error {
 	for {
 		busy, err := l.try()
+		if errors.Is(err, fs.ErrNotExist) && l.group != "" { // the last owner took the directory away
+			if _, err = directory(l.group); err == nil {
+				continue
+			}
+		}
 		if err != nil {
 			return fmt.Errorf("lock of partition %s: %w", key, err)
 		}
@@ -209,6 +215,9 @@ func (l *Lock) Release() error {
 		// files as soon as it has the lock.
 		l.err = errors.Join(remove(l.path+".sock"), ownfd.CloseFile(l.listen), remove(l.path+".lock"))
 		l.forget()
+		if l.group != "" {
+			_ = os.Remove(filepath.Dir(l.path)) // unless there are others
+		}
 	})
 	return l.err
 }
