@@ -17,6 +17,7 @@ import (
 	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/dial"
 	"nvmecr/nvmf/filedev"
+	"nvmecr/nvmf/nvme"
 	"nvmecr/nvmf/tcp"
 	"nvmecr/nvmf/tlspsk"
 )
@@ -35,7 +36,24 @@ func connect(ctx context.Context, cfg *config.Config, id nvmf.TransportID, readO
 	if !readOnly && cfg.Run != uuid.Nil {
 		host = cfg.Run // reservations are a host's: to the targets each run is one
 	}
-	return dial.Open(ctx, id, dial.Options{Driver: dial.Driver(cfg.Driver), File: filedev.Options{ReadOnly: readOnly}, TCP: tcp.Options{
+	return dial.Open(ctx, id, dial.Options{Driver: dial.Driver(cfg.Driver), File: filedev.Options{ReadOnly: readOnly}, TCP: overTCP(cfg, nqn, host, keys, psk)})
+}
+
+// Discover asks the discovery service at an address for what this host may use.
+func Discover(ctx context.Context, cfg *config.Config, at nvmf.TransportID) ([]nvme.DiscoveryEntry, error) {
+	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
+	defer cancel()
+	keys, psk, err := secrets(cfg, at)
+	if err != nil {
+		return nil, err
+	}
+	nqn := cfg.Host()
+	return tcp.Discover(ctx, at, overTCP(cfg, nqn, hostID(nqn), keys, psk))
+}
+
+// overTCP are the options by which a host reaches targets.
+func overTCP(cfg *config.Config, nqn string, host uuid.UUID, keys dhchap.Keys, psk tlspsk.Key) tcp.Options {
+	return tcp.Options{
 		PSK:          psk,
 		HostNQN:      nqn,
 		HostID:       host,
@@ -45,7 +63,7 @@ func connect(ctx context.Context, cfg *config.Config, id nvmf.TransportID, readO
 		// Half of the time is to notice, half to reconnect.
 		CommandTimeout: min(cfg.Timeout/2, 30*time.Second),
 		ConnectTimeout: min(cfg.Timeout/2, 10*time.Second),
-	}})
+	}
 }
 
 // secrets reads what authentication and TLS need, where there are any.

@@ -293,6 +293,23 @@ func (d *StateDir) Lock() (*DirLock, error) {
 	}
 }
 
+// InUse reports whether a run, or the target of one, has the lock.
+func (d *StateDir) InUse() (bool, error) {
+	f, err := os.Open(filepath.Join(d.Path, "lock"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("lock of store %q: %w", d.Name, err)
+	}
+	defer f.Close()
+	err = unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
+	if err != nil && !errors.Is(err, unix.EWOULDBLOCK) {
+		return false, fmt.Errorf("lock of store %q: %w", d.Name, err)
+	}
+	return err != nil, nil
+}
+
 // SetHolder records the pid to name in other processes' errors. Lock records
 // that of its own process.
 func (l *DirLock) SetHolder(pid int) error {

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -215,4 +216,44 @@ func TestOneNamespaceTwice(t *testing.T) {
 	}
 	sh(t, s, "echo here > /nvmecr/a", "--name", "x", "--target", lines[1]).ok(t)
 	assert.Equal(t, "here\n", sh(t, s, "cat /nvmecr/a", "--name", "x", "--target", lines[1]).ok(t))
+}
+
+// TestStores lists what this host knows.
+func TestStores(t *testing.T) {
+	s := newStage(t)
+	_, target := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:64M")
+	sh(t, s, "echo > /nvmecr/a", "--name", "here", "--size", "64M").ok(t)
+	sh(t, s, "echo > /nvmecr/a; "+s.Nvmecr+" stores", "--name", "there", "--target", target).ok(t)
+	r := call(t, s, "stores", "--json")
+	r.ok(t)
+	var list []struct {
+		Name, Where       string
+		Size, Used, Ranks uint64
+		InUse             bool `json:"in_use"`
+	}
+	require.NoError(t, json.Unmarshal([]byte(r.stdout), &list))
+	require.Len(t, list, 2)
+	assert.Equal(t, "here", list[0].Name)
+	assert.EqualValues(t, 64<<20, list[0].Size)
+	assert.Less(t, list[0].Used, list[0].Size)
+	assert.EqualValues(t, 1, list[0].Ranks)
+	assert.Equal(t, target, list[1].Where)
+	assert.False(t, list[0].InUse || list[1].InUse)
+	r = sh(t, s, s.Nvmecr+" stores", "--name", "here")
+	r.ok(t)
+	assert.Regexp(t, `here +64 MiB .* yes `, r.stdout)
+}
+
+// TestDiscover: what a target's discovery service says can be given to --target.
+func TestDiscover(t *testing.T) {
+	s := newStage(t)
+	_, target := serve(t, s, "--listen", "[::1]:0", "--namespace", "mem:64M")
+	port := portOf(t, target)
+	r := call(t, s, "discover", "[::1]:"+port)
+	r.ok(t)
+	assert.Equal(t, target+"\n", r.stdout)
+	sh(t, s, "echo found > /nvmecr/a; cat /nvmecr/a", "--name", "x", "--target", strings.TrimSpace(r.stdout)).ok(t)
+	call(t, s, "discover", "127.0.0.1:1", "--timeout", "2s").refused(t, "127.0.0.1:1")
+	call(t, s, "discover", "127.0.0.1:x").refused(t, "port")
+	call(t, s, "discover").refused(t, "takes ADDRESS[:PORT]")
 }

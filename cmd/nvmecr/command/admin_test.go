@@ -170,7 +170,7 @@ func TestAdminUsage(t *testing.T) {
 		{"list --provisioner iscsi:/x", 2, "iscsi"},
 		{"list --provisioner nvmecr:/x?y=z", 2, "takes none"},
 		{"list --provisioner nvmecr:" + none, 1, "nvmecr target --admin"},
-		{"create melt --provisioner nvmecr:" + none, 2, "accepts 2 arg"},
+		{"create melt --provisioner nvmecr:" + none, 2, "takes JOB SIZE, and was given 1 argument"},
 		{"create melt lots --provisioner nvmecr:" + none, 2, "lots"},
 		{"limit melt lots --provisioner nvmecr:" + none, 2, "nor off"},
 	} {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -78,11 +79,12 @@ name finds it again.`,
 		text, _, _ := strings.Cut(err.Error(), ": strconv.")
 		return usageError{fmt.Errorf("%s; see `%s --help`", text, cmd.CommandPath())}
 	})
-	root.CompletionOptions.HiddenDefaultCmd = true
+	root.Version = versionText()
+	root.SetVersionTemplate("{{.Version}}")
 	root.AddCommand(
 		newRun(), newTarget(), newAdmin(), newKeygen(),
-		newLs(), newCat(), newCp(), newStat(), newFsck(), newVerify(), newRelease(),
-		newDemo(), newBench(), newVersion(),
+		newLs(), newCat(), newCp(), newStat(), newStores(), newFsck(), newVerify(), newRelease(),
+		newHostNQN(), newDiscover(), newDemo(), newBench(), newVersion(),
 	)
 	return root
 }
@@ -90,12 +92,24 @@ name finds it again.`,
 // usageArgs makes what check complains of a usage error.
 func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
-		if err := check(cmd, args); err != nil {
-			return usageError{fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath())}
+		err := check(cmd, args)
+		if err == nil {
+			return nil
 		}
-		return nil
+		if _, wanted, ok := strings.Cut(cmd.Use, " "); cobraSays.MatchString(err.Error()) && !cmd.HasSubCommands() {
+			if wanted = strings.TrimSpace(strings.TrimPrefix(wanted, "[flags]")); !ok || wanted == "" {
+				err = fmt.Errorf("%s takes no arguments, and was given %q", cmd.CommandPath(), args[0])
+			} else {
+				err = fmt.Errorf("%s takes %s, and was given %s", cmd.CommandPath(), wanted, count(len(args), "argument"))
+			}
+		}
+		return usageError{fmt.Errorf("%w; see `%s --help`", err, cmd.CommandPath())}
 	}
 }
+
+// cobraSays is how the library of the command line tells of too many or too few
+// arguments.
+var cobraSays = regexp.MustCompile(`^(accepts|requires) .*arg\(s\)|^unknown command .* for "nvmecr .+"`)
 
 // flagsFromEnv gives flags that were not given the value of the variable that
 // their help names: [NVMECR_FLAG]. Values of a repeatable flag are separated

@@ -18,11 +18,15 @@ func newVersion() *cobra.Command {
 		Example: "  nvmecr version",
 		Args:    usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "nvmecr %s %s\ndrivers: %s\n", version(), runtime.Version(),
-				strings.Join(dial.Drivers(), ", "))
+			_, err := fmt.Fprint(cmd.OutOrStdout(), versionText())
 			return err
 		},
 	}
+}
+
+// versionText is what the command and --version print.
+func versionText() string {
+	return fmt.Sprintf("nvmecr %s %s\ndrivers: %s\n", version(), runtime.Version(), strings.Join(dial.Drivers(), ", "))
 }
 
 // commit is what the build says it was built from.

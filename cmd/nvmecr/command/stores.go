@@ -1,0 +1,133 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"nvmecr/internal/config"
+	"nvmecr/internal/parttable"
+	"nvmecr/internal/store"
+	"nvmecr/nvmf"
+)
+
+type storesOptions struct{ json bool }
+
+func newStores() *cobra.Command {
+	o := &storesOptions{}
+	cmd := &cobra.Command{
+		Use:   "stores [flags]",
+		Short: "List the stores of this user that this host knows",
+		Long: `Lists the stores that have a state directory here, with where they lie, how large
+the file of an embedded one is and how much of it is taken, how many ranks it was
+formatted for, when a run was last started, and whether one is in progress here.`,
+		Example: `  nvmecr stores
+  nvmecr stores --json`,
+		Args: usageArgs(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return o.list(cmd.Context(), cmd.OutOrStdout())
+		},
+	}
+	addSwitch(cmd.Flags(), &o.json, "json", "", "print JSON [NVMECR_JSON]")
+	return cmd
+}
+
+// A storeEntry is one line; sizes are in bytes.
+type storeEntry struct {
+	Name  string     `json:"name"`
+	Where string     `json:"where"`           // the image, or the targets
+	Size  nvmf.Bytes `json:"size,omitempty"`  // of the image
+	Used  nvmf.Bytes `json:"used,omitempty"`  // what the image takes on the disk
+	Ranks int        `json:"ranks,omitempty"` // of an embedded store; 0: not formatted, or not known
+	Last  time.Time  `json:"last_run,omitzero"`
+	InUse bool       `json:"in_use"`
+}
+
+func (o *storesOptions) list(ctx context.Context, w io.Writer) error {
+	names, err := store.StateDirs()
+	if err != nil {
+		return err
+	}
+	entries := make([]storeEntry, 0, len(names))
+	for _, name := range names {
+		e, err := describeStore(ctx, name)
+		if err != nil {
+			return err
+		}
+		entries = append(entries, e)
+	}
+	if o.json {
+		return printJSON(w, entries)
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "NAME\tSIZE\tUSED\tRANKS\tLAST RUN\tIN USE\tWHERE")
+	for _, e := range entries {
+		size, used, ranks, last, use := "-", "-", "-", "-", "no"
+		if e.Size > 0 {
+			size, used = e.Size.String(), e.Used.String()
+		}
+		if e.Ranks > 0 {
+			ranks = fmt.Sprint(e.Ranks)
+		}
+		if !e.Last.IsZero() {
+			last = e.Last.Local().Format(time.DateTime)
+		}
+		if e.InUse {
+			use = "yes"
+		}
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\t%s\t%s\n", e.Name, size, used, ranks, last, use, printable(e.Where))
+	}
+	return t.Flush()
+}
+
+// describeStore looks at a store without a connection to anything.
+func describeStore(ctx context.Context, name string) (storeEntry, error) {
+	e := storeEntry{Name: name}
+	dir, err := store.FindStateDir(name)
+	if err != nil {
+		return e, err
+	}
+	record, err := dir.Load()
+	if errors.Is(err, fs.ErrNotExist) { // its first run died before it came to that
+		record, err = &store.Record{Embedded: true}, nil
+	}
+	if err != nil {
+		return e, err
+	}
+	e.Last = record.Time
+	if e.InUse, err = dir.InUse(); err != nil {
+		return e, err
+	}
+	if !record.Embedded {
+		e.Where = record.Settings["target"]
+		return e, nil
+	}
+	e.Where = dir.Image()
+	info, err := os.Stat(e.Where)
+	if err != nil {
+		return e, nil // released, or taken away
+	}
+	e.Size = nvmf.Bytes(info.Size())
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		e.Used = nvmf.Bytes(st.Blocks) * 512
+	}
+	cfg := config.Default()
+	if err := cfg.Set("name", name); err != nil {
+		return e, err
+	}
+	cfg.Targets = []nvmf.TransportID{{Transport: nvmf.File, Address: e.Where}}
+	ranks, err := store.Ranks(ctx, cfg)
+	if err != nil && !errors.Is(err, parttable.ErrNoTable) {
+		return e, err
+	}
+	e.Ranks = len(ranks)
+	return e, nil
+}
