@@ -42,6 +42,9 @@ func (e *Env) startTarget(ctx context.Context, namespaces ...string) (*target, e
 		listen = "0.0.0.0:0"
 	}
 	argv := []string{"target", "--until-eof", "--verbose=false", "--listen", listen, "--nqn", "nqn.2014-08.org.nvmecr:bench"}
+	if e.remote() { // whose names are theirs; the data is nobody's
+		argv = append(argv, "--allow-any-host")
+	}
 	for _, n := range namespaces {
 		argv = append(argv, "--namespace", n)
 	}

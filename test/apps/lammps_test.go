@@ -35,7 +35,6 @@ func TestLAMMPS(t *testing.T) {
 		{"one file", "DIR/melt.*", "DIR/end", []string{"DIR/melt.%d"}},
 		{"two files in turn", "DIR/melt.a DIR/melt.b", "DIR/end", []string{"DIR/melt.b", "DIR/melt.a"}},
 		{"a file for each rank", "DIR/melt.*.%", "DIR/end.%", []string{"DIR/melt.%d.%%"}},
-		{"MPI-IO", "DIR/melt.*.mpiio", "DIR/end.mpiio", []string{"DIR/melt.%d.mpiio"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			need(t, "lmp", "mpirun.openmpi")
@@ -84,6 +83,19 @@ func TestLAMMPS(t *testing.T) {
 			assert.Equal(t, want[last], steps(further.stdout)[last])
 		})
 	}
+}
+
+// TestLAMMPSWithMPIIO: a restart file that all ranks write together is refused with words
+// of MPI's and a line of ours, and is no file that one of them has a part of.
+func TestLAMMPSWithMPIIO(t *testing.T) {
+	need(t, "lmp", "mpirun.openmpi")
+	s := newStage(t)
+	line := demo.MPIRun("mpirun.openmpi", ranks, "lmp", "-in", source(t, "restarts.in"), "-log", "none", "-var", "from", "none", "-var", "begin", "0",
+		"-var", "keep", strconv.Itoa(lammpsEvery)+" "+mount+"/melt.*.mpiio", "-var", "last", strconv.Itoa(lammpsEvery), "-var", "end", mount+"/end.mpiio")
+	r := runs(t, s, append(s.RunFlags("melt", "--fresh"), line...)...)
+	require.Error(t, r.err)
+	assert.Contains(t, r.stdout+r.stderr, "MPI_ERR_UNSUPPORTED_OPERATION")
+	assert.Contains(t, r.stderr, fmt.Sprintf("by %d ranks is refused", ranks))
 }
 
 // thermo is a line of thermodynamic output: a step and four numbers or more.

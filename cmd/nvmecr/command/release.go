@@ -11,9 +11,13 @@ import (
 
 	"nvmecr/internal/config"
 	"nvmecr/internal/store"
+	"nvmecr/nvmf"
 )
 
-type releaseOptions struct{ cfg *config.Config }
+type releaseOptions struct {
+	cfg   *config.Config
+	erase bool
+}
 
 func newRelease() *cobra.Command {
 	o := &releaseOptions{cfg: config.Default()}
@@ -24,18 +28,24 @@ func newRelease() *cobra.Command {
 namespaces, and removes what this host keeps of it. It is refused while a run
 of the store is in progress here, for namespaces of another name or user, and
 where a process that wrote to them may live on another host; --unfenced says that
-none does.`,
-		Example: `  nvmecr release --name melt`,
-		Args:    usageArgs(cobra.NoArgs),
+none does.
+
+With --erase all partitions are overwritten with zeros before, as far as they go. What is interrupted is
+done again by the same command. What a device keeps of what was overwritten, in spare
+blocks say, stays there: a drive's own sanitize command reaches that.`,
+		Example: `  nvmecr release --name melt
+  nvmecr release --name melt --erase`,
+		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return o.release(cmd.Context(), cmd.OutOrStdout())
+			return o.release(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	o.cfg.BindFlags(cmd.Flags(), append(slices.Clone(readerSettings), "unfenced")...)
+	addSwitch(cmd.Flags(), &o.erase, "erase", "", "overwrite the partitions with zeros first [NVMECR_ERASE]")
 	return cmd
 }
 
-func (o *releaseOptions) release(ctx context.Context, w io.Writer) error {
+func (o *releaseOptions) release(ctx context.Context, w, stderr io.Writer) error {
 	if err := o.cfg.Resolve(); err != nil {
 		return usageError{err}
 	}
@@ -59,6 +69,11 @@ func (o *releaseOptions) release(ctx context.Context, w io.Writer) error {
 	if o.cfg.Run, err = store.NewRun(last); err != nil {
 		return err
 	}
+	if o.erase {
+		if err := o.overwrite(ctx, stderr); err != nil {
+			return err
+		}
+	}
 	// A local store goes with its directory, whatever is left of its image.
 	if !local {
 		if _, err := store.Release(ctx, o.cfg); err != nil {
@@ -70,4 +85,15 @@ func (o *releaseOptions) release(ctx context.Context, w io.Writer) error {
 	}
 	_, err = fmt.Fprintf(w, "nvmecr: store %q is released\n", o.cfg.Name)
 	return err
+}
+
+// overwrite erases the partitions.
+func (o *releaseOptions) overwrite(ctx context.Context, stderr io.Writer) error {
+	var told int64
+	return store.Erase(ctx, o.cfg, func(done, all nvmf.Bytes) {
+		if tenth := int64(10 * done / all); tenth > told {
+			told = tenth
+			fmt.Fprintf(stderr, "nvmecr: erased %s of %s\n", done, all)
+		}
+	})
 }
