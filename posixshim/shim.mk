@@ -16,8 +16,10 @@ endif
 SHIM_SOURCES := $(wildcard posixshim/shim/*.c) $(wildcard mpiwrap/interpose/*.c)
 SHIM_HEADERS := $(wildcard posixshim/shim/*.h)
 SHIM_LAYOUT := posixshim/shim/layout.ld
-SHIM_CFLAGS := -std=gnu11 -D_GNU_SOURCE -U_FORTIFY_SOURCE -O2 -g -fPIC \
-	-fvisibility=hidden -Wall -Wextra -Werror
+# make SHIM_OPTIMIZE=-O1 SHIM_EXTRA=-fsanitize=undefined builds it otherwise.
+SHIM_OPTIMIZE ?= -O2
+SHIM_CFLAGS := -std=gnu11 -D_GNU_SOURCE -U_FORTIFY_SOURCE $(SHIM_OPTIMIZE) -g -fPIC \
+	-fvisibility=hidden -Wall -Wextra -Werror $(SHIM_EXTRA)
 
 # Go interrupts its threads with SIGURG unless told not to; the application
 # must not see that signal.

@@ -256,7 +256,8 @@ void *(*nv_dlopen(const char *path))(const char *path, int mode)
 	return named(path) ? nv_load_library : sought(path) ? open_found : REAL(dlopen);
 }
 
-void *(*nv_dlmopen(const char *path))(Lmid_t space, const char *path, int mode)
+void *(*nv_dlmopen(Lmid_t space, const char *path))(Lmid_t space, const char *path, int mode)
 {
+	(void)space;
 	return named(path) ? open_ours_in : REAL(dlmopen);
 }

@@ -104,7 +104,7 @@ int nv_copy_rest(nv_handle h, int to, off_t off);
 /* ---- libraries of the mount ---- */
 
 void *(*nv_dlopen(const char *path))(const char *path, int mode);
-void *(*nv_dlmopen(const char *path))(Lmid_t space, const char *path, int mode);
+void *(*nv_dlmopen(Lmid_t space, const char *path))(Lmid_t space, const char *path, int mode);
 void *nv_load_library(const char *path, int mode);
 
 /* So many libraries that one needs are looked for. */

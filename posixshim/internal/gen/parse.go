@@ -42,6 +42,7 @@ type call struct {
 	expr   string
 	aka    []string
 	signal bool
+	jump   bool
 	cancel bool
 	raw    []raw
 }
@@ -164,6 +165,8 @@ func parseCall(line string) (*call, error) {
 			c.aka = words[1:]
 		case "signal":
 			c.signal = true
+		case "jump":
+			c.jump = true
 		case "cancel":
 			c.cancel = true
 		case "raw":

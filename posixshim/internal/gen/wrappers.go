@@ -10,7 +10,7 @@ import (
 const longestName = 47
 
 func writeWrappers(b *bytes.Buffer, t *table) error {
-	fmt.Fprintf(b, "/* Code %s */\n\n#include \"nv.h\"\n\n", generated)
+	fmt.Fprintf(b, "/* Code %s */\n\n#include \"machine.h\"\n#include \"nv.h\"\n\n", generated)
 	fmt.Fprint(b, "NV_EARLY_TABLE(1) struct nv_real nv_real;\n\n/* In the order of struct nv_real. */\nconst char nv_real_names[][NV_NAME] = {\n")
 	for _, c := range t.calls {
 		if len(c.name) > longestName {
@@ -43,6 +43,10 @@ func writeWrappers(b *bytes.Buffer, t *table) error {
 
 // writeWrapper writes one wrapper: route, then the real call or the expression.
 func writeWrapper(b *bytes.Buffer, c *call) error {
+	if c.jump {
+		fmt.Fprintf(b, "\nNV_JUMP(%q, %q);\n", c.name, c.expr)
+		return nil
+	}
 	fmt.Fprintf(b, "\n%snv_call_%s(%s) NV_CALL(%q);\n", c.ret, c.name, c.prototype(), c.name)
 	fmt.Fprintf(b, "%snv_call_%s(%s)\n{\n", c.ret, c.name, c.prototype())
 	c.writeVariadic(b)
