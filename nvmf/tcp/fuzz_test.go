@@ -60,22 +60,7 @@ func FuzzReceive(f *testing.F) {
 			c.submit(cmd, 1)
 		}
 		c.flush()
-		hostile.Bounded(t, fuzzMemory, fuzzTime, func() {
-			n := min(int(cut), len(b))
-			for _, part := range [][]byte{b[:n], b[n:]} {
-				if len(part) > 0 {
-					_, _ = unix.Write(peer, part)
-				}
-				for range 4 {
-					if c.err == nil {
-						c.turn()
-					}
-				}
-			}
-			_ = unix.Shutdown(peer, unix.SHUT_WR)
-			c.wait(cmds)
-			c.close()
-		})
+		answered(t, c, peer, b, cut, cmds)
 		for i, cmd := range cmds {
 			if !cmd.Done() {
 				t.Fatalf("command %d is still in flight", i)
@@ -219,6 +204,26 @@ func serveDecently(c *fakepeer.Conn, sqe *nvme.SQE, data []byte) error {
 }
 
 // FuzzOpen opens namespaces of controllers that say anything of themselves.
+// answered gives a connection b for an answer, in two parts, and ends it.
+func answered(t *testing.T, c *conn, peer int, b []byte, cut uint16, cmds []*nvmf.Command) {
+	hostile.Bounded(t, fuzzMemory, fuzzTime, func() {
+		n := min(int(cut), len(b))
+		for _, part := range [][]byte{b[:n], b[n:]} {
+			if len(part) > 0 {
+				_, _ = unix.Write(peer, part)
+			}
+			for range 4 {
+				if c.err == nil {
+					c.turn()
+				}
+			}
+		}
+		_ = unix.Shutdown(peer, unix.SHUT_WR)
+		c.wait(cmds)
+		c.close()
+	})
+}
+
 // FuzzGuessedRead answers a read alone in flight, whose answer is received where it is
 // likely to belong, with anything.
 func FuzzGuessedRead(f *testing.F) {
@@ -244,22 +249,7 @@ func FuzzGuessedRead(f *testing.F) {
 		cmds[0].Begin()
 		c.submit(cmds[0], 1)
 		c.flush()
-		hostile.Bounded(t, fuzzMemory, fuzzTime, func() {
-			n := min(int(cut), len(b))
-			for _, part := range [][]byte{b[:n], b[n:]} {
-				if len(part) > 0 {
-					_, _ = unix.Write(peer, part)
-				}
-				for range 4 {
-					if c.err == nil {
-						c.turn()
-					}
-				}
-			}
-			_ = unix.Shutdown(peer, unix.SHUT_WR)
-			c.wait(cmds)
-			c.close()
-		})
+		answered(t, c, peer, b, cut, cmds)
 	})
 }
 
