@@ -290,12 +290,14 @@ func (f *File) Close() error {
 	if in.nlink == 0 && in.opens == 0 {
 		f.fs.tree.forget(in, f.fs.freed)
 		f.fs.release()
-		return nil
+		failed = nil // nobody misses it
 	}
-	if !f.writable || in.writers > 0 || in.nlink == 0 || f.fs.losses.of(in.ino) != nil {
+	if !f.writable || in.writers > 0 || in.nlink > 0 && f.fs.losses.of(in.ino) != nil {
 		return failed
 	}
-	if in.written && (in.version > 0 || !f.fs.closeCreated(in)) {
+	// A file without a name keeps nothing, but what was before its close is kept: the
+	// rename that has put another one in its place, say.
+	if in.nlink > 0 && in.written && (in.version > 0 || !f.fs.closeCreated(in)) {
 		if err := f.fs.closeWritten(in); err != nil {
 			return err
 		}
