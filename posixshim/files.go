@@ -123,7 +123,7 @@ func (p *Process) Release(h Handle) error {
 		return err
 	}
 	p.locks.closed(f, syscall.Getpid())
-	return p.release(f)
+	return errors.Join(p.release(f), f.unwritten())
 }
 
 // releaseHandle and release are Release but for the record locks of this
@@ -221,7 +221,7 @@ func (p *Process) Fsync(h Handle) error {
 	if err != nil {
 		return err
 	}
-	err = f.current().Sync()
+	err = errors.Join(f.unwritten(), f.current().Sync())
 	if Errno(err) == syscall.EROFS {
 		return nil // what is only read is durable as far as we know
 	}

@@ -274,6 +274,7 @@ func (p *Process) Finish() error {
 	defer time.AfterFunc(patience, func() {
 		p.logf("process %d is ending, and waits for its target to take what there is left", os.Getpid())
 	}).Stop()
+	p.Drain()
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.finished {

@@ -22,10 +22,11 @@ type Process struct {
 	// real is for whom access(2) asks: nil if that is who Identify returns.
 	real atomic.Pointer[microfs.Cred]
 
-	files  table
-	locks  locks
-	maps   mappings
-	server server
+	files    table
+	locks    locks
+	maps     mappings
+	server   server
+	carriers carriers
 
 	mu       sync.RWMutex  // held for reading by calls that use mount
 	mount    *Mount        // nil until something needs it

@@ -214,6 +214,7 @@ func (p *Process) reply(to syscall.RawConn, m *message) error {
 		p.server.opening.RLock()
 		defer p.server.opening.RUnlock()
 	}
+	p.Drain()
 	result, descriptor := p.make(m)
 	err := m.send(to, result, 0, descriptor)
 	if descriptor != 0 {
@@ -291,7 +292,7 @@ func (p *Process) releaseOther(h Handle, process int) error {
 		return nil
 	}
 	p.locks.closed(f, process)
-	return p.settle(f)
+	return errors.Join(p.settle(f), f.unwritten())
 }
 
 // An ElsewhereError says that another process of the rank has the partition

@@ -7,6 +7,7 @@ import (
 	"os"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -15,20 +16,23 @@ import (
 )
 
 // An open file is shared with other processes by a descriptor that stands for
-// it: a unix socket that listens at a name made of the server's number and the
-// handle, and that nobody serves. Forked children have it, programs that are
+// it: a unix socket with a name made of the server's number and the handle. Forked
+// children have it, programs that are
 // executed have it, it can be duplicated and sent; whoever has this library
 // asks for its name (getsockname) and knows which file of which process it is.
-// Whoever has not can neither read (EINVAL) nor write (ENOTCONN) it, nor open
-// it anew (ENXIO).
+// Who has not can write to it if the file is open for writing (carry.go). Of others the
+// socket only listens, and writing is ENOTCONN. Nobody can read it
+// (EINVAL, EAGAIN), or open it anew (ENXIO).
 //
-// The owner keeps a connection that the socket never accepts. The kernel ends
+// The owner has the other end of the socket. The kernel ends
 // it when the last descriptor of the socket, in whatever process, is closed:
 // that is when the other processes' part of the open file ends.
 
-// watch is that connection.
+// watch is that end.
 type watch struct {
 	*os.File
+	carrier *carrier // if the file is open for writing
+
 	end sync.Once
 	err error // of the end, once that is done
 
@@ -58,7 +62,7 @@ func (p *Process) Share(h Handle) (int, error) {
 	if err := p.Retain(h); err != nil {
 		return 0, err
 	}
-	socket, w, err := p.standIn(h)
+	socket, w, err := p.standIn(f)
 	if err == nil && !f.share(w) { // another thread shares it
 		err = errors.Join(ownfd.CloseFile(w.File), ownfd.Close(socket))
 		socket = 0
@@ -67,9 +71,16 @@ func (p *Process) Share(h Handle) (int, error) {
 	if err != nil {
 		return 0, errors.Join(fmt.Errorf("sharing an open file with a child: %w", err), p.releaseHandle(h))
 	}
+	if w.carrier != nil {
+		p.carriers.add(w)
+	}
 	go func() {
-		var b [1]byte
-		_, _ = w.Read(b[:]) // until the last of them is closed
+		defer func() {
+			if r := recover(); r != nil {
+				_ = p.Contain(r)
+			}
+		}()
+		p.watchOver(w)
 		if err := p.unshare(f, w); err != nil {
 			p.logf("closing a file that another process had open: %v", err)
 		}
@@ -97,12 +108,17 @@ func (f *openFile) share(w *watch) bool {
 }
 
 // standIn makes the socket of an open file, and the connection to it.
-func (p *Process) standIn(h Handle) (int, *watch, error) {
+func (p *Process) standIn(f *openFile) (int, *watch, error) {
 	number, err := p.serve()
 	if err != nil {
 		return 0, nil, err
 	}
-	name := &unix.SockaddrUnix{Name: sharedName(number, h)}
+	name := &unix.SockaddrUnix{Name: sharedName(number, f.handle)}
+	if f.flags.Load()&syscall.O_ACCMODE != syscall.O_RDONLY {
+		socket, end, err := connected(name)
+		write := func(b []byte) (int, error) { return p.Write(f.handle, b, NoLimit) }
+		return socket, &watch{File: end, carrier: &carrier{file: f, write: write}}, err
+	}
 	socket, err := listenAt(name, 0)
 	if err != nil {
 		return 0, nil, err
@@ -125,12 +141,8 @@ func listenAt(name unix.Sockaddr, backlog int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if fd <= 2 { // the application has closed its standard streams: 0 is none to our callers
-		low := fd
-		fd, err = unix.FcntlInt(uintptr(low), unix.F_DUPFD_CLOEXEC, 3)
-		if err = errors.Join(err, unix.Close(low)); err != nil {
-			return 0, err
-		}
+	if fd, err = aboveStandard(fd); err != nil {
+		return 0, err
 	}
 	fd = ownfd.Hold(fd)
 	if err = unix.Bind(fd, name); err == nil {
@@ -147,6 +159,8 @@ func listenAt(name unix.Sockaddr, backlog int) (int, error) {
 // the same outcome.
 func (p *Process) unshare(f *openFile, w *watch) error {
 	w.end.Do(func() {
+		p.drain(w)
+		p.carriers.remove(w)
 		p.server.ended(f.handle)
 		closed := ownfd.CloseFile(w.File)
 		last, err := p.drop(f)

@@ -50,6 +50,7 @@ type openFile struct {
 	path string
 
 	watch atomic.Pointer[watch] // if other processes share it
+	lost  atomic.Pointer[error] // why what was written past the shim is not in it
 
 	// file is the file in the mount. It is replaced when the process moves
 	// from the mount it reads to one it writes; until then it is the first.

@@ -58,6 +58,7 @@ func nvmecr_rt_open(at_dir int64, at, at_out *C.char, flags int32, mode uint32) 
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	n, err := process.Open(place(at_dir, at), int(flags), mode)
 	return result(n, outside(err, at_out))
 }
@@ -70,6 +71,7 @@ func nvmecr_rt_end() (answer int64) {
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(0, process.End())
 }
 
@@ -81,6 +83,7 @@ func nvmecr_rt_serve() (answer int64) {
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(process.Serve())
 }
 
@@ -92,6 +95,7 @@ func nvmecr_rt_share(h int64) (answer int64) {
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(process.Share(posixshim.Handle(h)))
 }
 
@@ -103,6 +107,7 @@ func nvmecr_rt_leave(seconds int32) (answer int64) {
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(process.Leave(int(seconds)))
 }
 
@@ -114,6 +119,7 @@ func nvmecr_rt_give_up() (answer int64) {
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(0, process.GiveUp())
 }
 
@@ -125,6 +131,7 @@ func nvmecr_rt_alone() (answer int64) {
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(process.Alone())
 }
 
@@ -136,6 +143,7 @@ func nvmecr_rt_hush() (answer int64) {
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(0, process.Hush())
 }
 
@@ -147,6 +155,7 @@ func nvmecr_rt_unhush() (answer int64) {
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(0, process.Unhush())
 }
 
@@ -158,6 +167,7 @@ func nvmecr_rt_credentials() (answer int64) {
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(0, process.Credentials())
 }
 
@@ -169,6 +179,7 @@ func nvmecr_rt_retain(h int64) (answer int64) {
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(0, process.Retain(posixshim.Handle(h)))
 }
 
@@ -180,6 +191,7 @@ func nvmecr_rt_release(h int64) (answer int64) {
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(0, process.Release(posixshim.Handle(h)))
 }
 
@@ -191,6 +203,7 @@ func nvmecr_rt_read(h int64, buf unsafe.Pointer, buf_len uintptr) (answer int64)
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(process.Read(posixshim.Handle(h), posixshim.Memory(buf, buf_len)))
 }
 
@@ -202,6 +215,7 @@ func nvmecr_rt_write(h int64, buf unsafe.Pointer, buf_len uintptr, most int64) (
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(process.Write(posixshim.Handle(h), posixshim.Memory(buf, buf_len), most))
 }
 
@@ -213,6 +227,7 @@ func nvmecr_rt_pread(h int64, buf unsafe.Pointer, buf_len uintptr, off int64) (a
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(process.Pread(posixshim.Handle(h), posixshim.Memory(buf, buf_len), off))
 }
 
@@ -224,6 +239,7 @@ func nvmecr_rt_pwrite(h int64, buf unsafe.Pointer, buf_len uintptr, off int64, m
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(process.Pwrite(posixshim.Handle(h), posixshim.Memory(buf, buf_len), off, most))
 }
 
@@ -235,6 +251,7 @@ func nvmecr_rt_readv(h int64, iov unsafe.Pointer, iov_count int32, off int64) (a
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(process.Readv(posixshim.Handle(h), posixshim.Vectors(iov, iov_count), off))
 }
 
@@ -246,6 +263,7 @@ func nvmecr_rt_writev(h int64, iov unsafe.Pointer, iov_count int32, off int64, f
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(process.Writev(posixshim.Handle(h), posixshim.Vectors(iov, iov_count), off, int(flags), most))
 }
 
@@ -257,6 +275,7 @@ func nvmecr_rt_seek(h int64, off int64, whence int32) (answer int64) {
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(process.Seek(posixshim.Handle(h), off, int(whence)))
 }
 
@@ -268,6 +287,7 @@ func nvmecr_rt_getfl(h int64) (answer int64) {
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(process.Getfl(posixshim.Handle(h)))
 }
 
@@ -279,6 +299,7 @@ func nvmecr_rt_setfl(h int64, flags int32) (answer int64) {
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(0, process.Setfl(posixshim.Handle(h), int(flags)))
 }
 
@@ -290,6 +311,7 @@ func nvmecr_rt_getdents(h int64, buf unsafe.Pointer, buf_len uintptr) (answer in
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(process.Getdents(posixshim.Handle(h), posixshim.Memory(buf, buf_len)))
 }
 
@@ -301,6 +323,7 @@ func nvmecr_rt_fsync(h int64) (answer int64) {
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(0, process.Fsync(posixshim.Handle(h)))
 }
 
@@ -312,6 +335,7 @@ func nvmecr_rt_ftruncate(h int64, size int64, most int64) (answer int64) {
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(0, process.Ftruncate(posixshim.Handle(h), size, most))
 }
 
@@ -323,6 +347,7 @@ func nvmecr_rt_fallocate(h int64, mode int32, off int64, n int64, most int64) (a
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(0, process.Fallocate(posixshim.Handle(h), int(mode), off, n, most))
 }
 
@@ -334,6 +359,7 @@ func nvmecr_rt_copy(in int64, inoff int64, out int64, outoff int64, n int64, mos
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(process.Copy(posixshim.Handle(in), inoff, posixshim.Handle(out), outoff, n, most))
 }
 
@@ -345,6 +371,7 @@ func nvmecr_rt_lock(h int64, pid int32, cmd int32, lock unsafe.Pointer, lock_len
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(0, process.Lock(posixshim.Handle(h), int(pid), int(cmd), posixshim.Memory(lock, lock_len)))
 }
 
@@ -356,6 +383,7 @@ func nvmecr_rt_flock(h int64, operation int32) (answer int64) {
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(0, process.Flock(posixshim.Handle(h), int(operation)))
 }
 
@@ -367,6 +395,7 @@ func nvmecr_rt_map(h int64, how int32, off int64, n int64) (answer int64) {
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(process.Map(posixshim.Handle(h), int(how), off, n))
 }
 
@@ -378,6 +407,7 @@ func nvmecr_rt_unmap(h int64) (answer int64) {
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(0, process.Unmap(posixshim.Handle(h)))
 }
 
@@ -389,6 +419,7 @@ func nvmecr_rt_msync(h int64, off int64, n int64) (answer int64) {
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(0, process.Msync(posixshim.Handle(h), off, n))
 }
 
@@ -400,6 +431,7 @@ func nvmecr_rt_fstat(h int64, out unsafe.Pointer) (answer int64) {
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(0, process.Fstat(posixshim.Handle(h), (*posixshim.Attr)(out)))
 }
 
@@ -411,6 +443,7 @@ func nvmecr_rt_fsetattr(h int64, in unsafe.Pointer) (answer int64) {
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(0, process.Fsetattr(posixshim.Handle(h), (*posixshim.SetAttr)(in)))
 }
 
@@ -422,6 +455,7 @@ func nvmecr_rt_fpath(h int64, buf unsafe.Pointer, buf_len uintptr) (answer int64
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(process.Fpath(posixshim.Handle(h), posixshim.Memory(buf, buf_len)))
 }
 
@@ -433,6 +467,7 @@ func nvmecr_rt_name(h int64, buf unsafe.Pointer, buf_len uintptr) (answer int64)
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(process.Name(posixshim.Handle(h), posixshim.Memory(buf, buf_len)))
 }
 
@@ -444,6 +479,7 @@ func nvmecr_rt_stat(at_dir int64, at, at_out *C.char, follow int32, out unsafe.P
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(0, outside(process.Stat(place(at_dir, at), int(follow), (*posixshim.Attr)(out)), at_out))
 }
 
@@ -455,6 +491,7 @@ func nvmecr_rt_setattr(at_dir int64, at, at_out *C.char, follow int32, in unsafe
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(0, outside(process.Setattr(place(at_dir, at), int(follow), (*posixshim.SetAttr)(in)), at_out))
 }
 
@@ -466,6 +503,7 @@ func nvmecr_rt_access(at_dir int64, at, at_out *C.char, mode int32, how int32) (
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(0, outside(process.Access(place(at_dir, at), int(mode), int(how)), at_out))
 }
 
@@ -477,6 +515,7 @@ func nvmecr_rt_truncate(at_dir int64, at, at_out *C.char, size int64, most int64
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(0, outside(process.Truncate(place(at_dir, at), size, most), at_out))
 }
 
@@ -488,6 +527,7 @@ func nvmecr_rt_mkdir(at_dir int64, at, at_out *C.char, mode uint32) (answer int6
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(0, outside(process.Mkdir(place(at_dir, at), mode), at_out))
 }
 
@@ -499,6 +539,7 @@ func nvmecr_rt_rmdir(at_dir int64, at, at_out *C.char) (answer int64) {
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(0, outside(process.Rmdir(place(at_dir, at)), at_out))
 }
 
@@ -510,6 +551,7 @@ func nvmecr_rt_unlink(at_dir int64, at, at_out *C.char) (answer int64) {
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(0, outside(process.Unlink(place(at_dir, at)), at_out))
 }
 
@@ -521,6 +563,7 @@ func nvmecr_rt_rename(from_dir int64, from, from_out *C.char, to_dir int64, to, 
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(0, outside(process.Rename(place(from_dir, from), place(to_dir, to), flags), from_out))
 }
 
@@ -532,6 +575,7 @@ func nvmecr_rt_link(from_dir int64, from, from_out *C.char, to_dir int64, to, to
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(0, outside(process.Link(place(from_dir, from), place(to_dir, to), int(follow)), from_out))
 }
 
@@ -543,6 +587,7 @@ func nvmecr_rt_symlink(target *C.char, at_dir int64, at, at_out *C.char) (answer
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(0, outside(process.Symlink(C.GoString(target), place(at_dir, at)), at_out))
 }
 
@@ -554,6 +599,7 @@ func nvmecr_rt_readlink(at_dir int64, at, at_out *C.char, buf unsafe.Pointer, bu
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	n, err := process.Readlink(place(at_dir, at), posixshim.Memory(buf, buf_len))
 	return result(n, outside(err, at_out))
 }
@@ -566,6 +612,7 @@ func nvmecr_rt_realpath(at_dir int64, at, at_out *C.char, buf unsafe.Pointer, bu
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	n, err := process.Realpath(place(at_dir, at), posixshim.Memory(buf, buf_len))
 	return result(n, outside(err, at_out))
 }
@@ -578,6 +625,7 @@ func nvmecr_rt_statfs(out unsafe.Pointer) (answer int64) {
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(0, process.Statfs((*posixshim.StatFS)(out)))
 }
 
@@ -589,5 +637,6 @@ func nvmecr_rt_syncfs() (answer int64) {
 		return crashed
 	}
 	defer contain(&answer)
+	process.Drain()
 	return result(0, process.Syncfs())
 }

@@ -169,11 +169,29 @@ const char nv_real_names[][NV_NAME] = {
 	"fopen",
 	"fdopen",
 	"freopen",
+	"fclose",
 	"fflush",
 	"fread",
 	"fread_unlocked",
 	"__fread_chk",
 	"__fread_unlocked_chk",
+	"fgetc",
+	"fgetc_unlocked",
+	"getc_unlocked",
+	"__uflow",
+	"ungetc",
+	"fgets",
+	"fgets_unlocked",
+	"__fgets_chk",
+	"getdelim",
+	"getline",
+	"fscanf",
+	"vfscanf",
+	"__isoc99_fscanf",
+	"__isoc99_vfscanf",
+	"feof",
+	"ferror",
+	"clearerr",
 	"dprintf",
 	"vdprintf",
 	"__dprintf_chk",
@@ -315,25 +333,25 @@ const unsigned short nv_real_signal[] = {
 	134, /* chdir */
 	135, /* fchdir */
 	136, /* getcwd */
-	196, /* poll */
-	198, /* ppoll */
-	199, /* select */
-	200, /* pselect */
-	207, /* sigaction */
-	208, /* sigaltstack */
-	209, /* signal */
-	210, /* __sysv_signal */
-	211, /* sigset */
-	212, /* siginterrupt */
-	213, /* setrlimit */
-	214, /* prlimit */
-	216, /* vfork */
-	217, /* _exit */
-	218, /* execve */
-	221, /* execvpe */
-	225, /* fexecve */
-	226, /* execveat */
-	241, /* syscall */
+	214, /* poll */
+	216, /* ppoll */
+	217, /* select */
+	218, /* pselect */
+	225, /* sigaction */
+	226, /* sigaltstack */
+	227, /* signal */
+	228, /* __sysv_signal */
+	229, /* sigset */
+	230, /* siginterrupt */
+	231, /* setrlimit */
+	232, /* prlimit */
+	234, /* vfork */
+	235, /* _exit */
+	236, /* execve */
+	239, /* execvpe */
+	243, /* fexecve */
+	244, /* execveat */
+	259, /* syscall */
 };
 
 const unsigned nv_real_signal_count = 80;
@@ -2359,6 +2377,12 @@ FILE *nv_call_freopen(const char *name, const char *mode, FILE *stream)
 }
 extern __typeof__(nv_call_freopen) nv_call_freopen64 NV_CALL("freopen64") NV_ALIAS("freopen");
 
+int nv_call_fclose(FILE *stream) NV_CALL("fclose");
+int nv_call_fclose(FILE *stream)
+{
+	return nv_fclose(stream);
+}
+
 int nv_call_fflush(FILE *stream) NV_CALL("fflush");
 int nv_call_fflush(FILE *stream)
 {
@@ -2368,26 +2392,143 @@ int nv_call_fflush(FILE *stream)
 size_t nv_call_fread(void *buf, size_t size, size_t n, FILE *stream) NV_CALL("fread");
 size_t nv_call_fread(void *buf, size_t size, size_t n, FILE *stream)
 {
-	return nv_cookie(stream) ? nv_fread(buf, size, n, stream) : REAL(fread)(buf, size, n, stream);
+	return nv_cookie(nv_input(stream)) ? nv_fread(buf, size, n, nv_input(stream)) : REAL(fread)(buf, size, n, nv_input(stream));
 }
 
 size_t nv_call_fread_unlocked(void *buf, size_t size, size_t n, FILE *stream) NV_CALL("fread_unlocked");
 size_t nv_call_fread_unlocked(void *buf, size_t size, size_t n, FILE *stream)
 {
-	return nv_cookie(stream) ? nv_fread(buf, size, n, stream) : REAL(fread_unlocked)(buf, size, n, stream);
+	return nv_cookie(nv_input(stream)) ? nv_fread(buf, size, n, nv_input(stream)) : REAL(fread_unlocked)(buf, size, n, nv_input(stream));
 }
 
 size_t nv_call___fread_chk(void *buf, size_t have, size_t size, size_t n, FILE *stream) NV_CALL("__fread_chk");
 size_t nv_call___fread_chk(void *buf, size_t have, size_t size, size_t n, FILE *stream)
 {
-	return nv_cookie(stream) ? nv_fread_chk(buf, have, size, n, stream) : REAL(__fread_chk)(buf, have, size, n, stream);
+	return nv_cookie(nv_input(stream)) ? nv_fread_chk(buf, have, size, n, nv_input(stream)) : REAL(__fread_chk)(buf, have, size, n, nv_input(stream));
 }
 
 size_t nv_call___fread_unlocked_chk(void *buf, size_t have, size_t size, size_t n, FILE *stream) NV_CALL("__fread_unlocked_chk");
 size_t nv_call___fread_unlocked_chk(void *buf, size_t have, size_t size, size_t n, FILE *stream)
 {
-	return nv_cookie(stream) ? nv_fread_chk(buf, have, size, n, stream) : REAL(__fread_unlocked_chk)(buf, have, size, n, stream);
+	return nv_cookie(nv_input(stream)) ? nv_fread_chk(buf, have, size, n, nv_input(stream)) : REAL(__fread_unlocked_chk)(buf, have, size, n, nv_input(stream));
 }
+
+int nv_call_fgetc(FILE *stream) NV_CALL("fgetc");
+int nv_call_fgetc(FILE *stream)
+{
+	return REAL(fgetc)(nv_input(stream));
+}
+extern __typeof__(nv_call_fgetc) nv_call_getc NV_CALL("getc") NV_ALIAS("fgetc");
+
+int nv_call_fgetc_unlocked(FILE *stream) NV_CALL("fgetc_unlocked");
+int nv_call_fgetc_unlocked(FILE *stream)
+{
+	return REAL(fgetc_unlocked)(nv_input(stream));
+}
+
+int nv_call_getc_unlocked(FILE *stream) NV_CALL("getc_unlocked");
+int nv_call_getc_unlocked(FILE *stream)
+{
+	return REAL(fgetc_unlocked)(nv_input(stream));
+}
+
+int nv_call___uflow(FILE *stream) NV_CALL("__uflow");
+int nv_call___uflow(FILE *stream)
+{
+	return REAL(__uflow)(nv_input(stream));
+}
+
+int nv_call_ungetc(int c, FILE *stream) NV_CALL("ungetc");
+int nv_call_ungetc(int c, FILE *stream)
+{
+	return REAL(ungetc)(c, nv_input(stream));
+}
+
+char *nv_call_fgets(char *line, int n, FILE *stream) NV_CALL("fgets");
+char *nv_call_fgets(char *line, int n, FILE *stream)
+{
+	return REAL(fgets)(line, n, nv_input(stream));
+}
+
+char *nv_call_fgets_unlocked(char *line, int n, FILE *stream) NV_CALL("fgets_unlocked");
+char *nv_call_fgets_unlocked(char *line, int n, FILE *stream)
+{
+	return REAL(fgets_unlocked)(line, n, nv_input(stream));
+}
+
+char *nv_call___fgets_chk(char *line, size_t have, int n, FILE *stream) NV_CALL("__fgets_chk");
+char *nv_call___fgets_chk(char *line, size_t have, int n, FILE *stream)
+{
+	return REAL(__fgets_chk)(line, have, n, nv_input(stream));
+}
+
+ssize_t nv_call_getdelim(char **line, size_t *n, int end, FILE *stream) NV_CALL("getdelim");
+ssize_t nv_call_getdelim(char **line, size_t *n, int end, FILE *stream)
+{
+	return REAL(getdelim)(line, n, end, nv_input(stream));
+}
+extern __typeof__(nv_call_getdelim) nv_call___getdelim NV_CALL("__getdelim") NV_ALIAS("getdelim");
+
+ssize_t nv_call_getline(char **line, size_t *n, FILE *stream) NV_CALL("getline");
+ssize_t nv_call_getline(char **line, size_t *n, FILE *stream)
+{
+	return REAL(getdelim)(line, n, '\n', nv_input(stream));
+}
+
+int nv_call_fscanf(FILE *stream, const char *format, ...) NV_CALL("fscanf");
+int nv_call_fscanf(FILE *stream, const char *format, ...)
+{
+	va_list ap;
+
+	va_start(ap, format);
+	int result = REAL(vfscanf)(nv_input(stream), format, ap);
+	va_end(ap);
+	return result;
+}
+
+int nv_call_vfscanf(FILE *stream, const char *format, va_list ap) NV_CALL("vfscanf");
+int nv_call_vfscanf(FILE *stream, const char *format, va_list ap)
+{
+	return REAL(vfscanf)(nv_input(stream), format, ap);
+}
+
+int nv_call___isoc99_fscanf(FILE *stream, const char *format, ...) NV_CALL("__isoc99_fscanf");
+int nv_call___isoc99_fscanf(FILE *stream, const char *format, ...)
+{
+	va_list ap;
+
+	va_start(ap, format);
+	int result = REAL(__isoc99_vfscanf)(nv_input(stream), format, ap);
+	va_end(ap);
+	return result;
+}
+
+int nv_call___isoc99_vfscanf(FILE *stream, const char *format, va_list ap) NV_CALL("__isoc99_vfscanf");
+int nv_call___isoc99_vfscanf(FILE *stream, const char *format, va_list ap)
+{
+	return REAL(__isoc99_vfscanf)(nv_input(stream), format, ap);
+}
+
+int nv_call_feof(FILE *stream) NV_CALL("feof");
+int nv_call_feof(FILE *stream)
+{
+	return REAL(feof)(nv_input(stream));
+}
+extern __typeof__(nv_call_feof) nv_call_feof_unlocked NV_CALL("feof_unlocked") NV_ALIAS("feof");
+
+int nv_call_ferror(FILE *stream) NV_CALL("ferror");
+int nv_call_ferror(FILE *stream)
+{
+	return REAL(ferror)(nv_input(stream));
+}
+extern __typeof__(nv_call_ferror) nv_call_ferror_unlocked NV_CALL("ferror_unlocked") NV_ALIAS("ferror");
+
+void nv_call_clearerr(FILE *stream) NV_CALL("clearerr");
+void nv_call_clearerr(FILE *stream)
+{
+	REAL(clearerr)(nv_input(stream));
+}
+extern __typeof__(nv_call_clearerr) nv_call_clearerr_unlocked NV_CALL("clearerr_unlocked") NV_ALIAS("clearerr");
 
 int nv_call_dprintf(int fd, const char *format, ...) NV_CALL("dprintf");
 int nv_call_dprintf(int fd, const char *format, ...)
@@ -2426,13 +2567,13 @@ int nv_call___vdprintf_chk(int fd, int flag, const char *format, va_list ap)
 int nv_call_fwide(FILE *stream, int mode) NV_CALL("fwide");
 int nv_call_fwide(FILE *stream, int mode)
 {
-	return nv_fwide(stream, mode);
+	return nv_fwide(nv_input(stream), mode);
 }
 
 wint_t nv_call_fgetwc(FILE *stream) NV_CALL("fgetwc");
 wint_t nv_call_fgetwc(FILE *stream)
 {
-	return nv_fgetwc(stream);
+	return nv_fgetwc(nv_input(stream));
 }
 extern __typeof__(nv_call_fgetwc) nv_call_getwc NV_CALL("getwc") NV_ALIAS("fgetwc");
 extern __typeof__(nv_call_fgetwc) nv_call_fgetwc_unlocked NV_CALL("fgetwc_unlocked") NV_ALIAS("fgetwc");
@@ -2464,20 +2605,20 @@ extern __typeof__(nv_call_putwchar) nv_call_putwchar_unlocked NV_CALL("putwchar_
 wint_t nv_call_ungetwc(wint_t wc, FILE *stream) NV_CALL("ungetwc");
 wint_t nv_call_ungetwc(wint_t wc, FILE *stream)
 {
-	return nv_ungetwc(wc, stream);
+	return nv_ungetwc(wc, nv_input(stream));
 }
 
 wchar_t *nv_call_fgetws(wchar_t *line, int n, FILE *stream) NV_CALL("fgetws");
 wchar_t *nv_call_fgetws(wchar_t *line, int n, FILE *stream)
 {
-	return nv_fgetws(line, n, stream);
+	return nv_fgetws(line, n, nv_input(stream));
 }
 extern __typeof__(nv_call_fgetws) nv_call_fgetws_unlocked NV_CALL("fgetws_unlocked") NV_ALIAS("fgetws");
 
 wchar_t *nv_call___fgetws_chk(wchar_t *line, size_t have, int n, FILE *stream) NV_CALL("__fgetws_chk");
 wchar_t *nv_call___fgetws_chk(wchar_t *line, size_t have, int n, FILE *stream)
 {
-	return (nv_check(n <= 0 || (size_t)n <= have), nv_fgetws(line, n, stream));
+	return (nv_check(n <= 0 || (size_t)n <= have), nv_fgetws(line, n, nv_input(stream)));
 }
 extern __typeof__(nv_call___fgetws_chk) nv_call___fgetws_unlocked_chk NV_CALL("__fgetws_unlocked_chk") NV_ALIAS("__fgetws_chk");
 
@@ -2562,7 +2703,7 @@ int nv_call_fwscanf(FILE *stream, const wchar_t *format, ...)
 	va_list ap;
 
 	va_start(ap, format);
-	int result = nv_vfwscanf(stream, format, ap, false);
+	int result = nv_vfwscanf(nv_input(stream), format, ap, false);
 	va_end(ap);
 	return result;
 }
@@ -2570,7 +2711,7 @@ int nv_call_fwscanf(FILE *stream, const wchar_t *format, ...)
 int nv_call_vfwscanf(FILE *stream, const wchar_t *format, va_list ap) NV_CALL("vfwscanf");
 int nv_call_vfwscanf(FILE *stream, const wchar_t *format, va_list ap)
 {
-	return nv_vfwscanf(stream, format, ap, false);
+	return nv_vfwscanf(nv_input(stream), format, ap, false);
 }
 
 int nv_call___isoc99_fwscanf(FILE *stream, const wchar_t *format, ...) NV_CALL("__isoc99_fwscanf");
@@ -2579,7 +2720,7 @@ int nv_call___isoc99_fwscanf(FILE *stream, const wchar_t *format, ...)
 	va_list ap;
 
 	va_start(ap, format);
-	int result = nv_vfwscanf(stream, format, ap, true);
+	int result = nv_vfwscanf(nv_input(stream), format, ap, true);
 	va_end(ap);
 	return result;
 }
@@ -2587,7 +2728,7 @@ int nv_call___isoc99_fwscanf(FILE *stream, const wchar_t *format, ...)
 int nv_call___isoc99_vfwscanf(FILE *stream, const wchar_t *format, va_list ap) NV_CALL("__isoc99_vfwscanf");
 int nv_call___isoc99_vfwscanf(FILE *stream, const wchar_t *format, va_list ap)
 {
-	return nv_vfwscanf(stream, format, ap, true);
+	return nv_vfwscanf(nv_input(stream), format, ap, true);
 }
 
 /* ---- Memory ---- */

@@ -50,8 +50,8 @@ static void put(int fd, nv_handle h)
 static void set(int fd, nv_handle h)
 {
 	put(fd, h);
-	if (fd <= 2)
-		nv_standard(fd);
+	if (fd == STDIN_FILENO)
+		nv_standard_input();
 }
 
 /* unset empties the slot of a descriptor and returns what was in it. */
@@ -59,8 +59,8 @@ static nv_handle unset(int fd)
 {
 	nv_handle h = atomic_exchange(&nv_fds[fd], 0);
 
-	if (fd <= 2 && h != 0)
-		nv_standard(fd);
+	if (fd == STDIN_FILENO && h != 0)
+		nv_standard_input();
 	return h;
 }
 
@@ -283,6 +283,7 @@ static int share(int fd, nv_handle h)
 	if (fd >= 0)
 		set(fd, h);
 	end_change();
+	nv_carry(fd);
 	return fd;
 }
 
@@ -354,6 +355,7 @@ int nv_open(struct nv_place *at, int flags, mode_t mode)
 		REAL(close)(nv_far_descriptor);
 	}
 	set(fd, h);
+	nv_carry(fd);
 	errno = saved;
 	return fd;
 }
@@ -369,6 +371,22 @@ int nv_close(int fd)
 	nv_close_quietly(fd);
 	end_change();
 	return h == 0 ? nv_error(EBADF) : drop(h);
+}
+
+/* nv_close_stream closes a stream of the C library's, which has nothing left to write and whose
+ * descriptor is ours. */
+int nv_close_stream(FILE *stream, int fd)
+{
+	nv_reach(nv_ours(fd));
+	begin_change();
+	nv_handle h = unset(fd);
+	int result = REAL(fclose)(stream), saved = errno;
+
+	end_change();
+	if (h != 0 && drop(h) != 0)
+		return EOF;
+	errno = saved;
+	return result;
 }
 
 /* nv_retire closes a descriptor and keeps its number: another thread may go on
@@ -453,6 +471,8 @@ static int replace(int fd, int newfd, int flags)
 	if (r >= 0 && h != 0)
 		set(newfd, h);
 	end_change();
+	if (r >= 0 && h != 0)
+		nv_carry(newfd);
 	if (r < 0 && h != 0 && nv_server(h) == 0)
 		drop(h);
 	if (r < 0)

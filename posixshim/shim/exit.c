@@ -59,6 +59,15 @@ void nv_forget_end(void)
 	ends = false;
 }
 
+/* flush writes what the C library's own streams hold for files of ours: they are older than
+ * the sentinel. It takes no lock, as little as the C library does here. */
+static void flush(void)
+{
+	for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO; fd++)
+		if (nv_ours(fd) > 0)
+			fflush_unlocked(*nv_standard_stream(fd));
+}
+
 static ssize_t at_end(void *cookie, const char *buf, size_t n)
 {
 	(void)cookie;
@@ -70,6 +79,7 @@ static ssize_t at_end(void *cookie, const char *buf, size_t n)
 		nv_release_mappings();
 		return (ssize_t)n;
 	}
+	flush();
 	nv_linger(true);
 	nv_finish();
 	return (ssize_t)n;

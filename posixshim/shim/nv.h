@@ -191,6 +191,7 @@ void nv_vacate(void);
 void nv_own_in_place(int fd);
 int nv_low_descriptors(void);
 int nv_close(int fd);
+int nv_close_stream(FILE *stream, int fd);
 void nv_close_quietly(int fd);
 void nv_retire(int fd);
 int nv_close_range(unsigned first, unsigned last, int flags);
@@ -255,6 +256,7 @@ void nv_serve_handlers(void);
 void nv_name_self(uint64_t number);
 bool nv_named_self(void);
 bool nv_move(struct nv_visit *visit, int64_t result, struct nv_place *at, struct nv_place *also);
+void nv_carry(int fd); /* a file may have become fd */
 void nv_share_all(void); /* before fork, and before a program is executed */
 void nv_find_descriptors(void);
 void nv_linger(bool flush); /* at the end of the process, until others need it no more */
@@ -517,8 +519,16 @@ int nv_glob(const char *pattern, int flags, int (*error)(const char *path, int e
 FILE *nv_fopen(struct nv_place *at, const char *mode);
 FILE *nv_fdopen(int fd, nv_handle h, const char *mode);
 int nv_vdprintf(int fd, const char *format, va_list ap) __attribute__((format(printf, 2, 0)));
+int nv_fclose(FILE *stream);
 FILE *nv_freopen(const char *name, const char *mode, FILE *stream);
-void nv_standard(int fd);
+void nv_standard_input(void);
+extern FILE *nv_input_ours, *nv_input_theirs; /* NULL unless descriptor 0 is ours */
+
+/* nv_input is the stream to read when a program reads stream. */
+static inline FILE *nv_input(FILE *stream)
+{
+	return __builtin_expect(stream != NULL && stream == nv_input_theirs, 0) ? nv_input_ours : stream;
+}
 
 /* nv_cookie says that a stream may be ours: it is one that libc has made for
  * fopencookie, which has no wide characters. */

@@ -50,6 +50,19 @@ static void unlock_sharing(const sigset_t *before)
 	pthread_sigmask(SIG_SETMASK, before, NULL);
 }
 
+/* share_one puts what stands for a file of this process in the place of its
+ * placeholders. */
+static void share_one(nv_handle h)
+{
+	int64_t socket = h > 0 && nv_server(h) == 0 ? stand_in(h) : 0;
+
+	if (socket <= 0)
+		return;
+	nv_replace_placeholders(h, (int)socket);
+	nv_own_descriptor((int)socket, 0);
+	REAL(close)((int)socket);
+}
+
 static void share_all(void)
 {
 	struct nv_visit visit;
@@ -59,16 +72,26 @@ static void share_all(void)
 	int64_t n = nv_leave(&visit, nv_rt.serve());
 
 	atomic_store(&number, n < 0 ? 0 : (uint64_t)n);
-	for (int fd = 0; n > 0 && (unsigned)fd < atomic_load(&nv_ours_end); fd++) {
-		nv_handle h = nv_ours(fd);
-		int64_t socket = h > 0 && nv_server(h) == 0 ? stand_in(h) : 0;
+	for (int fd = 0; n > 0 && (unsigned)fd < atomic_load(&nv_ours_end); fd++)
+		share_one(nv_ours(fd));
+}
 
-		if (socket <= 0)
-			continue;
-		nv_replace_placeholders(h, (int)socket);
-		nv_own_descriptor((int)socket, 0);
-		REAL(close)((int)socket);
-	}
+/* nv_carry is called when a file of ours may have become descriptor fd. To a standard
+ * one programs write past this library, with the streams that the C library has: a file
+ * that is open for writing gets there what carries that (posixshim/carry.go). */
+void nv_carry(int fd)
+{
+	nv_handle h = (unsigned)fd <= STDERR_FILENO ? nv_ours(fd) : 0;
+	sigset_t before;
+	int saved = errno;
+
+	if (h <= 0 || nv_server(h) != 0 || !nv_loaded() || nv_state == NV_INSIDE || nv_in_handler() || !nv_own_memory() ||
+	    (rt_getfl(h) & O_ACCMODE) == O_RDONLY)
+		return;
+	lock_sharing(&before);
+	share_one(h);
+	unlock_sharing(&before);
+	errno = saved;
 }
 
 /* nv_share_all makes what is open usable in other processes. Where that fails,

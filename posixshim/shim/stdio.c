@@ -27,11 +27,12 @@ struct cookie {
 static struct cookie *cookies;
 static _Atomic bool cookies_busy;
 
-/* The standard streams. The C library's own write to their descriptors inside
- * the library, which cannot be intercepted, so while descriptor 0, 1 or 2 is
- * ours the variable stdin, stdout or stderr is one of these; libc's is kept in
- * theirs. Code that has kept the address of libc's gets EBADF. */
-static FILE *standard_ours[3], *standard_theirs[3];
+/* Standard input. The C library's own reads its descriptor inside the library,
+ * which cannot be intercepted, so while descriptor 0 is
+ * ours the variable stdin is nv_input_ours, and libc's is nv_input_theirs, which who has
+ * kept its address, as std::cin does, may go on using (nv_input). What is
+ * written inside the library reaches the file (nv_carry). */
+FILE *nv_input_ours, *nv_input_theirs;
 
 /* nv_standard_stream returns the variable. */
 FILE **nv_standard_stream(int fd)
@@ -148,11 +149,10 @@ static int close_cookie(void *cookie)
 	int r = shut(c->fd);
 
 	delist(c);
-	for (int fd = 0; fd <= 2; fd++)
-		if (standard_ours[fd] == c->stream) {
-			*nv_standard_stream(fd) = standard_theirs[fd];
-			standard_ours[fd] = NULL;
-		}
+	if (nv_input_ours == c->stream) {
+		*nv_standard_stream(STDIN_FILENO) = nv_input_theirs;
+		nv_input_ours = nv_input_theirs = NULL;
+	}
 	free(c);
 	return r;
 }
@@ -366,17 +366,16 @@ size_t nv_fread_chk(void *buf, size_t have, size_t size, size_t n, FILE *stream)
 #define NO_WRITES 0x0008
 #define APPENDING 0x1000
 
-/* turn makes a stream of ours one of another file, or, without a name, of the
- * same one in another mode. */
-static FILE *turn(struct cookie *c, const char *name, int flags)
+/* open_again opens what a stream is to become: another file, or, without a name, that
+ * of its descriptor in another mode. It closes the stream if that fails. */
+static int open_again(FILE *stream, int before, const char *name, int flags)
 {
 	struct nv_place at;
-	FILE *stream = c->stream;
 	int fd;
 
 	fflush(stream);
 	if (name == NULL)
-		fd = nv_open(&(struct nv_place){.dir = nv_ours(c->fd) | NV_ITSELF, .path = "."}, flags, 0666);
+		fd = nv_open(&(struct nv_place){.dir = nv_ours(before) | NV_ITSELF, .path = "."}, flags, 0666);
 	else if (nv_route(AT_FDCWD, name, &at))
 		fd = nv_open(&at, flags, 0666);
 	else
@@ -385,17 +384,18 @@ static FILE *turn(struct cookie *c, const char *name, int flags)
 		int saved = errno;
 
 		fclose(stream);
-		errno = saved;
-		return NULL;
+		return nv_error(saved);
 	}
 	if (starts_at_end(flags))
 		seek_cookie(&(struct cookie){.fd = fd}, &(off64_t){0}, SEEK_END);
-	shut(c->fd);
-	c->fd = fd;
+	return fd;
+}
+
+/* begin_anew makes a stream what it is after opening with flags. */
+static void begin_anew(FILE *stream, int flags)
+{
 	__fpurge(stream);
-	memset(&c->wide, 0, sizeof c->wide);
 	clearerr(stream);
-	stream->_fileno = fd;
 	stream->_offset = -1;
 	stream->_flags &= ~(NO_READS | NO_WRITES | APPENDING);
 	if ((flags & O_ACCMODE) == O_RDONLY)
@@ -404,48 +404,98 @@ static FILE *turn(struct cookie *c, const char *name, int flags)
 		stream->_flags |= NO_READS;
 	if (flags & O_APPEND)
 		stream->_flags |= APPENDING;
+}
+
+/* turn makes a stream of ours one of another file. */
+static FILE *turn(struct cookie *c, const char *name, int flags)
+{
+	FILE *stream = c->stream;
+	int fd = open_again(stream, c->fd, name, flags);
+
+	if (fd < 0)
+		return NULL;
+	shut(c->fd);
+	c->fd = fd;
+	memset(&c->wide, 0, sizeof c->wide);
+	begin_anew(stream, flags);
+	stream->_fileno = fd;
 	return stream;
 }
 
-/* nv_standard is told that descriptor fd, at most 2, has become something
- * else. */
-void nv_standard(int fd)
+/* redirect makes a standard stream of the C library one of another file. */
+static FILE *redirect(FILE *stream, const char *name, int flags)
 {
-	FILE **variable = nv_standard_stream(fd);
+	int standard = fileno(stream);
+	int fd = open_again(stream, standard, name, flags);
+
+	if (fd < 0)
+		return NULL;
+	begin_anew(stream, flags);
+	if (fd != standard) {
+		int result = nv_dup2(fd, standard);
+
+		shut(fd);
+		if (result < 0)
+			return NULL;
+	}
+	return *nv_standard_stream(standard);
+}
+
+/* nv_standard_input is told that descriptor 0 has become something else. */
+void nv_standard_input(void)
+{
+	FILE **variable = nv_standard_stream(STDIN_FILENO);
 	int saved = errno;
 
-	if (nv_ours(fd) == 0) {
-		if (standard_ours[fd] != NULL && *variable == standard_ours[fd])
-			*variable = standard_theirs[fd];
-	} else if (*variable != standard_ours[fd] || standard_ours[fd] == NULL) {
-		if (standard_ours[fd] == NULL)
-			standard_ours[fd] = wrap(fd, fd == 0 ? "r" : "w", fd == 0 ? O_RDONLY : O_WRONLY);
-		if (standard_ours[fd] != NULL) {
-			if (fd == 2)
-				setvbuf(standard_ours[fd], NULL, _IONBF, 0);
-			standard_theirs[fd] = *variable;
-			*variable = standard_ours[fd];
+	if (nv_ours(STDIN_FILENO) == 0) {
+		if (nv_input_ours != NULL && *variable == nv_input_ours)
+			*variable = nv_input_theirs;
+		nv_input_theirs = NULL;
+	} else if (*variable != nv_input_ours || nv_input_ours == NULL) {
+		if (nv_input_ours == NULL)
+			nv_input_ours = wrap(STDIN_FILENO, "r", O_RDONLY);
+		if (nv_input_ours != NULL) {
+			nv_input_theirs = *variable;
+			*variable = nv_input_ours;
 		}
 	}
 	errno = saved;
 }
 
-/* substitute makes a standard stream one of the file of fresh. */
-static FILE *substitute(int fd, FILE *fresh)
+/* standard says that a stream is one of the C library's three. */
+static bool standard(const FILE *stream)
 {
-	int result = nv_dup2(fileno(fresh), fd);
+	for (int fd = 0; fd <= 2; fd++)
+		if (stream == *nv_standard_stream(fd))
+			return stream->_fileno == fd;
+	return false;
+}
 
-	fclose(fresh);
-	return result < 0 ? NULL : *nv_standard_stream(fd);
+/* nv_fclose sees to it that the C library, which closes the descriptors of its own
+ * streams inside the library, closes none of ours unseen. */
+int nv_fclose(FILE *stream)
+{
+	int fd = stream->_fileno;
+
+	if (nv_cookie(stream) || (unsigned)fd > STDERR_FILENO || nv_ours(fd) <= 0)
+		return REAL(fclose)(stream);
+	int result = fflush(stream), saved = errno;
+
+	if (nv_close_stream(stream, fd) != 0)
+		return EOF;
+	errno = result != 0 ? saved : errno;
+	return result;
 }
 
 FILE *nv_freopen(const char *name, const char *mode, FILE *stream)
 {
-	struct nv_place at;
+	struct nv_place at = {.dir = 0};
 	struct cookie *c = cookie_of(stream);
 	bool ours = nv_route(AT_FDCWD, name, &at);
 
-	if (c == NULL && !ours)
+	bool libcs = c == NULL && standard(stream) && (ours || nv_ours(stream->_fileno) > 0);
+
+	if (c == NULL && !ours && !libcs)
 		return REAL(freopen)(name, mode, stream);
 	int flags = open_flags(mode);
 
@@ -456,6 +506,8 @@ FILE *nv_freopen(const char *name, const char *mode, FILE *stream)
 	}
 	if (c != NULL)
 		return turn(c, name, flags);
+	if (libcs && !at.outside)
+		return redirect(stream, name, flags);
 	fflush(stream);
 	FILE *fresh = nv_fopen(&at, mode);
 
@@ -463,9 +515,6 @@ FILE *nv_freopen(const char *name, const char *mode, FILE *stream)
 		return REAL(freopen)(at.path, mode, stream);
 	if (fresh == NULL)
 		return NULL;
-	for (int fd = 0; fd <= 2; fd++)
-		if (stream == *nv_standard_stream(fd))
-			return substitute(fd, fresh);
 	fclose(stream);
 	return fresh;
 }

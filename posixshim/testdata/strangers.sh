@@ -1,6 +1,6 @@
 #!/bin/sh
 # Programs that the library is not in, with descriptors of files in the mount
-# $1: $2 copies its input to its output. What it cannot write it must fail for,
+# $1: $2 copies its input to its output. What it cannot read it must fail for,
 # and no file may come to be elsewhere.
 d=$1
 shift

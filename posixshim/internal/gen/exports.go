@@ -17,6 +17,9 @@ func writeExports(b *bytes.Buffer, t *table) error {
 			fmt.Fprint(&src, "\tif process.Crashed() {\n\t\treturn crashed\n\t}\n")
 		}
 		fmt.Fprint(&src, "\tdefer contain(&answer)\n")
+		if !f.life {
+			fmt.Fprint(&src, "\tprocess.Drain()\n")
+		}
 		args := f.join(func(m marshalling) string { return m.gargs })
 		callee := "process." + camel(f.name, true)
 		if f.life {

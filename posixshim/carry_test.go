@@ -1,0 +1,117 @@
+package posixshim
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// What is written to the socket of an open file is in the file when the next call
+// is made, in the order of the calls, at the shared offset.
+func TestWrittenPastTheShim(t *testing.T) {
+	p := newPartition(t).process(t)
+	h := file(t, p, "f", create)
+	socket, err := p.Share(h)
+	require.NoError(t, err)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	var want []byte
+	for range 500 {
+		text := bytes.Repeat([]byte{byte('a' + random.IntN(26))}, 1+random.IntN(9000))
+		want = append(want, text...)
+		var n int
+		if random.IntN(2) == 0 {
+			n, err = unix.Write(socket, text)
+		} else {
+			p.Drain()
+			n, err = p.Write(h, text, NoLimit)
+		}
+		require.NoError(t, err)
+		require.Equal(t, len(text), n)
+	}
+	p.Drain()
+	got := make([]byte, len(want)+1)
+	n, err := p.Pread(h, got, 0)
+	require.NoError(t, err)
+	assert.True(t, bytes.Equal(want, got[:n]))
+	_, err = unix.Read(socket, got)
+	assert.Equal(t, syscall.EAGAIN, err, "nobody waits for what does not come, or takes it for the end")
+	require.NoError(t, p.Release(h))
+	_, err = unix.Write(socket, []byte("last"))
+	require.NoError(t, err)
+	require.NoError(t, unix.Close(socket))
+	require.NoError(t, p.releaseOther(h, 0), "the last descriptor")
+	assert.Nil(t, p.carriers.all.Load())
+	h = file(t, p, "f", syscall.O_RDONLY)
+	assert.EqualValues(t, len(want)+4, size(t, p, h))
+	require.NoError(t, p.Release(h))
+}
+
+// Of two processes that write so at once nothing is lost.
+func TestManyWritePastTheShim(t *testing.T) {
+	p := newPartition(t).process(t)
+	var handles []Handle
+	var wg sync.WaitGroup
+	for range 4 {
+		h := file(t, p, "f", create|syscall.O_APPEND)
+		socket, err := p.Share(h)
+		require.NoError(t, err)
+		handles = append(handles, h)
+		wg.Go(func() {
+			for range 200 {
+				_, err := unix.Write(socket, make([]byte, 100))
+				assert.NoError(t, err)
+				p.Drain()
+			}
+			assert.NoError(t, unix.Close(socket))
+		})
+	}
+	wg.Wait()
+	p.Drain()
+	assert.EqualValues(t, 4*200*100, size(t, p, handles[0]))
+	for _, h := range handles {
+		require.NoError(t, p.Release(h))
+	}
+}
+
+type fullFile struct{ File }
+
+func (fullFile) WriteAt([][]byte, int64) (int, error) { return 0, syscall.ENOSPC }
+
+// What could not be written is said once, and to whoever next makes the file durable
+// or closes it.
+func TestLostPastTheShim(t *testing.T) {
+	for name, hears := range map[string]func(p *Process, h Handle) error{
+		"fsync":           (*Process).Fsync,
+		"close":           (*Process).Release,
+		"another process": func(p *Process, h Handle) error { return p.releaseOther(h, 0) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPartition(t).process(t)
+			said := 0
+			p.logf = func(string, ...any) { said++ }
+			h := file(t, p, "f", create)
+			f, err := p.files.get(h)
+			require.NoError(t, err)
+			f.first = fullFile{f.first}
+			socket, err := p.Share(h)
+			require.NoError(t, err)
+			for range 2 {
+				_, err = unix.Write(socket, []byte("text"))
+				require.NoError(t, err)
+				p.Drain()
+			}
+			assert.ErrorIs(t, hears(p, h), syscall.ENOSPC)
+			assert.Equal(t, 1, said)
+			assert.NoError(t, p.releaseOther(h, 0), "only once")
+			require.NoError(t, unix.Close(socket))
+		})
+	}
+}

@@ -1,0 +1,71 @@
+package posixshim_test
+
+import (
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// standard makes standard.cc and the library that it needs, which has kept the standard
+// streams before the preloaded library could do anything, or after.
+func standard(t *testing.T, library, program []string) string {
+	dir := t.TempDir()
+	so := filepath.Join(dir, "libkeeps.so")
+	out, err := exec.Command(tool(t, "g++"), append([]string{"-shared", "-fPIC", "-o", so, "testdata/keeps.cc"}, library...)...).CombinedOutput()
+	require.NoError(t, err, "%s", out)
+	return compile(t, "g++", "standard.cc", append([]string{so, "-Wl,-rpath," + dir}, program...)...)
+}
+
+// Whatever writes to standard output and error, or reads standard input, does so as on a
+// local file system: C++, streams that were kept, system calls. GCC 12's programs
+// initialise std::cout each, later ones in libstdc++, before all others.
+func TestStandardStreams(t *testing.T) {
+	for _, c := range []struct {
+		name             string
+		library, program []string
+	}{
+		{"each initialises", nil, nil},
+		{"the first initialises", []string{"-Wl,-z,initfirst"}, nil},
+		{"a copy of libstdc++", []string{"-static-libstdc++"}, []string{"-static-libstdc++"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			program := standard(t, c.library, c.program)
+			local := t.TempDir()
+			want := strings.ReplaceAll(combined(t, exec.Command("sh", "testdata/standard.sh", local, program)), local, mount)
+			got := combined(t, newStore(t).command("sh", "testdata/standard.sh", mount, program))
+			assert.Empty(t, diff(t, want, got))
+			assert.Contains(t, want, "nor this")
+		})
+	}
+}
+
+// combined is the output of a command and what it says on stderr.
+func combined(t *testing.T, cmd *exec.Cmd) string {
+	stdout, stderr, err := finish(t, cmd)
+	require.NoError(t, err, stderr)
+	return stdout + stderr
+}
+
+func TestStandardStreamsOfRanks(t *testing.T) {
+	for _, mpi := range mpis {
+		t.Run(mpi.name, func(t *testing.T) {
+			s := newStore(t, fmt.Sprintf(runtimeOf, mpi.name), fmt.Sprintf(runtimeOf, "plain"))
+			program := standard(t, nil, nil)
+			const script = `"$1" given > "$2/log" 2> "$2/error"; "$1" dup2 "$2/own" 2> /dev/null; exec >> "$2/log"; grep -c . "$2/log" "$2/own" >&2`
+			stdout, stderr, err := finish(t, s.ranks(mpi.mpirun, "sh", "-c", script, "sh", program, mount))
+			require.NoError(t, err, stderr)
+			assert.Empty(t, stdout)
+			want := ""
+			for range 4 {
+				want += mount + "/log:11\n" + mount + "/own:11\n"
+			}
+			assert.Len(t, stderr, len(want), stderr) // whose lines come in any order
+			assert.NotContains(t, stderr, "nvmecr:")
+		})
+	}
+}
