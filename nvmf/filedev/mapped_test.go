@@ -63,6 +63,10 @@ func TestSparseInMemory(t *testing.T) {
 	require.NoError(t, run(t, d, &nvmf.Command{Opcode: nvmf.Deallocate, LBA: 256, Blocks: 256}))
 	assert.LessOrEqual(t, allocated(t, path), int64(4096))
 	assert.Equal(t, make([]byte, nvmf.MiB), read(256))
+	read(300) // of one chunk, and the next ones
+	assert.LessOrEqual(t, allocated(t, path), int64(4096), "nothing comes back by reading")
+	require.NoError(t, run(t, d, &nvmf.Command{Opcode: nvmf.Read, LBA: 300, Blocks: 1, Data: [][]byte{got[:4096]}}))
+	assert.LessOrEqual(t, allocated(t, path), int64(4096), "nor of what had been written")
 	require.NoError(t, run(t, d, &nvmf.Command{Opcode: nvmf.Write, LBA: 300, Blocks: 1, Data: [][]byte{want}}))
 	assert.Equal(t, want, read(300)[:4096])
 }
