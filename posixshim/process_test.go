@@ -121,6 +121,10 @@ func TestHandleOfAClosedFileIsNeverAnother(t *testing.T) {
 	for range 100 {
 		h := file(t, p, "f", create)
 		require.False(t, seen[h], "handle %#x came back", h)
+		for old := range seen {
+			_, err := p.Read(old, make([]byte, 1))
+			require.Equal(t, syscall.EBADF, err, "while another file has its place")
+		}
 		seen[h] = true
 		require.NoError(t, p.Release(h))
 		for old := range seen {

@@ -12,6 +12,7 @@ import (
 
 	"nvmecr/internal/config"
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/blocktest"
 	"nvmecr/nvmf/filedev"
 )
 
@@ -47,6 +48,7 @@ func TestErase(t *testing.T) {
 	}))
 	assert.Equal(t, all, last)
 	require.NoError(t, Erase(t.Context(), cfg, nil), "again, as after an interruption")
+	blocktest.RequireSynced(t, path, "Erase")
 	n, err := Release(t.Context(), cfg)
 	require.NoError(t, err)
 	assert.Equal(t, 1, n)

@@ -80,6 +80,26 @@ func TestStartedZombie(t *testing.T) {
 }
 
 // TestMayTakeOver: what a restart may do with a partition that was not closed.
+// TestFence: a run that has the target keeps earlier ones out, and yields to later ones.
+func TestFence(t *testing.T) {
+	cfg, _ := newServed(t, 4*nvmf.MiB)
+	dev, err := connect(ctx, cfg, cfg.Targets[0], false)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, dev.Close()) }()
+	first, second := *cfg, *cfg
+	first.Run, err = NewRun(uuid.Nil)
+	require.NoError(t, err)
+	second.Run, err = NewRun(first.Run)
+	require.NoError(t, err)
+	for _, c := range []*config.Config{&first, &second} {
+		reserve, err := fence(ctx, c, dev)
+		require.NoError(t, err)
+		require.NotNil(t, reserve)
+	}
+	_, err = fence(ctx, &first, dev)
+	require.ErrorIs(t, err, nvmf.ErrFenced)
+}
+
 func TestMayTakeOver(t *testing.T) {
 	me := self(uuid.MustParse("01900000-0000-7000-8000-000000000002"))
 	foreign := microfs.Claim{Holder: microfs.Holder{Host: "other", Boot: uuid.New(), PID: 1, Run: uuid.MustParse("01900000-0000-7000-8000-000000000001")}}

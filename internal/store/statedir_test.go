@@ -100,6 +100,27 @@ func TestRecord(t *testing.T) {
 	require.ErrorIs(t, err, fs.ErrNotExist)
 }
 
+// An image that is shorter than it was, or gone, is refused: nobody begins anew over
+// what is left of it.
+func TestCheckImage(t *testing.T) {
+	d := openState(t)
+	require.NoError(t, d.CheckImage(), "nothing is known of it")
+	cfg := config.Default()
+	cfg.Size = 1 << 20
+	require.NoError(t, d.Record(cfg, true))
+	require.ErrorIs(t, d.CheckImage(), fs.ErrNotExist)
+	for size, ok := range map[int64]bool{1<<20 - 1: false, 1 << 20: true, 1<<20 + 1: true} {
+		require.NoError(t, os.WriteFile(d.Image(), nil, 0o600))
+		require.NoError(t, os.Truncate(d.Image(), size))
+		err := d.CheckImage()
+		if ok {
+			require.NoError(t, err)
+		} else {
+			require.ErrorContains(t, err, "was truncated")
+		}
+	}
+}
+
 // The lock is held as long as any process that inherited it lives.
 func TestStateDirLock(t *testing.T) {
 	d := openState(t)

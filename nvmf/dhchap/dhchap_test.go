@@ -348,3 +348,50 @@ func BenchmarkExchange(b *testing.B) {
 		})
 	}
 }
+
+// TestOtherTransaction: a message of another transaction is none of this one, whatever
+// it proves.
+func TestOtherTransaction(t *testing.T) {
+	keys := Keys{NewSecret(SHA256), NewSecret(SHA256)}
+	for turn := range 4 {
+		h, c := pairOf(keys, keys, Offer{Groups: []Group{NullGroup}})
+		c.Take(h.Start())
+		b := c.Give(MaxMessage)
+		var err error
+		for i := 0; err == nil && c.Err() == nil; i++ {
+			if i == turn {
+				b[4] ^= 1
+			}
+			if i%2 == 0 {
+				b, err = h.Answer(b)
+			} else {
+				if c.Take(b); i == 3 {
+					break
+				}
+				b = c.Give(MaxMessage)
+			}
+		}
+		if turn == 3 { // the last one is the host's
+			err = c.Err()
+		} else if err == nil {
+			err = c.Err()
+		}
+		require.ErrorContains(t, err, "transaction", "message %d", turn+1)
+		assert.False(t, c.Authenticated())
+	}
+}
+
+// TestNotOffered: a controller does not choose what the host has not offered.
+func TestNotOffered(t *testing.T) {
+	keys := Keys{NewSecret(SHA256), NewSecret(SHA256)}
+	for _, choose := range []func(*Controller){
+		func(c *Controller) { c.hash = SHA512 },
+		func(c *Controller) { c.group = FFDHE2048 },
+	} {
+		h, c := pairOf(keys, keys, Offer{Hashes: []Hash{SHA256}, Groups: []Group{NullGroup}})
+		c.Take(h.Start())
+		choose(c)
+		_, err := h.Answer(c.Give(MaxMessage))
+		require.ErrorContains(t, err, "not offered")
+	}
+}

@@ -522,3 +522,16 @@ func TestHostsOfARun(t *testing.T) {
 		require.NoError(t, q.Wait(w))
 	}
 }
+
+// TestHostWithoutKey: where some hosts have keys, one that has none is not let in,
+// though no list of hosts keeps it out.
+func TestHostWithoutKey(t *testing.T) {
+	c, _ := guardedConfig(t)
+	c.Subsystems[0].Hosts = nil
+	_, addr := serve(t, c)
+	h := dial(t, addr, 0)
+	s, d := h.connectCommand(0, nvme.CNTLIDDynamic)
+	d.Set([16]byte{1}, nvme.CNTLIDDynamic, testNQN, testHost+"x")
+	h.capsule(s, d[:])
+	assert.Equal(t, nvme.StatusConnectInvalidHost, h.response().Status().Code())
+}

@@ -218,7 +218,9 @@ func (h *client) readBlocks(lba uint64, blocks, length uint32) ([]byte, nvme.Sta
 }
 
 // h2c sends H2CData.
-func (h *client) h2c(d pdu.Data, last bool, data []byte) {
+func (h *client) h2c(d pdu.Data, last bool, data []byte) { h.write(h.encodeH2C(d, last, data)) }
+
+func (h *client) encodeH2C(d pdu.Data, last bool, data []byte) []byte {
 	b := make([]byte, pdu.MaxHeaderSize)
 	var flags uint8
 	if last {
@@ -231,7 +233,7 @@ func (h *client) h2c(d pdu.Data, last bool, data []byte) {
 	if h.send.TrailerSize(len(data)) > 0 {
 		b = binary.LittleEndian.AppendUint32(b, pdu.Digest(0, data))
 	}
-	h.write(b)
+	return b
 }
 
 // ends expects the target to end the connection, with a TermReq of the given

@@ -3,6 +3,7 @@ package target_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"syscall"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/nvme"
 	"nvmecr/nvmf/pdu"
+	"nvmecr/nvmf/target"
 )
 
 func isReset(err error) bool {
@@ -171,14 +173,32 @@ func TestR2TInPieces(t *testing.T) {
 	}
 }
 
+// copied is a Backing without memory: data comes into a buffer of the target's first.
+type copied struct{ target.Backing }
+
+func (copied) Memory() []byte { return nil }
+
 func TestWrongDataDigestWritesNothing(t *testing.T) {
-	_, addr := serve(t, one(memory(t, nvmf.MiB, 4096)))
+	for _, b := range []target.Backing{memory(t, nvmf.MiB, 4096), copied{memory(t, nvmf.MiB, 4096)}} {
+		t.Run(fmt.Sprintf("%T", b), func(t *testing.T) { wrongDataDigest(t, b) })
+	}
+}
+
+func wrongDataDigest(t *testing.T, backing target.Backing) {
+	_, addr := serve(t, one(backing))
 	_, q := io2(t, addr, pdu.EnableDataDigest)
 	block := bytes.Repeat([]byte{7}, 4096)
 	b := q.encode(q.rw(nvme.IOWrite, 5, 1, 0), block)
 	b[len(b)-2] ^= 1
 	q.write(b)
 	assert.Equal(t, nvme.StatusTransientTransport, q.response().Status())
+	q.capsule(q.rw(nvme.IOWrite, 5, 1, 4096), nil)
+	_, asked := q.read()
+	r := pdu.R2TOf(asked)
+	b = q.encodeH2C(pdu.Data{CID: r.CID, TTag: r.TTag, Length: 4096}, true, block)
+	b[len(b)-2] ^= 1
+	q.write(b)
+	assert.Equal(t, nvme.StatusTransientTransport, q.response().Status(), "in a PDU of its own")
 	got, status := q.readBlocks(5, 1, 4096)
 	assert.Zero(t, status)
 	assert.Equal(t, make([]byte, 4096), got)
@@ -263,4 +283,24 @@ func TestViolations(t *testing.T) {
 	_, q := io2(t, addr, 0)
 	_, status := q.readBlocks(0, 1, 4096)
 	assert.Zero(t, status, "the target still serves others")
+}
+
+// TestQueueOfAnotherHost: nobody adds a queue to a controller of another host, whether
+// its name is another one or its identifier.
+func TestQueueOfAnotherHost(t *testing.T) {
+	_, addr := serve(t, one(memory(t, nvmf.MiB, 4096)))
+	admin := dial(t, addr, 0)
+	id := admin.admin()
+	for name, edit := range map[string]func(*nvme.ConnectData){
+		"name":       func(d *nvme.ConnectData) { d.Set(d.HostID(), id, testNQN, testHost+"x") },
+		"identifier": func(d *nvme.ConnectData) { d.Set([16]byte{9}, id, testNQN, testHost) },
+	} {
+		h := dial(t, addr, 0)
+		s, d := h.connectCommand(1, id)
+		edit(d)
+		h.capsule(s, d[:])
+		assert.Equal(t, nvme.StatusConnectInvalidParameters, h.response().Status().Code(), name)
+	}
+	h := dial(t, addr, 0)
+	h.join(id)
 }

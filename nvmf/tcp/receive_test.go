@@ -124,3 +124,34 @@ func TestGuess(t *testing.T) {
 		}
 	}
 }
+
+// TestGuessOfTwo: of two reads in flight the later one is answered first. The memory
+// that was offered for the other one gets nothing of it that stays.
+func TestGuessOfTwo(t *testing.T) {
+	const size = 32 << 10
+	c, peer := onSocketpair(t)
+	require.NoError(t, unix.SetsockoptInt(peer, unix.SOL_SOCKET, unix.SO_SNDBUF, 1<<20))
+	got := [2][]byte{make([]byte, size), make([]byte, size)}
+	var cmds [2]nvmf.Command
+	for i := range cmds {
+		cmds[i] = nvmf.Command{Opcode: nvmf.Read, Blocks: 8, Data: [][]byte{got[i]}}
+		cmds[i].Begin()
+		c.submit(&cmds[i], 1)
+	}
+	c.flush()
+	for _, cid := range []uint16{1, 0} {
+		b := make([]byte, pdu.MaxHeaderSize)
+		var r pdu.Rules
+		head := r.Put(b, pdu.TypeC2HData, pdu.FlagLast|pdu.FlagSuccess, size)
+		pdu.PutData(b, pdu.Data{CID: cid, Length: size})
+		n, err := unix.Write(peer, append(b[:head], bytes.Repeat([]byte{byte(cid) + 1}, size)...))
+		require.NoError(t, err)
+		require.Equal(t, head+size, n)
+		for c.receive() {
+		}
+		require.NoError(t, c.err)
+	}
+	for i := range got {
+		require.Equal(t, bytes.Repeat([]byte{byte(i) + 1}, size), got[i], "command %d", i)
+	}
+}

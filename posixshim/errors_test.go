@@ -1,0 +1,64 @@
+package posixshim
+
+import (
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// failingFile is a file whose device fails.
+type failingFile struct{ File }
+
+func (failingFile) Sync() error { return syscall.EIO }
+func (f failingFile) Close() error {
+	_ = f.File.Close()
+	return syscall.ENOSPC
+}
+
+// failing opens a file that fails from then on.
+func failing(t *testing.T, p *Process) Handle {
+	h := file(t, p, "f", create)
+	f, err := p.files.get(h)
+	require.NoError(t, err)
+	var bad File = failingFile{f.current()}
+	f.file.Store(&bad)
+	return h
+}
+
+// TestFsyncReachesTheFile: what fsync returns is what the file system says.
+func TestFsyncReachesTheFile(t *testing.T) {
+	p := newPartition(t).process(t)
+	h := failing(t, p)
+	assert.Equal(t, syscall.EIO, p.Fsync(h))
+	assert.Equal(t, syscall.ENOSPC, p.Release(h))
+}
+
+// TestCloseTellsItsError: the last close returns what became of the data, also where
+// the file had several descriptors.
+func TestCloseTellsItsError(t *testing.T) {
+	p := newPartition(t).process(t)
+	h := failing(t, p)
+	require.NoError(t, p.Retain(h))
+	assert.NoError(t, p.Release(h))
+	assert.Equal(t, syscall.ENOSPC, p.Release(h))
+}
+
+// TestReadsMoveTheOffset: each read goes on where the one before ended, and one at an
+// offset of its own moves nothing.
+func TestReadsMoveTheOffset(t *testing.T) {
+	p := newPartition(t).process(t)
+	h := file(t, p, "f", create)
+	_, err := p.Pwrite(h, []byte("abcdef"), 0, NoLimit)
+	require.NoError(t, err)
+	for _, want := range []string{"ab", "cd", "ef", ""} {
+		got := make([]byte, 2)
+		n, err := p.Read(h, got)
+		require.NoError(t, err)
+		assert.Equal(t, want, string(got[:n]))
+		_, err = p.Pread(h, got, 0)
+		require.NoError(t, err)
+		assert.Equal(t, "ab", string(got))
+	}
+}
