@@ -156,7 +156,7 @@ faults:
 
 .PHONY: mutants
 mutants:
-	go test ./test/mutants -v -count 1 -timeout 1h
+	go test ./test/mutants -v -count 1 -timeout 2h -args -all
 
 .PHONY: exhaustive
 exhaustive:
