@@ -9,8 +9,8 @@ import (
 )
 
 // RequireSynced fails unless the kernel has written everything in the page cache of
-// a file to its storage. It skips the test before Linux 6.5, which cannot tell. On a
-// file system in memory it says nothing.
+// a file to its storage. It says nothing on a file system in memory, on an overlay, and
+// before Linux 6.5, which cannot tell.
 func RequireSynced(t testing.TB, path, after string) {
 	t.Helper()
 	require.Zero(t, dirtyPages(t, path), "pages that are not on the storage after %s", after)
@@ -25,7 +25,8 @@ func dirtyPages(t testing.TB, path string) uint64 {
 	var stat unix.Cachestat_t
 	err = unix.Cachestat(uint(f.Fd()), &whole, &stat, 0)
 	if err == unix.ENOSYS || err == unix.EPERM {
-		t.Skip("this kernel does not say what is dirty (cachestat, Linux 6.5)")
+		t.Logf("this kernel does not say what is dirty (cachestat, Linux 6.5): %v", err)
+		return 0
 	}
 	require.NoError(t, err)
 	return stat.Dirty + stat.Writeback
