@@ -1,6 +1,7 @@
 package posixshim_test
 
 import (
+	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
@@ -41,4 +42,12 @@ func TestPinned(t *testing.T) {
 func TestThreadsWithoutSignalStack(t *testing.T) {
 	program := compile(t, "gcc", "stackless.c", "-Wall", "-Wextra", "-Werror", "-pthread")
 	assert.Equal(t, "0 failed\n", output(t, newStore(t).command(program, mount)))
+}
+
+// SIGPROF is the profiler's: each sample reaches its handler.
+func TestProfilers(t *testing.T) {
+	program := compile(t, "gcc", "profiles.c", "-Wall", "-Wextra", "-Werror", "-pthread")
+	want := output(t, exec.Command(program, t.TempDir()))
+	assert.Equal(t, strings.Repeat("2000 handled, 0 strange, 0 calls failed\n", 2), want)
+	assert.Equal(t, want, output(t, newStore(t).command(program, mount)))
 }

@@ -1,11 +1,13 @@
 /* Threads that have lost the alternate stack that signals come on, or begin with a handler
  * and without one, use files of argv[1] while many signals come at a time. Over the
- * stack of a goroutine they would destroy the memory of the runtime. */
+ * stack of a goroutine they would destroy the memory of the runtime. The next signals are
+ * sent when the thread has handled the last ones, however busy the machine is. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +18,7 @@
 #define SS_AUTODISARM (1 << 31)
 #endif
 
-enum { AT_A_TIME = 8, STACK = 64 << 10 };
+enum { AT_A_TIME = 8, TIMES = 30, STACK = 64 << 10 };
 
 static int fd;
 static char data[1 << 20];
@@ -28,9 +30,12 @@ static void try(bool right)
 	failed += !right;
 }
 
-static void nothing(int signum)
+static _Atomic int sent, handled;
+
+static void counts(int signum)
 {
 	(void)signum;
+	atomic_fetch_add(&handled, 1);
 }
 
 static void writes(int signum)
@@ -88,8 +93,11 @@ static void *sends(void *unused)
 
 	for (; more; usleep(200)) {
 		pthread_mutex_lock(&lock);
-		for (int i = 1; targeted && i <= AT_A_TIME; i++)
-			pthread_kill(target, SIGRTMIN + i);
+		if (targeted && handled == sent) {
+			sent += AT_A_TIME;
+			for (int i = 1; i <= AT_A_TIME; i++)
+				pthread_kill(target, SIGRTMIN + i);
+		}
 		more = !done;
 		pthread_mutex_unlock(&lock);
 	}
@@ -101,6 +109,8 @@ static void aim(bool at_this)
 	pthread_mutex_lock(&lock);
 	target = pthread_self();
 	targeted = at_this;
+	if (at_this) /* nobody is left to handle those of the thread before */
+		sent = handled = 0;
 	pthread_mutex_unlock(&lock);
 }
 
@@ -110,7 +120,7 @@ static int thread(void *lose)
 
 	((void (*)(void))lose)();
 	aim(true);
-	for (int i = 0; i < 100; i++) {
+	for (int i = 0; i < TIMES || handled < TIMES; i++) {
 		snprintf(name, sizeof name, "%s/%d", directory, i);
 		int new = open(name, O_RDWR | O_CREAT, 0600);
 
@@ -134,7 +144,7 @@ int main(int argc, char **argv)
 	signal(SIGUSR1, writes);
 	signal(SIGUSR2, jumps);
 	for (int i = 1; i <= AT_A_TIME; i++)
-		signal(SIGRTMIN + i, nothing);
+		signal(SIGRTMIN + i, counts);
 	pthread_create(&sender, NULL, sends, NULL);
 	for (int i = 0; i < 9; i++) {
 		thrd_t t;
