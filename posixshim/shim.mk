@@ -15,7 +15,6 @@ endif
 
 SHIM_SOURCES := $(wildcard posixshim/shim/*.c) $(wildcard mpiwrap/interpose/*.c)
 SHIM_HEADERS := $(wildcard posixshim/shim/*.h)
-SHIM_LAYOUT := posixshim/shim/layout.ld
 # make SHIM_OPTIMIZE=-O1 SHIM_EXTRA=-fsanitize=undefined builds it otherwise.
 SHIM_OPTIMIZE ?= -O2
 SHIM_CFLAGS := -std=gnu11 -D_GNU_SOURCE -U_FORTIFY_SOURCE $(SHIM_OPTIMIZE) -g -fPIC \
@@ -40,14 +39,12 @@ endif
 .PHONY: libraries
 libraries: $(BIN)/libnvmecr.so $(SHIM_RUNTIMES)
 
-# Every program that a job starts loads it, most of them to do nothing with it:
-# symbols are looked up when they are called, the file is mapped in two
-# pieces instead of four, of which none is split to be protected in part, and what
-# is touched at the start lies together. The compiler's own beginning and end of a
+# Every program that a job starts loads it, most of them to do nothing with it: the
+# file is mapped in two pieces instead of four. The compiler's own beginning and end of a
 # library look symbols up that nobody has, and this one cannot be unloaded.
-$(BIN)/libnvmecr.so: $(SHIM_SOURCES) $(SHIM_HEADERS) $(SHIM_LAYOUT) posixshim/shim.mk
+$(BIN)/libnvmecr.so: $(SHIM_SOURCES) $(SHIM_HEADERS) posixshim/shim.mk
 	@mkdir -p $(BIN)
-	$(CC) $(SHIM_CFLAGS) -shared -nostartfiles -Wl,-z,lazy,-z,noseparate-code,-z,norelro,-T,$(SHIM_LAYOUT) -o $@ $(SHIM_SOURCES)
+	$(CC) $(SHIM_CFLAGS) -shared -nostartfiles -Wl,-z,relro,-z,now,-z,noseparate-code -o $@ $(SHIM_SOURCES)
 
 # The go command knows better than make what has changed. The headers that it
 # writes beside the libraries are of no use here.

@@ -51,3 +51,17 @@ func TestProfilers(t *testing.T) {
 	assert.Equal(t, strings.Repeat("2000 handled, 0 strange, 0 calls failed\n", 2), want)
 	assert.Equal(t, want, output(t, newStore(t).command(program, mount)))
 }
+
+// A process that does not use the mount has no handlers, and blocks and ignores nothing.
+func TestNoHandlersWithoutFiles(t *testing.T) {
+	signals := func(cmd *exec.Cmd) string {
+		_, signals, found := strings.Cut(output(t, cmd), "SigBlk:")
+		require.True(t, found)
+		signals, _, _ = strings.Cut(signals, "CapInh:")
+		return signals
+	}
+	const status = "/proc/self/status"
+	want := signals(exec.Command("cat", status))
+	require.Contains(t, want, "SigCgt:\t0000000000000000")
+	assert.Equal(t, want, signals(newStore(t).command("cat", status)))
+}

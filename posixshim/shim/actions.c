@@ -15,17 +15,15 @@
 
 #include "nv.h"
 
-/* These are the runtime's whatever the application asks for: those of faults in memory
- * before main, for probes (there.c), the others while a runtime is loaded. */
+/* These are the runtime's whatever the application asks for, while one is loaded. */
 static const int needed[] = {SIGSEGV, SIGBUS, SIGFPE, SIGPIPE, NV_REMASK};
 
-#define PROBES 2
 #define FAULTS 3 /* what the runtime needs where it goes on while something is executed */
 #define NEEDED (sizeof needed / sizeof *needed)
 
 /* What our handler stands for where the kernel has it: what the application has asked
  * for last, or a handler before that, which the C library puts back (in system(3)). */
-NV_EARLY_TABLE(2) static struct action {
+static struct action {
 	struct sigaction act;
 	bool known;
 	bool kept; /* the kernel has our handler whatever the application asks for */
@@ -65,7 +63,7 @@ static bool plain(int signum, const struct sigaction *act)
 
 /* install tells the kernel of an action, whose system calls are interrupted as the
  * application wants it. */
-NV_EARLY_CODE static bool install(int signum, const struct sigaction *asked)
+static bool install(int signum, const struct sigaction *asked)
 {
 	const int flags = SA_RESTART | SA_NOCLDSTOP | SA_NOCLDWAIT;
 	struct sigaction act = *asked;
@@ -161,7 +159,7 @@ bool nv_taken_action(int signum, const struct sigaction *act, struct sigaction *
 }
 
 /* take notes an action and has the kernel call our handler in its place. */
-NV_EARLY_CODE static void take(int signum, bool keep)
+static void take(int signum, bool keep)
 {
 	struct action *a = &actions[signum];
 	struct sigaction was;
@@ -175,15 +173,6 @@ NV_EARLY_CODE static void take(int signum, bool keep)
 	a->kept = keep;
 	/* Where there is no handler nothing is changed: a pending SIGCHLD would be lost. */
 	a->known = (!keep && !nv_handled(&was)) || install(signum, &was);
-}
-
-/* nv_take_probes is called before main, when nobody else looks. */
-NV_EARLY_CODE void nv_take_probes(void)
-{
-	for (size_t i = 0; i < PROBES; i++) {
-		actions[needed[i]].kept = true; /* a page that is written to first is only one fault */
-		take(needed[i], true);
-	}
 }
 
 /* nv_take_signals is called before a runtime is loaded or another process serves

@@ -3,7 +3,7 @@
 #include "machine.h"
 #include "nv.h"
 
-NV_EARLY_TABLE(1) struct nv_real nv_real;
+struct nv_real nv_real;
 
 /* In the order of struct nv_real. */
 const char nv_real_names[][NV_NAME] = {

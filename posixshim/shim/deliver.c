@@ -70,7 +70,7 @@ static bool claim(int signum, siginfo_t *info, ucontext_t *context)
 		return of_connection(info);
 	if (signum == NV_REMASK)
 		return nv_remask(info, context);
-	return fault(signum) < FAULTS && ((info->si_code > 0 && nv_mend_probe(context)) || of_go(signum, info, context));
+	return fault(signum) < FAULTS && of_go(signum, info, context);
 }
 
 /* ---- what the application has asked for ---- */

@@ -46,7 +46,6 @@
  *   locks.c        record locks, flock
  *   kernel.h       system calls before main
  *   machine.h      where a machine keeps what a signal has interrupted
- *   layout.ld      where things lie in the library
  *
  * Rules: a call on a descriptor that is not ours is a comparison, or an array load,
  * and the real call: no lock, no allocation, no Go, so it may be made from a signal
@@ -342,15 +341,13 @@ void nv_find_signal_calls(void);
 FILE **nv_standard_stream(int fd);
 
 /* A program that does nothing with the library pays for each page of it that is
- * touched. What all programs touch lies together (layout.ld): code that runs before
- * main or for each path; variables, with what the linker writes to anyway; two
- * tables. Names in tables are arrays, because pointers are relocated in each process.
+ * touched. What all programs touch lies together: code that runs before main or for each
+ * path; variables. Names in tables are arrays, because pointers are relocated in each process.
  * And a symbol of another library whose address is kept, unlike one that is called,
  * is looked up in each. */
 #define NV_NAME 48
 #define NV_EARLY_CODE __attribute__((section(".text.startup")))
 #define NV_EARLY __attribute__((section(".early")))
-#define NV_EARLY_TABLE(place) __attribute__((section(".bss.early." #place)))
 #define NV_LARGE __attribute__((common))
 
 static inline int nv_error(int error)
@@ -379,7 +376,6 @@ bool nv_probe(const void *p);
 bool nv_there(const void *p, size_t n);
 bool nv_writable(void *p, size_t n);
 bool nv_string(const char *s);
-bool nv_mend_probe(ucontext_t *context);
 
 /* nv_name is nv_string, but for one that goes on and on. */
 static inline bool nv_name(const char *s)

@@ -138,7 +138,6 @@ bool nv_sent_here(const siginfo_t *info);
 
 /* ---- actions for signals ---- */
 
-void nv_take_probes(void);  /* only those of faults in memory */
 void nv_take_signals(void);
 struct sigaction nv_action(int signum); /* what the application has asked for */
 bool nv_handled(const struct sigaction *act);

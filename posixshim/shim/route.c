@@ -57,7 +57,6 @@ __attribute__((constructor)) static void prepare(void)
 		return;
 	memcpy(mount_name, mount_path[mount_depth - 1].name, mount_path[mount_depth - 1].length);
 	nv_prepare_process();
-	nv_take_probes();
 	nv_find_cwd();
 	nv_find_descriptors();
 	nv_name_process();

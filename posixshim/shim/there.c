@@ -1,46 +1,44 @@
 /* Is memory of the application's there?
  *
- * The kernel says EFAULT to a bad pointer. A name, a struct or a vector that is
- * read or written here is looked at before: a probe is an instruction at a known
- * address, and a fault of it goes on where it says no (nv_mend_probe). */
-#include <stdlib.h>
+ * The kernel says EFAULT to a bad pointer. A name, a struct or a vector that is read or
+ * written here is looked at before, page by page, by the kernel: by two system calls
+ * that touch the memory before they dislike what else they were given, and change
+ * nothing. So no signal has a handler for this, in a program that does nothing with the
+ * mount least of all. */
+#include <linux/futex.h>
 #include <string.h>
-#include <unistd.h>
 
-#include "machine.h"
+#include "kernel.h"
 #include "nv.h"
 
 #define PAGE 4096
 
-#if defined(__x86_64__)
-#define LOAD "movb (%rdi), %al\n\tmovl $1, %eax\n\tret\n"
-#define STORE "lock orb $0, (%rdi)\n\tmovl $1, %eax\n\tret\n"
-#define BAD "xorl %eax, %eax\n\tret\n"
-#elif defined(__aarch64__)
-#define LOAD "ldrb w1, [x0]\n\tmov w0, #1\n\tret\n"
-#define STORE "ldrb w1, [x0]\n\tstrb w1, [x0]\n\tmov w0, #1\n\tret\n"
-#define BAD "mov w0, #0\n\tret\n"
-#else
-#error "how does this machine read and write a byte?"
-#endif
-
-#define FUNCTION(name, code) ".type " name ", @function\n" name ":\n\t" code ".size " name ", . - " name "\n"
-
-__asm__(".pushsection .text.startup, \"ax\", @progbits\n.hidden nv_probe\n.globl nv_probe\n" FUNCTION("nv_probe", LOAD)
-	FUNCTION("probe_write", STORE) FUNCTION("probe_bad", BAD) ".popsection\n");
-
-extern bool probe_write(void *p) __attribute__((visibility("hidden")));
-extern bool probe_bad(void) __attribute__((visibility("hidden")));
-
-/* nv_mend_probe says whether a fault is one of a probe, and lets that go on. */
-bool nv_mend_probe(ucontext_t *context)
+/* nv_probe says whether the word that p is in can be read. There is no such way to
+ * change a mask as -1. (Linux, kernel/signal.c: rt_sigprocmask.) */
+NV_EARLY_CODE bool nv_probe(const void *p)
 {
-	uintptr_t at = (uintptr_t)NV_COUNTER(context);
+	return nv_kernel(SYS_rt_sigprocmask, -1, (uintptr_t)p & ~(uintptr_t)7, NULL, 8) != -EFAULT;
+}
 
-	if (at < (uintptr_t)nv_probe || at >= (uintptr_t)probe_bad)
-		return false;
-	NV_COUNTER(context) = (__typeof__(NV_COUNTER(context)))(uintptr_t)probe_bad;
-	return true;
+/* probe_write says whether the word that p is in can be written to: 0 is or-ed to it, at
+ * once, as others may be writing, and somebody woken who sleeps on it, where nobody
+ * does. (Linux, kernel/futex/waitwake.c: futex_wake_op.) */
+static bool probe_write(void *p)
+{
+	uintptr_t word = (uintptr_t)p & ~(uintptr_t)3;
+
+	return nv_kernel(SYS_futex, word, FUTEX_WAKE_OP_PRIVATE, 0, 0, word, FUTEX_OP(FUTEX_OP_OR, 0, FUTEX_OP_CMP_EQ, 0)) !=
+	       -EFAULT;
+}
+
+/* on_stack says whether bytes lie in the page above this frame, as most structs do: that
+ * is the stack of those who have called, and asking the kernel would take longer than
+ * some of the calls. */
+static bool on_stack(uintptr_t from, uintptr_t end)
+{
+	uintptr_t frame = (uintptr_t)__builtin_frame_address(0);
+
+	return from >= frame && end - frame < PAGE;
 }
 
 static uintptr_t next_page(uintptr_t address)
@@ -53,8 +51,8 @@ bool nv_there(const void *p, size_t n)
 {
 	uintptr_t from = (uintptr_t)p, end = from + n;
 
-	if (end < from)
-		return false;
+	if (end < from || on_stack(from, end))
+		return end >= from;
 	for (; from < end; from = next_page(from))
 		if (!nv_probe((const void *)from))
 			return false;
@@ -66,8 +64,8 @@ bool nv_writable(void *p, size_t n)
 {
 	uintptr_t from = (uintptr_t)p, end = from + n;
 
-	if (end < from)
-		return false;
+	if (end < from || on_stack(from, end))
+		return end >= from;
 	for (; from < end; from = next_page(from))
 		if (!probe_write((void *)from))
 			return false;

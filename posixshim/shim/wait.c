@@ -30,7 +30,7 @@ static void unhide(struct pollfd *fds, nfds_t n)
 
 static bool any(const struct pollfd *fds, nfds_t n)
 {
-	if (fds == NULL || !nv_mounted || !nv_there(fds, n * sizeof *fds))
+	if (fds == NULL || atomic_load(&nv_ours_end) == 0 || !nv_there(fds, n * sizeof *fds))
 		return false;
 	for (nfds_t i = 0; i < n; i++)
 		if (fds[i].fd >= 0 && nv_ours(fds[i].fd) != 0)
@@ -99,7 +99,7 @@ static bool there(int n, fd_set *set)
 
 static bool choose(int n, fd_set *r, fd_set *w, fd_set *e, struct chosen *c)
 {
-	if (!nv_mounted || n < 0 || n > FD_SETSIZE || !there(n, r) || !there(n, w) || !there(n, e))
+	if (atomic_load(&nv_ours_end) == 0 || n < 0 || n > FD_SETSIZE || !there(n, r) || !there(n, w) || !there(n, e))
 		return false;
 	c->ready = take(n, r, &c->r);
 	c->ready += take(n, w, &c->w);

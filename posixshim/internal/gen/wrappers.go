@@ -11,7 +11,7 @@ const longestName = 47
 
 func writeWrappers(b *bytes.Buffer, t *table) error {
 	fmt.Fprintf(b, "/* Code %s */\n\n#include \"machine.h\"\n#include \"nv.h\"\n\n", generated)
-	fmt.Fprint(b, "NV_EARLY_TABLE(1) struct nv_real nv_real;\n\n/* In the order of struct nv_real. */\nconst char nv_real_names[][NV_NAME] = {\n")
+	fmt.Fprint(b, "struct nv_real nv_real;\n\n/* In the order of struct nv_real. */\nconst char nv_real_names[][NV_NAME] = {\n")
 	for _, c := range t.calls {
 		if len(c.name) > longestName {
 			return fmt.Errorf("%s: the name is longer than %d bytes", c.name, longestName)
