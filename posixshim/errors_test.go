@@ -31,8 +31,8 @@ func failing(t *testing.T, p *Process) Handle {
 func TestFsyncReachesTheFile(t *testing.T) {
 	p := newPartition(t).process(t)
 	h := failing(t, p)
-	assert.Equal(t, syscall.EIO, p.Fsync(h))
-	assert.Equal(t, syscall.ENOSPC, p.Release(h))
+	assert.ErrorIs(t, p.Fsync(h), syscall.EIO)
+	assert.ErrorIs(t, p.Release(h), syscall.ENOSPC)
 }
 
 // TestCloseTellsItsError: the last close returns what became of the data, also where
@@ -42,7 +42,7 @@ func TestCloseTellsItsError(t *testing.T) {
 	h := failing(t, p)
 	require.NoError(t, p.Retain(h))
 	assert.NoError(t, p.Release(h))
-	assert.Equal(t, syscall.ENOSPC, p.Release(h))
+	assert.ErrorIs(t, p.Release(h), syscall.ENOSPC)
 }
 
 // TestReadsMoveTheOffset: each read goes on where the one before ended, and one at an

@@ -286,7 +286,7 @@ var edits = []edit{
 		`err = f.current().Close()`, `_ = f.current().Close()`,
 		"TestCloseTellsItsError", ""},
 	{"posixshim: fsync does nothing", "posixshim/files.go",
-		`err = f.current().Sync()`, `_ = f`,
+		`err = errors.Join(f.unwritten(), f.current().Sync())`, `err = f.unwritten()`,
 		"TestFsyncReachesTheFile", ""},
 	{"posixshim: locks of two owners on one range", "posixshim/locks.go",
 		`h.owner != l.owner && h.overlaps(l) && (h.write || l.write)`, `false && h.overlaps(l)`,
