@@ -43,6 +43,11 @@ func (p *Process) Errno(err error) syscall.Errno {
 		return errno
 	}
 	switch errno {
+	case syscall.EACCES:
+		var other *OtherUserError
+		if errors.As(err, &other) {
+			p.report(err)
+		}
 	case syscall.ENOSPC:
 		if errors.Is(err, microfs.ErrNoNames) { // df shows free space
 			p.report(err)

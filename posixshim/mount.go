@@ -149,12 +149,32 @@ func (p *Process) prepare(write bool) error {
 // for example, from looking as if it were the application's: which would take ENOENT
 // for a checkpoint that there is none of, and is told nothing.
 func unavailable(err error) error {
+	var other *OtherUserError
+	if errors.As(err, &other) {
+		return err
+	}
 	switch Errno(err) {
 	case syscall.ENOENT, syscall.EACCES:
 		return fmt.Errorf("%v: %w", err, syscall.EIO)
 	}
 	return err
 }
+
+// An OtherUserError says that the run is another user's, who alone has its files:
+// this process, or one that it was started by, has changed its user. It is
+// syscall.EACCES.
+type OtherUserError struct {
+	Mount     string
+	Self, Run uint32 // users, by number
+}
+
+func (e *OtherUserError) Error() string {
+	return fmt.Sprintf("process %d runs as user %d, and files under %s are for user %d alone, whose run this is; start the program as that user: %v",
+		os.Getpid(), e.Self, e.Mount, e.Run, syscall.EACCES)
+}
+
+// Unwrap returns syscall.EACCES.
+func (e *OtherUserError) Unwrap() error { return syscall.EACCES }
 
 // look looks again before an open file is read, if what is read here is written
 // by way of another process.

@@ -128,6 +128,10 @@ func settle(job *mpiwrap.Job) error {
 // open opens the partition for a posixshim.Process. One that nobody has
 // written yet is opened for writing, which formats it: then it is empty.
 func open(write bool) (*posixshim.Mount, error) {
+	// Another user has another lock, and would be a second writer.
+	if uid, other := owner.OtherUser(store.LockGroup(opening.cfg.Run)); other {
+		return nil, &posixshim.OtherUserError{Mount: opening.cfg.Mount, Self: uint32(unix.Geteuid()), Run: uid}
+	}
 	p, mapping, err := where()
 	if err != nil {
 		return nil, err

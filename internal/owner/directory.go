@@ -50,17 +50,55 @@ func Prepare(group string) error {
 	if err := checkGroup(group); err != nil {
 		return err
 	}
-	_, err := directory(group)
-	return err
+	dir, err := directory(group)
+	if err != nil || group == "" {
+		return err
+	}
+	// Without it the last owner would take the directory away, by which OtherUser tells
+	// whose run this is.
+	if err := os.WriteFile(filepath.Join(dir, runFile), nil, 0o600); err != nil {
+		return fmt.Errorf("directory of the partition locks: %w", err)
+	}
+	return nil
+}
+
+// runFile is in the directory of a group for as long as its run.
+const runFile = "run"
+
+// removeGroup removes a directory, with what killed owners have left since before.
+func removeGroup(dir string, before time.Time) {
+	sweep(dir, before)
+	_ = os.Remove(filepath.Join(dir, runFile))
+	_ = os.Remove(dir) // unless a lock is left
+}
+
+// OtherUser returns the user whose group it is on this host, if this process is another
+// one's: a child that has changed its user. That the user is the one whom the
+// directory belongs to, not the one whom its name says, is for containers that give users
+// other numbers. A group without a directory is nobody's yet.
+func OtherUser(group string) (uid uint32, other bool) {
+	if group == "" || checkGroup(group) != nil {
+		return 0, false
+	}
+	dirs, _ := filepath.Glob(base + "/nvmecr-*-" + group)
+	for _, dir := range dirs {
+		var st unix.Stat_t
+		switch {
+		case unix.Lstat(dir, &st) != nil:
+		case int(st.Uid) == os.Geteuid():
+			return 0, false
+		default:
+			uid, other = st.Uid, true
+		}
+	}
+	return uid, other
 }
 
 // Abandon removes the directory of a group, with what killed owners have left. One that
 // is in use stays, and is removed after a day by whoever comes by.
 func Abandon(group string) {
 	if checkGroup(group) == nil && group != "" {
-		dir := prefix() + "-" + group
-		sweep(dir, time.Now().Add(time.Minute))
-		_ = os.Remove(dir)
+		removeGroup(prefix()+"-"+group, time.Now().Add(time.Minute))
 	}
 }
 
@@ -70,8 +108,7 @@ func sweepGroups(before time.Time) {
 	for _, dir := range dirs {
 		var st unix.Stat_t
 		if unix.Lstat(dir, &st) == nil && int(st.Uid) == os.Geteuid() && time.Unix(st.Mtim.Unix()).Before(before) {
-			sweep(dir, before)
-			_ = os.Remove(dir) // unless a lock is left
+			removeGroup(dir, before)
 		}
 	}
 }

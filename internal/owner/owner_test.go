@@ -427,3 +427,31 @@ func TestSweep(t *testing.T) {
 	require.ErrorIs(t, err, syscall.EBUSY)
 	require.NoError(t, mine.Release())
 }
+
+// A process that has changed its user is told whose the run is, on the host where it began,
+// also when nobody has a lock.
+func TestOtherUser(t *testing.T) {
+	const group = "0123456789abcdef"
+	_, other := OtherUser(group)
+	assert.False(t, other, "nobody's yet")
+	require.NoError(t, Prepare(group))
+	defer Abandon(group)
+	l, err := Acquire(context.Background(), group, "k", "", nil)
+	require.NoError(t, err)
+	require.NoError(t, l.Release())
+	_, other = OtherUser(group)
+	assert.False(t, other)
+	if os.Geteuid() != 0 {
+		t.Skip("only root can change its user")
+	}
+	dir := prefix() + "-" + group
+	require.NoError(t, os.Chown(dir, 4711, 4711))
+	uid, other := OtherUser(group)
+	assert.True(t, other)
+	assert.EqualValues(t, 4711, uid)
+	for _, none := range []string{"", "*", "../x"} {
+		_, other = OtherUser(none)
+		assert.False(t, other, none)
+	}
+	require.NoError(t, os.Chown(dir, 0, 0))
+}

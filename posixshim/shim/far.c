@@ -26,6 +26,7 @@ struct server {
 	_Atomic uint64_t number; /* 0: none here */
 	pthread_mutex_t lock;    /* of the connection */
 	int connection;          /* -1: none */
+	uid_t user;              /* who has made it */
 	_Atomic bool told;       /* the user knows that it has ended */
 };
 
@@ -113,6 +114,13 @@ NV_EARLY_CODE nv_handle nv_token(int fd)
 	memcpy(text, name.sun_path + 1, length);
 	text[length] = '\0';
 	if (sscanf(text, PREFIX "%16llx:%16llx", &number, &h) != 2)
+		return 0;
+	struct ucred peer;
+
+	/* To another user's program, which is not served, it is what it is to one without this library. */
+	length = sizeof peer;
+	if (nv_kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
+	    peer.uid != (uid_t)nv_kernel(SYS_geteuid))
 		return 0;
 	int server = nv_add_server(number);
 
@@ -463,13 +471,14 @@ static int connect_to(struct server *s)
 	while (result != 0 && errno == EINTR);
 	if (result != 0 || getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0 ||
 	    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &look, sizeof look) != 0 ||
-	    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &look, sizeof look) != 0 || (peer.uid != geteuid() && peer.uid != 0)) {
+	    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &look, sizeof look) != 0 || peer.uid != geteuid()) {
 		int why = result != 0 ? errno : EACCES;
 
 		REAL(close)(fd);
 		return nv_error(why);
 	}
 	nv_arm();
+	s->user = peer.uid;
 	return nv_own_descriptor(fd, 1);
 }
 
@@ -494,6 +503,9 @@ static int64_t gone(struct server *s, int error)
  * have no descriptor for it, or no memory, or the server may have ended. */
 static int64_t no_connection(struct server *s, const struct nv_message *m, int error)
 {
+	if (error == EACCES && !atomic_exchange(&s->told, true))
+		nv_complain("process %d runs as user %u, and cannot use files under %s that a process of another user has: EACCES",
+			    (int)getpid(), (unsigned)geteuid(), nv_mount);
 	if (error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS || error == EACCES)
 		return -error;
 	return m->outside != NULL ? NV_GONE : gone(s, error);
@@ -506,6 +518,8 @@ static int64_t attempt(struct server *s, struct nv_message *m, size_t done, size
 	struct nv_reply reply;
 
 	nv_far_descriptor = -1;
+	if (s->connection >= 0 && s->user != geteuid()) /* its rights are not this user's */
+		disconnect(s);
 	if (s->connection < 0)
 		s->connection = connect_to(s);
 	if (s->connection < 0)
