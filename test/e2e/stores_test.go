@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -242,6 +243,16 @@ func TestStores(t *testing.T) {
 	r = sh(t, s, s.Nvmecr+" stores", "--name", "here")
 	r.ok(t)
 	assert.Regexp(t, `here +64 MiB .* yes `, r.stdout)
+
+	// A store that cannot be read does not hide the others.
+	sh(t, s, "echo > /nvmecr/a", "--name", "broken", "--size", "64M").ok(t)
+	require.NoError(t, os.WriteFile(s.Image("broken"), bytes.Repeat([]byte("x"), 1<<20), 0o600))
+	require.NoError(t, os.WriteFile(filepath.Join(filepath.Dir(s.Image("here")), "store.json"), []byte("{"), 0o600))
+	r = call(t, s, "stores")
+	r.refused(t, "store broken: ", "store here: ")
+	assert.Regexp(t, `(?m)^broken +1 MiB .* \? `, r.stdout)
+	assert.Regexp(t, `(?m)^here .* \? `, r.stdout)
+	assert.Regexp(t, `(?m)^there .* no `, r.stdout)
 }
 
 // TestDiscover: what a target's discovery service says can be given to --target.

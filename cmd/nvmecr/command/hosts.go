@@ -4,8 +4,10 @@ import (
 	"bufio"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -25,13 +27,14 @@ var hostOptions = []struct {
 	lists     []string
 	files     []string
 	counts    []string
+	short     bool // a value may follow a letter without a space
 }{
 	{
 		launchers: []string{"mpirun", "mpiexec", "orterun", "prterun", "mpirun.openmpi", "mpiexec.openmpi", "mpirun.mpich", "mpiexec.mpich", "mpiexec.hydra"},
 		lists:     []string{"-H", "-host", "--host", "-hosts", "--hosts"},
 		files:     []string{"-f", "-hostfile", "--hostfile", "-machinefile", "--machinefile", "-default-hostfile", "--default-hostfile"},
 	},
-	{launchers: []string{"srun"}, lists: []string{"-w", "--nodelist"}, counts: []string{"-N", "--nodes"}},
+	{launchers: []string{"srun"}, lists: []string{"-w", "--nodelist"}, counts: []string{"-N", "--nodes"}, short: true},
 	{launchers: []string{"torchrun"}, counts: []string{"--nnodes"}},
 }
 
@@ -54,6 +57,13 @@ func checkCommand(argv []string, getenv func(string) string) error {
 // checkHosts refuses a run on the embedded target whose ranks are to be on other hosts.
 func checkHosts(argv []string, getenv func(string) string, hostname string) error {
 	const remedy = "a run without --target has a target of its own, which serves this host alone: name namespaces that all hosts reach with --target"
+	others, named := otherHosts(argv, hostname)
+	if len(others) > 0 {
+		return usageError{fmt.Errorf("%s is to start ranks on %s, and %s", argv[0], others[0], remedy)}
+	}
+	if named {
+		return nil // a part of the job's nodes: this host
+	}
 	for _, variable := range []string{"SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"} {
 		if n, err := strconv.Atoi(getenv(variable)); err == nil {
 			if n > 1 {
@@ -62,47 +72,104 @@ func checkHosts(argv []string, getenv func(string) string, hostname string) erro
 			break
 		}
 	}
-	for _, host := range otherHosts(argv, hostname) {
-		return usageError{fmt.Errorf("%s is to start ranks on %s, and %s", argv[0], host, remedy)}
-	}
 	return nil
 }
 
 // otherHosts are the hosts that a launcher's command line names and that are not this
-// one, as far as it can be read.
-func otherHosts(argv []string, hostname string) []string {
-	var others []string
+// one, as far as it can be read. named is whether it names any host, or their number.
+func otherHosts(argv []string, hostname string) (others []string, named bool) {
 	for _, l := range hostOptions {
 		if !slices.Contains(l.launchers, filepath.Base(argv[0])) {
 			continue
 		}
-		for i, word := range argv[1:] {
-			name, value, joined := strings.Cut(word, "=")
-			if !joined && i+2 < len(argv) {
-				value = argv[i+2]
-			}
+		for _, o := range launcherOptions(argv, l.short) {
 			var hosts []string
 			switch {
-			case word == "--":
-				return others
-			case slices.Contains(l.lists, name):
-				hosts = strings.Split(value, ",")
-			case slices.Contains(l.files, name):
-				hosts = hostsIn(value)
-			case slices.Contains(l.counts, name):
-				if n, err := strconv.Atoi(strings.SplitN(value, "-", 2)[0]); err == nil && n > 1 {
+			case slices.Contains(l.lists, o.name):
+				hosts = strings.Split(o.value, ",")
+			case slices.Contains(l.files, o.name):
+				hosts = hostsIn(o.value)
+			case slices.Contains(l.counts, o.name):
+				n, err := strconv.Atoi(strings.SplitN(o.value, "-", 2)[0])
+				named = named || err == nil
+				if n > 1 {
 					others = append(others, fmt.Sprintf("%d hosts", n))
 				}
 			}
 			for _, host := range hosts {
-				host, _, _ = strings.Cut(strings.TrimSpace(host), ":") // :slots
+				host = strings.TrimSpace(host)
+				if _, err := netip.ParseAddr(host); err != nil {
+					host, _, _ = strings.Cut(host, ":") // :slots
+				}
+				named = named || host != ""
 				if host != "" && !isThisHost(host, hostname) {
 					others = append(others, host)
 				}
 			}
 		}
 	}
-	return others
+	return others, named
+}
+
+// A launcherOption is an option of a launcher, and the word that may be its value.
+type launcherOption struct{ name, value string }
+
+// launcherOptions are the options before the program, and behind each ":", where the next
+// program has options of its own. What follows a program is the program's: it may have a -f or
+// -H, too. With short, -N2 is -N 2.
+//
+// Which options take a value is known of few. The word behind another one is its value,
+// unless a file or a command of that name exists: to take a value for the program is to
+// miss the hosts behind it, to take the program for a value is to refuse a run that is right.
+func launcherOptions(argv []string, short bool) []launcherOption {
+	var options []launcherOption
+	for i := 1; i < len(argv); i++ {
+		word := argv[i]
+		if !strings.HasPrefix(word, "-") || word == "--" {
+			next := slices.Index(argv[i:], ":")
+			if next < 0 {
+				break
+			}
+			i += next
+			continue
+		}
+		name, value, joined := strings.Cut(word, "=")
+		if short && len(word) > 2 && word[1] != '-' {
+			name, value, joined = word[:2], word[2:], true
+		}
+		if following := argv[i+1:]; !joined && len(following) > 0 {
+			n := valuesOf(name, following[0])
+			if n > 0 {
+				value = following[0]
+			}
+			i += n
+		}
+		options = append(options, launcherOption{name, value})
+	}
+	return options
+}
+
+// valuesOf is how many words belong to an option that next follows.
+func valuesOf(name, next string) int {
+	switch strings.TrimLeft(name, "-") {
+	case "mca", "gmca", "pmixmca", "prtemca", "env", "genv":
+		return 2
+	}
+	for _, l := range hostOptions {
+		if slices.Contains(l.lists, name) || slices.Contains(l.files, name) || slices.Contains(l.counts, name) {
+			return 1
+		}
+	}
+	if strings.HasPrefix(next, "-") {
+		return 0
+	}
+	if info, err := os.Stat(next); err == nil && info.Mode().IsRegular() {
+		return 0
+	}
+	if _, err := exec.LookPath(next); err == nil {
+		return 0
+	}
+	return 1
 }
 
 // hostsIn reads a launcher's file of hosts. One that cannot be read is the launcher's
@@ -126,10 +193,20 @@ func hostsIn(path string) []string {
 // isThisHost reports whether a name is this host's, with or without its domain.
 func isThisHost(host, hostname string) bool {
 	if ip, err := netip.ParseAddr(host); err == nil {
-		return ip.IsLoopback()
+		return ip.IsLoopback() || isOwnAddress(ip)
 	}
 	short := func(name string) string { s, _, _ := strings.Cut(name, "."); return strings.ToLower(s) }
 	return short(host) == "localhost" || short(host) == short(hostname)
+}
+
+// isOwnAddress reports whether an interface of this host has an address. Where they
+// cannot be told, none has.
+func isOwnAddress(ip netip.Addr) bool {
+	addrs, _ := net.InterfaceAddrs()
+	return slices.ContainsFunc(addrs, func(a net.Addr) bool {
+		prefix, err := netip.ParsePrefix(a.String())
+		return err == nil && prefix.Addr().Unmap() == ip.Unmap().WithZone("")
+	})
 }
 
 // checkRequeued refuses to begin a store anew for a job that Slurm has started again:

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -49,12 +50,36 @@ func TestCheckHosts(t *testing.T) {
 	here, both := filepath.Join(dir, "here"), filepath.Join(dir, "both")
 	require.NoError(t, os.WriteFile(here, []byte("# ours\nnode1 slots=2\nlocalhost\n"), 0o600))
 	require.NoError(t, os.WriteFile(both, []byte("node1.cluster\nnode2:4\n"), 0o600))
+	program := filepath.Join(dir, "program")
+	require.NoError(t, os.WriteFile(program, nil, 0o700))
+	addrs, err := net.InterfaceAddrs()
+	require.NoError(t, err)
+	require.NotEmpty(t, addrs)
+	own, _, _ := strings.Cut(addrs[len(addrs)-1].String(), "/")
 	for _, c := range []struct {
 		argv string
 		env  string
 		says string
 	}{
 		{"mpirun -n 4 ./app", "", ""},
+		// What follows the program is the program's.
+		{"mpirun -n 4 ./app -f " + both, "", ""},
+		{"mpirun -n 4 gmx mdrun --host node2 -H 3", "", ""},
+		{"mpirun --oversubscribe " + program + " -f " + both, "", ""},
+		{"mpirun --mca btl self,tcp -n 4 ./app -H Ne", "", ""},
+		{"mpiexec.hydra -genv A b -n 2 ./app -f " + both, "", ""},
+		{"srun -n 4 ior -w -r -b 1m", "", ""},
+		{"srun -n4 ./app -N 100", "", ""},
+		{"torchrun --nproc-per-node=2 train.py --nnodes=4", "", ""},
+		{"mpirun --host " + own + " ./app", "", ""},
+		// But there may be several.
+		{"mpirun -n 1 ./a -f " + both + " : -n 1 -H node2 ./b", "", "ranks on node2"},
+		{"mpirun --mca btl self,tcp -n 4 -H node2 ./app", "", "ranks on node2"},
+		{"mpirun --oversubscribe -x A -H node2 " + program, "", "ranks on node2"},
+		{"srun -n4 -N2 ./app", "", "ranks on 2 hosts"},
+		{"srun -wnode2 ./app", "", "ranks on node2"},
+		{"srun -N 1 ./app", "SLURM_JOB_NUM_NODES=2", ""},
+		{"mpirun -H localhost:4 ./app", "SLURM_JOB_NUM_NODES=2", ""},
 		{"mpirun -n 4 ./app", "SLURM_JOB_NUM_NODES=1", ""},
 		{"mpirun -n 4 ./app", "SLURM_JOB_NUM_NODES=2", "2 nodes (SLURM_JOB_NUM_NODES)"},
 		{"./app", "SLURM_NNODES=3", "3 nodes"},

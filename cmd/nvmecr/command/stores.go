@@ -28,7 +28,8 @@ func newStores() *cobra.Command {
 		Short: "List the stores of this user that this host knows",
 		Long: `Lists the stores that have a state directory here, with where they lie, how large
 the file of an embedded one is and how much of it is taken, how many ranks it was
-formatted for, when a run was last started, and whether one is in progress here.`,
+formatted for, when a run was last started, and whether one is in progress here. What is
+not known of a store that cannot be read is "?"; the reasons follow, and the exit status is 1.`,
 		Example: `  nvmecr stores
   nvmecr stores --json`,
 		Args: usageArgs(cobra.NoArgs),
@@ -49,6 +50,8 @@ type storeEntry struct {
 	Ranks int        `json:"ranks,omitempty"` // of an embedded store; 0: not formatted, or not known
 	Last  time.Time  `json:"last_run,omitzero"`
 	InUse bool       `json:"in_use"`
+
+	Problem string `json:"problem,omitempty"` // why the rest is not known
 }
 
 func (o *storesOptions) list(ctx context.Context, w io.Writer) error {
@@ -57,13 +60,22 @@ func (o *storesOptions) list(ctx context.Context, w io.Writer) error {
 		return err
 	}
 	entries := make([]storeEntry, 0, len(names))
+	var problems []error
 	for _, name := range names {
 		e, err := describeStore(ctx, name)
-		if err != nil {
-			return err
+		if err != nil { // one store that cannot be read does not hide the others
+			e.Problem = err.Error()
+			problems = append(problems, fmt.Errorf("store %s: %w", name, err))
 		}
 		entries = append(entries, e)
 	}
+	if err := o.print(w, entries); err != nil {
+		return err
+	}
+	return errors.Join(problems...)
+}
+
+func (o *storesOptions) print(w io.Writer, entries []storeEntry) error {
 	if o.json {
 		return printJSON(w, entries)
 	}
@@ -71,6 +83,9 @@ func (o *storesOptions) list(ctx context.Context, w io.Writer) error {
 	fmt.Fprintln(t, "NAME\tSIZE\tUSED\tRANKS\tLAST RUN\tIN USE\tWHERE")
 	for _, e := range entries {
 		size, used, ranks, last, use := "-", "-", "-", "-", "no"
+		if e.Problem != "" {
+			ranks, use = "?", "?"
+		}
 		if e.Size > 0 {
 			size, used = e.Size.String(), e.Used.String()
 		}
