@@ -14,10 +14,13 @@
 #define PAGE 4096
 
 /* nv_probe says whether the word that p is in can be read. There is no such way to
- * change a mask as -1. (Linux, kernel/signal.c: rt_sigprocmask.) */
+ * change a mask as -1. (Linux, kernel/signal.c: rt_sigprocmask.) The kernel takes NULL
+ * for no mask, and reads nothing. */
 NV_EARLY_CODE bool nv_probe(const void *p)
 {
-	return nv_kernel(SYS_rt_sigprocmask, -1, (uintptr_t)p & ~(uintptr_t)7, NULL, 8) != -EFAULT;
+	uintptr_t word = (uintptr_t)p & ~(uintptr_t)7;
+
+	return word != 0 && nv_kernel(SYS_rt_sigprocmask, -1, word, NULL, 8) != -EFAULT;
 }
 
 /* probe_write says whether the word that p is in can be written to: 0 is or-ed to it, at
