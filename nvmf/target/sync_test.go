@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -44,10 +45,22 @@ func TestReachesStorage(t *testing.T) {
 // syncCounter is a Backing that counts what it is asked to make durable.
 type syncCounter struct {
 	target.Backing
+	mu     sync.Mutex
 	ranges [][2]int64
 }
 
+// take returns the ranges since the last call.
+func (s *syncCounter) take() [][2]int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ranges := s.ranges
+	s.ranges = nil
+	return ranges
+}
+
 func (s *syncCounter) Sync(offset, length int64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	s.ranges = append(s.ranges, [2]int64{offset, length})
 	return s.Backing.Sync(offset, length)
 }
@@ -63,15 +76,14 @@ func TestFUASyncsItsRange(t *testing.T) {
 			data = make([]byte, 8192)
 		}
 		for _, fua := range []bool{false, true} {
-			b.ranges = nil
 			s := q.rw(opcode, 5, 2, 0)
 			s.SetRange(5, 2, flagsOf(fua))
 			q.capsule(s, data)
 			require.Zero(t, q.response().Status())
-			if fua {
-				require.Equal(t, [][2]int64{{5 * 4096, 8192}}, b.ranges, "opcode %#x", opcode)
+			if ranges := b.take(); fua {
+				require.Equal(t, [][2]int64{{5 * 4096, 8192}}, ranges, "opcode %#x", opcode)
 			} else {
-				require.Empty(t, b.ranges, "opcode %#x", opcode)
+				require.Empty(t, ranges, "opcode %#x", opcode)
 			}
 		}
 	}
