@@ -4,50 +4,49 @@ package posixshim
 
 import "syscall"
 
-const protocol uint32 = 0xeb008194
+const protocol uint32 = 0xc79b142d
 
 // The calls, by their line in calls.txt.
 const (
-	callOpen      uint32 = 5
-	callEnd       uint32 = 6
-	callRelease   uint32 = 16
-	callRead      uint32 = 17
-	callWrite     uint32 = 18
-	callPread     uint32 = 19
-	callPwrite    uint32 = 20
-	callReadv     uint32 = 21
-	callWritev    uint32 = 22
-	callSeek      uint32 = 23
-	callGetfl     uint32 = 24
-	callSetfl     uint32 = 25
-	callGetdents  uint32 = 26
-	callFsync     uint32 = 27
-	callFtruncate uint32 = 28
-	callFallocate uint32 = 29
-	callCopy      uint32 = 30
-	callLock      uint32 = 31
-	callFlock     uint32 = 32
-	callMap       uint32 = 33
-	callUnmap     uint32 = 34
-	callMsync     uint32 = 35
-	callFstat     uint32 = 36
-	callFsetattr  uint32 = 37
-	callFpath     uint32 = 38
-	callName      uint32 = 39
-	callStat      uint32 = 40
-	callSetattr   uint32 = 41
-	callAccess    uint32 = 42
-	callTruncate  uint32 = 43
-	callMkdir     uint32 = 44
-	callRmdir     uint32 = 45
-	callUnlink    uint32 = 46
-	callRename    uint32 = 47
-	callLink      uint32 = 48
-	callSymlink   uint32 = 49
-	callReadlink  uint32 = 50
-	callRealpath  uint32 = 51
-	callStatfs    uint32 = 52
-	callSyncfs    uint32 = 53
+	callOpen      uint32 = 4
+	callRelease   uint32 = 14
+	callRead      uint32 = 15
+	callWrite     uint32 = 16
+	callPread     uint32 = 17
+	callPwrite    uint32 = 18
+	callReadv     uint32 = 19
+	callWritev    uint32 = 20
+	callSeek      uint32 = 21
+	callGetfl     uint32 = 22
+	callSetfl     uint32 = 23
+	callGetdents  uint32 = 24
+	callFsync     uint32 = 25
+	callFtruncate uint32 = 26
+	callFallocate uint32 = 27
+	callCopy      uint32 = 28
+	callLock      uint32 = 29
+	callFlock     uint32 = 30
+	callMap       uint32 = 31
+	callUnmap     uint32 = 32
+	callMsync     uint32 = 33
+	callFstat     uint32 = 34
+	callFsetattr  uint32 = 35
+	callFpath     uint32 = 36
+	callName      uint32 = 37
+	callStat      uint32 = 38
+	callSetattr   uint32 = 39
+	callAccess    uint32 = 40
+	callTruncate  uint32 = 41
+	callMkdir     uint32 = 42
+	callRmdir     uint32 = 43
+	callUnlink    uint32 = 44
+	callRename    uint32 = 45
+	callLink      uint32 = 46
+	callSymlink   uint32 = 47
+	callReadlink  uint32 = 48
+	callRealpath  uint32 = 49
+	callStatfs    uint32 = 50
+	callSyncfs    uint32 = 51
 )
 
 // dispatch makes the call of a request.
@@ -57,11 +56,6 @@ func (p *Process) dispatch(m *message) (result int, err error) {
 		at, flags, mode := m.place(), m.int(), m.uint()
 		if m.whole() {
 			result, err = p.Open(at, flags, mode)
-			return result, err
-		}
-	case callEnd:
-		if m.whole() {
-			err = p.End()
 			return result, err
 		}
 	case callRelease:

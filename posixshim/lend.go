@@ -23,7 +23,7 @@ func (m *message) how() int       { return int(binary.NativeEndian.Uint64(m.head
 func (p *Process) lend(m *message) (result, descriptor int, err error) {
 	h, how := m.mapped(), m.how()
 	fd, err := p.dispatch(m)
-	if err != nil || m.own {
+	if err != nil {
 		return fd, 0, err
 	}
 	if how&MapShared == 0 {

@@ -55,7 +55,6 @@ type message struct {
 	refused uint32 // the errno at the request's end
 	process int    // whose record locks the connection has asked for, if any
 	byPath  bool   // the call begins at a path, and can be made by another process
-	own     bool   // it comes from a signal handler of this process (shim/handler.c)
 
 	maps map[Handle]int // how often the connection has mapped files
 

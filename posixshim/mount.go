@@ -283,9 +283,6 @@ func (p *Process) GiveUp() error {
 	return err
 }
 
-// End is Finish, called by a signal handler of this process.
-func (p *Process) End() error { return p.Finish() }
-
 // patience is how long the end of a process waits for its target in silence.
 const patience = 2 * time.Second
 

@@ -135,7 +135,7 @@ func (p *Process) accept(listen *os.File) {
 						_ = p.Contain(r) // the other end finds the connection closed
 					}
 				}()
-				p.attend(os.NewFile(uintptr(fd), listen.Name()), ownPeer(fd))
+				p.attend(os.NewFile(uintptr(fd), listen.Name()))
 			}()
 		}
 	}
@@ -177,25 +177,17 @@ func samePeer(fd int) bool {
 	return err == nil && (int(cred.Uid) == os.Geteuid() || cred.Uid == 0)
 }
 
-// ownPeer reports whether the other end is this process.
-func ownPeer(fd int) bool {
-	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
-	return err == nil && int(cred.Pid) == os.Getpid()
-}
-
 // attend serves one connection until the other end closes it, or sends what is
-// no request. own says that the other end is a signal handler of this process.
-func (p *Process) attend(conn *os.File, own bool) {
+// no request.
+func (p *Process) attend(conn *os.File) {
 	defer ownfd.CloseFile(conn)
 	raw, err := conn.SyscallConn()
-	m := message{own: own}
+	var m message
 	defer func() {
 		if err := p.takeAllBack(&m); err != nil {
 			p.logf("a file that another process had mapped: %v", err)
 		}
-		if !m.own { // whose locks do not end here
-			p.locks.ended(m.process)
-		}
+		p.locks.ended(m.process)
 	}()
 	for in := bufio.NewReader(conn); err == nil; {
 		if err = m.receive(in); err == nil {
@@ -244,18 +236,16 @@ func (p *Process) make(m *message) (result int64, descriptor int) {
 		}
 	}
 	switch {
-	case m.call == callRelease && !m.own:
+	case m.call == callRelease:
 		err = p.releaseOther(m.handle(), m.process)
-	case m.call == callEnd && !m.own:
-		err = syscall.EPROTO
 	case m.call == callMap:
 		n, descriptor, err = p.lend(m)
-	case m.call == callUnmap && !m.own:
+	case m.call == callUnmap:
 		err = p.takeBack(m, m.mapped())
 	default:
 		n, err = p.dispatch(m)
 	}
-	if m.call == callOpen && err == nil && !m.own {
+	if m.call == callOpen && err == nil {
 		// What Open has counted is the sharing from now on.
 		h := Handle(n)
 		descriptor, err = p.Share(h)

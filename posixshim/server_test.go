@@ -54,7 +54,7 @@ func (p *Process) client(t testing.TB) *client {
 	go func() {
 		defer close(c.done)
 		defer p.server.connections.Add(-1)
-		p.attend(os.NewFile(uintptr(fds[1]), "connection"), false)
+		p.attend(os.NewFile(uintptr(fds[1]), "connection"))
 	}()
 	t.Cleanup(c.close)
 	return c

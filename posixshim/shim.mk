@@ -20,9 +20,23 @@ SHIM_OPTIMIZE ?= -O2
 SHIM_CFLAGS := -std=gnu11 -D_GNU_SOURCE -U_FORTIFY_SOURCE $(SHIM_OPTIMIZE) -g -fPIC \
 	-fvisibility=hidden -Wall -Wextra -Werror $(SHIM_EXTRA)
 
+SHIM_OVERLAY := build/overlay.json
+
 # Go interrupts its threads with SIGURG unless told not to; the application
 # must not see that signal.
-RUNTIME_FLAGS := -buildmode=c-shared -ldflags "-X=runtime.godebugDefault=asyncpreemptoff=1"
+RUNTIME_FLAGS := -buildmode=c-shared -ldflags "-X=runtime.godebugDefault=asyncpreemptoff=1" -overlay $(SHIM_OVERLAY)
+
+# Go unblocks some signals that are the application's on its own threads, and on each
+# thread that calls it. One that blocks SIGCHLD in all its threads, and waits for it by
+# sigwait or a signalfd, would lose it. Go's table says which; the runtimes are built
+# with a copy in which it is only those of faults and of the C library's own.
+SIGTAB := $(shell $(GO) env GOROOT)/src/runtime/sigtab_linux_generic.go
+
+$(SHIM_OVERLAY): $(SIGTAB) posixshim/shim.mk
+	@mkdir -p build
+	sed -E '/"SIG(CHLD|PROF|STKFLT|ILL|TRAP)|"signal 34"/s/ \+ _SigUnblock//' $< >build/sigtab.go
+	@test "$$(diff $< build/sigtab.go | grep -c '^>')" = 6 || { echo "$<: not the table of signals that posixshim/shim.mk expects"; exit 1; }
+	printf '{"Replace": {"%s": "%s"}}\n' $< $(CURDIR)/build/sigtab.go >$@
 
 SHIM_RUNTIMES := $(BIN)/libnvmecr-plain.so
 ifneq ($(shell pkg-config --exists ompi 2>/dev/null && echo yes),)
@@ -49,15 +63,15 @@ $(BIN)/libnvmecr.so: $(SHIM_SOURCES) $(SHIM_HEADERS) posixshim/shim.mk
 # The go command knows better than make what has changed. The headers that it
 # writes beside the libraries are of no use here.
 .PHONY: $(SHIM_RUNTIMES)
-$(BIN)/libnvmecr-plain.so:
+$(BIN)/libnvmecr-plain.so: $(SHIM_OVERLAY)
 	$(GO) build $(call TAGS) -trimpath $(RUNTIME_FLAGS) -o $@ ./cmd/libnvmecr
 	@rm -f $(@:.so=.h)
 
-$(BIN)/libnvmecr-openmpi.so:
+$(BIN)/libnvmecr-openmpi.so: $(SHIM_OVERLAY)
 	$(GO) build $(call TAGS,openmpi) -trimpath $(RUNTIME_FLAGS) -o $@ ./cmd/libnvmecr
 	@rm -f $(@:.so=.h)
 
-$(BIN)/libnvmecr-mpich.so:
+$(BIN)/libnvmecr-mpich.so: $(SHIM_OVERLAY)
 	CGO_CFLAGS="$$(pkg-config --cflags mpich)" CGO_LDFLAGS="$${CGO_LDFLAGS-} -Wl,--as-needed -lmpich" \
 		$(GO) build $(call TAGS,mpich) -trimpath $(RUNTIME_FLAGS) -o $@ ./cmd/libnvmecr
 	@rm -f $(@:.so=.h)

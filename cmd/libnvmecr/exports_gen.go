@@ -18,14 +18,6 @@ func nvmecr_rt_start(mount *C.char, variables unsafe.Pointer, variables_len uint
 	return result(0, start(C.GoString(mount), posixshim.Memory(variables, variables_len), own))
 }
 
-// meet: nothing: the first call of a thread, in which Go gets to know it
-//
-//export nvmecr_rt_meet
-func nvmecr_rt_meet() (answer int64) {
-	defer contain(&answer)
-	return result(0, meet())
-}
-
 // mpi_init: MPI_Init has returned: finds rank and size, opens the partition for writing
 //
 //export nvmecr_rt_mpi_init
@@ -61,18 +53,6 @@ func nvmecr_rt_open(at_dir int64, at, at_out *C.char, flags int32, mode uint32) 
 	process.Drain()
 	n, err := process.Open(place(at_dir, at), int(flags), mode)
 	return result(n, outside(err, at_out))
-}
-
-// end: closes every file and the partition, for a signal handler that ends this very process
-//
-//export nvmecr_rt_end
-func nvmecr_rt_end() (answer int64) {
-	if process.Crashed() {
-		return crashed
-	}
-	defer contain(&answer)
-	process.Drain()
-	return result(0, process.End())
 }
 
 // serve: begins to serve other processes of the rank, returns the number that they know this one by

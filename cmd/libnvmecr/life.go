@@ -80,9 +80,6 @@ func start(mount string, variables []byte, own unsafe.Pointer) error {
 	return nil
 }
 
-// meet is called first on each thread of the application.
-func meet() error { return nil }
-
 // complain writes one line on stderr.
 func complain(format string, args ...any) {
 	text := strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")

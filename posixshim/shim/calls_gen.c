@@ -233,11 +233,8 @@ const char nv_real_names[][NV_NAME] = {
 	"lio_listio",
 	"pthread_create",
 	"sigaction",
-	"sigaltstack",
 	"signal",
 	"__sysv_signal",
-	"sigset",
-	"siginterrupt",
 	"setrlimit",
 	"prlimit",
 	"ulimit",
@@ -338,23 +335,20 @@ const unsigned short nv_real_signal[] = {
 	217, /* select */
 	218, /* pselect */
 	225, /* sigaction */
-	226, /* sigaltstack */
-	227, /* signal */
-	228, /* __sysv_signal */
-	229, /* sigset */
-	230, /* siginterrupt */
-	231, /* setrlimit */
-	232, /* prlimit */
-	234, /* vfork */
-	235, /* _exit */
-	236, /* execve */
-	239, /* execvpe */
-	243, /* fexecve */
-	244, /* execveat */
-	259, /* syscall */
+	226, /* signal */
+	227, /* __sysv_signal */
+	228, /* setrlimit */
+	229, /* prlimit */
+	231, /* vfork */
+	232, /* _exit */
+	233, /* execve */
+	236, /* execvpe */
+	240, /* fexecve */
+	241, /* execveat */
+	256, /* syscall */
 };
 
-const unsigned nv_real_signal_count = 80;
+const unsigned nv_real_signal_count = 77;
 
 /* ---- Opening and closing ---- */
 
@@ -2851,12 +2845,6 @@ int nv_call_sigaction(int signum, const struct sigaction *act, struct sigaction 
 }
 extern __typeof__(nv_call_sigaction) nv_call___sigaction NV_CALL("__sigaction") NV_ALIAS("sigaction");
 
-int nv_call_sigaltstack(const stack_t *stack, stack_t *old) NV_CALL("sigaltstack");
-int nv_call_sigaltstack(const stack_t *stack, stack_t *old)
-{
-	return nv_sigaltstack(stack, old);
-}
-
 sighandler_t nv_call_signal(int signum, sighandler_t handler) NV_CALL("signal");
 sighandler_t nv_call_signal(int signum, sighandler_t handler)
 {
@@ -2871,18 +2859,6 @@ sighandler_t nv_call___sysv_signal(int signum, sighandler_t handler)
 	return nv_sysv_signal(signum, handler);
 }
 extern __typeof__(nv_call___sysv_signal) nv_call_sysv_signal NV_CALL("sysv_signal") NV_ALIAS("__sysv_signal");
-
-sighandler_t nv_call_sigset(int signum, sighandler_t handler) NV_CALL("sigset");
-sighandler_t nv_call_sigset(int signum, sighandler_t handler)
-{
-	return nv_sigset(signum, handler);
-}
-
-int nv_call_siginterrupt(int signum, int flag) NV_CALL("siginterrupt");
-int nv_call_siginterrupt(int signum, int flag)
-{
-	return nv_siginterrupt(signum, flag);
-}
 
 int nv_call_setrlimit(int resource, const struct rlimit *limit) NV_CALL("setrlimit");
 int nv_call_setrlimit(int resource, const struct rlimit *limit)

@@ -3,12 +3,10 @@
 /* The functions of the Go runtime, bound when it is loaded. */
 struct nv_runtime {
 	int64_t (*start)(const char *mount, const void *variables, size_t variables_len, nv_own *own);
-	int64_t (*meet)(void);
 	int64_t (*mpi_init)(void);
 	int64_t (*mpi_finalize)(void);
 	int64_t (*finish)(void);
 	int64_t (*open)(int64_t at_dir, const char *at, char *at_out, int32_t flags, uint32_t mode);
-	int64_t (*end)(void);
 	int64_t (*serve)(void);
 	int64_t (*share)(int64_t h);
 	int64_t (*leave)(int32_t seconds);
@@ -60,12 +58,10 @@ struct nv_runtime {
 
 #define NV_RUNTIME_NAMES \
 	"nvmecr_rt_start", \
-	"nvmecr_rt_meet", \
 	"nvmecr_rt_mpi_init", \
 	"nvmecr_rt_mpi_finalize", \
 	"nvmecr_rt_finish", \
 	"nvmecr_rt_open", \
-	"nvmecr_rt_end", \
 	"nvmecr_rt_serve", \
 	"nvmecr_rt_share", \
 	"nvmecr_rt_leave", \
@@ -342,11 +338,8 @@ struct nv_real {
 	int (*lio_listio)(int mode, struct aiocb *const *list, int n, struct sigevent *event);
 	int (*pthread_create)(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg);
 	int (*sigaction)(int signum, const struct sigaction *act, struct sigaction *old);
-	int (*sigaltstack)(const stack_t *stack, stack_t *old);
 	sighandler_t (*signal)(int signum, sighandler_t handler);
 	sighandler_t (*__sysv_signal)(int signum, sighandler_t handler);
-	sighandler_t (*sigset)(int signum, sighandler_t handler);
-	int (*siginterrupt)(int signum, int flag);
 	int (*setrlimit)(int resource, const struct rlimit *limit);
 	int (*prlimit)(pid_t pid, int resource, const struct rlimit *limit, struct rlimit *old);
 	long (*ulimit)(int cmd, ...);
@@ -383,7 +376,6 @@ extern struct nv_runtime nv_rt;
 extern struct nv_real nv_real;
 
 int64_t nv_far_open(int server, int64_t at_dir, const char *at, char *at_out, int32_t flags, uint32_t mode);
-int64_t nv_far_end(int server);
 int64_t nv_far_release(int server, int64_t h);
 int64_t nv_far_read(int server, int64_t h, void *buf, size_t buf_len);
 int64_t nv_far_write(int server, int64_t h, const void *buf, size_t buf_len, int64_t most);
@@ -437,20 +429,6 @@ static inline int64_t rt_open(struct nv_place *at, int flags, unsigned mode)
 		result = __builtin_expect(server != 0, 0) ? nv_far_open(server, at->dir, at->path, nv_outside, flags, mode) : nv_rt.open(at->dir, at->path, nv_outside, flags, mode);
 	} while (nv_moved(&visit, result, at, NULL));
 	return nv_leave_at(&visit, result, at);
-}
-
-/* end: closes every file and the partition, for a signal handler that ends this very process */
-static inline int64_t rt_end(void)
-{
-	struct nv_visit visit;
-	int64_t result;
-	int server;
-
-	server = nv_place_server(0);
-	if (!nv_enter_at(&visit, &server))
-		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_end(server) : nv_rt.end();
-	return nv_leave(&visit, result);
 }
 
 /* serve: begins to serve other processes of the rank, returns the number that they know this one by */

@@ -41,7 +41,7 @@ static bool from_mount(struct nv_place *at, char *path)
 	if (at->dir == 0)
 		return true;
 	if (at->dir < 0 || (at->dir & NV_ITSELF) || path == NULL)
-		return false; /* a signal handler has no memory for it */
+		return false;
 	int64_t length = server != 0 ? nv_far_fpath(server, at->dir, path, NV_PATH) : nv_rt.fpath(at->dir, path, NV_PATH);
 
 	if (length < 0 || (size_t)length + n + 2 > NV_PATH)
@@ -60,7 +60,7 @@ bool nv_move(struct nv_visit *visit, int64_t result, struct nv_place *at, struct
 {
 	int server = result == NV_GONE ? 0 : nv_add_server(strtoull(nv_outside, NULL, 16));
 	bool relative = at->dir != 0 || (also != NULL && also->dir != 0);
-	char *paths = relative && !nv_in_handler() ? joined() : NULL;
+	char *paths = relative ? joined() : NULL;
 
 	if ((result != NV_GONE && server == 0) || ++at->moves > NV_MOVES || !from_mount(at, paths) ||
 	    (also != NULL && !from_mount(also, paths == NULL ? NULL : paths + NV_PATH)))

@@ -330,13 +330,6 @@ static int spawn(const struct spawning *s, const char *path)
 	return result;
 }
 
-/* before_child is called before a child executes a program, and nv_after_exec then. */
-static void before_child(void)
-{
-	nv_share_all();
-	nv_before_spawn();
-}
-
 int nv_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions,
 		   const posix_spawnattr_t *attr, char *const argv[], char *const envp[])
 {
@@ -345,9 +338,8 @@ int nv_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_
 
 	if (result != 0)
 		return result;
-	before_child();
+	nv_share_all();
 	result = spawn(&(struct spawning){pid, &files, attr, argv, envp}, path);
-	nv_after_exec();
 	nv_close_spawn_files(&files);
 	return result;
 }
@@ -418,9 +410,8 @@ int nv_posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions
 		return result;
 	struct spawning how = {pid, &files, attr, argv, envp};
 
-	before_child();
+	nv_share_all();
 	result = named ? spawn(&how, file) : spawn_named(&how, file);
-	nv_after_exec();
 	nv_close_spawn_files(&files);
 	return result;
 }
@@ -429,18 +420,12 @@ int nv_posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions
 
 int nv_system(const char *command)
 {
-	before_child();
-	int result = REAL(system)(command);
-
-	nv_after_exec();
-	return result;
+	nv_share_all();
+	return REAL(system)(command);
 }
 
 FILE *nv_popen(const char *command, const char *mode)
 {
-	before_child();
-	FILE *stream = REAL(popen)(command, mode);
-
-	nv_after_exec();
-	return stream;
+	nv_share_all();
+	return REAL(popen)(command, mode);
 }

@@ -26,17 +26,16 @@ static pid_t owner;
 static _Atomic bool ending;
 static __thread bool ends __attribute__((tls_model("initial-exec")));
 
-/* nv_finish ends the use of the mount, also in a signal handler. */
+/* nv_finish ends the use of the mount. */
 void nv_finish(void)
 {
 	struct nv_visit visit;
-	int server = 0;
 
-	if (!nv_enter_at(&visit, &server))
+	if (!nv_enter(&visit))
 		return;
 	ends = true;
 	atomic_store(&ending, true);
-	nv_leave(&visit, server == 0 ? nv_rt.finish() : nv_far_end(server));
+	nv_leave(&visit, nv_rt.finish());
 }
 
 /* nv_await_end is called when a call has failed. It may have come too late, while
@@ -167,7 +166,6 @@ static void *outlast(void *unused)
 	struct timespec pause = {.tv_nsec = 1000 * 1000};
 
 	(void)unused;
-	nv_signal_stack();
 	/* Twice, for threads that libraries have created unseen. */
 	for (int n = 0; n < 2; n = last() ? n + 1 : 0) {
 		nanosleep(&pause, NULL);

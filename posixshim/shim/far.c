@@ -47,34 +47,16 @@ int nv_add_server(uint64_t number)
 
 	nv_hold();
 	pthread_mutex_lock(&adding);
-	for (i = 1; i < NV_SELF && nv_servers[i].number != 0 && nv_servers[i].number != number; i++)
+	for (i = 1; i < NV_SERVERS && nv_servers[i].number != 0 && nv_servers[i].number != number; i++)
 		;
-	if (i < NV_SELF && nv_servers[i].number == 0) {
+	if (i < NV_SERVERS && nv_servers[i].number == 0) {
 		pthread_mutex_init(&nv_servers[i].lock, NULL);
 		nv_servers[i].connection = -1;
 		atomic_store(&nv_servers[i].number, number);
 	}
 	pthread_mutex_unlock(&adding);
 	nv_let_go();
-	return i < NV_SELF ? i : 0;
-}
-
-bool nv_named_self(void)
-{
-	return atomic_load(&nv_servers[NV_SELF].number) != 0;
-}
-
-/* nv_name_self is called with the number that others know this process by. */
-void nv_name_self(uint64_t number)
-{
-	nv_hold();
-	pthread_mutex_lock(&adding);
-	if (!nv_named_self()) {
-		nv_servers[NV_SELF].connection = -1;
-		atomic_store(&nv_servers[NV_SELF].number, number);
-	}
-	pthread_mutex_unlock(&adding);
-	nv_let_go();
+	return i < NV_SERVERS ? i : 0;
 }
 
 bool nv_served(void)
@@ -88,12 +70,10 @@ void nv_lose_connections(void)
 	static const pthread_mutex_t free_lock = PTHREAD_MUTEX_INITIALIZER;
 
 	adding = free_lock;
-	for (int i = 1; i < NV_SELF && nv_servers[i].number != 0; i++) {
+	for (int i = 1; i < NV_SERVERS && nv_servers[i].number != 0; i++) {
 		nv_servers[i].lock = free_lock;
 		nv_servers[i].connection = -1; /* closed with the other descriptors of ours */
 	}
-	if (nv_named_self())
-		nv_servers[NV_SELF] = (struct server){.lock = free_lock, .connection = -1};
 }
 
 /* ---- names ---- */
@@ -595,19 +575,17 @@ int64_t nv_far_call(struct nv_message *m)
 	return done > 0 ? done : result;
 }
 
-/* nv_enter_far is called before a call to another process. A signal handler
- * that interrupted one on this thread must not wait for it. */
+/* nv_enter_far is called before a call to another process. */
 bool nv_enter_far(struct nv_visit *visit)
 {
 	visit->errno_before = errno;
 	nv_notice_fork();
-	if (!nv_in_handler())
-		nv_take_signals();
 	visit->state_before = nv_state;
-	if (nv_state == NV_INSIDE) {
+	if (nv_state == NV_INSIDE) { /* a handler of a fault, in what the runtime has called */
 		errno = EDEADLK;
 		return false;
 	}
+	nv_block_signals(&visit->mask_before);
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &visit->cancel_before);
 	nv_state = NV_INSIDE;
 	return true;

@@ -1,25 +1,19 @@
-/* Where a machine keeps what a signal has interrupted, and how it jumps. */
+/* How a machine jumps. */
 #ifndef NV_MACHINE_H
 #define NV_MACHINE_H
 
-#include <ucontext.h>
-
 #if defined(__x86_64__)
-#define NV_COUNTER(context) (context)->uc_mcontext.gregs[REG_RIP]
-#define NV_STACK(context) (context)->uc_mcontext.gregs[REG_RSP]
 #define NV_JUMP_TO(chooser)                                                                                  \
 	"	endbr64\n	push %rdi\n	push %rsi\n	push %rdx\n	.cfi_adjust_cfa_offset 24\n"     \
 	"	call " chooser "\n"                                                                           \
 	"	pop %rdx\n	pop %rsi\n	pop %rdi\n	.cfi_adjust_cfa_offset -24\n	jmp *%rax\n"
 #elif defined(__aarch64__)
-#define NV_COUNTER(context) (context)->uc_mcontext.pc
-#define NV_STACK(context) (context)->uc_mcontext.sp
 #define NV_JUMP_TO(chooser)                                                                                  \
 	"	stp x29, x30, [sp, #-48]!\n	.cfi_adjust_cfa_offset 48\n	stp x0, x1, [sp, #16]\n"       \
 	"	str x2, [sp, #32]\n	bl " chooser "\n	mov x16, x0\n	ldp x0, x1, [sp, #16]\n"         \
 	"	ldr x2, [sp, #32]\n	ldp x29, x30, [sp], #48\n	.cfi_adjust_cfa_offset -48\n	br x16\n"
 #else
-#error "where does this machine keep the program counter and the stack pointer?"
+#error "how does this machine jump?"
 #endif
 
 /* NV_JUMP defines function name, of up to three parameters. chooser is given them and

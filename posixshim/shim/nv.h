@@ -24,12 +24,7 @@
  *   exit.c         the end of the process
  *   environment.c  the environment that the process was started with
  *   signals.c      the first handlers and threads; fork
- *   masks.c        which signals a thread takes
- *   actions.c      the application's actions for signals
- *   deliver.c      signals that come
- *   stacks.c       the stacks that they come on
- *   frame.c        where the application's handlers run
- *   handler.c      calls that signal handlers make
+ *   faults.c       signals of faults, which the runtime needs as well
  *   there.c        is memory of the application's there
  *   threads.c      the runtime's threads: their name, their processors
  *   attributes.c   stat, statfs, chmod, chown, utime and their families
@@ -45,7 +40,7 @@
  *   memory.c       mappings
  *   locks.c        record locks, flock
  *   kernel.h       system calls before main
- *   machine.h      where a machine keeps what a signal has interrupted
+ *   machine.h      how a machine jumps
  *
  * Rules: a call on a descriptor that is not ours is a comparison, or an array load,
  * and the real call: no lock, no allocation, no Go, so it may be made from a signal
@@ -111,10 +106,6 @@ typedef int64_t nv_handle;
  * bits that are not the runtime's. Place 0 is this process. */
 #define NV_SERVERS 4096
 #define NV_SERVER_SHIFT 20
-
-/* The last place is this process, too, for calls of signal handlers (far.c). Handles
- * do not have it. */
-#define NV_SELF (NV_SERVERS - 1)
 
 static inline int nv_server(nv_handle h)
 {
@@ -229,6 +220,7 @@ struct nv_visit {
 	int errno_before;
 	int cancel_before;
 	enum nv_state state_before;
+	uint64_t mask_before;
 };
 
 bool nv_enter(struct nv_visit *visit);
@@ -249,11 +241,6 @@ void nv_reach(nv_handle h); /* in a forked child */
 nv_handle nv_token(int fd);
 bool nv_named(int fd);
 bool nv_enter_far(struct nv_visit *visit);
-bool nv_enter_handler(struct nv_visit *visit, int *server);
-void nv_expect_handlers(void);
-void nv_serve_handlers(void);
-void nv_name_self(uint64_t number);
-bool nv_named_self(void);
 bool nv_move(struct nv_visit *visit, int64_t result, struct nv_place *at, struct nv_place *also);
 void nv_carry(int fd); /* a file may have become fd */
 void nv_share_all(void); /* before fork, and before a program is executed */
@@ -262,7 +249,6 @@ void nv_linger(bool flush); /* at the end of the process, until others need it n
 int nv_step_aside(void); /* before a program is executed */
 int nv_not_executed(int report);
 int nv_sharing(void); /* in a forked child: the server that its parent is */
-void nv_share_as(uint64_t own);
 void nv_forget_sharing(void); /* in a child that was forked unseen */
 
 /* A page that the kernel empties in a forked child, however that was made, while
@@ -302,7 +288,7 @@ static inline int nv_places_server(nv_handle a, nv_handle b)
 static inline bool nv_enter_at(struct nv_visit *visit, int *server)
 {
 	if (__builtin_expect(*server == 0, 1))
-		return __builtin_expect(nv_enter(visit), 1) || nv_enter_handler(visit, server);
+		return nv_enter(visit);
 	if (*server > 0)
 		return nv_enter_far(visit);
 	errno = EXDEV;

@@ -2,13 +2,13 @@
 #ifndef NV_PROCESS_H
 #define NV_PROCESS_H
 
+#include "kernel.h"
+
 /* ---- signals, processes, exit ---- */
 
 int nv_sigaction(int signum, const struct sigaction *act, struct sigaction *old);
 sighandler_t nv_signal(int signum, sighandler_t handler);
 sighandler_t nv_sysv_signal(int signum, sighandler_t handler);
-sighandler_t nv_sigset(int signum, sighandler_t handler);
-int nv_siginterrupt(int signum, int flag);
 pid_t (*nv_vfork(void))(void);
 int nv_execve(const char *path, char *const argv[], char *const envp[]);
 int nv_execvpe(const char *file, char *const argv[], char *const envp[]);
@@ -125,65 +125,31 @@ void nv_let_needed(struct nv_loading *l);
 char *nv_look_for(const char *name);
 bool nv_present(const char *name);
 
-/* ---- masks of threads ---- */
+/* ---- signals ---- */
 
-#define NV_REMASK SIGPROF /* the shim's: masks.c */
-
-void nv_expect_go(const sigset_t *blocked);
-void nv_restore_mask(const sigset_t *before);
-bool nv_remask(const siginfo_t *info, ucontext_t *context);
-bool nv_send_here(int signum, const siginfo_t *info);
-void nv_send_remask(void);
-bool nv_sent_here(const siginfo_t *info);
-
-/* ---- actions for signals ---- */
-
-void nv_take_signals(void);
-struct sigaction nv_action(int signum); /* what the application has asked for */
-bool nv_handled(const struct sigaction *act);
-bool nv_taken(int signum);
-bool nv_taken_action(int signum, const struct sigaction *act, struct sigaction *old);
+void nv_take_faults(void);
+bool nv_fault_action(int signum, const struct sigaction *act, struct sigaction *old);
 void nv_forget_actions(void); /* in a forked child */
-void nv_before_exec(void);
-void nv_before_spawn(void);
-void nv_after_exec(void); /* which has failed, or a child has done it */
+void nv_runtimes_action(int signum, const struct sigaction *act, struct sigaction *old);
 
-/* ---- delivery of signals ---- */
-
-extern __thread int nv_deferred __attribute__((tls_model("initial-exec"))); /* how many signals wait for the end of a call */
-extern __thread int nv_held __attribute__((tls_model("initial-exec")));     /* how many locks of the shim this thread has */
-extern __thread bool nv_at_once __attribute__((tls_model("initial-exec"))); /* none does in what is to be called */
-
-void nv_signalled(int signum, siginfo_t *info, void *context); /* what the kernel calls */
-bool nv_gos_action(int signum, const struct sigaction *act, struct sigaction *old);
-void nv_deliver(void);
-
-/* nv_hold and nv_let_go enclose what no handler may come in the middle of. */
-static inline void nv_hold(void)
+/* nv_block_signals blocks all signals but those of faults. A handler then runs when the
+ * call is done, where the kernel puts it. What was blocked before is for nv_unblock_signals. */
+static inline void nv_block_signals(uint64_t *before)
 {
-	nv_held++;
+	const uint64_t faults = UINT64_C(1) << (SIGSEGV - 1) | UINT64_C(1) << (SIGBUS - 1) | UINT64_C(1) << (SIGFPE - 1);
+	const uint64_t mask = ~faults;
+
+	nv_kernel(SYS_rt_sigprocmask, SIG_SETMASK, &mask, before, sizeof mask);
 }
 
-static inline void nv_let_go(void)
+static inline void nv_unblock_signals(uint64_t before)
 {
-	if (--nv_held == 0 && __builtin_expect(nv_deferred != 0, 0) && nv_state != NV_INSIDE)
-		nv_deliver();
+	nv_kernel(SYS_rt_sigprocmask, SIG_SETMASK, &before, NULL, sizeof before);
 }
 
-/* ---- stacks and frames of handlers ---- */
-
-int nv_sigaltstack(const stack_t *stack, stack_t *old);
-bool nv_signal_stack(void); /* gives this thread one */
-bool nv_has_signal_stack(void);
-bool nv_has_own_signal_stack(void);
-bool nv_on_signal_stack(uintptr_t address);
-void nv_remember_stack(const stack_t *stack);
-void nv_doubt_stack(void);
-bool nv_moves(const ucontext_t *context, const struct sigaction *act);
-void nv_push(const struct sigaction *act, int signum, const siginfo_t *info, ucontext_t *context, const sigset_t *mask);
-void nv_call_handler(void (*handler)(int, siginfo_t *, void *), int signum, siginfo_t *info, void *context);
-void nv_begin_handler(int signum, siginfo_t *info, void *context, void (*handler)(int, siginfo_t *, void *));
-bool nv_in_handler(void);
+/* nv_hold and nv_let_go enclose what no handler may come in the middle of. They nest. */
+void nv_hold(void);
+void nv_let_go(void);
 
 /* ---- the runtime's threads ---- */
 

@@ -20,9 +20,6 @@ extern const unsigned nv_real_signal_count;
 
 static const char runtime_names[][NV_NAME] = {NV_RUNTIME_NAMES};
 
-/* Go knows this thread: it has called it before. */
-static __thread bool known __attribute__((tls_model("initial-exec")));
-
 static pthread_once_t load_once = PTHREAD_ONCE_INIT;
 
 /* What became of loading: LOAD_NONE, LOAD_DONE, or the errno it failed with.
@@ -156,7 +153,6 @@ void nv_forget_runtime(void)
 
 	nv_forget_end();
 	again = true;
-	known = false;
 	load_once = fresh;
 	atomic_store(&load_result, LOAD_NONE);
 	nv_state = NV_OUT;
@@ -220,12 +216,9 @@ static int bind_runtime(void)
 			return ELIBACC;
 		}
 	}
-	sigset_t all;
 	size_t length;
 	const char *environment = nv_environment(&length);
 
-	sigfillset(&all);
-	nv_expect_go(&all);
 	/* The runtime says itself what it does not like. */
 	return (int)-nv_rt.start(nv_mount, environment, length, nv_own_descriptor);
 }
@@ -311,14 +304,10 @@ void nv_vacate(void)
 		REAL(close)(low.fds[--low.count]);
 }
 
+/* load is called with signals blocked, as they then are in Go's threads. */
 static void load(void)
 {
-	sigset_t all, before;
-
-	/* Go's threads must not take the application's signals. */
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	nv_take_signals();
+	nv_take_faults();
 	nv_arm();
 	nv_choose_cpus();
 	nv_keep_reserve();
@@ -331,8 +320,6 @@ static void load(void)
 	atomic_store(&load_result, result);
 	if (result == LOAD_DONE)
 		nv_prepare_exit();
-	nv_restore_mask(&before);
-	known = true;
 	nv_outlast();
 }
 
@@ -341,41 +328,16 @@ bool nv_loaded(void)
 	return atomic_load_explicit(&load_result, memory_order_acquire) == LOAD_DONE;
 }
 
-/* meet makes Go know this thread, whose mask Go changes as it does. */
-static void meet(void)
-{
-	sigset_t all, before;
-
-	if (known)
-		return;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	nv_expect_go(&before);
-	/* Go restores this mask when the thread ends. */
-	sigset_t with = before;
-
-	sigaddset(&with, NV_REMASK);
-	pthread_sigmask(SIG_SETMASK, &with, NULL);
-	nv_rt.meet();
-	nv_restore_mask(&before);
-	known = true;
-}
-
-/* prepare loads the runtime if there is none, and prepares this thread for it. */
+/* prepare loads the runtime if there is none. */
 static bool prepare(void)
 {
 	int result = nv_loaded() ? 0 : nv_room();
 
-	if (result == 0 && !nv_signal_stack())
-		result = errno;
 	if (result == 0) {
 		pthread_once(&load_once, load);
 		result = atomic_load(&load_result);
 	}
-	if (result == LOAD_DONE)
-		meet();
-	else
-		errno = result;
+	errno = result;
 	return result == LOAD_DONE;
 }
 
@@ -384,11 +346,6 @@ static bool first_visit(void)
 {
 	int cancel;
 
-	if (nv_state == NV_INSIDE) {
-		/* A signal handler has interrupted a call of this thread. */
-		errno = EDEADLK;
-		return false;
-	}
 	if (!nv_loaded() && !nv_own_memory()) {
 		/* Go's threads would be the vfork child's and end with it. */
 		nv_complain("process %d was made by vfork and cannot use %s before exec", (int)getpid(), nv_mount);
@@ -401,27 +358,27 @@ static bool first_visit(void)
 
 	nv_state = ready ? NV_READY : NV_OUT;
 	pthread_setcancelstate(cancel, NULL);
-	if (nv_deferred != 0 && nv_held == 0)
-		nv_deliver();
-	if (ready)
-		nv_serve_handlers();
 	return ready;
 }
 
 /* nv_enter is called before the runtime is; false with errno if it must not
  * be. Between nv_enter and nv_leave every interposed call of this thread is
- * the real one, and the thread cannot be cancelled. */
+ * the real one, and the thread takes no signals and cannot be cancelled. */
 bool nv_enter(struct nv_visit *visit)
 {
 	visit->errno_before = errno;
 	visit->state_before = NV_READY;
 	nv_notice_fork();
-	if (__builtin_expect(nv_in_handler(), 0)) {
+	if (__builtin_expect(nv_state == NV_INSIDE, 0)) {
+		/* A handler of a fault, in what the runtime has called. */
 		errno = EDEADLK;
 		return false;
 	}
-	if (__builtin_expect(nv_state != NV_READY, 0) && !first_visit())
+	nv_block_signals(&visit->mask_before);
+	if (__builtin_expect(nv_state != NV_READY, 0) && !first_visit()) {
+		nv_unblock_signals(visit->mask_before);
 		return false;
+	}
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &visit->cancel_before);
 	nv_state = NV_INSIDE;
 	return true;
@@ -432,8 +389,7 @@ int64_t nv_leave(struct nv_visit *visit, int64_t result)
 {
 	nv_state = visit->state_before;
 	pthread_setcancelstate(visit->cancel_before, NULL);
-	if (__builtin_expect(nv_deferred != 0, 0) && nv_held == 0 && nv_state != NV_INSIDE)
-		nv_deliver();
+	nv_unblock_signals(visit->mask_before);
 	if (result < 0) {
 		nv_await_end();
 		return result == NV_BEYOND ? nv_beyond() : nv_error((int)-result);
@@ -463,10 +419,8 @@ void nv_mpi_ready(void)
 	struct nv_visit visit;
 	int saved = errno;
 
-	nv_at_once = true; /* MPI waits for others, and may need signals for that */
 	if (nv_mounted && nv_enter(&visit))
 		nv_leave(&visit, nv_rt.mpi_init());
-	nv_at_once = false;
 	errno = saved;
 }
 
@@ -476,9 +430,7 @@ void nv_mpi_ending(void)
 	struct nv_visit visit;
 	int saved = errno;
 
-	nv_at_once = true;
 	if (nv_loaded() && nv_enter(&visit))
 		nv_leave(&visit, nv_rt.mpi_finalize());
-	nv_at_once = false;
 	errno = saved;
 }

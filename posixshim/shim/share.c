@@ -85,7 +85,7 @@ void nv_carry(int fd)
 	sigset_t before;
 	int saved = errno;
 
-	if (h <= 0 || nv_server(h) != 0 || !nv_loaded() || nv_state == NV_INSIDE || nv_in_handler() || !nv_own_memory() ||
+	if (h <= 0 || nv_server(h) != 0 || !nv_loaded() || nv_state == NV_INSIDE || !nv_own_memory() ||
 	    (rt_getfl(h) & O_ACCMODE) == O_RDONLY)
 		return;
 	lock_sharing(&before);
@@ -107,15 +107,6 @@ void nv_share_all(void)
 	share_all();
 	unlock_sharing(&before);
 	errno = saved;
-}
-
-/* nv_share_as notes by what number children may know this process. One that a handler
- * forks has no more than that: the handler must not call Go. */
-void nv_share_as(uint64_t own)
-{
-	uint64_t none = 0;
-
-	atomic_compare_exchange_strong(&number, &none, own);
 }
 
 int nv_sharing(void)
@@ -236,7 +227,7 @@ static bool needed(void)
 
 static bool may_call(void)
 {
-	return nv_loaded() && nv_state != NV_INSIDE && !nv_in_handler() && nv_own_memory();
+	return nv_loaded() && nv_state != NV_INSIDE && nv_own_memory();
 }
 
 static void give_up(void)
@@ -282,8 +273,8 @@ static void take_signals(void)
 	sigset_t empty;
 
 	for (int signum = 1; signum < NSIG; signum++)
-		if (nv_taken_action(signum, NULL, &now) && now.sa_handler != SIG_IGN)
-			nv_taken_action(signum, &none, NULL);
+		if (nv_sigaction(signum, NULL, &now) == 0 && now.sa_handler != SIG_IGN)
+			nv_sigaction(signum, &none, NULL);
 	for (size_t i = 0; i < sizeof passed / sizeof *passed; i++)
 		REAL(sigaction)(passed[i], &pass, NULL);
 	REAL(signal)(SIGPIPE, SIG_IGN);
@@ -347,7 +338,6 @@ void nv_linger(bool flush)
 {
 	if (rt_leave(0) <= 0)
 		return;
-	nv_at_once = true;
 	if (flush)
 		fflush(*nv_standard_stream(STDOUT_FILENO));
 	/* Streams may still have something to write to other files. */
@@ -383,7 +373,6 @@ static void serve_deputy(void)
 	siginfo_t end;
 	int status = 0;
 
-	nv_at_once = true;
 	take_signals();
 	close_ours();
 	close_others(but_stderr);
@@ -460,11 +449,7 @@ static int step_aside(void)
  * where to report a failure, or here after such a failure, with -2; else -1. */
 int nv_step_aside(void)
 {
-	int report = step_aside();
-
-	if (report != -2)
-		nv_before_exec();
-	return report;
+	return step_aside();
 }
 
 /* nv_not_executed reports that the program could not be executed. */
@@ -472,8 +457,6 @@ int nv_not_executed(int report)
 {
 	int error = errno;
 
-	nv_after_exec();
-	errno = error;
 	if (report < 0) {
 		take_back();
 		nv_share_all(); /* this process goes on, and serves */

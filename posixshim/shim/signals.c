@@ -9,28 +9,15 @@
 /* The process whose memory this is. */
 NV_EARLY static _Atomic pid_t memory_of;
 
-/* expect_signals is called before there is a first handler, thread or child
- * of this process. Until then nobody can call anything where the linker, or the
- * memory of a stack, must not be asked for, and most programs end without. The
- * thread is the only one so far, or it has its stack. */
+/* expect_signals is called before there is a first handler, thread or child of this
+ * process. Until then nobody can call anything where the linker must not be asked for, and
+ * most programs end without. */
 static void expect_signals(void)
 {
 	int saved = errno;
 
 	nv_find_signal_calls();
-	/* Without a stack, the first call into Go will fail and say so. */
-	if (nv_mounted && !nv_has_signal_stack() && nv_own_memory())
-		nv_signal_stack();
 	errno = saved;
-}
-
-/* expect_handler is called before there is one. */
-static void expect_handler(void)
-{
-	expect_signals();
-	nv_expect_handlers();
-	if (nv_loaded() && nv_own_memory())
-		nv_serve_handlers();
 }
 
 static bool handled(sighandler_t handler)
@@ -38,13 +25,29 @@ static bool handled(sighandler_t handler)
 	return handler != SIG_DFL && handler != SIG_IGN && handler != SIG_ERR && handler != SIG_HOLD;
 }
 
-/* What a new thread begins with. */
+/* How many nv_hold this thread is in, and what it blocked before the first. */
+static __thread unsigned held __attribute__((tls_model("initial-exec")));
+static __thread uint64_t held_mask __attribute__((tls_model("initial-exec")));
+
+void nv_hold(void)
+{
+	uint64_t before;
+
+	nv_block_signals(&before);
+	if (held++ == 0)
+		held_mask = before;
+}
+
+void nv_let_go(void)
+{
+	if (--held == 0)
+		nv_unblock_signals(held_mask);
+}
+
+/* What a new thread of the runtime's begins with. */
 struct beginning {
 	void *(*start)(void *);
 	void *arg;
-	sigset_t mask;
-	bool runtimes; /* it is the Go runtime's */
-	bool stack;    /* it gets a stack for handlers */
 };
 
 static void *begin(void *argument)
@@ -52,46 +55,23 @@ static void *begin(void *argument)
 	struct beginning b = *(struct beginning *)argument;
 
 	free(argument);
-	if (b.runtimes)
-		nv_settle_thread();
-	/* Without a stack, the first call into Go will fail and say so. */
-	if (b.stack)
-		nv_signal_stack();
-	if (b.runtimes) {
-		sigset_t all;
-
-		sigfillset(&all);
-		nv_expect_go(&all);
-		sigaddset(&b.mask, NV_REMASK);
-	}
-	pthread_sigmask(SIG_SETMASK, &b.mask, NULL);
+	nv_settle_thread();
 	return b.start(b.arg);
 }
 
 static int create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg)
 {
-	bool inside = nv_state == NV_INSIDE;
-	bool runtimes = nv_mounted && nv_runtimes_thread(start);
-
-	if (!inside)
+	if (nv_state != NV_INSIDE)
 		expect_signals();
-	if (!nv_mounted || (inside && !runtimes))
+	if (!nv_mounted || !nv_runtimes_thread(start))
 		return REAL(pthread_create)(thread, attr, start, arg);
 	struct beginning *b = malloc(sizeof *b);
-	sigset_t all;
 
 	if (b == NULL)
 		return EAGAIN;
-	b->start = start;
-	b->arg = arg;
-	b->runtimes = runtimes;
-	b->stack = !inside;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &b->mask);
-	sigset_t mask = b->mask;
+	*b = (struct beginning){start, arg};
 	int result = REAL(pthread_create)(thread, attr, begin, b);
 
-	pthread_sigmask(SIG_SETMASK, &mask, NULL);
 	if (result != 0)
 		free(b);
 	return result;
@@ -106,103 +86,56 @@ int nv_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*sta
 	return result;
 }
 
-/* strange says whether a library that is being loaded with the runtime sets a
- * handler of its own. Go sets again those that it finds, to have them run on the
- * alternate stack; else they would run on, and over, the stack of a goroutine. */
-static bool strange(int signum, const struct sigaction *act)
-{
-	struct sigaction now;
-
-	return nv_loads_stranger((void *)act->sa_handler) &&
-	       (REAL(sigaction)(signum, NULL, &now) != 0 || now.sa_handler != act->sa_handler);
-}
-
-/* of_runtime is sigaction where the runtime calls it, or a library that it uses. */
+/* of_runtime is sigaction where the runtime calls it, or a library that it uses. What is
+ * loaded with the runtime has no business with the application's signals. */
 static int of_runtime(int signum, const struct sigaction *act, struct sigaction *old)
 {
-	if (act != NULL && strange(signum, act))
+	if (!nv_loading())
+		return REAL(sigaction)(signum, act, old);
+	if (act != NULL && nv_loads_stranger((void *)act->sa_handler))
 		act = NULL;
-	else if (nv_loading() && nv_gos_action(signum, act, old))
-		return 0;
-	return REAL(sigaction)(signum, act, old);
+	nv_runtimes_action(signum, act, old);
+	return 0;
 }
 
 int nv_sigaction(int signum, const struct sigaction *act, struct sigaction *old)
 {
-	if (nv_state == NV_INSIDE && !nv_in_handler())
+	if (nv_state == NV_INSIDE)
 		return of_runtime(signum, act, old);
-	if (act != NULL && handled(act->sa_handler) && !nv_in_handler())
-		expect_handler();
-	return nv_taken_action(signum, act, old) ? 0 : REAL(sigaction)(signum, act, old);
+	if (act != NULL && handled(act->sa_handler))
+		expect_signals();
+	return nv_fault_action(signum, act, old) ? 0 : REAL(sigaction)(signum, act, old);
 }
 
-/* set_action is what signal and its like do. */
-static sighandler_t set_action(int signum, sighandler_t handler, int flags, bool masked)
+/* set_action is what signal and its like do with a signal of faults; false: it is none. */
+static bool set_action(int signum, sighandler_t handler, int flags, sighandler_t *before)
 {
 	struct sigaction act = {.sa_handler = handler, .sa_flags = flags}, old;
 
 	sigemptyset(&act.sa_mask);
-	if (handler == SIG_ERR) {
-		errno = EINVAL;
-		return SIG_ERR;
-	}
-	if (masked)
-		sigaddset(&act.sa_mask, signum);
-	return nv_sigaction(signum, &act, &old) == 0 ? old.sa_handler : SIG_ERR;
-}
-
-/* Those that are to interrupt system calls also once signal sets another handler. */
-static _Atomic uint64_t interrupting;
-
-static uint64_t bit(int signum)
-{
-	return signum > 0 && signum < NSIG ? UINT64_C(1) << (signum - 1) : 0;
-}
-
-int nv_siginterrupt(int signum, int flag)
-{
-	int result = REAL(siginterrupt)(signum, flag);
-
-	if (result == 0 && flag)
-		atomic_fetch_or(&interrupting, bit(signum));
-	else if (result == 0)
-		atomic_fetch_and(&interrupting, ~bit(signum));
-	return result;
+	if (handler == SIG_ERR || !nv_fault_action(signum, &act, &old))
+		return false;
+	*before = old.sa_handler;
+	return true;
 }
 
 sighandler_t nv_signal(int signum, sighandler_t handler)
 {
-	int flags = atomic_load(&interrupting) & bit(signum) ? 0 : SA_RESTART;
+	sighandler_t before;
 
-	if (nv_state != NV_INSIDE && handled(handler))
-		expect_handler();
-	return nv_taken(signum) ? set_action(signum, handler, flags, true) : REAL(signal)(signum, handler);
+	if (handled(handler))
+		expect_signals();
+	return set_action(signum, handler, SA_RESTART, &before) ? before : REAL(signal)(signum, handler);
 }
 
 /* What signal is to programs that ask for POSIX and no more. */
 sighandler_t nv_sysv_signal(int signum, sighandler_t handler)
 {
+	sighandler_t before;
+
 	if (handled(handler))
-		expect_handler();
-	return nv_taken(signum) ? set_action(signum, handler, SA_RESETHAND | SA_NODEFER, false) : REAL(__sysv_signal)(signum, handler);
-}
-
-static sighandler_t set_taken(int signum, sighandler_t handler)
-{
-	sighandler_t before = set_action(signum, handler, 0, false);
-	sigset_t one, blocked;
-
-	sigemptyset(&one);
-	sigaddset(&one, signum);
-	pthread_sigmask(SIG_UNBLOCK, &one, &blocked);
-	return sigismember(&blocked, signum) == 1 ? SIG_HOLD : before;
-}
-
-sighandler_t nv_sigset(int signum, sighandler_t handler)
-{
-	if (handled(handler))
-		expect_handler();
-	return nv_taken(signum) && handler != SIG_HOLD ? set_taken(signum, handler) : REAL(sigset)(signum, handler);
+		expect_signals();
+	return set_action(signum, handler, SA_RESETHAND | SA_NODEFER, &before) ? before : REAL(__sysv_signal)(signum, handler);
 }
 
 /* What the kernel empties in a child: nv_notice_fork. */

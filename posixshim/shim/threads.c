@@ -196,7 +196,6 @@ void nv_settle_thread(void)
 {
 	own = true;
 	nv_state = NV_INSIDE; /* libraries that the runtime uses call what is interposed */
-	nv_at_once = true;
 	prctl(PR_SET_NAME, NV_THREAD);
 	prctl(PR_SET_TIMERSLACK, NAP);
 	/* A cpuset may have become smaller: then it runs where it is. */

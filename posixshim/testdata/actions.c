@@ -132,12 +132,6 @@ static void ways(void)
 			fault(signals[i]);
 		printf("signal %d\n", signal(signals[i], on_return) == on_plain);
 		raise(signals[i]);
-		sigset(signals[i], on_return);
-		raise(signals[i]);
-		sigaction(signals[i], NULL, &old);
-		printf("sigset flags %x\n", old.sa_flags & ~(SA_ONSTACK | 0x04000000));
-		sighold(signals[i]);
-		printf("held %d\n", sigset(signals[i], on_plain) == SIG_HOLD);
 		sysv_signal(signals[i], on_return);
 		raise(signals[i]);
 		sigaction(signals[i], NULL, &old);

@@ -1,6 +1,6 @@
 /* Ignores signals, uses argv[1], and executes itself: prints which are ignored
- * after an exec that failed, and in the program. Children that are spawned need not
- * ignore those of faults, and a shell does not ignore SIGCHLD. */
+ * after an exec that failed, and in the program. What is executed need not ignore
+ * signals of faults, and a shell does not ignore SIGCHLD. */
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <signal.h>
@@ -17,7 +17,7 @@ static void show(const char *when)
 	struct sigaction act;
 
 	printf("%s:", when);
-	for (unsigned i = 0; i < sizeof signals / sizeof *signals - (when[0] == 's' ? 4 : 0); i++)
+	for (unsigned i = 0; i < sizeof signals / sizeof *signals - (when[0] == 's' ? 4 : when[0] == 'e' ? 3 : 0); i++)
 		printf(" %d", sigaction(signals[i], NULL, &act) == 0 && act.sa_handler == SIG_IGN);
 	puts("");
 	fflush(stdout);

@@ -80,19 +80,6 @@ static int same(const sigset_t *a, const sigset_t *b)
 	return 1;
 }
 
-static pthread_key_t key;
-
-/* Nor does the thread block more at its end, when Go has left it. */
-static void at_end(void *blocked)
-{
-	sigset_t now;
-
-	pthread_sigmask(SIG_SETMASK, NULL, &now);
-	if (!sigismember(blocked, SIGPROF))
-		sigdelset(&now, SIGPROF);
-	CHECK(same(blocked, &now));
-}
-
 /* What a thread blocks is blocked afterwards, too, but for what faults raise. */
 static void *thread(void *blocked)
 {
@@ -101,7 +88,6 @@ static void *thread(void *blocked)
 	pthread_sigmask(SIG_SETMASK, blocked, NULL);
 	pthread_sigmask(SIG_SETMASK, NULL, &before);
 	*(sigset_t *)blocked = before; /* without what cannot be blocked */
-	CHECK(pthread_setspecific(key, blocked) == 0);
 	touch("thread");
 	pthread_sigmask(SIG_SETMASK, NULL, &after);
 	CHECK(same(&before, &after));
@@ -167,7 +153,6 @@ int main(int argc, char **argv)
 
 	CHECK(waitid(P_PID, (id_t)early, &info, WEXITED | WNOWAIT) == 0);
 	touch("main");
-	CHECK(pthread_key_create(&key, at_end) == 0);
 	CHECK(pthread_sigmask(SIG_SETMASK, NULL, &after) == 0);
 	CHECK(same(&before, &after));
 	threads(1);
