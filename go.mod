@@ -7,6 +7,7 @@ require (
 	github.com/dustin/go-humanize v1.1.0
 	github.com/google/btree v1.1.3
 	github.com/google/uuid v1.6.0
+	github.com/hanwen/go-fuse/v2 v2.12.1
 	github.com/klauspost/cpuid/v2 v2.2.9
 	github.com/mattn/go-shellwords v1.0.16
 	github.com/minio/crc64nvme v1.1.1

@@ -15,7 +15,7 @@ import (
 // TestConformance makes every case of the table in every way there is.
 func TestConformance(t *testing.T) {
 	cases := readCases(t)
-	accepted := readDifferences(t)
+	accepted := readDifferences(t, "differences.txt")
 	s := newStage(t)
 	plain := s.compile("plain", "-O1")
 	verbs := set(ask(t, plain, "verbs"))

@@ -27,9 +27,9 @@ type differences struct {
 	accepted map[difference]bool // and whether it has been seen
 }
 
-func readDifferences(t *testing.T) *differences {
+func readDifferences(t *testing.T, name string) *differences {
 	t.Helper()
-	text, err := os.ReadFile("differences.txt")
+	text, err := os.ReadFile(name)
 	require.NoError(t, err)
 	d := &differences{accepted: map[difference]bool{}}
 	explained := false

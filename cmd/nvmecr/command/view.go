@@ -1,0 +1,102 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"nvmecr/fuseview"
+	"nvmecr/internal/store"
+	"nvmecr/posixshim"
+)
+
+type mountOptions struct {
+	reader
+	allowOther bool
+}
+
+func newMount() *cobra.Command {
+	o := &mountOptions{}
+	cmd := &cobra.Command{
+		Use:   "mount [flags] DIRECTORY",
+		Short: "Show a store's files to every program, through FUSE",
+		Long: `Mounts the files of a store at a directory, for reading, by FUSE: while the
+job runs and after it died, on any host that can reach its namespaces. Each rank
+has a directory there; with --rank it is the files of that rank. What the ranks
+write shows at once. It ends with Ctrl-C, SIGTERM, or when the directory is
+unmounted.`,
+		Example: `  nvmecr mount --name melt /mnt/melt &
+  tail -f /mnt/melt/rank0/log.lammps`,
+		Args: usageArgs(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := o.open(cmd); err != nil {
+				return err
+			}
+			return o.serve(cmd, args[0])
+		},
+	}
+	o.bind(cmd)
+	cmd.Flags().BoolVar(&o.allowOther, "allow-other", false,
+		"let other users see what the modes of the files allow (root, or user_allow_other in /etc/fuse.conf)")
+	return cmd
+}
+
+// serve mounts the view and waits for its end.
+func (o *mountOptions) serve(cmd *cobra.Command, dir string) error {
+	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var trees []fuseview.Tree
+	o.each(ctx, func(rank int, _ *store.Partition) error {
+		trees = append(trees, fuseview.Tree{Name: fmt.Sprintf("rank%d", rank), Process: o.process(ctx, rank)})
+		return nil
+	})
+	if len(trees) == 0 {
+		if o.failed {
+			return o.end()
+		}
+		return fmt.Errorf("nothing was ever written to store %q", o.cfg.Name)
+	}
+	if o.rank != allRanks {
+		trees[0].Name = ""
+	}
+	view, err := fuseview.Mount(dir, trees, fuseview.Options{ReadOnly: true, AllowOther: o.allowOther})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(o.stderr, "nvmecr: store %q at %s, read-only\n", o.cfg.Name, dir)
+	ended := make(chan struct{})
+	go func() {
+		view.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-ctx.Done():
+		err = view.Close()
+	}
+	for _, t := range trees {
+		err = errors.Join(err, t.Process.Finish())
+	}
+	return err
+}
+
+// process opens the files of a rank when they are first asked for, and again when the rank has changed them.
+func (o *mountOptions) process(ctx context.Context, rank int) *posixshim.Process {
+	return posixshim.New(func(write bool) (*posixshim.Mount, error) {
+		if write {
+			return nil, syscall.EROFS
+		}
+		p, err := store.Open(ctx, o.cfg, store.Place{Rank: rank, Size: o.size}, store.Options{ReadOnly: true})
+		if err != nil {
+			return nil, err
+		}
+		return &posixshim.Mount{FS: posixshim.Microfs(p.FS), Current: p.Current, Close: p.Close}, nil
+	}, func(format string, args ...any) {
+		fmt.Fprintf(o.stderr, "nvmecr: rank %d: %s\n", rank, fmt.Sprintf(format, args...))
+	})
+}

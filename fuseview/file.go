@@ -1,0 +1,162 @@
+package fuseview
+
+import (
+	"context"
+	"math"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"nvmecr/posixshim"
+)
+
+// A file is an open file description of the kernel's.
+type file struct {
+	node    *node
+	handle  posixshim.Handle
+	written atomic.Bool // since it was made durable last
+}
+
+var _ interface {
+	fs.FileReader
+	fs.FileWriter
+	fs.FileFlusher
+	fs.FileFsyncer
+	fs.FileReleaser
+	fs.FileAllocater
+	fs.FileLseeker
+} = (*file)(nil)
+
+// openFlags tell the kernel to keep nothing of the file, and not to serialise writes.
+const openFlags = fuse.FOPEN_DIRECT_IO | fuse.FOPEN_PARALLEL_DIRECT_WRITES
+
+// kernelOnly are flags of open(2) that are the kernel's to obey.
+const kernelOnly = unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_DIRECT | unix.O_NOATIME | unix.O_NOCTTY
+
+// add makes a file of a handle.
+func (n *node) add(h int) *file {
+	f := &file{node: n, handle: posixshim.Handle(h)}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.open == nil {
+		n.open = make(map[*file]struct{})
+	}
+	n.open[f] = struct{}{}
+	return f
+}
+
+// anyOpen returns an open file of the node, nil if there is none.
+func (n *node) anyOpen() *file {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for f := range n.open {
+		return f
+	}
+	return nil
+}
+
+// Open opens the file.
+func (n *node) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
+	h, err := n.tree.process.Open(n.place(""), int(flags)&^kernelOnly, 0)
+	if err != nil {
+		return nil, 0, n.tree.errno(err)
+	}
+	return n.add(h), openFlags, 0
+}
+
+// Create makes a file and opens it.
+func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
+	h, err := n.tree.process.Open(n.place(name), int(flags)&^kernelOnly|unix.O_CREAT, mode&0o7777)
+	if err != nil {
+		return nil, nil, 0, n.tree.errno(err)
+	}
+	n.own(ctx, name)
+	inode, errno := n.child(ctx, name, out)
+	if errno != 0 {
+		_ = n.tree.process.Release(posixshim.Handle(h)) // errno says more
+		return nil, nil, 0, errno
+	}
+	made, ok := inode.Operations().(*node)
+	if !ok {
+		return nil, nil, 0, syscall.EIO
+	}
+	return inode, made.add(h), openFlags, 0
+}
+
+// Read reads until the end of dest or of the file: the kernel takes less for the end of the file.
+func (f *file) Read(_ context.Context, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
+	total := 0
+	for total < len(dest) {
+		n, err := f.node.tree.process.Pread(f.handle, dest[total:], off+int64(total))
+		if err != nil && total == 0 {
+			return nil, f.node.tree.errno(err)
+		}
+		if err != nil || n == 0 {
+			break
+		}
+		total += n
+	}
+	return fuse.ReadResultData(dest[:total]), 0
+}
+
+// Write writes. The offset that the kernel gives for a file opened with O_APPEND says nothing.
+func (f *file) Write(ctx context.Context, data []byte, off int64) (uint32, syscall.Errno) {
+	if !f.written.Swap(true) {
+		f.dropPrivileges(ctx)
+	}
+	n, err := f.node.tree.process.Pwrite(f.handle, data, off, math.MaxInt64)
+	return uint32(n), f.node.tree.errno(err)
+}
+
+// dropPrivileges clears the set-user-ID and set-group-ID bits of a file that somebody else than root writes to.
+func (f *file) dropPrivileges(ctx context.Context) {
+	var attr posixshim.Attr
+	caller, ok := fuse.FromContext(ctx)
+	if !ok || caller.Uid == 0 || f.node.tree.process.Fstat(f.handle, &attr) != nil {
+		return
+	}
+	privileges := attr.Mode & syscall.S_ISUID
+	if attr.Mode&unix.S_IXGRP != 0 {
+		privileges |= attr.Mode & syscall.S_ISGID
+	}
+	if privileges != 0 {
+		// The write says what is wrong with the file.
+		_ = f.node.tree.process.Fsetattr(f.handle, &posixshim.SetAttr{Valid: posixshim.SetMode, Mode: attr.Mode & 0o7777 &^ privileges})
+	}
+}
+
+// Flush is called by each close(2), which returns what it returns.
+func (f *file) Flush(ctx context.Context) syscall.Errno {
+	if !f.written.Swap(false) {
+		return 0
+	}
+	return f.Fsync(ctx, 0)
+}
+
+// Fsync makes durable what was written.
+func (f *file) Fsync(context.Context, uint32) syscall.Errno {
+	return f.node.tree.errno(f.node.tree.process.Fsync(f.handle))
+}
+
+// Release closes the file. The kernel takes no error.
+func (f *file) Release(context.Context) syscall.Errno {
+	f.node.mu.Lock()
+	delete(f.node.open, f)
+	f.node.mu.Unlock()
+	return f.node.tree.errno(f.node.tree.process.Release(f.handle))
+}
+
+// Allocate is fallocate(2).
+func (f *file) Allocate(_ context.Context, off, size uint64, mode uint32) syscall.Errno {
+	f.written.Store(true)
+	return f.node.tree.errno(f.node.tree.process.Fallocate(f.handle, int(mode), int64(off), int64(size), math.MaxInt64))
+}
+
+// Lseek is SEEK_DATA and SEEK_HOLE of lseek(2).
+func (f *file) Lseek(_ context.Context, off uint64, whence uint32) (uint64, syscall.Errno) {
+	n, err := f.node.tree.process.Seek(f.handle, int64(off), int(whence))
+	return uint64(n), f.node.tree.errno(err)
+}

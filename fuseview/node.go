@@ -1,0 +1,275 @@
+package fuseview
+
+import (
+	"context"
+	"math"
+	"os"
+	"path"
+	"sync"
+	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"nvmecr/posixshim"
+)
+
+// A tree is one of a view.
+type tree struct {
+	process *posixshim.Process
+	number  uint64    // 0 if it is the only one
+	root    *fs.Inode // nil if that is the view's
+}
+
+// Inode numbers of several trees are told apart by the bits from here on, which those of a tree do not reach.
+const treeShift = 40
+
+// stable identifies an inode of the tree to the kernel: one that has several names is one.
+func (t *tree) stable(mode uint32, ino uint64) fs.StableAttr {
+	return fs.StableAttr{Mode: mode & syscall.S_IFMT, Ino: ino | t.number<<treeShift, Gen: 1}
+}
+
+// errno is what a call comes to.
+func (t *tree) errno(err error) syscall.Errno {
+	if err == nil {
+		return 0
+	}
+	return t.process.Errno(err)
+}
+
+// A node is a file or directory. The kernel names it by the path that leads to it now; one without a name
+// any more is found by a file that is open.
+type node struct {
+	fs.Inode
+	tree *tree
+
+	mu   sync.Mutex
+	open map[*file]struct{}
+}
+
+var _ interface {
+	fs.NodeLookuper
+	fs.NodeGetattrer
+	fs.NodeSetattrer
+	fs.NodeOpendirHandler
+	fs.NodeReadlinker
+	fs.NodeMkdirer
+	fs.NodeMknoder
+	fs.NodeSymlinker
+	fs.NodeLinker
+	fs.NodeUnlinker
+	fs.NodeRmdirer
+	fs.NodeRenamer
+	fs.NodeStatfser
+	fs.NodeOpener
+	fs.NodeCreater
+} = (*node)(nil)
+
+// place is where the node is, or name in it.
+func (n *node) place(name string) posixshim.Place {
+	root := n.tree.root
+	if root == nil {
+		root = n.Root()
+	}
+	return posixshim.Place{Path: path.Join("/", n.Path(root), name)}
+}
+
+// child returns the node of what is at a place in the tree.
+func (n *node) child(ctx context.Context, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
+	var attr posixshim.Attr
+	if err := n.tree.process.Stat(n.place(name), 0, &attr); err != nil {
+		return nil, n.tree.errno(err)
+	}
+	n.tree.fill(&attr, &out.Attr)
+	return n.NewInode(ctx, &node{tree: n.tree}, n.tree.stable(attr.Mode, attr.Ino)), 0
+}
+
+// own makes what the caller has made the caller's, where the view is that of root.
+func (n *node) own(ctx context.Context, name string) {
+	caller, ok := fuse.FromContext(ctx)
+	if !ok || os.Geteuid() != 0 || caller.Uid == 0 && caller.Gid == 0 {
+		return
+	}
+	set := posixshim.SetAttr{Valid: posixshim.SetUID, UID: caller.Uid}
+	var dir posixshim.Attr
+	if n.tree.process.Stat(n.place(""), 0, &dir) == nil && dir.Mode&syscall.S_ISGID == 0 {
+		set.Valid, set.GID = set.Valid|posixshim.SetGID, caller.Gid
+	}
+	// It exists, as root's: a failure is no reason to say that it does not.
+	_ = n.tree.process.Setattr(n.place(name), 0, &set)
+}
+
+// Lookup finds a name.
+func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
+	return n.child(ctx, name, out)
+}
+
+// Getattr is stat(2) and fstat(2): the kernel does not say by which descriptor.
+func (n *node) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+	var attr posixshim.Attr
+	err := n.tree.process.Stat(n.place(""), 0, &attr)
+	if f := n.anyOpen(); f != nil && (err != nil || n.tree.stable(attr.Mode, attr.Ino) != n.StableAttr()) {
+		err = n.tree.process.Fstat(f.handle, &attr)
+	}
+	if err != nil {
+		return n.tree.errno(err)
+	}
+	n.tree.fill(&attr, &out.Attr)
+	return 0
+}
+
+// Setattr is chmod(2), chown(2), utimensat(2) and truncate(2), and those on descriptors.
+func (n *node) Setattr(ctx context.Context, h fs.FileHandle, in *fuse.SetAttrIn, out *fuse.AttrOut) syscall.Errno {
+	f, ok := h.(*file)
+	if !ok {
+		f = n.anyOpen()
+	}
+	p := n.tree.process
+	size, cut := in.GetSize()
+	if cut {
+		var err error
+		if own, writable := h.(*file); writable {
+			err = p.Ftruncate(own.handle, int64(size), math.MaxInt64)
+		} else {
+			err = p.Truncate(n.place(""), int64(size), math.MaxInt64)
+		}
+		if err != nil {
+			return n.tree.errno(err)
+		}
+	}
+	// A request to change nothing, of chown(path, -1, -1), changes the time of the change.
+	if set := change(in); set.Valid != 0 || !cut {
+		err := p.Setattr(n.place(""), 0, set)
+		if f != nil && err != nil {
+			err = p.Fsetattr(f.handle, set)
+		}
+		if err != nil {
+			return n.tree.errno(err)
+		}
+	}
+	return n.Getattr(ctx, h, out)
+}
+
+// change is the part of a request that is not about the size.
+func change(in *fuse.SetAttrIn) *posixshim.SetAttr {
+	var set posixshim.SetAttr
+	if mode, ok := in.GetMode(); ok {
+		set.Valid, set.Mode = set.Valid|posixshim.SetMode, mode&0o7777
+	}
+	if uid, ok := in.GetUID(); ok {
+		set.Valid, set.UID = set.Valid|posixshim.SetUID, uid
+	}
+	if gid, ok := in.GetGID(); ok {
+		set.Valid, set.GID = set.Valid|posixshim.SetGID, gid
+	}
+	switch {
+	case in.Valid&fuse.FATTR_ATIME_NOW != 0:
+		set.Valid |= posixshim.SetAtimeNow
+	case in.Valid&fuse.FATTR_ATIME != 0:
+		set.Valid, set.Atime = set.Valid|posixshim.SetAtime, posixshim.Time{Sec: int64(in.Atime), Nsec: int64(in.Atimensec)}
+	}
+	switch {
+	case in.Valid&fuse.FATTR_MTIME_NOW != 0:
+		set.Valid |= posixshim.SetMtimeNow
+	case in.Valid&fuse.FATTR_MTIME != 0:
+		set.Valid, set.Mtime = set.Valid|posixshim.SetMtime, posixshim.Time{Sec: int64(in.Mtime), Nsec: int64(in.Mtimensec)}
+	}
+	return &set
+}
+
+// fill gives the kernel the attributes of a file.
+func (t *tree) fill(from *posixshim.Attr, to *fuse.Attr) {
+	*to = fuse.Attr{
+		Ino: t.stable(from.Mode, from.Ino).Ino, Size: uint64(from.Size), Blocks: uint64(from.Blocks), Blksize: 32 << 10,
+		Mode: from.Mode, Nlink: from.Nlink, Owner: fuse.Owner{Uid: from.UID, Gid: from.GID},
+		Atime: uint64(from.Atime.Sec), Atimensec: uint32(from.Atime.Nsec),
+		Mtime: uint64(from.Mtime.Sec), Mtimensec: uint32(from.Mtime.Nsec),
+		Ctime: uint64(from.Ctime.Sec), Ctimensec: uint32(from.Ctime.Nsec),
+	}
+}
+
+// Readlink returns what a symbolic link says.
+func (n *node) Readlink(context.Context) ([]byte, syscall.Errno) {
+	buf := make([]byte, unix.PathMax)
+	m, err := n.tree.process.Readlink(n.place(""), buf)
+	return buf[:m], n.tree.errno(err)
+}
+
+// Mkdir makes a directory.
+func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
+	if err := n.tree.process.Mkdir(n.place(name), mode); err != nil {
+		return nil, n.tree.errno(err)
+	}
+	n.own(ctx, name)
+	return n.child(ctx, name, out)
+}
+
+// Mknod makes a regular file; there are no others.
+func (n *node) Mknod(ctx context.Context, name string, mode, _ uint32, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
+	if mode&syscall.S_IFMT != syscall.S_IFREG {
+		return nil, syscall.EPERM
+	}
+	h, err := n.tree.process.Open(n.place(name), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, mode&0o7777)
+	if err == nil {
+		err = n.tree.process.Release(posixshim.Handle(h))
+	}
+	if err != nil {
+		return nil, n.tree.errno(err)
+	}
+	n.own(ctx, name)
+	return n.child(ctx, name, out)
+}
+
+// Symlink makes a symbolic link.
+func (n *node) Symlink(ctx context.Context, target, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
+	if err := n.tree.process.Symlink(target, n.place(name)); err != nil {
+		return nil, n.tree.errno(err)
+	}
+	n.own(ctx, name)
+	return n.child(ctx, name, out)
+}
+
+// Link makes a further name.
+func (n *node) Link(ctx context.Context, target fs.InodeEmbedder, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
+	from, ok := target.(*node)
+	if !ok || from.tree != n.tree {
+		return nil, syscall.EXDEV
+	}
+	if err := n.tree.process.Link(from.place(""), n.place(name), 0); err != nil {
+		return nil, n.tree.errno(err)
+	}
+	return n.child(ctx, name, out)
+}
+
+// Unlink removes a name.
+func (n *node) Unlink(_ context.Context, name string) syscall.Errno {
+	return n.tree.errno(n.tree.process.Unlink(n.place(name)))
+}
+
+// Rmdir removes a directory.
+func (n *node) Rmdir(_ context.Context, name string) syscall.Errno {
+	return n.tree.errno(n.tree.process.Rmdir(n.place(name)))
+}
+
+// Rename is renameat2(2).
+func (n *node) Rename(_ context.Context, name string, to fs.InodeEmbedder, newName string, flags uint32) syscall.Errno {
+	dir, ok := to.(*node)
+	if !ok || dir.tree != n.tree {
+		return syscall.EXDEV
+	}
+	return n.tree.errno(n.tree.process.Rename(n.place(name), dir.place(newName), flags))
+}
+
+// Statfs tells how much space there is.
+func (n *node) Statfs(_ context.Context, out *fuse.StatfsOut) syscall.Errno {
+	var s posixshim.StatFS
+	if err := n.tree.process.Statfs(&s); err != nil {
+		return n.tree.errno(err)
+	}
+	*out = fuse.StatfsOut{
+		Blocks: s.Blocks, Bfree: s.Free, Bavail: s.Free, Files: s.Files + s.FilesFree, Ffree: s.FilesFree,
+		Bsize: uint32(s.Block), Frsize: uint32(s.Block), NameLen: 255,
+	}
+	return 0
+}
