@@ -29,16 +29,19 @@ func versionText() string {
 	return fmt.Sprintf("nvmecr %s %s\ndrivers: %s\n", version(), runtime.Version(), strings.Join(dial.Drivers(), ", "))
 }
 
+// release is the version that this is, or becomes.
+const release = "v0.9.0-dev"
+
 // commit is what the build says it was built from.
 var commit string
 
-// version is the module's, or the commit it was built from.
+// version is the module's where the go command has installed it, else the release and the commit it was built from.
 func version() string {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
 		return info.Main.Version
 	}
 	if commit != "" {
-		return commit
+		return release + "+" + commit
 	}
-	return "unreleased"
+	return release
 }
