@@ -178,7 +178,6 @@ func TestPrograms(t *testing.T) {
 		{"edges", "gcc", "edges.c", nil, nil},
 		{"edges, fortified", "gcc", "edges.c", fortify, nil},
 		{"system calls by number", "gcc", "raw.c", nil, nil},
-		{"walks", "gcc", "walks.c", nil, nil},
 		{"mappings", "gcc", "mappings.c", nil, []string{"at-exit"}},
 		{"processes", "gcc", "forks.c", []string{"-pthread"}, nil},
 		{"cancellation", "gcc", "cancels.c", []string{"-pthread"}, nil},

@@ -161,10 +161,6 @@ const char nv_real_names[][NV_NAME] = {
 	"ftw",
 	"nftw",
 	"fts_open",
-	"fts_read",
-	"fts_children",
-	"fts_set",
-	"fts_close",
 	"getdents64",
 	"fopen",
 	"fdopen",
@@ -330,22 +326,22 @@ const unsigned short nv_real_signal[] = {
 	134, /* chdir */
 	135, /* fchdir */
 	136, /* getcwd */
-	214, /* poll */
-	216, /* ppoll */
-	217, /* select */
-	218, /* pselect */
-	225, /* sigaction */
-	226, /* signal */
-	227, /* __sysv_signal */
-	228, /* setrlimit */
-	229, /* prlimit */
-	231, /* vfork */
-	232, /* _exit */
-	233, /* execve */
-	236, /* execvpe */
-	240, /* fexecve */
-	241, /* execveat */
-	256, /* syscall */
+	210, /* poll */
+	212, /* ppoll */
+	213, /* select */
+	214, /* pselect */
+	221, /* sigaction */
+	222, /* signal */
+	223, /* __sysv_signal */
+	224, /* setrlimit */
+	225, /* prlimit */
+	227, /* vfork */
+	228, /* _exit */
+	229, /* execve */
+	232, /* execvpe */
+	236, /* fexecve */
+	237, /* execveat */
+	252, /* syscall */
 };
 
 const unsigned nv_real_signal_count = 77;
@@ -2278,14 +2274,36 @@ extern __typeof__(nv_call_glob) nv_call_glob64 NV_CALL("glob64") NV_ALIAS("glob"
 int nv_call_ftw(const char *path, nv_ftw *f, int descriptors) NV_CALL("ftw");
 int nv_call_ftw(const char *path, nv_ftw *f, int descriptors)
 {
-	return nv_walk_ftw(path, f, descriptors);
+	struct nv_place at;
+
+	if (!nv_route(AT_FDCWD, path, &at))
+		return REAL(ftw)(path, f, descriptors);
+	int result;
+
+	do
+		result = nv_refuse("ftw");
+	while (nv_reroute(&at));
+	if (__builtin_expect(at.outside, 0))
+		return REAL(ftw)(at.path, f, descriptors);
+	return result;
 }
 extern __typeof__(nv_call_ftw) nv_call_ftw64 NV_CALL("ftw64") NV_ALIAS("ftw");
 
 int nv_call_nftw(const char *path, nv_nftw *f, int descriptors, int flags) NV_CALL("nftw");
 int nv_call_nftw(const char *path, nv_nftw *f, int descriptors, int flags)
 {
-	return nv_walk_nftw(path, f, descriptors, flags);
+	struct nv_place at;
+
+	if (!nv_route(AT_FDCWD, path, &at))
+		return REAL(nftw)(path, f, descriptors, flags);
+	int result;
+
+	do
+		result = nv_refuse("nftw");
+	while (nv_reroute(&at));
+	if (__builtin_expect(at.outside, 0))
+		return REAL(nftw)(at.path, f, descriptors, flags);
+	return result;
 }
 extern __typeof__(nv_call_nftw) nv_call_nftw64 NV_CALL("nftw64") NV_ALIAS("nftw");
 
@@ -2295,34 +2313,6 @@ FTS *nv_call_fts_open(char *const *paths, int options, nv_fts_order *order)
 	return nv_fts_open(paths, options, order);
 }
 extern __typeof__(nv_call_fts_open) nv_call_fts64_open NV_CALL("fts64_open") NV_ALIAS("fts_open");
-
-FTSENT *nv_call_fts_read(FTS *walk) NV_CALL("fts_read");
-FTSENT *nv_call_fts_read(FTS *walk)
-{
-	return nv_fts_read(walk);
-}
-extern __typeof__(nv_call_fts_read) nv_call_fts64_read NV_CALL("fts64_read") NV_ALIAS("fts_read");
-
-FTSENT *nv_call_fts_children(FTS *walk, int how) NV_CALL("fts_children");
-FTSENT *nv_call_fts_children(FTS *walk, int how)
-{
-	return nv_fts_children(walk, how);
-}
-extern __typeof__(nv_call_fts_children) nv_call_fts64_children NV_CALL("fts64_children") NV_ALIAS("fts_children");
-
-int nv_call_fts_set(FTS *walk, FTSENT *entry, int what) NV_CALL("fts_set");
-int nv_call_fts_set(FTS *walk, FTSENT *entry, int what)
-{
-	return nv_fts_set(walk, entry, what);
-}
-extern __typeof__(nv_call_fts_set) nv_call_fts64_set NV_CALL("fts64_set") NV_ALIAS("fts_set");
-
-int nv_call_fts_close(FTS *walk) NV_CALL("fts_close");
-int nv_call_fts_close(FTS *walk)
-{
-	return nv_fts_close(walk);
-}
-extern __typeof__(nv_call_fts_close) nv_call_fts64_close NV_CALL("fts64_close") NV_ALIAS("fts_close");
 
 ssize_t nv_call_getdents64(int fd, void *buf, size_t n) NV_CALL("getdents64");
 ssize_t nv_call_getdents64(int fd, void *buf, size_t n)

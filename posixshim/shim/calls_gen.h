@@ -266,10 +266,6 @@ struct nv_real {
 	int (*ftw)(const char *path, nv_ftw *f, int descriptors);
 	int (*nftw)(const char *path, nv_nftw *f, int descriptors, int flags);
 	FTS *(*fts_open)(char *const *paths, int options, nv_fts_order *order);
-	FTSENT *(*fts_read)(FTS *walk);
-	FTSENT *(*fts_children)(FTS *walk, int how);
-	int (*fts_set)(FTS *walk, FTSENT *entry, int what);
-	int (*fts_close)(FTS *walk);
 	ssize_t (*getdents64)(int fd, void *buf, size_t n);
 	FILE *(*fopen)(const char *path, const char *mode);
 	FILE *(*fdopen)(int fd, const char *mode);

@@ -30,8 +30,6 @@
  *   attributes.c   stat, statfs, chmod, chown, utime and their families
  *   names.c        what is more than one runtime call on names
  *   dirs.c         DIR streams
- *   walk.c         ftw and nftw
- *   fts.c          fts_open and its family
  *   stdio.c        FILE streams
  *   wide.c         wide characters on them
  *   wait.c         poll and select
@@ -485,14 +483,8 @@ long nv_telldir(struct nv_dir *dir);
 int nv_scandir(struct nv_place *at, struct dirent ***names, int (*filter)(const struct dirent *),
 	       int (*compare)(const struct dirent **, const struct dirent **));
 
-int nv_walk_ftw(const char *path, nv_ftw *f, int descriptors);
-int nv_walk_nftw(const char *path, nv_nftw *f, int descriptors, int flags);
-
 FTS *nv_fts_open(char *const *paths, int options, nv_fts_order *order);
-FTSENT *nv_fts_read(FTS *walk);
-FTSENT *nv_fts_children(FTS *walk, int how);
-int nv_fts_set(FTS *walk, FTSENT *entry, int what);
-int nv_fts_close(FTS *walk);
+int nv_refuse(const char *call);
 
 int nv_glob(const char *pattern, int flags, int (*error)(const char *path, int error), glob_t *out);
 
