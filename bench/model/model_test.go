@@ -165,7 +165,7 @@ func TestLimits(t *testing.T) {
 func TestSizes(t *testing.T) {
 	assert.EqualValues(t, mappingBytes, unsafe.Sizeof(balancer.Mapping{}))
 	assert.EqualValues(t, sharerBytes, unsafe.Sizeof(int(0)))
-	assert.EqualValues(t, (uint64(parttable.HeadSize)/2-headerBytes)/entryBytes, parttable.MaxEntries)
+	assert.EqualValues(t, (uint64(parttable.HeadSize/2-parttable.RunRecordSize)-headerBytes)/entryBytes, parttable.MaxEntries)
 	assert.EqualValues(t, 2*(4096+4096), tableBytes(112))
 }
 

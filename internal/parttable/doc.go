@@ -7,9 +7,11 @@
 // All integers are little endian, all offsets in bytes. The first 2 MiB of the
 // namespace are two slots with the same table:
 //
-//	0        slot 0    header, 4096 bytes; entries, 32 bytes each
-//	1 MiB    slot 1    the same
-//	2 MiB    partitions
+//	0                slot 0    header, 4096 bytes; entries, 32 bytes each
+//	1 MiB - 4096     run record, copy 0 (package runrecord)
+//	1 MiB            slot 1    as slot 0
+//	2 MiB - 4096     run record, copy 1
+//	2 MiB            partitions
 //
 //	header
 //	   0  16  magic "NVMECR-PARTTABLE"
@@ -26,7 +28,8 @@
 //	  88   4  target: the index of this namespace among the store's
 //	  92   4  targets: their number
 //	  96   4  hugeblock size in bytes
-//	 100   4  number of entries, at most 32640
+//	 100   4  number of entries, at most 32512; up to 32640 in tables of
+//	          earlier versions, which left no room for a run record
 //	 104   8  time of formatting, ns since 1970 UTC
 //	 112   8  time of this write, ns since 1970 UTC
 //	 120   4  length of the name
@@ -56,6 +59,9 @@
 // table that exists is replaced slot by slot, the one that is not the newest
 // valid copy first. So at every moment either a whole table can be read or it
 // can be seen that there is none, and one damaged sector costs one copy.
+//
+// The run record is nobody's business here: it is written by the run in
+// progress, also while a rank formats. So only Wipe touches it.
 //
 // # What counts as blank
 //

@@ -46,8 +46,9 @@ func (t *Table) Current(dev nvmf.Device, q nvmf.Queue) bool {
 }
 
 // Begin prepares a namespace for a table, whatever it holds: it writes the
-// formatting mark, then zeros the rest of the head and the ranges in also.
-// When it returns they are durable. A table that was there is gone.
+// formatting mark, then zeros the rest of the head, but for the run record, and
+// the ranges in also. When it returns they are durable. A table that was there is
+// gone.
 func Begin(ctx context.Context, dev nvmf.Device, also []Range) error {
 	m, err := open(ctx, dev)
 	if err != nil {
@@ -57,14 +58,14 @@ func Begin(ctx context.Context, dev nvmf.Device, also []Range) error {
 	return m.begin(also)
 }
 
-// Wipe leaves the head of the namespace blank.
+// Wipe leaves the head of the namespace blank, without a run record.
 func Wipe(ctx context.Context, dev nvmf.Device) error {
 	m, err := open(ctx, dev)
 	if err != nil {
 		return err
 	}
 	defer m.close()
-	if err := m.begin(nil); err != nil {
+	if err := m.begin([]Range{{RunRecordOffset(0), RunRecordSize}, {RunRecordOffset(1), RunRecordSize}}); err != nil {
 		return err
 	}
 	if err := m.write(0, make([]byte, headerSize)); err != nil {
@@ -79,6 +80,9 @@ func Wipe(ctx context.Context, dev nvmf.Device) error {
 func Write(ctx context.Context, dev nvmf.Device, t *Table) error {
 	if err := t.validate(dev.Identity().Capacity()); err != nil {
 		return fmt.Errorf("partition table: %w", err)
+	}
+	if !t.HasRunRecord() {
+		return fmt.Errorf("partition table: %d partitions, at most %d leave room for the run record", len(t.Entries), MaxEntries)
 	}
 	m, err := open(ctx, dev)
 	if err != nil {
@@ -258,7 +262,7 @@ func (m *media) begin(also []Range) error {
 		return err
 	}
 	// Slot by slot: a command that lands late, over a table, costs one copy.
-	rest := []Range{{headerSize, slotSize - headerSize}, {slotSize, slotSize}}
+	rest := []Range{{headerSize, RunRecordOffset(0) - headerSize}, {slotSize, RunRecordOffset(1) - slotSize}}
 	for _, r := range append(rest, also...) {
 		if err := m.zero(r); err != nil {
 			return err

@@ -14,8 +14,11 @@ import (
 // begin behind it.
 const HeadSize = 2 * slotSize
 
-// MaxEntries is the most partitions one namespace can have.
-const MaxEntries = int((slotSize - headerSize) / entrySize)
+// MaxEntries is the most partitions one namespace can be given.
+const MaxEntries = int((slotSize - headerSize - RunRecordSize) / entrySize)
+
+// mostEntries is the most that a table can have which an earlier version wrote.
+const mostEntries = int((slotSize - headerSize) / entrySize)
 
 // MaxName is the longest name of a store.
 const MaxName = 64
@@ -123,8 +126,8 @@ func (t *Table) validate(capacity nvmf.Bytes) error {
 		return fmt.Errorf("target %d of %d", t.Target, t.Targets)
 	case t.JobSize < 1 || len(t.Entries) > t.JobSize:
 		return fmt.Errorf("%d partitions for %d ranks", len(t.Entries), t.JobSize)
-	case len(t.Entries) > MaxEntries:
-		return fmt.Errorf("%d partitions, at most %d fit a table", len(t.Entries), MaxEntries)
+	case len(t.Entries) > mostEntries:
+		return fmt.Errorf("%d partitions, at most %d fit a table", len(t.Entries), mostEntries)
 	}
 	// Ascending in both: so no two of them overlap and no rank is there twice.
 	last, end := -1, HeadSize

@@ -101,7 +101,7 @@ func TestDecodeRefuses(t *testing.T) {
 		"hugeblock huge":       func(b []byte) { le.PutUint32(b[offHugeblock:], 8<<20) },
 		"target beyond":        func(b []byte) { le.PutUint32(b[offTarget:], 2) },
 		"no targets":           func(b []byte) { le.PutUint32(b[offTargets:], 0) },
-		"more than fit":        func(b []byte) { le.PutUint32(b[offEntries:], uint32(MaxEntries)+1) },
+		"more than fit":        func(b []byte) { le.PutUint32(b[offEntries:], uint32(mostEntries)+1) },
 		"more than ranks":      func(b []byte) { le.PutUint32(b[offJobSize:], 1) },
 		"rank beyond":          func(b []byte) { le.PutUint32(b[entry:], 5) },
 		"rank twice":           func(b []byte) { le.PutUint32(b[entry:], 3) },
@@ -234,6 +234,35 @@ func TestLargestTable(t *testing.T) {
 	require.Error(t, Write(ctx, dev, table), "one too many")
 }
 
+// A table that goes to the end of its slot, as earlier versions wrote it, can be read
+// and repaired, and is known to leave no room for a run record.
+func TestLargerThanToday(t *testing.T) {
+	dev, err := memdev.New(64*nvmf.GiB, 512, memdev.Options{})
+	require.NoError(t, err)
+	defer dev.Close()
+	table := sample()
+	require.True(t, table.HasRunRecord())
+	table.JobSize, table.Entries = mostEntries, nil
+	for r := range mostEntries {
+		table.Entries = append(table.Entries, Entry{Rank: r, Start: HeadSize + nvmf.Bytes(r)*nvmf.MiB, Length: nvmf.MiB})
+	}
+	m, err := open(ctx, dev)
+	require.NoError(t, err)
+	defer m.close()
+	require.NoError(t, m.writeSlots(table, 0, 1))
+	got, err := Read(ctx, dev)
+	require.NoError(t, err)
+	require.Equal(t, table.Entries, got.Entries)
+	require.False(t, got.HasRunRecord())
+	require.NoError(t, m.write(slotSize, make([]byte, headerSize)))
+	repaired, err := Repair(ctx, dev)
+	require.NoError(t, err)
+	require.True(t, repaired)
+	got, err = Read(ctx, dev)
+	require.NoError(t, err)
+	require.Equal(t, table.Entries, got.Entries)
+}
+
 func TestBlank(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit func(b []byte)
@@ -264,10 +293,18 @@ func TestBlank(t *testing.T) {
 			require.NoError(t, Begin(ctx, dev, []Range{{HeadSize, 4096}}))
 			_, err = Read(ctx, dev)
 			require.ErrorIs(t, err, ErrNoTable)
-			assert.Empty(t, bytes.Trim(dev.Bytes()[headerSize:HeadSize+4096], "\x00"))
+			rest := bytes.Clone(dev.Bytes()[headerSize : HeadSize+4096])
+			for c := range 2 { // the run in progress writes its record meanwhile
+				clear(rest[RunRecordOffset(c)-headerSize:][:RunRecordSize])
+			}
+			assert.True(t, isZero(rest), "what Begin leaves")
+			require.NoError(t, Wipe(ctx, dev))
+			assert.True(t, isZero(dev.Bytes()[:HeadSize]), "what Wipe leaves")
 		})
 	}
 }
+
+func isZero(b []byte) bool { return bytes.Count(b, []byte{0}) == len(b) }
 
 func fill(b []byte, c byte) {
 	for i := range b {
