@@ -66,6 +66,7 @@ type Config struct {
 	Durability               Durability // --durability: when a write is acknowledged
 	Log                      LogLevel   // --log
 	Unfenced                 bool       // --unfenced: mount also where an old writer may live
+	Takeover                 bool       // --takeover: also from a run in progress; for the command only
 
 	// Run is the id of the run; not a setting. Nil: it has none.
 	Run uuid.UUID

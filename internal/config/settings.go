@@ -173,6 +173,13 @@ var settings = []Setting{
 		format:  func(c *Config) string { return strconv.FormatBool(c.Unfenced) },
 	},
 	{
+		Name: "takeover", Switch: true,
+		Help:    "take the store from a run of it that is in progress, on this host or another one: what that one writes from then on fails",
+		initial: text("false"),
+		parse:   boolean(func(c *Config) *bool { return &c.Takeover }),
+		format:  func(c *Config) string { return strconv.FormatBool(c.Takeover) },
+	},
+	{
 		// Not a Switch: it is given to turn it off.
 		Name: "data-checksum", Exported: true,
 		Help:    "CRC-64 on file data, `on|off`; fixed when the store is formatted",

@@ -64,27 +64,40 @@ func ours(ctx context.Context, cfg *config.Config, t int, dev nvmf.Device, anyUs
 	return table, table.Check(w)
 }
 
-// Reset makes every target blank for --fresh, whatever it holds, but for the
-// table of another store or user, or of an unknown version: then nothing is
+// Reset makes every target ready to be formatted for --fresh, whatever it holds,
+// but for the table of another store or user, or of an unknown version: then nothing is
 // written anywhere and the error says which. The same goes for a target that
 // cannot keep processes of earlier runs from writing, where one of them may
 // live: then the error is a *HeldError.
 func Reset(ctx context.Context, cfg *config.Config) error {
-	return wipe(ctx, cfg, func(dev nvmf.Device) (bool, error) {
-		table, err := readTable(ctx, cfg, dev)
+	check := func(dev nvmf.Device) (bool, error) {
+		table, err := replaceable(ctx, cfg, dev)
 		switch {
 		case errors.Is(err, parttable.ErrNoTable):
 			return false, nil
-		case errors.Is(err, parttable.ErrForeign), errors.Is(err, parttable.ErrCorrupt):
+		case table == nil || err != nil:
+			return err == nil, err
+		case dev.Identity().Reservations:
 			return true, nil
-		case err != nil:
-			return false, err
-		}
-		if err := table.Check(want(cfg, 0, 0, 0)); err != nil || dev.Identity().Reservations {
-			return true, err
 		}
 		return true, quiet(ctx, cfg, dev, table, true)
-	})
+	}
+	// The reservation stays: the run that starts over has it from here on.
+	return wipe(ctx, cfg, check, func(dev nvmf.Device, _ bool) error { return parttable.Begin(ctx, dev, nil) })
+}
+
+// replaceable returns the table of dev if --fresh may replace it, nil for something
+// that is no table. Errors are parttable.ErrNoTable, and those of what may not be
+// replaced.
+func replaceable(ctx context.Context, cfg *config.Config, dev nvmf.Device) (*parttable.Table, error) {
+	table, err := readTable(ctx, cfg, dev)
+	switch {
+	case errors.Is(err, parttable.ErrForeign), errors.Is(err, parttable.ErrCorrupt):
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	return table, table.Check(want(cfg, 0, 0, 0))
 }
 
 // Release gives up the store on every target: the tables are wiped. A target
@@ -94,7 +107,7 @@ func Reset(ctx context.Context, cfg *config.Config) error {
 // are given up, too, so that nothing would keep it from writing to what comes
 // next.
 func Release(ctx context.Context, cfg *config.Config) (released int, err error) {
-	err = wipe(ctx, cfg, func(dev nvmf.Device) (bool, error) {
+	check := func(dev nvmf.Device) (bool, error) {
 		table, err := readTable(ctx, cfg, dev)
 		if errors.Is(err, parttable.ErrNoTable) {
 			return false, nil
@@ -110,13 +123,20 @@ func Release(ctx context.Context, cfg *config.Config) (released int, err error) 
 		}
 		released++
 		return true, nil
+	}
+	err = wipe(ctx, cfg, check, func(dev nvmf.Device, reserved bool) error {
+		err := parttable.Wipe(ctx, dev)
+		if r, ok := dev.(nvmf.Reserver); ok && reserved && err == nil {
+			err = r.Unreserve(ctx, reservationKey(cfg.Run))
+		}
+		return err
 	})
 	return released, err
 }
 
-// wipe asks check about every target, and if it has no objection wipes those
-// it said yes to.
-func wipe(ctx context.Context, cfg *config.Config, check func(nvmf.Device) (bool, error)) error {
+// wipe asks check about every target, and if it has no objection fences those
+// it said yes to, as far as they can be, and blanks them.
+func wipe(ctx context.Context, cfg *config.Config, check func(nvmf.Device) (bool, error), blank func(dev nvmf.Device, reserved bool) error) error {
 	doomed := make([]bool, len(cfg.Targets))
 	err := eachTarget(ctx, cfg, false, func(t int, _ nvmf.TransportID, dev nvmf.Device) (err error) {
 		doomed[t], err = check(dev)
@@ -131,10 +151,7 @@ func wipe(ctx context.Context, cfg *config.Config, check func(nvmf.Device) (bool
 		}
 		reserve, err := fence(ctx, cfg, dev)
 		if err == nil {
-			err = parttable.Wipe(ctx, dev)
-		}
-		if r, ok := dev.(nvmf.Reserver); ok && reserve != nil && err == nil {
-			err = r.Unreserve(ctx, reservationKey(cfg.Run))
+			err = blank(dev, reserve != nil)
 		}
 		return err
 	})

@@ -32,8 +32,8 @@ except OSError as e:
     print(e.strerror, flush=True)
 `
 
-// TestLateWriter stops a process, lets a run on what counts as another host
-// take its partition over, and wakes it up: it cannot write any more.
+// TestLateWriter stops a process, lets a run that asks for it take its partition over
+// from the run in progress, and wakes it up: it cannot write any more.
 func TestLateWriter(t *testing.T) {
 	s := newStage(t)
 	_, id := serve(t, s, "--listen", "0.0.0.0:0", "--allow-any-host", "--namespace", "mem:64M")
@@ -58,7 +58,7 @@ func TestLateWriter(t *testing.T) {
 	require.NoError(t, syscall.Kill(stopped, syscall.SIGSTOP))
 
 	elsewhere := "XDG_STATE_HOME=" + filepath.Join(s.Dir, "tmp")
-	next, err := s.Start(append(s.RunFlags("x", "--target", targets[1]), "sh", "-c", "cat /nvmecr/late; echo next > /nvmecr/late"), elsewhere)
+	next, err := s.Start(append(s.RunFlags("x", "--takeover", "--target", targets[1]), "sh", "-c", "cat /nvmecr/late; echo next > /nvmecr/late"), elsewhere)
 	require.NoError(t, err)
 	require.NoError(t, next.Wait(t.Context()))
 	assert.Equal(t, []string{"in time"}, next.Stdout.Lines(), "what was acknowledged is there")

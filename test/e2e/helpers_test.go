@@ -83,10 +83,15 @@ func serve(t *testing.T, s *demo.Stage, args ...string) (*demo.Job, string) {
 }
 
 // digest is a checksum of a file.
-func digest(t *testing.T, path string) string {
+func digest(t *testing.T, path string) string { return digestFrom(t, path, 0) }
+
+// digestFrom is one of what is behind an offset.
+func digestFrom(t *testing.T, path string, offset int64) string {
 	f, err := os.Open(path)
 	require.NoError(t, err)
 	defer f.Close()
+	_, err = f.Seek(offset, io.SeekStart)
+	require.NoError(t, err)
 	h := sha256.New()
 	_, err = io.Copy(h, f)
 	require.NoError(t, err)

@@ -42,8 +42,9 @@ It reads only, and may run while the job does; the data of files is for
 
 With --repair it writes damaged copies again, drops files and directories that
 no path leads to, and corrects counts. It never drops what a path leads to. It
-is refused while a process of the job has the partition, or may have one of the
-same namespace on another host; --unfenced says that none has.
+is refused while a run of the store is in progress on any host (--takeover does not
+ask), and while a process of the job has the partition, or may have one of the same
+namespace on another host; --unfenced says that none has.
 
 The exit status is 0 if all is well (after the repair, if there was one), 1 if
 there are problems or something could not be checked. Notes, of what a crash
@@ -54,7 +55,7 @@ leaves as a matter of course, are no problems.`,
 		Args: usageArgs(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.fsck(cmd) },
 	}
-	o.bind(cmd, "unfenced")
+	o.bind(cmd, "unfenced", "takeover")
 	addSwitch(cmd.Flags(), &o.json, "json", "", "print JSON [NVMECR_JSON]")
 	addSwitch(cmd.Flags(), &o.repair, "repair", "", "make good what can be without losing anything [NVMECR_REPAIR]")
 	return cmd
@@ -99,6 +100,9 @@ func (o *fsckOptions) fsck(cmd *cobra.Command) error {
 			return err
 		}
 		defer unlock()
+		if err := store.Idle(ctx, o.cfg, sayer(o.stderr)); err != nil {
+			return err
+		}
 	}
 	o.report.Name = o.cfg.Name
 	o.report.Targets, o.report.Ranks = []fsckTarget{}, []fsckRank{}

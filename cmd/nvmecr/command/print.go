@@ -29,6 +29,11 @@ func oneLine(err error) string {
 	return "nvmecr: " + line.String()
 }
 
+// sayer returns a function that tells something on w, in a line. Any goroutine may call it.
+func sayer(w io.Writer) func(format string, args ...any) {
+	return func(format string, args ...any) { fmt.Fprintln(w, oneLine(fmt.Errorf(format, args...))) }
+}
+
 // count says so many of what: "1 rank", "2 ranks".
 func count(n int, what string) string {
 	if n == 1 {

@@ -26,9 +26,9 @@ func newRelease() *cobra.Command {
 		Short: "Give a store up: what it holds is lost",
 		Long: `Wipes the partition tables of the store, so that another store can use its
 namespaces, and removes what this host keeps of it. It is refused while a run
-of the store is in progress here, for namespaces of another name or user, and
-where a process that wrote to them may live on another host; --unfenced says that
-none does.
+of the store is in progress, here or on another host, for namespaces of another
+name or user, and where a process that wrote to them may live on another host;
+--takeover does not ask for the run, and --unfenced says that no process lives.
 
 With --erase all partitions are overwritten with zeros before, as far as they go. What is interrupted is
 done again by the same command. What a device keeps of what was overwritten, in spare
@@ -40,7 +40,7 @@ blocks say, stays there: a drive's own sanitize command reaches that.`,
 			return o.release(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
-	o.cfg.BindFlags(cmd.Flags(), append(slices.Clone(readerSettings), "unfenced")...)
+	o.cfg.BindFlags(cmd.Flags(), append(slices.Clone(readerSettings), "unfenced", "takeover")...)
 	addSwitch(cmd.Flags(), &o.erase, "erase", "", "overwrite the partitions with zeros first [NVMECR_ERASE]")
 	return cmd
 }
@@ -68,6 +68,11 @@ func (o *releaseOptions) release(ctx context.Context, w, stderr io.Writer) error
 	}
 	if o.cfg.Run, err = store.NewRun(last); err != nil {
 		return err
+	}
+	if !local { // that one has a lock
+		if err := store.Idle(ctx, o.cfg, sayer(stderr)); err != nil {
+			return err
+		}
 	}
 	if o.erase {
 		if err := o.overwrite(ctx, stderr); err != nil {

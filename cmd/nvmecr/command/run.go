@@ -169,12 +169,20 @@ func (o *runOptions) prepare(ctx context.Context, dir *store.StateDir, lock *sto
 		// Nobody serves it yet: look at it as what the user knows it by.
 		o.cfg.Targets = []nvmf.TransportID{{Transport: nvmf.File, Address: dir.Image()}}
 	}
+	stop = func() {}
+	if !embedded {
+		lease, err := store.TakeLease(ctx, o.cfg, sayer(o.stderr))
+		if err != nil {
+			return nil, err
+		}
+		stop = lease.End
+	}
 	ranks, err := o.check(ctx)
 	if err != nil {
+		stop()
 		return nil, err
 	}
 	where := joinTargets(o.cfg.Targets)
-	stop = func() {}
 	if embedded {
 		where = dir.Image()
 		remove, err := makeRunKey(o.cfg, dir)

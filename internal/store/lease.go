@@ -1,0 +1,199 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+
+	"nvmecr/internal/config"
+	"nvmecr/internal/parttable"
+	"nvmecr/internal/runrecord"
+	"nvmecr/nvmf"
+)
+
+// A run in progress renews its run records every beatInterval. A record of which
+// nobody can say whether its process lives is watched for missedBeats of the
+// interval that it names: a host that crashed costs the next run that long.
+const (
+	beatInterval = 2 * time.Second
+	missedBeats  = 4
+)
+
+// Bounds for the interval that a record names: the media may hold anything.
+const (
+	leastInterval = 100 * time.Millisecond
+	mostInterval  = 15 * time.Second
+)
+
+// A LivingError says that a run of the store is in progress. It is syscall.EBUSY.
+type LivingError struct {
+	Store  string
+	Target nvmf.TransportID
+	Run    *runrecord.Record // nil: it is being renewed, and cannot be read
+	Here   bool              // its process is one of this host's
+}
+
+// Error names the run, and what can be done.
+func (e *LivingError) Error() string {
+	if e.Run == nil {
+		return fmt.Sprintf("store %q is in use by a run that cannot be read (target %s); wait for it to end, or take the store from it with --takeover", e.Store, e.Target)
+	}
+	text := fmt.Sprintf("store %q is in use by %v; wait for it to end, or take the store from it with --takeover", e.Run.Store, e.Run)
+	if !e.Here {
+		text += " (one `nvmecr run` around the launcher serves all nodes of a job; one on each node takes a --name and a --target of its own there)"
+	}
+	return text
+}
+
+// Unwrap returns syscall.EBUSY.
+func (e *LivingError) Unwrap() error { return syscall.EBUSY }
+
+// Idle returns nil if no run of the store is in progress on any host: its run records
+// say so, or its process has ended, or nobody has renewed them for some seconds,
+// which Idle waits for and says. Otherwise the error is a *LivingError, unless
+// cfg.Takeover. Errors of the targets are as they are.
+func Idle(ctx context.Context, cfg *config.Config, say func(format string, args ...any)) error {
+	_, err := look(ctx, cfg, say, func(nvmf.Device) error { return nil })
+	return err
+}
+
+// look is Idle. It asks permit about every target first, and returns what the
+// targets' records are, in their order.
+func look(ctx context.Context, cfg *config.Config, say func(format string, args ...any), permit func(nvmf.Device) error) ([]*runrecord.Found, error) {
+	w := &watch{cfg: cfg, say: say, found: make([]*runrecord.Found, len(cfg.Targets))}
+	if err := w.sweep(ctx, permit); err != nil {
+		return nil, err
+	}
+	for begin := time.Now(); time.Since(begin) < w.patience; {
+		if time.Since(begin) >= w.interval && !w.told {
+			w.told = true
+			say("%s; looking until %v later whether it lives (--takeover does not wait)", w.who, w.patience)
+		}
+		if err := sleep(ctx, w.interval/4); err != nil {
+			return nil, err
+		}
+		if err := w.sweep(ctx, permit); err != nil {
+			return nil, err
+		}
+	}
+	return w.found, nil
+}
+
+// watch looks at the records of all targets, again and again.
+type watch struct {
+	cfg      *config.Config
+	say      func(format string, args ...any)
+	found    []*runrecord.Found // at the last look, by target
+	told     bool
+	who      string        // of whom it is not known whether they live
+	interval time.Duration // between their renewals
+	patience time.Duration // for them; 0: nobody needs any
+}
+
+// sweep looks once. It fails with *LivingError for a run that is known to live.
+func (w *watch) sweep(ctx context.Context, permit func(nvmf.Device) error) error {
+	w.interval, w.patience = 0, 0
+	return eachTarget(ctx, w.cfg, true, func(t int, id nvmf.TransportID, dev nvmf.Device) error {
+		if err := permit(dev); err != nil {
+			return err
+		}
+		before := w.found[t]
+		now, err := readRecord(ctx, w.cfg, dev)
+		if err != nil {
+			return err
+		}
+		w.found[t] = now
+		switch verdict := judge(now); {
+		case verdict == runOver:
+			return nil
+		case w.cfg.Takeover:
+			return nil
+		case errors.Is(now.Err, runrecord.ErrVersion):
+			return fmt.Errorf("%w; use the nvmecr that wrote it, or take the store from its run with --takeover", now.Err)
+		case verdict == runLives, before != nil && !now.Same(before):
+			return &LivingError{Store: w.cfg.Name, Target: id, Run: now.Record, Here: verdict == runLives}
+		}
+		interval := beatInterval
+		w.who = fmt.Sprintf("target %s has a run record that cannot be read", id)
+		if r := now.Record; r != nil {
+			interval = min(max(r.Interval, leastInterval), mostInterval)
+			w.who = fmt.Sprintf("the last run of store %q, %v, has not ended by itself", r.Store, r)
+		}
+		w.interval, w.patience = max(w.interval, interval), max(w.patience, missedBeats*interval)
+		return nil
+	})
+}
+
+// A verdict is what a record says of its run.
+type verdict int
+
+const (
+	runUnknown verdict = iota // nobody knows but who waits for the next renewal
+	runOver                   // there is none, or it has ended
+	runLives                  // its process is one of this host's
+)
+
+// judge says whether the run of a record lives, as far as this host knows.
+func judge(f *runrecord.Found) verdict {
+	if f.Record == nil && f.Err == nil {
+		return runOver
+	}
+	if f.Record == nil || f.Err != nil {
+		return runUnknown
+	}
+	r, me := f.Record, self(uuid.Nil)
+	switch {
+	case r.Ended || ended(r.Holder, me):
+		return runOver
+	case r.Boot != uuid.Nil && r.Boot == me.Boot && r.PIDSpace == me.PIDSpace && r.PID != 0:
+		if start, err := started(int(r.PID)); err == nil && start == r.Start {
+			return runLives
+		}
+	}
+	return runUnknown
+}
+
+// readRecord reads the run record of dev. A target that falls silent meanwhile
+// is waited for as long as cfg says.
+func readRecord(ctx context.Context, cfg *config.Config, dev nvmf.Device) (*runrecord.Found, error) {
+	if !keepsRecord(dev) {
+		return &runrecord.Found{}, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
+	defer cancel()
+	q, err := dev.OpenQueue(ctx, 1)
+	if err != nil {
+		return nil, err
+	}
+	defer q.Close() // nothing was written
+	for {
+		f, err := runrecord.Read(dev, q)
+		if !errors.Is(err, nvmf.ErrConnectionLost) {
+			return f, err
+		}
+		if e := q.Reset(ctx); e != nil {
+			return nil, fmt.Errorf("%w: %w", err, e)
+		}
+	}
+}
+
+// keepsRecord reports whether dev can have a run record: not where no other process can
+// see it, nor where there is no room even for a partition table.
+func keepsRecord(dev nvmf.Device) bool {
+	id := dev.Identity()
+	return !id.Private && id.Capacity() >= parttable.HeadSize
+}
+
+// sleep returns early with the cause if ctx ends.
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}

@@ -1,0 +1,216 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"nvmecr/internal/runrecord"
+	"nvmecr/nvmf"
+)
+
+// lastWord is how long End waits for targets to take in that the run has ended.
+const lastWord = 5 * time.Second
+
+// Why a lease ends before its run.
+var (
+	errTaken    = errors.New("another run has taken it over")
+	errReleased = errors.New("it was released meanwhile")
+)
+
+// leasePart is the lease on one target. After take one goroutine has it.
+type leasePart struct {
+	lease   *Lease
+	id      nvmf.TransportID
+	dev     nvmf.Device
+	q       nvmf.Queue
+	reserve func(context.Context) error // see fence
+	me      runrecord.Record
+	full    bool  // there is no room for a record
+	again   bool  // the connection is a new one: the target may have forgotten the reservation
+	told    error // what was said last of a record that cannot be written
+}
+
+// keep renews the records in the background.
+func (l *Lease) keep() {
+	ctx, stop := context.WithCancel(context.Background())
+	l.stop = stop
+	for _, p := range l.parts {
+		l.ended.Go(func() { p.keep(ctx) })
+	}
+}
+
+// End says on all targets that the run has ended, as far as it still has them.
+// A target that does not answer is given lastWord. A second End does nothing.
+func (l *Lease) End() {
+	if l.stop == nil { // never kept
+		l.keep()
+	}
+	l.stop()
+	done := make(chan struct{})
+	go func() { l.ended.Wait(); close(done) }()
+	select {
+	case <-done:
+	case <-time.After(lastWord):
+		l.say("a target does not answer: that this run has ended is not recorded there, and a run on another host will look for %v whether it lives", missedBeats*beatInterval)
+	}
+}
+
+// keep renews one record until ctx ends, and says then that the run has.
+func (p *leasePart) keep(ctx context.Context) {
+	tick := time.NewTicker(p.me.Interval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			p.leave()
+			return
+		case <-tick.C:
+		}
+		if err := p.renew(ctx); err != nil && ctx.Err() == nil && p.over(ctx, err) {
+			p.end(p.close())
+			return
+		}
+	}
+}
+
+// renew writes the next beat, if the record is still ours. It waits for a target that
+// is away for as long as ctx lives.
+func (p *leasePart) renew(ctx context.Context) error {
+	err := p.retry(ctx, func() error {
+		f, err := runrecord.Read(p.dev, p.q)
+		if err != nil {
+			return err
+		}
+		if err := p.mine(f); err != nil {
+			return err
+		}
+		if p.again && p.reserve != nil {
+			if err := p.reserve(ctx); err != nil {
+				return err
+			}
+		}
+		p.again = false
+		return p.write(int(p.me.Beat % 2))
+	})
+	if taken(err) && p.reserve != nil {
+		return p.reserve(ctx) // fails if it is another run's; else the target had forgotten ours
+	}
+	return err
+}
+
+// taken reports whether a command was refused because another host has a reservation.
+func taken(err error) bool { return nvmf.IsConflict(err) || nvmf.IsPreempted(err) }
+
+// retry repeats f where the connection was lost, until ctx ends.
+func (p *leasePart) retry(ctx context.Context, f func() error) error {
+	for {
+		err := f()
+		if !errors.Is(err, nvmf.ErrConnectionLost) {
+			return err
+		}
+		p.again = true
+		away := time.AfterFunc(missedBeats*p.me.Interval, func() {
+			p.lease.say("target %s: %v; nvmecr goes on trying to say there that this run is in progress", p.id, err)
+		})
+		e := p.q.Reset(ctx)
+		away.Stop()
+		if e != nil {
+			return fmt.Errorf("%w: %w", err, e)
+		}
+	}
+}
+
+// over reports whether err ends the lease, and says so; of other errors it tells once.
+func (p *leasePart) over(ctx context.Context, err error) bool {
+	switch {
+	case errors.Is(err, errTaken), errors.Is(err, errReleased), errors.Is(err, nvmf.ErrFenced), errors.Is(err, nvmf.ErrNamespaceChanged):
+		p.lease.lost.Do(func() { p.lease.say("this run has lost store %q: %v", p.me.Store, p.reason(ctx, err)) })
+		return true
+	case p.told == nil || p.told.Error() != err.Error():
+		p.told = err
+		p.lease.say("target %s: the run record cannot be renewed, a run on another host may take the store over: %v", p.id, err)
+	}
+	return false
+}
+
+// reason is err with the name of the run that has the store now, where it is known.
+func (p *leasePart) reason(ctx context.Context, err error) error {
+	if !errors.Is(err, nvmf.ErrFenced) {
+		return err
+	}
+	err = p.beaten(ctx, err)
+	if living := new(LivingError); errors.As(err, &living) && living.Run != nil {
+		return fmt.Errorf("%w: %v", errTaken, living.Run)
+	}
+	return err
+}
+
+// mine fails if f is another run's record, or says that there is no store any more.
+func (p *leasePart) mine(f *runrecord.Found) error {
+	r := f.Record
+	switch {
+	case r == nil && f.Err == nil:
+		return errReleased
+	case errors.Is(f.Err, runrecord.ErrVersion):
+		return fmt.Errorf("%w: %w", errTaken, f.Err)
+	case r != nil && r.Run != p.me.Run:
+		return fmt.Errorf("%w: %v", errTaken, r)
+	}
+	return nil // copies that are damaged are written again
+}
+
+// leave says that the run has ended, if the record is still ours.
+func (p *leasePart) leave() {
+	ctx, cancel := context.WithTimeout(context.Background(), lastWord)
+	defer cancel()
+	f, err := p.read(ctx)
+	if err == nil && p.mine(f) == nil {
+		p.me.Ended = true
+		err = p.retry(ctx, p.writeBoth)
+	}
+	if taken(err) {
+		err = nil // it is another run's by now
+	}
+	p.end(andClosing(err, p.close()))
+}
+
+// end tells of an error at the end.
+func (p *leasePart) end(err error) {
+	if err != nil {
+		p.lease.say("target %s: that this run has ended is not recorded, and a run on another host will look for %v whether it lives: %v",
+			p.id, missedBeats*p.me.Interval, err)
+	}
+}
+
+// read returns the record; see retry.
+func (p *leasePart) read(ctx context.Context) (f *runrecord.Found, err error) {
+	err = p.retry(ctx, func() (err error) { f, err = runrecord.Read(p.dev, p.q); return err })
+	return f, err
+}
+
+// writeBoth writes both copies and makes them durable.
+func (p *leasePart) writeBoth() error {
+	for c := range 2 {
+		if err := p.write(c); err != nil {
+			return err
+		}
+	}
+	return runrecord.Flush(p.dev, p.q)
+}
+
+// write writes the next beat to a copy.
+func (p *leasePart) write(c int) error {
+	p.me.Beat++
+	p.me.Written = time.Now()
+	return runrecord.Write(p.dev, p.q, &p.me, c)
+}
+
+func (p *leasePart) close() error {
+	var err error
+	if p.q != nil {
+		err = p.q.Close()
+	}
+	return andClosing(err, p.dev.Close())
+}

@@ -1,0 +1,233 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"nvmecr/internal/config"
+	"nvmecr/internal/parttable"
+	"nvmecr/internal/runrecord"
+	"nvmecr/nvmf"
+)
+
+// A Lease is a run's word, on each of its targets, that it is in progress. It is
+// renewed until End, or until another run has taken the store over.
+//
+// Of runs that start in the same instant at most one gets a lease: each writes its
+// record, pauses, and looks whether it is still the last one that did. Where a
+// target has reservations the record is written under one, which keeps the others
+// from writing.
+type Lease struct {
+	cfg   *config.Config
+	say   func(format string, args ...any)
+	parts []*leasePart
+	stop  context.CancelFunc
+	ended sync.WaitGroup
+	lost  sync.Once // told that the store is another run's
+}
+
+// Pauses before the last look, with and without reservations. A run that has looked
+// before it could see our record has written its own by then; with reservations it
+// has removed us from the registrants, however long that takes.
+const (
+	settleReserved = 100 * time.Millisecond
+	settle         = 500 * time.Millisecond
+)
+
+// TakeLease makes sure, as Idle does, that no run of the store is in progress, and
+// writes the run records of cfg.Run, which it replaces by a greater one where the
+// records name a run that is not smaller. From then on it keeps other runs from
+// writing, where the targets can. Before it writes anything it makes sure that all
+// targets may be written to: that they hold this store or nothing, or with
+// cfg.Fresh what Reset would replace. say is told, a line each time, what is waited
+// for and what becomes of the lease later, also from other goroutines.
+//
+// Errors: *LivingError; nvmf.ErrFenced; parttable's for a target of somebody else;
+// those of the targets.
+func TakeLease(ctx context.Context, cfg *config.Config, say func(format string, args ...any)) (*Lease, error) {
+	found, err := look(ctx, cfg, say, func(dev nvmf.Device) error { return mayHold(ctx, cfg, dev) })
+	if err != nil {
+		return nil, err
+	}
+	l := &Lease{cfg: cfg, say: say}
+	for _, f := range found {
+		r := f.Record
+		if r == nil {
+			continue
+		}
+		if reservationKey(r.Run) >= reservationKey(cfg.Run) { // the clock of its host is ahead of ours
+			if cfg.Run, err = NewRun(r.Run); err != nil {
+				return nil, err
+			}
+		}
+		if cfg.Takeover && judge(f) != runOver {
+			say("the store is taken over from %v, as --takeover asks", r)
+		}
+	}
+	me := runrecord.Record{
+		Holder: self(cfg.Run), Store: cfg.Name, UID: uint32(os.Geteuid()), Interval: beatInterval, Since: time.Now(),
+	}
+	err = l.take(ctx, found, me)
+	if err == nil {
+		err = l.settle(ctx)
+	}
+	if err != nil {
+		l.End()
+		return nil, err
+	}
+	l.keep()
+	return l, nil
+}
+
+// mayHold fails unless dev holds nothing, this store, or, for a run that starts over,
+// what may be replaced.
+func mayHold(ctx context.Context, cfg *config.Config, dev nvmf.Device) (err error) {
+	if cfg.Fresh {
+		_, err = replaceable(ctx, cfg, dev)
+	} else if table, e := readTable(ctx, cfg, dev); e != nil {
+		err = e
+	} else {
+		err = table.Check(want(cfg, 0, 0, 0))
+	}
+	if errors.Is(err, parttable.ErrNoTable) {
+		return nil
+	}
+	return err
+}
+
+// take writes the records on all targets that have room for one. found is what they
+// were when it was decided that the store may be taken.
+func (l *Lease) take(ctx context.Context, found []*runrecord.Found, me runrecord.Record) error {
+	for t, id := range l.cfg.Targets {
+		if id.Transport == nvmf.PCIe {
+			continue // a drive is one process's
+		}
+		dev, err := connect(ctx, l.cfg, id, false)
+		if err != nil {
+			return err
+		}
+		if !keepsRecord(dev) {
+			if err := dev.Close(); err != nil {
+				return fmt.Errorf("target %s: %w", id, err)
+			}
+			continue
+		}
+		p := &leasePart{lease: l, id: id, dev: dev, me: me}
+		err = p.open(ctx, found[t])
+		if err != nil || p.full {
+			err = andClosing(err, p.close())
+		} else {
+			l.parts = append(l.parts, p)
+		}
+		if err != nil {
+			return fmt.Errorf("target %s: %w", id, err)
+		}
+	}
+	return nil
+}
+
+// settle waits until no run can write its record that has not seen ours, and looks
+// whether ours is still there.
+func (l *Lease) settle(ctx context.Context) error {
+	var pause time.Duration
+	for _, p := range l.parts {
+		if p.reserve == nil {
+			pause = settle
+		} else {
+			pause = max(pause, settleReserved)
+		}
+	}
+	if err := sleep(ctx, pause); err != nil {
+		return err
+	}
+	for _, p := range l.parts {
+		if err := p.confirm(ctx); err != nil {
+			return fmt.Errorf("target %s: %w", p.id, err)
+		}
+	}
+	return nil
+}
+
+// open writes the record of one target. Where before is not what is there any more,
+// another run has begun.
+func (p *leasePart) open(ctx context.Context, before *runrecord.Found) (err error) {
+	ctx, cancel := context.WithTimeout(ctx, p.lease.cfg.Timeout)
+	defer cancel()
+	if p.q, err = p.dev.OpenQueue(ctx, 1); err != nil {
+		return err
+	}
+	now, err := p.read(ctx)
+	if err != nil {
+		return err
+	}
+	if !now.Same(before) && judge(now) != runOver && !p.lease.cfg.Takeover {
+		return p.living(now)
+	}
+	if p.reserve, err = fence(ctx, p.lease.cfg, p.dev); err != nil {
+		return p.beaten(ctx, err)
+	}
+	// Behind the fence the table changes no more.
+	table, err := parttable.Read(ctx, p.dev)
+	switch {
+	case errors.Is(err, parttable.ErrNoTable):
+		err = parttable.Begin(ctx, p.dev, nil) // so that it counts as ours, record and all
+	case errors.Is(err, parttable.ErrForeign), errors.Is(err, parttable.ErrCorrupt):
+		err = nil // --fresh overwrites it
+	case err == nil && !table.HasRunRecord():
+		p.lease.say("target %s: %d partitions leave no room to say that this run is in progress: a run on another host may take the store over", p.id, len(table.Entries))
+		p.full = true
+		return nil
+	}
+	if err == nil {
+		err = p.retry(ctx, p.writeBoth)
+	}
+	return p.beaten(ctx, err)
+}
+
+// confirm fails unless this run still has the target.
+func (p *leasePart) confirm(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, p.lease.cfg.Timeout)
+	defer cancel()
+	f, err := p.read(ctx)
+	switch {
+	case err != nil:
+		return err
+	case f.Record == nil || f.Record.Run != p.me.Run:
+		return p.living(f)
+	case p.reserve == nil:
+		return nil
+	}
+	return p.beaten(ctx, p.reserve(ctx))
+}
+
+// A run that has taken the reservation from us writes its record within a moment:
+// so long is waited for it, to say who it is.
+const (
+	introductions = 20
+	introduction  = 50 * time.Millisecond
+)
+
+// beaten names the run that was faster, where err is that there is one.
+func (p *leasePart) beaten(ctx context.Context, err error) error {
+	if !errors.Is(err, nvmf.ErrFenced) && !taken(err) {
+		return err
+	}
+	for range introductions {
+		f, e := p.read(ctx)
+		if e == nil && f.Record != nil && !f.Record.Ended && reservationKey(f.Record.Run) > reservationKey(p.me.Run) {
+			return p.living(f)
+		}
+		if e != nil || sleep(ctx, introduction) != nil {
+			break
+		}
+	}
+	return err
+}
+
+func (p *leasePart) living(f *runrecord.Found) error {
+	return &LivingError{Store: p.lease.cfg.Name, Target: p.id, Run: f.Record, Here: judge(f) == runLives}
+}
