@@ -57,13 +57,13 @@ func (e *LivingError) Unwrap() error { return syscall.EBUSY }
 // which Idle waits for and says. Otherwise the error is a *LivingError, unless
 // cfg.Takeover. Errors of the targets are as they are.
 func Idle(ctx context.Context, cfg *config.Config, say func(format string, args ...any)) error {
-	_, err := look(ctx, cfg, say, func(nvmf.Device) error { return nil })
+	_, err := look(ctx, cfg, say, func(int, nvmf.Device) error { return nil })
 	return err
 }
 
 // look is Idle. It asks permit about every target first, and returns what the
 // targets' records are, in their order.
-func look(ctx context.Context, cfg *config.Config, say func(format string, args ...any), permit func(nvmf.Device) error) ([]*runrecord.Found, error) {
+func look(ctx context.Context, cfg *config.Config, say func(format string, args ...any), permit func(t int, dev nvmf.Device) error) ([]*runrecord.Found, error) {
 	w := &watch{cfg: cfg, say: say, found: make([]*runrecord.Found, len(cfg.Targets))}
 	if err := w.sweep(ctx, permit); err != nil {
 		return nil, err
@@ -95,10 +95,10 @@ type watch struct {
 }
 
 // sweep looks once. It fails with *LivingError for a run that is known to live.
-func (w *watch) sweep(ctx context.Context, permit func(nvmf.Device) error) error {
+func (w *watch) sweep(ctx context.Context, permit func(t int, dev nvmf.Device) error) error {
 	w.interval, w.patience = 0, 0
 	return eachTarget(ctx, w.cfg, true, func(t int, id nvmf.TransportID, dev nvmf.Device) error {
-		if err := permit(dev); err != nil {
+		if err := permit(t, dev); err != nil {
 			return err
 		}
 		before := w.found[t]

@@ -30,13 +30,21 @@ type Lease struct {
 	lost  sync.Once // told that the store is another run's
 }
 
-// Pauses before the last look, with and without reservations. A run that has looked
-// before it could see our record has written its own by then; with reservations it
-// has removed us from the registrants, however long that takes.
-const (
-	settleReserved = 100 * time.Millisecond
-	settle         = 500 * time.Millisecond
-)
+// A pace is how fast things go.
+type pace struct {
+	beat time.Duration // between renewals
+	// settle waits before the last look. A run that has looked before it could see our
+	// record has written its own by then; with reservations it has removed us from the
+	// registrants, however long that takes.
+	settle func(ctx context.Context, reserved bool) error
+}
+
+var usualPace = pace{beat: beatInterval, settle: func(ctx context.Context, reserved bool) error {
+	if reserved {
+		return sleep(ctx, 100*time.Millisecond)
+	}
+	return sleep(ctx, 500*time.Millisecond)
+}}
 
 // TakeLease makes sure, as Idle does, that no run of the store is in progress, and
 // writes the run records of cfg.Run, which it replaces by a greater one where the
@@ -49,7 +57,11 @@ const (
 // Errors: *LivingError; nvmf.ErrFenced; parttable's for a target of somebody else;
 // those of the targets.
 func TakeLease(ctx context.Context, cfg *config.Config, say func(format string, args ...any)) (*Lease, error) {
-	found, err := look(ctx, cfg, say, func(dev nvmf.Device) error { return mayHold(ctx, cfg, dev) })
+	return takeLease(ctx, cfg, say, usualPace)
+}
+
+func takeLease(ctx context.Context, cfg *config.Config, say func(format string, args ...any), pace pace) (*Lease, error) {
+	found, err := look(ctx, cfg, say, func(t int, dev nvmf.Device) error { return mayHold(ctx, cfg, t, dev) })
 	if err != nil {
 		return nil, err
 	}
@@ -69,11 +81,11 @@ func TakeLease(ctx context.Context, cfg *config.Config, say func(format string, 
 		}
 	}
 	me := runrecord.Record{
-		Holder: self(cfg.Run), Store: cfg.Name, UID: uint32(os.Geteuid()), Interval: beatInterval, Since: time.Now(),
+		Holder: self(cfg.Run), Store: cfg.Name, UID: uint32(os.Geteuid()), Interval: pace.beat, Since: time.Now(),
 	}
 	err = l.take(ctx, found, me)
 	if err == nil {
-		err = l.settle(ctx)
+		err = l.settle(ctx, pace)
 	}
 	if err != nil {
 		l.End()
@@ -83,15 +95,15 @@ func TakeLease(ctx context.Context, cfg *config.Config, say func(format string, 
 	return l, nil
 }
 
-// mayHold fails unless dev holds nothing, this store, or, for a run that starts over,
+// mayHold fails unless dev, which is target t, holds nothing, this store, or, for a run that starts over,
 // what may be replaced.
-func mayHold(ctx context.Context, cfg *config.Config, dev nvmf.Device) (err error) {
+func mayHold(ctx context.Context, cfg *config.Config, t int, dev nvmf.Device) (err error) {
 	if cfg.Fresh {
 		_, err = replaceable(ctx, cfg, dev)
 	} else if table, e := readTable(ctx, cfg, dev); e != nil {
 		err = e
 	} else {
-		err = table.Check(want(cfg, 0, 0, 0))
+		err = table.Check(want(cfg, t, len(cfg.Targets), 0))
 	}
 	if errors.Is(err, parttable.ErrNoTable) {
 		return nil
@@ -132,16 +144,12 @@ func (l *Lease) take(ctx context.Context, found []*runrecord.Found, me runrecord
 
 // settle waits until no run can write its record that has not seen ours, and looks
 // whether ours is still there.
-func (l *Lease) settle(ctx context.Context) error {
-	var pause time.Duration
+func (l *Lease) settle(ctx context.Context, pace pace) error {
+	reserved := true
 	for _, p := range l.parts {
-		if p.reserve == nil {
-			pause = settle
-		} else {
-			pause = max(pause, settleReserved)
-		}
+		reserved = reserved && p.reserve != nil
 	}
-	if err := sleep(ctx, pause); err != nil {
+	if err := pace.settle(ctx, reserved); err != nil {
 		return err
 	}
 	for _, p := range l.parts {
