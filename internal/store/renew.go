@@ -10,8 +10,12 @@ import (
 	"nvmecr/nvmf"
 )
 
-// lastWord is how long End waits for targets to take in that the run has ended.
-const lastWord = 5 * time.Second
+// lastWord is how long a target that is away is waited for when the run ends. One that
+// does not answer, for which nobody can say when it is given up, is waited for until silent.
+const (
+	lastWord = 4 * time.Second
+	silent   = 5 * time.Second
+)
 
 // Why a lease ends before its run.
 var (
@@ -41,8 +45,8 @@ func (l *Lease) keep() {
 	}
 }
 
-// End says on all targets that the run has ended, as far as it still has them.
-// A target that does not answer is given lastWord. A second End does nothing.
+// End says on all targets that the run has ended, as far as it still has them and
+// they answer within seconds. A second End does nothing.
 func (l *Lease) End() {
 	if l.stop == nil { // never kept
 		l.keep()
@@ -52,7 +56,7 @@ func (l *Lease) End() {
 	go func() { l.ended.Wait(); close(done) }()
 	select {
 	case <-done:
-	case <-time.After(lastWord):
+	case <-time.After(silent):
 		l.say("a target does not answer: that this run has ended is not recorded there, and a run on another host will look for %v whether it lives", missedBeats*beatInterval)
 	}
 }
