@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"syscall"
 	"time"
 
@@ -59,6 +60,20 @@ func (e *LivingError) Unwrap() error { return syscall.EBUSY }
 func Idle(ctx context.Context, cfg *config.Config, say func(format string, args ...any)) error {
 	_, err := look(ctx, cfg, say, func(int, nvmf.Device) error { return nil })
 	return err
+}
+
+// InProgress returns the record of a run that has not said that it has ended, and is not
+// known to have; nil where all targets have none. It looks once: the run may have died on
+// another host.
+func InProgress(ctx context.Context, cfg *config.Config) (run *runrecord.Record, err error) {
+	err = eachTarget(ctx, cfg, true, func(_ int, _ nvmf.TransportID, dev nvmf.Device) error {
+		f, err := readRecord(ctx, cfg, dev)
+		if err == nil && f.Record != nil && judge(f) != runOver && f.Record.After(run) {
+			run = f.Record
+		}
+		return err
+	})
+	return run, err
 }
 
 // look is Idle. It asks permit about every target first, and returns what the
@@ -146,13 +161,19 @@ func judge(f *runrecord.Found) verdict {
 		return runUnknown
 	}
 	r, me := f.Record, self(uuid.Nil)
-	switch {
-	case r.Ended || ended(r.Holder, me):
+	if r.Ended {
 		return runOver
-	case r.Boot != uuid.Nil && r.Boot == me.Boot && r.PIDSpace == me.PIDSpace && r.PID != 0:
-		if start, err := started(int(r.PID)); err == nil && start == r.Start {
-			return runLives
-		}
+	}
+	// Of another user's processes /proc may show nothing. And a host that has the name
+	// and the machine id of this one, and has started at another time, may be a clone.
+	if r.UID != uint32(os.Geteuid()) || me.Boot == uuid.Nil || r.Boot != me.Boot || r.PIDSpace != me.PIDSpace || r.PID == 0 {
+		return runUnknown
+	}
+	switch start, err := started(int(r.PID)); {
+	case errors.Is(err, errEnded), err == nil && start != r.Start:
+		return runOver
+	case err == nil:
+		return runLives
 	}
 	return runUnknown
 }

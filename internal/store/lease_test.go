@@ -129,10 +129,12 @@ func TestIdle(t *testing.T) {
 	require.NoError(t, err)
 	here := elsewhere("default", time.Hour)
 	here.Holder = self(uuid.MustParse("01900000-0000-7000-8000-000000000001"))
-	here.PID, here.Start = uint32(child.Process.Pid), start
+	here.PID, here.Start, here.UID = uint32(child.Process.Pid), start, uint32(os.Geteuid())
 	with := func(r *runrecord.Record, f func(r *runrecord.Record)) *runrecord.Record { c := *r; f(&c); return &c }
 	dead := with(here, func(r *runrecord.Record) { r.Start-- })
 	ended := with(elsewhere("default", time.Hour), func(r *runrecord.Record) { r.Ended = true })
+	clone := with(dead, func(r *runrecord.Record) { r.Boot, r.Interval = uuid.New(), leastInterval })
+	hidden := with(dead, func(r *runrecord.Record) { r.UID++; r.Interval = leastInterval })
 	silent := elsewhere("default", leastInterval)
 	raw := func(f func(b []byte)) func(t *testing.T, cfg *config.Config) {
 		return func(t *testing.T, cfg *config.Config) {
@@ -169,6 +171,8 @@ func TestIdle(t *testing.T) {
 		{name: "silent, of another host, taken over", prepare: puts(silent), takeover: true},
 		{name: "alive, of another host", prepare: func(t *testing.T, cfg *config.Config) { beats(t, cfg, 0, elsewhere("default", 4*time.Second)) },
 			refused: []string{"process 99 of host node7, user 1000", "--takeover", "one `nvmecr run` around the launcher"}},
+		{name: "of this host before it was started anew, or of its clone", prepare: puts(clone), waits: true},
+		{name: "dead, of another user", prepare: puts(hidden), waits: true},
 		{name: "silent, damaged", prepare: func(t *testing.T, cfg *config.Config) {
 			raw(func(b []byte) { b[4000]++ })(t, cfg)
 		}, waits: true},

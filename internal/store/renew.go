@@ -17,6 +17,9 @@ const (
 	silent   = 5 * time.Second
 )
 
+// lostPause is between attempts after a connection was lost.
+const lostPause = 50 * time.Millisecond
+
 // Why a lease ends before its run.
 var (
 	errTaken    = errors.New("another run has taken it over")
@@ -120,6 +123,9 @@ func (p *leasePart) retry(ctx context.Context, f func() error) error {
 		})
 		e := p.q.Reset(ctx)
 		away.Stop()
+		if e == nil {
+			e = sleep(ctx, lostPause) // the queue may be well, and another connection lost
+		}
 		if e != nil {
 			return fmt.Errorf("%w: %w", err, e)
 		}

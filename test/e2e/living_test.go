@@ -65,6 +65,8 @@ func TestLivingRun(t *testing.T) {
 	}
 	assert.Equal(t, "first\n", call(t, s, "cat", "--name", "x", "--target", id, "/a").ok(t), "who only reads is let in")
 
+	assert.Regexp(t, `(?m)^run in progress: process \d+ of host node7, .*; last sign of life `, call(t, s, "stat", "--name", "x", "--target", id).ok(t))
+
 	second, err := s.Start(append(s.RunFlags("x", "--target", id), "sh", "-c", "cat /nvmecr/a; read x < "+go2+"; echo second > /nvmecr/a"), "NVMECR_TAKEOVER=1")
 	require.NoError(t, err)
 	awaitLines(t, second, 1)
@@ -83,6 +85,7 @@ func TestLivingRun(t *testing.T) {
 	require.NoError(t, second.Wait(t.Context()))
 	r := sh(t, s, "cat /nvmecr/a; ls /nvmecr", "--name", "x")
 	assert.Equal(t, "second\na\n", r.ok(t))
+	assert.NotContains(t, call(t, s, "stat", "--name", "x", "--target", id).ok(t), "run in progress")
 	assert.Equal(t, 1, strings.Count(r.stderr, "\n"), "nothing to wait for: %s", r.stderr)
 }
 

@@ -225,10 +225,12 @@ var edits = []edit{
 		`if (known || sure) && !ended(last.Holder, me) && !cfg.Unfenced {`, `if known && false && ended(last.Holder, me) {`,
 		"TestReleaseHeld", ""},
 	{"store: a renewed run record is not noticed", "internal/store/lease.go",
-		`case verdict == runLives, before != nil && !now.Same(before):`, `case verdict == runLives:`,
+		`before != nil && !now.Same(before):`, `before != nil && false:`,
 		"TestIdle|TestLeaseOfSeveral", ""},
 	{"store: a run of this host that lives is not known", "internal/store/lease.go",
-		`err == nil && start == r.Start {`, `err != nil && start == r.Start {`,
+		`	case err == nil:
+		return runLives
+`, ``,
 		"TestIdle", ""},
 	{"store: no last look at the run record", "internal/store/take.go",
 		`case f.Record == nil || f.Record.Run != p.me.Run:`, `case f.Record == nil:`,
@@ -243,7 +245,7 @@ var edits = []edit{
 		`p.me.Ended = true`, ``,
 		"TestLease", ""},
 	{"store: formatting wipes the run record", "internal/parttable/media.go",
-		`RunRecordOffset(0) - headerSize}`, `slotSize - headerSize}`,
+		`{headerSize, RunRecordOffset(0) - headerSize}, {slotSize, RunRecordOffset(1) - slotSize}`, `{headerSize, slotSize - headerSize}, {slotSize, slotSize}`,
 		"TestLease", "internal/store"},
 	{"runrecord: the checksum is not looked at", "internal/runrecord/record.go",
 		`case le.Uint64(b[offCRC:]) != crc64.Checksum(b[:offCRC]):`, `case false:`,

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"syscall"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -26,8 +27,8 @@ func newStat() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stat [flags] [PATH]",
 		Short: "Show the state of the partitions, or of a file",
-		Long: `Without PATH: where each rank's partition lies, how full it is, and the state
-of its log. With PATH: what is known of the file in every rank that has it.`,
+		Long: `Without PATH: where each rank's partition lies, how full it is, the state of its
+log, and, with real targets, which run says that it has the store. With PATH: what is known of the file in every rank that has it.`,
 		Example: `  nvmecr stat
   nvmecr stat --json --rank 0 /melt.600.0`,
 		Args: usageArgs(cobra.MaximumNArgs(1)),
@@ -116,7 +117,7 @@ func (o *statOptions) partitions(ctx context.Context, w io.Writer) error {
 	if o.json {
 		err = printJSON(w, list)
 	} else {
-		err = errors.Join(printPartitions(w, o.cfg.Name, list), printNamesakes(w, same, owners))
+		err = errors.Join(printPartitions(w, o.cfg.Name, list), printNamesakes(w, same, owners), o.printRun(ctx, w))
 	}
 	return errors.Join(err, o.end())
 }
@@ -149,6 +150,15 @@ func printPartitions(w io.Writer, name string, list []partition) error {
 			p.StateBytes, p.StateMax, p.Generation, p.Target)
 	}
 	return t.Flush()
+}
+
+// printRun tells of the run that has the store, as far as it says so itself.
+func (o *statOptions) printRun(ctx context.Context, w io.Writer) error {
+	run, err := store.InProgress(ctx, o.cfg)
+	if err == nil && run != nil {
+		_, err = fmt.Fprintf(w, "run in progress: %s; last sign of life %s by its clock\n", printable(run.String()), run.Written.Local().Format(time.DateTime))
+	}
+	return err
 }
 
 // namesakes returns the paths that several ranks have a file of. A program that
