@@ -23,6 +23,7 @@ import (
 	"nvmecr/internal/runrecord"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/wiretest"
 )
 
 // quick is a pace for tests in which nobody starts at the same time.
@@ -424,5 +425,54 @@ func TestOverwritten(t *testing.T) {
 			require.Equal(t, other.Run, record(t, cfg, 0).Run)
 			require.False(t, record(t, cfg, 0).Ended)
 		})
+	}
+}
+
+// TestLeaseOverCuts cuts the connection at every third command that a lease takes, and at
+// every third answer, from its beginning to its end: it comes to be and ends as without.
+func TestLeaseOverCuts(t *testing.T) {
+	cfg, port := newServed(t, 16*nvmf.MiB)
+	mustOpen(t, cfg, 1)
+	last, seed := uuid.Nil, uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	for _, to := range []wiretest.Direction{wiretest.ToTarget, wiretest.ToHost} {
+		for n := 1 + random.IntN(3); ; n += 3 {
+			wire, err := wiretest.New("127.0.0.1:" + port)
+			require.NoError(t, err)
+			seen, struck, connected := 0, false, map[int]bool{}
+			wire.Script(func(p *wiretest.PDU) (none wiretest.Action) {
+				if p.To != to || p.QID < 1 || p.SQE() == nil && p.CQE() == nil {
+					return none
+				}
+				if !connected[p.Conn] { // that is Connect: a target that cannot be reached at the start is an error
+					connected[p.Conn] = true
+					return none
+				}
+				if seen++; seen != n {
+					return none
+				}
+				struck = true
+				return wiretest.Cut(0)
+			})
+			run := aRun(t, cfg, last)
+			last = run.Run
+			run.Targets = []nvmf.TransportID{wire.Through(cfg.Targets[0])}
+			var l lines
+			once := pace{beat: time.Hour, settle: quick.settle}
+			lease, err := takeLease(ctx, run, l.say, once)
+			require.NoError(t, err, "%v, command %d", to, n)
+			require.NoError(t, lease.parts[0].confirm(ctx), "it is fenced")
+			lease.End()
+			wire.Close()
+			require.Empty(t, l.all(), "%v, command %d", to, n)
+			r := record(t, cfg, 0)
+			require.Equal(t, run.Run, r.Run)
+			require.True(t, r.Ended, "%v, command %d", to, n)
+			if !struck {
+				t.Logf("%v: no command %d", to, n)
+				break
+			}
+		}
 	}
 }

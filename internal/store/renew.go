@@ -114,7 +114,7 @@ func taken(err error) bool { return nvmf.IsConflict(err) || nvmf.IsPreempted(err
 func (p *leasePart) retry(ctx context.Context, f func() error) error {
 	for {
 		err := f()
-		if !errors.Is(err, nvmf.ErrConnectionLost) {
+		if !errors.Is(err, nvmf.ErrConnectionLost) || errors.Is(err, ErrHalfFormatted) {
 			return err
 		}
 		p.again = true

@@ -168,21 +168,27 @@ func (p *leasePart) open(ctx context.Context, before *runrecord.Found) (err erro
 	if p.q, err = p.dev.OpenQueue(ctx, 1); err != nil {
 		return err
 	}
-	now, err := p.read(ctx)
+	return p.beaten(ctx, p.retry(ctx, func() error { return p.take(ctx, before) }))
+}
+
+// take is an attempt of open.
+func (p *leasePart) take(ctx context.Context, before *runrecord.Found) error {
+	now, err := runrecord.Read(p.dev, p.q)
 	if err != nil {
 		return err
 	}
-	if !now.Same(before) && judge(now) != runOver && !p.lease.cfg.Takeover {
+	ours := now.Record != nil && now.Record.Run == p.me.Run // of an attempt before
+	if !ours && !now.Same(before) && judge(now) != runOver && !p.lease.cfg.Takeover {
 		return p.living(now)
 	}
 	if p.reserve, err = fence(ctx, p.lease.cfg, p.dev); err != nil {
-		return p.beaten(ctx, err)
+		return err
 	}
 	// Behind the fence the table changes no more.
 	table, err := parttable.Read(ctx, p.dev)
 	switch {
 	case errors.Is(err, parttable.ErrNoTable):
-		err = parttable.Begin(ctx, p.dev, nil) // so that it counts as ours, record and all
+		err = halfFormatted(parttable.Begin(ctx, p.dev, nil)) // so that the head counts as ours, record and all
 	case errors.Is(err, parttable.ErrForeign), errors.Is(err, parttable.ErrCorrupt):
 		err = nil // --fresh overwrites it
 	case err == nil && !table.HasRunRecord():
@@ -190,26 +196,28 @@ func (p *leasePart) open(ctx context.Context, before *runrecord.Found) (err erro
 		p.full = true
 		return nil
 	}
-	if err == nil {
-		err = p.retry(ctx, p.writeBoth)
+	if err != nil {
+		return err
 	}
-	return p.beaten(ctx, err)
+	return p.writeBoth()
 }
 
 // confirm fails unless this run still has the target.
 func (p *leasePart) confirm(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, p.lease.cfg.Timeout)
 	defer cancel()
-	f, err := p.read(ctx)
-	switch {
-	case err != nil:
-		return err
-	case f.Record == nil || f.Record.Run != p.me.Run:
-		return p.living(f)
-	case p.reserve == nil:
-		return nil
-	}
-	return p.beaten(ctx, p.reserve(ctx))
+	return p.beaten(ctx, p.retry(ctx, func() error {
+		f, err := runrecord.Read(p.dev, p.q)
+		switch {
+		case err != nil:
+			return err
+		case f.Record == nil || f.Record.Run != p.me.Run:
+			return p.living(f)
+		case p.reserve == nil:
+			return nil
+		}
+		return p.reserve(ctx)
+	}))
 }
 
 // A run that has taken the reservation from us writes its record within a moment:
