@@ -6,13 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/target"
+	"nvmecr/posixshim"
 )
 
 // overTCP puts the namespace of the store behind a target in this process.
@@ -27,7 +27,7 @@ func (s *store) overTCP() *store {
 	addr, err := tgt.Listen("127.0.0.1:0")
 	require.NoError(s.t, err)
 	s.t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), posixshim.Hang)
 		defer cancel()
 		assert.NoError(s.t, tgt.Close(ctx))
 	})

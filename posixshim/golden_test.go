@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/assert"
@@ -17,6 +18,9 @@ import (
 )
 
 var update = flag.Bool("update", false, "write the golden files anew")
+
+// Hang is a time in which what takes no time is done on the busiest machine.
+const Hang = 5 * time.Minute
 
 // GoldenMessages is a conversation of testdata/messages.c with its server, byte
 // by byte: requests begin with ">", their replies with "<".

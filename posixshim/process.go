@@ -86,5 +86,5 @@ func (p *Process) findReal() {
 // for reading only, in which case it may nevertheless return one for writing.
 // logf gets what the user has to know.
 func New(open func(write bool) (*Mount, error), logf func(format string, args ...any)) *Process {
-	return &Process{open: open, logf: logf}
+	return &Process{open: open, logf: logf, server: server{askTime: askTime}}
 }

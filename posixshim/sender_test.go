@@ -17,6 +17,9 @@ import (
 	"nvmecr/posixshim"
 )
 
+// patience is how long the ends of a connection wait for each other.
+var patience = unix.NsecToTimeval(posixshim.Hang.Nanoseconds())
+
 // listener is a socket that listens at a name.
 func listener(t *testing.T, name string) *os.File {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -30,7 +33,7 @@ func listener(t *testing.T, name string) *os.File {
 
 // connectionOf is the first connection that is made to a listener.
 func connectionOf(listener int) (int, error) {
-	if _, err := unix.Poll([]unix.PollFd{{Fd: int32(listener), Events: unix.POLLIN}}, 20_000); err != nil {
+	if _, err := unix.Poll([]unix.PollFd{{Fd: int32(listener), Events: unix.POLLIN}}, int(posixshim.Hang.Milliseconds())); err != nil {
 		return -1, err
 	}
 	if err := unix.SetNonblock(listener, true); err != nil { // if there is none by now, there will be none
@@ -40,7 +43,7 @@ func connectionOf(listener int) (int, error) {
 	if err != nil {
 		return -1, fmt.Errorf("nobody connects: %w", err)
 	}
-	return fd, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 20})
+	return fd, unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience)
 }
 
 // replay is the server of the golden file: it expects its requests, and sends
@@ -169,7 +172,7 @@ func ask(name string, request []byte) error {
 		return err
 	}
 	defer unix.Close(fd)
-	err = errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Sec: 10}),
+	err = errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience),
 		unix.Connect(fd, &unix.SockaddrUnix{Name: "@" + name}), unix.Sendto(fd, request, unix.MSG_NOSIGNAL, nil))
 	if err != nil {
 		return err

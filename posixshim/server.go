@@ -47,8 +47,10 @@ type server struct {
 	failed sync.Map
 
 	// unasked holds, by handle, when sharings ended that nobody has asked about
-	// since. connections and calls count who may ask, and what is not answered.
+	// since, for askTime. connections and calls count who may ask, and what is not
+	// answered.
 	unasked            sync.Map
+	askTime            time.Duration
 	connections, calls atomic.Int32
 
 	lent atomic.Int32 // mappings that other processes have

@@ -67,7 +67,7 @@ func (c *client) close() {
 	c.fd = -1
 	select {
 	case <-c.done:
-	case <-time.After(20 * time.Second):
+	case <-time.After(Hang):
 		c.t.Fatal("the connection is not given up")
 	}
 }
@@ -139,7 +139,7 @@ func TestServedCalls(t *testing.T) {
 	assert.Empty(t, body)
 
 	assert.NoError(t, unix.Close(socket))
-	require.Eventually(t, func() bool { return p.files.count.Load() == 0 }, 10*time.Second, time.Millisecond,
+	require.Eventually(t, func() bool { return p.files.count.Load() == 0 }, Hang, time.Millisecond,
 		"the last descriptor has been closed")
 	n, _ = c.call(request(callWrite, []int64{int64(h), NoLimit}, "content"))
 	assert.EqualValues(t, -int64(syscall.EBADF), n)
@@ -167,29 +167,36 @@ func TestCloseOfASharedFileIsComplete(t *testing.T) {
 // closed the last one and asks what came of that.
 func TestLeaveAnswers(t *testing.T) {
 	p := newPartition(t).process(t)
+	p.server.askTime = Hang
 	c := p.client(t)
 	h, socket := c.open("f")
 	require.NoError(t, unix.Close(socket))
 	left := make(chan int, 1)
 	go func() {
 		defer close(left)
-		n, _ := p.Leave(20)
+		n, _ := p.Leave(int(Hang.Seconds()))
 		left <- n
 	}()
 	select {
 	case <-left:
 		assert.Fail(t, "it has not waited for the question")
-	case <-time.After(askTime / 10):
+	case <-time.After(100 * time.Millisecond):
 	}
 	n, _ := c.call(request(callRelease, []int64{int64(h), 0}))
 	assert.Zero(t, n)
 	assert.Zero(t, <-left)
 
-	_, err := p.Serve() // it goes on after all
+	p = newPartition(t).process(t)
+	p.server.askTime = 100 * time.Millisecond
+	c = p.client(t)
+	rest, err := p.Leave(int(Hang.Seconds()))
+	require.NoError(t, err)
+	require.Zero(t, rest)
+	_, err = p.Serve() // it goes on after all
 	require.NoError(t, err)
 	_, socket = c.open("f")
 	require.NoError(t, unix.Close(socket))
-	rest, err := p.Leave(20)
+	rest, err = p.Leave(int(Hang.Seconds()))
 	assert.NoError(t, err)
 	assert.Zero(t, rest, "nobody asks")
 }
@@ -228,7 +235,7 @@ func TestCloseByAnotherProcess(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, p.Release(h)) // its own descriptor
 			require.NoError(t, unix.Close(socket))
-			require.Eventually(t, func() bool { return c.wait(h) }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return c.wait(h) }, Hang, time.Millisecond)
 			assert.ErrorIs(t, p.releaseOther(h, 0), syscall.ENOSPC)
 			assert.True(t, closed.Load())
 		})

@@ -256,7 +256,7 @@ const askTime = time.Second
 // ended notes that a sharing has ended.
 func (s *server) ended(h Handle) {
 	s.unasked.Range(func(old, at any) bool {
-		if time.Since(at.(time.Time)) > askTime {
+		if time.Since(at.(time.Time)) > s.askTime {
 			s.unasked.Delete(old)
 		}
 		return true
@@ -267,7 +267,7 @@ func (s *server) ended(h Handle) {
 // answerAll waits until nobody is about to ask, or waits for an answer: who is
 // not answered takes this process for one that was killed.
 func (s *server) answerAll() {
-	for end := time.Now().Add(askTime); time.Now().Before(end) && s.owes(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(s.askTime); time.Now().Before(end) && s.owes(); time.Sleep(time.Millisecond) {
 	}
 }
 
@@ -275,7 +275,7 @@ func (s *server) answerAll() {
 func (s *server) owes() (owes bool) {
 	if s.connections.Load() > 0 {
 		s.unasked.Range(func(_, at any) bool {
-			owes = time.Since(at.(time.Time)) < askTime
+			owes = time.Since(at.(time.Time)) < s.askTime
 			return !owes
 		})
 	}

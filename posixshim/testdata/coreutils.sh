@@ -80,11 +80,11 @@ step "ls at the end" ls "$d"
 follow() {
 	echo first >"$d/follow"
 	: >"$out/followed" # the shell in the background may come late
-	timeout 20 tail -f -s 0.1 "$d/follow" >>"$out/followed" &
+	timeout 200 tail -f -s 0.1 "$d/follow" >>"$out/followed" &
 	until grep -q first "$out/followed"; do sleep 0.1; done
 	echo second >>"$d/follow"
 	n=0
-	until grep -q second "$out/followed" || [ $((n += 1)) -gt 100 ]; do sleep 0.1; done
+	until grep -q second "$out/followed" || [ $((n += 1)) -gt 2000 ]; do sleep 0.1; done
 	kill $!
 	cat "$out/followed"
 	rm "$d/follow"

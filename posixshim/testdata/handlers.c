@@ -224,7 +224,7 @@ int main(int argc, char **argv)
 	pthread_create(&threads[1], NULL, opens, pipe);
 	while ((end = open(pipe, O_WRONLY | O_NONBLOCK)) < 0)
 		usleep(1000);
-	alarm(20); /* instead of waiting for a lock for ever */
+	alarm(200); /* instead of waiting for a lock for ever */
 	raise(SIGUSR1);
 	alarm(0);
 	sem_post(&over);
