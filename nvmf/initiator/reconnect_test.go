@@ -25,12 +25,13 @@ func TestReconnectTellsTheReason(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	lag := lagging{ctx, time.Now().Add(5 * time.Millisecond)}
-	late := 0
+	attempts := 0
 	err := initiator.Reconnect(lag, nvmf.TransportID{}, func() error {
-		if time.Now().Before(lag.deadline) {
+		if attempts++; attempts == 1 {
 			return nvmf.ErrAuthentication
 		}
-		if late++; late == 2 {
+		time.Sleep(time.Until(lag.deadline))
+		if attempts == 3 {
 			cancel()
 		}
 		return errors.New("no time was left")

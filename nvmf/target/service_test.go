@@ -141,12 +141,12 @@ func TestKeepAliveTimeout(t *testing.T) {
 	silent := dial(t, addr, 0)
 	s, d := silent.connectCommand(0, nvme.CNTLIDDynamic)
 	s.SetConnect(nvme.Connect{SQSize: 31, KATO: 100})
+	start := time.Now()
 	silent.capsule(s, d[:])
 	require.Zero(t, silent.response().Status())
-	start := time.Now()
 	silent.ends(0)
 	assert.Less(t, time.Since(start), hang/2)
-	assert.GreaterOrEqual(t, time.Since(start), 50*time.Millisecond)
+	assert.GreaterOrEqual(t, time.Since(start), 100*time.Millisecond)
 }
 
 // setKeepAlive gives the controller a time-out in ms.
@@ -402,7 +402,7 @@ func TestCloseFinishesWhatHasBegun(t *testing.T) {
 	r := pdu.R2TOf(buf)
 	closed := make(chan error)
 	go func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), hang)
 		defer cancel()
 		closed <- tgt.Close(ctx)
 	}()

@@ -105,26 +105,32 @@ func TestAgain(t *testing.T) {
 	}
 }
 
-// TestAgainEnds gives up when the command time-out is over, with the status,
-// and has not held up other commands.
+// TestAgainHoldsNobodyUp does other commands while one rests.
+func TestAgainHoldsNobodyUp(t *testing.T) {
+	p := fakepeer.New(reluctant(nvme.IOWrite, 1<<30, nvme.StatusNamespaceNotReady, nil))
+	_, q := scripted(t, p, tcp.Options{})
+	w := write(0, make([]byte, 512))
+	q.Submit([]*nvmf.Command{w})
+	for range 10 {
+		require.NoError(t, do(q, read(1, make([]byte, 512))))
+	}
+	require.False(t, w.Done(), "the reads waited")
+}
+
+// TestAgainEnds gives up when the command time-out is over, with the status.
 func TestAgainEnds(t *testing.T) {
-	const limit = 2 * time.Second // in which the reads are done on a busy machine, too
+	const limit = 2 * time.Second
 	p := fakepeer.New(reluctant(nvme.IOWrite, 1<<30, nvme.StatusNamespaceNotReady, nil))
 	_, q := scripted(t, p, tcp.Options{CommandTimeout: limit})
 	w := write(0, make([]byte, 512))
 	start := time.Now()
 	q.Submit([]*nvmf.Command{w})
-	for range 10 {
-		require.NoError(t, do(q, read(1, make([]byte, 512))))
-	}
-	require.Less(t, time.Since(start), limit, "the reads waited")
 	err := q.Wait([]*nvmf.Command{w})
 	var status *nvmf.StatusError
 	require.True(t, errors.As(err, &status), "%v", err)
 	require.ErrorIs(t, err, syscall.EIO)
 	require.Equal(t, nvme.StatusNamespaceNotReady.SC(), status.SC)
 	require.Greater(t, time.Since(start), limit/4)
-	require.Less(t, time.Since(start), 20*limit)
 	require.NoError(t, do(q, read(1, make([]byte, 512))))
 	require.Zero(t, q.(*tcp.Queue).Stats().Reconnects)
 }

@@ -2,6 +2,7 @@ package tcp_test
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -120,9 +121,7 @@ func TestResetTries(t *testing.T) {
 	refuse.Store(1 << 30)
 	p.Cut()
 	require.ErrorIs(t, do(q, read(0, make([]byte, 512))), nvmf.ErrConnectionLost)
-	ctx, cancel := context.WithTimeout(t.Context(), someAttempts)
-	defer cancel()
-	err := q.Reset(ctx)
+	err := patiently(t, func(err error) bool { return errors.Is(err, nvmf.ErrNoSubsystem) }, q.Reset)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 	assert.ErrorIs(t, err, nvmf.ErrNoSubsystem, "the reason of the last attempt")
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -23,7 +22,7 @@ func addressID(tb testing.TB, address string) nvmf.TransportID {
 }
 
 func openDevice(t testing.TB, id nvmf.TransportID, o tcp.Options) *tcp.Device {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	defer cancel()
 	d, err := tcp.Open(ctx, id, o)
 	require.NoError(t, err)
@@ -41,7 +40,7 @@ func embedded(tb testing.TB, lbaSize, inCapsule nvmf.Bytes) (*target.Target, nvm
 	addr, err := t.Listen("127.0.0.1:0")
 	require.NoError(tb, err)
 	tb.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 		defer cancel()
 		assert.NoError(tb, t.Close(ctx))
 	})
