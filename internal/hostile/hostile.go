@@ -8,27 +8,53 @@ import (
 	"fmt"
 	"runtime/debug"
 	"runtime/metrics"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
+
+// idle is how many times its limit a function may take that gets no processor.
+const idle = 15
 
 // Bounded runs f and fails tb if it allocated more than memory bytes
 // altogether. If f takes longer than limit the process ends with all stacks: a
-// fuzzing engine has no other way to notice a hang.
+// fuzzing engine has no other way to notice a hang. What counts is the time of
+// the processors, which a busy machine has for others, too; one that sleeps has
+// 15 times the limit.
 //
-// Nothing else may allocate meanwhile.
+// Nothing else may run or allocate meanwhile.
 func Bounded(tb testing.TB, memory uint64, limit time.Duration, f func()) {
 	tb.Helper()
-	timer := time.AfterFunc(limit, func() {
-		debug.SetTraceback("all")
-		panic(fmt.Sprintf("%s hangs: not done after %s", tb.Name(), limit))
-	})
-	defer timer.Stop()
+	var done atomic.Bool
+	begin, used := time.Now(), processorTime()
+	var look func()
+	look = func() {
+		took := time.Since(begin)
+		switch {
+		case done.Load():
+		case processorTime()-used < limit && took < idle*limit:
+			time.AfterFunc(limit, look)
+		default:
+			debug.SetTraceback("all")
+			panic(fmt.Sprintf("%s hangs: not done after %s", tb.Name(), took))
+		}
+	}
+	timer := time.AfterFunc(limit, look)
+	defer func() { done.Store(true); timer.Stop() }()
 	before := allocated()
 	f()
 	if n := allocated() - before; n > memory {
 		tb.Fatalf("%d bytes allocated, at most %d are allowed", n, memory)
 	}
+}
+
+// processorTime returns how long this process has run on all processors.
+func processorTime() time.Duration {
+	var u unix.Rusage
+	_ = unix.Getrusage(unix.RUSAGE_SELF, &u) // which cannot fail
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
 // allocated returns how many bytes this process ever allocated on the heap.

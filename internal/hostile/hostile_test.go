@@ -1,7 +1,11 @@
 package hostile
 
 import (
+	"os"
+	"os/exec"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 )
@@ -32,11 +36,44 @@ func TestApply(t *testing.T) {
 	}
 }
 
-var sink []byte
+var (
+	sink  []byte
+	spins atomic.Int64
+)
 
 func TestAllocated(t *testing.T) {
 	before := allocated()
 	sink = make([]byte, 1<<20)
 	assert.GreaterOrEqual(t, allocated()-before, uint64(1<<20))
 	assert.Less(t, allocated()-before, uint64(1<<21))
+}
+
+// TestHang runs itself with something that does not end, which Bounded ends.
+func TestHang(t *testing.T) {
+	const limit = 50 * time.Millisecond
+	switch os.Getenv("HOSTILE_HANG") {
+	case "runs":
+		Bounded(t, 1<<20, limit, func() {
+			for i := 0; ; i++ {
+				spins.Store(int64(i))
+			}
+		})
+	case "sleeps":
+		Bounded(t, 1<<20, limit, func() { select {} })
+	}
+	for how, least := range map[string]time.Duration{"runs": limit, "sleeps": idle * limit} {
+		cmd := exec.Command(os.Args[0], "-test.run=^TestHang$")
+		cmd.Env = append(os.Environ(), "HOSTILE_HANG="+how)
+		begin := time.Now()
+		out, err := cmd.CombinedOutput()
+		assert.Error(t, err)
+		assert.Contains(t, string(out), "TestHang hangs: not done after")
+		assert.GreaterOrEqual(t, time.Since(begin), least, how)
+	}
+}
+
+// What waits for longer than its limit, as on a busy machine, is no hang.
+func TestSlow(t *testing.T) {
+	const limit = 20 * time.Millisecond
+	Bounded(t, 1<<20, limit, func() { time.Sleep(3 * limit) })
 }
