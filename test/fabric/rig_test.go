@@ -40,8 +40,10 @@ const (
 	// commandTimeout must let nothing through that is merely slow on a busy
 	// machine too often; what it lets through is a pause.
 	commandTimeout = 400 * time.Millisecond
-	// patience is how long an operation waits for the target.
-	patience = 10 * time.Second
+	// connectTimeout is what a PDU costs that is lost while a host connects.
+	connectTimeout = 5 * time.Second
+	// patience is how long an operation waits for a target that comes back.
+	patience = 5 * time.Minute
 )
 
 // shape is a target, a connection and a file system.
@@ -69,7 +71,7 @@ var shapes = []shape{
 func (s shape) options() tcp.Options {
 	return tcp.Options{
 		HeaderDigest: s.header, DataDigest: s.data, KeepAlive: -1,
-		CommandTimeout: cmp.Or(s.silent, commandTimeout), ConnectTimeout: 5 * time.Second, OptimalTransfer: cmp.Or(s.transfer, 64*nvmf.KiB),
+		CommandTimeout: cmp.Or(s.silent, commandTimeout), ConnectTimeout: connectTimeout, OptimalTransfer: cmp.Or(s.transfer, 64*nvmf.KiB),
 	}
 }
 
@@ -97,7 +99,7 @@ func (s shape) serve(t testing.TB, b target.Backing) *target.Target {
 }
 
 func shut(t testing.TB, tgt *target.Target) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	require.NoError(t, tgt.Close(ctx))
 }
@@ -130,7 +132,7 @@ func newRigOn(t testing.TB, s shape, what string, tgt *target.Target) *rig {
 	r.wire, err = wiretest.New(tgt.Addr().String())
 	require.NoError(t, err)
 	o := r.options()
-	o.CommandTimeout = patience
+	o.CommandTimeout, o.ConnectTimeout = patience, patience
 	dev, err := tcp.Open(t.Context(), r.id, o)
 	require.NoError(t, err)
 	require.NoError(t, microfs.Format(t.Context(), dev, r.segment(), microfs.FormatOptions{
@@ -183,7 +185,7 @@ func (r *rig) crash() {
 // direct mounts over a good wire, for writing, and calls f.
 func (r *rig) direct(f func(fs *microfs.FS)) error {
 	o := r.options()
-	o.CommandTimeout = patience
+	o.CommandTimeout, o.ConnectTimeout = patience, patience
 	dev, err := tcp.Open(r.t.Context(), r.id, o)
 	require.NoError(r.t, err, r.what)
 	defer dev.Close()
