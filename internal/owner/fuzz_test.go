@@ -110,7 +110,7 @@ func FuzzAsk(f *testing.F) {
 			}
 		}()
 		hostile.Bounded(t, 1<<20+2*uint64(len(b)), 20*time.Second, func() {
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), hang)
 			defer cancel()
 			status, err := ask(ctx, name, func() bool { return false })
 			<-done

@@ -92,7 +92,7 @@ func forkedChild() {
 func race() {
 	alone := filepath.Join(base, "alone")
 	for i := 0; i < 50; i++ {
-		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), hang)
 		mine := make(chan *Lock, 1)
 		var l *Lock
 		var err error
@@ -168,8 +168,11 @@ func (p *process) line(t *testing.T) string {
 	return strings.TrimSpace(s)
 }
 
+// hang is how long nothing takes, on however busy a machine.
+const hang = 5 * time.Minute
+
 func soon(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), hang)
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -252,7 +255,7 @@ func TestSilentOwner(t *testing.T) {
 	}()
 	p.kill()
 	require.NoError(t, <-asked)
-	assert.Less(t, time.Since(begun), 15*time.Second)
+	assert.Less(t, time.Since(begun), hang)
 }
 
 func TestOneOwnerAtATime(t *testing.T) {

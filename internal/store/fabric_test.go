@@ -4,7 +4,6 @@ import (
 	"net"
 	"os"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -34,7 +33,7 @@ func TestOverTCP(t *testing.T) {
 	require.NoError(t, err)
 
 	cfg := config.Default()
-	cfg.Timeout = 20 * time.Second
+	cfg.Timeout = hang
 	require.NoError(t, cfg.Set("header-digest", "on"))
 	require.NoError(t, cfg.Set("data-digest", "on"))
 	for _, ns := range []string{"1", "2"} {

@@ -73,7 +73,7 @@ func TestStartedZombie(t *testing.T) {
 	require.Eventually(t, func() bool {
 		_, err := started(cmd.Process.Pid)
 		return errors.Is(err, errEnded)
-	}, 10*time.Second, time.Millisecond)
+	}, hang, time.Millisecond)
 	_ = cmd.Wait()
 	_, err := started(os.Getpid())
 	require.NoError(t, err)

@@ -66,12 +66,15 @@ func beRank(text string) error {
 	return p.Close()
 }
 
+// hang is how long nothing takes, on however busy a machine.
+const hang = 5 * time.Minute
+
 // newStore makes files of the given sizes and a configuration that has them as
 // its targets.
 func newStore(t *testing.T, sizes ...nvmf.Bytes) *config.Config {
 	t.Helper()
 	cfg := config.Default()
-	cfg.Timeout = 20 * time.Second
+	cfg.Timeout = hang
 	dir := t.TempDir()
 	for i, size := range sizes {
 		path := filepath.Join(dir, strconv.Itoa(i))
