@@ -21,7 +21,7 @@ func TestStageLeavesNothing(t *testing.T) {
 	require.NoError(t, err)
 	job, err := stage.Start(MPIRun("mpirun.openmpi", 2, "sh", "-c", "echo up; sleep 1000"))
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return len(job.Stdout.Lines()) == 2 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return len(job.Stdout.Lines()) == 2 }, 5*time.Minute, time.Millisecond)
 
 	n, err := stage.Kill()
 	require.NoError(t, err)

@@ -60,7 +60,7 @@ func TestAcceptFails(t *testing.T) {
 	}}
 	ended := make(chan error, 1)
 	go func() { ended <- jsonrpc.Serve(context.Background(), l, echo) }()
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	require.NoError(t, client(t, path).Call(ctx, "null", nil, nil))
 	require.NoError(t, inner.Close())
@@ -236,7 +236,7 @@ func TestOddClients(t *testing.T) {
 		require.NoError(t, err)
 		_, err = io.WriteString(conn, sent)
 		require.NoError(t, err)
-		require.NoError(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(5*time.Minute)))
 		b := make([]byte, 4096)
 		n, err := conn.Read(b)
 		require.NoError(t, err, sent)

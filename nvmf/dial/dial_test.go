@@ -36,7 +36,7 @@ func TestOpen(t *testing.T) {
 	} {
 		id, err := nvmf.ParseTransportID(c.id)
 		require.NoError(t, err)
-		d, err := dial.Open(t.Context(), id, dial.Options{TCP: tcp.Options{ConnectTimeout: 5 * time.Second}})
+		d, err := dial.Open(t.Context(), id, dial.Options{TCP: tcp.Options{ConnectTimeout: 5 * time.Minute}})
 		if c.want != nil {
 			assert.ErrorIs(t, err, c.want, c.id)
 			assert.ErrorContains(t, err, c.text)

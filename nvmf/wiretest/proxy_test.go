@@ -45,6 +45,9 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
+// hang is how long nothing takes, on however busy a machine.
+const hang = 5 * time.Minute
+
 // connect returns the ends of a new connection.
 func (r *rig) connect() (host, target net.Conn) {
 	host, err := net.Dial("tcp4", r.Addr())
@@ -52,7 +55,7 @@ func (r *rig) connect() (host, target net.Conn) {
 	target = <-r.accepted
 	for _, c := range []net.Conn{host, target} {
 		r.t.Cleanup(func() { c.Close() })
-		require.NoError(r.t, c.SetDeadline(time.Now().Add(10*time.Second)))
+		require.NoError(r.t, c.SetDeadline(time.Now().Add(hang)))
 	}
 	return host, target
 }
@@ -95,7 +98,7 @@ func TestActions(t *testing.T) {
 		{"finish", wiretest.Finish(9), a[:9], io.EOF},
 		{"delay", wiretest.Delay(time.Millisecond), join(a, b), nil},
 		{"corrupt", wiretest.Corrupt(9, 0x40), join(damaged, b), nil},
-		{"swap", wiretest.Swap(time.Minute), join(b, a), nil},
+		{"swap", wiretest.Swap(hang), join(b, a), nil},
 		{"drop", wiretest.Drop, b, nil},
 		{"answer", wiretest.Answer(nvme.StatusNamespaceNotReady), b, nil},
 		{"freeze", wiretest.Freeze(time.Millisecond), join(a, b), nil},
@@ -131,7 +134,7 @@ func TestResponses(t *testing.T) {
 		action wiretest.Action
 		want   []byte
 	}{
-		{"reordered", wiretest.Swap(time.Minute), join(b, a)},
+		{"reordered", wiretest.Swap(hang), join(b, a)},
 		{"another status", wiretest.Rewrite(fault), join(response(1, fault), b)},
 		{"keep is for what goes to the target", wiretest.Keep(), join(a, b)},
 		{"lost", wiretest.Drop, b},
@@ -240,7 +243,7 @@ func TestWhole(t *testing.T) {
 	_, err = target.Read(make([]byte, 1))
 	var timeout net.Error
 	require.True(t, errors.As(err, &timeout) && timeout.Timeout(), "%v", err)
-	require.NoError(t, target.SetReadDeadline(time.Now().Add(10*time.Second)))
+	require.NoError(t, target.SetReadDeadline(time.Now().Add(hang)))
 	r.Thaw()
 	_, err = io.ReadFull(target, make([]byte, len(a)))
 	require.NoError(t, err)

@@ -23,7 +23,7 @@ import (
 )
 
 // limit is what any one command may take.
-const limit = 3 * time.Minute
+const limit = 15 * time.Minute
 
 // mount is where `nvmecr run` puts a store, and where scripts find it.
 const mount = "/nvmecr"

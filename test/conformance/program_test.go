@@ -98,7 +98,7 @@ func (s *stage) run(program, dir, flavour string, user bool, cases []testCase, e
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
 	}
 	require.NoError(s.t, cmd.Start())
-	watch := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	watch := time.AfterFunc(5*time.Minute, func() { _ = cmd.Process.Kill() })
 	err := cmd.Wait()
 	watch.Stop()
 	tr, whole := parseTrace(stdout.String())

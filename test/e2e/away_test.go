@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"nvmecr/internal/busy"
 	"nvmecr/internal/demo"
 	"nvmecr/nvmf"
 )
@@ -35,7 +36,7 @@ func TestTargetComesBack(t *testing.T) {
 	program := h.build(t, s.Dir)
 	namespace := "file:" + filepath.Join(s.Dir, "away") + "?size=512M"
 	job, target := serve(t, s, "--listen", awayAddress+":0", "--namespace", namespace)
-	run, err := s.Start(append(s.RunFlags("away", "--target", target, "--timeout", "60s"), h.line(program, "/nvmecr", 0, 2000)...))
+	run, err := s.Start(append(s.RunFlags("away", "--target", target, "--timeout", hang.String()), h.line(program, "/nvmecr", 0, 2000)...))
 	require.NoError(t, err)
 	awaitLines(t, run, 3)
 	job.Kill()
@@ -71,7 +72,7 @@ func TestTargetAwayAtTheStart(t *testing.T) {
 	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
 	namespace := "file:" + filepath.Join(s.Dir, "away") + "?size=64M"
 	target, line := serve(t, s, "--listen", awayAddress+":0", "--namespace", namespace)
-	run, err := s.Start(append(s.RunFlags("away", "--target", line, "--timeout", "60s"), "sh", "-c", "echo up; read x < "+fifo+"; echo one > /nvmecr/a"))
+	run, err := s.Start(append(s.RunFlags("away", "--target", line, "--timeout", hang.String()), "sh", "-c", "echo up; read x < "+fifo+"; echo one > /nvmecr/a"))
 	require.NoError(t, err)
 	awaitLines(t, run, 1)
 	target.Kill()
@@ -94,9 +95,9 @@ func TestTargetStaysAway(t *testing.T) {
 	awaitLines(t, run, 1)
 	job.Kill()
 	require.Error(t, job.Wait(t.Context()))
-	begin := time.Now()
+	clock := busy.Start(t)
 	_ = run.Wait(t.Context()) // how a shell ends after this is its affair
-	assert.Less(t, time.Since(begin), 30*time.Second)
+	assert.Less(t, clock.Now(), 30*time.Second)
 	assert.Regexp(t, "I/O error|Input/output error", strings.Join(run.Stdout.Lines(), "\n"), "dash has two ways to say EIO")
 }
 

@@ -144,7 +144,7 @@ func TestFsckWhileAJobRuns(t *testing.T) {
 	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
 	job, err := s.Start(append(s.RunFlags("default", "--size", "64M"), "sh", "-c", fillStore+"; echo up; read x < "+fifo))
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return len(job.Stdout.Lines()) > 0 || job.Ended() }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return len(job.Stdout.Lines()) > 0 || job.Ended() }, hang, time.Millisecond)
 	require.False(t, job.Ended())
 	assert.Contains(t, call(t, s, "fsck").ok(t), "2 files")
 	assert.Contains(t, call(t, s, "verify").ok(t), "verified")

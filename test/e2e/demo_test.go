@@ -19,7 +19,7 @@ func TestDemo(t *testing.T) {
 	}
 	command := demotest.Nvmecr(t)
 	seed := time.Now().UnixNano() % 1_000_000
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*hang)
 	defer cancel()
 	var out demo.Output
 	err := demo.Run(ctx, &out, demo.Options{Nvmecr: command, Seed: seed})

@@ -76,7 +76,7 @@ func TestLateWriter(t *testing.T) {
 
 // printed returns what a job printed once that is n lines.
 func printed(t *testing.T, j *demo.Job, n int) []string {
-	for deadline := time.Now().Add(time.Minute); len(j.Stdout.Lines()) < n; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(hang); len(j.Stdout.Lines()) < n; time.Sleep(time.Millisecond) {
 		if j.Ended() || time.Now().After(deadline) {
 			require.NoError(t, j.Wait(t.Context()))
 			t.Fatalf("printed %q, not %d lines", j.Stdout.Lines(), n)
@@ -138,7 +138,7 @@ func TestSurvivorOfAnotherRun(t *testing.T) {
 				require.NoError(t, syscall.Kill(pid, syscall.SIGCONT))
 			}
 			// Its run has ended long since: what it says still comes.
-			assert.Eventually(t, func() bool { return len(old.Stdout.Lines()) == 2 }, time.Minute, time.Millisecond)
+			assert.Eventually(t, func() bool { return len(old.Stdout.Lines()) == 2 }, hang, time.Millisecond)
 			assert.Equal(t, []string{strconv.Itoa(pid), "Input/output error"}, old.Stdout.Lines())
 			last, err := s.Start(append(s.RunFlags("x", "--target", id), "cat", "/nvmecr/ck"), env...)
 			require.NoError(t, err)

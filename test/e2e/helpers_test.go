@@ -23,6 +23,9 @@ import (
 // newStage makes a stage that ends with the test.
 var newStage = demotest.NewStage
 
+// hang is how long nothing takes, on however busy a machine.
+const hang = 5 * time.Minute
+
 // result is what a command came to.
 type result struct {
 	code           int
@@ -31,7 +34,7 @@ type result struct {
 
 // call runs `nvmecr args...` on the stage to its end.
 func call(t *testing.T, s *demo.Stage, args ...string) result {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), hang)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, s.Nvmecr, args...)
 	cmd.Env, cmd.Dir = s.Environ(), s.Dir

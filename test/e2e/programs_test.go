@@ -63,7 +63,7 @@ func TestKillAndRestart(t *testing.T) {
 }
 
 func killAndRestart(t *testing.T, h heat) {
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*hang)
 	defer cancel()
 	seed := time.Now().UnixNano()
 	t.Logf("seed %d", seed)

@@ -54,7 +54,7 @@ func TestOneRunAtATime(t *testing.T) {
 	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
 	job, err := s.Start(append(s.RunFlags("default", "--size", "64M"), "sh", "-c", "echo up > /nvmecr/a; echo up; read x < "+fifo))
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return len(job.Stdout.Lines()) > 0 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return len(job.Stdout.Lines()) > 0 }, hang, time.Millisecond)
 
 	sh(t, s, "true").refused(t, "in use by process")
 	call(t, s, "release").refused(t, "in use by process")
@@ -70,7 +70,7 @@ func TestTargetEndsWithItsRun(t *testing.T) {
 	s := newStage(t)
 	job, err := s.Start(append(s.RunFlags("default", "--size", "64M"), "sh", "-c", "echo $PPID; sleep 1000"))
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return len(job.Stdout.Lines()) > 0 }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return len(job.Stdout.Lines()) > 0 }, hang, time.Millisecond)
 	var run int
 	_, err = fmt.Sscan(job.Stdout.Lines()[0], &run)
 	require.NoError(t, err)
@@ -82,7 +82,7 @@ func TestTargetEndsWithItsRun(t *testing.T) {
 	}
 	require.NotZero(t, target)
 	require.NoError(t, syscall.Kill(run, syscall.SIGKILL))
-	require.Eventually(t, func() bool { return proc.Ended(target) }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return proc.Ended(target) }, hang, time.Millisecond)
 	sh(t, s, "true").ok(t)
 }
 

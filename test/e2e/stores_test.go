@@ -164,7 +164,7 @@ func TestStoppedTarget(t *testing.T) {
 	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
 	job, err := s.Start(append(s.RunFlags("default", "--size", "64M"), "sh", "-c", "echo $PPID; read x < "+fifo))
 	require.NoError(t, err)
-	require.Eventually(t, func() bool { return len(job.Stdout.Lines()) > 0 || job.Ended() }, time.Minute, time.Millisecond)
+	require.Eventually(t, func() bool { return len(job.Stdout.Lines()) > 0 || job.Ended() }, hang, time.Millisecond)
 	require.NotEmpty(t, job.Stdout.Lines())
 	run, err := strconv.Atoi(job.Stdout.Lines()[0])
 	require.NoError(t, err)

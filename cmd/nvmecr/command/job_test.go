@@ -76,7 +76,7 @@ func TestSecondInterruptKills(t *testing.T) {
 	require.NoError(t, cmd.Process.Signal(syscall.SIGINT))
 	assert.Error(t, cmd.Wait())
 	assert.Equal(t, 128+9, cmd.ProcessState.ExitCode())
-	require.Eventually(t, func() bool { return proc.Ended(sleeper) }, 10*time.Second, time.Millisecond,
+	require.Eventually(t, func() bool { return proc.Ended(sleeper) }, hang, time.Millisecond,
 		"what the job had started is killed too")
 }
 

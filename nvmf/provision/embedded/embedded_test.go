@@ -81,7 +81,7 @@ func (f *fixture) start(t *testing.T) {
 	f.stop = func() {
 		cancel()
 		assert.NoError(t, <-ended)
-		grace, end := context.WithTimeout(context.Background(), time.Second)
+		grace, end := context.WithTimeout(context.Background(), time.Minute)
 		defer end()
 		assert.NoError(t, tgt.Close(grace))
 		assert.NoError(t, f.admin.Close())
@@ -278,7 +278,7 @@ func TestStrangers(t *testing.T) {
 				return
 			}
 			defer conn.Close()
-			_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+			_ = conn.SetDeadline(time.Now().Add(time.Minute))
 			_, _ = conn.Write([]byte(`{"jsonrpc":"2.0","id":1,"method":"list"}`))
 			_, err = conn.Read(make([]byte, 100))
 		}()

@@ -71,7 +71,7 @@ type volume struct {
 
 // Dial opens a namespace over NVMe/TCP.
 func Dial(id nvmf.TransportID, hostNQN string, keys dhchap.Keys) (Volume, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	d, err := tcp.Open(ctx, id, tcp.Options{HostNQN: hostNQN, Keys: keys})
 	if err != nil {

@@ -22,7 +22,7 @@ type rawHost struct {
 }
 
 // rawPatience is how long a target may take for an answer.
-const rawPatience = 5 * time.Second
+const rawPatience = time.Minute
 
 func dialRaw(id nvmf.TransportID) (*rawHost, error) {
 	c, err := net.Dial("tcp", id.HostPort())

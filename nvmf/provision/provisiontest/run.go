@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"nvmecr/internal/busy"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/provision"
@@ -121,23 +122,24 @@ func limited(b *bench) {
 	require.NoError(b, b.p.Expose(ctx, "melt", []string{HostA}, nil))
 	v := b.connect("melt", HostA)
 	data := make([]byte, v.Size())
-	move := func() time.Duration {
-		start := time.Now()
+	clock := busy.Start(b)
+	move := func() (took, idle time.Duration) {
+		start, began := time.Now(), clock.Now()
 		for range 3 {
 			_, err := v.WriteAt(data, 0)
 			require.NoError(b, err)
 			_, err = v.ReadAt(data, 0)
 			require.NoError(b, err)
 		}
-		return time.Since(start)
+		return time.Since(start), clock.Now() - began
 	}
-	const rate = 4 * nvmf.MiB // so low that a busy machine is faster by far
+	const rate = 4 * nvmf.MiB
 	due := time.Duration(6*uint64(v.Size())) * time.Second / time.Duration(rate)
-	before := move()
+	_, before := move()
 	require.NoError(b, b.p.Limit(ctx, "melt", rate))
-	during := move()
+	during, _ := move()
 	require.NoError(b, b.p.Limit(ctx, "melt", 0))
-	after := move()
+	_, after := move()
 	b.Logf("%d bytes at %s per second, %s due: %s, without before %s, after %s", 6*v.Size(), rate, due, during, before, after)
 	assert.Greater(b, during, due/2)
 	assert.Less(b, before, due/2)
