@@ -248,7 +248,7 @@ func TestInterrupted(t *testing.T) {
 	begin := time.Now()
 	_, err = c.Say(ctx, "compute 3600000000000")
 	assert.ErrorContains(t, err, "enough")
-	assert.Less(t, time.Since(begin), 10*time.Second)
+	assert.Less(t, time.Since(begin), 10*time.Minute)
 	c.Kill()
 }
 

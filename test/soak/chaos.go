@@ -267,7 +267,7 @@ func (r *run) kill() int {
 			_ = os.Remove(name) // most are gone
 		}
 	}()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	n, _ := proc.KillWithEnv(ctx, tagName, r.tag)
 	return n

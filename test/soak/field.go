@@ -38,7 +38,7 @@ type field struct {
 
 const (
 	// patient ranks wait for whatever is done to their target.
-	patient = 30 * time.Second
+	patient = 2 * time.Minute
 	// impatient ones give up.
 	impatient = 2 * time.Second
 )
@@ -82,7 +82,7 @@ func (f *field) end() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.target.Interrupt()
-	ctx, cancel := context.WithTimeoutCause(context.Background(), time.Minute, errors.New("it does not end"))
+	ctx, cancel := context.WithTimeoutCause(context.Background(), patience, errors.New("it does not end"))
 	defer cancel()
 	return f.target.Wait(ctx)
 }
@@ -94,7 +94,7 @@ func (f *field) image() string { return filepath.Join(f.stage.Dir, f.name+".img"
 func (f *field) serve() error {
 	namespace := "file:" + f.image() + "?size=" + f.size
 	var last error
-	for begin := time.Now(); time.Since(begin) < 20*time.Second; time.Sleep(20 * time.Millisecond) {
+	for begin := time.Now(); time.Since(begin) < patience; time.Sleep(20 * time.Millisecond) {
 		job, err := f.stage.Start([]string{f.stage.Nvmecr, "target", "--listen", f.address, "--namespace", namespace})
 		if err != nil {
 			return err
@@ -137,7 +137,7 @@ func (f *field) run(argv ...string) []string {
 // call runs a command of nvmecr on the field to its end and returns what it
 // prints.
 func (f *field) call(command string, args ...string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, f.stage.Nvmecr, append(append([]string{command}, f.flags()...), args...)...)
 	cmd.Env, cmd.Dir = f.stage.Environ(), f.stage.Dir

@@ -21,8 +21,8 @@ const (
 	program = "soak-rank"
 	tagName = "SOAK_JOB"
 	mount   = "/nvmecr"
-	// patience is how long a job may take to end when it is told to: what a
-	// lost connection leaves behind is not written for minutes.
+	// patience is how long a job may take to begin, or to end when it is told to:
+	// what a lost connection leaves behind is not written for minutes.
 	patience = 5 * time.Minute
 )
 
@@ -116,7 +116,7 @@ func (r *round) awaitReached(job *run) error {
 			if bytes.Contains(text, []byte("\n= readback")) {
 				break
 			}
-			if job.Ended() || time.Since(begin) > time.Minute {
+			if job.Ended() || time.Since(begin) > patience {
 				return fmt.Errorf("rank %d does not reach the mount: %w", w.rank, job.Wait(ended()))
 			}
 		}
