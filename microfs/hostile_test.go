@@ -17,7 +17,7 @@ import (
 
 // watch ends the test binary, with all stacks, if a test hangs.
 func watch(t *testing.T) {
-	timer := time.AfterFunc(time.Minute, func() { panic(t.Name() + " hangs") })
+	timer := time.AfterFunc(5*time.Minute, func() { panic(t.Name() + " hangs") })
 	t.Cleanup(func() { timer.Stop() })
 }
 

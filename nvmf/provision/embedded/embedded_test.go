@@ -3,6 +3,7 @@ package embedded
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -26,23 +28,26 @@ import (
 	"nvmecr/nvmf/target"
 )
 
-// address is where nobody else takes the port of a target that starts again.
-const address = "127.0.0.5"
+// fixtures counts them: each has an address, where nobody else takes the port of
+// a target that starts again.
+var fixtures atomic.Int32
 
 // fixture is a target with an admin socket, and hosts over NVMe/TCP.
 type fixture struct {
-	t      *testing.T
-	pool   string
-	dir    string
-	port   string
-	step   func() error
-	target *target.Target
-	admin  *Target
-	stop   func()
+	t       *testing.T
+	pool    string
+	dir     string
+	address string
+	port    string
+	step    func() error
+	target  *target.Target
+	admin   *Target
+	stop    func()
 }
 
 func newFixture(t *testing.T, pool string) *fixture {
 	f := &fixture{t: t, pool: pool, dir: shortdir.New(t), port: "0"}
+	f.address = fmt.Sprintf("127.0.5.%d", 1+fixtures.Add(1)%250)
 	f.start(t)
 	t.Cleanup(func() { f.stop() })
 	return f
@@ -69,10 +74,10 @@ func (f *fixture) start(t *testing.T) {
 	f.target = tgt
 	f.admin, err = New(tgt, pool, provision.Base)
 	require.NoError(t, err)
-	addr, err := tgt.Listen(address + ":" + f.port)
+	addr, err := tgt.Listen(f.address + ":" + f.port)
 	require.NoError(t, err)
 	f.port = strconv.Itoa(addr.(*net.TCPAddr).Port)
-	f.admin.SetAddresses([]nvmf.TransportID{{Transport: nvmf.TCP, Family: "IPv4", Address: address, Service: f.port}})
+	f.admin.SetAddresses([]nvmf.TransportID{{Transport: nvmf.TCP, Family: "IPv4", Address: f.address, Service: f.port}})
 	l, err := Listen(f.socket())
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -138,18 +143,23 @@ func (f *fixture) Traits() provisiontest.Traits {
 }
 
 func TestConformance(t *testing.T) {
+	t.Parallel() // it waits most of the time, for what is held back from hosts with wrong keys
 	t.Run("file", func(t *testing.T) {
+		t.Parallel()
 		provisiontest.Run(t, func(t *testing.T) provisiontest.Fixture { return newFixture(t, "file:"+poolDir(t)) })
 	})
 	t.Run("mem", func(t *testing.T) {
+		t.Parallel()
 		provisiontest.Run(t, func(t *testing.T) provisiontest.Fixture { return newFixture(t, "mem:64M") })
 	})
 }
 
 // TestIsolation: the host of one job can do nothing to another job.
 func TestIsolation(t *testing.T) {
+	t.Parallel()
 	for _, pool := range []string{"mem:64M", "file:" + poolDir(t)} {
 		t.Run(pool[:4], func(t *testing.T) {
+			t.Parallel()
 			p := newFixture(t, pool).Open(t)
 			t.Cleanup(func() { assert.NoError(t, p.Close()) })
 			provisiontest.Isolation(t, p, nil)

@@ -90,6 +90,7 @@ func (f *fixture) Traits() provisiontest.Traits {
 }
 
 func TestConformance(t *testing.T) {
+	t.Parallel() // it waits most of the time, for what is held back from hosts with wrong keys
 	provisiontest.Run(t, func(t *testing.T) provisiontest.Fixture { return newFixture(t) })
 }
 
@@ -229,6 +230,7 @@ func TestPowerLoss(t *testing.T) {
 // TestDeviceNames: a device that is taken is so by whatever name, and while
 // another program makes it a job's.
 func TestDeviceNames(t *testing.T) {
+	t.Parallel() // it waits for another program
 	f := newFixture(t)
 	dir := t.TempDir()
 	device, other := filepath.Join(dir, "device"), filepath.Join(dir, "by-id")
