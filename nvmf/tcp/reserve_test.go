@@ -1,6 +1,7 @@
 package tcp_test
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"slices"
@@ -99,6 +100,7 @@ type odd struct {
 	state  nvme.ReservationStatus
 	change func(o *odd, sqe *nvme.SQE, keys *nvme.ReservationKeys) nvme.Status
 	seen   []nvme.ReservationCommand // of what was to change something
+	silent time.Duration             // what its host waits for an answer; 0 is testTimeout
 }
 
 // locked looks at the target while it does nothing.
@@ -147,7 +149,7 @@ func (o *odd) start(t *testing.T) *tcp.Device {
 	p := fakepeer.New(o.serve)
 	p.Controller = func(c *nvme.IdentifyController) { c.SetONCS(c.ONCS() | nvme.ONCSReservation) }
 	p.Namespace = func(n *nvme.IdentifyNamespace) { n.SetRESCAP(nvme.RESCAPAllTypes) }
-	d := openDevice(t, p.Start(t), tcp.Options{HostID: oddHost, CommandTimeout: testTimeout, MaxTransfer: nvmf.MiB})
+	d := openDevice(t, p.Start(t), tcp.Options{HostID: oddHost, CommandTimeout: cmp.Or(o.silent, testTimeout), MaxTransfer: nvmf.MiB})
 	t.Cleanup(func() { assert.NoError(t, d.Close()) })
 	require.True(t, d.Identity().Reservations)
 	return d
@@ -214,6 +216,7 @@ func TestReserveOddTargets(t *testing.T) {
 		return status
 	}
 	full := refuse(nvme.StatusInternalError)
+	const tooLong = "an abort that takes too long"
 	for _, x := range []struct {
 		name   string
 		kind   nvme.ReservationType
@@ -238,13 +241,16 @@ func TestReserveOddTargets(t *testing.T) {
 		{"no Preempt and Abort", nvme.WriteExclusive, many(3), noAbort, nil, ""},
 		{"some conflicts", nvme.WriteExclusive, many(3), refuse(nvme.StatusReservation, nvme.StatusReservation|nvme.DNR), nil, ""},
 		{"no room", nvme.WriteExclusive, many(3), full, syscall.EIO, "beside 3 other hosts: Reservation Register"},
-		{"an abort that takes too long", nvme.WriteExclusive, many(1), slow, syscall.EIO, "Reservation Acquire: Command Interrupted"},
+		{tooLong, nvme.WriteExclusive, many(1), slow, syscall.EIO, "Reservation Acquire: Command Interrupted"},
 		{"reservations are gone", 0, nil, refuse(nvme.StatusInvalidOpcode | nvme.DNR), nvmf.ErrNoReservations, ""},
 		{"says yes and does nothing", 0, nil, func(*odd, *nvme.SQE, *nvme.ReservationKeys) nvme.Status { return 0 }, nil, "after 1000 changes"},
 		{"hangs up", 0, nil, refuse(hangUp), nvmf.ErrConnectionLost, ""},
 	} {
 		t.Run(x.name, func(t *testing.T) {
 			o := &odd{state: nvme.ReservationStatus{Type: x.kind, Registrants: x.before}, change: x.change}
+			if x.name == tooLong {
+				o.silent = time.Second
+			}
 			d := o.start(t)
 			err := d.Reserve(t.Context(), 100)
 			if x.says != "" || x.is != nil {
