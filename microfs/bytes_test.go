@@ -32,6 +32,10 @@ func TestBytes(t *testing.T) {
 		{hugeblock: 4 * nvmf.MiB, lba: 4096, cache: true, noCoalesce: true},
 		{hugeblock: 64 * nvmf.KiB, lba: 1024, cache: true, lossy: true},
 	}
+	steps := 400
+	if testing.Short() {
+		steps = 80
+	}
 	for i, tc := range tests {
 		t.Run(fmt.Sprintf("%d %+v", i, tc), func(t *testing.T) {
 			mem, err := memdev.New(128*nvmf.MiB, tc.lba, memdev.Options{})
@@ -50,7 +54,7 @@ func TestBytes(t *testing.T) {
 			}
 			require.NoError(t, Format(context.Background(), dev, bytesSegment, FormatOptions{Hugeblock: tc.hugeblock, NoDataCRC: tc.noSums}))
 			b.mount()
-			for range 400 {
+			for range steps {
 				b.step()
 			}
 			dev.Heal()

@@ -115,6 +115,10 @@ func TestCloseKeeps(t *testing.T) {
 			require.NoError(t, f.Close())
 		}, false, false},
 	}
+	crashes := uint64(12)
+	if testing.Short() {
+		crashes = 2
+	}
 	for _, v := range allVariants {
 		if !v.cache {
 			continue
@@ -122,7 +126,7 @@ func TestCloseKeeps(t *testing.T) {
 		for _, behind := range []bool{false, true} {
 			for _, tc := range cases {
 				t.Run(v.name+"/"+tc.name, func(t *testing.T) {
-					for seed := range uint64(12) {
+					for seed := range crashes {
 						v := v
 						v.o.WriteBehind = behind
 						c, fs := mounted(t, v)

@@ -1,3 +1,5 @@
+//go:build !race
+
 package posixshim_test
 
 import (
@@ -24,6 +26,9 @@ import (
 // These tests build the preloaded library and the runtimes and run real
 // programs under them, most of them twice: in a local directory and under the
 // mount. What they print has to be the same.
+//
+// Under the race detector the package has no such tests: it would watch the test,
+// not the programs.
 
 const mount = "/nvmecr"
 
