@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,7 +55,7 @@ func (o *opener) mayTakeOver(me microfs.Holder, reserved, local bool) func(*micr
 		case reserved && !sameRun, dead && local:
 			return microfs.LateNone, nil
 		case dead:
-			time.Sleep(drain)
+			time.Sleep(cmp.Or(o.opts.drain, drain))
 			return microfs.LateUnlikely, nil
 		case o.cfg.Unfenced:
 			o.opts.Logf("rank %d: taken over from %v, which may live, as --unfenced asks", o.place.Rank, last)

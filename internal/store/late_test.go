@@ -35,7 +35,7 @@ func TestLateFormat(t *testing.T) {
 		require.NoError(t, err)
 		var p *Partition
 		for begin := time.Now(); p == nil; time.Sleep(time.Millisecond) { // as the runtime does
-			if p, err = Open(ctx, &c, Place{0, 1, ""}, Options{}); err != nil {
+			if p, err = Open(ctx, &c, Place{0, 1, ""}, Options{drain: time.Millisecond}); err != nil {
 				require.ErrorIs(t, err, nvmf.ErrConnectionLost, "PDU %d", n)
 				require.Less(t, time.Since(begin), hang)
 				if errors.Is(err, ErrHalfFormatted) { // as the user does

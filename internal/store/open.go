@@ -36,6 +36,8 @@ type Options struct {
 	Note string
 	// Logf reports progress and background events. May be nil.
 	Logf func(format string, args ...any)
+
+	drain time.Duration // tests need not wait that long; 0 is drain
 }
 
 // A Partition is a rank's mounted file system and what it stands on.
