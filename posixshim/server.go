@@ -114,7 +114,10 @@ func (p *Process) accept(listen *os.File) {
 		err = raw.Read(func(on uintptr) bool {
 			p.server.opening.RLock()
 			defer p.server.opening.RUnlock()
-			fd, failed = acceptOne(int(on))
+			p.server.connections.Add(1) // before it can ask, or Leave can miss it: Leave counts them
+			if fd, failed = acceptOne(int(on)); failed != nil {
+				p.server.connections.Add(-1)
+			}
 			if (failed == unix.EMFILE || failed == unix.ENFILE) && spare >= 0 {
 				_ = ownfd.Close(spare)
 				turnAway(int(on), failed.(unix.Errno))
@@ -127,9 +130,9 @@ func (p *Process) accept(listen *os.File) {
 		case failed != nil:
 			time.Sleep(acceptPause)
 		case !samePeer(fd):
+			p.server.connections.Add(-1)
 			_ = ownfd.Close(fd)
 		default:
-			p.server.connections.Add(1) // before it asks: Leave counts them
 			go func() {
 				defer p.server.connections.Add(-1)
 				defer func() {

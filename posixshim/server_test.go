@@ -201,6 +201,37 @@ func TestLeaveAnswers(t *testing.T) {
 	assert.Zero(t, rest, "nobody asks")
 }
 
+// It waits for who has connected before the last one was closed, though it has not let
+// that one in yet: on a busy machine that takes a while.
+func TestLeaveAnswersWhoComesLast(t *testing.T) {
+	p := newPartition(t).process(t)
+	p.server.askTime = Hang
+	first := p.client(t)
+	_, socket := first.open("f")
+	first.close()
+	number, err := p.Serve()
+	require.NoError(t, err)
+	require.NoError(t, p.Hush()) // nobody is let in
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	require.NoError(t, unix.Connect(fd, &unix.SockaddrUnix{Name: serverName(uint64(number))}))
+	require.NoError(t, unix.Close(socket))
+	left := make(chan int, 1)
+	go func() {
+		defer close(left)
+		n, _ := p.Leave(int(Hang.Seconds()))
+		left <- n
+	}()
+	select {
+	case <-left:
+		assert.Fail(t, "it has not waited for who comes")
+	case <-time.After(100 * time.Millisecond):
+	}
+	require.NoError(t, p.Unhush())
+	require.NoError(t, unix.Close(fd)) // it does not ask after all
+	assert.Zero(t, <-left)
+}
+
 // slowClose is a file that takes a while to close, and then fails.
 type slowClose struct {
 	File

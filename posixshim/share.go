@@ -250,13 +250,17 @@ func (p *Process) Alone() (int, error) {
 }
 
 // askTime is how long after it has closed the last descriptor of an open file
-// another process may ask what came of that, on a busy machine, too.
-const askTime = time.Second
+// another process may ask what came of that. It is counted in naps: on a busy machine,
+// where the other one has to wait for a processor, so has this one, and naps take longer.
+const (
+	askTime = time.Second
+	askNap  = time.Millisecond
+)
 
-// ended notes that a sharing has ended.
+// ended notes that a sharing has ended, and forgets what nobody will ask about any more.
 func (s *server) ended(h Handle) {
 	s.unasked.Range(func(old, at any) bool {
-		if time.Since(at.(time.Time)) > s.askTime {
+		if time.Since(at.(time.Time)) > 60*s.askTime {
 			s.unasked.Delete(old)
 		}
 		return true
@@ -267,19 +271,40 @@ func (s *server) ended(h Handle) {
 // answerAll waits until nobody is about to ask, or waits for an answer: who is
 // not answered takes this process for one that was killed.
 func (s *server) answerAll() {
-	for end := time.Now().Add(s.askTime); time.Now().Before(end) && s.owes(); time.Sleep(time.Millisecond) {
+	since := time.Now().Add(-s.askTime)
+	for naps := time.Duration(0); naps*askNap < s.askTime && s.owes(since); naps++ {
+		time.Sleep(askNap)
 	}
 }
 
-// owes looks at what is asked first: that becomes a call before it is answered.
-func (s *server) owes() (owes bool) {
-	if s.connections.Load() > 0 {
+// owes says whether somebody may ask about what has ended since then, or waits for an
+// answer. It looks at what is asked first: that becomes a call before it is answered.
+func (s *server) owes(since time.Time) (owes bool) {
+	if s.comes() || s.connections.Load() > 0 {
 		s.unasked.Range(func(_, at any) bool {
-			owes = time.Since(at.(time.Time)) < s.askTime
+			owes = at.(time.Time).After(since)
 			return !owes
 		})
 	}
 	return owes || s.calls.Load() > 0
+}
+
+// comes says whether somebody has connected who has not been let in yet.
+func (s *server) comes() bool {
+	listen := s.listen.Load()
+	if listen == nil {
+		return false
+	}
+	raw, err := listen.SyscallConn()
+	if err != nil {
+		return false
+	}
+	fds := []unix.PollFd{{Events: unix.POLLIN}}
+	err = raw.Control(func(fd uintptr) {
+		fds[0].Fd = int32(fd)
+		_, _ = unix.Poll(fds, 0)
+	})
+	return err == nil && fds[0].Revents&unix.POLLIN != 0
 }
 
 func (p *Process) leave() (left int) {
