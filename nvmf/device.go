@@ -31,6 +31,10 @@ type Identity struct {
 	// CanDeallocate says that Deallocate is supported (ONCS bit 2). What
 	// deallocated blocks read as is not defined.
 	CanDeallocate bool
+	// DeallocateUnit is what a Deallocate should begin and end on a multiple of
+	// (NPDG, NPDA): the device keeps the rest. A multiple of LBASize, 0 where the
+	// device says nothing.
+	DeallocateUnit Bytes
 	// Reservations says that the target can keep other hosts from writing
 	// (ONCS bit 5, RESCAP bit 1): Reserver works.
 	Reservations bool

@@ -36,6 +36,7 @@ func Run(t *testing.T, open func(t *testing.T) nvmf.Device) {
 		{"more commands than the queue is deep", testOverflow},
 		{"wait for some of many", testWaitSome},
 		{"flush, FUA and deallocate", testDurability},
+		{"many deallocations at once", testDeallocate},
 		{"unknown opcode is refused", testOpcode},
 		{"two queues see each other's writes", testTwoQueues},
 		{"queues work in parallel", testParallel},
@@ -248,6 +249,7 @@ func testDurability(t *testing.T, r *rig) {
 	if !r.id.CanDeallocate {
 		return
 	}
+	assert.Zero(t, r.id.DeallocateUnit%r.id.LBASize)
 	require.NoError(t, r.do(&nvmf.Command{Opcode: nvmf.Deallocate, LBA: 18, Blocks: 3}))
 	require.NoError(t, r.do(r.read(16, got)))
 	block := int(r.id.LBASize)
@@ -256,6 +258,37 @@ func testDurability(t *testing.T, r *rig) {
 	require.NoError(t, r.do(r.write(16, want)))
 	require.NoError(t, r.do(r.read(16, got)))
 	r.same(want, got, "written again")
+}
+
+// testDeallocate gives back the ends of ranges that were written, of odd lengths and more
+// than the queue is deep, and writes one of them again.
+func testDeallocate(t *testing.T, r *rig) {
+	if !r.id.CanDeallocate {
+		return
+	}
+	const ranges = 40
+	span := min(32, nvmf.LBA(r.id.MaxTransfer/r.id.LBASize))
+	at := r.id.Blocks - ranges*span // up to the last block
+	kept := r.pattern(span, 14)
+	var writes, gone []*nvmf.Command
+	for i := range nvmf.LBA(ranges) {
+		n := 1 + i%min(7, span)
+		writes = append(writes, r.write(at+i*span, kept))
+		gone = append(gone, &nvmf.Command{Opcode: nvmf.Deallocate, LBA: at + (i+1)*span - n, Blocks: n})
+	}
+	require.NoError(t, r.do(writes...))
+	require.NoError(t, r.do(gone...))
+	want, got := r.pattern(1, 15), r.bytes(1)
+	require.NoError(t, r.do(r.write(gone[ranges-1].LBA, want)))
+	require.NoError(t, r.do(r.read(gone[ranges-1].LBA, got)))
+	r.same(want, got, "written again")
+	for i, c := range gone {
+		if n := span - c.Blocks; n > 0 {
+			got := r.bytes(n)
+			require.NoError(t, r.do(r.read(at+nvmf.LBA(i)*span, got)))
+			r.same(kept[:len(got)], got, fmt.Sprintf("in front of deallocation %d", i))
+		}
+	}
 }
 
 func testOpcode(t *testing.T, r *rig) {

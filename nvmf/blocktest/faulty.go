@@ -92,7 +92,7 @@ func (f *Faulty) CutAt(n, torn int) {
 
 // DisconnectAt loses the connection when the nth command of kind op from now
 // is submitted: it and all in flight complete with ErrConnectionLost. If they
-// are writes they land only with Release, or never.
+// are writes or deallocations they land only with Release, or never.
 func (f *Faulty) DisconnectAt(op nvmf.Opcode, n int) {
 	f.add(&fault{op: op, countdown: n, lose: true})
 }
@@ -175,8 +175,8 @@ func (f *Faulty) disconnect() {
 	f.epoch++
 	for _, q := range f.queues {
 		for _, p := range q.pending {
-			if p.c.Opcode == nvmf.Write {
-				f.late = append(f.late, lateWrite{p.c.LBA, joined(p.c)})
+			if b := f.changes(p.c); b != nil {
+				f.late = append(f.late, lateWrite{p.c.LBA, b})
 			}
 			f.finish(p, nvmf.ErrConnectionLost)
 		}
@@ -184,7 +184,7 @@ func (f *Faulty) disconnect() {
 	}
 }
 
-// Release lets the writes land that were in flight when the connection was
+// Release lets the writes and deallocations land that were in flight when the connection was
 // lost, in order of submission, and returns how many those were.
 func (f *Faulty) Release() (int, error) {
 	f.mu.Lock()
@@ -208,10 +208,10 @@ func (f *Faulty) Crash(seed uint64) error {
 	random := rand.New(rand.NewPCG(seed, 2))
 	for _, q := range f.queues {
 		for _, p := range q.pending {
-			if p.c.Opcode != nvmf.Write {
+			b := f.changes(p.c)
+			if b == nil {
 				continue
 			}
-			b := joined(p.c)
 			torn := [3]int{0, len(b), random.IntN(len(b) + 1)}[random.IntN(3)]
 			if err := f.tear(p.c.LBA, b, torn); err != nil {
 				return err
@@ -318,6 +318,18 @@ func (f *Faulty) tear(lba nvmf.LBA, b []byte, torn int) error {
 		copy(b[torn:], old[torn:])
 	}
 	return f.store(lba, b, false)
+}
+
+// changes returns what a command leaves in its blocks: zeros where they are
+// deallocated, nil if it changes nothing.
+func (f *Faulty) changes(c *nvmf.Command) []byte {
+	switch c.Opcode {
+	case nvmf.Write:
+		return joined(c)
+	case nvmf.Deallocate:
+		return make([]byte, int(c.Blocks)*int(f.identity.LBASize))
+	}
+	return nil
 }
 
 // joined returns a copy of a command's data in one piece.

@@ -112,6 +112,8 @@ func (f *Faulty) perform(c *nvmf.Command) error {
 	switch c.Opcode {
 	case nvmf.Write:
 		return f.store(c.LBA, joined(c), c.FUA)
+	case nvmf.Deallocate:
+		return f.store(c.LBA, f.changes(c), false)
 	case nvmf.Read:
 		b := make([]byte, c.Length())
 		err := f.run(nvmf.Read, c.LBA, b)

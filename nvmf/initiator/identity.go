@@ -107,6 +107,7 @@ func (c *Controller) geometry(w Wishes, page *nvme.IdentifyNamespace) (*nvmf.Ide
 		Blocks:             nvmf.LBA(page.NSZE()),
 		VolatileWriteCache: c.flushable,
 		CanDeallocate:      c.oncs&nvme.ONCSDSM != 0,
+		DeallocateUnit:     nvmf.Bytes(page.DeallocateUnit()) << lbads,
 		Reservations:       c.oncs&nvme.ONCSReservation != 0 && page.RESCAP()&nvme.RESCAPWriteExclusive != 0,
 	}
 	id.MaxTransfer = min(w.MaxTransfer, 65536*id.LBASize)

@@ -279,6 +279,23 @@ func (p *IdentifyNamespace) DLFEAT() uint8 { return p[33] }
 // SetDLFEAT sets it.
 func (p *IdentifyNamespace) SetDLFEAT(v uint8) { p[33] = v }
 
+// DeallocateUnit is the larger of NPDG and NPDA, bytes 68 to 71: the number of blocks
+// that a Deallocate should begin and end on a multiple of; 0 where NSFEAT bits 5:4
+// (OPTPERF) say that they are not there.
+func (p *IdentifyNamespace) DeallocateUnit() uint32 {
+	if p[24]>>4&3 == 0 {
+		return 0
+	}
+	return 1 + uint32(max(le.Uint16(p[68:]), le.Uint16(p[70:])))
+}
+
+// SetDeallocateUnit sets it, 1 to 65536 blocks, and OPTPERF.
+func (p *IdentifyNamespace) SetDeallocateUnit(blocks uint32) {
+	p[24] |= 1 << 4
+	le.PutUint16(p[68:], uint16(blocks-1))
+	le.PutUint16(p[70:], uint16(blocks-1))
+}
+
 // NGUID is bytes 104 to 119, zeros where there is none.
 func (p *IdentifyNamespace) NGUID() [16]byte { return [16]byte(p[104:120]) }
 

@@ -180,6 +180,12 @@ func TestIdentity(t *testing.T) {
 		assert.False(t, id.VolatileWriteCache)
 		assert.False(t, id.CanDeallocate)
 		p = fakepeer.New(nil)
+		p.Namespace = func(n *nvme.IdentifyNamespace) { n.SetDeallocateUnit(128) }
+		assert.Equal(t, 64*nvmf.KiB, open(t, p, tcp.Options{}).DeallocateUnit)
+		p = fakepeer.New(nil)
+		p.Namespace = func(n *nvme.IdentifyNamespace) { n.SetDeallocateUnit(128); n.SetNSFEAT(0) }
+		assert.Zero(t, open(t, p, tcp.Options{}).DeallocateUnit, "it is not said to be there")
+		p = fakepeer.New(nil)
 		id = open(t, p, tcp.Options{OptimalTransfer: 1000})
 		assert.Equal(t, 4*nvmf.MiB, id.MaxTransfer)
 		assert.Equal(t, 512*nvmf.Bytes(1), id.OptimalTransfer)

@@ -168,9 +168,11 @@ func (d *Disk) execute(c *nvmf.Command) error {
 			at += copy(b, d.data[at:])
 		}
 		return nil // reads change nothing, a trace is shorter without them
+	case nvmf.Deallocate:
+		d.save(at, n)
+		clear(d.data[at : at+n])
 	case nvmf.Write:
-		d.undo = append(d.undo, saved{at, n})
-		d.old = append(d.old, d.data[at:at+n]...)
+		d.save(at, n)
 		for _, b := range c.Data {
 			at += copy(d.data[at:], b)
 		}
@@ -178,7 +180,7 @@ func (d *Disk) execute(c *nvmf.Command) error {
 			d.copies = append(d.copies, d.data[at-n:at]...)
 			e.Data = d.copies[len(d.copies)-n : len(d.copies) : len(d.copies)]
 		}
-	case nvmf.Flush, nvmf.Deallocate:
+	case nvmf.Flush:
 	default:
 		return &nvmf.StatusError{Opcode: c.Opcode, LBA: c.LBA, SC: 0x01, DNR: true}
 	}
@@ -186,6 +188,12 @@ func (d *Disk) execute(c *nvmf.Command) error {
 		d.trace.Events = append(d.trace.Events, e)
 	}
 	return nil
+}
+
+// save keeps n bytes for Rollback.
+func (d *Disk) save(at, n int) {
+	d.undo = append(d.undo, saved{at, n})
+	d.old = append(d.old, d.data[at:at+n]...)
 }
 
 func (q *diskQueue) Wait(cmds []*nvmf.Command) error {

@@ -10,6 +10,8 @@
 //	                             order among the LBAs of one command
 //	refused, or its connection   the same; until a later write to that LBA has
 //	was lost                     completed, or (lost) for ever: it may be late
+//	deallocated                  what it was, or zeros, until a later write to that
+//	                             LBA has completed; in flight, as a write of zeros
 //	an LBA written since the     any version it had since then, that of the
 //	last flush (volatile cache)  flush included
 //

@@ -16,9 +16,10 @@ type History struct {
 	lba      int
 	volatile bool
 
-	flight []blocktest.Event // writes submitted and not completed, in order
+	flight []blocktest.Event // writes, and deallocations as writes of zeros, submitted and not completed, in order
 	late   []blocktest.Event // whose connection was lost
-	// refused holds what LBAs may be of writes that failed.
+	// refused holds what LBAs may be of writes that failed, or for all that they were
+	// deallocated.
 	refused map[nvmf.LBA][][]byte
 	// unflushed holds the versions of LBAs since the last flush, the durable
 	// one first; the last is what data holds.
@@ -55,8 +56,11 @@ func (h *History) Step(e blocktest.Event) {
 			h.flushed(h.flushes[e.ID])
 		}
 		delete(h.flushes, e.ID)
-	case e.Opcode != nvmf.Write:
+	case e.Opcode != nvmf.Write && e.Opcode != nvmf.Deallocate:
 	case !e.Completed:
+		if e.Opcode == nvmf.Deallocate {
+			e.Data = make([]byte, int(e.Blocks)*h.lba)
+		}
 		h.flight = append(h.flight, e)
 	default:
 		h.complete(e)
@@ -70,7 +74,13 @@ func (h *History) complete(e blocktest.Event) {
 	switch {
 	case e.Err == nil:
 		h.seq++
-		h.each(w, h.store)
+		h.each(w, func(lba nvmf.LBA, b []byte, fua bool) {
+			old := bytes.Clone(h.at(lba))
+			h.store(lba, b, fua)
+			if w.Opcode == nvmf.Deallocate { // what it reads as is nobody's promise
+				h.refused[lba] = append(h.refused[lba], old)
+			}
+		})
 	case errors.Is(e.Err, nvmf.ErrConnectionLost):
 		h.late = append(h.late, w)
 	default:
@@ -128,7 +138,7 @@ func (h *History) flushed(seq int) {
 	}
 }
 
-// InFlight returns the writes that are submitted and not completed.
+// InFlight returns the writes and deallocations that are submitted and not completed.
 func (h *History) InFlight() []blocktest.Event { return h.flight }
 
 // slot is an undetermined LBA.
