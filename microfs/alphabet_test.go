@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -54,6 +55,7 @@ var alphabet = []letter{
 	{"allocate", func(m *model) (op, bool) { return allocateOp("/b", m.size("/b"), 5000, false), m.size("/b") >= 0 }},
 	{"keep", func(m *model) (op, bool) { return allocateOp("/b", 0, 12000, true), m.size("/b") >= 0 }},
 	{"punch", func(m *model) (op, bool) { return punchOp("/a", 0, 4096), m.size("/a") >= 0 }},
+	{"deallocate", func(*model) (op, bool) { return deallocateOp, true }},
 	{"chmod", func(m *model) (op, bool) { return chmodOp("/a", 0o604), m.size("/a") >= 0 }},
 	{"link", func(m *model) (op, bool) { return linkOp("/b", "/l"), m.size("/b") >= 0 && !m.has("/l") }},
 	{"symlink", func(m *model) (op, bool) { return symlinkOp("target", "/s"), !m.has("/s") }},
@@ -158,6 +160,23 @@ func (m *model) allocate(path string, end int64, keepSize bool) {
 		n.data = append(n.data, make([]byte, more)...)
 		n.closed, n.written = false, true
 	}
+}
+
+// deallocateOp gives back what was freed, as a pause of the application does.
+var deallocateOp = op{
+	name: "deallocate",
+	fs: func(fs *FS) error {
+		if err := fs.enterWrite(); err != nil {
+			return err
+		}
+		defer fs.leave()
+		fs.lastChange = time.Time{}
+		for fs.deallocateSome() == time.Millisecond {
+			fs.lastChange = time.Time{}
+		}
+		return nil
+	},
+	model: func(*model) {},
 }
 
 // punchOp is one operation for a crash if the range is of whole hugeblocks.

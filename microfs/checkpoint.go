@@ -39,7 +39,8 @@ type checkpointer struct {
 	wake chan struct{} // capacity 1: something to consider
 	quit chan struct{}
 	once sync.Once // closes quit
-	gone chan struct{}
+	// gone waits for the background goroutines: this one and the deallocator's.
+	gone sync.WaitGroup
 }
 
 // quietTime is how long nothing may have been changed before a state checkpoint
@@ -51,17 +52,19 @@ const quietTime = 100 * time.Millisecond
 func (c *checkpointer) start(fs *FS) {
 	c.wake = make(chan struct{}, 1)
 	c.quit = make(chan struct{})
-	c.gone = make(chan struct{})
-	go fs.routineCheckpoint()
+	c.gone.Go(fs.routineCheckpoint)
+	if fs.pool.keeps {
+		c.gone.Go(fs.routineDeallocate)
+	}
 }
 
-// stop ends the background goroutine.
+// stop ends the background goroutines.
 func (c *checkpointer) stop() {
 	if c.quit == nil {
 		return
 	}
 	c.once.Do(func() { close(c.quit) })
-	<-c.gone
+	c.gone.Wait()
 }
 
 // wanted says whether a state checkpoint should be started: now, or once
@@ -103,7 +106,6 @@ func (c *checkpointer) consider(fs *FS) {
 // routineCheckpoint writes state checkpoints in the background.
 func (fs *FS) routineCheckpoint() {
 	c := &fs.ckpt
-	defer close(c.gone)
 	for {
 		select {
 		case <-c.quit:

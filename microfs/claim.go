@@ -174,9 +174,10 @@ func (fs *FS) claimIt() error {
 	return fs.writeClaim()
 }
 
-// releaseClaim says that this process does not write the partition any more.
+// releaseClaim says that this process does not write the partition any more, unless
+// it has to be taken for one that died: what it deallocated may still land.
 func (fs *FS) releaseClaim() error {
-	if fs.claim.Sequence == 0 || fs.claim.Released {
+	if fs.claim.Sequence == 0 || fs.claim.Released || fs.dealloc.late() {
 		return nil
 	}
 	fs.claim.Sequence++
@@ -192,7 +193,7 @@ func (fs *FS) Vacate() error {
 		return err
 	}
 	defer fs.leave()
-	if err := fs.settleAll(); err != nil || fs.broken != nil || fs.claim.Sequence == 0 {
+	if err := fs.settleAll(); err != nil || fs.broken != nil || fs.claim.Sequence == 0 || fs.dealloc.late() {
 		return err
 	}
 	return fs.changeClaim(true)

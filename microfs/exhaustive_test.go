@@ -55,6 +55,9 @@ var reservedSetups = []setup{{name: "reserved", blocks: 12, live: func(*model) [
 // onReserved are the letters that may meet them.
 var onReserved = letters("append", "small", "grow", "gap", "over", "cut", "stretch", "allocate", "punch", "replace", "checkpoint", "fsync")
 
+// onUsed are the letters that free hugeblocks, use them again, or give them back.
+var onUsed = letters("unlink", "replace", "empty", "punch", "over", "grow", "fsync", "deallocate")
+
 // letters returns those of the alphabet with these names.
 func letters(names ...string) (list []letter) {
 	for _, l := range alphabet {
@@ -156,12 +159,14 @@ func TestExhaustive(t *testing.T) {
 		{"up to two operations of the core, volatile cache", all[10:20], core, 2, 1 << 8, 1, 0.1, true},
 		{"up to three operations of the core", all[:5], core, 3, 0, 1, 0.1, false},
 		{"up to two operations on what is reserved", everyConfig(reservedSetups)[:4], onReserved, 2, 1 << 6, 1, 0.1, true},
+		{"up to three operations on what is used", []crashConfig{all[0], all[4], all[10], all[14]}, onUsed, 3, 1 << 6, 1, 0.02, true},
 	}
 	if *crashAll {
 		plans = []exhaustive{
 			{"up to two operations of all", all, alphabet, 2, 1 << 16, 1, 0.05, false},
 			{"up to three operations of the core", all, core, 3, 1 << 16, 1, 0.05, false},
 			{"up to three operations on what is reserved", everyConfig(reservedSetups), onReserved, 3, 1 << 8, 1, 0.05, false},
+			{"up to three operations on what is used", all, onUsed, 3, 1 << 8, 1, 0.05, false},
 		}
 	}
 	if testing.Short() {

@@ -91,7 +91,11 @@ type FS struct {
 	losses losses
 	untold error // a write behind was lost since the last Sync
 
-	ckpt  checkpointer
+	ckpt    checkpointer
+	dealloc deallocator
+	// unflushable is the error of a flush in the background that nobody was told of.
+	unflushable error
+
 	claim Claim // sequence 0: none; released: see Vacate
 	// claiming says that claim may not be written yet, and the one before is there.
 	claiming bool
@@ -172,6 +176,7 @@ func (fs *FS) leave() {
 	}
 	fs.away = time.Time{}
 	fs.ckpt.consider(fs)
+	fs.dealloc.consider(fs)
 	fs.mu.Unlock()
 }
 
@@ -226,6 +231,9 @@ func (fs *FS) settleAll() error {
 	if fs.log.Doubtful() {
 		fs.overrule()
 	}
+	if err == nil {
+		fs.deallocateAll()
+	}
 	return err
 }
 
@@ -255,9 +263,5 @@ func (fs *FS) StatFS() StatFS {
 
 // available counts hugeblocks that can be allocated, at once or after a flush.
 func (fs *FS) available() Hugeblock {
-	n := fs.pool.free
-	for _, r := range fs.limbo {
-		n += r.count
-	}
-	return n
+	return fs.pool.free + fs.inLimbo()
 }

@@ -13,6 +13,7 @@ import (
 //
 //	a write in flight, or refused       nothing of it, all, a part, a mixture of sectors
 //	one whose connection was lost       the same, now or at any later event, or never
+//	a deallocation                      a write of zeros, all, a part or nothing of it
 //	a block not flushed since           any of the versions it had
 type media struct {
 	r    *rand.Rand
@@ -39,6 +40,9 @@ func crashMedia(r *rand.Rand, data []byte, tr *blocktest.Trace, k, lba int, cach
 		if e.Completed {
 			m.complete(e, i+1+r.IntN(len(tr.Events)-i))
 		} else {
+			if e.Opcode == nvmf.Deallocate {
+				e.Data = make([]byte, int(e.Blocks)*lba)
+			}
 			m.flight[e.ID] = e
 		}
 	}
@@ -55,7 +59,7 @@ func (m *media) inFlight() (list []blocktest.Event) {
 		last = max(last, id)
 	}
 	for id := range last + 1 { // maps have no order that a seed could repeat
-		if e, ok := m.flight[id]; ok && e.Opcode == nvmf.Write {
+		if e, ok := m.flight[id]; ok && e.Data != nil {
 			list = append(list, e)
 		}
 	}
@@ -70,7 +74,9 @@ func (m *media) complete(e blocktest.Event, later int) {
 	switch {
 	case s.Opcode == nvmf.Flush && e.Err == nil:
 		clear(m.versions) // it was in flight alone: see FS.flushDevice
-	case s.Opcode != nvmf.Write:
+	case s.Data == nil:
+	case e.Err == nil && s.Opcode == nvmf.Deallocate:
+		m.part(s)
 	case e.Err == nil:
 		m.write(int(s.LBA)*m.lba, s.Data, s.FUA)
 	case !errors.Is(e.Err, nvmf.ErrConnectionLost):

@@ -237,6 +237,8 @@ func (g *generator) next() op {
 		return op{name: "sync", fs: (*FS).Sync, model: func(*model) {}}
 	case k < 52:
 		return op{name: "checkpoint", fs: checkpointUnlessLate, model: func(*model) {}}
+	case k < 54:
+		return deallocateOp
 	case file != "":
 		return g.write(file)
 	}

@@ -37,6 +37,7 @@ func Mount(ctx context.Context, dev nvmf.Device, seg Segment, opts Options) (*FS
 		return nil, fmt.Errorf("partition at byte %d: %w", seg.Start, err)
 	}
 	if !opts.ReadOnly {
+		fs.dealloc.init(fs)
 		fs.ckpt.start(fs)
 	}
 	return fs, nil
@@ -357,10 +358,10 @@ func (fs *FS) fillPool() error {
 		if r.start < at {
 			return fmt.Errorf("hugeblock %d belongs to two files: %w", r.start, ErrCorrupt)
 		}
-		fs.pool.give(run{at, r.start - at})
+		fs.pool.putLast(run{at, r.start - at})
 		at = r.start + r.count
 	}
-	fs.pool.give(run{at, fs.g.blocks - at})
+	fs.pool.putLast(run{at, fs.g.blocks - at})
 	return nil
 }
 
@@ -374,6 +375,7 @@ func (fs *FS) avoidLast() {
 		fs.ckpt.lost[1-fs.ckpt.header.area] = time.Now()
 	}
 	fs.pool.rotate()
+	fs.pool.freshFirst = true
 	for in := range fs.tree.inodes.all() {
 		for x := range in.extents.all() {
 			if x.reserved() || x.covered%fs.g.hugeblock != 0 {

@@ -231,7 +231,7 @@ func (p *planner) refused(cause error) {
 		p.retire()
 	default:
 		for _, r := range p.s.taken {
-			p.fs.pool.give(r)
+			p.fs.pool.putLast(r)
 		}
 		p.freeze(func(Hugeblock) {})
 	}

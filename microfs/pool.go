@@ -1,83 +1,212 @@
 package microfs
 
+import "nvmecr/nvmf"
+
 // run is a number of hugeblocks that follow each other.
 type run struct{ start, count Hugeblock }
 
-// pool is the circular pool of free runs: taken at the head, given back at
-// the tail, both in O(1). Its memory follows the number of runs, not of
-// hugeblocks.
+// pool holds the free hugeblocks, in two circular queues of runs:
+//
+//	fresh  what the device has no storage for: never written, or deallocated
+//	used   what was freed, and may be deallocated (deallocate.go)
+//
+// Where the device cannot deallocate everything is fresh. Runs are taken at the
+// head of a queue and given back at its tail, both in O(1). What is used comes
+// first, where it is long enough not to cut a write into pieces: the device has
+// the storage already, so that a file system that is written to again and again
+// takes no more of the device than it held at once.
 type pool struct {
-	ring []run // capacity is a power of two
-	head int
-	n    int
+	fresh, used ring
+	// open is the used run that is being taken, which is taken to its end.
+	open run
 	free Hugeblock
+	// taken counts hugeblocks since the mount.
+	taken uint64
+	// keeps says that what is given goes to used.
+	keeps bool
+	// freshFirst says that used comes last, so that what was freed rests.
+	freshFirst bool
+	// long is the least used run that is taken before fresh ones.
+	long Hugeblock
 }
 
-// take removes up to want hugeblocks from the run at the head.
+// longRun is how much a used run must have to be taken first: what one command of
+// a large write moves.
+const longRun = 512 * nvmf.KiB
+
+// take removes up to want hugeblocks that follow each other.
 func (p *pool) take(want Hugeblock) (run, bool) {
-	if p.n == 0 || want == 0 {
+	if want == 0 || p.free == 0 {
 		return run{}, false
 	}
-	r := &p.ring[p.head]
+	got, ok := run{}, false
+	if p.open.count == 0 && p.used.n > 0 && (p.fresh.n == 0 || !p.freshFirst && p.used.first().count >= p.long) {
+		p.open, _ = p.used.take(^Hugeblock(0))
+	}
+	if p.open.count > 0 {
+		got, ok = p.open.cut(want), true
+	} else {
+		got, ok = p.fresh.take(want)
+	}
+	p.free -= got.count
+	p.taken += uint64(got.count)
+	return got, ok
+}
+
+// cut takes up to want hugeblocks from the start of r.
+func (r *run) cut(want Hugeblock) run {
 	got := run{r.start, min(want, r.count)}
 	r.start += got.count
 	r.count -= got.count
-	if r.count == 0 {
-		p.head = (p.head + 1) & (len(p.ring) - 1)
-		p.n--
-	}
-	p.free -= got.count
-	return got, true
+	return got
 }
 
-// give adds a run at the tail.
+// give adds a run that was freed.
 func (p *pool) give(r run) {
-	if r.count == 0 {
+	if !p.keeps {
+		p.putLast(r)
 		return
 	}
 	p.free += r.count
-	if p.n > 0 {
-		if last := &p.ring[(p.head+p.n-1)&(len(p.ring)-1)]; last.start+last.count == r.start {
-			last.count += r.count
-			return
-		}
-	}
-	p.grow()
-	p.ring[(p.head+p.n)&(len(p.ring)-1)] = r
-	p.n++
+	p.used.give(r)
+}
+
+// putLast adds a run that is not to be taken before any other: one that was
+// deallocated, or one that the device refused to write.
+func (p *pool) putLast(r run) {
+	p.free += r.count
+	p.fresh.give(r)
 }
 
 // untake puts back what take has just handed out.
 func (p *pool) untake(r run) {
 	p.free += r.count
-	if p.n > 0 {
-		if first := &p.ring[p.head]; r.start+r.count == first.start {
-			first.start, first.count = r.start, first.count+r.count
-			return
-		}
+	if p.open.count > 0 && r.start+r.count == p.open.start {
+		p.open.start, p.open.count = r.start, p.open.count+r.count
+		return
 	}
-	p.grow()
-	p.head = (p.head - 1) & (len(p.ring) - 1)
-	p.ring[p.head] = r
-	p.n++
+	p.fresh.untake(r)
+}
+
+// spent returns how much is used.
+func (p *pool) spent() Hugeblock { return p.used.free + p.open.count }
+
+// takeSpent removes up to want used hugeblocks, those that would be taken last.
+func (p *pool) takeSpent(want Hugeblock) (run, bool) {
+	got, ok := p.used.takeLast(want)
+	if !ok && p.open.count > 0 && want > 0 {
+		got, ok = p.open.cut(want), true
+	}
+	p.free -= got.count
+	return got, ok
+}
+
+// keepNothing makes fresh what is used.
+func (p *pool) keepNothing() {
+	p.keeps = false
+	for p.spent() > 0 {
+		r, _ := p.takeSpent(^Hugeblock(0))
+		p.putLast(r)
+	}
 }
 
 // rotate moves half of what is free from the head to the tail.
 func (p *pool) rotate() {
-	for half := p.free / 2; half > 0; {
-		r, _ := p.take(half)
+	p.fresh.rotate()
+	p.used.rotate()
+}
+
+// ring is a circular queue of runs. Its memory follows the number of runs, not of
+// hugeblocks.
+type ring struct {
+	runs []run // their number is a power of two
+	head int
+	n    int
+	free Hugeblock
+}
+
+func (q *ring) at(i int) *run { return &q.runs[(q.head+i)&(len(q.runs)-1)] }
+
+// first returns the run at the head. There must be one.
+func (q *ring) first() *run { return q.at(0) }
+
+// take removes up to want hugeblocks from the run at the head.
+func (q *ring) take(want Hugeblock) (run, bool) {
+	if q.n == 0 || want == 0 {
+		return run{}, false
+	}
+	r := q.first()
+	got := r.cut(want)
+	if r.count == 0 {
+		q.head = (q.head + 1) & (len(q.runs) - 1)
+		q.n--
+	}
+	q.free -= got.count
+	return got, true
+}
+
+// takeLast removes up to want hugeblocks from the run at the tail.
+func (q *ring) takeLast(want Hugeblock) (run, bool) {
+	if q.n == 0 || want == 0 {
+		return run{}, false
+	}
+	r := q.at(q.n - 1)
+	got := r.cut(want)
+	if r.count == 0 {
+		q.n--
+	}
+	q.free -= got.count
+	return got, true
+}
+
+// give adds a run at the tail.
+func (q *ring) give(r run) {
+	if r.count == 0 {
+		return
+	}
+	q.free += r.count
+	if q.n > 0 {
+		if last := q.at(q.n - 1); last.start+last.count == r.start {
+			last.count += r.count
+			return
+		}
+	}
+	q.grow()
+	q.n++
+	*q.at(q.n - 1) = r
+}
+
+// untake adds a run at the head.
+func (q *ring) untake(r run) {
+	q.free += r.count
+	if q.n > 0 {
+		if first := q.first(); r.start+r.count == first.start {
+			first.start, first.count = r.start, first.count+r.count
+			return
+		}
+	}
+	q.grow()
+	q.head = (q.head - 1) & (len(q.runs) - 1)
+	*q.at(0) = r
+	q.n++
+}
+
+// rotate moves half of the hugeblocks from the head to the tail.
+func (q *ring) rotate() {
+	for half := q.free / 2; half > 0; {
+		r, _ := q.take(half)
 		half -= r.count
-		p.give(r)
+		q.give(r)
 	}
 }
 
-func (p *pool) grow() {
-	if p.n < len(p.ring) {
+func (q *ring) grow() {
+	if q.n < len(q.runs) {
 		return
 	}
-	ring := make([]run, max(16, 2*len(p.ring)))
-	for i := range p.n {
-		ring[i] = p.ring[(p.head+i)&(len(p.ring)-1)]
+	runs := make([]run, max(16, 2*len(q.runs)))
+	for i := range q.n {
+		runs[i] = *q.at(i)
 	}
-	p.ring, p.head = ring, 0
+	q.runs, q.head = runs, 0
 }

@@ -103,11 +103,11 @@ func TestRefusedHugeblock(t *testing.T) {
 			c, fs := mounted(t, v)
 			f := openNew(t, fs, "f")
 			for range 3 {
-				bad := fs.pool.ring[fs.pool.head].start
+				bad := fs.pool.fresh.first().start
 				c.dev.FailAt(nvmf.Write, 1, writeFault)
 				_, err := f.WriteAt([][]byte{pattern(32768, 3)}, 0)
 				require.ErrorIs(t, err, unix.EIO)
-				require.NotEqual(t, bad, fs.pool.ring[fs.pool.head].start)
+				require.NotEqual(t, bad, fs.pool.fresh.first().start)
 			}
 			_, err := f.WriteAt([][]byte{pattern(32768, 3)}, 0)
 			require.NoError(t, err)

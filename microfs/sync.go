@@ -32,6 +32,10 @@ func (fs *FS) syncAll() error {
 // damaged then is never taken for unfinished. In a full log that may take a
 // state checkpoint.
 func (fs *FS) sync() error {
+	if err := fs.unflushable; err != nil {
+		fs.unflushable = nil
+		return err
+	}
 	if err := fs.settleOwed(); err != nil {
 		return err
 	}
