@@ -151,6 +151,9 @@ func wipe(ctx context.Context, cfg *config.Config, check func(nvmf.Device) (bool
 		}
 		reserve, err := fence(ctx, cfg, dev)
 		if err == nil {
+			err = giveBack(ctx, cfg, dev)
+		}
+		if err == nil {
 			err = blank(dev, reserve != nil)
 		}
 		return err

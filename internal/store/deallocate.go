@@ -1,0 +1,60 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"nvmecr/internal/config"
+	"nvmecr/nvmf"
+)
+
+// giveBackChunk is how many bytes a command deallocates: few enough to be done
+// within the time that a command may take.
+const giveBackChunk = 64 * nvmf.MiB
+
+// giveBack deallocates the partitions of this store on dev, if there are any, before
+// their table is wiped: afterwards they may be another store's. It is advice, so a
+// device that refuses keeps what it has.
+func giveBack(ctx context.Context, cfg *config.Config, dev nvmf.Device) (err error) {
+	if !dev.Identity().CanDeallocate {
+		return nil
+	}
+	table, err := readTable(ctx, cfg, dev)
+	if err != nil || table.Check(want(cfg, 0, 0, 0)) != nil {
+		return nil // nothing that is known to be this store's
+	}
+	q, err := dev.OpenQueue(ctx, 1)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, q.Close()) }()
+	for _, e := range table.Entries {
+		err := deallocate(ctx, q, dev.Identity(), e.Start, e.Length)
+		var refused *nvmf.StatusError
+		if errors.As(err, &refused) && !nvmf.IsConflict(err) && !nvmf.IsPreempted(err) {
+			return nil
+		}
+		if err != nil {
+			return fmt.Errorf("deallocating rank %d: %w", e.Rank, err)
+		}
+	}
+	return nil
+}
+
+// deallocate deallocates a part of a device, in multiples of its blocks.
+func deallocate(ctx context.Context, q nvmf.Queue, id *nvmf.Identity, start, length nvmf.Bytes) error {
+	for end := start + length; start < end; {
+		n := min(giveBackChunk, end-start)
+		cmds := []*nvmf.Command{{Opcode: nvmf.Deallocate, LBA: nvmf.LBA(start / id.LBASize), Blocks: nvmf.LBA(n / id.LBASize)}}
+		q.Submit(cmds)
+		if err := q.Wait(cmds); err != nil {
+			return err
+		}
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		start += n
+	}
+	return nil
+}
