@@ -53,7 +53,7 @@ const (
 	// which will take them again.
 	demandTime = 8 * time.Second
 	// lastDeallocation is how long the end of the file system may take for it.
-	lastDeallocation = time.Second
+	lastDeallocation = 250 * time.Millisecond
 )
 
 // init has the pool keep apart what is used, if the device can deallocate it.
