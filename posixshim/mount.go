@@ -87,6 +87,14 @@ const fresh = 2 * time.Millisecond
 // acquire returns the mount, opening it, looking again, or opening it for
 // writing, as needed. The caller calls p.mu.RUnlock when it is done with it.
 func (p *Process) acquire(write bool) (FS, error) {
+	if p.Used != nil {
+		p.used.Do(p.Used)
+	}
+	return p.obtain(write)
+}
+
+// obtain is acquire for who has not been asked for a file yet.
+func (p *Process) obtain(write bool) (FS, error) {
 	p.mu.RLock()
 	if p.usable(write) {
 		return p.mount.FS, nil
@@ -219,7 +227,7 @@ func (p *Process) replace(m *Mount) error {
 // OpenForWriting opens the partition for writing now, and keeps it until the
 // process ends: MPI_Init does so.
 func (p *Process) OpenForWriting() error {
-	if _, err := p.acquire(true); err != nil {
+	if _, err := p.obtain(true); err != nil {
 		return err
 	}
 	p.mu.RUnlock()

@@ -15,6 +15,9 @@ type Process struct {
 	open func(write bool) (*Mount, error)
 	logf func(format string, args ...any)
 
+	// Used, if not nil, is called before the first call on a path or file of ours.
+	Used func()
+	used sync.Once
 	// Ending, if not nil, is called when the process ends: before Leave waits.
 	Ending func()
 	// Identify, if not nil, returns who this process is.

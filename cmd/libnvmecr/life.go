@@ -77,6 +77,7 @@ func start(mount string, variables []byte, own unsafe.Pointer) error {
 		return unix.EINVAL
 	}
 	opening.cfg = cfg
+	process.Used = func() { owner.Use(store.LockGroup(cfg.Run)) }
 	return nil
 }
 

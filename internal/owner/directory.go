@@ -62,8 +62,29 @@ func Prepare(group string) error {
 	return nil
 }
 
-// runFile is in the directory of a group for as long as its run.
+// runFile is in the directory of a group for as long as its run. It is empty until a
+// process of the run calls Use.
 const runFile = "run"
+
+// Use notes that a process of the group's run on this host has used the partition. What
+// goes wrong only makes Used wrong.
+func Use(group string) {
+	if group == "" || checkGroup(group) != nil {
+		return
+	}
+	fd, err := unix.Open(filepath.Join(prefix()+"-"+group, runFile), unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return // of another host
+	}
+	_, _ = unix.Write(fd, []byte("used\n"))
+	_ = unix.Close(fd)
+}
+
+// Used reports whether a process of this host has called Use.
+func Used(group string) bool {
+	info, err := os.Lstat(filepath.Join(prefix()+"-"+group, runFile))
+	return err == nil && info.Size() > 0
+}
 
 // removeGroup removes a directory, with what killed owners have left since before.
 func removeGroup(dir string, before time.Time) {

@@ -122,10 +122,12 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 	}
 	defer owner.Abandon(group)
 
+	begin := time.Now()
 	code, err := runJob(carry(o.cfg, argv, environment(o.cfg, os.Environ(), library)))
 	if err != nil {
 		return err
 	}
+	o.summarize(ctx, dir, begin, code)
 	if code != 0 {
 		return statusError(code)
 	}
@@ -291,7 +293,7 @@ func (o *runOptions) makeImage(dir *store.StateDir) error {
 	case err != nil:
 		return err
 	case o.cfg.Given("size") && nvmf.Bytes(info.Size()) != o.cfg.Size:
-		return fmt.Errorf("store %q is %s large, --size says %s: leave --size out, start over with --fresh, or use another --name",
+		return fmt.Errorf("store %q is %s large, --size says %s, and a store keeps its size: leave --size out, use another --name, or copy out what you need (nvmecr cp) and start over with --fresh",
 			o.cfg.Name, nvmf.Bytes(info.Size()), o.cfg.Size)
 	}
 	o.cfg.Size = nvmf.Bytes(info.Size())

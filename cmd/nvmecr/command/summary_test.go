@@ -1,0 +1,63 @@
+package command
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"nvmecr/microfs"
+)
+
+func TestWithoutRank(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		rank int
+		want string
+	}{
+		{"/melt.600.3", 3, "/melt.600.*"},
+		{"/melt.3.600", 3, "/melt.*.600"},
+		{"/melt.3.3", 3, "/melt.3.*"},
+		{"/d3/state", 3, "/d3/state"},
+		{"/state_rank00012.pt", 12, "/state_rank*.pt"},
+		{"/state", 0, "/state"},
+		{"/0", 0, "/*"},
+		{"/99999999999999999999999", 0, "/99999999999999999999999"},
+	} {
+		assert.Equal(t, tc.want, withoutRank(tc.name, tc.rank), tc.name)
+	}
+}
+
+// TestNewest: a checkpoint that one rank lacks, or has not closed, is not whole.
+func TestNewest(t *testing.T) {
+	type file struct {
+		rank   int
+		name   string
+		closed bool
+	}
+	for _, tc := range []struct {
+		name  string
+		ranks int
+		files []file // each newer than the one before, but ranks come in order
+		want  string
+	}{
+		{"one rank", 1, []file{{0, "/a", true}, {0, "/b", true}, {0, "/c", false}}, "newest complete: /b"},
+		{"none", 2, []file{{0, "/a", false}}, "none of them is complete"},
+		{"all", 2, []file{{0, "/a", true}, {0, "/b", true}, {1, "/a", true}, {1, "/b", false}}, "newest complete on all 2 ranks: /a"},
+		{"numbers", 2, []file{{0, "/x.1.0", true}, {0, "/x.2.0", true}, {1, "/x.1.1", true}, {1, "/x.2.1", true}}, "newest complete on all 2 ranks: /x.2.*"},
+		{"twice in one rank", 2, []file{{0, "/0", true}, {0, "/00", true}}, "newest complete: /00 of rank 0, none on all ranks"},
+		{"for a terminal", 1, []file{{0, "/\x1b", true}}, `newest complete: "/\x1b"`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			begin := time.Now()
+			f := &found{ranks: tc.ranks, shared: map[string]*complete{}}
+			for i, x := range tc.files {
+				at := begin.Add(time.Duration(i+1) * time.Second)
+				f.add(x.rank, x.name, microfs.Attr{Size: 1, Ctime: at, Mtime: at, Closed: x.closed}, begin)
+			}
+			f.add(0, "/before", microfs.Attr{Ctime: begin.Add(-1), Mtime: begin.Add(-1), Closed: true}, begin)
+			assert.Equal(t, len(tc.files), f.files)
+			assert.Equal(t, tc.want, f.newest())
+		})
+	}
+}
