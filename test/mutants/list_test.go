@@ -10,6 +10,30 @@ var edits = []edit{
 		`if f := le.Uint64(b[sbIncompat:]) &^ knownIncompat; f != 0 {`, `if f := le.Uint64(b[sbIncompat:]) &^ knownIncompat; false {`,
 		"TestSuperblockFeatures", ""},
 
+	// What is deallocated, and when.
+	{"microfs: a lost deallocation may hit what is written next", "microfs/deallocate.go",
+		`fs.retired.add(h, true)`, `fs.pool.putLast(run{h, 1})`,
+		"TestDeallocateLost", ""},
+	{"microfs: a claim given up with a deallocation in flight", "microfs/claim.go",
+		`fs.claim.Released || fs.dealloc.late() {`, `fs.claim.Released {`,
+		"TestDeallocateLost", ""},
+	{"microfs: what a flush for space lost is not told", "microfs/deallocate.go",
+		`fs.unflushable = err`, `_ = err`,
+		"TestDeallocateFlushFails", ""},
+	{"microfs: a device that refuses to deallocate is asked again", "microfs/deallocate.go",
+		`		fs.logf("the device deallocates nothing, and is not asked again: %v", err)
+		fs.pool.keepNothing()`, `		fs.logf("the device deallocates nothing, and is not asked again: %v", err)`,
+		"TestDeallocateRefused", ""},
+	{"microfs: a busy application loses what it is about to use", "microfs/deallocate.go",
+		`fs.pool.spent() >= d.kept(&fs.pool)+batch`, `fs.pool.spent() > 0`,
+		"TestDeallocateBusy", ""},
+	{"microfs: used hugeblocks come last", "microfs/pool.go",
+		`!p.freshFirst && p.used.first().count >= p.long`, `false`,
+		"TestDeallocateUsedFirst", ""},
+	{"store: a store that is given up keeps its space", "internal/store/deallocate.go",
+		`if !dev.Identity().CanDeallocate {`, `if true {`,
+		"TestGiveBack", ""},
+
 	// A device over a file.
 	{"filedev: Flush does nothing", "nvmf/filedev/filedev.go",
 		`err := unix.Fdatasync(int(d.file.Fd()))`, `err := error(nil)`,
