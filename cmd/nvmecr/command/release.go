@@ -24,11 +24,12 @@ func newRelease() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "release [flags]",
 		Short: "Give a store up: what it holds is lost",
-		Long: `Wipes the partition tables of the store, so that another store can use its
-namespaces, and removes what this host keeps of it. It is refused while a run
-of the store is in progress, here or on another host, for namespaces of another
-name or user, and where a process that wrote to them may live on another host;
---takeover does not ask for the run, and --unfenced says that no process lives.
+		Long: `Deallocates the partitions of the store, where the device can, wipes their
+tables, so that another store can use its namespaces, and removes what this host
+keeps of it. It is refused while a run of the store is in progress, here or on
+another host, for namespaces of another name or user, and where a process that
+wrote to them may live on another host; --takeover does not ask for the run, and
+--unfenced says that no process lives.
 
 With --erase all partitions are overwritten with zeros before, as far as they go. What is interrupted is
 done again by the same command. What a device keeps of what was overwritten, in spare
