@@ -26,10 +26,11 @@ const summaryTime = 100 * time.Millisecond
 // summarize prints the last line of a run that began at begin and ended with status
 // code, if there is one. What goes wrong in making it is not the run's.
 func (o *runOptions) summarize(ctx context.Context, dir *store.StateDir, begin time.Time, code int) {
-	if o.cfg.Given("log") && o.cfg.Log == config.LogError || o.cfg.Targets[0].Transport == nvmf.Mem {
+	if o.cfg.Given("log") && o.cfg.Log == config.LogError || slices.ContainsFunc(o.cfg.Targets, takesLong) {
 		return
 	}
 	cfg := *o.cfg
+	cfg.Driver = config.DriverGo
 	record, err := dir.Load()
 	embedded := err == nil && record.Embedded
 	if embedded { // without a connection
@@ -53,6 +54,9 @@ func (o *runOptions) summarize(ctx context.Context, dir *store.StateDir, begin t
 	case <-ctx.Done():
 	}
 }
+
+// takesLong says that there is nothing to look at, or not before SPDK has started.
+func takesLong(t nvmf.TransportID) bool { return t.Transport != nvmf.TCP && t.Transport != nvmf.File }
 
 // line is what there is to say.
 func (f *found) line(cfg *config.Config, embedded bool, code int) string {
