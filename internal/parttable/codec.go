@@ -12,15 +12,16 @@ import (
 )
 
 // The layout is drawn in the package comment. Nothing here may change within
-// version 1.
+// a version.
 const (
 	slotSize   nvmf.Bytes = 1 << 20
 	headerSize nvmf.Bytes = 4096
 	entrySize  nvmf.Bytes = 32
 
-	version = 1
-	magic   = "NVMECR-PARTTABLE"
-	mark    = "NVMECR-NO-TABLE\x00"
+	version1 = 1
+	version2 = 2
+	magic    = "NVMECR-PARTTABLE"
+	mark     = "NVMECR-NO-TABLE\x00"
 
 	offVersion      = 16
 	offSlot         = 20
@@ -65,7 +66,7 @@ func encode(t *Table, slot int) []byte {
 		le.PutUint64(p[16:], uint64(e.Length))
 	}
 	copy(b, magic)
-	le.PutUint32(b[offVersion:], version)
+	le.PutUint32(b[offVersion:], t.version())
 	le.PutUint32(b[offSlot:], uint32(slot))
 	le.PutUint64(b[offIncompatible:], t.Incompatible)
 	le.PutUint64(b[offReadOnly:], t.ReadOnlyCompatible)
@@ -97,7 +98,7 @@ func decodeHeader(b []byte, slot int) (t *Table, entries int, err error) {
 		return nil, 0, errNoMagic
 	case le.Uint32(b[offVersion:]) == 0:
 		return nil, 0, fmt.Errorf("%w: version 0", errDamaged)
-	case le.Uint32(b[offVersion:]) != version:
+	case le.Uint32(b[offVersion:]) > version2:
 		return nil, 0, fmt.Errorf("%w %d", errVersion, le.Uint32(b[offVersion:]))
 	case le.Uint64(b[offHeaderCRC:]) != crc64.Checksum(b[:offHeaderCRC]):
 		return nil, 0, fmt.Errorf("%w: checksum of the header", errDamaged)
@@ -138,13 +139,13 @@ func decodeEntries(t *Table, header, b []byte, n int, capacity nvmf.Bytes) error
 	for i := range t.Entries {
 		p := b[i*int(entrySize):]
 		t.Entries[i] = Entry{
-			Rank:   int(le.Uint32(p[0:])),
+			Rank:   int(int32(le.Uint32(p[0:]))),
 			Flags:  le.Uint32(p[4:]),
 			Start:  nvmf.Bytes(le.Uint64(p[8:])),
 			Length: nvmf.Bytes(le.Uint64(p[16:])),
 		}
 	}
-	if err := t.validate(capacity); err != nil {
+	if err := t.validate(le.Uint32(header[offVersion:]), capacity); err != nil {
 		return fmt.Errorf("%w: %w", errDamaged, err)
 	}
 	return nil

@@ -2,7 +2,7 @@
 // namespace: whose store it is part of, which ranks have a partition on it,
 // and where.
 //
-// # Layout, version 1
+// # Layout, versions 1 and 2
 //
 // All integers are little endian, all offsets in bytes. The first 2 MiB of the
 // namespace are two slots with the same table:
@@ -15,7 +15,7 @@
 //
 //	header
 //	   0  16  magic "NVMECR-PARTTABLE"
-//	  16   4  version, 1
+//	  16   4  version, 1 or 2
 //	  20   4  slot this copy belongs to, 0 or 1
 //	  24   8  incompatible features: unknown bits refuse the table
 //	  32   8  read-only compatible features: unknown bits refuse writing
@@ -39,12 +39,16 @@
 //	 200      zeros
 //	4088   8  CRC-64/NVME of bytes 0 to 4088 of the header
 //
-//	entry, in ascending order of rank and of start
-//	   0   4  rank
+//	entry, in ascending order of start
+//	   0   4  rank; 0xffffffff: the solo partition
 //	   4   4  flags, 0
 //	   8   8  start of the partition in the namespace
 //	  16   8  length
 //	  24   8  0
+//
+// In version 1 entries are in ascending order of rank, too, all ranks are less
+// than the job size, and there is no solo partition. A table that version 1 can
+// hold is written as version 1, which earlier programs read.
 //
 //	formatting mark, in place of the header of slot 0
 //	   0  16  "NVMECR-NO-TABLE\x00"

@@ -31,12 +31,13 @@ func reseal(b []byte) {
 func FuzzDecode(f *testing.F) {
 	f.Add(encode(sample(), 0), false, []byte(nil))
 	f.Add(encode(&Table{Name: "x"}, 0), true, []byte(nil))
+	f.Add(encode(divided(), 0), false, []byte(nil))
 	f.Add([]byte(magic), true, []byte(nil))
 	f.Fuzz(func(t *testing.T, b []byte, sealed bool, script []byte) {
 		if sealed && len(b) >= int(headerSize) {
 			b = bytes.Clone(b)
 			copy(b, magic)
-			binary.LittleEndian.PutUint32(b[offVersion:], version)
+			binary.LittleEndian.PutUint32(b[offVersion:], uint32(1+len(script)%2))
 			hostile.Apply(script, 16, [][]byte{b[:200], b[headerSize:]})
 			reseal(b)
 		}
@@ -98,7 +99,7 @@ func readHostile(t *testing.T, dev nvmf.Device) {
 		require.True(t, known, "%v", err)
 		return
 	}
-	require.NoError(t, table.validate(capacity))
+	require.NoError(t, table.validate(table.version(), capacity))
 	for _, e := range table.Entries {
 		require.LessOrEqual(t, e.Start+e.Length, nvmf.Bytes(capacity))
 	}

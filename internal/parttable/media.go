@@ -78,7 +78,7 @@ func Wipe(ctx context.Context, dev nvmf.Device) error {
 // had none. It sets t.Sequence and t.Written. When it returns the table is
 // durable; a crash before that leaves the old table or the new one.
 func Write(ctx context.Context, dev nvmf.Device, t *Table) error {
-	if err := t.validate(dev.Identity().Capacity()); err != nil {
+	if err := t.validate(t.version(), dev.Identity().Capacity()); err != nil {
 		return fmt.Errorf("partition table: %w", err)
 	}
 	if !t.HasRunRecord() {
@@ -100,6 +100,25 @@ func Write(ctx context.Context, dev nvmf.Device, t *Table) error {
 		first = 1 - c.newest
 	}
 	return m.writeSlots(t, first, 1-first)
+}
+
+// Extend is Write for a table with new partitions: it zeros the ranges in blank, which
+// are free in the table that is there, and makes that durable before.
+func Extend(ctx context.Context, dev nvmf.Device, t *Table, blank []Range) error {
+	m, err := open(ctx, dev)
+	if err != nil {
+		return err
+	}
+	defer m.close()
+	for _, r := range blank {
+		if err := m.zero(r); err != nil {
+			return err
+		}
+	}
+	if err := m.flush(); err != nil {
+		return err
+	}
+	return Write(ctx, dev, t)
 }
 
 // Repair writes a damaged or outdated copy of the table again, from the newest

@@ -23,6 +23,10 @@ const mostEntries = int((slotSize - headerSize) / entrySize)
 // MaxName is the longest name of a store.
 const MaxName = 64
 
+// Solo is the rank in the entry of the partition that is no rank's: that of job
+// scripts, and of programs that no launcher started.
+const Solo = -1
+
 // A Table is the content of a partition table.
 type Table struct {
 	// Features, as masks; see the package comment. This version has none.
@@ -44,7 +48,7 @@ type Table struct {
 
 // An Entry is one partition.
 type Entry struct {
-	Rank          int
+	Rank          int // or Solo
 	Flags         uint32
 	Start, Length nvmf.Bytes
 }
@@ -57,6 +61,38 @@ func (t *Table) Entry(rank int) (Entry, bool) {
 		}
 	}
 	return Entry{}, false
+}
+
+// SoloEntry returns the solo partition. In a store of one rank it is that of the rank.
+func (t *Table) SoloEntry() (Entry, bool) {
+	if t.JobSize == 1 {
+		return t.Entry(0)
+	}
+	return t.Entry(Solo)
+}
+
+// Keeper returns the lowest rank with a partition here: its process writes damaged
+// copies of the table again. It is Solo if there is none.
+func (t *Table) Keeper() int {
+	keeper := Solo
+	for _, e := range t.Entries {
+		if e.Rank != Solo && (keeper == Solo || e.Rank < keeper) {
+			keeper = e.Rank
+		}
+	}
+	return keeper
+}
+
+// version returns the version to write: the lowest that can hold the table.
+func (t *Table) version() uint32 {
+	last := -1
+	for _, e := range t.Entries {
+		if e.Rank <= last || e.Rank >= t.JobSize {
+			return version2
+		}
+		last = e.Rank
+	}
+	return version1
 }
 
 // Want is what a process expects of the table it finds.
@@ -111,8 +147,8 @@ func CheckName(name string) error {
 }
 
 // validate returns an error unless the table makes sense by itself, on a
-// namespace of capacity bytes. Hostile media pass a checksum too.
-func (t *Table) validate(capacity nvmf.Bytes) error {
+// namespace of capacity bytes and in a version. Hostile media pass a checksum too.
+func (t *Table) validate(version uint32, capacity nvmf.Bytes) error {
 	if err := CheckName(t.Name); err != nil {
 		return fmt.Errorf("name %w", err)
 	}
@@ -124,21 +160,26 @@ func (t *Table) validate(capacity nvmf.Bytes) error {
 		return fmt.Errorf("hugeblock of %d bytes", h)
 	case t.Targets < 1 || t.Target < 0 || t.Target >= t.Targets:
 		return fmt.Errorf("target %d of %d", t.Target, t.Targets)
-	case t.JobSize < 1 || len(t.Entries) > t.JobSize:
+	case t.JobSize < 1 || version == version1 && len(t.Entries) > t.JobSize:
 		return fmt.Errorf("%d partitions for %d ranks", len(t.Entries), t.JobSize)
 	case len(t.Entries) > mostEntries:
 		return fmt.Errorf("%d partitions, at most %d fit a table", len(t.Entries), mostEntries)
 	}
-	// Ascending in both: so no two of them overlap and no rank is there twice.
-	last, end := -1, HeadSize
+	if version < t.version() {
+		return fmt.Errorf("ranks that are not in ascending order below %d", t.JobSize)
+	}
+	// Ascending, so no two of them overlap.
+	end, ranks := HeadSize, make(map[int]bool)
 	for _, e := range t.Entries {
-		if e.Rank <= last || e.Rank >= t.JobSize {
-			return fmt.Errorf("rank %d after rank %d of %d", e.Rank, last, t.JobSize)
+		if e.Rank < Solo || ranks[e.Rank] {
+			return fmt.Errorf("rank %d, which cannot be or is there twice", e.Rank)
 		}
 		if e.Start < end || e.Length == 0 || e.Start > capacity || e.Length > capacity-e.Start {
 			return fmt.Errorf("partition of rank %d at %d, %d bytes long", e.Rank, e.Start, e.Length)
 		}
-		last, end = e.Rank, e.Start+e.Length
+		if end = e.Start + e.Length; version > version1 { // in version 1 they ascend
+			ranks[e.Rank] = true
+		}
 	}
 	return nil
 }

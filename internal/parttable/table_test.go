@@ -60,25 +60,82 @@ func decode(b []byte, slot int) (*Table, error) {
 	return t, decodeEntries(t, b, rest, n, capacity)
 }
 
-// The bytes of version 1 never change.
-func TestGolden(t *testing.T) {
-	const name = "testdata/v1-slot1.bin"
-	image := encode(sample(), 1)
-	if *update {
-		require.NoError(t, os.WriteFile(name, image, 0o644))
+// divided is a table that takes version 2: with a solo partition, ranks in no order, one of
+// an earlier, larger job, and free space.
+func divided() *Table {
+	t := sample()
+	t.Entries = []Entry{
+		{Rank: Solo, Start: 2 * nvmf.MiB, Length: nvmf.MiB},
+		{Rank: 3, Start: 4 * nvmf.MiB, Length: 4 * nvmf.MiB},
+		{Rank: 7, Start: 8 * nvmf.MiB, Length: 2 * nvmf.MiB},
+		{Rank: 1, Start: 12 * nvmf.MiB, Length: 4 * nvmf.MiB},
 	}
-	golden, err := os.ReadFile(name)
-	require.NoError(t, err)
-	require.True(t, bytes.Equal(golden, image), "the encoding of version 1 has changed")
-	got, err := decode(golden, 1)
-	require.NoError(t, err)
-	assert.Equal(t, sample(), got)
+	return t
 }
 
-// resealed applies edit to the image of sample and makes the checksums right
+// The bytes of a version never change.
+func TestGolden(t *testing.T) {
+	for name, table := range map[string]*Table{"v1-slot1": sample(), "v2-slot1": divided()} {
+		name = "testdata/" + name + ".bin"
+		image := encode(table, 1)
+		if *update {
+			require.NoError(t, os.WriteFile(name, image, 0o644))
+		}
+		golden, err := os.ReadFile(name)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(golden, image), "the encoding of %s has changed", name)
+		got, err := decode(golden, 1)
+		require.NoError(t, err)
+		assert.Equal(t, table, got)
+	}
+}
+
+// A table is written in the version that the most programs read.
+func TestVersion(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		want uint32
+		edit func(*Table)
+	}{
+		{"ranks", version1, func(*Table) {}},
+		{"of other lengths, free space between", version1, func(t *Table) { t.Entries[0].Length /= 2 }},
+		{"solo", version2, func(t *Table) {
+			t.Entries = append(t.Entries, Entry{Rank: Solo, Start: 10 * nvmf.MiB, Length: nvmf.MiB})
+		}},
+		{"not ascending", version2, func(t *Table) { t.Entries[0].Rank = 4 }},
+		{"beyond the job size", version2, func(t *Table) { t.JobSize = 3 }},
+	} {
+		table := sample()
+		c.edit(table)
+		b := encode(table, 0)
+		assert.Equal(t, c.want, binary.LittleEndian.Uint32(b[offVersion:]), c.name)
+		got, err := decode(b, 0)
+		require.NoError(t, err, c.name)
+		assert.Equal(t, table, got, c.name)
+	}
+}
+
+// SoloEntry and Keeper.
+func TestSolo(t *testing.T) {
+	e, ok := divided().SoloEntry()
+	assert.True(t, ok)
+	assert.Equal(t, divided().Entries[0], e)
+	assert.Equal(t, 1, divided().Keeper())
+
+	_, ok = sample().SoloEntry()
+	assert.False(t, ok)
+	single := sample()
+	single.JobSize, single.Entries = 1, []Entry{{Rank: 0, Start: 2 * nvmf.MiB, Length: nvmf.MiB}}
+	e, ok = single.SoloEntry()
+	assert.True(t, ok, "in a store of one rank it is that of the rank")
+	assert.Equal(t, single.Entries[0], e)
+	assert.Zero(t, single.Keeper())
+}
+
+// resealed applies edit to the image of a table and makes the checksums right
 // again, as hostile media would.
-func resealed(edit func(b []byte)) []byte {
-	b := encode(sample(), 0)
+func resealed(table *Table, edit func(b []byte)) []byte {
+	b := encode(table, 0)
 	edit(b)
 	n := binary.LittleEndian.Uint32(b[offEntries:])
 	if end := int(headerSize) + int(n)*int(entrySize); end <= len(b) {
@@ -114,12 +171,27 @@ func TestDecodeRefuses(t *testing.T) {
 		"copy of another slot": func(b []byte) { le.PutUint32(b[offSlot:], 1) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := decode(resealed(edit), 0)
+			_, err := decode(resealed(sample(), edit), 0)
 			require.ErrorIs(t, err, errDamaged)
 		})
 	}
-	_, err := decode(resealed(func(b []byte) {}), 0)
-	require.NoError(t, err, "without an edit")
+	for name, edit := range map[string]func(b []byte){
+		"version 1":         func(b []byte) { le.PutUint32(b[offVersion:], 1) },
+		"rank twice":        func(b []byte) { le.PutUint32(b[entry+32:], 7) },
+		"solo twice":        func(b []byte) { le.PutUint32(b[entry+64:], 1<<32-1) },
+		"rank -2":           func(b []byte) { le.PutUint32(b[entry:], 1<<32-2) },
+		"partition overlap": func(b []byte) { le.PutUint64(b[entry+16:], 3<<20) },
+		"not ascending":     func(b []byte) { le.PutUint64(b[entry+32+8:], 14<<20) },
+	} {
+		t.Run("version 2, "+name, func(t *testing.T) {
+			_, err := decode(resealed(divided(), edit), 0)
+			require.ErrorIs(t, err, errDamaged)
+		})
+	}
+	for _, table := range []*Table{sample(), divided()} {
+		_, err := decode(resealed(table, func(b []byte) {}), 0)
+		require.NoError(t, err, "without an edit")
+	}
 }
 
 // Every single flipped byte of the used part is noticed.
@@ -278,7 +350,7 @@ func TestBlank(t *testing.T) {
 		"ext4":                        {func(b []byte) { copy(b[0x438:], "\x53\xef") }, ErrForeign},
 		"magic only":                  {func(b []byte) { copy(b, magic) }, ErrCorrupt},
 		"magic in slot 1 only":        {func(b []byte) { copy(b[slotSize:], magic) }, ErrCorrupt},
-		"version 2":                   {func(b []byte) { copy(b, magic); b[offVersion] = 2 }, ErrVersion},
+		"version 3":                   {func(b []byte) { copy(b, magic); b[offVersion] = 3 }, ErrVersion},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dev := newMem(t, 512)
@@ -414,6 +486,10 @@ func TestCrash(t *testing.T) {
 			_, err := Repair(ctx, dev)
 			return err
 		}, []string{old.Name}},
+		{"extend", write(old), func(dev nvmf.Device) error {
+			table := *replaced
+			return Extend(ctx, dev, &table, []Range{{Start: 10 * nvmf.MiB, Length: 4096}})
+		}, []string{old.Name, "replaced"}},
 		{"wipe", write(old), func(dev nvmf.Device) error { return Wipe(ctx, dev) }, []string{old.Name, ""}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
