@@ -127,7 +127,7 @@ func (in *inode) mappedFrom(h, behind Hugeblock) Hugeblock {
 // place, so that in a full file system the one that it makes free comes too
 // late. A write has two that it changes in part. A file system too small to keep
 // any back ends such a write early.
-func (g *geometry) spare() Hugeblock { return min(2, g.blocks/64) }
+func (g *geometry) spare() Hugeblock { return min(2, g.usable/64) }
 
 // takeAll takes so many hugeblocks from the pool, or none.
 func (fs *FS) takeAll(need Hugeblock) ([]run, error) {

@@ -345,8 +345,8 @@ func (c *checker) superblocks() (ok bool, err error) {
 		if errs[i] == nil {
 			g, errs[i] = decodeSuperblock(buf)
 		}
-		if errs[i] == nil && (g.seg != s || g.lba != id.LBASize) {
-			errs[i] = fmt.Errorf("it is of another segment, %v at %v: %w", g.seg.Length, g.seg.Start, ErrCorrupt)
+		if errs[i] == nil {
+			errs[i] = g.fit(s, id.LBASize)
 		}
 		if copies[i] = string(buf); errs[i] == nil && c.g == nil {
 			c.g = g

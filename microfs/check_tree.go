@@ -181,7 +181,7 @@ func (k *treeCheck) extents(in *inode) {
 		full := nvmf.Bytes(x.count) * g.hugeblock
 		what := ""
 		switch {
-		case x.count == 0 || x.phys >= g.blocks || x.count > g.blocks-x.phys:
+		case x.count == 0 || x.phys >= g.usable || x.count > g.usable-x.phys:
 			what = "is not in the data area"
 		case x.file < at:
 			what = "overlaps the one before"
@@ -233,8 +233,8 @@ func (k *treeCheck) space(inos []Ino) {
 		return
 	}
 	k.pool = pool{}
-	if err := k.fillPool(); err != nil || k.pool.free+total != k.g.blocks {
+	if err := k.fillPool(); err != nil || k.pool.free+total != k.g.usable {
 		k.found(FoundPool, Loss, "free hugeblocks", -1,
-			fmt.Sprintf("%d used and %d free are not the %d there are (%v)", total, k.pool.free, k.g.blocks, err), "")
+			fmt.Sprintf("%d used and %d free are not the %d there are (%v)", total, k.pool.free, k.g.usable, err), "")
 	}
 }

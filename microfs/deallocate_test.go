@@ -313,7 +313,7 @@ func TestPool(t *testing.T) {
 				p.putLast(r)
 			case 3:
 				if random.IntN(100) == 0 {
-					p.rotate()
+					p.rotate(^Hugeblock(0))
 				}
 			default: // free a run of what is taken
 				start := Hugeblock(random.IntN(blocks))

@@ -41,6 +41,7 @@
 //	claim.go            who writes the partition
 //	check.go, check_tree.go           fsck            repair.go, verify.go
 //	read.go             reads, verified               format.go  an empty file system
+//	shrink.go           ending earlier
 //	types.go            what callers see              errors.go, fs.go, io.go
 //
 // # Layout of a partition

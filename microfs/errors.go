@@ -21,6 +21,9 @@ var (
 	// syscall.ENOSPC.
 	ErrNoNames = fmt.Errorf("there is no room for another name: names and inodes have 1/128 of a partition, at most 256 MiB; "+
 		"larger partitions (--size, or larger namespaces) hold more, and so do fewer, larger files: %w", syscall.ENOSPC)
+	// ErrInUse: a partition cannot end as early as was asked for, since there is data
+	// behind that.
+	ErrInUse = errors.New("there are files behind the new end")
 	// ErrVersion: the media is of a version this program cannot use.
 	ErrVersion = errors.New("media version is not supported")
 	// ErrCorrupt: the media holds something no crash can leave.

@@ -247,7 +247,7 @@ func (fs *FS) StatFS() StatFS {
 	t := fs.tree
 	room := framedRoom(fs.g.stateSize) - stateFixed - nvmf.Bytes(fs.g.blocks)*fs.worstPerBlock()
 	st := StatFS{
-		Hugeblock: fs.g.hugeblock, Blocks: fs.g.blocks - fs.g.spare(), Free: fs.available() - min(fs.available(), fs.g.spare()),
+		Hugeblock: fs.g.hugeblock, Blocks: fs.g.usable - fs.g.spare(), Free: fs.available() - min(fs.available(), fs.g.spare()),
 		Files: uint64(t.inodes.count), LogPages: fs.g.logPages, LogFree: fs.log.Free(),
 		StateBytes: t.bytes, StateMax: room, OpenFiles: fs.opens,
 		Generation: fs.log.Generation(), Checkpoints: fs.ckpt.header.sequence - 1,

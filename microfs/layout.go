@@ -40,8 +40,10 @@ type geometry struct {
 	stateSize  nvmf.Bytes
 	data       nvmf.Bytes // offset in the segment
 	blocks     Hugeblock
-	sums       bool // data is checksummed
-	ranges     bool // hugeblocks can be allocated and taken from a file without writing
+	formatted  nvmf.Bytes // length of the segment when it was formatted; see shrink.go
+	usable     Hugeblock  // of blocks those that end within the segment
+	sums       bool       // data is checksummed
+	ranges     bool       // hugeblocks can be allocated and taken from a file without writing
 	rank, size int
 	created    int64
 	root       rootOwner
@@ -119,7 +121,7 @@ func (g *geometry) divide() error {
 	if n > 1<<32-2 {
 		return fmt.Errorf("partition of %v has too many hugeblocks of %v, choose larger ones: %w", g.seg.Length, g.hugeblock, ErrBadFormat)
 	}
-	g.blocks = Hugeblock(n)
+	g.blocks, g.usable, g.formatted = Hugeblock(n), Hugeblock(n), g.seg.Length
 	return nil
 }
 

@@ -126,8 +126,8 @@ func (fs *FS) readSuperblock(seg Segment) error {
 			continue
 		}
 		g, err := decodeSuperblock(buf)
-		if err == nil && (g.seg != seg || g.lba != id.LBASize) {
-			err = fmt.Errorf("superblock of another segment, %v at %v: %w", g.seg.Length, g.seg.Start, ErrCorrupt)
+		if err == nil {
+			err = g.fit(seg, id.LBASize)
 		}
 		if errs[i] = err; err == nil && fs.g == nil {
 			fs.g = g
@@ -361,7 +361,10 @@ func (fs *FS) fillPool() error {
 		fs.pool.putLast(run{at, r.start - at})
 		at = r.start + r.count
 	}
-	fs.pool.putLast(run{at, fs.g.blocks - at})
+	if at > fs.g.usable {
+		return fmt.Errorf("hugeblock %d of a file lies behind the end of the partition: %w", at-1, ErrCorrupt)
+	}
+	fs.pool.putLast(run{at, fs.g.usable - at})
 	return nil
 }
 
@@ -369,12 +372,15 @@ func (fs *FS) fillPool() error {
 // have been about, since they may still land: the end of the log, the area of
 // the next state, hugeblocks half-filled or reserved, and the free ones it was likely to
 // take next.
+//
+// Of the free ones that is a bounded part: what has files at its end cannot be made
+// shorter (Shrink).
 func (fs *FS) avoidLast() {
 	fs.log.Suspect()
 	if fs.late == LateAny {
 		fs.ckpt.lost[1-fs.ckpt.header.area] = time.Now()
 	}
-	fs.pool.rotate()
+	fs.pool.rotate(Hugeblock(avoided / fs.g.hugeblock))
 	fs.pool.freshFirst = true
 	for in := range fs.tree.inodes.all() {
 		for x := range in.extents.all() {
@@ -384,6 +390,9 @@ func (fs *FS) avoidLast() {
 		}
 	}
 }
+
+// avoided is many times what one process has in flight.
+const avoided = 256 * nvmf.MiB
 
 // takeOver seals the log and repairs copies, before anything else is written.
 func (fs *FS) takeOver() error {

@@ -110,10 +110,18 @@ func (p *pool) keepNothing() {
 	}
 }
 
-// rotate moves half of what is free from the head to the tail.
-func (p *pool) rotate() {
-	p.fresh.rotate()
-	p.used.rotate()
+// rotate moves half of what is free, but no more than most of each queue, from the head to the tail.
+func (p *pool) rotate(most Hugeblock) {
+	p.fresh.rotate(most)
+	p.used.rotate(most)
+}
+
+// end removes what is behind a hugeblock.
+func (p *pool) end(end Hugeblock) {
+	p.fresh.end(end)
+	p.used.end(end)
+	p.open.count = min(p.open.count, max(end, p.open.start)-p.open.start)
+	p.free = p.fresh.free + p.used.free + p.open.count
 }
 
 // ring is a circular queue of runs. Its memory follows the number of runs, not of
@@ -191,13 +199,25 @@ func (q *ring) untake(r run) {
 	q.n++
 }
 
-// rotate moves half of the hugeblocks from the head to the tail.
-func (q *ring) rotate() {
-	for half := q.free / 2; half > 0; {
+// rotate moves half of the hugeblocks, but no more than most, from the head to the tail.
+func (q *ring) rotate(most Hugeblock) {
+	for half := min(q.free/2, most); half > 0; {
 		r, _ := q.take(half)
 		half -= r.count
 		q.give(r)
 	}
+}
+
+// end removes what is behind a hugeblock.
+func (q *ring) end(end Hugeblock) {
+	var left ring
+	for q.n > 0 {
+		r, _ := q.take(q.free)
+		if r.start < end {
+			left.give(run{r.start, min(r.count, end-r.start)})
+		}
+	}
+	*q = left
 }
 
 func (q *ring) grow() {

@@ -65,7 +65,7 @@ func (g *geometry) encode(b []byte) {
 	copy(b[sbUUID:], g.fs[:])
 	le.PutUint64(b[sbGen:], g.generation)
 	le.PutUint64(b[sbStart:], uint64(g.seg.Start))
-	le.PutUint64(b[sbLength:], uint64(g.seg.Length))
+	le.PutUint64(b[sbLength:], uint64(g.formatted))
 	le.PutUint32(b[sbLBASize:], uint32(g.lba))
 	le.PutUint32(b[sbHugeblock:], uint32(g.hugeblock))
 	le.PutUint32(b[sbUnit:], uint32(g.unit))
@@ -124,6 +124,7 @@ func decodeSuperblock(b []byte) (*geometry, error) {
 		created:    int64(le.Uint64(b[sbCreated:])),
 		root:       rootOwner{le.Uint32(b[sbRootUID:]), le.Uint32(b[sbRootGID:]), le.Uint32(b[sbRootMode:])},
 	}
+	g.usable, g.formatted = g.blocks, g.seg.Length
 	return g, g.check()
 }
 
