@@ -1,10 +1,12 @@
 package owner
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,30 +17,38 @@ import (
 	"nvmecr/internal/shortdir"
 )
 
-// FuzzHeader: a header that is accepted says what it was made of.
-func FuzzHeader(f *testing.F) {
-	b := make([]byte, headerSize)
-	putHeader(b, verbYield)
-	f.Add(b)
+// parse reads the message that b begins with.
+func parse(b []byte) (code uint16, what string, err error) {
+	r := bytes.NewReader(b)
+	return readMessage(func(p []byte) error {
+		_, err := io.ReadFull(r, p)
+		return err
+	})
+}
+
+// FuzzMessage: a message that is accepted says what it was made of.
+func FuzzMessage(f *testing.F) {
+	f.Add(newMessage(verbYield, ""))
+	f.Add(newMessage(verbDivide, "\x04\x00\x00\x00"))
+	f.Add(newMessage(statusRefused, strings.Repeat("a", maxText)))
 	f.Fuzz(func(t *testing.T, in []byte) {
-		b := make([]byte, headerSize)
-		copy(b, in)
-		code, err := parseHeader(b)
+		code, what, err := parse(in)
 		if err != nil {
-			require.ErrorIs(t, err, errProtocol)
+			require.True(t, errors.Is(err, errProtocol) || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF), "%v", err)
 			return
 		}
-		again := make([]byte, headerSize)
-		putHeader(again, code)
-		require.Equal(t, again[:12], b[:12])
+		again := newMessage(code, what)
+		require.Equal(t, again[:12], in[:12])
+		require.Equal(t, again[headerSize:], in[headerSize:len(again)])
 	})
 }
 
 // FuzzAnswer asks an owner with arbitrary bytes. It answers, or ends the
 // connection, and yields only when that is what was asked.
 func FuzzAnswer(f *testing.F) {
-	ask := make([]byte, headerSize)
-	putHeader(ask, verbYield)
+	ask := newMessage(verbYield, "")
+	f.Add(newMessage(verbDivide, "\x04\x00\x00\x00"), uint8(17))
+	f.Add(newMessage(verbDivide, "\x04"), uint8(0))
 	f.Add(ask, uint8(0))
 	f.Add(ask, uint8(7))
 	f.Add([]byte("GET / HTTP/1.1\r\n\r\n"), uint8(1))
@@ -48,8 +58,9 @@ func FuzzAnswer(f *testing.F) {
 		require.NoError(t, err)
 		here, there := os.NewFile(uintptr(fds[0]), "asker"), os.NewFile(uintptr(fds[1]), "owner")
 		defer here.Close()
-		asked := false
+		asked, divided := false, false
 		l := &Lock{onYield: func() bool { asked = true; return false }}
+		l.OnDivide(func(uint32) error { divided = true; return errors.New("no") })
 		done := make(chan struct{})
 		hostile.Bounded(t, 1<<20, 20*time.Second, func() {
 			go func() { defer close(done); l.answer(there) }()
@@ -61,20 +72,18 @@ func FuzzAnswer(f *testing.F) {
 			require.NoError(t, unix.Shutdown(fds[0], unix.SHUT_WR))
 			got, _ := io.ReadAll(here) // a reset, if it did not read everything
 			<-done
-			var code uint16
-			err := errProtocol
-			if len(b) >= headerSize {
-				code, err = parseHeader(b[:headerSize])
-			}
-			require.Equal(t, err == nil && code == verbYield, asked)
+			code, what, err := parse(b)
+			require.Equal(t, err == nil && code == verbYield && what == "", asked)
+			require.Equal(t, err == nil && code == verbDivide && len(what) == 4, divided)
 			switch {
-			case len(b) < headerSize:
+			case err != nil && !errors.Is(err, errProtocol):
 				require.Empty(t, got)
 			case len(got) > 0:
-				require.Len(t, got, headerSize)
-				code, err := parseHeader(got)
+				code, text, err := parse(got)
 				require.NoError(t, err)
+				require.Len(t, got, headerSize+len(text))
 				require.Equal(t, asked, code == statusBusy)
+				require.Equal(t, divided, code == statusRefused && text == "no")
 			}
 		})
 	})
@@ -82,9 +91,8 @@ func FuzzAnswer(f *testing.F) {
 
 // FuzzAsk asks somebody who is no owner.
 func FuzzAsk(f *testing.F) {
-	answer := make([]byte, headerSize)
-	putHeader(answer, statusBusy)
-	f.Add(answer, uint8(3))
+	f.Add(newMessage(statusBusy, ""), uint8(3))
+	f.Add(newMessage(statusRefused, "no"), uint8(17))
 	f.Add([]byte{}, uint8(0))
 	f.Add([]byte("NVCO\x01\x00\x00\x00\x00\x00\x00\x01...."), uint8(16))
 	dir := shortdir.New(f)
@@ -112,12 +120,13 @@ func FuzzAsk(f *testing.F) {
 		hostile.Bounded(t, 1<<20+2*uint64(len(b)), 20*time.Second, func() {
 			ctx, cancel := context.WithTimeout(t.Context(), hang)
 			defer cancel()
-			status, err := ask(ctx, name, func() bool { return false })
+			status, text, err := ask(ctx, name, newMessage(verbYield, ""), func() bool { return false })
 			<-done
 			if err == nil {
-				want, err := parseHeader(b[:headerSize])
+				want, what, err := parse(b)
 				require.NoError(t, err)
 				require.Equal(t, want, status)
+				require.Equal(t, what, text)
 			}
 			require.False(t, errors.Is(err, context.DeadlineExceeded), "%v", err)
 		})

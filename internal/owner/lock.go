@@ -2,6 +2,7 @@ package owner
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -35,7 +36,8 @@ type Lock struct {
 	listen  *os.File // a socket
 	onYield func() bool
 
-	yielding sync.Mutex // one onYield at a time
+	asked    sync.Mutex // held while onYield or onDivide runs
+	onDivide func(ranks uint32) error
 	release  sync.Once
 	err      error // of the release, once that is done
 }
@@ -120,6 +122,37 @@ func Acquire(ctx context.Context, group, key, note string, onYield func() bool) 
 	return l, nil
 }
 
+// Divide asks the owner of a key to divide the store of the partition among so many
+// ranks, and waits until that is done. See Acquire for key and group.
+//
+// Errors: a *RefusedError with what the owner said; a *BusyError if it cannot at the
+// moment, does not know how, or there is no owner any more: try Acquire, and ask again.
+func Divide(ctx context.Context, group, key string, ranks uint32) error {
+	if err := errors.Join(checkKey(key), checkGroup(group)); err != nil {
+		return err
+	}
+	dir, err := directory(group)
+	if err != nil {
+		return err
+	}
+	l := &Lock{path: filepath.Join(dir, key)}
+	number := binary.LittleEndian.AppendUint32(nil, ranks)
+	status, text, err := ask(ctx, l.path+".sock", newMessage(verbDivide, string(number)), l.free)
+	switch {
+	case err == nil && status == statusOK:
+		return nil
+	case err == nil && status == statusRefused:
+		return &RefusedError{Reason: text}
+	}
+	return &BusyError{Key: key, Silent: err != nil}
+}
+
+// A RefusedError says why the owner of a partition did not do what it was asked for.
+type RefusedError struct{ Reason string }
+
+// Error is what the owner said.
+func (e *RefusedError) Error() string { return e.Reason }
+
 func (l *Lock) acquire(ctx context.Context, key string) error {
 	for {
 		busy, err := l.try()
@@ -134,7 +167,7 @@ func (l *Lock) acquire(ctx context.Context, key string) error {
 		if l.fd >= 0 {
 			break
 		}
-		status, err := ask(ctx, l.path+".sock", l.free)
+		status, _, err := ask(ctx, l.path+".sock", newMessage(verbYield, ""), l.free)
 		if err == nil && status != statusOK {
 			busy.Key = key
 			return &busy

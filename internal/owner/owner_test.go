@@ -308,9 +308,9 @@ func TestStrangeMessages(t *testing.T) {
 		"another verb":    func(b []byte) { b[6] = 99 },
 		"another version": func(b []byte) { b[4] = 2 },
 		"not ours":        func(b []byte) { copy(b, "GET / HTTP/1.1\r\n") },
-		"a body":          func(b []byte) { b[8] = 1 },
+		"a long body":     func(b []byte) { b[10] = 1 },
 	} {
-		putHeader(good, verbYield)
+		copy(good, newMessage(verbYield, ""))
 		edit(good)
 		conn, err := net.Dial("unix", l.path+".sock")
 		require.NoError(t, err)
@@ -319,7 +319,7 @@ func TestStrangeMessages(t *testing.T) {
 		var b [headerSize]byte
 		_, err = io.ReadFull(conn, b[:])
 		require.NoError(t, err, name)
-		status, err := parseHeader(b[:])
+		status, _, err := parse(b[:])
 		require.NoError(t, err)
 		assert.Equal(t, statusUnknown, status, name)
 		_ = conn.Close()
@@ -327,6 +327,25 @@ func TestStrangeMessages(t *testing.T) {
 }
 
 // What the owner has noted is there for those who find it busy, and gone with it.
+func TestDivide(t *testing.T) {
+	require.ErrorIs(t, Divide(soon(t), "", "k", 4), syscall.EBUSY, "nobody has it")
+	l, err := Acquire(soon(t), "", "k", "", func() bool { panic("nobody asked to yield") })
+	require.NoError(t, err)
+	defer func() { require.NoError(t, l.Release()) }()
+	require.ErrorIs(t, Divide(soon(t), "", "k", 4), syscall.EBUSY, "it does not know yet how")
+	var got uint32
+	answer := error(nil)
+	l.OnDivide(func(ranks uint32) error { got = ranks; return answer })
+	require.NoError(t, Divide(soon(t), "", "k", 4))
+	require.EqualValues(t, 4, got)
+	answer = fmt.Errorf("in a moment: %w", syscall.EBUSY)
+	require.ErrorIs(t, Divide(soon(t), "", "k", 5), syscall.EBUSY)
+	answer = errors.New(strings.Repeat("no", maxText))
+	var refused *RefusedError
+	require.ErrorAs(t, Divide(soon(t), "", "k", 5), &refused)
+	require.Equal(t, strings.Repeat("no", maxText/2), refused.Reason)
+}
+
 func TestNote(t *testing.T) {
 	for _, note := range []string{"", "first", strings.Repeat("n", MaxNote), "x"} {
 		l := &Lock{path: filepath.Join(t.TempDir(), "k"), fd: -1, note: note}

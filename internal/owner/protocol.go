@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,32 +21,48 @@ const (
 	headerSize = 16
 	magic      = "NVCO"
 	version    = 1
+	maxText    = 1024
 )
 
 // Verbs and statuses are part of the protocol and never change.
 const (
-	verbYield uint16 = 1
+	verbYield  uint16 = 1
+	verbDivide uint16 = 2
 
 	statusOK      uint16 = 0
 	statusBusy    uint16 = 1
 	statusUnknown uint16 = 2
+	statusRefused uint16 = 3
 )
 
 var errProtocol = errors.New("not a message of the partition protocol, version 1")
 
-func putHeader(b []byte, code uint16) {
+// newMessage returns a request or a reply.
+func newMessage(code uint16, what string) []byte {
+	b := make([]byte, headerSize, headerSize+len(what))
 	copy(b[0:4], magic)
 	binary.LittleEndian.PutUint16(b[4:], version)
 	binary.LittleEndian.PutUint16(b[6:], code)
-	binary.LittleEndian.PutUint32(b[8:], 0)
+	binary.LittleEndian.PutUint32(b[8:], uint32(len(what)))
 	binary.LittleEndian.PutUint32(b[12:], uint32(os.Getpid()))
+	return append(b, what...)
 }
 
-func parseHeader(b []byte) (code uint16, err error) {
-	if string(b[0:4]) != magic || binary.LittleEndian.Uint16(b[4:]) != version || binary.LittleEndian.Uint32(b[8:]) != 0 {
-		return 0, errProtocol
+// readMessage reads one through read, which fills what it is given.
+func readMessage(read func([]byte) error) (code uint16, what string, err error) {
+	var b [headerSize]byte
+	if err := read(b[:]); err != nil {
+		return 0, "", err
 	}
-	return binary.LittleEndian.Uint16(b[6:]), nil
+	n := binary.LittleEndian.Uint32(b[8:])
+	if string(b[0:4]) != magic || binary.LittleEndian.Uint16(b[4:]) != version || n > maxText {
+		return 0, "", errProtocol
+	}
+	rest := make([]byte, n)
+	if err := read(rest); err != nil {
+		return 0, "", err
+	}
+	return binary.LittleEndian.Uint16(b[6:]), string(rest), nil
 }
 
 // serve listens on the socket. The caller has the lock, so that a socket that
@@ -99,21 +116,53 @@ func (l *Lock) answer(conn *os.File) {
 		return
 	}
 	_ = conn.SetReadDeadline(time.Now().Add(5 * time.Second))
-	var b [headerSize]byte
-	if _, err := io.ReadFull(conn, b[:]); err != nil {
+	verb, what, err := readMessage(func(b []byte) error {
+		_, err := io.ReadFull(conn, b)
+		return err
+	})
+	status, text := statusUnknown, ""
+	switch {
+	case errors.Is(err, errProtocol):
+	case err != nil:
 		return
-	}
-	status := statusUnknown
-	if verb, err := parseHeader(b[:]); err == nil && verb == verbYield {
+	case verb == verbYield && what == "":
 		status = l.yield()
+	case verb == verbDivide && len(what) == 4:
+		status, text = l.divide(binary.LittleEndian.Uint32([]byte(what)))
 	}
-	putHeader(b[:], status)
-	_, _ = conn.Write(b[:]) // one that has gone away needs no answer
+	_, _ = conn.Write(newMessage(status, text)) // one that has gone away needs no answer
+}
+
+// OnDivide sets what is called when another process asks that the store be divided
+// among a number of ranks, on a goroutine of the package and not at the same time as
+// onYield. syscall.EBUSY makes the other process ask again. Until it is set that is
+// the answer.
+func (l *Lock) OnDivide(f func(ranks uint32) error) {
+	l.asked.Lock()
+	defer l.asked.Unlock()
+	l.onDivide = f
+}
+
+func (l *Lock) divide(ranks uint32) (status uint16, text string) {
+	l.asked.Lock()
+	defer l.asked.Unlock()
+	if l.onDivide == nil {
+		return statusBusy, ""
+	}
+	err := l.onDivide(ranks)
+	switch {
+	case err == nil:
+		return statusOK, ""
+	case errors.Is(err, syscall.EBUSY):
+		return statusBusy, ""
+	}
+	text = err.Error()
+	return statusRefused, text[:min(len(text), maxText)]
 }
 
 func (l *Lock) yield() uint16 {
-	l.yielding.Lock()
-	defer l.yielding.Unlock()
+	l.asked.Lock()
+	defer l.asked.Unlock()
 	if l.onYield == nil || !l.onYield() {
 		return statusBusy
 	}
@@ -133,38 +182,38 @@ func samePeer(conn *os.File) bool {
 	return err == nil && sockErr == nil && (int(cred.Uid) == os.Geteuid() || cred.Uid == 0)
 }
 
-// ask sends the verb yield to the socket at name and waits for the answer, or
+// ask sends a request to the socket at name and waits for the answer, or
 // until the lock is free (the owner died, but a child of it may hold the
 // connection open), or ctx ends.
-func ask(ctx context.Context, name string, free func() bool) (status uint16, err error) {
+func ask(ctx context.Context, name string, request []byte, free func() bool) (status uint16, text string, err error) {
 	var d net.Dialer
 	conn, err := d.DialContext(ctx, "unix", name)
 	if err != nil {
-		return 0, err
+		return 0, "", err
 	}
 	defer conn.Close()
-	var b [headerSize]byte
-	putHeader(b[:], verbYield)
-	if _, err := conn.Write(b[:]); err != nil {
-		return 0, err
+	if _, err := conn.Write(request); err != nil {
+		return 0, "", err
 	}
-	for n := 0; n < headerSize; {
-		_ = conn.SetReadDeadline(time.Now().Add(5 * patience))
-		k, err := conn.Read(b[n:])
-		n += k
-		switch {
-		case err == nil:
-		case !errors.Is(err, os.ErrDeadlineExceeded):
-			return 0, err
-		case ctx.Err() != nil:
-			return 0, ctx.Err()
-		case free():
-			return 0, errors.New("the owner has ended")
+	status, text, err = readMessage(func(b []byte) error {
+		for n := 0; n < len(b); {
+			_ = conn.SetReadDeadline(time.Now().Add(5 * patience))
+			k, err := conn.Read(b[n:])
+			n += k
+			switch {
+			case err == nil:
+			case !errors.Is(err, os.ErrDeadlineExceeded):
+				return err
+			case ctx.Err() != nil:
+				return ctx.Err()
+			case free():
+				return errors.New("the owner has ended")
+			}
 		}
-	}
-	status, err = parseHeader(b[:])
+		return nil
+	})
 	if err != nil {
-		return 0, fmt.Errorf("%s: %w", name, err)
+		return 0, "", fmt.Errorf("%s: %w", name, err)
 	}
-	return status, nil
+	return status, text, nil
 }
