@@ -15,7 +15,7 @@ import (
 )
 
 // AllRanks stands for every rank of a store.
-const AllRanks = -1
+const AllRanks = -2
 
 // FoundTable and FoundTableCopy are kinds of findings beside those of microfs:
 // no copy of a partition table is good, or one is not.
@@ -28,7 +28,7 @@ const (
 // of the partitions in the order of ranks. The targets come first; with Repair
 // they come last, with what is left to tell.
 type CheckOptions struct {
-	Rank   int  // the one to check, or AllRanks
+	Rank   int  // the one to check, parttable.Solo, or AllRanks
 	Repair bool // make good what can be
 	Target func(*TargetReport)
 	Part   func(*PartReport)
@@ -43,7 +43,7 @@ type TargetReport struct {
 
 // A PartReport is what was found of a rank's partition.
 type PartReport struct {
-	Rank    int
+	Rank    int // or parttable.Solo
 	Target  nvmf.TransportID
 	Segment microfs.Segment
 	// CheckReport is what is there now: after the repair, if there was one.
@@ -85,9 +85,9 @@ func Check(ctx context.Context, cfg *config.Config, o CheckOptions) error {
 		if c.table == nil {
 			continue
 		}
-		for i, e := range c.table.Entries {
+		for _, e := range c.table.Entries {
 			if o.Rank == AllRanks || o.Rank == e.Rank {
-				c.entry, c.keeper = e, i == 0 && len(r.Findings) > 0
+				c.entry, c.keeper = e, e.Rank == c.table.Keeper() && len(r.Findings) > 0
 				parts = append(parts, c)
 			}
 		}
@@ -95,9 +95,13 @@ func Check(ctx context.Context, cfg *config.Config, o CheckOptions) error {
 	if len(reports) == 0 {
 		return missing
 	}
-	slices.SortFunc(parts, func(a, b partCheck) int { return a.entry.Rank - b.entry.Rank })
+	slices.SortFunc(parts, func(a, b partCheck) int { return soloLast(a.entry.Rank, b.entry.Rank) })
 	for i := range parts {
-		o.Part(parts[i].check(ctx, o.Repair))
+		r := parts[i].check(ctx, o.Repair)
+		if r.Rank == parttable.Solo && r.Err == nil && r.Unformatted {
+			continue // most jobs have no use for it
+		}
+		o.Part(r)
 	}
 	for _, r := range reports {
 		if !o.Repair {
@@ -153,7 +157,7 @@ func tableFindings(h *parttable.Health) []microfs.Finding {
 		kind, severity, remedy = FoundTableCopy, microfs.Repairable, "the other copy is good"
 	}
 	if h.Table != nil && len(h.Table.Entries) > 0 {
-		remedy += fmt.Sprintf("; --repair of rank %d, or its next run, writes it again", h.Table.Entries[0].Rank)
+		remedy += fmt.Sprintf("; --repair of rank %d, or its next run, writes it again", h.Table.Keeper())
 	}
 	for slot, err := range h.Copies {
 		if err == nil {
@@ -220,7 +224,7 @@ func (c *partCheck) repair(ctx context.Context, r *PartReport) (err error) {
 	if p.Table, err = o.table(ctx, p.Device, c.t, false); err != nil {
 		return err
 	}
-	entry, ok := p.Table.Entry(r.Rank)
+	entry, ok := o.entry(p.Table)
 	if !ok || (r.Segment != microfs.Segment{Start: entry.Start, Length: entry.Length}) {
 		return errors.New("the partition table has changed meanwhile: start again")
 	}

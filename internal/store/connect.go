@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"time"
 
@@ -114,13 +115,16 @@ func LockGroup(run uuid.UUID) string {
 	return hex.EncodeToString(h[:8])
 }
 
-// lockKey names the partition of a rank among those of a run.
+// lockKey names the partition of a rank, or the solo partition, among those of a run.
 func lockKey(cfg *config.Config, rank int) string {
 	h := sha256.New()
 	fmt.Fprintln(h, cfg.Name)
 	for _, t := range cfg.Targets {
 		fmt.Fprintln(h, t)
 	}
-	name := strings.TrimLeft(cfg.Name, ".")
-	return fmt.Sprintf("%.32s-%d-%s", name, rank, hex.EncodeToString(h.Sum(nil)[:8]))
+	name, which := strings.TrimLeft(cfg.Name, "."), strconv.Itoa(rank)
+	if rank == parttable.Solo {
+		which = "solo"
+	}
+	return fmt.Sprintf("%.32s-%s-%s", name, which, hex.EncodeToString(h.Sum(nil)[:8]))
 }

@@ -15,6 +15,15 @@
 // that are all zeros. On a device that only this process can see
 // (Identity.Private) every process formats for itself.
 //
+// # The solo partition
+//
+// A process that no launcher started, a job script above all, and the only rank of a job
+// write the solo partition (Place.Alone). In a blank store it is all of the store: the one
+// partition of a job of one rank. When the ranks of a larger job come, it is made shorter,
+// and they get partitions behind it (divide.go). Its owner does that: a living process of
+// this host if it is asked, else the rank that formats. Where ranks come first they leave
+// a small part for it. It is on the first target.
+//
 // # Who may write
 //
 // A writer first reserves the namespace for its run (run.go, fence.go), so that

@@ -51,7 +51,7 @@ func Erase(ctx context.Context, cfg *config.Config, progress func(done, all nvmf
 				}
 			})
 			if err != nil {
-				return fmt.Errorf("erasing rank %d: %w", e.Rank, err)
+				return fmt.Errorf("erasing %s: %w", partitionName(e.Rank), err)
 			}
 		}
 		return nil

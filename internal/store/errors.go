@@ -28,6 +28,14 @@ func halfFormatted(err error) error {
 	return err
 }
 
+// ErrNoSolo: the store has no solo partition, since it was made for ranks by an earlier
+// version, or was too small for one. It is syscall.EROFS.
+var ErrNoSolo = fmt.Errorf("it was made for the ranks of a job, and has no room for what job scripts and programs without a launcher write: write elsewhere, or start over with --fresh: %w", syscall.EROFS)
+
+// ErrUndivided: all of the store is the solo partition. The ranks of a job get their
+// partitions when one of them opens its own for writing.
+var ErrUndivided = errors.New("the store is not divided among ranks yet")
+
 // A WaitError says that the rank that formats a target did not do so in time.
 // It is syscall.ETIMEDOUT.
 type WaitError struct {

@@ -28,16 +28,19 @@ const (
 // pollEvery is how often a rank looks whether its target has been formatted.
 const pollEvery = 20 * time.Millisecond
 
+// alignment is what partitions start on a multiple of.
+func alignment(hugeblock nvmf.Bytes) nvmf.Bytes { return max(segmentAlign, hugeblock) }
+
 // minLength is the least length of a partition.
 func minLength(hugeblock nvmf.Bytes) nvmf.Bytes {
 	return max(minPartition, minHugeblocks*hugeblock)
 }
 
-// layout cuts a namespace into partitions for so many ranks. It fails where
-// they would be too small.
-func layout(id *nvmf.Identity, cfg *config.Config, slots int) ([]balancer.Segment, error) {
-	least, align := minLength(cfg.Hugeblock), max(segmentAlign, cfg.Hugeblock)
-	segs, err := balancer.Segments(parttable.HeadSize, id.Capacity(), slots, align)
+// layout cuts a namespace from first to end into partitions for so many ranks. It fails
+// where they would be too small.
+func layout(id *nvmf.Identity, cfg *config.Config, slots int, first, end nvmf.Bytes) ([]balancer.Segment, error) {
+	least, align := minLength(cfg.Hugeblock), alignment(cfg.Hugeblock)
+	segs, err := balancer.Segments(first, end, slots, align)
 	if err == nil && segs[0].Length < least {
 		err = fmt.Errorf("%s for each of %d ranks: %w", segs[0].Length, slots, microfs.ErrTooSmall)
 	}
@@ -45,7 +48,7 @@ func layout(id *nvmf.Identity, cfg *config.Config, slots int) ([]balancer.Segmen
 		err = microfs.CheckFormat(id, microfs.Segment(segs[0]), microfs.FormatOptions{Hugeblock: cfg.Hugeblock, NoDataCRC: !cfg.DataChecksum})
 	}
 	if err != nil {
-		need := parttable.HeadSize.AlignUp(align) + nvmf.Bytes(slots)*least.AlignUp(align)
+		need := first.AlignUp(align) + id.Capacity() - end + nvmf.Bytes(slots)*least.AlignUp(align)
 		return nil, fmt.Errorf("namespace of %s: %w; take one of at least %s (--size for the embedded target), or smaller hugeblocks",
 			id.Capacity(), err, need)
 	}
@@ -56,7 +59,7 @@ func layout(id *nvmf.Identity, cfg *config.Config, slots int) ([]balancer.Segmen
 func CheckSize(cfg *config.Config) error {
 	const lba = 4 * nvmf.KiB
 	id := &nvmf.Identity{LBASize: lba, Blocks: nvmf.LBA(cfg.Size / lba)}
-	if _, err := layout(id, cfg, 1); err != nil {
+	if _, err := layout(id, cfg, 1, parttable.HeadSize, id.Capacity()); err != nil {
 		return fmt.Errorf("--size %s: %w", cfg.Size, err)
 	}
 	return nil
@@ -68,10 +71,19 @@ func CheckSize(cfg *config.Config) error {
 func format(ctx context.Context, dev nvmf.Device, cfg *config.Config, t, size int, mapping balancer.Mapping) (*parttable.Table, error) {
 	id := dev.Identity()
 	slots := mapping.Ranks(t)
-	if slots > parttable.MaxEntries {
-		return nil, fmt.Errorf("%d ranks share the namespace, at most %d can: name more targets", slots, parttable.MaxEntries)
+	if err := checkSlots(slots); err != nil {
+		return nil, err
 	}
-	segs, err := layout(id, cfg, slots)
+	end, solo := id.Capacity(), nvmf.Bytes(0)
+	if size > 1 && t == 0 && !id.Private {
+		solo = soloLength(id.Capacity(), cfg.Hugeblock)
+		end = (end - solo).AlignDown(alignment(cfg.Hugeblock))
+	}
+	segs, err := layout(id, cfg, slots, parttable.HeadSize, end)
+	if err != nil && solo > 0 {
+		solo = 0
+		segs, err = layout(id, cfg, slots, parttable.HeadSize, id.Capacity())
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -88,22 +100,39 @@ func format(ctx context.Context, dev nvmf.Device, cfg *config.Config, t, size in
 	if table.Generation, err = parttable.NewGeneration(); err != nil {
 		return nil, err
 	}
-	var blank []parttable.Range
 	for slot, s := range segs {
 		table.Entries = append(table.Entries, parttable.Entry{
 			Rank: mapping.RankAt(t, slot), Start: s.Start, Length: s.Length,
 		})
-		for _, at := range microfs.SuperblockOffsets(microfs.Segment(s)) {
-			blank = append(blank, parttable.Range{Start: at, Length: 4 * nvmf.KiB})
-		}
 	}
-	if err := parttable.Begin(ctx, dev, blank); err != nil {
+	if solo > 0 {
+		table.Entries = append(table.Entries, parttable.Entry{Rank: parttable.Solo, Start: end, Length: solo})
+	}
+	if err := parttable.Begin(ctx, dev, superblocks(table.Entries)); err != nil {
 		return nil, fmt.Errorf("formatting: %w", halfFormatted(err))
 	}
 	if err := parttable.Write(ctx, dev, table); err != nil {
 		return nil, fmt.Errorf("formatting: %w", halfFormatted(err))
 	}
 	return table, nil
+}
+
+// checkSlots fails if a table has no room for so many ranks, and the solo partition.
+func checkSlots(slots int) error {
+	if slots > parttable.MaxEntries-1 {
+		return fmt.Errorf("%d ranks share the namespace, at most %d can: name more targets", slots, parttable.MaxEntries-1)
+	}
+	return nil
+}
+
+// superblocks are what has to be zeros where partitions are not formatted yet.
+func superblocks(entries []parttable.Entry) (blank []parttable.Range) {
+	for _, e := range entries {
+		for _, at := range microfs.SuperblockOffsets(microfs.Segment{Start: e.Start, Length: e.Length}) {
+			blank = append(blank, parttable.Range{Start: at, Length: 4 * nvmf.KiB})
+		}
+	}
+	return blank
 }
 
 // await polls for the table that the lowest rank of target t writes.
@@ -124,7 +153,7 @@ func (o *opener) await(ctx context.Context, dev nvmf.Device, t int) (*parttable.
 		case <-tick.C:
 		}
 		table, err := parttable.Read(wait, dev)
-		if err == nil || !errors.Is(err, parttable.ErrNoTable) && wait.Err() == nil {
+		if err == nil && !o.undivided(table) || err != nil && !errors.Is(err, parttable.ErrNoTable) && wait.Err() == nil {
 			return table, err
 		}
 	}

@@ -105,8 +105,8 @@ func (e *HeldError) Error() string {
 	if e.SameRun {
 		why = "it belongs to the same run, so the target cannot keep it from writing (start each attempt with an `nvmecr run` of its own)"
 	}
-	return fmt.Sprintf("the partition of rank %d is held by %v, which did not close it, may live, and %s; make sure that it has ended, then say so with --unfenced",
-		e.Rank, &e.Last, why)
+	return fmt.Sprintf("%s is held by %v, which did not close it, may live, and %s; make sure that it has ended, then say so with --unfenced",
+		partitionName(e.Rank), &e.Last, why)
 }
 
 // Unwrap returns syscall.EBUSY.

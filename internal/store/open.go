@@ -34,6 +34,9 @@ type Options struct {
 	// Note is for the other processes of this rank that ask while the
 	// partition is in use: their error is an *owner.BusyError with it.
 	Note string
+	// OnDivide is called when the solo partition that was opened for writing has been made
+	// shorter for the ranks of a job, on a goroutine of its own. May be nil.
+	OnDivide func()
 	// Logf reports progress and background events. May be nil.
 	Logf func(format string, args ...any)
 
@@ -47,6 +50,9 @@ type Partition struct {
 	Target nvmf.TransportID
 	Table  *parttable.Table
 	Place  Place
+
+	changing sync.Mutex // held while the store is divided, and by Close
+	closed   bool
 
 	lock  *owner.Lock // nil when read-only or on a device nobody else can see
 	once  sync.Once
@@ -62,7 +68,8 @@ type Partition struct {
 //
 // Errors: ErrNoTarget; those of nvmf for the connection; of parttable for a
 // namespace that is not this store's; *WaitError; *owner.BusyError when
-// another process has the partition; microfs's.
+// another process has the partition; microfs's; for a place that is alone ErrNoSolo, for others,
+// when reading, ErrUndivided.
 func Open(ctx context.Context, cfg *config.Config, place Place, opts Options) (*Partition, error) {
 	if len(cfg.Targets) == 0 {
 		return nil, ErrNoTarget
@@ -90,6 +97,9 @@ func Open(ctx context.Context, cfg *config.Config, place Place, opts Options) (*
 // the first return what the first returned.
 func (p *Partition) Close() error {
 	p.once.Do(func() {
+		p.changing.Lock()
+		defer p.changing.Unlock()
+		p.closed = true
 		if p.FS != nil {
 			p.err = p.FS.Unmount()
 		}
@@ -130,8 +140,8 @@ type opener struct {
 // locate finds the rank's home. A reader from outside knows no job and asks
 // the tables.
 func (o *opener) locate() error {
-	if o.place.Size == 0 && o.opts.ReadOnly {
-		return nil
+	if o.place.Size == 0 && o.opts.ReadOnly || o.place.Rank == parttable.Solo {
+		return nil // the first target
 	}
 	var err error
 	if o.opts.Mapping != nil {
@@ -158,13 +168,19 @@ func (o *opener) own(ctx context.Context, p *Partition) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.cfg.Timeout)
 	defer cancel()
-	lock, err := owner.Acquire(ctx, LockGroup(o.cfg.Run), lockKey(o.cfg, o.place.Rank), o.opts.Note, onYield)
-	p.lock = lock
+	rank := o.place.Rank
+	if o.place.Alone() {
+		rank = parttable.Solo
+	}
+	lock, err := owner.Acquire(ctx, LockGroup(o.cfg.Run), lockKey(o.cfg, rank), o.opts.Note, onYield)
+	if p.lock = lock; lock != nil && o.place.Alone() {
+		lock.OnDivide(func(ranks uint32) error { return p.onDivide(o, int(ranks)) })
+	}
 	var busy *owner.BusyError
 	if errors.As(err, &busy) {
 		// The key is for the machine.
 		return &owner.BusyError{
-			Key: fmt.Sprintf("of rank %d of store %q", o.place.Rank, o.cfg.Name), PID: busy.PID, Note: busy.Note, Silent: busy.Silent,
+			Key: fmt.Sprintf("%s of store %q", partitionName(o.place.Rank), o.cfg.Name), PID: busy.PID, Note: busy.Note, Silent: busy.Silent,
 		}
 	}
 	return err
@@ -188,11 +204,14 @@ func (o *opener) open(ctx context.Context, p *Partition) error {
 		if p.Table, err = o.table(ctx, dev, t, i == 0); err != nil {
 			return fmt.Errorf("target %s: %w", id, err)
 		}
-		if entry, ok := p.Table.Entry(o.place.Rank); ok {
+		if entry, ok := o.entry(p.Table); ok {
 			if err := o.mount(ctx, p, entry); err != nil {
 				return fmt.Errorf("target %s: %w", id, withRemedy(err, p.Table.JobSize))
 			}
 			return nil
+		}
+		if o.place.Alone() && p.Table.JobSize != 1 {
+			return fmt.Errorf("store %q: %w", o.cfg.Name, ErrNoSolo)
 		}
 		// Another mapping put it elsewhere.
 		p.Device = nil
@@ -201,6 +220,14 @@ func (o *opener) open(ctx context.Context, p *Partition) error {
 		}
 	}
 	return fmt.Errorf("store %q: no target has a partition of rank %d", o.cfg.Name, o.place.Rank)
+}
+
+// entry returns the partition in table that is the place's.
+func (o *opener) entry(table *parttable.Table) (parttable.Entry, bool) {
+	if o.place.Alone() {
+		return table.SoloEntry()
+	}
+	return table.Entry(o.place.Rank)
 }
 
 // withRemedy says what can be done about media of a job of size ranks that does
@@ -219,29 +246,37 @@ func withRemedy(err error, size int) error {
 	return err
 }
 
-// table returns the checked table of target number t. At home it is formatted,
-// or waited for, when there is none.
+// table returns the checked table of target number t. At home it is formatted, divided
+// among the ranks, or waited for, when there is none for them.
 func (o *opener) table(ctx context.Context, dev nvmf.Device, t int, atHome bool) (*parttable.Table, error) {
 	table, err := readTable(ctx, o.cfg, dev)
-	if errors.Is(err, parttable.ErrNoTable) && atHome && !o.opts.ReadOnly {
-		if o.home.Slot == 0 || dev.Identity().Private {
-			o.opts.Logf("formatting target %s for %d ranks", o.cfg.Targets[t], o.place.Size)
-			table, err = format(ctx, dev, o.cfg, t, o.place.Size, o.mapping)
-		} else {
+	if err == nil {
+		err = table.Check(o.want(t, 0))
+	}
+	if undivided := err == nil && o.undivided(table); atHome && (undivided || errors.Is(err, parttable.ErrNoTable)) {
+		switch {
+		case o.opts.ReadOnly && undivided:
+			err = ErrUndivided
+		case o.opts.ReadOnly:
+		case o.home.Slot == 0 || dev.Identity().Private:
+			table, err = o.makeTable(ctx, dev, t)
+		default:
 			table, err = o.await(ctx, dev, t)
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
-	want := want(o.cfg, t, len(o.cfg.Targets), o.place.Size)
-	want.ReadOnly = o.opts.ReadOnly
-	want.AnyUser = o.opts.ReadOnly && os.Geteuid() == 0
-	if err := table.Check(want); err != nil {
+	size := o.place.Size
+	if o.place.Alone() {
+		size = 0 // there is a place for it beside those of ranks
+	}
+	if err := table.Check(o.want(t, size)); err != nil {
 		return nil, err
 	}
 	// One process repairs, so that no two write the same slot.
-	if len(table.Entries) > 0 && table.Entries[0].Rank == o.place.Rank && !o.opts.ReadOnly {
+	entry, _ := o.entry(table)
+	if entry.Rank == table.Keeper() && !o.opts.ReadOnly {
 		wait, cancel := context.WithTimeout(ctx, o.cfg.Timeout)
 		defer cancel()
 		if repaired, err := parttable.Repair(wait, dev); err != nil {
@@ -251,6 +286,20 @@ func (o *opener) table(ctx context.Context, dev nvmf.Device, t int, atHome bool)
 		}
 	}
 	return table, nil
+}
+
+// want is what the table of target t must say, for so many ranks; 0 is any number.
+func (o *opener) want(t, size int) parttable.Want {
+	w := want(o.cfg, t, len(o.cfg.Targets), size)
+	w.ReadOnly = o.opts.ReadOnly
+	w.AnyUser = o.opts.ReadOnly && os.Geteuid() == 0
+	return w
+}
+
+// undivided reports whether all of the store is the solo partition, and this is one of several
+// ranks.
+func (o *opener) undivided(table *parttable.Table) bool {
+	return table.JobSize == 1 && !o.place.Alone() && o.place.Size != 0
 }
 
 // mount mounts the partition, formatting it before its first use.
@@ -274,8 +323,8 @@ func (o *opener) mount(ctx context.Context, p *Partition, entry parttable.Entry)
 	}
 	err = microfs.Format(ctx, p.Device, seg, microfs.FormatOptions{
 		Generation: p.Table.Generation,
-		Rank:       o.place.Rank,
-		Size:       o.place.Size,
+		Rank:       max(o.place.Rank, 0),
+		Size:       max(o.place.Size, 1),
 		Hugeblock:  p.Table.Hugeblock,
 		NoDataCRC:  !o.cfg.DataChecksum,
 		Cred:       mo.Cred,

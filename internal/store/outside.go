@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,18 +16,24 @@ import (
 
 // A RankInfo is one partition of a store.
 type RankInfo struct {
-	Rank    int
+	Rank    int // or parttable.Solo
 	Target  nvmf.TransportID
 	Segment microfs.Segment
 	// Hugeblock is the size all partitions of its target have.
 	Hugeblock nvmf.Bytes
 }
 
-// Ranks lists the partitions of the store in order of rank, read from the
+// Ranks lists the partitions of ranks, in their order. For errors see Partitions.
+func Ranks(ctx context.Context, cfg *config.Config) ([]RankInfo, error) {
+	infos, err := Partitions(ctx, cfg)
+	return slices.DeleteFunc(infos, func(i RankInfo) bool { return i.Rank == parttable.Solo }), err
+}
+
+// Partitions lists the partitions of the store in order of rank, the solo partition last, read from the
 // tables of all targets. The error is parttable.ErrNoTable if no target has a
 // table; targets without one are left out otherwise, a job with fewer ranks
 // than targets leaves some unused.
-func Ranks(ctx context.Context, cfg *config.Config) ([]RankInfo, error) {
+func Partitions(ctx context.Context, cfg *config.Config) ([]RankInfo, error) {
 	var infos []RankInfo
 	var missing error
 	found := false
@@ -48,9 +55,12 @@ func Ranks(ctx context.Context, cfg *config.Config) ([]RankInfo, error) {
 	if err == nil && !found {
 		err = missing
 	}
-	slices.SortFunc(infos, func(a, b RankInfo) int { return a.Rank - b.Rank })
+	slices.SortFunc(infos, func(a, b RankInfo) int { return soloLast(a.Rank, b.Rank) })
 	return infos, err
 }
+
+// soloLast orders ranks, and the solo partition behind them.
+func soloLast(a, b int) int { return cmp.Compare(uint(a), uint(b)) }
 
 // ours reads the table of target t and checks that it is this store's, whatever
 // the number of ranks.

@@ -3,6 +3,8 @@ package store
 import (
 	"fmt"
 	"strconv"
+
+	"nvmecr/internal/parttable"
 )
 
 // A Place is which process of a parallel job this is.
@@ -11,6 +13,19 @@ type Place struct {
 	// From names where it was found: a variable, "MPI", or "" for a program
 	// that runs alone.
 	From string
+}
+
+// Alone reports whether this is no rank among several: a process that no launcher
+// started, or the only rank of its job. It writes the solo partition (see the
+// package comment).
+func (p Place) Alone() bool { return p.Size == 1 || p.Rank == parttable.Solo }
+
+// partitionName is how messages call the partition of a rank.
+func partitionName(rank int) string {
+	if rank == parttable.Solo {
+		return "the solo partition"
+	}
+	return fmt.Sprintf("the partition of rank %d", rank)
 }
 
 // launchers are the variables in which launchers tell a process its rank and

@@ -1,0 +1,348 @@
+package store
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/balancer"
+	"nvmecr/internal/config"
+	"nvmecr/internal/owner"
+	"nvmecr/internal/parttable"
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/blocktest"
+	"nvmecr/nvmf/memdev"
+)
+
+var alone = Place{Rank: 0, Size: 1}
+
+// withPartition opens, calls do, and closes.
+func withPartition(t *testing.T, cfg *config.Config, place Place, o Options, do func(p *Partition)) {
+	t.Helper()
+	p, err := Open(ctx, cfg, place, o)
+	require.NoError(t, err)
+	do(p)
+	require.NoError(t, p.Close())
+}
+
+func contentOf(t *testing.T, fs *microfs.FS, name string) []byte {
+	t.Helper()
+	f, err := fs.Open(microfs.RootIno, name, syscall.O_RDONLY, 0)
+	require.NoError(t, err)
+	a, err := f.Stat()
+	require.NoError(t, err)
+	b := make([]byte, a.Size)
+	_, err = f.ReadAt([][]byte{b}, 0)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	return b
+}
+
+var scriptFile = bytes.Repeat([]byte("from the script "), 5000)
+
+// TestSoloFirst: what a job script has written before its ranks came is there for the next
+// script, and for readers, and the ranks have nearly all of the store.
+func TestSoloFirst(t *testing.T) {
+	for _, targets := range []int{1, 2} {
+		cfg := newStore(t, []nvmf.Bytes{256 * nvmf.MiB, 256 * nvmf.MiB}[:targets]...)
+		withPartition(t, cfg, alone, Options{}, func(p *Partition) {
+			require.NoError(t, writeFile(p.FS, "script", scriptFile))
+		})
+		_, err := Open(ctx, cfg, Place{Rank: 1, Size: 4}, Options{ReadOnly: true})
+		if targets == 1 {
+			require.ErrorIs(t, err, ErrUndivided)
+		}
+		_, entries := mustOpen(t, cfg, 4)
+		var sum nvmf.Bytes
+		for _, e := range entries {
+			sum += e.Length
+		}
+		assert.Greater(t, sum, nvmf.Bytes(targets)*256*nvmf.MiB*9/10)
+		for _, o := range []Options{{ReadOnly: true}, {}} {
+			withPartition(t, cfg, alone, o, func(p *Partition) {
+				require.Equal(t, scriptFile, contentOf(t, p.FS, "script"))
+			})
+		}
+		withPartition(t, cfg, Place{Rank: parttable.Solo, Size: 4}, Options{ReadOnly: true}, func(p *Partition) {
+			require.Equal(t, scriptFile, contentOf(t, p.FS, "script"))
+		})
+		mustOpen(t, cfg, 4)
+		_, err = Open(ctx, cfg, Place{Rank: 0, Size: 3}, Options{})
+		require.ErrorIs(t, err, parttable.ErrOtherSize)
+		_, parts := checkAll(t, cfg, CheckOptions{Rank: AllRanks})
+		require.Len(t, parts, 5)
+		require.Equal(t, parttable.Solo, parts[4].Rank)
+		for _, p := range parts {
+			require.NoError(t, p.Err)
+			require.Empty(t, p.Findings)
+		}
+	}
+}
+
+// TestRanksFirst: they leave a part of the store for scripts, if it is not too small.
+func TestRanksFirst(t *testing.T) {
+	cfg := newStore(t, 256*nvmf.MiB)
+	mustOpen(t, cfg, 4)
+	_, err := Open(ctx, cfg, alone, Options{ReadOnly: true})
+	require.ErrorIs(t, err, microfs.ErrUnformatted)
+	withPartition(t, cfg, alone, Options{}, func(p *Partition) {
+		require.NoError(t, writeFile(p.FS, "script", scriptFile))
+		mustOpen(t, cfg, 4) // beside it
+	})
+	withPartition(t, cfg, alone, Options{ReadOnly: true}, func(p *Partition) {
+		require.Equal(t, scriptFile, contentOf(t, p.FS, "script"))
+	})
+
+	small := newStore(t, 32*nvmf.MiB)
+	_, entries := mustOpen(t, small, 4)
+	assert.EqualValues(t, 7*nvmf.MiB, entries[0].Length, "as ever")
+	for _, o := range []Options{{ReadOnly: true}, {}} {
+		_, err = Open(ctx, small, alone, o)
+		require.ErrorIs(t, err, ErrNoSolo)
+		require.ErrorIs(t, err, syscall.EROFS)
+	}
+	assert.EqualValues(t, 1, headOf(t, small)[16], "a table that earlier versions read")
+	assert.EqualValues(t, 2, headOf(t, cfg)[16])
+}
+
+func headOf(t *testing.T, cfg *config.Config) []byte {
+	b, err := os.ReadFile(cfg.Targets[0].Address)
+	require.NoError(t, err)
+	return b[:4096]
+}
+
+// TestDivideByOwner: a process that has files open in the solo partition makes it shorter when
+// the ranks come, and goes on.
+func TestDivideByOwner(t *testing.T) {
+	cfg := newStore(t, 256*nvmf.MiB)
+	var told atomic.Bool
+	withPartition(t, cfg, alone, Options{OnDivide: func() { told.Store(true) }}, func(p *Partition) {
+		log, err := p.FS.Open(microfs.RootIno, "log", syscall.O_CREAT|syscall.O_WRONLY, 0o600)
+		require.NoError(t, err)
+		_, _, err = log.Append([][]byte{scriptFile})
+		require.NoError(t, err)
+		mustOpen(t, cfg, 4)
+		assert.True(t, told.Load())
+		_, _, err = log.Append([][]byte{scriptFile})
+		require.NoError(t, err)
+		mustOpen(t, cfg, 4)
+		require.NoError(t, log.Close())
+	})
+	withPartition(t, cfg, alone, Options{ReadOnly: true}, func(p *Partition) {
+		require.Equal(t, bytes.Repeat(scriptFile, 2), contentOf(t, p.FS, "log"))
+	})
+}
+
+// TestScriptRaces: commands of a script come and go while the ranks of a job start.
+func TestScriptRaces(t *testing.T) {
+	for range 3 {
+		cfg := newStore(t, 256*nvmf.MiB)
+		stop, done := make(chan struct{}), make(chan int)
+		go func() {
+			n := 0
+			defer func() { done <- n }()
+			for ; ; n++ {
+				p, err := Open(ctx, cfg, alone, Options{})
+				if err == nil {
+					err = writeFile(p.FS, fmt.Sprint(n), scriptFile)
+					assert.NoError(t, p.Close())
+				}
+				if !assert.True(t, err == nil || errors.As(err, new(*owner.BusyError)), "%v", err) {
+					return
+				}
+				if err != nil {
+					n--
+				}
+				select {
+				case <-stop:
+					return
+				default:
+				}
+			}
+		}()
+		for range 5 {
+			mustOpen(t, cfg, 4)
+		}
+		close(stop)
+		n := <-done
+		withPartition(t, cfg, alone, Options{ReadOnly: true}, func(p *Partition) {
+			for i := range n {
+				require.Equal(t, scriptFile, contentOf(t, p.FS, fmt.Sprint(i)))
+			}
+		})
+		mustOpen(t, cfg, 4)
+	}
+}
+
+// TestSoloTooFull: a store whose files reach far is not divided, and nothing has changed.
+func TestSoloTooFull(t *testing.T) {
+	cfg := newStore(t, 64*nvmf.MiB)
+	withPartition(t, cfg, alone, Options{}, func(p *Partition) {
+		require.NoError(t, writeFile(p.FS, "large", bytes.Repeat([]byte{7}, 40<<20)))
+		_, err := Open(ctx, cfg, Place{Rank: 0, Size: 4}, Options{})
+		require.ErrorContains(t, err, "cannot be divided among 4 ranks", "by its owner")
+		require.ErrorContains(t, err, "remove files")
+		require.NoError(t, writeFile(p.FS, "more", bytes.Repeat([]byte{7}, 10<<20)))
+	})
+	_, err := Open(ctx, cfg, Place{Rank: 0, Size: 4}, Options{})
+	require.ErrorIs(t, err, microfs.ErrInUse)
+	require.ErrorContains(t, err, "remove files")
+	withPartition(t, cfg, alone, Options{}, func(p *Partition) {
+		require.Equal(t, bytes.Repeat([]byte{7}, 40<<20), contentOf(t, p.FS, "large"))
+		require.NoError(t, p.FS.Unlink(microfs.RootIno, "large"))
+		require.NoError(t, p.FS.Unlink(microfs.RootIno, "more"))
+	})
+	mustOpen(t, cfg, 4)
+}
+
+// TestSoloHeld: a process of another host has the solo partition.
+func TestSoloHeld(t *testing.T) {
+	cfg := newStore(t, 64*nvmf.MiB)
+	withPartition(t, cfg, alone, Options{}, func(*Partition) {})
+	dev, err := connect(ctx, cfg, cfg.Targets[0], false)
+	require.NoError(t, err)
+	table, err := parttable.Read(ctx, dev)
+	require.NoError(t, err)
+	e, _ := table.SoloEntry()
+	_, err = microfs.Mount(ctx, dev, microfs.Segment{Start: e.Start, Length: e.Length}, microfs.Options{
+		Generation: table.Generation, Holder: microfs.Holder{Host: "node7", Boot: [16]byte{1}, PID: 99},
+	})
+	require.NoError(t, err)
+	require.NoError(t, dev.Close())
+	_, err = Open(ctx, cfg, Place{Rank: 0, Size: 4}, Options{})
+	require.ErrorAs(t, err, new(*HeldError))
+	require.ErrorContains(t, err, "cannot be divided among 4 ranks")
+	require.ErrorContains(t, err, "process 99 of host node7")
+}
+
+// TestDivideCrash cuts the power in each write of a division, at several places of it, with and
+// without a volatile cache. Afterwards the store is what it was, or divided, and can
+// be divided.
+func TestDivideCrash(t *testing.T) {
+	outcomes := map[int]int{}
+	for _, cached := range []bool{false, true} {
+		for n := 1; ; n++ {
+			over := false
+			for i, torn := range []int{0, 8, 512, 4095, 1 << 30} {
+				size, done := divideAndCrash(t, cached, n, i, torn)
+				if over = done; done {
+					break
+				}
+				outcomes[size]++
+			}
+			if over {
+				t.Logf("cached %v: %d steps", cached, n-1)
+				require.Greater(t, n, 3)
+				break
+			}
+		}
+	}
+	assert.NotZero(t, outcomes[1])
+	assert.NotZero(t, outcomes[4])
+}
+
+// divideAndCrash returns the job size of the table that is there after a crash in write (or
+// flush) n of a division; done says that there were fewer.
+func divideAndCrash(t *testing.T, cached bool, n, seed, torn int) (size int, done bool) {
+	inner, err := memdev.New(64*nvmf.MiB, 512, memdev.Options{})
+	require.NoError(t, err)
+	dev, err := blocktest.NewFaulty(inner)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, dev.Close()) }()
+	op := nvmf.Write
+	if cached {
+		op = nvmf.Flush
+		dev.UseVolatileCache()
+	}
+	where := fmt.Sprintf("%v %d, %d bytes, seed %d", op, n, torn, seed)
+	cfg := config.Default()
+	cfg.Timeout = 50 * time.Millisecond // to notice that there is no power
+	cfg.Targets = []nvmf.TransportID{{Transport: nvmf.Mem}}
+	mapping, err := balancer.RoundRobin(1, 1)
+	require.NoError(t, err)
+	table, err := format(ctx, dev, cfg, 0, 1, mapping)
+	require.NoError(t, err)
+	o := &opener{cfg: cfg, place: alone, opts: Options{Logf: func(string, ...any) {}}}
+	mount := func(table *parttable.Table) *Partition {
+		p := &Partition{Device: dev, Table: table, Place: alone, Target: nvmf.TransportID{Transport: nvmf.File}}
+		entry, ok := table.SoloEntry()
+		require.True(t, ok, where)
+		require.NoError(t, o.mount(ctx, p, entry), where)
+		return p
+	}
+	p := mount(table)
+	require.NoError(t, writeFile(p.FS, "gone", make([]byte, 10<<20)))
+	require.NoError(t, writeFile(p.FS, "script", scriptFile))
+	require.NoError(t, p.FS.Unlink(microfs.RootIno, "gone"))
+	require.NoError(t, p.FS.Rename(microfs.RootIno, "script", microfs.RootIno, "kept", 0))
+	require.NoError(t, p.FS.Sync())
+	if cached {
+		dev.FailAt(op, n, nvmf.ErrClosed)
+	} else {
+		dev.CutAt(n, torn)
+	}
+	if err = p.divide(ctx, o, 4); err == nil {
+		dev.Heal()
+		require.NoError(t, p.FS.Unmount(), where)
+		return 4, true
+	}
+	if cached {
+		require.NoError(t, dev.Crash(uint64(seed)))
+	}
+	_ = p.FS.Unmount() // that process is no more
+	dev.Heal()
+	dev.PowerOn()
+	cfg.Timeout = 20 * time.Second
+
+	table, err = parttable.Read(ctx, dev)
+	require.NoError(t, err, where)
+	size = table.JobSize
+	for _, e := range table.Entries {
+		if size > 1 && e.Rank != parttable.Solo {
+			_, err := microfs.Mount(ctx, dev, microfs.Segment{Start: e.Start, Length: e.Length}, microfs.Options{Generation: table.Generation, ReadOnly: true})
+			require.ErrorIs(t, err, microfs.ErrUnformatted, where)
+		}
+	}
+	p = mount(table)
+	require.Equal(t, scriptFile, contentOf(t, p.FS, "kept"), where)
+	require.NoError(t, p.divide(ctx, o, 4), where)
+	require.NoError(t, writeFile(p.FS, "more", scriptFile), where)
+	require.NoError(t, p.FS.Unmount(), where)
+	return size, false
+}
+
+// TestDivideKilled kills a rank that divides the store, at a random moment, and the script's
+// process with it.
+func TestDivideKilled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a while")
+	}
+	cfg := newStore(t, 64*nvmf.MiB)
+	withPartition(t, cfg, alone, Options{}, func(p *Partition) {
+		require.NoError(t, writeFile(p.FS, "script", scriptFile))
+	})
+	blank := content(t, cfg)
+	for delay := time.Duration(0); delay < 40*time.Millisecond; delay += 4 * time.Millisecond {
+		require.NoError(t, os.WriteFile(cfg.Targets[0].Address, blank, 0o600))
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(cfg.Environ(os.Environ()), "STORE_TEST_RANK=0/4")
+		require.NoError(t, cmd.Start())
+		time.Sleep(delay)
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		withPartition(t, cfg, alone, Options{}, func(p *Partition) {
+			require.Equal(t, scriptFile, contentOf(t, p.FS, "script"))
+		})
+		mustOpen(t, cfg, 4)
+	}
+}
