@@ -48,6 +48,8 @@ func (p *Process) Errno(err error) syscall.Errno {
 		if errors.As(err, &other) {
 			p.report(err)
 		}
+	case syscall.EROFS: // files of the mount can be written, but not by everybody
+		p.report(err)
 	case syscall.ENOSPC:
 		if errors.Is(err, microfs.ErrNoNames) { // df shows free space
 			p.report(err)

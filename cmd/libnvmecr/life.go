@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"runtime"
@@ -15,13 +14,9 @@ import (
 
 	"nvmecr/balancer"
 	"nvmecr/internal/config"
-	"nvmecr/internal/owner"
 	"nvmecr/internal/ownfd"
-	"nvmecr/internal/parttable"
 	"nvmecr/internal/store"
-	"nvmecr/microfs"
 	"nvmecr/mpiwrap"
-	"nvmecr/nvmf"
 	"nvmecr/nvmf/dial"
 	"nvmecr/posixshim"
 )
@@ -123,61 +118,6 @@ func settle(job *mpiwrap.Job) error {
 	return nil
 }
 
-// open opens the partition for a posixshim.Process. One that nobody has
-// written yet is opened for writing, which formats it: then it is empty.
-func open(write bool) (*posixshim.Mount, error) {
-	// Another user has another lock, and would be a second writer.
-	if uid, other := owner.OtherUser(store.LockGroup(opening.cfg.Run)); other {
-		return nil, &posixshim.OtherUserError{Mount: opening.cfg.Mount, Self: uint32(unix.Geteuid()), Run: uid}
-	}
-	p, mapping, err := where()
-	if err != nil {
-		return nil, err
-	}
-	opts := store.Options{ReadOnly: !write, Mapping: mapping, OnYield: func(*store.Partition) bool { return process.Yield() }}
-	if opening.cfg.Log != config.LogError {
-		opts.Logf = complain
-	}
-	if write {
-		if opts.Note, err = process.Address(); err != nil && opts.Logf != nil {
-			opts.Logf("other processes of this rank cannot be served: %v", err)
-		}
-	}
-	part, err := openWaiting(p, opts)
-	if !write && (errors.Is(err, parttable.ErrNoTable) || errors.Is(err, microfs.ErrUnformatted)) {
-		return open(true)
-	}
-	var busy *owner.BusyError
-	if errors.As(err, &busy) && busy.Note != "" {
-		return nil, &posixshim.ElsewhereError{Address: busy.Note, Err: err}
-	}
-	if err != nil {
-		return nil, err
-	}
-	return &posixshim.Mount{FS: posixshim.Microfs(part.FS), Writable: write, Current: part.Current, Close: part.Close}, nil
-}
-
-// reopenPause is between two attempts to reach a target.
-const reopenPause = 100 * time.Millisecond
-
-// openWaiting opens the partition. A target that cannot be reached is waited
-// for, as it is by every call later on: it was there when nvmecr run looked. But
-// what it has half formatted is left to the next run.
-func openWaiting(p store.Place, opts store.Options) (*store.Partition, error) {
-	for begin := time.Now(); ; time.Sleep(reopenPause) {
-		part, err := store.Open(context.Background(), opening.cfg, p, opts)
-		var status *nvmf.StatusError
-		away := errors.Is(err, nvmf.ErrUnreachable) || errors.Is(err, nvmf.ErrConnectionLost) ||
-			errors.As(err, &status) && status.Busy()
-		if !away || errors.Is(err, store.ErrHalfFormatted) || time.Since(begin)+reopenPause > opening.cfg.Timeout {
-			return part, err
-		}
-		if opts.Logf != nil {
-			opts.Logf("waiting for a target: %v", err)
-		}
-	}
-}
-
 // mpiInit opens the partition for writing, on all ranks or on none. It is
 // called inside MPI_Init, on the thread that the application called it on.
 func mpiInit() error {
@@ -192,17 +132,6 @@ func mpiInit() error {
 		err = job.Agree(err)
 	}
 	return report(err)
-}
-
-// openForWriting opens the partition, or leaves it to the process that has it
-// and serves this one: the shell that has begun the rank's output, for example.
-func openForWriting() error {
-	err := process.OpenForWriting()
-	var elsewhere *posixshim.ElsewhereError
-	if errors.As(err, &elsewhere) {
-		return nil
-	}
-	return err
 }
 
 // report makes a failed MPI_Init the error of every later call. The rank that

@@ -105,6 +105,14 @@ func notDivided(ranks int, err error) error {
 	return fmt.Errorf("a job script or a program without a launcher has written to the store, which cannot be divided among %d ranks: %w", ranks, err)
 }
 
+// Divided reports whether this process has divided the store since it opened p: there are
+// ranks that p.Table does not know.
+func (p *Partition) Divided() bool {
+	p.changing.Lock()
+	defer p.changing.Unlock()
+	return p.divided
+}
+
 // onDivide answers a rank of this host that has asked the owner of the solo partition.
 func (p *Partition) onDivide(o *opener, ranks int) error {
 	<-p.ready
@@ -167,6 +175,7 @@ func (p *Partition) divide(ctx context.Context, o *opener, ranks int) error {
 	if err := parttable.Extend(ctx, p.Device, table, superblocks(table.Entries[1:])); err != nil {
 		return fmt.Errorf("dividing the store among %d ranks: %w", ranks, err)
 	}
+	p.divided = true
 	o.opts.Logf("the store is divided: %s for job scripts and programs without a launcher, and %d ranks", solo.Length, ranks)
 	return nil
 }

@@ -53,6 +53,7 @@ type Partition struct {
 
 	changing sync.Mutex // held while the store is divided, and by Close
 	closed   bool
+	divided  bool
 
 	lock  *owner.Lock // nil when read-only or on a device nobody else can see
 	once  sync.Once

@@ -1,0 +1,220 @@
+package unionfs
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/microfs"
+	"nvmecr/posixshim"
+)
+
+// directory is an open directory: the file of the one that counts first, with the names of all.
+type directory struct {
+	posixshim.File
+	u    *FS
+	rank int
+}
+
+// Ino returns the number that the process sees.
+func (d *directory) Ino() microfs.Ino { return tag(d.rank, d.File.Ino()) }
+
+// Stat tells the attributes.
+func (d *directory) Stat() (microfs.Attr, error) {
+	a, err := d.File.Stat()
+	p := part{rank: d.rank, attr: a}
+	return p.shown(), err
+}
+
+// SetAttr changes the attributes, of a directory that the own file system has.
+func (d *directory) SetAttr(s microfs.SetAttr) error {
+	if d.rank == own {
+		return d.File.SetAttr(s)
+	}
+	path, err := d.u.PathOf(d.Ino())
+	if err != nil {
+		return err
+	}
+	return &ReadOnlyError{Path: strings.TrimRight(d.u.mount, "/") + path, Rank: d.rank}
+}
+
+// ReadDir returns up to n names behind after, in order, of all directories of this path.
+func (d *directory) ReadDir(after string, n int) ([]microfs.Dirent, error) {
+	layers, err := d.u.layers()
+	if err != nil {
+		return nil, err
+	}
+	w := walk{u: d.u, layers: layers}
+	stack, err := w.directory(d.Ino())
+	if err != nil { // it has been removed
+		return d.File.ReadDir(after, n)
+	}
+	var all []microfs.Dirent
+	for _, p := range stack[len(stack)-1].parts {
+		names, err := list(&p, after, n)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, names...)
+	}
+	// Of those of one name the first counts.
+	slices.SortStableFunc(all, func(a, b microfs.Dirent) int { return strings.Compare(a.Name, b.Name) })
+	all = slices.CompactFunc(all, func(a, b microfs.Dirent) bool { return a.Name == b.Name })
+	if n > 0 {
+		all = all[:min(n, len(all))]
+	}
+	return all, nil
+}
+
+// list reads names of a directory of one file system.
+func list(p *part, after string, n int) ([]microfs.Dirent, error) {
+	path, err := p.fs.PathOf(p.attr.Ino)
+	if err != nil {
+		return nil, err
+	}
+	f, err := p.fs.Open(microfs.RootIno, path, unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
+	}
+	names, err := f.ReadDir(after, n)
+	for i := range names {
+		names[i].Ino = tag(p.rank, names[i].Ino)
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	return names, err
+}
+
+// rankFile is an open file of a rank, which may go on changing it.
+type rankFile struct {
+	posixshim.File // as it was opened: for what never changes
+	u              *FS
+	rank           int
+	path           string
+	flags          int
+
+	mu    sync.Mutex
+	now   posixshim.File // in the newest mount that has it
+	mount uint64
+}
+
+func newRankFile(u *FS, file posixshim.File, n *node, mount uint64, flags int) *rankFile {
+	return &rankFile{
+		File: file, u: u, rank: n.top().rank, path: n.path, now: file, mount: mount,
+		flags: flags & (unix.O_ACCMODE | unix.O_PATH | unix.O_NOFOLLOW),
+	}
+}
+
+// mountOf tells which mount of a rank's file system the walk sees.
+func (w *walk) mountOf(rank int) uint64 {
+	for i := range w.layers {
+		if w.layers[i].Rank == rank {
+			return w.layers[i].Mount
+		}
+	}
+	return 0
+}
+
+// Ino returns the number that the process sees.
+func (f *rankFile) Ino() microfs.Ino { return tag(f.rank, f.File.Ino()) }
+
+// current returns the file as it is now. One that was removed, or replaced, fails with
+// ESTALE: what it held may be overwritten.
+func (f *rankFile) current() (posixshim.File, error) {
+	layers, err := f.u.layers()
+	if err != nil {
+		return nil, err
+	}
+	w := walk{u: f.u, layers: layers}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	fs, mount := w.layer(f.rank), w.mountOf(f.rank)
+	if fs == nil || mount == f.mount {
+		return f.now, nil
+	}
+	after, err := fs.Open(microfs.RootIno, f.path, f.flags, 0)
+	if err == nil && after.Ino() != f.File.Ino() {
+		_ = after.Close() // it was only read
+		err = syscall.ENOENT
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s of rank %d has been replaced: %w", f.path, f.rank, syscall.ESTALE)
+	}
+	if f.now != f.File {
+		_ = f.now.Close()
+	}
+	f.now, f.mount = after, mount
+	return after, nil
+}
+
+// again is how long after a read that failed the file is looked at again: the rank may have
+// overwritten what a mount showed.
+const again = 5 * time.Millisecond
+
+// ReadAt reads.
+func (f *rankFile) ReadAt(bufs [][]byte, off int64) (int, error) {
+	file, err := f.current()
+	if err != nil {
+		return 0, err
+	}
+	n, err := file.ReadAt(bufs, off)
+	if posixshim.Errno(err) != syscall.EIO {
+		return n, err
+	}
+	time.Sleep(again)
+	if file, err = f.current(); err != nil {
+		return 0, err
+	}
+	return file.ReadAt(bufs, off)
+}
+
+// Stat tells the attributes.
+func (f *rankFile) Stat() (microfs.Attr, error) {
+	file, err := f.current()
+	if err != nil {
+		file = f.File // as it was
+	}
+	a, err := file.Stat()
+	a.Ino = tag(f.rank, a.Ino)
+	return a, err
+}
+
+// SeekData and SeekHole are lseek(2)'s.
+func (f *rankFile) SeekData(off int64) (int64, error) {
+	file, err := f.current()
+	if err != nil {
+		return 0, err
+	}
+	return file.SeekData(off)
+}
+
+// SeekHole: see SeekData.
+func (f *rankFile) SeekHole(off int64) (int64, error) {
+	file, err := f.current()
+	if err != nil {
+		return 0, err
+	}
+	return file.SeekHole(off)
+}
+
+// SetAttr is refused.
+func (f *rankFile) SetAttr(microfs.SetAttr) error {
+	return &ReadOnlyError{Path: strings.TrimRight(f.u.mount, "/") + f.path, Rank: f.rank}
+}
+
+// Close closes the file, in whatever mount.
+func (f *rankFile) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	err := f.File.Close()
+	if f.now != f.File {
+		err = f.now.Close()
+	}
+	return err
+}
