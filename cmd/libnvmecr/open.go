@@ -58,7 +58,7 @@ func openRank(p store.Place, opts store.Options) (*posixshim.Mount, error) {
 	if err != nil {
 		return nil, err
 	}
-	return mountOf(part, posixshim.Microfs(part.FS), opts), nil
+	return withDirectories(part, opts)
 }
 
 func mountOf(part *store.Partition, fs posixshim.FS, opts store.Options) *posixshim.Mount {

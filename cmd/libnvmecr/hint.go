@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"nvmecr/internal/parttable"
+	"nvmecr/internal/store"
+	"nvmecr/microfs"
+	"nvmecr/posixshim"
+)
+
+// Programs that share files between ranks find that a file is not there. The first time that
+// another rank has it one line says so. Looking costs other partitions a mount for reading, so it is
+// done few times, in few partitions, for a short time, and for no program in which nothing is missing.
+const (
+	mostHints    = 3                      // looks of a process
+	hintPatience = 500 * time.Millisecond // of one look
+	hintAll      = 8                      // in a job of so many ranks all are looked at
+)
+
+var hints struct{ looks, said atomic.Int32 }
+
+// hinting is a rank's file system.
+type hinting struct{ posixshim.FS }
+
+func (h hinting) Open(dir microfs.Ino, path string, flags int, mode uint32) (posixshim.File, error) {
+	f, err := h.FS.Open(dir, path, flags, mode)
+	if err == syscall.ENOENT {
+		h.hint(dir, path)
+	}
+	return f, err
+}
+
+func (h hinting) Stat(dir microfs.Ino, path string, follow bool) (microfs.Attr, error) {
+	a, err := h.FS.Stat(dir, path, follow)
+	if err == syscall.ENOENT {
+		h.hint(dir, path)
+	}
+	return a, err
+}
+
+func (h hinting) Access(dir microfs.Ino, path string, mode uint32, follow bool) error {
+	err := h.FS.Access(dir, path, mode, follow)
+	if err == syscall.ENOENT {
+		h.hint(dir, path)
+	}
+	return err
+}
+
+func (h hinting) Mkdir(dir microfs.Ino, path string, mode uint32) error {
+	err := h.FS.Mkdir(dir, path, mode)
+	if err == syscall.ENOENT {
+		h.hint(dir, path)
+	}
+	return err
+}
+
+// hint looks whether another rank has what is missing.
+func (h hinting) hint(dir microfs.Ino, name string) {
+	if name == "" || hints.said.Load() != 0 || hints.looks.Load() >= mostHints || hints.looks.Add(1) > mostHints {
+		return
+	}
+	place, _, err := where()
+	if err != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), hintPatience)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		defer cancel()
+		defer func() {
+			if r := recover(); r != nil {
+				_ = process.Contain(r)
+			}
+		}()
+		missing := h.missing(dir, name)
+		if missing == "" {
+			return
+		}
+		if who := whoHas(ctx, place, missing); who != "" && hints.said.Swap(1) == 0 {
+			complain("%s%s is not there for rank %d; %s: each rank has files of its own",
+				strings.TrimRight(opening.cfg.Mount, "/"), missing, place.Rank, who)
+		}
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done(): // it ends by itself
+	}
+}
+
+// missing returns the part of a path, from the root, up to what is missing.
+func (h hinting) missing(dir microfs.Ino, name string) string {
+	start, err := h.FS.PathOf(dir)
+	if err != nil {
+		return ""
+	}
+	at := "/"
+	name = path.Join(start, name)
+	for _, part := range strings.Split(strings.Trim(name, "/"), "/") {
+		at = path.Join(at, part)
+		if _, err := h.FS.Stat(microfs.RootIno, at, true); errors.Is(err, syscall.ENOENT) {
+			return at
+		} else if err != nil {
+			return ""
+		}
+	}
+	return ""
+}
+
+// whoHas names a rank that has a path, or the job script.
+func whoHas(ctx context.Context, place store.Place, name string) string {
+	cfg := *opening.cfg
+	cfg.Timeout = hintPatience
+	for _, rank := range others(place) {
+		if ctx.Err() != nil {
+			return ""
+		}
+		p, err := store.Open(ctx, &cfg, store.Place{Rank: rank, Size: place.Size}, store.Options{ReadOnly: true})
+		if err != nil {
+			continue // it has written nothing, perhaps
+		}
+		a, err := p.FS.Stat(microfs.RootIno, name, false)
+		_ = p.Close() // it was only read
+		switch {
+		case err != nil:
+		case rank == parttable.Solo && a.Mode&syscall.S_IFMT == syscall.S_IFDIR:
+		case rank == parttable.Solo:
+			return "a process without a launcher, such as the job script, has it"
+		default:
+			return fmt.Sprintf("rank %d has it", rank)
+		}
+	}
+	return ""
+}
+
+// others are the ranks to look at: all of a small job, else those that are most likely to have
+// what another one lacks.
+func others(place store.Place) []int {
+	list := []int{parttable.Solo}
+	add := func(rank int) {
+		if rank != place.Rank && !slices.Contains(list, rank) {
+			list = append(list, rank)
+		}
+	}
+	add(0)
+	if place.Size <= hintAll {
+		for rank := range place.Size {
+			add(rank)
+		}
+	}
+	add((place.Rank + 1) % place.Size)
+	add((place.Rank + place.Size - 1) % place.Size)
+	return list
+}
