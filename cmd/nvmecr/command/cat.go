@@ -53,7 +53,11 @@ func (o *catOptions) print(ctx context.Context, w io.Writer, name string) error 
 		return err
 	}
 	if len(ranks) > 1 {
-		return usageError{fmt.Errorf("%s: ranks %v have a file of that name, choose one with --rank", name, ranks)}
+		var who []string
+		for _, rank := range ranks {
+			who = append(who, rankColumn(rank))
+		}
+		return usageError{fmt.Errorf("%s: ranks %v have a file of that name, choose one with --rank", name, who)}
 	}
 	p, err := o.mount(ctx, ranks[0])
 	if err != nil {

@@ -28,7 +28,7 @@ func newCp() *cobra.Command {
 		Long: `Copies a file or a directory with all below it to a local path, with mode and
 time, as it is on the namespace: also while the job runs and after it died.
 Where LOCAL is a directory the copy goes into it. A PATH that several ranks
-have is copied to LOCAL/rank0, LOCAL/rank1 and so on, unless --rank chooses.
+have is copied to LOCAL/rank0, LOCAL/rank1 and so on (LOCAL/solo: job scripts), unless --rank chooses.
 Files that their writer never closed are copied too, and named on stderr. So is
 what cannot be read; the others are copied, and the exit status is 1.`,
 		Example: `  nvmecr cp --rank 0 /melt.600.0 .
@@ -53,7 +53,7 @@ func (o *cpOptions) copy(ctx context.Context, name, local string) error {
 	for _, rank := range ranks {
 		dest := local
 		if len(ranks)+len(o.broken) > 1 { // the directory is ours to make: no link leads out of it
-			dest = filepath.Join(local, fmt.Sprintf("rank%d", rank))
+			dest = filepath.Join(local, strings.ReplaceAll(rankName(rank), " ", ""))
 			if err := os.MkdirAll(dest, 0o777); err != nil {
 				return err
 			}
@@ -161,7 +161,7 @@ func (o *cpOptions) copyOne(p *store.Partition, rank int, name string, d destina
 		return d.root.Symlink(to, dest)
 	}
 	if !a.Closed {
-		fmt.Fprintf(o.stderr, "nvmecr: rank %d: %s was not closed by its writer: the copy may be cut short\n", rank, printable(name))
+		fmt.Fprintf(o.stderr, "nvmecr: %s: %s was not closed by its writer: the copy may be cut short\n", rankName(rank), printable(name))
 	}
 	return o.copyFile(p, rank, name, d, dest, a)
 }

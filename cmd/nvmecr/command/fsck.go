@@ -76,7 +76,7 @@ type fsckTarget struct {
 }
 
 type fsckRank struct {
-	Rank   int        `json:"rank"`
+	Rank   int        `json:"rank"` // -1: the solo partition
 	Target string     `json:"target"`
 	Start  nvmf.Bytes `json:"start"`
 	Length nvmf.Bytes `json:"length"`
@@ -90,9 +90,6 @@ func (o *fsckOptions) fsck(cmd *cobra.Command) error {
 	o.out = cmd.OutOrStdout()
 	if err := o.find(cmd); err != nil {
 		return err
-	}
-	if o.rank < allRanks {
-		return usageError{fmt.Errorf("store %q has no rank %d", o.cfg.Name, o.rank)}
 	}
 	if o.repair {
 		unlock, err := o.lock()
@@ -110,7 +107,7 @@ func (o *fsckOptions) fsck(cmd *cobra.Command) error {
 		return neverWritten(err, o.cfg.Name)
 	}
 	if o.parts == 0 && o.rank != allRanks && !o.failed {
-		return usageError{fmt.Errorf("store %q has no rank %d", o.cfg.Name, o.rank)}
+		return usageError{fmt.Errorf("store %q has no %s", o.cfg.Name, rankName(o.rank))}
 	}
 	o.report.Clean = o.damaged == 0 && !o.failed
 	var err error
@@ -193,7 +190,7 @@ func (o *fsckOptions) part(r *store.PartReport) {
 		Rank: r.Rank, Target: r.Target.String(), Start: r.Segment.Start, Length: r.Segment.Length,
 		CheckReport: r.CheckReport, Repaired: r.Repaired,
 	}
-	who := fmt.Sprintf("rank %d", r.Rank)
+	who := rankName(r.Rank)
 	if r.Err != nil {
 		p.Error = r.Err.Error()
 	}

@@ -64,7 +64,7 @@ since; a checkpoint that the job died in is not.`,
 
 // An entry is one file of one rank.
 type entry struct {
-	Rank     int         `json:"rank"`
+	Rank     int         `json:"rank"` // -1: the solo partition
 	Path     string      `json:"path"`
 	Mode     fs.FileMode `json:"-"`
 	ModeText string      `json:"mode"`
@@ -157,7 +157,7 @@ func printEntries(w io.Writer, entries []entry) error {
 		if e.Target != "" {
 			name += " -> " + printable(e.Target)
 		}
-		fmt.Fprintf(t, "%d\t%s\t%d\t%s\t%s\t%s\n", e.Rank, e.ModeText, e.Size,
+		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%s\n", rankColumn(e.Rank), e.ModeText, e.Size,
 			e.Modified.Local().Format("2006-01-02 15:04:05"), completeness(&e), name)
 	}
 	return t.Flush()

@@ -23,9 +23,6 @@ import (
 // readerSettings are what it takes to find a store from outside.
 var readerSettings = []string{"name", "target", "mount", "timeout", "hostnqn", "dhchap-secret", "dhchap-ctrl-secret", "tls-psk", "driver", "header-digest", "data-digest"}
 
-// allRanks is the value of --rank when it was not given.
-const allRanks = -1
-
 // reader is what the commands have in common that look at a store from
 // outside: they read what is acknowledged, while the job runs and after it
 // died, and change nothing.
@@ -34,8 +31,9 @@ const allRanks = -1
 // on stderr where it happens, and the command ends with a failure.
 type reader struct {
 	cfg    *config.Config
-	rank   int
-	size   int // ranks of the job that wrote the store
+	rank   int  // allRanks, or parttable.Solo, too
+	size   int  // ranks of the job that wrote the store
+	solo   bool // it has a solo partition beside those of ranks
 	stderr io.Writer
 
 	failed  bool         // something was told
@@ -47,7 +45,8 @@ type reader struct {
 func (r *reader) bind(cmd *cobra.Command, more ...string) {
 	r.cfg = config.Default()
 	r.cfg.BindFlags(cmd.Flags(), append(slices.Clone(readerSettings), more...)...)
-	cmd.Flags().IntVar(&r.rank, "rank", allRanks, "look at the partition of `RANK` only [NVMECR_RANK]")
+	r.rank = allRanks
+	cmd.Flags().Var((*rankFlag)(&r.rank), "rank", "look at the partition of `RANK` only, or at the \"solo\" partition, of job scripts [NVMECR_RANK]")
 }
 
 // open finds the store. It fails where nothing was ever written.
@@ -56,12 +55,18 @@ func (r *reader) open(cmd *cobra.Command) error {
 		return err
 	}
 	ctx := cmd.Context()
-	ranks, err := store.Ranks(ctx, r.cfg)
+	parts, err := store.Partitions(ctx, r.cfg)
 	if err != nil {
 		return neverWritten(err, r.cfg.Name)
 	}
-	r.size = len(ranks)
-	if r.rank != allRanks && (r.rank < 0 || r.rank >= r.size) {
+	r.size = len(parts)
+	if r.solo = r.size > 0 && parts[r.size-1].Rank == parttable.Solo; r.solo {
+		r.size--
+	}
+	if r.rank == parttable.Solo && !r.solo {
+		return usageError{fmt.Errorf("store %q has no partition for job scripts and programs without a launcher beside those of ranks", r.cfg.Name)}
+	}
+	if r.rank >= r.size {
 		return usageError{fmt.Errorf("store %q has no rank %d: it was written by %s, numbered from 0", r.cfg.Name, r.rank, count(r.size, "rank"))}
 	}
 	return nil
@@ -140,6 +145,9 @@ func (r *reader) ranks() []int {
 	for i := range all {
 		all[i] = i
 	}
+	if r.solo {
+		all = append(all, parttable.Solo)
+	}
 	return all
 }
 
@@ -158,7 +166,7 @@ func (r *reader) each(ctx context.Context, f func(rank int, p *store.Partition) 
 		p, err := r.mount(ctx, rank)
 		if err != nil {
 			r.broken[rank] = true
-			r.fail(fmt.Errorf("rank %d: %w", rank, err))
+			r.fail(fmt.Errorf("%s: %w", rankName(rank), err))
 			if errors.Is(err, nvmf.ErrUnreachable) {
 				return // each further rank would wait as long
 			}
@@ -235,5 +243,5 @@ func explain(err error, rank int, name string) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("rank %d: %s: %w", rank, name, err)
+	return fmt.Errorf("%s: %s: %w", rankName(rank), name, err)
 }

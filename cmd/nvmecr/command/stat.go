@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"nvmecr/internal/parttable"
 	"nvmecr/internal/store"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
@@ -49,7 +50,7 @@ log, and, with real targets, which run says that it has the store. With PATH: wh
 
 // A partition is what `stat` shows of one; sizes are in bytes.
 type partition struct {
-	Rank      int        `json:"rank"`
+	Rank      int        `json:"rank"` // -1: the solo partition
 	Target    string     `json:"target"`
 	Start     nvmf.Bytes `json:"start"`
 	Length    nvmf.Bytes `json:"length"`
@@ -71,7 +72,7 @@ type partition struct {
 }
 
 func (o *statOptions) partitions(ctx context.Context, w io.Writer) error {
-	infos, err := store.Ranks(ctx, o.cfg)
+	infos, err := store.Partitions(ctx, o.cfg)
 	if err != nil {
 		return err
 	}
@@ -88,7 +89,7 @@ func (o *statOptions) partitions(ctx context.Context, w io.Writer) error {
 	owners := map[string][]int{} // ranks that have a file of that path
 	o.each(ctx, func(rank int, p *store.Partition) error {
 		err := walk(p.FS, "/", true, func(name string, a microfs.Attr) error {
-			if a.Mode&syscall.S_IFMT == syscall.S_IFREG {
+			if a.Mode&syscall.S_IFMT == syscall.S_IFREG && rank != parttable.Solo {
 				owners[name] = append(owners[name], rank)
 			}
 			return nil
@@ -142,10 +143,10 @@ func printPartitions(w io.Writer, name string, list []partition) error {
 			if p.Broken {
 				state = "cannot be read"
 			}
-			fmt.Fprintf(t, "%d\t%s\t%s\t\t\t\t\t%s\n", p.Rank, state, p.Length, p.Target)
+			fmt.Fprintf(t, "%s\t%s\t%s\t\t\t\t\t%s\n", rankColumn(p.Rank), state, p.Length, p.Target)
 			continue
 		}
-		fmt.Fprintf(t, "%d\t%s\t%s\t%d\t%d of %d\t%s of %s\t%d\t%s\n", p.Rank,
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d of %d\t%s of %s\t%d\t%s\n", rankColumn(p.Rank),
 			p.Capacity-p.Free, p.Capacity, p.Files, p.LogPages-p.LogFree, p.LogPages,
 			p.StateBytes, p.StateMax, p.Generation, p.Target)
 	}
@@ -209,8 +210,8 @@ func (o *statOptions) files(ctx context.Context, w io.Writer, name string) error
 		return errors.Join(printJSON(w, entries), o.end())
 	}
 	for _, e := range entries {
-		fmt.Fprintf(w, "rank %d: %s\n  mode      %s, uid %d, gid %d\n  size      %d bytes\n  created   %s\n  modified  %s\n  complete  %s\n",
-			e.Rank, printable(e.Path), e.ModeText, e.UID, e.GID, e.Size,
+		fmt.Fprintf(w, "%s: %s\n  mode      %s, uid %d, gid %d\n  size      %d bytes\n  created   %s\n  modified  %s\n  complete  %s\n",
+			rankName(e.Rank), printable(e.Path), e.ModeText, e.UID, e.GID, e.Size,
 			e.Created.Local().Format("2006-01-02 15:04:05.000000"),
 			e.Modified.Local().Format("2006-01-02 15:04:05.000000"), completeness(&e))
 	}

@@ -58,7 +58,7 @@ type verifyReport struct {
 }
 
 type verifyRank struct {
-	Rank       int        `json:"rank"`
+	Rank       int        `json:"rank"` // -1: the solo partition
 	Files      int        `json:"files"`
 	Bytes      nvmf.Bytes `json:"bytes"`
 	Unverified bool       `json:"unverified,omitempty"` // there are no checksums
@@ -79,7 +79,7 @@ func (o *verifyOptions) verify(cmd *cobra.Command) error {
 			continue
 		}
 		if err != nil {
-			o.fail(fmt.Errorf("rank %d: %w", rank, err))
+			o.fail(fmt.Errorf("%s: %w", rankName(rank), err))
 			if errors.Is(err, nvmf.ErrUnreachable) || cmd.Context().Err() != nil {
 				break
 			}
@@ -129,7 +129,7 @@ func (o *verifyOptions) rankBar(cmd *cobra.Command, rank int) (*microfs.VerifyRe
 		var bar *progressbar.ProgressBar
 		vo.Total = func(n nvmf.Bytes) {
 			bar = progressbar.NewOptions64(int64(n), progressbar.OptionSetWriter(screen),
-				progressbar.OptionSetDescription(fmt.Sprintf("rank %d of %d", rank, o.size)),
+				progressbar.OptionSetDescription(fmt.Sprintf("%s of %d", rankName(rank), o.size)),
 				progressbar.OptionShowBytes(true), progressbar.OptionUseIECUnits(true),
 				progressbar.OptionSetWidth(30), progressbar.OptionThrottle(100*time.Millisecond),
 				progressbar.OptionSetRenderBlankState(true), progressbar.OptionClearOnFinish())
@@ -159,11 +159,11 @@ func printVerified(w io.Writer, rank int, r *microfs.VerifyReport) {
 		} else if damage.Cause != nil {
 			what = "cannot be read: " + damage.Cause.Error()
 		}
-		fmt.Fprintf(w, "rank %d: %s: bytes %d to %d (%s at LBA %d): %s\n", rank, printable(b.Path),
+		fmt.Fprintf(w, "%s: %s: bytes %d to %d (%s at LBA %d): %s\n", rankName(rank), printable(b.Path),
 			b.Offset, b.Offset+b.Length-1, size(nvmf.Bytes(b.Length)), b.LBA, what)
 	}
 	if r.More > 0 {
-		fmt.Fprintf(w, "rank %d: and %d more\n", rank, r.More)
+		fmt.Fprintf(w, "%s: and %d more\n", rankName(rank), r.More)
 	}
 	verdict := "verified"
 	switch n := damagedFiles(r); {
@@ -172,7 +172,7 @@ func printVerified(w io.Writer, rank int, r *microfs.VerifyReport) {
 	case r.Unverified:
 		verdict = "read; nothing can be verified, the store was made with --data-checksum=off"
 	}
-	fmt.Fprintf(w, "rank %d: %s, %s %s\n", rank, count(r.Files, "file"), size(r.Bytes), verdict)
+	fmt.Fprintf(w, "%s: %s, %s %s\n", rankName(rank), count(r.Files, "file"), size(r.Bytes), verdict)
 }
 
 func (o *verifyOptions) summary(w io.Writer, t *verifyReport, took time.Duration) {
