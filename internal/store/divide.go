@@ -90,7 +90,7 @@ func (o *opener) makeAsOwner(ctx context.Context, dev nvmf.Device, t int) (*part
 	}
 	err = andClosing(p.divide(ctx, o, o.place.Size), p.FS.Unmount())
 	if err != nil {
-		return nil, err
+		return nil, notDivided(o.place.Size, err)
 	}
 	return readTable(ctx, o.cfg, dev)
 }
@@ -159,7 +159,7 @@ func (p *Partition) divide(ctx context.Context, o *opener, ranks int) error {
 	free := max(soloLength(id.Capacity(), table.Hugeblock), segmentAlign)
 	solo.Rank = parttable.Solo
 	if solo.Length, err = p.FS.Shrink(free, align, end-min(end, solo.Start)); errors.Is(err, microfs.ErrInUse) {
-		return fmt.Errorf("%w; less than half of the namespace would be left for %d ranks: remove files (they are those of rank 0), or copy them out (nvmecr cp) and start over with --fresh", err, ranks)
+		return fmt.Errorf("%w; less than half of the namespace would be left for ranks: copy out what is needed (nvmecr cp), and start over with --fresh", err)
 	}
 	if err != nil {
 		return err
