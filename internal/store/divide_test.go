@@ -125,6 +125,12 @@ func headOf(t *testing.T, cfg *config.Config) []byte {
 // the ranks come, and goes on.
 func TestDivideByOwner(t *testing.T) {
 	cfg := newStore(t, 256*nvmf.MiB)
+	used := bytes.Repeat([]byte{0x5a}, int(254*nvmf.MiB)) // by somebody else, before
+	f, err := os.OpenFile(cfg.Targets[0].Address, os.O_RDWR, 0)
+	require.NoError(t, err)
+	_, err = f.WriteAt(used, int64(parttable.HeadSize))
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
 	var told atomic.Bool
 	withPartition(t, cfg, alone, Options{OnDivide: func() { told.Store(true) }}, func(p *Partition) {
 		log, err := p.FS.Open(microfs.RootIno, "log", syscall.O_CREAT|syscall.O_WRONLY, 0o600)

@@ -342,6 +342,43 @@ var edits = []edit{
 		`h.owner != l.owner && h.overlaps(l) && (h.write || l.write)`, `false && h.overlaps(l)`,
 		"TestConflict", ""},
 
+	// The solo partition, and the division of a store.
+	{"microfs: a partition that ends earlier keeps its free space", "microfs/shrink.go",
+		`fs.pool.cut(fs.g.usable)`, ``,
+		"TestShrink", ""},
+	{"microfs: a partition that ends earlier has no second superblock", "microfs/shrink.go",
+		`if err := fs.restore(seg.superblocks()[1], sb); err != nil {`, `if err := error(nil); err != nil {`,
+		"TestShrink", ""},
+	{"microfs: a partition ends before open files without a name", "microfs/shrink.go",
+		`end = max(end, x.phys+x.count)`, `end = max(end, (x.phys+x.count)*Hugeblock(min(in.nlink, 1)))`,
+		"TestShrinkKeepsWhatIsInUse", ""},
+	{"parttable: new partitions are not blank", "internal/parttable/media.go",
+		`	for _, r := range blank {
+		if err := m.zero(r); err != nil {
+			return err
+		}
+	}
+	if err := m.flush(); err != nil {
+		return err
+	}
+	return Write`, `	return Write`,
+		"TestDivideByOwner", "internal/store"},
+	{"store: ranks format a store that a script has written to", "internal/store/divide.go",
+		`if errors.Is(err, parttable.ErrNoTable) {
+		return o.format(ctx, dev, t)
+	}
+	if err == nil {`, `if err == nil {
+		return o.format(ctx, dev, t)
+	}
+	if err == nil {`,
+		"TestSoloFirst", ""},
+	{"unionfs: files of ranks are opened for writing", "internal/unionfs/unionfs.go",
+		`case !f.isDir() && !f.own() && changes(flags):`, `case false:`,
+		"TestChange", ""},
+	{"unionfs: a directory has the names of one", "internal/unionfs/file.go",
+		`range stack[len(stack)-1].parts {`, `range stack[len(stack)-1].parts[:1] {`,
+		"TestRead", ""},
+
 	// The command.
 	{"nvmecr: several hosts on a target of this one", "cmd/nvmecr/command/hosts.go",
 		`if n > 1 {
