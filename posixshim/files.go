@@ -86,7 +86,7 @@ func (p *Process) moveFiles(fs FS) {
 		before := f.current()
 		flags := int(f.flags.Load()) & (syscall.O_ACCMODE | syscall.O_APPEND | unix.O_PATH)
 		after, err := fs.Open(f.dir, f.path, flags, 0)
-		if err == nil && after.Ino() != before.Ino() {
+		if err == nil && after.Ino() != before.Ino() && !sameDirectory(fs, before, after) {
 			err = errors.Join(fmt.Errorf("%s has been replaced: %w", f.path, syscall.ESTALE), after.Close())
 		}
 		if err != nil {
@@ -97,6 +97,16 @@ func (p *Process) moveFiles(fs FS) {
 		// It was only read, or its mount is closed: there is nothing to lose.
 		_ = before.Close()
 	})
+}
+
+// sameDirectory reports whether both are one directory by two numbers: a directory of ranks has
+// another one from when it is in the file system of this process, too.
+func sameDirectory(fs FS, before, after File) bool {
+	if !before.IsDir() || !after.IsDir() {
+		return false
+	}
+	a, err := fs.Stat(before.Ino(), ".", true)
+	return err == nil && a.Ino == after.Ino()
 }
 
 // Retain notes one more descriptor of the open file.

@@ -21,9 +21,9 @@ import (
 // another rank has it one line says so. Looking costs other partitions a mount for reading, so it is
 // done few times, in few partitions, for a short time, and for no program in which nothing is missing.
 const (
-	mostHints    = 3                      // looks of a process
-	hintPatience = 500 * time.Millisecond // of one look
-	hintAll      = 8                      // in a job of so many ranks all are looked at
+	mostHints    = 3               // looks of a process
+	hintPatience = 2 * time.Second // of one look
+	hintAll      = 8               // in a job of so many ranks all are looked at
 )
 
 var hints struct{ looks, said atomic.Int32 }

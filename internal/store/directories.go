@@ -24,12 +24,7 @@ const MostDirectories = 4096
 // rank's, belongs to, each before those in it; none where there is no solo partition or nobody has written to it.
 // It costs a few round trips. Errors are those of Open.
 func (p *Partition) SoloDirectories(ctx context.Context, cfg *config.Config) (list []Directory, err error) {
-	if p.Table.Target == 0 {
-		if _, ok := p.Table.SoloEntry(); !ok {
-			return nil, nil
-		}
-	}
-	solo, err := Open(ctx, cfg, Place{Rank: parttable.Solo, Size: p.Table.JobSize}, Options{ReadOnly: true})
+	solo, err := p.solo(ctx, cfg)
 	if errors.Is(err, microfs.ErrUnformatted) || errors.Is(err, ErrNoSolo) {
 		return nil, nil
 	}
@@ -44,6 +39,24 @@ func (p *Partition) SoloDirectories(ctx context.Context, cfg *config.Config) (li
 		}
 	}
 	return list[1:], nil
+}
+
+// solo mounts the solo partition for reading, through p's device where it is there.
+func (p *Partition) solo(ctx context.Context, cfg *config.Config) (*Partition, error) {
+	place := Place{Rank: parttable.Solo, Size: p.Table.JobSize}
+	if p.Table.Target != 0 {
+		return Open(ctx, cfg, place, Options{ReadOnly: true})
+	}
+	entry, ok := p.Table.SoloEntry()
+	if !ok {
+		return nil, ErrNoSolo
+	}
+	o := &opener{cfg: cfg, place: place, opts: Options{ReadOnly: true, Logf: func(string, ...any) {}}}
+	solo := &Partition{Table: p.Table, Place: place}
+	on := &Partition{Device: p.Device, Table: p.Table, Place: place}
+	err := o.mount(ctx, on, entry)
+	solo.FS = on.FS // without the device, which p closes
+	return solo, err
 }
 
 // below appends the directories in one to list.

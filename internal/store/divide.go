@@ -54,7 +54,7 @@ func (o *opener) makeTable(ctx context.Context, dev nvmf.Device, t int) (*partta
 		}
 		var busy *owner.BusyError
 		if !errors.As(err, &busy) || busy.Silent {
-			return nil, err
+			return nil, notDivided(o.place.Size, err)
 		}
 		err = owner.Divide(wait, group, key, uint32(o.place.Size))
 		if err == nil {

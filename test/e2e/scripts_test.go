@@ -82,16 +82,18 @@ func TestScriptTouches(t *testing.T) {
 	for name, touch := range touches {
 		t.Run(name, func(t *testing.T) {
 			s := newStage(t)
-			for _, l := range launchers(t, s) {
-				script := strings.Join([]string{"set -e", touch, l.line(scriptRanks, "/nvmecr/c%"), touch, l.line(scriptRanks, "/nvmecr/c%"), touch}, "\n")
-				for i := range 2 {
-					r := sh(t, s, script, "--name", l.mpi, "--size", "512M")
-					out := r.quiet(t)
-					if name == "test" {
-						assert.Equal(t, strings.Repeat("new\n", 1-i)+strings.Repeat("there\n", 2+i), out)
-					}
-					ranksHold(t, s, 2+2*i, "--name", l.mpi)
+			all := launchers(t, s)
+			l := all[len(name)%len(all)] // TestScripts has both
+			for i := range 2 {
+				script := []string{"set -e", touch, l.line(scriptRanks, "/nvmecr/c%"), touch}
+				if i == 0 {
+					script = append(script, script[2:]...)
 				}
+				out := sh(t, s, strings.Join(script, "\n"), "--size", "512M").quiet(t)
+				if name == "test" {
+					assert.Equal(t, []string{"new\nthere\nthere\n", "there\nthere\n"}[i], out)
+				}
+				ranksHold(t, s, 2+i)
 			}
 		})
 	}
@@ -110,19 +112,22 @@ func TestScripts(t *testing.T) {
 					mkdir -p /nvmecr/out/sub
 					cd /nvmecr/out
 					echo begin >> ../log
-					` + l.line(scriptRanks, "/nvmecr/c%", "/nvmecr/out/sub/r%", "local%") + ` > /nvmecr/mpilog
+					` + l.line(scriptRanks, "/nvmecr/c%", "/nvmecr/out/sub/r%", "local%", "/nvmecr/rank/", "/nvmecr/rank/r%") + ` > /nvmecr/mpilog
 					cat /nvmecr/mpilog
 					ls /nvmecr
 					cat sub/r0 local3
 					mkdir -p between
 					` + l.line(scriptRanks, "between/b%") + `
 					ls between
+					(cd /nvmecr/rank && mkdir -p mine && ls && /bin/pwd && echo mine > mine/m && cat mine/m) > in
+					cat in
 					exec >> /nvmecr/log
 					` + l.line(scriptRanks, "/nvmecr/c%") + `
 					echo end`
 				for i := 1; i <= 2; i++ {
 					out := sh(t, s, script, flags...).quiet(t)
-					assert.Equal(t, "c0\nc1\nc2\nc3\nlog\nmpilog\nout\n"+strings.Repeat("rank 0\n", i)+strings.Repeat("rank 3\n", i)+"b0\nb1\nb2\nb3\n", out)
+					assert.Equal(t, "c0\nc1\nc2\nc3\nlog\nmpilog\nout\nrank\n"+strings.Repeat("rank 0\n", i)+strings.Repeat("rank 3\n", i)+
+						"b0\nb1\nb2\nb3\n"+"mine\nr0\nr1\nr2\nr3\n/nvmecr/rank\nmine\n", out)
 					ranksHold(t, s, 2*i, flags[:2]...)
 				}
 				r := call(t, s, append([]string{"cat", "--rank", "solo", "/log"}, flags[:2]...)...)
@@ -235,17 +240,28 @@ func TestAnotherRankHasIt(t *testing.T) {
 		out := sh(t, s, l.line(scriptRanks, "-", "/nvmecr/restart"), flags...).quiet(t)
 		assert.Equal(t, strings.Repeat("No such file or directory of /nvmecr/restart\n", scriptRanks), out)
 		sh(t, s, l.line(scriptRanks, "/nvmecr/c%"), flags...).quiet(t)
-		r := sh(t, s, l.line(scriptRanks, "-", "/nvmecr/c2", "/nvmecr/c2"), flags...)
-		assert.Equal(t, 6, strings.Count(r.ok(t), "No such file or directory of /nvmecr/c2"))
+		said(t, s, l, "/nvmecr/c2", "rank 2 has it", 2, flags)
+		sh(t, s, "echo input > /nvmecr/in", flags...).quiet(t)
+		said(t, s, l, "/nvmecr/in", "a process without a launcher, such as the job script, has it", -1, flags)
+	}
+}
+
+// said looks for a file in all ranks, twice, until each has said who has it, but for the one that does. On a
+// busy machine a rank may not wait for that.
+func said(t *testing.T, s *demo.Stage, l launcher, name, who string, except int, flags []string) {
+	heard := map[int]bool{except: true}
+	for try := 0; len(heard) <= scriptRanks-min(1, except+1); try++ {
+		require.Less(t, try, 20, "heard of ranks %v", heard)
+		r := sh(t, s, l.line(scriptRanks, "-", name, name), flags...)
+		r.ok(t)
 		for rank := range scriptRanks {
-			line := fmt.Sprintf("nvmecr: rank %d: /nvmecr/c2 is not there for rank %d; rank 2 has it: each rank has files of its own\n", rank, rank)
-			want := 1
-			if rank == 2 {
-				want = 0
+			line := fmt.Sprintf("nvmecr: rank %d: %s is not there for rank %d; %s: each rank has files of its own\n", rank, name, rank, who)
+			n := strings.Count(r.stderr, line)
+			assert.LessOrEqual(t, n, 1, r.stderr)
+			if n == 1 {
+				assert.NotEqual(t, except, rank)
+				heard[rank] = true
 			}
-			assert.Equal(t, want, strings.Count(r.stderr, line), r.stderr)
 		}
-		r = sh(t, s, "echo input > /nvmecr/in; "+l.line(2, "-", "/nvmecr/in")+"; "+l.line(scriptRanks, "-", "/nvmecr/in"), flags...)
-		assert.Contains(t, r.stderr, "/nvmecr/in is not there for rank 1; a process without a launcher, such as the job script, has it")
 	}
 }

@@ -1,10 +1,12 @@
-/* Every rank appends a line to each file given, in which % is its rank, between MPI_Init and MPI_Finalize.
+/* Every rank appends a line to each file given, in which % is its rank, between MPI_Init and MPI_Finalize. What
+ * ends in a slash is a directory, which is made.
  * Files that follow "-" are read instead. What fails is told on stdout, "errno of FILE". With
  * "wait" first it waits for stdin to end before it finalizes. */
 #include <errno.h>
 #include <mpi.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static int rank;
@@ -18,6 +20,11 @@ static void touch(const char *name, const char *mode)
 		snprintf(path, sizeof path, "%.*s%d%s", (int)(at - name), name, rank, at + 1);
 	else
 		snprintf(path, sizeof path, "%s", name);
+	if (path[strlen(path) - 1] == '/') {
+		if (mkdir(path, 0755) && errno != EEXIST)
+			printf("%s of %s\n", strerror(errno), path);
+		return;
+	}
 	FILE *f = fopen(path, mode);
 	if (!f) {
 		printf("%s of %s\n", strerror(errno), path);
