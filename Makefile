@@ -1,4 +1,4 @@
-# make            builds everything into bin/, usable from there
+# make            builds everything into bin/, usable from there, and starts it once
 # make run        installs what is missing, builds, and runs the demonstration
 # make test       all tests, and each fuzz test for a second; ends with how many
 #                 passed, failed, were skipped
@@ -44,7 +44,7 @@ export GOFLAGS := -buildvcs=false $(GOFLAGS)
 RACE        := ./nvmf/... ./oplog/... ./microfs/... ./posixshim/... ./internal/jsonrpc ./internal/owner ./internal/store ./cmd/nvmecr/... ./test/fabric
 
 .PHONY: all
-all: bin/nvmecr bin/nvmecr-bench-rank bin/libnvmecr-bench-cubic.so libraries
+all: bin/nvmecr bin/nvmecr-bench-rank bin/libnvmecr-bench-cubic.so libraries started
 
 # An empty mark file: nothing is looked for again until the list of needs
 # changes. As an included file it is made before anything else, and what is
@@ -60,14 +60,13 @@ ifneq ($(MAKECMDGOALS),clean)
 include build/deps
 endif
 
-SPDK_LIBS  := spdk_nvme spdk_env_dpdk spdk_sock_posix spdk_syslibs
-HAVE_SPDK  := $(shell pkg-config --exists $(SPDK_LIBS) 2>/dev/null && echo yes)
+HAVE_SPDK  := $(shell scripts/spdk-rpath.sh >/dev/null 2>&1 && echo yes)
 # Its libraries are found where they are now, wherever that is.
+SPDK_PATHS := $(if $(HAVE_SPDK),$(shell scripts/spdk-rpath.sh))
 comma      := ,
-SPDK_PATHS := $(patsubst -L%,-Wl$(comma)-rpath$(comma)%,$(if $(HAVE_SPDK),$(shell pkg-config --libs-only-L spdk_nvme)))
 ifdef SPDK
 ifndef HAVE_SPDK
-$(error pkg-config does not find SPDK ($(SPDK_LIBS)): install it as https://spdk.io/doc/getting_started.html says, \
+$(error pkg-config does not find SPDK: install it as https://spdk.io/doc/getting_started.html says, \
 configured --with-shared, and name its lib/pkgconfig in PKG_CONFIG_PATH)
 endif
 export CGO_LDFLAGS := $(CGO_LDFLAGS) $(SPDK_PATHS)
@@ -94,6 +93,11 @@ bin/libnvmecr-bench-cubic.so: bench/cubic/cubic.c
 ifneq ($(wildcard build/deps),)
 include posixshim/shim.mk
 endif
+
+# What was built has been started once.
+.PHONY: started
+started: bin/nvmecr libraries
+	@scripts/start.sh $(BIN) $(patsubst $(BIN)/libnvmecr-%.so,%,$(SHIM_RUNTIMES))
 
 .PHONY: run
 run: all

@@ -3,6 +3,7 @@
 package interop
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -22,17 +23,14 @@ import (
 // driverProgram builds the tests of the driver over SPDK, or skips the test.
 func driverProgram(t *testing.T) string {
 	t.Helper()
-	where, err := exec.Command("pkg-config", "--libs-only-L", "spdk_nvme", "spdk_env_dpdk").Output()
-	if err != nil {
+	paths, err := exec.Command("../../scripts/spdk-rpath.sh").Output()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 		t.Skip("pkg-config does not find SPDK's libraries: the driver over SPDK cannot be built")
 	}
+	require.NoError(t, err)
 	program := filepath.Join(t.TempDir(), "spdk.test")
 	cmd := exec.Command("go", "test", "-c", "-tags", "spdk", "-o", program, "nvmecr/nvmf/spdk")
-	paths := "" // in which the program is to find them, unless the system does
-	for _, dir := range strings.Fields(string(where)) {
-		paths += " -Wl,-rpath," + strings.TrimPrefix(dir, "-L")
-	}
-	cmd.Env = append(os.Environ(), "CGO_LDFLAGS="+paths)
+	cmd.Env = append(os.Environ(), "CGO_LDFLAGS="+string(paths))
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return program

@@ -25,13 +25,11 @@ const root = "../.."
 // build makes the command and the libraries with SPDK in a directory of their
 // own, and returns that; "" where there is no SPDK.
 var build = sync.OnceValues(func() (string, error) {
-	libs, err := exec.Command("pkg-config", "--libs-only-L", "spdk_nvme", "spdk_env_dpdk", "spdk_sock_posix", "spdk_syslibs").Output()
-	if err != nil {
-		return "", nil // not found is said by its status
-	}
-	flags := os.Getenv("CGO_LDFLAGS")
-	for _, l := range strings.Fields(string(libs)) {
-		flags += " -Wl,-rpath," + strings.TrimPrefix(l, "-L")
+	paths, err := exec.Command(root + "/scripts/spdk-rpath.sh").Output()
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		return "", nil // pkg-config finds none
+	} else if err != nil {
+		return "", err
 	}
 	bin, err := filepath.Abs(filepath.Join(root, "build/spdk"))
 	if err != nil {
@@ -42,7 +40,7 @@ var build = sync.OnceValues(func() (string, error) {
 		{"make", "-s", "-f", "posixshim/shim.mk", "TAGS=-tags spdk", "BIN=" + bin, bin + "/libnvmecr.so", bin + "/libnvmecr-plain.so"},
 	} {
 		cmd := exec.Command(argv[0], argv[1:]...)
-		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=1", "CGO_LDFLAGS="+flags)
+		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=1", "CGO_LDFLAGS="+os.Getenv("CGO_LDFLAGS")+" "+string(paths))
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("%v: %w\n%s", argv, err, out)
 		}

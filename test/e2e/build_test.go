@@ -1,0 +1,114 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestSPDKPaths: what is built with SPDK finds at its start each library that
+// pkg-config has found for it, in whichever of SPDK's directories.
+func TestSPDKPaths(t *testing.T) {
+	if _, err := exec.LookPath("pkg-config"); err != nil {
+		t.Skip("pkg-config is not installed")
+	}
+	for name, c := range map[string]struct {
+		libs map[string]string // of spdk_*.pc; those of others are in the system's directories
+		want string
+		none bool // there is no spdk_syslibs.pc
+	}{
+		"installed in the system": {want: ""},
+		"installed elsewhere":     {libs: map[string]string{"nvme": "Libs: -L/opt/spdk/lib -lspdk_nvme"}, want: "-Wl,-rpath,/opt/spdk/lib "},
+		"build tree": {libs: map[string]string{
+			"nvme":       "Libs: -L/src/spdk/build/lib -lspdk_nvme",
+			"env_dpdk":   "Libs: -L/src/spdk/build/lib -lspdk_env_dpdk\nLibs.private: -L/src/spdk/dpdk/build/lib -lrte_eal",
+			"sock_posix": "Libs: -L/src/spdk/build/lib -lspdk_sock_posix",
+			"syslibs":    "Libs: -L/src/spdk/isa-l/.libs -lisal -laio",
+		}, want: "-Wl,-rpath,/src/spdk/build/lib -Wl,-rpath,/src/spdk/dpdk/build/lib -Wl,-rpath,/src/spdk/isa-l/.libs "},
+		"none": {none: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			for _, lib := range []string{"nvme", "env_dpdk", "sock_posix", "syslibs"} {
+				if c.none && lib == "syslibs" {
+					continue
+				}
+				libs := c.libs[lib]
+				if libs == "" {
+					libs = "Libs: -lspdk_" + lib
+				}
+				text := fmt.Sprintf("Name: spdk_%s\nDescription: a stand-in\nVersion: 1\n%s\n", lib, libs)
+				require.NoError(t, os.WriteFile(filepath.Join(dir, "spdk_"+lib+".pc"), []byte(text), 0o600))
+			}
+			cmd := exec.Command("../../scripts/spdk-rpath.sh")
+			cmd.Env = append(os.Environ(), "PKG_CONFIG_PATH=", "PKG_CONFIG_LIBDIR="+dir)
+			out, err := cmd.Output()
+			if c.none {
+				assert.Error(t, err)
+				return
+			}
+			require.NoError(t, err)
+			assert.ElementsMatch(t, strings.Fields(c.want), strings.Fields(string(out)))
+		})
+	}
+}
+
+// TestStartedOnce: make ends with an error where what it has built cannot be
+// started, as with a library that lacks a symbol.
+func TestStartedOnce(t *testing.T) {
+	built, err := filepath.Abs("../../bin")
+	require.NoError(t, err)
+	// lacking makes a library that calls what no library has.
+	lacking := func(t *testing.T, path string) {
+		require.NoError(t, os.Remove(path)) // the link
+		cmd := exec.Command("cc", "-shared", "-fPIC", "-x", "c", "-o", path, "-")
+		cmd.Stdin = strings.NewReader("extern int crc64_of_a_later_isal(void); int (*nv_call)(void) = crc64_of_a_later_isal;")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
+	for name, c := range map[string]struct {
+		spoil func(t *testing.T, dir string)
+		want  []string // nothing: it can be started
+	}{
+		"as built": {spoil: func(*testing.T, string) {}},
+		"a runtime lacks a symbol": {
+			spoil: func(t *testing.T, dir string) { lacking(t, dir+"/libnvmecr-plain.so") },
+			want:  []string{"crc64_of_a_later_isal", "cannot be started: libnvmecr-plain.so"}},
+		"a runtime is not there": {
+			spoil: func(t *testing.T, dir string) { require.NoError(t, os.Remove(dir+"/libnvmecr-plain.so")) },
+			want:  []string{"cannot be started: libnvmecr-plain.so"}},
+		"the preloaded library lacks a symbol": {
+			spoil: func(t *testing.T, dir string) { lacking(t, dir+"/libnvmecr.so") },
+			want:  []string{"crc64_of_a_later_isal", "cannot be started: libnvmecr-plain.so"}},
+		"the command is not there": {
+			spoil: func(t *testing.T, dir string) { require.NoError(t, os.Remove(dir+"/nvmecr")) },
+			want:  []string{"cannot be started: nvmecr"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			for _, f := range []string{"nvmecr", "libnvmecr.so", "libnvmecr-plain.so"} {
+				require.NoError(t, os.Symlink(filepath.Join(built, f), filepath.Join(dir, f)))
+			}
+			c.spoil(t, dir)
+			// The settings of whoever calls make have no say.
+			cmd := exec.Command("../../scripts/start.sh", dir, "plain")
+			cmd.Env = append(os.Environ(), "NVMECR_TARGET=/nowhere", "NVMECR_MOUNT=/elsewhere")
+			out, err := cmd.CombinedOutput()
+			if c.want == nil {
+				require.NoError(t, err, "%s", out)
+				assert.Empty(t, out)
+				return
+			}
+			assert.Error(t, err)
+			for _, w := range c.want {
+				assert.Contains(t, string(out), w)
+			}
+		})
+	}
+}
