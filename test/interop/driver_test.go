@@ -407,8 +407,9 @@ func (g driverGuest) startSPDKTarget(program, host string, keys dhchap.Keys) {
 	g.input("/tmp/target.key", "%s", keys.Controller.Reveal())
 	g.input("/tmp/config", spdkConfig, subsystemNQN(4096), guestAddress, nvmetPort, authNQN, host)
 	sh(g.t, g.Guest, `ulimit -l unlimited
-		OPENSSL_CONF=/dev/null setsid %s -m 2 -s 640 --no-pci -c /tmp/config </dev/null >/tmp/log 2>&1 & echo $! >/tmp/pid
-		for i in $(seq 300); do grep -q 'Target Listening' /tmp/log && exit 0; sleep 0.5; done; cat /tmp/log; exit 1`, program)
+		OPENSSL_CONF=/dev/null %s=%s setsid %s -m 2 -s 640 --no-pci -c /tmp/config </dev/null >/tmp/log 2>&1 & echo $! >/tmp/pid
+		for i in $(seq 300); do grep -q 'Target Listening' /tmp/log && exit 0; sleep 0.5; done; cat /tmp/log; exit 1`,
+		libraryPath, os.Getenv(libraryPath), program)
 }
 
 // TestDriverOverRDMAToSPDK: SPDK on both ends; its target is stopped, and killed.

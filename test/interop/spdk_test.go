@@ -18,8 +18,29 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"nvmecr/internal/jsonrpc"
+	"nvmecr/internal/shortdir"
 	"nvmecr/nvmf"
 )
+
+// libraryPath is where the dynamic linker looks first.
+const libraryPath = "LD_LIBRARY_PATH"
+
+// TestMain lets SPDK's programs find their libraries where pkg-config finds them: those of a
+// build tree do not know where these are.
+func TestMain(m *testing.M) {
+	flags, _ := exec.Command("../../scripts/spdk-rpath.sh").Output() // without SPDK there are none
+	var dirs []string
+	for _, flag := range strings.Fields(string(flags)) {
+		dirs = append(dirs, strings.TrimPrefix(flag, "-Wl,-rpath,"))
+	}
+	if own := os.Getenv(libraryPath); own != "" {
+		dirs = append(dirs, own)
+	}
+	if len(dirs) > 0 {
+		os.Setenv(libraryPath, strings.Join(dirs, ":"))
+	}
+	os.Exit(m.Run())
+}
 
 // spdkProgram finds one of SPDK's programs, or skips the test.
 func spdkProgram(t *testing.T, name string) string {
@@ -51,9 +72,7 @@ type spdkTarget struct {
 // unless --interrupt-mode is among its arguments.
 func startProcess(t *testing.T, args ...string) *spdkTarget {
 	program := spdkProgram(t, "nvmf_tgt")
-	dir, err := os.MkdirTemp("", "interop") // the name of a socket must be short
-	require.NoError(t, err)
-	socket := filepath.Join(dir, "rpc")
+	socket := filepath.Join(shortdir.New(t), "rpc")
 	line := append([]string{"-c", runTarget, "sh", program, "--no-huge", "-s", "1536",
 		"--iova-mode=va", "-m", "0x1", "--no-pci", "--disable-cpumask-locks", "-r", socket}, args...)
 	cmd := exec.Command("sh", line...)
@@ -68,7 +87,6 @@ func startProcess(t *testing.T, args ...string) *spdkTarget {
 		kill := time.AfterFunc(10*time.Second, func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) })
 		_ = cmd.Wait() // how it ends no longer matters
 		kill.Stop()
-		os.RemoveAll(dir)
 		if t.Failed() {
 			t.Log("SPDK's target said:\n" + shortest(said.Bytes()))
 		}

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"nvmecr/test/interop/guest/wire"
 )
 
@@ -111,9 +113,13 @@ func (g *Guest) boot(ctx context.Context, o Options, image string) error {
 		return err
 	}
 	defer console.Close()
-	socket := filepath.Join(g.dir, "channel")
-	g.cmd = exec.Command(qemu, g.arguments(o, image, socket)...)
-	g.cmd.Stdout, g.cmd.Stderr = console, console
+	channel, err := g.channel()
+	if err != nil {
+		return err
+	}
+	defer channel.Close()
+	g.cmd = exec.Command(qemu, g.arguments(o, image)...)
+	g.cmd.Stdout, g.cmd.Stderr, g.cmd.ExtraFiles = console, console, []*os.File{channel}
 	// What is typed at the terminal is for us.
 	g.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := g.cmd.Start(); err != nil {
@@ -123,9 +129,6 @@ func (g *Guest) boot(ctx context.Context, o Options, image string) error {
 		_ = g.cmd.Wait() // the console tells more
 		close(g.ended)
 	}()
-	if err := g.connect(ctx, socket); err != nil {
-		return err
-	}
 	g.out = json.NewEncoder(g.conn)
 	ready := make(chan wire.Reply, 1)
 	g.waiting[0] = ready
@@ -144,7 +147,26 @@ func (g *Guest) removeImage(image string, reply wire.Reply) error {
 	return os.Remove(image)
 }
 
-func (g *Guest) arguments(o Options, image, socket string) []string {
+// channel makes the channel, and returns QEMU's end. It has no name: that of a socket has at
+// most 107 bytes, and the paths of temporary directories may be longer.
+func (g *Guest) channel() (theirs *os.File, err error) {
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, fmt.Errorf("the guest's channel: %w", err)
+	}
+	ours := os.NewFile(uintptr(ends[0]), "channel")
+	defer ours.Close()
+	theirs = os.NewFile(uintptr(ends[1]), "channel")
+	if g.conn, err = net.FileConn(ours); err != nil {
+		return nil, errors.Join(err, theirs.Close())
+	}
+	return theirs, nil
+}
+
+// channelFD is the number of QEMU's end: that of the first of Cmd.ExtraFiles.
+const channelFD = 3
+
+func (g *Guest) arguments(o Options, image string) []string {
 	memory := o.Memory
 	if memory == 0 {
 		memory = 1024
@@ -158,7 +180,7 @@ func (g *Guest) arguments(o Options, image, socket string) []string {
 		"-smp", "2", "-m", strconv.Itoa(memory), "-serial", "stdio",
 		"-kernel", o.Kernel.image(), "-initrd", image, "-append", "console=ttyS0 panic=-1 loglevel=5 " + o.Append,
 		"-netdev", network, "-device", "virtio-net-pci,netdev=net", "-device", "virtio-rng-pci", "-device", "virtio-serial-pci",
-		"-chardev", "socket,id=channel,server=on,wait=off,path=" + socket,
+		"-chardev", fmt.Sprintf("socket,id=channel,fd=%d", channelFD),
 		"-device", "virtserialport,chardev=channel,name=" + wire.Channel,
 	}
 	return append(args, o.Args...)
@@ -176,24 +198,6 @@ func accelerator() string {
 		return "kvm"
 	}
 	return "tcg,thread=multi"
-}
-
-// connect connects to the channel as soon as QEMU has it.
-func (g *Guest) connect(ctx context.Context, socket string) error {
-	for {
-		conn, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
-		if err == nil {
-			g.conn = conn
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-g.ended:
-			return errors.New("QEMU ended")
-		case <-time.After(10 * time.Millisecond):
-		}
-	}
 }
 
 // receive hands replies out until the guest ends.
