@@ -75,3 +75,16 @@ func TestDriverWithoutSPDK(t *testing.T) {
 		assert.InDelta(t, 0.96, goal.Limit, 0)
 	}
 }
+
+// TestRankWithoutSPDK: as TestDriverWithoutSPDK.
+func TestRankWithoutSPDK(t *testing.T) {
+	g := &goalRun{Env: &Env{SPDK: t.TempDir()}, res: &result.Result{}}
+	require.NoError(t, g.spdkRank(t.Context()))
+	require.Len(t, g.res.Goals, len(rankLoads))
+	for i, goal := range g.res.Goals {
+		assert.True(t, goal.Absent, goal.What)
+		assert.NotEmpty(t, goal.Why)
+		assert.Equal(t, rankLoads[i].limit, goal.Limit)
+		assert.Equal(t, goal.Limit == 0, goal.Aside)
+	}
+}

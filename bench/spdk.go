@@ -394,22 +394,13 @@ func (t *spdkTrial) run(ctx context.Context, g *goalRun, name string, l load, bo
 			return own(t.ours)
 		},
 	}
-	rates, pairs := make([]stats.Sample, len(sides)), spdkPairs
+	pairs := spdkPairs
 	if g.Quick {
 		pairs = 2
 	}
-	for pair := range pairs + 1 {
-		t.progress(name+" beside SPDK", pair, pairs+1)
-		for i := range sides {
-			n := (i + pair) % len(sides)
-			rate, err := sides[n]()
-			if err != nil {
-				return err
-			}
-			if pair > 0 { // the first warms up
-				rates[n] = append(rates[n], rate)
-			}
-		}
+	rates, err := ratesInTurns(pairs, sides, func(pair int) { t.progress(name+" beside SPDK", pair, pairs+1) })
+	if err != nil {
+		return err
 	}
 	add := func(what string, limit float64, unit result.Unit, rate stats.Sample) error {
 		ratios, err := stats.Ratios(rate, rates[0])

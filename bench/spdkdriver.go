@@ -156,23 +156,15 @@ func (t *driverTrial) streams(ctx context.Context, g *goalRun, name string, l lo
 	theirs := func(more ...string) func() (float64, error) {
 		return func() (float64, error) { return t.perfRate(ctx, t.tool, t.theirs.id, l, depth, more...) }
 	}
-	sides, pairs := []func() (float64, error){theirs(), own(spdk), own(ours)}, g.Rounds
+	sides := []func() (float64, error){theirs(), own(spdk), own(ours)}
 	if t.asks {
 		sides = append(sides, theirs(noFlowControl))
 	}
-	rates := make([]stats.Sample, len(sides))
-	for pair := range pairs + 1 {
-		g.progress(fmt.Sprintf("%s, %s: drivers", name, inFlight(depth)), pair, pairs+1)
-		for i := range sides {
-			n := (i + pair) % len(sides)
-			rate, err := sides[n]()
-			if err != nil {
-				return err
-			}
-			if pair > 0 { // the first warms up
-				rates[n] = append(rates[n], rate)
-			}
-		}
+	rates, err := ratesInTurns(g.Rounds, sides, func(pair int) {
+		g.progress(fmt.Sprintf("%s, %s: drivers", name, inFlight(depth)), pair, g.Rounds+1)
+	})
+	if err != nil {
+		return err
 	}
 	return g.addDriver(driverGoal(name, depth), rates)
 }
