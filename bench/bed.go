@@ -145,15 +145,24 @@ func inMemory(dir string) bool {
 // loopbackSide is the application's own processes, writing to a file system on
 // a loop device; nil, and why, where there can be none.
 func (b *bed) loopbackSide(ctx context.Context, a *application, kind string) (*side, string, error) {
+	return b.mountedSide(ctx, a, kind+" on a loop device", func(size nvmf.Bytes) (*mountpoint, error) { return b.env.startLoopback(ctx, kind, size) })
+}
+
+// glusterSide is the same with GlusterFS.
+func (b *bed) glusterSide(ctx context.Context, a *application) (*side, string, error) {
+	return b.mountedSide(ctx, a, glusterName, func(size nvmf.Bytes) (*mountpoint, error) { return b.env.startGluster(ctx, size) })
+}
+
+func (b *bed) mountedSide(ctx context.Context, a *application, name string, start func(nvmf.Bytes) (*mountpoint, error)) (*side, string, error) {
 	if b.env.remote() {
 		return nil, "the ranks are on other hosts", nil
 	}
-	l, err := b.env.startLoopback(ctx, kind, 2*b.env.namespace(b.env.Size))
+	m, err := start(2 * b.env.namespace(b.env.Size))
 	if err != nil {
 		return nil, err.Error(), ctx.Err()
 	}
-	b.closers = append(b.closers, l)
-	s, err := b.directorySide(ctx, a, kind+" on a loop device", filepath.Join(l.dir, "nvmecr-bench"))
+	b.closers = append(b.closers, m)
+	s, err := b.directorySide(ctx, a, name, filepath.Join(m.dir, "nvmecr-bench"))
 	return s, "", err
 }
 

@@ -133,7 +133,15 @@ func (b *bed) peers(ctx context.Context, a *application, res *result.Result) ([]
 		}
 		sides = append(sides, s)
 	}
-	return sides, nil
+	s, why, err := b.glusterSide(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	if s == nil {
+		res.NotMeasured(glusterName, "%s", why)
+		return sides, nil
+	}
+	return append(sides, s), nil
 }
 
 // bandwidths is the table of what all sides did.

@@ -18,13 +18,13 @@ import (
 	"nvmecr/nvmf"
 )
 
-// A loopback is a file system on a loop device over a file in memory: what a
-// kernel file system does on a medium as fast as that of a target over memory.
+// A mountpoint is a file system over memory: what others do on a medium as fast as that
+// of a target over memory.
 //
 // It lives in a mount namespace of a process of its own, which ends with its
 // standard input: whatever becomes of us, the kernel then takes the mounts, the
-// loop device and the memory back. Others reach it by that process's root.
-type loopback struct {
+// loop device, the daemons and the memory back. Others reach it by that process's root.
+type mountpoint struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
 	dir   string
@@ -48,30 +48,36 @@ echo mounted
 exec cat >/dev/null
 `
 
-// loopbackStart is how long it may take to be there.
-const loopbackStart = time.Minute
+// mountStart is how long it may take to be there.
+const mountStart = time.Minute
 
-// startLoopback makes a file system of kind "ext4" or "xfs". The error says
-// what is missing.
-func (e *Env) startLoopback(ctx context.Context, kind string, size nvmf.Bytes) (*loopback, error) {
-	if os.Geteuid() != 0 {
-		return nil, errors.New("mounting takes root")
-	}
+// startLoopback makes a file system of kind "ext4" or "xfs" on a loop device. The
+// error says what is missing.
+func (e *Env) startLoopback(ctx context.Context, kind string, size nvmf.Bytes) (*mountpoint, error) {
 	if _, err := exec.LookPath("mkfs." + kind); err != nil {
 		return nil, fmt.Errorf("mkfs.%s is not installed", kind)
 	}
+	return e.mount(ctx, kind+" on a loop device", size, loopbackScript, kind, syscall.CLONE_NEWNS)
+}
+
+// mount runs a script that mounts a file system below a directory, with that, a size in bytes
+// and its kind as arguments, in namespaces of its own. The error says what is missing.
+func (e *Env) mount(ctx context.Context, what string, size nvmf.Bytes, script, kind string, namespaces uintptr) (*mountpoint, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("mounting takes root")
+	}
 	size = max(size.AlignUp(nvmf.MiB), 512*nvmf.MiB)
 	if size > freeMemory()/2 {
-		return nil, fmt.Errorf("a file of %s in memory would take more than half of what is free", size)
+		return nil, fmt.Errorf("%s of memory would take more than half of what is free", size)
 	}
 	mark, err := os.MkdirTemp(e.scratch, kind+"-")
 	if err != nil {
 		return nil, err
 	}
 	var said bytes.Buffer
-	l := &loopback{mark: mark, cmd: exec.CommandContext(ctx, "sh", "-c", loopbackScript, "sh", mark, strconv.FormatUint(uint64(size), 10), kind)}
+	l := &mountpoint{mark: mark, cmd: exec.CommandContext(ctx, "sh", "-c", script, "sh", mark, strconv.FormatUint(uint64(size), 10), kind)}
 	l.cmd.Stderr = &said
-	l.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Unshareflags: syscall.CLONE_NEWNS}
+	l.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Cloneflags: namespaces}
 	if l.stdin, err = l.cmd.StdinPipe(); err != nil {
 		return nil, err
 	}
@@ -80,20 +86,20 @@ func (e *Env) startLoopback(ctx context.Context, kind string, size nvmf.Bytes) (
 		err = l.cmd.Start()
 	}
 	if err != nil {
-		return nil, fmt.Errorf("a mount namespace of our own: %w", err)
+		return nil, fmt.Errorf("namespaces of our own: %w", err)
 	}
-	late := time.AfterFunc(loopbackStart, func() { _ = l.cmd.Process.Kill() })
+	late := time.AfterFunc(mountStart, func() { _ = l.cmd.Process.Kill() })
 	defer late.Stop()
 	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil || line != "mounted\n" {
 		_ = l.Close() // it has ended, and says why
-		return nil, fmt.Errorf("%s on a loop device: %s", kind, strings.ReplaceAll(strings.TrimSpace(said.String()), "\n", "; "))
+		return nil, fmt.Errorf("%s: %s", what, strings.ReplaceAll(strings.TrimSpace(said.String()), "\n", "; "))
 	}
 	l.dir = filepath.Join("/proc", strconv.Itoa(l.cmd.Process.Pid), "root", mark, "mounted")
 	return l, nil
 }
 
 // Close takes it away.
-func (l *loopback) Close() error {
+func (l *mountpoint) Close() error {
 	l.stdin.Close()
 	_ = l.cmd.Wait() // the mounts go with it, however it ends
 	return os.Remove(l.mark)

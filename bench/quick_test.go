@@ -116,12 +116,16 @@ func TestLaunch(t *testing.T) {
 	assert.Empty(t, left, "a peer's directory is as it was")
 }
 
-// A file system on a loop device is there, and goes away with its keeper.
-func TestLoopback(t *testing.T) {
-	for _, kind := range []string{"xfs", "ext4"} {
-		t.Run(kind, func(t *testing.T) {
+// A file system in a namespace of its own is there, and goes away with its keeper.
+func TestMount(t *testing.T) {
+	loop := func(kind string) func(*Env) (*mountpoint, error) {
+		return func(e *Env) (*mountpoint, error) { return e.startLoopback(t.Context(), kind, 64*nvmf.MiB) }
+	}
+	for name, start := range map[string]func(*Env) (*mountpoint, error){"xfs": loop("xfs"), "ext4": loop("ext4"),
+		"glusterfs": func(e *Env) (*mountpoint, error) { return e.startGluster(t.Context(), 64*nvmf.MiB) }} {
+		t.Run(name, func(t *testing.T) {
 			e := &Env{scratch: t.TempDir()}
-			l, err := e.startLoopback(t.Context(), kind, 64*nvmf.MiB)
+			l, err := start(e)
 			if err != nil {
 				t.Skip(err)
 			}
