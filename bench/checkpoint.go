@@ -226,6 +226,10 @@ func reason(peer, what string, theirs *taken) string {
 		return "it has no names, no log, no checksums: the difference is what the file system costs"
 	case peer == socketsName:
 		return "they carry no NVMe: payload and acknowledgement alone, into memory that is as cold"
+	case peer == glusterName && what == "read":
+		return "it goes through FUSE, a daemon and the network, with what the rank's host has kept dropped before"
+	case peer == glusterName:
+		return "it goes through FUSE, a daemon and the network into a file in memory; the daemon answers before the server has the data, and fsync waits for the server"
 	case theirs.memory && what == "read":
 		return "its files are memory of the rank's own host: a read is one copy, without a network"
 	case theirs.memory:
