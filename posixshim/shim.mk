@@ -29,14 +29,15 @@ RUNTIME_FLAGS := -buildmode=c-shared -ldflags "-X=runtime.godebugDefault=asyncpr
 # Go unblocks some signals that are the application's on its own threads, and on each
 # thread that calls it. One that blocks SIGCHLD in all its threads, and waits for it by
 # sigwait or a signalfd, would lose it. Go's table says which; the runtimes are built
-# with a copy in which it is only those of faults and of the C library's own.
+# with a copy in which it is only those of faults and of the C library's own. (Not called
+# *.go: build/ is no package.)
 SIGTAB := $(shell $(GO) env GOROOT)/src/runtime/sigtab_linux_generic.go
 
 $(SHIM_OVERLAY): $(SIGTAB) posixshim/shim.mk
 	@mkdir -p build
-	sed -E '/"SIG(CHLD|PROF|STKFLT|ILL|TRAP)|"signal 34"/s/ \+ _SigUnblock//' $< >build/sigtab.go
-	@test "$$(diff $< build/sigtab.go | grep -c '^>')" = 6 || { echo "$<: not the table of signals that posixshim/shim.mk expects"; exit 1; }
-	printf '{"Replace": {"%s": "%s"}}\n' $< $(CURDIR)/build/sigtab.go >$@
+	sed -E '/"SIG(CHLD|PROF|STKFLT|ILL|TRAP)|"signal 34"/s/ \+ _SigUnblock//' $< >build/sigtab
+	@test "$$(diff $< build/sigtab | grep -c '^>')" = 6 || { echo "$<: not the table of signals that posixshim/shim.mk expects"; exit 1; }
+	printf '{"Replace": {"%s": "%s"}}\n' $< $(CURDIR)/build/sigtab >$@
 
 SHIM_RUNTIMES := $(BIN)/libnvmecr-plain.so
 ifneq ($(shell pkg-config --exists ompi 2>/dev/null && echo yes),)
