@@ -14,6 +14,7 @@ import (
 
 	"nvmecr/balancer"
 	"nvmecr/internal/config"
+	"nvmecr/internal/owner"
 	"nvmecr/internal/ownfd"
 	"nvmecr/internal/store"
 	"nvmecr/mpiwrap"
