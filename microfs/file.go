@@ -65,7 +65,8 @@ func (f *File) ReadAt(bufs [][]byte, off int64) (int, error) {
 	if n, ok := f.readSmall(bufs, off); ok {
 		return n, nil
 	}
-	return f.fs.readAt(f.in, bufs, off)
+	n, err := f.fs.readAt(f.in, bufs, off)
+	return n, f.fs.tell(err)
 }
 
 // readSmall serves a read that lies inside one unit from the cached unit,

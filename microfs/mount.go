@@ -97,9 +97,11 @@ func (fs *FS) Current(also func(nvmf.Queue) bool) bool {
 		return false
 	}
 	defer fs.leave()
-	if !also(fs.q) {
-		return false
-	}
+	return also(fs.q) && fs.unmoved()
+}
+
+// unmoved reports whether state and log of a read-only mount are what they were.
+func (fs *FS) unmoved() bool {
 	h, err := fs.readHeader()
 	if err != nil || *h != fs.ckpt.header {
 		return false

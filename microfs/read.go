@@ -1,6 +1,8 @@
 package microfs
 
 import (
+	"errors"
+	"fmt"
 	"syscall"
 	"time"
 
@@ -147,7 +149,6 @@ func (fs *FS) unreadable(in *inode, x *extent, c *nvmf.Command, err error) error
 		Ino: in.ino, Name: fs.tree.path(in.ino), LBA: c.LBA, Cause: err,
 		Offset: int64(nvmf.Bytes(x.file)*fs.g.hugeblock + at), Length: int64(min(nvmf.Bytes(c.Blocks)*fs.g.lba, x.covered-at)),
 	}
-	fs.logf("%v", e)
 	return e
 }
 
@@ -159,8 +160,22 @@ func (fs *FS) damage(in *inode, x *extent, unit int) error {
 		Offset: int64(nvmf.Bytes(x.file)*g.hugeblock + at), Length: int64(min(g.unit, x.covered-at)),
 		LBA: g.lbaOf(g.dataOffset(x.phys) + at),
 	}
-	fs.logf("%v", e)
 	return e
+}
+
+// tell says of damage what is lost. What a read-only mount finds where the writer has
+// freed, and used again, hugeblocks of a file since the mount is none: it is ESTALE, and
+// nothing is said.
+func (fs *FS) tell(err error) error {
+	var damage *DamageError
+	if !errors.As(err, &damage) {
+		return err
+	}
+	if fs.opts.ReadOnly && !fs.unmoved() {
+		return fmt.Errorf("%s has been changed by its writer since it was opened: %w", damage.Name, syscall.ESTALE)
+	}
+	fs.logf("%v", damage)
+	return err
 }
 
 // zero clears the next n bytes of the application's buffers.
@@ -189,7 +204,7 @@ func (fs *FS) readExtent(in *inode, x *extent, start nvmf.Bytes, buf []byte) err
 			break
 		}
 		if !lost(err) {
-			return fs.unreadable(in, x, &nvmf.Command{LBA: lba, Blocks: nvmf.LBA(want / g.lba)}, err)
+			return fs.tell(fs.unreadable(in, x, &nvmf.Command{LBA: lba, Blocks: nvmf.LBA(want / g.lba)}, err))
 		}
 		if err = fs.reconnect(err); err != nil {
 			return err
@@ -202,7 +217,7 @@ func (fs *FS) readExtent(in *inode, x *extent, start nvmf.Bytes, buf []byte) err
 	for unit := int(start / g.unit); len(buf) > 0; unit++ {
 		n := min(len(buf), int(g.unit))
 		if crc64.Checksum(buf[:n]) != in.sums.get(x.unit(g, unit)) {
-			return fs.damage(in, x, unit)
+			return fs.tell(fs.damage(in, x, unit))
 		}
 		buf = buf[n:]
 	}

@@ -90,8 +90,7 @@ func readAll(dev nvmf.Device, seg Segment) (ok bool, err error) {
 		}
 		b := make([]byte, 500001)
 		n, err := f.ReadAt([][]byte{b}, 0)
-		var damage *DamageError
-		if errors.As(err, &damage) {
+		if errors.Is(err, unix.ESTALE) {
 			return false, nil
 		}
 		if err != nil || n != 500000 || len(bytes.Trim(b[:n], string(b[:1]))) != 0 {

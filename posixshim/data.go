@@ -1,6 +1,7 @@
 package posixshim
 
 import (
+	"errors"
 	"io"
 	"math"
 	"sync"
@@ -59,6 +60,9 @@ func (p *Process) readAt(f *openFile, bufs [][]byte, off int64) (int, error) {
 	n, err := readFrom(*file, bufs, off)
 	if n > 0 || p.writes() {
 		return n, err
+	}
+	if errors.Is(err, syscall.ESTALE) { // the writer has used the place for something else
+		p.stale.Store(true)
 	}
 	if _, e := p.acquire(false); e != nil {
 		return n, err

@@ -1,6 +1,7 @@
 package unionfs
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -164,7 +165,7 @@ func (f *rankFile) ReadAt(bufs [][]byte, off int64) (int, error) {
 		return 0, err
 	}
 	n, err := file.ReadAt(bufs, off)
-	if posixshim.Errno(err) != syscall.EIO {
+	if !errors.Is(err, syscall.ESTALE) {
 		return n, err
 	}
 	time.Sleep(again)
