@@ -183,7 +183,7 @@ func TestSectorDamage(t *testing.T) {
 	fs, err := Mount(ctx, mem, crashSegment, o)
 	require.NoError(t, err)
 	g := &generator{r: rand.New(rand.NewPCG(seed, 0)), m: newModel(), maxFile: 300 << 10}
-	for range 150 {
+	for i := 0; i < 150 || !hasData(g.m.snapshot()); i++ {
 		op := g.next()
 		require.NoError(t, op.fs(fs))
 		op.model(g.m)
@@ -213,6 +213,17 @@ func TestSectorDamage(t *testing.T) {
 	t.Logf("%d blocks damaged: %d made no difference, %d were reported", repaired+reported, repaired, reported)
 	assert.Positive(t, reported)
 	assert.Positive(t, repaired)
+}
+
+// hasData says whether a file of a snapshot is not empty.
+func hasData(snapshot map[string]string) bool {
+	for _, s := range snapshot {
+		var mode, size int
+		if n, _ := fmt.Sscanf(s, "file %o %d", &mode, &size); n == 2 && size > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 // damagedIsReported mounts read-only and compares what can be read; it returns
