@@ -89,7 +89,7 @@ func TestTargetAwayAtTheStart(t *testing.T) {
 func TestTargetStaysAway(t *testing.T) {
 	s := newStage(t)
 	job, target := serve(t, s, "--listen", awayAddress+":0", "--namespace", "mem:64M")
-	run, err := s.Start(append(s.RunFlags("away", "--target", target, "--timeout", "2s"),
+	run, err := s.Start(append(s.RunFlags("away", "--target", target, "--timeout", "8s"),
 		"sh", "-c", "echo > /nvmecr/a; echo up; while echo > /nvmecr/a; do sleep 0.01; done 2>&1"))
 	require.NoError(t, err)
 	awaitLines(t, run, 1)
