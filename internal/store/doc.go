@@ -31,6 +31,13 @@
 // last process that wrote the partition has unmounted it or is known to be dead
 // (holder.go). Reset, Release and Repair do the same before they write.
 //
+// # Who has the store
+//
+// `nvmecr run` holds a Lease while its job lives: a run record on each target that it
+// renews (take.go, renew.go). Other runs, on any host, look at the records before they
+// begin (lease.go). The lease is for people, who start a job twice by mistake; what
+// keeps a run from writing is the reservation.
+//
 // # Concurrency
 //
 // Open and the outside readers' functions may be called from any goroutine. A
