@@ -39,7 +39,7 @@ func TestOverTCP(t *testing.T) {
 	for _, ns := range []string{"1", "2"} {
 		require.NoError(t, cfg.Set("target", "trtype:TCP traddr:127.0.0.1 trsvcid:"+port+" subnqn:"+nqn+" ns:"+ns))
 	}
-	_, err = Open(ctx, cfg, Place{Rank: 0, Size: 4}, Options{})
+	_, err = openWaiting(cfg, Place{Rank: 0, Size: 4}, Options{})
 	require.ErrorIs(t, err, nvmf.ErrHostRefused)
 	assert.Contains(t, err.Error(), cfg.Targets[0].String())
 	require.NoError(t, cfg.Set("hostnqn", host))
@@ -53,7 +53,7 @@ func TestOverTCP(t *testing.T) {
 	}
 	require.NoError(t, ranks[3].Process.Kill())
 	_ = ranks[3].Wait()
-	p, err := Open(ctx, cfg, Place{Rank: 0, Size: 4}, Options{})
+	p, err := openWaiting(cfg, Place{Rank: 0, Size: 4}, Options{})
 	require.NoError(t, err, "the partition of the killed process is free")
 	f, err := p.FS.Open(microfs.RootIno, "f", os.O_CREATE|os.O_WRONLY, 0o600)
 	require.NoError(t, err)

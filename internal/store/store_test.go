@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -57,7 +58,7 @@ func beRank(text string) error {
 	if os.Getenv("STORE_TEST_YIELDS") != "" {
 		o.OnYield = func(p *Partition) bool { return p.Close() == nil }
 	}
-	p, err := Open(ctx, cfg, place, o)
+	p, err := openWaiting(cfg, place, o)
 	if err != nil {
 		return err
 	}
@@ -68,6 +69,16 @@ func beRank(text string) error {
 
 // hang is how long nothing takes, on however busy a machine.
 const hang = 5 * time.Minute
+
+// openWaiting opens a partition as the runtime does: what cannot be reached is tried again.
+func openWaiting(cfg *config.Config, place Place, o Options) (p *Partition, err error) {
+	for begin := time.Now(); ; {
+		p, err = Open(ctx, cfg, place, o)
+		if !errors.Is(err, nvmf.ErrUnreachable) || time.Since(begin) > cfg.Timeout {
+			return p, err
+		}
+	}
+}
 
 // newStore makes files of the given sizes and a configuration that has them as
 // its targets.
