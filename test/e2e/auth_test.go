@@ -52,7 +52,7 @@ func TestAuthentication(t *testing.T) {
 	assert.Contains(t, r.stdout, "/a")
 
 	// So does the target of a run's own.
-	r = sh(t, s, "echo > /nvmecr/a", append(secrets, "--name", "own")...)
+	r = sh(t, s, "echo > /nvmecr/a", append(secrets, "--name", "own", "--size", "64M")...)
 	r.ok(t)
 	kept, _ := exec.Command("grep", "-rlaF", ours, s.Dir).Output() // status 1: in none
 	assert.Empty(t, string(kept), "no file of the run has the secret")
