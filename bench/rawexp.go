@@ -44,9 +44,9 @@ func (e *Env) rawBesideSockets(ctx context.Context) (all []rawTook, err error) {
 		return nil, errors.New("raw and bare sockets are compared on one machine: leave --target, --launch out")
 	}
 	for _, p := range rawPieces {
-		w := work{size: nvmf.Bytes(p.calls) * p.transfer, transfer: p.transfer}
-		if p.calls == 0 {
-			w.size = e.Size
+		w := work{size: e.Size, transfer: p.transfer}
+		if p.calls > 0 {
+			w.size = min(e.Size, nvmf.Bytes(p.calls)*p.transfer)
 		}
 		took, err := e.inTurns(ctx, fmt.Sprintf("raw, %s, %s pieces", rankCount(e.Ranks), p.transfer), w, true, raw, bare)
 		if err != nil {
