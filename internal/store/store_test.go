@@ -175,7 +175,7 @@ func TestMoreTargetsThanRanks(t *testing.T) {
 
 // What is refused, and that nothing is written then.
 func TestRefused(t *testing.T) {
-	big := 64 * nvmf.MiB
+	big := 16 * nvmf.MiB
 	for _, c := range []struct {
 		name string
 		edit func(t *testing.T, cfg *config.Config, place *Place)
