@@ -124,8 +124,8 @@ func headOf(t *testing.T, cfg *config.Config) []byte {
 // TestDivideByOwner: a process that has files open in the solo partition makes it shorter when
 // the ranks come, and goes on.
 func TestDivideByOwner(t *testing.T) {
-	cfg := newStore(t, 256*nvmf.MiB)
-	used := bytes.Repeat([]byte{0x5a}, int(254*nvmf.MiB)) // by somebody else, before
+	cfg := newStore(t, 64*nvmf.MiB)
+	used := bytes.Repeat([]byte{0x5a}, int(62*nvmf.MiB)) // by somebody else, before
 	f, err := os.OpenFile(cfg.Targets[0].Address, os.O_RDWR, 0)
 	require.NoError(t, err)
 	_, err = f.WriteAt(used, int64(parttable.HeadSize))
