@@ -29,7 +29,6 @@ type disk struct {
 	t   *testing.T
 	dev nvmf.Device
 	seg microfs.Segment
-	rw  *microfs.FS // nil while nobody writes
 }
 
 func newDisk(t *testing.T) *disk {
