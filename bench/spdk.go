@@ -101,7 +101,12 @@ func (e *Env) startSPDK(ctx context.Context, size nvmf.Bytes, count int) (*spdkN
 	if err != nil {
 		return nil, fmt.Errorf("%s is not in PATH, and no --spdk-target is given", spdkTarget)
 	}
-	socket := filepath.Join(e.scratch, "spdk.sock")
+	// The name of a socket has at most 107 bytes, and TMPDIR may be longer already.
+	dir, err := e.claims.in("/tmp")
+	if err != nil {
+		return nil, err
+	}
+	socket := filepath.Join(dir, "spdk.sock")
 	_ = os.Remove(socket) // of one that came before
 	var said bytes.Buffer
 	memory := uint64(count)*uint64(size/nvmf.MiB) + 1024
