@@ -153,6 +153,11 @@ func (b *bed) glusterSide(ctx context.Context, a *application) (*side, string, e
 	return b.mountedSide(ctx, a, glusterName, func(size nvmf.Bytes) (*mountpoint, error) { return b.env.startGluster(ctx, size) })
 }
 
+// kernelSide is the same with Linux's own host of NVMe/TCP.
+func (b *bed) kernelSide(ctx context.Context, a *application) (*side, string, error) {
+	return b.mountedSide(ctx, a, kernelHostName, func(size nvmf.Bytes) (*mountpoint, error) { return b.env.startKernelHost(ctx, size) })
+}
+
 func (b *bed) mountedSide(ctx context.Context, a *application, name string, start func(nvmf.Bytes) (*mountpoint, error)) (*side, string, error) {
 	if b.env.remote() {
 		return nil, "the ranks are on other hosts", nil

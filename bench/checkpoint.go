@@ -133,15 +133,21 @@ func (b *bed) peers(ctx context.Context, a *application, res *result.Result) ([]
 		}
 		sides = append(sides, s)
 	}
-	s, why, err := b.glusterSide(ctx, a)
-	if err != nil {
-		return nil, err
+	for _, peer := range []struct {
+		name string
+		side func(context.Context, *application) (*side, string, error)
+	}{{kernelHostName, b.kernelSide}, {glusterName, b.glusterSide}} {
+		s, why, err := peer.side(ctx, a)
+		if err != nil {
+			return nil, err
+		}
+		if s == nil {
+			res.NotMeasured(peer.name, "%s", why)
+			continue
+		}
+		sides = append(sides, s)
 	}
-	if s == nil {
-		res.NotMeasured(glusterName, "%s", why)
-		return sides, nil
-	}
-	return append(sides, s), nil
+	return sides, nil
 }
 
 // bandwidths is the table of what all sides did.
@@ -226,6 +232,10 @@ func reason(peer, what string, theirs *taken) string {
 		return "it has no names, no log, no checksums: the difference is what the file system costs"
 	case peer == socketsName:
 		return "they carry no NVMe: payload and acknowledgement alone, into memory that is as cold"
+	case peer == kernelHostName && what == "read":
+		return "its page cache was dropped before, so that it reads over the same network and protocol, through the kernel"
+	case peer == kernelHostName:
+		return "it writes into the page cache, and fsync sends that over the same network and protocol; ours is durable when a write returns"
 	case peer == glusterName && what == "read":
 		return "it goes through FUSE, a daemon and the network, with what the rank's host has kept dropped before"
 	case peer == glusterName:

@@ -81,5 +81,5 @@ func (e *Env) startGluster(ctx context.Context, size nvmf.Bytes) (*mountpoint, e
 			return nil, fmt.Errorf("%s is not installed", program)
 		}
 	}
-	return e.mount(ctx, glusterName, size, glusterScript, "glusterfs", syscall.CLONE_NEWNS|syscall.CLONE_NEWPID|syscall.CLONE_NEWNET)
+	return e.mount(ctx, size, glusterScript, syscall.CLONE_NEWNS|syscall.CLONE_NEWPID|syscall.CLONE_NEWNET)
 }

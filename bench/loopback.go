@@ -28,7 +28,8 @@ type mountpoint struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
 	dir   string
-	mark  string // an empty directory of everybody's, on which it is mounted
+	mark  string    // an empty directory of everybody's, on which it is mounted
+	below io.Closer // what it is on, to be closed after it; nil: nothing
 }
 
 // loopbackScript mounts memory at $1, in it a file of $2 bytes, on that a file
@@ -57,12 +58,12 @@ func (e *Env) startLoopback(ctx context.Context, kind string, size nvmf.Bytes) (
 	if _, err := exec.LookPath("mkfs." + kind); err != nil {
 		return nil, fmt.Errorf("mkfs.%s is not installed", kind)
 	}
-	return e.mount(ctx, kind+" on a loop device", size, loopbackScript, kind, syscall.CLONE_NEWNS)
+	return e.mount(ctx, size, loopbackScript, syscall.CLONE_NEWNS, kind)
 }
 
 // mount runs a script that mounts a file system below a directory, with that, a size in bytes
-// and its kind as arguments, in namespaces of its own. The error says what is missing.
-func (e *Env) mount(ctx context.Context, what string, size nvmf.Bytes, script, kind string, namespaces uintptr) (*mountpoint, error) {
+// and more as arguments, in namespaces of its own. The error says what is missing.
+func (e *Env) mount(ctx context.Context, size nvmf.Bytes, script string, namespaces uintptr, args ...string) (*mountpoint, error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("mounting takes root")
 	}
@@ -70,12 +71,13 @@ func (e *Env) mount(ctx context.Context, what string, size nvmf.Bytes, script, k
 	if size > freeMemory()/2 {
 		return nil, fmt.Errorf("%s of memory would take more than half of what is free", size)
 	}
-	mark, err := os.MkdirTemp(e.scratch, kind+"-")
+	mark, err := os.MkdirTemp(e.scratch, "mount-")
 	if err != nil {
 		return nil, err
 	}
 	var said bytes.Buffer
-	l := &mountpoint{mark: mark, cmd: exec.CommandContext(ctx, "sh", "-c", script, "sh", mark, strconv.FormatUint(uint64(size), 10), kind)}
+	l := &mountpoint{mark: mark, cmd: exec.CommandContext(ctx, "sh",
+		append([]string{"-c", script, "sh", mark, strconv.FormatUint(uint64(size), 10)}, args...)...)}
 	l.cmd.Stderr = &said
 	l.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Cloneflags: namespaces}
 	if l.stdin, err = l.cmd.StdinPipe(); err != nil {
@@ -92,7 +94,7 @@ func (e *Env) mount(ctx context.Context, what string, size nvmf.Bytes, script, k
 	defer late.Stop()
 	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil || line != "mounted\n" {
 		_ = l.Close() // it has ended, and says why
-		return nil, fmt.Errorf("%s: %s", what, strings.ReplaceAll(strings.TrimSpace(said.String()), "\n", "; "))
+		return nil, errors.New(strings.ReplaceAll(strings.TrimSpace(said.String()), "\n", "; "))
 	}
 	l.dir = filepath.Join("/proc", strconv.Itoa(l.cmd.Process.Pid), "root", mark, "mounted")
 	return l, nil
@@ -102,5 +104,9 @@ func (e *Env) mount(ctx context.Context, what string, size nvmf.Bytes, script, k
 func (l *mountpoint) Close() error {
 	l.stdin.Close()
 	_ = l.cmd.Wait() // the mounts go with it, however it ends
-	return os.Remove(l.mark)
+	err := os.RemoveAll(l.mark)
+	if l.below != nil {
+		err = errors.Join(err, l.below.Close())
+	}
+	return err
 }

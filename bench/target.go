@@ -30,8 +30,16 @@ const (
 	targetEnd   = 15 * time.Second
 )
 
+// targetNQN is the subsystem's, unless a host of the kernel's is to tell it from others.
+const targetNQN = "nqn.2014-08.org.nvmecr:bench"
+
 // startTarget starts a target over the namespaces.
 func (e *Env) startTarget(ctx context.Context, namespaces ...string) (*target, error) {
+	return e.startTargetAs(ctx, targetNQN, namespaces...)
+}
+
+// startTargetAs starts one whose subsystem has a name of its own.
+func (e *Env) startTargetAs(ctx context.Context, nqn string, namespaces ...string) (*target, error) {
 	stdin, lifeline, err := os.Pipe()
 	if err != nil {
 		return nil, err
@@ -41,7 +49,7 @@ func (e *Env) startTarget(ctx context.Context, namespaces ...string) (*target, e
 	if e.remote() {
 		listen = "0.0.0.0:0"
 	}
-	argv := []string{"target", "--until-eof", "--verbose=false", "--listen", listen, "--nqn", "nqn.2014-08.org.nvmecr:bench"}
+	argv := []string{"target", "--until-eof", "--verbose=false", "--listen", listen, "--nqn", nqn}
 	if e.remote() { // whose names are theirs; the data is nobody's
 		argv = append(argv, "--allow-any-host")
 	}
