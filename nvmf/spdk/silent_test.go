@@ -17,6 +17,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"nvmecr/internal/shortdir"
+	"nvmecr/internal/spdklib"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/nvme"
 	"nvmecr/nvmf/spdk"
@@ -92,7 +94,10 @@ func startStoppable(t *testing.T) *stoppable {
 	said, err := os.Create(filepath.Join(dir, "said"))
 	require.NoError(t, err)
 	defer said.Close()
-	cmd := exec.Command(program, "--no-huge", "-s", "512", "-m", "1", "-u", "--disable-cpumask-locks", "-r", filepath.Join(dir, "rpc"), "-c", config)
+	cmd := exec.Command(program, "--no-huge", "-s", "512", "-m", "1", "-u", "--disable-cpumask-locks", "-r", filepath.Join(shortdir.New(t), "rpc"), "-c", config)
+	if path := spdklib.Path("../.."); path != "" {
+		cmd.Env = append(os.Environ(), spdklib.Variable+"="+path)
+	}
 	cmd.Stdout, cmd.Stderr = said, said
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	require.NoError(t, cmd.Start())

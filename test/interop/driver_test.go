@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"nvmecr/internal/spdklib"
 	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/tlspsk"
 	"nvmecr/test/interop/guest"
@@ -409,7 +410,7 @@ func (g driverGuest) startSPDKTarget(program, host string, keys dhchap.Keys) {
 	sh(g.t, g.Guest, `ulimit -l unlimited
 		OPENSSL_CONF=/dev/null %s=%s setsid %s -m 2 -s 640 --no-pci -c /tmp/config </dev/null >/tmp/log 2>&1 & echo $! >/tmp/pid
 		for i in $(seq 300); do grep -q 'Target Listening' /tmp/log && exit 0; sleep 0.5; done; cat /tmp/log; exit 1`,
-		libraryPath, os.Getenv(libraryPath), program)
+		spdklib.Variable, os.Getenv(spdklib.Variable), program)
 }
 
 // TestDriverOverRDMAToSPDK: SPDK on both ends; its target is stopped, and killed.

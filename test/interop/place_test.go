@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"nvmecr/internal/spdklib"
 	"nvmecr/test/interop/guest"
 )
 
@@ -34,5 +35,5 @@ func TestLongTemporaryDirectory(t *testing.T) {
 func TestSPDKInGuest(t *testing.T) {
 	program := spdkProgram(t, "nvmf_tgt")
 	g := boot(t, guest.Options{Kernel: kernels(t)[0], Programs: []string{program}})
-	assert.Contains(t, sh(t, g, "%s=%s %s --version", libraryPath, os.Getenv(libraryPath), program), "SPDK")
+	assert.Contains(t, sh(t, g, "%s=%s %s --version", spdklib.Variable, os.Getenv(spdklib.Variable), program), "SPDK")
 }

@@ -19,25 +19,14 @@ import (
 
 	"nvmecr/internal/jsonrpc"
 	"nvmecr/internal/shortdir"
+	"nvmecr/internal/spdklib"
 	"nvmecr/nvmf"
 )
 
-// libraryPath is where the dynamic linker looks first.
-const libraryPath = "LD_LIBRARY_PATH"
-
-// TestMain lets SPDK's programs find their libraries where pkg-config finds them: those of a
-// build tree do not know where these are.
+// TestMain lets SPDK's programs find their libraries, and what looks for those for a guest.
 func TestMain(m *testing.M) {
-	flags, _ := exec.Command("../../scripts/spdk-rpath.sh").Output() // without SPDK there are none
-	var dirs []string
-	for _, flag := range strings.Fields(string(flags)) {
-		dirs = append(dirs, strings.TrimPrefix(flag, "-Wl,-rpath,"))
-	}
-	if own := os.Getenv(libraryPath); own != "" {
-		dirs = append(dirs, own)
-	}
-	if len(dirs) > 0 {
-		os.Setenv(libraryPath, strings.Join(dirs, ":"))
+	if path := spdklib.Path("../.."); path != "" {
+		os.Setenv(spdklib.Variable, path)
 	}
 	os.Exit(m.Run())
 }
