@@ -1,0 +1,156 @@
+package checkpoint
+
+import (
+	"cmp"
+	"path"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// judge finds out what each set of a series lacks. writers are the ranks that
+// must have a part of each.
+func judge(sets []Set, writers []int) {
+	votes, whole := map[part]int{}, make([]bool, len(sets))
+	voters := 0
+	for i := range sets {
+		if whole[i] = sets[i].closed() && len(sets[i].absent(writers)) == 0; whole[i] {
+			voters++
+			for _, p := range sets[i].parts {
+				votes[p]++
+			}
+		}
+	}
+	for i := range sets {
+		s := &sets[i]
+		have := map[part]bool{}
+		for _, p := range s.parts {
+			have[p] = true
+		}
+		others := voters
+		if whole[i] {
+			others--
+		}
+		var lacks []part
+		for p, n := range votes {
+			if !have[p] && 2*n > others {
+				lacks = append(lacks, p)
+			}
+		}
+		s.miss(lacks, writers)
+	}
+}
+
+// miss fills in Missing. lacks are parts that other sets have.
+func (s *Set) miss(lacks []part, writers []int) {
+	for _, f := range s.Files {
+		if !f.Closed {
+			s.Missing = append(s.Missing, Part{Rank: f.Rank, Path: f.Path, Open: true})
+		}
+	}
+	named, paths := map[int]bool{}, map[string]bool{}
+	for _, p := range lacks {
+		path := strings.Replace(p.path, stepPlace, s.Name, 1)
+		named[p.rank], paths[path] = true, true
+		s.Missing = append(s.Missing, Part{Rank: p.rank, Path: path})
+	}
+	for _, rank := range s.absent(writers) {
+		if !named[rank] {
+			s.Missing = append(s.Missing, Part{Rank: rank})
+		}
+	}
+	for _, p := range append(s.shards(), s.metadata()...) {
+		if !paths[p.Path] {
+			s.Missing = append(s.Missing, p)
+		}
+	}
+	slices.SortFunc(s.Missing, func(a, b Part) int {
+		return cmp.Or(cmp.Compare(a.Rank, b.Rank), strings.Compare(a.Path, b.Path))
+	})
+}
+
+// sort puts the files in order.
+func (s *Set) sort() {
+	slices.SortFunc(s.Files, func(a, b File) int {
+		return cmp.Or(cmp.Compare(a.Rank, b.Rank), strings.Compare(a.Path, b.Path))
+	})
+}
+
+// closed reports whether all files are.
+func (s *Set) closed() bool {
+	return !slices.ContainsFunc(s.Files, func(f File) bool { return !f.Closed })
+}
+
+// absent returns those of ranks that have no file.
+func (s *Set) absent(ranks []int) (absent []int) {
+	have := map[int]bool{}
+	for _, f := range s.Files {
+		have[f.Rank] = true
+	}
+	for _, r := range ranks {
+		if !have[r] {
+			absent = append(absent, r)
+		}
+	}
+	return absent
+}
+
+// kOfN matches the numbers of a name like model_00003-of-00008.pt.
+var kOfN = regexp.MustCompile(`([0-9]+)[-_.]?of[-_.]?([0-9]+)`)
+
+// shards returns what names that say k-of-n let miss, one of each name.
+func (s *Set) shards() (missing []Part) {
+	type group struct{ before, behind string } // of k, with n
+	have, width, total := map[group]map[uint64]bool{}, map[group]int{}, map[group]uint64{}
+	for _, f := range s.Files {
+		m := kOfN.FindStringSubmatchIndex(f.Path)
+		if m == nil {
+			continue
+		}
+		k, errK := strconv.ParseUint(f.Path[m[2]:m[3]], 10, 63)
+		n, errN := strconv.ParseUint(f.Path[m[4]:m[5]], 10, 63)
+		if errK != nil || errN != nil {
+			continue // no number of shards
+		}
+		g := group{f.Path[:m[2]], f.Path[m[3]:]}
+		if have[g] == nil {
+			have[g] = map[uint64]bool{}
+		}
+		have[g][k], width[g], total[g] = true, m[3]-m[2], n
+	}
+	for g, ks := range have {
+		if uint64(len(ks)) >= total[g] {
+			continue
+		}
+		k := uint64(1) // where they count from 0, the first may be the one: no matter
+		for ks[k] {
+			k++
+		}
+		text := strconv.FormatUint(k, 10)
+		text = strings.Repeat("0", max(width[g]-len(text), 0)) + text
+		missing = append(missing, Part{Rank: -1, Path: g.before + text + g.behind})
+	}
+	return missing
+}
+
+// metadata returns the file that torch.distributed.checkpoint writes last,
+// where it is missing.
+func (s *Set) metadata() (missing []Part) {
+	parts, done := map[string]bool{}, map[string]bool{} // directories that have them
+	for _, f := range s.Files {
+		dir, name := path.Split(f.Path)
+		switch {
+		case strings.HasSuffix(name, ".metadata"):
+			done[dir] = true
+		case strings.HasSuffix(name, ".distcp"):
+			parts[dir] = true
+		}
+	}
+	for dir := range parts {
+		if !done[dir] {
+			missing = append(missing, Part{Rank: -1, Path: dir + ".metadata"})
+		}
+	}
+	return missing
+}

@@ -1,0 +1,254 @@
+package checkpoint
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// A Series is the checkpoints whose names differ in one place only.
+type Series struct {
+	// Pattern finds its files. For a series that was found without one it is
+	// a suggestion, which finds at least these.
+	Pattern string
+	Sets    []Set // oldest first
+
+	named  bool // by names, not numbers
+	worded bool // a word says that these are steps, or checkpoints
+}
+
+// Newest returns the last complete set. ok is false if none is complete.
+func (s *Series) Newest() (set *Set, ok bool) { return Newest(s.Sets) }
+
+// Find returns the series of checkpoints among files, which are those of all ranks.
+// With a pattern it is one, or none if no file matches; without one ("") it is
+// all that there are, in order of their patterns. The error is in ErrPattern.
+func Find(files []File, text string, job Job) ([]Series, error) {
+	places := ranksIn(files)
+	found := map[string]*collector{}
+	if text != "" {
+		p, err := parsePattern(text)
+		if err != nil {
+			return nil, err
+		}
+		c := &collector{Series: Series{Pattern: text, named: p.named}}
+		for _, f := range files {
+			if at, ok := p.find(f.Path); ok {
+				c.add(f, at, places.of(f.Path))
+				found[""] = c
+			}
+		}
+	} else {
+		for _, f := range files {
+			all, rank := numbers(f.Path), places.of(f.Path)
+			at, worded, ok := findStep(f.Path, all, rank)
+			if !ok {
+				continue
+			}
+			stem := stemOf(f.Path, at, all, rank)
+			c := found[stem]
+			if c == nil {
+				c = &collector{Series: Series{Pattern: stem, worded: worded}}
+				found[stem] = c
+			}
+			c.add(f, at, rank)
+		}
+	}
+	var list []Series
+	for _, c := range found {
+		if text == "" {
+			c.Pattern += stepPlace + c.tail()
+		}
+		list = append(list, c.series(job))
+	}
+	slices.SortFunc(list, func(a, b Series) int { return strings.Compare(a.Pattern, b.Pattern) })
+	return list, nil
+}
+
+// Errors of Choose.
+var (
+	ErrNone    = errors.New("no file has a number in its name that could be a step's")
+	ErrSeveral = errors.New("there are several series of files that could be checkpoints")
+)
+
+// Choose returns the series that is meant where there was no pattern: the only
+// one, or the only one with a word for a step or a checkpoint in front of its
+// number. Otherwise the error is ErrNone, or in ErrSeveral and lists the patterns.
+func Choose(list []Series) (*Series, error) {
+	if len(list) == 0 {
+		return nil, ErrNone
+	}
+	if len(list) > 1 {
+		if worded := slices.DeleteFunc(slices.Clone(list), func(s Series) bool { return !s.worded }); len(worded) > 0 {
+			list = worded
+		}
+	}
+	if len(list) > 1 {
+		var patterns []string
+		for _, s := range list[:min(len(list), mostPatterns)] {
+			patterns = append(patterns, s.Pattern)
+		}
+		if more := len(list) - len(patterns); more > 0 {
+			patterns = append(patterns, fmt.Sprintf("and %d more", more))
+		}
+		return nil, fmt.Errorf("%w: %s", ErrSeveral, strings.Join(patterns, ", "))
+	}
+	return &list[0], nil
+}
+
+// mostPatterns is how many an error lists.
+const mostPatterns = 5
+
+// rankPlaces says of paths of one shape, which differ in numbers only, which of
+// the numbers are that of the rank in all of them.
+type rankPlaces map[string][]bool
+
+func shapeOf(path string) string { return digits.ReplaceAllString(path, "#") }
+
+func ranksIn(files []File) rankPlaces {
+	places := rankPlaces{}
+	for _, f := range files {
+		all, shape := numbers(f.Path), shapeOf(f.Path)
+		rank, known := places[shape]
+		if !known {
+			rank = slices.Repeat([]bool{true}, len(all))
+			places[shape] = rank
+		}
+		for i, n := range all {
+			rank[i] = rank[i] && plain(n.of(f.Path)) == fmt.Sprint(f.Rank)
+		}
+	}
+	return places
+}
+
+func (p rankPlaces) of(path string) []bool { return p[shapeOf(path)] }
+
+// stemOf returns what is before the step, with * for numbers that may differ
+// within a series.
+func stemOf(path string, at span, all []number, rank []bool) string {
+	var stem strings.Builder
+	done := 1 // without the slash in front
+	for i, n := range all {
+		if n.end <= at.start && (n.ofPart || rank[i] || n.word == epochWord) {
+			stem.WriteString(plainPattern(path[done:n.start]) + "*")
+			done = n.end
+		}
+	}
+	return stem.String() + plainPattern(path[done:at.start])
+}
+
+// plainPattern makes a pattern of a part of a path.
+func plainPattern(text string) string {
+	return strings.NewReplacer("*", "?", "{", "?").Replace(text)
+}
+
+// A part is a file that a set has or should have: of which rank, and its path
+// with stepPlace for what differs, and * for an epoch beside it.
+type part struct {
+	rank int
+	path string
+}
+
+func newPart(f File, at span) part {
+	same := func(text string) string { return epochs.ReplaceAllString(text, "${1}*") }
+	return part{f.Rank, same(f.Path[:at.start]) + stepPlace + same(f.Path[at.end:])}
+}
+
+// A collector puts the sets of a series together.
+type collector struct {
+	Series
+	sets map[string]*Set // by plain number, or by name
+	ends map[string]bool // what is behind the steps
+	// lone is the only rank that has files, and several that there is no such;
+	// numbered that its number is in their names.
+	lone              int
+	several, numbered bool
+}
+
+// add takes a file whose path has the step or name at a place.
+func (c *collector) add(f File, at span, rank []bool) {
+	if c.sets == nil {
+		c.sets, c.ends, c.lone = map[string]*Set{}, map[string]bool{}, f.Rank
+	}
+	name := at.of(f.Path)
+	key := name
+	if !c.named {
+		key = plain(name)
+	}
+	set := c.sets[key]
+	if set == nil {
+		set = &Set{Name: name}
+		c.sets[key] = set
+	}
+	if set.Name != name {
+		set.Name = key
+	}
+	set.Files = append(set.Files, f)
+	c.ends[plainPattern(f.Path[at.end:])] = true
+	c.several = c.several || f.Rank != c.lone
+	for i, n := range numbers(f.Path) {
+		own := endsIn(n.word, rankWords) || !n.not && n.start >= at.end
+		c.numbered = c.numbered || own && rank[i]
+	}
+	set.parts = append(set.parts, newPart(f, at))
+}
+
+// tail returns a pattern of what is behind the steps.
+func (c *collector) tail() string {
+	if len(c.ends) == 1 {
+		for end := range c.ends {
+			return end
+		}
+	}
+	all := func(check func(end string) bool) bool {
+		for end := range c.ends {
+			if !check(end) {
+				return false
+			}
+		}
+		return true
+	}
+	switch {
+	case all(func(end string) bool { return strings.HasPrefix(end, "/") }):
+		return "/**"
+	case !all(func(end string) bool { return !strings.Contains(end, "/") }):
+		return "**"
+	case all(func(end string) bool { return strings.HasPrefix(end, ".") }):
+		return ".*"
+	}
+	return "*"
+}
+
+// series returns the sets in order, each with what it lacks.
+func (c *collector) series(job Job) Series {
+	s := c.Series
+	for _, set := range c.sets {
+		set.sort()
+		s.Sets = append(s.Sets, *set)
+	}
+	slices.SortFunc(s.Sets, func(a, b Set) int {
+		if c.named {
+			return cmp.Or(a.Ended().Compare(b.Ended()), strings.Compare(a.Name, b.Name))
+		}
+		return compareNumbers(plain(a.Name), plain(b.Name))
+	})
+	judge(s.Sets, c.writers(job))
+	return s
+}
+
+// writers returns the ranks that are expected to have a part of each set.
+func (c *collector) writers(job Job) []int {
+	if len(job.Writers) > 0 {
+		return job.Writers
+	}
+	if !c.several && !c.numbered {
+		return nil // each set has a file of it
+	}
+	all := make([]int, job.Ranks)
+	for i := range all {
+		all[i] = i
+	}
+	return all
+}

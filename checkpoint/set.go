@@ -1,0 +1,113 @@
+package checkpoint
+
+import (
+	"fmt"
+	"strings"
+	"time"
+)
+
+// A File is a regular file of one rank.
+type File struct {
+	Rank     int    // negative: of a partition that belongs to no rank
+	Path     string // from the root of the rank's files: /melt.400.0
+	Size     int64  // bytes
+	Created  time.Time
+	Modified time.Time // the last change of its content
+	// Closed says that its last writer has closed it and nothing has changed
+	// it since.
+	Closed bool
+}
+
+// A Job is what is known of those who write.
+type Job struct {
+	Ranks int // how many the job has
+	// Writers are the ranks that write a part of every checkpoint. Without
+	// them the package comment says who is expected to.
+	Writers []int
+}
+
+// A Set is one checkpoint: files that belong together.
+type Set struct {
+	// Name is what stands in the paths for {step} or {name}. It is as the files
+	// have it, with zeros in front; without them if files differ in that.
+	Name  string
+	Files []File // in order of rank and path
+	// Missing is what keeps the set from being complete, in the same order.
+	Missing []Part
+
+	parts []part // of Files
+}
+
+// A Part is a file that a set lacks.
+type Part struct {
+	Rank int    // negative: no certain one
+	Path string // "" if the rank has no file of the set, and no other set says which it should be
+	Open bool   // the file is there, but its writer has not closed it
+}
+
+// String says what is missing: "melt.400.0 of rank 0 was not closed".
+func (p Part) String() string {
+	path := strings.TrimPrefix(p.Path, "/")
+	switch {
+	case p.Path == "":
+		return fmt.Sprintf("rank %d has no file of it", p.Rank)
+	case p.Rank >= 0:
+		path = fmt.Sprintf("%s of rank %d", path, p.Rank)
+	}
+	if p.Open {
+		return path + " was not closed"
+	}
+	return path + " is not there"
+}
+
+// Complete reports whether nothing is missing.
+func (s *Set) Complete() bool { return len(s.Missing) == 0 }
+
+// Size returns the bytes of all files.
+func (s *Set) Size() (bytes int64) {
+	for _, f := range s.Files {
+		bytes += f.Size
+	}
+	return bytes
+}
+
+// Ranks returns the ranks that have files of the set, in order.
+func (s *Set) Ranks() (ranks []int) {
+	for _, f := range s.Files {
+		if len(ranks) == 0 || ranks[len(ranks)-1] != f.Rank {
+			ranks = append(ranks, f.Rank)
+		}
+	}
+	return ranks
+}
+
+// Begun returns when the first of its files was created.
+func (s *Set) Begun() (first time.Time) {
+	for _, f := range s.Files {
+		if first.IsZero() || f.Created.Before(first) {
+			first = f.Created
+		}
+	}
+	return first
+}
+
+// Ended returns when the last of its files was last changed.
+func (s *Set) Ended() (last time.Time) {
+	for _, f := range s.Files {
+		if f.Modified.After(last) {
+			last = f.Modified
+		}
+	}
+	return last
+}
+
+// Newest returns the last complete set of sets, oldest first as a Series has
+// them. ok is false if none is complete.
+func Newest(sets []Set) (s *Set, ok bool) {
+	for i := len(sets) - 1; i >= 0; i-- {
+		if sets[i].Complete() {
+			return &sets[i], true
+		}
+	}
+	return nil, false
+}
