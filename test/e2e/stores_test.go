@@ -90,12 +90,7 @@ func TestOneBadRankHidesNoOther(t *testing.T) {
 	for _, rank := range []string{"0", "1"} {
 		call(t, s, "run", "--target", target, "--", "env", "PMI_RANK="+rank, "PMI_SIZE=2", "sh", "-c", "echo $PMI_RANK > /nvmecr/a").ok(t)
 	}
-	f, err := os.OpenFile(path, os.O_RDWR, 0)
-	require.NoError(t, err)
-	_, err = f.WriteAt([]byte(strings.Repeat("damage! ", 4<<17)), 2<<20)
-	require.NoError(t, err)
-	require.NoError(t, f.Close())
-
+	damage(t, path)
 	dest := filepath.Join(s.Dir, "out")
 	for _, args := range [][]string{{"ls"}, {"stat"}, {"stat", "/a"}, {"cp", "/", dest}, {"cat", "/a"}} {
 		r := call(t, s, append(args, "--target", target)...)
@@ -107,6 +102,15 @@ func TestOneBadRankHidesNoOther(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(dest, "rank1", "a"))
 	require.NoError(t, err)
 	assert.Equal(t, "1\n", string(b))
+}
+
+// damage makes the partition of rank 0 in an image unreadable.
+func damage(t *testing.T, path string) {
+	f, err := os.OpenFile(path, os.O_RDWR, 0)
+	require.NoError(t, err)
+	_, err = f.WriteAt([]byte(strings.Repeat("damage! ", 4<<17)), 2<<20)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
 }
 
 func TestFixedSettingsAreRefused(t *testing.T) {

@@ -83,7 +83,7 @@ name finds it again.`,
 	root.SetVersionTemplate("{{.Version}}")
 	root.AddCommand(
 		newRun(), newTarget(), newAdmin(), newKeygen(),
-		newLs(), newCat(), newMount(), newCp(), newStat(), newStores(), newFsck(), newVerify(), newRelease(),
+		newLs(), newLatest(), newCat(), newMount(), newCp(), newStat(), newStores(), newFsck(), newVerify(), newRelease(),
 		newHostNQN(), newDiscover(), newDemo(), newBench(), newVersion(),
 	)
 	return root

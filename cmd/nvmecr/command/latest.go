@@ -1,0 +1,262 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"nvmecr/checkpoint"
+	"nvmecr/internal/parttable"
+	"nvmecr/internal/store"
+	"nvmecr/microfs"
+)
+
+// exitUnknown is the status where it cannot be told whether there is a
+// complete checkpoint: not to be taken for "there is none" (exitFailure).
+const exitUnknown = 2
+
+type latestOptions struct {
+	reader
+	json    bool
+	files   bool
+	writers []int
+}
+
+func newLatest() *cobra.Command {
+	o := &latestOptions{}
+	cmd := &cobra.Command{
+		Use:   "latest [flags] [PATTERN]",
+		Short: "Print the newest complete checkpoint, to restart from",
+		Long: `Prints the step of the newest checkpoint that every rank holds complete, as it
+stands in the names of its files. PATTERN is the path of these files with {step}
+in the place of the number; * is any text within a name, ** any path. With
+{name} in that place the newest is the one that was written last. Without
+PATTERN the number is looked for in the names of all files; where several kinds
+of files have one, it asks for a PATTERN.
+
+A checkpoint is complete when each rank has its files, closed: those that most of the
+other checkpoints have, but for the number. Every rank is expected to have some,
+unless one rank only ever writes any, or --writers says which ranks do.
+
+The exit status is 0 if there is one, 1 if there is none, and 2 if that cannot
+be told: a partition cannot be read, or the command line makes no sense. With
+--json, which prints all checkpoints, it is 0 if all could be read.`,
+		Example: `  nvmecr latest                              # 400
+  step=$(nvmecr latest 'melt.{step}.*')      # of one kind of files
+  nvmecr latest --files 'ckpt-{step}/**'     # their paths under the mount
+  nvmecr latest '{name}.cpt'                 # state, or state_prev`,
+		Args: usageArgs(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			err := o.latest(cmd, strings.Join(args, ""))
+			if err == nil || errors.As(err, new(statusError)) {
+				return err
+			}
+			o.stderr = cmd.ErrOrStderr()
+			o.fail(err)
+			return statusError(exitUnknown)
+		},
+	}
+	o.bind(cmd)
+	addSwitch(cmd.Flags(), &o.json, "json", "", "print all checkpoints with their files as JSON [NVMECR_JSON]")
+	addSwitch(cmd.Flags(), &o.files, "files", "", "print the paths of its files instead of the step [NVMECR_FILES]")
+	cmd.Flags().IntSliceVar(&o.writers, "writers", nil, "`RANKS` that write a part of every checkpoint, such as 0,4,8, where not all do [NVMECR_WRITERS]")
+	return cmd
+}
+
+// latest prints what there is. An error that is no statusError says why it
+// cannot be told.
+func (o *latestOptions) latest(cmd *cobra.Command, pattern string) error {
+	if _, err := checkpoint.Find(nil, pattern, checkpoint.Job{}); err != nil {
+		return err
+	}
+	var files []checkpoint.File
+	err := o.open(cmd)
+	switch {
+	case errors.Is(err, parttable.ErrNoTable): // then there is no checkpoint, either
+	case err != nil:
+		return err
+	default:
+		files = o.list(cmd.Context())
+	}
+	for _, w := range o.writers {
+		if w < 0 || w >= o.size && o.size > 0 {
+			return fmt.Errorf("--writers %d: store %q was written by %s, numbered from 0", w, o.cfg.Name, count(o.size, "rank"))
+		}
+	}
+	place := pattern
+	if pattern != "" {
+		place = o.inside(pattern)
+	}
+	list, err := checkpoint.Find(files, place, o.job())
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return errors.Join(printJSON(cmd.OutOrStdout(), newSeries(list)), o.end())
+	}
+	if o.failed {
+		return statusError(exitUnknown)
+	}
+	return o.print(cmd.OutOrStdout(), list, pattern)
+}
+
+// job is who is expected to have written.
+func (o *latestOptions) job() checkpoint.Job {
+	job := checkpoint.Job{Ranks: o.size, Writers: o.writers}
+	switch {
+	case len(job.Writers) > 0:
+	case o.rank != allRanks:
+		job.Writers = []int{o.rank}
+	case len(o.broken) > 0: // what they have is not known
+		job.Writers = o.ranks()
+	}
+	return job
+}
+
+// list returns the files of all ranks.
+func (o *latestOptions) list(ctx context.Context) (files []checkpoint.File) {
+	o.each(ctx, func(rank int, p *store.Partition) error {
+		err := walk(p.FS, "/", true, func(name string, a microfs.Attr) error {
+			if a.Mode&syscall.S_IFMT == syscall.S_IFREG {
+				files = append(files, checkpoint.File{
+					Rank: rank, Path: name, Size: a.Size, Created: a.Btime, Modified: a.Mtime, Closed: a.Closed,
+				})
+			}
+			return nil
+		})
+		return explain(err, rank, "/")
+	})
+	return files
+}
+
+func (o *latestOptions) print(w io.Writer, list []checkpoint.Series, pattern string) error {
+	if len(list) == 0 {
+		return o.none(pattern, "")
+	}
+	series, matching := &list[0], pattern
+	if pattern == "" {
+		var err error
+		if series, err = checkpoint.Choose(list); err != nil {
+			return fmt.Errorf("%w; say which is meant, as in: nvmecr latest '%s'", err, list[0].Pattern)
+		}
+		matching = series.Pattern
+	}
+	set, ok := series.Newest()
+	last := &series.Sets[len(series.Sets)-1]
+	if !ok {
+		return o.none(matching, ": "+incomplete(last))
+	}
+	if last != set {
+		fmt.Fprintln(o.stderr, oneLine(errors.New("passed over: "+incomplete(last))))
+	}
+	if !o.files {
+		_, err := fmt.Fprintln(w, printable(set.Name))
+		return err
+	}
+	var paths []string
+	for _, f := range set.Files {
+		paths = append(paths, printable(path.Join(o.cfg.Mount, f.Path)))
+	}
+	slices.Sort(paths)
+	_, err := fmt.Fprintln(w, strings.Join(slices.Compact(paths), "\n"))
+	return err
+}
+
+// none tells that no checkpoint is complete.
+func (o *latestOptions) none(pattern, why string) error {
+	matching := "matches " + pattern
+	if pattern == "" {
+		matching = "is there, and no file with a step in its name; a PATTERN finds others"
+	}
+	o.fail(fmt.Errorf("store %q: no complete checkpoint %s%s", o.cfg.Name, matching, why))
+	return statusError(exitFailure)
+}
+
+// mostMissing is how many files a message names; JSON has all.
+const mostMissing = 3
+
+// incomplete says what a checkpoint lacks.
+func incomplete(s *checkpoint.Set) string {
+	var missing []string
+	for _, p := range s.Missing[:min(len(s.Missing), mostMissing)] {
+		missing = append(missing, p.String())
+	}
+	if more := len(s.Missing) - mostMissing; more > 0 {
+		missing = append(missing, fmt.Sprintf("and %d more", more))
+	}
+	return fmt.Sprintf("%s is incomplete: %s", s.Name, strings.Join(missing, ", "))
+}
+
+// A latestSeries is the JSON of checkpoints that one pattern finds.
+type latestSeries struct {
+	Pattern string      `json:"pattern"`
+	Latest  string      `json:"latest,omitempty"` // the name of the newest complete set
+	Sets    []latestSet `json:"checkpoints"`      // oldest first
+}
+
+type latestSet struct {
+	Name     string       `json:"name"` // the step
+	Complete bool         `json:"complete"`
+	Missing  []latestPart `json:"missing,omitempty"`
+	Ranks    []int        `json:"ranks"`
+	Size     int64        `json:"size"`
+	Begun    time.Time    `json:"begun"`
+	Ended    time.Time    `json:"ended"`
+	Files    []latestFile `json:"files"`
+}
+
+// A latestPart is a file that is missing. Without a rank it may be of any,
+// without a path all that the rank should have.
+type latestPart struct {
+	Rank *int   `json:"rank,omitempty"`
+	Path string `json:"path,omitempty"`
+	Open bool   `json:"open,omitempty"` // it is there, and was not closed
+}
+
+type latestFile struct {
+	Rank     int       `json:"rank"`
+	Path     string    `json:"path"`
+	Size     int64     `json:"size"`
+	Modified time.Time `json:"modified"`
+	Complete bool      `json:"complete"`
+}
+
+func newSeries(list []checkpoint.Series) []latestSeries {
+	all := []latestSeries{}
+	for _, s := range list {
+		series := latestSeries{Pattern: s.Pattern}
+		if set, ok := s.Newest(); ok {
+			series.Latest = set.Name
+		}
+		for i := range s.Sets {
+			series.Sets = append(series.Sets, newSet(&s.Sets[i]))
+		}
+		all = append(all, series)
+	}
+	return all
+}
+
+func newSet(s *checkpoint.Set) latestSet {
+	set := latestSet{
+		Name: s.Name, Complete: s.Complete(), Ranks: s.Ranks(), Size: s.Size(), Begun: s.Begun(), Ended: s.Ended(),
+	}
+	for _, p := range s.Missing {
+		part := latestPart{Path: p.Path, Open: p.Open}
+		if p.Rank >= 0 {
+			part.Rank = &p.Rank
+		}
+		set.Missing = append(set.Missing, part)
+	}
+	for _, f := range s.Files {
+		set.Files = append(set.Files, latestFile{f.Rank, f.Path, f.Size, f.Modified, f.Closed})
+	}
+	return set
+}

@@ -1,0 +1,128 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/demo"
+)
+
+// asRank runs a shell script as one rank of a job of three.
+func asRank(t *testing.T, s *demo.Stage, target string, rank int, script string) result {
+	return call(t, s, "run", "--target", target, "--", "env", fmt.Sprint("PMI_RANK=", rank), "PMI_SIZE=3", "sh", "-c", script)
+}
+
+// TestLatest asks for the newest complete checkpoint, in the job's script and
+// from outside, while there is none, with some, and behind a torn one.
+func TestLatest(t *testing.T) {
+	s := newStage(t)
+	target := "file:" + image(t, s, 64, "")
+	const pattern = "melt.{step}.*"
+	latest := func(args ...string) result {
+		return call(t, s, append([]string{"latest", "--target", target}, args...)...)
+	}
+	none := func(r result, words ...string) {
+		t.Helper()
+		r.refused(t, append(words, "no complete checkpoint")...)
+		assert.Equal(t, 1, r.code)
+		assert.Empty(t, r.stdout)
+	}
+	none(latest(pattern), pattern)
+	none(latest())
+
+	write := func(step, rank int) {
+		script := fmt.Sprintf("cd /nvmecr; echo x > melt.%d.%d", step, rank)
+		if rank == 0 {
+			script += fmt.Sprintf("; echo base > melt.%d.base; echo > log", step)
+		}
+		asRank(t, s, target, rank, script).ok(t)
+	}
+	write(200, 0)
+	write(200, 2)
+	none(latest(pattern), "200 is incomplete", "rank 1 has no file of it")
+	write(200, 1)
+	for rank := range 3 {
+		write(400, rank)
+	}
+	write(600, 0)
+	write(600, 2)
+	asRank(t, s, target, 1, "exec 3> /nvmecr/melt.600.1; echo x >&3; kill -9 $$")
+
+	for _, args := range [][]string{{pattern}, {"/nvmecr/" + pattern}, {}} {
+		r := latest(args...)
+		assert.Equal(t, "400\n", r.ok(t))
+		assert.Equal(t, "nvmecr: passed over: 600 is incomplete: melt.600.1 of rank 1 was not closed\n", r.stderr)
+	}
+	r := asRank(t, s, target, 0, s.Nvmecr+" latest --files '"+pattern+"'")
+	assert.Equal(t, "/nvmecr/melt.400.0 /nvmecr/melt.400.1 /nvmecr/melt.400.2 /nvmecr/melt.400.base", strings.Join(strings.Fields(r.ok(t)), " "))
+	assert.Equal(t, "600\n", latest("--rank", "0").ok(t))
+
+	var series []struct {
+		Pattern, Latest string
+		Checkpoints     []struct {
+			Name     string
+			Complete bool
+			Missing  []struct {
+				Rank *int
+				Path string
+				Open bool
+			}
+			Ranks []int
+			Size  int
+			Files []struct{ Path string }
+		}
+	}
+	require.NoError(t, json.Unmarshal([]byte(latest("--json").ok(t)), &series))
+	require.Len(t, series, 1)
+	assert.Equal(t, pattern, series[0].Pattern)
+	assert.Equal(t, "400", series[0].Latest)
+	require.Len(t, series[0].Checkpoints, 3)
+	last := series[0].Checkpoints[2]
+	assert.Equal(t, "600", last.Name)
+	assert.False(t, last.Complete)
+	require.Len(t, last.Missing, 1)
+	assert.Equal(t, 1, *last.Missing[0].Rank)
+	assert.Equal(t, "/melt.600.1", last.Missing[0].Path)
+	assert.True(t, last.Missing[0].Open)
+	assert.Equal(t, []int{0, 1, 2}, last.Ranks)
+	assert.Len(t, last.Files, 4)
+	assert.Equal(t, 2+2+2+5, last.Size)
+}
+
+// TestLatestCannotTell: what is not known is not "there is none".
+func TestLatestCannotTell(t *testing.T) {
+	s := newStage(t)
+	path := image(t, s, 64, "")
+	target := "file:" + path
+	unknown := func(words []string, args ...string) {
+		t.Helper()
+		r := call(t, s, append([]string{"latest"}, args...)...)
+		r.refused(t, words...)
+		assert.Equal(t, 2, r.code)
+		assert.Empty(t, r.stdout)
+	}
+	for rank := range 3 {
+		asRank(t, s, target, rank, "cd /nvmecr; echo x > out_1.h5; echo x > log.7; echo x > state.cpt; mkdir -p d; echo x > d/best.pt").ok(t)
+	}
+	unknown([]string{`no store "melt"`}, "--name", "melt")
+	unknown([]string{"several series", "log.{step}, out_{step}.h5", "nvmecr latest 'log.{step}'"}, "--target", target)
+	unknown([]string{"not a pattern", "{step}"}, "--target", target, "melt.*")
+	unknown([]string{"--writers 3", "3 ranks"}, "--target", target, "--writers", "0,3", "out_{step}.h5")
+	unknown([]string{"takes [PATTERN]"}, "--target", target, "a", "b")
+	assert.Equal(t, "1\n", call(t, s, "latest", "--target", target, "out_{step}.h5").ok(t))
+	assert.Equal(t, "1\n", call(t, s, "latest", "--target", target, "--writers", "0,2", "out_{step}.h5").ok(t))
+	assert.Equal(t, "state\n", call(t, s, "latest", "--target", target, "{name}.cpt").ok(t))
+	assert.Equal(t, "/nvmecr/d/best.pt\n", call(t, s, "latest", "--files", "--target", target, "/nvmecr/d/{name}.pt").ok(t))
+
+	damage(t, path)
+	unknown([]string{"rank 0"}, "--target", target, "out_{step}.h5")
+	r := call(t, s, "latest", "--json", "--target", target, "out_{step}.h5")
+	r.refused(t, "rank 0")
+	assert.Contains(t, r.stdout, `"complete": false`)
+	assert.Equal(t, "1\n", call(t, s, "latest", "--target", target, "--rank", "2", "out_{step}.h5").ok(t))
+}
