@@ -9,10 +9,14 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
+	"path"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
+	"nvmecr/checkpoint"
 	"nvmecr/internal/config"
 	"nvmecr/internal/store"
 	"nvmecr/nvmf"
@@ -30,6 +34,9 @@ const (
 	steps = 1200
 	name  = "demo" // of the store
 )
+
+// restarts is the pattern of what LAMMPS writes for "restart N melt.*.%".
+const restarts = "melt.{step}.*"
 
 // Options of the demonstration.
 type Options struct {
@@ -96,20 +103,24 @@ func (d *demonstration) tell(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("run to be killed: %w", err)
 	}
-	all, err := Survey(ctx, d.cfg, ranks, meltFiles)
+	all, err := Survey(ctx, d.cfg, ranks, restarts)
 	if err != nil {
 		return fmt.Errorf("reading the store after the kill: %w", err)
 	}
 	d.sayCheckpoints(all)
-	from, err := Newest(all)
+	from, ok := checkpoint.Newest(all)
+	if !ok {
+		return errors.New("no checkpoint is complete in every rank")
+	}
+	step, err := strconv.Atoi(from.Name)
 	if err != nil {
 		return err
 	}
-	after, err := d.restarted(ctx, from)
+	after, err := d.restarted(ctx, from, step)
 	if err != nil {
-		return fmt.Errorf("restart from step %d: %w", from.Step, err)
+		return fmt.Errorf("restart from step %d: %w", step, err)
 	}
-	return d.judge(reference, before, after, from.Step)
+	return d.judge(reference, before, after, step)
 }
 
 // launcher is Debian's name of the MPI its LAMMPS is built with, or what other
@@ -126,15 +137,6 @@ func lammps(dir string, from int) []string {
 	return MPIRun(launcher(), ranks, "lmp", "-in", "melt.in", "-log", "none",
 		"-var", "dir", dir, "-var", "from", fmt.Sprint(from), "-var", "cells", fmt.Sprint(cells),
 		"-var", "every", fmt.Sprint(every), "-var", "steps", fmt.Sprint(steps))
-}
-
-// meltFiles are what LAMMPS writes for "restart N melt.*.%".
-func meltFiles(step, rank int) []string {
-	files := []string{fmt.Sprintf("melt.%d.%d", step, rank)}
-	if rank == 0 {
-		files = append(files, fmt.Sprintf("melt.%d.base", step))
-	}
-	return files
 }
 
 // undisturbed is the run without nvmecr that the other is compared with.
@@ -182,19 +184,14 @@ func (d *demonstration) killed(ctx context.Context) (Thermo, error) {
 // within the next interval, then for a checkpoint to be under way, but no
 // longer than one more interval. It returns the processes to kill.
 func (d *demonstration) awaitInstant(ctx context.Context, job *Job) ([]int, error) {
-	var all []Checkpoint
+	var all []checkpoint.Set
 	for complete := 0; complete < 2; {
 		if err := d.look(ctx, job, 20*time.Millisecond, &all); err != nil {
 			return nil, err
 		}
-		complete = 0
-		for _, c := range all {
-			if c.Complete() {
-				complete++
-			}
-		}
+		complete = Complete(all)
 	}
-	interval := all[1].Begun.Sub(all[0].Begun)
+	interval := all[1].Begun().Sub(all[0].Begun())
 	random := time.Duration(d.random.Int64N(int64(interval)))
 	if err := sleep(ctx, random); err != nil {
 		return nil, err
@@ -204,7 +201,7 @@ func (d *demonstration) awaitInstant(ctx context.Context, job *Job) ([]int, erro
 	}
 	known := d.Processes()
 	last := all[len(all)-1]
-	for begin := time.Now(); last.Complete() && !d.begun(ctx, last.Step) && time.Since(begin) < interval*5/4; {
+	for begin := time.Now(); last.Complete() && !d.begun(ctx, last.Name) && time.Since(begin) < interval*5/4; {
 		if err := sleep(ctx, time.Millisecond); err != nil {
 			return nil, err
 		}
@@ -217,27 +214,28 @@ func (d *demonstration) awaitInstant(ctx context.Context, job *Job) ([]int, erro
 
 // begun reports whether rank 0 has begun a checkpoint after the one of step.
 // Looking at one rank is quicker than a Survey, and checkpoints are short.
-func (d *demonstration) begun(ctx context.Context, step int) bool {
+func (d *demonstration) begun(ctx context.Context, step string) bool {
 	files, err := readRoot(ctx, d.cfg, store.Place{Rank: 0, Size: ranks})
 	if err != nil {
 		return false // it changed while we looked
 	}
-	for name := range files {
-		if s, ok := stepOf(name); ok && s > step {
-			return true
-		}
+	series, err := checkpoint.Find(files, restarts, checkpoint.Job{Ranks: 1})
+	if err != nil || len(series) == 0 {
+		return false
 	}
-	return false
+	sets := series[0].Sets
+	at := slices.IndexFunc(sets, func(s checkpoint.Set) bool { return s.Name == step })
+	return at >= 0 && at < len(sets)-1
 }
 
 // look surveys the store while the job runs, after a pause. A store that is not formatted
 // yet, or changes while it is read, is looked at again.
-func (d *demonstration) look(ctx context.Context, job *Job, pause time.Duration, all *[]Checkpoint) error {
+func (d *demonstration) look(ctx context.Context, job *Job, pause time.Duration, all *[]checkpoint.Set) error {
 	for {
 		if err := sleep(ctx, pause); err != nil {
 			return err
 		}
-		found, err := Survey(ctx, d.cfg, ranks, meltFiles)
+		found, err := Survey(ctx, d.cfg, ranks, restarts)
 		if err == nil && len(found) > 0 {
 			*all = found
 			return nil
@@ -248,30 +246,40 @@ func (d *demonstration) look(ctx context.Context, job *Job, pause time.Duration,
 	}
 }
 
-func (d *demonstration) sayCheckpoints(all []Checkpoint) {
+func (d *demonstration) sayCheckpoints(all []checkpoint.Set) {
 	d.say("   What the store holds, read from outside:")
-	for _, c := range all {
+	for i := range all {
+		c := &all[i]
 		if !c.Complete() {
-			d.say("     step %-5d incomplete: %s", c.Step, strings.Join(c.Missing, ", "))
+			var missing []string
+			for _, p := range c.Missing {
+				if p.Path == "" {
+					missing = append(missing, p.String())
+				} else {
+					missing = append(missing, fmt.Sprintf("%s of rank %d", path.Base(p.Path), p.Rank))
+				}
+			}
+			d.say("     step %-5s incomplete: %s", c.Name, strings.Join(missing, ", "))
 			continue
 		}
-		rate := float64(c.Size) / float64(nvmf.MiB) / c.Took().Seconds()
-		d.say("     step %-5d complete, %.1f MiB in %.1f ms: %.0f MiB/s", c.Step,
-			float64(c.Size)/float64(nvmf.MiB), c.Took().Seconds()*1000, rate)
+		d.say("     step %-5s complete, %.1f MiB in %.1f ms: %.0f MiB/s", c.Name,
+			mib(c), took(c).Seconds()*1000, mib(c)/took(c).Seconds())
 	}
 }
 
+func mib(c *checkpoint.Set) float64 { return float64(c.Size()) / float64(nvmf.MiB) }
+
 // restarted runs the job again from a checkpoint to its end.
-func (d *demonstration) restarted(ctx context.Context, from Checkpoint) (Thermo, error) {
+func (d *demonstration) restarted(ctx context.Context, from *checkpoint.Set, step int) (Thermo, error) {
 	var flags []string // what the store is on it knows itself, but for others' targets
 	if d.target != "" {
 		flags = []string{"--target", d.target}
 	}
-	job, err := d.Start(append(d.RunFlags(name, flags...), lammps("/nvmecr", from.Step)...))
+	job, err := d.Start(append(d.RunFlags(name, flags...), lammps("/nvmecr", step)...))
 	if err != nil {
 		return nil, err
 	}
-	d.say("\n3. Started again, from step %d, the newest that every rank holds complete.", from.Step)
+	d.say("\n3. Started again, from step %d, the newest that every rank holds complete.", step)
 	for !job.Ended() && readThermo(job.Stdout.Lines()).last() < 0 {
 		if err := sleep(ctx, 2*time.Millisecond); err != nil {
 			return nil, err
@@ -282,7 +290,7 @@ func (d *demonstration) restarted(ctx context.Context, from Checkpoint) (Thermo,
 		return nil, err
 	}
 	d.say("   Back at step %d after %.2f s (launch, recovery of %d partitions, %.1f MiB read); at the end after %.1f s.",
-		from.Step, back.Seconds(), ranks, float64(from.Size)/float64(nvmf.MiB), time.Since(job.Started).Seconds())
+		step, back.Seconds(), ranks, mib(from), time.Since(job.Started).Seconds())
 	return readThermo(job.Stdout.Lines()), nil
 }
 

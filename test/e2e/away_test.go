@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"fmt"
 	"net"
 	"os"
 	"path/filepath"
@@ -56,7 +57,7 @@ func TestTargetComesBack(t *testing.T) {
 	// What was written around the loss is what would have been written.
 	for rank := range heatRanks {
 		for step := 50; step <= 2000; step += 50 {
-			name := heatFiles(step, rank)[0]
+			name := fmt.Sprintf("heat.%d.%d", step, rank)
 			out := filepath.Join(s.Dir, "copy")
 			call(t, s, "cp", "--name", "away", "--target", target, "--rank", strconv.Itoa(rank), "/"+name, out).ok(t)
 			require.Equal(t, digest(t, filepath.Join(s.Dir, name)), digest(t, out), name)

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"nvmecr/checkpoint"
 	"nvmecr/internal/demo"
 	"nvmecr/internal/demo/demotest"
 )
@@ -45,9 +46,8 @@ func (h heat) line(program, dir string, from, steps int) []string {
 	return demo.MPIRun(h.launcher, heatRanks, program, dir, strconv.Itoa(from), "50", strconv.Itoa(steps))
 }
 
-func heatFiles(step, rank int) []string {
-	return []string{fmt.Sprintf("heat.%d.%d", step, rank)}
-}
+// heatFiles is the pattern of its checkpoints.
+const heatFiles = "heat.{step}.*"
 
 // TestKillAndRestart kills a C and a Fortran program under both MPIs with
 // everything around them, and expects them to go on to the same result.
@@ -83,12 +83,14 @@ func killAndRestart(t *testing.T, h heat) {
 	require.NoError(t, err)
 	all, err := demo.Survey(ctx, cfg, heatRanks, heatFiles)
 	require.NoError(t, err)
-	from, err := demo.Newest(all)
+	newest, ok := checkpoint.Newest(all)
+	require.True(t, ok, "%v", all)
+	from, err := strconv.Atoi(newest.Name)
 	require.NoError(t, err)
-	end := from.Step + 200
-	t.Logf("killed with %d checkpoints, restarts from step %d", len(all), from.Step)
+	end := from + 200
+	t.Logf("killed with %d checkpoints, restarts from step %d", len(all), from)
 
-	again, err := stage.Start(append(stage.RunFlags("heat"), h.line(program, "/nvmecr", from.Step, end)...))
+	again, err := stage.Start(append(stage.RunFlags("heat"), h.line(program, "/nvmecr", from, end)...))
 	require.NoError(t, err)
 	require.NoError(t, again.Wait(ctx))
 
@@ -98,8 +100,8 @@ func killAndRestart(t *testing.T, h heat) {
 	reference, err := stage.Start(h.line(program, local, 0, end))
 	require.NoError(t, err)
 	require.NoError(t, reference.Wait(ctx))
-	assert.Equal(t, sums(reference, from.Step), sums(again, from.Step))
-	assert.Len(t, sums(again, from.Step), 4)
+	assert.Equal(t, sums(reference, from), sums(again, from))
+	assert.Len(t, sums(again, from), 4)
 }
 
 // awaitCheckpoints waits until n are complete.
@@ -108,13 +110,7 @@ func awaitCheckpoints(ctx context.Context, t *testing.T, stage *demo.Stage, job 
 	require.NoError(t, err)
 	for {
 		all, err := demo.Survey(ctx, cfg, heatRanks, heatFiles)
-		complete := 0
-		for _, c := range all {
-			if c.Complete() {
-				complete++
-			}
-		}
-		if complete >= n {
+		if demo.Complete(all) >= n {
 			return
 		}
 		if job.Ended() {
