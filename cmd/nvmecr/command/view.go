@@ -42,7 +42,7 @@ unmounted.`,
 	}
 	o.bind(cmd)
 	cmd.Flags().BoolVar(&o.allowOther, "allow-other", false,
-		"let other users see what the modes of the files allow (root, or user_allow_other in /etc/fuse.conf)")
+		"let other users see what the modes of the files allow (root, or user_allow_other in /etc/fuse.conf) [NVMECR_ALLOW_OTHER]")
 	return cmd
 }
 
