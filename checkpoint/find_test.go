@@ -250,6 +250,8 @@ func TestChoose(t *testing.T) {
 		{"0 run1/x.1,0 run2/x.1", ErrSeveral.Error() + ": run1/x.{step}, run2/x.{step}"},
 		{"0 a.1,0 b.1,0 c.1,0 d.1,0 e.1,0 f.1,0 g.1", ErrSeveral.Error() + ": a.{step}, b.{step}, c.{step}, d.{step}, e.{step}, and 2 more"},
 		{"1 chk,1 ckpt-3f,1 ckpt-12", "ckpt-{step}"},
+		{"0 out/x.1,-1 log1", "out/x.{step}"},
+		{"-1 log1,-1 log2", "log{step}"},
 	} {
 		t.Run(c.lines, func(t *testing.T) {
 			list, err := Find(files(t, strings.FieldsFunc(c.lines, func(r rune) bool { return r == ',' })...), "", Job{Ranks: 1})

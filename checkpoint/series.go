@@ -74,15 +74,16 @@ var (
 )
 
 // Choose returns the series that is meant where there was no pattern: the only
-// one, or the only one with a word for a step or a checkpoint in front of its
-// number. Otherwise the error is ErrNone, or in ErrSeveral and lists the patterns.
+// one, or the only one that a rank has files of, or of these the only one with a word
+// for a step or a checkpoint in front of its number. Otherwise the error is ErrNone, or in ErrSeveral and lists the patterns.
 func Choose(list []Series) (*Series, error) {
 	if len(list) == 0 {
 		return nil, ErrNone
 	}
-	if len(list) > 1 {
-		if worded := slices.DeleteFunc(slices.Clone(list), func(s Series) bool { return !s.worded }); len(worded) > 0 {
-			list = worded
+	for _, counts := range []func(*Series) bool{(*Series).ofRanks, func(s *Series) bool { return s.worded }} {
+		some := slices.DeleteFunc(slices.Clone(list), func(s Series) bool { return !counts(&s) })
+		if len(list) > 1 && len(some) > 0 {
+			list = some
 		}
 	}
 	if len(list) > 1 {
@@ -96,6 +97,13 @@ func Choose(list []Series) (*Series, error) {
 		return nil, fmt.Errorf("%w: %s", ErrSeveral, strings.Join(patterns, ", "))
 	}
 	return &list[0], nil
+}
+
+// ofRanks says whether a rank has a file of it: others are what the job's script writes.
+func (s *Series) ofRanks() bool {
+	return slices.ContainsFunc(s.Sets, func(set Set) bool {
+		return slices.ContainsFunc(set.Ranks(), func(rank int) bool { return rank >= 0 })
+	})
 }
 
 // mostPatterns is how many an error lists.
