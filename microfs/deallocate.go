@@ -79,6 +79,8 @@ func (d *deallocator) consider(fs *FS) {
 // routineDeallocate deallocates in the background.
 func (fs *FS) routineDeallocate() {
 	quit := fs.ckpt.quit
+	timer := time.NewTimer(0) // one for all: nothing is allocated while the application writes
+	defer timer.Stop()
 	for {
 		select {
 		case <-quit:
@@ -86,10 +88,11 @@ func (fs *FS) routineDeallocate() {
 		case <-fs.dealloc.wake:
 		}
 		for wait := restTime; wait > 0; wait = fs.deallocateTurn() {
+			timer.Reset(wait)
 			select {
 			case <-quit:
 				return
-			case <-time.After(wait):
+			case <-timer.C:
 			}
 		}
 	}

@@ -167,6 +167,9 @@ func (fs *FS) damage(in *inode, x *extent, unit int) error {
 // freed, and used again, hugeblocks of a file since the mount is none: it is ESTALE, and
 // nothing is said.
 func (fs *FS) tell(err error) error {
+	if err == nil {
+		return nil // before damage, which takes memory
+	}
 	var damage *DamageError
 	if !errors.As(err, &damage) {
 		return err
