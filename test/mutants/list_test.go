@@ -344,7 +344,7 @@ var edits = []edit{
 
 	// The solo partition, and the division of a store.
 	{"microfs: a partition that ends earlier keeps its free space", "microfs/shrink.go",
-		`fs.pool.cut(fs.g.usable)`, ``,
+		`fs.pool.end(fs.g.usable)`, ``,
 		"TestShrink", ""},
 	{"microfs: a partition that ends earlier has no second superblock", "microfs/shrink.go",
 		`if err := fs.restore(seg.superblocks()[1], sb); err != nil {`, `if err := error(nil); err != nil {`,
