@@ -470,10 +470,14 @@ var behindVariants = []variant{
 var allVariants = append(variants[:len(variants):len(variants)], behindVariants...)
 
 func TestModel(t *testing.T) {
+	steps := 1500
+	if testing.Short() {
+		steps = 400
+	}
 	for _, v := range allVariants {
 		t.Run(v.name, func(t *testing.T) {
 			seed := newSeed(t)
-			runModel(t, v, seed, 1500)
+			runModel(t, v, seed, steps)
 		})
 	}
 }
