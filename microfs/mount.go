@@ -382,7 +382,7 @@ func (fs *FS) avoidLast() {
 	if fs.late == LateAny {
 		fs.ckpt.lost[1-fs.ckpt.header.area] = time.Now()
 	}
-	fs.pool.rotate(Hugeblock(avoided / fs.g.hugeblock))
+	fs.pool.rotate(Hugeblock(fs.g.avoided() / fs.g.hugeblock))
 	fs.pool.freshFirst = true
 	for in := range fs.tree.inodes.all() {
 		for x := range in.extents.all() {
@@ -393,8 +393,11 @@ func (fs *FS) avoidLast() {
 	}
 }
 
-// avoided is many times what one process has in flight.
-const avoided = 256 * nvmf.MiB
+// avoided is how much of what is free is kept away from: more than one process has in
+// flight, mostly many times that, and so little that half of a partition can still be given to others.
+func (g *geometry) avoided() nvmf.Bytes {
+	return min(256*nvmf.MiB, max(2*maxBatch, g.formatted/8))
+}
 
 // takeOver seals the log and repairs copies, before anything else is written.
 func (fs *FS) takeOver() error {

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"nvmecr/nvmf"
+	"nvmecr/nvmf/memdev"
 )
 
 // shrinkable mounts a partition that has held more than it holds: the log names
@@ -190,4 +191,33 @@ func transferAt(t *testing.T, dev nvmf.Device, op nvmf.Opcode, at nvmf.Bytes, b 
 	id := dev.Identity()
 	require.NoError(t, m.transfer(q, id, op, nvmf.LBA(at/id.LBASize), b, true))
 	require.NoError(t, q.Close())
+}
+
+// TestShrinkAfterDeath: that a process has died whose last commands may still land does not
+// put what is written then so far behind that half of the partition cannot be given to others.
+func TestShrinkAfterDeath(t *testing.T) {
+	for _, size := range []nvmf.Bytes{64 * nvmf.MiB, 128 * nvmf.MiB, 256 * nvmf.MiB, 512 * nvmf.MiB, nvmf.GiB} {
+		t.Run(size.String(), func(t *testing.T) {
+			ctx := context.Background()
+			dev, err := memdev.New(size, 4096, memdev.Options{})
+			require.NoError(t, err)
+			seg := Segment{Length: size}
+			require.NoError(t, Format(ctx, dev, seg, FormatOptions{Generation: 7}))
+			late := Options{Generation: 7, Claimed: func(*Claim) (Late, error) { return LateUnlikely, nil }}
+			for n := range 3 {
+				fs, err := Mount(ctx, dev, seg, late)
+				require.NoError(t, err)
+				f := openNew(t, fs, fmt.Sprintf("/log-%d", n))
+				_, err = f.WriteAt([][]byte{make([]byte, 1000)}, 0)
+				require.NoError(t, err)
+				if n < 2 {
+					fs.ckpt.stop() // it is killed
+					continue
+				}
+				_, err = fs.Shrink(8*nvmf.MiB, nvmf.MiB, size/2)
+				require.NoError(t, err)
+				require.NoError(t, fs.Unmount())
+			}
+		})
+	}
 }
