@@ -37,6 +37,8 @@ const (
 	clHostLen  = 120
 	clHost     = 124
 	maxHost    = 64
+
+	clLate = 2 // at clReleased
 )
 
 // A Holder is a process that writes a partition, as others see it.
@@ -55,6 +57,7 @@ type Claim struct {
 	Holder
 	Sequence uint64 // grows with each claim and release
 	Released bool   // the holder has unmounted the file system
+	Late     bool   // and what it has deallocated may still land
 	Since    time.Time
 }
 
@@ -92,7 +95,10 @@ func (c *Claim) encode(b []byte, fs uuid.UUID) {
 	le.PutUint32(b[8:], clVersion)
 	copy(b[clUUID:], fs[:])
 	le.PutUint64(b[clSequence:], c.Sequence)
-	if c.Released {
+	switch {
+	case c.Released && c.Late:
+		le.PutUint32(b[clReleased:], clLate)
+	case c.Released:
 		le.PutUint32(b[clReleased:], 1)
 	}
 	le.PutUint32(b[clPID:], c.PID)
@@ -129,6 +135,7 @@ func decodeClaim(b []byte, fs uuid.UUID) (*Claim, error) {
 		},
 		Sequence: le.Uint64(b[clSequence:]),
 		Released: le.Uint32(b[clReleased:]) != 0,
+		Late:     le.Uint32(b[clReleased:]) == clLate,
 		Since:    time.Unix(0, int64(le.Uint64(b[clSince:]))),
 	}, nil
 }
@@ -161,7 +168,7 @@ func (fs *FS) claimIt() error {
 	if damaged {
 		last = &Claim{} // by nobody knows whom
 	}
-	if last != nil && !last.Released && fs.opts.Claimed != nil {
+	if last != nil && (!last.Released || last.Late) && fs.opts.Claimed != nil {
 		if fs.late, err = fs.opts.Claimed(last); err != nil {
 			return err
 		}
@@ -174,14 +181,14 @@ func (fs *FS) claimIt() error {
 	return fs.writeClaim()
 }
 
-// releaseClaim says that this process does not write the partition any more, unless
-// it has to be taken for one that died: what it deallocated may still land.
+// releaseClaim says that this process does not write the partition any more, and whether
+// what it deallocated may still land.
 func (fs *FS) releaseClaim() error {
-	if fs.claim.Sequence == 0 || fs.claim.Released || fs.dealloc.late() {
+	if fs.claim.Sequence == 0 || fs.claim.Released {
 		return nil
 	}
 	fs.claim.Sequence++
-	fs.claim.Released = true
+	fs.claim.Released, fs.claim.Late = true, fs.dealloc.late()
 	return fs.writeClaim()
 }
 
@@ -193,7 +200,7 @@ func (fs *FS) Vacate() error {
 		return err
 	}
 	defer fs.leave()
-	if err := fs.settleAll(); err != nil || fs.broken != nil || fs.claim.Sequence == 0 || fs.dealloc.late() {
+	if err := fs.settleAll(); err != nil || fs.broken != nil || fs.claim.Sequence == 0 {
 		return err
 	}
 	return fs.changeClaim(true)
@@ -219,7 +226,7 @@ func (fs *FS) resume() error {
 // changeClaim writes the next claim, over a lost connection too.
 func (fs *FS) changeClaim(released bool) error {
 	fs.claim.Sequence++
-	fs.claim.Released = released
+	fs.claim.Released, fs.claim.Late = released, released && fs.dealloc.late()
 	fs.claiming = true
 	defer func() { fs.claiming = false }()
 	for {

@@ -30,6 +30,12 @@ func TestGoldenClaim(t *testing.T) {
 	got, err := decodeClaim(b, g.fs)
 	require.NoError(t, err)
 	require.Equal(t, c, got)
+	c.Late = true
+	c.encode(b, g.fs)
+	require.EqualValues(t, 2, b[clReleased])
+	got, err = decodeClaim(b, g.fs)
+	require.NoError(t, err)
+	require.Equal(t, c, got)
 	got, err = decodeClaim(make([]byte, blockSize), g.fs)
 	require.NoError(t, err)
 	require.Nil(t, got)

@@ -44,8 +44,8 @@ type Options struct {
 	// Holder is who mounts for writing; it is recorded in the partition.
 	Holder Holder
 	// Claimed is asked before a partition is mounted for writing whose last
-	// holder has not unmounted it: an error is that of Mount, Late says what to
-	// keep away from. nil lets it be taken over, nothing being late.
+	// holder has not unmounted it, or has left a deallocation that may still land: an error is
+	// that of Mount, Late says what to keep away from. nil lets it be taken over, nothing being late.
 	Claimed func(last *Claim) (Late, error)
 	// Reserve makes sure that no other run can write to the namespace
 	// (nvmf.Reserver). Mount takes that for done; Reserve is called after each

@@ -46,12 +46,12 @@ func fence(ctx context.Context, cfg *config.Config, dev nvmf.Device) (func(conte
 const drain = 500 * time.Millisecond
 
 // mayTakeOver decides whether a partition can be mounted for writing whose last
-// holder did not unmount it. reserved says that the target lets only this run
+// holder did not unmount it, or has left a deallocation that may still land. reserved says that the target lets only this run
 // write, local that what a process had in flight ends with it.
 func (o *opener) mayTakeOver(me microfs.Holder, reserved, local bool) func(*microfs.Claim) (microfs.Late, error) {
 	return func(last *microfs.Claim) (microfs.Late, error) {
 		sameRun := last.Run == me.Run && me.Run != uuid.Nil
-		switch dead := ended(last.Holder, me) || isSelf(last.Holder, me); {
+		switch dead := last.Released || ended(last.Holder, me) || isSelf(last.Holder, me); {
 		case reserved && !sameRun, dead && local:
 			return microfs.LateNone, nil
 		case dead:

@@ -105,6 +105,8 @@ func TestMayTakeOver(t *testing.T) {
 	foreign := microfs.Claim{Holder: microfs.Holder{Host: "other", Boot: uuid.New(), PID: 1, Run: uuid.MustParse("01900000-0000-7000-8000-000000000001")}}
 	sameRun := foreign
 	sameRun.Run = me.Run
+	closed := sameRun // it has ended in order, but a deallocation of its was lost
+	closed.Released, closed.Late = true, true
 	dead := microfs.Claim{Holder: me}
 	dead.Start--
 	for _, tc := range []struct {
@@ -120,6 +122,8 @@ func TestMayTakeOver(t *testing.T) {
 		{"of another host, no fence, --unfenced", foreign, false, true, true, false, microfs.LateAny},
 		{"of another host and this run", sameRun, true, false, false, false, microfs.LateNone},
 		{"of another host and this run, --unfenced", sameRun, true, true, true, false, microfs.LateAny},
+		{"of another host and this run, closed", closed, true, false, true, false, microfs.LateUnlikely},
+		{"of another host, closed, no fence", closed, false, false, true, false, microfs.LateUnlikely},
 		{"dead", dead, false, false, true, false, microfs.LateUnlikely},
 		{"dead, on a file", dead, false, false, true, true, microfs.LateNone},
 		{"ours, from an attempt to mount that failed", microfs.Claim{Holder: me}, true, false, true, false, microfs.LateUnlikely},

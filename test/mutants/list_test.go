@@ -15,7 +15,7 @@ var edits = []edit{
 		`fs.retired.add(h, true)`, `fs.pool.putLast(run{h, 1})`,
 		"TestDeallocateLost", ""},
 	{"microfs: a claim given up with a deallocation in flight", "microfs/claim.go",
-		`fs.claim.Released || fs.dealloc.late() {`, `fs.claim.Released {`,
+		`= true, fs.dealloc.late()`, `= true, false`,
 		"TestDeallocateLost", ""},
 	{"microfs: what a flush for space lost is not told", "microfs/deallocate.go",
 		`fs.unflushable = err`, `_ = err`,
