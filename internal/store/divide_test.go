@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -113,6 +114,51 @@ func TestRanksFirst(t *testing.T) {
 	}
 	assert.EqualValues(t, 1, headOf(t, small)[16], "a table that earlier versions read")
 	assert.EqualValues(t, 2, headOf(t, cfg)[16])
+}
+
+// TestDividedElsewhere: a process on another host divides the store between the moments at
+// which a process of a job script reads the table and mounts.
+func TestDividedElsewhere(t *testing.T) {
+	cfg := newStore(t, 64*nvmf.MiB)
+	withPartition(t, cfg, alone, Options{}, func(p *Partition) {
+		require.NoError(t, writeFile(p.FS, "script", scriptFile))
+	})
+	elsewhere := func() {
+		dev, err := connect(ctx, cfg, cfg.Targets[0], false)
+		require.NoError(t, err)
+		table, err := parttable.Read(ctx, dev)
+		require.NoError(t, err)
+		o := &opener{cfg: cfg, place: alone, opts: Options{Logf: t.Logf}}
+		p := &Partition{Device: dev, Target: cfg.Targets[0], Table: table, Place: alone}
+		entry, _ := table.SoloEntry()
+		require.NoError(t, o.mount(ctx, p, entry))
+		require.NoError(t, p.divide(ctx, o, 4))
+		require.NoError(t, p.FS.Unmount())
+		require.NoError(t, dev.Close())
+	}
+	// That it has repaired the table is told after it was read.
+	f, err := os.OpenFile(cfg.Targets[0].Address, os.O_RDWR, 0)
+	require.NoError(t, err)
+	_, err = f.WriteAt(make([]byte, 4096), int64(parttable.HeadSize/2))
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	done := false
+	logf := func(format string, args ...any) {
+		t.Logf(format, args...)
+		if !done && strings.Contains(format, "a damaged copy of the partition table") {
+			done = true
+			elsewhere()
+		}
+	}
+	withPartition(t, cfg, alone, Options{Logf: logf}, func(p *Partition) {
+		require.True(t, done)
+		require.Equal(t, 4, p.Table.JobSize)
+		entry, _ := p.Table.SoloEntry()
+		st := p.FS.StatFS()
+		require.Less(t, nvmf.Bytes(st.Blocks)*st.Hugeblock, entry.Length, "the end of the partition")
+		require.Equal(t, scriptFile, contentOf(t, p.FS, "script"))
+	})
+	mustOpen(t, cfg, 4)
 }
 
 func headOf(t *testing.T, cfg *config.Config) []byte {

@@ -206,7 +206,11 @@ func (o *opener) open(ctx context.Context, p *Partition) error {
 			return fmt.Errorf("target %s: %w", id, err)
 		}
 		if entry, ok := o.entry(p.Table); ok {
-			if err := o.mount(ctx, p, entry); err != nil {
+			err := o.mount(ctx, p, entry)
+			if err == nil && !o.opts.ReadOnly && o.place.Alone() && p.Table.JobSize == 1 {
+				err = o.remount(ctx, p, entry)
+			}
+			if err != nil {
 				return fmt.Errorf("target %s: %w", id, withRemedy(err, p.Table.JobSize))
 			}
 			return nil
@@ -221,6 +225,27 @@ func (o *opener) open(ctx context.Context, p *Partition) error {
 		}
 	}
 	return fmt.Errorf("store %q: no target has a partition of rank %d", o.cfg.Name, o.place.Rank)
+}
+
+// remount mounts the solo partition again if a process on another host has divided the
+// store since the table was read. After the first mount none does: the claim keeps it away.
+func (o *opener) remount(ctx context.Context, p *Partition, mounted parttable.Entry) error {
+	table, err := readTable(ctx, o.cfg, p.Device)
+	if err != nil {
+		return err
+	}
+	entry, ok := o.entry(table)
+	if ok && entry.Length == mounted.Length {
+		return nil
+	}
+	if err := p.FS.Unmount(); err != nil {
+		return err
+	}
+	p.FS, p.Table = nil, table
+	if !ok {
+		return ErrNoSolo
+	}
+	return o.mount(ctx, p, entry)
 }
 
 // entry returns the partition in table that is the place's.
