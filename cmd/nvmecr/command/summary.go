@@ -94,16 +94,19 @@ type complete struct {
 // survey looks at what was changed since begin.
 func survey(ctx context.Context, cfg *config.Config, begin time.Time) (*found, error) {
 	f := &found{shared: map[string]*complete{}}
-	ranks, err := store.Ranks(ctx, cfg)
+	parts, err := store.Partitions(ctx, cfg)
 	if errors.Is(err, parttable.ErrNoTable) {
 		return f, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	f.ranks = len(ranks)
-	for _, r := range ranks {
-		p, err := store.Open(ctx, cfg, store.Place{Rank: r.Rank, Size: len(ranks)}, store.Options{ReadOnly: true})
+	f.ranks = len(parts)
+	if f.ranks > 0 && parts[f.ranks-1].Rank == parttable.Solo {
+		f.ranks--
+	}
+	for _, r := range parts {
+		p, err := store.Open(ctx, cfg, store.Place{Rank: r.Rank, Size: f.ranks}, store.Options{ReadOnly: true})
 		if errors.Is(err, microfs.ErrUnformatted) {
 			continue
 		}
@@ -132,8 +135,11 @@ func (f *found) add(rank int, name string, a microfs.Attr, begin time.Time) {
 	if !a.Closed {
 		return
 	}
-	if a.Mtime.After(f.last.since) {
+	if a.Mtime.After(f.last.since) && (rank != parttable.Solo || len(f.shared) == 0) { // ranks come first
 		f.last = complete{name, rank, 1, a.Mtime}
+	}
+	if rank == parttable.Solo {
+		return
 	}
 	for _, n := range slices.Compact([]string{name, withoutRank(name, rank)}) {
 		s := f.shared[n]
@@ -164,7 +170,7 @@ func (f *found) newest() string {
 		return "none of them is complete"
 	case best.name != "" && f.ranks > 1:
 		return fmt.Sprintf("newest complete on all %d ranks: %s", f.ranks, printable(best.name))
-	case f.ranks > 1:
+	case f.ranks > 1 && f.last.rank != parttable.Solo:
 		return fmt.Sprintf("newest complete: %s of rank %d, none on all ranks", printable(f.last.name), f.last.rank)
 	}
 	return "newest complete: " + printable(f.last.name)
