@@ -46,6 +46,14 @@ func TestThreadsWithoutSignalStack(t *testing.T) {
 	assert.Equal(t, "0 failed\n", output(t, newStore(t).command(program, mount)))
 }
 
+// Handlers that need more stack than Go would give them.
+func TestDeepHandlers(t *testing.T) {
+	program := compile(t, "gcc", "deep.c", "-Wall", "-Wextra", "-Werror", "-pthread")
+	want := output(t, exec.Command(program, t.TempDir()))
+	require.Equal(t, 10, strings.Count(want, "4 written, fsync 0\n"), want)
+	assert.Equal(t, want, output(t, newStore(t).command(program, mount)))
+}
+
 // SIGPROF is the profiler's: each sample reaches its handler.
 func TestProfilers(t *testing.T) {
 	program := compile(t, "gcc", "profiles.c", "-Wall", "-Wextra", "-Werror", "-pthread")

@@ -6,8 +6,8 @@
  * in. All other signals are the application's alone: they are blocked while a thread is
  * inside the runtime (nv_block_signals), and in the runtime's own threads.
  *
- * on_fault runs on the alternate stack where the thread has one, which Go requires and
- * provides. So do the application's handlers of these three signals, then.
+ * on_fault runs on the alternate stack, which Go requires (stack.c). So do the
+ * application's handlers of these three signals, then.
  *
  * An action is the whole process's. Any thread may set it while others read it in their
  * handlers: `version` is odd while one is written, by a thread that no signal interrupts. */

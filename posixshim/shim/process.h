@@ -127,6 +127,7 @@ bool nv_present(const char *name);
 
 /* ---- signals ---- */
 
+void nv_signal_stack(void);
 void nv_take_faults(void);
 bool nv_fault_action(int signum, const struct sigaction *act, struct sigaction *old);
 void nv_forget_actions(void); /* in a forked child */

@@ -354,6 +354,7 @@ static bool first_visit(void)
 	}
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
 	nv_state = NV_INSIDE;
+	nv_signal_stack();
 	bool ready = prepare();
 
 	nv_state = ready ? NV_READY : NV_OUT;
