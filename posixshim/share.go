@@ -216,8 +216,8 @@ func (w *watch) ended() bool {
 const leavePause = 20 * time.Millisecond
 
 // Leave waits until no other process has an open file of this one, so many
-// seconds at the end of the process or, if that is less than 0, for ever. It
-// returns how many are left, mappings among them. If none is, no other process gets one any more,
+// seconds at the end of the process. If that is less than 0 it is not the end yet, and
+// Leave only looks. It returns how many are left, mappings among them. If none is, no other process gets one any more,
 // and who has closed the last one has heard what came of that.
 func (p *Process) Leave(seconds int) (int, error) {
 	if seconds >= 0 && p.Ending != nil {
@@ -228,7 +228,7 @@ func (p *Process) Leave(seconds int) (int, error) {
 		if left == 0 {
 			p.server.answerAll()
 		}
-		if left == 0 || seconds >= 0 && !time.Now().Before(end) {
+		if left == 0 || !time.Now().Before(end) {
 			return left, nil
 		}
 	}

@@ -79,7 +79,7 @@ func nvmecr_rt_share(h int64) (answer int64) {
 	return result(process.Share(posixshim.Handle(h)))
 }
 
-// leave: waits so long, or for ever if that is negative, until no other process has an open file of this one; returns how many are left
+// leave: at the end of the process waits so long, or if that is negative only looks, until no other process has an open file of this one; returns how many are left
 //
 //export nvmecr_rt_leave
 func nvmecr_rt_leave(seconds int32) (answer int64) {

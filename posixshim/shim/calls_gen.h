@@ -447,7 +447,7 @@ static inline int64_t rt_share(nv_handle h)
 	return nv_leave(&visit, nv_rt.share(h));
 }
 
-/* leave: waits so long, or for ever if that is negative, until no other process has an open file of this one; returns how many are left */
+/* leave: at the end of the process waits so long, or if that is negative only looks, until no other process has an open file of this one; returns how many are left */
 static inline int64_t rt_leave(int seconds)
 {
 	struct nv_visit visit;

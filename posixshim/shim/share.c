@@ -332,6 +332,17 @@ static bool waited(int fd)
  * files: a command of a pipeline, not a daemon. */
 #define LINGER 60
 
+/* others_leave waits so many seconds for others that have our files; false if some still
+ * do. A signal may end it: each call takes a second only. */
+static bool others_leave(int seconds)
+{
+	int64_t left = 1;
+
+	while (left > 0 && seconds-- > 0)
+		left = rt_leave(1);
+	return left <= 0;
+}
+
 /* nv_linger is called at the end of the process. What stdout holds is written
  * where it would be anyway: its descriptor may be closed here. */
 void nv_linger(bool flush)
@@ -347,7 +358,7 @@ void nv_linger(bool flush)
 		return;
 	nv_complain("process %d has ended, and waits up to %d s for others that have its open files under %s",
 		    (int)getpid(), LINGER, nv_mount);
-	if (rt_leave(LINGER - 1) > 0)
+	if (!others_leave(LINGER - 1))
 		nv_complain("process %d ends; others still have its open files under %s, which now fail for them",
 			    (int)getpid(), nv_mount);
 }
@@ -370,6 +381,7 @@ void nv_quit(int status)
  * like the program. */
 static void serve_deputy(void)
 {
+	const struct timespec pause = {.tv_nsec = 20 * 1000 * 1000};
 	siginfo_t end;
 	int status = 0;
 
@@ -382,7 +394,8 @@ static void serve_deputy(void)
 	for (size_t i = 0; i < sizeof passed / sizeof *passed; i++)
 		REAL(signal)(passed[i], SIG_DFL);
 	waitpid(deputy, &status, 0);
-	rt_leave(-1);
+	while (rt_leave(-1) > 0) /* signals come in between */
+		nanosleep(&pause, NULL);
 	nv_finish();
 	if (WIFSIGNALED(status)) {
 		setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
