@@ -36,7 +36,7 @@ func (f *File) ZeroRange(off, n int64, keepSize bool) error {
 
 // onRange calls do, with the lock held, for a range that there can be.
 func (f *File) onRange(off, n int64, do func(end int64) error) error {
-	if err := f.use(); err != nil {
+	if err := f.change((*FS).enter); err != nil {
 		return err
 	}
 	defer f.fs.leave()

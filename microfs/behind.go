@@ -55,6 +55,10 @@ func (fs *FS) size(in *inode) int64 {
 
 // write is writeAt for an open file: done later, now, or durably.
 func (f *File) write(bufs [][]byte, off int64) (int, error) {
+	if total(bufs) > maxBatch {
+		f.begin(true)
+		defer f.end(true)
+	}
 	n, err := f.writeSoon(bufs, off)
 	if f.sync && n > 0 && f.fs.log.Unflushed() {
 		if serr := f.fs.sync(); serr != nil {

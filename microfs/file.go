@@ -20,6 +20,7 @@ type File struct {
 	dir      bool
 	sync     bool // O_DSYNC: a write is durable when it returns
 	losses   int  // of the inode, when it was opened
+	long     int  // long operations under way, for whose end Close waits
 	cache    unitCache
 }
 
@@ -50,7 +51,36 @@ func (f *File) useAfter(enter func(*FS) error) error {
 	return nil
 }
 
-// ReadAt reads into bufs in turn. EBADF, EISDIR, EINVAL, EIO.
+// change takes the lock for an operation that changes the content of the file. It
+// waits for the end of a long write: writes do not mix, and an append has one place.
+func (f *File) change(enter func(*FS) error) error {
+	for {
+		if err := f.useAfter(enter); err != nil {
+			return err
+		}
+		if !f.in.long {
+			return nil
+		}
+		f.fs.idle.Wait()
+		f.fs.mu.Unlock()
+	}
+}
+
+// begin and end enclose an operation that gives the lock back in the middle: the
+// file stays open.
+func (f *File) begin(write bool) {
+	f.long++
+	f.in.long = f.in.long || write
+}
+
+func (f *File) end(write bool) {
+	f.long--
+	f.in.long = f.in.long && !write
+	f.fs.idle.Broadcast()
+}
+
+// ReadAt reads into bufs in turn. It may see a part of a write of more than 8 MiB
+// that is under way. EBADF, EISDIR, EINVAL, EIO.
 func (f *File) ReadAt(bufs [][]byte, off int64) (int, error) {
 	if err := f.use(); err != nil {
 		return 0, err
@@ -64,6 +94,10 @@ func (f *File) ReadAt(bufs [][]byte, off int64) (int, error) {
 	}
 	if n, ok := f.readSmall(bufs, off); ok {
 		return n, nil
+	}
+	if total(bufs) > maxBatch {
+		f.begin(false)
+		defer f.end(false)
 	}
 	n, err := f.fs.readAt(f.in, bufs, off)
 	return n, f.fs.tell(err)
@@ -99,11 +133,12 @@ func (f *File) readSmall(bufs [][]byte, off int64) (int, bool) {
 	return copy(bufs[0], c.data[off-start:]), true
 }
 
-// WriteAt writes bufs in turn. A short count comes with the error that ended
+// WriteAt writes bufs in turn; other calls come in between its operations of 8 MiB,
+// but for other writes to the file. A short count comes with the error that ended
 // it. EBADF, EINVAL, EFBIG, ENOSPC, EIO, EROFS; with Options.WriteBehind also that
 // of a write before.
 func (f *File) WriteAt(bufs [][]byte, off int64) (int, error) {
-	if err := f.useAfter((*FS).enterBehind); err != nil {
+	if err := f.change((*FS).enterBehind); err != nil {
 		return 0, err
 	}
 	defer f.fs.leave()
@@ -122,7 +157,7 @@ func (f *File) Append(bufs [][]byte) (n int, end int64, err error) {
 // AppendBelow is Append to a file that is not to become larger than most bytes: what
 // does not fit is not written, as Below has it.
 func (f *File) AppendBelow(bufs [][]byte, most int64) (n int, end int64, err error) {
-	if err := f.useAfter((*FS).enterBehind); err != nil {
+	if err := f.change((*FS).enterBehind); err != nil {
 		return 0, 0, err
 	}
 	defer f.fs.leave()
@@ -160,7 +195,7 @@ func Below(bufs [][]byte, off, most int64) ([][]byte, error) {
 
 // Truncate sets the size. EBADF or EINVAL if not open for writing, EFBIG.
 func (f *File) Truncate(size int64) error {
-	if err := f.use(); err != nil {
+	if err := f.change((*FS).enter); err != nil {
 		return err
 	}
 	defer f.fs.leave()
@@ -268,6 +303,9 @@ func (f *File) seek(off int64, data bool) (int64, error) {
 func (f *File) Close() error {
 	f.fs.mu.Lock()
 	defer f.fs.leave()
+	for f.long > 0 {
+		f.fs.idle.Wait()
+	}
 	in := f.in
 	if in == nil {
 		return syscall.EBADF

@@ -66,8 +66,9 @@ type FS struct {
 	dev  nvmf.Device
 	opts Options
 
-	mu     sync.Mutex
+	mu     lock
 	q      nvmf.Queue // owned by whoever holds mu
+	idle   sync.Cond  // on mu: a long operation on a file has ended
 	log    *oplog.Log
 	tree   *tree
 	pool   pool
@@ -131,14 +132,35 @@ func (fs *FS) enter() error {
 // behind itself.
 func (fs *FS) enterBehind() error {
 	fs.mu.Lock()
-	err := fs.broken
-	if err == nil && fs.claim.Released {
-		err = fs.resume()
-	}
+	err := fs.ready()
 	if err != nil {
 		fs.mu.Unlock()
 	}
 	return err
+}
+
+// ready returns why nothing can be done, if so.
+func (fs *FS) ready() error {
+	if fs.broken == nil && fs.claim.Released {
+		return fs.resume()
+	}
+	return fs.broken
+}
+
+// yield lets whoever waits for the lock have it, between two operations of a large
+// read or write. Scratch memory and tree are theirs meanwhile, but for the cursor.
+// The caller holds the lock again also when there is an error.
+func (fs *FS) yield() error {
+	cur := fs.io.cur
+	fs.tidy()
+	fs.mu.Yield()
+	fs.io.cur = cur
+	if err := fs.ready(); err != nil {
+		return err
+	}
+	fs.writeBehind()
+	fs.io.cur = cur
+	return fs.broken
 }
 
 // enterWrite takes the lock for an operation that changes something.
@@ -171,13 +193,18 @@ func (fs *FS) leave() {
 		fs.mu.Unlock()
 		panic(p)
 	}
+	fs.tidy()
+	fs.mu.Unlock()
+}
+
+// tidy does what is due before somebody else has the lock.
+func (fs *FS) tidy() {
 	if fs.log.Doubtful() && time.Now().After(fs.overruleAt) {
 		fs.overrule()
 	}
 	fs.away = time.Time{}
 	fs.ckpt.consider(fs)
 	fs.dealloc.consider(fs)
-	fs.mu.Unlock()
 }
 
 // fail puts the file system out of service. Nothing may be in flight.

@@ -41,6 +41,7 @@ type inode struct {
 	name    string // of a directory, in the one above
 	opens   int32  // open files
 	writers int32  // of them for writing
+	long    bool   // a long write is under way: others wait for it (File.change)
 	version uint64 // counts changes of content, for read caches
 	tail    tail
 	found   struct{ names, entries uint32 } // in a state checkpoint

@@ -32,6 +32,7 @@ func Mount(ctx context.Context, dev nvmf.Device, seg Segment, opts Options) (*FS
 		return nil, err
 	}
 	fs := &FS{dev: dev, opts: opts, q: q}
+	fs.idle.L = &fs.mu
 	if err := fs.recover(seg); err != nil {
 		_ = q.Close() // the cause is err
 		return nil, fmt.Errorf("partition at byte %d: %w", seg.Start, err)

@@ -13,7 +13,7 @@ import (
 
 // readAt reads into bufs from off, straight into them except for the rest of
 // the units that the range begins and ends in: a unit is read whole, because
-// only a whole unit can be verified.
+// only a whole unit can be verified. Others have the lock between its groups.
 func (fs *FS) readAt(in *inode, bufs [][]byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, syscall.EINVAL
@@ -39,8 +39,15 @@ func (fs *FS) readAt(in *inode, bufs [][]byte, off int64) (int, error) {
 			return int(pos - nvmf.Bytes(off)), err
 		}
 		pos, fs.away = next, time.Time{}
+		if pos == end {
+			break
+		}
+		if err := fs.yield(); err != nil {
+			return int(pos - nvmf.Bytes(off)), err
+		}
+		end = min(end, nvmf.Bytes(in.size)) // it may have been cut
 	}
-	return int(n), nil
+	return int(pos - nvmf.Bytes(off)), nil
 }
 
 // stretch is a part of an extent being read: units from start to end.

@@ -71,7 +71,8 @@ func total(bufs [][]byte) (n nvmf.Bytes) {
 	return n
 }
 
-// writeAt writes bufs at off. A short count comes with the error that ended it.
+// writeAt writes bufs at off, and lets others have the lock between its operations. A
+// short count comes with the error that ended it.
 func (fs *FS) writeAt(in *inode, bufs [][]byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, syscall.EINVAL
@@ -85,23 +86,28 @@ func (fs *FS) writeAt(in *inode, bufs [][]byte, off int64) (int, error) {
 		return 0, syscall.EFBIG
 	}
 	n = min(n, nvmf.Bytes(limit-uint64(off)))
-	if err := fs.dropPrivileges(in); err != nil {
-		return 0, err
-	}
-	pos, end := nvmf.Bytes(off), nvmf.Bytes(off)+n
-	cur := &fs.io.cur
-	*cur = cursor{bufs: bufs}
-	for pos < end {
-		var err error
-		if pos, err = fs.writeOperation(in, cur, pos, min(end, pos+maxBatch)); err != nil {
-			return int(pos - nvmf.Bytes(off)), err
+	start, end := nvmf.Bytes(off), nvmf.Bytes(off)+n
+	fs.io.cur = cursor{bufs: bufs}
+	pos, err := fs.writePart(in, start, end)
+	for err == nil && pos < end {
+		if err = fs.yield(); err == nil {
+			pos, err = fs.writePart(in, pos, end)
 		}
 	}
-	fs.unflushed += n
-	if fs.log.Unflushed() && fs.unflushed >= flushEvery {
-		return int(n), fs.sync()
+	return int(pos - start), err
+}
+
+// writePart writes the first operation of [pos, end) from the cursor.
+func (fs *FS) writePart(in *inode, pos, end nvmf.Bytes) (nvmf.Bytes, error) {
+	if err := fs.dropPrivileges(in); err != nil {
+		return pos, err
 	}
-	return int(n), nil
+	next, err := fs.writeOperation(in, &fs.io.cur, pos, min(end, pos+maxBatch))
+	fs.unflushed += next - pos
+	if err == nil && fs.log.Unflushed() && fs.unflushed >= flushEvery {
+		err = fs.sync()
+	}
+	return next, err
 }
 
 // writeOperation writes [pos, end), of which a crash leaves all or nothing, and

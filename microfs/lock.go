@@ -1,0 +1,36 @@
+package microfs
+
+import "sync"
+
+// lock is a mutex whose owner can let those who wait go first. A sync.Mutex that
+// is unlocked and locked again by the same thread mostly stays with it: the next
+// owner has to wake up first.
+type lock struct {
+	mu sync.Mutex
+	// next is held by the first of those who wait for mu: whoever has to wait for
+	// next has mu after it.
+	next sync.Mutex
+}
+
+// Lock takes the lock.
+func (l *lock) Lock() {
+	if !l.mu.TryLock() {
+		l.queue()
+	}
+}
+
+// Unlock gives it back.
+func (l *lock) Unlock() { l.mu.Unlock() }
+
+// Yield gives the lock back and takes it again, after the first of those who
+// waited for it.
+func (l *lock) Yield() {
+	l.mu.Unlock()
+	l.queue()
+}
+
+func (l *lock) queue() {
+	l.next.Lock()
+	l.mu.Lock()
+	l.next.Unlock()
+}
