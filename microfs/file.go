@@ -21,14 +21,7 @@ type File struct {
 	sync     bool // O_DSYNC: a write is durable when it returns
 	losses   int  // of the inode, when it was opened
 	long     int  // long operations under way, for whose end Close waits
-	cache    unitCache
-}
-
-// unitCache is the last unit that a small read went through, verified.
-type unitCache struct {
-	version uint64 // of the inode
-	start   int64  // in the file
-	data    []byte // empty: nothing cached
+	ahead    readAhead
 }
 
 // Ino returns the inode number.
@@ -92,45 +85,12 @@ func (f *File) ReadAt(bufs [][]byte, off int64) (int, error) {
 	case f.in.isDir():
 		return 0, syscall.EISDIR
 	}
-	if n, ok := f.readSmall(bufs, off); ok {
-		return n, nil
-	}
 	if total(bufs) > maxBatch {
 		f.begin(false)
 		defer f.end(false)
 	}
-	n, err := f.fs.readAt(f.in, bufs, off)
+	n, err := f.read(bufs, off)
 	return n, f.fs.tell(err)
-}
-
-// readSmall serves a read that lies inside one unit from the cached unit,
-// reading that unit first if it must: reads of a few KiB would otherwise read
-// and verify the same unit again and again. It declines what is not worth it.
-func (f *File) readSmall(bufs [][]byte, off int64) (int, bool) {
-	g, in := f.fs.g, f.in
-	if len(bufs) != 1 || off < 0 || off >= in.size {
-		return 0, false
-	}
-	unit := int64(g.unit)
-	start := off - off%unit
-	n := min(int64(len(bufs[0])), in.size-off)
-	if n == 0 || n > unit/2 || off+n > start+unit {
-		return 0, false
-	}
-	c := &f.cache
-	if len(c.data) == 0 || c.start != start || c.version != in.version {
-		if cap(c.data) == 0 {
-			c.data = make([]byte, unit)
-		}
-		c.data = c.data[:min(unit, in.size-start)]
-		f.fs.cacheBufs[0] = c.data
-		if _, err := f.fs.readAt(in, f.fs.cacheBufs[:], start); err != nil {
-			c.data = c.data[:0]
-			return 0, false
-		}
-		c.start, c.version = start, in.version
-	}
-	return copy(bufs[0], c.data[off-start:]), true
 }
 
 // WriteAt writes bufs in turn; other calls come in between its operations of 8 MiB,
@@ -317,7 +277,9 @@ func (f *File) Close() error {
 		f.fs.writeBehind()
 	}
 	failed := f.failed()
-	f.in, f.cache.data = nil, nil
+	f.in = nil
+	f.unlend()
+	f.ahead = readAhead{}
 	f.fs.opens--
 	in.opens--
 	if f.writable {

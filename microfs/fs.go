@@ -85,9 +85,9 @@ type FS struct {
 	stretches  []stretch
 	rec        oplog.Record // of the operation in progress
 	one        [1]*nvmf.Command
-	cacheBufs  [1][]byte
 	flush      nvmf.Command
 
+	ahead  aheadPool
 	behind behind
 	losses losses
 	untold error // a write behind was lost since the last Sync

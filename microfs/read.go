@@ -23,9 +23,14 @@ func (fs *FS) readAt(in *inode, bufs [][]byte, off int64) (int, error) {
 		return 0, nil
 	}
 	n = min(n, nvmf.Bytes(in.size-off))
-	pos, end := nvmf.Bytes(off), nvmf.Bytes(off)+n
+	fs.io.cur = cursor{bufs: bufs}
+	pos, err := fs.readFrom(in, nvmf.Bytes(off), nvmf.Bytes(off)+n)
+	return int(int64(pos) - off), err
+}
+
+// readFrom reads [pos, end) to the cursor, and returns how far it came.
+func (fs *FS) readFrom(in *inode, pos, end nvmf.Bytes) (nvmf.Bytes, error) {
 	cur := &fs.io.cur
-	*cur = cursor{bufs: bufs}
 	for pos < end {
 		start := *cur
 		next, err := fs.readGroup(in, cur, pos, end)
@@ -36,18 +41,18 @@ func (fs *FS) readAt(in *inode, bufs [][]byte, off int64) (int, error) {
 			}
 		}
 		if err != nil {
-			return int(pos - nvmf.Bytes(off)), err
+			return pos, err
 		}
 		pos, fs.away = next, time.Time{}
 		if pos == end {
 			break
 		}
 		if err := fs.yield(); err != nil {
-			return int(pos - nvmf.Bytes(off)), err
+			return pos, err
 		}
 		end = min(end, nvmf.Bytes(in.size)) // it may have been cut
 	}
-	return int(pos - nvmf.Bytes(off)), nil
+	return pos, nil
 }
 
 // stretch is a part of an extent being read: units from start to end.

@@ -1,0 +1,88 @@
+package microfs
+
+import "time"
+
+// aheadPool is the memory of those who read ahead: at most aheadBuffers, allocated
+// when they are needed and let go when they are not. Guarded by FS.mu.
+type aheadPool struct {
+	owners  []*File
+	spare   [][]byte // given back, for the next file
+	idle    bool     // since the timer ran nobody took one
+	timer   *time.Timer
+	ticking bool
+	one     [1][]byte
+}
+
+// lend gives the open file a buffer, unless it has one or there is none.
+func (f *File) lend() bool {
+	a, p := &f.ahead, &f.fs.ahead
+	if a.buffer != nil {
+		return true
+	}
+	n := len(p.spare)
+	switch {
+	case n > 0:
+		a.buffer, p.spare = p.spare[n-1], p.spare[:n-1]
+	case len(p.owners) < aheadBuffers:
+		a.buffer = make([]byte, aheadSize)
+	default:
+		return false
+	}
+	a.used, a.unit, p.idle = true, nil, false
+	p.owners = append(p.owners, f)
+	p.tick(f.fs)
+	return true
+}
+
+// unlend forgets what was read ahead, and gives the buffer back.
+func (f *File) unlend() {
+	a, p := &f.ahead, &f.fs.ahead
+	a.data, a.window = nil, 0
+	if a.buffer == nil {
+		return
+	}
+	p.spare = append(p.spare, a.buffer)
+	a.buffer = nil
+	for i, o := range p.owners {
+		if o == f {
+			last := len(p.owners) - 1
+			p.owners[i], p.owners[last] = p.owners[last], nil
+			p.owners = p.owners[:last]
+			return
+		}
+	}
+}
+
+// tick has idle buffers looked for in a while.
+func (p *aheadPool) tick(fs *FS) {
+	switch {
+	case p.ticking:
+	case p.timer == nil:
+		p.timer = time.AfterFunc(aheadIdle, fs.dropIdle)
+	default:
+		p.timer.Reset(aheadIdle)
+	}
+	p.ticking = true
+}
+
+// dropIdle takes the buffers that nobody has read from since it ran last.
+func (fs *FS) dropIdle() {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	p := &fs.ahead
+	if p.idle {
+		clear(p.spare)
+		p.spare = p.spare[:0]
+	}
+	for i := len(p.owners) - 1; i >= 0; i-- {
+		f := p.owners[i]
+		if !f.ahead.used {
+			f.unlend()
+		}
+		f.ahead.used = false
+	}
+	p.idle, p.ticking = true, false
+	if fs.q != nil && len(p.owners)+len(p.spare) > 0 {
+		p.tick(fs)
+	}
+}
