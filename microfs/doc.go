@@ -23,7 +23,9 @@
 // tree, the pool and the scratch memory, and does its I/O on its own thread
 // while holding it. Nothing is called back with it held but Options.Logf and
 // Options.Reserve, which must not call into the FS. The background goroutine
-// (checkpoint.go) takes it for one chunk at a time.
+// (checkpoint.go) takes it for one chunk at a time. A read or write of more than 8 MiB
+// gives it back between its operations (FS.yield): the tree may be another one then, but
+// the file is open, and nobody else writes to it by an open file.
 //
 // # Files of the package, along a write
 //
@@ -42,6 +44,8 @@
 //	check.go, check_tree.go           fsck            repair.go, verify.go
 //	read.go             reads, verified               format.go  an empty file system
 //	shrink.go           ending earlier
+//	readahead.go        small reads, in sequence      aheadpool.go  their buffers
+//	lock.go             taking turns
 //	types.go            what callers see              errors.go, fs.go, io.go
 //
 // # Layout of a partition

@@ -137,21 +137,24 @@ func fileDevice(t *testing.T) nvmf.Device {
 }
 
 func tcpDevice(lba nvmf.Bytes, o tcp.Options) func(*testing.T) nvmf.Device {
-	return func(t *testing.T) nvmf.Device {
-		const nqn = "nqn.2024-01.example:metamorphic"
-		b, err := target.NewMemory(metamorphicSize, lba)
-		require.NoError(t, err)
-		tgt, err := target.New(target.Config{Subsystems: []target.Subsystem{{NQN: nqn, Namespaces: []target.Namespace{{NSID: 1, Backing: b}}}}})
-		require.NoError(t, err)
-		at, err := tgt.Listen("127.0.0.1:0")
-		require.NoError(t, err)
-		t.Cleanup(func() { assert.NoError(t, tgt.Close(context.Background())) })
-		host, port, err := net.SplitHostPort(fmt.Sprint(at))
-		require.NoError(t, err)
-		id, err := nvmf.ParseTransportID(fmt.Sprintf("trtype:TCP traddr:%s trsvcid:%s subnqn:%s ns:1", host, port, nqn))
-		require.NoError(t, err)
-		d, err := tcp.Open(context.Background(), id, o)
-		require.NoError(t, err)
-		return d
-	}
+	return func(t *testing.T) nvmf.Device { return overTCP(t, metamorphicSize, lba, o) }
+}
+
+// overTCP returns memory of this process, reached over NVMe/TCP.
+func overTCP(t testing.TB, size, lba nvmf.Bytes, o tcp.Options) nvmf.Device {
+	const nqn = "nqn.2024-01.example:metamorphic"
+	b, err := target.NewMemory(size, lba)
+	require.NoError(t, err)
+	tgt, err := target.New(target.Config{Subsystems: []target.Subsystem{{NQN: nqn, Namespaces: []target.Namespace{{NSID: 1, Backing: b}}}}})
+	require.NoError(t, err)
+	at, err := tgt.Listen("127.0.0.1:0")
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, tgt.Close(context.Background())) })
+	host, port, err := net.SplitHostPort(fmt.Sprint(at))
+	require.NoError(t, err)
+	id, err := nvmf.ParseTransportID(fmt.Sprintf("trtype:TCP traddr:%s trsvcid:%s subnqn:%s ns:1", host, port, nqn))
+	require.NoError(t, err)
+	d, err := tcp.Open(context.Background(), id, o)
+	require.NoError(t, err)
+	return d
 }

@@ -22,8 +22,8 @@ const (
 	// takes twice as much, up to aheadSize.
 	aheadFirst = 256 * nvmf.KiB
 	aheadSize  = nvmf.MiB
-	// aheadLimit is the largest read that is served from a buffer: beyond it, a copy
-	// takes longer than the round trip that it saves.
+	// aheadLimit is the largest read that is served from a buffer: a larger one would
+	// spare few round trips for its copy.
 	aheadLimit = 128 * nvmf.KiB
 	// aheadBuffers is how many buffers of aheadSize a file system has. Who comes when
 	// all are taken reads unit by unit.
