@@ -34,6 +34,33 @@ var edits = []edit{
 		`if !dev.Identity().CanDeallocate {`, `if true {`,
 		"TestGiveBack", ""},
 
+	// Reading ahead, and the lock.
+	{"microfs: what was read ahead is handed out after a change", "microfs/readahead.go",
+		`if a.version != in.version || pos < a.start {`, `if pos < a.start {`,
+		"TestReadAheadIsCurrent", ""},
+	{"microfs: what was read ahead and is damaged is handed out", "microfs/readahead.go",
+		`if err != nil {
+		a.window = 0`, `if err != nil && false {
+		a.window = 0`,
+		"TestReadAheadOfDamage", ""},
+	{"microfs: as many buffers as there are readers", "microfs/aheadpool.go",
+		`case len(p.owners) < aheadBuffers:`, `case true:`,
+		"TestReadAheadMemory", ""},
+	{"microfs: buffers are kept that nobody reads from", "microfs/aheadpool.go",
+		`if !f.ahead.used {`, `if false {`,
+		"TestReadAheadMemory", ""},
+	{"microfs: a large write keeps the lock to itself", "microfs/lock.go",
+		`	l.mu.Unlock()
+	l.queue()`, `	l.mu.Unlock()
+	l.mu.Lock()`,
+		"TestLargeGivesWay", ""},
+	{"microfs: writes mix with a large one", "microfs/file.go",
+		`if !f.in.long {`, `if true {`,
+		"TestLargeWriteIsOne", ""},
+	{"microfs: a file is closed in the middle of a write", "microfs/file.go",
+		`for f.long > 0 {`, `for false {`,
+		"TestLargeWriteIsOne", ""},
+
 	// A device over a file.
 	{"filedev: Flush does nothing", "nvmf/filedev/filedev.go",
 		`err := unix.Fdatasync(int(d.file.Fd()))`, `err := error(nil)`,
