@@ -86,6 +86,16 @@ func readFrom(file File, bufs [][]byte, off int64) (int, error) {
 	return file.ReadAt(bufs, off)
 }
 
+// Advise is posix_fadvise(2): what will be read, of n bytes at off; n of 0 is all that
+// follows.
+func (p *Process) Advise(h Handle, off, n int64, advice int) error {
+	f, err := p.described(h)
+	if err != nil {
+		return err
+	}
+	return f.current().Advise(off, n, advice)
+}
+
 // writes says whether this process is the partition's writer.
 func (p *Process) writes() bool {
 	p.mu.RLock()

@@ -4,7 +4,7 @@ package posixshim
 
 import "syscall"
 
-const protocol uint32 = 0xc79b142d
+const protocol uint32 = 0x6ef802a9
 
 // The calls, by their line in calls.txt.
 const (
@@ -47,6 +47,7 @@ const (
 	callRealpath  uint32 = 49
 	callStatfs    uint32 = 50
 	callSyncfs    uint32 = 51
+	callAdvise    uint32 = 52
 )
 
 // dispatch makes the call of a request.
@@ -283,6 +284,12 @@ func (p *Process) dispatch(m *message) (result int, err error) {
 	case callSyncfs:
 		if m.whole() {
 			err = p.Syncfs()
+			return result, err
+		}
+	case callAdvise:
+		h, off, n, advice := m.handle(), m.number(), m.number(), m.int()
+		if m.whole() {
+			err = p.Advise(h, off, n, advice)
 			return result, err
 		}
 	}

@@ -297,6 +297,7 @@ func (lostFile) Truncate(int64) error                          { return syscall.
 func (lostFile) Allocate(int64, int64, bool) error             { return syscall.ESTALE }
 func (lostFile) Punch(int64, int64) error                      { return syscall.ESTALE }
 func (lostFile) ZeroRange(int64, int64, bool) error            { return syscall.ESTALE }
+func (lostFile) Advise(int64, int64, int) error                { return nil }
 func (lostFile) Sync() error                                   { return syscall.ESTALE }
 func (lostFile) Stat() (microfs.Attr, error)                   { return microfs.Attr{}, syscall.ESTALE }
 func (lostFile) SetAttr(microfs.SetAttr) error                 { return syscall.ESTALE }

@@ -45,6 +45,7 @@ type File interface {
 	Allocate(off, n int64, keepSize bool) error
 	Punch(off, n int64) error
 	ZeroRange(off, n int64, keepSize bool) error
+	Advise(off, n int64, advice int) error
 	Sync() error
 	Stat() (microfs.Attr, error)
 	SetAttr(s microfs.SetAttr) error

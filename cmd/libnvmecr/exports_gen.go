@@ -620,3 +620,15 @@ func nvmecr_rt_syncfs() (answer int64) {
 	process.Drain()
 	return result(0, process.Syncfs())
 }
+
+// advise: posix_fadvise
+//
+//export nvmecr_rt_advise
+func nvmecr_rt_advise(h int64, off int64, n int64, advice int32) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
+	process.Drain()
+	return result(0, process.Advise(posixshim.Handle(h), off, n, int(advice)))
+}

@@ -826,8 +826,6 @@ int nv_call_posix_fallocate(int fd, off_t off, off_t n)
 }
 extern __typeof__(nv_call_posix_fallocate) nv_call_posix_fallocate64 NV_CALL("posix_fallocate64") NV_ALIAS("posix_fallocate");
 
-/* ---- Calls refused so that callers fall back ---- */
-
 int nv_call_posix_fadvise(int fd, off_t off, off_t n, int advice) NV_CALL("posix_fadvise");
 int nv_call_posix_fadvise(int fd, off_t off, off_t n, int advice)
 {
@@ -835,7 +833,7 @@ int nv_call_posix_fadvise(int fd, off_t off, off_t n, int advice)
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(posix_fadvise)(fd, off, n, advice);
-	return nv_fadvise(n, advice);
+	return nv_fadvise(h, off, n, advice);
 }
 extern __typeof__(nv_call_posix_fadvise) nv_call_posix_fadvise64 NV_CALL("posix_fadvise64") NV_ALIAS("posix_fadvise");
 
@@ -846,8 +844,10 @@ ssize_t nv_call_readahead(int fd, off64_t off, size_t n)
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(readahead)(fd, off, n);
-	return nv_readahead(h);
+	return nv_readahead(h, off, n);
 }
+
+/* ---- Calls refused so that callers fall back ---- */
 
 ssize_t nv_call_splice(int in, off64_t *inoff, int out, off64_t *outoff, size_t n, unsigned flags) NV_CALL("splice");
 ssize_t nv_call_splice(int in, off64_t *inoff, int out, off64_t *outoff, size_t n, unsigned flags)

@@ -54,6 +54,7 @@ struct nv_runtime {
 	int64_t (*realpath)(int64_t at_dir, const char *at, char *at_out, void *buf, size_t buf_len);
 	int64_t (*statfs)(struct nv_statfs *out);
 	int64_t (*syncfs)(void);
+	int64_t (*advise)(int64_t h, int64_t off, int64_t n, int32_t advice);
 };
 
 #define NV_RUNTIME_NAMES \
@@ -108,7 +109,8 @@ struct nv_runtime {
 	"nvmecr_rt_readlink", \
 	"nvmecr_rt_realpath", \
 	"nvmecr_rt_statfs", \
-	"nvmecr_rt_syncfs"
+	"nvmecr_rt_syncfs", \
+	"nvmecr_rt_advise"
 
 /* The functions that the wrappers hide, found when first used. */
 struct nv_real {
@@ -410,6 +412,7 @@ int64_t nv_far_readlink(int server, int64_t at_dir, const char *at, char *at_out
 int64_t nv_far_realpath(int server, int64_t at_dir, const char *at, char *at_out, void *buf, size_t buf_len);
 int64_t nv_far_statfs(int server, struct nv_statfs *out);
 int64_t nv_far_syncfs(int server);
+int64_t nv_far_advise(int server, int64_t h, int64_t off, int64_t n, int32_t advice);
 
 /* open: opens a file, returns its handle */
 static inline int64_t rt_open(struct nv_place *at, int flags, unsigned mode)
@@ -1100,5 +1103,19 @@ static inline int64_t rt_syncfs(void)
 	if (!nv_enter_at(&visit, &server))
 		return -1;
 	result = __builtin_expect(server != 0, 0) ? nv_far_syncfs(server) : nv_rt.syncfs();
+	return nv_leave(&visit, result);
+}
+
+/* advise: posix_fadvise */
+static inline int64_t rt_advise(nv_handle h, off_t off, off_t n, int advice)
+{
+	struct nv_visit visit;
+	int64_t result;
+	int server;
+
+	server = nv_server(h);
+	if (!nv_enter_at(&visit, &server))
+		return -1;
+	result = __builtin_expect(server != 0, 0) ? nv_far_advise(server, h, off, n, advice) : nv_rt.advise(h, off, n, advice);
 	return nv_leave(&visit, result);
 }

@@ -3,7 +3,7 @@
 #include "nv.h"
 #include "far.h"
 
-const uint32_t nv_protocol = 0xc79b142d;
+const uint32_t nv_protocol = 0x6ef802a9;
 
 int64_t nv_far_open(int server, int64_t at_dir, const char *at, char *at_out, int32_t flags, uint32_t mode)
 {
@@ -376,5 +376,16 @@ int64_t nv_far_syncfs(int server)
 {
 	struct nv_message m = {.server = server, .call = 51};
 
+	return nv_far_call(&m);
+}
+
+int64_t nv_far_advise(int server, int64_t h, int64_t off, int64_t n, int32_t advice)
+{
+	struct nv_message m = {.server = server, .call = 52};
+
+	nv_put_handle(&m, h);
+	nv_put_offset(&m, off);
+	nv_put_offset(&m, n);
+	nv_put_number(&m, advice);
 	return nv_far_call(&m);
 }

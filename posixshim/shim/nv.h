@@ -537,8 +537,8 @@ ssize_t nv_preadv2(nv_handle h, const struct iovec *iov, int count, off_t off, i
 ssize_t nv_pwritev2(nv_handle h, const struct iovec *iov, int count, off_t off, int flags);
 void nv_sync(void);
 int nv_sync_file_range(nv_handle h, off_t off, off_t n, unsigned flags);
-int nv_fadvise(off_t n, int advice);
-ssize_t nv_readahead(nv_handle h);
+int nv_fadvise(nv_handle h, off_t off, off_t n, int advice);
+ssize_t nv_readahead(nv_handle h, off_t off, size_t n);
 ssize_t nv_copy_file_range(int in, off64_t *inoff, int out, off64_t *outoff, size_t n, unsigned flags);
 ssize_t nv_sendfile(int out, int in, off_t *off, size_t n);
 ssize_t nv_splice(int in, off64_t *inoff, int out, off64_t *outoff, size_t n, unsigned flags);

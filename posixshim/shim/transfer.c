@@ -39,20 +39,26 @@ int nv_sync_file_range(nv_handle h, off_t off, off_t n, unsigned flags)
 	return (int)rt_fsync(h);
 }
 
-/* nv_fadvise returns the error, and takes no advice. */
-int nv_fadvise(off_t n, int advice)
+/* nv_fadvise returns the error. */
+int nv_fadvise(nv_handle h, off_t off, off_t n, int advice)
 {
-	return n < 0 || advice < POSIX_FADV_NORMAL || advice > POSIX_FADV_NOREUSE ? EINVAL : 0;
+	if (n < 0 || advice < POSIX_FADV_NORMAL || advice > POSIX_FADV_NOREUSE)
+		return EINVAL;
+	int saved = errno, error = rt_advise(h, off, n, advice) < 0 ? errno : 0;
+
+	errno = saved;
+	return error;
 }
 
-/* nv_readahead has nothing to read into. */
-ssize_t nv_readahead(nv_handle h)
+ssize_t nv_readahead(nv_handle h, off_t off, size_t n)
 {
 	int64_t flags = rt_getfl(h);
 
 	if (flags >= 0 && ((flags & O_PATH) || (flags & O_ACCMODE) == O_WRONLY))
 		return nv_error(EBADF);
-	return flags < 0 ? -1 : 0;
+	if (flags < 0)
+		return -1;
+	return n == 0 ? 0 : rt_advise(h, off, n > INT64_MAX ? INT64_MAX : (int64_t)n, POSIX_FADV_WILLNEED);
 }
 
 void nv_sync(void)

@@ -1,0 +1,35 @@
+package posixshim
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// advised notes what it is told.
+type advised struct {
+	File
+	told *[]int64
+}
+
+func (a advised) Advise(off, n int64, advice int) error {
+	*a.told = append(*a.told, off, n, int64(advice))
+	return nil
+}
+
+// TestAdvise: posix_fadvise of a program reaches the file, and an open file that is
+// only a path takes none.
+func TestAdvise(t *testing.T) {
+	p := newPartition(t).process(t)
+	h := file(t, p, "f", create)
+	f, err := p.files.get(h)
+	require.NoError(t, err)
+	var told []int64
+	var spy File = advised{f.current(), &told}
+	f.file.Store(&spy)
+	require.NoError(t, p.Advise(h, 1, 2, unix.FADV_WILLNEED))
+	require.Equal(t, []int64{1, 2, unix.FADV_WILLNEED}, told)
+	path := file(t, p, "f", unix.O_PATH)
+	require.ErrorIs(t, p.Advise(path, 0, 0, unix.FADV_NORMAL), unix.EBADF)
+}
