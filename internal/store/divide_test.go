@@ -377,7 +377,7 @@ func divideAndCrash(t *testing.T, cached bool, n, seed, torn int) (size int, don
 // process with it.
 func TestDivideKilled(t *testing.T) {
 	if testing.Short() {
-		t.Skip("takes a while")
+		t.Skip("kills a rank at each step of a division: not in a short run")
 	}
 	cfg := newStore(t, 64*nvmf.MiB)
 	withPartition(t, cfg, alone, Options{}, func(p *Partition) {
