@@ -77,7 +77,7 @@ endif
 
 .PHONY: bin/nvmecr
 bin/nvmecr:
-	go build $(call TAGS) -trimpath -ldflags "-X nvmecr/cmd/nvmecr/command.commit=$(COMMIT)" -o $@ ./cmd/nvmecr
+	go build $(call TAGS) -trimpath -ldflags "-X nvmecr/internal/cli.commit=$(COMMIT)" -o $@ ./cmd/nvmecr
 
 # The rank of the benchmark: an application like any other.
 bin/nvmecr-bench-rank: $(wildcard bench/crew/rank/*.[ch])

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"nvmecr/internal/cli"
 	"nvmecr/internal/config"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/dhchap"
@@ -46,7 +47,7 @@ named by their NQNs, which nvmecr run takes from /etc/nvme/hostnqn or --hostnqn.
 See docs/administration.md.`,
 		Example: `  nvmecr admin --provisioner nvmecr:/run/nvmecr.sock create melt 10G --host "$(cat /etc/nvme/hostnqn)"
   nvmecr admin --provisioner "spdk:/var/tmp/spdk.sock?listen=10.0.0.5:4420" list`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	cmd.PersistentFlags().StringVar(&o.provisioner, "provisioner", "", "`TARGET` to administer: nvmecr:SOCKET, spdk:SOCKET?..., nvmet:DIRECTORY?... [NVMECR_PROVISIONER]")
@@ -63,11 +64,11 @@ one there is of that size already is as good; one of another size is an error.
 Nobody sees it until it is exposed, here with --host or later.`,
 		Example: `  nvmecr admin create melt 10G
   nvmecr run --name melt --target "$(nvmecr admin create melt 10G --host NQN)" -- mpirun ./app`,
-		Args: usageArgs(cobra.ExactArgs(2)),
+		Args: cli.Args(cobra.ExactArgs(2)),
 	}
 	cmd.Flags().StringArrayVar(&o.hosts, "host", nil, "`NQN` of a host to expose it to, repeatable; these and no other [NVMECR_HOST]")
 	o.addKeys(cmd)
-	addSwitch(cmd.Flags(), &o.json, "json", "", "print JSON [NVMECR_JSON]")
+	cli.AddSwitch(cmd.Flags(), &o.json, "json", "", "print JSON [NVMECR_JSON]")
 	cmd.RunE = o.with(func(ctx context.Context, p provision.Provisioner, args []string, w io.Writer) error {
 		keys, err := o.readKeys(o.hosts)
 		if err != nil {
@@ -75,7 +76,7 @@ Nobody sees it until it is exposed, here with --host or later.`,
 		}
 		size, err := nvmf.ParseSize(args[1])
 		if err != nil {
-			return usageError{err}
+			return cli.UsageError{Err: err}
 		}
 		if err := checkExposure(args[0], o.hosts, keys); err != nil {
 			return err
@@ -122,7 +123,7 @@ keygen prints. Without, those that are listed already keep the keys they have. W
 was exposed with keys is exposed without only after nobody was to see it. When SPDK
 or Linux has started anew, the keys have to be given again.`,
 		Example: `  nvmecr admin expose melt nqn.2014-08.org.nvmexpress:uuid:... nqn.2014-08.org.nvmexpress:uuid:...`,
-		Args:    usageArgs(cobra.MinimumNArgs(1)),
+		Args:    cli.Args(cobra.MinimumNArgs(1)),
 		RunE: o.with(func(ctx context.Context, p provision.Provisioner, args []string, _ io.Writer) error {
 			keys, err := o.readKeys(args[1:])
 			if err != nil {
@@ -146,7 +147,7 @@ func (o *adminOptions) readKeys(hosts []string) (map[string]dhchap.Keys, error) 
 	case o.keys == "", len(hosts) == 0 && o.keys == os.Getenv("NVMECR_DHCHAP_KEYS"):
 		return nil, nil
 	case len(hosts) == 0:
-		return nil, usageError{errors.New("--dhchap-keys without a host: say which hosts are to have their keys of that file")}
+		return nil, cli.UsageError{Err: errors.New("--dhchap-keys without a host: say which hosts are to have their keys of that file")}
 	}
 	keys, err := config.ReadKeys(o.keys)
 	if err != nil {
@@ -163,13 +164,13 @@ func (o *adminOptions) newLimit() *cobra.Command {
 more; off takes the limit away. Linux's target has no limits.`,
 		Example: `  nvmecr admin limit melt 500M
   nvmecr admin limit melt off`,
-		Args: usageArgs(cobra.ExactArgs(2)),
+		Args: cli.Args(cobra.ExactArgs(2)),
 		RunE: o.with(func(ctx context.Context, p provision.Provisioner, args []string, _ io.Writer) error {
 			var rate nvmf.Bytes
 			if args[1] != "off" && args[1] != "0" {
 				var err error
 				if rate, err = nvmf.ParseSize(args[1]); err != nil {
-					return usageError{fmt.Errorf("limit: %w, nor off", err)}
+					return cli.UsageError{Err: fmt.Errorf("limit: %w, nor off", err)}
 				}
 			}
 			return p.Limit(ctx, args[0], rate)
@@ -182,7 +183,7 @@ func (o *adminOptions) newDelete() *cobra.Command {
 		Use:     "delete JOB",
 		Short:   "Cut off a job's hosts and free its namespace, with its data",
 		Example: `  nvmecr admin delete melt`,
-		Args:    usageArgs(cobra.ExactArgs(1)),
+		Args:    cli.Args(cobra.ExactArgs(1)),
 		RunE: o.with(func(ctx context.Context, p provision.Provisioner, args []string, _ io.Writer) error {
 			return p.Delete(ctx, args[0])
 		}),
@@ -194,9 +195,9 @@ func (o *adminOptions) newList() *cobra.Command {
 		Use:     "list",
 		Short:   "List the namespaces of jobs",
 		Example: `  nvmecr admin list --json`,
-		Args:    usageArgs(cobra.NoArgs),
+		Args:    cli.Args(cobra.NoArgs),
 	}
-	addSwitch(cmd.Flags(), &o.json, "json", "", "print JSON [NVMECR_JSON]")
+	cli.AddSwitch(cmd.Flags(), &o.json, "json", "", "print JSON [NVMECR_JSON]")
 	cmd.RunE = o.with(func(ctx context.Context, p provision.Provisioner, _ []string, w io.Writer) error {
 		list, err := p.List(ctx)
 		if err != nil {
@@ -214,17 +215,17 @@ func (o *adminOptions) newList() *cobra.Command {
 func (o *adminOptions) with(do func(ctx context.Context, p provision.Provisioner, args []string, w io.Writer) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if o.provisioner == "" {
-			return usageError{errors.New("no --provisioner: say which target to administer, nvmecr:SOCKET, spdk:SOCKET?OPTIONS or nvmet:DIRECTORY?OPTIONS")}
+			return cli.UsageError{Err: errors.New("no --provisioner: say which target to administer, nvmecr:SOCKET, spdk:SOCKET?OPTIONS or nvmet:DIRECTORY?OPTIONS")}
 		}
 		p, err := dial.Open(o.provisioner)
 		if err != nil {
-			return usageError{err}
+			return cli.UsageError{Err: err}
 		}
 		ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
 		defer stop()
 		err = errors.Join(do(ctx, p, args, cmd.OutOrStdout()), p.Close())
 		if errors.Is(err, provision.ErrInvalid) {
-			return usageError{err}
+			return cli.UsageError{Err: err}
 		}
 		return err
 	}

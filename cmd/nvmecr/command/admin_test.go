@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"nvmecr/internal/cli"
 	"nvmecr/internal/shortdir"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/dhchap"
@@ -29,7 +30,7 @@ func admin(t *testing.T, args ...string) (stdout, stderr string, code int) {
 	root := newRoot()
 	root.SetArgs(append([]string{"admin"}, args...))
 	root.SetOut(&out)
-	code = status(root.Execute(), &errors)
+	code = cli.Tell(root.Execute(), &errors)
 	return out.String(), errors.String(), code
 }
 

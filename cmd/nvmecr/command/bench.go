@@ -23,7 +23,9 @@ import (
 	"nvmecr/bench/progress"
 	"nvmecr/bench/report"
 	"nvmecr/bench/result"
+	"nvmecr/internal/cli"
 	"nvmecr/internal/config"
+	"nvmecr/internal/preload"
 	"nvmecr/internal/store"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/dial"
@@ -56,7 +58,7 @@ srun, the processes of that job are the ranks.`,
 		Example: `  nvmecr bench checkpoint --ranks 4 --rounds 9
   nvmecr bench checkpoint --target "trtype:TCP traddr:10.0.0.5 subnqn:... ns:1" --launch "srun -n 64"
   mpirun -n 16 nvmecr bench checkpoint --peer dir:/lustre/scratch`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	for i := range bench.Experiments {
@@ -72,7 +74,7 @@ func newExperiment(x *bench.Experiment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   x.Name + " [flags]",
 		Short: x.Title,
-		Args:  usageArgs(cobra.NoArgs),
+		Args:  cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.run(func(ctx context.Context) error { return o.conduct(ctx, cmd, x) })
 		},
@@ -100,7 +102,7 @@ func (o *benchOptions) bind(f *pflag.FlagSet) {
 	f.StringVar(&o.json, "json", "", "`FILE` for the result as JSON [NVMECR_JSON]")
 	f.StringVar(&o.fabric, "fabric", "", "`HARDWARE` of the large jobs that scale computes, such as \""+model.FabricSyntax+"\", the paper's and the default [NVMECR_FABRIC]")
 	f.StringVar(&o.meet, "rendezvous", ".", "`DIRECTORY` in which the processes find each other when mpirun or srun has started nvmecr bench [NVMECR_RENDEZVOUS]")
-	addSwitch(f, &o.env.Quick, "quick", "", "as little as shows that everything works [NVMECR_QUICK]")
+	cli.AddSwitch(f, &o.env.Quick, "quick", "", "as little as shows that everything works [NVMECR_QUICK]")
 	o.env.Config.BindFlags(f, benchSettings()...)
 }
 
@@ -177,14 +179,14 @@ func (o *benchOptions) measure(ctx context.Context, cmd *cobra.Command, fill fun
 	bar := progress.Start(screen)
 	defer bar.End()
 	o.env.Progress = bar.Show
-	r = &result.Report{Program: "nvmecr " + version(), Command: strings.Join(os.Args, " "), Began: time.Now(), Machine: machine.Describe(ctx)}
+	r = &result.Report{Program: "nvmecr " + cli.Version(), Command: strings.Join(os.Args, " "), Began: time.Now(), Machine: machine.Describe(ctx)}
 	return r, fill(ctx, r)
 }
 
 // complete turns flags into what the experiments need.
 func (o *benchOptions) complete() (err error) {
 	if err := o.env.Config.Resolve(); err != nil {
-		return usageError{err}
+		return cli.UsageError{Err: err}
 	}
 	for _, s := range []struct {
 		flag, text string
@@ -194,11 +196,11 @@ func (o *benchOptions) complete() (err error) {
 			continue
 		}
 		if *s.to, err = nvmf.ParseSize(s.text); err != nil {
-			return usageError{fmt.Errorf("--%s: %w", s.flag, err)}
+			return cli.UsageError{Err: fmt.Errorf("--%s: %w", s.flag, err)}
 		}
 	}
 	if err := o.env.Check(); err != nil {
-		return usageError{err}
+		return cli.UsageError{Err: err}
 	}
 	if o.json != "" {
 		if err := unix.Access(filepath.Dir(o.json), unix.W_OK); err != nil {
@@ -206,17 +208,17 @@ func (o *benchOptions) complete() (err error) {
 		}
 	}
 	if o.env.Fabric, err = model.ParseFabric(o.fabric); err != nil {
-		return usageError{fmt.Errorf("--fabric: %w", err)}
+		return cli.UsageError{Err: fmt.Errorf("--fabric: %w", err)}
 	}
 	for _, p := range o.peers {
 		dir, ok := strings.CutPrefix(p, "dir:")
 		if !ok || dir == "" {
-			return usageError{fmt.Errorf("--peer %s: is not dir:PATH", p)}
+			return cli.UsageError{Err: fmt.Errorf("--peer %s: is not dir:PATH", p)}
 		}
 		o.env.Peers = append(o.env.Peers, bench.Peer{Name: dir, Dir: dir})
 	}
 	if o.env.Launch, err = shellwords.Parse(o.launch); err != nil {
-		return usageError{fmt.Errorf("--launch %s: %w", o.launch, err)}
+		return cli.UsageError{Err: fmt.Errorf("--launch %s: %w", o.launch, err)}
 	}
 	if o.env.Nvmecr, err = os.Executable(); err != nil {
 		return err
@@ -227,11 +229,13 @@ func (o *benchOptions) complete() (err error) {
 	if o.env.Rank, err = bench.Beside(o.env.Nvmecr, rankProgram); err != nil {
 		return err
 	}
-	library, err := findLibrary()
+	library, err := preload.Library()
 	if err != nil {
 		return err
 	}
-	o.env.Under = func(cfg *config.Config, base []string) ([]string, error) { return environment(cfg, base, library), nil }
+	o.env.Under = func(cfg *config.Config, base []string) ([]string, error) {
+		return preload.Environ(cfg, base, library), nil
+	}
 	return nil
 }
 
@@ -252,11 +256,11 @@ func newRankRaw() *cobra.Command {
 	var core int
 	cmd := &cobra.Command{
 		Use: "rank-raw", Hidden: true,
-		Args: usageArgs(cobra.NoArgs),
+		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			id, err := nvmf.ParseTransportID(namespace)
 			if err != nil {
-				return usageError{err}
+				return cli.UsageError{Err: err}
 			}
 			return bench.RawRank(context.Background(), id, dial.Driver(driver), conductor, core)
 		},

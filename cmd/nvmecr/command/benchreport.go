@@ -15,6 +15,7 @@ import (
 	"nvmecr/bench"
 	"nvmecr/bench/report"
 	"nvmecr/bench/result"
+	"nvmecr/internal/cli"
 	"nvmecr/internal/config"
 )
 
@@ -41,7 +42,7 @@ its pictures under plots, the tables as CSV under tables, and report.json. They 
 experiment, so that an interrupted run leaves what it has found.`,
 		Example: `  nvmecr bench report --time 20m --out measured
   nvmecr bench report --only imbalance,scale`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.env.Fixed = cmd.Flags().Changed("rounds")
 			return o.run(func(ctx context.Context) error { return o.report(ctx, cmd) })
@@ -68,7 +69,7 @@ func (o *benchReportOptions) chosen() ([]bench.Experiment, error) {
 			}
 		}
 		if !found {
-			return nil, usageError{fmt.Errorf("--only %s: there is no such experiment", name)}
+			return nil, cli.UsageError{Err: fmt.Errorf("--only %s: there is no such experiment", name)}
 		}
 	}
 	return chosen, nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"nvmecr/internal/cli"
 	"nvmecr/internal/store"
 	"nvmecr/microfs"
 )
@@ -26,14 +27,14 @@ func newCat() *cobra.Command {
 		Long: `Prints files as they are on the namespace: also while the job runs and after
 it died. --rank may be left out where only one rank has the file.`,
 		Example: `  nvmecr cat --rank 2 /melt.600.2 > melt.600.2`,
-		Args:    usageArgs(cobra.MinimumNArgs(1)),
+		Args:    cli.Args(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.open(cmd); err != nil {
 				return err
 			}
 			for _, name := range args {
 				err := o.print(cmd.Context(), cmd.OutOrStdout(), o.inside(name))
-				if errors.As(err, new(usageError)) || errors.Is(err, syscall.ENOSPC) {
+				if errors.As(err, new(cli.UsageError)) || errors.Is(err, syscall.ENOSPC) {
 					return err
 				}
 				if err != nil {
@@ -57,7 +58,7 @@ func (o *catOptions) print(ctx context.Context, w io.Writer, name string) error 
 		for _, rank := range ranks {
 			who = append(who, rankColumn(rank))
 		}
-		return usageError{fmt.Errorf("%s: ranks %v have a file of that name, choose one with --rank", name, who)}
+		return cli.UsageError{Err: fmt.Errorf("%s: ranks %v have a file of that name, choose one with --rank", name, who)}
 	}
 	p, err := o.mount(ctx, ranks[0])
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
+	"nvmecr/internal/cli"
 	"nvmecr/internal/store"
 	"nvmecr/microfs"
 )
@@ -33,7 +34,7 @@ Files that their writer never closed are copied too, and named on stderr. So is
 what cannot be read; the others are copied, and the exit status is 1.`,
 		Example: `  nvmecr cp --rank 0 /melt.600.0 .
   nvmecr cp --name melt / ./checkpoints`,
-		Args: usageArgs(cobra.ExactArgs(2)),
+		Args: cli.Args(cobra.ExactArgs(2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.open(cmd); err != nil {
 				return err

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"nvmecr/internal/cli"
 	"nvmecr/internal/demo"
 )
 
@@ -29,7 +30,7 @@ with status 1 if any differs. Takes about a minute and leaves nothing behind.`,
 		Example: `  nvmecr demo
   nvmecr demo --demo-target "trtype:TCP traddr:10.0.0.5 subnqn:nqn.2014-08.org.example:scratch ns:1"
   nvmecr demo --seed 7`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.run(cmd)
 		},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"nvmecr/internal/cli"
 	"nvmecr/internal/config"
 	"nvmecr/internal/store"
 	"nvmecr/nvmf"
@@ -31,13 +32,13 @@ prints the subsystems that it names for this host, each as --target takes it but
 the namespace, which is 1 unless ns:N is added. Targets that serve subsystems answer at their own port, too.`,
 		Example: `  nvmecr discover 10.0.0.5
   nvmecr discover [fd00::5]:4420 --hostnqn nqn.2014-08.org.example:host`,
-		Args: usageArgs(cobra.ExactArgs(1)),
+		Args: cli.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return o.discover(cmd.Context(), cmd.OutOrStdout(), args[0])
 		},
 	}
 	o.cfg.BindFlags(cmd.Flags(), "timeout", "hostnqn", "dhchap-secret", "dhchap-ctrl-secret", "tls-psk", "header-digest", "data-digest")
-	addSwitch(cmd.Flags(), &o.json, "json", "", "print JSON [NVMECR_JSON]")
+	cli.AddSwitch(cmd.Flags(), &o.json, "json", "", "print JSON [NVMECR_JSON]")
 	return cmd
 }
 
@@ -53,7 +54,7 @@ type discovered struct {
 
 func (o *discoverOptions) discover(ctx context.Context, w io.Writer, address string) error {
 	if err := o.cfg.Resolve(); err != nil {
-		return usageError{err}
+		return cli.UsageError{Err: err}
 	}
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -63,7 +64,7 @@ func (o *discoverOptions) discover(ctx context.Context, w io.Writer, address str
 		}
 	}
 	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
-		return usageError{fmt.Errorf("%q is not a port", port)}
+		return cli.UsageError{Err: fmt.Errorf("%q is not a port", port)}
 	}
 	entries, err := store.Discover(ctx, o.cfg, addressOf(host, port))
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
+	"nvmecr/internal/cli"
 	"nvmecr/internal/store"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
@@ -52,12 +53,12 @@ leaves as a matter of course, are no problems.`,
 		Example: `  nvmecr fsck
   nvmecr fsck --name melt --rank 3 --repair
   nvmecr fsck --json`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.fsck(cmd) },
 	}
 	o.bind(cmd, "unfenced", "takeover")
-	addSwitch(cmd.Flags(), &o.json, "json", "", "print JSON [NVMECR_JSON]")
-	addSwitch(cmd.Flags(), &o.repair, "repair", "", "make good what can be without losing anything [NVMECR_REPAIR]")
+	cli.AddSwitch(cmd.Flags(), &o.json, "json", "", "print JSON [NVMECR_JSON]")
+	cli.AddSwitch(cmd.Flags(), &o.repair, "repair", "", "make good what can be without losing anything [NVMECR_REPAIR]")
 	return cmd
 }
 
@@ -107,7 +108,7 @@ func (o *fsckOptions) fsck(cmd *cobra.Command) error {
 		return neverWritten(err, o.cfg.Name)
 	}
 	if o.parts == 0 && o.rank != allRanks && !o.failed {
-		return usageError{fmt.Errorf("store %q has no %s", o.cfg.Name, rankName(o.rank))}
+		return cli.UsageError{Err: fmt.Errorf("store %q has no %s", o.cfg.Name, rankName(o.rank))}
 	}
 	o.report.Clean = o.damaged == 0 && !o.failed
 	var err error

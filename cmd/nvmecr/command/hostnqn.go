@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"nvmecr/internal/cli"
 	"nvmecr/internal/config"
 )
 
@@ -17,10 +18,10 @@ func newHostNQN() *cobra.Command {
 NQN of --hostnqn, else that of /etc/nvme/hostnqn, else the one that nvmecr makes from
 the machine's and the user's id.`,
 		Example: `  nvmecr hostnqn`,
-		Args:    usageArgs(cobra.NoArgs),
+		Args:    cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := cfg.Resolve(); err != nil {
-				return usageError{err}
+				return cli.UsageError{Err: err}
 			}
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), cfg.Host())
 			return err

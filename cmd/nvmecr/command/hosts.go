@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"nvmecr/internal/cli"
 	"nvmecr/internal/store"
 )
 
@@ -42,14 +43,15 @@ var hostOptions = []struct {
 func checkCommand(argv []string, getenv func(string) string) error {
 	switch filepath.Base(argv[0]) {
 	case "sbatch":
-		return usageError{errors.New("sbatch returns when the job is queued, and the run would end with it: put nvmecr into the script, as `nvmecr run -- srun ./app`")}
+		return cli.UsageError{Err: errors.New("sbatch returns when the job is queued, and the run would end with it: put nvmecr into the script, as `nvmecr run -- srun ./app`")}
 	case "nvmecr":
 		return nil
 	}
 	place, err := store.PlaceFromEnv(getenv)
 	if err == nil && place.Size > 1 {
-		return usageError{fmt.Errorf("this is rank %d of %d (%s), and each of them would be a run of its own: turn it round, and let one nvmecr start the launcher, "+
+		return cli.UsageError{Err: fmt.Errorf("this is rank %d of %d (%s), and each of them would be a run of its own: turn it round, and let one nvmecr start the launcher, "+
 			"as `nvmecr run -- srun %s` or `nvmecr run -- mpirun -n %d %s`", place.Rank, place.Size, place.From, argv[0], place.Size, argv[0])}
+
 	}
 	return nil
 }
@@ -59,7 +61,7 @@ func checkHosts(argv []string, getenv func(string) string, hostname string) erro
 	const remedy = "a run without --target has a target of its own, which serves this host alone: name namespaces that all hosts reach with --target"
 	others, named := otherHosts(argv, hostname)
 	if len(others) > 0 {
-		return usageError{fmt.Errorf("%s is to start ranks on %s, and %s", argv[0], others[0], remedy)}
+		return cli.UsageError{Err: fmt.Errorf("%s is to start ranks on %s, and %s", argv[0], others[0], remedy)}
 	}
 	if named {
 		return nil // a part of the job's nodes: this host
@@ -67,7 +69,7 @@ func checkHosts(argv []string, getenv func(string) string, hostname string) erro
 	for _, variable := range []string{"SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES"} {
 		if n, err := strconv.Atoi(getenv(variable)); err == nil {
 			if n > 1 {
-				return usageError{fmt.Errorf("the job has %d nodes (%s), and %s", n, variable, remedy)}
+				return cli.UsageError{Err: fmt.Errorf("the job has %d nodes (%s), and %s", n, variable, remedy)}
 			}
 			break
 		}

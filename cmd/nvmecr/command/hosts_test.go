@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/cli"
 )
 
 func environ(pairs ...string) func(string) string {
@@ -41,7 +43,7 @@ func TestCheckCommand(t *testing.T) {
 			continue
 		}
 		assert.ErrorContains(t, err, c.says, c.argv)
-		assert.ErrorAs(t, err, new(usageError))
+		assert.ErrorAs(t, err, new(cli.UsageError))
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"nvmecr/internal/cli"
 	"nvmecr/nvmf/dhchap"
 	"nvmecr/nvmf/tlspsk"
 )
@@ -24,24 +25,24 @@ form that NVMe has for them (DHHC-1:...): for --dhchap-secret and
 and for SPDK. With --tls it is one for TLS, for --tls-psk and SPDK's target
 (NVMeTLSkey-1:...).`,
 		Example: `  (umask 077; nvmecr keygen > key)`,
-		Args:    usageArgs(cobra.NoArgs),
+		Args:    cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if tls {
 				if bits != 256 && bits != 384 {
-					return usageError{fmt.Errorf("--hash: %d is not 256 or 384, which keys for TLS have", bits)}
+					return cli.UsageError{Err: fmt.Errorf("--hash: %d is not 256 or 384, which keys for TLS have", bits)}
 				}
 				_, err := fmt.Fprintln(cmd.OutOrStdout(), tlspsk.New(bits == 384).Reveal())
 				return err
 			}
 			hash, ok := keyHashes[bits]
 			if !ok {
-				return usageError{fmt.Errorf("--hash: %d is not 0, 256, 384 or 512", bits)}
+				return cli.UsageError{Err: fmt.Errorf("--hash: %d is not 0, 256, 384 or 512", bits)}
 			}
 			_, err := fmt.Fprintln(cmd.OutOrStdout(), dhchap.NewSecret(hash).Reveal())
 			return err
 		},
 	}
 	cmd.Flags().IntVar(&bits, "hash", 256, "`BITS` of the SHA-2 by which each end makes the key its own, 256, 384 or 512, and of the key; 0 is none, and 256 [NVMECR_HASH]")
-	addSwitch(cmd.Flags(), &tls, "tls", "", "a key for TLS [NVMECR_TLS]")
+	cli.AddSwitch(cmd.Flags(), &tls, "tls", "", "a key for TLS [NVMECR_TLS]")
 	return cmd
 }

@@ -14,13 +14,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"nvmecr/checkpoint"
+	"nvmecr/internal/cli"
 	"nvmecr/internal/parttable"
 	"nvmecr/internal/store"
 	"nvmecr/microfs"
 )
 
 // exitUnknown is the status where it cannot be told whether there is a
-// complete checkpoint: not to be taken for "there is none" (exitFailure).
+// complete checkpoint: not to be taken for "there is none" (cli.Failure).
 const exitUnknown = 2
 
 type latestOptions struct {
@@ -53,25 +54,25 @@ be told: a partition cannot be read, or the command line makes no sense. With
   step=$(nvmecr latest 'melt.{step}.*')      # of one kind of files
   nvmecr latest --files 'ckpt-{step}/**'     # their paths under the mount
   nvmecr latest '{name}.cpt'                 # state, or state_prev`,
-		Args: usageArgs(cobra.MaximumNArgs(1)),
+		Args: cli.Args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			err := o.latest(cmd, strings.Join(args, ""))
-			if err == nil || errors.As(err, new(statusError)) {
+			if err == nil || errors.As(err, new(cli.Status)) {
 				return err
 			}
 			o.stderr = cmd.ErrOrStderr()
 			o.fail(err)
-			return statusError(exitUnknown)
+			return cli.Status(exitUnknown)
 		},
 	}
 	o.bind(cmd)
-	addSwitch(cmd.Flags(), &o.json, "json", "", "print all checkpoints with their files as JSON [NVMECR_JSON]")
-	addSwitch(cmd.Flags(), &o.files, "files", "", "print the paths of its files instead of the step [NVMECR_FILES]")
+	cli.AddSwitch(cmd.Flags(), &o.json, "json", "", "print all checkpoints with their files as JSON [NVMECR_JSON]")
+	cli.AddSwitch(cmd.Flags(), &o.files, "files", "", "print the paths of its files instead of the step [NVMECR_FILES]")
 	cmd.Flags().IntSliceVar(&o.writers, "writers", nil, "`RANKS` that write a part of every checkpoint, such as 0,4,8, where not all do [NVMECR_WRITERS]")
 	return cmd
 }
 
-// latest prints what there is. An error that is no statusError says why it
+// latest prints what there is. An error that is no cli.Status says why it
 // cannot be told.
 func (o *latestOptions) latest(cmd *cobra.Command, pattern string) error {
 	if _, err := checkpoint.Find(nil, pattern, checkpoint.Job{}); err != nil {
@@ -103,7 +104,7 @@ func (o *latestOptions) latest(cmd *cobra.Command, pattern string) error {
 		return errors.Join(printJSON(cmd.OutOrStdout(), newSeries(list)), o.end())
 	}
 	if o.failed {
-		return statusError(exitUnknown)
+		return cli.Status(exitUnknown)
 	}
 	return o.print(cmd.OutOrStdout(), list, pattern)
 }
@@ -155,7 +156,7 @@ func (o *latestOptions) print(w io.Writer, list []checkpoint.Series, pattern str
 		return o.none(matching, ": "+incomplete(last))
 	}
 	if last != set {
-		fmt.Fprintln(o.stderr, oneLine(errors.New("passed over: "+incomplete(last))))
+		fmt.Fprintln(o.stderr, cli.OneLine(errors.New("passed over: "+incomplete(last))))
 	}
 	if !o.files {
 		_, err := fmt.Fprintln(w, printable(set.Name))
@@ -177,7 +178,7 @@ func (o *latestOptions) none(pattern, why string) error {
 		matching = "is there, and no file with a step in its name; a PATTERN finds others"
 	}
 	o.fail(fmt.Errorf("store %q: no complete checkpoint %s%s", o.cfg.Name, matching, why))
-	return statusError(exitFailure)
+	return cli.Status(cli.Failure)
 }
 
 // mostMissing is how many files a message names; JSON has all.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"nvmecr/internal/cli"
 	"nvmecr/internal/store"
 	"nvmecr/microfs"
 )
@@ -35,7 +36,7 @@ since; a checkpoint that the job died in is not.`,
 		Example: `  nvmecr ls
   nvmecr ls --name melt --rank 0 /restart
   nvmecr ls -R --json`,
-		Args: usageArgs(cobra.MaximumNArgs(1)),
+		Args: cli.Args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.open(cmd); err != nil {
 				return err
@@ -57,8 +58,8 @@ since; a checkpoint that the job died in is not.`,
 		},
 	}
 	o.bind(cmd)
-	addSwitch(cmd.Flags(), &o.json, "json", "", "print JSON [NVMECR_JSON]")
-	addSwitch(cmd.Flags(), &o.recursive, "recursive", "R", "list directories below PATH too [NVMECR_RECURSIVE]")
+	cli.AddSwitch(cmd.Flags(), &o.json, "json", "", "print JSON [NVMECR_JSON]")
+	cli.AddSwitch(cmd.Flags(), &o.recursive, "recursive", "R", "list directories below PATH too [NVMECR_RECURSIVE]")
 	return cmd
 }
 

@@ -4,6 +4,8 @@ import (
 	"os"
 	"os/exec"
 	"testing"
+
+	"nvmecr/internal/cli"
 )
 
 // asNvmecr makes the test binary act as nvmecr, so that tests can start it as
@@ -17,7 +19,7 @@ func TestMain(m *testing.M) {
 	case "job":
 		code, err := runJob(os.Args[1:], os.Environ())
 		if err != nil {
-			os.Exit(status(err, os.Stderr))
+			os.Exit(cli.Tell(err, os.Stderr))
 		}
 		os.Exit(code)
 	default:

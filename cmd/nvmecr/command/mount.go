@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"nvmecr/internal/cli"
 	"nvmecr/internal/store"
 )
 
@@ -14,7 +15,7 @@ import (
 func (o *runOptions) checkMount(program, library string) error {
 	for _, system := range []string{"/proc", "/sys", "/dev"} {
 		if below(o.cfg.Mount, system) {
-			return usageError{fmt.Errorf("--mount %s: %s is the system's; choose a path of its own such as /nvmecr", o.cfg.Mount, system)}
+			return cli.UsageError{Err: fmt.Errorf("--mount %s: %s is the system's; choose a path of its own such as /nvmecr", o.cfg.Mount, system)}
 		}
 	}
 	state, err := store.FindStateDir(o.cfg.Name)
@@ -37,7 +38,7 @@ func (o *runOptions) checkMount(program, library string) error {
 			real = p.path
 		}
 		if below(p.path, o.cfg.Mount) || below(real, o.cfg.Mount) {
-			return usageError{fmt.Errorf("--mount %s would hide %s, %s; choose a path of its own such as /nvmecr", o.cfg.Mount, p.what, p.path)}
+			return cli.UsageError{Err: fmt.Errorf("--mount %s would hide %s, %s; choose a path of its own such as /nvmecr", o.cfg.Mount, p.what, p.path)}
 		}
 	}
 	return nil

@@ -12,26 +12,13 @@ import (
 
 	"github.com/dustin/go-humanize"
 
+	"nvmecr/internal/cli"
 	"nvmecr/nvmf"
 )
 
-// oneLine is how an error is told. What a target says may be a part of it: no terminal
-// shall act on that.
-func oneLine(err error) string {
-	var line strings.Builder
-	for _, c := range strings.ReplaceAll(err.Error(), "\n", "; ") {
-		if unicode.IsPrint(c) {
-			line.WriteRune(c)
-		} else {
-			line.WriteString(strings.Trim(strconv.QuoteRune(c), "'"))
-		}
-	}
-	return "nvmecr: " + line.String()
-}
-
 // sayer returns a function that tells something on w, in a line. Any goroutine may call it.
 func sayer(w io.Writer) func(format string, args ...any) {
-	return func(format string, args ...any) { fmt.Fprintln(w, oneLine(fmt.Errorf(format, args...))) }
+	return func(format string, args ...any) { fmt.Fprintln(w, cli.OneLine(fmt.Errorf(format, args...))) }
 }
 
 // count says so many of what: "1 rank", "2 ranks".

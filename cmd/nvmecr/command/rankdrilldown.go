@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"nvmecr/bench"
+	"nvmecr/internal/cli"
 	"nvmecr/nvmf"
 )
 
@@ -14,11 +15,11 @@ func newRankDrilldown() *cobra.Command {
 	var namespace, conductor string
 	cmd := &cobra.Command{
 		Use: "rank-drilldown", Hidden: true,
-		Args: usageArgs(cobra.NoArgs),
+		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			id, err := nvmf.ParseTransportID(namespace)
 			if err != nil {
-				return usageError{err}
+				return cli.UsageError{Err: err}
 			}
 			return bench.DrillRank(context.Background(), id, conductor)
 		},

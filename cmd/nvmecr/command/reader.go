@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"nvmecr/internal/cli"
 	"nvmecr/internal/config"
 	"nvmecr/internal/parttable"
 	"nvmecr/internal/store"
@@ -64,10 +65,10 @@ func (r *reader) open(cmd *cobra.Command) error {
 		r.size--
 	}
 	if r.rank == parttable.Solo && !r.solo {
-		return usageError{fmt.Errorf("store %q has no partition for job scripts and programs without a launcher beside those of ranks", r.cfg.Name)}
+		return cli.UsageError{Err: fmt.Errorf("store %q has no partition for job scripts and programs without a launcher beside those of ranks", r.cfg.Name)}
 	}
 	if r.rank >= r.size {
-		return usageError{fmt.Errorf("store %q has no rank %d: it was written by %s, numbered from 0", r.cfg.Name, r.rank, count(r.size, "rank"))}
+		return cli.UsageError{Err: fmt.Errorf("store %q has no rank %d: it was written by %s, numbered from 0", r.cfg.Name, r.rank, count(r.size, "rank"))}
 	}
 	return nil
 }
@@ -84,7 +85,7 @@ func neverWritten(err error, name string) error {
 func (r *reader) find(cmd *cobra.Command) error {
 	r.stderr, r.broken = cmd.ErrOrStderr(), make(map[int]bool)
 	if err := r.cfg.Resolve(); err != nil {
-		return usageError{err}
+		return cli.UsageError{Err: err}
 	}
 	local, err := locate(r.cfg)
 	if err != nil || !local {
@@ -185,15 +186,15 @@ func (r *reader) each(ctx context.Context, f func(rank int, p *store.Partition) 
 // fail tells of an error, on one line; the command goes on.
 func (r *reader) fail(err error) {
 	r.failed = true
-	if !errors.As(err, new(statusError)) { // told already
-		fmt.Fprintln(r.stderr, oneLine(err))
+	if !errors.As(err, new(cli.Status)) { // told already
+		fmt.Fprintln(r.stderr, cli.OneLine(err))
 	}
 }
 
 // end is what the command comes to.
 func (r *reader) end() error {
 	if r.failed {
-		return statusError(exitFailure)
+		return cli.Status(cli.Failure)
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
+	"nvmecr/internal/cli"
 	"nvmecr/internal/config"
 	"nvmecr/internal/store"
 	"nvmecr/nvmf"
@@ -36,19 +37,19 @@ done again by the same command. What a device keeps of what was overwritten, in 
 blocks say, stays there: a drive's own sanitize command reaches that.`,
 		Example: `  nvmecr release --name melt
   nvmecr release --name melt --erase`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.release(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	o.cfg.BindFlags(cmd.Flags(), append(slices.Clone(readerSettings), "unfenced", "takeover")...)
-	addSwitch(cmd.Flags(), &o.erase, "erase", "", "overwrite the partitions with zeros first [NVMECR_ERASE]")
+	cli.AddSwitch(cmd.Flags(), &o.erase, "erase", "", "overwrite the partitions with zeros first [NVMECR_ERASE]")
 	return cmd
 }
 
 func (o *releaseOptions) release(ctx context.Context, w, stderr io.Writer) error {
 	if err := o.cfg.Resolve(); err != nil {
-		return usageError{err}
+		return cli.UsageError{Err: err}
 	}
 	local, err := locate(o.cfg)
 	if err != nil {

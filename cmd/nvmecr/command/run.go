@@ -8,15 +8,18 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/cli"
 	"nvmecr/internal/config"
 	"nvmecr/internal/owner"
 	"nvmecr/internal/parttable"
+	"nvmecr/internal/preload"
 	"nvmecr/internal/proc"
 	"nvmecr/internal/store"
 	"nvmecr/nvmf"
@@ -55,7 +58,7 @@ The exit status is that of COMMAND; 1 or 2 if it could not be started.`,
 		Example: `  nvmecr run -- mpirun -n 4 ./app
   nvmecr run --name melt --size 8G -- mpirun -n 4 lmp -in melt.in
   nvmecr run --target "trtype:TCP traddr:10.0.0.5 subnqn:nqn.2014-08.org.example:a ns:1" -- srun -n 64 ./app`,
-		Args: usageArgs(func(_ *cobra.Command, args []string) error {
+		Args: cli.Args(func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return errors.New("no COMMAND to run: nvmecr run [flags] -- COMMAND [ARGUMENT...]")
 			}
@@ -77,18 +80,18 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 		ctx = context.Background()
 	}
 	if err := o.cfg.Resolve(); err != nil {
-		return usageError{err}
+		return cli.UsageError{Err: err}
 	}
 	if err := checkCommand(argv, os.Getenv); err != nil {
 		return err
 	}
-	library, err := findLibrary()
+	library, err := preload.Library()
 	if err != nil {
 		return err
 	}
 	program, err := findProgram(argv[0])
 	if _, e := config.ParseSwitch(argv[0]); err != nil && e == nil {
-		return usageError{fmt.Errorf("%w; to give a switch a value write --SWITCH=%s", err, argv[0])}
+		return cli.UsageError{Err: fmt.Errorf("%w; to give a switch a value write --SWITCH=%s", err, argv[0])}
 	}
 	if err != nil {
 		return err
@@ -123,13 +126,13 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 	defer owner.Abandon(group)
 
 	begin := time.Now()
-	code, err := runJob(carry(o.cfg, argv, environment(o.cfg, os.Environ(), library)))
+	code, err := runJob(preload.Carry(o.cfg, argv, preload.Environ(o.cfg, os.Environ(), library)))
 	if err != nil {
 		return err
 	}
 	o.summarize(ctx, dir, begin, code)
 	if code != 0 {
-		return statusError(code)
+		return cli.Status(code)
 	}
 	return nil
 }
@@ -376,4 +379,12 @@ func only(settings map[string]string, names []string) map[string]string {
 		}
 	}
 	return values
+}
+
+func joinTargets(targets []nvmf.TransportID) string {
+	var s []string
+	for _, t := range targets {
+		s = append(s, t.String())
+	}
+	return strings.Join(s, ", ")
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"nvmecr/internal/cli"
 	"nvmecr/internal/parttable"
 	"nvmecr/internal/store"
 	"nvmecr/microfs"
@@ -32,7 +33,7 @@ func newStat() *cobra.Command {
 log, and, with real targets, which run says that it has the store. With PATH: what is known of the file in every rank that has it.`,
 		Example: `  nvmecr stat
   nvmecr stat --json --rank 0 /melt.600.0`,
-		Args: usageArgs(cobra.MaximumNArgs(1)),
+		Args: cli.Args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.open(cmd); err != nil {
 				return err
@@ -44,7 +45,7 @@ log, and, with real targets, which run says that it has the store. With PATH: wh
 		},
 	}
 	o.bind(cmd)
-	addSwitch(cmd.Flags(), &o.json, "json", "", "print JSON [NVMECR_JSON]")
+	cli.AddSwitch(cmd.Flags(), &o.json, "json", "", "print JSON [NVMECR_JSON]")
 	return cmd
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"nvmecr/internal/cli"
 	"nvmecr/internal/config"
 	"nvmecr/internal/parttable"
 	"nvmecr/internal/store"
@@ -32,12 +33,12 @@ formatted for, when a run was last started, and whether one is in progress here.
 not known of a store that cannot be read is "?"; the reasons follow, and the exit status is 1.`,
 		Example: `  nvmecr stores
   nvmecr stores --json`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return o.list(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
-	addSwitch(cmd.Flags(), &o.json, "json", "", "print JSON [NVMECR_JSON]")
+	cli.AddSwitch(cmd.Flags(), &o.json, "json", "", "print JSON [NVMECR_JSON]")
 	return cmd
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"nvmecr/internal/cli"
 	"nvmecr/internal/config"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/dhchap"
@@ -79,7 +80,7 @@ SIGHUP ends it as SIGTERM does.`,
     --namespace file:/dev/nvme1n1 --allow-host nqn.2014-08.org.nvmexpress:uuid:...
   nvmecr target --listen 127.0.0.1:0 --namespace mem:1G
   nvmecr target --admin /run/nvmecr.sock --pool file:/srv/nvmecr`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			o.listed = cmd.Flags().Changed("allow-host")
 			return o.serve(cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
@@ -90,15 +91,15 @@ SIGHUP ends it as SIGTERM does.`,
 	f.StringVar(&o.nqn, "nqn", "nqn.2014-08.org.nvmecr:target", "`NQN` of the subsystem [NVMECR_NQN]")
 	f.StringArrayVar(&o.namespaces, "namespace", nil, "`NAMESPACE` to serve, repeatable: file:PATH[?size=SIZE] or mem:SIZE [NVMECR_NAMESPACE]")
 	f.StringSliceVar(&o.hosts, "allow-host", nil, "`NQN` of a host that may connect, repeatable [NVMECR_ALLOW_HOST]")
-	addSwitch(f, &o.anyHost, "allow-any-host", "", "let any host connect that reaches the target [NVMECR_ALLOW_ANY_HOST]")
+	cli.AddSwitch(f, &o.anyHost, "allow-any-host", "", "let any host connect that reaches the target [NVMECR_ALLOW_ANY_HOST]")
 	f.StringVar(&o.admin, "admin", "", "`SOCKET` to listen on for nvmecr admin, of this user and root only [NVMECR_ADMIN]")
 	f.StringVar(&o.pool, "pool", "", "`POOL` that --admin makes namespaces in: file:DIRECTORY or mem:SIZE [NVMECR_POOL]")
 	f.StringVar(&o.keys, "dhchap-keys", "", "`FILE` with a line HOSTNQN HOSTKEY [TARGETKEY] for each host that may connect, and has to prove who it is [NVMECR_DHCHAP_KEYS]")
 	f.StringVar(&o.psks, "tls-keys", "", "`FILE` with a line HOSTNQN KEY for each host that may connect, which has to use TLS with that key [NVMECR_TLS_KEYS]")
 	f.StringVar(&o.digests, "dhchap-digests", "", "`HASHES` that hosts may authenticate with, best first: sha512,sha384,sha256 [NVMECR_DHCHAP_DIGESTS]")
 	f.StringVar(&o.dhgroups, "dhchap-dhgroups", "", "`GROUPS` that hosts may authenticate with, best first: ffdhe2048,ffdhe3072,ffdhe4096,null; also ffdhe6144 and ffdhe8192 [NVMECR_DHCHAP_DHGROUPS]")
-	addSwitch(f, &o.verbose, "verbose", "v", "report hosts that come and go on stderr [NVMECR_VERBOSE]")
-	addSwitch(f, &o.untilEOF, "until-eof", "", "end when standard input does")
+	cli.AddSwitch(f, &o.verbose, "verbose", "v", "report hosts that come and go on stderr [NVMECR_VERBOSE]")
+	cli.AddSwitch(f, &o.untilEOF, "until-eof", "", "end when standard input does")
 	// For `nvmecr run`, whose death the target must not survive.
 	cobra.CheckErr(f.MarkHidden("until-eof"))
 	return cmd
@@ -106,7 +107,7 @@ SIGHUP ends it as SIGTERM does.`,
 
 func (o *targetOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 	if err := o.check(); err != nil {
-		return usageError{err}
+		return cli.UsageError{Err: err}
 	}
 	// Before anything can be seen of us: who reads that we listen may signal.
 	ends := []os.Signal{syscall.SIGINT, syscall.SIGTERM}
@@ -258,10 +259,10 @@ func (o *targetOptions) start(log *slog.Logger) (*target.Target, error) {
 	c := target.Config{Log: log}
 	var err error
 	if c.Auth.Hashes, err = dhchap.ParseHashes(o.digests); err != nil {
-		return nil, usageError{fmt.Errorf("--dhchap-digests: %w", err)}
+		return nil, cli.UsageError{Err: fmt.Errorf("--dhchap-digests: %w", err)}
 	}
 	if c.Auth.Groups, err = dhchap.ParseGroups(o.dhgroups); err != nil {
-		return nil, usageError{fmt.Errorf("--dhchap-dhgroups: %w", err)}
+		return nil, cli.UsageError{Err: fmt.Errorf("--dhchap-dhgroups: %w", err)}
 	}
 	if o.keys != "" {
 		if c.Keys, err = o.readKeys(); err != nil {
@@ -362,23 +363,23 @@ func closeBackings(s target.Subsystem) error {
 func openBacking(name string) (target.Backing, error) {
 	plain, size, create := strings.Cut(name, "?size=")
 	if i := strings.LastIndexByte(plain, '?'); i >= 0 && strings.Contains(plain[i:], "=") {
-		return nil, usageError{fmt.Errorf("namespace %q: %q is not ?size=SIZE", name, plain[i:])}
+		return nil, cli.UsageError{Err: fmt.Errorf("namespace %q: %q is not ?size=SIZE", name, plain[i:])}
 	}
 	id, err := nvmf.ParseTransportID(plain)
 	if err != nil {
-		return nil, usageError{err}
+		return nil, cli.UsageError{Err: err}
 	}
 	switch {
 	case id.Transport == nvmf.Mem:
 		return target.NewMemory(id.Size, targetLBA)
 	case id.Transport != nvmf.File:
-		return nil, usageError{fmt.Errorf("namespace %q: a target serves file:PATH and mem:SIZE", name)}
+		return nil, cli.UsageError{Err: fmt.Errorf("namespace %q: a target serves file:PATH and mem:SIZE", name)}
 	case !create:
 		return target.OpenFile(id.Address, targetLBA)
 	}
 	want, err := nvmf.ParseSize(size)
 	if err != nil {
-		return nil, usageError{fmt.Errorf("namespace %q: %w", name, err)}
+		return nil, cli.UsageError{Err: fmt.Errorf("namespace %q: %w", name, err)}
 	}
 	info, err := os.Stat(id.Address)
 	switch {

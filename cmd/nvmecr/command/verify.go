@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/cli"
 	"nvmecr/internal/store"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
@@ -35,7 +36,7 @@ The exit status is 0 if all is well, 1 if something is damaged or cannot be
 read.`,
 		Example: `  nvmecr verify
   nvmecr verify --name melt --rank 3`,
-		Args: usageArgs(cobra.NoArgs),
+		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.open(cmd); err != nil {
 				return err
@@ -44,7 +45,7 @@ read.`,
 		},
 	}
 	o.bind(cmd)
-	addSwitch(cmd.Flags(), &o.json, "json", "", "print JSON [NVMECR_JSON]")
+	cli.AddSwitch(cmd.Flags(), &o.json, "json", "", "print JSON [NVMECR_JSON]")
 	return cmd
 }
 

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"nvmecr/fuseview"
+	"nvmecr/internal/cli"
 	"nvmecr/internal/store"
 	"nvmecr/posixshim"
 )
@@ -32,7 +33,7 @@ write shows at once. It ends with Ctrl-C, SIGTERM, or when the directory is
 unmounted.`,
 		Example: `  nvmecr mount --name melt /mnt/melt &
   tail -f /mnt/melt/rank0/log.lammps`,
-		Args: usageArgs(cobra.ExactArgs(1)),
+		Args: cli.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.open(cmd); err != nil {
 				return err

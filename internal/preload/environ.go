@@ -1,54 +1,41 @@
-package command
+// Package preload makes the environment in which a job's processes load the
+// preload library and find their settings, on this host and on others.
+package preload
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"net"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 
 	"nvmecr/internal/config"
+	"nvmecr/internal/installed"
 	"nvmecr/nvmf"
 )
 
-// preloadLibrary is what LD_PRELOAD names.
-const preloadLibrary = "libnvmecr.so"
+// library is what LD_PRELOAD names.
+const library = "libnvmecr.so"
 
 // ompiEnvList names the variables OpenMPI's mpirun carries to other hosts,
 // separated by ';'. Names alone take their values from mpirun's environment.
 const ompiEnvList = "OMPI_MCA_mca_base_env_list"
 
-// findLibrary looks for the preload library beside the program, as the build
-// leaves it, and where an installation puts it.
-func findLibrary() (string, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return "", err
+// Library returns the path of the preload library, which lies where package
+// installed looks. One that LD_PRELOAD cannot name is an error.
+func Library() (string, error) {
+	path, err := installed.Find(library)
+	// The dynamic linker splits LD_PRELOAD at both and knows no quoting.
+	if err == nil && strings.ContainsAny(path, ": ") {
+		err = fmt.Errorf("%s cannot be preloaded from a path with a colon or a space: move it", path)
 	}
-	if self, err = filepath.EvalSymlinks(self); err != nil {
-		return "", err
-	}
-	bin := filepath.Dir(self)
-	for _, dir := range []string{bin, filepath.Join(bin, "../lib"), filepath.Join(bin, "../lib/nvmecr")} {
-		path := filepath.Join(dir, preloadLibrary)
-		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		// The dynamic linker splits LD_PRELOAD at both and knows no quoting.
-		if strings.ContainsAny(path, ": ") {
-			return "", fmt.Errorf("%s cannot be preloaded from a path with a colon or a space: move it", path)
-		}
-		return path, nil
-	}
-	return "", fmt.Errorf("%s is not beside %s: run make, or reinstall", preloadLibrary, self)
+	return path, err
 }
 
-// environment is what the job gets: ours with the preload and the settings.
-func environment(cfg *config.Config, base []string, library string) []string {
+// Environ returns base with the preload library and the settings of cfg, in the place of
+// what base has of either.
+func Environ(cfg *config.Config, base []string, library string) []string {
 	env := cfg.Environ(base)
 	preload := lookup(env, "LD_PRELOAD")
 	switch {
@@ -60,13 +47,13 @@ func environment(cfg *config.Config, base []string, library string) []string {
 	return set(env, "LD_PRELOAD", preload)
 }
 
-// carry makes OpenMPI's mpirun take the preload and the settings to other
+// Carry makes OpenMPI's mpirun take the preload and the settings to other
 // hosts; MPICH's Hydra and srun take everything unless told otherwise. Names
 // go into a variable, so that it also works for an mpirun inside a script.
 // mpirun refuses that variable together with options -x: where the job has
 // any, the names become options too. Targets that only this host can reach
 // need none of it.
-func carry(cfg *config.Config, argv, env []string) ([]string, []string) {
+func Carry(cfg *config.Config, argv, env []string) ([]string, []string) {
 	if !slices.ContainsFunc(cfg.Targets, remote) {
 		return argv, env
 	}
@@ -129,12 +116,4 @@ func set(env []string, name, value string) []string {
 		return n == name
 	})
 	return append(env, name+"="+value)
-}
-
-func joinTargets(targets []nvmf.TransportID) string {
-	var s []string
-	for _, t := range targets {
-		s = append(s, t.String())
-	}
-	return strings.Join(s, ", ")
 }

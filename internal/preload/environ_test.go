@@ -1,4 +1,4 @@
-package command
+package preload
 
 import (
 	"os"
@@ -30,7 +30,7 @@ func TestPreloadIsPrepended(t *testing.T) {
 		"/a.so /b.so":           "/x/libnvmecr.so:/a.so /b.so",
 		"/a.so:/x/libnvmecr.so": "/a.so:/x/libnvmecr.so",
 	} {
-		env := environment(cfg, []string{"HOME=/h", "LD_PRELOAD=" + old, "NVMECR_NAME=stale", "NVMECR_TARGET=file:/stale"}, "/x/libnvmecr.so")
+		env := Environ(cfg, []string{"HOME=/h", "LD_PRELOAD=" + old, "NVMECR_NAME=stale", "NVMECR_TARGET=file:/stale"}, "/x/libnvmecr.so")
 		assert.Equal(t, want, lookup(env, "LD_PRELOAD"))
 		assert.Equal(t, "/h", lookup(env, "HOME"))
 		assert.Equal(t, "default", lookup(env, "NVMECR_NAME"))
@@ -53,25 +53,25 @@ func TestCarryToOtherHosts(t *testing.T) {
 	with := []string{"mpirun", "-x", "FOO", "-n", "4", "app"}
 	base := []string{"A=1"}
 
-	got, env := carry(configured(t, here), argv, base)
+	got, env := Carry(configured(t, here), argv, base)
 	assert.Equal(t, argv, got)
 	assert.Empty(t, lookup(env, ompiEnvList), "only this host can reach the target")
 
-	got, env = carry(configured(t, there), argv, base)
+	got, env = Carry(configured(t, there), argv, base)
 	assert.Equal(t, argv, got)
 	list := lookup(env, ompiEnvList)
 	assert.Contains(t, list, "LD_PRELOAD;")
 	assert.Contains(t, list, ";NVMECR_TARGET;")
 
-	_, env = carry(configured(t, there), argv, []string{ompiEnvList + "=FOO;BAR=1"})
+	_, env = Carry(configured(t, there), argv, []string{ompiEnvList + "=FOO;BAR=1"})
 	assert.Equal(t, "FOO;BAR=1;"+list, lookup(env, ompiEnvList))
 
-	got, env = carry(configured(t, there), with, base)
+	got, env = Carry(configured(t, there), with, base)
 	assert.Empty(t, lookup(env, ompiEnvList), "mpirun refuses both")
 	assert.Equal(t, []string{"mpirun", "-x", "LD_PRELOAD", "-x"}, got[:4])
 	assert.Equal(t, with[1:], got[len(got)-len(with)+1:])
 
-	got, env = carry(configured(t, there), []string{"hydra", "app", "-x"}, base)
+	got, env = Carry(configured(t, there), []string{"hydra", "app", "-x"}, base)
 	assert.Equal(t, []string{"hydra", "app", "-x"}, got, "-x is the application's")
 	assert.Equal(t, list, lookup(env, ompiEnvList))
 }
