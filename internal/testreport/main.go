@@ -7,7 +7,8 @@
 // With -levels N each test is named when it begins and when it ends, and its
 // subtests down to the Nth level: for tests that take long.
 //
-// Each argument is the arguments of one `go test`. A package is named when it
+// Each argument is the arguments of one `go test`; `-C DIR` at the front of them is
+// where to run it. A package is named when it
 // ends, what a failed test printed follows it; of a fuzz test that ran, how
 // far it got. The exit status is 1 if anything failed.
 package main
@@ -19,6 +20,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -82,7 +84,7 @@ func (r *report) options(args []string) []string {
 // run runs one `go test` with args and adds what it reports.
 func (r *report) run(args []string) error {
 	fmt.Println("go test", strings.Join(args, " "))
-	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
+	cmd := exec.Command("go", goTest(args)...)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -100,6 +102,16 @@ func (r *report) run(args []string) error {
 		return fmt.Errorf("go test %s: %w", strings.Join(args, " "), err)
 	}
 	return nil
+}
+
+// goTest returns the arguments of the go command. Those of another module begin with
+// -C and its directory, which the go command takes first or not at all.
+func goTest(args []string) []string {
+	first := 0
+	if len(args) > 1 && args[0] == "-C" {
+		first = 2
+	}
+	return slices.Concat([]string{"test"}, args[:first], []string{"-json"}, args[first:])
 }
 
 // read consumes the events of one `go test -json`.

@@ -53,6 +53,15 @@ func TestLine(t *testing.T) {
 	assert.Equal(t, 3, r.levels)
 }
 
+func TestGoTest(t *testing.T) {
+	for args, want := range map[string]string{
+		"-timeout 20m ./...":          "test -json -timeout 20m ./...",
+		"-C bench -timeout 20m ./...": "test -C bench -json -timeout 20m ./...",
+	} {
+		assert.Equal(t, strings.Fields(want), goTest(strings.Fields(args)))
+	}
+}
+
 // TestTimeUp: the end of a fuzz test's time is no failure, a failing input is one.
 func TestTimeUp(t *testing.T) {
 	const start = `
