@@ -40,11 +40,13 @@ COMMIT      := $(shell git describe --always --dirty 2>/dev/null)
 # A clone that belongs to another user builds too: the commit is passed along,
 # not looked up by the go command.
 export GOFLAGS := -buildvcs=false $(GOFLAGS)
+# The product, and the benchmark.
+MODULES     := . bench
 # What the race detector is run on: packages in which threads or goroutines meet.
 RACE        := ./nvmf/... ./oplog/... ./microfs/... ./posixshim/... ./internal/jsonrpc ./internal/owner ./internal/store ./cmd/nvmecr/... ./test/fabric
 
 .PHONY: all
-all: bin/nvmecr bin/nvmecr-bench-rank bin/libnvmecr-bench-cubic.so libraries started
+all: bin/nvmecr bin/nvmecr-bench bin/nvmecr-bench-rank bin/libnvmecr-bench-cubic.so libraries started
 
 # An empty mark file: nothing is looked for again until the list of needs
 # changes. As an included file it is made before anything else, and what is
@@ -75,9 +77,16 @@ else
 TAGS   = $(if $(1),-tags $(1))
 endif
 
+BUILD_COMMAND = go build $(call TAGS) -trimpath -ldflags "-X nvmecr/internal/cli.commit=$(COMMIT)" -o $(CURDIR)/$@
+
 .PHONY: bin/nvmecr
 bin/nvmecr:
-	go build $(call TAGS) -trimpath -ldflags "-X nvmecr/internal/cli.commit=$(COMMIT)" -o $@ ./cmd/nvmecr
+	$(BUILD_COMMAND) ./cmd/nvmecr
+
+# What `nvmecr bench` executes: of a module of its own, which has what only it needs.
+.PHONY: bin/nvmecr-bench
+bin/nvmecr-bench:
+	cd bench && $(BUILD_COMMAND) ./cmd/nvmecr-bench
 
 # The rank of the benchmark: an application like any other.
 bin/nvmecr-bench-rank: $(wildcard bench/crew/rank/*.[ch])
@@ -96,7 +105,7 @@ endif
 
 # What was built has been started once.
 .PHONY: started
-started: bin/nvmecr libraries
+started: bin/nvmecr bin/nvmecr-bench libraries
 	@scripts/start.sh $(BIN) $(patsubst $(BIN)/libnvmecr-%.so,%,$(SHIM_RUNTIMES))
 
 .PHONY: run
@@ -109,7 +118,7 @@ SPDK_TESTS = $(if $(HAVE_SPDK),"-timeout 20m -tags spdk ./nvmf/spdk" "-timeout 2
 .PHONY: test
 test: all lint
 	@$(call fuzz-tests,1s); export CGO_LDFLAGS="$(strip $(CGO_LDFLAGS) $(SPDK_PATHS))"; \
-	go run ./internal/testreport "-timeout 20m ./..." "-timeout 20m -race -short $(RACE)" $(SPDK_TESTS) "$${fuzz[@]}"
+	go run ./internal/testreport "-timeout 20m ./..." "-C bench -timeout 20m ./..." "-timeout 20m -race -short $(RACE)" $(SPDK_TESTS) "$${fuzz[@]}"
 
 # What is installed is tested by `make test` from then on.
 .PHONY: test-apps
@@ -128,17 +137,16 @@ interop: all
 # since it takes no more than one, and $(1) of time. With more than a few
 # attempts to make an input smaller that would be all it does.
 fuzz-tests = mapfile -t fuzz < <(grep -ro --include='*_test.go' '^func Fuzz[[:alnum:]_]*' . | sort | \
-	sed -E 's|^(.*)/[^/]*:func (.*)|-run ^$$ -fuzz ^\2$$ -fuzztime $(1) -fuzzminimizetime 20x \1|')
+	sed -E 's|^(.*)/[^/]*:func (.*)|-run ^$$ -fuzz ^\2$$ -fuzztime $(1) -fuzzminimizetime 20x \1|; s,^(.*) [.]/bench(/|$$),-C bench \1 ./,')
 
 .PHONY: lint
 lint:
-	@out=$$(gofmt -l $$(go list -f '{{.Dir}}' ./...)); \
+	@out=$$(gofmt -l $$(for m in $(MODULES); do go list -C $$m -f '{{.Dir}}' ./...; done)); \
 	if [ -n "$$out" ]; then echo "gofmt wants to change:" $$out; exit 1; fi
-	go vet ./...
+	for m in $(MODULES); do go vet -C $$m ./...; go run -C $$m $(STATICCHECK) ./...; done
 	go vet -tags mutants ./internal/mutant ./oplog ./microfs
 	go vet -tags interop ./test/interop
 	go run $(STATICCHECK) -tags interop ./test/interop
-	go run $(STATICCHECK) ./...
 	go run $(STATICCHECK) -tags openmpi ./mpiwrap ./cmd/libnvmecr
 	if pkg-config --exists spdk_nvme spdk_env_dpdk; then \
 		go vet -tags spdk ./nvmf/spdk && go run $(STATICCHECK) -tags spdk ./nvmf/spdk; fi

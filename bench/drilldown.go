@@ -148,7 +148,7 @@ func (d *drill) sides(ctx context.Context, b *bed) ([]*side, error) {
 	if err := touch(ctx, t.ids[0]); err != nil {
 		return nil, err
 	}
-	c, err := e.crew(ctx, base(), e.Nvmecr, "bench", "rank-drilldown", "--namespace", t.ids[0].String())
+	c, err := e.crew(ctx, base(), e.Bench, "rank-drilldown", "--namespace", t.ids[0].String())
 	if err != nil {
 		return nil, err
 	}

@@ -8,13 +8,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"nvmecr/bench/crew"
 	"nvmecr/bench/model"
@@ -25,8 +22,8 @@ import (
 // Env is what the experiments run on, and how much they do. Fields that are
 // zero get what suits the machine when the first experiment runs.
 type Env struct {
-	// Nvmecr and Rank are the programs: the command, and the rank in C.
-	Nvmecr, Rank string
+	// Nvmecr, Bench and Rank are the programs: the two commands, and the rank in C.
+	Nvmecr, Bench, Rank string
 	// Under returns base with the preload and the settings of cfg, as a job
 	// of `nvmecr run` has it.
 	Under func(cfg *config.Config, base []string) ([]string, error)
@@ -273,19 +270,6 @@ func (e *Env) remote() bool { return len(e.Launch) > 0 || e.Agents != nil }
 // crew starts ranks of a program.
 func (e *Env) crew(ctx context.Context, env []string, argv ...string) (*crew.Crew, error) {
 	return crew.Start(ctx, crew.Options{Argv: argv, Env: env, Ranks: e.Ranks, Launch: e.Launch, Agents: e.Agents})
-}
-
-// Beside returns the path of a program that lies where the command does, or
-// where an installation puts it.
-func Beside(nvmecr, name string) (string, error) {
-	bin := filepath.Dir(nvmecr)
-	for _, dir := range []string{bin, filepath.Join(bin, "../lib"), filepath.Join(bin, "../lib/nvmecr")} {
-		path := filepath.Join(dir, name)
-		if unix.Access(path, unix.X_OK) == nil {
-			return path, nil
-		}
-	}
-	return "", fmt.Errorf("%s is not beside %s: run make, or reinstall", name, nvmecr)
 }
 
 // cores is how many processors this process may use.

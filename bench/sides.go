@@ -233,7 +233,7 @@ func (a *application) side(name string) *side {
 type raw struct{ crew *crew.Crew }
 
 func (e *Env) startRaw(ctx context.Context, id nvmf.TransportID) (*raw, error) {
-	c, err := e.crew(ctx, base(), e.Nvmecr, "bench", "rank-raw", "--driver", string(e.Config.Driver), "--namespace", id.String())
+	c, err := e.crew(ctx, base(), e.Bench, "rank-raw", "--driver", string(e.Config.Driver), "--namespace", id.String())
 	if err != nil {
 		return nil, err
 	}

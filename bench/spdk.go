@@ -18,6 +18,7 @@ import (
 
 	"nvmecr/bench/result"
 	"nvmecr/bench/stats"
+	"nvmecr/internal/installed"
 	"nvmecr/nvmf"
 )
 
@@ -40,7 +41,7 @@ func (e *Env) findSPDK(name string) (string, error) {
 
 // underCubic is the environment of SPDK's programs.
 func (e *Env) underCubic() []string {
-	library, err := Beside(e.Nvmecr, cubicLibrary)
+	library, err := installed.Find(cubicLibrary)
 	if err != nil {
 		return base()
 	}
@@ -367,7 +368,7 @@ func (t *spdkTrial) startSides(ctx context.Context) error {
 		id   nvmf.TransportID
 		name string
 	}{{&t.mixed, t.theirs.id, "ours on SPDK's target"}, {&t.ours, t.target, "ours"}} {
-		c, err := t.crew(ctx, base(), t.Nvmecr, "bench", "rank-raw", "--driver", string(t.Config.Driver), "--core", last, "--namespace", s.id.String())
+		c, err := t.crew(ctx, base(), t.Bench, "rank-raw", "--driver", string(t.Config.Driver), "--core", last, "--namespace", s.id.String())
 		if err != nil {
 			return err
 		}

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# start.sh BIN RUNTIME...: starts what was built in the directory BIN once: the command, and
+# start.sh BIN RUNTIME...: starts what was built in the directory BIN once: the commands, and
 # below the preloaded library each of the runtimes (plain, openmpi, mpich), over memory. A library
 # that cannot be loaded, or lacks a symbol, is found by who builds, not by who runs a job.
 set -euo pipefail
@@ -17,6 +17,7 @@ failed() {
 declare -A mpi=([plain]='' [openmpi]=libmpi.so.40 [mpich]=libmpich.so.12)
 
 "$bin/nvmecr" version >/dev/null || failed nvmecr
+"$bin/nvmecr-bench" --help >/dev/null || failed nvmecr-bench
 for runtime; do
 	library=${mpi[$runtime]}
 	if [ -n "$library" ] && [ -n "$(LD_PRELOAD=$library sh -c : 2>&1)" ]; then

@@ -88,11 +88,14 @@ func TestStartedOnce(t *testing.T) {
 			want:  []string{"crc64_of_a_later_isal", "cannot be started: libnvmecr-plain.so"}},
 		"the command is not there": {
 			spoil: func(t *testing.T, dir string) { require.NoError(t, os.Remove(dir+"/nvmecr")) },
-			want:  []string{"cannot be started: nvmecr"}},
+			want:  []string{"cannot be started: nvmecr\n"}},
+		"the benchmark is not there": {
+			spoil: func(t *testing.T, dir string) { require.NoError(t, os.Remove(dir+"/nvmecr-bench")) },
+			want:  []string{"cannot be started: nvmecr-bench\n"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			for _, f := range []string{"nvmecr", "libnvmecr.so", "libnvmecr-plain.so"} {
+			for _, f := range []string{"nvmecr", "nvmecr-bench", "libnvmecr.so", "libnvmecr-plain.so"} {
 				require.NoError(t, os.Symlink(filepath.Join(built, f), filepath.Join(dir, f)))
 			}
 			c.spoil(t, dir)

@@ -22,7 +22,7 @@ func TestBenchBesideKernelHost(t *testing.T) {
 	bin := filepath.Dir(command)
 	forKernels(t, func(t *testing.T, k guest.Kernel) {
 		files := map[string]string{}
-		for _, name := range []string{"nvmecr", "nvmecr-bench-rank", "libnvmecr.so", "libnvmecr-plain.so"} {
+		for _, name := range []string{"nvmecr", "nvmecr-bench", "nvmecr-bench-rank", "libnvmecr.so", "libnvmecr-plain.so"} {
 			require.FileExists(t, filepath.Join(bin, name))
 			files["/opt/bin/"+name] = filepath.Join(bin, name)
 		}

@@ -1,4 +1,4 @@
-package command
+package main
 
 import (
 	"context"
@@ -25,16 +25,13 @@ import (
 	"nvmecr/bench/result"
 	"nvmecr/internal/cli"
 	"nvmecr/internal/config"
+	"nvmecr/internal/installed"
 	"nvmecr/internal/preload"
 	"nvmecr/internal/store"
 	"nvmecr/nvmf"
-	"nvmecr/nvmf/dial"
 )
 
-// rankProgram is the rank of the benchmark.
-const rankProgram = "nvmecr-bench-rank"
-
-type benchOptions struct {
+type options struct {
 	env    bench.Env
 	size   string
 	trans  string
@@ -45,31 +42,8 @@ type benchOptions struct {
 	meet   string
 }
 
-func newBench() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "bench",
-		Short: "Measure this machine or cluster, beside its peers",
-		Long: `Measures checkpoints as applications see them, beside a raw NVMe/TCP client,
-bare sockets and other file systems, in turns within one run.
-
-Without --target the storage is memory of a target process of its own. Ranks are
-processes of this host, unless --launch names a launcher; started by mpirun or
-srun, the processes of that job are the ranks.`,
-		Example: `  nvmecr bench checkpoint --ranks 4 --rounds 9
-  nvmecr bench checkpoint --target "trtype:TCP traddr:10.0.0.5 subnqn:... ns:1" --launch "srun -n 64"
-  mpirun -n 16 nvmecr bench checkpoint --peer dir:/lustre/scratch`,
-		Args: cli.Args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
-	}
-	for i := range bench.Experiments {
-		cmd.AddCommand(newExperiment(&bench.Experiments[i]))
-	}
-	cmd.AddCommand(newBenchReport(), newRankRaw(), newRankDrilldown())
-	return cmd
-}
-
 func newExperiment(x *bench.Experiment) *cobra.Command {
-	o := &benchOptions{}
+	o := &options{}
 	o.env.Config = config.Default()
 	cmd := &cobra.Command{
 		Use:   x.Name + " [flags]",
@@ -86,7 +60,7 @@ func newExperiment(x *bench.Experiment) *cobra.Command {
 	return cmd
 }
 
-func (o *benchOptions) bind(f *pflag.FlagSet) {
+func (o *options) bind(f *pflag.FlagSet) {
 	f.IntVarP(&o.env.Ranks, "ranks", "n", 0, "`NUMBER` of ranks to start on this host, default 4 [NVMECR_RANKS]")
 	f.StringVar(&o.launch, "launch", "", "`COMMAND` that starts the ranks, such as \"srun -n 64\" [NVMECR_LAUNCH]")
 	f.StringVar(&o.size, "size", "", "`SIZE` of a rank's checkpoint, default 128M, less where memory is short")
@@ -119,7 +93,7 @@ func benchSettings() []string {
 
 // run calls conduct in the process that conducts the ranks. The others of a job
 // that mpirun or srun has started become ranks, or agents of them.
-func (o *benchOptions) run(conduct func(context.Context) error) error {
+func (o *options) run(conduct func(context.Context) error) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	if strings.TrimSpace(o.launch) == "" {
@@ -132,7 +106,7 @@ func (o *benchOptions) run(conduct func(context.Context) error) error {
 
 // inJob is one of the processes that mpirun or srun has started. Rank 0
 // conducts, and prints.
-func (o *benchOptions) inJob(ctx context.Context, place store.Place, conduct func(context.Context) error) (err error) {
+func (o *options) inJob(ctx context.Context, place store.Place, conduct func(context.Context) error) (err error) {
 	file, err := crew.Rendezvous(o.meet)
 	if err != nil {
 		return err
@@ -149,7 +123,7 @@ func (o *benchOptions) inJob(ctx context.Context, place store.Place, conduct fun
 }
 
 // conduct runs one experiment and prints what came out.
-func (o *benchOptions) conduct(ctx context.Context, cmd *cobra.Command, x *bench.Experiment) error {
+func (o *options) conduct(ctx context.Context, cmd *cobra.Command, x *bench.Experiment) error {
 	r, err := o.measure(ctx, cmd, func(ctx context.Context, r *result.Report) error {
 		res, err := x.Measure(ctx, &o.env)
 		if err == nil {
@@ -167,7 +141,7 @@ func (o *benchOptions) conduct(ctx context.Context, cmd *cobra.Command, x *bench
 }
 
 // measure prepares the environment and lets fill do what goes into a report.
-func (o *benchOptions) measure(ctx context.Context, cmd *cobra.Command, fill func(context.Context, *result.Report) error) (r *result.Report, err error) {
+func (o *options) measure(ctx context.Context, cmd *cobra.Command, fill func(context.Context, *result.Report) error) (r *result.Report, err error) {
 	if err := o.complete(); err != nil {
 		return nil, err
 	}
@@ -179,12 +153,12 @@ func (o *benchOptions) measure(ctx context.Context, cmd *cobra.Command, fill fun
 	bar := progress.Start(screen)
 	defer bar.End()
 	o.env.Progress = bar.Show
-	r = &result.Report{Program: "nvmecr " + cli.Version(), Command: strings.Join(os.Args, " "), Began: time.Now(), Machine: machine.Describe(ctx)}
+	r = &result.Report{Program: "nvmecr " + cli.Version(), Command: strings.Join(append([]string{"nvmecr bench"}, os.Args[1:]...), " "), Began: time.Now(), Machine: machine.Describe(ctx)}
 	return r, fill(ctx, r)
 }
 
 // complete turns flags into what the experiments need.
-func (o *benchOptions) complete() (err error) {
+func (o *options) complete() (err error) {
 	if err := o.env.Config.Resolve(); err != nil {
 		return cli.UsageError{Err: err}
 	}
@@ -220,14 +194,13 @@ func (o *benchOptions) complete() (err error) {
 	if o.env.Launch, err = shellwords.Parse(o.launch); err != nil {
 		return cli.UsageError{Err: fmt.Errorf("--launch %s: %w", o.launch, err)}
 	}
-	if o.env.Nvmecr, err = os.Executable(); err != nil {
-		return err
-	}
-	if o.env.Nvmecr, err = filepath.EvalSymlinks(o.env.Nvmecr); err != nil {
-		return err
-	}
-	if o.env.Rank, err = bench.Beside(o.env.Nvmecr, rankProgram); err != nil {
-		return err
+	for _, p := range []struct {
+		name string
+		to   *string
+	}{{"nvmecr", &o.env.Nvmecr}, {"nvmecr-bench", &o.env.Bench}, {"nvmecr-bench-rank", &o.env.Rank}} {
+		if *p.to, err = installed.Find(p.name); err != nil {
+			return err
+		}
 	}
 	library, err := preload.Library()
 	if err != nil {
@@ -239,7 +212,7 @@ func (o *benchOptions) complete() (err error) {
 	return nil
 }
 
-func (o *benchOptions) save(r *result.Report) error {
+func (o *options) save(r *result.Report) error {
 	if o.json == "" {
 		return nil
 	}
@@ -248,26 +221,4 @@ func (o *benchOptions) save(r *result.Report) error {
 		return err
 	}
 	return errors.Join(r.Write(f), f.Close())
-}
-
-// newRankRaw is for the conductor of the benchmark alone.
-func newRankRaw() *cobra.Command {
-	var namespace, conductor, driver string
-	var core int
-	cmd := &cobra.Command{
-		Use: "rank-raw", Hidden: true,
-		Args: cli.Args(cobra.NoArgs),
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			id, err := nvmf.ParseTransportID(namespace)
-			if err != nil {
-				return cli.UsageError{Err: err}
-			}
-			return bench.RawRank(context.Background(), id, dial.Driver(driver), conductor, core)
-		},
-	}
-	cmd.Flags().StringVar(&namespace, "namespace", "", "`NAMESPACE` to write to")
-	cmd.Flags().StringVar(&conductor, "conductor", "", "`ADDRESSES` of the conductor")
-	cmd.Flags().StringVar(&driver, "driver", string(dial.Go), "`DRIVER` for it")
-	cmd.Flags().IntVar(&core, "core", -1, "`CORE` to stay on")
-	return cmd
 }

@@ -1,4 +1,4 @@
-package command
+package main
 
 import (
 	"cmp"
@@ -19,15 +19,15 @@ import (
 	"nvmecr/internal/config"
 )
 
-type benchReportOptions struct {
-	benchOptions
+type reportOptions struct {
+	options
 	out    string
 	within time.Duration
 	only   []string
 }
 
-func newBenchReport() *cobra.Command {
-	o := &benchReportOptions{}
+func newReport() *cobra.Command {
+	o := &reportOptions{}
 	o.env.Config = config.Default()
 	var names []string
 	for _, x := range bench.Experiments {
@@ -56,7 +56,7 @@ experiment, so that an interrupted run leaves what it has found.`,
 }
 
 // chosen returns the experiments that --only names, or all.
-func (o *benchReportOptions) chosen() ([]bench.Experiment, error) {
+func (o *reportOptions) chosen() ([]bench.Experiment, error) {
 	if len(o.only) == 0 {
 		return bench.Experiments, nil
 	}
@@ -76,7 +76,7 @@ func (o *benchReportOptions) chosen() ([]bench.Experiment, error) {
 }
 
 // report runs the experiments and writes the pages.
-func (o *benchReportOptions) report(ctx context.Context, cmd *cobra.Command) error {
+func (o *reportOptions) report(ctx context.Context, cmd *cobra.Command) error {
 	experiments, err := o.chosen()
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ func (o *benchReportOptions) report(ctx context.Context, cmd *cobra.Command) err
 }
 
 // summary says in a few lines what was found, and where all of it is.
-func (o *benchReportOptions) summary(w io.Writer, r *result.Report) error {
+func (o *reportOptions) summary(w io.Writer, r *result.Report) error {
 	if err := report.Summary(w, r); err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@ import (
 
 // Main runs the command line args and returns the exit status. Errors are
 // printed on stderr, on one line.
-func Main(args []string) int { return cli.Execute(newRoot(), args) }
+func Main(args []string) int { return cli.Execute(newRoot(), forBench(args)) }
 
 func newRoot() *cobra.Command {
 	root := &cobra.Command{

@@ -1,0 +1,44 @@
+// Command nvmecr-bench is `nvmecr bench`: the program nvmecr executes it, with what
+// follows the word bench. It is a program of its own so that nvmecr does not
+// have in it what only the benchmark needs.
+package main
+
+import (
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"nvmecr/bench"
+	"nvmecr/internal/cli"
+)
+
+func main() {
+	os.Exit(cli.Execute(newRoot(), os.Args[1:]))
+}
+
+func newRoot() *cobra.Command {
+	root := &cobra.Command{
+		Use:         "nvmecr-bench",
+		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "nvmecr bench"},
+		Short:       "Measure this machine or cluster, beside its peers",
+		Long: `Measures checkpoints as applications see them, beside a raw NVMe/TCP client,
+bare sockets and other file systems, in turns within one run.
+
+Without --target the storage is memory of a target process of its own. Ranks are
+processes of this host, unless --launch names a launcher; started by mpirun or
+srun, the processes of that job are the ranks.`,
+		Example: `  nvmecr bench checkpoint --ranks 4 --rounds 9
+  nvmecr bench checkpoint --target "trtype:TCP traddr:10.0.0.5 subnqn:... ns:1" --launch "srun -n 64"
+  mpirun -n 16 nvmecr bench checkpoint --peer dir:/lustre/scratch`,
+		// The shell completes for nvmecr, which asks here.
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+		Args:              cli.Args(cobra.NoArgs),
+		RunE:              func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cli.Prepare(root)
+	for i := range bench.Experiments {
+		root.AddCommand(newExperiment(&bench.Experiments[i]))
+	}
+	root.AddCommand(newReport(), newRankRaw(), newRankDrilldown())
+	return root
+}

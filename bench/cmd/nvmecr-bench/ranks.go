@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"nvmecr/bench"
+	"nvmecr/internal/cli"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/dial"
+)
+
+// newRankDrilldown is for the conductor of the benchmark alone.
+func newRankDrilldown() *cobra.Command {
+	var namespace, conductor string
+	cmd := &cobra.Command{
+		Use: "rank-drilldown", Hidden: true,
+		Args: cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			id, err := nvmf.ParseTransportID(namespace)
+			if err != nil {
+				return cli.UsageError{Err: err}
+			}
+			return bench.DrillRank(context.Background(), id, conductor)
+		},
+	}
+	cmd.Flags().StringVar(&namespace, "namespace", "", "`NAMESPACE` to write to")
+	cmd.Flags().StringVar(&conductor, "conductor", "", "`ADDRESSES` of the conductor")
+	return cmd
+}
+
+// newRankRaw is for the conductor of the benchmark alone.
+func newRankRaw() *cobra.Command {
+	var namespace, conductor, driver string
+	var core int
+	cmd := &cobra.Command{
+		Use: "rank-raw", Hidden: true,
+		Args: cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			id, err := nvmf.ParseTransportID(namespace)
+			if err != nil {
+				return cli.UsageError{Err: err}
+			}
+			return bench.RawRank(context.Background(), id, dial.Driver(driver), conductor, core)
+		},
+	}
+	cmd.Flags().StringVar(&namespace, "namespace", "", "`NAMESPACE` to write to")
+	cmd.Flags().StringVar(&conductor, "conductor", "", "`ADDRESSES` of the conductor")
+	cmd.Flags().StringVar(&driver, "driver", string(dial.Go), "`DRIVER` for it")
+	cmd.Flags().IntVar(&core, "core", -1, "`CORE` to stay on")
+	return cmd
+}
