@@ -409,8 +409,8 @@ var edits = []edit{
 	// The command.
 	{"nvmecr: several hosts on a target of this one", "cmd/nvmecr/command/hosts.go",
 		`if n > 1 {
-				return usageError`, `if n > 2 {
-				return usageError`,
+				return cli.UsageError`, `if n > 2 {
+				return cli.UsageError`,
 		"TestCheckHosts", ""},
 	{"nvmecr: a requeued job begins anew", "cmd/nvmecr/command/hosts.go",
 		`err != nil || n == 0 {
@@ -421,6 +421,9 @@ var edits = []edit{
 	}
 	return fmt.Errorf("job %s was started again`,
 		"TestCheckRequeued", ""},
+	{"nvmecr: the benchmark knows no variables", "cmd/nvmecr/command/bench.go",
+		`args...), os.Environ())`, `args...), os.Environ()[:1])`,
+		"TestBenchIsExecuted", ""},
 	{"nvmecr: a killed job is a success", "cmd/nvmecr/command/job.go",
 		`return 128 + int(ws.Signal()), nil`, `return 0, nil`,
 		"TestJobStatus", ""},
