@@ -24,8 +24,11 @@ func Find(name string) (string, error) {
 	bin := filepath.Dir(self)
 	for _, dir := range []string{bin, filepath.Join(bin, "../lib"), filepath.Join(bin, "../lib/nvmecr")} {
 		path := filepath.Join(dir, name)
-		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-			return path, err
+		switch f, err := os.Stat(path); {
+		case err == nil && !f.IsDir(): // a directory lib/nvmecr is not the program
+			return path, nil
+		case err != nil && !errors.Is(err, fs.ErrNotExist):
+			return "", err
 		}
 	}
 	return "", fmt.Errorf("%s is not beside %s: run make, or reinstall", name, self)

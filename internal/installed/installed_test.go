@@ -32,6 +32,7 @@ func TestFind(t *testing.T) {
 		{"beside", "bin/part", "bin/part"},
 		{"lib", "lib/part", "lib/part"},
 		{"lib of its own", "lib/nvmecr/part", "lib/nvmecr/part"},
+		{"a directory of the name", "lib/part/other", ""},
 		{"nowhere", "elsewhere/part", ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

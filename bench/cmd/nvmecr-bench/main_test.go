@@ -31,6 +31,14 @@ func TestArguments(t *testing.T) {
 	}
 }
 
+// TestVariables: flags take their values from variables, as those of nvmecr do.
+func TestVariables(t *testing.T) {
+	t.Setenv("NVMECR_ROUNDS", "x")
+	root := newRoot()
+	root.SetArgs([]string{"raw"})
+	assert.ErrorContains(t, root.Execute(), `NVMECR_ROUNDS: `)
+}
+
 // TestHelp: the commands, and their flags, are called what users type.
 func TestHelp(t *testing.T) {
 	for args, want := range map[string][]string{
