@@ -77,16 +77,16 @@ else
 TAGS   = $(if $(1),-tags $(1))
 endif
 
-BUILD_COMMAND = go build $(call TAGS) -trimpath -ldflags "-X nvmecr/internal/cli.commit=$(COMMIT)" -o $(CURDIR)/$@
+COMMAND_FLAGS = $(call TAGS) -trimpath -ldflags "-X nvmecr/internal/cli.commit=$(COMMIT)"
 
 .PHONY: bin/nvmecr
 bin/nvmecr:
-	$(BUILD_COMMAND) ./cmd/nvmecr
+	go build $(COMMAND_FLAGS) -o $@ ./cmd/nvmecr
 
 # What `nvmecr bench` executes: of a module of its own, which has what only it needs.
 .PHONY: bin/nvmecr-bench
 bin/nvmecr-bench:
-	cd bench && $(BUILD_COMMAND) ./cmd/nvmecr-bench
+	go build -C bench $(COMMAND_FLAGS) -o ../$@ ./cmd/nvmecr-bench
 
 # The rank of the benchmark: an application like any other.
 bin/nvmecr-bench-rank: $(wildcard bench/crew/rank/*.[ch])
