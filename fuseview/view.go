@@ -17,14 +17,14 @@
 package fuseview
 
 import (
-	"context"
 	"fmt"
-	"os"
-	"syscall"
+	"os/exec"
+	"strings"
 	"time"
 
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
 
 	"nvmecr/posixshim"
 )
@@ -36,6 +36,22 @@ const maxWrite = 1 << 20
 type Tree struct {
 	Name    string // of the directory; "" for a view's only tree, which is at its root
 	Process *posixshim.Process
+	// Number tells the inodes of several trees apart: 1 to MaxNumber, of each tree another one. Of the only tree it is 0.
+	Number uint64
+}
+
+// MaxNumber is the greatest number of a tree.
+const MaxNumber = 1<<(64-treeShift) - 1
+
+// Trees are those of a view whose trees come to be while it is mounted. Both are called for each name that the
+// kernel looks up, at once.
+type Trees struct {
+	// Tree returns the tree of a name, always the same; false if there is none.
+	Tree func(name string) (Tree, bool)
+	// Self returns the name of the tree of a process or thread, which the symbolic link "self" leads to.
+	Self func(pid int) (name string, err error)
+	// Names lists the trees, "self" not among them.
+	Names func() []string
 }
 
 // Options say how a view is mounted.
@@ -48,7 +64,10 @@ type Options struct {
 }
 
 // A View is a mounted view.
-type View struct{ server *fuse.Server }
+type View struct {
+	server *fuse.Server
+	dir    string
+}
 
 // Mount mounts a view of trees at dir, an existing directory. It calls mount(2), or where that is not permitted
 // fusermount3. The error names dir.
@@ -57,6 +76,15 @@ func Mount(dir string, trees []Tree, o Options) (*View, error) {
 	if err != nil {
 		return nil, err
 	}
+	return mount(dir, root, o)
+}
+
+// MountTrees mounts a view of trees that come to be while it is mounted.
+func MountTrees(dir string, trees Trees, o Options) (*View, error) {
+	return mount(dir, &changing{trees: trees, since: time.Now()}, o)
+}
+
+func mount(dir string, root fs.InodeEmbedder, o Options) (*View, error) {
 	options := []string{"default_permissions"}
 	if o.ReadOnly {
 		options = append(options, "ro")
@@ -81,11 +109,29 @@ func Mount(dir string, trees []Tree, o Options) (*View, error) {
 	if err != nil {
 		return nil, fmt.Errorf("mounting a view at %s by FUSE: %w", dir, err)
 	}
-	return &View{server}, nil
+	return &View{server, dir}, nil
 }
 
 // Wait returns when the view has been unmounted, by Close or by umount(8).
 func (v *View) Wait() { v.server.Wait() }
+
+// Detach unmounts the view now. Who has a file of it open, or is in it, finds it gone when this process ends.
+func (v *View) Detach() error { return Detach(v.dir) }
+
+// Detach unmounts what is mounted at dir, also a view whose process was killed.
+func Detach(dir string) error {
+	err := unix.Unmount(dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+	if err == unix.EPERM {
+		var said []byte
+		if said, err = exec.Command("fusermount3", "-u", "-z", "--", dir).CombinedOutput(); err != nil {
+			err = fmt.Errorf("%w: %s", err, strings.TrimSpace(string(said)))
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("unmounting the view at %s: %w", dir, err)
+	}
+	return nil
+}
 
 // Close unmounts the view. EBUSY if a process has a file of it open, or is in it.
 func (v *View) Close() error {
@@ -93,48 +139,4 @@ func (v *View) Close() error {
 		return fmt.Errorf("unmounting the view: %w", err)
 	}
 	return nil
-}
-
-// newRoot makes the root directory of a view.
-func newRoot(trees []Tree) (fs.InodeEmbedder, error) {
-	if len(trees) == 1 && trees[0].Name == "" {
-		return &node{tree: &tree{process: trees[0].Process}}, nil
-	}
-	for _, t := range trees {
-		if t.Name == "" {
-			return nil, fmt.Errorf("one of %d trees of a view has no name: %w", len(trees), syscall.EINVAL)
-		}
-	}
-	return &top{trees: trees, since: time.Now()}, nil
-}
-
-// top is the root directory of a view of several trees. Its directories never change.
-type top struct {
-	fs.Inode
-	trees []Tree
-	since time.Time
-}
-
-var _ interface {
-	fs.NodeOnAdder
-	fs.NodeGetattrer
-} = (*top)(nil)
-
-// OnAdd makes the directories.
-func (r *top) OnAdd(ctx context.Context) {
-	for i, t := range r.trees {
-		n := &node{tree: &tree{process: t.Process, number: uint64(i) + 1}}
-		child := r.NewPersistentInode(ctx, n, n.tree.stable(syscall.S_IFDIR, 1))
-		n.tree.root = child
-		r.AddChild(t.Name, child, true)
-	}
-}
-
-// Getattr tells the attributes of the root: it is the user's, who may look at it.
-func (r *top) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
-	out.Mode = syscall.S_IFDIR | 0o500
-	out.Nlink = uint32(2 + len(r.trees))
-	out.Uid, out.Gid = uint32(os.Geteuid()), uint32(os.Getegid())
-	out.SetTimes(&r.since, &r.since, &r.since)
-	return 0
 }

@@ -16,6 +16,7 @@ import (
 	"nvmecr/internal/config"
 	"nvmecr/internal/owner"
 	"nvmecr/internal/ownfd"
+	"nvmecr/internal/processfs"
 	"nvmecr/internal/store"
 	"nvmecr/mpiwrap"
 	"nvmecr/nvmf/dial"
@@ -33,7 +34,7 @@ const (
 
 // opening is how this process comes to its partition.
 var opening struct {
-	cfg    *config.Config
+	processfs.Opener
 	getenv func(string) string
 
 	mu      sync.Mutex
@@ -60,7 +61,8 @@ func start(mount string, variables []byte, own unsafe.Pointer) error {
 	runtime.GOMAXPROCS(maxProcs)
 	debug.SetGCPercent(gcPercent)
 	prepareForWant()
-	process = posixshim.New(open, complain)
+	process = posixshim.New(opening.Open, complain)
+	opening.Process, opening.Place, opening.Logf = process, where, complain
 	process.Ending = dial.Retire
 	process.Identify = store.Cred
 	if err := process.Credentials(); err != nil {
@@ -72,7 +74,7 @@ func start(mount string, variables []byte, own unsafe.Pointer) error {
 		complain("files under %s cannot be used: %v; start the program with nvmecr run", mount, err)
 		return unix.EINVAL
 	}
-	opening.cfg = cfg
+	opening.Config = cfg
 	process.Used = func() { owner.Use(store.LockGroup(cfg.Run)) }
 	return nil
 }
@@ -112,7 +114,7 @@ func settle(job *mpiwrap.Job) error {
 	defer opening.mu.Unlock()
 	if p := opening.place; p != nil && (p.Rank != job.Rank || p.Size != job.Size) {
 		return fmt.Errorf("before MPI_Init this was rank %d of %d, by %s, now it is rank %d of %d: do not touch %s before MPI_Init: %w",
-			p.Rank, p.Size, p.From, job.Rank, job.Size, opening.cfg.Mount, unix.EINVAL)
+			p.Rank, p.Size, p.From, job.Rank, job.Size, opening.Config.Mount, unix.EINVAL)
 	}
 	opening.place = &store.Place{Rank: job.Rank, Size: job.Size, From: "MPI"}
 	opening.mapping = &job.Mapping
@@ -122,7 +124,7 @@ func settle(job *mpiwrap.Job) error {
 // mpiInit opens the partition for writing, on all ranks or on none. It is
 // called inside MPI_Init, on the thread that the application called it on.
 func mpiInit() error {
-	job, err := mpiwrap.Join(len(opening.cfg.Targets))
+	job, err := mpiwrap.Join(len(opening.Config.Targets))
 	if errors.Is(err, mpiwrap.ErrNoMPI) { // this build has none: the launcher's environment will do
 		return report(openForWriting())
 	}
@@ -144,9 +146,9 @@ func report(err error) error {
 	var failed *mpiwrap.Disagreement
 	switch {
 	case !errors.As(err, &failed):
-		complain("files under %s cannot be used: %v", opening.cfg.Mount, err)
+		complain("files under %s cannot be used: %v", opening.Config.Mount, err)
 	case failed.Mine: // complain says which rank this is
-		complain("files under %s cannot be used: %s", opening.cfg.Mount, failed.Cause)
+		complain("files under %s cannot be used: %s", opening.Config.Mount, failed.Cause)
 	}
 	errno := posixshim.Errno(err)
 	process.Fail(errno)
@@ -161,7 +163,7 @@ func mpiFinalize() error { return process.SyncMappings() }
 // finish ends the use of the mount when the process ends.
 func finish() error {
 	err := process.Finish()
-	if cfg := opening.cfg; err != nil && cfg != nil && cfg.Durability == config.DurableClose {
+	if cfg := opening.Config; err != nil && cfg != nil && cfg.Durability == config.DurableClose {
 		complain("what was written may not be complete: %v", err) // nobody else tells
 	}
 	return err

@@ -46,6 +46,9 @@ const JobVariable = "NVMECR_JOB"
 // targets tell the processes of one run from those of another.
 const RunVariable = "NVMECR_RUN"
 
+// ViewVariable holds the directory at which `nvmecr serve` exports the files of the run to the kernel of this host.
+const ViewVariable = "NVMECR_VIEW"
+
 // Config holds a value for each setting. The comments name the flag.
 type Config struct {
 	Name      string             // --name: the store, see parttable.CheckName
@@ -67,9 +70,12 @@ type Config struct {
 	Log                      LogLevel   // --log
 	Unfenced                 bool       // --unfenced: mount also where an old writer may live
 	Takeover                 bool       // --takeover: also from a run in progress; for the command only
+	FUSE                     bool       // --fuse: export the files by FUSE where that can be done; for the command only
 
 	// Run is the id of the run; not a setting. Nil: it has none.
 	Run uuid.UUID
+	// View is where the files are exported to the kernel; not a setting. "": nowhere.
+	View string
 
 	// given holds the names of the settings that came from a flag or from
 	// the environment: a recorded value does not replace them.
@@ -102,6 +108,7 @@ func FromEnv(getenv func(string) string) (*Config, error) {
 		}
 		c.Run = run
 	}
+	c.View = getenv(ViewVariable)
 	return c, c.check()
 }
 
@@ -151,6 +158,9 @@ func (c *Config) Exports() []string {
 	if c.Run != uuid.Nil {
 		env = append(env, RunVariable+"="+c.Run.String())
 	}
+	if c.View != "" {
+		env = append(env, ViewVariable+"="+c.View)
+	}
 	return append(env, JobVariable+"="+c.Name)
 }
 
@@ -161,7 +171,7 @@ func (c *Config) Environ(base []string) []string {
 	env := make([]string, 0, len(base)+len(settings))
 	for _, kv := range base {
 		name, _, _ := strings.Cut(kv, "=")
-		if byEnv(name) == nil && name != JobVariable && name != RunVariable {
+		if byEnv(name) == nil && name != JobVariable && name != RunVariable && name != ViewVariable {
 			env = append(env, kv)
 		}
 	}

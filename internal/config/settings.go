@@ -181,16 +181,19 @@ var settings = []Setting{
 	},
 	{
 		// Not a Switch: it is given to turn it off.
+		Name:    "fuse",
+		Help:    "export the files of the run to the kernel, for what the preloaded library does not reach, `on|off`; on where this host has FUSE",
+		initial: text("on"),
+		parse:   boolean(func(c *Config) *bool { return &c.FUSE }),
+		format:  onOff(func(c *Config) bool { return c.FUSE }),
+	},
+	{
+		// Not a Switch: it is given to turn it off.
 		Name: "data-checksum", Exported: true,
 		Help:    "CRC-64 on file data, `on|off`; fixed when the store is formatted",
 		initial: text("on"),
 		parse:   boolean(func(c *Config) *bool { return &c.DataChecksum }),
-		format: func(c *Config) string {
-			if c.DataChecksum {
-				return "on"
-			}
-			return "off"
-		},
+		format:  onOff(func(c *Config) bool { return c.DataChecksum }),
 	},
 	{
 		Name: "durability", Exported: true,
@@ -232,6 +235,16 @@ func byEnv(name string) *Setting {
 }
 
 func text(s string) func() string { return func() string { return s } }
+
+// onOff formats a boolean that is given to turn something off.
+func onOff(field func(c *Config) bool) func(c *Config) string {
+	return func(c *Config) string {
+		if field(c) {
+			return "on"
+		}
+		return "off"
+	}
+}
 
 func boolean(field func(*Config) *bool) func(*Config, string) error {
 	return func(c *Config, v string) (err error) {

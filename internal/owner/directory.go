@@ -62,6 +62,9 @@ func Prepare(group string) error {
 	return nil
 }
 
+// Directory returns the directory of a group, which Prepare has made.
+func Directory(group string) string { return prefix() + "-" + group }
+
 // runFile is in the directory of a group for as long as its run. It is empty until a
 // process of the run calls Use.
 const runFile = "run"

@@ -32,8 +32,8 @@ var forwarded = []os.Signal{
 
 // runJob starts argv with env and waits for it. It returns the status to end
 // with: the job's, or 128 and the number of the signal that ended it. Signals
-// are passed on; a second interrupt kills the job and all its descendants.
-func runJob(argv, env []string) (int, error) {
+// are passed on; a second interrupt kills the job and all its descendants. The job finds its files at the mount point, which may be nil.
+func runJob(argv, env []string, at *mountPoint) (int, error) {
 	path, err := findProgram(argv[0])
 	if err != nil {
 		return 0, err
@@ -45,7 +45,7 @@ func runJob(argv, env []string) (int, error) {
 	j := &job{cmd: &exec.Cmd{Path: path, Args: argv, Env: env}, shared: foreground()}
 	j.cmd.Stdin, j.cmd.Stdout, j.cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	j.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: !j.shared}
-	if err := j.cmd.Start(); err != nil {
+	if err := at.start(j.cmd); err != nil {
 		return 0, fmt.Errorf("cannot start %s: %w", argv[0], err)
 	}
 	done := make(chan error, 1)

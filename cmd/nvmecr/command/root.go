@@ -31,7 +31,7 @@ name finds it again.`,
 	root.Version = versionText()
 	root.SetVersionTemplate("{{.Version}}")
 	root.AddCommand(
-		newRun(), newTarget(), newAdmin(), newKeygen(),
+		newRun(), newServe(), newTarget(), newAdmin(), newKeygen(),
 		newLs(), newLatest(), newCat(), newMount(), newCp(), newStat(), newStores(), newFsck(), newVerify(), newRelease(),
 		newHostNQN(), newDiscover(), newDemo(), newBench(), newVersion(),
 	)

@@ -124,9 +124,15 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 		return err
 	}
 	defer owner.Abandon(group)
+	servant, err := startServant(o.cfg, o.stderr)
+	if err != nil {
+		return err
+	}
+	defer servant.stop()
 
 	begin := time.Now()
-	code, err := runJob(preload.Carry(o.cfg, argv, preload.Environ(o.cfg, os.Environ(), library)))
+	jobArgv, env := preload.Carry(o.cfg, argv, preload.Environ(o.cfg, os.Environ(), library))
+	code, err := runJob(jobArgv, env, servant.mountPoint(o.cfg))
 	if err != nil {
 		return err
 	}

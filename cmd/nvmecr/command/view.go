@@ -53,7 +53,7 @@ func (o *mountOptions) serve(cmd *cobra.Command, dir string) error {
 	defer stop()
 	var trees []fuseview.Tree
 	o.each(ctx, func(rank int, _ *store.Partition) error {
-		trees = append(trees, fuseview.Tree{Name: fmt.Sprintf("rank%d", rank), Process: o.process(ctx, rank)})
+		trees = append(trees, fuseview.Tree{Name: fmt.Sprintf("rank%d", rank), Process: o.process(ctx, rank), Number: uint64(len(trees)) + 1})
 		return nil
 	})
 	if len(trees) == 0 {
@@ -63,7 +63,7 @@ func (o *mountOptions) serve(cmd *cobra.Command, dir string) error {
 		return fmt.Errorf("nothing was ever written to store %q", o.cfg.Name)
 	}
 	if o.rank != allRanks {
-		trees[0].Name = ""
+		trees[0].Name, trees[0].Number = "", 0
 	}
 	view, err := fuseview.Mount(dir, trees, fuseview.Options{ReadOnly: true, AllowOther: o.allowOther})
 	if err != nil {

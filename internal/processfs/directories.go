@@ -1,9 +1,8 @@
-package main
+package processfs
 
 import (
 	"context"
 	"errors"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -12,34 +11,31 @@ import (
 	"nvmecr/posixshim"
 )
 
-// lookedForDirectories is set once a mount for reading has been compared with the solo partition.
-var lookedForDirectories atomic.Bool
-
 // withDirectories gives a rank the directories that job scripts have made: a partition that is open for
 // writing gets those that it lacks. One that is open for reading, the first of this process,
 // is opened for writing for that. What goes wrong costs directories, not the partition.
-func withDirectories(part *store.Partition, opts store.Options) (*posixshim.Mount, error) {
-	m := mountOf(part, hinting{posixshim.Microfs(part.FS)}, opts)
-	if opts.ReadOnly && lookedForDirectories.Swap(true) {
+func (o *Opener) withDirectories(part *store.Partition, opts store.Options) (*posixshim.Mount, error) {
+	m := mountOf(part, hinting{posixshim.Microfs(part.FS), o}, opts)
+	if opts.ReadOnly && o.compared.Swap(true) {
 		return m, nil
 	}
-	list, err := part.SoloDirectories(context.Background(), opening.cfg)
+	list, err := part.SoloDirectories(context.Background(), o.Config)
 	if err != nil {
-		complain("directories that the job script has made may be missing: %v", err)
+		o.Logf("directories that the job script has made may be missing: %v", err)
 		return m, nil
 	}
 	if len(list) == store.MostDirectories {
-		complain("the job script has made more than %d directories: some may be missing", store.MostDirectories)
+		o.Logf("the job script has made more than %d directories: some may be missing", store.MostDirectories)
 	}
 	lacking := lacks(part.FS, list)
 	switch {
 	case len(lacking) == 0:
 	case !opts.ReadOnly:
 		if err := makeDirectories(part.FS, lacking); err != nil {
-			complain("directories that the job script has made are missing: %v", err)
+			o.Logf("directories that the job script has made are missing: %v", err)
 		}
 	default:
-		writable, err := open(true)
+		writable, err := o.Open(true)
 		if err != nil { // another process of the rank has it, and has made them
 			return m, nil
 		}

@@ -1,4 +1,4 @@
-package main
+package processfs
 
 import (
 	"context"
@@ -7,7 +7,6 @@ import (
 	"path"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -26,10 +25,11 @@ const (
 	hintAll      = 8               // in a job of so many ranks all are looked at
 )
 
-var hints struct{ looks, said atomic.Int32 }
-
 // hinting is a rank's file system.
-type hinting struct{ posixshim.FS }
+type hinting struct {
+	posixshim.FS
+	o *Opener
+}
 
 func (h hinting) Open(dir microfs.Ino, path string, flags int, mode uint32) (posixshim.File, error) {
 	f, err := h.FS.Open(dir, path, flags, mode)
@@ -65,10 +65,10 @@ func (h hinting) Mkdir(dir microfs.Ino, path string, mode uint32) error {
 
 // hint looks whether another rank has what is missing.
 func (h hinting) hint(dir microfs.Ino, name string) {
-	if name == "" || hints.said.Load() != 0 || hints.looks.Load() >= mostHints || hints.looks.Add(1) > mostHints {
+	if name == "" || h.o.said.Load() != 0 || h.o.looks.Load() >= mostHints || h.o.looks.Add(1) > mostHints {
 		return
 	}
-	place, _, err := where()
+	place, _, err := h.o.Place()
 	if err != nil {
 		return
 	}
@@ -79,16 +79,16 @@ func (h hinting) hint(dir microfs.Ino, name string) {
 		defer cancel()
 		defer func() {
 			if r := recover(); r != nil {
-				_ = process.Contain(r)
+				_ = h.o.Process.Contain(r)
 			}
 		}()
 		missing := h.missing(dir, name)
 		if missing == "" {
 			return
 		}
-		if who := whoHas(ctx, place, missing); who != "" && hints.said.Swap(1) == 0 {
-			complain("%s%s is not there for rank %d; %s: each rank has files of its own",
-				strings.TrimRight(opening.cfg.Mount, "/"), missing, place.Rank, who)
+		if who := h.o.whoHas(ctx, place, missing); who != "" && h.o.said.Swap(1) == 0 {
+			h.o.Logf("%s%s is not there for rank %d; %s: each rank has files of its own",
+				strings.TrimRight(h.o.Config.Mount, "/"), missing, place.Rank, who)
 		}
 	}()
 	select {
@@ -117,8 +117,8 @@ func (h hinting) missing(dir microfs.Ino, name string) string {
 }
 
 // whoHas names a rank that has a path, or the job script.
-func whoHas(ctx context.Context, place store.Place, name string) string {
-	cfg := *opening.cfg
+func (o *Opener) whoHas(ctx context.Context, place store.Place, name string) string {
+	cfg := *o.Config
 	cfg.Timeout = hintPatience
 	for _, rank := range others(place) {
 		if ctx.Err() != nil {

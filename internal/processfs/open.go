@@ -1,0 +1,87 @@
+package processfs
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/config"
+	"nvmecr/internal/owner"
+	"nvmecr/internal/parttable"
+	"nvmecr/internal/store"
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+	"nvmecr/posixshim"
+)
+
+// Open opens the file system, for posixshim.New.
+func (o *Opener) Open(write bool) (*posixshim.Mount, error) {
+	// Another user has another lock, and would be a second writer.
+	if uid, other := owner.OtherUser(store.LockGroup(o.Config.Run)); other {
+		return nil, &posixshim.OtherUserError{Mount: o.Config.Mount, Self: uint32(unix.Geteuid()), Run: uid}
+	}
+	p, mapping, err := o.Place()
+	if err != nil {
+		return nil, err
+	}
+	opts := store.Options{ReadOnly: !write, Mapping: mapping, OnYield: func(*store.Partition) bool { return o.Process.Yield() }}
+	if o.Config.Log != config.LogError {
+		opts.Logf = o.Logf
+	}
+	if write {
+		if opts.Note, err = o.Process.Address(); err != nil && opts.Logf != nil {
+			opts.Logf("other processes of this rank cannot be served: %v", err)
+		}
+	}
+	var m *posixshim.Mount
+	if p.Alone() {
+		m, err = o.openAlone(p, opts)
+	} else {
+		m, err = o.openRank(p, opts)
+	}
+	var busy *owner.BusyError
+	if errors.As(err, &busy) && busy.Note != "" {
+		return nil, &posixshim.ElsewhereError{Address: busy.Note, Err: err}
+	}
+	return m, err
+}
+
+// openRank opens the partition of a rank. One that nobody has written yet is opened for
+// writing, which formats it: then it is empty.
+func (o *Opener) openRank(p store.Place, opts store.Options) (*posixshim.Mount, error) {
+	part, err := o.openWaiting(p, opts)
+	if opts.ReadOnly && (errors.Is(err, parttable.ErrNoTable) || errors.Is(err, microfs.ErrUnformatted) || errors.Is(err, store.ErrUndivided)) {
+		return o.Open(true)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return o.withDirectories(part, opts)
+}
+
+func mountOf(part *store.Partition, fs posixshim.FS, opts store.Options) *posixshim.Mount {
+	return &posixshim.Mount{FS: fs, Writable: !opts.ReadOnly, Current: part.Current, Close: part.Close}
+}
+
+// reopenPause is between two attempts to reach a target.
+const reopenPause = 100 * time.Millisecond
+
+// openWaiting opens the partition. A target that cannot be reached is waited
+// for, as it is by every call later on: it was there when nvmecr run looked. But
+// what it has half formatted is left to the next run.
+func (o *Opener) openWaiting(p store.Place, opts store.Options) (*store.Partition, error) {
+	for begin := time.Now(); ; time.Sleep(reopenPause) {
+		part, err := store.Open(context.Background(), o.Config, p, opts)
+		var status *nvmf.StatusError
+		away := errors.Is(err, nvmf.ErrUnreachable) || errors.Is(err, nvmf.ErrConnectionLost) ||
+			errors.As(err, &status) && status.Busy()
+		if !away || errors.Is(err, store.ErrHalfFormatted) || time.Since(begin)+reopenPause > o.Config.Timeout {
+			return part, err
+		}
+		if opts.Logf != nil {
+			opts.Logf("waiting for a target: %v", err)
+		}
+	}
+}

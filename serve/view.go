@@ -1,0 +1,100 @@
+package serve
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"nvmecr/fuseview"
+	"nvmecr/internal/store"
+)
+
+// The view of a run has a tree for each place on this host, made when a process of it first asks, and a link:
+//
+//	self     to the tree of whoever asks
+//	job      what a process that is alone has
+//	3of8     what rank 3 of a job of 8 has
+//
+// So self/PATH is, to the kernel, what MOUNT/PATH is to the preloaded library of the same process.
+const aloneName = "job"
+
+// aloneNumber is beyond those of ranks, which are the rank and one.
+const aloneNumber = 1 << 20
+
+// Export mounts the view at dir, an existing directory. The error says what is missing: there may be no FUSE here.
+func (s *Server) Export(dir string) error {
+	view, err := fuseview.MountTrees(dir, fuseview.Trees{Tree: s.tree, Self: s.self, Names: s.names}, fuseview.Options{})
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.views = append(s.views, view)
+	return nil
+}
+
+// tree returns the tree of a name. Any rank of any job may come to be.
+func (s *Server) tree(name string) (fuseview.Tree, bool) {
+	place, ok := parsePlace(name)
+	if !ok {
+		return fuseview.Tree{}, false
+	}
+	number := uint64(aloneNumber)
+	if !place.Alone() {
+		number = uint64(place.Rank) + 1
+	}
+	return fuseview.Tree{Name: name, Process: s.Process(place), Number: number}, true
+}
+
+// names lists the trees that somebody has asked for.
+func (s *Server) names() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var names []string
+	for place := range s.processes {
+		names = append(names, placeName(place))
+	}
+	return names
+}
+
+// self names the tree of a process: its environment says which place it has, as it does to the
+// preloaded library. A process that the kernel cannot name here, of another PID namespace, is taken for one that is alone.
+func (s *Server) self(pid int) (string, error) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	if err != nil && pid != 0 {
+		return "", err
+	}
+	values := make(map[string]string)
+	for _, text := range bytes.Split(data, []byte{0}) {
+		name, value, _ := strings.Cut(string(text), "=")
+		values[name] = value
+	}
+	place, err := store.PlaceFromEnv(func(name string) string { return values[name] })
+	return placeName(place), err
+}
+
+func placeName(p store.Place) string {
+	if p.Alone() {
+		return aloneName
+	}
+	return fmt.Sprintf("%dof%d", p.Rank, p.Size)
+}
+
+func parsePlace(name string) (store.Place, bool) {
+	if name == aloneName {
+		return store.Place{Rank: 0, Size: 1}, true
+	}
+	first, second, _ := strings.Cut(name, "of")
+	rank, err := strconv.ParseUint(first, 10, 20)
+	if err != nil {
+		return store.Place{}, false
+	}
+	size, err := strconv.ParseUint(second, 10, 31)
+	if err != nil || size < 2 || rank >= size {
+		return store.Place{}, false
+	}
+	p := store.Place{Rank: int(rank), Size: int(size)}
+	return p, placeName(p) == name
+}
