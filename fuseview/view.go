@@ -112,6 +112,9 @@ func mount(dir string, root fs.InodeEmbedder, o Options) (*View, error) {
 	return &View{server, dir}, nil
 }
 
+// Dir returns the directory that the view is mounted at.
+func (v *View) Dir() string { return v.dir }
+
 // Wait returns when the view has been unmounted, by Close or by umount(8).
 func (v *View) Wait() { v.server.Wait() }
 

@@ -115,7 +115,7 @@ func (p *Process) obtain(write bool) (FS, error) {
 // usable says whether the mount serves. The caller holds p.mu.
 func (p *Process) usable(write bool) bool {
 	return p.mount != nil &&
-		(p.mount.Writable || !write && !p.stale.Load() && !p.elsewhere.Load() && time.Since(p.opened) < p.fresh)
+		(p.mount.Writable || !write && !p.stale.Load() && !p.elsewhere.Load() && !p.Attentive && time.Since(p.opened) < p.fresh)
 }
 
 // prepare makes the mount usable. Open files move over to a new one.

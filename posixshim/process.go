@@ -15,6 +15,9 @@ type Process struct {
 	open func(write bool) (*Mount, error)
 	logf func(format string, args ...any)
 
+	// Attentive has every call look whether another process has changed something, also where it has looked a moment ago:
+	// for a process that makes the calls of those who know that it was changed. Set before the first call.
+	Attentive bool
 	// Used, if not nil, is called before the first call on a path or file of ours.
 	Used func()
 	used sync.Once

@@ -52,6 +52,7 @@ needs() {
 		command -v sqlite3                : sqlite3
 		command -v rsync                  : rsync
 		command -v musl-gcc               : musl-tools
+		command -v fusermount3            : fuse3
 		pkg-config --exists openssl       : libssl-dev
 	END
 	[ "${1-}" = apps ] || return 0

@@ -55,7 +55,7 @@ func (s *Server) Process(place store.Place) *posixshim.Process {
 			},
 		}
 		p = posixshim.New(o.Open, o.Logf)
-		p.Identify = store.Cred
+		p.Identify, p.Attentive = store.Cred, true
 		o.Process = p
 		s.processes[place] = p
 	}
@@ -68,7 +68,8 @@ func (s *Server) Close() error {
 	defer s.mu.Unlock()
 	var errs []error
 	for _, v := range s.views {
-		errs = append(errs, v.Detach())
+		// nvmecr run removes the directory, unless it was killed.
+		errs = append(errs, v.Detach(), os.Remove(v.Dir()))
 	}
 	for _, p := range s.processes {
 		errs = append(errs, p.Finish())

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -137,7 +138,7 @@ func (s *servant) removeView() {
 	if unix.Lstat(s.view, &st) == unix.ENOTCONN {
 		_ = fuseview.Detach(s.view)
 	}
-	if err := os.Remove(s.view); err != nil {
+	if err := os.Remove(s.view); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		fmt.Fprintf(s.stderr, "nvmecr: the directory of the FUSE view stays: %v\n", err)
 	}
 	s.view = ""

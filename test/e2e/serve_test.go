@@ -1,0 +1,126 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/demo"
+)
+
+// skipWithoutView skips where the kernel cannot have the files.
+func skipWithoutView(t *testing.T, s *demo.Stage) {
+	t.Helper()
+	if r := sh(t, s, `test -n "$NVMECR_VIEW"`, "--log", "info", "--name", "probe"); r.code != 0 {
+		t.Skipf("no FUSE here: %s", r.stderr)
+	}
+}
+
+// staticAppend builds a statically linked program, which the library is not in: it appends a line to a file and prints the file.
+func staticAppend(t *testing.T, s *demo.Stage) string {
+	program := filepath.Join(s.Dir, "static")
+	out, err := exec.Command("gcc", "-static", "-O1", "-Wall", "-Wextra", "-Werror", "-o", program, "testdata/static.c").CombinedOutput()
+	require.NoError(t, err, string(out))
+	return program
+}
+
+// The files of the run are the kernel's, too, as those of the process that asks.
+func TestView(t *testing.T) {
+	s := newStage(t)
+	skipWithoutView(t, s)
+	out := sh(t, s, `set -e; echo hi > /nvmecr/a; mkdir /nvmecr/d; cp /bin/echo /nvmecr/d
+		env -i cat $NVMECR_VIEW/self/a; $NVMECR_VIEW/self/d/echo ran
+		echo more >> /nvmecr/a; env -i cat $NVMECR_VIEW/self/a
+		env -i sh -c "echo written > $NVMECR_VIEW/self/b"; cat /nvmecr/b
+		env -i rm $NVMECR_VIEW/self/d/echo; ls /nvmecr/d; readlink $NVMECR_VIEW/self`).ok(t)
+	assert.Equal(t, "hi\nran\nhi\nmore\nwritten\njob\n", out)
+	// What was written a moment ago is there.
+	out = sh(t, s, `set -e; i=0; while [ $i -lt 20 ]; do i=$((i+1)); printf '#!/bin/sh\necho %s\n' $i > /nvmecr/s.$i; chmod +x /nvmecr/s.$i
+		test $(env -i $NVMECR_VIEW/self/s.$i) = $i; echo $i > /nvmecr/n; test $(env -i cat $NVMECR_VIEW/self/n) = $i; done; echo done`).ok(t)
+	assert.Equal(t, "done\n", out)
+	leftovers, err := filepath.Glob(fmt.Sprintf("/tmp/nvmecr-%d-*/view", os.Geteuid()))
+	require.NoError(t, err)
+	for _, dir := range leftovers { // of other runs of this moment
+		var st syscall.Stat_t
+		assert.NotErrorIs(t, syscall.Lstat(dir, &st), syscall.ENOTCONN, dir)
+	}
+	assert.Equal(t, "none\n", sh(t, s, `echo ${NVMECR_VIEW:-none}`, "--fuse=off").ok(t))
+}
+
+// Each rank has its own files in the view, while all of them write.
+func TestViewOfRanks(t *testing.T) {
+	s := newStage(t)
+	skipWithoutView(t, s)
+	for _, l := range launchers(t, s) {
+		script := filepath.Join(s.Dir, "rank.sh")
+		require.NoError(t, os.WriteFile(script, []byte(`r=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
+echo of $r > /nvmecr/mine; echo $(env PATH=$PATH readlink $NVMECR_VIEW/self) $(cat $NVMECR_VIEW/self/mine)
+`), 0o600))
+		line := strings.Join(demo.MPIRun("mpirun."+l.mpi, 3, "sh", script), " ")
+		got := strings.Fields(sh(t, s, line, "--name", l.mpi).ok(t))
+		require.Len(t, got, 9)
+		for rank := range 3 {
+			assert.Contains(t, strings.Join(got, " "), fmt.Sprintf("%dof3 of %d", rank, rank))
+		}
+	}
+}
+
+// Where the directory of --mount exists, programs that the library is not in find the files there, and
+// nobody else does.
+func TestMountPoint(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("a mount namespace takes root")
+	}
+	s := newStage(t)
+	skipWithoutView(t, s)
+	static, dir := staticAppend(t, s), t.TempDir()
+	out := sh(t, s, fmt.Sprintf(`set -e; echo one > %[1]s/a; %[2]s %[1]s/a; cp /bin/echo %[1]s; env -i %[1]s/echo two
+		printf '#!%[1]s/echo\n' > %[1]s/script; chmod +x %[1]s/script; env -i %[1]s/script three; ls %[1]s`, dir, static), "--mount", dir).ok(t)
+	assert.Equal(t, "one\nstatic\ntwo\n"+dir+"/script three\na\necho\nscript\n", out)
+	names, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	assert.Empty(t, names, "nothing went to the directory below")
+}
+
+// serverOf returns the number of the process that exports a view.
+func serverOf(t *testing.T, view string) int {
+	processes, err := filepath.Glob("/proc/[0-9]*")
+	require.NoError(t, err)
+	for _, dir := range processes {
+		command, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // it may have ended
+		environ, _ := os.ReadFile(filepath.Join(dir, "environ"))
+		if strings.HasSuffix(string(command), "\x00serve\x00") && strings.Contains(string(environ), "NVMECR_VIEW="+view+"\x00") {
+			pid, err := strconv.Atoi(filepath.Base(dir))
+			require.NoError(t, err)
+			return pid
+		}
+	}
+	require.Fail(t, "nobody exports "+view)
+	return 0
+}
+
+// A server that is killed takes the view with it, and not the files.
+func TestServeKilled(t *testing.T) {
+	s := newStage(t)
+	skipWithoutView(t, s)
+	script := `echo one > /nvmecr/a; echo $NVMECR_VIEW; while [ ! -e ` + filepath.Join(s.Dir, "go") + ` ]; do sleep 0.01; done
+		env -i cat $NVMECR_VIEW/self/a; echo $?; echo two >> /nvmecr/a && cat /nvmecr/a`
+	job, err := s.Start([]string{s.Nvmecr, "run", "--", "sh", "-c", script})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return len(job.Stdout.Lines()) > 0 }, hang, time.Millisecond)
+	view := job.Stdout.Lines()[0]
+	require.NoError(t, syscall.Kill(serverOf(t, view), syscall.SIGKILL))
+	require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "go"), nil, 0o600))
+	require.NoError(t, job.Wait(t.Context()), "%v", job.Stderr.Lines())
+	assert.Equal(t, []string{view, "1", "one", "two"}, job.Stdout.Lines())
+	assert.NoDirExists(t, view, "what is left of the view goes with the run")
+}
