@@ -425,7 +425,10 @@ static bool receive(int report, int *error)
 	return n == sizeof *error;
 }
 
-static int step_aside(void)
+/* nv_step_aside is called before this process executes a program. If it has to
+ * serve, a child executes it instead: nv_step_aside returns in the child, with
+ * where to report a failure, or here after such a failure, with -2; else -1. */
+int nv_step_aside(void)
 {
 	struct sigaction before, plain = {.sa_handler = SIG_DFL};
 	int report[2], error = 0;
@@ -455,14 +458,6 @@ static int step_aside(void)
 	REAL(sigaction)(SIGCHLD, &before, NULL);
 	errno = error;
 	return -2;
-}
-
-/* nv_step_aside is called before this process executes a program. If it has to
- * serve, a child executes it instead: nv_step_aside returns in the child, with
- * where to report a failure, or here after such a failure, with -2; else -1. */
-int nv_step_aside(void)
-{
-	return step_aside();
 }
 
 /* nv_not_executed reports that the program could not be executed. */
