@@ -429,7 +429,13 @@ int nv_futimesat(int dirfd, const char *path, const struct timeval times[2])
 	do
 		result = nv_utimes(&at, times, 1);
 	while (nv_reroute(&at));
-	return at.outside ? REAL(futimesat)(AT_FDCWD, at.path, times) : result;
+	if (at.outside) {
+		char outside[strlen(at.path) + 1];
+
+		nv_go_outside(&at, outside);
+		return REAL(futimesat)(AT_FDCWD, at.path, times);
+	}
+	return result;
 }
 
 int nv_utime(struct nv_place *at, const struct utimbuf *times)

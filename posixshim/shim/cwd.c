@@ -37,10 +37,10 @@ static const char *store_name(void)
 	return name != NULL && *name != '\0' ? name : "default";
 }
 
-/* take is called when rt_open has returned h. */
-static int take(nv_handle h)
+/* take is called when rt_open has returned h for at. */
+static int take(nv_handle h, const struct nv_place *at)
 {
-	return nv_server(h) != 0 ? nv_own_descriptor(nv_far_descriptor, 1) : -1;
+	return nv_server(h) != 0 ? nv_own_descriptor(at->descriptor, 1) : -1;
 }
 
 /* give gives back a directory that was opened for here. */
@@ -108,7 +108,7 @@ NV_EARLY_CODE nv_handle nv_working(void)
 	if (h < 0)
 		return CWD_FOUND;
 	nv_handle expected = CWD_FOUND;
-	int fd = take(h);
+	int fd = take(h, &at);
 
 	if (!atomic_compare_exchange_strong(&cwd, &expected, h)) {
 		give(h, fd); /* another thread was faster */
@@ -265,9 +265,13 @@ int nv_chdir(const char *path)
 	do
 		h = rt_open(&at, O_PATH | O_DIRECTORY, 0);
 	while (nv_reroute(&at));
-	if (at.outside)
+	if (at.outside) {
+		char outside[strlen(at.path) + 1];
+
+		nv_go_outside(&at, outside);
 		return leave(REAL(chdir)(at.path));
-	return h < 0 ? -1 : enter(h, take(h));
+	}
+	return h < 0 ? -1 : enter(h, take(h, &at));
 }
 
 int nv_fchdir(int fd)

@@ -351,8 +351,8 @@ int nv_open(struct nv_place *at, int flags, mode_t mode)
 		return -1;
 	}
 	if (nv_server(h) != 0) { /* the other process has sent what stands for it */
-		REAL(dup3)(nv_far_descriptor, fd, flags & O_CLOEXEC);
-		REAL(close)(nv_far_descriptor);
+		REAL(dup3)(at->descriptor, fd, flags & O_CLOEXEC);
+		REAL(close)(at->descriptor);
 	}
 	set(fd, h);
 	nv_carry(fd);

@@ -186,8 +186,12 @@ static void *load_named(const struct request *r)
 		do
 			fd = nv_open(&at, O_RDONLY | O_CLOEXEC, 0);
 		while (nv_reroute(&at));
-	if (at.outside)
+	if (at.outside) {
+		char outside[strlen(at.path) + 1];
+
+		nv_go_outside(&at, outside);
 		return load(r, at.path);
+	}
 	if (fd < 0)
 		return load(r, r->path);
 	void *library = load_file(r, nv_ours(fd));

@@ -174,9 +174,14 @@ void *nv_mmap(void *addr, size_t n, int prot, int flags, int fd, off_t off)
 	}
 	int how = (shared ? NV_MAP_SHARED : 0) | (prot & PROT_WRITE ? NV_MAP_WRITE : 0);
 	bool sent = nv_server(h) != 0; /* another process has made it, and sent it */
+
+	if (sent) /* a handler's call may bring another descriptor */
+		nv_hold();
 	int64_t result = rt_map(h, how, off, n > SSIZE_MAX ? -1 : (off_t)n);
 	int memory = sent ? nv_far_descriptor : (int)result;
 
+	if (sent)
+		nv_let_go();
 	if (result < 0)
 		return MAP_FAILED;
 	if (shared && sent)

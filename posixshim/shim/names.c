@@ -82,7 +82,7 @@ int nv_mknod(struct nv_place *at, mode_t type, mode_t mode)
 	if (h < 0)
 		return -1;
 	if (nv_server(h) != 0)
-		REAL(close)(nv_far_descriptor);
+		REAL(close)(at->descriptor);
 	return (int)rt_release(h);
 }
 

@@ -124,7 +124,9 @@ static inline nv_handle nv_near(nv_handle h)
 struct nv_place {
 	nv_handle dir;    /* the directory it is relative to; 0 is the mount */
 	const char *path; /* the rest of the path, in the caller's memory */
-	bool outside;     /* it leads out of the mount: path is what to go on with */
+	bool outside;     /* it leads out of the mount: nv_reroute finds what to go on with */
+	bool held;        /* signals are blocked until nv_reroute or nv_go_outside */
+	int descriptor;   /* what came with the handle of an open file of another process */
 	unsigned hops;    /* how often it has led out and back in */
 	unsigned moves;   /* how often another process had to be asked */
 };
@@ -210,7 +212,7 @@ enum nv_state {
 
 extern __thread enum nv_state nv_state __attribute__((tls_model("initial-exec")));
 
-/* Paths that lead out of the mount, from the runtime. */
+/* Paths that lead out of the mount, from the runtime. A handler's calls write to it, too. */
 extern __thread char nv_outside[NV_PATH] __attribute__((tls_model("initial-exec")));
 
 /* What nv_leave puts back. */
@@ -390,13 +392,15 @@ extern const char *nv_mount;     /* its path */
 
 bool nv_route(int dirfd, const char *path, struct nv_place *at);
 bool nv_reroute_outside(struct nv_place *at);
+void nv_go_outside(struct nv_place *at, char *room);
 int nv_apart(int dirfd, const char *path);
 
-/* nv_reroute says whether a path that led out of the mount leads back in, so
- * that the call has to be made again. */
+/* nv_reroute says whether the call has to be made again, because the path has led out of
+ * the mount. If it says no and at->outside is still set, then at->path is what to go on with,
+ * and the caller copies it with nv_go_outside. */
 static inline bool nv_reroute(struct nv_place *at)
 {
-	return __builtin_expect(at->outside, 0) && nv_reroute_outside(at);
+	return __builtin_expect(at->outside | at->held, 0) && nv_reroute_outside(at);
 }
 mode_t nv_umasked(mode_t mode);
 mode_t nv_umask(mode_t mask);

@@ -154,7 +154,7 @@ static int copy_named(struct nv_place *at, int flags, int to)
 	while (nv_reroute(at));
 	if (at->outside || h < 0)
 		return -1;
-	int held = nv_server(h) != 0 ? nv_far_descriptor : -1;
+	int held = nv_server(h) != 0 ? at->descriptor : -1;
 	int result = copy(h, &(struct nv_place){.dir = h | NV_ITSELF, .path = "."}, to), saved = errno;
 
 	if (held >= 0)
@@ -175,8 +175,12 @@ static int fetch(struct nv_place *at, int flags, int to)
 		if (copy_named(at, flags, to) == 0)
 			return FETCHED;
 	}
-	if (at->outside)
-		return put(to, at->path, strlen(at->path), 0) == 0 ? LED_OUT : errno;
+	if (at->outside) {
+		char outside[strlen(at->path) + 1];
+
+		nv_go_outside(at, outside);
+		return put(to, outside, strlen(outside), 0) == 0 ? LED_OUT : errno;
+	}
 	return errno;
 }
 

@@ -182,7 +182,7 @@ NV_EARLY_CODE bool nv_route(int dirfd, const char *path, struct nv_place *at)
 		return false;
 	at->dir = 0;
 	at->path = path;
-	at->outside = false;
+	at->outside = at->held = false;
 	at->hops = at->moves = 0;
 	if (*path == '/') {
 		at->path = walk(&(struct walk){0}, path);
@@ -209,23 +209,51 @@ NV_EARLY_CODE bool nv_route(int dirfd, const char *path, struct nv_place *at)
 	return path != NULL;
 }
 
+static void let_signals(struct nv_place *at)
+{
+	at->held = false;
+	nv_let_go();
+}
+
 /* As many as the kernel follows symbolic links. */
 #define MAX_HOPS 40
 
+/* nv_reroute_outside has a call that was led out made once more with signals blocked: a
+ * handler that is led out, too, writes another path to nv_outside. They stay blocked until
+ * the path has been copied, or a path that leads back in has been used. */
 bool nv_reroute_outside(struct nv_place *at)
 {
 	unsigned hops = at->hops + 1;
 
-	if (!nv_route(AT_FDCWD, at->path, at)) {
-		at->path = nv_outside;
-		at->outside = true;
+	if (!at->held) {
+		nv_hold();
+		at->outside = false;
+		return at->held = true;
+	}
+	if (!at->outside) {
+		let_signals(at);
 		return false;
 	}
-	at->hops = hops;
-	if (hops <= MAX_HOPS)
-		return true;
+	at->outside = !nv_route(AT_FDCWD, nv_outside, at);
+	at->held = true;
+	if (at->outside)
+		at->path = nv_outside;
+	if (at->outside || hops <= MAX_HOPS) {
+		at->hops = hops;
+		return !at->outside;
+	}
+	let_signals(at);
 	errno = ELOOP;
 	return false;
+}
+
+/* nv_go_outside copies the path of a place that leads out of the mount to room, where it is
+ * to be strlen(at->path) + 1 bytes, and lets signals in: what follows may wait for ever. The
+ * room is on the stack of the caller, which a handler may leave by siglongjmp. */
+void nv_go_outside(struct nv_place *at, char *room)
+{
+	at->path = strcpy(room, at->path);
+	let_signals(at);
 }
 
 /* nv_apart fails for two paths of which one is not ours: this one. It is in

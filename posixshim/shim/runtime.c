@@ -399,11 +399,12 @@ int64_t nv_leave(struct nv_visit *visit, int64_t result)
 	return result;
 }
 
-/* nv_leave_at also takes note that the path leads out of the mount. */
+/* nv_leave_at also takes note that the path leads out of the mount, and of the descriptor that
+ * has come along, before a handler opens a file as well. */
 int64_t nv_leave_at(struct nv_visit *visit, int64_t result, struct nv_place *at)
 {
+	at->descriptor = nv_far_descriptor;
 	if (result == NV_OUTSIDE) {
-		at->path = nv_outside;
 		at->outside = true;
 		result = -EXDEV;
 	} else if (result == NV_ELSEWHERE) {

@@ -509,10 +509,17 @@ FILE *nv_freopen(const char *name, const char *mode, FILE *stream)
 	if (libcs && !at.outside)
 		return redirect(stream, name, flags);
 	fflush(stream);
-	FILE *fresh = nv_fopen(&at, mode);
+	FILE *fresh;
 
-	if (fresh == NULL && at.outside)
+	do
+		fresh = nv_fopen(&at, mode);
+	while (nv_reroute(&at));
+	if (at.outside) {
+		char outside[strlen(at.path) + 1];
+
+		nv_go_outside(&at, outside);
 		return REAL(freopen)(at.path, mode, stream);
+	}
 	if (fresh == NULL)
 		return NULL;
 	fclose(stream);

@@ -10,7 +10,7 @@ import (
 const longestName = 47
 
 func writeWrappers(b *bytes.Buffer, t *table) error {
-	fmt.Fprintf(b, "/* Code %s */\n\n#include \"machine.h\"\n#include \"nv.h\"\n\n", generated)
+	fmt.Fprintf(b, "/* Code %s */\n\n#include <string.h>\n\n#include \"machine.h\"\n#include \"nv.h\"\n\n", generated)
 	fmt.Fprint(b, "struct nv_real nv_real;\n\n/* In the order of struct nv_real. */\nconst char nv_real_names[][NV_NAME] = {\n")
 	for _, c := range t.calls {
 		if len(c.name) > longestName {
@@ -108,8 +108,9 @@ func (c *call) writeOnePath(b *bytes.Buffer) {
 	}
 	fmt.Fprintf(b, "\tstruct nv_place at;\n\n\tif (!nv_route(%s, path, &at))\n%s%s", dirfd, c.real(2, nil), c.cancelPoint())
 	outside := map[string]string{"path": "at.path", "dirfd": "AT_FDCWD"}
-	fmt.Fprintf(b, "\t%sresult;\n\n\tdo\n\t\tresult = %s;\n\twhile (nv_reroute(&at));\n\tif (__builtin_expect(at.outside, 0))\n%s\treturn result;\n",
-		c.ret, c.expr, c.real(2, outside))
+	fmt.Fprintf(b, "\t%sresult;\n\n\tdo\n\t\tresult = %s;\n\twhile (nv_reroute(&at));\n", c.ret, c.expr)
+	fmt.Fprintf(b, "\tif (__builtin_expect(at.outside, 0)) {\n\t\tchar outside[strlen(at.path) + 1];\n\n\t\tnv_go_outside(&at, outside);\n%s\t}\n\treturn result;\n",
+		c.real(2, outside))
 }
 
 func (c *call) writeTwoPaths(b *bytes.Buffer) {
