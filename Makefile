@@ -5,7 +5,7 @@
 # make test-apps  installs programs that scientists use (see scripts/deps.sh: 250 MB
 #                 to download, 1.1 GB on disk) and tests those; takes minutes
 # make interop    our initiator and target with those of Linux, in virtual machines,
-#                 and of SPDK where it is installed; see docs/interop.md. Installs
+#                 and of SPDK where it is installed; see docs/dev/interop.md. Installs
 #                 QEMU, nvme-cli and more (see scripts/deps.sh), downloads two kernels
 #                 of Debian's (180 MB, 550 MB in build/); takes twenty minutes,
 #                 35 with the driver over SPDK
@@ -24,7 +24,7 @@
 # make clean
 #
 # With SPDK=1 on the command line everything is built with the driver over SPDK,
-# which pkg-config must find: see docs/usage.md.
+# which pkg-config must find: see docs/spdk.md.
 
 SHELL       := bash
 .SHELLFLAGS := -euo pipefail -c

@@ -166,7 +166,7 @@ func classifyData(v coverage, owner []blockUse, records []logRecord, b Hugeblock
 	}
 }
 
-// logImage is a log page image as docs/format.md draws it.
+// logImage is a log page image as docs/dev/format.md draws it.
 type logImage struct {
 	raw                   []byte
 	page, version         uint64

@@ -58,5 +58,5 @@
 //	...          data: hugeblocks
 //	end - 4 KiB  superblock, second copy
 //
-// docs/format.md draws the structures byte by byte.
+// docs/dev/format.md draws the structures byte by byte.
 package microfs

@@ -9,7 +9,7 @@ import (
 	"nvmecr/oplog"
 )
 
-// Limits and places of the format; docs/format.md draws them.
+// Limits and places of the format; docs/dev/format.md draws them.
 const (
 	blockSize = 4096 // superblock, state header, log page; any LBA size divides it
 

@@ -9,7 +9,7 @@ import (
 
 func checksum(b []byte) uint64 { return crc64.Checksum(b) }
 
-// State checkpoint: the whole tree, serialised. Layout (docs/format.md):
+// State checkpoint: the whole tree, serialised. Layout (docs/dev/format.md):
 //
 //	 0  magic "NVMECRTR"
 //	 8  version (u32)

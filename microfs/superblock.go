@@ -12,7 +12,7 @@ import (
 )
 
 // Superblock, 4 KiB, written once by Format at the start and the end of the
-// partition. Offsets are frozen; docs/format.md draws them.
+// partition. Offsets are frozen; docs/dev/format.md draws them.
 const (
 	sbMagic     = "NVMECRFS"
 	sbVersion   = 2
