@@ -1,0 +1,212 @@
+package e2e
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/demo"
+)
+
+// The scripts of docs/job-scripts.md, run as they are printed there. ./app is testdata/app.c.
+
+// scriptOnPage matches a script: a block of code that begins with its interpreter, its name, and what it does.
+var scriptOnPage = regexp.MustCompile("(?ms)^```sh\n(#!/bin/sh\n# ([a-z]+\\.[a-z]+): .*?)^```$")
+
+// jobScripts puts the scripts and the application in the stage's directory, for one MPI, and returns
+// the variables that its commands need.
+func jobScripts(t *testing.T, s *demo.Stage, mpi string) []string {
+	page, err := os.ReadFile("../../docs/job-scripts.md")
+	require.NoError(t, err)
+	scripts := scriptOnPage.FindAllSubmatch(page, -1)
+	require.NotEmpty(t, scripts)
+	for _, script := range scripts {
+		require.NoError(t, os.WriteFile(filepath.Join(s.Dir, string(script[2])), script[1], 0o600))
+	}
+	if _, err := exec.LookPath("mpicc." + mpi); err != nil {
+		t.Skipf("%s is not installed: make deps", mpi)
+	}
+	out, err := exec.Command("mpicc."+mpi, "-O2", "-Wall", "-Wextra", "-Werror", "-o", filepath.Join(s.Dir, "app"), "testdata/app.c").CombinedOutput()
+	require.NoError(t, err, string(out))
+	bin := filepath.Join(s.Dir, "bin")
+	require.NoError(t, os.MkdirAll(bin, 0o700))
+	require.NoError(t, os.WriteFile(filepath.Join(bin, "mpirun"), []byte("#!/bin/sh\nexec mpirun."+mpi+` "$@"`+"\n"), 0o700))
+	return []string{
+		"PATH=" + bin + ":" + filepath.Dir(s.Nvmecr) + ":" + os.Getenv("PATH") + ":/usr/sbin",
+		// More ranks than cores, perhaps as root, and several nodes on one host.
+		"OMPI_MCA_rmaps_base_oversubscribe=1", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "OMPI_MCA_btl=tcp,self",
+		"SLURM_MPI_TYPE=" + map[string]string{"openmpi": "pmix", "mpich": "pmi2"}[mpi],
+	}
+}
+
+// command runs a command line of the page to its end.
+func command(t *testing.T, s *demo.Stage, env []string, line string, extra ...string) result {
+	t.Helper()
+	argv := strings.Fields(line)
+	for _, kv := range env {
+		if path, ok := strings.CutPrefix(kv, "PATH="); ok && argv[0] == "nvmecr" {
+			argv[0] = filepath.Join(strings.Split(path, ":")[1], argv[0])
+		}
+	}
+	job, err := s.Start(argv, append(env[:len(env):len(env)], extra...)...)
+	require.NoError(t, err)
+	err = job.Wait(t.Context())
+	r := result{0, strings.Join(job.Stdout.Lines(), "\n"), strings.Join(job.Stderr.Lines(), "\n")}
+	if err != nil {
+		r.code = 1
+	}
+	return r
+}
+
+// onPage expects that the page prints a command line.
+func onPage(t *testing.T, line string) string {
+	t.Helper()
+	page, err := os.ReadFile("../../docs/job-scripts.md")
+	require.NoError(t, err)
+	require.Contains(t, string(page), "    $ "+line+"\n")
+	return line
+}
+
+func TestJobScriptsOfMPIRun(t *testing.T) {
+	for _, mpi := range []string{"openmpi", "mpich"} {
+		t.Run(mpi, func(t *testing.T) {
+			s := newStage(t)
+			env := append(jobScripts(t, s, mpi), "NVMECR_SIZE=256M")
+			job, loop := onPage(t, "nvmecr run --name melt -- sh job.sh"), onPage(t, "nvmecr run --name melt -- sh loop.sh")
+
+			r := command(t, s, env, job, "APP_DIES=500")
+			assert.NotZero(t, r.code)
+			assert.Contains(t, r.stdout, "app: 4 ranks, from step 0")
+			r = command(t, s, env, job)
+			assert.Equal(t, "app: 4 ranks, from step 400\napp: done", r.ok(t))
+			assert.Contains(t, r.stderr, "newest complete on all 4 ranks: /ckpt.1000.*")
+
+			// Once from the beginning and once from step 400 the last rank dies, then no more.
+			loop = strings.Replace(loop, "melt", "loop", 1)
+			r = command(t, s, env, loop, "APP_DIES=500", "APP_DIES_BELOW=401")
+			assert.NotZero(t, r.code)
+			assert.Equal(t, 5, strings.Count(r.stderr, "failed"), r.stderr)
+			r = command(t, s, env, strings.Replace(loop, "loop", "second", 1), "APP_DIES=500")
+			r.ok(t)
+			assert.Regexp(t, `(?s)from step 0.*from step 400\napp: done`, r.stdout)
+			assert.Contains(t, r.stderr, "attempt 1, from step 0, failed")
+		})
+	}
+}
+
+// slurm starts Slurm on the stage and returns its variables.
+func slurm(t *testing.T, s *demo.Stage, env []string) []string {
+	for _, daemon := range []string{"slurmctld", "slurmd", "sbatch", "srun"} {
+		if _, err := exec.LookPath(daemon); err != nil {
+			if _, err := os.Stat("/usr/sbin/" + daemon); err != nil {
+				t.Skipf("Slurm (%s) is not installed: apt-get install slurmctld slurmd slurm-client", daemon)
+			}
+		}
+	}
+	dir := filepath.Join(s.Dir, "slurm")
+	script, err := filepath.Abs("testdata/slurm.sh")
+	require.NoError(t, err)
+	const nodes = 2
+	command(t, s, env, fmt.Sprintf("%s %s %d %d", script, dir, freePorts(t, nodes+1), nodes)).ok(t)
+	env = append(env, "SLURM_CONF="+filepath.Join(dir, "etc", "slurm.conf"))
+	eventually(t, func() bool {
+		return strings.Count(command(t, s, env, "sinfo --noheader --Node --states=idle").stdout, "idle") == nodes
+	}, "nodes that are idle: see "+dir+"/log")
+	return env
+}
+
+// freePorts returns the first of n ports in a row on which nobody listens.
+func freePorts(t *testing.T, n int) int {
+	for first := 20000; ; first += n {
+		require.Less(t, first, 32000, "no ports are free")
+		free := true
+		for port := first; port < first+n && free; port++ {
+			l, err := net.Listen("tcp", ":"+strconv.Itoa(port))
+			if free = err == nil; free {
+				require.NoError(t, l.Close())
+			}
+		}
+		if free {
+			return first
+		}
+	}
+}
+
+// eventually waits for something, as long as nothing takes.
+func eventually(t *testing.T, done func() bool, what string) {
+	t.Helper()
+	for begin := time.Now(); !done(); time.Sleep(50 * time.Millisecond) {
+		require.Less(t, time.Since(begin), hang, what)
+	}
+}
+
+// says waits until a file of the stage has words, and returns all of it.
+func says(t *testing.T, s *demo.Stage, env []string, file, words string) string {
+	t.Helper()
+	var out []byte
+	defer func() {
+		if t.Failed() {
+			t.Logf("%s: %s\n%s", file, out, command(t, s, env, "squeue").stdout)
+		}
+	}()
+	eventually(t, func() bool {
+		out, _ = os.ReadFile(filepath.Join(s.Dir, file)) // which is not there before the job begins
+		return strings.Contains(string(out), words)
+	}, words)
+	return string(out)
+}
+
+func TestJobScriptsOfSlurm(t *testing.T) {
+	for _, mpi := range []string{"openmpi", "mpich"} {
+		t.Run(mpi, func(t *testing.T) {
+			s := newStage(t)
+			env := slurm(t, s, append(jobScripts(t, s, mpi), "NVMECR_SIZE=256M"))
+			_, target := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:512M")
+			env = append(env, "TARGET="+target)
+			idle := func() {
+				eventually(t, func() bool { return command(t, s, env, "squeue --noheader").stdout == "" }, "the end of the job")
+			}
+
+			command(t, s, env, onPage(t, "sbatch one.sbatch")).ok(t)
+			out := says(t, s, env, "one.out", "newest complete on all 2 ranks: /ckpt.1000.*")
+			assert.Contains(t, out, "app: 2 ranks, from step 0\n")
+			idle()
+
+			// A rank dies, and the step ends; the job that follows goes on.
+			nodes := onPage(t, "sbatch nodes.sbatch")
+			command(t, s, append(env, "APP_DIES=500"), nodes).ok(t)
+			idle()
+			command(t, s, env, nodes).ok(t)
+			out = says(t, s, env, "nodes.out", "app: done")
+			assert.Regexp(t, `(?s)app: 4 ranks, from step 0\n.*app: 4 ranks, from step 400\n`, out)
+			idle()
+
+			if mpi != "openmpi" {
+				return // once is enough: Slurm lets the job wait
+			}
+			// Slurm's signal before the time limit, sent early: the job is queued again, and goes on.
+			call(t, s, "release", "--name", "melt", "--target", target).ok(t)
+			limit := strings.Replace(onPage(t, "sbatch limit.sbatch"), "sbatch ", "sbatch --parsable ", 1)
+			id := strings.TrimSpace(command(t, s, append(env, "APP_SLEEP=500"), limit).ok(t))
+			eventually(t, func() bool {
+				r := call(t, s, "latest", "--target", target, "--name", "melt", "ckpt.{step}.*")
+				step, err := strconv.Atoi(strings.TrimSpace(r.stdout))
+				return err == nil && step >= 200
+			}, "a second checkpoint")
+			command(t, s, env, "scancel --batch --signal=USR1 "+id).ok(t)
+			out = says(t, s, env, "limit.out", "app: done")
+			assert.Regexp(t, `(?s)app: 4 ranks, from step 0\n.*app: 4 ranks, from step [2-9]00\n`, out)
+			assert.NotContains(t, out, "from step 100\n")
+		})
+	}
+}
