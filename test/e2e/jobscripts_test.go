@@ -18,20 +18,25 @@ import (
 	"nvmecr/internal/demo"
 )
 
-// The scripts of docs/job-scripts.md, run as they are printed there. ./app is testdata/app.c.
+// The scripts of docs/job-scripts.md and docs/parallel-fs.md, run as they are printed there.
+// ./app is testdata/app.c.
+
+var pages = []string{"../../docs/job-scripts.md", "../../docs/parallel-fs.md"}
 
 // scriptOnPage matches a script: a block of code that begins with its interpreter, its name, and what it does.
-var scriptOnPage = regexp.MustCompile("(?ms)^```sh\n(#!/bin/sh\n# ([a-z]+\\.[a-z]+): .*?)^```$")
+var scriptOnPage = regexp.MustCompile("(?ms)^```sh\n(#!/bin/sh\n# ([a-z-]+\\.[a-z]+): .*?)^```$")
 
 // jobScripts puts the scripts and the application in the stage's directory, for one MPI, and returns
 // the variables that its commands need.
 func jobScripts(t *testing.T, s *demo.Stage, mpi string) []string {
-	page, err := os.ReadFile("../../docs/job-scripts.md")
-	require.NoError(t, err)
-	scripts := scriptOnPage.FindAllSubmatch(page, -1)
-	require.NotEmpty(t, scripts)
-	for _, script := range scripts {
-		require.NoError(t, os.WriteFile(filepath.Join(s.Dir, string(script[2])), script[1], 0o600))
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		scripts := scriptOnPage.FindAllSubmatch(text, -1)
+		require.NotEmpty(t, scripts, page)
+		for _, script := range scripts {
+			require.NoError(t, os.WriteFile(filepath.Join(s.Dir, string(script[2])), script[1], 0o600))
+		}
 	}
 	if _, err := exec.LookPath("mpicc." + mpi); err != nil {
 		t.Skipf("%s is not installed: make deps", mpi)
@@ -68,12 +73,16 @@ func command(t *testing.T, s *demo.Stage, env []string, line string, extra ...st
 	return r
 }
 
-// onPage expects that the page prints a command line.
+// onPage expects that a page prints a command line.
 func onPage(t *testing.T, line string) string {
 	t.Helper()
-	page, err := os.ReadFile("../../docs/job-scripts.md")
-	require.NoError(t, err)
-	require.Contains(t, string(page), "    $ "+line+"\n")
+	var all []byte
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		require.NoError(t, err)
+		all = append(all, text...)
+	}
+	require.Contains(t, string(all), "    $ "+line+"\n")
 	return line
 }
 
@@ -100,6 +109,48 @@ func TestJobScriptsOfMPIRun(t *testing.T) {
 			r.ok(t)
 			assert.Regexp(t, `(?s)from step 0.*from step 400\napp: done`, r.stdout)
 			assert.Contains(t, r.stderr, "attempt 1, from step 0, failed")
+		})
+	}
+}
+
+// TestParallelFS copies checkpoints out, after the job and while it runs, and back, under both MPIs.
+func TestParallelFS(t *testing.T) {
+	for _, mpi := range []string{"openmpi", "mpich"} {
+		t.Run(mpi, func(t *testing.T) {
+			s := newStage(t)
+			env := append(jobScripts(t, s, mpi), "NVMECR_SIZE=256M")
+			scratch := filepath.Join(s.Dir, "scratch")
+			here := func(line string) string {
+				return strings.Replace(onPage(t, line), "/scratch/melt", scratch, 1)
+			}
+			r := command(t, s, env, here("nvmecr run --name melt -- sh drained.sh /scratch/melt"), "APP_SLEEP=200")
+			r.ok(t)
+			assert.NotContains(t, r.stderr, "No such file", r.stderr)
+			drained, err := os.ReadDir(scratch)
+			require.NoError(t, err)
+			assert.GreaterOrEqual(t, len(drained), 2, "while the job ran, and after it")
+			for _, step := range drained {
+				assert.Regexp(t, `^[1-9]0+$`, step.Name())
+				for rank := range 4 {
+					name := fmt.Sprintf("ckpt.%s.%d", step.Name(), rank)
+					r := call(t, s, "cat", "--name", "melt", "/"+name)
+					b, err := os.ReadFile(filepath.Join(scratch, step.Name(), name))
+					require.NoError(t, err)
+					assert.True(t, r.ok(t) == string(b), "%s differs", name)
+				}
+			}
+
+			require.NoError(t, os.RemoveAll(scratch))
+			command(t, s, env, onPage(t, "nvmecr verify --name melt")).ok(t)
+			command(t, s, env, here("nvmecr cp --name melt / /scratch/melt")).ok(t)
+			command(t, s, env, here("nvmecr run --name again -- mpirun -n 4 sh stage-in.sh /scratch/melt")).ok(t)
+			assert.Equal(t, "1000\n", call(t, s, "latest", "--name", "again", "ckpt.{step}.*").ok(t))
+			call(t, s, "cp", "--name", "again", "/", "again").ok(t)
+			out, err := exec.Command("diff", "-r", scratch, filepath.Join(s.Dir, "again")).CombinedOutput()
+			assert.NoError(t, err, string(out))
+			// The program itself checks what it goes on from.
+			r = command(t, s, env, "nvmecr run --name again -- mpirun -n 4 ./app --from 500")
+			assert.Contains(t, r.ok(t), "from step 500\napp: done")
 		})
 	}
 }
