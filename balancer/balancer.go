@@ -10,11 +10,10 @@
 // them, and the mapping is a pure function of rank, size and their number, so
 // that every process of a rank computes the same without asking anyone.
 //
-// A Mapping is computed once a job, where its ranks are known, and handed to
-// whoever opens partitions; the partition table records it, which is what
-// readers go by. The greedy, host-aware mapping needs to know on which host each
-// rank runs; only MPI_Init can collect that. It is another way to make a
-// Mapping.
+// A Plan says it for any number of ranks, and has a text form, by which it is told
+// to the processes of a job before any of them starts. A Mapping is a Plan for one
+// number of ranks. Readers, and writers of a store that exists, go by the partition
+// tables, which record it.
 //
 // All functions are pure and safe for concurrent use.
 package balancer
@@ -25,49 +24,76 @@ import (
 	"nvmecr/nvmf"
 )
 
-// A Home is where a rank stores its data.
-type Home struct {
+// A Device is one place of a home.
+type Device struct {
 	Target int // index into the ordered namespaces
-	Slot   int // which part of that namespace
-	Slots  int // how many parts it has: the ranks that share it
+	Slot   int // which of that namespace's partitions, in order of rank
 }
 
-// A Mapping gives every rank of a job its home. The zero value maps nothing.
-type Mapping struct{ size, targets int }
+// A Home is where a rank stores its data: its own device first, then those that hold
+// copies of it.
+type Home []Device
+
+// A Mapping gives every rank of a job its home.
+type Mapping interface {
+	// Size returns the number of ranks.
+	Size() int
+	// Home returns where a rank stores its data. It fails for a rank that is not one
+	// of the job.
+	Home(rank int) (Home, error)
+	// Ranks returns the ranks that have a device of their home on namespace target, in
+	// ascending order: the one in slot i is number i. None for a namespace that is not used.
+	Ranks(target int) []int
+}
 
 // RoundRobin maps a job of size ranks onto targets namespaces: rank r to
 // number r mod targets, in slot r div targets. The loads of any two namespaces
 // differ by at most one rank.
 func RoundRobin(size, targets int) (Mapping, error) {
+	if err := check(size, targets); err != nil {
+		return nil, err
+	}
+	return roundRobin{size, targets}, nil
+}
+
+func check(size, targets int) error {
 	switch {
 	case targets < 1:
-		return Mapping{}, fmt.Errorf("no namespace to place %d ranks on", size)
+		return fmt.Errorf("no namespace to place %d ranks on", size)
 	case size < 1:
-		return Mapping{}, fmt.Errorf("a job of %d ranks has nothing to place", size)
+		return fmt.Errorf("a job of %d ranks has nothing to place", size)
 	}
-	return Mapping{size, targets}, nil
+	return nil
 }
 
-// Home returns where a rank stores its data.
-func (m Mapping) Home(rank int) (Home, error) {
-	if rank < 0 || rank >= m.size {
-		return Home{}, fmt.Errorf("rank %d is not one of a job of %d", rank, m.size)
+func checkRank(rank, size int) error {
+	if rank < 0 || rank >= size {
+		return fmt.Errorf("rank %d is not one of a job of %d", rank, size)
 	}
-	t := rank % m.targets
-	return Home{Target: t, Slot: rank / m.targets, Slots: m.Ranks(t)}, nil
+	return nil
 }
 
-// Ranks returns how many ranks have their home on namespace target: 0 for one
-// left over when there are fewer ranks than namespaces.
-func (m Mapping) Ranks(target int) int {
-	if target >= m.size {
-		return 0
+type roundRobin struct{ size, targets int }
+
+func (m roundRobin) Size() int { return m.size }
+
+func (m roundRobin) Home(rank int) (Home, error) {
+	if err := checkRank(rank, m.size); err != nil {
+		return nil, err
 	}
-	return (m.size - target + m.targets - 1) / m.targets
+	return Home{{Target: rank % m.targets, Slot: rank / m.targets}}, nil
 }
 
-// RankAt returns the rank whose home is slot of namespace target.
-func (m Mapping) RankAt(target, slot int) int { return slot*m.targets + target }
+func (m roundRobin) Ranks(target int) []int {
+	if target < 0 || target >= min(m.size, m.targets) {
+		return nil
+	}
+	ranks := make([]int, (m.size-target+m.targets-1)/m.targets)
+	for slot := range ranks {
+		ranks[slot] = slot*m.targets + target
+	}
+	return ranks
+}
 
 // A Segment is a contiguous part of a namespace.
 type Segment struct{ Start, Length nvmf.Bytes }

@@ -1,6 +1,8 @@
 package balancer
 
 import (
+	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -9,41 +11,62 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Every rank has one slot to itself, slots have no gaps, and no namespace has
-// more than one rank more than another.
+// checkMapping: every rank has one slot on each namespace of its home, slots have no gaps
+// and follow the ranks. It returns the loads.
+func checkMapping(t *testing.T, m Mapping, targets int) []int {
+	t.Helper()
+	load := make([]int, targets)
+	for rank := range m.Size() {
+		home, err := m.Home(rank)
+		require.NoError(t, err)
+		require.NotEmpty(t, home)
+		for _, d := range home {
+			require.Equal(t, load[d.Target], d.Slot, "ranks fill a namespace in order")
+			require.Equal(t, rank, m.Ranks(d.Target)[d.Slot])
+			load[d.Target]++
+		}
+	}
+	for target, n := range load {
+		require.Len(t, m.Ranks(target), n)
+	}
+	for _, rank := range []int{-1, m.Size()} {
+		_, err := m.Home(rank)
+		require.Error(t, err)
+	}
+	assert.Empty(t, m.Ranks(-1))
+	assert.Empty(t, m.Ranks(targets))
+	return load
+}
+
+// No namespace has more than one rank more than another. The plan that lists all
+// namespaces once is the same.
 func TestRoundRobin(t *testing.T) {
+	list := ""
 	for targets := 1; targets <= 9; targets++ {
+		list += fmt.Sprint(",", targets-1)
+		plan, err := ParsePlan(list[1:])
+		require.NoError(t, err)
 		for size := 1; size <= 40; size++ {
-			load := make([]int, targets)
 			m, err := RoundRobin(size, targets)
 			require.NoError(t, err)
-			for rank := 0; rank < size; rank++ {
-				p, err := m.Home(rank)
-				require.NoError(t, err)
-				require.Equal(t, load[p.Target], p.Slot, "ranks fill a namespace in order")
-				require.Equal(t, m.Ranks(p.Target), p.Slots)
-				require.Equal(t, rank, m.RankAt(p.Target, p.Slot))
-				load[p.Target]++
+			load := checkMapping(t, m, targets)
+			require.LessOrEqual(t, slices.Max(load)-slices.Min(load), 1)
+			again, err := plan.Map(size, targets)
+			require.NoError(t, err)
+			for target := range targets {
+				require.Equal(t, m.Ranks(target), again.Ranks(target))
 			}
-			low, high, sum := size, 0, 0
-			for target, n := range load {
-				require.Equal(t, m.Ranks(target), n)
-				low, high, sum = min(low, n), max(high, n), sum+n
-			}
-			require.LessOrEqual(t, high-low, 1)
-			require.Equal(t, size, sum)
 		}
 	}
 }
 
 func TestRoundRobinRefuses(t *testing.T) {
-	for _, c := range []struct{ rank, size, targets int }{
-		{0, 1, 0}, {0, 0, 1}, {1, 1, 1}, {-1, 1, 1}, {0, -1, 1},
-	} {
-		m, err := RoundRobin(c.size, c.targets)
-		if err == nil {
-			_, err = m.Home(c.rank)
-		}
+	for _, c := range []struct{ size, targets int }{{1, 0}, {0, 1}, {-1, 1}} {
+		_, err := RoundRobin(c.size, c.targets)
+		assert.Error(t, err, "%+v", c)
+		plan, err := ParsePlan("0,0")
+		require.NoError(t, err)
+		_, err = plan.Map(c.size, c.targets)
 		assert.Error(t, err, "%+v", c)
 	}
 }

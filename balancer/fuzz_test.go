@@ -57,8 +57,46 @@ func FuzzRoundRobin(f *testing.F) {
 			require.True(t, rank < 0 || rank >= size)
 			return
 		}
-		require.Equal(t, rank, m.RankAt(home.Target, home.Slot))
-		require.True(t, home.Target >= 0 && home.Target < targets && home.Slot >= 0 && home.Slot < home.Slots, "%+v", home)
-		require.Equal(t, home.Slots, m.Ranks(home.Target))
+		require.Len(t, home, 1)
+		d := home[0]
+		require.True(t, d.Target >= 0 && d.Target < targets && d.Slot >= 0, "%+v", d)
+		if size/targets < 1<<16 {
+			require.Equal(t, rank, m.Ranks(d.Target)[d.Slot])
+		}
+	})
+}
+
+// FuzzPlan: whatever the text, it is refused or gives every rank a home that is there.
+func FuzzPlan(f *testing.F) {
+	for _, text := range []string{"", "round-robin", "0", "0*28,1*28", "1,0+1*2", "0,,1", "0*0", "0*2147483648,1", "0+0"} {
+		f.Add(text, 5, 2, 3)
+	}
+	f.Fuzz(func(t *testing.T, text string, size, targets, rank int) {
+		if max(size, targets) > 1<<31 {
+			return
+		}
+		var m Mapping
+		hostile.Bounded(t, 2<<20+uint64(len(text))*1000, 10*time.Second, func() {
+			plan, err := ParsePlan(text)
+			if err != nil {
+				return
+			}
+			again, err := ParsePlan(plan.String())
+			require.NoError(t, err)
+			require.Equal(t, plan, again)
+			m, _ = plan.Map(size, targets)
+		})
+		if m == nil {
+			return
+		}
+		require.Equal(t, size, m.Size())
+		home, err := m.Home(rank)
+		require.Equal(t, rank < 0 || rank >= size, err != nil)
+		for _, d := range home {
+			require.True(t, d.Target >= 0 && d.Target < targets && d.Slot >= 0, "%+v", d)
+			if size < 1<<16 {
+				require.Equal(t, rank, m.Ranks(d.Target)[d.Slot])
+			}
+		}
 	})
 }

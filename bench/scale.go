@@ -84,7 +84,7 @@ func startTable(outlooks []outlook) result.Table {
 		{Name: "NVMe/TCP PDUs at one target", Unit: result.Whole},
 		{Name: "mounted, first run", Unit: result.Duration}, {Name: "mounted, later runs", Unit: result.Duration},
 		{Name: "balancer, all ranks", Unit: result.Duration}, {Name: "table of a target", Unit: result.Size},
-	}, Note: "Each rank computes its own place only; the balancer's column is all of them on one core. A rank holds 16 bytes of the mapping, and a number for each rank on its target while MPI_COMM_CR is made."}
+	}, Note: "Each rank computes its own place only; the balancer's column is all of them on one core. A rank holds 32 bytes of the mapping, and a number for each rank on its target while MPI_COMM_CR is made."}
 	for _, o := range outlooks {
 		t.Add(result.Whole.Format(float64(o.Ranks)), result.Count(float64(o.Targets)), result.Count(float64(o.Fullest)),
 			result.Count(float64(o.Collectives)), result.Count(float64(o.Depth)), result.Count(float64(o.TargetMessages)),

@@ -24,8 +24,6 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
-
-	"nvmecr/balancer"
 )
 
 // ErrNoMPI: this build has no MPI, or the application has not initialised it.
@@ -37,8 +35,6 @@ type Job struct {
 	// SharedRank and SharedSize are rank and size in MPI_COMM_CR, the
 	// communicator of the ranks that share this rank's namespace.
 	SharedRank, SharedSize int
-	// Mapping is where every rank stores its data.
-	Mapping balancer.Mapping
 
 	comms comms
 }

@@ -22,10 +22,11 @@ type comms struct {
 
 // Join finds this process's place in MPI_COMM_WORLD and creates MPI_COMM_CR:
 // one communicator for each of the targets namespaces, of the ranks that have
-// their home there. Collective over the world.
+// their own device there, as plan has it. Collective over the world.
 //
-// Errors: ErrNoMPI before MPI_Init; a place that balancer refuses.
-func Join(targets int) (job *Job, err error) {
+// Errors: ErrNoMPI before MPI_Init; what Agree returns, on all ranks, if the plan cannot
+// place them.
+func Join(plan balancer.Plan, targets int) (job *Job, err error) {
 	if !mpi.IsOn() {
 		return nil, ErrNoMPI
 	}
@@ -37,20 +38,26 @@ func Join(targets int) (job *Job, err error) {
 	}()
 	world := mpi.NewCommunicator(nil)
 	job = &Job{Rank: world.Rank(), Size: world.Size(), comms: comms{world: world}}
-	if job.Mapping, err = balancer.RoundRobin(job.Size, targets); err != nil {
+	sharers, err := sharers(plan, job.Rank, job.Size, targets)
+	if err = job.Agree(err); err != nil {
 		return nil, err
-	}
-	home, err := job.Mapping.Home(job.Rank)
-	if err != nil {
-		return nil, err
-	}
-	sharers := make([]int, home.Slots)
-	for slot := range sharers {
-		sharers[slot] = job.Mapping.RankAt(home.Target, slot)
 	}
 	job.comms.cr = mpi.NewCommunicator(sharers)
 	job.SharedRank, job.SharedSize = job.comms.cr.Rank(), job.comms.cr.Size()
 	return job, nil
+}
+
+// sharers returns the ranks on the namespace of rank's own device.
+func sharers(plan balancer.Plan, rank, size, targets int) ([]int, error) {
+	mapping, err := plan.Map(size, targets)
+	if err != nil {
+		return nil, err
+	}
+	home, err := mapping.Home(rank)
+	if err != nil {
+		return nil, err
+	}
+	return mapping.Ranks(home[0].Target), nil
 }
 
 // agree: see Job.Agree.

@@ -50,28 +50,32 @@ func TestUnderMPI(t *testing.T) {
 			build.Env = append(os.Environ(), f.env(t)...)
 			text, err := build.CombinedOutput()
 			require.NoError(t, err, "%s", text)
-			for targets := 1; targets <= 5; targets += 2 {
+			for _, c := range []struct {
+				plan    string
+				targets int
+				shared  []string // of each rank in its MPI_COMM_CR
+			}{
+				{"", 1, []string{"0 of 4", "1 of 4", "2 of 4", "3 of 4"}},
+				{"", 3, []string{"0 of 2", "0 of 1", "0 of 1", "1 of 2"}},
+				{"", 5, []string{"0 of 1", "0 of 1", "0 of 1", "0 of 1"}},
+				{"1,0*3", 2, []string{"0 of 1", "0 of 3", "1 of 3", "2 of 3"}},
+			} {
 				run := exec.Command(f.launcher[0], append(f.launcher[1:], program)...)
-				run.Env = append(os.Environ(), fmt.Sprintf("MPIWRAP_TEST_TARGETS=%d", targets))
+				run.Env = append(os.Environ(), fmt.Sprintf("MPIWRAP_TEST_TARGETS=%d", c.targets), "MPIWRAP_TEST_PLAN="+c.plan)
 				var said strings.Builder // by the launcher, which warns of this and that
 				run.Stderr = &said
 				text, err := run.Output()
 				require.NoError(t, err, "%s%s", text, &said)
 				lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 				slices.Sort(lines)
-				assert.Equal(t, expected(targets), lines, &said)
+				assert.Equal(t, expected(c.shared), lines, &said)
 			}
 		})
 	}
 }
 
 // expected is what the ranks print, sorted.
-func expected(targets int) []string {
-	shared := map[int][]string{
-		1: {"0 of 4", "1 of 4", "2 of 4", "3 of 4"},
-		3: {"0 of 2", "0 of 1", "0 of 1", "1 of 2"},
-		5: {"0 of 1", "0 of 1", "0 of 1", "0 of 1"},
-	}[targets]
+func expected(shared []string) []string {
 	var lines []string
 	for r := 0; r < 4; r++ {
 		lines = append(lines,

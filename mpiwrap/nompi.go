@@ -2,10 +2,12 @@
 
 package mpiwrap
 
+import "nvmecr/balancer"
+
 type comms struct{}
 
 // Join fails with ErrNoMPI.
-func Join(targets int) (*Job, error) { return nil, ErrNoMPI }
+func Join(plan balancer.Plan, targets int) (*Job, error) { return nil, ErrNoMPI }
 
 // agree returns the rank's own outcome: there are no others.
 func (*comms) agree(rank int, mine error) error { return mine }

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	mpi "github.com/sbromberger/gompi"
+
+	"nvmecr/balancer"
 )
 
 // Under a launcher the test program is an MPI application, which initialises
@@ -23,21 +25,25 @@ func TestMain(m *testing.M) {
 	if _, err := fmt.Sscan(os.Getenv("MPIWRAP_TEST_TARGETS"), &targets); err != nil {
 		panic(err)
 	}
-	if _, err := Join(targets); !errors.Is(err, ErrNoMPI) {
+	plan, err := balancer.ParsePlan(os.Getenv("MPIWRAP_TEST_PLAN"))
+	if err != nil {
+		panic(err)
+	}
+	if _, err := Join(plan, targets); !errors.Is(err, ErrNoMPI) {
 		fmt.Println("Join before MPI_Init:", err)
 		os.Exit(1)
 	}
 	mpi.Start(false)
 	var out strings.Builder
-	application(&out, targets)
+	application(&out, plan, targets)
 	// One write per rank, so that lines do not mix.
 	_, _ = os.Stdout.WriteString(out.String())
 	mpi.Stop()
 	os.Exit(0)
 }
 
-func application(out *strings.Builder, targets int) {
-	job, err := Join(targets)
+func application(out *strings.Builder, plan balancer.Plan, targets int) {
+	job, err := Join(plan, targets)
 	if err != nil {
 		fmt.Fprintln(out, "error:", err)
 		return

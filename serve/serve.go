@@ -16,7 +16,6 @@ import (
 	"os"
 	"sync"
 
-	"nvmecr/balancer"
 	"nvmecr/fuseview"
 	"nvmecr/internal/config"
 	"nvmecr/internal/processfs"
@@ -49,7 +48,7 @@ func (s *Server) Process(place store.Place) *posixshim.Process {
 	if !ok {
 		o := &processfs.Opener{
 			Config: s.cfg,
-			Place:  func() (store.Place, *balancer.Mapping, error) { return place, nil, nil },
+			Place:  func() (store.Place, error) { return place, nil },
 			Logf: func(format string, args ...any) {
 				s.logf("process %d, which serves others: %s", os.Getpid(), fmt.Sprintf(format, args...))
 			},

@@ -98,7 +98,7 @@ func (j Job) Predict(f Fabric, c Costs) Outlook {
 // MPI_COMM_CR is made. The table: two copies, a header and an entry for each
 // rank. The test compares these with the code they are of.
 const (
-	mappingBytes = 16
+	mappingBytes = 32
 	sharerBytes  = 8
 	headerBytes  = 4096
 	entryBytes   = 32

@@ -2,6 +2,7 @@ package model
 
 import (
 	"math"
+	"reflect"
 	"strconv"
 	"testing"
 	"time"
@@ -163,7 +164,9 @@ func TestLimits(t *testing.T) {
 
 // The model's sizes are those of the code.
 func TestSizes(t *testing.T) {
-	assert.EqualValues(t, mappingBytes, unsafe.Sizeof(balancer.Mapping{}))
+	mapping, err := balancer.RoundRobin(2, 1)
+	require.NoError(t, err)
+	assert.EqualValues(t, mappingBytes, unsafe.Sizeof(mapping)+reflect.TypeOf(mapping).Size())
 	assert.EqualValues(t, sharerBytes, unsafe.Sizeof(int(0)))
 	assert.EqualValues(t, (uint64(parttable.HeadSize/2-parttable.RunRecordSize)-headerBytes)/entryBytes, parttable.MaxEntries)
 	assert.EqualValues(t, 2*(4096+4096), tableBytes(112))

@@ -45,7 +45,7 @@ func roundRobin(ranks, targets int, size uint64, _ uint64) []uint64 {
 		return loads // no ranks: nothing is placed
 	}
 	for t := range loads {
-		loads[t] = uint64(m.Ranks(t)) * size
+		loads[t] = uint64(len(m.Ranks(t))) * size
 	}
 	return loads
 }

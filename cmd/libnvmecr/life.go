@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"nvmecr/balancer"
 	"nvmecr/internal/config"
 	"nvmecr/internal/owner"
 	"nvmecr/internal/ownfd"
@@ -37,9 +36,8 @@ var opening struct {
 	processfs.Opener
 	getenv func(string) string
 
-	mu      sync.Mutex
-	place   *store.Place      // once it is known
-	mapping *balancer.Mapping // from MPI_Init; nil is the one every process can compute
+	mu    sync.Mutex
+	place *store.Place // once it is known
 }
 
 // start prepares the runtime. Nothing is opened: the process may be one that
@@ -94,17 +92,17 @@ func complain(format string, args ...any) {
 }
 
 // where returns this process's place: what MPI said, or the environment.
-func where() (store.Place, *balancer.Mapping, error) {
+func where() (store.Place, error) {
 	opening.mu.Lock()
 	defer opening.mu.Unlock()
 	if opening.place == nil {
 		p, err := store.PlaceFromEnv(opening.getenv)
 		if err != nil {
-			return p, nil, err
+			return p, err
 		}
 		opening.place = &p
 	}
-	return *opening.place, opening.mapping, nil
+	return *opening.place, nil
 }
 
 // settle records the place that MPI says. It fails if the partition of another
@@ -117,14 +115,13 @@ func settle(job *mpiwrap.Job) error {
 			p.Rank, p.Size, p.From, job.Rank, job.Size, opening.Config.Mount, unix.EINVAL)
 	}
 	opening.place = &store.Place{Rank: job.Rank, Size: job.Size, From: "MPI"}
-	opening.mapping = &job.Mapping
 	return nil
 }
 
 // mpiInit opens the partition for writing, on all ranks or on none. It is
 // called inside MPI_Init, on the thread that the application called it on.
 func mpiInit() error {
-	job, err := mpiwrap.Join(len(opening.Config.Targets))
+	job, err := mpiwrap.Join(opening.Config.Mapping, len(opening.Config.Targets))
 	if errors.Is(err, mpiwrap.ErrNoMPI) { // this build has none: the launcher's environment will do
 		return report(openForWriting())
 	}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"nvmecr/balancer"
 	"nvmecr/nvmf"
 )
 
@@ -53,6 +54,7 @@ const ViewVariable = "NVMECR_VIEW"
 type Config struct {
 	Name      string             // --name: the store, see parttable.CheckName
 	Targets   []nvmf.TransportID // --target, in order; none means the embedded target
+	Mapping   balancer.Plan      // --mapping: of ranks to targets
 	Mount     string             // --mount: absolute, clean, not "/"
 	Size      nvmf.Bytes         // --size: of the embedded target's namespace; 0: by the disk
 	Fresh     bool               // --fresh: start over; for the command only

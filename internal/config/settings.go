@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"nvmecr/balancer"
 	"nvmecr/internal/parttable"
 	"nvmecr/nvmf"
 )
@@ -53,6 +54,16 @@ var settings = []Setting{
 		initial: text(""),
 		parse:   parseTargets,
 		format:  formatTargets,
+	},
+	{
+		Name: "mapping", Exported: true,
+		Help:    "`MAPPING` of ranks to targets in a new store: round-robin, or a list such as 0*28,1*28, by which 28 ranks each are on the first and on the second target, again from the start behind its end",
+		initial: text(balancer.Plan{}.String()),
+		parse: func(c *Config, v string) (err error) {
+			c.Mapping, err = balancer.ParsePlan(v)
+			return err
+		},
+		format: func(c *Config) string { return c.Mapping.String() },
 	},
 	{
 		Name: "mount", Exported: true,

@@ -36,7 +36,7 @@
 //	12  4  pid of the sender
 //
 // Verbs: 1 yield; 2 divide, followed by the number of ranks (4 bytes) among which the
-// owner is to divide the store of the partition. Statuses: 0 ok, 1 busy, 2 unknown verb or
+// owner is to divide the store of the partition, and the text of their mapping. Statuses: 0 ok, 1 busy, 2 unknown verb or
 // version, 3 refused, followed by the reason, up to 1024 bytes of text. Only
 // processes of the same user are answered. An owner that is busy may serve
 // others in another way, which its note tells.

@@ -37,7 +37,7 @@ type Lock struct {
 	onYield func() bool
 
 	asked    sync.Mutex // held while onYield or onDivide runs
-	onDivide func(ranks uint32) error
+	onDivide func(ranks uint32, mapping string) error
 	release  sync.Once
 	err      error // of the release, once that is done
 }
@@ -123,11 +123,11 @@ func Acquire(ctx context.Context, group, key, note string, onYield func() bool) 
 }
 
 // Divide asks the owner of a key to divide the store of the partition among so many
-// ranks, and waits until that is done. See Acquire for key and group.
+// ranks, by a mapping (the text of a balancer.Plan), and waits until that is done. See Acquire for key and group.
 //
 // Errors: a *RefusedError with what the owner said; a *BusyError if it cannot at the
 // moment, does not know how, or there is no owner any more: try Acquire, and ask again.
-func Divide(ctx context.Context, group, key string, ranks uint32) error {
+func Divide(ctx context.Context, group, key string, ranks uint32, mapping string) error {
 	if err := errors.Join(checkKey(key), checkGroup(group)); err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func Divide(ctx context.Context, group, key string, ranks uint32) error {
 	}
 	l := &Lock{path: filepath.Join(dir, key)}
 	number := binary.LittleEndian.AppendUint32(nil, ranks)
-	status, text, err := ask(ctx, l.path+".sock", newMessage(verbDivide, string(number)), l.free)
+	status, text, err := ask(ctx, l.path+".sock", newMessage(verbDivide, string(number)+mapping), l.free)
 	switch {
 	case err == nil && status == statusOK:
 		return nil

@@ -308,7 +308,7 @@ func TestStrangeMessages(t *testing.T) {
 		"another verb":    func(b []byte) { b[6] = 99 },
 		"another version": func(b []byte) { b[4] = 2 },
 		"not ours":        func(b []byte) { copy(b, "GET / HTTP/1.1\r\n") },
-		"a long body":     func(b []byte) { b[10] = 1 },
+		"a long body":     func(b []byte) { b[11] = 1 },
 	} {
 		copy(good, newMessage(verbYield, ""))
 		edit(good)
@@ -328,22 +328,24 @@ func TestStrangeMessages(t *testing.T) {
 
 // What the owner has noted is there for those who find it busy, and gone with it.
 func TestDivide(t *testing.T) {
-	require.ErrorIs(t, Divide(soon(t), "", "k", 4), syscall.EBUSY, "nobody has it")
+	require.ErrorIs(t, Divide(soon(t), "", "k", 4, "0*2,1*2"), syscall.EBUSY, "nobody has it")
 	l, err := Acquire(soon(t), "", "k", "", func() bool { panic("nobody asked to yield") })
 	require.NoError(t, err)
 	defer func() { require.NoError(t, l.Release()) }()
-	require.ErrorIs(t, Divide(soon(t), "", "k", 4), syscall.EBUSY, "it does not know yet how")
+	require.ErrorIs(t, Divide(soon(t), "", "k", 4, "0*2,1*2"), syscall.EBUSY, "it does not know yet how")
 	var got uint32
+	var by string
 	answer := error(nil)
-	l.OnDivide(func(ranks uint32) error { got = ranks; return answer })
-	require.NoError(t, Divide(soon(t), "", "k", 4))
+	l.OnDivide(func(ranks uint32, mapping string) error { got, by = ranks, mapping; return answer })
+	require.NoError(t, Divide(soon(t), "", "k", 4, "0*2,1*2"))
 	require.EqualValues(t, 4, got)
+	require.Equal(t, "0*2,1*2", by)
 	answer = fmt.Errorf("in a moment: %w", syscall.EBUSY)
-	require.ErrorIs(t, Divide(soon(t), "", "k", 5), syscall.EBUSY)
-	answer = errors.New(strings.Repeat("no", maxText))
+	require.ErrorIs(t, Divide(soon(t), "", "k", 5, ""), syscall.EBUSY)
+	answer = errors.New(strings.Repeat("no", maxReason))
 	var refused *RefusedError
-	require.ErrorAs(t, Divide(soon(t), "", "k", 5), &refused)
-	require.Equal(t, strings.Repeat("no", maxText/2), refused.Reason)
+	require.ErrorAs(t, Divide(soon(t), "", "k", 5, ""), &refused)
+	require.Equal(t, strings.Repeat("no", maxReason/2), refused.Reason)
 }
 
 func TestNote(t *testing.T) {

@@ -21,7 +21,8 @@ const (
 	headerSize = 16
 	magic      = "NVCO"
 	version    = 1
-	maxText    = 1024
+	maxText    = 128 << 10 // as much as a variable of the environment
+	maxReason  = 1024      // why something was refused
 )
 
 // Verbs and statuses are part of the protocol and never change.
@@ -127,29 +128,29 @@ func (l *Lock) answer(conn *os.File) {
 		return
 	case verb == verbYield && what == "":
 		status = l.yield()
-	case verb == verbDivide && len(what) == 4:
-		status, text = l.divide(binary.LittleEndian.Uint32([]byte(what)))
+	case verb == verbDivide && len(what) >= 4:
+		status, text = l.divide(binary.LittleEndian.Uint32([]byte(what)), what[4:])
 	}
 	_, _ = conn.Write(newMessage(status, text)) // one that has gone away needs no answer
 }
 
 // OnDivide sets what is called when another process asks that the store be divided
-// among a number of ranks, on a goroutine of the package and not at the same time as
+// among a number of ranks, by a mapping, on a goroutine of the package and not at the same time as
 // onYield. syscall.EBUSY makes the other process ask again. Until it is set that is
 // the answer.
-func (l *Lock) OnDivide(f func(ranks uint32) error) {
+func (l *Lock) OnDivide(f func(ranks uint32, mapping string) error) {
 	l.asked.Lock()
 	defer l.asked.Unlock()
 	l.onDivide = f
 }
 
-func (l *Lock) divide(ranks uint32) (status uint16, text string) {
+func (l *Lock) divide(ranks uint32, mapping string) (status uint16, text string) {
 	l.asked.Lock()
 	defer l.asked.Unlock()
 	if l.onDivide == nil {
 		return statusBusy, ""
 	}
-	err := l.onDivide(ranks)
+	err := l.onDivide(ranks, mapping)
 	switch {
 	case err == nil:
 		return statusOK, ""
@@ -157,7 +158,7 @@ func (l *Lock) divide(ranks uint32) (status uint16, text string) {
 		return statusBusy, ""
 	}
 	text = err.Error()
-	return statusRefused, text[:min(len(text), maxText)]
+	return statusRefused, text[:min(len(text), maxReason)]
 }
 
 func (l *Lock) yield() uint16 {

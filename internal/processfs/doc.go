@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"nvmecr/balancer"
 	"nvmecr/internal/config"
 	"nvmecr/internal/store"
 	"nvmecr/posixshim"
@@ -18,9 +17,8 @@ import (
 // An Opener opens the file system of a process. All exported fields are set before the first call.
 type Opener struct {
 	Config *config.Config
-	// Place returns which process of the job it is. The mapping is nil where it is the one that every
-	// process can compute.
-	Place func() (store.Place, *balancer.Mapping, error)
+	// Place returns which process of the job it is.
+	Place func() (store.Place, error)
 	// Logf tells the user something, on one line.
 	Logf func(format string, args ...any)
 	// Process is what the file system is for.

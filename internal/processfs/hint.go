@@ -68,7 +68,7 @@ func (h hinting) hint(dir microfs.Ino, name string) {
 	if name == "" || h.o.said.Load() != 0 || h.o.looks.Load() >= mostHints || h.o.looks.Add(1) > mostHints {
 		return
 	}
-	place, _, err := h.o.Place()
+	place, err := h.o.Place()
 	if err != nil {
 		return
 	}

@@ -22,11 +22,11 @@ func (o *Opener) Open(write bool) (*posixshim.Mount, error) {
 	if uid, other := owner.OtherUser(store.LockGroup(o.Config.Run)); other {
 		return nil, &posixshim.OtherUserError{Mount: o.Config.Mount, Self: uint32(unix.Geteuid()), Run: uid}
 	}
-	p, mapping, err := o.Place()
+	p, err := o.Place()
 	if err != nil {
 		return nil, err
 	}
-	opts := store.Options{ReadOnly: !write, Mapping: mapping, OnYield: func(*store.Partition) bool { return o.Process.Yield() }}
+	opts := store.Options{ReadOnly: !write, OnYield: func(*store.Partition) bool { return o.Process.Yield() }}
 	if o.Config.Log != config.LogError {
 		opts.Logf = o.Logf
 	}

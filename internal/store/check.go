@@ -203,7 +203,7 @@ func (c *partCheck) check(ctx context.Context, repair bool) *PartReport {
 // repair becomes the owner of the partition, as Open does, and repairs it.
 func (c *partCheck) repair(ctx context.Context, r *PartReport) (err error) {
 	o := &opener{
-		cfg: c.cfg, place: Place{Rank: r.Rank, Size: c.table.JobSize}, home: balancer.Home{Target: c.t},
+		cfg: c.cfg, place: Place{Rank: r.Rank, Size: c.table.JobSize}, home: balancer.Device{Target: c.t},
 		opts: Options{Logf: func(format string, args ...any) { r.Repaired = append(r.Repaired, fmt.Sprintf(format, args...)) }},
 	}
 	p := &Partition{Place: o.place, Target: r.Target, ready: make(chan struct{})}

@@ -56,7 +56,7 @@ func (o *opener) makeTable(ctx context.Context, dev nvmf.Device, t int) (*partta
 		if !errors.As(err, &busy) || busy.Silent {
 			return nil, notDivided(o.place.Size, err)
 		}
-		err = owner.Divide(wait, group, key, uint32(o.place.Size))
+		err = owner.Divide(wait, group, key, uint32(o.place.Size), o.cfg.Mapping.String())
 		if err == nil {
 			return readTable(ctx, o.cfg, dev)
 		}
@@ -88,7 +88,7 @@ func (o *opener) makeAsOwner(ctx context.Context, dev nvmf.Device, t int) (*part
 	if err := solo.mount(ctx, p, entry); err != nil {
 		return nil, notDivided(o.place.Size, err)
 	}
-	err = andClosing(p.divide(ctx, o, o.place.Size), p.FS.Unmount())
+	err = andClosing(p.divide(ctx, o, o.mapping), p.FS.Unmount())
 	if err != nil {
 		return nil, notDivided(o.place.Size, err)
 	}
@@ -98,7 +98,7 @@ func (o *opener) makeAsOwner(ctx context.Context, dev nvmf.Device, t int) (*part
 // format formats target t for the ranks of this job.
 func (o *opener) format(ctx context.Context, dev nvmf.Device, t int) (*parttable.Table, error) {
 	o.opts.Logf("formatting target %s for %d ranks", o.cfg.Targets[t], o.place.Size)
-	return format(ctx, dev, o.cfg, t, o.place.Size, o.mapping)
+	return format(ctx, dev, o.cfg, t, o.mapping)
 }
 
 func notDivided(ranks int, err error) error {
@@ -114,45 +114,50 @@ func (p *Partition) Divided() bool {
 }
 
 // onDivide answers a rank of this host that has asked the owner of the solo partition.
-func (p *Partition) onDivide(o *opener, ranks int) error {
+func (p *Partition) onDivide(o *opener, ranks int, by string) error {
+	plan, err := balancer.ParsePlan(by)
+	if err != nil {
+		return err
+	}
+	mapping, err := mapRanks(o.cfg, plan, ranks)
+	if err != nil {
+		return err
+	}
 	<-p.ready
 	if p.FS == nil {
 		return syscall.EBUSY // it could not be opened, and the lock will be free
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), o.cfg.Timeout)
 	defer cancel()
-	err := p.divide(ctx, o, ranks)
+	err = p.divide(ctx, o, mapping)
 	if err == nil && o.opts.OnDivide != nil {
 		o.opts.OnDivide()
 	}
 	return err
 }
 
-// divide makes the solo partition shorter, which p is, and gives what lies behind to so many
-// ranks. A crash leaves the store as it was, or divided.
-func (p *Partition) divide(ctx context.Context, o *opener, ranks int) error {
+// divide makes the solo partition shorter, which p is, and gives what lies behind to the
+// ranks of mapping. A crash leaves the store as it was, or divided.
+func (p *Partition) divide(ctx context.Context, o *opener, mapping balancer.Mapping) error {
 	p.changing.Lock() // the lock must not be given up before the table is written
 	defer p.changing.Unlock()
 	if p.closed {
 		return syscall.EBUSY
 	}
+	size, ranks := mapping.Size(), mapping.Ranks(0)
 	table, err := readTable(ctx, o.cfg, p.Device)
 	if err == nil && table.JobSize != 1 {
-		return table.Check(o.want(0, ranks)) // done by an earlier request
+		return table.Check(o.want(0, size)) // done by an earlier request
 	}
 	if err != nil {
 		return err
 	}
-	mapping, err := balancer.RoundRobin(ranks, len(o.cfg.Targets))
-	if err == nil {
-		err = checkSlots(mapping.Ranks(0))
-	}
-	if err != nil {
+	if err := checkSlots(len(ranks)); err != nil {
 		return err
 	}
 	cfg := *o.cfg
 	cfg.Hugeblock = table.Hugeblock
-	id, align, slots := p.Device.Identity(), alignment(table.Hugeblock), mapping.Ranks(0)
+	id, align, slots := p.Device.Identity(), alignment(table.Hugeblock), len(ranks)
 	solo, _ := table.SoloEntry()
 	// Ranks that get much less than in a store of their own would find out when it is full.
 	end := min(id.Capacity()/2, id.Capacity()-min(id.Capacity(), nvmf.Bytes(slots)*minLength(table.Hugeblock).AlignUp(align))).AlignDown(align)
@@ -168,14 +173,14 @@ func (p *Partition) divide(ctx context.Context, o *opener, ranks int) error {
 	if err != nil {
 		return err
 	}
-	table.JobSize, table.Entries = ranks, []parttable.Entry{solo}
+	table.JobSize, table.Entries = size, []parttable.Entry{solo}
 	for slot, s := range segs {
-		table.Entries = append(table.Entries, parttable.Entry{Rank: mapping.RankAt(0, slot), Start: s.Start, Length: s.Length})
+		table.Entries = append(table.Entries, parttable.Entry{Rank: ranks[slot], Start: s.Start, Length: s.Length})
 	}
 	if err := parttable.Extend(ctx, p.Device, table, superblocks(table.Entries[1:])); err != nil {
-		return fmt.Errorf("dividing the store among %d ranks: %w", ranks, err)
+		return fmt.Errorf("dividing the store among %d ranks: %w", size, err)
 	}
 	p.divided = true
-	o.opts.Logf("the store is divided: %s for job scripts and programs without a launcher, and %d ranks", solo.Length, ranks)
+	o.opts.Logf("the store is divided: %s for job scripts and programs without a launcher, and %d ranks", solo.Length, size)
 	return nil
 }

@@ -132,7 +132,7 @@ func TestDividedElsewhere(t *testing.T) {
 		p := &Partition{Device: dev, Target: cfg.Targets[0], Table: table, Place: alone}
 		entry, _ := table.SoloEntry()
 		require.NoError(t, o.mount(ctx, p, entry))
-		require.NoError(t, p.divide(ctx, o, 4))
+		require.NoError(t, p.divide(ctx, o, fourRanks(t)))
 		require.NoError(t, p.FS.Unmount())
 		require.NoError(t, dev.Close())
 	}
@@ -322,7 +322,7 @@ func divideAndCrash(t *testing.T, cached bool, n, seed, torn int) (size int, don
 	cfg.Targets = []nvmf.TransportID{{Transport: nvmf.Mem}}
 	mapping, err := balancer.RoundRobin(1, 1)
 	require.NoError(t, err)
-	table, err := format(ctx, dev, cfg, 0, 1, mapping)
+	table, err := format(ctx, dev, cfg, 0, mapping)
 	require.NoError(t, err)
 	o := &opener{cfg: cfg, place: alone, opts: Options{Logf: func(string, ...any) {}}}
 	mount := func(table *parttable.Table) *Partition {
@@ -343,7 +343,7 @@ func divideAndCrash(t *testing.T, cached bool, n, seed, torn int) (size int, don
 	} else {
 		dev.CutAt(n, torn)
 	}
-	if err = p.divide(ctx, o, 4); err == nil {
+	if err = p.divide(ctx, o, fourRanks(t)); err == nil {
 		dev.Heal()
 		require.NoError(t, p.FS.Unmount(), where)
 		return 4, true
@@ -367,7 +367,7 @@ func divideAndCrash(t *testing.T, cached bool, n, seed, torn int) (size int, don
 	}
 	p = mount(table)
 	require.Equal(t, scriptFile, contentOf(t, p.FS, "kept"), where)
-	require.NoError(t, p.divide(ctx, o, 4), where)
+	require.NoError(t, p.divide(ctx, o, fourRanks(t)), where)
 	require.NoError(t, writeFile(p.FS, "more", scriptFile), where)
 	require.NoError(t, p.FS.Unmount(), where)
 	return size, false
@@ -397,4 +397,10 @@ func TestDivideKilled(t *testing.T) {
 		})
 		mustOpen(t, cfg, 4)
 	}
+}
+
+func fourRanks(t *testing.T) balancer.Mapping {
+	m, err := balancer.RoundRobin(4, 1)
+	require.NoError(t, err)
+	return m
 }

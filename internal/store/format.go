@@ -65,13 +65,13 @@ func CheckSize(cfg *config.Config) error {
 	return nil
 }
 
-// format makes dev target number t of the store, for a job of size ranks, and
+// format makes dev target number t of the store, for the ranks that mapping has there, and
 // leaves all its partitions unformatted. Nothing is written to a namespace
 // that is too small.
-func format(ctx context.Context, dev nvmf.Device, cfg *config.Config, t, size int, mapping balancer.Mapping) (*parttable.Table, error) {
+func format(ctx context.Context, dev nvmf.Device, cfg *config.Config, t int, mapping balancer.Mapping) (*parttable.Table, error) {
 	id := dev.Identity()
-	slots := mapping.Ranks(t)
-	if err := checkSlots(slots); err != nil {
+	ranks, size := mapping.Ranks(t), mapping.Size()
+	if err := checkSlots(len(ranks)); err != nil {
 		return nil, err
 	}
 	end, solo := id.Capacity(), nvmf.Bytes(0)
@@ -79,10 +79,10 @@ func format(ctx context.Context, dev nvmf.Device, cfg *config.Config, t, size in
 		solo = soloLength(id.Capacity(), cfg.Hugeblock)
 		end = (end - solo).AlignDown(alignment(cfg.Hugeblock))
 	}
-	segs, err := layout(id, cfg, slots, parttable.HeadSize, end)
+	segs, err := layout(id, cfg, len(ranks), parttable.HeadSize, end)
 	if err != nil && solo > 0 {
 		solo = 0
-		segs, err = layout(id, cfg, slots, parttable.HeadSize, id.Capacity())
+		segs, err = layout(id, cfg, len(ranks), parttable.HeadSize, id.Capacity())
 	}
 	if err != nil {
 		return nil, err
@@ -102,7 +102,7 @@ func format(ctx context.Context, dev nvmf.Device, cfg *config.Config, t, size in
 	}
 	for slot, s := range segs {
 		table.Entries = append(table.Entries, parttable.Entry{
-			Rank: mapping.RankAt(t, slot), Start: s.Start, Length: s.Length,
+			Rank: ranks[slot], Start: s.Start, Length: s.Length,
 		})
 	}
 	if solo > 0 {
@@ -137,7 +137,7 @@ func superblocks(entries []parttable.Entry) (blank []parttable.Range) {
 
 // await polls for the table that the lowest rank of target t writes.
 func (o *opener) await(ctx context.Context, dev nvmf.Device, t int) (*parttable.Table, error) {
-	first := o.mapping.RankAt(t, 0)
+	first := o.mapping.Ranks(t)[0]
 	o.opts.Logf("waiting for rank %d to format target %s", first, o.cfg.Targets[t])
 	wait, cancel := context.WithTimeout(ctx, o.cfg.Timeout)
 	defer cancel()

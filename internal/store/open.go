@@ -23,9 +23,6 @@ type Options struct {
 	// and no ownership is needed. Errors then include parttable.ErrNoTable and
 	// microfs.ErrUnformatted where nobody has written yet.
 	ReadOnly bool
-	// Mapping is where the ranks of the job have their partitions. nil is
-	// round robin over the targets.
-	Mapping *balancer.Mapping
 	// OnYield is called when another process of this rank asks for the
 	// partition p, on a goroutine of its own, perhaps before the caller of
 	// Open has seen p. It closes p and returns true, or returns false.
@@ -135,7 +132,7 @@ type opener struct {
 	opts    Options
 	mapping balancer.Mapping
 	reserve func(context.Context) error // see fence
-	home    balancer.Home               // the rank's, or where the search begins when the job's size is not known
+	home    balancer.Device             // the rank's, or where the search begins when the job's size is not known
 }
 
 // locate finds the rank's home. A reader from outside knows no job and asks
@@ -145,13 +142,19 @@ func (o *opener) locate() error {
 		return nil // the first target
 	}
 	var err error
-	if o.opts.Mapping != nil {
-		o.mapping = *o.opts.Mapping
-	} else if o.mapping, err = balancer.RoundRobin(o.place.Size, len(o.cfg.Targets)); err != nil {
+	if o.mapping, err = mapRanks(o.cfg, o.cfg.Mapping, o.place.Size); err != nil {
 		return err
 	}
-	o.home, err = o.mapping.Home(o.place.Rank)
-	return err
+	home, err := o.mapping.Home(o.place.Rank)
+	if err != nil {
+		return err
+	}
+	if len(home) > 1 {
+		return fmt.Errorf("the mapping %s has copies of rank %d on %d targets, and this version keeps none: name one target for each rank: %w",
+			o.cfg.Mapping, o.place.Rank, len(home)-1, errors.ErrUnsupported)
+	}
+	o.home = home[0]
+	return nil
 }
 
 // own makes this process the owner of the partition among those of this host,
@@ -175,7 +178,7 @@ func (o *opener) own(ctx context.Context, p *Partition) error {
 	}
 	lock, err := owner.Acquire(ctx, LockGroup(o.cfg.Run), lockKey(o.cfg, rank), o.opts.Note, onYield)
 	if p.lock = lock; lock != nil && o.place.Alone() {
-		lock.OnDivide(func(ranks uint32) error { return p.onDivide(o, int(ranks)) })
+		lock.OnDivide(func(ranks uint32, mapping string) error { return p.onDivide(o, int(ranks), mapping) })
 	}
 	var busy *owner.BusyError
 	if errors.As(err, &busy) {
@@ -202,10 +205,12 @@ func (o *opener) open(ctx context.Context, p *Partition) error {
 				return fmt.Errorf("target %s: %w", id, err)
 			}
 		}
-		if p.Table, err = o.table(ctx, dev, t, i == 0); err != nil {
+		p.Table, err = o.table(ctx, dev, t, i == 0)
+		switch entry, ok := o.entry(p.Table); {
+		case i > 0 && errors.Is(err, parttable.ErrNoTable): // a target that is not used
+		case err != nil:
 			return fmt.Errorf("target %s: %w", id, err)
-		}
-		if entry, ok := o.entry(p.Table); ok {
+		case ok:
 			err := o.mount(ctx, p, entry)
 			if err == nil && !o.opts.ReadOnly && o.place.Alone() && p.Table.JobSize == 1 {
 				err = o.remount(ctx, p, entry)
@@ -214,8 +219,7 @@ func (o *opener) open(ctx context.Context, p *Partition) error {
 				return fmt.Errorf("target %s: %w", id, withRemedy(err, p.Table.JobSize))
 			}
 			return nil
-		}
-		if o.place.Alone() && p.Table.JobSize != 1 {
+		case o.place.Alone() && p.Table.JobSize != 1:
 			return fmt.Errorf("store %q: %w", o.cfg.Name, ErrNoSolo)
 		}
 		// Another mapping put it elsewhere.
@@ -248,8 +252,11 @@ func (o *opener) remount(ctx context.Context, p *Partition, mounted parttable.En
 	return o.mount(ctx, p, entry)
 }
 
-// entry returns the partition in table that is the place's.
+// entry returns the partition in table that is the place's; a table may be missing.
 func (o *opener) entry(table *parttable.Table) (parttable.Entry, bool) {
+	if table == nil {
+		return parttable.Entry{}, false
+	}
 	if o.place.Alone() {
 		return table.SoloEntry()
 	}

@@ -21,6 +21,8 @@ type RankInfo struct {
 	Segment microfs.Segment
 	// Hugeblock is the size all partitions of its target have.
 	Hugeblock nvmf.Bytes
+	// JobSize is how many ranks the job has.
+	JobSize int
 }
 
 // Ranks lists the partitions of ranks, in their order. For errors see Partitions.
@@ -48,7 +50,7 @@ func Partitions(ctx context.Context, cfg *config.Config) ([]RankInfo, error) {
 		}
 		found = true
 		for _, e := range table.Entries {
-			infos = append(infos, RankInfo{e.Rank, id, microfs.Segment{Start: e.Start, Length: e.Length}, table.Hugeblock})
+			infos = append(infos, RankInfo{e.Rank, id, microfs.Segment{Start: e.Start, Length: e.Length}, table.Hugeblock, table.JobSize})
 		}
 		return nil
 	})

@@ -226,7 +226,7 @@ func TestOtherUser(t *testing.T) {
 	require.NoError(t, err)
 	mapping, err := balancer.RoundRobin(1, 1)
 	require.NoError(t, err)
-	table, err := format(ctx, dev, cfg, 0, 1, mapping)
+	table, err := format(ctx, dev, cfg, 0, mapping)
 	require.NoError(t, err)
 	table.UID = 12345
 	require.NoError(t, parttable.Write(ctx, dev, table))

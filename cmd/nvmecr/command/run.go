@@ -240,7 +240,10 @@ func (o *runOptions) check(ctx context.Context) (int, error) {
 	}
 	ranks, err := store.Ranks(ctx, o.cfg)
 	if errors.Is(err, parttable.ErrNoTable) {
-		return 0, nil
+		return 0, store.SettleMapping(o.cfg, nil)
+	}
+	if err == nil {
+		err = store.SettleMapping(o.cfg, ranks)
 	}
 	if err == nil && len(ranks) > 0 {
 		err = o.checkFixed(ranks[0].Hugeblock)

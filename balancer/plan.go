@@ -1,0 +1,188 @@
+package balancer
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+)
+
+// A Plan places the ranks of a job, whatever their number. The zero value is round
+// robin. Its text form, which ParsePlan reads, is
+//
+//	plan = "round-robin" | term { "," term }
+//	term = device { "+" device } [ "*" count ]
+//
+// Each term is the home of the next count ranks, one without a count, from rank 0 on;
+// behind the last term the first one follows again. A device is the number of a
+// namespace, from 0, in the order in which they are named; behind a "+" there are
+// those for copies. "0*28,1*28" has 28 ranks each on two namespaces in turn.
+type Plan struct{ terms []term }
+
+// term is the home of count ranks.
+type term struct {
+	devices []int
+	count   int
+}
+
+const roundRobinText = "round-robin"
+
+// maxPeriod is the most ranks that the terms of a plan may have together.
+const maxPeriod = 1 << 31
+
+// ParsePlan reads the text form of a plan; "" is round robin.
+func ParsePlan(text string) (Plan, error) {
+	var p Plan
+	if text == "" || text == roundRobinText {
+		return p, nil
+	}
+	period := 0
+	for _, s := range strings.Split(text, ",") {
+		t, err := parseTerm(s)
+		if err != nil {
+			return Plan{}, err
+		}
+		if period += t.count; period > maxPeriod {
+			return Plan{}, fmt.Errorf("%q places more than %d ranks", text, maxPeriod)
+		}
+		p.terms = append(p.terms, t)
+	}
+	return p, nil
+}
+
+func parseTerm(s string) (t term, err error) {
+	devices, count, counted := strings.Cut(s, "*")
+	t.count = 1
+	if counted {
+		if t.count, err = strconv.Atoi(count); err != nil || t.count < 1 || t.count > maxPeriod {
+			return t, fmt.Errorf("%q: %q is not a number of ranks", s, count)
+		}
+	}
+	for _, text := range strings.Split(devices, "+") {
+		d, err := strconv.ParseUint(text, 10, 31)
+		if err != nil {
+			return t, fmt.Errorf("%q: %q is not the number of a target, from 0; name what ranks use as 0*28,1*28, or say %s", s, text, roundRobinText)
+		}
+		if slices.Contains(t.devices, int(d)) {
+			return t, fmt.Errorf("%q: target %d twice in one home", s, d)
+		}
+		t.devices = append(t.devices, int(d))
+	}
+	return t, nil
+}
+
+// List is the plan by which rank r is on targets[r], and the ranks behind the last one as
+// those from the first one on.
+func List(targets []int) (p Plan) {
+	for _, d := range targets {
+		if last := len(p.terms) - 1; last >= 0 && p.terms[last].devices[0] == d {
+			p.terms[last].count++
+		} else {
+			p.terms = append(p.terms, term{devices: []int{d}, count: 1})
+		}
+	}
+	return p
+}
+
+// String returns the text form.
+func (p Plan) String() string {
+	if len(p.terms) == 0 {
+		return roundRobinText
+	}
+	var b strings.Builder
+	for i, t := range p.terms {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		for j, d := range t.devices {
+			if j > 0 {
+				b.WriteByte('+')
+			}
+			b.WriteString(strconv.Itoa(d))
+		}
+		if t.count > 1 {
+			fmt.Fprintf(&b, "*%d", t.count)
+		}
+	}
+	return b.String()
+}
+
+// Map places a job of size ranks on targets namespaces. A job of one rank is always on the
+// first namespace. It fails where the plan names one that is not there, or leaves the
+// first one unused: its partition table belongs to job scripts as well.
+func (p Plan) Map(size, targets int) (Mapping, error) {
+	if len(p.terms) == 0 || size == 1 {
+		return RoundRobin(size, targets)
+	}
+	if err := check(size, targets); err != nil {
+		return nil, err
+	}
+	m := &listed{size: size, loads: map[int]int{}}
+	for _, t := range p.terms {
+		home := homes{first: m.period, count: t.count}
+		for _, d := range t.devices {
+			if d >= targets {
+				return nil, fmt.Errorf("the mapping %s names target %d, and they are 0 to %d", p, d, targets-1)
+			}
+			home.devices = append(home.devices, Device{Target: d, Slot: m.loads[d]})
+			m.loads[d] += t.count
+		}
+		m.homes = append(m.homes, home)
+		m.period += t.count
+	}
+	if len(m.first(0)) == 0 || m.first(0)[0].first >= size {
+		return nil, fmt.Errorf("the mapping %s has none of %d ranks on target 0: name the targets in an order in which the first one is used", p, size)
+	}
+	return m, nil
+}
+
+// listed is a mapping of a list of homes, which repeats.
+type listed struct {
+	size, period int
+	homes        []homes
+	loads        map[int]int // ranks of one period on each namespace
+}
+
+// homes are those of count ranks from first on. The slots are those of the first.
+type homes struct {
+	first, count int
+	devices      []Device
+}
+
+func (m *listed) Size() int { return m.size }
+
+func (m *listed) Home(rank int) (Home, error) {
+	if err := checkRank(rank, m.size); err != nil {
+		return nil, err
+	}
+	round, at := rank/m.period, rank%m.period
+	h := m.homes[sort.Search(len(m.homes), func(i int) bool { return m.homes[i].first > at })-1]
+	home := make(Home, len(h.devices))
+	for i, d := range h.devices {
+		home[i] = Device{Target: d.Target, Slot: round*m.loads[d.Target] + d.Slot + at - h.first}
+	}
+	return home, nil
+}
+
+// first returns the homes of the first period that have a device on target.
+func (m *listed) first(target int) (on []homes) {
+	for _, h := range m.homes {
+		if slices.ContainsFunc(h.devices, func(d Device) bool { return d.Target == target }) {
+			on = append(on, h)
+		}
+	}
+	return on
+}
+
+func (m *listed) Ranks(target int) (ranks []int) {
+	on := m.first(target)
+	for begin := 0; len(on) > 0 && begin < m.size; begin += m.period {
+		for _, h := range on {
+			for r := begin + h.first; r < min(begin+h.first+h.count, m.size); r++ {
+				ranks = append(ranks, r)
+			}
+		}
+	}
+	return ranks
+}

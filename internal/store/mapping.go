@@ -1,0 +1,68 @@
+package store
+
+import (
+	"fmt"
+	"slices"
+
+	"nvmecr/balancer"
+	"nvmecr/internal/config"
+)
+
+// mapRanks maps the ranks of a job of that size onto the targets, if they have room.
+func mapRanks(cfg *config.Config, plan balancer.Plan, size int) (balancer.Mapping, error) {
+	m, err := plan.Map(size, len(cfg.Targets))
+	if err == nil {
+		err = checkSlots((size-1)/len(cfg.Targets) + 1) // of the fullest, at least
+	}
+	return m, err
+}
+
+// SettleMapping makes the mapping of cfg the one that the partition tables record. ranks are those
+// that Ranks has found. It fails where the mapping names targets that are not there; and, while some
+// targets are not formatted yet, as after a crash of the first run, where it is not the one by which
+// the others were: it would give a rank a second partition.
+func SettleMapping(cfg *config.Config, ranks []RankInfo) error {
+	const most = 1 << 31
+	if _, err := cfg.Mapping.Map(most, len(cfg.Targets)); err != nil {
+		return err
+	}
+	if len(ranks) == 0 || ranks[0].JobSize == 1 {
+		return nil
+	}
+	recorded, size := make([]int, len(ranks)), ranks[0].JobSize
+	for i, r := range ranks {
+		recorded[i] = slices.Index(cfg.Targets, r.Target)
+	}
+	differ, err := disagreement(cfg, cfg.Mapping, ranks, recorded)
+	switch {
+	case err == nil && differ < 0:
+		return nil
+	case len(ranks) != size:
+		if err == nil {
+			err = fmt.Errorf("store %q was begun by another mapping, which has rank %d on target %d, where %s has not: use that one, or start over with --fresh, which deletes the checkpoints",
+				cfg.Name, ranks[differ].Rank, recorded[differ], cfg.Mapping)
+		}
+		return err
+	}
+	cfg.Mapping = balancer.Plan{}
+	if differ, err = disagreement(cfg, cfg.Mapping, ranks, recorded); err != nil || differ >= 0 {
+		cfg.Mapping = balancer.List(recorded)
+	}
+	return nil
+}
+
+// disagreement returns the first of the ranks that plan has on another target than the tables; -1 is
+// none.
+func disagreement(cfg *config.Config, plan balancer.Plan, ranks []RankInfo, recorded []int) (int, error) {
+	m, err := mapRanks(cfg, plan, ranks[0].JobSize)
+	if err != nil {
+		return 0, err
+	}
+	for i, r := range ranks {
+		home, err := m.Home(r.Rank)
+		if err != nil || home[0].Target != recorded[i] {
+			return i, err
+		}
+	}
+	return -1, nil
+}

@@ -1,0 +1,141 @@
+package store
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/nvmf"
+)
+
+// targetsOf returns on which target each rank is, by the tables.
+func targetsOf(t *testing.T, infos []RankInfo) (targets []string) {
+	t.Helper()
+	for _, i := range infos {
+		targets = append(targets, i.Target.Address[strings.LastIndexByte(i.Target.Address, '/')+1:])
+	}
+	return targets
+}
+
+// The ranks are where the mapping has them, and stay there, whatever a later run is told.
+func TestMappings(t *testing.T) {
+	for _, c := range []struct {
+		plan     string
+		size     int
+		want     []string
+		recorded string
+	}{
+		{"round-robin", 5, []string{"0", "1", "2", "0", "1"}, "round-robin"},
+		{"0*2,1*2", 5, []string{"0", "0", "1", "1", "0"}, "0*2,1*2,0"},
+		{"0*2,2,1*2", 10, []string{"0", "0", "2", "1", "1", "0", "0", "2", "1", "1"}, "0*2,2,1*2"},
+		{"2,1,0*3", 5, []string{"2", "1", "0", "0", "0"}, "2,1,0*3"},
+		{"2,2,2,0", 4, []string{"2", "2", "2", "0"}, "2*3,0"},
+		{"2*9,0", 1, []string{"0"}, ""},
+	} {
+		t.Run(c.plan, func(t *testing.T) {
+			cfg := newStore(t, 64*nvmf.MiB, 64*nvmf.MiB, 64*nvmf.MiB)
+			require.NoError(t, cfg.Set("mapping", c.plan))
+			gens, entries := mustOpen(t, cfg, c.size)
+			infos, err := Ranks(ctx, cfg)
+			require.NoError(t, err)
+			assert.Equal(t, c.want, targetsOf(t, infos))
+
+			require.NoError(t, cfg.Set("mapping", "0*2,2,1*2"))
+			require.NoError(t, SettleMapping(cfg, infos))
+			if c.size > 1 {
+				assert.Equal(t, c.recorded, cfg.Mapping.String())
+			}
+			sameGens, sameEntries := mustOpen(t, cfg, c.size)
+			assert.Equal(t, gens, sameGens)
+			assert.Equal(t, entries, sameEntries)
+			again, err := Ranks(ctx, cfg)
+			require.NoError(t, err)
+			assert.Equal(t, infos, again, "no rank has a second partition")
+		})
+	}
+}
+
+// A script that came first leaves the ranks that the mapping has on its target what it does not
+// need, whether it lives or not.
+func TestDivideByMapping(t *testing.T) {
+	for _, living := range []bool{false, true} {
+		cfg := newStore(t, 64*nvmf.MiB, 64*nvmf.MiB)
+		require.NoError(t, cfg.Set("mapping", "1*2,0*2"))
+		script := *cfg
+		require.NoError(t, script.Set("mapping", "round-robin"), "the ranks say what theirs is")
+		withPartition(t, &script, alone, Options{}, func(p *Partition) {
+			require.NoError(t, writeFile(p.FS, "script", scriptFile))
+			if living {
+				mustOpen(t, cfg, 4)
+			}
+		})
+		mustOpen(t, cfg, 4)
+		infos, err := Ranks(ctx, cfg)
+		require.NoError(t, err)
+		assert.Equal(t, []string{"1", "1", "0", "0"}, targetsOf(t, infos))
+		withPartition(t, cfg, alone, Options{ReadOnly: true}, func(p *Partition) {
+			require.Equal(t, scriptFile, contentOf(t, p.FS, "script"))
+		})
+	}
+}
+
+// Half a first run, and then another mapping: some ranks would get a second partition.
+func TestUnfinishedMapping(t *testing.T) {
+	cfg := newStore(t, 64*nvmf.MiB, 64*nvmf.MiB)
+	p, err := Open(ctx, cfg, Place{Rank: 0, Size: 4}, Options{}) // formats target 0, for ranks 0 and 2
+	require.NoError(t, err)
+	require.NoError(t, p.Close())
+	infos, err := Ranks(ctx, cfg)
+	require.NoError(t, err)
+	for _, c := range []struct{ plan, says string }{
+		{"round-robin", ""},
+		{"0,1", ""},
+		{"0*2,1*2", "rank 2 on target 0"},
+		{"0,1*3", "rank 2 on target 0"},
+		{"0,2", "0 to 1"},
+		{"1", "first one is used"},
+	} {
+		require.NoError(t, cfg.Set("mapping", c.plan))
+		err := SettleMapping(cfg, infos)
+		if c.says == "" {
+			assert.NoError(t, err)
+		} else {
+			assert.ErrorContains(t, err, c.says)
+		}
+	}
+}
+
+// This version keeps no copies, and says so before anything is written.
+func TestCopiesAreRefused(t *testing.T) {
+	cfg := newStore(t, 64*nvmf.MiB, 64*nvmf.MiB)
+	require.NoError(t, cfg.Set("mapping", "0+1,1+0"))
+	_, err := Open(ctx, cfg, Place{Rank: 0, Size: 2}, Options{})
+	require.ErrorIs(t, err, errors.ErrUnsupported)
+	b, err := os.ReadFile(cfg.Targets[0].Address)
+	require.NoError(t, err)
+	assert.Empty(t, strings.Trim(string(b), "\x00"))
+}
+
+// A number of ranks that nobody has room for is an error, not a list of them.
+func TestTooManyRanks(t *testing.T) {
+	for _, plan := range []string{"round-robin", "0*2,1"} {
+		cfg := newStore(t, 64*nvmf.MiB, 64*nvmf.MiB)
+		require.NoError(t, cfg.Set("mapping", plan))
+		_, err := Open(ctx, cfg, Place{Rank: 1, Size: 1<<31 - 1}, Options{})
+		require.ErrorContains(t, err, "name more targets")
+	}
+}
+
+// Where every target is formatted a rank finds its partition by the tables, without any mapping's
+// help.
+func TestFoundByTheTables(t *testing.T) {
+	cfg := newStore(t, 64*nvmf.MiB, 64*nvmf.MiB)
+	gens, _ := mustOpen(t, cfg, 4)
+	require.NoError(t, cfg.Set("mapping", "0*2,1*2"))
+	again, _ := mustOpen(t, cfg, 4)
+	assert.Equal(t, gens, again)
+}
