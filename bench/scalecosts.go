@@ -173,7 +173,7 @@ func (m *measuring) messages(ctx context.Context, c *model.Costs) (err error) {
 	if err != nil {
 		return err
 	}
-	c.Poll = 20 * time.Millisecond // as in package store
+	c.Poll = 2 * time.Millisecond // as in package mpiwrap
 	c.RankMessages, c.RankBytes, c.FormatMessages = later, laterBytes, max(0, first-later)
 	m.add("PDUs of a rank's start, both ways", result.Whole, result.Exactly(float64(later)))
 	m.add("their bytes", result.Size, result.Exactly(float64(laterBytes)))

@@ -4,13 +4,15 @@
 //
 // The application has initialised MPI itself, so nothing here starts or stops
 // it. Everything goes through gompi, of which only what is sound is used:
-// NewCommunicator, Rank, Size, AllreduceUint64s and BcastUint64s. (BcastBytes
+// NewCommunicator, Rank, Size, AllreduceUint64s, BcastUint64s, SendUint64s, Iprobe and
+// RecvPreallocUint64s. (BcastBytes
 // sends four times what it is given; Start would initialise MPI twice.)
 //
 // All calls are made on the calling thread, because an application at
 // MPI_THREAD_SINGLE or FUNNELED allows no other: call from the thread that is
 // in MPI_Init and from nowhere else. Join and Agree are collective over
-// MPI_COMM_WORLD: every rank calls them, in the same order, or none.
+// MPI_COMM_WORLD, Formatted over MPI_COMM_CR: every rank calls them, in the same
+// order, or none.
 //
 // The MPI library is a matter of the build, one runtime library for each:
 //
@@ -44,10 +46,16 @@ type Job struct {
 // either all ranks have the mount or none. Collective over the world.
 func (j *Job) Agree(mine error) error { return j.comms.agree(j.Rank, mine) }
 
-// A Disagreement is the error of Agree when at least one rank failed. It
-// unwraps to the errno that stands for the failure, the same on every rank.
+// Formatted tells the ranks that share a namespace how the one that formats it has fared. That is
+// the lowest one, SharedRank 0: it calls Formatted with its outcome, and gets that back. The others
+// wait for it, and get nil or a *Disagreement; their argument does not matter. Collective over
+// MPI_COMM_CR: every rank calls it once, whatever has happened to it.
+func (j *Job) Formatted(mine error) error { return j.comms.formatted(mine) }
+
+// A Disagreement is the error of a rank, told to others: by Agree when at least one rank failed.
+// It unwraps to the errno that stands for the failure, the same on every rank.
 type Disagreement struct {
-	Rank  int           // the lowest rank that failed
+	Rank  int           // whose error it is; of several, the lowest rank
 	Errno syscall.Errno // what its error stands for, EIO if it says nothing
 	Cause string        // its error, at most maxCause bytes of it
 	// Mine says that this is that rank, the one that tells the user.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"math"
 	"syscall"
+	"time"
 
 	mpi "github.com/sbromberger/gompi"
 
@@ -18,14 +19,15 @@ import (
 type comms struct {
 	world *mpi.Communicator
 	cr    *mpi.Communicator // MPI_COMM_CR
+	first int               // its rank 0, in the world
 }
 
 // Join finds this process's place in MPI_COMM_WORLD and creates MPI_COMM_CR:
 // one communicator for each of the targets namespaces, of the ranks that have
 // their own device there, as plan has it. Collective over the world.
 //
-// Errors: ErrNoMPI before MPI_Init; what Agree returns, on all ranks, if the plan cannot
-// place them.
+// Errors: ErrNoMPI before MPI_Init; a *Disagreement on all ranks if the plan cannot place
+// them. All ranks have to be given the same, as nvmecr run does.
 func Join(plan balancer.Plan, targets int) (job *Job, err error) {
 	if !mpi.IsOn() {
 		return nil, ErrNoMPI
@@ -39,10 +41,10 @@ func Join(plan balancer.Plan, targets int) (job *Job, err error) {
 	world := mpi.NewCommunicator(nil)
 	job = &Job{Rank: world.Rank(), Size: world.Size(), comms: comms{world: world}}
 	sharers, err := sharers(plan, job.Rank, job.Size, targets)
-	if err = job.Agree(err); err != nil {
-		return nil, err
+	if err != nil { // on every rank
+		return nil, &Disagreement{Errno: errnoOf(err), Cause: err.Error(), Mine: job.Rank == 0}
 	}
-	job.comms.cr = mpi.NewCommunicator(sharers)
+	job.comms.cr, job.comms.first = mpi.NewCommunicator(sharers), sharers[0]
 	job.SharedRank, job.SharedSize = job.comms.cr.Rank(), job.comms.cr.Size()
 	return job, nil
 }
@@ -60,14 +62,13 @@ func sharers(plan balancer.Plan, rank, size, targets int) ([]int, error) {
 	return mapping.Ranks(home[0].Target), nil
 }
 
-// agree: see Job.Agree.
+// agree: see Job.Agree. The lowest failed rank wins.
 func (c *comms) agree(rank int, mine error) error {
-	// The lowest failed rank wins and brings its errno along. Values stay
-	// below 1<<63: OpMin was seen to compare them as signed numbers.
+	// Values stay below 1<<63: OpMin was seen to compare them as signed numbers.
 	const none = uint64(math.MaxInt64)
 	vote, lowest := []uint64{none}, []uint64{none}
 	if mine != nil {
-		vote[0] = uint64(rank)<<32 | uint64(uint32(errnoOf(mine)))
+		vote[0] = uint64(rank)
 	}
 	if err := c.world.AllreduceUint64s(lowest, vote, mpi.OpMin, 0); err != nil {
 		return errors.Join(mine, err)
@@ -75,28 +76,69 @@ func (c *comms) agree(rank int, mine error) error {
 	if lowest[0] == none {
 		return nil
 	}
-	d := &Disagreement{Rank: int(lowest[0] >> 32), Errno: syscall.Errno(uint32(lowest[0]))}
-	d.Mine = d.Rank == rank
-	if d.Mine {
-		d.Cause = mine.Error()
+	return c.broadcast(int(lowest[0]), rank, mine)
+}
+
+// Who waits for the rank that formats looks this often: it sleeps in between, and leaves the
+// processor to that rank and to a target of this host, where a collective call would spin.
+const (
+	firstPause = 50 * time.Microsecond
+	maxPause   = 2 * time.Millisecond
+)
+
+// formatted: see Job.Formatted.
+func (c *comms) formatted(mine error) error {
+	const lowest, tag = 0, 0
+	if c.cr.Rank() == lowest {
+		words := encode(mine)
+		for r := lowest + 1; r < c.cr.Size(); r++ {
+			c.cr.SendUint64s(words, r, tag)
+		}
+		return mine
 	}
-	d.Cause = c.broadcast(d.Cause, d.Rank)
+	for pause := firstPause; ; pause = min(2*pause, maxPause) {
+		if there, _ := c.cr.Iprobe(lowest, tag); there {
+			break
+		}
+		time.Sleep(pause)
+	}
+	words := encode(nil)
+	c.cr.RecvPreallocUint64s(words, lowest, tag)
+	if words[0] == 0 {
+		return nil
+	}
+	return decode(words, c.first)
+}
+
+// broadcast hands the error of rank root of the world to all.
+func (c *comms) broadcast(root, rank int, mine error) error {
+	words := encode(mine)
+	c.world.BcastUint64s(words, root)
+	d := decode(words, root)
+	d.Mine = rank == root
 	return d
 }
 
-// broadcast hands the text of root to all ranks, in a message of fixed size:
-// its length, then its bytes.
-func (c *comms) broadcast(text string, root int) string {
-	buf := make([]byte, 8+maxCause)
-	n := copy(buf[8:], text)
-	binary.LittleEndian.PutUint64(buf, uint64(n))
+// encode returns an error as a message, whose size is fixed: errno, or 0 for no error, the length of
+// the text, the text.
+func encode(err error) []uint64 {
+	buf := make([]byte, 16+maxCause)
+	if err != nil {
+		binary.LittleEndian.PutUint64(buf, uint64(errnoOf(err)))
+		binary.LittleEndian.PutUint64(buf[8:], uint64(copy(buf[16:], err.Error())))
+	}
 	words := make([]uint64, len(buf)/8)
 	for i := range words {
 		words[i] = binary.LittleEndian.Uint64(buf[8*i:])
 	}
-	c.world.BcastUint64s(words, root)
-	for i, w := range words {
-		binary.LittleEndian.PutUint64(buf[8*i:], w)
+	return words
+}
+
+// decode returns the error in a message, which is that of a rank.
+func decode(words []uint64, rank int) *Disagreement {
+	buf := make([]byte, 0, 8*len(words))
+	for _, w := range words[2:] {
+		buf = binary.LittleEndian.AppendUint64(buf, w)
 	}
-	return string(buf[8 : 8+min(words[0], maxCause)])
+	return &Disagreement{Rank: rank, Errno: syscall.Errno(words[0]), Cause: string(buf[:min(words[1], maxCause)])}
 }

@@ -54,11 +54,12 @@ func TestUnderMPI(t *testing.T) {
 				plan    string
 				targets int
 				shared  []string // of each rank in its MPI_COMM_CR
+				lowest  []int    // rank of that
 			}{
-				{"", 1, []string{"0 of 4", "1 of 4", "2 of 4", "3 of 4"}},
-				{"", 3, []string{"0 of 2", "0 of 1", "0 of 1", "1 of 2"}},
-				{"", 5, []string{"0 of 1", "0 of 1", "0 of 1", "0 of 1"}},
-				{"1,0*3", 2, []string{"0 of 1", "0 of 3", "1 of 3", "2 of 3"}},
+				{"", 1, []string{"0 of 4", "1 of 4", "2 of 4", "3 of 4"}, []int{0, 0, 0, 0}},
+				{"", 3, []string{"0 of 2", "0 of 1", "0 of 1", "1 of 2"}, []int{0, 1, 2, 0}},
+				{"", 5, []string{"0 of 1", "0 of 1", "0 of 1", "0 of 1"}, []int{0, 1, 2, 3}},
+				{"1,0*3", 2, []string{"0 of 1", "0 of 3", "1 of 3", "2 of 3"}, []int{0, 1, 1, 1}},
 			} {
 				run := exec.Command(f.launcher[0], append(f.launcher[1:], program)...)
 				run.Env = append(os.Environ(), fmt.Sprintf("MPIWRAP_TEST_TARGETS=%d", c.targets), "MPIWRAP_TEST_PLAN="+c.plan)
@@ -68,17 +69,24 @@ func TestUnderMPI(t *testing.T) {
 				require.NoError(t, err, "%s%s", text, &said)
 				lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 				slices.Sort(lines)
-				assert.Equal(t, expected(c.shared), lines, &said)
+				assert.Equal(t, expected(c.shared, c.lowest), lines, &said)
 			}
 		})
 	}
 }
 
 // expected is what the ranks print, sorted.
-func expected(shared []string) []string {
+func expected(shared []string, lowest []int) []string {
 	var lines []string
 	for r := 0; r < 4; r++ {
+		notFormatted := fmt.Sprintf("too small for %s: %v", strings.Split(shared[r], " ")[2], syscall.ENOSPC)
+		if lowest[r] != r {
+			notFormatted = fmt.Sprintf("rank %d: %s", lowest[r], notFormatted)
+		}
 		lines = append(lines,
+			fmt.Sprintf("%d formatted: <nil>", r),
+			fmt.Sprintf("%d not formatted: %s, true", r, notFormatted),
+			fmt.Sprintf("%d failed: rank 0, %v, cause of %d bytes the mappi, mine %v", r, syscall.EIO, len("the mapping 0*2,7 names target 7, and they are 0 to 0"), r == 0),
 			fmt.Sprintf("joined %d of 4, shared %s", r, shared[r]),
 			fmt.Sprintf("%d all well: <nil>", r),
 			fmt.Sprintf("%d failed: rank 2, %v, cause of %d bytes no room o, mine %v", r, syscall.ENOSPC, maxCause, r == 2),

@@ -64,6 +64,18 @@ func application(out *strings.Builder, plan balancer.Plan, targets int) {
 		mine = errors.New("without an errno")
 	}
 	report(out, job, job.Agree(mine))
+	// What the lowest rank of each namespace has to say gets to those that share it.
+	fmt.Fprintf(out, "%d formatted: %v\n", job.Rank, job.Formatted(nil))
+	mine = errors.New("of no matter")
+	if job.SharedRank == 0 {
+		mine = fmt.Errorf("too small for %d: %w", job.SharedSize, syscall.ENOSPC)
+	}
+	err = job.Formatted(mine)
+	fmt.Fprintf(out, "%d not formatted: %v, %v\n", job.Rank, err, errors.Is(err, syscall.ENOSPC))
+
+	// A plan that cannot place them is told by one of them.
+	_, err = Join(balancer.List([]int{0, 0, 7}), targets)
+	report(out, job, err)
 	// The communicators still work, for us and for the application.
 	fmt.Fprintf(out, "%d all well again: %v\n", job.Rank, job.Agree(nil))
 	mpi.NewCommunicator(nil).Barrier()

@@ -7,6 +7,7 @@ import (
 	"runtime/debug"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 	"unsafe"
 
@@ -38,6 +39,8 @@ var opening struct {
 
 	mu    sync.Mutex
 	place *store.Place // once it is known
+
+	joint atomic.Pointer[joint] // while MPI_Init opens the partition
 }
 
 // start prepares the runtime. Nothing is opened: the process may be one that
@@ -60,7 +63,7 @@ func start(mount string, variables []byte, own unsafe.Pointer) error {
 	debug.SetGCPercent(gcPercent)
 	prepareForWant()
 	process = posixshim.New(opening.Open, complain)
-	opening.Process, opening.Place, opening.Logf = process, where, complain
+	opening.Process, opening.Place, opening.Logf, opening.Formatted = process, where, complain, formatted
 	process.Ending = dial.Retire
 	process.Identify = store.Cred
 	if err := process.Credentials(); err != nil {
@@ -127,11 +130,54 @@ func mpiInit() error {
 	}
 	if err == nil {
 		if err = settle(job); err == nil {
-			err = openForWriting()
+			err = openInJob(job)
+		} else {
+			_ = job.Formatted(err) // the ranks that share the target wait for it
 		}
 		err = job.Agree(err)
 	}
 	return report(err)
+}
+
+// joint is how the thread that is in MPI_Init speaks with the ranks that share its target.
+type joint struct {
+	thread    int
+	formatted func(outcome error) error // as in store.Options
+}
+
+// openInJob opens the partition for writing. The rank that formats the target tells the others how
+// that went, as soon as it knows; they wait for it where they have to, and otherwise at the end.
+func openInJob(job *mpiwrap.Job) error {
+	var once sync.Once
+	var told error
+	formatted := func(outcome error) error {
+		once.Do(func() { told = job.Formatted(outcome) })
+		return told
+	}
+	opening.joint.Store(&joint{unix.Gettid(), formatted})
+	err := contained(openForWriting)
+	opening.joint.Store(nil)
+	_ = formatted(err) // for those who do not know yet; Agree tells of it, too
+	return err
+}
+
+// formatted returns store.Options.Formatted. MPI is for the thread that is in MPI_Init alone: others
+// that open the partition at the same time poll.
+func formatted() func(outcome error) error {
+	if j := opening.joint.Load(); j != nil && j.thread == unix.Gettid() {
+		return j.formatted
+	}
+	return nil
+}
+
+// contained is f, or EIO if f panics: whatever happens to a rank, the others do not wait for it.
+func contained(f func() error) (err error) {
+	defer func() {
+		if r := recover(); r != nil {
+			err = process.Contain(r)
+		}
+	}()
+	return f()
 }
 
 // report makes a failed MPI_Init the error of every later call. The rank that

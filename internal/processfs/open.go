@@ -27,6 +27,9 @@ func (o *Opener) Open(write bool) (*posixshim.Mount, error) {
 		return nil, err
 	}
 	opts := store.Options{ReadOnly: !write, OnYield: func(*store.Partition) bool { return o.Process.Yield() }}
+	if o.Formatted != nil {
+		opts.Formatted = o.Formatted()
+	}
 	if o.Config.Log != config.LogError {
 		opts.Logf = o.Logf
 	}

@@ -10,7 +10,8 @@
 //
 // The lowest rank of a namespace formats it: it puts the formatting mark at
 // its head, zeroes the superblocks of all partitions, flushes, and writes the
-// partition table. The other ranks poll for the table until their time-out.
+// partition table. The other ranks hear of it by Options.Formatted, or poll for the table
+// until their time-out.
 // Then each rank formats its own partition, which it recognises by superblocks
 // that are all zeros. On a device that only this process can see
 // (Identity.Private) every process formats for itself.

@@ -135,15 +135,25 @@ func superblocks(entries []parttable.Entry) (blank []parttable.Range) {
 	return blank
 }
 
-// await polls for the table that the lowest rank of target t writes.
+// await waits for the table that the lowest rank of target t writes.
 func (o *opener) await(ctx context.Context, dev nvmf.Device, t int) (*parttable.Table, error) {
 	first := o.mapping.Ranks(t)[0]
 	o.opts.Logf("waiting for rank %d to format target %s", first, o.cfg.Targets[t])
+	if o.opts.Formatted != nil {
+		if err := o.opts.Formatted(nil); err != nil {
+			return nil, fmt.Errorf("it was not formatted: %w", err)
+		}
+	}
+	// Also then: another process of that rank may be about to write the table.
 	wait, cancel := context.WithTimeout(ctx, o.cfg.Timeout)
 	defer cancel()
 	tick := time.NewTicker(pollEvery)
 	defer tick.Stop()
 	for {
+		table, err := parttable.Read(wait, dev)
+		if err == nil && !o.undivided(table) || err != nil && !errors.Is(err, parttable.ErrNoTable) && wait.Err() == nil {
+			return table, err
+		}
 		select {
 		case <-wait.Done():
 			if err := ctx.Err(); err != nil {
@@ -151,10 +161,6 @@ func (o *opener) await(ctx context.Context, dev nvmf.Device, t int) (*parttable.
 			}
 			return nil, &WaitError{Rank: first, For: o.cfg.Timeout}
 		case <-tick.C:
-		}
-		table, err := parttable.Read(wait, dev)
-		if err == nil && !o.undivided(table) || err != nil && !errors.Is(err, parttable.ErrNoTable) && wait.Err() == nil {
-			return table, err
 		}
 	}
 }

@@ -23,6 +23,11 @@ type Options struct {
 	// and no ownership is needed. Errors then include parttable.ErrNoTable and
 	// microfs.ErrUnformatted where nobody has written yet.
 	ReadOnly bool
+	// Formatted, if not nil, is how the ranks of a target hear of its formatting. The rank that
+	// formats calls it once there is a table, or with the error why there is none. One that has to wait for
+	// the table calls it with nil, and gets that outcome. It is called on the goroutine that called
+	// Open. Without it the table is polled for.
+	Formatted func(outcome error) error
 	// OnYield is called when another process of this rank asks for the
 	// partition p, on a goroutine of its own, perhaps before the caller of
 	// Open has seen p. It closes p and returns true, or returns false.
@@ -291,11 +296,14 @@ func (o *opener) table(ctx context.Context, dev nvmf.Device, t int, atHome bool)
 		case o.opts.ReadOnly && undivided:
 			err = ErrUndivided
 		case o.opts.ReadOnly:
-		case o.home.Slot == 0 || dev.Identity().Private:
+		case o.formats(dev):
 			table, err = o.makeTable(ctx, dev, t)
 		default:
 			table, err = o.await(ctx, dev, t)
 		}
+	}
+	if atHome && o.opts.Formatted != nil && o.formats(dev) {
+		err = o.opts.Formatted(err)
 	}
 	if err != nil {
 		return nil, err
@@ -320,6 +328,9 @@ func (o *opener) table(ctx context.Context, dev nvmf.Device, t int, atHome bool)
 	}
 	return table, nil
 }
+
+// formats reports whether this process formats its target if need be.
+func (o *opener) formats(dev nvmf.Device) bool { return o.home.Slot == 0 || dev.Identity().Private }
 
 // want is what the table of target t must say, for so many ranks; 0 is any number.
 func (o *opener) want(t, size int) parttable.Want {

@@ -1,8 +1,10 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -25,15 +27,7 @@ func TestMapping(t *testing.T) {
 			s := newStage(t)
 			program := h.build(t, s.Dir)
 			cfg := config.Default()
-			var flags []string
-			for _, name := range []string{"a", "b"} {
-				path := filepath.Join(s.Dir, name)
-				require.NoError(t, os.WriteFile(path, nil, 0o600))
-				require.NoError(t, os.Truncate(path, 256<<20))
-				id := nvmf.TransportID{Transport: nvmf.File, Address: path}
-				cfg.Targets = append(cfg.Targets, id)
-				flags = append(flags, "--target", id.String())
-			}
+			flags := fileTargets(t, s, cfg, 256, 256)
 			run := func(more []string, line ...string) result {
 				args := append(append([]string{"run"}, flags...), more...)
 				return call(t, s, append(append(args, "--"), demo.MPIRun(h.launcher, 4, line...)...)...)
@@ -57,6 +51,39 @@ func TestMapping(t *testing.T) {
 			again, err := store.Ranks(t.Context(), cfg)
 			require.NoError(t, err)
 			assert.Equal(t, ranks, again)
+		})
+	}
+}
+
+// fileTargets makes a file of so many MiB for each target of cfg, and returns the flags that name them.
+func fileTargets(t *testing.T, s *demo.Stage, cfg *config.Config, mib ...int64) (flags []string) {
+	for i, size := range mib {
+		path := filepath.Join(s.Dir, fmt.Sprint("target", i))
+		require.NoError(t, os.WriteFile(path, nil, 0o600))
+		require.NoError(t, os.Truncate(path, size<<20))
+		id := nvmf.TransportID{Transport: nvmf.File, Address: path}
+		cfg.Targets = append(cfg.Targets, id)
+		flags = append(flags, "--target", id.String())
+	}
+	return flags
+}
+
+// TestFormatFails: a rank that cannot format its target tells those who wait for it, which would
+// wait for an hour.
+func TestFormatFails(t *testing.T) {
+	for _, h := range []heat{
+		{"heat.c", "mpirun.openmpi", []string{"mpicc.openmpi"}},
+		{"heat.c", "mpirun.mpich", []string{"mpicc.mpich"}},
+	} {
+		t.Run(h.launcher, func(t *testing.T) {
+			s := newStage(t)
+			program := h.build(t, s.Dir)
+			args := append([]string{"run", "--timeout", "1h"}, fileTargets(t, s, config.Default(), 256, 4)...)
+			r := call(t, s, append(append(args, "--"), demo.MPIRun(h.launcher, 4, program, "/nvmecr", "0", "50", "100")...)...)
+			assert.NotEqual(t, 0, r.code)
+			assert.Equal(t, 1, strings.Count(r.stderr, "cannot be used"), "one rank tells: %s", r.stderr)
+			assert.Contains(t, r.stderr, "rank 1: ")
+			assert.Contains(t, r.stderr, "take one of at least")
 		})
 	}
 }
