@@ -16,10 +16,7 @@
 #include <unistd.h>
 
 #include "far.h"
-#include "kernel.h"
 #include "nv.h"
-
-#define PREFIX "nvmecr:"
 
 /* A process that serves this one. */
 struct server {
@@ -74,54 +71,6 @@ void nv_lose_connections(void)
 		nv_servers[i].lock = free_lock;
 		nv_servers[i].connection = -1; /* closed with the other descriptors of ours */
 	}
-}
-
-/* ---- names ---- */
-
-/* nv_token says which open file of which process a descriptor stands for; 0
- * for any other descriptor. posixshim/share.go makes them. */
-NV_EARLY_CODE nv_handle nv_token(int fd)
-{
-	struct sockaddr_un name;
-	socklen_t length = sizeof name;
-	char text[sizeof name.sun_path + 1];
-	unsigned long long number, h;
-
-	if (nv_kernel(SYS_getsockname, fd, &name, &length) != 0 || name.sun_family != AF_UNIX ||
-	    length <= offsetof(struct sockaddr_un, sun_path) + 1 || name.sun_path[0] != '\0')
-		return 0;
-	length -= (socklen_t)offsetof(struct sockaddr_un, sun_path) + 1;
-	memcpy(text, name.sun_path + 1, length);
-	text[length] = '\0';
-	if (sscanf(text, PREFIX "%16llx:%16llx", &number, &h) != 2)
-		return 0;
-	struct ucred peer;
-
-	/* To another user's program, which is not served, it is what it is to one without this library. */
-	length = sizeof peer;
-	if (nv_kernel(SYS_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 &&
-	    peer.uid != (uid_t)nv_kernel(SYS_geteuid))
-		return 0;
-	int server = nv_add_server(number);
-
-	return server == 0 ? NV_LOST : nv_far((nv_handle)h, server);
-}
-
-static bool ours(const struct sockaddr_un *name, socklen_t length)
-{
-	return length > offsetof(struct sockaddr_un, sun_path) + sizeof PREFIX && name->sun_family == AF_UNIX &&
-	       memcmp(name->sun_path, "\0" PREFIX, sizeof PREFIX) == 0;
-}
-
-/* nv_named says that a descriptor is a socket by which processes have files of
- * each other: one of its ends has such a name. */
-bool nv_named(int fd)
-{
-	struct sockaddr_un name;
-	socklen_t near = sizeof name, far = sizeof name;
-
-	return (getsockname(fd, (struct sockaddr *)&name, &near) == 0 && ours(&name, near)) ||
-	       (getpeername(fd, (struct sockaddr *)&name, &far) == 0 && ours(&name, far));
 }
 
 /* ---- messages ---- */
@@ -439,7 +388,7 @@ static int connect_to(struct server *s)
 {
 	static const struct timeval look = {.tv_usec = 500 * 1000};
 	struct sockaddr_un name = {.sun_family = AF_UNIX};
-	int n = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, PREFIX "%016llx", (unsigned long long)s->number);
+	int n = snprintf(name.sun_path + 1, sizeof name.sun_path - 1, NV_SOCKET "%016llx", (unsigned long long)s->number);
 	struct ucred peer;
 	socklen_t length = sizeof peer;
 	int result, fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);

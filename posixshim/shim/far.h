@@ -4,6 +4,9 @@
 
 #include "nv.h"
 
+/* How the names of the sockets begin, in the abstract name space. */
+#define NV_SOCKET "nvmecr:"
+
 /* The head of a request and of a reply: posixshim/message.go. */
 struct nv_request {
 	uint32_t protocol;

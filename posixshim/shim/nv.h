@@ -12,6 +12,7 @@
  *   descriptors.c  the map from descriptor to open file description
  *   runtime.c      loading, entering and leaving the Go runtime
  *   far.c          calls that another process makes for this one
+ *   token.c        whose file a descriptor stands for
  *   elsewhere.c    going on with a call in another process
  *   share.c        what children and executed programs are given
  *   execute.c      the calls that execute programs
