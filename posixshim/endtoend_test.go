@@ -445,13 +445,6 @@ func TestSignalMasks(t *testing.T) {
 	assert.Equal(t, "ok\n", output(t, newStore(t).command(program, mount)))
 }
 
-// A handler that follows a link out of the mount while the thread it interrupts does so too.
-func TestHandlersAndLinks(t *testing.T) {
-	program := compile(t, "gcc", "outward.c", "-Wall", "-Wextra", "-Werror", "-pthread")
-	require.Equal(t, "ok\n", output(t, exec.Command(program, t.TempDir(), t.TempDir())), "without the library")
-	assert.Equal(t, "ok\n", output(t, newStore(t).command(program, mount, t.TempDir())))
-}
-
 func TestPythonProcesses(t *testing.T) {
 	python := tool(t, "python3")
 	native := exec.Command(python, "testdata/processes.py", t.TempDir())

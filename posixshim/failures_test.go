@@ -184,6 +184,13 @@ func TestHandlers(t *testing.T) {
 	assert.Equal(t, string(native), string(out))
 }
 
+// A handler that follows a link out of the mount while the thread it interrupts does so too.
+func TestHandlersAndLinks(t *testing.T) {
+	program := compile(t, "gcc", "outward.c", "-Wall", "-Wextra", "-Werror", "-pthread")
+	require.Equal(t, "ok\n", output(t, exec.Command(program, t.TempDir(), t.TempDir())), "without the library")
+	assert.Equal(t, "ok\n", output(t, newStore(t).command(program, mount, t.TempDir())))
+}
+
 // TestInstalls makes the first call of a process in a handler.
 func TestInstalls(t *testing.T) {
 	program := compile(t, "gcc", "installs.c", "-Wall", "-Wextra", "-Werror", "-Wno-deprecated-declarations", "-pthread")
