@@ -24,8 +24,9 @@ func newServe() *cobra.Command {
 		Long: `Does for the processes of a run on this host what none of them can do for the others.
 nvmecr run starts it, with the settings of the run in its environment. It ends when standard
 input does. It prints what it exports, or why it exports nothing, when it serves.`,
-		Hidden: true,
-		Args:   cli.Args(cobra.NoArgs),
+		Example: `  nvmecr run -- mpirun -n 4 ./app    # starts nvmecr serve`,
+		Hidden:  true,
+		Args:    cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return serveRun(cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
