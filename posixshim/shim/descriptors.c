@@ -20,13 +20,9 @@
 #include "kernel.h"
 #include "nv.h"
 
-NV_LARGE _Atomic nv_handle nv_fds[NV_FDS];
-
 /* The descriptor that placeholders are duplicates of, which costs a quarter of
  * opening each; -1 before the first. It is the runtime's. */
 static _Atomic int pattern = -1;
-
-NV_EARLY _Atomic unsigned nv_ours_end;
 
 /* nv_close_quietly closes a descriptor of the kernel. Unlike the C library's
  * close, a thread is not cancelled in it. */

@@ -30,12 +30,6 @@ struct server {
 NV_LARGE struct server nv_servers[NV_SERVERS];
 static pthread_mutex_t adding = PTHREAD_MUTEX_INITIALIZER;
 
-/* The server of calls that do not begin at an open file; 0 is this process. */
-_Atomic int nv_home;
-
-/* What came with the answer to open. */
-__thread int nv_far_descriptor __attribute__((tls_model("initial-exec"))) = -1;
-
 /* nv_add_server returns the place of the process of that number, 0 if there is
  * no room. The thread must not be inside. */
 int nv_add_server(uint64_t number)

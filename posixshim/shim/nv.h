@@ -7,6 +7,9 @@
  * nv_ours and nv_route, and call either the real function, REAL(name), or the
  * runtime, rt_name, directly or through a function of one of these files:
  *
+ *   state.c        what all of them look at
+ *   real.c         the functions that the wrappers hide
+ *   say.c          what the user is told
  *   route.c        is a path ours; umask
  *   cwd.c          the working directory
  *   descriptors.c  the map from descriptor to open file description

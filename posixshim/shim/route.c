@@ -8,9 +8,6 @@
 
 #define MOUNT_DEPTH 32
 
-NV_EARLY bool nv_mounted;
-NV_EARLY const char *nv_mount;
-
 NV_EARLY static _Atomic mode_t mask_now;
 
 /* The components of the mount's path. Written once, before main. */

@@ -10,11 +10,6 @@
 
 #include "nv.h"
 
-struct nv_runtime nv_rt;
-__thread enum nv_state nv_state __attribute__((tls_model("initial-exec")));
-__thread char nv_outside[NV_PATH] __attribute__((tls_model("initial-exec")));
-
-extern const char nv_real_names[][NV_NAME];
 extern const unsigned short nv_real_signal[];
 extern const unsigned nv_real_signal_count;
 
@@ -26,52 +21,6 @@ static pthread_once_t load_once = PTHREAD_ONCE_INIT;
  * Written under load_once; read anywhere. */
 enum { LOAD_NONE = -1, LOAD_DONE = 0 };
 static _Atomic int load_result = LOAD_NONE;
-
-/* nv_complain writes one line on stderr. */
-void nv_complain(const char *format, ...)
-{
-	char line[512] = "nvmecr: ";
-	size_t n = strlen(line);
-	int saved = errno;
-	va_list ap;
-
-	va_start(ap, format);
-	int m = vsnprintf(line + n, sizeof line - n - 1, format, ap);
-	va_end(ap);
-	n = m < 0 ? n : n + (size_t)m;
-	if (n > sizeof line - 2)
-		n = sizeof line - 2;
-	line[n++] = '\n';
-	/* Not where a thread may be cancelled. There is nowhere else to say it. */
-	(void)REAL(syscall)(SYS_write, STDERR_FILENO, line, n);
-	errno = saved;
-}
-
-void nv_overflow(void)
-{
-	nv_complain("buffer overflow detected: a file call was given a buffer smaller than it asks to fill");
-	abort();
-}
-
-static int64_t missing(void)
-{
-	return nv_error(ENOSYS);
-}
-
-/* nv_find_real looks up the function a wrapper hides. Several threads may do
- * so at once; they find the same. */
-NV_EARLY_CODE void *nv_find_real(unsigned index)
-{
-	void **slot = (void **)&nv_real + index;
-	int saved = errno;
-	void *f = dlsym(RTLD_NEXT, nv_real_names[index]);
-
-	if (f == NULL)
-		f = (void *)missing;
-	__atomic_store_n(slot, f, __ATOMIC_RELEASE);
-	errno = saved;
-	return f;
-}
 
 /* nv_find_signal_calls looks up what signal handlers may call, and a forked
  * child of several threads: neither may wait for the linker. */

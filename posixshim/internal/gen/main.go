@@ -39,6 +39,7 @@ func run(root string, check bool) error {
 	}{
 		{"posixshim/shim/calls_gen.h", writeHeader},
 		{"posixshim/shim/calls_gen.c", writeWrappers},
+		{"posixshim/shim/real_gen.c", writeReal},
 		{"posixshim/shim/raw_gen.c", writeRaw},
 		{"cmd/libnvmecr/exports_gen.go", writeExports},
 		{"posixshim/shim/far_gen.c", writeFar},

@@ -10,7 +10,24 @@ import (
 const longestName = 47
 
 func writeWrappers(b *bytes.Buffer, t *table) error {
-	fmt.Fprintf(b, "/* Code %s */\n\n#include <string.h>\n\n#include \"machine.h\"\n#include \"nv.h\"\n\n", generated)
+	fmt.Fprintf(b, "/* Code %s */\n\n#include <string.h>\n\n#include \"machine.h\"\n#include \"nv.h\"\n", generated)
+	for _, g := range t.groups {
+		if len(g.calls) == 0 {
+			continue
+		}
+		fmt.Fprintf(b, "\n/* ---- %s ---- */\n", g.title)
+		for _, c := range g.calls {
+			if err := writeWrapper(b, c); err != nil {
+				return fmt.Errorf("%s: %w", c.name, err)
+			}
+		}
+	}
+	return nil
+}
+
+// writeReal writes the table of the functions that the wrappers hide.
+func writeReal(b *bytes.Buffer, t *table) error {
+	fmt.Fprintf(b, "/* Code %s */\n\n#include \"nv.h\"\n\n", generated)
 	fmt.Fprint(b, "struct nv_real nv_real;\n\n/* In the order of struct nv_real. */\nconst char nv_real_names[][NV_NAME] = {\n")
 	for _, c := range t.calls {
 		if len(c.name) > longestName {
@@ -27,17 +44,6 @@ func writeWrappers(b *bytes.Buffer, t *table) error {
 		}
 	}
 	fmt.Fprintf(b, "};\n\nconst unsigned nv_real_signal_count = %d;\n", n)
-	for _, g := range t.groups {
-		if len(g.calls) == 0 {
-			continue
-		}
-		fmt.Fprintf(b, "\n/* ---- %s ---- */\n", g.title)
-		for _, c := range g.calls {
-			if err := writeWrapper(b, c); err != nil {
-				return fmt.Errorf("%s: %w", c.name, err)
-			}
-		}
-	}
 	return nil
 }
 

@@ -1,0 +1,26 @@
+/* The functions that the wrappers hide, looked up on first use. */
+#include <dlfcn.h>
+
+#include "nv.h"
+
+extern const char nv_real_names[][NV_NAME];
+
+static int64_t missing(void)
+{
+	return nv_error(ENOSYS);
+}
+
+/* nv_find_real looks up the function a wrapper hides. Several threads may do
+ * so at once; they find the same. */
+NV_EARLY_CODE void *nv_find_real(unsigned index)
+{
+	void **slot = (void **)&nv_real + index;
+	int saved = errno;
+	void *f = dlsym(RTLD_NEXT, nv_real_names[index]);
+
+	if (f == NULL)
+		f = (void *)missing;
+	__atomic_store_n(slot, f, __ATOMIC_RELEASE);
+	errno = saved;
+	return f;
+}

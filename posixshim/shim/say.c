@@ -1,0 +1,33 @@
+/* What the user is told. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "nv.h"
+
+/* nv_complain writes one line on stderr. */
+void nv_complain(const char *format, ...)
+{
+	char line[512] = "nvmecr: ";
+	size_t n = strlen(line);
+	int saved = errno;
+	va_list ap;
+
+	va_start(ap, format);
+	int m = vsnprintf(line + n, sizeof line - n - 1, format, ap);
+	va_end(ap);
+	n = m < 0 ? n : n + (size_t)m;
+	if (n > sizeof line - 2)
+		n = sizeof line - 2;
+	line[n++] = '\n';
+	/* Not where a thread may be cancelled. There is nowhere else to say it. */
+	(void)REAL(syscall)(SYS_write, STDERR_FILENO, line, n);
+	errno = saved;
+}
+
+void nv_overflow(void)
+{
+	nv_complain("buffer overflow detected: a file call was given a buffer smaller than it asks to fill");
+	abort();
+}
