@@ -3,6 +3,7 @@
 package posixshim_test
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -86,6 +88,8 @@ type store struct {
 	preload string
 	target  string
 	run     string // XDG_RUNTIME_DIR, short because it holds sockets
+	viewed  string // the directory of the view; "": there is none
+	server  *os.Process
 }
 
 // What newStore may be asked to put beside the preloaded library.
@@ -125,7 +129,7 @@ func newStore(t testing.TB, runtimes ...string) *store {
 // environ is that of a process that uses the store.
 func (s *store) environ() []string {
 	return append(os.Environ(), "LD_PRELOAD="+s.preload, "NVMECR_MOUNT="+mount, "NVMECR_TARGET="+s.target,
-		"NVMECR_NAME=test", "NVMECR_TIMEOUT="+posixshim.Hang.String(), "XDG_RUNTIME_DIR="+s.run, "LC_ALL=C.UTF-8",
+		"NVMECR_VIEW="+s.viewed, "NVMECR_NAME=test", "NVMECR_TIMEOUT="+posixshim.Hang.String(), "XDG_RUNTIME_DIR="+s.run, "LC_ALL=C.UTF-8",
 		"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
 }
 
@@ -134,6 +138,45 @@ func (s *store) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(name, args...)
 	cmd.Env = s.environ()
 	return cmd
+}
+
+// nvmecr is the path of the command.
+func nvmecr(t testing.TB) string {
+	lib, err := libraries()
+	require.NoError(t, err)
+	path := filepath.Join(lib, "nvmecr")
+	if _, err := os.Stat(path); err != nil {
+		t.Skipf("make was not called: %v", err)
+	}
+	return path
+}
+
+// view has `nvmecr serve` export the files of the store to the kernel. The test is skipped where there is no FUSE.
+func (s *store) view() *store {
+	s.t.Helper()
+	dir := filepath.Join(s.run, "view")
+	require.NoError(s.t, os.Mkdir(dir, 0o700))
+	serve := exec.Command(nvmecr(s.t), "serve")
+	serve.Env = slices.DeleteFunc(s.environ(), func(v string) bool { return strings.HasPrefix(v, "LD_PRELOAD=") })
+	serve.Env = append(serve.Env, "NVMECR_VIEW="+dir)
+	serve.Stderr = os.Stderr
+	lifeline, err := serve.StdinPipe()
+	require.NoError(s.t, err)
+	stdout, err := serve.StdoutPipe()
+	require.NoError(s.t, err)
+	require.NoError(s.t, serve.Start())
+	s.t.Cleanup(func() {
+		_ = lifeline.Close()
+		_ = serve.Wait() // it may have been killed
+		_ = unix.Unmount(dir, unix.MNT_DETACH)
+	})
+	said, err := bufio.NewReader(stdout).ReadString('\n')
+	require.NoError(s.t, err)
+	if said != "exported\n" {
+		s.t.Skipf("there is no FUSE here: %s", said)
+	}
+	s.viewed, s.server = dir, serve.Process
+	return s
 }
 
 // slow is what processes say whose end takes long, as it may on a busy machine.

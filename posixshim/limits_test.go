@@ -3,7 +3,6 @@
 package posixshim_test
 
 import (
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -27,7 +26,7 @@ func TestSpawnOpens(t *testing.T) {
 	program := compile(t, "gcc", "spawns.c", "-Wall", "-Wextra", "-Werror", "-pthread")
 	want := output(t, exec.Command(program, t.TempDir()))
 	require.Contains(t, want, "input: spawned, status 0\n")
-	assert.Empty(t, diff(t, want, output(t, newStore(t).command(program, mount))))
+	assert.Empty(t, diff(t, want, output(t, newStore(t).view().command(program, mount))))
 }
 
 // Libraries of the mount.
@@ -38,47 +37,11 @@ func TestLoads(t *testing.T) {
 		require.NoError(t, err, "%s", out)
 	}
 	program := compile(t, "gcc", "loads.c", "-Wall", "-Wextra", "-Werror", "-Wl,--enable-new-dtags,-rpath,"+lib)
-	s := newStore(t)
+	s := newStore(t).view()
 	output(t, s.command("cp", filepath.Join(local, "first.so"), filepath.Join(local, "second.so"), mount))
 	want := output(t, exec.Command(program, local))
 	require.Contains(t, want, "error/nowhere.so: cannot open shared object file: No such file or directory\n")
 	assert.Empty(t, diff(t, want, output(t, s.command(program, mount))))
-}
-
-// Libraries of the mount that need others there.
-func TestNeeds(t *testing.T) {
-	local := t.TempDir()
-	build := func(path, name string, args ...string) {
-		path = filepath.Join(local, path)
-		require.NoError(t, os.MkdirAll(filepath.Dir(path), 0o700))
-		args = append([]string{"-shared", "-fPIC", "-DNAME=" + name, "-Wl,-soname," + filepath.Base(path), "-o", path, "testdata/library.c"}, args...)
-		out, err := exec.Command(tool(t, "gcc"), args...).CombinedOutput()
-		require.NoError(t, err, "%s", out)
-	}
-	needs := func(path, name string) []string { return []string{filepath.Join(local, path), "-DNEXT=" + name} }
-	build("paths/liblow.so", "low")
-	build("libmiddle.so", "middle", needs("paths/liblow.so", "low")...) // by LD_LIBRARY_PATH
-	build("below/libhigh.so", "high", append(needs("libmiddle.so", "middle"), "-Wl,--disable-new-dtags,-rpath,${ORIGIN}/..")...)
-	build("chain.so", "chain", append(needs("below/libhigh.so", "high"), "-Wl,--enable-new-dtags,-rpath,/none:$ORIGIN/below")...)
-	build("second.so", "second", append(needs("libmiddle.so", "middle"), "-Wl,--no-as-needed", filepath.Join(local, "paths/liblow.so"), "-Wl,-rpath,$ORIGIN")...)
-	build("below/libleaf.so", "leaf")
-	build("below/libheir.so", "heir", needs("below/libleaf.so", "leaf")...)
-	build("inherits.so", "inherits", append(needs("below/libheir.so", "heir"), "-Wl,--disable-new-dtags,-rpath,$ORIGIN/below")...)
-	build("libgone.so", "gone")
-	build("below/liblacks.so", "below", needs("libgone.so", "gone")...)
-	build("lacks.so", "lacks", append(needs("libgone.so", "gone"), "-Wl,-rpath,$ORIGIN")...)
-	build("lacks_below.so", "lacks_below", append(needs("below/liblacks.so", "below"), "-Wl,-rpath,$ORIGIN/below")...)
-	require.NoError(t, os.Remove(filepath.Join(local, "libgone.so")))
-	program := compile(t, "gcc", "needs.c", "-Wall", "-Wextra", "-Werror")
-	in := func(cmd *exec.Cmd, dir string) *exec.Cmd {
-		cmd.Env = append(cmd.Environ(), "LD_LIBRARY_PATH=/none:"+dir+"/paths")
-		return cmd
-	}
-	s := newStore(t)
-	output(t, s.command("cp", "-r", local+"/.", mount))
-	want := output(t, in(exec.Command(program, local), local))
-	require.Contains(t, want, "chain: 1111\n")
-	assert.Empty(t, diff(t, want, output(t, in(s.command(program, mount), mount))))
 }
 
 // Modules and libraries that Python loads.
@@ -104,7 +67,7 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 `
-	s := newStore(t)
+	s := newStore(t).view()
 	output(t, s.command("cp", module, mount))
 	want := output(t, exec.Command(python, "-B", "-c", script, local))
 	got := output(t, s.command(python, "-B", "-c", script, mount))

@@ -47,7 +47,7 @@ func TestEveryOptimization(t *testing.T) {
 				got := output(t, s.command(p.Path, append(p.Args[1:], mount)...))
 				assert.Empty(t, diff(t, want[i], got), p.String())
 			}
-			s := newStore(t)
+			s := newStore(t).view()
 			s.preload = preload
 			module := compile(t, "gcc", "library.c", "-shared", "-fPIC", "-DNAME=probe")
 			assert.Contains(t, output(t, s.command("sh", "-c", "cp "+module+" /nvmecr/probe.so && python3 -c \"import ctypes; print(ctypes.CDLL('/nvmecr/probe.so').probe())\"")), "begin probe")

@@ -2890,18 +2890,6 @@ int nv_call_posix_spawn_file_actions_addopen(posix_spawn_file_actions_t *actions
 	return nv_add_open(actions, fd, path, flags, mode);
 }
 
-int nv_call_posix_spawn_file_actions_addclose(posix_spawn_file_actions_t *actions, int fd) NV_CALL("posix_spawn_file_actions_addclose");
-int nv_call_posix_spawn_file_actions_addclose(posix_spawn_file_actions_t *actions, int fd)
-{
-	return nv_add_close(actions, fd);
-}
-
-int nv_call_posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t *actions, int fd, int to) NV_CALL("posix_spawn_file_actions_adddup2");
-int nv_call_posix_spawn_file_actions_adddup2(posix_spawn_file_actions_t *actions, int fd, int to)
-{
-	return nv_add_dup2(actions, fd, to);
-}
-
 int nv_call_posix_spawn_file_actions_addchdir_np(posix_spawn_file_actions_t *actions, const char *path) NV_CALL("posix_spawn_file_actions_addchdir_np");
 int nv_call_posix_spawn_file_actions_addchdir_np(posix_spawn_file_actions_t *actions, const char *path)
 {
@@ -2915,24 +2903,6 @@ int nv_call_posix_spawn_file_actions_addfchdir_np(posix_spawn_file_actions_t *ac
 	return nv_add_fchdir(actions, fd);
 }
 extern __typeof__(nv_call_posix_spawn_file_actions_addfchdir_np) nv_call_posix_spawn_file_actions_addfchdir NV_CALL("posix_spawn_file_actions_addfchdir") NV_ALIAS("posix_spawn_file_actions_addfchdir_np");
-
-int nv_call_posix_spawn_file_actions_addclosefrom_np(posix_spawn_file_actions_t *actions, int from) NV_CALL("posix_spawn_file_actions_addclosefrom_np");
-int nv_call_posix_spawn_file_actions_addclosefrom_np(posix_spawn_file_actions_t *actions, int from)
-{
-	return nv_add_closefrom(actions, from);
-}
-
-int nv_call_posix_spawn_file_actions_addtcsetpgrp_np(posix_spawn_file_actions_t *actions, int fd) NV_CALL("posix_spawn_file_actions_addtcsetpgrp_np");
-int nv_call_posix_spawn_file_actions_addtcsetpgrp_np(posix_spawn_file_actions_t *actions, int fd)
-{
-	return nv_add_terminal(actions, fd);
-}
-
-int nv_call_posix_spawn_file_actions_destroy(posix_spawn_file_actions_t *actions) NV_CALL("posix_spawn_file_actions_destroy");
-int nv_call_posix_spawn_file_actions_destroy(posix_spawn_file_actions_t *actions)
-{
-	return nv_destroy_actions(actions);
-}
 
 int nv_call_system(const char *command) NV_CALL("system");
 int nv_call_system(const char *command)

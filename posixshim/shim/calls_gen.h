@@ -357,13 +357,8 @@ struct nv_real {
 	void *(*dlopen)(const char *path, int mode);
 	void *(*dlmopen)(Lmid_t space, const char *path, int mode);
 	int (*posix_spawn_file_actions_addopen)(posix_spawn_file_actions_t *actions, int fd, const char *path, int flags, mode_t mode);
-	int (*posix_spawn_file_actions_addclose)(posix_spawn_file_actions_t *actions, int fd);
-	int (*posix_spawn_file_actions_adddup2)(posix_spawn_file_actions_t *actions, int fd, int to);
 	int (*posix_spawn_file_actions_addchdir_np)(posix_spawn_file_actions_t *actions, const char *path);
 	int (*posix_spawn_file_actions_addfchdir_np)(posix_spawn_file_actions_t *actions, int fd);
-	int (*posix_spawn_file_actions_addclosefrom_np)(posix_spawn_file_actions_t *actions, int from);
-	int (*posix_spawn_file_actions_addtcsetpgrp_np)(posix_spawn_file_actions_t *actions, int fd);
-	int (*posix_spawn_file_actions_destroy)(posix_spawn_file_actions_t *actions);
 	int (*system)(const char *command);
 	void (*openlog)(const char *name, int options, int facility);
 	long (*syscall)(long number, ...);

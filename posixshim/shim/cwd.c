@@ -8,7 +8,9 @@
  *     /tmp/nvmecr.cwd.NAME.XXXXXX/PATH/BELOW/THE/MOUNT (deleted)
  *
  * so a program that is executed there, with this library, finds out by
- * reading /proc/self/cwd. NAME is that of the store. */
+ * reading /proc/self/cwd. NAME is that of the store.
+ *
+ * Where the kernel has a view of the mount (view.c), its working directory is the same one there. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -23,6 +25,9 @@
  * directory that the process was started in has been opened. */
 #define CWD_FOUND ((nv_handle)-1)
 NV_EARLY static _Atomic nv_handle cwd;
+
+/* The kernel's is the same one in the view. */
+NV_EARLY static _Atomic bool in_view;
 
 /* What stands for it if another process has it open for us; -1: none. */
 static _Atomic int stand_in = -1;
@@ -80,6 +85,19 @@ static __attribute__((noinline)) void find_removed(void)
 	atomic_store(&cwd, CWD_FOUND);
 }
 
+/* find_in_view finds it in the view. */
+static __attribute__((noinline)) void find_in_view(void)
+{
+	char path[NV_PATH];
+	const char *below = nv_kernel(SYS_getcwd, path, sizeof path) > 0 ? nv_below_view(path) : NULL;
+
+	if (below == NULL)
+		return;
+	strcpy(found, below);
+	atomic_store(&in_view, true);
+	atomic_store(&cwd, CWD_FOUND);
+}
+
 /* nv_find_cwd is called before main, and in a forked child. What has a path is
  * ERANGE; most programs do not need memory for more. */
 NV_EARLY_CODE void nv_find_cwd(void)
@@ -87,9 +105,18 @@ NV_EARLY_CODE void nv_find_cwd(void)
 	char none;
 	int saved = errno;
 
+	atomic_store(&in_view, false);
 	if (nv_kernel(SYS_getcwd, &none, 0) == -ENOENT)
 		find_removed();
+	else if (nv_view != NULL)
+		find_in_view();
 	errno = saved;
+}
+
+/* nv_working_in_view says that the kernel finds by a relative path what is ours. */
+bool nv_working_in_view(void)
+{
+	return atomic_load(&in_view);
 }
 
 /* nv_working returns the handle of the working directory, 0 if it is not
@@ -153,8 +180,10 @@ void nv_working_elsewhere(void)
 /* leave is told the result of a real chdir or fchdir. */
 static int leave(int result)
 {
-	if (result == 0)
+	if (result == 0) {
+		atomic_store(&in_view, false);
 		set_cwd(0, -1);
+	}
 	return result;
 }
 
@@ -228,28 +257,24 @@ static int sunk(nv_handle h)
 	return descend(path, (size_t)root + 1);
 }
 
-/* nv_sunk opens what is the kernel's working directory while the open directory is
- * ours: for that it may be searched and need not be read. */
-int nv_sunk(nv_handle h)
-{
-	struct nv_place at = {.dir = h, .path = "."};
-
-	return rt_access(&at, X_OK, NV_ACCESS_FOLLOW | NV_ACCESS_EFFECTIVE) != 0 ? -1 : sunk(h);
-}
-
-/* enter makes the open directory the working one; its handle is taken over. */
+/* enter makes the open directory the working one, which may be searched and need not be
+ * read; its handle is taken over. */
 static int enter(nv_handle h, int fd)
 {
-	int kernels = nv_sunk(h), result = kernels < 0 ? -1 : REAL(fchdir)(kernels);
+	struct nv_place at = {.dir = h, .path = "."};
+	bool may = rt_access(&at, X_OK, NV_ACCESS_FOLLOW | NV_ACCESS_EFFECTIVE) == 0;
+	int saved = errno, viewed = may ? nv_open_in_view(h) : -1, kernels = may && viewed < 0 ? sunk(h) : viewed;
+	int result = kernels < 0 ? -1 : REAL(fchdir)(kernels);
 
 	if (kernels >= 0)
 		nv_close_quietly(kernels);
 	if (result != 0) {
-		int saved = errno;
-
+		saved = may ? errno : saved;
 		give(h, fd);
 		return nv_error(saved);
 	}
+	errno = saved;
+	atomic_store(&in_view, viewed >= 0);
 	set_cwd(h, fd);
 	return 0;
 }

@@ -19,10 +19,7 @@
  *   elsewhere.c    going on with a call in another process
  *   share.c        what children and executed programs are given
  *   execute.c      the calls that execute programs
- *   fileactions.c  files that are opened for a program to be spawned
- *   program.c      programs and scripts of the mount
- *   library.c      libraries of the mount
- *   needed.c       what they need
+ *   view.c         what the kernel opens by a path of the mount
  *   room.c         is there room for it
  *   fsize.c        how large a file may become
  *   exit.c         the end of the process
@@ -393,6 +390,7 @@ void nv_overflow(void) __attribute__((noreturn));
 
 extern bool nv_mounted;          /* there is a mount: NVMECR_MOUNT is set */
 extern const char *nv_mount;     /* its path */
+extern const char *nv_view;      /* the directory of its view; NULL: there is none */
 
 bool nv_route(int dirfd, const char *path, struct nv_place *at);
 bool nv_reroute_outside(struct nv_place *at);
@@ -414,7 +412,7 @@ void nv_lose_cwd(void); /* in a forked child */
 nv_handle nv_working(void);
 nv_handle nv_working_now(void);
 void nv_working_elsewhere(void);
-int nv_sunk(nv_handle h);
+bool nv_working_in_view(void); /* the kernel's is there as well */
 int nv_chdir(const char *path);
 int nv_fchdir(int fd);
 char *nv_getcwd(char *buf, size_t n);

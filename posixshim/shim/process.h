@@ -41,89 +41,20 @@ void nv_creates_thread(bool done);
 void nv_prepare_first_thread(void);
 void nv_first_thread(void);  /* of a forked child */
 
-/* ---- file actions ---- */
+/* ---- the view of the mount that the kernel has ---- */
 
-int nv_add_open(posix_spawn_file_actions_t *actions, int fd, const char *path, int flags, mode_t mode);
-int nv_add_close(posix_spawn_file_actions_t *actions, int fd);
-int nv_add_dup2(posix_spawn_file_actions_t *actions, int fd, int to);
-int nv_add_chdir(posix_spawn_file_actions_t *actions, const char *path);
-int nv_add_fchdir(posix_spawn_file_actions_t *actions, int fd);
-int nv_add_closefrom(posix_spawn_file_actions_t *actions, int from);
-int nv_add_terminal(posix_spawn_file_actions_t *actions, int fd);
-int nv_destroy_actions(posix_spawn_file_actions_t *actions);
+/* What the kernel is to do with a file. NV_SEARCH is to execute it if it is there. */
+enum nv_use { NV_EXECUTE, NV_SEARCH, NV_LOAD, NV_OPEN };
 
-/* What is found and opened here for a child. */
-struct nv_spawn_files {
-	const posix_spawn_file_actions_t *given;
-	const posix_spawn_file_actions_t *actions; /* for the child */
-	posix_spawn_file_actions_t own;
-	int *opened; /* NULL: nothing is opened here */
-	size_t count;
-};
-
-int nv_open_spawn_files(struct nv_spawn_files *s, const posix_spawn_file_actions_t *given);
-void nv_close_spawn_files(struct nv_spawn_files *s);
-
-/* What a path is where the actions have led. */
-struct nv_spawn_path {
-	int dir;
-	const char *path;
-	char room[NV_PATH];
-};
-
-bool nv_spawn_route(const struct nv_spawn_files *s, const char *path, struct nv_spawn_path *p, struct nv_place *at);
-
-/* ---- programs of the mount ---- */
-
-/* As many scripts one after the other does the kernel look at, so much of each. */
-#define NV_SCRIPTS 5
-#define NV_HEAD 256
-
-/* So much room is in front of a program's arguments for those that scripts add. */
-#define NV_MORE_ARGS (2 * NV_SCRIPTS + 2)
-
-/* What is to be executed. */
-struct nv_program {
-	int fd;                          /* a copy in memory; -1: */
-	const char *path;                /* it is elsewhere */
-	bool ours;                       /* something of the mount leads to it */
-	char *const *argv;
-	char head[NV_SCRIPTS + 1][NV_HEAD + 1]; /* first lines of scripts */
-	char elsewhere[NV_PATH];         /* what path may be */
-};
-
-size_t nv_room_for(char *const argv[]);
-int nv_find_program(struct nv_program *p, struct nv_place *at, int flags, const char *name, char *const argv[],
-		    const char **room);
-int nv_find_script(struct nv_program *p, const char *path, char *const argv[], const char **room);
-int nv_drop_program(struct nv_program *p);
-void nv_name_process(void); /* of a program of the mount */
-int nv_memory_file(const char *path);
-int nv_copy_rest(nv_handle h, int to, off_t off);
-
-/* ---- libraries of the mount ---- */
-
+const char *nv_by_kernel(int dirfd, const char *path, enum nv_use use, char room[NV_PATH]);
+const char *nv_file_by_kernel(nv_handle h, enum nv_use use, char room[NV_PATH]);
+int nv_open_in_view(nv_handle h);
+const char *nv_below_view(const char *path);
 void *(*nv_dlopen(const char *path))(const char *path, int mode);
 void *(*nv_dlmopen(Lmid_t space, const char *path))(Lmid_t space, const char *path, int mode);
-void *nv_load_library(const char *path, int mode);
-
-/* So many libraries that one needs are looked for. */
-#define NV_NEEDED 128
-
-/* A library that is being loaded. */
-struct nv_loading {
-	const struct nv_loading *outer; /* who needs it */
-	const char *path;               /* it is in the directory of that */
-	const char *rpath;
-	uint64_t ino;
-	unsigned count;
-	void *held[NV_NEEDED]; /* what it needs */
-};
-
-bool nv_load_needed(struct nv_loading *l, int copy);
-void nv_let_needed(struct nv_loading *l);
-char *nv_look_for(const char *name);
-bool nv_present(const char *name);
+int nv_add_open(posix_spawn_file_actions_t *actions, int fd, const char *path, int flags, mode_t mode);
+int nv_add_chdir(posix_spawn_file_actions_t *actions, const char *path);
+int nv_add_fchdir(posix_spawn_file_actions_t *actions, int fd);
 
 /* ---- signals ---- */
 

@@ -249,13 +249,8 @@ const char nv_real_names[][NV_NAME] = {
 	"dlopen",
 	"dlmopen",
 	"posix_spawn_file_actions_addopen",
-	"posix_spawn_file_actions_addclose",
-	"posix_spawn_file_actions_adddup2",
 	"posix_spawn_file_actions_addchdir_np",
 	"posix_spawn_file_actions_addfchdir_np",
-	"posix_spawn_file_actions_addclosefrom_np",
-	"posix_spawn_file_actions_addtcsetpgrp_np",
-	"posix_spawn_file_actions_destroy",
 	"system",
 	"openlog",
 	"syscall",
@@ -340,7 +335,7 @@ const unsigned short nv_real_signal[] = {
 	232, /* execvpe */
 	236, /* fexecve */
 	237, /* execveat */
-	252, /* syscall */
+	247, /* syscall */
 };
 
 const unsigned nv_real_signal_count = 77;

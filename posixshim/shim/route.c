@@ -10,13 +10,18 @@
 
 NV_EARLY static _Atomic mode_t mask_now;
 
-/* The components of the mount's path. Written once, before main. */
-NV_EARLY static struct component {
-	const char *name;
-	size_t length;
-} mount_path[MOUNT_DEPTH];
-NV_EARLY static unsigned mount_depth;
-NV_EARLY static char mount_name[NAME_MAX + 1]; /* the last of them */
+/* The components of a path below which all is ours: the mount's, and that of the same files in the
+ * view. Written once, before main. */
+struct prefix {
+	unsigned depth;
+	struct component {
+		const char *name;
+		size_t length;
+	} path[MOUNT_DEPTH];
+};
+
+NV_EARLY static struct prefix mount, view;
+NV_EARLY static char mount_name[NAME_MAX + 1]; /* the mount's last component */
 
 static size_t component_length(const char *path)
 {
@@ -25,6 +30,34 @@ static size_t component_length(const char *path)
 	while (path[n] != '\0' && path[n] != '/')
 		n++;
 	return n;
+}
+
+/* split takes a path apart; false: it has too many components. */
+NV_EARLY_CODE static bool split(struct prefix *prefix, const char *p)
+{
+	while (*p != '\0') {
+		size_t n = component_length(p);
+
+		if (n > 0 && prefix->depth == MOUNT_DEPTH)
+			return false;
+		if (n > 0)
+			prefix->path[prefix->depth++] = (struct component){p, n};
+		p += n + (p[n] == '/');
+	}
+	return true;
+}
+
+/* find_view finds what nvmecr serve exports. */
+NV_EARLY_CODE static void find_view(void)
+{
+	const char *p = nv_given("NVMECR_VIEW");
+
+	if (p == NULL || *p != '/')
+		return;
+	if (split(&view, p) && split(&view, "self"))
+		nv_view = p;
+	else
+		view.depth = 0;
 }
 
 __attribute__((constructor)) static void prepare(void)
@@ -38,43 +71,39 @@ __attribute__((constructor)) static void prepare(void)
 	nv_kernel(SYS_umask, mask);
 	atomic_store(&mask_now, mask);
 	nv_mount = p;
-	while (*p != '\0') {
-		size_t n = component_length(p);
-
-		if (n > 0 && mount_depth == MOUNT_DEPTH) {
-			nv_complain("the mount %s has more than %d components; nothing is intercepted", nv_mount, MOUNT_DEPTH);
-			return;
-		}
-		if (n > 0)
-			mount_path[mount_depth++] = (struct component){p, n};
-		p += n + (p[n] == '/');
+	if (!split(&mount, p)) {
+		nv_complain("the mount %s has more than %d components; nothing is intercepted", nv_mount, MOUNT_DEPTH);
+		return;
 	}
-	nv_mounted = mount_depth > 0 && mount_path[mount_depth - 1].length <= NAME_MAX;
+	const struct component *last = &mount.path[mount.depth - (mount.depth > 0)];
+
+	nv_mounted = mount.depth > 0 && last->length <= NAME_MAX;
 	if (!nv_mounted)
 		return;
-	memcpy(mount_name, mount_path[mount_depth - 1].name, mount_path[mount_depth - 1].length);
+	memcpy(mount_name, last->name, last->length);
+	find_view();
 	nv_prepare_process();
 	nv_find_cwd();
 	nv_find_descriptors();
-	nv_name_process();
 }
 
 /* How far a walk from the root has come. */
 struct walk {
-	unsigned matched; /* components of the mount so far */
+	const struct prefix *prefix;
+	unsigned matched; /* its components so far */
 	unsigned astray;  /* components away from it */
 	bool goes_on;     /* with another path */
 };
 
-/* walk goes along path and returns what follows the mount in it, or NULL if
- * it does not lead there. "." and ".." before the mount are taken by the
+/* walk goes along path and returns what follows the prefix in it, or NULL if
+ * it does not lead there. "." and ".." before that are taken by the
  * letter, without looking at symbolic links; what follows is the runtime's. */
 NV_EARLY_CODE static const char *walk(struct walk *w, const char *path)
 {
 	for (;;) {
 		while (*path == '/')
 			path++;
-		if (w->matched == mount_depth && w->astray == 0)
+		if (w->matched == w->prefix->depth && w->astray == 0)
 			return *path != '\0' ? path : ".";
 		if (*path == '\0')
 			return NULL;
@@ -87,8 +116,8 @@ NV_EARLY_CODE static const char *walk(struct walk *w, const char *path)
 				w->matched--;
 		} else if (n == 1 && path[0] == '.') {
 			/* stays */
-		} else if (w->astray == 0 && n == mount_path[w->matched].length &&
-			   memcmp(path, mount_path[w->matched].name, n) == 0) {
+		} else if (w->astray == 0 && n == w->prefix->path[w->matched].length &&
+			   memcmp(path, w->prefix->path[w->matched].name, n) == 0) {
 			w->matched++;
 		} else if (!w->goes_on && strstr(path + n, "/..") == NULL) {
 			return NULL; /* nearly all paths */
@@ -105,7 +134,7 @@ NV_EARLY_CODE static const char *walk(struct walk *w, const char *path)
 NV_EARLY_CODE static const char *from_outside(int dirfd, const char *path)
 {
 	char base[NV_PATH], link[sizeof "/proc/self/fd/" + 10];
-	struct walk w = {.goes_on = true};
+	struct walk w = {.prefix = &mount, .goes_on = true};
 	int saved = errno;
 
 	if (strstr(path, mount_name) == NULL)
@@ -182,7 +211,9 @@ NV_EARLY_CODE bool nv_route(int dirfd, const char *path, struct nv_place *at)
 	at->outside = at->held = false;
 	at->hops = at->moves = 0;
 	if (*path == '/') {
-		at->path = walk(&(struct walk){0}, path);
+		at->path = walk(&(struct walk){&mount, 0, 0, false}, path);
+		if (at->path == NULL && view.depth > 0)
+			at->path = walk(&(struct walk){&view, 0, 0, false}, path);
 		if (at->path != NULL)
 			return strnlen(path, PATH_MAX) < PATH_MAX;
 		if (inside)

@@ -6,6 +6,7 @@
 
 NV_EARLY bool nv_mounted;
 NV_EARLY const char *nv_mount;
+NV_EARLY const char *nv_view;
 
 /* ---- descriptors: descriptors.c ---- */
 

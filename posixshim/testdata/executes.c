@@ -26,13 +26,21 @@
 extern char **environ;
 static const char *dir, *elsewhere;
 
-/* hide prints a text with the directories' names in place of their paths. */
+/* hide prints a text with the directories' names in place of their paths, of which the kernel may have
+ * another one for DIR. */
 static void hide(const char *text)
 {
-	const char *d = getenv("DIR"), *e = getenv("ELSEWHERE");
+	const char *d = getenv("DIR"), *e = getenv("ELSEWHERE"), *v = getenv("NVMECR_VIEW");
+	char view[PATH_MAX] = "";
+
+	if (v != NULL && *v != '\0')
+		snprintf(view, sizeof view, "%s/self", v);
 
 	while (*text != '\0')
-		if (d != NULL && strncmp(text, d, strlen(d)) == 0) {
+		if (*view != '\0' && strncmp(text, view, strlen(view)) == 0) {
+			printf("DIR");
+			text += strlen(view);
+		} else if (d != NULL && strncmp(text, d, strlen(d)) == 0) {
 			printf("DIR");
 			text += strlen(d);
 		} else if (e != NULL && strncmp(text, e, strlen(e)) == 0) {
@@ -575,8 +583,6 @@ static int odd(void)
 	attempt("popen", by_popen, path);
 	of_descriptor("hi", O_RDONLY | O_CLOEXEC);
 	of_descriptor("hi", O_PATH | O_CLOEXEC);
-	of_descriptor("script", O_RDONLY | O_CLOEXEC);
-	of_descriptor("1", O_RDONLY | O_CLOEXEC);
 	of_descriptor("unmarked", O_RDONLY | O_CLOEXEC);
 	of_descriptor("sub", O_RDONLY | O_CLOEXEC);
 	of_descriptor("empty", O_RDONLY | O_CLOEXEC);
@@ -590,7 +596,6 @@ static int odd(void)
 	attempt("execveat below", by_execveat_below, "hi");
 	number = opened("sub", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	attempt("execveat below", by_execveat_below, "../hi");
-	attempt("execveat below", by_execveat_below, "../1");
 	attempt("execveat below", by_execveat_below, "../link");
 	attempt("execveat below", by_execveat_below, "nonexistent");
 	attempt("execveat below", by_execveat_below, "");

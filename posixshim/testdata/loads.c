@@ -40,9 +40,9 @@ static int count(void *library, const char *name)
 /* why prints what the linker says, without the directory. */
 static void why(void)
 {
-	const char *text = dlerror(), *at = text == NULL ? NULL : strstr(text, dir);
+	const char *text = dlerror(), *at = text == NULL ? NULL : strstr(text, "/nowhere");
 
-	printf("%s%s\n", text == NULL ? "no error" : "error", at == NULL ? "" : at + strlen(dir));
+	printf("%s%s\n", text == NULL ? "no error" : "error", at == NULL ? "" : at);
 	fflush(stdout);
 }
 

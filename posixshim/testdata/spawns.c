@@ -114,7 +114,7 @@ static void redirects(void)
 static void orders(void)
 {
 	posix_spawn_file_actions_t a;
-	int other = open(in("other"), O_RDWR | O_CREAT, 0600);
+	int other = open("/dev/null", O_RDWR);
 
 	posix_spawn_file_actions_init(&a);
 	OPEN(5, "five", O_WRONLY | O_CREAT);
@@ -139,10 +139,9 @@ static void orders(void)
 	DUP(1, 4);
 	run("cloexec, duplicated", &a, "echo still >&4; { echo >&1; } 2>/dev/null || exit 9");
 	say("cloexec");
-	DUP(other, 9);
 	OPEN(other, "nine", O_WRONLY | O_CREAT);
-	run("over one that is open", &a, "echo other >&9");
-	say("other");
+	DUP(other, 9);
+	run("over one that is open", &a, "echo nine >&9");
 	say("nine");
 	close(other);
 	posix_spawn_file_actions_addopen(&a, 0, "/dev/null", O_RDONLY, 0);
@@ -225,9 +224,6 @@ static void directories(void)
 	FCHDIR(sub);
 	CHDIR("..");
 	run("and up", &a, "pwd | grep -o '/d.*'; ls -d sub");
-	CLOSE(sub);
-	FCHDIR(sub);
-	run("by a descriptor that is closed", &a, BELOW);
 	close(sub);
 	sub = open(in("d/sub/here"), O_RDONLY);
 	FCHDIR(sub);
