@@ -170,6 +170,11 @@ func slurm(t *testing.T, s *demo.Stage, env []string) []string {
 	const nodes = 2
 	command(t, s, env, fmt.Sprintf("%s %s %d %d", script, dir, freePorts(t, nodes+1), nodes)).ok(t)
 	env = append(env, "SLURM_CONF="+filepath.Join(dir, "etc", "slurm.conf"))
+	t.Cleanup(func() { // before the stage goes
+		if t.Failed() {
+			t.Log(command(t, s, env, "sh slurm/state.sh").stdout)
+		}
+	})
 	eventually(t, func() bool {
 		return strings.Count(command(t, s, env, "sinfo --noheader --Node --states=idle").stdout, "idle") == nodes
 	}, "nodes that are idle: see "+dir+"/log")
@@ -202,14 +207,9 @@ func eventually(t *testing.T, done func() bool, what string) {
 }
 
 // says waits until a file of the stage has words, and returns all of it.
-func says(t *testing.T, s *demo.Stage, env []string, file, words string) string {
+func says(t *testing.T, s *demo.Stage, file, words string) string {
 	t.Helper()
 	var out []byte
-	defer func() {
-		if t.Failed() {
-			t.Logf("%s: %s\n%s", file, out, command(t, s, env, "squeue").stdout)
-		}
-	}()
 	eventually(t, func() bool {
 		out, _ = os.ReadFile(filepath.Join(s.Dir, file)) // which is not there before the job begins
 		return strings.Contains(string(out), words)
@@ -229,7 +229,7 @@ func TestJobScriptsOfSlurm(t *testing.T) {
 			}
 
 			command(t, s, env, onPage(t, "sbatch one.sbatch")).ok(t)
-			out := says(t, s, env, "one.out", "newest complete on all 2 ranks: /ckpt.1000.*")
+			out := says(t, s, "one.out", "newest complete on all 2 ranks: /ckpt.1000.*")
 			assert.Contains(t, out, "app: 2 ranks, from step 0\n")
 			idle()
 
@@ -238,7 +238,7 @@ func TestJobScriptsOfSlurm(t *testing.T) {
 			command(t, s, append(env, "APP_DIES=500"), nodes).ok(t)
 			idle()
 			command(t, s, env, nodes).ok(t)
-			out = says(t, s, env, "nodes.out", "app: done")
+			out = says(t, s, "nodes.out", "app: done")
 			assert.Regexp(t, `(?s)app: 4 ranks, from step 0\n.*app: 4 ranks, from step 400\n`, out)
 			idle()
 
@@ -255,7 +255,7 @@ func TestJobScriptsOfSlurm(t *testing.T) {
 				return err == nil && step >= 200
 			}, "a second checkpoint")
 			command(t, s, env, "scancel --batch --signal=USR1 "+id).ok(t)
-			out = says(t, s, env, "limit.out", "app: done")
+			out = says(t, s, "limit.out", "app: done")
 			assert.Regexp(t, `(?s)app: 4 ranks, from step 0\n.*app: 4 ranks, from step [2-9]00\n`, out)
 			assert.NotContains(t, out, "from step 100\n")
 		})

@@ -43,3 +43,5 @@ slurmctld -f "$dir/etc/slurm.conf"
 for i in $(seq "$nodes"); do
 	slurmd -f "$dir/etc/slurm.conf" -N "cn$i"
 done
+# What there is to see when a job does not do what it should.
+echo "tail -n 40 *.out $dir/log/*; squeue; ps axfo pid,stat,wchan:20,args" >"$dir/state.sh"
