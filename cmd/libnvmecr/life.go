@@ -142,11 +142,12 @@ func mpiInit() error {
 // joint is how the thread that is in MPI_Init speaks with the ranks that share its target.
 type joint struct {
 	thread    int
-	formatted func(outcome error) error // as in store.Options
+	formatted func() error // as in store.Options
 }
 
-// openInJob opens the partition for writing. The rank that formats the target tells the others how
-// that went, as soon as it knows; they wait for it where they have to, and otherwise at the end.
+// openInJob opens the partition for writing. The rank that formats the target tells the others once
+// there is a table, or that it has given up; they wait for it where they have to, and otherwise at
+// the end.
 func openInJob(job *mpiwrap.Job) error {
 	var once sync.Once
 	var told error
@@ -154,7 +155,7 @@ func openInJob(job *mpiwrap.Job) error {
 		once.Do(func() { told = job.Formatted(outcome) })
 		return told
 	}
-	opening.joint.Store(&joint{unix.Gettid(), formatted})
+	opening.joint.Store(&joint{unix.Gettid(), func() error { return formatted(nil) }})
 	err := contained(openForWriting)
 	opening.joint.Store(nil)
 	_ = formatted(err) // for those who do not know yet; Agree tells of it, too
@@ -163,7 +164,7 @@ func openInJob(job *mpiwrap.Job) error {
 
 // formatted returns store.Options.Formatted. MPI is for the thread that is in MPI_Init alone: others
 // that open the partition at the same time poll.
-func formatted() func(outcome error) error {
+func formatted() func() error {
 	if j := opening.joint.Load(); j != nil && j.thread == unix.Gettid() {
 		return j.formatted
 	}

@@ -22,7 +22,7 @@ type Opener struct {
 	// Logf tells the user something, on one line.
 	Logf func(format string, args ...any)
 	// Formatted, if not nil, returns store.Options.Formatted for the thread that calls it.
-	Formatted func() func(outcome error) error
+	Formatted func() func() error
 	// Process is what the file system is for.
 	Process *posixshim.Process
 

@@ -140,7 +140,7 @@ func (o *opener) await(ctx context.Context, dev nvmf.Device, t int) (*parttable.
 	first := o.mapping.Ranks(t)[0]
 	o.opts.Logf("waiting for rank %d to format target %s", first, o.cfg.Targets[t])
 	if o.opts.Formatted != nil {
-		if err := o.opts.Formatted(nil); err != nil {
+		if err := o.opts.Formatted(); err != nil {
 			return nil, fmt.Errorf("it was not formatted: %w", err)
 		}
 	}

@@ -23,11 +23,11 @@ type Options struct {
 	// and no ownership is needed. Errors then include parttable.ErrNoTable and
 	// microfs.ErrUnformatted where nobody has written yet.
 	ReadOnly bool
-	// Formatted, if not nil, is how the ranks of a target hear of its formatting. The rank that
-	// formats calls it once there is a table, or with the error why there is none. One that has to wait for
-	// the table calls it with nil, and gets that outcome. It is called on the goroutine that called
-	// Open. Without it the table is polled for.
-	Formatted func(outcome error) error
+	// Formatted, if not nil, is how the ranks of a target hear that it is formatted. The rank that
+	// formats it calls Formatted once there is a table. One that has to wait for the table calls it too; for
+	// that one it returns when the other has called it, or with an error when there will be no
+	// table. It is called on the goroutine that called Open. Without it the table is polled for.
+	Formatted func() error
 	// OnYield is called when another process of this rank asks for the
 	// partition p, on a goroutine of its own, perhaps before the caller of
 	// Open has seen p. It closes p and returns true, or returns false.
@@ -302,10 +302,10 @@ func (o *opener) table(ctx context.Context, dev nvmf.Device, t int, atHome bool)
 			table, err = o.await(ctx, dev, t)
 		}
 	}
-	if atHome && o.opts.Formatted != nil && o.formats(dev) {
-		err = o.opts.Formatted(err)
+	if err == nil && atHome && o.opts.Formatted != nil && o.formats(dev) {
+		err = o.opts.Formatted()
 	}
-	if err != nil {
+	if err != nil { // not told to those who wait: the caller may try again
 		return nil, err
 	}
 	size := o.place.Size
