@@ -178,14 +178,17 @@ int nv_open_in_view(nv_handle h)
 
 /* ---- libraries ---- */
 
-/* of_mount says that a library of the mount is named. One without a slash the linker looks for. */
+/* of_mount says that a library of the mount is named, which the kernel does not find by that name. One without a
+ * slash the linker looks for. */
 static bool of_mount(const char *path)
 {
 	struct nv_place at;
 
 	if (!nv_mounted || nv_nowhere(path) || strchr(path, '/') == NULL)
 		return false;
-	return !(*path != '/' && nv_working_in_view()) && nv_route(AT_FDCWD, path, &at);
+	if (*path != '/' && nv_working_in_view() && strstr(path, "..") == NULL)
+		return false;
+	return nv_route(AT_FDCWD, path, &at);
 }
 
 /* What cannot be found the linker says itself. */

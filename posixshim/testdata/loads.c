@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -117,6 +118,12 @@ static void elsewhere(void)
 	P(dlopen("./second.so", RTLD_NOW | RTLD_NOLOAD) == dlopen(in("second.so"), RTLD_NOW | RTLD_NOLOAD));
 	P(dlopen("second.so", RTLD_NOW) == NULL);
 	P(dlopen("third.so", RTLD_NOW) == third);
+	char up[PATH_MAX];
+	Dl_info info;
+
+	P(dladdr(dlsym(third, "third"), &info) != 0);
+	snprintf(up, sizeof up, "../../../../../../../../../..%s", info.dli_fname);
+	P(dlopen(up, RTLD_NOW) == third);
 	P(chdir("/"));
 	symlink("/nowhere/at/all.so", in("out.so"));
 	P(dlopen(in("out.so"), RTLD_NOW) == NULL);
