@@ -47,6 +47,9 @@ type Options struct {
 	// holder has not unmounted it, or has left a deallocation that may still land: an error is
 	// that of Mount, Late says what to keep away from. nil lets it be taken over, nothing being late.
 	Claimed func(last *Claim) (Late, error)
+	// Keep are files that keep what they have though their last name was removed: another process
+	// has had them open, and OpenIno is about to open them. Without it Mount frees what has no name.
+	Keep []Ino
 	// Reserve makes sure that no other run can write to the namespace
 	// (nvmf.Reserver). Mount takes that for done; Reserve is called after each
 	// reconnection, and when the device reports a conflict. nil: there is no

@@ -84,7 +84,7 @@ func (fs *FS) load() error {
 	if fs.log, err = oplog.Recover(fs.logGeometry(), fs.ckpt.header.prior, fs.media()); err != nil {
 		return err
 	}
-	fs.tree.dropNameless()
+	fs.tree.dropNameless(fs.opts.Keep...)
 	return fs.fillPool()
 }
 
@@ -337,10 +337,10 @@ func (fs *FS) maps(r *oplog.Record, unit int) bool {
 }
 
 // dropNameless forgets inodes whose last name was removed: they were open, or
-// freed at once, when it was.
-func (t *tree) dropNameless() {
+// freed at once, when it was. Those of keep are open still.
+func (t *tree) dropNameless(keep ...Ino) {
 	for in := range t.inodes.all() {
-		if in.nlink == 0 {
+		if in.nlink == 0 && !slices.Contains(keep, in.ino) {
 			t.forget(in, nil)
 		}
 	}

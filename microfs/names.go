@@ -60,6 +60,26 @@ func (fs *FS) Open(dir Ino, path string, flags int, mode uint32) (*File, error) 
 	return fs.opened(p.in, flags), nil
 }
 
+// OpenIno opens a file or directory by its number, for a process that goes on with what another one
+// had open: names and permissions have been looked at then. Of flags those that Open remembers count.
+// ESTALE where there is no such file any more, EROFS.
+func (fs *FS) OpenIno(ino Ino, flags int) (*File, error) {
+	if err := fs.enter(); err != nil {
+		return nil, err
+	}
+	defer fs.leave()
+	in := fs.tree.inodes.get(ino)
+	switch {
+	case in == nil:
+		return nil, syscall.ESTALE
+	case in.isDir() && flags&unix.O_ACCMODE != unix.O_RDONLY:
+		return nil, syscall.EISDIR
+	case flags&unix.O_ACCMODE != unix.O_RDONLY && flags&unix.O_PATH == 0 && fs.opts.ReadOnly:
+		return nil, syscall.EROFS
+	}
+	return fs.opened(in, flags), nil
+}
+
 // mayOpen checks that an existing file can be opened with flags.
 func (fs *FS) mayOpen(p *place, flags int) error {
 	in := p.in

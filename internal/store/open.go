@@ -36,6 +36,9 @@ type Options struct {
 	// Note is for the other processes of this rank that ask while the
 	// partition is in use: their error is an *owner.BusyError with it.
 	Note string
+	// Keep are files without a name that the process which had the partition last has handed over:
+	// see microfs.Options.
+	Keep []microfs.Ino
 	// OnDivide is called when the solo partition that was opened for writing has been made
 	// shorter for the ranks of a job, on a goroutine of its own. May be nil.
 	OnDivide func()
@@ -396,6 +399,7 @@ func (o *opener) mountOptions(p *Partition) (microfs.Options, error) {
 		mo.Holder = self(o.cfg.Run)
 		mo.Claimed = o.mayTakeOver(mo.Holder, o.reserve != nil, p.Target.Transport == nvmf.File)
 		mo.Reserve = o.reserve
+		mo.Keep = o.opts.Keep
 	}
 	return mo, err
 }
