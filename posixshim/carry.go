@@ -29,6 +29,7 @@ type carrier struct {
 	mu   sync.Mutex // held from taking bytes until they are in the file
 	buf  []byte
 	told bool // the user knows that writing has failed
+	over bool // another process carries from now on
 }
 
 // carryAtOnce is how many bytes are taken from a socket at once.
@@ -91,6 +92,9 @@ func (p *Process) drain(w *watch) {
 func (p *Process) carry(c *carrier, fd int) (end bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.over {
+		return false
+	}
 	if c.buf == nil {
 		c.buf = make([]byte, carryAtOnce)
 	}
@@ -139,15 +143,26 @@ func (f *openFile) unwritten() error {
 }
 
 // watchOver waits until no process has the other end of w any more, and writes what
-// comes until then.
-func (p *Process) watchOver(w *watch) {
+// comes until then. It is false if another process goes on with that.
+func (p *Process) watchOver(w *watch) bool {
+	var err error
 	if w.carrier == nil {
 		var b [1]byte
-		_, _ = w.Read(b[:])
-		return
+		_, err = w.Read(b[:])
+	} else if raw, e := w.SyscallConn(); e == nil {
+		err = raw.Read(func(fd uintptr) bool { return p.carry(w.carrier, int(fd)) })
 	}
-	if raw, err := w.SyscallConn(); err == nil {
-		_ = raw.Read(func(fd uintptr) bool { return p.carry(w.carrier, int(fd)) })
+	return !errors.Is(err, os.ErrDeadlineExceeded)
+}
+
+// halt makes the goroutine that watches stop, and waits until it has.
+func (w *watch) halt() {
+	_ = w.SetReadDeadline(past) // one that is closed has stopped
+	<-w.stopped
+	if c := w.carrier; c != nil {
+		c.mu.Lock()
+		c.over = true
+		c.mu.Unlock()
 	}
 }
 

@@ -18,10 +18,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/owner"
+	jobstore "nvmecr/internal/store"
 	"nvmecr/posixshim"
 )
 
@@ -37,7 +40,7 @@ const mount = "/nvmecr"
 // libraries brings those beside bin/nvmecr up to date, once for all tests, and
 // returns their directory.
 var libraries = sync.OnceValues(func() (string, error) {
-	out, err := exec.Command("make", "-C", "..", "-f", "posixshim/shim.mk", "libraries").CombinedOutput()
+	out, err := exec.Command("make", "-C", "..", "bin/nvmecr", "libraries").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("make libraries: %w\n%s", err, out)
 	}
@@ -88,8 +91,10 @@ type store struct {
 	preload string
 	target  string
 	run     string // XDG_RUNTIME_DIR, short because it holds sockets
-	viewed  string // the directory of the view; "": there is none
-	server  *os.Process
+	id      uuid.UUID
+	serve   *exec.Cmd // nvmecr serve
+	said    string    // by serve about the view
+	viewed  string    // the directory of the view, once a test has asked for it
 }
 
 // What newStore may be asked to put beside the preloaded library.
@@ -106,7 +111,7 @@ func newStore(t testing.TB, runtimes ...string) *store {
 	require.NoError(t, err)
 	dir, err := os.MkdirTemp(scratch, "s")
 	require.NoError(t, err)
-	s := &store{t: t, preload: filepath.Join(lib, "libnvmecr.so"), run: dir}
+	s := &store{t: t, preload: filepath.Join(lib, "libnvmecr.so"), run: dir, id: uuid.New()}
 	if len(runtimes) > 0 {
 		s.preload = filepath.Join(dir, "libnvmecr.so")
 		for _, name := range append(runtimes, "libnvmecr.so") {
@@ -123,13 +128,43 @@ func newStore(t testing.TB, runtimes ...string) *store {
 	require.NoError(t, os.WriteFile(image, nil, 0o600))
 	require.NoError(t, os.Truncate(image, 512<<20))
 	s.target = "file:" + image
+	s.startServe()
 	return s
+}
+
+// startServe starts what `nvmecr run` starts beside its job. It ends with the test.
+func (s *store) startServe() {
+	group := jobstore.LockGroup(s.id)
+	require.NoError(s.t, owner.Prepare(group))
+	require.NoError(s.t, os.Mkdir(s.viewDir(), 0o700))
+	s.serve = exec.Command(nvmecr(s.t), "serve")
+	s.serve.Env = slices.DeleteFunc(s.environ(), func(v string) bool { return strings.HasPrefix(v, "LD_PRELOAD=") })
+	s.serve.Env = append(s.serve.Env, "NVMECR_VIEW="+s.viewDir())
+	s.serve.Stderr = os.Stderr
+	lifeline, err := s.serve.StdinPipe()
+	require.NoError(s.t, err)
+	stdout, err := s.serve.StdoutPipe()
+	require.NoError(s.t, err)
+	require.NoError(s.t, s.serve.Start())
+	s.t.Cleanup(func() {
+		_ = lifeline.Close()
+		_ = s.serve.Wait() // a test may have killed it
+		_ = unix.Unmount(s.viewDir(), unix.MNT_DETACH)
+		_ = os.Remove(s.viewDir())
+		owner.Abandon(group)
+	})
+	s.said, err = bufio.NewReader(stdout).ReadString('\n')
+	require.NoError(s.t, err)
+}
+
+func (s *store) viewDir() string {
+	return filepath.Join(owner.Directory(jobstore.LockGroup(s.id)), "view")
 }
 
 // environ is that of a process that uses the store.
 func (s *store) environ() []string {
 	return append(os.Environ(), "LD_PRELOAD="+s.preload, "NVMECR_MOUNT="+mount, "NVMECR_TARGET="+s.target,
-		"NVMECR_VIEW="+s.viewed, "NVMECR_NAME=test", "NVMECR_TIMEOUT="+posixshim.Hang.String(), "XDG_RUNTIME_DIR="+s.run, "LC_ALL=C.UTF-8",
+		"NVMECR_VIEW="+s.viewed, "NVMECR_NAME=test", "NVMECR_RUN="+s.id.String(), "NVMECR_TIMEOUT="+posixshim.Hang.String(), "XDG_RUNTIME_DIR="+s.run, "LC_ALL=C.UTF-8",
 		"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
 }
 
@@ -151,36 +186,18 @@ func nvmecr(t testing.TB) string {
 	return path
 }
 
-// view has `nvmecr serve` export the files of the store to the kernel. The test is skipped where there is no FUSE.
+// view has processes of the store use the view that `nvmecr serve` exports. The test is skipped where there is no FUSE.
 func (s *store) view() *store {
 	s.t.Helper()
-	dir := filepath.Join(s.run, "view")
-	require.NoError(s.t, os.Mkdir(dir, 0o700))
-	serve := exec.Command(nvmecr(s.t), "serve")
-	serve.Env = slices.DeleteFunc(s.environ(), func(v string) bool { return strings.HasPrefix(v, "LD_PRELOAD=") })
-	serve.Env = append(serve.Env, "NVMECR_VIEW="+dir)
-	serve.Stderr = os.Stderr
-	lifeline, err := serve.StdinPipe()
-	require.NoError(s.t, err)
-	stdout, err := serve.StdoutPipe()
-	require.NoError(s.t, err)
-	require.NoError(s.t, serve.Start())
-	s.t.Cleanup(func() {
-		_ = lifeline.Close()
-		_ = serve.Wait() // it may have been killed
-		_ = unix.Unmount(dir, unix.MNT_DETACH)
-	})
-	said, err := bufio.NewReader(stdout).ReadString('\n')
-	require.NoError(s.t, err)
-	if said != "exported\n" {
-		s.t.Skipf("there is no FUSE here: %s", said)
+	if s.said != "exported\n" {
+		s.t.Skipf("there is no FUSE here: %s", s.said)
 	}
-	s.viewed, s.server = dir, serve.Process
+	s.viewed = s.viewDir()
 	return s
 }
 
 // slow is what processes say whose end takes long, as it may on a busy machine.
-var slow = regexp.MustCompile(`(?m)^nvmecr: process \d+ (is ending, and waits for its target|has ended, and waits up to \d+ s for others) .*\n`)
+var slow = regexp.MustCompile(`(?m)^nvmecr: process \d+ is ending, and waits for its target .*\n`)
 
 // output is what the command prints. It has to succeed.
 func output(t testing.TB, cmd *exec.Cmd) string {

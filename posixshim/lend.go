@@ -15,8 +15,10 @@ import (
 // connection has not unmapped when it ends is written then.
 
 // mapped and how are what a request to map asks for: its first numbers.
-func (m *message) mapped() Handle { return Handle(binary.NativeEndian.Uint64(m.head[16:])) }
-func (m *message) how() int       { return int(binary.NativeEndian.Uint64(m.head[24:])) }
+func (m *message) mapped() Handle {
+	return m.heir.handle(Handle(binary.NativeEndian.Uint64(m.head[16:])))
+}
+func (m *message) how() int { return int(binary.NativeEndian.Uint64(m.head[24:])) }
 
 // lend makes the call to map a file for another process. The result is the handle,
 // and the descriptor goes to that process.

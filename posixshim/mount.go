@@ -15,6 +15,7 @@ import (
 type FS interface {
 	SetCred(microfs.Cred) error
 	Open(dir microfs.Ino, path string, flags int, mode uint32) (File, error)
+	OpenIno(ino microfs.Ino, flags int) (File, error)
 	Stat(dir microfs.Ino, path string, follow bool) (microfs.Attr, error)
 	Access(dir microfs.Ino, path string, mode uint32, follow bool) error
 	AccessAs(who microfs.Cred, dir microfs.Ino, path string, mode uint32, follow bool) error
@@ -75,6 +76,14 @@ func (m microFS) Open(dir microfs.Ino, path string, flags int, mode uint32) (Fil
 	f, err := m.FS.Open(dir, path, flags, mode)
 	if err != nil {
 		return nil, err // not a nil *microfs.File in an interface
+	}
+	return f, nil
+}
+
+func (m microFS) OpenIno(ino microfs.Ino, flags int) (File, error) {
+	f, err := m.FS.OpenIno(ino, flags)
+	if err != nil {
+		return nil, err
 	}
 	return f, nil
 }
@@ -307,7 +316,7 @@ func (p *Process) Finish() error {
 		return nil
 	}
 	p.finished = true
-	if listen := p.server.listen.Load(); listen != nil { // those who come now look for themselves
+	if listen := p.server.identity().listen.Load(); listen != nil { // those who come now look for themselves
 		_ = ownfd.CloseFile(listen)
 	}
 	errs := []error{p.SyncMappings()}

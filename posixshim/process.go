@@ -21,8 +21,8 @@ type Process struct {
 	// Used, if not nil, is called before the first call on a path or file of ours.
 	Used func()
 	used sync.Once
-	// Ending, if not nil, is called when the process ends: before Leave waits.
-	Ending func()
+	// Successor, if not nil, connects to who goes on with what this process has open when it ends.
+	Successor func() (Successor, error)
 	// Identify, if not nil, returns who this process is.
 	Identify func() (microfs.Cred, error)
 	// real is for whom access(2) asks: nil if that is who Identify returns.
@@ -33,6 +33,7 @@ type Process struct {
 	maps     mappings
 	server   server
 	carriers carriers
+	kept     atomic.Pointer[[]microfs.Ino] // see Kept
 
 	mu       sync.RWMutex  // held for reading by calls that use mount
 	mount    *Mount        // nil until something needs it

@@ -141,7 +141,7 @@ func TestViewEnds(t *testing.T) {
 	s := newStore(t).view()
 	cmd := s.command("sh", "-c", `mkdir $0/d && cd $0/d && echo one >f && env -i /bin/pwd && kill -9 $1 && while test -e $2; do sleep 0.01; done
 cat f; pwd; sh -c 'echo two >>f; cat f; pwd; cd ..; ls'; cd $0; cat d/f; cp /bin/true .; ./true || echo $?`,
-		mount, strconv.Itoa(s.server.Pid), filepath.Join(s.viewed, "job"))
+		mount, strconv.Itoa(s.serve.Process.Pid), filepath.Join(s.viewed, "job"))
 	stdout, _, err := finish(t, cmd)
 	require.NoError(t, err)
 	assert.Equal(t, s.viewed+"/job/d\none\n/nvmecr/d\none\ntwo\n/nvmecr/d\nd\none\ntwo\n126\n", stdout)

@@ -3,11 +3,9 @@
 package posixshim_test
 
 import (
-	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"strings"
 	"testing"
@@ -147,64 +145,4 @@ func TestAnswerThatBreaksOff(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "open(\"/nvmecr/a\", O_RDONLY) = -1 EIO\ndescriptors() - before = 0\n", stdout)
 	assert.Contains(t, stderr, "cannot reach the process that has its open files")
-}
-
-// receive is the next request of a connection.
-func receive(conn int) ([]byte, error) {
-	head := make([]byte, 64)
-	if n, _, err := unix.Recvfrom(conn, head, unix.MSG_WAITALL); n != len(head) {
-		return nil, fmt.Errorf("a request of %d bytes: %w", n, err)
-	}
-	rest := make([]byte, binary.NativeEndian.Uint32(head[8:])+4)
-	_, _, err := unix.Recvfrom(conn, rest, unix.MSG_WAITALL)
-	return append(head, rest...), err
-}
-
-// reply is an answer without anything behind it.
-func reply(result int64) []byte {
-	b := make([]byte, 16)
-	binary.NativeEndian.PutUint64(b, uint64(result))
-	return b
-}
-
-// ask sends a request to a process that serves, and waits for the answer.
-func ask(name string, request []byte) error {
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	defer unix.Close(fd)
-	err = errors.Join(unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &patience),
-		unix.Connect(fd, &unix.SockaddrUnix{Name: "@" + name}), unix.Sendto(fd, request, unix.MSG_NOSIGNAL, nil))
-	if err != nil {
-		return err
-	}
-	_, _, err = unix.Recvfrom(fd, make([]byte, 16), unix.MSG_WAITALL)
-	return err
-}
-
-// Two processes that have files of each other, and end together: one that is
-// closing those of the other answers.
-func TestEndOfTwoProcesses(t *testing.T) {
-	server, stands := serverOf(t, 1)
-	cmd := newStore(t).command(compile(t, "gcc", "messages.c"), "end")
-	cmd.Stdin = stands
-	out, err := cmd.StdoutPipe()
-	require.NoError(t, err)
-	require.NoError(t, cmd.Start())
-	conn, err := connectionOf(int(server.Fd()))
-	require.NoError(t, err)
-	defer unix.Close(conn)
-
-	_, err = receive(conn)
-	require.NoError(t, err)
-	require.NoError(t, unix.Sendto(conn, reply(-4098), 0, nil)) // it is to open the file itself
-	name := make([]byte, 23)
-	_, err = io.ReadFull(out, name)
-	require.NoError(t, err)
-	release, err := receive(conn)
-	require.NoError(t, err)
-	assert.NoError(t, ask(string(name), release))
-	require.NoError(t, unix.Sendto(conn, reply(0), 0, nil))
-	assert.NoError(t, cmd.Wait())
 }

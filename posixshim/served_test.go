@@ -154,20 +154,6 @@ child: 11
 	}
 }
 
-// A process that stays for another one that has its file can be ended by a signal.
-func TestSignalEndsWaitForOthers(t *testing.T) {
-	const script = `cd $1
-bash -c 'echo $$ >server; exec 5>$0/log; exec bash -c "echo \$\$ >deputy; sleep 3600 >&- 2>&- & echo \$! >sleeper; exit 0"' $0 &
-until [ -s sleeper ]; do sleep 0.05; done
-while kill -0 $(cat deputy) 2>&-; do sleep 0.05; done
-kill -TERM $(cat server)
-wait $!
-echo $?
-kill $(cat sleeper)
-`
-	assert.Equal(t, "143\n", output(t, newStore(t).command("bash", "-c", script, mount, t.TempDir())))
-}
-
 // A program without the library writes to a file it was given, and cannot read one, which it
 // fails for; nothing is lost in silence, or put elsewhere.
 func TestStrangers(t *testing.T) {

@@ -1,7 +1,6 @@
 package posixshim
 
 import (
-	"bufio"
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
@@ -33,10 +32,7 @@ const (
 // programs that they execute, and whoever else found that this process has the
 // partition. Each of their connections makes one call at a time.
 type server struct {
-	once   sync.Once
-	number uint64 // that others know this process by
-	err    error
-	listen atomic.Pointer[os.File]
+	self atomic.Pointer[identity]
 
 	// leaving is set when the process ends and nobody has files of it: nobody
 	// is to get any. mu is held for reading while somebody does.
@@ -55,9 +51,29 @@ type server struct {
 
 	lent atomic.Int32 // mappings that other processes have
 
+	callersMu sync.Mutex
+	callers   map[*connection]struct{}
+
 	// opening is held for reading while a descriptor is open that the shim has
 	// not been told of, for writing while the shim closes all those.
 	opening sync.RWMutex
+}
+
+// identity is what others know a process by.
+type identity struct {
+	once     sync.Once
+	number   uint64
+	err      error
+	listen   atomic.Pointer[os.File]
+	accepted chan struct{} // closed when nobody is let in any more
+}
+
+// identity returns that of this process, which may not listen yet.
+func (s *server) identity() *identity {
+	if s.self.Load() == nil {
+		s.self.CompareAndSwap(nil, &identity{accepted: make(chan struct{})})
+	}
+	return s.self.Load()
 }
 
 // Serve begins to serve, and returns the number that other processes know this
@@ -71,7 +87,7 @@ func (p *Process) Serve() (int, error) {
 }
 
 func (p *Process) serve() (number uint64, err error) {
-	s := &p.server
+	s := p.server.identity()
 	s.once.Do(func() {
 		var b [8]byte
 		if _, s.err = rand.Read(b[:]); s.err != nil {
@@ -88,7 +104,7 @@ func (p *Process) serve() (number uint64, err error) {
 		listen := os.NewFile(uintptr(fd), serverName(number))
 		s.number = number
 		s.listen.Store(listen)
-		go p.accept(listen)
+		go p.accept(listen, nil, s.accepted)
 	})
 	return s.number, s.err
 }
@@ -102,10 +118,11 @@ func (p *Process) Address() (string, error) {
 // acceptPause is how long a server that is out of descriptors waits.
 const acceptPause = 20 * time.Millisecond
 
-// accept takes connections, until the socket is closed. A process that has no
-// descriptor left tells who comes, by way of one that it keeps for that: they
-// may wait for each other.
-func (p *Process) accept(listen *os.File) {
+// accept takes connections, until the socket is closed, or its deadline is over: then it closes ended. A process
+// that has no descriptor left tells who comes, by way of one that it keeps for that: they
+// may wait for each other. Those who come ask for what h has left, if that is not nil.
+func (p *Process) accept(listen *os.File, h *heir, ended chan<- struct{}) {
+	defer close(ended)
 	raw, err := listen.SyscallConn()
 	spare := spareDescriptor()
 	for err == nil {
@@ -133,15 +150,7 @@ func (p *Process) accept(listen *os.File) {
 			p.server.connections.Add(-1)
 			_ = ownfd.Close(fd)
 		default:
-			go func() {
-				defer p.server.connections.Add(-1)
-				defer func() {
-					if r := recover(); r != nil {
-						_ = p.Contain(r) // the other end finds the connection closed
-					}
-				}()
-				p.attend(os.NewFile(uintptr(fd), listen.Name()))
-			}()
+			p.attend(p.server.enter(os.NewFile(uintptr(fd), listen.Name()), h))
 		}
 	}
 	if spare >= 0 {
@@ -180,29 +189,6 @@ func spareDescriptor() int {
 func samePeer(fd int) bool {
 	cred, err := unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED)
 	return err == nil && (int(cred.Uid) == os.Geteuid() || cred.Uid == 0)
-}
-
-// attend serves one connection until the other end closes it, or sends what is
-// no request.
-func (p *Process) attend(conn *os.File) {
-	defer ownfd.CloseFile(conn)
-	raw, err := conn.SyscallConn()
-	var m message
-	defer func() {
-		if err := p.takeAllBack(&m); err != nil {
-			p.logf("a file that another process had mapped: %v", err)
-		}
-		p.locks.ended(m.process)
-	}()
-	for in := bufio.NewReader(conn); err == nil; {
-		if err = m.receive(in); err == nil {
-			p.server.calls.Add(1)
-			err = p.reply(raw, &m)
-			p.server.calls.Add(-1)
-		} else if errors.Is(err, errMessage) {
-			err = errors.Join(err, m.send(raw, -int64(p.Errno(err)), replyLast, 0))
-		}
-	}
 }
 
 // reply makes the call of m and sends what comes of it.
@@ -253,6 +239,7 @@ func (p *Process) make(m *message) (result int64, descriptor int) {
 	if m.call == callOpen && err == nil {
 		// What Open has counted is the sharing from now on.
 		h := Handle(n)
+		p.openedFor(m.heir, h)
 		descriptor, err = p.Share(h)
 		err = errors.Join(err, p.releaseHandle(h))
 	}

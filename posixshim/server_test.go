@@ -42,20 +42,17 @@ func bytesOf(l *unix.Flock_t) []byte {
 type client struct {
 	t    testing.TB
 	fd   int
-	done chan struct{} // the process has ended it
+	done <-chan struct{} // the process has ended it
 }
 
 func (p *Process) client(t testing.TB) *client {
 	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
 	require.NoError(t, unix.SetNonblock(fds[1], true))
-	c := &client{t, fds[0], make(chan struct{})}
 	p.server.connections.Add(1)
-	go func() {
-		defer close(c.done)
-		defer p.server.connections.Add(-1)
-		p.attend(os.NewFile(uintptr(fds[1]), "connection"))
-	}()
+	conn := p.server.enter(os.NewFile(uintptr(fds[1]), "connection"), nil)
+	c := &client{t, fds[0], conn.done}
+	p.attend(conn)
 	t.Cleanup(c.close)
 	return c
 }
@@ -163,6 +160,17 @@ func TestCloseOfASharedFileIsComplete(t *testing.T) {
 	assert.EqualValues(t, 1, p.files.count.Load())
 }
 
+// alone looks until others have nothing of p: what is sent to them p has as well for an instant.
+func alone(p *Process) (left int) {
+	for range Hang / time.Millisecond {
+		if left, _ = p.Alone(); left == 0 {
+			return 0
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return left
+}
+
 // A process that ends when nobody has files of it any more answers whoever has
 // closed the last one and asks what came of that.
 func TestLeaveAnswers(t *testing.T) {
@@ -174,7 +182,7 @@ func TestLeaveAnswers(t *testing.T) {
 	left := make(chan int, 1)
 	go func() {
 		defer close(left)
-		n, _ := p.Leave(int(Hang.Seconds()))
+		n := alone(p)
 		left <- n
 	}()
 	select {
@@ -189,16 +197,14 @@ func TestLeaveAnswers(t *testing.T) {
 	p = newPartition(t).process(t)
 	p.server.askTime = 100 * time.Millisecond
 	c = p.client(t)
-	rest, err := p.Leave(int(Hang.Seconds()))
+	rest, err := p.Alone()
 	require.NoError(t, err)
 	require.Zero(t, rest)
 	_, err = p.Serve() // it goes on after all
 	require.NoError(t, err)
 	_, socket = c.open("f")
 	require.NoError(t, unix.Close(socket))
-	rest, err = p.Leave(int(Hang.Seconds()))
-	assert.NoError(t, err)
-	assert.Zero(t, rest, "nobody asks")
+	assert.Zero(t, alone(p), "nobody asks")
 }
 
 // It waits for who has connected before the last one was closed, though it has not let
@@ -219,7 +225,7 @@ func TestLeaveAnswersWhoComesLast(t *testing.T) {
 	left := make(chan int, 1)
 	go func() {
 		defer close(left)
-		n, _ := p.Leave(int(Hang.Seconds()))
+		n := alone(p)
 		left <- n
 	}()
 	select {

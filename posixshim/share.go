@@ -41,6 +41,8 @@ type watch struct {
 	foreign atomic.Bool
 	over    atomic.Bool
 	older   *watch // which is foreign
+
+	stopped chan struct{} // closed when nobody waits for the end any more
 }
 
 // sharedName is the name of an open file's socket, and serverName that of the
@@ -74,18 +76,27 @@ func (p *Process) Share(h Handle) (int, error) {
 	if w.carrier != nil {
 		p.carriers.add(w)
 	}
+	p.watchFor(f, w)
+	return socket, nil
+}
+
+// watchFor waits for the end of a sharing, on a goroutine of its own.
+func (p *Process) watchFor(f *openFile, w *watch) {
+	w.stopped = make(chan struct{})
 	go func() {
+		defer close(w.stopped)
 		defer func() {
 			if r := recover(); r != nil {
 				_ = p.Contain(r)
 			}
 		}()
-		p.watchOver(w)
+		if !p.watchOver(w) {
+			return
+		}
 		if err := p.unshare(f, w); err != nil {
 			p.logf("closing a file that another process had open: %v", err)
 		}
 	}()
-	return socket, nil
 }
 
 // shared says that the process's own descriptors of the open file stand for it
@@ -212,28 +223,6 @@ func (w *watch) ended() bool {
 	return err != nil || fds[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
 }
 
-// leavePause is between two looks whether other processes still have files.
-const leavePause = 20 * time.Millisecond
-
-// Leave waits until no other process has an open file of this one, so many
-// seconds at the end of the process. If that is less than 0 it is not the end yet, and
-// Leave only looks. It returns how many are left, mappings among them. If none is, no other process gets one any more,
-// and who has closed the last one has heard what came of that.
-func (p *Process) Leave(seconds int) (int, error) {
-	if seconds >= 0 && p.Ending != nil {
-		p.Ending()
-	}
-	for end := time.Now().Add(time.Duration(seconds) * time.Second); ; time.Sleep(leavePause) {
-		left := p.leave()
-		if left == 0 {
-			p.server.answerAll()
-		}
-		if left == 0 || !time.Now().Before(end) {
-			return left, nil
-		}
-	}
-}
-
 // Alone is told that no descriptor of this process stands for an open file in
 // others any more. It returns how many files others have nevertheless.
 func (p *Process) Alone() (int, error) {
@@ -242,7 +231,7 @@ func (p *Process) Alone() (int, error) {
 			w.foreign.Store(true)
 		}
 	})
-	left := p.leave()
+	left := p.left()
 	if left == 0 {
 		p.server.answerAll()
 	}
@@ -291,7 +280,7 @@ func (s *server) owes(since time.Time) (owes bool) {
 
 // comes says whether somebody has connected who has not been let in yet.
 func (s *server) comes() bool {
-	listen := s.listen.Load()
+	listen := s.identity().listen.Load()
 	if listen == nil {
 		return false
 	}
@@ -307,7 +296,7 @@ func (s *server) comes() bool {
 	return err == nil && fds[0].Revents&unix.POLLIN != 0
 }
 
-func (p *Process) leave() (left int) {
+func (p *Process) left() (left int) {
 	p.server.mu.Lock()
 	defer p.server.mu.Unlock()
 	left = int(p.server.lent.Load())

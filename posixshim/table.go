@@ -27,9 +27,10 @@ type table struct {
 	chunk [chunks]atomic.Pointer[[chunkFiles]slot]
 	count atomic.Int64 // open files
 
-	mu   sync.Mutex
-	free []uint32 // slots to use again
-	used uint32   // slots ever used
+	mu    sync.Mutex
+	above uint32   // no handle has a lower generation
+	free  []uint32 // slots to use again
+	used  uint32   // slots ever used
 }
 
 type slot struct {
@@ -49,6 +50,7 @@ type openFile struct {
 	dir  microfs.Ino
 	path string
 
+	heir  *heir                 // if others know it by what that has left
 	watch atomic.Pointer[watch] // if other processes share it
 	lost  atomic.Pointer[error] // why what was written past the shim is not in it
 
@@ -110,7 +112,7 @@ func (t *table) add(f *openFile) (Handle, error) {
 		t.chunk[i/chunkFiles].Store(c)
 	}
 	s := &c[i%chunkFiles]
-	s.generation = s.generation%generations + 1
+	s.generation = max(s.generation%generations, t.above) + 1
 	f.handle = Handle(s.generation)<<32 | Handle(i)
 	f.refs.Store(1)
 	s.file.Store(f)

@@ -2,6 +2,7 @@
 // do for the others, because each of them may end at any time. There is one such process for a run and host, which
 // `nvmecr run` starts, and which ends with it, or when nobody has files of it any more.
 //
+// It goes on with what processes have open that end while others have files of them (heirs.go).
 // It exports the files of the run to the kernel (view.go). What later belongs to a whole host stands here, too.
 //
 // It never asks a process of the job for data: what that has written it reads from the store, as
@@ -31,6 +32,8 @@ type Server struct {
 	mu        sync.Mutex
 	processes map[store.Place]*posixshim.Process
 	views     []*fuseview.View
+
+	heirs heirs
 }
 
 // New returns a server for the run that cfg is of. Nothing is opened yet. logf tells the user something, on one line.
@@ -53,7 +56,7 @@ func (s *Server) Process(place store.Place) *posixshim.Process {
 				s.logf("process %d, which serves others: %s", os.Getpid(), fmt.Sprintf(format, args...))
 			},
 		}
-		p = posixshim.New(o.Open, o.Logf)
+		p = posixshim.NewHeir(o.Open, o.Logf)
 		p.Identify, p.Attentive = store.Cred, true
 		o.Process = p
 		s.processes[place] = p
@@ -63,6 +66,7 @@ func (s *Server) Process(place store.Place) *posixshim.Process {
 
 // Close ends all use of the store. Who still has files of a view open finds it gone.
 func (s *Server) Close() error {
+	s.heirs.close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var errs []error

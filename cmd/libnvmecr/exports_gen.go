@@ -79,18 +79,6 @@ func nvmecr_rt_share(h int64) (answer int64) {
 	return result(process.Share(posixshim.Handle(h)))
 }
 
-// leave: at the end of the process waits so long, or if that is negative only looks, until no other process has an open file of this one; returns how many are left
-//
-//export nvmecr_rt_leave
-func nvmecr_rt_leave(seconds int32) (answer int64) {
-	if process.Crashed() {
-		return crashed
-	}
-	defer contain(&answer)
-	process.Drain()
-	return result(process.Leave(int(seconds)))
-}
-
 // give_up: gives up the partition, before a program is executed that takes no file along, unless a file is open for writing
 //
 //export nvmecr_rt_give_up
@@ -103,7 +91,7 @@ func nvmecr_rt_give_up() (answer int64) {
 	return result(0, process.GiveUp())
 }
 
-// alone: no descriptor of this process is one that share has returned any more; returns how many open files other processes have nevertheless
+// alone: no descriptor of this process is one that share has returned any more; returns how many open files and mappings other processes have nevertheless, if none they get none any more
 //
 //export nvmecr_rt_alone
 func nvmecr_rt_alone() (answer int64) {
@@ -113,6 +101,18 @@ func nvmecr_rt_alone() (answer int64) {
 	defer contain(&answer)
 	process.Drain()
 	return result(process.Alone())
+}
+
+// hand_over: before the process ends or, if executes is not 0, executes a program: gives what other processes have open of this one to nvmecr serve; returns the number to ask for it by from now on, 0 if there was nothing
+//
+//export nvmecr_rt_hand_over
+func nvmecr_rt_hand_over(executes int32) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
+	process.Drain()
+	return result(process.HandOver(int(executes)))
 }
 
 // hush: the runtime has no descriptors that the shim has not been told of, until unhush

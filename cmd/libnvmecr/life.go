@@ -19,7 +19,6 @@ import (
 	"nvmecr/internal/processfs"
 	"nvmecr/internal/store"
 	"nvmecr/mpiwrap"
-	"nvmecr/nvmf/dial"
 	"nvmecr/posixshim"
 )
 
@@ -64,8 +63,8 @@ func start(mount string, variables []byte, own unsafe.Pointer) error {
 	prepareForWant()
 	process = posixshim.New(opening.Open, complain)
 	opening.Process, opening.Place, opening.Logf, opening.Formatted = process, where, complain, formatted
-	process.Ending = dial.Retire
 	process.Identify = store.Cred
+	process.Successor = successor
 	if err := process.Credentials(); err != nil {
 		return err
 	}
@@ -78,6 +77,16 @@ func start(mount string, variables []byte, own unsafe.Pointer) error {
 	opening.Config = cfg
 	process.Used = func() { owner.Use(store.LockGroup(cfg.Run)) }
 	return nil
+}
+
+// successor connects to nvmecr serve.
+func successor() (posixshim.Successor, error) {
+	place, err := where()
+	if err != nil {
+		return posixshim.Successor{}, err
+	}
+	socket, err := owner.DialSuccessor(store.LockGroup(opening.Config.Run))
+	return posixshim.Successor{Socket: socket, Rank: place.Rank, Size: place.Size}, err
 }
 
 // complain writes one line on stderr.

@@ -1,8 +1,10 @@
 package owner
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -65,6 +67,52 @@ func Prepare(group string) error {
 // Directory returns the directory of a group, which Prepare has made.
 func Directory(group string) string { return prefix() + "-" + group }
 
+// successorFile is where nvmecr serve listens, in the directory of its run's group.
+const successorFile = "serve.sock"
+
+// ListenForHeirs makes the socket on which the processes of the group's run on this host hand over what they have open.
+// The directory has been made by Prepare.
+func ListenForHeirs(group string) (*net.UnixListener, error) {
+	dir, err := directory(group)
+	if err != nil {
+		return nil, err
+	}
+	name := filepath.Join(dir, successorFile)
+	if err := remove(name); err != nil { // of one that was killed
+		return nil, err
+	}
+	return net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: name})
+}
+
+// DialSuccessor connects to who has called ListenForHeirs, a process of this user, and returns a socket of type SOCK_SEQPACKET, for the caller to
+// close (ownfd). ENOENT and ECONNREFUSED say that there is none on this host.
+func DialSuccessor(group string) (int, error) {
+	name := prefix()
+	if group != "" {
+		name += "-" + group
+	}
+	name = filepath.Join(name, successorFile)
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return -1, err
+	}
+	fd = ownfd.Hold(fd)
+	err = unix.Connect(fd, &unix.SockaddrUnix{Name: name})
+	for err == unix.EINTR {
+		err = unix.Connect(fd, &unix.SockaddrUnix{Name: name})
+	}
+	if err == nil {
+		var cred *unix.Ucred
+		if cred, err = unix.GetsockoptUcred(fd, unix.SOL_SOCKET, unix.SO_PEERCRED); err == nil && int(cred.Uid) != os.Geteuid() {
+			err = syscall.EACCES
+		}
+	}
+	if err != nil {
+		return -1, errors.Join(&fs.PathError{Op: "connect", Path: name, Err: err}, ownfd.Close(fd))
+	}
+	return fd, nil
+}
+
 // runFile is in the directory of a group for as long as its run. It is empty until a
 // process of the run calls Use.
 const runFile = "run"
@@ -93,6 +141,7 @@ func Used(group string) bool {
 func removeGroup(dir string, before time.Time) {
 	sweep(dir, before)
 	_ = os.Remove(filepath.Join(dir, runFile))
+	_ = os.Remove(filepath.Join(dir, successorFile))
 	_ = os.Remove(dir) // unless a lock is left
 }
 

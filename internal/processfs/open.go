@@ -34,6 +34,7 @@ func (o *Opener) Open(write bool) (*posixshim.Mount, error) {
 		opts.Logf = o.Logf
 	}
 	if write {
+		opts.Keep = o.Process.Kept()
 		if opts.Note, err = o.Process.Address(); err != nil && opts.Logf != nil {
 			opts.Logf("other processes of this rank cannot be served: %v", err)
 		}

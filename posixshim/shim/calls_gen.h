@@ -9,9 +9,9 @@ struct nv_runtime {
 	int64_t (*open)(int64_t at_dir, const char *at, char *at_out, int32_t flags, uint32_t mode);
 	int64_t (*serve)(void);
 	int64_t (*share)(int64_t h);
-	int64_t (*leave)(int32_t seconds);
 	int64_t (*give_up)(void);
 	int64_t (*alone)(void);
+	int64_t (*hand_over)(int32_t executes);
 	int64_t (*hush)(void);
 	int64_t (*unhush)(void);
 	int64_t (*credentials)(void);
@@ -65,9 +65,9 @@ struct nv_runtime {
 	"nvmecr_rt_open", \
 	"nvmecr_rt_serve", \
 	"nvmecr_rt_share", \
-	"nvmecr_rt_leave", \
 	"nvmecr_rt_give_up", \
 	"nvmecr_rt_alone", \
+	"nvmecr_rt_hand_over", \
 	"nvmecr_rt_hush", \
 	"nvmecr_rt_unhush", \
 	"nvmecr_rt_credentials", \
@@ -445,16 +445,6 @@ static inline int64_t rt_share(nv_handle h)
 	return nv_leave(&visit, nv_rt.share(h));
 }
 
-/* leave: at the end of the process waits so long, or if that is negative only looks, until no other process has an open file of this one; returns how many are left */
-static inline int64_t rt_leave(int seconds)
-{
-	struct nv_visit visit;
-
-	if (!nv_enter(&visit))
-		return -1;
-	return nv_leave(&visit, nv_rt.leave(seconds));
-}
-
 /* give_up: gives up the partition, before a program is executed that takes no file along, unless a file is open for writing */
 static inline int64_t rt_give_up(void)
 {
@@ -465,7 +455,7 @@ static inline int64_t rt_give_up(void)
 	return nv_leave(&visit, nv_rt.give_up());
 }
 
-/* alone: no descriptor of this process is one that share has returned any more; returns how many open files other processes have nevertheless */
+/* alone: no descriptor of this process is one that share has returned any more; returns how many open files and mappings other processes have nevertheless, if none they get none any more */
 static inline int64_t rt_alone(void)
 {
 	struct nv_visit visit;
@@ -473,6 +463,16 @@ static inline int64_t rt_alone(void)
 	if (!nv_enter(&visit))
 		return -1;
 	return nv_leave(&visit, nv_rt.alone());
+}
+
+/* hand_over: before the process ends or, if executes is not 0, executes a program: gives what other processes have open of this one to nvmecr serve; returns the number to ask for it by from now on, 0 if there was nothing */
+static inline int64_t rt_hand_over(int executes)
+{
+	struct nv_visit visit;
+
+	if (!nv_enter(&visit))
+		return -1;
+	return nv_leave(&visit, nv_rt.hand_over(executes));
 }
 
 /* hush: the runtime has no descriptors that the shim has not been told of, until unhush */

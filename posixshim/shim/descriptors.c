@@ -217,6 +217,17 @@ void nv_take_back(void)
 			nv_replace_placeholders(nv_ours(fd), plain);
 }
 
+/* nv_give_away notes that another process has the files of this one from now on. */
+void nv_give_away(int server)
+{
+	for (int fd = 0; (unsigned)fd < atomic_load(&nv_ours_end); fd++) {
+		nv_handle h = nv_ours(fd);
+
+		if (h > 0 && nv_server(h) == 0)
+			atomic_compare_exchange_strong(&nv_fds[fd], &h, server == 0 ? NV_LOST : nv_far(h, server));
+	}
+}
+
 /* nv_low_descriptors is how many descriptors are left to the application: most
  * of a usual limit of 1024, and half of a lower one. */
 int nv_low_descriptors(void)
@@ -383,25 +394,6 @@ int nv_close_stream(FILE *stream, int fd)
 		return EOF;
 	errno = saved;
 	return result;
-}
-
-/* nv_retire closes a descriptor and keeps its number: another thread may go on
- * using it, which is EBADF, and must not meet what is opened later. */
-void nv_retire(int fd)
-{
-	int plain = atomic_load(&pattern);
-
-	if (nv_ours(fd) == NV_RUNTIMES)
-		return;
-	nv_reach(nv_ours(fd));
-	begin_change();
-	nv_handle h = (unsigned)fd < NV_FDS ? unset(fd) : 0;
-
-	if (plain < 0 || REAL(dup3)(plain, fd, O_CLOEXEC) < 0)
-		nv_close_quietly(fd);
-	end_change();
-	if (h != 0)
-		drop(h);
 }
 
 int nv_close_range(unsigned first, unsigned last, int flags)

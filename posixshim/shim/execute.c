@@ -1,7 +1,7 @@
 /* The calls that execute programs.
  *
- * The kernel is given what is in the mount by its path in the view (view.c). This process may
- * have to stay and serve its files (share.c). */
+ * The kernel is given what is in the mount by its path in the view (view.c). What is
+ * open may have to be handed over first (share.c). */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,11 +14,9 @@ typedef int execute_call(const char *path, char *const argv[], char *const envp[
 
 static int run(execute_call *call, const char *path, char *const argv[], char *const envp[])
 {
-	int report = nv_step_aside();
-
-	if (report != -2)
-		call(path, argv, envp);
-	return nv_not_executed(report);
+	nv_step_aside();
+	call(path, argv, envp);
+	return nv_not_executed();
 }
 
 int nv_execve(const char *path, char *const argv[], char *const envp[])
@@ -44,11 +42,9 @@ int nv_fexecve(int fd, char *const argv[], char *const envp[])
 
 		return path == NULL ? -1 : run(REAL(execve), path, argv, envp);
 	}
-	int report = nv_step_aside();
-
-	if (report != -2)
-		REAL(fexecve)(fd, argv, envp);
-	return nv_not_executed(report);
+	nv_step_aside();
+	REAL(fexecve)(fd, argv, envp);
+	return nv_not_executed();
 }
 
 int nv_execveat(int dirfd, const char *path, char *const argv[], char *const envp[], int flags)
@@ -60,11 +56,9 @@ int nv_execveat(int dirfd, const char *path, char *const argv[], char *const env
 	path = nv_by_kernel(dirfd, path, NV_EXECUTE, room);
 	if (path == NULL)
 		return -1;
-	int report = nv_step_aside();
-
-	if (report != -2)
-		REAL(execveat)(dirfd, path, argv, envp, flags);
-	return nv_not_executed(report);
+	nv_step_aside();
+	REAL(execveat)(dirfd, path, argv, envp, flags);
+	return nv_not_executed();
 }
 
 /* ---- looking for programs ---- */

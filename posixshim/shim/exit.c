@@ -79,7 +79,7 @@ static ssize_t at_end(void *cookie, const char *buf, size_t n)
 		return (ssize_t)n;
 	}
 	flush();
-	nv_linger(true);
+	nv_hand_over();
 	nv_finish();
 	return (ssize_t)n;
 }

@@ -159,14 +159,36 @@ struct sending {
 	struct iovec part[PARTS];
 };
 
-/* alive says whether the other end is. A child of the server may have a copy of
- * it, so that its end does not show here. */
-static bool alive(int fd)
+static bool peer_alive(int fd)
 {
 	struct ucred peer;
 	socklen_t length = sizeof peer;
 
 	return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &length) == 0 && (kill(peer.pid, 0) == 0 || errno == EPERM);
+}
+
+/* handed_over says whether another process listens now where the peer of fd did: then it
+ * has the connection, too. */
+static bool handed_over(int fd)
+{
+	struct sockaddr_un name;
+	socklen_t length = sizeof name;
+	int other = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+	if (other < 0)
+		return errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM; /* that cannot be said yet */
+	bool is = getpeername(fd, (struct sockaddr *)&name, &length) == 0 &&
+		  connect(other, (struct sockaddr *)&name, length) == 0 && peer_alive(other);
+
+	REAL(close)(other);
+	return is;
+}
+
+/* alive says whether the other end is. A child of the server may have a copy of
+ * it, so that its end does not show here. */
+static bool alive(int fd)
+{
+	return peer_alive(fd) || handed_over(fd);
 }
 
 /* again says that a system call is to be made again: a signal came, or it has

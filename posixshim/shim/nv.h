@@ -174,6 +174,7 @@ void nv_lose_descriptors(int server); /* in a forked child; server has what was 
 void nv_adopt(int fd, nv_handle h);
 void nv_replace_placeholders(nv_handle h, int stand_in);
 void nv_take_back(void);
+void nv_give_away(int server); /* it has what was ours */
 nv_own nv_own_descriptor;
 bool nv_loads_stranger(const void *function);
 bool nv_loading(void);
@@ -184,7 +185,6 @@ int nv_low_descriptors(void);
 int nv_close(int fd);
 int nv_close_stream(FILE *stream, int fd);
 void nv_close_quietly(int fd);
-void nv_retire(int fd);
 int nv_close_range(unsigned first, unsigned last, int flags);
 void nv_closefrom(int low);
 int nv_dup(int fd, nv_handle h);
@@ -246,9 +246,9 @@ bool nv_move(struct nv_visit *visit, int64_t result, struct nv_place *at, struct
 void nv_carry(int fd); /* a file may have become fd */
 void nv_share_all(void); /* before fork, and before a program is executed */
 void nv_find_descriptors(void);
-void nv_linger(bool flush); /* at the end of the process, until others need it no more */
-int nv_step_aside(void); /* before a program is executed */
-int nv_not_executed(int report);
+void nv_hand_over(void); /* at the end of the process */
+void nv_step_aside(void); /* before a program is executed */
+int nv_not_executed(void);
 int nv_sharing(void); /* in a forked child: the server that its parent is */
 void nv_forget_sharing(void); /* in a child that was forked unseen */
 

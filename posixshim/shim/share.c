@@ -5,14 +5,10 @@
  * for who has this library, and are of no use to others: posixshim/share.go.
  * Those who have them send their calls here (far.c).
  *
- * A process that would execute a program with files of its own stays, serves
- * them, and lets a child execute it. */
-#include <dirent.h>
-#include <stdlib.h>
-#include <sys/prctl.h>
+ * A process that ends while others have files of it, or executes a program that
+ * gets some, hands them over to `nvmecr serve`: posixshim/handover.go. */
 #include <sys/resource.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "kernel.h"
@@ -197,170 +193,56 @@ NV_EARLY_CODE void nv_find_descriptors(void)
 	errno = saved;
 }
 
-/* ---- executing ---- */
-
-/* others_have says that another process has files of this one. They show once
- * nothing here stands for a file; what a child is to have then is shared anew. */
-static bool others_have(void)
-{
-	sigset_t before;
-
-	lock_sharing(&before);
-	nv_take_back();
-	int64_t n = rt_alone();
-
-	unlock_sharing(&before);
-	return n > 0;
-}
-
-/* needed says that the program to be executed, or another process, has files
- * that this process has open, and that would end with it. */
-static bool needed(void)
-{
-	if (!nv_loaded() || nv_state == NV_INSIDE || !nv_own_memory())
-		return false;
-	for (int fd = 0; (unsigned)fd < atomic_load(&nv_ours_end); fd++)
-		if (nv_ours(fd) > 0 && nv_server(nv_ours(fd)) == 0 && !(REAL(fcntl)(fd, F_GETFD) & FD_CLOEXEC))
-			return true;
-	return others_have();
-}
+/* ---- the end, and executing ---- */
 
 static bool may_call(void)
 {
 	return nv_loaded() && nv_state != NV_INSIDE && nv_own_memory();
 }
 
-static void give_up(void)
+/* others_have says that another process has files of this one. They show once
+ * nothing here stands for a file. The caller shares. */
+static bool others_have(void)
 {
-	int saved = errno;
-
-	if (may_call() && rt_give_up() != 0)
-		nv_complain("what process %d wrote under %s before it executed a program may not be complete: %m", (int)getpid(), nv_mount);
-	errno = saved;
+	nv_take_back();
+	return rt_alone() > 0;
 }
 
-/* take_back is called when the program could not be executed: what give_up has given up is taken
- * back by the next call. */
-static void take_back(void)
+/* given says that the program to be executed gets files that this process has open. */
+static bool given(void)
 {
-	int saved = errno;
-
-	if (may_call())
-		rt_syncfs();
-	errno = saved;
-}
-
-/* The process that executes in our place. */
-static volatile pid_t deputy;
-
-/* pass_on gives a signal that was sent to this process to the deputy. One from
- * the terminal has reached that already. */
-static void pass_on(int signum, siginfo_t *info, void *context)
-{
-	(void)context;
-	if (info->si_code <= 0)
-		kill(deputy, signum);
-}
-
-static const int passed[] = {SIGHUP, SIGINT, SIGQUIT, SIGUSR1, SIGUSR2, SIGALRM, SIGTERM, SIGCONT, SIGWINCH};
-
-/* take_signals makes this process one that has executed a program, but for the
- * signals that it passes on. */
-static void take_signals(void)
-{
-	struct sigaction now, pass = {.sa_sigaction = pass_on, .sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART};
-	struct sigaction none = {.sa_handler = SIG_DFL};
-	sigset_t empty;
-
-	for (int signum = 1; signum < NSIG; signum++)
-		if (nv_sigaction(signum, NULL, &now) == 0 && now.sa_handler != SIG_IGN)
-			nv_sigaction(signum, &none, NULL);
-	for (size_t i = 0; i < sizeof passed / sizeof *passed; i++)
-		REAL(sigaction)(passed[i], &pass, NULL);
-	REAL(signal)(SIGPIPE, SIG_IGN);
-	sigemptyset(&empty);
-	pthread_sigmask(SIG_SETMASK, &empty, NULL);
-}
-
-/* What a process that stays behind closes. Its other threads go on, since nobody
- * can end them, so no number becomes free (nv_retire): what they use is EBADF. The
- * order is: first our files, which may be other processes', who are asked and may
- * be asking this one; then, with the runtime hushed, which must not lose what it
- * is opening, descriptors that the shim knows nothing of. */
-static void close_ours(void)
-{
-	nv_working_elsewhere();
 	for (int fd = 0; (unsigned)fd < atomic_load(&nv_ours_end); fd++)
-		if (nv_ours(fd) != 0)
-			nv_retire(fd);
+		if (nv_ours(fd) > 0 && nv_server(nv_ours(fd)) == 0 && !(REAL(fcntl)(fd, F_GETFD) & FD_CLOEXEC))
+			return true;
+	return false;
 }
 
-/* close_others closes those for which such is true. */
-static void close_others(bool (*such)(int fd))
+/* hand_over gives what others have of this process to `nvmecr serve`, which they
+ * find by the name that they know. If this process goes on, it asks there as well. */
+static bool hand_over(int executes)
 {
-	int hushed = (int)rt_hush();
-	DIR *dir = opendir("/proc/self/fd");
-	struct dirent *entry;
+	int64_t n = rt_hand_over(executes);
 
-	while (dir != NULL && (entry = readdir(dir)) != NULL) {
-		int fd = atoi(entry->d_name);
+	if (n <= 0) /* there is nothing, or the runtime has said why not */
+		return false;
+	int server = nv_add_server((uint64_t)n);
 
-		if (entry->d_name[0] != '.' && fd != dirfd(dir) && nv_ours(fd) == 0 && such(fd))
-			nv_retire(fd);
-	}
-	if (dir != NULL)
-		closedir(dir);
-	if (hushed == 0)
-		rt_unhush();
+	atomic_store(&number, 0);
+	nv_give_away(server);
+	atomic_store(&nv_home, server);
+	nv_working_elsewhere();
+	return true;
 }
 
-/* We may have something to say on stderr. */
-static bool but_stderr(int fd)
+/* nv_hand_over is called at the end of the process. */
+void nv_hand_over(void)
 {
-	return fd != STDERR_FILENO;
-}
+	sigset_t before;
 
-/* Others may wait for the end of it. */
-static bool waited(int fd)
-{
-	struct stat st;
-
-	return fd != STDERR_FILENO && REAL(fstat)(fd, &st) == 0 && (S_ISFIFO(st.st_mode) || S_ISSOCK(st.st_mode));
-}
-
-/* How long, in seconds, the end of a process waits for others that have its
- * files: a command of a pipeline, not a daemon. */
-#define LINGER 60
-
-/* others_leave waits so many seconds for others that have our files; false if some still
- * do. A signal may end it: each call takes a second only. */
-static bool others_leave(int seconds)
-{
-	int64_t left = 1;
-
-	while (left > 0 && seconds-- > 0)
-		left = rt_leave(1);
-	return left <= 0;
-}
-
-/* nv_linger is called at the end of the process. What stdout holds is written
- * where it would be anyway: its descriptor may be closed here. */
-void nv_linger(bool flush)
-{
-	if (rt_leave(0) <= 0)
-		return;
-	if (flush)
-		fflush(*nv_standard_stream(STDOUT_FILENO));
-	/* Streams may still have something to write to other files. */
-	close_ours();
-	close_others(waited);
-	if (rt_leave(1) <= 0)
-		return;
-	nv_complain("process %d has ended, and waits up to %d s for others that have its open files under %s",
-		    (int)getpid(), LINGER, nv_mount);
-	if (!others_leave(LINGER - 1))
-		nv_complain("process %d ends; others still have its open files under %s, which now fail for them",
-			    (int)getpid(), nv_mount);
+	lock_sharing(&before);
+	if (others_have())
+		hand_over(0);
+	unlock_sharing(&before);
 }
 
 /* nv_quit is _exit, which shells end with. A local file system keeps what was
@@ -368,8 +250,8 @@ void nv_linger(bool flush)
  * whether something is still on its way. */
 void nv_quit(int status)
 {
-	if (nv_loaded() && nv_state != NV_INSIDE && nv_own_memory()) {
-		nv_linger(false);
+	if (may_call()) {
+		nv_hand_over();
 		nv_finish();
 	} else if (!nv_loaded()) {
 		nv_release_mappings();
@@ -377,98 +259,41 @@ void nv_quit(int status)
 	REAL(_exit)(status);
 }
 
-/* serve_deputy is what is left of this process: it serves the files and ends
- * like the program. */
-static void serve_deputy(void)
+/* hand_on is called before a program is executed. All that is open goes, if anything does: the
+ * kernel then closes what the program does not get. */
+static bool hand_on(void)
 {
-	const struct timespec pause = {.tv_nsec = 20 * 1000 * 1000};
-	siginfo_t end;
-	int status = 0;
+	bool needed = given() || others_have();
 
-	take_signals();
-	close_ours();
-	close_others(but_stderr);
-	/* Until it is waited for nobody else gets its number. */
-	while (waitid(P_PID, (id_t)deputy, &end, WEXITED | WNOWAIT) != 0 && errno == EINTR)
-		;
-	for (size_t i = 0; i < sizeof passed / sizeof *passed; i++)
-		REAL(signal)(passed[i], SIG_DFL);
-	waitpid(deputy, &status, 0);
-	while (rt_leave(-1) > 0) /* signals come in between */
-		nanosleep(&pause, NULL);
-	nv_finish();
-	if (WIFSIGNALED(status)) {
-		setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});
-		REAL(signal)(WTERMSIG(status), SIG_DFL);
-		raise(WTERMSIG(status));
-	}
-	_exit(WEXITSTATUS(status));
+	if (needed)
+		share_all();
+	return needed && hand_over(1);
 }
 
-/* become_deputy is the beginning of the child: it dies with its parent, which
- * is who others know. */
-static void become_deputy(pid_t parent, const struct sigaction *child)
+/* nv_step_aside is called before this process executes a program: what that or another
+ * process has open goes to `nvmecr serve`, or else the partition is given up. */
+void nv_step_aside(void)
 {
-	REAL(sigaction)(SIGCHLD, child, NULL);
-	if (prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() != parent)
-		raise(SIGKILL);
+	sigset_t before;
+	int saved = errno;
+
+	if (!may_call())
+		return;
+	lock_sharing(&before);
+	if (!hand_on() && rt_give_up() != 0)
+		nv_complain("what process %d wrote under %s before it executed a program may not be complete: %m", (int)getpid(), nv_mount);
+	unlock_sharing(&before);
+	errno = saved;
 }
 
-/* receive gets a deputy's report; false if it has executed the program. */
-static bool receive(int report, int *error)
+/* nv_not_executed is called when the program could not be executed. What was given up is taken
+ * back by the next call, which this is; what was handed over stays there. */
+int nv_not_executed(void)
 {
-	ssize_t n;
+	int saved = errno;
 
-	do
-		n = REAL(read)(report, error, sizeof *error);
-	while (n < 0 && errno == EINTR);
-	return n == sizeof *error;
-}
-
-/* nv_step_aside is called before this process executes a program. If it has to
- * serve, a child executes it instead: nv_step_aside returns in the child, with
- * where to report a failure, or here after such a failure, with -2; else -1. */
-int nv_step_aside(void)
-{
-	struct sigaction before, plain = {.sa_handler = SIG_DFL};
-	int report[2], error = 0;
-	pid_t self = getpid();
-
-	if (!needed()) {
-		give_up();
-		return -1;
-	}
-	if (pipe2(report, O_CLOEXEC) != 0)
-		return -2;
-	REAL(sigaction)(SIGCHLD, &plain, &before); /* nobody else is to wait for it */
-	deputy = fork(); /* which shares what is open */
-	if (deputy == 0) {
-		become_deputy(self, &before);
-		REAL(close)(report[0]);
-		return report[1];
-	}
-	if (deputy < 0)
-		error = errno;
-	REAL(close)(report[1]);
-	if (deputy > 0 && !receive(report[0], &error))
-		serve_deputy();
-	REAL(close)(report[0]);
-	if (deputy > 0)
-		waitpid(deputy, NULL, 0);
-	REAL(sigaction)(SIGCHLD, &before, NULL);
-	errno = error;
-	return -2;
-}
-
-/* nv_not_executed reports that the program could not be executed. */
-int nv_not_executed(int report)
-{
-	int error = errno;
-
-	if (report < 0) {
-		take_back();
-		nv_share_all(); /* this process goes on, and serves */
-		return -1;
-	}
-	_exit(REAL(write)(report, &error, sizeof error) == sizeof error ? 127 : 126);
+	if (may_call())
+		rt_syncfs();
+	nv_share_all(); /* this process goes on, and serves */
+	return nv_error(saved);
 }

@@ -44,6 +44,9 @@ func serveRun(stdin io.Reader, stdout, stderr io.Writer) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	s := serve.New(cfg, func(format string, args ...any) { fmt.Fprintf(stderr, "nvmecr: "+format+"\n", args...) })
+	if err := s.TakeOver(); err != nil {
+		return err
+	}
 	if _, err := fmt.Fprintln(stdout, export(s, cfg)); err != nil {
 		return err
 	}

@@ -1,0 +1,301 @@
+package posixshim
+
+import (
+	"errors"
+	"math"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/ownfd"
+	"nvmecr/microfs"
+)
+
+// A process that ends, or executes a program, hands over what others have of it to its successor: where it
+// listens, the open files, the ends of their sharing sockets, the connections of those it serves, their locks,
+// and the memory of their mappings. To them nothing changes: the names of their descriptors and their
+// connections stay what they are. Their next call waits until the successor goes on.
+
+// A Successor goes on with what a process has open.
+type Successor struct {
+	Socket     int // connected to it, for the caller to close
+	Rank, Size int // the place of this process
+}
+
+// answerTime is how long a process waits for its successor's answer: longer than that waits for a target.
+const answerTime = 2 * time.Minute
+
+// estate is what is handed over, while that is found out.
+type estate struct {
+	p       *Process
+	callers []*connection
+	files   map[Handle]*openFile
+	watches map[Handle][]*watch
+	packets []*packet
+}
+
+// HandOver gives what other processes have open of this one, mappings among it, to its successor, and closes the rest and
+// the partition. It returns the number by which the files are known, and are to be asked for from now on, also by this
+// process, which then has nothing open. If nothing is to be handed over that is 0. executes says that the process
+// executes a program, which keeps its record locks.
+//
+// What goes wrong the user is told. An error says that others cannot use the files any more.
+func (p *Process) HandOver(executes int) (int, error) {
+	self := p.server.self.Load()
+	if self == nil || self.listen.Load() == nil || p.left() == 0 {
+		return 0, nil
+	}
+	listen := self.listen.Load()
+	_ = listen.SetReadDeadline(past)
+	<-self.accepted // it has given a descriptor back that the connection may need
+	to, err := p.connectToSuccessor()
+	if err != nil {
+		p.logf("process %d has nobody to hand over to what other processes have open of it, and they lose that (nvmecr serve, which nvmecr run starts on its host, is not to be reached): %v",
+			os.Getpid(), err)
+		_ = listen.SetReadDeadline(time.Time{})
+		self.accepted = make(chan struct{})
+		go p.accept(listen, nil, self.accepted)
+		return 0, syscall.EIO
+	}
+	defer ownfd.Close(to.Socket)
+	e := &estate{p: p, callers: p.server.haltAll(), files: make(map[Handle]*openFile), watches: make(map[Handle][]*watch)}
+	p.Drain()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	err = e.find(executes != 0)
+	if err = errors.Join(err, p.abandon(e)); err != nil {
+		p.logf("process %d: what it wrote may not be complete: %v", os.Getpid(), err)
+	}
+	err = e.send(to, self)
+	e.close()
+	p.server.self.Store(nil) // if others come again it is by another number
+	if err != nil {
+		p.logf("process %d could not hand over what other processes have open of it, and they lose that: %v", os.Getpid(), err)
+		return 0, syscall.EIO
+	}
+	return int(self.number), nil
+}
+
+func (p *Process) connectToSuccessor() (Successor, error) {
+	if p.Successor == nil {
+		return Successor{}, syscall.ENOTCONN
+	}
+	return p.Successor()
+}
+
+// find fills in what is handed over. The caller holds p.mu.
+func (e *estate) find(executes bool) error {
+	p := e.p
+	err := p.SyncMappings()
+	lent := make(map[microfs.Ino]bool)
+	for _, c := range e.callers {
+		for h := range c.m.maps {
+			if f, err := p.files.get(h); err == nil {
+				e.files[h] = f
+				lent[f.current().Ino()] = true
+			}
+		}
+	}
+	err = errors.Join(err, e.findMemory(lent))
+	p.files.each(func(f *openFile) {
+		for w := f.watch.Load(); w != nil; w = w.older {
+			if w.halt(); !w.over.Load() && !w.ended() {
+				e.files[f.handle] = f
+				e.watches[f.handle] = append(e.watches[f.handle], w)
+			}
+		}
+	})
+	for _, f := range e.files {
+		e.add(f.packet())
+	}
+	for h, watches := range e.watches {
+		for _, w := range watches {
+			carries := uint32(0)
+			if w.carrier != nil {
+				carries = 1
+			}
+			e.addFile(w.File, newPacket(kindWatch, -1).put64(8, int64(h)).put32(16, carries))
+		}
+	}
+	for _, c := range e.callers {
+		e.addFile(c.conn, c.packet())
+	}
+	e.findLocks(executes)
+	return err
+}
+
+func (e *estate) add(p *packet) { e.packets = append(e.packets, p) }
+
+// addFile adds a packet with a descriptor, unless that has been closed meanwhile.
+func (e *estate) addFile(f *os.File, p *packet) {
+	raw, err := f.SyscallConn()
+	if err == nil {
+		err = raw.Control(func(fd uintptr) { p.fd = int(fd) })
+	}
+	if err == nil {
+		e.add(p)
+	}
+}
+
+// packet describes an open file. What could not be written the successor tells who next asks.
+func (f *openFile) packet() *packet {
+	err := f.unwritten()
+	if f.flags.Load()&syscall.O_ACCMODE != syscall.O_RDONLY {
+		err = errors.Join(err, f.current().Sync())
+	}
+	what, errno := uint32(0), uint32(0)
+	if f.isDir {
+		what = 1
+	}
+	if err != nil {
+		errno = uint32(Errno(err))
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := newPacket(kindFile, -1).put64(8, int64(f.handle)).put64(16, int64(f.current().Ino())).put64(24, int64(f.dir)).
+		put64(32, f.offset).put32(40, uint32(f.flags.Load())).put32(44, errno).put32(48, what).put32(52, uint32(len(f.path)))
+	p.b = append(p.b, f.path...)
+	return p
+}
+
+// packet describes a connection.
+func (c *connection) packet() *packet {
+	p := newPacket(kindCaller, -1).put32(8, uint32(c.m.process)).put32(12, uint32(len(c.m.maps)))
+	for h, times := range c.m.maps {
+		at := len(p.b)
+		p.b = append(p.b, make([]byte, 16)...)
+		p.put64(at, int64(h)).put64(at+8, int64(times))
+	}
+	return p
+}
+
+// findMemory adds the memory of files that others have mapped, with all that is in it.
+func (e *estate) findMemory(lent map[microfs.Ino]bool) error {
+	t := &e.p.maps
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	var errs []error
+	for ino, m := range t.files {
+		if !lent[ino] {
+			continue
+		}
+		p := newPacket(kindMemory, m.fd).put64(8, int64(ino))
+		for _, f := range e.files {
+			if f.current().Ino() == ino && f.flags.Load()&syscall.O_ACCMODE != syscall.O_WRONLY {
+				errs = append(errs, m.fill(e.p, f, 0, math.MaxInt64-mapChunk))
+				break
+			}
+		}
+		if w := m.writer; w != nil {
+			e.files[w.handle] = w
+			p.put64(24, int64(w.handle))
+		}
+		e.add(p.put64(16, m.size))
+	}
+	return errors.Join(errs...)
+}
+
+// findLocks adds the locks on files that are handed over. Record locks of this process end with it, unless it
+// executes a program.
+func (e *estate) findLocks(executes bool) {
+	l := &e.p.locks
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	add := func(ino microfs.Ino, held []lock, whole uint32) {
+		for _, k := range held {
+			if e.files[k.by] == nil || k.owner == ofProcess(syscall.Getpid()) && !executes {
+				continue
+			}
+			what := whole
+			if k.write {
+				what |= 1
+			}
+			e.add(newPacket(kindLock, -1).put64(8, int64(ino)).put64(16, int64(k.owner)).put64(24, int64(k.by)).
+				put64(32, k.start).put64(40, k.end).put32(48, what))
+		}
+	}
+	for ino, held := range l.ranges {
+		add(ino, held, 0)
+	}
+	for ino, held := range l.whole {
+		add(ino, held, 2)
+	}
+}
+
+// abandon ends the use of the partition, without an end of the files that are handed over. The caller holds p.mu.
+func (p *Process) abandon(e *estate) error {
+	var errs []error
+	p.files.each(func(f *openFile) {
+		if e.files[f.handle] == nil && p.mount != nil {
+			errs = append(errs, f.current().Close())
+		}
+		p.files.remove(f)
+	})
+	if p.mount != nil {
+		errs = append(errs, p.mount.Close())
+		p.mount = nil
+	}
+	p.locks.forgetAll()
+	return errors.Join(errs...)
+}
+
+// send sends it all, and waits until the successor has it.
+func (e *estate) send(to Successor, self *identity) error {
+	begin := newPacket(kindBegin, -1).put32(8, uint32(int32(to.Rank))).put32(12, uint32(to.Size)).
+		put64(16, int64(self.number)).put32(24, uint32(os.Getpid()))
+	rest := e.packets
+	e.packets = nil
+	e.addFile(self.listen.Load(), begin)
+	e.packets = append(e.packets, rest...)
+	e.add(newPacket(kindEnd, -1).put32(8, uint32(len(e.packets))))
+	for _, p := range e.packets {
+		if err := sendPacket(to.Socket, p); err != nil {
+			return err
+		}
+	}
+	wait := unix.NsecToTimeval(answerTime.Nanoseconds())
+	if err := unix.SetsockoptTimeval(to.Socket, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait); err != nil {
+		return err
+	}
+	answer, err := receivePacket(to.Socket, make([]byte, handOverMost))
+	switch {
+	case err != nil:
+		return err
+	case answer.kind != kindAnswer:
+		return errHandOver
+	case answer.get32(8) != 0:
+		return syscall.Errno(answer.get32(8))
+	}
+	return nil
+}
+
+// close closes what the successor has by now.
+func (e *estate) close() {
+	s := &e.p.server
+	if listen := s.identity().listen.Load(); listen != nil {
+		_ = ownfd.CloseFile(listen)
+	}
+	s.callersMu.Lock()
+	for _, c := range e.callers {
+		delete(s.callers, c)
+		_ = ownfd.CloseFile(c.conn)
+	}
+	s.callersMu.Unlock()
+	for _, watches := range e.watches {
+		for _, w := range watches {
+			e.p.carriers.remove(w)
+			_ = ownfd.CloseFile(w.File)
+		}
+	}
+	t := &e.p.maps
+	t.mu.Lock()
+	for ino, m := range t.files {
+		delete(t.files, ino)
+		m.free()
+	}
+	t.count.Store(0)
+	t.mu.Unlock()
+	s.lent.Store(0)
+}

@@ -1,0 +1,367 @@
+package posixshim
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/hostile"
+	"nvmecr/microfs"
+)
+
+// packetSockets are the two ends of what a process hands over by.
+func packetSockets(t testing.TB) (from, to int) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	return fds[0], fds[1]
+}
+
+// succession makes q the successor of p, and tells what becomes of that.
+func succession(t testing.TB, p, q *Process) <-chan error {
+	from, to := packetSockets(t)
+	p.Successor = func() (Successor, error) { return Successor{Socket: from, Rank: 2, Size: 5}, nil }
+	done := make(chan error, 1)
+	go func() {
+		defer unix.Close(to)
+		in, err := ReceiveInheritance(to)
+		if err == nil {
+			if in.Rank != 2 || in.Size != 5 || in.PID != os.Getpid() {
+				err = fmt.Errorf("rank %d of %d, process %d", in.Rank, in.Size, in.PID)
+			}
+			err = errors.Join(err, q.TakeOver(context.Background(), in))
+			in.Close()
+			err = errors.Join(err, in.Answer(to, err))
+		}
+		done <- err
+	}()
+	return done
+}
+
+// heir is a process of the same partition that takes over.
+func (p *partition) heir(t testing.TB) *Process {
+	own := &partition{dev: p.dev, seg: p.seg} // what is asked of it comes from other goroutines
+	q := NewHeir(own.open, t.Logf)
+	t.Cleanup(func() { assert.NoError(t, q.Finish()) })
+	return q
+}
+
+// What others have of a process goes on in its successor, by the same handles and connections: offset, flags, locks,
+// mappings, what was written past the shim, and what could not be written.
+func TestHandOver(t *testing.T) {
+	part := newPartition(t)
+	p, q := part.process(t), part.heir(t)
+	c := p.client(t)
+	h, socket := c.open("f")
+	n, _ := c.call(request(callWrite, []int64{int64(h), NoLimit}, "text"))
+	require.EqualValues(t, 4, n)
+	n, _ = c.call(request(callSetfl, []int64{int64(h), syscall.O_APPEND}))
+	require.Zero(t, n)
+	whole := unix.Flock_t{Type: unix.F_WRLCK}
+	n, _ = c.call(request(callLock, []int64{int64(h), 77, unix.F_SETLK, int64(len(bytesOf(&whole)))}, string(bytesOf(&whole))))
+	require.Zero(t, n)
+	c.send(request(callMap, []int64{int64(h), MapShared | MapWrite, 0, 4096}))
+	n, _, _, memory := c.answer()
+	require.EqualValues(t, h, n)
+	own := file(t, p, "own", create)
+	require.Positive(t, own)
+	_, err := unix.Write(socket, []byte(" past"))
+	require.NoError(t, err)
+
+	done := succession(t, p, q)
+	number, err := p.HandOver(1)
+	require.NoError(t, err)
+	require.NoError(t, <-done)
+	assert.Positive(t, number)
+	again, err := p.Serve()
+	require.NoError(t, err)
+	assert.NotEqual(t, number, again, "what it opens now is not the successor's")
+	assert.Zero(t, p.files.count.Load())
+
+	n, body := c.call(request(callPread, []int64{int64(h), 20, 0}))
+	assert.Equal(t, "text past", string(body), "%d", n)
+	n, _ = c.call(request(callSeek, []int64{int64(h), 0, unix.SEEK_CUR}))
+	assert.EqualValues(t, 9, n)
+	n, _ = c.call(request(callGetfl, []int64{int64(h)}))
+	assert.EqualValues(t, syscall.O_APPEND, n&syscall.O_APPEND)
+	data, err := unix.Mmap(memory, 0, 4, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	require.NoError(t, err)
+	data[0] = 'T'
+	n, _ = c.call(request(callMsync, []int64{int64(h), 0, 4096}))
+	assert.Zero(t, n)
+	n, _ = c.call(request(callUnmap, []int64{int64(h)}))
+	assert.Zero(t, n)
+	n, body = c.call(request(callPread, []int64{int64(h), 20, 0}))
+	assert.Equal(t, "Text past", string(body), "%d", n)
+	assert.EqualValues(t, 0, q.server.lent.Load())
+	assert.Zero(t, q.maps.count.Load())
+
+	// A connection by the number it had.
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	require.NoError(t, unix.Connect(fd, &unix.SockaddrUnix{Name: serverName(uint64(number))}))
+	d := &client{t, fd, nil}
+	t.Cleanup(func() { require.NoError(t, unix.Close(fd)) })
+	n, _ = d.call(request(callLock, []int64{int64(h), 78, unix.F_SETLK, int64(len(bytesOf(&whole)))}, string(bytesOf(&whole))))
+	assert.EqualValues(t, -int64(syscall.EAGAIN), n, "the lock is held")
+	other, _ := d.open("other")
+	assert.Greater(t, int64(other)>>32, int64(aboveHeirs))
+	n, _ = d.call(request(callWrite, []int64{int64(h), NoLimit}, "!"))
+	assert.EqualValues(t, 1, n)
+
+	require.NoError(t, unix.Close(socket))
+	n, _ = c.call(request(callRelease, []int64{int64(h), 0}))
+	assert.Zero(t, n)
+	a, err := q.mount.FS.Stat(microfs.RootIno, "own", true)
+	require.NoError(t, err)
+	assert.Zero(t, a.Size)
+	assert.Empty(t, part.logged)
+}
+
+// A process of which nobody has anything hands nothing over, and asks no successor.
+func TestHandOverNothing(t *testing.T) {
+	p := newPartition(t).process(t)
+	p.Successor = func() (Successor, error) { assert.Fail(t, "asked"); return Successor{}, syscall.EIO }
+	file(t, p, "f", create)
+	n, err := p.HandOver(0)
+	assert.NoError(t, err)
+	assert.Zero(t, n)
+}
+
+// Without a successor the process goes on as before, and says why nobody gets its files.
+func TestHandOverToNobody(t *testing.T) {
+	part := newPartition(t)
+	p := part.process(t)
+	c := p.client(t)
+	h, socket := c.open("f")
+	_, err := p.Serve()
+	require.NoError(t, err)
+	p.Successor = func() (Successor, error) { return Successor{}, syscall.ECONNREFUSED }
+	var said []string
+	p.logf = func(format string, args ...any) { said = append(said, fmt.Sprintf(format, args...)) }
+	n, err := p.HandOver(0)
+	assert.Equal(t, syscall.EIO, err)
+	assert.Zero(t, n)
+	require.Len(t, said, 1)
+	assert.Contains(t, said[0], "has nobody to hand over to")
+	m, _ := c.call(request(callWrite, []int64{int64(h), NoLimit}, "text"))
+	assert.EqualValues(t, 4, m)
+	require.NoError(t, unix.Close(socket))
+}
+
+// A call that is under way is answered before, one that comes later by the successor, and none twice.
+func TestHandOverAmongCalls(t *testing.T) {
+	part := newPartition(t)
+	p, q := part.process(t), part.heir(t)
+	c := p.client(t)
+	h, socket := c.open("f")
+	n, _ := c.call(request(callSetfl, []int64{int64(h), syscall.O_APPEND}))
+	require.Zero(t, n)
+	const times = 2000
+	half, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for i := range times {
+			if i == times/2 {
+				close(half)
+			}
+			n, _ := c.call(request(callWrite, []int64{int64(h), NoLimit}, "12345678"))
+			assert.EqualValues(t, 8, n)
+		}
+	}()
+	<-half
+	done := succession(t, p, q)
+	_, err := p.HandOver(0)
+	require.NoError(t, err)
+	require.NoError(t, <-done)
+	<-ended
+	n, _ = c.call(request(callSeek, []int64{int64(h), 0, unix.SEEK_END}))
+	assert.EqualValues(t, 8*times, n)
+	require.NoError(t, unix.Close(socket))
+}
+
+// The end of the last thing that others have of an heir gives the partition up.
+func TestHeirGivesUp(t *testing.T) {
+	part := newPartition(t)
+	p, q := part.process(t), part.heir(t)
+	c := p.client(t)
+	_, socket := c.open("f")
+	done := succession(t, p, q)
+	number, err := p.HandOver(0)
+	require.NoError(t, err)
+	require.NoError(t, <-done)
+	require.NoError(t, unix.Close(socket))
+	require.NoError(t, unix.Close(c.fd))
+	c.fd = -1
+	assert.Eventually(t, func() bool {
+		q.mu.RLock()
+		defer q.mu.RUnlock()
+		return q.mount == nil
+	}, Hang, 1000000)
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	defer unix.Close(fd)
+	assert.Equal(t, syscall.ECONNREFUSED, unix.Connect(fd, &unix.SockaddrUnix{Name: serverName(uint64(number))}))
+}
+
+// A file without a name, and one that has got another, go on.
+func TestHandOverOfRenamed(t *testing.T) {
+	part := newPartition(t)
+	p := part.process(t)
+	var q *Process
+	q = NewHeir(func(write bool) (*Mount, error) {
+		fs, err := microfs.Mount(context.Background(), part.dev, part.seg, microfs.Options{Generation: 1, Keep: q.Kept()})
+		if err != nil {
+			return nil, err
+		}
+		return &Mount{FS: Microfs(fs), Writable: true, Close: fs.Unmount}, nil
+	}, t.Logf)
+	t.Cleanup(func() { assert.NoError(t, q.Finish()) })
+	c := p.client(t)
+	unlinked, _ := c.open("unlinked")
+	renamed, _ := c.open("renamed")
+	require.NoError(t, p.Unlink(Place{Path: "unlinked"}))
+	require.NoError(t, p.Rename(Place{Path: "renamed"}, Place{Path: "other"}, 0))
+	file(t, p, "renamed", create)
+	done := succession(t, p, q)
+	_, err := p.HandOver(0)
+	require.NoError(t, err)
+	require.NoError(t, <-done)
+	for _, h := range []Handle{unlinked, renamed} {
+		n, _ := c.call(request(callWrite, []int64{int64(h), NoLimit}, "text"))
+		assert.EqualValues(t, 4, n)
+	}
+	var a Attr
+	require.NoError(t, q.Stat(Place{Path: "other"}, 1, &a))
+	assert.EqualValues(t, 4, a.Size)
+	require.NoError(t, q.Stat(Place{Path: "renamed"}, 1, &a))
+	assert.Zero(t, a.Size)
+}
+
+// samplePackets has one of each kind, with nothing for a descriptor.
+func samplePackets() []*packet {
+	f := newPacket(kindFile, -1).put64(8, 0x1_0000_0002).put64(16, 3).put64(24, 1).put64(32, 0x0102030405060708).
+		put32(40, syscall.O_RDWR|syscall.O_APPEND).put32(44, uint32(syscall.ENOSPC)).put32(48, 0).put32(52, 2)
+	f.b = append(f.b, "ab"...)
+	c := newPacket(kindCaller, -1).put32(8, 4711).put32(12, 1)
+	c.b = append(c.b, make([]byte, 16)...)
+	c.put64(16, 0x1_0000_0002).put64(24, 1)
+	return []*packet{
+		newPacket(kindBegin, -1).put32(8, 2).put32(12, 5).put64(16, 0x1122334455667788).put32(24, 4711),
+		f, newPacket(kindWatch, -1).put64(8, 0x1_0000_0002).put32(16, 1), c,
+		newPacket(kindLock, -1).put64(8, 3).put64(16, -4711).put64(24, 0x1_0000_0002).put64(32, 1).put64(40, 9).put32(48, 1),
+		newPacket(kindMemory, -1).put64(8, 3).put64(16, 4096).put64(24, 0x1_0000_0002),
+		newPacket(kindEnd, -1).put32(8, 6), newPacket(kindAnswer, -1).put32(8, uint32(syscall.EIO)),
+	}
+}
+
+var updateHandOver = flag.Bool("update-handover", false, "write testdata/handover.hex")
+
+func TestGoldenHandOver(t *testing.T) {
+	var text strings.Builder
+	for _, p := range samplePackets() {
+		fmt.Fprintln(&text, hex.EncodeToString(p.b))
+	}
+	if *updateHandOver {
+		require.NoError(t, os.WriteFile("testdata/handover.hex", []byte(text.String()), 0o600))
+	}
+	golden, err := os.ReadFile("testdata/handover.hex")
+	require.NoError(t, err)
+	assert.Equal(t, string(golden), text.String(), "the layout has changed: it needs another version")
+}
+
+// Whatever comes in the place of an inheritance ends the connection, at worst, and leaves no
+// descriptor behind.
+func FuzzHandOver(f *testing.F) {
+	for drop := range samplePackets() {
+		var all []byte
+		for i, p := range samplePackets() {
+			if i != drop {
+				all = append(append(all, byte(len(p.b)), byte(len(p.b)>>8)), p.b...)
+			}
+		}
+		f.Add(all)
+	}
+	f.Fuzz(func(t *testing.T, all []byte) {
+		if len(all) > 1<<14 {
+			return
+		}
+		part := newPartition(t)
+		q := NewHeir(part.open, func(string, ...any) {})
+		defer func() { _ = q.Finish() }() // of files that are not there
+		from, to := packetSockets(t)
+		sent := make(chan struct{})
+		go func() {
+			defer close(sent)
+			defer unix.Close(from)
+			sendFuzzed(from, all)
+		}()
+		hostile.Bounded(t, 64<<20, Hang, func() {
+			in, err := ReceiveInheritance(to)
+			if err == nil {
+				ctx, cancel := context.WithCancel(context.Background())
+				cancel()
+				_ = q.TakeOver(ctx, in)
+				in.Close()
+			}
+		})
+		_ = unix.Close(to)
+		<-sent
+	})
+}
+
+// sendFuzzed sends packets, each behind its length, with descriptors where they belong.
+func sendFuzzed(to int, all []byte) {
+	for len(all) > 2 {
+		n := min(int(all[0])|int(all[1])<<8, len(all)-2)
+		b := all[2 : 2+n]
+		all = all[2+n:]
+		p := &packet{b: b, fd: -1}
+		if n >= 8 {
+			p.kind = handOverKind(b[6])
+		}
+		if !p.kind.withDescriptor() {
+			_ = sendPacket(to, p)
+			continue
+		}
+		fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM, 0)
+		if err != nil {
+			return
+		}
+		_ = unix.Close(fds[1])
+		p.fd = fds[0]
+		if p.kind == kindBegin {
+			p.fd, err = listenAt(&unix.SockaddrUnix{}, 1)
+			_ = unix.Close(fds[0])
+		}
+		if p.kind == kindMemory {
+			_ = unix.Close(fds[0])
+			if p.fd, err = unix.MemfdCreate("fuzz", 0); err == nil {
+				err = unix.Ftruncate(p.fd, 4096)
+			}
+		}
+		if err == nil {
+			_ = sendPacket(to, p)
+		}
+		_ = unix.Close(p.fd)
+	}
+}
+
+// Nothing at all is the end, and no error to tell.
+func TestNoInheritance(t *testing.T) {
+	from, to := packetSockets(t)
+	require.NoError(t, unix.Close(from))
+	_, err := ReceiveInheritance(to)
+	assert.Equal(t, io.EOF, err)
+	require.NoError(t, unix.Close(to))
+}

@@ -1,0 +1,77 @@
+package posixshim
+
+import (
+	"os"
+	"sync/atomic"
+
+	"nvmecr/internal/ownfd"
+	"nvmecr/microfs"
+)
+
+// An heir is what a process has become that has handed over what it had open: a number that others know, where
+// this process listens now, and the handles that they know. Those of this process itself have greater
+// generations.
+type heir struct {
+	number  uint64
+	listen  *os.File
+	handles map[Handle]Handle // to those of this process; not changed any more
+
+	uses atomic.Int32 // files and connections that others know by the number
+}
+
+// aboveHeirs is the least generation of handles in a process that takes over. No other process gives
+// a slot so often.
+const aboveHeirs = 1 << 29
+
+// NewHeir is New for a process that takes over what others have had open.
+func NewHeir(open func(write bool) (*Mount, error), logf func(format string, args ...any)) *Process {
+	p := New(open, logf)
+	p.files.above = aboveHeirs
+	return p
+}
+
+// handle returns what is behind a handle that another process uses.
+func (h *heir) handle(theirs Handle) Handle {
+	if h == nil || theirs <= 0 {
+		return theirs
+	}
+	if ours, ok := h.handles[theirs&^Itself]; ok {
+		return ours | theirs&Itself
+	}
+	return theirs
+}
+
+func (h *heir) use() {
+	if h != nil {
+		h.uses.Add(1)
+	}
+}
+
+// openedFor notes that others know an open file by the number of h.
+func (p *Process) openedFor(h *heir, file Handle) {
+	if f, err := p.files.get(file); err == nil && h != nil {
+		h.use()
+		f.heir = h
+	}
+}
+
+// disuse is called when something has ended that others know by the number of h. After the last nobody
+// is let in there any more, and the partition is given up if nothing is open.
+func (p *Process) disuse(h *heir) {
+	if h == nil || h.uses.Add(-1) > 0 {
+		return
+	}
+	_ = ownfd.CloseFile(h.listen) // who comes now looks for itself
+	if p.files.count.Load() == 0 {
+		p.Yield()
+	}
+}
+
+// Kept returns the files that are being taken over: who opens the partition for writing keeps
+// what they have though they may have no name any more.
+func (p *Process) Kept() []microfs.Ino {
+	if kept := p.kept.Load(); kept != nil {
+		return *kept
+	}
+	return nil
+}

@@ -1,0 +1,354 @@
+package posixshim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/ownfd"
+	"nvmecr/microfs"
+)
+
+// mostInherited is how many packets one process may hand over.
+const mostInherited = 1 << 20
+
+// An Inheritance is what a process hands over.
+type Inheritance struct {
+	Rank, Size int // its place
+	PID        int
+
+	packets [kindEnd][]*packet // by kind, each in order
+}
+
+// ReceiveInheritance receives what a process hands over, on a SOCK_SEQPACKET socket. io.EOF says that there is nothing, other
+// errors that it is not an inheritance, or not all of it; nothing is left open then.
+func ReceiveInheritance(socket int) (*Inheritance, error) {
+	in := &Inheritance{}
+	buf := make([]byte, handOverMost)
+	for n := 0; ; n++ {
+		p, err := receivePacket(socket, buf)
+		switch {
+		case err != nil:
+		case p.kind == kindEnd && int(p.get32(8)) == n && len(in.packets[kindBegin]) == 1:
+			begin := in.packets[kindBegin][0]
+			in.Rank, in.Size, in.PID = int(int32(begin.get32(8))), int(begin.get32(12)), int(begin.get32(24))
+			return in, nil
+		case p.kind >= kindEnd || n == mostInherited:
+			err = errHandOver
+		default:
+			in.packets[p.kind] = append(in.packets[p.kind], p)
+		}
+		if err != nil {
+			in.Close()
+			if n > 0 && errors.Is(err, io.EOF) {
+				err = io.ErrUnexpectedEOF
+			}
+			return nil, err
+		}
+	}
+}
+
+// Close closes what nobody has taken over: to those who have the files their owner has ended.
+func (in *Inheritance) Close() {
+	for _, packets := range in.packets {
+		for _, p := range packets {
+			if p.fd >= 0 {
+				_ = ownfd.Close(p.fd)
+				p.fd = -1
+			}
+		}
+	}
+}
+
+// Answer tells the process what has come of it: nil is that it may end.
+func (in *Inheritance) Answer(socket int, err error) error {
+	errno := uint32(0)
+	if err != nil {
+		errno = uint32(Errno(err))
+	}
+	return sendPacket(socket, newPacket(kindAnswer, -1).put32(8, errno))
+}
+
+// file makes the descriptor of a packet a file, which has it then.
+func (p *packet) file(name string) (*os.File, error) {
+	if err := unix.SetNonblock(p.fd, true); err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(p.fd), name)
+	p.fd = -1
+	return f, nil
+}
+
+// takePause is between two attempts to get a partition that another process has just now.
+const takePause = 20 * time.Millisecond
+
+// TakeOver goes on with what another process of this one's place has handed over. It waits for the partition until ctx
+// ends, as long as others have it. What it has not taken over when it fails is still the inheritance's. p is one
+// that NewHeir has made.
+func (p *Process) TakeOver(ctx context.Context, in *Inheritance) error {
+	begin := in.packets[kindBegin][0]
+	h := &heir{number: uint64(begin.get64(16)), handles: make(map[Handle]Handle)}
+	if err := unix.Listen(begin.fd, unix.SOMAXCONN); err != nil { // this process is whom connections name from now on
+		return fmt.Errorf("the socket of process %d: %w", in.PID, err)
+	}
+	t := &taking{p: p, in: in, heir: h, files: make(map[Handle]*openFile)}
+	if err := t.check(); err != nil {
+		return err
+	}
+	fs, err := t.mount(ctx)
+	if err != nil {
+		return err
+	}
+	t.open(fs)
+	t.takeMemory()
+	p.mu.RUnlock()
+	t.takeLocks()
+	h.use() // until everything is there
+	defer p.disuse(h)
+	for _, w := range in.packets[kindWatch] {
+		if err := t.takeWatch(w); err != nil {
+			return err
+		}
+	}
+	if h.listen, err = begin.file(serverName(h.number)); err != nil {
+		return err
+	}
+	for _, c := range in.packets[kindCaller] {
+		if err := t.takeCaller(c); err != nil {
+			return err
+		}
+	}
+	go p.accept(h.listen, h, make(chan struct{}))
+	return nil
+}
+
+// taking is an inheritance on its way to p.
+type taking struct {
+	p     *Process
+	in    *Inheritance
+	heir  *heir
+	files map[Handle]*openFile // by the handles of the other process
+}
+
+// check looks at what the packets say of each other, and makes the open files, with as many references as
+// they have.
+func (t *taking) check() error {
+	if int(t.p.files.count.Load())+len(t.in.packets[kindFile]) > chunks*chunkFiles/2 {
+		return syscall.ENFILE
+	}
+	for _, k := range t.in.packets[kindFile] {
+		h := k.handle(8)
+		if h <= 0 || h&Itself != 0 || h>>32 > aboveHeirs || t.files[h] != nil {
+			return errHandOver
+		}
+		f := &openFile{isDir: k.get32(48)&1 != 0, dir: k.ino(24), path: string(k.b[56:]), heir: t.heir, offset: max(k.get64(32), 0)}
+		f.flags.Store(int32(k.get32(40)))
+		if errno := k.get32(44); errno != 0 && errno < maxErrno {
+			err := error(syscall.Errno(errno))
+			f.lost.Store(&err)
+		}
+		t.files[h] = f
+	}
+	refer := func(h Handle, n int64) bool {
+		f := t.files[h]
+		if f != nil {
+			f.refs.Add(int32(n))
+		}
+		return f != nil && n > 0 && n < 1<<20
+	}
+	for _, k := range t.in.packets[kindWatch] {
+		if !refer(k.handle(8), 1) {
+			return errHandOver
+		}
+	}
+	for _, k := range t.in.packets[kindCaller] {
+		for at := handOverSizes[kindCaller]; at < len(k.b); at += 16 {
+			if !refer(k.handle(at), k.get64(at+8)) {
+				return errHandOver
+			}
+		}
+	}
+	for _, k := range t.in.packets[kindMemory] {
+		if h := k.handle(24); h != 0 && !refer(h, 1) || k.get64(16) < 0 {
+			return errHandOver
+		}
+	}
+	return nil
+}
+
+// mount opens the partition, for writing if a file is. The caller calls p.mu.RUnlock.
+func (t *taking) mount(ctx context.Context) (FS, error) {
+	write := false
+	var kept []microfs.Ino
+	for _, k := range t.in.packets[kindFile] {
+		write = write || k.get32(40)&syscall.O_ACCMODE != syscall.O_RDONLY && k.get32(40)&unix.O_PATH == 0
+		kept = append(kept, k.ino(16))
+	}
+	t.p.kept.Store(&kept)
+	defer t.p.kept.Store(nil)
+	for {
+		fs, err := t.p.acquire(write)
+		if err == nil || !errors.Is(err, syscall.EBUSY) {
+			return fs, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, err
+		case <-time.After(takePause):
+		}
+	}
+}
+
+// open opens the files in the mount. One that is not there any more is ESTALE for those who have it.
+func (t *taking) open(fs FS) {
+	for _, k := range t.in.packets[kindFile] {
+		f := t.files[k.handle(8)]
+		refs := f.refs.Load()
+		if refs == 0 { // they have closed it meanwhile
+			continue
+		}
+		file, err := reopen(fs, f, k.ino(16))
+		if err != nil {
+			t.p.logf("%s, which process %d had open, cannot be used any more: %v", f.path, t.in.PID, err)
+			file = lostFile{goneFile{ino: k.ino(16), dir: f.isDir}}
+		}
+		f.first = file
+		f.file.Store(&f.first)
+		h, _ := t.p.files.add(f) // there is room: see check
+		f.refs.Store(refs)
+		t.heir.use()
+		t.heir.handles[k.handle(8)] = h
+	}
+}
+
+// reopen opens a file by its number, or if it is not this file system's own by its name.
+func reopen(fs FS, f *openFile, ino microfs.Ino) (File, error) {
+	flags := int(f.flags.Load()) & (syscall.O_ACCMODE | syscall.O_APPEND | syscall.O_DSYNC | unix.O_PATH)
+	if f.isDir {
+		return fs.Open(ino, ".", flags, 0)
+	}
+	file, err := fs.OpenIno(ino, flags)
+	if !errors.Is(err, syscall.ESTALE) {
+		return file, err
+	}
+	if file, err = fs.Open(f.dir, f.path, flags, 0); err == nil && file.Ino() != ino {
+		err = errors.Join(syscall.ESTALE, file.Close())
+	}
+	return file, err
+}
+
+// goneFile is what a lostFile was that this process never had.
+type goneFile struct {
+	File
+	ino microfs.Ino
+	dir bool
+}
+
+func (g goneFile) Ino() microfs.Ino { return g.ino }
+func (g goneFile) IsDir() bool      { return g.dir }
+
+// takeMemory goes on with the memory of mapped files.
+func (t *taking) takeMemory() {
+	maps := &t.p.maps
+	maps.mu.Lock()
+	defer maps.mu.Unlock()
+	refs := make(map[microfs.Ino]int)
+	for _, k := range t.in.packets[kindCaller] {
+		for at := handOverSizes[kindCaller]; at < len(k.b); at += 16 {
+			refs[t.files[k.handle(at)].current().Ino()] += int(k.get64(at + 8))
+			t.p.server.lent.Add(int32(k.get64(at + 8)))
+		}
+	}
+	for _, k := range t.in.packets[kindMemory] {
+		ino := k.ino(8)
+		m := &mapping{fd: k.fd, refs: refs[ino], writer: t.files[k.handle(24)]}
+		var st unix.Stat_t
+		err := unix.Fstat(m.fd, &st)
+		if err == nil && (maps.files[ino] != nil || refs[ino] == 0 || st.Size != k.get64(16)) {
+			err = syscall.EBUSY
+		}
+		if err == nil {
+			err = m.resize(st.Size, true)
+		}
+		if err != nil {
+			t.p.logf("memory of a file that process %d had mapped for others: what they write to it is lost: %v", t.in.PID, err)
+			continue
+		}
+		k.fd = -1
+		if maps.files == nil {
+			maps.files = make(map[microfs.Ino]*mapping)
+		}
+		maps.files[ino] = m
+	}
+	maps.count.Store(int32(len(maps.files)))
+}
+
+// takeLocks goes on with locks.
+func (t *taking) takeLocks() {
+	l := &t.p.locks
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, k := range t.in.packets[kindLock] {
+		by, owner := t.heir.handles[k.handle(24)], k.handle(16)
+		if owner > 0 {
+			owner = t.heir.handles[owner]
+		}
+		what := k.get32(48)
+		if by == 0 || owner == 0 || k.get64(32) < 0 || k.get64(40) <= k.get64(32) {
+			continue
+		}
+		table := &l.ranges
+		if what&2 != 0 {
+			table = &l.whole
+		}
+		ino := k.ino(8)
+		l.put(table, ino, append((*table)[ino], lock{owner: owner, by: by, start: k.get64(32), end: k.get64(40), write: what&1 != 0}))
+	}
+}
+
+// takeWatch goes on to wait for the end of a sharing.
+func (t *taking) takeWatch(k *packet) error {
+	f := t.files[k.handle(8)]
+	end, err := k.file("a sharing of " + f.path)
+	if err != nil {
+		return err
+	}
+	w := &watch{File: end}
+	w.foreign.Store(true)
+	if k.get32(16)&1 != 0 {
+		h := f.handle
+		w.carrier = &carrier{file: f, write: func(b []byte) (int, error) { return t.p.Write(h, b, NoLimit) }}
+	}
+	f.share(w)
+	if w.carrier != nil {
+		t.p.carriers.add(w)
+	}
+	t.p.watchFor(f, w)
+	return nil
+}
+
+// takeCaller goes on with a connection.
+func (t *taking) takeCaller(k *packet) error {
+	conn, err := k.file("a connection")
+	if err != nil {
+		return err
+	}
+	t.p.server.connections.Add(1)
+	c := t.p.server.enter(conn, t.heir)
+	c.m.process = int(min(k.get32(8), math.MaxInt32))
+	for at := handOverSizes[kindCaller]; at < len(k.b); at += 16 {
+		if c.m.maps == nil {
+			c.m.maps = make(map[Handle]int)
+		}
+		c.m.maps[t.heir.handles[k.handle(at)]] += int(k.get64(at + 8))
+	}
+	t.p.attend(c)
+	return nil
+}

@@ -1,0 +1,103 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/owner"
+	"nvmecr/internal/parttable"
+	"nvmecr/internal/store"
+	"nvmecr/posixshim"
+)
+
+// heirs are the processes that this one goes on for.
+type heirs struct {
+	listen  *net.UnixListener
+	pending sync.WaitGroup
+}
+
+// TakeOver begins to take over what processes of the run have open that end, or execute a program, while others have
+// files of them. It is called once, before Close.
+func (s *Server) TakeOver() error {
+	listen, err := owner.ListenForHeirs(store.LockGroup(s.cfg.Run))
+	if err != nil {
+		return fmt.Errorf("socket for what processes hand over: %w", err)
+	}
+	s.heirs.listen = listen
+	s.heirs.pending.Go(func() { s.accept(listen) })
+	return nil
+}
+
+// close waits until what is being handed over has been.
+func (h *heirs) close() {
+	if h.listen != nil {
+		_ = h.listen.Close()
+	}
+	h.pending.Wait()
+}
+
+// acceptPause is how long a process that is out of descriptors waits.
+const acceptPause = 20 * time.Millisecond
+
+func (s *Server) accept(listen *net.UnixListener) {
+	for {
+		conn, err := listen.AcceptUnix()
+		switch {
+		case err == nil:
+			s.heirs.pending.Go(func() { s.inherit(conn) })
+		case errors.Is(err, net.ErrClosed):
+			return
+		default:
+			time.Sleep(acceptPause)
+		}
+	}
+}
+
+// senderTime is how long the next packet may take: a process sends all of them at once.
+const senderTime = time.Minute
+
+// inherit takes over what one process hands over.
+func (s *Server) inherit(conn *net.UnixConn) {
+	file, err := conn.File()
+	_ = conn.Close()
+	if err != nil {
+		return
+	}
+	defer file.Close()
+	socket := int(file.Fd()) // which waits from now on
+	cred, err := unix.GetsockoptUcred(socket, unix.SOL_SOCKET, unix.SO_PEERCRED)
+	if err != nil || int(cred.Uid) != os.Geteuid() {
+		return
+	}
+	wait := unix.NsecToTimeval(senderTime.Nanoseconds())
+	if err := unix.SetsockoptTimeval(socket, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait); err != nil {
+		return
+	}
+	in, err := posixshim.ReceiveInheritance(socket)
+	if err == nil {
+		defer in.Close()
+		err = s.takeOver(in)
+		_ = in.Answer(socket, err) // one that was killed meanwhile needs none
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		s.logf("what process %d had open fails for those who have it from there: %v", cred.Pid, err)
+	}
+}
+
+func (s *Server) takeOver(in *posixshim.Inheritance) error {
+	place := store.Place{Rank: in.Rank, Size: in.Size}
+	if place.Rank < 0 && place.Rank != parttable.Solo || place.Size < 1 || place.Rank >= place.Size {
+		return fmt.Errorf("rank %d of %d: %w", in.Rank, in.Size, unix.EINVAL)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.cfg.Timeout)
+	defer cancel()
+	return s.Process(place).TakeOver(ctx, in)
+}
