@@ -1,0 +1,94 @@
+//go:build !race
+
+package posixshim_test
+
+import (
+	"os/exec"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// TestHandsOver is what becomes of files when the process that has them ends, or executes a program: what it is with
+// those of a local file system.
+func TestHandsOver(t *testing.T) {
+	program := compile(t, "gcc", "handover.c")
+	for _, name := range []string{"busy", "many", "mapped", "fails", "two"} {
+		t.Run(name, func(t *testing.T) {
+			want := output(t, exec.Command(program, t.TempDir(), name))
+			stdout, stderr, err := finish(t, newStore(t).command(program, mount, name))
+			require.NoError(t, err)
+			assert.Equal(t, want, stdout)
+			assert.Empty(t, stderr)
+		})
+	}
+	t.Run("killed", func(t *testing.T) {
+		stdout, stderr, err := finish(t, newStore(t).command(program, mount, "killed"))
+		require.NoError(t, err)
+		assert.Equal(t, "ended\nnot written: EIO\n", stdout)
+		assert.Contains(t, stderr, "cannot reach the process that has its open files")
+	})
+}
+
+// A program that is executed with its output in the mount is the process that its parent has started: it has its number,
+// and gets its signals.
+func TestExecutedKeepsItsProcess(t *testing.T) {
+	const script = `cd "$0"
+sh -c 'exec sh -c "echo \$\$; trap \"echo signal; exit 7\" USR1; echo ready; while :; do sleep 0.02; done" >log' &
+until grep -q ready log 2>/dev/null; do sleep 0.02; done
+kill -USR1 $!
+wait $!
+echo $?
+test "$(head -n 1 log)" = $! && echo the same process
+tail -n 1 log
+sh -c 'exec sleep 3600 >log' &
+until test ! -s log; do sleep 0.02; done
+kill -KILL $!
+wait $! 2>/dev/null
+echo $?
+yes line | head -n 20000 | sh -c 'exec cat >copy'
+wc -l <copy
+(exec 2>&1; ls missing) >both; wc -l <both
+`
+	want := output(t, exec.Command("sh", "-c", script, t.TempDir()))
+	got := output(t, newStore(t).command("sh", "-c", script, mount))
+	assert.Equal(t, want, got)
+	assert.Contains(t, got, "7\nthe same process\nsignal\n137\n")
+}
+
+// Without nvmecr serve, on another host or when it was killed, who ends says that others lose its
+// files, and ends. Programs whose C library writes past the shim may get SIGPIPE.
+func TestNobodyToHandOverTo(t *testing.T) {
+	const told = `nvmecr: process \d+ has nobody to hand over to what other processes have open of it`
+	s := newStore(t)
+	require.NoError(t, s.serve.Process.Kill())
+	_ = s.serve.Wait()
+	stdout, stderr, err := finish(t, s.command("sh", "-c", `sh -c 'exec bash -c "trap \"\" PIPE; echo text | dd status=none; echo \$? >&2" >$0/log' $0`, mount))
+	require.NoError(t, err)
+	assert.Empty(t, stdout)
+	assert.Regexp(t, told, stderr)
+	assert.Contains(t, stderr, "\n1\n", "writing fails")
+}
+
+// When nvmecr serve is killed, those who have files of its heirs lose them.
+func TestServeKilled(t *testing.T) {
+	s := newStore(t)
+	cmd := s.command("sh", "-c", `sh -c 'exec 3>$0/log; exec bash -c "echo one >&3; echo; read x; trap \"\" PIPE; echo two | dd status=none >&3; echo \$?"' $0; cat $0/log`, mount)
+	in, err := cmd.StdinPipe()
+	require.NoError(t, err)
+	out, err := cmd.StdoutPipe()
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
+	_, err = out.Read(make([]byte, 1))
+	require.NoError(t, err)
+	require.NoError(t, s.serve.Process.Kill())
+	_ = s.serve.Wait()
+	_, err = in.Write([]byte("\n"))
+	require.NoError(t, err)
+	b := make([]byte, 100)
+	n, err := out.Read(b)
+	require.NoError(t, err)
+	assert.Equal(t, "1\n", string(b[:n]))
+	require.NoError(t, cmd.Wait())
+}
