@@ -23,7 +23,7 @@ type tree struct {
 }
 
 // Inode numbers of several trees are told apart by the bits from here on, which those of a tree do not reach.
-const treeShift = 40
+const treeShift = posixshim.ViewShift
 
 // stable identifies an inode of the tree to the kernel: one that has several names is one.
 func (t *tree) stable(mode uint32, ino uint64) fs.StableAttr {

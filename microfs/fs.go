@@ -280,7 +280,7 @@ func (fs *FS) StatFS() StatFS {
 		Hugeblock: fs.g.hugeblock, Blocks: fs.g.usable - fs.g.spare(), Free: fs.available() - min(fs.available(), fs.g.spare()),
 		Files: uint64(t.inodes.count), LogPages: fs.g.logPages, LogFree: fs.log.Free(),
 		StateBytes: t.bytes, StateMax: room, OpenFiles: fs.opens,
-		Generation: fs.log.Generation(), Checkpoints: fs.ckpt.header.sequence - 1,
+		Generation: fs.log.Generation(), Checkpoints: fs.ckpt.header.sequence - 1, DataCRC: fs.g.sums,
 	}
 	if fs.opts.ReadOnly {
 		st.Generation-- // the log counts the mount that a seal would make

@@ -85,6 +85,7 @@ type StatFS struct {
 	OpenFiles   int
 	Generation  uint64 // mounts for writing since format
 	Checkpoints uint64 // state checkpoints since format
+	DataCRC     bool   // data is checksummed: nothing is read that belongs to another file by now
 }
 
 // EscapeError is returned by path operations whose path leaves the mount:

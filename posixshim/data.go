@@ -6,6 +6,7 @@ import (
 	"math"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -56,22 +57,42 @@ func (p *Process) writer(h Handle) (*openFile, error) {
 // again.
 func (p *Process) readAt(f *openFile, bufs [][]byte, off int64) (int, error) {
 	p.look()
+	n, moved, err := p.readOnce(f, bufs, off)
+	if moved {
+		n, _, err = p.readOnce(f, bufs, off)
+	}
+	// A page of a mapping that cannot be read is SIGBUS: the writer may change the file as often as it likes.
+	for begin := time.Now(); p.Attentive && n == 0 && Errno(err) == syscall.ESTALE && !p.stays(f) && time.Since(begin) < movingTime; {
+		n, _, err = p.readOnce(f, bufs, off)
+	}
+	return n, err
+}
+
+// movingTime is how long an attentive process tries to read what is being changed.
+const movingTime = 10 * time.Second
+
+// stays says that the file has stayed in a mount that was replaced.
+func (p *Process) stays(f *openFile) bool {
+	p.mu.RLock()
+	defer p.mu.RUnlock()
+	return f.left != nil
+}
+
+// readOnce reads from the mount there is now. moved says that there is another one by then, where nothing was read.
+func (p *Process) readOnce(f *openFile, bufs [][]byte, off int64) (n int, moved bool, err error) {
 	file := f.file.Load()
-	n, err := readFrom(*file, bufs, off)
+	n, err = readFrom(*file, bufs, off)
 	if n > 0 || p.writes() {
-		return n, err
+		return n, false, err
 	}
 	if errors.Is(err, syscall.ESTALE) { // the writer has used the place for something else
 		p.stale.Store(true)
 	}
 	if _, e := p.acquire(false); e != nil {
-		return n, err
+		return n, false, err
 	}
 	p.mu.RUnlock()
-	if f.file.Load() == file {
-		return n, err
-	}
-	return readFrom(f.current(), bufs, off)
+	return n, f.file.Load() != file, err
 }
 
 // readFrom reads into memory of the application.

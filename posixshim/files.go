@@ -80,14 +80,23 @@ func (p *Process) Open(at Place, flags int, mode uint32) (int, error) {
 }
 
 // moveFiles opens the files of one mount in another. One that is no longer
-// what it was fails with ESTALE from then on. The caller holds p.mu.
-func (p *Process) moveFiles(fs FS) {
+// what it was stays in old, or fails with ESTALE from then on. The caller holds p.mu.
+func (p *Process) moveFiles(fs FS, old *leftMount) {
+	keeps := p.keeps(old)
 	p.files.each(func(f *openFile) {
+		if f.left != nil {
+			return
+		}
 		before := f.current()
 		flags := int(f.flags.Load()) & (syscall.O_ACCMODE | syscall.O_APPEND | unix.O_PATH)
 		after, err := fs.Open(f.dir, f.path, flags, 0)
 		if err == nil && after.Ino() != before.Ino() && !sameDirectory(fs, before, after) {
 			err = errors.Join(fmt.Errorf("%s has been replaced: %w", f.path, syscall.ESTALE), after.Close())
+		}
+		if err != nil && keeps && !before.IsDir() {
+			f.left = old
+			old.files++
+			return
 		}
 		if err != nil {
 			p.logf("%s cannot be used any more: %v", f.path, err)
@@ -158,11 +167,16 @@ func (p *Process) drop(f *openFile) (last bool, err error) {
 	if f.refs.Add(-1) > 0 {
 		return false, nil
 	}
-	p.mu.RLock() // moveFiles and Finish must see it open or not at all
-	defer p.mu.RUnlock()
+	if p.Attentive { // it may have stayed in a mount of its own
+		p.mu.Lock()
+		defer p.mu.Unlock()
+	} else {
+		p.mu.RLock() // moveFiles and Finish must see it open or not at all
+		defer p.mu.RUnlock()
+	}
 	p.locks.gone(f)
 	if !p.finished {
-		err = f.current().Close()
+		err = errors.Join(f.current().Close(), f.leave())
 	}
 	if err != nil && f.watch.Load() != nil {
 		p.server.failed.Store(f.handle, err)

@@ -20,7 +20,7 @@ func (m *message) mapped() Handle {
 }
 func (m *message) how() int { return int(binary.NativeEndian.Uint64(m.head[24:])) }
 
-// lend makes the call to map a file for another process. The result is the handle,
+// lend makes the call to map a file for another process. The result is the handle to unmap,
 // and the descriptor goes to that process.
 func (p *Process) lend(m *message) (result, descriptor int, err error) {
 	h, how := m.mapped(), m.how()
@@ -28,9 +28,10 @@ func (p *Process) lend(m *message) (result, descriptor int, err error) {
 	if err != nil {
 		return fd, 0, err
 	}
-	if how&MapShared == 0 {
-		return int(h), ownfd.Hold(fd), nil
+	if how&MapShared == 0 && fd&MapKept == 0 {
+		return 0, ownfd.Hold(fd), nil // there is nothing to unmap
 	}
+	fd &^= MapKept
 	p.server.lent.Add(1)
 	if m.maps == nil {
 		m.maps = make(map[Handle]int)

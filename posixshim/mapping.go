@@ -20,9 +20,10 @@ import (
 // processes that it serves (lend.go) show. What is written to the file through descriptors goes there as well;
 // what is written to the memory goes to the file with msync, munmap,
 // MPI_Finalize and the end of the process: the pages that differ. What is in
-// the file is always what was there at one of those points, or was written.
+// the file is always what was there at one of those points, or was written. Of a file
+// that nobody writes to by memory the kernel may show the file itself instead (view.go).
 type mapping struct {
-	fd   int
+	fd   int        // of the memory; -1 if there is none
 	mu   sync.Mutex // in front of what is written to the file, too
 	refs int
 	data []byte // all of the memory, as we see it
@@ -30,6 +31,9 @@ type mapping struct {
 	have []bool // which chunks have been read from the file
 
 	writer *openFile // what the memory is written through; nil if nobody may
+
+	view  int  // descriptor of the file itself, of the kernel's; -1 if nobody maps that
+	shown bool // somebody maps that shared
 }
 
 // mapChunk is how much is read at a time when a part of a file is mapped.
@@ -52,7 +56,7 @@ const (
 
 // Map prepares a mapping of [off, off+n) and returns the descriptor to map: for
 // a shared one it is the runtime's, until Unmap; for a private one the caller's
-// to close. EBADF, EACCES, ENODEV, EINVAL.
+// to close. With the bit MapKept it is the runtime's for a private one, too. EBADF, EACCES, ENODEV, EINVAL.
 func (p *Process) Map(h Handle, how int, off, n int64) (int, error) {
 	f, err := p.files.get(h)
 	if err != nil {
@@ -69,6 +73,9 @@ func (p *Process) Map(h Handle, how int, off, n int64) (int, error) {
 	case off < 0 || off%page != 0 || n <= 0 || off+n < off:
 		return 0, syscall.EINVAL
 	}
+	if fd, ok := p.mapView(f, how, n); ok {
+		return fd | MapKept, nil
+	}
 	if how&MapShared == 0 {
 		return p.mapPrivate(f, off, n)
 	}
@@ -78,10 +85,12 @@ func (p *Process) Map(h Handle, how int, off, n int64) (int, error) {
 	ino := f.current().Ino()
 	m := t.files[ino]
 	if m == nil {
-		if m, err = newMapping(f); err != nil {
+		m = newMapping()
+	}
+	if m.fd < 0 {
+		if err := m.remember(f); err != nil {
 			return 0, err
 		}
-		m.fd = ownfd.Hold(m.fd)
 	}
 	if err := m.fill(p, f, off, n); err != nil {
 		if m.refs == 0 {
@@ -97,49 +106,72 @@ func (p *Process) Map(h Handle, how int, off, n int64) (int, error) {
 			m.writer = f
 		}
 	}
+	t.add(ino, m)
+	return m.fd, nil
+}
+
+// add counts one more mapping of a file. The caller holds t.mu.
+func (t *mappings) add(ino microfs.Ino, m *mapping) {
 	m.refs++
 	if t.files == nil {
 		t.files = make(map[microfs.Ino]*mapping)
 	}
 	t.files[ino] = m
 	t.count.Store(int32(len(t.files)))
-	return m.fd, nil
 }
 
 func (p *Process) mapPrivate(f *openFile, off, n int64) (int, error) {
-	m, err := newMapping(f)
-	if err != nil {
-		return 0, err
+	m := newMapping()
+	err := m.remember(f)
+	if err == nil {
+		err = m.fill(p, f, off, n)
 	}
-	if err := m.fill(p, f, off, n); err != nil {
+	if err != nil {
 		m.free()
 		return 0, err
 	}
+	ownfd.Drop(m.fd)
 	return m.fd, m.unsee()
 }
 
-// newMapping makes memory of the size of a file, with nothing of it yet.
-func newMapping(f *openFile) (*mapping, error) {
+func newMapping() *mapping { return &mapping{fd: -1, view: -1} }
+
+// remember makes memory of the size of a file, with nothing of it yet.
+func (m *mapping) remember(f *openFile) error {
 	attr, err := f.current().Stat()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	fd, err := unix.MemfdCreate("nvmecr", unix.MFD_CLOEXEC)
 	if err != nil {
-		return nil, fmt.Errorf("memory for a mapped file: %w", err)
+		return fmt.Errorf("memory for a mapped file: %w", err)
 	}
-	m := &mapping{fd: fd}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fd = ownfd.Hold(fd)
 	if err := m.resize(attr.Size, false); err != nil {
-		m.free()
-		return nil, err
+		m.forget()
+		return err
 	}
-	return m, nil
+	return nil
 }
 
-// free gives the memory back.
-func (m *mapping) free() {
+// forget gives the memory back.
+func (m *mapping) forget() {
 	_ = m.unsee()
 	_ = ownfd.Close(m.fd)
+	m.fd, m.size, m.have = -1, 0, nil
+}
+
+// free gives everything back.
+func (m *mapping) free() {
+	if m.fd >= 0 {
+		m.forget()
+	}
+	if m.view >= 0 {
+		_ = ownfd.Close(m.view) // it was only read
+		m.view = -1
+	}
 }
 
 func (m *mapping) unsee() error {
@@ -265,6 +297,7 @@ func (p *Process) Unmap(h Handle) error {
 			t.count.Store(int32(len(t.files)))
 			writer = m.writer
 			m.free()
+			f.viewed.Store(false)
 		}
 	}
 	t.mu.Unlock()
@@ -408,6 +441,10 @@ func (p *Process) besideMapping(f *openFile, do func() error) error {
 	if err := do(); err != nil {
 		return err
 	}
+	m.renew(f)
+	if m.fd < 0 {
+		return nil
+	}
 	attr, err := f.current().Stat()
 	if err == nil {
 		err = m.resize(attr.Size, true)
@@ -434,7 +471,7 @@ func (p *Process) writeAt(f *openFile, bufs [][]byte, off int64) (int, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n, err := f.current().WriteAt(bufs, off)
-	return n, errors.Join(err, m.mirror(bufs, off, int64(n)))
+	return n, errors.Join(err, m.mirror(f, bufs, off, int64(n)))
 }
 
 // append is writeBelow at the end of the file.
@@ -446,12 +483,16 @@ func (p *Process) append(f *openFile, bufs [][]byte, most int64) (int, int64, er
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n, end, err := f.current().AppendBelow(bufs, most)
-	return n, end, errors.Join(err, m.mirror(bufs, end-int64(n), int64(n)))
+	return n, end, errors.Join(err, m.mirror(f, bufs, end-int64(n), int64(n)))
 }
 
-// mirror takes the n bytes of bufs that were written at off into the memory.
-func (m *mapping) mirror(bufs [][]byte, off, n int64) error {
+// mirror takes the n bytes of bufs that were written to f at off into the memory.
+func (m *mapping) mirror(f *openFile, bufs [][]byte, off, n int64) error {
 	if n <= 0 {
+		return nil
+	}
+	m.renew(f)
+	if m.fd < 0 {
 		return nil
 	}
 	if off+n > m.size {

@@ -225,13 +225,38 @@ func (p *Process) looked(begin time.Time) {
 // replace makes m the mount in place of the one there is, if any. The caller
 // holds p.mu for writing.
 func (p *Process) replace(m *Mount) error {
-	old := p.mount
+	old := &leftMount{mount: p.mount}
 	p.mount, p.opened = m, time.Now()
-	p.moveFiles(m.FS)
-	if old == nil {
+	p.moveFiles(m.FS, old)
+	if old.mount == nil || old.files > 0 {
 		return nil
 	}
-	return old.Close()
+	return old.mount.Close()
+}
+
+// A leftMount is a mount for reading that was replaced, in which there are open files that the later ones do not have.
+type leftMount struct {
+	mount *Mount
+	files int
+}
+
+// keeps says whether files that have lost their names are read on where they were. Whoever has them open
+// keeps their place, and where nobody does, checksums tell.
+func (p *Process) keeps(old *leftMount) bool {
+	return p.Attentive && old.mount != nil && !old.mount.Writable && old.mount.FS.StatFS().DataCRC
+}
+
+// leave takes a file that was closed from the mount that it stayed in. The caller holds p.mu for writing.
+func (f *openFile) leave() error {
+	if f.left == nil {
+		return nil
+	}
+	old := f.left
+	f.left = nil
+	if old.files--; old.files > 0 {
+		return nil
+	}
+	return old.mount.Close()
 }
 
 // OpenForWriting opens the partition for writing now, and keeps it until the
@@ -321,8 +346,8 @@ func (p *Process) Finish() error {
 	}
 	errs := []error{p.SyncMappings()}
 	p.files.each(func(f *openFile) {
-		if p.mount != nil {
-			errs = append(errs, f.current().Close())
+		if p.mount != nil || f.left != nil {
+			errs = append(errs, f.current().Close(), f.leave())
 		}
 	})
 	if p.mount != nil {

@@ -23,6 +23,8 @@ type Process struct {
 	used sync.Once
 	// Successor, if not nil, connects to who goes on with what this process has open when it ends.
 	Successor func() (Successor, error)
+	// View, if not nil, returns where the kernel of this host has the files of this process.
+	View func() View
 	// Identify, if not nil, returns who this process is.
 	Identify func() (microfs.Cred, error)
 	// real is for whom access(2) asks: nil if that is who Identify returns.

@@ -50,14 +50,17 @@ type openFile struct {
 	dir  microfs.Ino
 	path string
 
-	heir  *heir                 // if others know it by what that has left
-	watch atomic.Pointer[watch] // if other processes share it
-	lost  atomic.Pointer[error] // why what was written past the shim is not in it
+	heir   *heir                 // if others know it by what that has left
+	watch  atomic.Pointer[watch] // if other processes share it
+	viewed atomic.Bool           // it is mapped from the view, which needs its place: see view.go
+	lost   atomic.Pointer[error] // why what was written past the shim is not in it
 
 	// file is the file in the mount. It is replaced when the process moves
 	// from the mount it reads to one it writes; until then it is the first.
 	file  atomic.Pointer[File]
 	first File
+	// left is the mount that it has stayed in, because no later one has it; nil as a rule. Guarded by Process.mu.
+	left *leftMount
 
 	mu      sync.Mutex // offset and listing
 	offset  int64
@@ -67,10 +70,10 @@ type openFile struct {
 
 func (f *openFile) current() File { return *f.file.Load() }
 
-// needsWriter says that the file is open for writing, or would be lost in
+// needsWriter says that the file is open for writing, is read by the kernel from where it is, or would be lost in
 // another mount because it has no name any more.
 func (f *openFile) needsWriter() bool {
-	if f.flags.Load()&syscall.O_ACCMODE != syscall.O_RDONLY {
+	if f.flags.Load()&syscall.O_ACCMODE != syscall.O_RDONLY || f.viewed.Load() {
 		return true
 	}
 	attr, err := f.current().Stat()

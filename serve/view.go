@@ -17,11 +17,8 @@ import (
 //	job      what a process that is alone has
 //	3of8     what rank 3 of a job of 8 has
 //
-// So self/PATH is, to the kernel, what MOUNT/PATH is to the preloaded library of the same process.
-const aloneName = "job"
-
-// aloneNumber is beyond those of ranks, which are the rank and one.
-const aloneNumber = 1 << 20
+// So self/PATH is, to the kernel, what MOUNT/PATH is to the preloaded library of the same process. Names and numbers
+// are those of store.Place.Tree.
 
 // Export mounts the view at dir, an existing directory. The error says what is missing: there may be no FUSE here.
 func (s *Server) Export(dir string) error {
@@ -41,10 +38,7 @@ func (s *Server) tree(name string) (fuseview.Tree, bool) {
 	if !ok {
 		return fuseview.Tree{}, false
 	}
-	number := uint64(aloneNumber)
-	if !place.Alone() {
-		number = uint64(place.Rank) + 1
-	}
+	_, number := place.Tree()
 	return fuseview.Tree{Name: name, Process: s.Process(place), Number: number}, true
 }
 
@@ -76,15 +70,13 @@ func (s *Server) self(pid int) (string, error) {
 }
 
 func placeName(p store.Place) string {
-	if p.Alone() {
-		return aloneName
-	}
-	return fmt.Sprintf("%dof%d", p.Rank, p.Size)
+	name, _ := p.Tree()
+	return name
 }
 
 func parsePlace(name string) (store.Place, bool) {
-	if name == aloneName {
-		return store.Place{Rank: 0, Size: 1}, true
+	if alone := (store.Place{Rank: 0, Size: 1}); name == placeName(alone) {
+		return alone, true
 	}
 	first, second, _ := strings.Cut(name, "of")
 	rank, err := strconv.ParseUint(first, 10, 20)

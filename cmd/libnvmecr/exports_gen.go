@@ -367,7 +367,7 @@ func nvmecr_rt_flock(h int64, operation int32) (answer int64) {
 	return result(0, process.Flock(posixshim.Handle(h), int(operation)))
 }
 
-// map: prepares a mapping, how is of NV_MAP_*; returns the descriptor to map, which another process is sent instead
+// map: prepares a mapping, how is of NV_MAP_*; returns the descriptor to map, perhaps with NV_MAP_KEPT; another process is sent the descriptor, and the handle to unmap or 0
 //
 //export nvmecr_rt_map
 func nvmecr_rt_map(h int64, how int32, off int64, n int64) (answer int64) {

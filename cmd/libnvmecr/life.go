@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -75,6 +76,7 @@ func start(mount string, variables []byte, own unsafe.Pointer) error {
 		return unix.EINVAL
 	}
 	opening.Config = cfg
+	process.View = view
 	process.Used = func() { owner.Use(store.LockGroup(cfg.Run)) }
 	return nil
 }
@@ -115,6 +117,15 @@ func where() (store.Place, error) {
 		opening.place = &p
 	}
 	return *opening.place, nil
+}
+
+// view is where the kernel of this host has the files of this process.
+func view() (v posixshim.View) {
+	if p, err := where(); err == nil && opening.Config.View != "" {
+		v.Dir, v.Number = p.Tree()
+		v.Dir = filepath.Join(opening.Config.View, v.Dir)
+	}
+	return v
 }
 
 // settle records the place that MPI says. It fails if the partition of another

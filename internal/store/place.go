@@ -20,6 +20,15 @@ type Place struct {
 // package comment).
 func (p Place) Alone() bool { return p.Size == 1 || p.Rank == parttable.Solo }
 
+// Tree returns the name of the directory in which `nvmecr serve` exports what a process at this place has, and
+// the number by which inodes there are told from those of other places of the run (fuseview.Tree).
+func (p Place) Tree() (name string, number uint64) {
+	if p.Alone() {
+		return "job", 1 << 20 // beyond ranks
+	}
+	return fmt.Sprintf("%dof%d", p.Rank, p.Size), uint64(p.Rank) + 1
+}
+
 // partitionName is how messages call the partition of a rank.
 func partitionName(rank int) string {
 	if rank == parttable.Solo {

@@ -773,7 +773,7 @@ static inline int64_t rt_flock(nv_handle h, int operation)
 	return nv_leave(&visit, result);
 }
 
-/* map: prepares a mapping, how is of NV_MAP_*; returns the descriptor to map, which another process is sent instead */
+/* map: prepares a mapping, how is of NV_MAP_*; returns the descriptor to map, perhaps with NV_MAP_KEPT; another process is sent the descriptor, and the handle to unmap or 0 */
 static inline int64_t rt_map(nv_handle h, int how, off_t off, off_t n)
 {
 	struct nv_visit visit;

@@ -1,13 +1,14 @@
 /* Mappings of files. What a mapping of ours shows is memory of the kernel that
- * the runtime has made and filled (posixshim/mapping.go); here is which
- * addresses show what, so that what is changed there finds its file. */
+ * the runtime has made and filled (posixshim/mapping.go), or the file as the kernel has it
+ * (posixshim/view.go); here is which addresses show what, so that what is changed there finds its
+ * file, and the file stays as long as it is mapped. */
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "nv.h"
 
-/* A shared mapping of ours, or what is left of it. */
+/* A mapping of ours that the runtime counts, or what is left of it: all but those of a private copy. */
 struct mapped {
 	char *start;
 	size_t length;
@@ -178,22 +179,24 @@ void *nv_mmap(void *addr, size_t n, int prot, int flags, int fd, off_t off)
 	if (sent) /* a handler's call may bring another descriptor */
 		nv_hold();
 	int64_t result = rt_map(h, how, off, n > SSIZE_MAX ? -1 : (off_t)n);
-	int memory = sent ? nv_far_descriptor : (int)result;
+	int memory = sent ? nv_far_descriptor : (int)(result & INT32_MAX);
 
 	if (sent)
 		nv_let_go();
 	if (result < 0)
 		return MAP_FAILED;
-	if (shared && sent)
+	bool kept = shared || (sent ? nv_near(result) != 0 : (result & NV_MAP_KEPT) != 0);
+
+	if (kept && sent)
 		nv_prepare_exit();
 	hold();
 	char *start = MAP_FAILED;
 
 	if (!(flags & MAP_FIXED) || atomic_load(&count) == 0 || give_up(addr, whole_pages(n)) == 0)
 		start = REAL(mmap)(addr, n, prot, flags, memory, off);
-	if (!shared || sent)
+	if (!kept || sent)
 		nv_close_quietly(memory);
-	if (!shared) {
+	if (!kept) {
 		/* it is nobody else's */
 	} else if (start == MAP_FAILED) {
 		int why = errno;

@@ -42,6 +42,9 @@ enum { NV_OWN_DROP, NV_OWN_HOLD, NV_OWN_ASIDE, NV_OWN_BESIDE, NV_OWN_STAY };
 #define NV_MAP_SHARED 1
 #define NV_MAP_WRITE 2
 
+/* What it answers beside the descriptor: a private mapping is to be unmapped by unmap, as shared ones are. */
+#define NV_MAP_KEPT (INT64_C(1) << 32)
+
 struct nv_time {
 	int64_t sec;
 	int64_t nsec;

@@ -1,0 +1,99 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/demo"
+)
+
+// compileViews builds the program that maps files for reading.
+func compileViews(t *testing.T, s *demo.Stage) string {
+	program := filepath.Join(s.Dir, "views")
+	out, err := exec.Command("gcc", "-O1", "-Wall", "-Wextra", "-Werror", "-o", program, "testdata/views.c").CombinedOutput()
+	require.NoError(t, err, string(out))
+	return program
+}
+
+// A large file that is mapped for reading is not copied: the kernel has it, and shows what a local file system would,
+// whatever is done to the mapping, to the file and to its names meanwhile.
+func TestMappedInView(t *testing.T) {
+	s := newStage(t)
+	skipWithoutView(t, s)
+	program := compileViews(t, s)
+	for _, tt := range []struct {
+		look  string
+		flags []string
+	}{
+		{"changes", nil},
+		{"changes", []string{"--durability=close"}},
+		{"names", nil},
+		{"memory", nil},
+		{"sources", nil},
+		{"busy", nil},
+	} {
+		t.Run(tt.look, func(t *testing.T) {
+			out, err := exec.Command(program, tt.look, t.TempDir()).CombinedOutput()
+			require.NoError(t, err, "on a local file system: %s", out)
+			run := append(append([]string{"run", "--name", "maps", "--fresh"}, tt.flags...), "--", program, tt.look, "/nvmecr", "/view/")
+			assert.Empty(t, call(t, s, run...).ok(t))
+		})
+	}
+	for name, flags := range map[string][]string{
+		"without a view":    {"--fuse=off"},
+		"without checksums": {"--data-checksum=off"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			run := append(append([]string{"run", "--name", "copies", "--fresh"}, flags...), "--", program, "names", "/nvmecr", "memfd:nvmecr")
+			assert.Empty(t, call(t, s, run...).ok(t))
+		})
+	}
+}
+
+// A server that is killed takes the pages with it that nobody has read, and the files are mapped by copies from then on.
+func TestMappedInViewOfKilled(t *testing.T) {
+	s := newStage(t)
+	skipWithoutView(t, s)
+	ready := filepath.Join(s.Dir, "go")
+	job, err := s.Start([]string{s.Nvmecr, "run", "--", "sh", "-c", `echo $NVMECR_VIEW; mkfifo ` + ready + `; exec ` +
+		compileViews(t, s) + ` killed /nvmecr /view/ < ` + ready})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return len(job.Stdout.Lines()) > 0 }, hang, time.Millisecond)
+	var line *os.File
+	require.Eventually(t, func() bool { line, err = os.OpenFile(ready, os.O_WRONLY, 0); return err == nil }, hang, time.Millisecond)
+	defer line.Close()
+	view := job.Stdout.Lines()[0]
+	require.Eventually(t, func() bool { return len(job.Stdout.Lines()) > 1 }, hang, time.Millisecond)
+	require.NoError(t, syscall.Kill(serverOf(t, view), syscall.SIGKILL))
+	_, err = line.WriteString("\n")
+	require.NoError(t, err)
+	require.NoError(t, job.Wait(t.Context()), "%v", job.Stderr.Lines())
+	assert.Equal(t, []string{view, "go"}, job.Stdout.Lines())
+}
+
+// A mapping that outlives the run keeps nothing from its end.
+func TestMappedInViewAtTheEnd(t *testing.T) {
+	s := newStage(t)
+	skipWithoutView(t, s)
+	r := sh(t, s, `echo $NVMECR_VIEW; exec `+compileViews(t, s)+` held /nvmecr /view/`)
+	lines := strings.Fields(r.ok(t))
+	require.Len(t, lines, 2)
+	pid, err := strconv.Atoi(lines[1])
+	require.NoError(t, err)
+	maps, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
+	require.NoError(t, syscall.Kill(pid, syscall.SIGKILL))
+	require.NoError(t, err)
+	assert.Contains(t, string(maps), "/job/f")
+	assert.NotContains(t, r.stderr, "is killed")
+	assert.NoDirExists(t, lines[0])
+}
