@@ -17,6 +17,7 @@ import (
 type file struct {
 	node    *node
 	handle  posixshim.Handle
+	mapped  bool        // it was opened to be mapped
 	written atomic.Bool // since it was made durable last
 }
 
@@ -35,6 +36,25 @@ const openFlags = fuse.FOPEN_DIRECT_IO | fuse.FOPEN_PARALLEL_DIRECT_WRITES
 
 // kernelOnly are flags of open(2) that are the kernel's to obey.
 const kernelOnly = unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_DIRECT | unix.O_NOATIME | unix.O_NOCTTY
+
+// A preloaded library opens a file to map it with flags that nobody else has a reason for
+// (posixshim.ViewFlags). The kernel keeps the pages of such a file for whoever maps it next, as long as nothing has
+// changed: the time of the change says so, which nobody can set. Whoever reads such a file, and is no library, loses nothing, since
+// the kernel asks for its attributes first.
+func (n *node) openMapped(f *file) (flags uint32) {
+	var attr posixshim.Attr
+	if n.tree.process.Fstat(f.handle, &attr) != nil {
+		return openFlags // reading says what is wrong
+	}
+	f.mapped = true
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.kept == attr.Ctime {
+		flags = fuse.FOPEN_KEEP_CACHE
+	}
+	n.kept = attr.Ctime
+	return flags
+}
 
 // add makes a file of a handle.
 func (n *node) add(h int) *file {
@@ -64,7 +84,11 @@ func (n *node) Open(_ context.Context, flags uint32) (fs.FileHandle, uint32, sys
 	if err != nil {
 		return nil, 0, n.tree.errno(err)
 	}
-	return n.add(h), openFlags, 0
+	f := n.add(h)
+	if flags&(unix.O_ACCMODE|posixshim.ViewFlags) == unix.O_RDONLY|posixshim.ViewFlags {
+		return f, n.openMapped(f), 0
+	}
+	return f, openFlags, 0
 }
 
 // Create makes a file and opens it.
@@ -86,12 +110,13 @@ func (n *node) Create(ctx context.Context, name string, flags, mode uint32, out 
 	return inode, made.add(h), openFlags, 0
 }
 
-// Read reads until the end of dest or of the file: the kernel takes less for the end of the file.
+// Read reads until the end of dest or of the file: the kernel takes less for the end of the file. Of a file that
+// is mapped an error is one, also if there was something before it.
 func (f *file) Read(_ context.Context, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
 	total := 0
 	for total < len(dest) {
 		n, err := f.node.tree.process.Pread(f.handle, dest[total:], off+int64(total))
-		if err != nil && total == 0 {
+		if err != nil && (total == 0 || f.mapped) {
 			return nil, f.node.tree.errno(err)
 		}
 		if err != nil || n == 0 {

@@ -46,6 +46,7 @@ type node struct {
 
 	mu   sync.Mutex
 	open map[*file]struct{}
+	kept posixshim.Time // when the file had changed last that the kernel has pages of
 }
 
 var _ interface {

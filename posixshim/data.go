@@ -62,7 +62,7 @@ func (p *Process) readAt(f *openFile, bufs [][]byte, off int64) (int, error) {
 		n, _, err = p.readOnce(f, bufs, off)
 	}
 	// A page of a mapping that cannot be read is SIGBUS: the writer may change the file as often as it likes.
-	for begin := time.Now(); p.Attentive && n == 0 && Errno(err) == syscall.ESTALE && !p.stays(f) && time.Since(begin) < movingTime; {
+	for begin := time.Now(); n == 0 && Errno(err) == syscall.ESTALE && p.moves(f) && time.Since(begin) < movingTime; {
 		n, _, err = p.readOnce(f, bufs, off)
 	}
 	return n, err
@@ -71,11 +71,13 @@ func (p *Process) readAt(f *openFile, bufs [][]byte, off int64) (int, error) {
 // movingTime is how long an attentive process tries to read what is being changed.
 const movingTime = 10 * time.Second
 
-// stays says that the file has stayed in a mount that was replaced.
-func (p *Process) stays(f *openFile) bool {
+// moves says of a file that could not be read where it was that it is somewhere else: it has not stayed in a mount
+// that was replaced, nor is it gone. What other ranks have says so itself.
+func (p *Process) moves(f *openFile) bool {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	return f.left != nil
+	_, gone := f.current().(lostFile)
+	return p.Attentive && !gone && f.left == nil && f.current().Ino()>>ViewShift == 0
 }
 
 // readOnce reads from the mount there is now. moved says that there is another one by then, where nothing was read.

@@ -29,6 +29,10 @@ type View struct {
 // ViewShift is the first bit of a tree's number in the numbers of inodes of a view. Numbers of microfs do not reach it.
 const ViewShift = 40
 
+// ViewFlags are flags of open(2) that say to a view that the file is to be mapped, beside O_RDONLY: of a file of the
+// kernel's they change nothing.
+const ViewFlags = unix.O_NONBLOCK | unix.O_NOFOLLOW
+
 // leastView is the smallest mapping that is not copied: the copy costs less than the calls to the server, and lasts
 // when the server is killed.
 const leastView = 1 << 20
@@ -150,7 +154,7 @@ func closedFile(fs FS, f *openFile) (path string, attr microfs.Attr, err error) 
 
 // open opens the file of a path and of these attributes.
 func (v View) open(path string, attr *microfs.Attr) (int, error) {
-	fd, err := unix.Open(filepath.Join(v.Dir, path), unix.O_RDONLY|unix.O_CLOEXEC|unix.O_NOFOLLOW|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
+	fd, err := unix.Open(filepath.Join(v.Dir, path), unix.O_RDONLY|unix.O_CLOEXEC|ViewFlags, 0)
 	if err != nil {
 		return -1, err
 	}

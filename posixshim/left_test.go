@@ -1,0 +1,189 @@
+package posixshim
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/microfs"
+)
+
+// An attentive process reads a file on that its writer keeps open, whatever becomes of its names, and with what is in it
+// as long as it has one.
+func TestAttentiveReadsOn(t *testing.T) {
+	before, after := bytes.Repeat([]byte("before"), 100_000), bytes.Repeat([]byte("after!"), 100_000)
+	for name, tt := range map[string]struct {
+		change    func(t *testing.T, w *Process, h Handle)
+		checksums bool
+		want      []byte // nil: ESTALE
+	}{
+		"nothing":  {func(*testing.T, *Process, Handle) {}, true, before},
+		"written":  {func(t *testing.T, w *Process, h Handle) { write(t, w, h, after) }, true, after},
+		"unlinked": {func(t *testing.T, w *Process, _ Handle) { require.NoError(t, w.Unlink(at("f"))) }, true, before},
+		"renamed":  {func(t *testing.T, w *Process, _ Handle) { require.NoError(t, w.Rename(at("f"), at("g"), 0)) }, true, before},
+		"replaced": {func(t *testing.T, w *Process, _ Handle) {
+			write(t, w, file(t, w, "g", create), after)
+			require.NoError(t, w.Rename(at("g"), at("f"), 0))
+		}, true, before},
+		"unlinked, without checksums": {func(t *testing.T, w *Process, _ Handle) { require.NoError(t, w.Unlink(at("f"))) }, false, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			part := newPartition(t)
+			require.NoError(t, microfs.Format(context.Background(), part.dev, part.seg,
+				microfs.FormatOptions{Generation: 1, Size: 1, NoDataCRC: !tt.checksums}))
+			w, r := part.process(t), part.process(t)
+			r.Attentive = true
+			held := file(t, w, "f", create)
+			write(t, w, held, before)
+			h := file(t, r, "f", syscall.O_RDONLY)
+			tt.change(t, w, held)
+			for i := range 40 { // more than there is room for
+				other := file(t, w, fmt.Sprint("other", i%2), create)
+				write(t, w, other, make([]byte, 3<<20))
+				require.NoError(t, w.Release(other))
+				require.NoError(t, w.Unlink(at(fmt.Sprint("other", i%2))))
+				var a Attr
+				_ = r.Stat(at("."), 1, &a) // look again
+				got := make([]byte, len(before))
+				n, err := r.Pread(h, got, 0)
+				if tt.want == nil {
+					require.Equal(t, syscall.ESTALE, Errno(err))
+					continue
+				}
+				require.NoError(t, err)
+				require.True(t, bytes.Equal(tt.want, got[:n]), "%d", n)
+			}
+			require.NoError(t, r.Release(h))
+		})
+	}
+}
+
+func write(t *testing.T, p *Process, h Handle, data []byte) {
+	t.Helper()
+	n, err := p.Pwrite(h, data, 0, NoLimit)
+	require.NoError(t, err)
+	require.Equal(t, len(data), n)
+}
+
+// It closes a mount once no file is left in it, and at its end.
+func TestAttentiveClosesMounts(t *testing.T) {
+	part := newPartition(t)
+	var open atomic.Int32
+	w := part.process(t)
+	r := New(func(write bool) (*Mount, error) {
+		m, err := part.open(write)
+		if err != nil {
+			return nil, err
+		}
+		open.Add(1)
+		closing := m.Close
+		m.Close = func() error { open.Add(-1); return closing() }
+		return m, nil
+	}, t.Logf)
+	r.Attentive = true
+	look := func() {
+		var a Attr
+		require.NoError(t, r.Stat(at("/"), 1, &a))
+	}
+	files := map[int]Handle{}
+	for i := range 8 {
+		name := fmt.Sprint("f", i)
+		write(t, w, file(t, w, name, create), []byte(name))
+		files[i] = file(t, r, name, syscall.O_RDONLY)
+	}
+	require.Equal(t, int32(1), open.Load())
+	for i := range 6 {
+		require.NoError(t, w.Unlink(at(fmt.Sprint("f", i))))
+		if i%2 == 1 {
+			look()
+		}
+	}
+	require.Equal(t, int32(4), open.Load(), "with two files in each but the newest")
+	for i := range 5 {
+		require.NoError(t, r.Release(files[i]))
+	}
+	assert.Equal(t, int32(2), open.Load())
+	require.NoError(t, r.Finish())
+	assert.Zero(t, open.Load())
+}
+
+// What a writer changes all the time can be read all the time.
+func TestAttentiveReadsBesideWrites(t *testing.T) {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	part := newPartition(t)
+	w, r := part.process(t), part.process(t)
+	r.Attentive = true
+	const size = 1 << 20
+	held := file(t, w, "f", create)
+	write(t, w, held, bytes.Repeat([]byte{1}, size))
+	h := file(t, r, "f", syscall.O_RDONLY)
+	var stop atomic.Bool
+	done := make(chan error)
+	go func() {
+		var err error
+		for i := 0; err == nil && !stop.Load(); i++ {
+			_, err = w.Pwrite(held, bytes.Repeat([]byte{byte(i)}, 4096), int64(i%(size/4096))*4096, NoLimit)
+		}
+		done <- err
+	}()
+	for range 2000 {
+		page := make([]byte, 4096)
+		n, err := r.Pread(h, page, random.Int64N(size/4096)*4096)
+		if !assert.NoError(t, err) || !assert.Equal(t, 4096, n) || !assert.Equal(t, bytes.Repeat(page[:1], 4096), page) {
+			break
+		}
+	}
+	stop.Store(true)
+	require.NoError(t, <-done)
+}
+
+// A file that is mapped from the view keeps the partition: who asks for it does not get it.
+func TestViewedKeepsThePartition(t *testing.T) {
+	p := newPartition(t).process(t)
+	h := file(t, p, "f", create)
+	write(t, p, h, make([]byte, leastView))
+	require.NoError(t, p.Release(h))
+	h = file(t, p, "f", syscall.O_RDONLY)
+	f, err := p.files.get(h)
+	require.NoError(t, err)
+	f.viewed.Store(true)
+	assert.False(t, p.Yield())
+	f.viewed.Store(false)
+	assert.True(t, p.Yield())
+}
+
+// Where the view has another file of that name, or none, the file is copied, and the partition is free again.
+func TestMappedByCopy(t *testing.T) {
+	for name, view := range map[string]View{
+		"no view":      {},
+		"no file":      {Dir: t.TempDir(), Number: 1},
+		"another file": {Dir: "/proc/self", Number: 1}, // status is one of everybody's
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := newPartition(t).process(t)
+			p.View = func() View { return view }
+			h := file(t, p, "status", create)
+			write(t, p, h, bytes.Repeat([]byte{7}, leastView))
+			require.NoError(t, p.Release(h))
+			h = file(t, p, "status", syscall.O_RDONLY)
+			memory := make([]byte, 1)
+			fd, err := p.Map(h, 0, 0, leastView)
+			require.NoError(t, err)
+			require.Zero(t, fd&MapKept)
+			defer syscall.Close(fd)
+			_, err = syscall.Pread(fd, memory, leastView-1)
+			require.NoError(t, err)
+			assert.Equal(t, byte(7), memory[0])
+			assert.True(t, p.Yield())
+		})
+	}
+}
