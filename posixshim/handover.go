@@ -178,7 +178,7 @@ func (e *estate) findMemory(lent map[microfs.Ino]bool) error {
 	defer t.mu.Unlock()
 	var errs []error
 	for ino, m := range t.files {
-		if !lent[ino] {
+		if !lent[ino] || m.fd < 0 { // what is mapped from the view is there for everybody
 			continue
 		}
 		p := newPacket(kindMemory, m.fd).put64(8, int64(ino))

@@ -268,7 +268,7 @@ func (t *taking) takeMemory() {
 	}
 	for _, k := range t.in.packets[kindMemory] {
 		ino := k.ino(8)
-		m := &mapping{fd: k.fd, refs: refs[ino], writer: t.files[k.handle(24)]}
+		m := &mapping{fd: k.fd, view: -1, refs: refs[ino], writer: t.files[k.handle(24)]}
 		var st unix.Stat_t
 		err := unix.Fstat(m.fd, &st)
 		if err == nil && (maps.files[ino] != nil || refs[ino] == 0 || st.Size != k.get64(16)) {
