@@ -4,50 +4,50 @@ package posixshim
 
 import "syscall"
 
-const protocol uint32 = 0x6ef802a9
+const protocol uint32 = 0xb05ee808
 
 // The calls, by their line in calls.txt.
 const (
 	callOpen      uint32 = 4
-	callRelease   uint32 = 14
-	callRead      uint32 = 15
-	callWrite     uint32 = 16
-	callPread     uint32 = 17
-	callPwrite    uint32 = 18
-	callReadv     uint32 = 19
-	callWritev    uint32 = 20
-	callSeek      uint32 = 21
-	callGetfl     uint32 = 22
-	callSetfl     uint32 = 23
-	callGetdents  uint32 = 24
-	callFsync     uint32 = 25
-	callFtruncate uint32 = 26
-	callFallocate uint32 = 27
-	callCopy      uint32 = 28
-	callLock      uint32 = 29
-	callFlock     uint32 = 30
-	callMap       uint32 = 31
-	callUnmap     uint32 = 32
-	callMsync     uint32 = 33
-	callFstat     uint32 = 34
-	callFsetattr  uint32 = 35
-	callFpath     uint32 = 36
-	callName      uint32 = 37
-	callStat      uint32 = 38
-	callSetattr   uint32 = 39
-	callAccess    uint32 = 40
-	callTruncate  uint32 = 41
-	callMkdir     uint32 = 42
-	callRmdir     uint32 = 43
-	callUnlink    uint32 = 44
-	callRename    uint32 = 45
-	callLink      uint32 = 46
-	callSymlink   uint32 = 47
-	callReadlink  uint32 = 48
-	callRealpath  uint32 = 49
-	callStatfs    uint32 = 50
-	callSyncfs    uint32 = 51
-	callAdvise    uint32 = 52
+	callRelease   uint32 = 12
+	callRead      uint32 = 13
+	callWrite     uint32 = 14
+	callPread     uint32 = 15
+	callPwrite    uint32 = 16
+	callReadv     uint32 = 17
+	callWritev    uint32 = 18
+	callSeek      uint32 = 19
+	callGetfl     uint32 = 20
+	callSetfl     uint32 = 21
+	callGetdents  uint32 = 22
+	callFsync     uint32 = 23
+	callFtruncate uint32 = 24
+	callFallocate uint32 = 25
+	callCopy      uint32 = 26
+	callLock      uint32 = 27
+	callFlock     uint32 = 28
+	callMap       uint32 = 29
+	callUnmap     uint32 = 30
+	callMsync     uint32 = 31
+	callFstat     uint32 = 32
+	callFsetattr  uint32 = 33
+	callFpath     uint32 = 34
+	callName      uint32 = 35
+	callStat      uint32 = 36
+	callSetattr   uint32 = 37
+	callAccess    uint32 = 38
+	callTruncate  uint32 = 39
+	callMkdir     uint32 = 40
+	callRmdir     uint32 = 41
+	callUnlink    uint32 = 42
+	callRename    uint32 = 43
+	callLink      uint32 = 44
+	callSymlink   uint32 = 45
+	callReadlink  uint32 = 46
+	callRealpath  uint32 = 47
+	callStatfs    uint32 = 48
+	callSyncfs    uint32 = 49
+	callAdvise    uint32 = 50
 )
 
 // dispatch makes the call of a request.

@@ -15,7 +15,8 @@
 //
 // Forked children, programs that are executed, and other processes of the rank
 // that find the partition in use send their calls here: server.go makes them,
-// share.go says how long a file is open for them, message.go what is sent.
+// share.go says how long a file is open for them, message.go what is sent. What others have open of a process
+// that ends, or executes a program, goes on in its successor: handover.go gives it, takeover.go takes it.
 //
 // # Concurrency
 //
@@ -25,7 +26,7 @@
 // Lock order:
 //
 //	the shim's, of those who share what is open
-//	  server.opening
+//	  Process.taking
 //	    server.mu
 //	      openFile.mu
 //	        Process.mu

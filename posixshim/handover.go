@@ -61,10 +61,9 @@ func (p *Process) HandOver(executes int) (int, error) {
 	}
 	defer ownfd.Close(to.Socket)
 	e := &estate{p: p, callers: p.server.haltAll(), files: make(map[Handle]*openFile), watches: make(map[Handle][]*watch)}
-	p.Drain()
+	err = e.find(executes != 0)
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	err = e.find(executes != 0)
 	if err = errors.Join(err, p.abandon(e)); err != nil {
 		p.logf("process %d: what it wrote may not be complete: %v", os.Getpid(), err)
 	}
@@ -85,9 +84,18 @@ func (p *Process) connectToSuccessor() (Successor, error) {
 	return p.Successor()
 }
 
-// find fills in what is handed over. The caller holds p.mu.
+// find fills in what is handed over. The caller does not hold p.mu: sharings that end meanwhile need it.
 func (e *estate) find(executes bool) error {
 	p := e.p
+	p.files.each(func(f *openFile) {
+		for w := f.watch.Load(); w != nil; w = w.older {
+			// The successor finds out which of them have ended, and takes what is left in them.
+			if w.halt(); !w.over.Load() {
+				e.files[f.handle] = f
+				e.watches[f.handle] = append(e.watches[f.handle], w)
+			}
+		}
+	})
 	err := p.SyncMappings()
 	lent := make(map[microfs.Ino]bool)
 	for _, c := range e.callers {
@@ -99,14 +107,6 @@ func (e *estate) find(executes bool) error {
 		}
 	}
 	err = errors.Join(err, e.findMemory(lent))
-	p.files.each(func(f *openFile) {
-		for w := f.watch.Load(); w != nil; w = w.older {
-			if w.halt(); !w.over.Load() && !w.ended() {
-				e.files[f.handle] = f
-				e.watches[f.handle] = append(e.watches[f.handle], w)
-			}
-		}
-	})
 	for _, f := range e.files {
 		e.add(f.packet())
 	}
@@ -192,7 +192,9 @@ func (e *estate) findMemory(lent map[microfs.Ino]bool) error {
 			e.files[w.handle] = w
 			p.put64(24, int64(w.handle))
 		}
+		m.mu.Lock()
 		e.add(p.put64(16, m.size))
+		m.mu.Unlock()
 	}
 	return errors.Join(errs...)
 }

@@ -248,6 +248,59 @@ func TestHandOverOfRenamed(t *testing.T) {
 	assert.Zero(t, a.Size)
 }
 
+type unsyncedFile struct{ File }
+
+func (unsyncedFile) Sync() error { return syscall.ENOSPC }
+
+// What could not be written before is said where somebody asks, and that the partition could not be left in
+// good order to the user. The files go on.
+func TestHandOverAfterLoss(t *testing.T) {
+	part := newPartition(t)
+	p := New(func(write bool) (*Mount, error) {
+		m, err := part.open(write)
+		if err == nil {
+			unmount := m.Close
+			m.Close = func() error { return errors.Join(unmount(), errors.New("the target is lost")) }
+		}
+		return m, err
+	}, func(format string, args ...any) { part.logged = append(part.logged, fmt.Sprintf(format, args...)) })
+	q := part.heir(t)
+	c := p.client(t)
+	h, socket := c.open("f")
+	f, err := p.files.get(h)
+	require.NoError(t, err)
+	f.first = unsyncedFile{f.first}
+	done := succession(t, p, q)
+	_, err = p.HandOver(0)
+	require.NoError(t, err)
+	require.NoError(t, <-done)
+	assert.Equal(t, []string{fmt.Sprintf("process %d: what it wrote may not be complete: the target is lost", os.Getpid())}, part.logged)
+	n, _ := c.call(request(callFsync, []int64{int64(h)}))
+	assert.EqualValues(t, -int64(syscall.ENOSPC), n)
+	n, _ = c.call(request(callFsync, []int64{int64(h)}))
+	assert.Zero(t, n)
+	require.NoError(t, unix.Close(socket))
+}
+
+// A successor that cannot have the partition refuses, and the connections of the others end.
+func TestHandOverRefused(t *testing.T) {
+	part := newPartition(t)
+	p := part.process(t)
+	q := NewHeir(func(bool) (*Mount, error) { return nil, syscall.ENODEV }, t.Logf)
+	c := p.client(t)
+	_, socket := c.open("f")
+	done := succession(t, p, q)
+	_, err := p.HandOver(0)
+	assert.Equal(t, syscall.EIO, err)
+	assert.ErrorIs(t, <-done, syscall.ENODEV)
+	require.Len(t, part.logged, 1)
+	assert.Contains(t, part.logged[0], "could not hand over")
+	n, err := unix.Read(c.fd, make([]byte, 1))
+	assert.NoError(t, err)
+	assert.Zero(t, n, "the connection has ended")
+	require.NoError(t, unix.Close(socket))
+}
+
 // samplePackets has one of each kind, with nothing for a descriptor.
 func samplePackets() []*packet {
 	f := newPacket(kindFile, -1).put64(8, 0x1_0000_0002).put64(16, 3).put64(24, 1).put64(32, 0x0102030405060708).

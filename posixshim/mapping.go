@@ -347,7 +347,7 @@ func (p *Process) SyncMappings() error {
 	var errs []error
 	for _, m := range t.files {
 		if m.writer != nil {
-			errs = append(errs, m.save(0, m.size))
+			errs = append(errs, m.save(0, math.MaxInt64))
 		}
 	}
 	return errors.Join(errs...)

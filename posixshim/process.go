@@ -35,6 +35,7 @@ type Process struct {
 	maps     mappings
 	server   server
 	carriers carriers
+	taking   sync.Mutex                    // held by TakeOver
 	kept     atomic.Pointer[[]microfs.Ino] // see Kept
 
 	mu       sync.RWMutex  // held for reading by calls that use mount

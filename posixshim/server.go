@@ -53,10 +53,6 @@ type server struct {
 
 	callersMu sync.Mutex
 	callers   map[*connection]struct{}
-
-	// opening is held for reading while a descriptor is open that the shim has
-	// not been told of, for writing while the shim closes all those.
-	opening sync.RWMutex
 }
 
 // identity is what others know a process by.
@@ -129,8 +125,6 @@ func (p *Process) accept(listen *os.File, h *heir, ended chan<- struct{}) {
 		var fd int
 		var failed error
 		err = raw.Read(func(on uintptr) bool {
-			p.server.opening.RLock()
-			defer p.server.opening.RUnlock()
 			p.server.connections.Add(1) // before it can ask, or Leave can miss it: Leave counts them
 			if fd, failed = acceptOne(int(on)); failed != nil {
 				p.server.connections.Add(-1)
@@ -193,10 +187,6 @@ func samePeer(fd int) bool {
 
 // reply makes the call of m and sends what comes of it.
 func (p *Process) reply(to syscall.RawConn, m *message) error {
-	if m.call == callOpen {
-		p.server.opening.RLock()
-		defer p.server.opening.RUnlock()
-	}
 	p.Drain()
 	result, descriptor := p.make(m)
 	err := m.send(to, result, 0, descriptor)
@@ -205,11 +195,6 @@ func (p *Process) reply(to syscall.RawConn, m *message) error {
 	}
 	return err
 }
-
-// Hush and Unhush enclose that the shim closes all descriptors it knows nothing
-// of: there are none of this package meanwhile.
-func (p *Process) Hush() error   { p.server.opening.Lock(); return nil }
-func (p *Process) Unhush() error { p.server.opening.Unlock(); return nil }
 
 // make makes a call. The descriptor that it returns, if it is not 0, goes to
 // the other process and is closed here.

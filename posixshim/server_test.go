@@ -217,7 +217,7 @@ func TestLeaveAnswersWhoComesLast(t *testing.T) {
 	first.close()
 	number, err := p.Serve()
 	require.NoError(t, err)
-	require.NoError(t, p.Hush()) // nobody is let in
+	p.server.callersMu.Lock() // nobody is let in
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
 	require.NoError(t, unix.Connect(fd, &unix.SockaddrUnix{Name: serverName(uint64(number))}))
@@ -233,7 +233,7 @@ func TestLeaveAnswersWhoComesLast(t *testing.T) {
 		assert.Fail(t, "it has not waited for who comes")
 	case <-time.After(100 * time.Millisecond):
 	}
-	require.NoError(t, p.Unhush())
+	p.server.callersMu.Unlock()
 	require.NoError(t, unix.Close(fd)) // it does not ask after all
 	assert.Zero(t, <-left)
 }

@@ -65,6 +65,9 @@ func (p *Process) Share(h Handle) (int, error) {
 		return 0, err
 	}
 	socket, w, err := p.standIn(f)
+	if w != nil {
+		w.stopped = make(chan struct{})
+	}
 	if err == nil && !f.share(w) { // another thread shares it
 		err = errors.Join(ownfd.CloseFile(w.File), ownfd.Close(socket))
 		socket = 0
@@ -82,7 +85,6 @@ func (p *Process) Share(h Handle) (int, error) {
 
 // watchFor waits for the end of a sharing, on a goroutine of its own.
 func (p *Process) watchFor(f *openFile, w *watch) {
-	w.stopped = make(chan struct{})
 	go func() {
 		defer close(w.stopped)
 		defer func() {

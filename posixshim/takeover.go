@@ -93,6 +93,8 @@ const takePause = 20 * time.Millisecond
 // ends, as long as others have it. What it has not taken over when it fails is still the inheritance's. p is one
 // that NewHeir has made.
 func (p *Process) TakeOver(ctx context.Context, in *Inheritance) error {
+	p.taking.Lock() // one after the other: see Kept
+	defer p.taking.Unlock()
 	begin := in.packets[kindBegin][0]
 	h := &heir{number: uint64(begin.get64(16)), handles: make(map[Handle]Handle)}
 	if err := unix.Listen(begin.fd, unix.SOMAXCONN); err != nil { // this process is whom connections name from now on
@@ -320,7 +322,7 @@ func (t *taking) takeWatch(k *packet) error {
 	if err != nil {
 		return err
 	}
-	w := &watch{File: end}
+	w := &watch{File: end, stopped: make(chan struct{})}
 	w.foreign.Store(true)
 	if k.get32(16)&1 != 0 {
 		h := f.handle

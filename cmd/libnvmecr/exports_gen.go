@@ -115,30 +115,6 @@ func nvmecr_rt_hand_over(executes int32) (answer int64) {
 	return result(process.HandOver(int(executes)))
 }
 
-// hush: the runtime has no descriptors that the shim has not been told of, until unhush
-//
-//export nvmecr_rt_hush
-func nvmecr_rt_hush() (answer int64) {
-	if process.Crashed() {
-		return crashed
-	}
-	defer contain(&answer)
-	process.Drain()
-	return result(0, process.Hush())
-}
-
-// unhush: the end of that
-//
-//export nvmecr_rt_unhush
-func nvmecr_rt_unhush() (answer int64) {
-	if process.Crashed() {
-		return crashed
-	}
-	defer contain(&answer)
-	process.Drain()
-	return result(0, process.Unhush())
-}
-
 // credentials: the user or the groups of this process have changed
 //
 //export nvmecr_rt_credentials

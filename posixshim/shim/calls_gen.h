@@ -12,8 +12,6 @@ struct nv_runtime {
 	int64_t (*give_up)(void);
 	int64_t (*alone)(void);
 	int64_t (*hand_over)(int32_t executes);
-	int64_t (*hush)(void);
-	int64_t (*unhush)(void);
 	int64_t (*credentials)(void);
 	int64_t (*retain)(int64_t h);
 	int64_t (*release)(int64_t h);
@@ -68,8 +66,6 @@ struct nv_runtime {
 	"nvmecr_rt_give_up", \
 	"nvmecr_rt_alone", \
 	"nvmecr_rt_hand_over", \
-	"nvmecr_rt_hush", \
-	"nvmecr_rt_unhush", \
 	"nvmecr_rt_credentials", \
 	"nvmecr_rt_retain", \
 	"nvmecr_rt_release", \
@@ -473,26 +469,6 @@ static inline int64_t rt_hand_over(int executes)
 	if (!nv_enter(&visit))
 		return -1;
 	return nv_leave(&visit, nv_rt.hand_over(executes));
-}
-
-/* hush: the runtime has no descriptors that the shim has not been told of, until unhush */
-static inline int64_t rt_hush(void)
-{
-	struct nv_visit visit;
-
-	if (!nv_enter(&visit))
-		return -1;
-	return nv_leave(&visit, nv_rt.hush());
-}
-
-/* unhush: the end of that */
-static inline int64_t rt_unhush(void)
-{
-	struct nv_visit visit;
-
-	if (!nv_enter(&visit))
-		return -1;
-	return nv_leave(&visit, nv_rt.unhush());
 }
 
 /* credentials: the user or the groups of this process have changed */

@@ -3,7 +3,7 @@
 #include "nv.h"
 #include "far.h"
 
-const uint32_t nv_protocol = 0x6ef802a9;
+const uint32_t nv_protocol = 0xb05ee808;
 
 int64_t nv_far_open(int server, int64_t at_dir, const char *at, char *at_out, int32_t flags, uint32_t mode)
 {
@@ -17,7 +17,7 @@ int64_t nv_far_open(int server, int64_t at_dir, const char *at, char *at_out, in
 
 int64_t nv_far_release(int server, int64_t h)
 {
-	struct nv_message m = {.server = server, .call = 14};
+	struct nv_message m = {.server = server, .call = 12};
 
 	nv_put_handle(&m, h);
 	return nv_far_call(&m);
@@ -25,7 +25,7 @@ int64_t nv_far_release(int server, int64_t h)
 
 int64_t nv_far_read(int server, int64_t h, void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 15};
+	struct nv_message m = {.server = server, .call = 13};
 
 	nv_put_handle(&m, h);
 	nv_put_room(&m, buf, buf_len);
@@ -35,7 +35,7 @@ int64_t nv_far_read(int server, int64_t h, void *buf, size_t buf_len)
 
 int64_t nv_far_write(int server, int64_t h, const void *buf, size_t buf_len, int64_t most)
 {
-	struct nv_message m = {.server = server, .call = 16};
+	struct nv_message m = {.server = server, .call = 14};
 
 	nv_put_handle(&m, h);
 	nv_put_data(&m, buf, buf_len);
@@ -45,7 +45,7 @@ int64_t nv_far_write(int server, int64_t h, const void *buf, size_t buf_len, int
 
 int64_t nv_far_pread(int server, int64_t h, void *buf, size_t buf_len, int64_t off)
 {
-	struct nv_message m = {.server = server, .call = 17};
+	struct nv_message m = {.server = server, .call = 15};
 
 	nv_put_handle(&m, h);
 	nv_put_room(&m, buf, buf_len);
@@ -56,7 +56,7 @@ int64_t nv_far_pread(int server, int64_t h, void *buf, size_t buf_len, int64_t o
 
 int64_t nv_far_pwrite(int server, int64_t h, const void *buf, size_t buf_len, int64_t off, int64_t most)
 {
-	struct nv_message m = {.server = server, .call = 18};
+	struct nv_message m = {.server = server, .call = 16};
 
 	nv_put_handle(&m, h);
 	nv_put_data(&m, buf, buf_len);
@@ -67,7 +67,7 @@ int64_t nv_far_pwrite(int server, int64_t h, const void *buf, size_t buf_len, in
 
 int64_t nv_far_readv(int server, int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off)
 {
-	struct nv_message m = {.server = server, .call = 19};
+	struct nv_message m = {.server = server, .call = 17};
 
 	nv_put_handle(&m, h);
 	nv_put_rooms(&m, iov, iov_count);
@@ -78,7 +78,7 @@ int64_t nv_far_readv(int server, int64_t h, const struct iovec *iov, int32_t iov
 
 int64_t nv_far_writev(int server, int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off, int32_t flags, int64_t most)
 {
-	struct nv_message m = {.server = server, .call = 20};
+	struct nv_message m = {.server = server, .call = 18};
 
 	nv_put_handle(&m, h);
 	nv_put_gather(&m, iov, iov_count);
@@ -90,7 +90,7 @@ int64_t nv_far_writev(int server, int64_t h, const struct iovec *iov, int32_t io
 
 int64_t nv_far_seek(int server, int64_t h, int64_t off, int32_t whence)
 {
-	struct nv_message m = {.server = server, .call = 21};
+	struct nv_message m = {.server = server, .call = 19};
 
 	nv_put_handle(&m, h);
 	nv_put_offset(&m, off);
@@ -100,7 +100,7 @@ int64_t nv_far_seek(int server, int64_t h, int64_t off, int32_t whence)
 
 int64_t nv_far_getfl(int server, int64_t h)
 {
-	struct nv_message m = {.server = server, .call = 22};
+	struct nv_message m = {.server = server, .call = 20};
 
 	nv_put_handle(&m, h);
 	return nv_far_call(&m);
@@ -108,7 +108,7 @@ int64_t nv_far_getfl(int server, int64_t h)
 
 int64_t nv_far_setfl(int server, int64_t h, int32_t flags)
 {
-	struct nv_message m = {.server = server, .call = 23};
+	struct nv_message m = {.server = server, .call = 21};
 
 	nv_put_handle(&m, h);
 	nv_put_number(&m, flags);
@@ -117,7 +117,7 @@ int64_t nv_far_setfl(int server, int64_t h, int32_t flags)
 
 int64_t nv_far_getdents(int server, int64_t h, void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 24};
+	struct nv_message m = {.server = server, .call = 22};
 
 	nv_put_handle(&m, h);
 	nv_put_room(&m, buf, buf_len);
@@ -126,7 +126,7 @@ int64_t nv_far_getdents(int server, int64_t h, void *buf, size_t buf_len)
 
 int64_t nv_far_fsync(int server, int64_t h)
 {
-	struct nv_message m = {.server = server, .call = 25};
+	struct nv_message m = {.server = server, .call = 23};
 
 	nv_put_handle(&m, h);
 	return nv_far_call(&m);
@@ -134,7 +134,7 @@ int64_t nv_far_fsync(int server, int64_t h)
 
 int64_t nv_far_ftruncate(int server, int64_t h, int64_t size, int64_t most)
 {
-	struct nv_message m = {.server = server, .call = 26};
+	struct nv_message m = {.server = server, .call = 24};
 
 	nv_put_handle(&m, h);
 	nv_put_offset(&m, size);
@@ -144,7 +144,7 @@ int64_t nv_far_ftruncate(int server, int64_t h, int64_t size, int64_t most)
 
 int64_t nv_far_fallocate(int server, int64_t h, int32_t mode, int64_t off, int64_t n, int64_t most)
 {
-	struct nv_message m = {.server = server, .call = 27};
+	struct nv_message m = {.server = server, .call = 25};
 
 	nv_put_handle(&m, h);
 	nv_put_number(&m, mode);
@@ -156,7 +156,7 @@ int64_t nv_far_fallocate(int server, int64_t h, int32_t mode, int64_t off, int64
 
 int64_t nv_far_copy(int server, int64_t in, int64_t inoff, int64_t out, int64_t outoff, int64_t n, int64_t most)
 {
-	struct nv_message m = {.server = server, .call = 28};
+	struct nv_message m = {.server = server, .call = 26};
 
 	nv_put_handle(&m, in);
 	nv_put_offset(&m, inoff);
@@ -169,7 +169,7 @@ int64_t nv_far_copy(int server, int64_t in, int64_t inoff, int64_t out, int64_t 
 
 int64_t nv_far_lock(int server, int64_t h, int32_t pid, int32_t cmd, void *lock, size_t lock_len)
 {
-	struct nv_message m = {.server = server, .call = 29};
+	struct nv_message m = {.server = server, .call = 27};
 
 	nv_put_handle(&m, h);
 	nv_put_number(&m, pid);
@@ -180,7 +180,7 @@ int64_t nv_far_lock(int server, int64_t h, int32_t pid, int32_t cmd, void *lock,
 
 int64_t nv_far_flock(int server, int64_t h, int32_t operation)
 {
-	struct nv_message m = {.server = server, .call = 30};
+	struct nv_message m = {.server = server, .call = 28};
 
 	nv_put_handle(&m, h);
 	nv_put_number(&m, operation);
@@ -189,7 +189,7 @@ int64_t nv_far_flock(int server, int64_t h, int32_t operation)
 
 int64_t nv_far_map(int server, int64_t h, int32_t how, int64_t off, int64_t n)
 {
-	struct nv_message m = {.server = server, .call = 31};
+	struct nv_message m = {.server = server, .call = 29};
 
 	nv_put_handle(&m, h);
 	nv_put_number(&m, how);
@@ -200,7 +200,7 @@ int64_t nv_far_map(int server, int64_t h, int32_t how, int64_t off, int64_t n)
 
 int64_t nv_far_unmap(int server, int64_t h)
 {
-	struct nv_message m = {.server = server, .call = 32};
+	struct nv_message m = {.server = server, .call = 30};
 
 	nv_put_handle(&m, h);
 	return nv_far_call(&m);
@@ -208,7 +208,7 @@ int64_t nv_far_unmap(int server, int64_t h)
 
 int64_t nv_far_msync(int server, int64_t h, int64_t off, int64_t n)
 {
-	struct nv_message m = {.server = server, .call = 33};
+	struct nv_message m = {.server = server, .call = 31};
 
 	nv_put_handle(&m, h);
 	nv_put_offset(&m, off);
@@ -218,7 +218,7 @@ int64_t nv_far_msync(int server, int64_t h, int64_t off, int64_t n)
 
 int64_t nv_far_fstat(int server, int64_t h, struct nv_attr *out)
 {
-	struct nv_message m = {.server = server, .call = 34};
+	struct nv_message m = {.server = server, .call = 32};
 
 	nv_put_handle(&m, h);
 	nv_put_room(&m, out, sizeof *out);
@@ -227,7 +227,7 @@ int64_t nv_far_fstat(int server, int64_t h, struct nv_attr *out)
 
 int64_t nv_far_fsetattr(int server, int64_t h, const struct nv_setattr *in)
 {
-	struct nv_message m = {.server = server, .call = 35};
+	struct nv_message m = {.server = server, .call = 33};
 
 	nv_put_handle(&m, h);
 	nv_put_data(&m, in, sizeof *in);
@@ -236,7 +236,7 @@ int64_t nv_far_fsetattr(int server, int64_t h, const struct nv_setattr *in)
 
 int64_t nv_far_fpath(int server, int64_t h, void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 36};
+	struct nv_message m = {.server = server, .call = 34};
 
 	nv_put_handle(&m, h);
 	nv_put_room(&m, buf, buf_len);
@@ -245,7 +245,7 @@ int64_t nv_far_fpath(int server, int64_t h, void *buf, size_t buf_len)
 
 int64_t nv_far_name(int server, int64_t h, void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 37};
+	struct nv_message m = {.server = server, .call = 35};
 
 	nv_put_handle(&m, h);
 	nv_put_room(&m, buf, buf_len);
@@ -254,7 +254,7 @@ int64_t nv_far_name(int server, int64_t h, void *buf, size_t buf_len)
 
 int64_t nv_far_stat(int server, int64_t at_dir, const char *at, char *at_out, int32_t follow, struct nv_attr *out)
 {
-	struct nv_message m = {.server = server, .call = 38};
+	struct nv_message m = {.server = server, .call = 36};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_number(&m, follow);
@@ -264,7 +264,7 @@ int64_t nv_far_stat(int server, int64_t at_dir, const char *at, char *at_out, in
 
 int64_t nv_far_setattr(int server, int64_t at_dir, const char *at, char *at_out, int32_t follow, const struct nv_setattr *in)
 {
-	struct nv_message m = {.server = server, .call = 39};
+	struct nv_message m = {.server = server, .call = 37};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_number(&m, follow);
@@ -274,7 +274,7 @@ int64_t nv_far_setattr(int server, int64_t at_dir, const char *at, char *at_out,
 
 int64_t nv_far_access(int server, int64_t at_dir, const char *at, char *at_out, int32_t mode, int32_t how)
 {
-	struct nv_message m = {.server = server, .call = 40};
+	struct nv_message m = {.server = server, .call = 38};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_number(&m, mode);
@@ -284,7 +284,7 @@ int64_t nv_far_access(int server, int64_t at_dir, const char *at, char *at_out, 
 
 int64_t nv_far_truncate(int server, int64_t at_dir, const char *at, char *at_out, int64_t size, int64_t most)
 {
-	struct nv_message m = {.server = server, .call = 41};
+	struct nv_message m = {.server = server, .call = 39};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_offset(&m, size);
@@ -294,7 +294,7 @@ int64_t nv_far_truncate(int server, int64_t at_dir, const char *at, char *at_out
 
 int64_t nv_far_mkdir(int server, int64_t at_dir, const char *at, char *at_out, uint32_t mode)
 {
-	struct nv_message m = {.server = server, .call = 42};
+	struct nv_message m = {.server = server, .call = 40};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_number(&m, mode);
@@ -303,7 +303,7 @@ int64_t nv_far_mkdir(int server, int64_t at_dir, const char *at, char *at_out, u
 
 int64_t nv_far_rmdir(int server, int64_t at_dir, const char *at, char *at_out)
 {
-	struct nv_message m = {.server = server, .call = 43};
+	struct nv_message m = {.server = server, .call = 41};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	return nv_far_call(&m);
@@ -311,7 +311,7 @@ int64_t nv_far_rmdir(int server, int64_t at_dir, const char *at, char *at_out)
 
 int64_t nv_far_unlink(int server, int64_t at_dir, const char *at, char *at_out)
 {
-	struct nv_message m = {.server = server, .call = 44};
+	struct nv_message m = {.server = server, .call = 42};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	return nv_far_call(&m);
@@ -319,7 +319,7 @@ int64_t nv_far_unlink(int server, int64_t at_dir, const char *at, char *at_out)
 
 int64_t nv_far_rename(int server, int64_t from_dir, const char *from, char *from_out, int64_t to_dir, const char *to, char *to_out, uint32_t flags)
 {
-	struct nv_message m = {.server = server, .call = 45};
+	struct nv_message m = {.server = server, .call = 43};
 
 	nv_put_place(&m, from_dir, from, from_out);
 	nv_put_place(&m, to_dir, to, to_out);
@@ -329,7 +329,7 @@ int64_t nv_far_rename(int server, int64_t from_dir, const char *from, char *from
 
 int64_t nv_far_link(int server, int64_t from_dir, const char *from, char *from_out, int64_t to_dir, const char *to, char *to_out, int32_t follow)
 {
-	struct nv_message m = {.server = server, .call = 46};
+	struct nv_message m = {.server = server, .call = 44};
 
 	nv_put_place(&m, from_dir, from, from_out);
 	nv_put_place(&m, to_dir, to, to_out);
@@ -339,7 +339,7 @@ int64_t nv_far_link(int server, int64_t from_dir, const char *from, char *from_o
 
 int64_t nv_far_symlink(int server, const char *target, int64_t at_dir, const char *at, char *at_out)
 {
-	struct nv_message m = {.server = server, .call = 47};
+	struct nv_message m = {.server = server, .call = 45};
 
 	nv_put_string(&m, target);
 	nv_put_place(&m, at_dir, at, at_out);
@@ -348,7 +348,7 @@ int64_t nv_far_symlink(int server, const char *target, int64_t at_dir, const cha
 
 int64_t nv_far_readlink(int server, int64_t at_dir, const char *at, char *at_out, void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 48};
+	struct nv_message m = {.server = server, .call = 46};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_room(&m, buf, buf_len);
@@ -357,7 +357,7 @@ int64_t nv_far_readlink(int server, int64_t at_dir, const char *at, char *at_out
 
 int64_t nv_far_realpath(int server, int64_t at_dir, const char *at, char *at_out, void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 49};
+	struct nv_message m = {.server = server, .call = 47};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_room(&m, buf, buf_len);
@@ -366,7 +366,7 @@ int64_t nv_far_realpath(int server, int64_t at_dir, const char *at, char *at_out
 
 int64_t nv_far_statfs(int server, struct nv_statfs *out)
 {
-	struct nv_message m = {.server = server, .call = 50};
+	struct nv_message m = {.server = server, .call = 48};
 
 	nv_put_room(&m, out, sizeof *out);
 	return nv_far_call(&m);
@@ -374,14 +374,14 @@ int64_t nv_far_statfs(int server, struct nv_statfs *out)
 
 int64_t nv_far_syncfs(int server)
 {
-	struct nv_message m = {.server = server, .call = 51};
+	struct nv_message m = {.server = server, .call = 49};
 
 	return nv_far_call(&m);
 }
 
 int64_t nv_far_advise(int server, int64_t h, int64_t off, int64_t n, int32_t advice)
 {
-	struct nv_message m = {.server = server, .call = 52};
+	struct nv_message m = {.server = server, .call = 50};
 
 	nv_put_handle(&m, h);
 	nv_put_offset(&m, off);
