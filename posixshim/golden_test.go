@@ -46,6 +46,7 @@ var exchanges = []struct {
 		result: 0x3_0000_0004, flags: replyDescriptor},
 	{name: "rename", call: callRename, numbers: []int64{0, 0, 1}, data: []string{"from", "to"}, result: -int64(syscall.EEXIST)},
 	{name: "access", call: callAccess, numbers: []int64{0, 0, 1}, data: []string{"out"}, result: pathOutside, body: "/"},
+	{name: "access, asked again since it leads out", call: callAccess, numbers: []int64{0, 0, 1}, data: []string{"out"}, result: pathOutside, body: "/"},
 	{name: "fstat", call: callFstat, numbers: []int64{0x1_0000_0002, 104}, body: string(structure(&Attr{
 		Ino: 1, Mode: syscall.S_IFREG | 0o640, Nlink: 2, UID: 3, GID: 4, Size: 5, Blocks: 6,
 		Atime: Time{7, 8}, Mtime: Time{9, 10}, Ctime: Time{11, 12}, Btime: Time{13, 14}}))},

@@ -9,6 +9,11 @@
 //	           is the owner's note, how those who find it busy may reach it
 //	KEY.sock   the owner listens here while it holds the lock
 //
+// and a run has two more:
+//
+//	run        says that the run is in progress, and whether the partition was used
+//	serve.sock nvmecr serve listens here for what processes hand over (ListenForHeirs)
+//
 // Why a record lock: it belongs to the process. The kernel drops it when the
 // process ends, however it ends, and a forked child does not have it; a lock
 // of flock(2), or an open file description lock, would live on in every child
