@@ -181,7 +181,7 @@ func allocations(in *inode, holes, taken []run, size uint64) []oplog.Record {
 }
 
 // maxRecords is how many Allocate records fit a log page, with a margin for
-// what is owed.
+// what is deferred.
 const maxRecords = 64
 
 // recordAll is record for several records, of which a crash leaves all or none.

@@ -105,36 +105,36 @@ func (fs *FS) settled(recs ...*oplog.Record) error {
 	return nil
 }
 
-// overrule is called where a group that failed may be on the media, all of it: no
-// later mount may find done what was refused. While the device refuses this as
-// well it is tried again now and then.
-func (fs *FS) overrule() {
-	if fs.broken != nil || fs.log.Open() || mutant.On(mutant.NoOverrule) {
+// supersede is called where a group that failed may be on the media as a whole: a
+// later mount must not replay an operation that the application was told has
+// failed. While the device refuses this as well, it is repeated now and then.
+func (fs *FS) supersede() {
+	if fs.broken != nil || fs.log.Open() || mutant.On(mutant.NoSupersede) {
 		return
 	}
 	begin := time.Now()
-	err := fs.tryOverrule()
+	err := fs.trySupersede()
 	if err == nil {
-		fs.overruleAt = time.Time{}
+		fs.supersedeAt = time.Time{}
 		return
 	}
-	if fs.overruleAt.IsZero() {
+	if fs.supersedeAt.IsZero() {
 		fs.logf("a refused operation may be found done by the next mount: %v", err)
 	}
-	fs.overruleAt = time.Now().Add(max(overrulePause, 10*time.Since(begin)))
+	fs.supersedeAt = time.Now().Add(max(supersedePause, 10*time.Since(begin)))
 }
 
-// overrulePause is the least time between attempts to overrule.
-const overrulePause = time.Second
+// supersedePause is the least time between attempts to supersede.
+const supersedePause = time.Second
 
-func (fs *FS) tryOverrule() error {
-	for fs.log.Doubtful() {
+func (fs *FS) trySupersede() error {
+	for fs.log.InDoubt() {
 		prep, err := fs.log.Begin(0)
 		if err != nil {
 			return err // a state checkpoint makes room when there is need for one
 		}
 		if err = fs.run(prep); err == nil {
-			err = fs.runGroup(fs.log.Overrule())
+			err = fs.runGroup(fs.log.Supersede())
 		}
 		if err = fs.recoverFrom(err); err != nil {
 			return err

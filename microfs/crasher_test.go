@@ -152,22 +152,22 @@ type crashMark struct {
 }
 
 // waiting is what has been acknowledged and will be written later: what is
-// written behind from start on, and a record that is owed; and since which mark
+// written behind from start on, and a record that is deferred; and since which mark
 // that is so.
 type waiting struct {
-	behind, owes           bool
-	start                  nvmf.Bytes
-	behindSince, owesSince int
+	behind, deferred           bool
+	start                      nvmf.Bytes
+	behindSince, deferredSince int
 }
 
 // after returns what waits after an operation that follows mark last.
 func (w waiting) after(fs *FS, last int) waiting {
-	now := waiting{fs.behind.n > 0, fs.log.Owes(), fs.behind.start, last, last}
+	now := waiting{fs.behind.n > 0, fs.log.Deferred(), fs.behind.start, last, last}
 	if w.behind && w.start == now.start {
 		now.behindSince = w.behindSince
 	}
-	if w.owes {
-		now.owesSince = w.owesSince
+	if w.deferred {
+		now.deferredSince = w.deferredSince
 	}
 	return now
 }
@@ -177,8 +177,8 @@ func (w waiting) kept(last int) int {
 	if w.behind {
 		last = min(last, w.behindSince)
 	}
-	if w.owes {
-		last = min(last, w.owesSince)
+	if w.deferred {
+		last = min(last, w.deferredSince)
 	}
 	return last
 }

@@ -310,12 +310,13 @@ func (f *File) Close() error {
 	return failed
 }
 
-// closeCreated closes a file that was created and never written. That costs no
-// round trip: its Close record goes out with whatever is logged next, so that a
-// file is created for the price of one. Where a flush has to follow it declines.
+// closeCreated closes a file that was created and never written, without a round
+// trip: the Close record is deferred to the next group, so that create and close
+// together cost one round trip. It returns false, and does nothing, where a flush
+// has to follow.
 func (fs *FS) closeCreated(in *inode) bool {
 	fs.rec = oplog.Record{Type: oplog.Close, Ino: uint64(in.ino), Time: now()}
-	if fs.log.Unflushed() || !fs.log.Owe(&fs.rec) {
+	if fs.log.Unflushed() || !fs.log.Defer(&fs.rec) {
 		return false
 	}
 	in.closed, in.written = true, false

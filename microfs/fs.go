@@ -106,8 +106,8 @@ type FS struct {
 	late     Late // of the last holder
 	// away is since when the target has not answered, over all losses of the
 	// connection until the operation got on; zero while it does.
-	away       time.Time
-	overruleAt time.Time // not again before; zero: there was no attempt in vain
+	away        time.Time
+	supersedeAt time.Time // earliest time of the next attempt; zero: none has failed
 	// conflicts counts commands refused for a reservation since one was not.
 	conflicts int
 	repair    []repair // found by the mount
@@ -202,8 +202,8 @@ func (fs *FS) leave() {
 
 // tidy does what is due before somebody else has the lock.
 func (fs *FS) tidy() {
-	if fs.log.Doubtful() && time.Now().After(fs.overruleAt) {
-		fs.overrule()
+	if fs.log.InDoubt() && time.Now().After(fs.supersedeAt) {
+		fs.supersede()
 	}
 	fs.away = time.Time{}
 	fs.ckpt.consider(fs)
@@ -258,8 +258,8 @@ func (fs *FS) Unmount() error {
 func (fs *FS) settleAll() error {
 	fs.writeBehind()
 	err := fs.syncAll()
-	if fs.log.Doubtful() {
-		fs.overrule()
+	if fs.log.InDoubt() {
+		fs.supersede()
 	}
 	if err == nil {
 		fs.deallocateAll()

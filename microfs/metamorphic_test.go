@@ -78,7 +78,7 @@ func TestMetamorphic(t *testing.T) {
 			}
 			same(fs, "at the end")
 			fs.ckpt.stop()
-			require.NoError(t, fs.settleOwed()) // a crash may forget that the last one was closed
+			require.NoError(t, fs.commitDeferred()) // a crash may forget that the last one was closed
 			require.NoError(t, fs.q.Close())
 			fs = mount()
 			same(fs, "after a crash")

@@ -98,16 +98,16 @@ func (fs *FS) Current(also func(nvmf.Queue) bool) bool {
 		return false
 	}
 	defer fs.leave()
-	return also(fs.q) && fs.unmoved()
+	return also(fs.q) && fs.unchanged()
 }
 
-// unmoved reports whether state and log of a read-only mount are what they were.
-func (fs *FS) unmoved() bool {
+// unchanged reports whether state and log of a read-only mount are what they were.
+func (fs *FS) unchanged() bool {
 	h, err := fs.readHeader()
 	if err != nil || *h != fs.ckpt.header {
 		return false
 	}
-	same, err := fs.log.Unmoved(fs.media())
+	same, err := fs.log.Unchanged(fs.media())
 	return err == nil && same
 }
 

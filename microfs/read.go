@@ -186,7 +186,7 @@ func (fs *FS) tell(err error) error {
 	if !errors.As(err, &damage) {
 		return err
 	}
-	if fs.opts.ReadOnly && !fs.unmoved() {
+	if fs.opts.ReadOnly && !fs.unchanged() {
 		return fmt.Errorf("%s has been changed by its writer since it was opened: %w", damage.Name, syscall.ESTALE)
 	}
 	fs.logf("%v", damage)

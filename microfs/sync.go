@@ -28,21 +28,22 @@ func (fs *FS) syncAll() error {
 	return untold
 }
 
-// sync makes everything acknowledged durable, and puts that on record: what is
-// damaged then is never taken for unfinished. In a full log that may take a
-// state checkpoint.
+// sync makes everything acknowledged durable, and records on the media that it
+// is durable, so that a recovery reports later damage as damage and never takes
+// it for an operation that a crash cut short. A full log may need a state
+// checkpoint for that.
 func (fs *FS) sync() error {
 	if err := fs.unflushable; err != nil {
 		fs.unflushable = nil
 		return err
 	}
-	if err := fs.settleOwed(); err != nil {
+	if err := fs.commitDeferred(); err != nil {
 		return err
 	}
 	if err := fs.syncLog(); err != nil {
 		return err
 	}
-	if !fs.log.Exposed() || fs.log.Open() || fs.ckpt.state == nil && fs.ckpt.late() > 0 {
+	if !fs.log.Unprotected() || fs.log.Open() || fs.ckpt.state == nil && fs.ckpt.late() > 0 {
 		return nil
 	}
 	if err := fs.freeLog(); fs.broken != nil {
@@ -53,10 +54,10 @@ func (fs *FS) sync() error {
 	return fs.syncLog()
 }
 
-// settleOwed logs what waits for the next group (closeCreated). An operation
-// that is under way has it in its first group.
-func (fs *FS) settleOwed() error {
-	for fs.log.Owes() && !fs.log.Open() {
+// commitDeferred logs the records that wait for the next group (closeCreated).
+// Where an operation of several groups is under way, its first group has them.
+func (fs *FS) commitDeferred() error {
+	for fs.log.Deferred() && !fs.log.Open() {
 		if err := fs.begin(0); err != nil {
 			return err
 		}
@@ -74,7 +75,7 @@ func (fs *FS) syncLog() error {
 		err := error(nil)
 		if fs.dev.Identity().VolatileWriteCache {
 			err = fs.flushAndMark()
-		} else if err = fs.runGroup(fs.log.Mirror()); err == nil && fs.log.Exposed() {
+		} else if err = fs.runGroup(fs.log.Mirror()); err == nil && fs.log.Unprotected() {
 			err = fs.turnPage(fs.log.Commit)
 		}
 		if err == nil {

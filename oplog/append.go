@@ -42,34 +42,36 @@ func (l *Log) Append(r *Record, pending bool) error {
 	return nil
 }
 
-// maxOwed is how many bytes of records may be owed: with them the largest
-// record there is still fits a page.
-const maxOwed = 8 * headerSize
+// maxDeferred bounds the bytes of deferred records: the largest record still
+// fits a page together with them.
+const maxDeferred = 8 * headerSize
 
-// Owe puts a record without data in front of those of the next group that Begin
-// starts: until that has settled a crash leaves no trace of it. It returns false
-// where too much is owed already.
-func (l *Log) Owe(r *Record) bool {
-	n := len(l.owed)
-	if n+r.Len() > maxOwed {
+// Defer adds a record without data to the next group that Begin starts, in front
+// of the records of that group. Until the group has settled, a crash loses the
+// deferred record. Defer returns false, and does nothing, where maxDeferred bytes
+// of records are deferred already.
+func (l *Log) Defer(r *Record) bool {
+	n := len(l.deferred)
+	if n+r.Len() > maxDeferred {
 		return false
 	}
-	l.owed = l.owed[:n+r.Len()]
-	r.encode(l.owed[n:])
+	l.deferred = l.deferred[:n+r.Len()]
+	r.encode(l.deferred[n:])
 	return true
 }
 
-// Owes reports whether a record waits for the next group.
-func (l *Log) Owes() bool { return len(l.owed) > 0 }
+// Deferred reports whether a record waits for the next group.
+func (l *Log) Deferred() bool { return len(l.deferred) > 0 }
 
-// Capacity is the constant, less what is owed.
-func (l *Log) Capacity() int { return Capacity - len(l.owed) }
+// Capacity returns how many bytes of records and pending entries a group can
+// have: the constant Capacity, less the deferred records.
+func (l *Log) Capacity() int { return Capacity - len(l.deferred) }
 
-// carry makes what is owed part of the group.
-func (l *Log) carry() {
+// takeDeferred makes the deferred records part of the group.
+func (l *Log) takeDeferred() {
 	b := l.next
-	if l.carried = len(l.owed); l.carried > 0 {
-		b.records += copy(b.raw[offRecords+b.records:], l.owed)
+	if l.taken = len(l.deferred); l.taken > 0 {
+		b.records += copy(b.raw[offRecords+b.records:], l.deferred)
 		b.window = b.window[:0]
 	}
 }

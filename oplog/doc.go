@@ -1,13 +1,13 @@
-// Package oplog is the operation log of one micro file system: logical
-// records, coalesced, in pages that survive a crash at any instruction, with
-// any subset of the commands in flight completed, in any order, torn at any
-// byte.
+// Package oplog is the operation log of one micro file system, a logical redo
+// log: records of operations, coalesced, in pages of 4 KiB. The log survives a
+// crash at any instruction. Of the commands in flight any subset may have
+// completed, in any order, torn at any byte.
 //
-// The package does no I/O of its own while logging: it builds page images and
-// the commands that write them, and the file system submits those together
-// with the data they describe: one round trip per application write. Only
-// [Recover], [Log.Survived], [Log.Inspect] and [Survey] read, through a function
-// they are given.
+// The package does no I/O while it logs. It builds page images and the commands
+// that write them; the file system submits these commands together with the data
+// that the records describe. So an application write costs one round trip. Only
+// [Recover], [Log.Survived], [Log.Unchanged], [Log.Inspect] and [Survey] read,
+// through functions of the caller.
 //
 // A Log has one owner at a time and no lock; microfs calls it under its own.
 //
@@ -29,7 +29,8 @@
 //	    Finish    and saying that its operation has ended (rule 10)
 //	    where they return nothing, Begin(0) and Commit or CommitMark start a
 //	    page that says it
-//	Owe: a record that goes out in front of the next group's
+//	Defer: a record that the next group takes along, in front of its own
+//	InDoubt: a failed group may be on the media; Begin(0) and Supersede overwrite it
 //	Recover, [Suspect,] Seal, Commit: the start
 //	Prior, then Release: a state checkpoint
 //

@@ -5,11 +5,12 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Mirror returns commands that put the tail's records into the other slot of
-// its page, with an empty pending list; none if they are there, or may not be
-// put there (Prior: take it after Sync). Then Exposed says whether a page has to
-// be started instead: Begin(0), Commit. The caller submits them, waits, and
-// calls Settled, Failed or Lost as for a group.
+// Mirror returns commands that write the tail's records to the other slot of its
+// page, with an empty pending list. It returns none if that slot has them, or may
+// not be written (after Prior, which belongs after Sync). In the latter case
+// Unprotected is true, and a new page protects the records instead: Begin(0),
+// Commit. The caller submits the commands, waits, and calls Settled, Failed or
+// Lost as for a group.
 func (l *Log) Mirror() []*nvmf.Command {
 	if l.mirrored || l.final || l.slot < 0 || l.lostSlot || mutant.On(mutant.NoMirror) {
 		return nil
@@ -19,8 +20,9 @@ func (l *Log) Mirror() []*nvmf.Command {
 	return l.Commit()
 }
 
-// Flushed says that a Flush has completed after everything up to the tail had
-// settled: the tail is durable, and the next record starts a new page.
+// Flushed tells the log that a Flush has completed which was submitted after
+// everything up to the tail had settled: the tail is durable, and the next record
+// starts a new page.
 func (l *Log) Flushed() {
 	if l.g.Volatile && l.durable != l.tail.page {
 		l.durable, l.roll = l.tail.page, true
@@ -37,10 +39,10 @@ func (l *Log) Unmarked() bool {
 	return l.g.Volatile && l.durable == l.tail.page && l.marked != l.durable && l.slot >= 0 && !mutant.On(mutant.NoMark)
 }
 
-// Mark is Mirror for a device with a volatile write cache: after Flushed it puts
-// an image with the tail's records into the other slot that says that its page
-// is durable, durably. Where that slot may not be written it returns none, and
-// the image of a page that is started does as well: Begin(0), CommitMark.
+// Mark is Mirror for a device with a volatile write cache. After Flushed it writes
+// to the other slot an image with the tail's records that names its own page as
+// durable, with FUA. Where that slot may not be written Mark returns none, and a
+// new page names the tail's instead: Begin(0), CommitMark.
 func (l *Log) Mark() []*nvmf.Command {
 	if l.final || l.slot < 0 || l.lostSlot {
 		return nil
@@ -58,10 +60,11 @@ func (l *Log) CommitMark() []*nvmf.Command {
 	return cmds
 }
 
-// Exposed reports whether damage to what Sync took care of could be taken for
-// a group that was not finished, or for a page that was not written: the other
-// slot of the tail's page may not be written, nor has a page been started since.
-func (l *Log) Exposed() bool {
+// Unprotected reports whether records that a Sync has written lie in one place
+// only, so that damage there would look like a group that a crash cut short, or
+// like a page that was never written. That is so where the other slot of the
+// tail's page may not be written, and no page has been started since.
+func (l *Log) Unprotected() bool {
 	if l.g.Volatile {
 		return l.Unmarked()
 	}

@@ -69,7 +69,7 @@ func FuzzRecover(f *testing.F) {
 		g.Volatile = how&1 != 0
 		hostile.Bounded(t, fuzzMemory, fuzzTime, func() {
 			var recs []Record
-			l, err := Recover(g, Prior{}, r.doubtful(&recs, how>>1))
+			l, err := Recover(g, Prior{}, r.unverifiable(&recs, how>>1))
 			if err != nil {
 				require.True(t, errors.Is(err, ErrDamaged) || errors.Is(err, ErrRecord) || errors.Is(err, ErrFormat), "%v", err)
 				return
@@ -94,8 +94,8 @@ func FuzzRecover(f *testing.F) {
 	})
 }
 
-// doubtful is media on which the data of inodes with a bit of bits does not verify.
-func (r *ring) doubtful(log *[]Record, bits uint8) Media {
+// unverifiable is media on which the data of inodes with a bit of bits does not verify.
+func (r *ring) unverifiable(log *[]Record, bits uint8) Media {
 	m := r.media(log)
 	m.Verify = func(rec *Record, first, count int) (bool, error) {
 		return bits>>(rec.Ino&7)&1 == 0, nil

@@ -31,16 +31,16 @@ func (l *Log) Lost() {
 		l.retired[l.blanking%l.g.Pages] = now
 	}
 	l.nextPage = l.usable(l.nextPage)
-	l.roll, l.newPage, l.blanking, l.marking, l.carried = true, 0, 0, false, 0
-	l.doubt = l.doubt || l.sent && !l.mirror // it is done again, but that may fail
+	l.roll, l.newPage, l.blanking, l.marking, l.taken = true, 0, 0, false, 0
+	l.inDoubt = l.inDoubt || l.sent && !l.mirror // the caller repeats it, which may fail
 	l.sent = false
 }
 
-// Suspect says, right after Recover, that commands of an earlier writer may
-// still land: one group was in flight at most, so the pages it may have been
-// about are that before the tail (its copy), the tail's, the next one, and the
-// blank one behind it. They are not written for Quarantine; the seal goes to
-// the page after them.
+// Suspect tells the log, right after Recover, that commands of an earlier writer
+// may still land. At most one group was in flight. It can have written to four
+// pages: the one before the tail (the copy), the tail's, the next one, and the
+// blank one after that. These pages are not written for Quarantine; the seal goes
+// to the page after them.
 func (l *Log) Suspect() {
 	if l.retired == nil {
 		l.retired = make(map[uint64]time.Time)
@@ -57,8 +57,8 @@ func (l *Log) Suspect() {
 	l.roll = true
 }
 
-// expire forgets what has been retired for long enough, and begins again right
-// behind the tail.
+// expire returns pages to use that were retired for Quarantine. The next page is
+// then the one right behind the tail again.
 func (l *Log) expire() {
 	n := len(l.retired)
 	for pos, at := range l.retired {
@@ -67,7 +67,7 @@ func (l *Log) expire() {
 		}
 	}
 	if len(l.retired) < n {
-		l.nextPage, l.blanked = l.tail.page+1, l.tail.page // what was skipped may hold anything
+		l.nextPage, l.blanked = l.tail.page+1, l.tail.page // skipped pages may hold anything
 	}
 }
 

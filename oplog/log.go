@@ -35,8 +35,8 @@ var (
 	ErrUnstable = fmt.Errorf("the connection to the target is lost too often: %w", syscall.EIO)
 )
 
-// skipWindow is how far the next page may be from the last: each lost
-// connection burns one. Recovery looks as far.
+// skipWindow is the largest distance, in pages, between a page and the next one:
+// each lost connection skips a page. Recovery searches as many pages.
 const skipWindow = 16
 
 // Prior names the state a log continues: the final image that the state
@@ -69,12 +69,12 @@ type Log struct {
 	newPage uint64 // number of the page it starts, 0: stays on the tail's
 	image   position
 	mirror  bool // the group only repeats the tail's records
-	carried int  // bytes of owed that the group has
+	taken   int  // bytes of deferred records in the group
 	sent    bool // Commit has returned its commands
 	fua     bool // its image is durable when it has settled, whatever the device
-	doubt   bool // see Doubtful
+	inDoubt bool // see InDoubt
 
-	owed []byte // encoded records, see Owe
+	deferred []byte // encoded records, see Defer
 
 	// retired positions of the ring had a command in flight when a connection
 	// was lost, at that time.
@@ -85,13 +85,13 @@ type Log struct {
 	first    uint64 // oldest page still needed
 	blanked  uint64 // highest page known to be blank
 	blanking uint64 // page whose blanking is in flight, 0 if none
-	cutting  bool   // what the tail left unfinished does not go on,
-	cutHere  bool   // and began on an earlier page
+	cutting  bool   // the tail's operation is unfinished and void (rule 10)
+	cutHere  bool   // and it began on an earlier page
 	durable  uint64 // last durable page (Volatile)
-	marked   uint64 // the last one of them that an image on the media says so of
-	marking  bool   // the group does
+	marked   uint64 // last page that an image on the media names as durable
+	marking  bool   // the group names one
 
-	found ground // zero where Recover rejected something
+	found fingerprint // zero where Recover rejected something
 
 	cmds [3]nvmf.Command
 	iov  [3][1][]byte
@@ -103,8 +103,8 @@ var blank [2 * PageSize]byte
 
 func newLog(g Geometry, prior Prior) *Log {
 	return &Log{
-		owed: make([]byte, 0, maxOwed),
-		g:    g, generation: prior.Generation, version: prior.Version,
+		deferred: make([]byte, 0, maxDeferred),
+		g:        g, generation: prior.Generation, version: prior.Version,
 		cur: newPageBuffer(), next: newPageBuffer(),
 		tail: prior.position(), slot: -1, mirrored: true,
 		roll: true, nextPage: prior.Page + 1, first: prior.Page + 1,
@@ -143,9 +143,9 @@ func (l *Log) Begin(need int) ([]*nvmf.Command, error) {
 	if need > l.Capacity() {
 		return nil, ErrTooLarge
 	}
-	prep, err := l.startGroup(need + len(l.owed))
+	prep, err := l.startGroup(need + len(l.deferred))
 	if err == nil {
-		l.carry()
+		l.takeDeferred()
 	}
 	return prep, err
 }
@@ -182,15 +182,15 @@ func (l *Log) startGroup(need int) ([]*nvmf.Command, error) {
 // group: a crash before that one has settled leaves nothing of either.
 func (l *Log) More() {
 	l.next.more = true
-	l.next.window = l.next.window[:0] // what is whole does not grow
+	l.next.window = l.next.window[:0] // records of operations that have ended do not grow
 }
 
 // Open reports whether the operation of the tail goes on in the next group.
 func (l *Log) Open() bool { return l.cur.more }
 
 // Finish returns commands that write the tail once more as the end of its
-// operation; none where that cannot be done in its page, or need not be. It is
-// used as Mirror is.
+// operation. It returns none where the operation has ended, or where the other
+// slot of the tail's page may not be written. It is used as Mirror is.
 func (l *Log) Finish() []*nvmf.Command {
 	if !l.cur.more || l.final || l.slot < 0 || l.lostSlot {
 		return nil
@@ -262,7 +262,7 @@ func (l *Log) Commit() []*nvmf.Command {
 // the next page names only one of the two images.
 func (l *Log) copies() bool { return l.slot >= 0 && !l.lostSlot && !mutant.On(mutant.NoCopy) }
 
-// Settled says that the group's image and data have completed.
+// Settled ends the group: its image and data have completed.
 func (l *Log) Settled() {
 	if l.blanking != 0 {
 		l.blanked, l.blanking = l.blanking, 0
@@ -278,44 +278,46 @@ func (l *Log) Settled() {
 		l.marked = l.durable
 	}
 	if l.cur.more && !l.next.more && l.next.records == 0 {
-		l.roll = true // what begins behind such an end would read as going on
+		l.roll = true // a record behind such an end would read as a part of the operation
 	}
 	l.tail, l.mirrored, l.newPage, l.marking = l.image, l.mirror, 0, false
-	l.sent, l.doubt = false, l.doubt && !l.fua
+	l.sent, l.inDoubt = false, l.inDoubt && !l.fua
 	l.cur, l.next = l.next, l.cur
-	l.owed, l.carried = append(l.owed[:0], l.owed[l.carried:]...), 0
+	l.deferred, l.taken = append(l.deferred[:0], l.deferred[l.taken:]...), 0
 }
 
 // Failed drops the group after its commands have completed, some with errors.
-// Its image may be on the media; the next one goes over it (Doubtful).
+// Its image may be on the media; the next image overwrites it (InDoubt).
 func (l *Log) Failed() {
-	l.doubt = l.doubt || l.sent && !l.mirror
+	l.inDoubt = l.inDoubt || l.sent && !l.mirror
 	l.sent = false
 	if l.newPage == 0 {
 		l.mirrored = false
 	} else {
 		l.roll = true // not back to the page before: that image names its tail
 	}
-	l.newPage, l.blanking, l.marking, l.carried = 0, 0, false, 0
+	l.newPage, l.blanking, l.marking, l.taken = 0, 0, false, 0
 }
 
-// Doubtful reports whether a recovery might take up a group that has failed, or
-// was lost, whole as it may be on the media: no image has settled since, for good.
-// Begin(0) and Overrule put one over it.
-func (l *Log) Doubtful() bool { return l.doubt }
+// InDoubt reports whether a group that failed, or was lost with its connection,
+// may be on the media as a whole, so that a recovery would replay it: no image
+// has become durable since. Begin(0) and Supersede write an image over the group.
+func (l *Log) InDoubt() bool { return l.inDoubt }
 
-// Overrule is Commit for a group without records that is there for its image
-// only: nothing of a volatile cache may bring back what it goes over.
-func (l *Log) Overrule() []*nvmf.Command {
+// Supersede is Commit for a group without records, whose image overwrites a group
+// in doubt. The image is written with FUA: after a loss of a volatile cache the
+// superseded group must not be found either.
+func (l *Log) Supersede() []*nvmf.Command {
 	cmds := l.Commit()
 	cmds[0].FUA, l.fua = true, true
 	return cmds
 }
 
-// Seal starts the group that makes the state Recover found the newest one.
-// Like Begin it may return commands to wait for before Commit's. In a full log
-// it takes the other slot of the tail's page, even where the next group must
-// start one: until a state checkpoint has made room nothing else is written.
+// Seal starts the group that makes the state which Recover found the newest one.
+// Like Begin it may return commands to wait for before those of Commit. In a full
+// log the image goes to the other slot of the tail's page, even where the next
+// group must start a page: nothing else is written before a state checkpoint has
+// freed pages.
 func (l *Log) Seal() ([]*nvmf.Command, error) {
 	if l.roll && l.Free() > 0 {
 		return l.Begin(0)

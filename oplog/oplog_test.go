@@ -276,19 +276,19 @@ func BenchmarkGroup(b *testing.B) {
 	}
 }
 
-// TestOwed: what is owed is part of the next group that settles, in front of
+// TestDeferred: what is deferred is part of the next group that settles, in front of
 // its records, and of none that does not.
-func TestOwed(t *testing.T) {
+func TestDeferred(t *testing.T) {
 	r := newRing(testGeometry)
 	l := newLog(testGeometry, Prior{})
 	l.generation = 1
 	r.group(t, l, samples[1])
-	owed := Record{Type: Close, Ino: 3, Time: 9}
-	for l.Owe(&owed) {
-		owed.Time++
+	deferred := Record{Type: Close, Ino: 3, Time: 9}
+	for l.Defer(&deferred) {
+		deferred.Time++
 	}
-	require.True(t, l.Owes())
-	require.Equal(t, Capacity-maxOwed, l.Capacity())
+	require.True(t, l.Deferred())
+	require.Equal(t, Capacity-maxDeferred, l.Capacity())
 	_, err := l.Begin(l.Capacity() + 1)
 	require.ErrorIs(t, err, ErrTooLarge)
 
@@ -299,31 +299,31 @@ func TestOwed(t *testing.T) {
 		require.NoError(t, err)
 		l.Commit()
 		drop()
-		require.True(t, l.Owes(), "the group did not settle")
+		require.True(t, l.Deferred(), "the group did not settle")
 	}
 	large := Record{Type: Create, Ino: 4, Parent: 1, Mode: 0o120777, Name: bytes.Repeat([]byte("n"), 255), NewName: bytes.Repeat([]byte("t"), 3500)}
 	require.LessOrEqual(t, large.Len(), l.Capacity())
 	r.group(t, l, samples[3])
-	require.False(t, l.Owes())
+	require.False(t, l.Deferred())
 	r.group(t, l, samples[7])
 
 	_, recs = r.recover(t, testGeometry, Prior{})
-	require.Len(t, recs, 1+maxOwed/headerSize+2)
-	for i, rec := range recs[1 : 1+maxOwed/headerSize] {
+	require.Len(t, recs, 1+maxDeferred/headerSize+2)
+	for i, rec := range recs[1 : 1+maxDeferred/headerSize] {
 		require.Equal(t, Record{Type: Close, Ino: 3, Time: int64(9 + i)}, rec)
 	}
 	require.Equal(t, Unlink, recs[len(recs)-2].Type)
 }
 
-// TestOwedEndsCoalescing: a write does not grow into a record before what was owed.
-func TestOwedEndsCoalescing(t *testing.T) {
+// TestDeferredEndsCoalescing: a write does not grow into a record before what was deferred.
+func TestDeferredEndsCoalescing(t *testing.T) {
 	r := newRing(testGeometry)
 	l := newLog(testGeometry, Prior{})
 	l.generation = 1
 	first := Record{Type: Write, Ino: 2, File: 0, Phys: 0, End: 32768, CRCs: []uint64{1}}
 	second := Record{Type: Write, Ino: 2, File: 1, Phys: 1, End: 32768, CRCs: []uint64{2}}
 	r.group(t, l, first)
-	require.True(t, l.Owe(&Record{Type: Close, Ino: 2}))
+	require.True(t, l.Defer(&Record{Type: Close, Ino: 2}))
 	r.group(t, l, second)
 	_, recs := r.recover(t, testGeometry, Prior{})
 	require.Len(t, recs, 3)

@@ -12,19 +12,18 @@ import (
 // acknowledged is missing.
 var ErrDamaged = errors.New("operation log is damaged")
 
-// maxNumber bounds pages, versions and generations, far from where they would
-// wrap: what comes after must count as newer.
+// maxNumber bounds pages, versions and generations, far below the point where
+// they would wrap around: later numbers must compare as newer.
 const maxNumber = 1 << 62
 
-// Media is what Recover reads and whom it tells.
+// Media is how Recover reads the log and replays it: functions of the caller.
 type Media struct {
 	// ReadPages fills buf with both slots of n pages that follow each other
 	// in the ring, the first at ring position pos.
 	ReadPages func(pos uint64, n int, buf []byte) error
 	// Verify reports whether the data of units [first, first+count) of the
-	// Write record r (counted from its first CRC) is on the media, but for
-	// those that the records applied since have freed: their blocks may be in
-	// use again.
+	// Write record r (counted from its first CRC) is on the media. Units that
+	// later records have freed are left out: their blocks may be in use again.
 	Verify func(r *Record, first, count int) (bool, error)
 	// Apply replays one record.
 	Apply func(r *Record) error
@@ -65,9 +64,9 @@ type recovery struct {
 // The Log it returns is positioned there; nothing has been written. Before
 // anything else is written, the commands of Seal must be.
 //
-// What is free at the end can only be told when all has been applied. So each
-// candidate for the last image is applied, then verified; if it fails, Recover
-// starts over with the next one.
+// Which blocks are free at the end is known only when all records have been
+// applied. So each candidate for the last image is applied, then verified; if
+// that fails, Recover starts over with the next candidate.
 func Recover(g Geometry, prior Prior, m Media) (*Log, error) {
 	if max(prior.Page, prior.Version, prior.Generation) >= maxNumber {
 		return nil, fmt.Errorf("the log continues page %d, version %d, generation %d, which nothing reaches: %w",
@@ -327,7 +326,7 @@ func (rv *recovery) accept(prior Prior, tail *node, c candidate) (*Log, error) {
 func (rv *recovery) whole(prior Prior, tail *node) *Log {
 	l := rv.resume(prior, 0)
 	next := tail.at.page + 1
-	l.found = ground{first: next, seed: maphash.MakeSeed()}
+	l.found = fingerprint{first: next, seed: maphash.MakeSeed()}
 	var h maphash.Hash
 	h.SetSeed(l.found.seed)
 	if tail.raw != nil {
@@ -389,7 +388,7 @@ func (rv *recovery) replay(im *image) error {
 	whole := im.whole()
 	if !im.more || whole > 0 {
 		for _, h := range rv.held {
-			if err := rv.some(h, h.whole(), len(h.records()), rv.m.Apply); err != nil {
+			if err := rv.eachIn(h, h.whole(), len(h.records()), rv.m.Apply); err != nil {
 				return err
 			}
 		}
@@ -398,16 +397,16 @@ func (rv *recovery) replay(im *image) error {
 	if im.more {
 		rv.held = append(rv.held, im)
 	}
-	return rv.some(im, 0, whole, rv.m.Apply)
+	return rv.eachIn(im, 0, whole, rv.m.Apply)
 }
 
 // each calls f for every record of an image.
 func (rv *recovery) each(im *image, f func(*Record) error) error {
-	return rv.some(im, 0, len(im.records()), f)
+	return rv.eachIn(im, 0, len(im.records()), f)
 }
 
-// some calls f for the records from byte off to byte end of an image.
-func (rv *recovery) some(im *image, off, end int, f func(*Record) error) error {
+// eachIn calls f for the records from byte off to byte end of an image.
+func (rv *recovery) eachIn(im *image, off, end int, f func(*Record) error) error {
 	for b := im.records()[:end]; off < len(b); {
 		n, err := rv.rec.decode(b[off:])
 		if err == nil {

@@ -37,7 +37,7 @@ const (
 	NoParity       Fault = "state-not-repaired"
 	NoMore         Fault = "large-writes-in-parts"
 	NoFreeze       Fault = "append-in-place-after-a-truncate"
-	NoOverrule     Fault = "what-was-refused-left-on-the-media"
+	NoSupersede    Fault = "what-was-refused-left-on-the-media"
 )
 
 // All lists the faults with what each does.
@@ -68,5 +68,5 @@ var All = []struct {
 	{NoParity, "a damaged block of a state is not repaired"},
 	{NoMore, "a crash leaves a part of a write of several log groups"},
 	{NoFreeze, "a unit that was cut is appended to in place"},
-	{NoOverrule, "an operation that failed may be found done by the next mount"},
+	{NoSupersede, "an operation that failed may be found done by the next mount"},
 }

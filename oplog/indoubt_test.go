@@ -11,8 +11,8 @@ import (
 )
 
 // A group whose image is on the media although its writer was told that it had
-// failed, or lost the connection, is found by a recovery until it is overruled.
-func TestDoubtful(t *testing.T) {
+// failed, or lost the connection, is found by a recovery until it is superseded.
+func TestInDoubt(t *testing.T) {
 	ends := map[string]func(*Log){"failed": (*Log).Failed, "lost": (*Log).Lost}
 	for name, end := range ends {
 		for _, volatile := range []bool{false, true} {
@@ -29,10 +29,10 @@ func TestDoubtful(t *testing.T) {
 				require.NoError(t, err)
 				r.apply(prep)
 				require.NoError(t, l.Append(&samples[3], false))
-				require.False(t, l.Doubtful())
+				require.False(t, l.InDoubt())
 				r.apply(l.Commit())
 				end(l)
-				require.True(t, l.Doubtful(), name)
+				require.True(t, l.InDoubt(), name)
 				last := func() Type {
 					media := ring{slices.Clone(r.data)}
 					_, recs := media.recover(t, g, Prior{})
@@ -44,11 +44,11 @@ func TestDoubtful(t *testing.T) {
 				prep, err = l.Begin(0)
 				require.NoError(t, err)
 				r.apply(prep)
-				cmds := l.Overrule()
+				cmds := l.Supersede()
 				assert.True(t, cmds[0].FUA)
 				r.apply(cmds)
 				l.Settled()
-				assert.False(t, l.Doubtful())
+				assert.False(t, l.InDoubt())
 				if fill > 0 {
 					assert.Equal(t, Create, last(), "%s after %d", name, fill)
 				}
@@ -57,8 +57,8 @@ func TestDoubtful(t *testing.T) {
 	}
 }
 
-// What a volatile cache may lose overrules nothing.
-func TestDoubtfulUntilDurable(t *testing.T) {
+// What a volatile cache may lose supersedes nothing.
+func TestInDoubtUntilDurable(t *testing.T) {
 	for _, volatile := range []bool{false, true} {
 		g := testGeometry
 		g.Volatile = volatile
@@ -76,6 +76,6 @@ func TestDoubtfulUntilDurable(t *testing.T) {
 		l.Failed()
 		r.apply(begin())
 		l.Settled()
-		assert.Equal(t, volatile, l.Doubtful())
+		assert.Equal(t, volatile, l.InDoubt())
 	}
 }

@@ -8,7 +8,7 @@ import (
 )
 
 // Whatever a writer does to a log is seen by one who has recovered it before.
-func TestUnmoved(t *testing.T) {
+func TestUnchanged(t *testing.T) {
 	r := newRing(testGeometry)
 	w, _ := r.recover(t, testGeometry, Prior{})
 	prior := Prior{}
@@ -17,12 +17,12 @@ func TestUnmoved(t *testing.T) {
 		var none []Record
 		reader, _ := r.recover(t, testGeometry, prior)
 		for range 2 {
-			same, err := reader.Unmoved(r.media(&none))
+			same, err := reader.Unchanged(r.media(&none))
 			require.NoError(t, err)
 			require.True(t, same, "before %s", what)
 		}
 		change()
-		same, err := reader.Unmoved(r.media(&none))
+		same, err := reader.Unchanged(r.media(&none))
 		require.NoError(t, err)
 		require.False(t, same, what)
 	}
@@ -52,7 +52,7 @@ func grown(i int) Record {
 
 // What was left out because its data was not there may count a moment later,
 // with the log as it was.
-func TestUnmovedNotKnown(t *testing.T) {
+func TestUnchangedNotKnown(t *testing.T) {
 	r := newRing(testGeometry)
 	w, _ := r.recover(t, testGeometry, Prior{})
 	r.seal(t, w)
@@ -64,7 +64,7 @@ func TestUnmovedNotKnown(t *testing.T) {
 	reader, err := Recover(testGeometry, Prior{}, m)
 	require.NoError(t, err)
 	require.Len(t, recs, 1, "the second group is left out")
-	same, err := reader.Unmoved(m)
+	same, err := reader.Unchanged(m)
 	require.NoError(t, err)
 	assert.False(t, same)
 }
