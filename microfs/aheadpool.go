@@ -2,19 +2,20 @@ package microfs
 
 import "time"
 
-// aheadPool is the memory of those who read ahead: at most aheadBuffers, allocated
-// when they are needed and let go when they are not. Guarded by FS.mu.
+// aheadPool is the memory for read-ahead: at most aheadBuffers buffers, allocated on
+// demand and freed when they are idle. Guarded by FS.mu.
 type aheadPool struct {
 	owners  []*File
-	spare   [][]byte // given back, for the next file
-	idle    bool     // since the timer ran nobody took one
+	spare   [][]byte // returned, for the next file
+	idle    bool     // no file has taken a buffer since the timer ran
 	timer   *time.Timer
 	ticking bool
 	one     [1][]byte
 }
 
-// lend gives the open file a buffer, unless it has one or there is none.
-func (f *File) lend() bool {
+// takeBuffer reports whether the open file has a buffer; it takes one if it has none
+// and one is free.
+func (f *File) takeBuffer() bool {
 	a, p := &f.ahead, &f.fs.ahead
 	if a.buffer != nil {
 		return true
@@ -34,8 +35,8 @@ func (f *File) lend() bool {
 	return true
 }
 
-// unlend forgets what was read ahead, and gives the buffer back.
-func (f *File) unlend() {
+// dropBuffer discards the data that was read ahead, and returns the buffer.
+func (f *File) dropBuffer() {
 	a, p := &f.ahead, &f.fs.ahead
 	a.data, a.window = nil, 0
 	if a.buffer == nil {
@@ -53,7 +54,7 @@ func (f *File) unlend() {
 	}
 }
 
-// tick has idle buffers looked for in a while.
+// tick starts the timer that looks for idle buffers.
 func (p *aheadPool) tick(fs *FS) {
 	switch {
 	case p.ticking:
@@ -65,7 +66,7 @@ func (p *aheadPool) tick(fs *FS) {
 	p.ticking = true
 }
 
-// dropIdle takes the buffers that nobody has read from since it ran last.
+// dropIdle takes the buffers back from files that have not read since it ran last.
 func (fs *FS) dropIdle() {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -77,7 +78,7 @@ func (fs *FS) dropIdle() {
 	for i := len(p.owners) - 1; i >= 0; i-- {
 		f := p.owners[i]
 		if !f.ahead.used {
-			f.unlend()
+			f.dropBuffer()
 		}
 		f.ahead.used = false
 	}

@@ -214,7 +214,7 @@ func (fs *FS) recordAll(recs []oplog.Record) error {
 	}
 }
 
-// punch makes [off, end) a hole. What lies behind the end of the file counts as
+// punch makes [off, end) a hole. What lies past the end of the file counts as
 // zeros already, so the last hugeblock goes as a whole if the range ends there.
 func (fs *FS) punch(in *inode, off, end int64) error {
 	g := fs.g
@@ -243,7 +243,7 @@ func (fs *FS) punch(in *inode, off, end int64) error {
 	return fs.deallocate(in, whole)
 }
 
-// unreserve takes what was allocated behind the end of the file.
+// unreserve takes what was allocated past the end of the file.
 func (fs *FS) unreserve(in *inode, off, end int64) error {
 	g := fs.g
 	first := Hugeblock((nvmf.Bytes(off) + g.hugeblock - 1) / g.hugeblock)

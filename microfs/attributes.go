@@ -29,7 +29,7 @@ func (fs *FS) Access(dir Ino, path string, mode uint32, follow bool) error {
 	return fs.access(dir, path, mode, follow)
 }
 
-// AccessAs is Access for somebody else.
+// AccessAs is Access for other credentials than those of Options.Cred.
 func (fs *FS) AccessAs(who Cred, dir Ino, path string, mode uint32, follow bool) error {
 	if err := fs.enter(); err != nil {
 		return err
@@ -177,9 +177,9 @@ func (fs *FS) setAttr(in *inode, s SetAttr) error {
 	return fs.record()
 }
 
-// unprivileged returns a file's mode without what lets a program run as somebody
-// else. S_ISGID where the group may not execute it lets nobody, and goes only for
-// those who could not set it.
+// unprivileged returns a file's mode without the bits that let a program run with
+// other credentials. S_ISGID without group execute permission is no such bit; it is
+// cleared only for callers who could not set it.
 func (fs *FS) unprivileged(in *inode) uint32 {
 	c := &fs.opts.Cred
 	mode := in.mode &^ syscall.S_ISUID

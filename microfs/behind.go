@@ -7,24 +7,23 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Writing behind (Options.WriteBehind): small writes that continue each other
-// are acknowledged when they are in a buffer of ours, and become one operation
-// later, at the latest in front of any other call. A crash then leaves the
-// state after some first part of the operations, as always, but the last writes
-// may be missing: up to a buffer of them, of one file. Nothing else changes:
-// neither the log nor the queue knows of it.
+// Write-behind (Options.WriteBehind): small consecutive writes to a file are
+// acknowledged once they are in a buffer, and written later as one operation, at
+// the latest before any other call. After a crash the state is still that after
+// some prefix of the operations, but the last writes may be missing: up to one
+// buffer of them, to one file. Log and queue do not know of the buffer.
 //
-// The buffer is copied into, so the device never needs the application's
-// memory after a write has returned, and what a lost connection cut off is
-// repeated as any other operation. Writes of a buffer's size or more are not
-// worth a copy and go out at once.
+// The data is copied, so the device never needs the application's memory after a
+// write has returned, and the operation is repeated after a lost connection like
+// any other. Writes of the buffer's size or more are written at once.
 
-// behindSize is the most that is written behind. It is the size at which a copy
-// and one operation take least for each byte: twice that is no longer in the
-// processor's second cache when it is sent.
+// behindSize is the size of the buffer. At this size copy and operation together
+// take the least time for each byte: a buffer twice as large no longer fits the
+// L2 cache.
 const behindSize = 256 * nvmf.KiB
 
-// behind is what was acknowledged and is not written yet. Guarded by FS.mu.
+// behind holds the data that was acknowledged and is not written yet. Guarded by
+// FS.mu.
 type behind struct {
 	buf   []byte // nil: nothing is ever written behind
 	in    *inode // valid while n > 0
@@ -45,7 +44,7 @@ func (b *behind) init(size nvmf.Bytes) {
 	}
 }
 
-// size returns the size of an inode with what is to be written behind.
+// size returns the size of an inode, buffered data included.
 func (fs *FS) size(in *inode) int64 {
 	if b := &fs.behind; b.n > 0 && b.in == in {
 		return max(in.size, int64(b.end()))
@@ -53,13 +52,13 @@ func (fs *FS) size(in *inode) int64 {
 	return in.size
 }
 
-// write is writeAt for an open file: done later, now, or durably.
+// write is writeAt for an open file: buffered, written, or, with O_SYNC, durable.
 func (f *File) write(bufs [][]byte, off int64) (int, error) {
 	if total(bufs) > maxBatch {
 		f.begin(true)
 		defer f.end(true)
 	}
-	n, err := f.writeSoon(bufs, off)
+	n, err := f.bufferWrite(bufs, off)
 	if f.sync && n > 0 && f.fs.log.Unflushed() {
 		if serr := f.fs.sync(); serr != nil {
 			return 0, serr // a count would hide it
@@ -68,13 +67,13 @@ func (f *File) write(bufs [][]byte, off int64) (int, error) {
 	return n, err
 }
 
-func (f *File) writeSoon(bufs [][]byte, off int64) (int, error) {
+func (f *File) bufferWrite(bufs [][]byte, off int64) (int, error) {
 	fs := f.fs
 	if fs.behind.buf == nil {
 		return fs.writeAt(f.in, bufs, off)
 	}
 	n := total(bufs)
-	if !f.mayWait(n, off) {
+	if !f.mayBuffer(n, off) {
 		fs.writeBehind()
 		if err := f.failed(); err != nil {
 			return 0, err
@@ -94,7 +93,7 @@ func (f *File) writeSoon(bufs [][]byte, off int64) (int, error) {
 	for _, p := range bufs {
 		b.n += nvmf.Bytes(copy(b.buf[b.n:], p))
 	}
-	// What a stream writes behind ends at multiples of the buffer's size.
+	// Buffered writes of a stream end at multiples of the buffer's size.
 	if b.n == b.size() || b.end()%b.size() == 0 {
 		fs.writeBehind()
 		if err := f.failed(); err != nil {
@@ -104,18 +103,18 @@ func (f *File) writeSoon(bufs [][]byte, off int64) (int, error) {
 	return int(n), nil
 }
 
-// mayWait reports whether a write of n bytes may be done later: one that is
-// small and whose outcome is known, as far as it can be.
-func (f *File) mayWait(n nvmf.Bytes, off int64) bool {
+// mayBuffer reports whether a write of n bytes may be acknowledged before it is
+// written: it is small, and can fail only with the device.
+func (f *File) mayBuffer(n nvmf.Bytes, off int64) bool {
 	fs, size := f.fs, f.fs.behind.size()
 	return !f.sync && n > 0 && n < size && off >= 0 && uint64(off)+uint64(n) <= fs.g.maxFileSize() &&
 		(fs.opts.Cred.UID == 0 || f.in.mode&modePerm == fs.unprivileged(f.in)) &&
 		nvmf.Bytes(fs.available())*fs.g.hugeblock > 2*size+4*fs.g.hugeblock
 }
 
-// writeBehind does what was put off. It is called in front of every operation
-// that is not a write behind it. A failure is remembered for those who have the
-// file open.
+// writeBehind writes the buffered data. It is called before every operation but a
+// write that the buffer can take. An error is kept for the descriptors of the file
+// (losses) and for the next Sync.
 func (fs *FS) writeBehind() {
 	b := &fs.behind
 	if b.n == 0 {
@@ -132,16 +131,15 @@ func (fs *FS) writeBehind() {
 		in.ino, b.start+nvmf.Bytes(n), b.start+nvmf.Bytes(len(data))-1, err)
 	fs.logf("%v", err)
 	fs.losses.add(in.ino, err)
-	fs.untold = err
+	fs.unreportedWrite = err
 }
 
-// losses are the writes behind that were lost, by inode. Mostly there are none.
-// Guarded by FS.mu.
+// losses are the buffered writes that failed, by inode. Guarded by FS.mu.
 type losses map[Ino]loss
 
 type loss struct {
 	count int
-	last  error // nil: the file was cut to nothing since
+	last  error // nil: the file was truncated to 0 since
 }
 
 func (l *losses) add(ino Ino, err error) {
@@ -151,19 +149,19 @@ func (l *losses) add(ino Ino, err error) {
 	(*l)[ino] = loss{(*l)[ino].count + 1, err}
 }
 
-// of returns the error of a file that lacks something: it does not count as
-// complete (Attr.Closed) any more.
+// of returns the error of a file that misses a buffered write: the file does not
+// count as complete (Attr.Closed) any more.
 func (l losses) of(ino Ino) error { return l[ino].last }
 
-// mend notes that nothing is left of what a write was lost of.
+// mend notes that the file has been truncated to 0: it misses nothing any more.
 func (l losses) mend(ino Ino) {
 	if x, ok := l[ino]; ok {
 		l[ino] = loss{count: x.count}
 	}
 }
 
-// failed returns the error of a write behind that was lost since the file was
-// opened. It stays: what is written afterwards would follow on a gap.
+// failed returns the error of a buffered write that failed since the file was
+// opened. The error stays: later data would follow a gap.
 func (f *File) failed() error {
 	x := f.fs.losses[f.ino]
 	switch {

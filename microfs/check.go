@@ -17,10 +17,10 @@ type Severity int
 
 // The severities.
 const (
-	// Note: nothing is wrong. A crash leaves this, too, and the next mount for
-	// writing puts it right.
+	// Note: no damage. A crash leaves this, and the next mount for writing
+	// corrects it.
 	Note Severity = iota
-	// Repairable: damage that costs nothing; Repair makes it good.
+	// Repairable: damage without loss; Repair repairs it.
 	Repairable
 	// Loss: something that was acknowledged is gone.
 	Loss
@@ -93,19 +93,20 @@ func (f *Finding) String() string {
 // CheckOptions are those of one check.
 type CheckOptions struct {
 	Generation uint64 // of the partition table
-	// Looks is how often a file system is looked at for a quiet moment beside
-	// a writer before that is given up. 0 is 50.
+	// Looks is how often Check reads a file system that a writer changes, in
+	// the hope that it does not change meanwhile, before Check gives up. 0 is 50.
 	Looks int
-	// Timeout is how long a target that has fallen silent is waited for. 0 is
+	// Timeout is how long Check waits for a target that does not answer. 0 is
 	// 60 s.
 	Timeout time.Duration
 }
 
 // A CheckReport is what Check found.
 type CheckReport struct {
-	// Unformatted: nobody has written here yet; nothing else is set.
+	// Unformatted: the partition was never formatted; nothing else is set.
 	Unformatted bool `json:"unformatted,omitempty"`
-	// InUse: it was written to meanwhile. Findings are those that stayed.
+	// InUse: a process wrote to the file system meanwhile. Findings are those that
+	// every reading had.
 	InUse bool `json:"in_use,omitempty"`
 	// Holder is the process that mounted it for writing and has not unmounted
 	// it: it runs, or was killed.
@@ -148,9 +149,9 @@ const (
 	checkPause = 5 * time.Millisecond
 )
 
-// comeBack reconnects q, whose connection was lost for cause, for up to timeout in
-// all until something is read again: until is when that is over.
-func comeBack(ctx context.Context, q nvmf.Queue, until *time.Time, timeout time.Duration, cause error) error {
+// reconnectQueue reconnects q after the error cause. Reconnecting takes timeout at
+// most, over all attempts until the next successful read; until is the deadline.
+func reconnectQueue(ctx context.Context, q nvmf.Queue, until *time.Time, timeout time.Duration, cause error) error {
 	if until.IsZero() {
 		*until = time.Now().Add(timeout)
 	} else if time.Now().After(*until) {
@@ -163,9 +164,9 @@ func comeBack(ctx context.Context, q nvmf.Queue, until *time.Time, timeout time.
 
 // Check examines the file system on seg and writes nothing: the copies of the
 // superblock and the state header, the state checkpoint, every log page since,
-// and the tree that results, but not the data of files. It goes on behind what
-// is damaged as far as there is anything to go by. Beside a writer it looks
-// again until what it sees fits together. The error is the device's or ctx's.
+// and the tree that results, but not the data of files. After damage it continues
+// as far as it can. While another process writes, Check reads again until what it
+// has read is consistent. The error is the device's or ctx's.
 func Check(ctx context.Context, dev nvmf.Device, seg Segment, o CheckOptions) (*CheckReport, error) {
 	q, err := dev.OpenQueue(ctx, defaultQueueDepth)
 	if err != nil {
@@ -185,7 +186,7 @@ func Check(ctx context.Context, dev nvmf.Device, seg Segment, o CheckOptions) (*
 		last := r
 		if r, err = look(q, dev, seg, o); !lost(err) {
 			until = time.Time{}
-		} else if err = comeBack(ctx, q, &until, o.Timeout, err); err == nil {
+		} else if err = reconnectQueue(ctx, q, &until, o.Timeout, err); err == nil {
 			r = last
 			continue
 		}
@@ -221,9 +222,9 @@ func Check(ctx context.Context, dev nvmf.Device, seg Segment, o CheckOptions) (*
 	return r, nil
 }
 
-// LastClaim returns the newest intact claim on the file system on seg, nil if
-// nobody has mounted it for writing, and the zero Claim, which is nobody knows
-// whose, if both copies are damaged.
+// LastClaim returns the newest intact claim on the file system on seg. It returns nil
+// if the file system was never mounted for writing, and the zero Claim if both copies
+// are damaged, so that the holder is not known.
 func LastClaim(ctx context.Context, dev nvmf.Device, seg Segment) (*Claim, error) {
 	q, err := dev.OpenQueue(ctx, defaultQueueDepth)
 	if err != nil {
@@ -472,12 +473,12 @@ func (c *checker) state() (ok bool, err error) {
 	if c.tree, err = decodeTree(c.g, state); err == nil {
 		return true, nil
 	}
-	return false, c.senseless(state, where, at, err)
+	return false, c.explainState(state, where, at, err)
 }
 
-// senseless says everything that is wrong with a state whose checksum holds,
-// not only why it was refused.
-func (c *checker) senseless(state []byte, where string, at int64, refused error) (err error) {
+// explainState adds a finding for everything that is wrong with a state whose
+// checksum holds, not only for the reason why decodeTree refused it.
+func (c *checker) explainState(state []byte, where string, at int64, refused error) (err error) {
 	known := len(problems(c.r))
 	r := &stateReader{b: state, odd: c.odd}
 	if c.tree, err = r.tree(c.g); err != nil {

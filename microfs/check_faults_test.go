@@ -288,7 +288,7 @@ func FuzzCheckState(f *testing.F) {
 	f.Add(newTree(g).encode(nil))
 	f.Fuzz(func(t *testing.T, state []byte) {
 		c := &checker{FS: &FS{g: g}, r: &CheckReport{}}
-		require.NoError(t, c.senseless(state, "state", 0, ErrCorrupt))
+		require.NoError(t, c.explainState(state, "state", 0, ErrCorrupt))
 		require.NotEmpty(t, problems(c.r), "it is refused: somebody says why")
 		tr, err := decodeTree(g, state)
 		if err != nil {

@@ -53,7 +53,7 @@ func (c *checkpointer) start(fs *FS) {
 	c.wake = make(chan struct{}, 1)
 	c.quit = make(chan struct{})
 	c.gone.Go(fs.routineCheckpoint)
-	if fs.pool.keeps {
+	if fs.pool.tracksUsed {
 		c.gone.Go(fs.routineDeallocate)
 	}
 }
@@ -205,7 +205,7 @@ func (fs *FS) checkpointStep() error {
 		err = fs.switchHeader()
 	}
 	if err == nil {
-		fs.away = time.Time{}
+		fs.silentSince = time.Time{}
 	}
 	if lost(err) {
 		c.lost[1-c.header.area] = time.Now()

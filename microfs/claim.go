@@ -12,15 +12,16 @@ import (
 	"nvmecr/nvmf"
 )
 
-// A claim says which process writes the partition. It is written before the log
-// is read for writing, and again, as released, when the file system is
-// unmounted. Two slots of 4 KiB, written as the state header's: sequence n
-// first to slot n mod 2, then to the other. Zeros: nobody has yet.
+// A claim is the record of ownership of a partition: it names the process that
+// writes the partition. Mount writes it before it reads the log for writing, and
+// Unmount writes it again, as released. It lies in two slots of 4 KiB, written like
+// the state header: sequence n first to slot n mod 2, then to the other. Zeros: the
+// partition was never claimed.
 //
-// Its purpose is twofold. A process that mounts learns whether another one may
-// still be writing; and one that was cut off learns, before it goes on, that
-// the partition is no longer its own. Neither stops a writer that does not
-// look: that is the target's act (nvmf.Reserver).
+// A process that mounts reads in it whether another process may still be writing. A
+// process that had lost its connection reads in it, before it continues, whether the
+// partition is still its own. A claim does not stop a writer that does not read it;
+// the reservation at the target does (nvmf.Reserver).
 const (
 	clMagic    = "NVMECRCL"
 	clVersion  = 1
@@ -52,27 +53,27 @@ type Holder struct {
 	Start    uint64 // of the process, in clock ticks since boot
 }
 
-// A Claim is a holder's word that it writes the partition.
+// A Claim is the record of ownership of a partition.
 type Claim struct {
 	Holder
 	Sequence uint64 // grows with each claim and release
 	Released bool   // the holder has unmounted the file system
-	Late     bool   // and what it has deallocated may still land
+	Late     bool   // and a deallocation of it may still land
 	Since    time.Time
 }
 
 // Late says which commands of the last holder of a partition may still land.
 type Late int
 
-// What may land.
+// Which commands may land.
 const (
-	// LateNone: nothing. It is fenced off, or ended with all it had in flight.
+	// LateNone: none. The holder is fenced, or its commands have completed.
 	LateNone Late = iota
-	// LateUnlikely: the holder is dead and the target had time to finish. A
-	// mount keeps away from what its last commands may have been about, as far
-	// as that costs little.
+	// LateUnlikely: the holder has ended, and the target had time to finish its
+	// commands. A mount does not write where the last of them may land, as far as
+	// that costs little.
 	LateUnlikely
-	// LateAny: nothing is known. A mount also writes no state checkpoint for
+	// LateAny: any. A mount also writes no state checkpoint for
 	// oplog.Quarantine.
 	LateAny
 )
@@ -158,15 +159,15 @@ func (fs *FS) readClaim() (newest *Claim, damaged bool, err error) {
 	return newest, damaged && newest == nil, nil
 }
 
-// claimIt makes the partition this process's: nobody else's claim may stand,
-// or Options.Claimed must let it be taken over.
-func (fs *FS) claimIt() error {
+// takeClaim claims the partition for this process. Where the last claim was not
+// released, Options.Claimed decides whether it may be taken over.
+func (fs *FS) takeClaim() error {
 	last, damaged, err := fs.readClaim()
 	if err != nil {
 		return fmt.Errorf("claim: %w", err)
 	}
 	if damaged {
-		last = &Claim{} // by nobody knows whom
+		last = &Claim{} // of an unknown process
 	}
 	if last != nil && (!last.Released || last.Late) && fs.opts.Claimed != nil {
 		if fs.late, err = fs.opts.Claimed(last); err != nil {
@@ -181,8 +182,8 @@ func (fs *FS) claimIt() error {
 	return fs.writeClaim()
 }
 
-// releaseClaim says that this process does not write the partition any more, and whether
-// what it deallocated may still land.
+// releaseClaim writes that this process does not write the partition any more, and
+// whether a deallocation of it may still land.
 func (fs *FS) releaseClaim() error {
 	if fs.claim.Sequence == 0 || fs.claim.Released {
 		return nil
@@ -192,9 +193,10 @@ func (fs *FS) releaseClaim() error {
 	return fs.writeClaim()
 }
 
-// Vacate says that this process does not write the partition any more, as Unmount
-// does, before it executes a program: then it ends without a word. If it goes on after
-// all, its next operation claims the partition again, and open files are what they were.
+// Vacate makes everything durable and releases the claim, as Unmount does, and leaves
+// the file system mounted. It is for the moment before execve, after which a process
+// cannot unmount. If execve fails, the next operation claims the partition again, and
+// open files stay open.
 func (fs *FS) Vacate() error {
 	if err := fs.enterWrite(); err != nil {
 		return err
@@ -206,7 +208,7 @@ func (fs *FS) Vacate() error {
 	return fs.changeClaim(true)
 }
 
-// resume claims the partition again after Vacate, unless somebody else has.
+// resume claims the partition again after Vacate, unless another process has.
 func (fs *FS) resume() error {
 	err := fs.checkClaim()
 	for lost(err) {
@@ -223,7 +225,7 @@ func (fs *FS) resume() error {
 	return err
 }
 
-// changeClaim writes the next claim, over a lost connection too.
+// changeClaim writes the next claim, and reconnects where it has to.
 func (fs *FS) changeClaim(released bool) error {
 	fs.claim.Sequence++
 	fs.claim.Released, fs.claim.Late = released, released && fs.dealloc.late()

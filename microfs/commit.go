@@ -95,7 +95,7 @@ func (fs *FS) record() error {
 // settled is called when a group has settled: it applies its records.
 func (fs *FS) settled(recs ...*oplog.Record) error {
 	fs.log.Settled()
-	fs.conflicts, fs.away, fs.lastChange = 0, time.Time{}, fs.clock()
+	fs.conflicts, fs.silentSince, fs.lastChange = 0, time.Time{}, fs.clock()
 	for _, r := range recs {
 		if err := fs.tree.apply(r, fs.freed); err != nil {
 			return fs.fail(fmt.Errorf("after it was logged: %w", err))
@@ -153,7 +153,7 @@ func (fs *FS) release() {
 		return
 	}
 	if fs.log.Unflushed() && !mutant.On(mutant.EarlyReuse) {
-		fs.limbo = append(fs.limbo, fs.freeing...)
+		fs.pendingFree = append(fs.pendingFree, fs.freeing...)
 	} else {
 		for _, r := range fs.freeing {
 			fs.give(r)

@@ -11,27 +11,27 @@ import (
 	"nvmecr/oplog"
 )
 
-// What files no longer take goes back to the device in batches, by Deallocate
-// (Dataset Management), while the application does something else. To the log a
-// Deallocate is a write of a free hugeblock that nobody will read: it obeys the
-// rule of data (rule 1 of package oplog), so it may be in flight, absent, or torn
-// at a crash. Only hugeblocks of the pool are deallocated: the record that freed
-// them has settled, and is durable where the device has a volatile cache. FS.mu
-// is held from the submission to the completion, so none is taken meanwhile; with
-// a connection that is lost they are retired like those that were being written.
+// Deallocation (TRIM): freed hugeblocks go back to the device in batches, by
+// Deallocate of the Dataset Management command, while the application does
+// something else. For the log a Deallocate is a write to a free hugeblock: rule 1
+// of package oplog holds for it, so at a crash it may be in flight, absent or torn.
+// Only hugeblocks of the pool are deallocated: the record that freed them has
+// settled, and is durable where the device has a volatile cache. FS.mu is held from
+// submission to completion, so no operation allocates them meanwhile. If the
+// connection is lost they are retired, as are hugeblocks with a write in flight.
 
 // deallocator gives used hugeblocks back in the background. Guarded by FS.mu.
 type deallocator struct {
 	wake    chan struct{} // capacity 1: something is used
-	waiting bool          // the goroutine looks again by itself
+	waiting bool          // the goroutine has a timer, and need not be woken
 
-	// since and taken say what the pool had handed out when a second began; demand is
-	// what it handed out in the one before.
+	// taken is the pool's count of allocated hugeblocks at the time since; demand is
+	// how many were allocated in the second before since.
 	since  time.Time
 	taken  uint64
 	demand Hugeblock
-	// lost is when a connection was lost with a batch in flight: whoever needs the
-	// device next reconnects.
+	// lost is when a connection was lost with a batch in flight: the next operation
+	// that needs the device reconnects.
 	lost time.Time
 
 	runs []run
@@ -52,14 +52,15 @@ const (
 	// demandTime is for how long used hugeblocks are kept for a busy application,
 	// which will take them again.
 	demandTime = 8 * time.Second
-	// lastDeallocation is how long the end of the file system may take for it.
+	// lastDeallocation bounds the time that Unmount spends on deallocation.
 	lastDeallocation = 250 * time.Millisecond
 )
 
-// init has the pool keep apart what is used, if the device can deallocate it.
+// init has the pool keep used runs apart from fresh ones, if the device can
+// deallocate.
 func (d *deallocator) init(fs *FS) {
 	fs.pool.long = max(1, Hugeblock(longRun/fs.g.hugeblock))
-	fs.pool.keeps = fs.dev.Identity().CanDeallocate
+	fs.pool.tracksUsed = fs.dev.Identity().CanDeallocate
 	d.since = time.Now()
 	d.wake = make(chan struct{}, 1)
 }
@@ -67,7 +68,7 @@ func (d *deallocator) init(fs *FS) {
 // consider wakes the goroutine if there is something to do. Called with FS.mu
 // held at the end of every operation.
 func (d *deallocator) consider(fs *FS) {
-	if d.waiting || !fs.pool.keeps || fs.pool.spent() == 0 && len(fs.limbo) == 0 {
+	if d.waiting || !fs.pool.tracksUsed || fs.pool.usedBlocks() == 0 && len(fs.pendingFree) == 0 {
 		return
 	}
 	select {
@@ -121,18 +122,18 @@ func (fs *FS) deallocateSome() time.Duration {
 		fs.retired.expire(&fs.pool)
 	}
 	d.look(&fs.pool)
-	if !fs.mayDeallocate() || fs.pool.spent() == 0 && fs.inLimbo() < batch {
+	if !fs.mayDeallocate() || fs.pool.usedBlocks() == 0 && fs.pendingFreeBlocks() < batch {
 		return 0
 	}
 	rest := time.Since(fs.lastChange)
 	switch {
 	case rest >= restTime:
-		if fs.inLimbo() >= batch && !fs.flushForSpace() {
+		if fs.pendingFreeBlocks() >= batch && !fs.flushForSpace() {
 			return 0
 		}
 		fs.deallocateBatch()
 		return time.Millisecond // for whoever waits for the lock
-	case fs.pool.spent() >= d.kept(&fs.pool)+batch:
+	case fs.pool.usedBlocks() >= d.kept(&fs.pool)+batch:
 		fs.deallocateBatch()
 		return busyPause
 	}
@@ -142,31 +143,32 @@ func (fs *FS) deallocateSome() time.Duration {
 // mayDeallocate says whether the device can be asked.
 func (fs *FS) mayDeallocate() bool {
 	lost := fs.dealloc.lost
-	return fs.broken == nil && fs.pool.keeps && !fs.claim.Released && (lost.IsZero() || fs.lastChange.After(lost))
+	return fs.broken == nil && fs.pool.tracksUsed && !fs.claim.Released && (lost.IsZero() || fs.lastChange.After(lost))
 }
 
-// inLimbo is how much becomes free with the next flush.
-func (fs *FS) inLimbo() (n Hugeblock) {
-	for _, r := range fs.limbo {
+// pendingFreeBlocks returns how many hugeblocks become free with the next flush.
+func (fs *FS) pendingFreeBlocks() (n Hugeblock) {
+	for _, r := range fs.pendingFree {
 		n += r.count
 	}
 	return n
 }
 
-// flushForSpace makes what was freed since the last flush used. An error is told
-// to who asks for the next flush: what it may have lost, that one would not find.
+// flushForSpace flushes the device, so that pending free hugeblocks become free. The
+// next Sync returns its error: a flush that failed may have lost data, and a second
+// flush of the device would succeed without that data.
 func (fs *FS) flushForSpace() bool {
 	err := fs.flushDevice()
 	if lost(err) {
 		fs.dealloc.lost = time.Now()
 	} else if err != nil && fs.broken == nil {
 		fs.logf("flush before a deallocation: %v", err)
-		fs.unflushable = err
+		fs.unreportedFlush = err
 	}
 	return err == nil
 }
 
-// look takes note of what the pool hands out, second by second.
+// look updates the rate at which hugeblocks are allocated, once a second.
 func (d *deallocator) look(p *pool) {
 	if passed := time.Since(d.since); passed >= time.Second {
 		d.demand = Hugeblock(float64(p.taken-d.taken) / passed.Seconds())
@@ -174,7 +176,8 @@ func (d *deallocator) look(p *pool) {
 	}
 }
 
-// kept is how many used hugeblocks are left to the application.
+// kept returns how many used hugeblocks are not deallocated, because the
+// application is likely to allocate them again within demandTime.
 func (d *deallocator) kept(p *pool) Hugeblock {
 	return max(d.demand, Hugeblock(p.taken-d.taken)) * Hugeblock(demandTime/time.Second)
 }
@@ -184,11 +187,11 @@ func (fs *FS) batchBlocks() Hugeblock {
 	return max(1, min(Hugeblock(deallocateBatch/fs.g.hugeblock), fs.g.blocks/16))
 }
 
-// deallocateAll deallocates what is used, as far as there is time. What is left
-// is used again, or stays with the device.
+// deallocateAll deallocates used hugeblocks for at most lastDeallocation. The next
+// mount allocates or deallocates the rest.
 func (fs *FS) deallocateAll() {
 	begin := time.Now()
-	for fs.pool.spent() > 0 && fs.mayDeallocate() && time.Since(begin) < lastDeallocation {
+	for fs.pool.usedBlocks() > 0 && fs.mayDeallocate() && time.Since(begin) < lastDeallocation {
 		fs.deallocateBatch()
 	}
 }
@@ -198,7 +201,7 @@ func (fs *FS) deallocateBatch() {
 	d := &fs.dealloc
 	d.runs = d.runs[:0]
 	for left := fs.batchBlocks(); left > 0 && len(d.runs) < deallocateRuns; {
-		r, ok := fs.pool.takeSpent(left)
+		r, ok := fs.pool.takeUsed(left)
 		if !ok {
 			break
 		}
@@ -222,13 +225,13 @@ func (fs *FS) deallocated(err error) {
 	d := &fs.dealloc
 	switch {
 	case err == nil:
-		fs.away = time.Time{}
+		fs.silentSince = time.Time{}
 	case lost(err):
 		d.lost = time.Now()
 		var silent *nvmf.TimeoutError
 		if errors.As(err, &silent) {
 			fs.logf("the device is not asked to deallocate any more: %v", err)
-			fs.pool.keepNothing()
+			fs.pool.stopTracking()
 		}
 		for _, r := range d.runs {
 			for h := r.start; h < r.start+r.count; h++ {
@@ -239,7 +242,7 @@ func (fs *FS) deallocated(err error) {
 	case nvmf.IsConflict(err) || nvmf.IsPreempted(err):
 		if err := fs.settleConflict(err); err != nil {
 			fs.logf("deallocating: %v", err)
-			fs.pool.keepNothing()
+			fs.pool.stopTracking()
 		}
 		for _, r := range d.runs {
 			fs.pool.give(r)
@@ -247,19 +250,19 @@ func (fs *FS) deallocated(err error) {
 		return
 	default:
 		fs.logf("the device deallocates nothing, and is not asked again: %v", err)
-		fs.pool.keepNothing()
+		fs.pool.stopTracking()
 	}
 	for _, r := range d.runs {
 		fs.pool.putLast(r)
 	}
 }
 
-// late says that a batch may still land: whoever mounts next has to know.
+// late reports whether a batch may still land; the claim says so to the next mount.
 func (d *deallocator) late() bool {
 	return !d.lost.IsZero() && time.Since(d.lost) < oplog.Quarantine
 }
 
-// joined sorts runs, and makes one of those that follow each other.
+// joined sorts runs and merges adjacent ones.
 func joined(runs []run) []run {
 	slices.SortFunc(runs, func(a, b run) int { return cmp.Compare(a.start, b.start) })
 	n := 0
@@ -274,8 +277,8 @@ func joined(runs []run) []run {
 	return runs[:n]
 }
 
-// granules returns the part of a run that the device can deallocate, which may be
-// nothing.
+// granules returns the part of a run that is aligned to the device's deallocation
+// granularity: LBA and number of blocks, which may be 0.
 func (fs *FS) granules(r run) (nvmf.LBA, nvmf.LBA) {
 	id := fs.dev.Identity()
 	unit := nvmf.LBA(max(1, id.DeallocateUnit/id.LBASize))

@@ -74,7 +74,7 @@ func TestDeallocate(t *testing.T) {
 			require.Positive(t, c.dev.Count(nvmf.Deallocate))
 			require.True(t, isZero(c.storage(fs, at)))
 			require.False(t, isZero(c.storage(fs, kept)))
-			require.Zero(t, fs.pool.spent())
+			require.Zero(t, fs.pool.usedBlocks())
 			n := c.dev.Count(nvmf.Deallocate)
 			rest(t, fs)
 			require.Equal(t, n, c.dev.Count(nvmf.Deallocate), "once is enough")
@@ -97,7 +97,7 @@ func TestDeallocateAtTheEnd(t *testing.T) {
 			require.NoError(t, fs.Unlink(RootIno, "f"))
 			require.NoError(t, end.do(fs))
 			require.Positive(t, c.dev.Count(nvmf.Deallocate))
-			require.Zero(t, fs.pool.spent())
+			require.Zero(t, fs.pool.usedBlocks())
 		})
 	}
 }
@@ -243,7 +243,7 @@ func TestDeallocateFlushFails(t *testing.T) {
 	f := writeNew(t, fs, "f", 4<<20, 1)
 	require.NoError(t, f.Close())
 	require.NoError(t, fs.Unlink(RootIno, "f"))
-	require.Positive(t, fs.inLimbo())
+	require.Positive(t, fs.pendingFreeBlocks())
 	c.dev.FailAt(nvmf.Flush, 1, &nvmf.StatusError{Opcode: nvmf.Flush, SC: 0x06, DNR: true})
 	rest(t, fs)
 	require.Zero(t, c.dev.Count(nvmf.Deallocate))
@@ -294,7 +294,7 @@ func TestPool(t *testing.T) {
 	seed := newSeed(t)
 	random := rand.New(rand.NewPCG(seed, 2))
 	for _, freshFirst := range []bool{false, true} {
-		p := pool{long: 8, keeps: true, freshFirst: freshFirst}
+		p := pool{long: 8, tracksUsed: true, freshFirst: freshFirst}
 		p.putLast(run{0, blocks})
 		taken := map[Hugeblock]bool{}
 		take := func(r run, ok bool) {
@@ -316,7 +316,7 @@ func TestPool(t *testing.T) {
 					}
 				}
 			case 2:
-				r, ok := p.takeSpent(Hugeblock(random.IntN(40)))
+				r, ok := p.takeUsed(Hugeblock(random.IntN(40)))
 				take(r, ok)
 				for h := r.start; h < r.start+r.count; h++ {
 					delete(taken, h)
@@ -338,8 +338,8 @@ func TestPool(t *testing.T) {
 			require.Equal(t, blocks-len(taken), int(p.free))
 			require.Equal(t, p.free, p.fresh.free+p.used.free+p.open.count)
 		}
-		p.keepNothing()
-		require.Zero(t, p.spent())
+		p.stopTracking()
+		require.Zero(t, p.usedBlocks())
 		require.Equal(t, blocks-len(taken), int(p.fresh.free))
 	}
 }
@@ -362,6 +362,6 @@ func TestRetiredByDeallocation(t *testing.T) {
 	fs.dealloc.lost = time.Time{}
 	rest(t, fs)
 	require.Equal(t, free, fs.StatFS().Free)
-	require.Zero(t, fs.pool.spent())
+	require.Zero(t, fs.pool.usedBlocks())
 	require.NoError(t, fs.Unmount())
 }

@@ -1,52 +1,58 @@
 // Package microfs is the micro file system: the private name space that one
 // rank has on its slice of a namespace (the paper's section III.A).
 //
-// It promises: when a call that changes something has returned, its effect
-// survives a crash of this process at once, and power loss of a device with a
-// volatile write cache after Sync or the last Close (that a file which was
-// never written was closed survives with whatever is changed next, or Sync);
-// a crash leaves the state
-// after some prefix of the operations that holds every acknowledged one; a
-// read returns bytes that were written there, or EIO. With Options.WriteBehind
-// the last writes to one file may be missing after a crash as long as no other
-// call followed.
+// It is log-structured: nothing is overwritten in place, metadata is in memory, each
+// change is a record of the operation log (package oplog), and now and then the whole
+// tree is written as a state checkpoint, after which the log begins anew.
+//
+// # Promises
+//
+//   - The effect of a call that has returned survives a crash of this process. On a
+//     device with a volatile write cache it survives a loss of power after Sync or the
+//     last Close. (The close of a file that was never written is logged with the next
+//     change, or by Sync.)
+//   - After a crash the state is that after some prefix of the operations, which holds
+//     every acknowledged one. With Options.WriteBehind the last writes to one file may
+//     be missing, as long as no other call followed them.
+//   - A read returns the bytes that were written there, or EIO.
 //
 // # Use
 //
-// Format once, then Mount; one writer at a time (who that is, is decided
-// elsewhere), any number of read-only mounts beside it. All methods of FS and
-// File are safe for concurrent use and take turns.
+// Format once, then Mount: one mount for writing at a time, and any number of
+// read-only mounts beside it. The package does not choose the writer; its caller does
+// (Options.Claimed). All methods of FS and File are safe for concurrent use; one runs
+// at a time.
 //
 // # Locks
 //
-// There is one, FS.mu. Whoever holds it owns the device queue, the log, the
-// tree, the pool and the scratch memory, and does its I/O on its own thread
-// while holding it. Nothing is called back with it held but Options.Logf and
-// Options.Reserve, which must not call into the FS. The background goroutine
-// (checkpoint.go) takes it for one chunk at a time. A read or write of more than 8 MiB
-// gives it back between its operations (FS.yield): the tree may be another one then, but
-// the file is open, and nobody else writes to it by an open file.
+// There is one lock, FS.mu. Its holder owns the device queue, the log, the tree, the
+// pool and the scratch memory, and does its I/O on its own thread while it holds the
+// lock. Of the caller's functions only Options.Logf and Options.Reserve are called with
+// the lock held; they must not call the FS. The background goroutine (checkpoint.go)
+// holds the lock for one chunk at a time. A read or write of more than 8 MiB gives the
+// lock up between its operations (FS.yield). Other operations may change the tree then,
+// but the file stays open, and no other write to the file by a descriptor is let in.
 //
 // # Files of the package, along a write
 //
 //	names.go, attributes.go, file.go  the calls       path.go    resolving paths
-//	allocate.go         reserving hugeblocks, taking them from a file
-//	plan.go             which hugeblocks              pool.go    free runs
+//	allocate.go         fallocate: reserving, punching
+//	plan.go             choosing hugeblocks           pool.go    free runs
 //	write.go            stages of a write             scratch.go commands, checksums
-//	behind.go           writes that are put off
-//	commit.go           a log group                   retired.go blocks not to touch
-//	sync.go             what is durable               reconnect.go  after a loss
+//	behind.go           write-behind
+//	commit.go           a log group                   retired.go blocks of lost commands
+//	sync.go             durability                    reconnect.go  lost connections
 //	apply.go            a record changes the tree     inode.go, inodetable.go, nametable.go  the tree
 //	extent.go           what a file maps              extentmap.go in chunks, sums.go checksums
 //	checkpoint.go       state checkpoints             state.go, stateblocks.go, stateheader.go
 //	mount.go            recovery                      superblock.go, layout.go
-//	claim.go            who writes the partition
+//	claim.go            ownership of the partition    deallocate.go  TRIM
 //	check.go, check_tree.go           fsck            repair.go, verify.go
 //	read.go             reads, verified               format.go  an empty file system
-//	shrink.go           ending earlier
-//	readahead.go        small reads, in sequence      aheadpool.go  their buffers
-//	lock.go             taking turns
-//	types.go            what callers see              errors.go, fs.go, io.go
+//	shrink.go           making the partition shorter
+//	readahead.go        small, sequential reads       aheadpool.go  their buffers
+//	lock.go             a fair lock
+//	types.go            types of the interface        errors.go, fs.go, io.go
 //
 // # Layout of a partition
 //

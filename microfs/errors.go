@@ -21,8 +21,8 @@ var (
 	// syscall.ENOSPC.
 	ErrNoNames = fmt.Errorf("there is no room for another name: names and inodes have 1/128 of a partition, at most 256 MiB; "+
 		"larger partitions (--size, or larger namespaces) hold more, and so do fewer, larger files: %w", syscall.ENOSPC)
-	// ErrInUse: a partition cannot end as early as was asked for, since there is data
-	// behind that.
+	// ErrInUse: a partition cannot be made as short as was asked for, since there is
+	// data beyond that length.
 	ErrInUse = errors.New("there are files behind the new end")
 	// ErrVersion: the media is of a version this program cannot use.
 	ErrVersion = errors.New("media version is not supported")
@@ -54,13 +54,13 @@ func (e *DamageError) Error() string {
 // Unwrap returns EIO.
 func (e *DamageError) Unwrap() error { return syscall.EIO }
 
-// MovedOn reports whether a read-only mount may have failed only because the
-// file system was being written to meanwhile: it is worth trying again.
+// MovedOn reports whether a read-only mount may have failed only because a writer
+// changed the file system meanwhile. Then the caller should mount again.
 func MovedOn(err error) bool {
 	return errors.Is(err, ErrCorrupt) || errors.Is(err, oplog.ErrDamaged) || errors.Is(err, oplog.ErrRecord)
 }
 
-// brokenError is what every call gets once the file system cannot go on. EIO
+// brokenError is the error of every call once the file system is out of service. EIO
 // comes first: an errno inside the cause (ECONNREFUSED) is not the answer to a
 // call on a file.
 type brokenError struct{ cause error }

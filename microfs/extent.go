@@ -64,7 +64,7 @@ func (in *inode) applyWrite(g *geometry, r *oplog.Record, free func(run)) error 
 		}
 	case r.FirstUnit != 0:
 		return fmt.Errorf("inode %d: hugeblock %d is continued but not mapped: %w", in.ino, file, oplog.ErrRecord)
-	case x != nil && !x.reserved() && x.file == file && x.count == count && !goesOn(in.extents.before(s), file, phys, g):
+	case x != nil && !x.reserved() && x.file == file && x.count == count && !continues(in.extents.before(s), file, phys, g):
 		if free != nil {
 			free(run{x.phys, x.count})
 		}
@@ -102,10 +102,10 @@ func (in *inode) extend(g *geometry, x *extent, r *oplog.Record, count Hugeblock
 
 // insert adds an extent at s, where nothing is mapped, joined to the one
 // before it if it goes on there.
-func (in *inode) insert(g *geometry, s spot, x extent) {
+func (in *inode) insert(g *geometry, s extentPos, x extent) {
 	in.mapped += x.count
 	p := in.extents.before(s)
-	if goesOn(p, x.file, x.phys, g) && !x.reserved() || reserveGoesOn(p, &x) {
+	if continues(p, x.file, x.phys, g) && !x.reserved() || reservedContinues(p, &x) {
 		p.count += x.count
 		p.covered += x.covered
 		p.frozen = x.frozen
@@ -114,28 +114,28 @@ func (in *inode) insert(g *geometry, s spot, x extent) {
 	in.extents.insert(s, x)
 }
 
-// goesOn reports whether what is mapped at file continues p, the extent before it.
-func goesOn(p *extent, file, phys Hugeblock, g *geometry) bool {
+// continues reports whether what is mapped at file continues p, the extent before it.
+func continues(p *extent, file, phys Hugeblock, g *geometry) bool {
 	return p != nil && p.end() == file && p.phys+p.count == phys && p.covered == nvmf.Bytes(p.count)*g.hugeblock && !p.frozen
 }
 
-// reserveGoesOn is goesOn for hugeblocks that are reserved.
-func reserveGoesOn(p, x *extent) bool {
+// reservedContinues is continues for hugeblocks that are reserved.
+func reservedContinues(p, x *extent) bool {
 	return p != nil && p.reserved() && x.reserved() && p.end() == x.file && p.phys+p.count == x.phys && !p.frozen
 }
 
-// nowhere is the place on the media of hugeblocks that are only taken away.
-const nowhere = ^Hugeblock(0)
+// noBlock stands for no hugeblock on the media: unmapFor then frees all of them.
+const noBlock = ^Hugeblock(0)
 
 // unmap removes the mapping of count hugeblocks from file on; s is what find
 // returns for file. It returns where an extent for them is inserted.
-func (in *inode) unmap(g *geometry, s spot, file, count Hugeblock, free func(run)) spot {
-	return in.unmapFor(g, s, file, count, nowhere, free)
+func (in *inode) unmap(g *geometry, s extentPos, file, count Hugeblock, free func(run)) extentPos {
+	return in.unmapFor(g, s, file, count, noBlock, free)
 }
 
 // unmapFor is unmap before they are mapped to phys and on: what was reserved
 // there for them stays theirs.
-func (in *inode) unmapFor(g *geometry, s spot, file, count, phys Hugeblock, free func(run)) spot {
+func (in *inode) unmapFor(g *geometry, s extentPos, file, count, phys Hugeblock, free func(run)) extentPos {
 	to := file + count
 	for {
 		p := in.extents.at(s)
@@ -145,7 +145,7 @@ func (in *inode) unmapFor(g *geometry, s spot, file, count, phys Hugeblock, free
 		x := *p
 		a, b := max(x.file, file), min(x.end(), to)
 		in.mapped -= b - a
-		if at := x.phys + (a - x.file); free != nil && (phys == nowhere || at != phys+(a-file)) {
+		if at := x.phys + (a - x.file); free != nil && (phys == noBlock || at != phys+(a-file)) {
 			free(run{at, b - a})
 		}
 		left, right := x.cut(g, 0, a-x.file), x.cut(g, b-x.file, x.count)

@@ -15,7 +15,7 @@ const maxChunk = 128
 // file of a million extents moves a few KiB at most. A file that was written
 // in sequence has one chunk of one extent.
 //
-// Pointers and spots are good until the next insert or remove.
+// Pointers and positions are good until the next insert or remove.
 type extentMap struct {
 	chunks []chunk // none is empty
 }
@@ -30,14 +30,14 @@ func (c *chunk) last() *extent { return &c.list[len(c.list)-1] }
 
 func (c *chunk) set(list []extent) { c.first, c.list = list[0].file, list }
 
-// spot is the place of an extent; the one behind the last is spot{len(chunks), 0}.
-type spot struct{ chunk, index int }
+// extentPos is the place of an extent; the one past the last is extentPos{len(chunks), 0}.
+type extentPos struct{ chunk, index int }
 
 // find returns the first extent that ends behind hugeblock h.
-func (m *extentMap) find(h Hugeblock) spot {
+func (m *extentMap) find(h Hugeblock) extentPos {
 	n := len(m.chunks)
 	if n == 0 || m.chunks[n-1].last().end() <= h {
-		return spot{n, 0} // where most writes go
+		return extentPos{n, 0} // where most writes go
 	}
 	c, after := 0, n
 	for after-c > 1 {
@@ -56,22 +56,22 @@ func (m *extentMap) find(h Hugeblock) spot {
 			i = mid + 1
 		}
 	}
-	return m.behind(spot{c, i})
+	return m.behind(extentPos{c, i})
 }
 
-// behind returns s, or the start of the next chunk if s is behind the last
+// behind returns s, or the start of the next chunk if s is past the last
 // extent of one.
-func (m *extentMap) behind(s spot) spot {
+func (m *extentMap) behind(s extentPos) extentPos {
 	if s.chunk < len(m.chunks) && s.index == len(m.chunks[s.chunk].list) {
-		return spot{s.chunk + 1, 0}
+		return extentPos{s.chunk + 1, 0}
 	}
 	return s
 }
 
-func (m *extentMap) next(s spot) spot { return m.behind(spot{s.chunk, s.index + 1}) }
+func (m *extentMap) next(s extentPos) extentPos { return m.behind(extentPos{s.chunk, s.index + 1}) }
 
-// at returns the extent at s, nil behind the last.
-func (m *extentMap) at(s spot) *extent {
+// at returns the extent at s, nil past the last.
+func (m *extentMap) at(s extentPos) *extent {
 	if s.chunk == len(m.chunks) {
 		return nil
 	}
@@ -79,7 +79,7 @@ func (m *extentMap) at(s spot) *extent {
 }
 
 // before returns the extent before s, nil before the first.
-func (m *extentMap) before(s spot) *extent {
+func (m *extentMap) before(s extentPos) *extent {
 	switch {
 	case s.index > 0:
 		return &m.chunks[s.chunk].list[s.index-1]
@@ -90,7 +90,7 @@ func (m *extentMap) before(s spot) *extent {
 }
 
 // last returns the last extent, nil if there is none.
-func (m *extentMap) last() *extent { return m.before(spot{len(m.chunks), 0}) }
+func (m *extentMap) last() *extent { return m.before(extentPos{len(m.chunks), 0}) }
 
 // all goes through the extents in order.
 func (m *extentMap) all() iter.Seq[*extent] {
@@ -112,24 +112,24 @@ func (m *extentMap) len() (n int) {
 	return n
 }
 
-// push puts x behind the last extent.
-func (m *extentMap) push(x extent) { m.insert(spot{len(m.chunks), 0}, x) }
+// push puts x past the last extent.
+func (m *extentMap) push(x extent) { m.insert(extentPos{len(m.chunks), 0}, x) }
 
 // replace puts x in the place of the extent at s.
-func (m *extentMap) replace(s spot, x extent) {
+func (m *extentMap) replace(s extentPos, x extent) {
 	c := &m.chunks[s.chunk]
 	c.list[s.index] = x
 	c.first = c.list[0].file
 }
 
 // insert puts x before s.
-func (m *extentMap) insert(s spot, x extent) {
+func (m *extentMap) insert(s extentPos, x extent) {
 	n := len(m.chunks)
 	if s.index == 0 && s.chunk > 0 && (s.chunk == n || len(m.chunks[s.chunk-1].list) < maxChunk) {
-		s = spot{s.chunk - 1, len(m.chunks[s.chunk-1].list)}
+		s = extentPos{s.chunk - 1, len(m.chunks[s.chunk-1].list)}
 	}
 	switch {
-	case n == 0, s == spot{n - 1, maxChunk}:
+	case n == 0, s == extentPos{n - 1, maxChunk}:
 		m.chunks = append(m.chunks, chunk{x.file, []extent{x}}) // those before stay full
 		return
 	case len(m.chunks[s.chunk].list) == maxChunk:
@@ -140,20 +140,20 @@ func (m *extentMap) insert(s spot, x extent) {
 }
 
 // split makes two chunks of the full one that s lies in, and returns where s is now.
-func (m *extentMap) split(s spot) spot {
+func (m *extentMap) split(s extentPos) extentPos {
 	const half = maxChunk / 2
 	list := m.chunks[s.chunk].list
 	right := append(make([]extent, 0, maxChunk), list[half:]...)
 	m.chunks[s.chunk].list = slices.Delete(list, half, maxChunk)
 	m.chunks = slices.Insert(m.chunks, s.chunk+1, chunk{right[0].file, right})
 	if s.index > half {
-		return spot{s.chunk + 1, s.index - half}
+		return extentPos{s.chunk + 1, s.index - half}
 	}
 	return s
 }
 
 // remove takes out the extent at s and returns where the next one is.
-func (m *extentMap) remove(s spot) spot {
+func (m *extentMap) remove(s extentPos) extentPos {
 	c := &m.chunks[s.chunk]
 	if len(c.list) == 1 {
 		m.chunks = slices.Delete(m.chunks, s.chunk, s.chunk+1)

@@ -10,7 +10,7 @@ import (
 )
 
 // File is an open file: an inode and an access mode, without an offset.
-// Safe for concurrent use. Reads at or behind the end return 0, nil.
+// Safe for concurrent use. Reads at or past the end return 0, nil.
 type File struct {
 	fs       *FS
 	ino      Ino
@@ -90,13 +90,13 @@ func (f *File) ReadAt(bufs [][]byte, off int64) (int, error) {
 		defer f.end(false)
 	}
 	n, err := f.read(bufs, off)
-	return n, f.fs.tell(err)
+	return n, f.fs.reportDamage(err)
 }
 
-// WriteAt writes bufs in turn; other calls come in between its operations of 8 MiB,
-// but for other writes to the file. A short count comes with the error that ended
-// it. EBADF, EINVAL, EFBIG, ENOSPC, EIO, EROFS; with Options.WriteBehind also that
-// of a write before.
+// WriteAt writes bufs in turn. Between its operations of 8 MiB other calls may run,
+// except other writes to the file. A short count comes with the error that ended the
+// write. EBADF, EINVAL, EFBIG, ENOSPC, EIO, EROFS; with Options.WriteBehind also the
+// error of an earlier write.
 func (f *File) WriteAt(bufs [][]byte, off int64) (int, error) {
 	if err := f.change((*FS).enterBehind); err != nil {
 		return 0, err
@@ -114,8 +114,8 @@ func (f *File) Append(bufs [][]byte) (n int, end int64, err error) {
 	return f.AppendBelow(bufs, math.MaxInt64)
 }
 
-// AppendBelow is Append to a file that is not to become larger than most bytes: what
-// does not fit is not written, as Below has it.
+// AppendBelow is Append to a file that may not become larger than most bytes
+// (RLIMIT_FSIZE): it writes what fits, as Below defines it.
 func (f *File) AppendBelow(bufs [][]byte, most int64) (n int, end int64, err error) {
 	if err := f.change((*FS).enterBehind); err != nil {
 		return 0, 0, err
@@ -132,11 +132,11 @@ func (f *File) AppendBelow(bufs [][]byte, most int64) (n int, end int64, err err
 	return n, off + int64(n), err
 }
 
-// ErrBeyond says that a file would become larger than the caller wants.
+// ErrBeyond says that a write begins at or past the largest size that the caller allows.
 var ErrBeyond = fmt.Errorf("the file would become larger than the limit of the process (ulimit -f): %w", syscall.EFBIG)
 
-// Below cuts bufs, which are to be written at off, to what lies before most.
-// ErrBeyond if that is nothing of something.
+// Below cuts bufs, which are to be written at off, to the part before offset most.
+// ErrBeyond if bufs has bytes and none of them lies before most.
 func Below(bufs [][]byte, off, most int64) ([][]byte, error) {
 	room := max(0, most-off)
 	for i, b := range bufs {
@@ -258,8 +258,8 @@ func (f *File) seek(off int64, data bool) (int64, error) {
 	return min(off, in.size), nil
 }
 
-// Close ends the use of the file. The last close by a writer makes the file
-// durable and sets Attr.Closed. An error means that this may not have worked.
+// Close closes the file. The last close by a writer makes the file durable and sets
+// Attr.Closed; after an error the file may be neither.
 func (f *File) Close() error {
 	f.fs.mu.Lock()
 	defer f.fs.leave()
@@ -278,7 +278,7 @@ func (f *File) Close() error {
 	}
 	failed := f.failed()
 	f.in = nil
-	f.unlend()
+	f.dropBuffer()
 	f.ahead = readAhead{}
 	f.fs.opens--
 	in.opens--
@@ -296,7 +296,7 @@ func (f *File) Close() error {
 	if !f.writable || in.writers > 0 || in.nlink > 0 && f.fs.losses.of(in.ino) != nil {
 		return failed
 	}
-	// A file without a name keeps nothing, but what was before its close is kept: the
+	// Nothing of a file without a name survives, but changes before its close do: the
 	// rename that has put another one in its place, say.
 	if in.nlink > 0 && in.written && (in.version > 0 || !f.fs.closeCreated(in)) {
 		if err := f.fs.closeWritten(in); err != nil {

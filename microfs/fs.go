@@ -36,24 +36,25 @@ type Options struct {
 	Timeout    time.Duration // how long an operation waits for a lost target; 0 is 60 s
 	QueueDepth int           // 0 is 64
 	NoCoalesce bool          // every write gets a log record of its own
-	// WriteBehind lets small writes be acknowledged before they are written:
-	// File.Sync, File.Close and every other call do it. Their errors are those of
-	// Sync and Close, and of all later writes to that open file.
+	// WriteBehind acknowledges small writes before they are written. File.Sync,
+	// File.Close and every other call write them. An error of such a write is
+	// returned by Sync and Close, and by all later writes to that open file.
 	WriteBehind bool
 
 	// Holder is who mounts for writing; it is recorded in the partition.
 	Holder Holder
-	// Claimed is asked before a partition is mounted for writing whose last
-	// holder has not unmounted it, or has left a deallocation that may still land: an error is
-	// that of Mount, Late says what to keep away from. nil lets it be taken over, nothing being late.
+	// Claimed is called before a mount for writing of a partition that its last
+	// holder has not unmounted, or on which a deallocation of that holder may still
+	// land. Mount returns its error; Late says which late commands Mount must expect.
+	// nil: Mount takes the partition over, and expects none.
 	Claimed func(last *Claim) (Late, error)
 	// Keep are files that keep what they have though their last name was removed: another process
 	// has had them open, and OpenIno is about to open them. Without it Mount frees what has no name.
 	Keep []Ino
 	// Reserve makes sure that no other run can write to the namespace
-	// (nvmf.Reserver). Mount takes that for done; Reserve is called after each
-	// reconnection, and when the device reports a conflict. nil: there is no
-	// such fence.
+	// (nvmf.Reserver). The caller of Mount has done it once; FS calls Reserve after
+	// each reconnection, and when the device reports a reservation conflict. nil:
+	// the namespace has no reservation.
 	Reserve func(context.Context) error
 	// Logf reports what happens in the background and on damage. May be nil.
 	Logf func(format string, args ...any)
@@ -76,37 +77,37 @@ type FS struct {
 	tree   *tree
 	pool   pool
 	broken error // set once nothing works any more
-	// limbo holds runs that are free once the tail of the log is durable.
-	limbo      []run
-	freeing    []run // by the operation in progress, into limbo when it settles
-	retired    retired
-	opens      int
-	unflushed  nvmf.Bytes // written since the last Flush
-	lastChange time.Time
-	io         scratch
-	mover      mover
-	stretches  []stretch
-	rec        oplog.Record // of the operation in progress
-	one        [1]*nvmf.Command
-	flush      nvmf.Command
+	// pendingFree holds runs that are free once the tail of the log is durable.
+	pendingFree []run
+	freeing     []run // by the operation in progress, into pendingFree when it settles
+	retired     retired
+	opens       int
+	unflushed   nvmf.Bytes // written since the last Flush
+	lastChange  time.Time
+	io          scratch
+	mover       mover
+	ranges      []readRange
+	rec         oplog.Record // of the operation in progress
+	one         [1]*nvmf.Command
+	flush       nvmf.Command
 
-	ahead  aheadPool
-	behind behind
-	losses losses
-	untold error // a write behind was lost since the last Sync
+	ahead           aheadPool
+	behind          behind
+	losses          losses
+	unreportedWrite error // a write behind was lost since the last Sync
 
 	ckpt    checkpointer
 	dealloc deallocator
-	// unflushable is the error of a flush in the background that nobody was told of.
-	unflushable error
+	// unreportedFlush is the error of a flush in the background; the next Sync returns it.
+	unreportedFlush error
 
 	claim Claim // sequence 0: none; released: see Vacate
-	// claiming says that claim may not be written yet, and the one before is there.
+	// claiming says that claim may not be written yet: the media may have the one before.
 	claiming bool
 	late     Late // of the last holder
-	// away is since when the target has not answered, over all losses of the
+	// silentSince is since when the target has not answered, over all losses of the
 	// connection until the operation got on; zero while it does.
-	away        time.Time
+	silentSince time.Time
 	supersedeAt time.Time // earliest time of the next attempt; zero: none has failed
 	// conflicts counts commands refused for a reservation since one was not.
 	conflicts int
@@ -131,8 +132,8 @@ func (fs *FS) enter() error {
 	return nil
 }
 
-// enterBehind takes the lock for one that looks after what is to be written
-// behind itself.
+// enterBehind takes the lock for an operation that calls writeBehind itself where
+// it has to.
 func (fs *FS) enterBehind() error {
 	fs.mu.Lock()
 	err := fs.ready()
@@ -142,7 +143,8 @@ func (fs *FS) enterBehind() error {
 	return err
 }
 
-// ready returns why nothing can be done, if so.
+// ready returns why the file system is out of service, nil if it is not. After
+// Vacate it claims the partition again.
 func (fs *FS) ready() error {
 	if fs.broken == nil && fs.claim.Released {
 		return fs.resume()
@@ -150,9 +152,10 @@ func (fs *FS) ready() error {
 	return fs.broken
 }
 
-// yield lets whoever waits for the lock have it, between two operations of a large
-// read or write. Scratch memory and tree are theirs meanwhile, but for the cursor.
-// The caller holds the lock again also when there is an error.
+// yield gives the lock to the goroutines that wait for it, between two operations
+// of a large read or write. Meanwhile they may change the tree and the scratch
+// memory, except the cursor. The caller holds the lock again when yield returns,
+// also with an error.
 func (fs *FS) yield() error {
 	cur := fs.io.cur
 	fs.tidy()
@@ -200,12 +203,12 @@ func (fs *FS) leave() {
 	fs.mu.Unlock()
 }
 
-// tidy does what is due before somebody else has the lock.
+// tidy does, before the lock is given up, what every operation ends with.
 func (fs *FS) tidy() {
 	if fs.log.InDoubt() && time.Now().After(fs.supersedeAt) {
 		fs.supersede()
 	}
-	fs.away = time.Time{}
+	fs.silentSince = time.Time{}
 	fs.ckpt.consider(fs)
 	fs.dealloc.consider(fs)
 }
@@ -254,7 +257,7 @@ func (fs *FS) Unmount() error {
 	return err
 }
 
-// settleAll leaves nothing to be written, as far as that can be.
+// settleAll writes and makes durable whatever is buffered, and deallocates.
 func (fs *FS) settleAll() error {
 	fs.writeBehind()
 	err := fs.syncAll()
@@ -283,7 +286,7 @@ func (fs *FS) StatFS() StatFS {
 		Generation: fs.log.Generation(), Checkpoints: fs.ckpt.header.sequence - 1, DataCRC: fs.g.sums,
 	}
 	if fs.opts.ReadOnly {
-		st.Generation-- // the log counts the mount that a seal would make
+		st.Generation-- // Generation counts this mount, which has sealed nothing
 	}
 	if room > t.bytes {
 		st.FilesFree = uint64((room - t.bytes) / (inodeSize + entrySize + 16))
@@ -293,5 +296,5 @@ func (fs *FS) StatFS() StatFS {
 
 // available counts hugeblocks that can be allocated, at once or after a flush.
 func (fs *FS) available() Hugeblock {
-	return fs.pool.free + fs.inLimbo()
+	return fs.pool.free + fs.pendingFreeBlocks()
 }

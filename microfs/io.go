@@ -7,8 +7,8 @@ import (
 )
 
 // brokenQueue is the queue of a file system that is out of service. It refuses
-// every command: what was under way then may not go on, for the partition may
-// be another run's by now, or lack what it is taken to hold.
+// every command, so that an operation in progress ends: another run may own the
+// partition by now, or acknowledged data may be missing.
 type brokenQueue struct {
 	nvmf.Queue
 	err error

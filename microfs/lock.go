@@ -2,9 +2,9 @@ package microfs
 
 import "sync"
 
-// lock is a mutex whose owner can let those who wait go first. A sync.Mutex that
-// is unlocked and locked again by the same thread mostly stays with it: the next
-// owner has to wake up first.
+// lock is a mutex with Yield: its owner can let waiting goroutines go first. A
+// sync.Mutex that a goroutine unlocks and locks again mostly stays with that
+// goroutine, since the waiting ones have to wake up first.
 type lock struct {
 	mu sync.Mutex
 	// next is held by the first of those who wait for mu: whoever has to wait for

@@ -14,12 +14,11 @@ import (
 )
 
 // Mount recovers the file system on seg and, unless opts.ReadOnly, seals its
-// log, after which earlier crashes cannot be told from the media any more.
+// log. After that the media does not show earlier crashes any more.
 //
 // ErrUnformatted, ErrVersion, ErrCorrupt, ErrOtherGeneration,
-// oplog.ErrDamaged, oplog.ErrRecord, or what the device says. A read-only
-// mount of a file system that is being written to may fail for want of a quiet
-// moment; see MovedOn.
+// oplog.ErrDamaged, oplog.ErrRecord, or the error of the device. A read-only mount of
+// a file system that another process writes to may fail; see MovedOn.
 func Mount(ctx context.Context, dev nvmf.Device, seg Segment, opts Options) (*FS, error) {
 	if opts.Timeout == 0 {
 		opts.Timeout = defaultTimeout
@@ -62,7 +61,7 @@ func (fs *FS) recover(seg Segment) error {
 	if _, err := fs.readHeader(); err != nil {
 		return err
 	}
-	if err := fs.claimIt(); err != nil {
+	if err := fs.takeClaim(); err != nil {
 		return err
 	}
 	err := fs.load()
@@ -88,11 +87,11 @@ func (fs *FS) load() error {
 	return fs.fillPool()
 }
 
-// Current reports whether a file system that was mounted read-only still is what
-// the media hold. That takes three or four round trips where a mount takes a
-// connection, and the state and the log besides. also is asked, too, for what
-// the caller knows of the media; the queue is its only until it returns. The
-// answer is false where it cannot be told: mount again.
+// Current reports whether a read-only mount still shows the content of the media. That
+// costs three or four round trips; a new mount also costs a connection and reads the
+// state and the log. also checks what the caller has read from the media; it may use
+// the queue until it returns. After false, or an error of the device, which counts as
+// false, the caller mounts again.
 func (fs *FS) Current(also func(nvmf.Queue) bool) bool {
 	if !fs.opts.ReadOnly || fs.enter() != nil {
 		return false
@@ -371,13 +370,12 @@ func (fs *FS) fillPool() error {
 	return nil
 }
 
-// avoidLast keeps away from what the last commands of the writer before may
-// have been about, since they may still land: the end of the log, the area of
-// the next state, hugeblocks half-filled or reserved, and the free ones it was likely to
-// take next.
+// avoidLast excludes from writing the blocks that the last commands of the previous
+// writer may still change: the end of the log, the area of the next state, hugeblocks
+// that are half-filled or reserved, and the free ones it was likely to allocate next.
 //
-// Of the free ones that is a bounded part: what has files at its end cannot be made
-// shorter (Shrink).
+// Only a bounded number of free ones is excluded: a partition with files at its end
+// cannot be made shorter (Shrink).
 func (fs *FS) avoidLast() {
 	fs.log.Suspect()
 	if fs.late == LateAny {
@@ -394,8 +392,9 @@ func (fs *FS) avoidLast() {
 	}
 }
 
-// avoided is how much of what is free is kept away from: more than one process has in
-// flight, mostly many times that, and so little that half of a partition can still be given to others.
+// avoided is how much free space avoidLast excludes: more than one process has in
+// flight, mostly many times that, and so little that half of the partition can still be
+// given to others.
 func (g *geometry) avoided() nvmf.Bytes {
 	return min(256*nvmf.MiB, max(2*maxBatch, g.formatted/8))
 }
@@ -422,7 +421,7 @@ func (fs *FS) takeOver() error {
 	}
 	fs.repair = nil
 	err = fs.repairHeaders()
-	fs.away = time.Time{}
+	fs.silentSince = time.Time{}
 	return err
 }
 

@@ -102,7 +102,7 @@ func (p *planner) block(h Hugeblock, s, e nvmf.Bytes) (bool, error) {
 	return true, nil
 }
 
-// appendTo plans bytes behind the covered end of x's last hugeblock h. The
+// appendTo plans bytes past the covered end of x's last hugeblock h. The
 // LBA that the covered end lies in is written again with the same bytes.
 func (p *planner) appendTo(x *extent, h Hugeblock, covered, s, e nvmf.Bytes) (bool, error) {
 	g := p.fs.g
@@ -189,7 +189,7 @@ func (p *planner) alloc() (run, error) {
 		p.fs.retired.expire(&p.fs.pool)
 		r, ok = p.fs.pool.take(1)
 	}
-	if !ok && len(p.fs.limbo) > 0 && len(p.s.parts) == 0 {
+	if !ok && len(p.fs.pendingFree) > 0 && len(p.s.parts) == 0 {
 		if err := p.fs.sync(); err != nil {
 			return run{}, err
 		}

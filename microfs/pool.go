@@ -7,24 +7,24 @@ type run struct{ start, count Hugeblock }
 
 // pool holds the free hugeblocks, in two circular queues of runs:
 //
-//	fresh  what the device has no storage for: never written, or deallocated
-//	used   what was freed, and may be deallocated (deallocate.go)
+//	fresh  never written, or deallocated: a thin device has no storage for it
+//	used   freed, and not deallocated yet (deallocate.go)
 //
-// Where the device cannot deallocate everything is fresh. Runs are taken at the
-// head of a queue and given back at its tail, both in O(1). What is used comes
-// first, where it is long enough not to cut a write into pieces: the device has
-// the storage already, so that a file system that is written to again and again
-// takes no more of the device than it held at once.
+// Where the device cannot deallocate, all runs are fresh. Runs are allocated at the
+// head of a queue and freed at its tail, both in O(1). A used run is allocated first,
+// if it is long enough not to split a write: the device has storage for it, so a file
+// system that is overwritten again and again takes no more of the device than its
+// largest content.
 type pool struct {
 	fresh, used ring
-	// open is the used run that is being taken, which is taken to its end.
+	// open is the used run that is being allocated, to its end.
 	open run
 	free Hugeblock
 	// taken counts hugeblocks since the mount.
 	taken uint64
-	// keeps says that what is given goes to used.
-	keeps bool
-	// freshFirst says that used comes last, so that what was freed rests.
+	// tracksUsed says that freed runs go to used: the device can deallocate them.
+	tracksUsed bool
+	// freshFirst says that used runs are allocated last.
 	freshFirst bool
 	// long is the least used run that is taken before fresh ones.
 	long Hugeblock
@@ -63,7 +63,7 @@ func (r *run) cut(want Hugeblock) run {
 
 // give adds a run that was freed.
 func (p *pool) give(r run) {
-	if !p.keeps {
+	if !p.tracksUsed {
 		p.putLast(r)
 		return
 	}
@@ -88,11 +88,11 @@ func (p *pool) untake(r run) {
 	p.fresh.untake(r)
 }
 
-// spent returns how much is used.
-func (p *pool) spent() Hugeblock { return p.used.free + p.open.count }
+// usedBlocks returns how many hugeblocks are used.
+func (p *pool) usedBlocks() Hugeblock { return p.used.free + p.open.count }
 
-// takeSpent removes up to want used hugeblocks, those that would be taken last.
-func (p *pool) takeSpent(want Hugeblock) (run, bool) {
+// takeUsed removes up to want used hugeblocks, those that would be taken last.
+func (p *pool) takeUsed(want Hugeblock) (run, bool) {
 	got, ok := p.used.takeLast(want)
 	if !ok && p.open.count > 0 && want > 0 {
 		got, ok = p.open.cut(want), true
@@ -101,11 +101,11 @@ func (p *pool) takeSpent(want Hugeblock) (run, bool) {
 	return got, ok
 }
 
-// keepNothing makes fresh what is used.
-func (p *pool) keepNothing() {
-	p.keeps = false
-	for p.spent() > 0 {
-		r, _ := p.takeSpent(^Hugeblock(0))
+// stopTracking makes all used runs fresh: the device does not deallocate.
+func (p *pool) stopTracking() {
+	p.tracksUsed = false
+	for p.usedBlocks() > 0 {
+		r, _ := p.takeUsed(^Hugeblock(0))
 		p.putLast(r)
 	}
 }

@@ -43,7 +43,7 @@ func (fs *FS) readFrom(in *inode, pos, end nvmf.Bytes) (nvmf.Bytes, error) {
 		if err != nil {
 			return pos, err
 		}
-		pos, fs.away = next, time.Time{}
+		pos, fs.silentSince = next, time.Time{}
 		if pos == end {
 			break
 		}
@@ -55,8 +55,8 @@ func (fs *FS) readFrom(in *inode, pos, end nvmf.Bytes) (nvmf.Bytes, error) {
 	return pos, nil
 }
 
-// stretch is a part of an extent being read: units from start to end.
-type stretch struct {
+// readRange is a part of an extent being read: units from start to end.
+type readRange struct {
 	x           *extent
 	start, end  nvmf.Bytes // in the extent; end is a unit's or the covered end
 	first, last int        // commands
@@ -68,7 +68,7 @@ func (fs *FS) readGroup(in *inode, cur *cursor, pos, end nvmf.Bytes) (nvmf.Bytes
 	s.reset()
 	end = min(end, (pos + maxBatch).AlignDown(g.unit))
 	b := builder{s: s, op: nvmf.Read, size: g.lba, limit: fs.dev.Identity().OptimalTransfer}
-	parts := fs.stretches[:0]
+	parts := fs.ranges[:0]
 	for pos < end {
 		x := in.extents.at(in.extents.find(Hugeblock(pos / g.hugeblock)))
 		if x == nil || nvmf.Bytes(x.file)*g.hugeblock > pos {
@@ -88,7 +88,7 @@ func (fs *FS) readGroup(in *inode, cur *cursor, pos, end nvmf.Bytes) (nvmf.Bytes
 			continue
 		}
 		from, to := pos-base, min(end-base, x.covered)
-		st := stretch{x: x, start: from.AlignDown(g.unit), end: min(to.AlignUp(g.unit), x.covered), first: len(s.list)}
+		st := readRange{x: x, start: from.AlignDown(g.unit), end: min(to.AlignUp(g.unit), x.covered), first: len(s.list)}
 		b.lba = g.lbaOf(g.dataOffset(x.phys) + st.start)
 		b.add(s.head[:from-st.start])
 		cur.copyTo(&b, to-from)
@@ -99,7 +99,7 @@ func (fs *FS) readGroup(in *inode, cur *cursor, pos, end nvmf.Bytes) (nvmf.Bytes
 		parts = append(parts, st)
 		pos = base + to
 	}
-	fs.stretches = parts
+	fs.ranges = parts
 	if len(s.list) == 0 {
 		return pos, nil
 	}
@@ -113,9 +113,9 @@ func (fs *FS) readGroup(in *inode, cur *cursor, pos, end nvmf.Bytes) (nvmf.Bytes
 	return pos, err
 }
 
-// receive waits for the commands of a stretch in turn and verifies each while
+// receive waits for the commands of a readRange in turn and verifies each while
 // the next ones arrive.
-func (fs *FS) receive(in *inode, st *stretch) error {
+func (fs *FS) receive(in *inode, st *readRange) error {
 	g, s := fs.g, &fs.io
 	unit := int(st.start / g.unit)
 	left := st.end - st.start
@@ -175,10 +175,10 @@ func (fs *FS) damage(in *inode, x *extent, unit int) error {
 	return e
 }
 
-// tell says of damage what is lost. What a read-only mount finds where the writer has
-// freed, and used again, hugeblocks of a file since the mount is none: it is ESTALE, and
-// nothing is said.
-func (fs *FS) tell(err error) error {
+// reportDamage logs which bytes of which file are lost. A read-only mount may find
+// other bytes because the writer has freed hugeblocks of the file since the mount, and
+// used them again. That is no damage: the error is ESTALE, and nothing is logged.
+func (fs *FS) reportDamage(err error) error {
 	if err == nil {
 		return nil // before damage, which takes memory
 	}
@@ -219,7 +219,7 @@ func (fs *FS) readExtent(in *inode, x *extent, start nvmf.Bytes, buf []byte) err
 			break
 		}
 		if !lost(err) {
-			return fs.tell(fs.unreadable(in, x, &nvmf.Command{LBA: lba, Blocks: nvmf.LBA(want / g.lba)}, err))
+			return fs.reportDamage(fs.unreadable(in, x, &nvmf.Command{LBA: lba, Blocks: nvmf.LBA(want / g.lba)}, err))
 		}
 		if err = fs.reconnect(err); err != nil {
 			return err
@@ -232,7 +232,7 @@ func (fs *FS) readExtent(in *inode, x *extent, start nvmf.Bytes, buf []byte) err
 	for unit := int(start / g.unit); len(buf) > 0; unit++ {
 		n := min(len(buf), int(g.unit))
 		if crc64.Checksum(buf[:n]) != in.sums.get(x.unit(g, unit)) {
-			return fs.tell(fs.damage(in, x, unit))
+			return fs.reportDamage(fs.damage(in, x, unit))
 		}
 		buf = buf[n:]
 	}

@@ -8,46 +8,46 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Reading ahead. A small read goes through a buffer of the open file, which is
-// filled by one verified read: with the unit it lies in, or, where it goes on from the
-// read before, with what follows, too. A fill is one operation under the lock; nothing is in
-// flight when a call has returned. A command left in flight would hold memory of the
-// target and of the connection for as long as the application computes.
+// Read-ahead. A small read is served from a buffer of the open file. One verified
+// read fills the buffer: with the unit that the read lies in, and, for a sequential
+// reader, with the data after it. A fill is one synchronous operation under the lock.
+// A command that stayed in flight after the call would hold memory of the target and
+// of the connection for as long as the application computes.
 //
-// The version of the inode tells whether a buffer is what the file holds: every
-// change of the content advances it, by whatever open file.
+// A buffer is valid as long as the version of the inode is the same: every change of
+// the content advances the version.
 
 const (
 	// aheadFirst is what the first fill of a sequential reader takes; each one after it
 	// takes twice as much, up to aheadSize.
 	aheadFirst = 256 * nvmf.KiB
 	aheadSize  = nvmf.MiB
-	// aheadLimit is the largest read that is served from a buffer: a larger one would
-	// spare few round trips for its copy.
+	// aheadLimit is the largest read that is served from a buffer: for a larger one
+	// the copy costs more than the round trips it saves.
 	aheadLimit = 128 * nvmf.KiB
-	// aheadBuffers is how many buffers of aheadSize a file system has. Who comes when
-	// all are taken reads unit by unit.
+	// aheadBuffers is how many buffers of aheadSize a file system has. While all of
+	// them are taken, other files are read unit by unit.
 	aheadBuffers = 8
-	// aheadIdle is for how long a buffer is kept that nobody reads from.
+	// aheadIdle is how long an unused buffer is kept.
 	aheadIdle = 2 * time.Second
 )
 
-// readAhead is what an open file has read and not been asked for yet.
+// readAhead is the read-ahead state of an open file.
 type readAhead struct {
 	version uint64 // of the inode
 	start   int64  // in the file
 	data    []byte // verified; empty: nothing
 	unit    []byte // memory of a unit
-	buffer  []byte // memory of aheadSize, on loan; nil: none
+	buffer  []byte // of aheadSize, from aheadPool; nil: none
 	used    bool   // the buffer, since aheadPool looked
 
 	next   int64      // the end of the last read
 	window nvmf.Bytes // of the next fill
 	advice int        // FADV_NORMAL, FADV_SEQUENTIAL or FADV_RANDOM
-	want   [2]int64   // bytes that FADV_WILLNEED was about
+	want   [2]int64   // range of the last FADV_WILLNEED
 }
 
-// read is ReadAt by way of what was read ahead.
+// read is ReadAt through the read-ahead buffer.
 func (f *File) read(bufs [][]byte, off int64) (int, error) {
 	fs, in, a := f.fs, f.in, &f.ahead
 	n := int64(total(bufs))
@@ -58,9 +58,9 @@ func (f *File) read(bufs [][]byte, off int64) (int, error) {
 	cur := &fs.io.cur
 	*cur = cursor{bufs: bufs}
 	pos := a.copyTo(cur, in, off, end)
-	onward := pos > off || a.onward(off)
+	sequential := pos > off || a.sequential(off)
 	a.next = end
-	if pos < end && nvmf.Bytes(end-pos) <= aheadLimit && f.fill(pos, end, onward) {
+	if pos < end && nvmf.Bytes(end-pos) <= aheadLimit && f.fill(pos, end, sequential) {
 		pos = a.copyTo(cur, in, pos, end)
 	}
 	if pos < end {
@@ -70,7 +70,7 @@ func (f *File) read(bufs [][]byte, off int64) (int, error) {
 	return int(end - off), nil
 }
 
-// copyTo hands out what is there of [pos, end), and returns where that ends.
+// copyTo copies the buffered part of [pos, end) to the caller, and returns its end.
 func (a *readAhead) copyTo(cur *cursor, in *inode, pos, end int64) int64 {
 	if a.version != in.version || pos < a.start {
 		return pos
@@ -83,8 +83,8 @@ func (a *readAhead) copyTo(cur *cursor, in *inode, pos, end int64) int64 {
 	return pos
 }
 
-// onward reports whether what follows a read at off is likely to be read next.
-func (a *readAhead) onward(off int64) bool {
+// sequential reports whether the data after a read at off is likely to be read next.
+func (a *readAhead) sequential(off int64) bool {
 	switch {
 	case a.advice == unix.FADV_RANDOM:
 		return false
@@ -95,16 +95,17 @@ func (a *readAhead) onward(off int64) bool {
 	return off == a.next
 }
 
-// fill reads the units of [pos, end), and what follows if that is wanted. It declines
-// what is not worth it, and what cannot be read: then only what was asked for is.
-func (f *File) fill(pos, end int64, onward bool) bool {
+// fill reads the units of [pos, end) into the buffer, with data after them for a
+// sequential reader. It returns false where buffering is not worthwhile, or where the
+// data cannot be read: then the caller reads exactly [pos, end).
+func (f *File) fill(pos, end int64, sequential bool) bool {
 	fs, in, a := f.fs, f.in, &f.ahead
 	unit := int64(fs.g.unit)
 	start := pos - pos%unit
 	size := min(unit, in.size-start)
 	a.data = nil
 	switch {
-	case onward && (in.size-start <= unit || f.lend()):
+	case sequential && (in.size-start <= unit || f.takeBuffer()):
 		a.window = max(a.window, aheadFirst)
 		size = min(int64(a.window), in.size-start)
 		a.window = min(2*a.window, aheadSize)
@@ -137,8 +138,8 @@ func (a *readAhead) memory(unit int64) []byte {
 	return a.unit
 }
 
-// Advise tells what will be read, as posix_fadvise(2): advice is of unix.FADV_*, n of 0
-// is all that follows. Nothing is read by it.
+// Advise is posix_fadvise(2): advice is one of unix.FADV_*, an n of 0 stands for the
+// rest of the file. It reads nothing.
 func (f *File) Advise(off, n int64, advice int) error {
 	if err := f.useAfter((*FS).enterBehind); err != nil {
 		return err
@@ -154,9 +155,9 @@ func (f *File) Advise(off, n int64, advice int) error {
 	case unix.FADV_WILLNEED:
 		a.want = [2]int64{off, end}
 	case unix.FADV_DONTNEED:
-		// Not where it is about what has been read already.
+		// A program that drops what it has read keeps what was read ahead of it.
 		if off <= max(a.start, a.next) && end >= a.start+int64(len(a.data)) {
-			f.unlend()
+			f.dropBuffer()
 		}
 	}
 	return nil

@@ -41,9 +41,9 @@ func (fs *FS) recoverFrom(err error) error {
 // the file system gives up.
 const maxConflicts = 8
 
-// settleConflict returns nil if err was a reservation conflict that is settled in our
-// favour: a target that started anew had forgotten whose the namespace is.
-// Where a later run has it, this file system is out of service.
+// settleConflict returns nil if err was a reservation conflict and the namespace is
+// reserved for this run again: a target that was restarted had lost the reservation.
+// Where a later run has the namespace, the file system goes out of service.
 func (fs *FS) settleConflict(err error) error {
 	if !nvmf.IsConflict(err) && !nvmf.IsPreempted(err) || fs.opts.Reserve == nil || fs.broken != nil {
 		return err
@@ -53,7 +53,7 @@ func (fs *FS) settleConflict(err error) error {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), fs.opts.Timeout)
 	defer cancel()
-	if err := fs.regain(ctx); away(err) {
+	if err := fs.reacquire(ctx); unavailable(err) {
 		return fs.reconnect(err)
 	} else if err != nil {
 		return fs.fail(err)
@@ -61,9 +61,9 @@ func (fs *FS) settleConflict(err error) error {
 	return nil
 }
 
-// regain makes sure of the fence and of the claim, after a reconnection or
-// when the device says that somebody else has reserved the namespace.
-func (fs *FS) regain(ctx context.Context) error {
+// reacquire makes the reservation again and checks the claim, after a reconnection
+// or a reservation conflict.
+func (fs *FS) reacquire(ctx context.Context) error {
 	if fs.opts.Reserve != nil {
 		if err := fs.opts.Reserve(ctx); err != nil {
 			return err
@@ -72,18 +72,18 @@ func (fs *FS) regain(ctx context.Context) error {
 	return fs.checkClaim()
 }
 
-// reconnect brings the queue back after cause, and checks that the namespace is
-// still ours and holds what was settled. An operation waits for the target for
-// Options.Timeout in all, from when it fell silent.
+// reconnect resets the queue after the error cause, and checks that the namespace
+// still belongs to this run and holds all settled data. An operation waits at most
+// Options.Timeout for the target, from the moment that it stopped answering.
 func (fs *FS) reconnect(cause error) error {
-	if fs.away.IsZero() {
-		fs.away = time.Now()
+	if fs.silentSince.IsZero() {
+		fs.silentSince = time.Now()
 		var silent *nvmf.TimeoutError
 		if errors.As(cause, &silent) {
-			fs.away = fs.away.Add(-silent.After)
+			fs.silentSince = fs.silentSince.Add(-silent.After)
 		}
 	}
-	until := fs.away.Add(fs.opts.Timeout)
+	until := fs.silentSince.Add(fs.opts.Timeout)
 	fs.logf("connection to the target lost, reconnecting for up to %v", time.Until(until).Round(time.Millisecond))
 	ctx, cancel := context.WithDeadline(context.Background(), until)
 	defer cancel()
@@ -94,7 +94,7 @@ func (fs *FS) reconnect(cause error) error {
 		if fs.dev.Identity().VolatileWriteCache {
 			fs.ckpt.restart()
 		}
-		err := fs.regain(ctx)
+		err := fs.reacquire(ctx)
 		if err == nil {
 			err = fs.checkSettled()
 		}
@@ -102,7 +102,7 @@ func (fs *FS) reconnect(cause error) error {
 			fs.logf("connection to the target is back")
 			return nil
 		}
-		if !away(err) || ctx.Err() != nil {
+		if !unavailable(err) || ctx.Err() != nil {
 			return fs.fail(err)
 		}
 		select {
@@ -112,15 +112,15 @@ func (fs *FS) reconnect(cause error) error {
 	}
 }
 
-// Pauses after a target has gone again.
+// Pauses between attempts, where the target is lost again meanwhile.
 const (
 	firstPause = 5 * time.Millisecond
 	lastPause  = 500 * time.Millisecond
 )
 
-// away reports whether the fence could not be asked for because the target has
-// gone again, or has not begun to serve yet: Reserve does not wait for it.
-func away(err error) bool {
+// unavailable reports whether Reserve failed because the target was lost again, or
+// does not serve the namespace yet: Reserve itself does not wait for the target.
+func unavailable(err error) bool {
 	for _, e := range []error{nvmf.ErrUnreachable, nvmf.ErrHostRefused, nvmf.ErrNoSubsystem, nvmf.ErrNoNamespace} {
 		if errors.Is(err, e) {
 			return true
@@ -129,12 +129,12 @@ func away(err error) bool {
 	return lost(err)
 }
 
-// errPowerLost: what was acknowledged and not flushed is gone.
+// errPowerLost: the volatile write cache was lost, with acknowledged data in it.
 var errPowerLost = errors.New("the target lost what was not flushed, as when its power fails")
 
-// checkSettled tells whether the device still holds what was settled: the last
-// log image, and with a volatile write cache everything since the last flush,
-// for the target may have lost its power.
+// checkSettled checks that the device still holds all settled data: the last log
+// image, and with a volatile write cache everything since the last flush, since the
+// target may have lost power.
 func (fs *FS) checkSettled() error {
 	if mutant.On(mutant.NoTailCheck) {
 		return nil

@@ -115,7 +115,7 @@ func TestRefusedHugeblock(t *testing.T) {
 	}
 }
 
-// TestRefusedAppend: after bytes behind the end of a hugeblock were refused,
+// TestRefusedAppend: after bytes past the end of a hugeblock were refused,
 // the next append does not write that hugeblock again, and loses nothing.
 func TestRefusedAppend(t *testing.T) {
 	for _, v := range []variant{variants[0], variants[6]} {
@@ -125,13 +125,13 @@ func TestRefusedAppend(t *testing.T) {
 			data := pattern(10000, 5)
 			_, err := f.WriteAt([][]byte{data[:5000]}, 0)
 			require.NoError(t, err)
-			bad := f.in.extents.at(spot{}).phys
+			bad := f.in.extents.at(extentPos{}).phys
 			c.dev.FailAt(nvmf.Write, 1, writeFault)
 			_, _, err = f.Append([][]byte{pattern(5000, 6)})
 			require.ErrorIs(t, err, unix.EIO)
 			_, _, err = f.Append([][]byte{data[5000:]})
 			require.NoError(t, err)
-			require.NotEqual(t, bad, f.in.extents.at(spot{}).phys)
+			require.NotEqual(t, bad, f.in.extents.at(extentPos{}).phys)
 			fs = c.again(fs)
 			got := make([]byte, len(data)+1)
 			n, err := openNew(t, fs, "f").ReadAt([][]byte{got}, 0)

@@ -8,15 +8,15 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Repair makes good what Check calls repairable, and what it notes: it mounts
-// seg for writing, which writes damaged copies again and drops files that were
-// open without a name; drops what no path leads to; corrects counts that names
-// contradict; and writes the state that results as a new state checkpoint, so
-// that nothing rests on single copies any more. Where something is lost that a
-// mount needs it changes nothing and fails as Mount does: nothing that a path
-// leads to is ever dropped. done says what it did.
+// Repair repairs what Check reports as Repairable or Note. It mounts seg for writing,
+// which writes damaged copies again and drops files that were open without a name. It
+// drops inodes that no path leads to, corrects counts that contradict the names, and
+// writes the result as a new state checkpoint, so that every structure has both copies
+// again. Where a structure is lost that a mount needs, Repair changes nothing and
+// fails as Mount does. It never drops a file that a path leads to. done lists what it
+// did.
 //
-// It writes, so it takes the ownership that any other mount for writing takes.
+// Repair claims the partition like any other mount for writing.
 func Repair(ctx context.Context, dev nvmf.Device, seg Segment, opts Options) (done []string, err error) {
 	logf := opts.Logf
 	opts.ReadOnly, opts.mend = false, true

@@ -9,21 +9,22 @@ import (
 // retired holds the hugeblocks that had a command in flight when a connection
 // was lost. They are not written for oplog.Quarantine, since that command may
 // still land. Guarded by FS.mu.
-type retired map[Hugeblock]retiree
+type retired map[Hugeblock]retiredBlock
 
-type retiree struct {
+type retiredBlock struct {
 	since time.Time
-	free  bool // belongs to no file: goes to the pool when its time is over
+	free  bool // belongs to no file: goes to the pool after oplog.Quarantine
 }
 
 func (m *retired) add(h Hugeblock, free bool) {
 	if *m == nil {
 		*m = make(retired)
 	}
-	(*m)[h] = retiree{time.Now(), free}
+	(*m)[h] = retiredBlock{time.Now(), free}
 }
 
-// hold keeps a hugeblock that is being freed, if it is retired.
+// hold reports whether a hugeblock that is being freed is retired. Then expire
+// returns it to the pool, and the caller must not.
 func (m retired) hold(h Hugeblock) bool {
 	r, ok := m[h]
 	if !ok {
@@ -38,7 +39,7 @@ func (m retired) hold(h Hugeblock) bool {
 	return true
 }
 
-// expire gives back what has waited long enough.
+// expire returns hugeblocks to the pool that were retired for oplog.Quarantine.
 func (m retired) expire(p *pool) {
 	for h, r := range m {
 		if time.Since(r.since) > oplog.Quarantine {

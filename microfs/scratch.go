@@ -25,7 +25,7 @@ type scratch struct {
 	sink     []byte
 }
 
-// maxBatch is the largest write that a crash leaves whole or not at all, and the
+// maxBatch is the largest atomic write, which a crash leaves whole or not at all, and the
 // largest read in flight at once. With small or scattered hugeblocks it takes
 // several groups; each group fits one log page with all
 // its checksums; maxCommands is what that takes at first.

@@ -7,11 +7,11 @@ import (
 	"nvmecr/nvmf"
 )
 
-// A partition can be made to end earlier, so that others get what lies behind. Its
-// superblocks keep saying what the format made it; how long it is now is told by
-// whoever mounts it, from the partition table. So the change counts when the table
-// has it, and not before: Shrink itself changes nothing that a mount of the whole
-// partition would miss.
+// A partition can be made shorter, to make room for others after it. Its superblocks
+// keep the length that it was formatted with; the present length is in the partition
+// table, and the caller passes it to Mount. So the partition is shorter as soon as the
+// table says so, and not before: after Shrink alone the partition can still be mounted
+// at its old length.
 
 // fit makes g the geometry of seg, which may end before the segment that was formatted.
 func (g *geometry) fit(seg Segment, lba nvmf.Bytes) error {
@@ -26,11 +26,11 @@ func (g *geometry) fit(seg Segment, lba nvmf.Bytes) error {
 	return nil
 }
 
-// Shrink ends the file system as early as what is in use and so much free space allow,
-// on a multiple of align in the namespace, and returns the length that its segment
-// has then. From here on nothing is written behind that. What is there is durable
-// when Shrink returns, as is what a mount of the shorter segment needs: the caller
-// records the length, and gives what lies behind to others only then.
+// Shrink makes the file system as short as the hugeblocks in use and the free space to
+// be left allow. It ends on a multiple of align in the namespace. Shrink returns the new
+// length of the segment; from then on nothing is written past it. All that a mount of
+// the shorter segment needs is durable when Shrink returns. The caller then records the
+// length, and only after that gives the space past it to others.
 //
 // ErrInUse, with nothing changed, if the segment would be longer than most; EBUSY
 // between Vacate and the next call; EROFS; or what the device says.
@@ -78,7 +78,7 @@ func (fs *FS) inUse() (end Hugeblock) {
 			end = max(end, x.phys+x.count)
 		}
 	}
-	for _, r := range fs.limbo {
+	for _, r := range fs.pendingFree {
 		end = max(end, r.start+r.count)
 	}
 	fs.retired.expire(&fs.pool)

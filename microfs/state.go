@@ -279,15 +279,15 @@ func (t *tree) check() error {
 			kind == modeSymlink && in.target == "", len(in.target) > maxTarget,
 			ino == 0 || ino >= maxIno:
 			return fmt.Errorf("inode %d makes no sense: %w", ino, ErrCorrupt)
-		case kind == modeDir && want > 0 && !t.hangsTogether(in, under):
+		case kind == modeDir && want > 0 && !t.reachesRoot(in, under):
 			return fmt.Errorf("directory %d lies inside itself: %w", ino, ErrCorrupt)
 		}
 	}
 	return nil
 }
 
-// hangsTogether reports whether d lies below the root; under holds those that do.
-func (t *tree) hangsTogether(d *inode, under map[Ino]bool) bool {
+// reachesRoot reports whether d lies below the root; under holds those that do.
+func (t *tree) reachesRoot(d *inode, under map[Ino]bool) bool {
 	var up []Ino
 	for !under[d.ino] {
 		if up = append(up, d.ino); len(up) > t.inodes.count {

@@ -17,15 +17,15 @@ func (fs *FS) Sync() error {
 	return fs.syncAll()
 }
 
-// syncAll is sync for those who answer for all files: what could not be written
-// behind is told once.
+// syncAll is sync for all files: it also returns the error of a write behind that
+// failed, once.
 func (fs *FS) syncAll() error {
-	untold := fs.untold
-	fs.untold = nil
+	unreported := fs.unreportedWrite
+	fs.unreportedWrite = nil
 	if err := fs.sync(); err != nil {
 		return err
 	}
-	return untold
+	return unreported
 }
 
 // sync makes everything acknowledged durable, and records on the media that it
@@ -33,8 +33,8 @@ func (fs *FS) syncAll() error {
 // it for an operation that a crash cut short. A full log may need a state
 // checkpoint for that.
 func (fs *FS) sync() error {
-	if err := fs.unflushable; err != nil {
-		fs.unflushable = nil
+	if err := fs.unreportedFlush; err != nil {
+		fs.unreportedFlush = nil
 		return err
 	}
 	if err := fs.commitDeferred(); err != nil {
@@ -76,7 +76,7 @@ func (fs *FS) syncLog() error {
 		if fs.dev.Identity().VolatileWriteCache {
 			err = fs.flushAndMark()
 		} else if err = fs.runGroup(fs.log.Mirror()); err == nil && fs.log.Unprotected() {
-			err = fs.turnPage(fs.log.Commit)
+			err = fs.startPage(fs.log.Commit)
 		}
 		if err == nil {
 			return nil
@@ -101,11 +101,11 @@ func (fs *FS) flushAndMark() error {
 	if mark := fs.log.Mark(); len(mark) > 0 {
 		return fs.runGroup(mark)
 	}
-	return fs.turnPage(fs.log.CommitMark)
+	return fs.startPage(fs.log.CommitMark)
 }
 
-// turnPage starts a log page without records, unless the log is full.
-func (fs *FS) turnPage(commit func() []*nvmf.Command) error {
+// startPage starts a log page without records, unless the log is full.
+func (fs *FS) startPage(commit func() []*nvmf.Command) error {
 	if fs.log.Free() == 0 {
 		return nil
 	}
@@ -133,10 +133,10 @@ func (fs *FS) flushDevice() error {
 	}
 	fs.log.Flushed()
 	fs.unflushed = 0
-	for _, r := range fs.limbo {
+	for _, r := range fs.pendingFree {
 		fs.give(r)
 	}
-	fs.limbo = fs.limbo[:0]
+	fs.pendingFree = fs.pendingFree[:0]
 	return nil
 }
 

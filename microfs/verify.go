@@ -20,7 +20,7 @@ type BadRange struct {
 	Cause error `json:"-"`
 }
 
-// VerifyOptions say what Verify reads and whom it tells.
+// VerifyOptions say what Verify reads, and how it reports progress.
 type VerifyOptions struct {
 	// Only limits it to these inodes; nil is all files.
 	Only []Ino
@@ -39,11 +39,11 @@ type VerifyReport struct {
 	More       int        // bad ranges beyond those
 }
 
-// Verify reads every byte of every file against its checksum and goes on
-// behind what is damaged. Each step takes the lock for itself. Beside a writer
-// a read-only mount may find bad what has been freed and used again since it
-// was mounted: what another mount finds bad, too, at the same LBA with the same
-// sum, is damaged.
+// Verify checks every byte of every file against its checksum, and continues after
+// damage. Each step takes the lock for itself. While another process writes, a
+// read-only mount may report hugeblocks that the writer has freed and used again. A
+// range is damaged if a second mount reports it, too, at the same LBA with the same
+// checksum.
 //
 // The error is ctx's or one after which nothing can be read any more.
 func (fs *FS) Verify(ctx context.Context, o VerifyOptions) (*VerifyReport, error) {

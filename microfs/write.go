@@ -71,8 +71,8 @@ func total(bufs [][]byte) (n nvmf.Bytes) {
 	return n
 }
 
-// writeAt writes bufs at off, and lets others have the lock between its operations. A
-// short count comes with the error that ended it.
+// writeAt writes bufs at off, and yields the lock between its operations. A short
+// count comes with the error that ended the write.
 func (fs *FS) writeAt(in *inode, bufs [][]byte, off int64) (int, error) {
 	if off < 0 {
 		return 0, syscall.EINVAL
@@ -110,10 +110,10 @@ func (fs *FS) writePart(in *inode, pos, end nvmf.Bytes) (nvmf.Bytes, error) {
 	return next, err
 }
 
-// writeOperation writes [pos, end), of which a crash leaves all or nothing, and
-// returns where it ended. Where it ends early what was written until then
-// counts. In a file system that is full, an overwrite of more hugeblocks than
-// are kept back for it goes in parts: what one made free is written by the next.
+// writeOperation writes [pos, end) atomically, and returns where it ended. With an
+// error the file has what was written until then. In a full file system an overwrite
+// of more hugeblocks than spare are written in parts, each of which takes the
+// hugeblocks that the part before has freed.
 func (fs *FS) writeOperation(in *inode, cur *cursor, pos, end nvmf.Bytes) (nvmf.Bytes, error) {
 	for begin := pos; pos < end; {
 		next, err := fs.writeGroup(in, cur, pos, end)
@@ -134,7 +134,7 @@ func (fs *FS) writeOperation(in *inode, cur *cursor, pos, end nvmf.Bytes) (nvmf.
 	return end, nil
 }
 
-// finish ends the operation that the log left open: what there is of it counts.
+// finish ends an operation that stopped early: its groups until now count.
 func (fs *FS) finish() error {
 	if err := fs.finishInPage(); err != nil {
 		return err
@@ -252,7 +252,7 @@ func (fs *FS) commitWrite(p *planner) error {
 		return err
 	}
 	fs.log.Settled()
-	fs.conflicts, fs.away = 0, time.Time{}
+	fs.conflicts, fs.silentSince = 0, time.Time{}
 	for i := range s.parts {
 		if err := fs.tree.apply(&s.parts[i].rec, fs.freed); err != nil {
 			return fs.fail(err)

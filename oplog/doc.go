@@ -43,7 +43,7 @@
 // # Rules
 //
 //  1. Data goes only to blocks that are free in the last settled state, or
-//     behind the covered end of a unit (microfs).
+//     past the covered end of a unit (microfs).
 //  2. One image is in flight. Image v goes to the slot that does not hold the
 //     last settled image of its page; the first image of a page goes to slot 0.
 //  3. Image v+1 is submitted only when v has settled, or has failed for good.

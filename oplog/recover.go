@@ -340,7 +340,7 @@ func (rv *recovery) whole(prior Prior, tail *node) *Log {
 	return l
 }
 
-// resume makes the Log that continues behind the last image replayed. reject
+// resume makes the Log that continues past the last image replayed. reject
 // is the first page of what was not accepted, 0 if all was.
 func (rv *recovery) resume(prior Prior, reject uint64) *Log {
 	l := newLog(*rv.g, prior)

@@ -48,7 +48,7 @@ func TestSparseInMemory(t *testing.T) {
 	assert.Equal(t, make([]byte, nvmf.MiB), read(256))
 	assert.Zero(t, allocated(t, path), "of a file that has been read")
 
-	last := nvmf.LBA(64 * 256) // the block behind the last whole chunk
+	last := nvmf.LBA(64 * 256) // the block past the last whole chunk
 	want := bytes.Repeat([]byte("x"), 4096)
 	for _, lba := range []nvmf.LBA{300, last} {
 		require.NoError(t, run(t, d, &nvmf.Command{Opcode: nvmf.Write, LBA: lba, Blocks: 1, Data: [][]byte{want[:100], want[100:]}}))

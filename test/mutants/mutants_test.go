@@ -40,7 +40,7 @@ const patience = 3 * time.Minute
 
 // likely are the tests that notice most faults, and soon: they are run first,
 // and all the others only for a fault that they do not notice.
-const likely = "^Test(Pending|LatePageOfTheDead|Coalescing|Unchanged|Allocate|LateAfterDeath|WritesAstray|" +
+const likely = "^Test(Pending|LatePageOfTheDead|Coalescing|Unchanged|Allocate|LateAfterDeath|MisdirectedWrites|" +
 	"DamageAfterLostMirror|TakenOver|CheckUnreadable|PowerLossInPlan|Disconnect|CheckCrash|CrashLong|RefusedStaysRefused)$"
 
 func TestMutants(t *testing.T) {

@@ -325,7 +325,7 @@ func directNSID(t *testing.T, s *siege) {
 	_ = q.status(raw(nvme.IOFlush, 0xffffffff, 0), nil)
 }
 
-// beyondTheEnd: what lies behind the last block is nobody's. Linux reckons bytes
+// beyondTheEnd: what lies past the last block is nobody's. Linux reckons bytes
 // with 64 bits, and comes back to the beginning of the namespace where there
 // are more of them.
 func beyondTheEnd(t *testing.T, s *siege) {

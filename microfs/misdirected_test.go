@@ -13,27 +13,27 @@ import (
 	"nvmecr/oplog"
 )
 
-const astraySize = nvmf.MiB
+const misdirectedSize = nvmf.MiB
 
-var astraySegment = Segment{Start: blockSize, Length: astraySize - blockSize}
+var misdirectedSegment = Segment{Start: blockSize, Length: misdirectedSize - blockSize}
 
-// astray is what became of a workload with one write that went astray.
-type astray int
+// misdirectedOutcome is the outcome of a workload with one misdirected write.
+type misdirectedOutcome int
 
 const (
-	whole   astray = iota // everything is there
-	told                  // an error said so, and nothing wrong was read
-	undone                // the last operation is missing, without a word
-	silent                // anything else is wrong, without a word
-	noWrite               // the workload has no such write
+	whole   misdirectedOutcome = iota // everything is there
+	told                              // an error said so, and nothing wrong was read
+	undone                            // the last operation is missing, without a word
+	silent                            // anything else is wrong, without a word
+	noWrite                           // the workload has no such write
 )
 
-// TestWritesAstray runs a workload again and again, each time with another one
+// TestMisdirectedWrites runs a workload again and again, each time with another one
 // of its writes not done although it was acknowledged, or done elsewhere. What
 // is read, before and after a restart, is right or EIO, or the mount fails and
 // says why. Only of the last operation, with no fsync after it, a write can be
 // missing in silence: nothing later covers it, it is as if never begun.
-func TestWritesAstray(t *testing.T) {
+func TestMisdirectedWrites(t *testing.T) {
 	skipRace(t)
 	for _, v := range []variant{
 		{name: "small log", lba: 512, f: FormatOptions{Hugeblock: MinHugeblock, LogPages: minLogPages}},
@@ -46,11 +46,11 @@ func TestWritesAstray(t *testing.T) {
 		for _, synced := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s, fsync %v", v.name, synced), func(t *testing.T) {
 				t.Parallel()
-				for _, kind := range astrayKinds(v.lba) {
-					seen := map[astray]int{}
+				for _, kind := range misdirectedKinds(v.lba) {
+					seen := map[misdirectedOutcome]int{}
 					n := 1
 					for ; ; n++ {
-						got := goAstray(t, v, synced, n, kind.set, fmt.Sprintf("%s, write %d", kind.name, n))
+						got := misdirect(t, v, synced, n, kind.set, fmt.Sprintf("%s, write %d", kind.name, n))
 						if got == noWrite {
 							break
 						}
@@ -66,16 +66,16 @@ func TestWritesAstray(t *testing.T) {
 	}
 }
 
-type astrayKind struct {
+type misdirectedKind struct {
 	name string
 	set  func(c *crashRig, n int)
 }
 
-// astrayKinds drops a write, or does it in each of the areas of the partition.
-func astrayKinds(lba nvmf.Bytes) []astrayKind {
-	kinds := []astrayKind{{"dropped", func(c *crashRig, n int) { c.dev.DropAt(n) }}}
-	id := nvmf.Identity{LBASize: lba, Blocks: nvmf.LBA(astraySize / lba)}
-	g, err := newGeometry(&id, astraySegment, &FormatOptions{Hugeblock: MinHugeblock, LogPages: minLogPages})
+// misdirectedKinds drops a write, or does it in each of the areas of the partition.
+func misdirectedKinds(lba nvmf.Bytes) []misdirectedKind {
+	kinds := []misdirectedKind{{"dropped", func(c *crashRig, n int) { c.dev.DropAt(n) }}}
+	id := nvmf.Identity{LBASize: lba, Blocks: nvmf.LBA(misdirectedSize / lba)}
+	g, err := newGeometry(&id, misdirectedSegment, &FormatOptions{Hugeblock: MinHugeblock, LogPages: minLogPages})
 	if err != nil {
 		panic(err) // a geometry of these tests
 	}
@@ -83,14 +83,14 @@ func astrayKinds(lba nvmf.Bytes) []astrayKind {
 		"over the superblock": 0, "over a state header": headerOffset, "over the log": logOffset + 2*blockSize,
 		"over another log page": logOffset + 9*blockSize, "over a state": g.state[1], "over data": g.data + blockSize, "over free data": g.data + nvmf.Bytes(g.blocks-1)*g.hugeblock,
 	} {
-		kinds = append(kinds, astrayKind{name, func(c *crashRig, n int) { c.dev.MisdirectAt(n, g.lbaOf(at)) }})
+		kinds = append(kinds, misdirectedKind{name, func(c *crashRig, n int) { c.dev.MisdirectAt(n, g.lbaOf(at)) }})
 	}
 	return kinds
 }
 
-// astrayWorkload uses every structure: the log turns, states are written,
+// misdirectedWorkload uses every structure: the log turns, states are written,
 // files grow, shrink, are overwritten and replaced.
-func astrayWorkload(m *model, synced bool) []op {
+func misdirectedWorkload(m *model, synced bool) []op {
 	ops := startOps(m)
 	add := func(o op, _ bool) { o.model(m); ops = append(ops, o) }
 	checkpoint := op{name: "checkpoint", fs: (*FS).Checkpoint, model: func(*model) {}}
@@ -114,10 +114,10 @@ func astrayWorkload(m *model, synced bool) []op {
 	return ops
 }
 
-func goAstray(t *testing.T, v variant, synced bool, n int, set func(*crashRig, int), what string) astray {
-	mem, err := memdev.New(astraySize, v.lba, memdev.Options{})
+func misdirect(t *testing.T, v variant, synced bool, n int, set func(*crashRig, int), what string) misdirectedOutcome {
+	mem, err := memdev.New(misdirectedSize, v.lba, memdev.Options{})
 	require.NoError(t, err)
-	c := newCrashRigOn(t, mem, astraySegment, v)
+	c := newCrashRigOn(t, mem, misdirectedSegment, v)
 	defer c.dev.Close()
 	fs, err := c.mount()
 	require.NoError(t, err)
@@ -125,7 +125,7 @@ func goAstray(t *testing.T, v variant, synced bool, n int, set func(*crashRig, i
 	before := c.dev.Count(nvmf.Write)
 	set(c, n)
 	m := newModel()
-	ops := astrayWorkload(m, synced)
+	ops := misdirectedWorkload(m, synced)
 	result := whole
 	last := 0 // number of writes before the last operation
 	for _, o := range ops {
@@ -140,7 +140,7 @@ func goAstray(t *testing.T, v variant, synced bool, n int, set func(*crashRig, i
 		require.NoError(t, fs.q.Close())
 		return noWrite
 	}
-	if got := readAstray(t, fs, m, what); got != whole {
+	if got := readMisdirected(t, fs, m, what); got != whole {
 		require.Equal(t, told, got, "%s: read while mounted", what)
 		result = told
 	}
@@ -151,15 +151,15 @@ func goAstray(t *testing.T, v variant, synced bool, n int, set func(*crashRig, i
 		return told
 	}
 	fs.ckpt.stop()
-	got := readAstray(t, fs, m, what)
+	got := readMisdirected(t, fs, m, what)
 	if got == silent && n > last {
 		got = undone
 	}
 	return max(result, got)
 }
 
-// readAstray reads everything: it is as the model says, or an error, or not.
-func readAstray(t *testing.T, fs *FS, m *model, what string) astray {
+// readMisdirected reads everything: it is as the model says, or an error, or not.
+func readMisdirected(t *testing.T, fs *FS, m *model, what string) misdirectedOutcome {
 	got, err := new(canonizer).canon(fs)
 	if err != nil {
 		require.ErrorIs(t, err, unix.EIO, what)
