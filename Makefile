@@ -89,7 +89,7 @@ bin/nvmecr-bench:
 	go build -C bench $(COMMAND_FLAGS) -o ../$@ ./cmd/nvmecr-bench
 
 # The rank of the benchmark: an application like any other.
-bin/nvmecr-bench-rank: $(wildcard bench/crew/rank/*.[ch])
+bin/nvmecr-bench-rank: $(wildcard bench/workers/rank/*.[ch])
 	@mkdir -p bin
 	$(CC) -std=gnu11 -D_GNU_SOURCE -O2 -g -Wall -Wextra -Werror -pthread -o $@ $(filter %.c,$^)
 

@@ -6,16 +6,16 @@ import (
 	"fmt"
 	"slices"
 
-	"nvmecr/bench/crew"
 	"nvmecr/bench/result"
 	"nvmecr/bench/stats"
+	"nvmecr/bench/workers"
 	"nvmecr/nvmf"
 )
 
-// checkpoint compares what the application sees with the raw queues, the bare
-// sockets and the peers.
+// checkpoint compares what the application sees with the raw queues, the sockets
+// baseline and the peers.
 func checkpoint(ctx context.Context, e *Env) (res *result.Result, err error) {
-	b, err := e.bed(ctx, e.Size)
+	b, err := e.testbed(ctx, e.Size)
 	if err != nil {
 		return nil, err
 	}
@@ -34,7 +34,7 @@ func checkpoint(ctx context.Context, e *Env) (res *result.Result, err error) {
 	if err != nil {
 		return nil, err
 	}
-	n := sides[0].crew.Size()
+	n := sides[0].group.Size()
 	total := float64(n) * float64(e.Size) / float64(nvmf.MiB)
 	res.Tables = append(res.Tables, bandwidths(fmt.Sprintf("%s, %s each in pieces of %s, fsync and close included", rankCount(n), e.Size, e.Transfer), total, sides, took))
 	ours := took[sides[0]]
@@ -51,7 +51,7 @@ func checkpoint(ctx context.Context, e *Env) (res *result.Result, err error) {
 		return nil, err
 	}
 	if !e.Quick {
-		// The bare sockets are the raw queues' ceiling, and no storage.
+		// The sockets baseline is the raw queues' ceiling, and no storage.
 		sides = slices.DeleteFunc(sides, func(s *side) bool { return s.name == socketsName })
 		if err := e.sizes(ctx, res, sides); err != nil {
 			return nil, err
@@ -74,7 +74,7 @@ func finding(all []result.Comparison) string {
 }
 
 // sides starts all there are; the application is the first.
-func (b *bed) sides(ctx context.Context, a *application, res *result.Result) ([]*side, error) {
+func (b *testbed) sides(ctx context.Context, a *application, res *result.Result) ([]*side, error) {
 	sides := []*side{a.side("nvmecr")}
 	raw, err := b.rawSide(ctx)
 	if err != nil {
@@ -85,14 +85,14 @@ func (b *bed) sides(ctx context.Context, a *application, res *result.Result) ([]
 	} else {
 		sides = append(sides, raw)
 	}
-	bare, err := b.socketSide(ctx, b.env.Size)
+	sockets, err := b.socketSide(ctx, b.env.Size)
 	if err != nil {
 		return nil, err
 	}
-	if bare == nil {
-		res.NotMeasured("bare sockets", "both ends are processes that the benchmark starts on this host: leave --target and --launch out, and do not start it through mpirun or srun")
+	if sockets == nil {
+		res.NotMeasured("sockets baseline", "both ends are processes that the benchmark starts on this host: leave --target and --launch out, and do not start it through mpirun or srun")
 	} else {
-		sides = append(sides, bare)
+		sides = append(sides, sockets)
 	}
 	if b.env.Quick && len(b.env.Peers) == 0 {
 		return sides, nil // to make file systems takes longer than all of it
@@ -103,7 +103,7 @@ func (b *bed) sides(ctx context.Context, a *application, res *result.Result) ([]
 
 // peers are the file systems to compare with: those named or, where none is,
 // what this host can have.
-func (b *bed) peers(ctx context.Context, a *application, res *result.Result) ([]*side, error) {
+func (b *testbed) peers(ctx context.Context, a *application, res *result.Result) ([]*side, error) {
 	var sides []*side
 	for _, p := range b.env.Peers {
 		s, err := b.peerSide(ctx, a, p)
@@ -174,7 +174,7 @@ func bandwidths(title string, total float64, sides []*side, took map[*side]*take
 }
 
 // worst is the median over the rounds of the slowest rank's 99th percentile.
-func worst(rounds []crew.Round) float64 {
+func worst(rounds []workers.Round) float64 {
 	s := make(stats.Sample, len(rounds))
 	for i, r := range rounds {
 		s[i] = float64(r.Most("p99")) / 1e9
@@ -184,7 +184,7 @@ func worst(rounds []crew.Round) float64 {
 
 // processor returns the processor time of a round per unit of what was done in
 // it, and the share that was the kernel's.
-func processor(rounds []crew.Round, units float64) (seconds, kernel float64) {
+func processor(rounds []workers.Round, units float64) (seconds, kernel float64) {
 	var user, system int64
 	for _, r := range rounds {
 		user += r.Sum("user")
@@ -200,7 +200,7 @@ func processor(rounds []crew.Round, units float64) (seconds, kernel float64) {
 func compare(res *result.Result, ranks int, total float64, transfer nvmf.Bytes, peer string, ours, theirs *taken) error {
 	for _, d := range []struct {
 		name         string
-		ours, theirs []crew.Round
+		ours, theirs []workers.Round
 	}{{"write", ours.write, theirs.write}, {"read", ours.read, theirs.read}} {
 		if len(d.ours) == 0 || len(d.theirs) == 0 {
 			continue
@@ -219,10 +219,10 @@ func compare(res *result.Result, ranks int, total float64, transfer nvmf.Bytes, 
 	return nil
 }
 
-// What the raw side and the bare sockets are called.
+// What the raw side and the sockets baseline are called.
 const (
 	rawName     = "raw NVMe/TCP"
-	socketsName = "bare sockets"
+	socketsName = "sockets baseline"
 )
 
 // reason says why a side is faster or slower than we are.
@@ -231,7 +231,7 @@ func reason(peer, what string, theirs *taken) string {
 	case peer == rawName:
 		return "it has no names, no log, no checksums: the difference is what the file system costs"
 	case peer == socketsName:
-		return "they carry no NVMe: payload and acknowledgement alone, into memory that is as cold"
+		return "it carries no NVMe: payload and acknowledgement alone, into memory that is as cold"
 	case peer == kernelHostName && what == "read":
 		return "its page cache was dropped before, so that it reads over the same network and protocol, through the kernel"
 	case peer == kernelHostName:

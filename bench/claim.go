@@ -9,12 +9,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// claimPrefix begins the names of the directories that a benchmark makes, and
-// takes away again.
+// claimPrefix begins the names of the directories that a benchmark makes and
+// removes.
 const claimPrefix = "nvmecr-bench-"
 
-// A claim is a directory for the time of a run. It is locked, and the lock goes
-// with the process: what a killed one has left is told from what others use.
+// A claim is a directory for the time of a run, locked by the process. The lock ends
+// with the process, so directories of killed runs can be told from those in use.
 type claim struct {
 	path string
 	lock *os.File // nil where there can be no locks: nobody takes it for dead then

@@ -7,10 +7,10 @@ import (
 	"path"
 	"path/filepath"
 
-	"nvmecr/bench/crew"
 	"nvmecr/bench/paper"
 	"nvmecr/bench/result"
 	"nvmecr/bench/stats"
+	"nvmecr/bench/workers"
 	"nvmecr/nvmf"
 )
 
@@ -36,16 +36,16 @@ func (e *Env) filesEach() int {
 type maker struct {
 	name string
 	why  string // of what comes out beside ours
-	run  func(n, round int) (crew.Round, error)
+	run  func(n, round int) (workers.Round, error)
 }
 
 // makers are the application, the raw queues, which write 4 KiB for each file, and the
 // peers.
-func (b *bed) makers(ctx context.Context, a *application, raw *side, peers []*side) []maker {
+func (b *testbed) makers(ctx context.Context, a *application, raw *side, peers []*side) []maker {
 	all := []maker{{name: "nvmecr", run: a.creator(ctx, a.cfg.Mount)}}
 	if raw != nil {
 		why := "a create is durable when it returns: one log page, one round trip"
-		all = append(all, maker{rawCreates, why, func(n, round int) (crew.Round, error) {
+		all = append(all, maker{rawCreates, why, func(n, round int) (workers.Round, error) {
 			return raw.write(ctx, work{size: nvmf.Bytes(b.env.filesEach()) * 4 * nvmf.KiB, transfer: 4 * nvmf.KiB, ranks: n}, round)
 		}})
 	}
@@ -79,8 +79,8 @@ func (e *Env) createRounds(n int, makers []maker) (created, error) {
 }
 
 // creator returns what makes files below dir and, untimed, removes them.
-func (a *application) creator(ctx context.Context, dir string) func(n, round int) (crew.Round, error) {
-	order := func(what string, n int) func(int) string {
+func (a *application) creator(ctx context.Context, dir string) func(n, round int) (workers.Round, error) {
+	command := func(what string, n int) func(int) string {
 		return func(rank int) string {
 			if rank >= n {
 				return ""
@@ -88,10 +88,10 @@ func (a *application) creator(ctx context.Context, dir string) func(n, round int
 			return fmt.Sprintf("%s %d %s", what, a.env.filesEach(), path.Join(dir, fmt.Sprintf("new.%d.", rank)))
 		}
 	}
-	return func(n, _ int) (crew.Round, error) {
-		r, err := a.crew.Do(ctx, order("create", n))
+	return func(n, _ int) (workers.Round, error) {
+		r, err := a.group.Do(ctx, command("create", n))
 		if err == nil {
-			_, err = a.crew.Do(ctx, order("remove", n))
+			_, err = a.group.Do(ctx, command("remove", n))
 		}
 		return r, err
 	}
@@ -99,7 +99,7 @@ func (a *application) creator(ctx context.Context, dir string) func(n, round int
 
 // create is the rate at which files are made, by more and more of the ranks.
 func create(ctx context.Context, e *Env) (res *result.Result, err error) {
-	b, err := e.bed(ctx, e.Size)
+	b, err := e.testbed(ctx, e.Size)
 	if err != nil {
 		return nil, err
 	}
@@ -121,7 +121,7 @@ func create(ctx context.Context, e *Env) (res *result.Result, err error) {
 	makers := b.makers(ctx, a, raw, peers)
 	plot := result.Plot{Title: "Files made", X: result.Axis{Name: "ranks", Unit: result.Whole, Log: true}, Y: result.Axis{Name: "all ranks", Unit: "creates/s"}}
 	var all created
-	for _, n := range powers(a.crew.Size()) {
+	for _, n := range powers(a.group.Size()) {
 		if all, err = e.createRounds(n, makers); err != nil {
 			return nil, err
 		}

@@ -1,14 +1,14 @@
-// Package bench is the experiments of `nvmecr bench`: each measures this
-// project beside its peers on the machine, or cluster, that it runs on, and
-// yields a [result.Result].
+// Package bench has the experiments of `nvmecr bench`. Each measures this project
+// beside other file systems, its peers, on the machine or cluster that it runs on,
+// and returns a [result.Result].
 //
-// The work is done by processes of their own ([crew]): ranks under the preload,
-// as any application would be; raw ranks, one NVMe/TCP queue of our initiator
-// each; and the ends of bare sockets. What is compared is done in turns, side
-// by side in time, in an order that changes from round to round, and after
-// rounds that do not count: absolute figures of different runs, let alone
-// machines, do not compare.
+// Separate processes do the work ([workers]): ranks under the preload library, like
+// any application; raw ranks, each with one NVMe/TCP queue of our initiator; and the
+// two ends of the sockets baseline, which sends the payload over plain TCP. The
+// figures of different runs, or of different machines, cannot be compared. So all
+// sides of a comparison run within one experiment, in rounds: warm-up rounds, which
+// do not count, then rounds in which the sides take turns in a changing order.
 //
-// How much is done is decided in [Env], from the machine and the command line,
-// and not by the experiments. An Env runs one experiment at a time.
+// [Env] decides from the machine and the command line how much the experiments do.
+// An Env runs one experiment at a time.
 package bench

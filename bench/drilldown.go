@@ -7,10 +7,10 @@ import (
 	"math"
 	"path/filepath"
 
-	"nvmecr/bench/crew"
 	"nvmecr/bench/paper"
 	"nvmecr/bench/result"
 	"nvmecr/bench/stats"
+	"nvmecr/bench/workers"
 	"nvmecr/nvmf"
 )
 
@@ -77,7 +77,7 @@ type ladderEnd struct {
 // the first is drawn.
 func (d *drill) ladder(ctx context.Context, ranks int, transfer nvmf.Bytes, k int) (err error) {
 	e := d.env
-	var b bed
+	var b testbed
 	b.env = e
 	defer func() { err = errors.Join(err, b.Close()) }()
 	sides, err := d.sides(ctx, &b)
@@ -137,7 +137,7 @@ func share(before, after stats.Sample) (result.Measure, error) {
 
 // sides starts the ranks and the file systems below them: those of the kernel
 // that there are, and our steps.
-func (d *drill) sides(ctx context.Context, b *bed) ([]*side, error) {
+func (d *drill) sides(ctx context.Context, b *testbed) ([]*side, error) {
 	e := b.env
 	parts := nvmf.Bytes(e.Ranks * len(drillSteps))
 	t, err := e.startTarget(ctx, fmt.Sprintf("mem:%d", uint64(parts*(2*d.size+64*nvmf.MiB))))
@@ -148,7 +148,7 @@ func (d *drill) sides(ctx context.Context, b *bed) ([]*side, error) {
 	if err := touch(ctx, t.ids[0]); err != nil {
 		return nil, err
 	}
-	c, err := e.crew(ctx, base(), e.Bench, "rank-drilldown", "--namespace", t.ids[0].String())
+	c, err := e.startGroup(ctx, base(), e.Bench, "rank-drilldown", "--namespace", t.ids[0].String())
 	if err != nil {
 		return nil, err
 	}
@@ -164,14 +164,14 @@ func (d *drill) sides(ctx context.Context, b *bed) ([]*side, error) {
 		}
 	}
 	for i, step := range drillSteps {
-		sides = append(sides, &side{name: step.name, crew: c, path: func(_, k int) string { return drillPath(i, k) }})
+		sides = append(sides, &side{name: step.name, group: c, path: func(_, k int) string { return drillPath(i, k) }})
 	}
 	return sides, nil
 }
 
 // kernelSide is the same processes on a file system of the kernel; nil where
 // there can be none.
-func (d *drill) kernelSide(ctx context.Context, b *bed, c *crew.Crew, kind string) (*side, error) {
+func (d *drill) kernelSide(ctx context.Context, b *testbed, c *workers.Group, kind string) (*side, error) {
 	l, err := b.env.startLoopback(ctx, kind, nvmf.Bytes(b.env.Ranks)*(3*d.size+64*nvmf.MiB))
 	if err != nil {
 		d.missing(kind, err)
@@ -179,8 +179,8 @@ func (d *drill) kernelSide(ctx context.Context, b *bed, c *crew.Crew, kind strin
 	}
 	b.closers = append(b.closers, l)
 	dir := filepath.Join(l.dir, "nvmecr-bench")
-	s := &side{name: kind + " on a loop device", crew: c, path: checkpoints(dir)}
-	_, err = c.Say(ctx, "mkdir "+dir)
+	s := &side{name: kind + " on a loop device", group: c, path: checkpoints(dir)}
+	_, err = c.DoAll(ctx, "mkdir "+dir)
 	return s, err
 }
 

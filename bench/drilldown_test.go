@@ -30,24 +30,24 @@ func TestDrillRank(t *testing.T) {
 		require.NoError(t, ranks[i].mount(t.Context(), store.Place{Rank: i, Size: len(ranks)}))
 	}
 	dir := filepath.Join(t.TempDir(), "peer")
-	obey := func(r *drillRank, order string) map[string]int64 {
-		w, err := r.prepare(order)
+	execute := func(r *drillRank, command string) map[string]int64 {
+		w, err := r.prepare(command)
 		require.NoError(t, err)
 		took, err := w()
-		require.NoError(t, err, order)
+		require.NoError(t, err, command)
 		return took
 	}
-	obey(ranks[0], "mkdir "+dir)
-	obey(ranks[0], "mkdir "+dir)
+	execute(ranks[0], "mkdir "+dir)
+	execute(ranks[0], "mkdir "+dir)
 	for i, r := range ranks {
 		for k := range 3 {
 			file := filepath.Join(dir, fmt.Sprint("ckpt.", i))
-			assert.Contains(t, obey(r, fmt.Sprintf("write %d %d %d 1 %s", size, transfer, k, file)), "system")
+			assert.Contains(t, execute(r, fmt.Sprintf("write %d %d %d 1 %s", size, transfer, k, file)), "system")
 			data, err := os.ReadFile(file)
 			require.NoError(t, err)
 			assert.Len(t, data, size)
 			for step := range drillSteps {
-				obey(r, fmt.Sprintf("write %d %d %d 1 %s", size, transfer, k, drillPath(step, k)))
+				execute(r, fmt.Sprintf("write %d %d %d 1 %s", size, transfer, k, drillPath(step, k)))
 			}
 		}
 		for step, s := range drillSteps {
@@ -68,8 +68,8 @@ func TestDrillRank(t *testing.T) {
 		_, err = w()
 		assert.Error(t, err)
 	}
-	obey(ranks[0], "unlink "+filepath.Join(dir, "ckpt.0"))
-	obey(ranks[0], "unlink "+filepath.Join(dir, "ckpt.0"))
+	execute(ranks[0], "unlink "+filepath.Join(dir, "ckpt.0"))
+	execute(ranks[0], "unlink "+filepath.Join(dir, "ckpt.0"))
 	for _, r := range ranks {
 		require.NoError(t, r.unmount())
 	}

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"nvmecr/bench/crew"
+	"nvmecr/bench/workers"
 	"nvmecr/internal/store"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
@@ -37,13 +37,13 @@ var drillSteps = []drillStep{
 	{"+ hugeblocks", 32 * nvmf.KiB, false, false},
 }
 
-// drillPath is how an order names a step and a file of it.
+// drillPath is how a command names a step and a file of it.
 func drillPath(step, k int) string { return fmt.Sprintf("step:%d:ckpt.%d", step, k%2) }
 
 // DrillRank is a rank that writes checkpoints in its own process, without the
 // preload: through microfs as each step of the drilldown has it, in a part of
 // the namespace that has one file system for each, or through the kernel to a
-// path. It obeys the orders write, mkdir and unlink.
+// path. It executes the commands write, mkdir and unlink.
 func DrillRank(ctx context.Context, target nvmf.TransportID, addresses string) error {
 	runtime.LockOSThread() // the queue polls on it
 	place, err := store.PlaceFromEnv(os.Getenv)
@@ -59,7 +59,7 @@ func DrillRank(ctx context.Context, target nvmf.TransportID, addresses string) e
 	if err := r.mount(ctx, place); err != nil {
 		return errors.Join(err, r.unmount())
 	}
-	return errors.Join(crew.Serve(ctx, addresses, r.prepare), r.unmount())
+	return errors.Join(workers.Serve(ctx, addresses, r.prepare), r.unmount())
 }
 
 // drillRank is the rank's file systems, one for each step.
@@ -95,9 +95,9 @@ func (r *drillRank) unmount() error {
 	return errors.Join(errs...)
 }
 
-// prepare understands an order.
-func (r *drillRank) prepare(order string) (crew.Work, error) {
-	word, rest, _ := strings.Cut(order, " ")
+// prepare parses a command.
+func (r *drillRank) prepare(command string) (workers.Work, error) {
+	word, rest, _ := strings.Cut(command, " ")
 	switch word {
 	case "mkdir":
 		return nothing(func() error { return ignoring(os.Mkdir(rest, 0o700), os.ErrExist) }), nil
@@ -106,7 +106,7 @@ func (r *drillRank) prepare(order string) (crew.Work, error) {
 	case "write":
 		var w drillWrite
 		if _, err := fmt.Sscanf(rest, "%d %d %d %d %s", &w.size, &w.transfer, &w.stamp, &w.sync, &w.path); err != nil || w.transfer == 0 {
-			return nil, fmt.Errorf("no such order: %s", order)
+			return nil, fmt.Errorf("no such command: %s", command)
 		}
 		if len(r.piece) != int(w.transfer) {
 			r.piece = make([]byte, w.transfer)
@@ -116,10 +116,10 @@ func (r *drillRank) prepare(order string) (crew.Work, error) {
 		}
 		return func() (map[string]int64, error) { return r.write(w) }, nil
 	}
-	return nil, fmt.Errorf("no such order: %s", order)
+	return nil, fmt.Errorf("no such command: %s", command)
 }
 
-func nothing(f func() error) crew.Work {
+func nothing(f func() error) workers.Work {
 	return func() (map[string]int64, error) { return nil, f() }
 }
 
@@ -130,7 +130,7 @@ func ignoring(err, fine error) error {
 	return err
 }
 
-// drillWrite is the order of a checkpoint.
+// drillWrite is the command to write a checkpoint.
 type drillWrite struct {
 	size, transfer nvmf.Bytes
 	stamp          uint64

@@ -13,8 +13,8 @@ import (
 	"strings"
 	"time"
 
-	"nvmecr/bench/crew"
 	"nvmecr/bench/model"
+	"nvmecr/bench/workers"
 	"nvmecr/internal/config"
 	"nvmecr/nvmf"
 )
@@ -34,10 +34,10 @@ type Env struct {
 	// and without targets of the user's, it is another one of the same target.
 	RawTarget string
 
-	// Ranks are started here, unless Launch or Agents say where from.
+	// Ranks are started on this host, unless Launch or Agents is set.
 	Ranks  int
 	Launch []string
-	Agents *crew.Agents
+	Agents *workers.Agents
 
 	// Size is what each rank writes in a checkpoint, in pieces of Transfer.
 	Size, Transfer nvmf.Bytes
@@ -65,7 +65,7 @@ type Env struct {
 	// Only is the one part of the goals that is wanted.
 	Only string
 
-	// Progress is told what is being done and how far the experiment is, from
+	// Progress is called with the current step and how far the experiment is, from
 	// 0 to 1. It may be nil.
 	Progress func(what string, part float64)
 
@@ -88,7 +88,7 @@ type Peer struct {
 // block is what sizes are multiples of: a raw rank moves whole blocks.
 const block = 4 * nvmf.KiB
 
-// Check returns what is wrong with what the user has said, by the flag's name.
+// Check returns what is wrong with the user's settings, by the name of the flag.
 func (e *Env) Check() error {
 	for _, n := range []struct {
 		flag  string
@@ -206,7 +206,7 @@ func (e *Env) Open(ctx context.Context) (err error) {
 
 // countLaunched asks the launcher how many ranks it starts.
 func (e *Env) countLaunched(ctx context.Context) error {
-	c, err := e.crew(ctx, base(), e.Rank)
+	c, err := e.startGroup(ctx, base(), e.Rank)
 	if err != nil {
 		return fmt.Errorf("--launch: %w", err)
 	}
@@ -267,9 +267,9 @@ func base() []string {
 // remote says whether ranks may be on other hosts.
 func (e *Env) remote() bool { return len(e.Launch) > 0 || e.Agents != nil }
 
-// crew starts ranks of a program.
-func (e *Env) crew(ctx context.Context, env []string, argv ...string) (*crew.Crew, error) {
-	return crew.Start(ctx, crew.Options{Argv: argv, Env: env, Ranks: e.Ranks, Launch: e.Launch, Agents: e.Agents})
+// startGroup starts ranks of a program.
+func (e *Env) startGroup(ctx context.Context, env []string, argv ...string) (*workers.Group, error) {
+	return workers.Start(ctx, workers.Options{Argv: argv, Env: env, Ranks: e.Ranks, Launch: e.Launch, Agents: e.Agents})
 }
 
 // cores is how many processors this process may use.

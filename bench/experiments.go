@@ -19,7 +19,7 @@ type Experiment struct {
 // Experiments is the table of them, in the order of the report: what the paper has comes
 // first, so that a report in little time has that.
 var Experiments = []Experiment{
-	{"checkpoint", "Write checkpoints beside the raw queue, the bare sockets and the peers", "Figures 1, 7(c), 9(a), 9(c)", checkpoint},
+	{"checkpoint", "Write checkpoints beside the raw queue, the sockets baseline and the peers", "Figures 1, 7(c), 9(a), 9(c)", checkpoint},
 	{"recovery", "Read checkpoints back in new processes, after a restart", "Figures 9(b), 9(d)", recovery},
 	{"create", "Make files", "Figure 8(b)", create},
 	{"hugeblock", "Checkpoints with hugeblocks of several sizes", "Figure 7(a)", hugeblock},
@@ -29,7 +29,7 @@ var Experiments = []Experiment{
 	{"multilevel", "Checkpoints of two levels: every tenth goes to a peer", "Table II", multilevel},
 	{"metadata", "What the metadata of a rank takes, on the media and in memory", "Table I", metadata},
 	{"scale", "Jobs of up to a million ranks, computed from what is measured here", "", scale},
-	{"raw", "Measure the raw queue beside bare sockets", "", rawExperiment},
+	{"raw", "Measure the raw queue beside the sockets baseline", "", rawExperiment},
 	{"background", "What state checkpoints in the background cost an application", "", background},
 	{"startup", "What the preload costs a program that does nothing", "", startup},
 	{"replay", "Mount a partition whose writer is gone", "", replay},

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"io"
 
-	"nvmecr/bench/crew"
 	"nvmecr/bench/result"
 	"nvmecr/bench/stats"
+	"nvmecr/bench/workers"
 	"nvmecr/nvmf"
 )
 
@@ -30,8 +30,8 @@ func memoryOf(size nvmf.Bytes) []nvmf.TransportID {
 
 // call lets a lone rank make a call count times and returns the seconds of
 // one: what the first and the last share.
-func call(ctx context.Context, c *crew.Crew, what string, count int, size nvmf.Bytes, path string) (float64, error) {
-	r, err := c.Say(ctx, fmt.Sprintf("call %s %d %d %s", what, count, uint64(size), path))
+func call(ctx context.Context, c *workers.Group, what string, count int, size nvmf.Bytes, path string) (float64, error) {
+	r, err := c.DoAll(ctx, fmt.Sprintf("call %s %d %d %s", what, count, uint64(size), path))
 	if err != nil {
 		return 0, fmt.Errorf("%s of %s: %w", what, path, err)
 	}
@@ -52,7 +52,7 @@ type elsewhere struct {
 	what  string
 	aside bool
 	// start returns them; the second is a plain one.
-	start func(e *Env, ctx context.Context) (ours, plain *crew.Crew, end io.Closer, err error)
+	start func(e *Env, ctx context.Context) (ours, plain *workers.Group, end io.Closer, err error)
 }
 
 // callsElsewhere is what the preload adds to a call on a file that is not ours:
@@ -102,13 +102,13 @@ func (g *goalRun) pairsElsewhere(ctx context.Context, w elsewhere, names []strin
 		return err
 	}
 	defer func() { err = errors.Join(err, end.Close()) }()
-	crews := []*crew.Crew{without, ours}
+	groups := []*workers.Group{without, ours}
 	for round := range e.Warm + pairsEach*e.Rounds {
 		for _, name := range names {
 			var took [2]float64
-			for i := range crews {
+			for i := range groups {
 				which := (i + round) % 2
-				if took[which], err = call(ctx, crews[which], name, callsEach, 1, "/dev/null"); err != nil {
+				if took[which], err = call(ctx, groups[which], name, callsEach, 1, "/dev/null"); err != nil {
 					return err
 				}
 			}
@@ -122,15 +122,15 @@ func (g *goalRun) pairsElsewhere(ctx context.Context, w elsewhere, names []strin
 
 // preloaded starts a rank under the preload that never uses the mount, and a
 // plain one.
-func (e *Env) preloaded(ctx context.Context) (ours, plain *crew.Crew, end io.Closer, err error) {
+func (e *Env) preloaded(ctx context.Context) (ours, plain *workers.Group, end io.Closer, err error) {
 	env, err := e.Under(e.Config, base())
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	if ours, err = e.pinnedCrew(ctx, env); err != nil {
+	if ours, err = e.startPinned(ctx, env); err != nil {
 		return nil, nil, nil, err
 	}
-	if plain, err = e.pinnedCrew(ctx, base()); err != nil {
+	if plain, err = e.startPinned(ctx, base()); err != nil {
 		return nil, nil, nil, errors.Join(err, ours.Stop())
 	}
 	return ours, plain, closer(func() error { return errors.Join(ours.Stop(), plain.Stop()) }), nil
@@ -138,28 +138,28 @@ func (e *Env) preloaded(ctx context.Context) (ours, plain *crew.Crew, end io.Clo
 
 // mountedBeside starts a rank that has its partition mounted, and a plain one
 // with a second thread.
-func (e *Env) mountedBeside(ctx context.Context) (ours, plain *crew.Crew, end io.Closer, err error) {
+func (e *Env) mountedBeside(ctx context.Context) (ours, plain *workers.Group, end io.Closer, err error) {
 	a, err := e.startApplication(ctx, memoryOf(64*nvmf.MiB), pinned+"=0")
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	if plain, err = e.pinnedCrew(ctx, base()); err != nil {
+	if plain, err = e.startPinned(ctx, base()); err != nil {
 		return nil, nil, nil, errors.Join(err, a.Close())
 	}
 	end = closer(func() error { return errors.Join(a.Close(), plain.Stop()) })
-	if _, err = plain.Say(ctx, "thread"); err != nil {
+	if _, err = plain.DoAll(ctx, "thread"); err != nil {
 		return nil, nil, nil, errors.Join(err, end.Close())
 	}
-	return a.crew, plain, end, nil
+	return a.group, plain, end, nil
 }
 
-// pinnedCrew starts ranks on the first core.
-func (e *Env) pinnedCrew(ctx context.Context, env []string) (*crew.Crew, error) {
-	c, err := e.crew(ctx, env, e.Rank)
+// startPinned starts ranks on the first core.
+func (e *Env) startPinned(ctx context.Context, env []string) (*workers.Group, error) {
+	c, err := e.startGroup(ctx, env, e.Rank)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := c.Say(ctx, "pin 0"); err != nil {
+	if _, err := c.DoAll(ctx, "pin 0"); err != nil {
 		return nil, errors.Join(err, c.Stop())
 	}
 	return c, nil

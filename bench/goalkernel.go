@@ -19,7 +19,7 @@ const beyondXFS = 1.5
 // with like: our namespace is a file, as a loop device's image is. Beside that
 // stands the same over NVMe/TCP, which crosses a network that they do not.
 func (g *goalRun) kernel(ctx context.Context) (err error) {
-	b, err := g.bed(ctx, g.Size)
+	b, err := g.testbed(ctx, g.Size)
 	if err != nil {
 		return err
 	}

@@ -65,7 +65,7 @@ func (g *goalRun) callsOnData(ctx context.Context, dir string) (err error) {
 		}
 	}
 	for k := range 2 {
-		if _, err := a.crew.Say(ctx, "unlink "+fill.path(0, k)); err != nil {
+		if _, err := a.group.DoAll(ctx, "unlink "+fill.path(0, k)); err != nil {
 			return err
 		}
 	}
@@ -96,10 +96,10 @@ func (g *goalRun) callsOnNames(ctx context.Context, dir string) (err error) {
 	defer func() { err = errors.Join(err, a.Close()) }()
 	for _, at := range []string{a.cfg.Mount, dir} {
 		at = path.Join(at, "names")
-		if _, err := a.crew.Say(ctx, "mkdir "+at); err != nil {
+		if _, err := a.group.DoAll(ctx, "mkdir "+at); err != nil {
 			return err
 		}
-		if _, err := a.crew.Say(ctx, fmt.Sprintf("create %d %s", names, path.Join(at, "of.a.file."))); err != nil {
+		if _, err := a.group.DoAll(ctx, fmt.Sprintf("create %d %s", names, path.Join(at, "of.a.file."))); err != nil {
 			return err
 		}
 	}
@@ -128,7 +128,7 @@ func (g *goalRun) ourCall(ctx context.Context, a *application, dir string, c our
 	g.progress("calls on files of ours: "+c.what, 0, 1)
 	sides := []string{path.Join(a.cfg.Mount, c.name), path.Join(dir, c.name)}
 	took, err := g.pairInTurns(2*g.Rounds+1, func(which int) (float64, error) {
-		return call(ctx, a.crew, c.call, c.count, c.size, sides[which])
+		return call(ctx, a.group, c.call, c.count, c.size, sides[which])
 	})
 	if err != nil {
 		return err
@@ -154,7 +154,7 @@ func (g *goalRun) streams(ctx context.Context, a *application) error {
 	for _, pair := range [][2]string{{"fwrite", "write"}, {"fread", "read"}} {
 		g.progress(pair[0]+" beside "+pair[1], 0, 1)
 		took, err := g.pairInTurns(4*g.Rounds+1, func(which int) (float64, error) {
-			return call(ctx, a.crew, pair[which], pieces, nvmf.MiB, file)
+			return call(ctx, a.group, pair[which], pieces, nvmf.MiB, file)
 		})
 		if err != nil {
 			return err

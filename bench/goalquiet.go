@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"time"
 
-	"nvmecr/bench/crew"
 	"nvmecr/bench/result"
 	"nvmecr/bench/stats"
+	"nvmecr/bench/workers"
 	"nvmecr/nvmf"
 )
 
@@ -26,12 +26,12 @@ const (
 // runtime's threads are watched all that time.
 func (g *goalRun) quiet(ctx context.Context) (err error) {
 	e := g.with(1)
-	b, err := e.bed(ctx, 32*nvmf.MiB)
+	b, err := e.testbed(ctx, 32*nvmf.MiB)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
-	plain, err := e.crew(ctx, base(), e.Rank)
+	plain, err := e.startGroup(ctx, base(), e.Rank)
 	if err != nil {
 		return err
 	}
@@ -40,20 +40,20 @@ func (g *goalRun) quiet(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if _, err := plain.Say(ctx, "pin 0"); err != nil {
+	if _, err := plain.DoAll(ctx, "pin 0"); err != nil {
 		return err
 	}
 	if _, err := a.side("nvmecr").write(ctx, work{size: 32 * nvmf.MiB, transfer: nvmf.MiB}, 0); err != nil {
 		return err
 	}
-	if _, err := a.crew.Say(ctx, "watch"); err != nil {
+	if _, err := a.group.DoAll(ctx, "watch"); err != nil {
 		return err
 	}
-	lost, err := e.losses(ctx, a.crew, plain)
+	lost, err := e.losses(ctx, a.group, plain)
 	if err != nil {
 		return err
 	}
-	r, err := a.crew.Say(ctx, "watch")
+	r, err := a.group.DoAll(ctx, "watch")
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (g *goalRun) quiet(ctx context.Context) (err error) {
 
 // losses is by how much fewer turns a compute loop makes in a rank of ours than
 // in a plain one, pair by pair.
-func (e *Env) losses(ctx context.Context, ours, plain *crew.Crew) (lost stats.Sample, err error) {
+func (e *Env) losses(ctx context.Context, ours, plain *workers.Group) (lost stats.Sample, err error) {
 	rounds := int(watched/(2*phase)) + 1
 	if e.Quick {
 		rounds = 2
@@ -84,7 +84,7 @@ func (e *Env) losses(ctx context.Context, ours, plain *crew.Crew) (lost stats.Sa
 		var turns [2]float64
 		for i := range 2 {
 			which := (i + round) % 2
-			r, err := []*crew.Crew{ours, plain}[which].Say(ctx, fmt.Sprintf("compute %d", phase.Nanoseconds()))
+			r, err := []*workers.Group{ours, plain}[which].DoAll(ctx, fmt.Sprintf("compute %d", phase.Nanoseconds()))
 			if err != nil {
 				return nil, err
 			}

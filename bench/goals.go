@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"time"
 
-	"nvmecr/bench/crew"
 	"nvmecr/bench/result"
 	"nvmecr/bench/stats"
+	"nvmecr/bench/workers"
 	"nvmecr/nvmf"
 )
 
@@ -133,7 +133,7 @@ func (g *goalRun) bandwidth(ctx context.Context) error {
 
 // writeAndRecover adds both goals of one configuration.
 func (e *Env) writeAndRecover(ctx context.Context, g *goalRun, what, setting string, write, read float64) (err error) {
-	b, err := e.bed(ctx, e.Size)
+	b, err := e.testbed(ctx, e.Size)
 	if err != nil {
 		return err
 	}
@@ -166,7 +166,7 @@ func (e *Env) writeAndRecover(ctx context.Context, g *goalRun, what, setting str
 	return g.ratio("read after a restart beside raw, "+what, read, t.read, t.raw, total, "MiB/s")
 }
 
-// raw is the raw side beside bare sockets.
+// raw is the raw side beside the sockets baseline.
 func (g *goalRun) raw(ctx context.Context) error {
 	for _, ranks := range []int{1, g.Ranks} {
 		e := g.with(ranks)
@@ -181,8 +181,8 @@ func (g *goalRun) raw(ctx context.Context) error {
 			if c.limit == 0 {
 				continue
 			}
-			what := fmt.Sprintf("raw write beside bare sockets, %s, %s pieces", rankCount(ranks), c.transfer)
-			if err := g.ratio(what, c.limit, spans(c.raw.write), spans(c.bare.write), c.mib, "MiB/s"); err != nil {
+			what := fmt.Sprintf("raw write beside the sockets baseline, %s, %s pieces", rankCount(ranks), c.transfer)
+			if err := g.ratio(what, c.limit, spans(c.raw.write), spans(c.sockets.write), c.mib, "MiB/s"); err != nil {
 				return err
 			}
 		}
@@ -193,7 +193,7 @@ func (g *goalRun) raw(ctx context.Context) error {
 // latency is what one write costs beside a raw one.
 func (g *goalRun) latency(ctx context.Context) (err error) {
 	e := g.with(1)
-	b, err := e.bed(ctx, e.Size)
+	b, err := e.testbed(ctx, e.Size)
 	if err != nil {
 		return err
 	}
@@ -249,7 +249,7 @@ const (
 
 // sleeps returns how often in a call the thread that made it slept, round by
 // round.
-func sleeps(rounds []crew.Round) stats.Sample {
+func sleeps(rounds []workers.Round) stats.Sample {
 	s := make(stats.Sample, len(rounds))
 	for i, r := range rounds {
 		s[i] = float64(r.Sum("sleeps")) / float64(r.Sum("calls"))
@@ -260,7 +260,7 @@ func sleeps(rounds []crew.Round) stats.Sample {
 // creates is files made beside raw writes of 4 KiB, one rank.
 func (g *goalRun) creates(ctx context.Context) (err error) {
 	e := g.with(1)
-	b, err := e.bed(ctx, 64*nvmf.MiB)
+	b, err := e.testbed(ctx, 64*nvmf.MiB)
 	if err != nil {
 		return err
 	}
@@ -336,8 +336,8 @@ func (g *goalRun) ranks(ctx context.Context) error {
 }
 
 // aggregate returns rounds of checkpoints.
-func (e *Env) aggregate(ctx context.Context, size nvmf.Bytes) (rounds []crew.Round, err error) {
-	b, err := e.bed(ctx, size)
+func (e *Env) aggregate(ctx context.Context, size nvmf.Bytes) (rounds []workers.Round, err error) {
+	b, err := e.testbed(ctx, size)
 	if err != nil {
 		return nil, err
 	}
@@ -357,7 +357,7 @@ func (e *Env) aggregate(ctx context.Context, size nvmf.Bytes) (rounds []crew.Rou
 // memory is what a million writes leave in memory.
 func (g *goalRun) memory(ctx context.Context) (err error) {
 	e := g.with(1)
-	b, err := e.bed(ctx, 256*nvmf.MiB)
+	b, err := e.testbed(ctx, 256*nvmf.MiB)
 	if err != nil {
 		return err
 	}
@@ -377,7 +377,7 @@ func (g *goalRun) memory(ctx context.Context) (err error) {
 		if _, err := app.write(ctx, w, pass); err != nil {
 			return err
 		}
-		if last, err = resident(ctx, a.crew, "/nonexistent"); err != nil {
+		if last, err = resident(ctx, a.group, "/nonexistent"); err != nil {
 			return err
 		}
 		if pass == 0 {

@@ -5,9 +5,9 @@ import (
 	"errors"
 	"fmt"
 
-	"nvmecr/bench/crew"
 	"nvmecr/bench/paper"
 	"nvmecr/bench/result"
+	"nvmecr/bench/workers"
 	"nvmecr/nvmf"
 )
 
@@ -18,14 +18,14 @@ var hugeblocks = []nvmf.Bytes{4 * nvmf.KiB, 8 * nvmf.KiB, 16 * nvmf.KiB, 32 * nv
 // store has one size: each is a store of its own, formatted in turns on the
 // same targets, and the sizes go round as rounds do.
 func hugeblock(ctx context.Context, e *Env) (res *result.Result, err error) {
-	b, err := e.bed(ctx, e.Size)
+	b, err := e.testbed(ctx, e.Size)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
 	const repeats = 3
 	rounds := max(1, (e.Rounds+repeats-1)/repeats)
-	writes, resident := make(map[nvmf.Bytes][]crew.Round), make(map[nvmf.Bytes]float64)
+	writes, resident := make(map[nvmf.Bytes][]workers.Round), make(map[nvmf.Bytes]float64)
 	ranks := 0
 	for round := range rounds {
 		for i := range hugeblocks {
@@ -61,7 +61,7 @@ func hugeblock(ctx context.Context, e *Env) (res *result.Result, err error) {
 }
 
 // withHugeblock formats the store and writes checkpoints, the first not timed.
-func (b *bed) withHugeblock(ctx context.Context, size nvmf.Bytes, repeats int) (took []crew.Round, memory float64, ranks int, err error) {
+func (b *testbed) withHugeblock(ctx context.Context, size nvmf.Bytes, repeats int) (took []workers.Round, memory float64, ranks int, err error) {
 	a, err := b.env.startApplication(ctx, b.store, fmt.Sprintf("hugeblock=%d", uint64(size)))
 	if err != nil {
 		return nil, 0, 0, err
@@ -76,6 +76,6 @@ func (b *bed) withHugeblock(ctx context.Context, size nvmf.Bytes, repeats int) (
 			took = append(took, r)
 		}
 	}
-	memory, err = resident(ctx, a.crew, "/nonexistent")
-	return took, memory, a.crew.Size(), err
+	memory, err = resident(ctx, a.group, "/nonexistent")
+	return took, memory, a.group.Size(), err
 }

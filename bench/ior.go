@@ -11,9 +11,9 @@ import (
 	"path"
 	"strconv"
 
-	"nvmecr/bench/crew"
 	"nvmecr/bench/result"
 	"nvmecr/bench/stats"
+	"nvmecr/bench/workers"
 	"nvmecr/internal/proc"
 	"nvmecr/internal/store"
 	"nvmecr/nvmf"
@@ -55,7 +55,7 @@ func (e *Env) findIOR() (*ior, error) {
 	return x, nil
 }
 
-// likeOurRanks makes Open MPI start processes as a crew does: more of them than
+// likeOurRanks makes Open MPI start processes as a group does: more of them than
 // there are cores if need be, and none of them bound to one. Its versions from 5
 // on read the variables of PRRTE. Others do so by themselves.
 func likeOurRanks() []string {
@@ -90,7 +90,7 @@ func (x *ior) move(ctx context.Context, env []string, dir string, w work, read b
 	} else {
 		argv = append(argv, "-w", "-e", "-k")
 	}
-	cmd := crew.Command(x.launch, argv, append(env[:len(env):len(env)], x.extra...))
+	cmd := workers.Command(x.launch, argv, append(env[:len(env):len(env)], x.extra...))
 	cmd.Dir = x.env.scratch
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said
@@ -134,7 +134,7 @@ type iorRates struct{ write, read, iorWrite, iorRead stats.Sample }
 
 // besideIOR adds the table of what IOR and our rank see, in turns, on all sides
 // that are directories. The processes of the application are others then.
-func (b *bed) besideIOR(ctx context.Context, res *result.Result, a *application, all []*side) error {
+func (b *testbed) besideIOR(ctx context.Context, res *result.Result, a *application, all []*side) error {
 	if b.env.Quick && b.env.IOR == "" {
 		return nil
 	}
@@ -145,7 +145,7 @@ func (b *bed) besideIOR(ctx context.Context, res *result.Result, a *application,
 	}
 	var sides []*side
 	for _, s := range all {
-		if s.crew == a.crew {
+		if s.group == a.group {
 			sides = append(sides, s)
 		}
 	}
@@ -183,7 +183,7 @@ type iorTrial struct {
 // round does the work once on one side.
 func (t *iorTrial) round(ctx context.Context, s *side, round int) error {
 	w := work{size: t.env.Size, transfer: t.env.Transfer}
-	total := float64(t.app.crew.Size()) * float64(w.size) / float64(nvmf.MiB)
+	total := float64(t.app.group.Size()) * float64(w.size) / float64(nvmf.MiB)
 	written, err := s.write(ctx, w, round)
 	if err != nil {
 		return err
@@ -220,7 +220,7 @@ func (t *iorTrial) once(ctx context.Context, s *side, w work, read bool) (float6
 	}
 	if !read { // a partition has room for the application's two, or for this one
 		for k := range 2 {
-			if _, err := t.app.crew.Do(ctx, func(rank int) string { return "unlink " + s.path(rank, k) }); err != nil {
+			if _, err := t.app.group.Do(ctx, func(rank int) string { return "unlink " + s.path(rank, k) }); err != nil {
 				return 0, err
 			}
 		}
@@ -234,7 +234,7 @@ func (t *iorTrial) once(ctx context.Context, s *side, w work, read bool) (float6
 		return 0, errors.Join(failed, err)
 	}
 	for _, o := range t.sides {
-		o.crew = t.app.crew
+		o.group = t.app.group
 	}
 	return rate, failed
 }
@@ -243,7 +243,7 @@ func (t *iorTrial) once(ctx context.Context, s *side, w work, read bool) (float6
 func (t *iorTrial) remove(ctx context.Context) error {
 	for _, s := range t.sides {
 		dir := path.Dir(s.path(0, 0))
-		if _, err := s.crew.Do(ctx, func(rank int) string { return "unlink " + path.Join(dir, fmt.Sprintf("ior.%08d", rank)) }); err != nil {
+		if _, err := s.group.Do(ctx, func(rank int) string { return "unlink " + path.Join(dir, fmt.Sprintf("ior.%08d", rank)) }); err != nil {
 			return err
 		}
 	}
@@ -252,7 +252,7 @@ func (t *iorTrial) remove(ctx context.Context) error {
 
 // yield ends the ranks and returns the environment of other ranks of the store.
 func (a *application) yield() ([]string, error) {
-	if err := a.crew.Stop(); err != nil {
+	if err := a.group.Stop(); err != nil {
 		return nil, err
 	}
 	run, err := store.NewRun(a.cfg.Run)
@@ -266,7 +266,7 @@ func (a *application) yield() ([]string, error) {
 // table is what both saw, and how alike that is.
 func (t *iorTrial) table() result.Table {
 	table := result.Table{
-		Title: fmt.Sprintf("The same by IOR: %s, a file of %s each in pieces of %s, open, fsync and close included", rankCount(t.app.crew.Size()), t.env.Size, t.env.Transfer),
+		Title: fmt.Sprintf("The same by IOR: %s, a file of %s each in pieces of %s, open, fsync and close included", rankCount(t.app.group.Size()), t.env.Size, t.env.Transfer),
 		Rows:  "side", Columns: []result.Column{
 			{Name: "write, our rank", Unit: "MiB/s"}, {Name: "write, IOR", Unit: "MiB/s"}, {Name: "IOR over ours", Unit: result.Ratio},
 			{Name: "read, our rank", Unit: "MiB/s"}, {Name: "read, IOR", Unit: "MiB/s"}, {Name: "IOR over ours", Unit: result.Ratio},

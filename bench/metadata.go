@@ -256,13 +256,13 @@ func againstData(ctx context.Context, res *result.Result, most nvmf.Bytes) error
 // checkpoints.
 func (e *Env) rankMemory(ctx context.Context, res *result.Result) (grown float64, err error) {
 	o := *e
-	o.Ranks, o.Launch, o.Agents = 1, nil, nil       // one of this host's says it all
-	b, err := o.bed(ctx, max(e.Size, 128*nvmf.MiB)) // room for the files
+	o.Ranks, o.Launch, o.Agents = 1, nil, nil           // one of this host's says it all
+	b, err := o.testbed(ctx, max(e.Size, 128*nvmf.MiB)) // room for the files
 	if err != nil {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
-	plain, err := o.crew(ctx, base(), e.Rank)
+	plain, err := o.startGroup(ctx, base(), e.Rank)
 	if err != nil {
 		return 0, err
 	}
@@ -277,7 +277,7 @@ func (e *Env) rankMemory(ctx context.Context, res *result.Result) (grown float64
 		if err != nil {
 			return err
 		}
-		with, err := resident(ctx, a.crew, "/nonexistent")
+		with, err := resident(ctx, a.group, "/nonexistent")
 		grown = with - without
 		t.Add(what, result.Count(without), result.Count(with), result.Count(grown))
 		return err
@@ -287,16 +287,16 @@ func (e *Env) rankMemory(ctx context.Context, res *result.Result) (grown float64
 	}
 	const files = 10_000
 	create := func(dir string) string { return fmt.Sprintf("create %d %s", files, path.Join(dir, "f")) }
-	if _, err := plain.Say(ctx, create(e.scratch)); err != nil {
+	if _, err := plain.DoAll(ctx, create(e.scratch)); err != nil {
 		return 0, err
 	}
-	if _, err := a.crew.Say(ctx, create(a.cfg.Mount)); err != nil {
+	if _, err := a.group.DoAll(ctx, create(a.cfg.Mount)); err != nil {
 		return 0, err
 	}
 	if err := measure(fmt.Sprintf("%s files were made", result.Whole.Format(files))); err != nil {
 		return 0, err
 	}
-	elsewhere := &side{name: "without", crew: plain, path: checkpoints(e.scratch)}
+	elsewhere := &side{name: "without", group: plain, path: checkpoints(e.scratch)}
 	once := work{size: min(e.Size, 8*nvmf.MiB), transfer: min(e.Transfer, 8*nvmf.MiB)}
 	if _, err := elsewhere.write(ctx, once, 0); err != nil {
 		return 0, err

@@ -17,7 +17,7 @@ const everyLevel = 10
 // and every tenth to a slow second one: with nvmecr first, and with each peer
 // first.
 func multilevel(ctx context.Context, e *Env) (res *result.Result, err error) {
-	b, err := e.bed(ctx, e.Size)
+	b, err := e.testbed(ctx, e.Size)
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +48,7 @@ func multilevel(ctx context.Context, e *Env) (res *result.Result, err error) {
 	}
 	t := result.Table{
 		Title: fmt.Sprintf("%d checkpoints of %s of each of %s, every %dth on %s, compute phases of %s between",
-			longer.Count, e.Size, rankCount(a.crew.Size()), everyLevel, second.name, result.Duration.Full(phase)),
+			longer.Count, e.Size, rankCount(a.group.Size()), everyLevel, second.name, result.Duration.Full(phase)),
 		Rows: "first level", Columns: []result.Column{{Name: "checkpoint time", Unit: result.Duration}, {Name: "recovery time", Unit: result.Duration}, {Name: "progress rate", Unit: result.Ratio}},
 	}
 	for _, first := range append([]*side{app}, peers[:len(peers)-1]...) {

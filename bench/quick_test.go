@@ -52,7 +52,7 @@ func TestExperiments(t *testing.T) {
 			for _, c := range r.Comparisons {
 				peers = append(peers, strings.Fields(c.What)[0]+" "+c.Peer)
 			}
-			for _, p := range []string{"raw NVMe/TCP", "bare sockets", second} {
+			for _, p := range []string{"raw NVMe/TCP", "sockets baseline", second} {
 				assert.Contains(t, peers, "write, "+p)
 				assert.Contains(t, peers, "read, "+p)
 			}

@@ -9,8 +9,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// rawPieces are the sizes of pieces of the raw experiment and what of the bare
-// sockets' rate is promised at each.
+// rawPieces are the sizes of pieces of the raw experiment, and the share of the rate of
+// the sockets baseline that is promised at each.
 var rawPieces = []struct {
 	transfer nvmf.Bytes
 	calls    int
@@ -19,15 +19,15 @@ var rawPieces = []struct {
 
 // rawTook is both sides at one size of pieces.
 type rawTook struct {
-	transfer  nvmf.Bytes
-	limit     float64
-	mib       float64 // of all ranks, a round
-	raw, bare *taken
+	transfer     nvmf.Bytes
+	limit        float64
+	mib          float64 // of all ranks, a round
+	raw, sockets *taken
 }
 
-// rawBesideSockets compares queues with bare sockets.
+// rawBesideSockets compares queues with the sockets baseline.
 func (e *Env) rawBesideSockets(ctx context.Context) (all []rawTook, err error) {
-	b, err := e.bed(ctx, e.Size)
+	b, err := e.testbed(ctx, e.Size)
 	if err != nil {
 		return nil, err
 	}
@@ -36,23 +36,23 @@ func (e *Env) rawBesideSockets(ctx context.Context) (all []rawTook, err error) {
 	if err != nil {
 		return nil, err
 	}
-	bare, err := b.socketSide(ctx, e.Size)
+	sockets, err := b.socketSide(ctx, e.Size)
 	if err != nil {
 		return nil, err
 	}
-	if raw == nil || bare == nil {
-		return nil, errors.New("raw and bare sockets are compared on one machine: leave --target, --launch out")
+	if raw == nil || sockets == nil {
+		return nil, errors.New("raw queues and the sockets baseline are compared on one machine: leave --target, --launch out")
 	}
 	for _, p := range rawPieces {
 		w := work{size: e.Size, transfer: p.transfer}
 		if p.calls > 0 {
 			w.size = min(e.Size, nvmf.Bytes(p.calls)*p.transfer)
 		}
-		took, err := e.inTurns(ctx, fmt.Sprintf("raw, %s, %s pieces", rankCount(e.Ranks), p.transfer), w, true, raw, bare)
+		took, err := e.inTurns(ctx, fmt.Sprintf("raw, %s, %s pieces", rankCount(e.Ranks), p.transfer), w, true, raw, sockets)
 		if err != nil {
 			return nil, err
 		}
-		all = append(all, rawTook{p.transfer, p.limit, float64(e.Ranks) * float64(w.size) / float64(nvmf.MiB), took[raw], took[bare]})
+		all = append(all, rawTook{p.transfer, p.limit, float64(e.Ranks) * float64(w.size) / float64(nvmf.MiB), took[raw], took[sockets]})
 	}
 	return all, nil
 }
@@ -72,12 +72,12 @@ func rawExperiment(ctx context.Context, e *Env) (*result.Result, error) {
 			for _, s := range []struct {
 				name string
 				*taken
-			}{{"raw NVMe/TCP", t.raw}, {"bare sockets", t.bare}} {
+			}{{"raw NVMe/TCP", t.raw}, {"sockets baseline", t.sockets}} {
 				table.Add(s.name, result.Number(result.Per(t.mib, spans(s.write))), result.Number(result.Middle(medians(s.write))),
 					result.Number(result.Per(t.mib, spans(s.read))), result.Number(result.Middle(medians(s.read))))
 			}
 			res.Tables = append(res.Tables, table)
-			if err := compare(res, ranks, t.mib, t.transfer, "bare sockets", t.raw, t.bare); err != nil {
+			if err := compare(res, ranks, t.mib, t.transfer, "sockets baseline", t.raw, t.sockets); err != nil {
 				return nil, err
 			}
 		}
@@ -86,7 +86,7 @@ func rawExperiment(ctx context.Context, e *Env) (*result.Result, error) {
 		res.Comparisons[i].Who = rawName
 	}
 	first, last := res.Comparisons[0], res.Comparisons[len(res.Comparisons)-2]
-	res.Finding = fmt.Sprintf("Raw NVMe/TCP reaches %.2f of bare sockets (%s) to %.2f (%s).", first.Ratio.Value, first.What, last.Ratio.Value, last.What)
-	res.Note("Bare sockets are the ceiling of the same run: the payload and 16 bytes of acknowledgement over TCP, as many connections, as many bytes in flight, the same congestion control, into memory that is as large and as cold as the namespace.")
+	res.Finding = fmt.Sprintf("Raw NVMe/TCP reaches %.2f of the sockets baseline (%s) to %.2f (%s).", first.Ratio.Value, first.What, last.Ratio.Value, last.What)
+	res.Note("The sockets baseline is the ceiling of the same run: the payload and 16 bytes of acknowledgement over TCP, as many connections, as many bytes in flight, the same congestion control, into memory that is as large and as cold as the namespace.")
 	return res, nil
 }

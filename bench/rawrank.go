@@ -11,18 +11,18 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"nvmecr/bench/crew"
+	"nvmecr/bench/workers"
 	"nvmecr/internal/store"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/dial"
 )
 
 // RawRank is a rank that writes and reads its part of a namespace through one
-// queue, without a file system. It obeys the orders write and read of a crew,
-// all commands of a piece are submitted together and awaited, as an application's
-// write does; or, where the path is a number, pieces are commands, of which so
-// many are in flight. It stays on one core if that is not
-// negative. It returns when the conductor has no more orders.
+// queue, without a file system. It executes the commands write and read of the
+// coordinator. The NVMe commands of a piece are submitted together and awaited, as
+// for an application's write; or, where the path is a number, each piece is one NVMe
+// command, and that many are in flight. It stays on the given core, unless that is
+// negative. It returns when the coordinator says quit.
 func RawRank(ctx context.Context, target nvmf.TransportID, driver dial.Driver, addresses string, core int) error {
 	// The queue polls on its thread, as it does below an application.
 	runtime.LockOSThread()
@@ -53,7 +53,7 @@ func RawRank(ctx context.Context, target nvmf.TransportID, driver dial.Driver, a
 		return err
 	}
 	defer q.queue.Close()
-	return crew.Serve(ctx, addresses, q.prepare)
+	return workers.Serve(ctx, addresses, q.prepare)
 }
 
 // nap is what the preloaded library lets the Go runtime's threads sleep beyond
@@ -157,14 +157,14 @@ func (b *batch) stamp(v uint64) {
 	}
 }
 
-// prepare makes what an order says ready.
-func (q *rawQueue) prepare(order string) (crew.Work, error) {
+// prepare prepares a command of the coordinator.
+func (q *rawQueue) prepare(command string) (workers.Work, error) {
 	var word, path string
 	var size, transfer nvmf.Bytes
 	var stamp uint64
 	var flag int
-	if _, err := fmt.Sscanf(order, "%s %d %d %d %d %s", &word, &size, &transfer, &stamp, &flag, &path); err != nil {
-		return nil, fmt.Errorf("no such order for a raw rank: %s", order)
+	if _, err := fmt.Sscanf(command, "%s %d %d %d %d %s", &word, &size, &transfer, &stamp, &flag, &path); err != nil {
+		return nil, fmt.Errorf("no such command for a raw rank: %s", command)
 	}
 	op, pieces := nvmf.Read, int(size/transfer)
 	if word == "write" {
@@ -225,11 +225,11 @@ func (q *rawQueue) pass(op nvmf.Opcode, b *batch, pieces int, at nvmf.LBA, stamp
 		if op == nvmf.Write {
 			b.stamp(stamp + uint64(i))
 		}
-		begin := crew.Now()
+		begin := workers.Now()
 		if err := q.move(op, b, q.first+at); err != nil {
 			return at, err
 		}
-		q.times = append(q.times, crew.Now()-begin)
+		q.times = append(q.times, workers.Now()-begin)
 		at += b.blocks
 	}
 	return at, nil

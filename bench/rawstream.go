@@ -3,7 +3,7 @@ package bench
 import (
 	"fmt"
 
-	"nvmecr/bench/crew"
+	"nvmecr/bench/workers"
 	"nvmecr/nvmf"
 )
 
@@ -20,7 +20,7 @@ type stream struct {
 }
 
 // prepareStream makes count commands ready, so many of them in flight.
-func (q *rawQueue) prepareStream(op nvmf.Opcode, size nvmf.Bytes, depth, count int) (crew.Work, error) {
+func (q *rawQueue) prepareStream(op nvmf.Opcode, size nvmf.Bytes, depth, count int) (workers.Work, error) {
 	blocks := nvmf.LBA(size / q.id.LBASize)
 	if depth < 1 || size == 0 || size%q.id.LBASize != 0 || size > q.id.MaxTransfer || blocks > q.count {
 		return nil, fmt.Errorf("%d commands of %s in flight cannot be had", depth, size)

@@ -14,7 +14,7 @@ import (
 // recovery writes checkpoints, ends the ranks, and times how new ones, of the
 // next run, mount their partitions and read the checkpoints back.
 func recovery(ctx context.Context, e *Env) (res *result.Result, err error) {
-	b, err := e.bed(ctx, e.Size)
+	b, err := e.testbed(ctx, e.Size)
 	if err != nil {
 		return nil, err
 	}
@@ -71,7 +71,7 @@ type recovered struct {
 // recoverRounds writes, restarts the application, and reads; raw may be nil. The
 // peers' ranks are the application's processes.
 func (e *Env) recoverRounds(ctx context.Context, what string, w work, a *application, raw *side, peers ...*side) (t recovered, err error) {
-	t.ranks, t.peers = a.crew.Size(), make(map[string]stats.Sample)
+	t.ranks, t.peers = a.group.Size(), make(map[string]stats.Sample)
 	others := peers
 	if raw != nil {
 		others = append([]*side{raw}, peers...)
@@ -87,7 +87,7 @@ func (e *Env) recoverRounds(ctx context.Context, what string, w work, a *applica
 			return t, err
 		}
 		for _, p := range peers {
-			p.crew = a.crew
+			p.group = a.group
 		}
 		sides := append([]*side{a.side("nvmecr")}, others...)
 		for i := range sides {
@@ -118,7 +118,7 @@ func (e *Env) recoveryScaling(ctx context.Context, res *result.Result, a *applic
 	few.Rounds = max(3, e.Rounds/2)
 	for _, kind := range e.growths() {
 		c := newScalingChart(kind.name, "recovery", paper.RecoveryEfficacy)
-		for _, n := range powers(a.crew.Size()) {
+		for _, n := range powers(a.group.Size()) {
 			w := work{size: kind.size(n), transfer: e.Transfer, ranks: n}
 			t, err := few.recoverRounds(ctx, fmt.Sprintf("%s of recovery, %s", kind.name, rankCount(n)), w, a, raw, peers...)
 			if err != nil {

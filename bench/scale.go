@@ -32,16 +32,16 @@ func scale(ctx context.Context, e *Env) (*result.Result, error) {
 		return nil, err
 	}
 	e.progress("computing", 9, 10)
-	outlooks, err := predict(ctx, fabric, costs, mostRanks)
+	predictions, err := predict(ctx, fabric, costs, mostRanks)
 	if err != nil {
 		return nil, err
 	}
-	res.Tables = append([]result.Table{startTable(outlooks), loadTable(outlooks)}, res.Tables...)
-	res.Plots = []result.Plot{startPlot(outlooks), checkpointPlot(outlooks)}
-	last := outlooks[len(outlooks)-1]
+	res.Tables = append([]result.Table{startTable(predictions), loadTable(predictions)}, res.Tables...)
+	res.Plots = []result.Plot{startPlot(predictions), checkpointPlot(predictions)}
+	last := predictions[len(predictions)-1]
 	res.Finding = fmt.Sprintf("A million ranks on %s targets would have mounted %s after MPI_Init the first time and %s after it later; %d ranks take %s. "+
 		"Only MPI's collectives grow with the job, by %d steps; everything else happens on one target, which never has more than %d ranks.",
-		result.Whole.Format(float64(last.Targets)), seconds(last.Start), seconds(last.Restart), outlooks[2].Ranks, seconds(outlooks[2].Restart), last.Depth, fabric.RanksPerTarget)
+		result.Whole.Format(float64(last.Targets)), seconds(last.Start), seconds(last.Restart), predictions[2].Ranks, seconds(predictions[2].Restart), last.Depth, fabric.RanksPerTarget)
 	res.Claims = []result.Claim{
 		paper.ProcessesPerSSDMost.Beside("%d, by which the number of targets is chosen", fabric.RanksPerTarget),
 		paper.CheckpointEfficacy.Beside("%.3f, by which the model multiplies the hardware's bandwidth; \"Measured here\" says whether that was measured", costs.Efficiency),
@@ -50,16 +50,16 @@ func scale(ctx context.Context, e *Env) (*result.Result, error) {
 	return res, nil
 }
 
-// outlook is what the model says, with the loads of other placements.
-type outlook struct {
-	model.Outlook
+// prediction is what the model says, with the loads of other placements.
+type prediction struct {
+	model.Prediction
 	slowest map[string]float64 // by placement: fullest target over the mean
 }
 
-func predict(ctx context.Context, f model.Fabric, c model.Costs, most int) ([]outlook, error) {
-	var all []outlook
+func predict(ctx context.Context, f model.Fabric, c model.Costs, most int) ([]prediction, error) {
+	var all []prediction
 	for n := 1; n <= most; n *= 10 {
-		o := outlook{model.Job{Ranks: n, Size: paperCheckpoint}.Predict(f, c), make(map[string]float64)}
+		o := prediction{model.Job{Ranks: n, Size: paperCheckpoint}.Predict(f, c), make(map[string]float64)}
 		for _, p := range model.Placements {
 			if err := ctx.Err(); err != nil {
 				return nil, context.Cause(ctx)
@@ -73,11 +73,11 @@ func predict(ctx context.Context, f model.Fabric, c model.Costs, most int) ([]ou
 
 // checkpoint is how long a placement's checkpoint takes: round robin's load is
 // what the model took.
-func (o *outlook) checkpoint(placement string) float64 {
+func (o *prediction) checkpoint(placement string) float64 {
 	return o.Checkpoint.Seconds() * o.slowest[placement] / o.slowest["round robin"]
 }
 
-func startTable(outlooks []outlook) result.Table {
+func startTable(predictions []prediction) result.Table {
 	t := result.Table{Title: "The start of a job, computed", Rows: "ranks", Columns: []result.Column{
 		{Name: "targets", Unit: result.Whole}, {Name: "ranks on the fullest", Unit: result.Whole},
 		{Name: "MPI messages", Unit: result.Whole}, {Name: "steps of MPI", Unit: result.Whole},
@@ -85,7 +85,7 @@ func startTable(outlooks []outlook) result.Table {
 		{Name: "mounted, first run", Unit: result.Duration}, {Name: "mounted, later runs", Unit: result.Duration},
 		{Name: "balancer, all ranks", Unit: result.Duration}, {Name: "table of a target", Unit: result.Size},
 	}, Note: "Each rank computes its own place only; the balancer's column is all of them on one core. A rank holds 32 bytes of the mapping, and a number for each rank on its target while MPI_COMM_CR is made."}
-	for _, o := range outlooks {
+	for _, o := range predictions {
 		t.Add(result.Whole.Format(float64(o.Ranks)), result.Count(float64(o.Targets)), result.Count(float64(o.Fullest)),
 			result.Count(float64(o.Collectives)), result.Count(float64(o.Depth)), result.Count(float64(o.TargetMessages)),
 			result.Count(o.Start.Seconds()), result.Count(o.Restart.Seconds()), result.Count(o.Balance.Seconds()), result.Count(float64(o.TableBytes)))
@@ -93,14 +93,14 @@ func startTable(outlooks []outlook) result.Table {
 	return t
 }
 
-func loadTable(outlooks []outlook) result.Table {
+func loadTable(predictions []prediction) result.Table {
 	t := result.Table{Title: "A checkpoint, computed", Rows: "ranks", Columns: []result.Column{{Name: "data", Unit: result.Size}, {Name: "limited by"}},
 		Note: "Behind each time: the fullest target's load over the mean."}
 	for _, p := range model.Placements {
 		t.Columns = append(t.Columns, result.Column{Name: p.Name})
 	}
-	for i := range outlooks {
-		o := &outlooks[i]
+	for i := range predictions {
+		o := &predictions[i]
 		cells := []result.Cell{result.Count(float64(o.Ranks) * paperCheckpoint), result.Text("%s", o.Limit)}
 		for _, p := range model.Placements {
 			cells = append(cells, result.Text("%s, %.2f", result.Duration.Format(o.checkpoint(p.Name)), o.slowest[p.Name]))
@@ -110,21 +110,21 @@ func loadTable(outlooks []outlook) result.Table {
 	return t
 }
 
-func startPlot(outlooks []outlook) result.Plot {
+func startPlot(predictions []prediction) result.Plot {
 	p := result.Plot{Title: "From MPI_Init to the last mount, computed", X: result.Axis{Name: "ranks", Log: true, Unit: result.Whole}, Y: result.Axis{Name: "time", Unit: result.Duration}}
-	for _, o := range outlooks {
+	for _, o := range predictions {
 		p.Add("first run", float64(o.Ranks), result.Exactly(o.Start.Seconds()))
 		p.Add("later runs", float64(o.Ranks), result.Exactly(o.Restart.Seconds()))
 	}
 	return p
 }
 
-func checkpointPlot(outlooks []outlook) result.Plot {
+func checkpointPlot(predictions []prediction) result.Plot {
 	p := result.Plot{Title: "A checkpoint of " + result.Size.Full(paperCheckpoint) + " a rank, computed",
 		X: result.Axis{Name: "ranks", Log: true, Unit: result.Whole}, Y: result.Axis{Name: "time of the slowest rank", Unit: result.Duration}}
-	for i := range outlooks {
+	for i := range predictions {
 		for _, name := range []string{"round robin", "hash ranges", "hash ring"} {
-			p.Add(name, float64(outlooks[i].Ranks), result.Exactly(outlooks[i].checkpoint(name)))
+			p.Add(name, float64(predictions[i].Ranks), result.Exactly(predictions[i].checkpoint(name)))
 		}
 	}
 	return p
@@ -168,7 +168,7 @@ func (m *measuring) efficiency(ctx context.Context, c *model.Costs) (err error) 
 	e := *m.env
 	e.Peers, e.Rounds, e.Warm, e.Progress = nil, min(e.Rounds, 5), min(e.Warm, 2), nil
 	size := min(e.Size, 64*nvmf.MiB)
-	b, err := e.bed(ctx, size)
+	b, err := e.testbed(ctx, size)
 	if err != nil {
 		return err
 	}
@@ -199,6 +199,6 @@ func (m *measuring) efficiency(ctx context.Context, c *model.Costs) (err error) 
 			result.Ratio.Full(share.Value), paper.CheckpointEfficacy.Said)
 		return nil
 	}
-	m.add(fmt.Sprintf("checkpoint bandwidth of %s, of raw", rankCount(a.crew.Size())), result.Ratio, share)
+	m.add(fmt.Sprintf("checkpoint bandwidth of %s, of raw", rankCount(a.group.Size())), result.Ratio, share)
 	return nil
 }

@@ -16,14 +16,14 @@ import (
 )
 
 func TestScaleShows(t *testing.T) {
-	outlooks, err := predict(t.Context(), model.PaperFabric, model.Costs{RankMessages: 136, FormatMessages: 100,
+	predictions, err := predict(t.Context(), model.PaperFabric, model.Costs{RankMessages: 136, FormatMessages: 100,
 		Alone: 5 * time.Millisecond, Each: time.Millisecond, Home: 4, Efficiency: 0.9}, 100_000)
 	require.NoError(t, err)
-	last := outlooks[len(outlooks)-1]
+	last := predictions[len(predictions)-1]
 	assert.Equal(t, 100_000, last.Ranks)
-	assert.Equal(t, last.Outlook.Checkpoint.Seconds(), last.checkpoint("round robin"))
+	assert.Equal(t, last.Prediction.Checkpoint.Seconds(), last.checkpoint("round robin"))
 	assert.Greater(t, last.checkpoint("hash ranges"), 1.2*last.checkpoint("round robin"))
-	r := result.Result{Name: "scale", Tables: []result.Table{startTable(outlooks), loadTable(outlooks)}, Plots: []result.Plot{startPlot(outlooks), checkpointPlot(outlooks)}}
+	r := result.Result{Name: "scale", Tables: []result.Table{startTable(predictions), loadTable(predictions)}, Plots: []result.Plot{startPlot(predictions), checkpointPlot(predictions)}}
 	require.NoError(t, r.Check())
 }
 

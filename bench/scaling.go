@@ -35,7 +35,7 @@ func (e *Env) scaling(ctx context.Context, res *result.Result, sides []*side) er
 	few.Rounds = max(3, e.Rounds/2)
 	for i, kind := range e.growths() {
 		c := newScalingChart(kind.name, "checkpoints", paper.CheckpointEfficacy)
-		for _, n := range powers(sides[0].crew.Size()) {
+		for _, n := range powers(sides[0].group.Size()) {
 			w := work{size: kind.size(n), transfer: e.Transfer, ranks: n}
 			took, err := few.inTurns(ctx, fmt.Sprintf("%s, %s", kind.name, rankCount(n)), w, false, sides...)
 			if err != nil {
@@ -142,11 +142,11 @@ func (r *appRun) progress() float64 { return r.compute / (r.compute + r.inCheckp
 // side that which names.
 func (e *Env) applicationRun(ctx context.Context, which func(k int) *side, phase float64) (*appRun, error) {
 	first := which(0)
-	r := &appRun{mib: float64(first.crew.Size()) * float64(e.Size) / float64(nvmf.MiB)}
+	r := &appRun{mib: float64(first.group.Size()) * float64(e.Size) / float64(nvmf.MiB)}
 	for k := range e.Count {
 		s := which(k)
 		e.progress(fmt.Sprintf("an application on %s", first.name), k, e.Count)
-		c, err := s.crew.Say(ctx, fmt.Sprintf("compute %d", int64(phase*1e9)))
+		c, err := s.group.DoAll(ctx, fmt.Sprintf("compute %d", int64(phase*1e9)))
 		if err != nil {
 			return nil, err
 		}
@@ -169,19 +169,19 @@ func (e *Env) application(ctx context.Context, res *result.Result, sides []*side
 		phase = 10 * spans(took[sides[0]].write).Median()
 	}
 	t := result.Table{Title: fmt.Sprintf("An application of %s: %d compute phases of %s, a checkpoint of %s of each rank after every one",
-		rankCount(sides[0].crew.Size()), e.Count, result.Duration.Full(phase), e.Size), Rows: "checkpoints on", Columns: []result.Column{
+		rankCount(sides[0].group.Size()), e.Count, result.Duration.Full(phase), e.Size), Rows: "checkpoints on", Columns: []result.Column{
 		{Name: "in checkpoints", Unit: result.Duration}, {Name: "bandwidth", Unit: "MiB/s"}, {Name: "efficiency", Unit: result.Ratio},
 		{Name: "progress rate", Unit: result.Ratio},
 	}}
 	hardware := 0.0
 	for _, s := range sides {
 		if s.name == rawName {
-			total := float64(s.crew.Size()) * float64(e.Size) / float64(nvmf.MiB)
+			total := float64(s.group.Size()) * float64(e.Size) / float64(nvmf.MiB)
 			hardware = result.Per(total, spans(took[s].write)).Value
 		}
 	}
 	for _, s := range sides {
-		if s.crew != sides[0].crew {
+		if s.group != sides[0].group {
 			continue // it is no application
 		}
 		r, err := e.applicationRun(ctx, func(int) *side { return s }, phase)
@@ -192,7 +192,7 @@ func (e *Env) application(ctx context.Context, res *result.Result, sides []*side
 		if hardware > 0 {
 			efficiency = result.Count(r.rates.Median() / hardware)
 			if s == sides[0] {
-				res.Claims = append(res.Claims, paper.CheckpointEfficacy.Beside("%.2f of the raw queues' bandwidth at %s", r.rates.Median()/hardware, rankCount(s.crew.Size())))
+				res.Claims = append(res.Claims, paper.CheckpointEfficacy.Beside("%.2f of the raw queues' bandwidth at %s", r.rates.Median()/hardware, rankCount(s.group.Size())))
 			}
 		}
 		t.Add(s.name, result.Count(r.inCheckpoints), result.Number(result.Middle(r.rates)), efficiency, result.Count(r.progress()))

@@ -12,8 +12,8 @@ import (
 	"strings"
 	"syscall"
 
-	"nvmecr/bench/crew"
 	"nvmecr/bench/stats"
+	"nvmecr/bench/workers"
 	"nvmecr/internal/config"
 	"nvmecr/internal/store"
 	"nvmecr/nvmf"
@@ -21,10 +21,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// A side is one of what is compared: ranks, and where their data goes.
+// A side of a comparison: ranks, and where their data goes.
 type side struct {
-	name string
-	crew *crew.Crew
+	name  string
+	group *workers.Group
 	// path is where a rank's k-th checkpoint goes.
 	path func(rank, k int) string
 	// cold, if not nil, is called before a read, so that it does not come
@@ -40,11 +40,11 @@ type work struct {
 	ranks          int // that take part; 0: all
 }
 
-func (s *side) write(ctx context.Context, w work, k int) (crew.Round, error) {
+func (s *side) write(ctx context.Context, w work, k int) (workers.Round, error) {
 	return s.do(ctx, "write", w, k, 1)
 }
 
-func (s *side) read(ctx context.Context, w work, k int) (crew.Round, error) {
+func (s *side) read(ctx context.Context, w work, k int) (workers.Round, error) {
 	if s.cold != nil {
 		if err := s.cold(); err != nil {
 			return nil, err
@@ -53,8 +53,8 @@ func (s *side) read(ctx context.Context, w work, k int) (crew.Round, error) {
 	return s.do(ctx, "read", w, k, 0)
 }
 
-func (s *side) do(ctx context.Context, what string, w work, k, flag int) (crew.Round, error) {
-	round, err := s.crew.Do(ctx, func(rank int) string {
+func (s *side) do(ctx context.Context, what string, w work, k, flag int) (workers.Round, error) {
+	round, err := s.group.Do(ctx, func(rank int) string {
 		if w.ranks > 0 && rank >= w.ranks {
 			return ""
 		}
@@ -68,7 +68,7 @@ func (s *side) do(ctx context.Context, what string, w work, k, flag int) (crew.R
 
 // taken is what a side's rounds took.
 type taken struct {
-	write, read []crew.Round
+	write, read []workers.Round
 	cached      bool // a read may come from the memory of the rank's host
 	memory      bool // as the side's
 }
@@ -110,7 +110,7 @@ func (e *Env) inTurns(ctx context.Context, what string, w work, reading bool, si
 }
 
 // spans returns the seconds that rounds took to the slowest rank.
-func spans(rounds []crew.Round) stats.Sample {
+func spans(rounds []workers.Round) stats.Sample {
 	s := make(stats.Sample, len(rounds))
 	for i, r := range rounds {
 		s[i] = r.Span().Seconds()
@@ -120,7 +120,7 @@ func spans(rounds []crew.Round) stats.Sample {
 
 // medians returns the seconds of the median call of each round, the median of
 // the ranks'.
-func medians(rounds []crew.Round) stats.Sample {
+func medians(rounds []workers.Round) stats.Sample {
 	s := make(stats.Sample, len(rounds))
 	for i, r := range rounds {
 		s[i] = r.Sample("p50").Median() / 1e9
@@ -130,13 +130,13 @@ func medians(rounds []crew.Round) stats.Sample {
 
 // application is ranks under the preload with a store of their own.
 type application struct {
-	env  *Env
-	cfg  *config.Config
-	crew *crew.Crew
+	env   *Env
+	cfg   *config.Config
+	group *workers.Group
 	// pin is the core that the ranks are kept on from the beginning; -1: none.
 	pin int
 	// mounted is how long the ranks took to have their partition mounted.
-	mounted crew.Round
+	mounted workers.Round
 }
 
 // storeName is the store's of the benchmark. What an earlier one left there is
@@ -185,22 +185,22 @@ func (a *application) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if a.crew, err = a.env.crew(ctx, env, a.env.Rank); err != nil {
+	if a.group, err = a.env.startGroup(ctx, env, a.env.Rank); err != nil {
 		return err
 	}
 	if a.pin >= 0 {
-		if _, err := a.crew.Say(ctx, fmt.Sprintf("pin %d", a.pin)); err != nil {
+		if _, err := a.group.DoAll(ctx, fmt.Sprintf("pin %d", a.pin)); err != nil {
 			return err
 		}
 	}
 	// The partitions are formatted and mounted before anything is timed.
-	a.mounted, err = a.crew.Say(ctx, "memory "+path.Join(a.cfg.Mount, "absent"))
+	a.mounted, err = a.group.DoAll(ctx, "memory "+path.Join(a.cfg.Mount, "absent"))
 	return err
 }
 
 // restart ends the processes and starts new ones, as the next run of the store.
 func (a *application) restart(ctx context.Context) error {
-	if err := a.crew.Stop(); err != nil {
+	if err := a.group.Stop(); err != nil {
 		return err
 	}
 	run, err := store.NewRun(a.cfg.Run)
@@ -213,7 +213,7 @@ func (a *application) restart(ctx context.Context) error {
 
 // Close ends the ranks and gives the store up.
 func (a *application) Close() error {
-	err := a.crew.Stop()
+	err := a.group.Stop()
 	ctx, cancel := context.WithTimeout(context.Background(), targetEnd)
 	defer cancel()
 	_, e := store.Release(ctx, a.cfg)
@@ -226,14 +226,14 @@ func checkpoints(dir string) func(rank, k int) string {
 }
 
 func (a *application) side(name string) *side {
-	return &side{name: name, crew: a.crew, path: checkpoints(a.cfg.Mount)}
+	return &side{name: name, group: a.group, path: checkpoints(a.cfg.Mount)}
 }
 
 // raw is ranks with a queue each.
-type raw struct{ crew *crew.Crew }
+type raw struct{ group *workers.Group }
 
 func (e *Env) startRaw(ctx context.Context, id nvmf.TransportID) (*raw, error) {
-	c, err := e.crew(ctx, base(), e.Bench, "rank-raw", "--driver", string(e.Config.Driver), "--namespace", id.String())
+	c, err := e.startGroup(ctx, base(), e.Bench, "rank-raw", "--driver", string(e.Config.Driver), "--namespace", id.String())
 	if err != nil {
 		return nil, err
 	}
@@ -241,14 +241,14 @@ func (e *Env) startRaw(ctx context.Context, id nvmf.TransportID) (*raw, error) {
 }
 
 func (r *raw) side(name string) *side {
-	return &side{name: name, crew: r.crew, path: func(int, int) string { return "-" }}
+	return &side{name: name, group: r.group, path: func(int, int) string { return "-" }}
 }
 
-func (r *raw) Close() error { return r.crew.Stop() }
+func (r *raw) Close() error { return r.group.Stop() }
 
-// sockets are both ends of bare connections, one for each rank.
+// sockets are both ends of the plain TCP connections of the sockets baseline, one for each rank.
 type sockets struct {
-	crew   *crew.Crew
+	group  *workers.Group
 	server *exec.Cmd
 	stdin  io.Closer
 	where  string
@@ -282,21 +282,21 @@ func (e *Env) startSockets(ctx context.Context, ranks int, size nvmf.Bytes) (*so
 	s.where = fmt.Sprintf("tcp:127.0.0.1:%d%s", port, mode)
 	local := *e
 	local.Launch, local.Agents, local.Ranks = nil, nil, ranks
-	if s.crew, err = local.crew(ctx, base(), e.Rank); err != nil {
+	if s.group, err = local.startGroup(ctx, base(), e.Rank); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
 
 func (s *sockets) side(name string) *side {
-	return &side{name: name, crew: s.crew, path: func(int, int) string { return s.where }}
+	return &side{name: name, group: s.group, path: func(int, int) string { return s.where }}
 }
 
 // Close ends both ends.
 func (s *sockets) Close() error {
 	var err error
-	if s.crew != nil {
-		err = s.crew.Stop()
+	if s.group != nil {
+		err = s.group.Stop()
 	}
 	s.stdin.Close()
 	return errors.Join(err, s.server.Wait())

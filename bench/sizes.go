@@ -12,7 +12,7 @@ import (
 func (e *Env) sizes(ctx context.Context, res *result.Result, sides []*side) error {
 	few := *e
 	few.Rounds = max(3, e.Rounds/2)
-	plot := result.Plot{Title: fmt.Sprintf("Time of a checkpoint of %s", rankCount(sides[0].crew.Size())),
+	plot := result.Plot{Title: fmt.Sprintf("Time of a checkpoint of %s", rankCount(sides[0].group.Size())),
 		X: result.Axis{Name: "each rank", Unit: result.Size, Log: true}, Y: result.Axis{Name: "open to close, fsync included", Unit: result.Duration}}
 	table := result.Table{Title: plot.Title, Rows: "each rank"}
 	for _, s := range sides {

@@ -368,7 +368,7 @@ func (t *spdkTrial) startSides(ctx context.Context) error {
 		id   nvmf.TransportID
 		name string
 	}{{&t.mixed, t.theirs.id, "ours on SPDK's target"}, {&t.ours, t.target, "ours"}} {
-		c, err := t.crew(ctx, base(), t.Bench, "rank-raw", "--driver", string(t.Config.Driver), "--core", last, "--namespace", s.id.String())
+		c, err := t.startGroup(ctx, base(), t.Bench, "rank-raw", "--driver", string(t.Config.Driver), "--core", last, "--namespace", s.id.String())
 		if err != nil {
 			return err
 		}

@@ -117,7 +117,7 @@ func (g *goalRun) drivers(ctx context.Context) (t *driverTrial, why string, err 
 // rank starts a raw one on the last core, which SPDK's tool has as well. It is for
 // one load, since the tool has a new connection for each.
 func (t *driverTrial) rank(ctx context.Context, driver dial.Driver) (*raw, error) {
-	c, err := t.with(1).crew(ctx, base(), t.Bench, "rank-raw", "--driver", string(driver),
+	c, err := t.with(1).startGroup(ctx, base(), t.Bench, "rank-raw", "--driver", string(driver),
 		"--core", strconv.Itoa(cores()-1), "--namespace", t.theirs.id.String())
 	if err != nil {
 		return nil, err

@@ -122,7 +122,7 @@ func (t *rankTrial) start(ctx context.Context) error {
 			return err
 		}
 		t.closers = append(t.closers, a)
-		c, err := t.crew(ctx, base(), t.Bench, "rank-raw", "--driver", string(driver), "--core", core, "--namespace", t.theirs.id.String())
+		c, err := t.startGroup(ctx, base(), t.Bench, "rank-raw", "--driver", string(driver), "--core", core, "--namespace", t.theirs.id.String())
 		if err != nil {
 			return err
 		}

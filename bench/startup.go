@@ -8,10 +8,10 @@ import (
 	"path"
 	"time"
 
-	"nvmecr/bench/crew"
 	"nvmecr/bench/paper"
 	"nvmecr/bench/result"
 	"nvmecr/bench/stats"
+	"nvmecr/bench/workers"
 	"nvmecr/nvmf"
 )
 
@@ -69,12 +69,12 @@ func timeTrue(env []string) (float64, error) {
 
 // memory compares the resident set of an idle rank with and without nvmecr.
 func (e *Env) memory(ctx context.Context, res *result.Result) (err error) {
-	b, err := e.bed(ctx, 32*nvmf.MiB)
+	b, err := e.testbed(ctx, 32*nvmf.MiB)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
-	plain, err := e.crew(ctx, base(), e.Rank)
+	plain, err := e.startGroup(ctx, base(), e.Rank)
 	if err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (e *Env) memory(ctx context.Context, res *result.Result) (err error) {
 	if err != nil {
 		return err
 	}
-	with, err := resident(ctx, a.crew, path.Join(a.cfg.Mount, "absent"))
+	with, err := resident(ctx, a.group, path.Join(a.cfg.Mount, "absent"))
 	if err != nil {
 		return err
 	}
@@ -99,7 +99,7 @@ func (e *Env) memory(ctx context.Context, res *result.Result) (err error) {
 }
 
 // resident returns the bytes of the largest rank.
-func resident(ctx context.Context, c *crew.Crew, path string) (float64, error) {
-	r, err := c.Say(ctx, "memory "+path)
+func resident(ctx context.Context, c *workers.Group, path string) (float64, error) {
+	r, err := c.DoAll(ctx, "memory "+path)
 	return float64(r.Most("resident")), err
 }

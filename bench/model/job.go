@@ -36,8 +36,8 @@ type Job struct {
 	Size  uint64 // bytes that each rank writes in one checkpoint
 }
 
-// An Outlook is what a job costs.
-type Outlook struct {
+// A Prediction is what the start and a checkpoint of a job cost.
+type Prediction struct {
 	Ranks, Targets int
 	// Fullest is how many ranks the fullest target has.
 	Fullest int
@@ -75,8 +75,8 @@ const collectives = 2
 // at the same time, while other targets do the same beside; and, at the first
 // start, the rank that formats a target before the others find its table.
 // Nothing else of it depends on the number of ranks.
-func (j Job) Predict(f Fabric, c Costs) Outlook {
-	o := Outlook{Ranks: j.Ranks, Targets: max(1, ceilDiv(j.Ranks, f.RanksPerTarget))}
+func (j Job) Predict(f Fabric, c Costs) Prediction {
+	o := Prediction{Ranks: j.Ranks, Targets: max(1, ceilDiv(j.Ranks, f.RanksPerTarget))}
 	o.Fullest = ceilDiv(j.Ranks, o.Targets)
 	o.Depth = collectives * bits.Len(uint(j.Ranks-1))
 	o.Collectives = uint64(j.Ranks) * uint64(o.Depth)
@@ -111,7 +111,7 @@ func tableBytes(entries int) uint64 {
 
 // checkpoint: the narrowest part of the way decides, for the fullest target
 // and a full node.
-func (o *Outlook) checkpoint(j Job, f Fabric, c Costs) {
+func (o *Prediction) checkpoint(j Job, f Fabric, c Costs) {
 	onTarget := float64(o.Fullest) * float64(j.Size)
 	onNode := float64(min(j.Ranks, f.RanksPerNode)) * float64(j.Size)
 	seconds := 0.0

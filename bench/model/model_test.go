@@ -134,7 +134,7 @@ func TestPredictOne(t *testing.T) {
 // What a million ranks do to one target is what a hundred do; only MPI's
 // collectives grow, with the logarithm.
 func TestPredictScales(t *testing.T) {
-	var last Outlook
+	var last Prediction
 	for n := 1; n <= 1_000_000; n *= 10 {
 		o := Job{n, 156 << 20}.Predict(PaperFabric, costs)
 		assert.LessOrEqual(t, o.Fullest, PaperFabric.RanksPerTarget)

@@ -17,12 +17,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"nvmecr/bench"
-	"nvmecr/bench/crew"
 	"nvmecr/bench/machine"
 	"nvmecr/bench/model"
 	"nvmecr/bench/progress"
 	"nvmecr/bench/report"
 	"nvmecr/bench/result"
+	"nvmecr/bench/workers"
 	"nvmecr/internal/cli"
 	"nvmecr/internal/config"
 	"nvmecr/internal/installed"
@@ -97,7 +97,7 @@ func (o *options) run(conduct func(context.Context) error) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
 	if strings.TrimSpace(o.launch) == "" {
-		if place, ok, err := crew.InJob(); ok || err != nil {
+		if place, ok, err := workers.InJob(); ok || err != nil {
 			return errors.Join(err, o.inJob(ctx, place, conduct))
 		}
 	}
@@ -107,14 +107,14 @@ func (o *options) run(conduct func(context.Context) error) error {
 // inJob is one of the processes that mpirun or srun has started. Rank 0
 // conducts, and prints.
 func (o *options) inJob(ctx context.Context, place store.Place, conduct func(context.Context) error) (err error) {
-	file, err := crew.Rendezvous(o.meet)
+	file, err := workers.Rendezvous(o.meet)
 	if err != nil {
 		return err
 	}
 	if place.Rank > 0 {
-		return crew.Join(ctx, file, place)
+		return workers.Join(ctx, file, place)
 	}
-	if o.env.Agents, err = crew.Gather(ctx, file, place); err != nil {
+	if o.env.Agents, err = workers.Gather(ctx, file, place); err != nil {
 		return err
 	}
 	defer o.env.Agents.Close()

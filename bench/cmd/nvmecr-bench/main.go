@@ -22,7 +22,7 @@ func newRoot() *cobra.Command {
 		Annotations: map[string]string{cobra.CommandDisplayNameAnnotation: "nvmecr bench"},
 		Short:       "Measure this machine or cluster, beside its peers",
 		Long: `Measures checkpoints as applications see them, beside a raw NVMe/TCP client,
-bare sockets and other file systems, in turns within one run.
+the sockets baseline and other file systems, in turns within one run.
 
 Without --target the storage is memory of a target process of its own. Ranks are
 processes of this host, unless --launch names a launcher; started by mpirun or

@@ -11,9 +11,9 @@ import (
 	"nvmecr/nvmf/dial"
 )
 
-// newRankDrilldown is for the conductor of the benchmark alone.
+// newRankDrilldown is for the coordinator of the benchmark alone.
 func newRankDrilldown() *cobra.Command {
-	var namespace, conductor string
+	var namespace, coordinator string
 	cmd := &cobra.Command{
 		Use: "rank-drilldown", Hidden: true,
 		Args: cli.Args(cobra.NoArgs),
@@ -22,17 +22,17 @@ func newRankDrilldown() *cobra.Command {
 			if err != nil {
 				return cli.UsageError{Err: err}
 			}
-			return bench.DrillRank(context.Background(), id, conductor)
+			return bench.DrillRank(context.Background(), id, coordinator)
 		},
 	}
 	cmd.Flags().StringVar(&namespace, "namespace", "", "`NAMESPACE` to write to")
-	cmd.Flags().StringVar(&conductor, "conductor", "", "`ADDRESSES` of the conductor")
+	cmd.Flags().StringVar(&coordinator, "coordinator", "", "`ADDRESSES` of the coordinator")
 	return cmd
 }
 
-// newRankRaw is for the conductor of the benchmark alone.
+// newRankRaw is for the coordinator of the benchmark alone.
 func newRankRaw() *cobra.Command {
-	var namespace, conductor, driver string
+	var namespace, coordinator, driver string
 	var core int
 	cmd := &cobra.Command{
 		Use: "rank-raw", Hidden: true,
@@ -42,11 +42,11 @@ func newRankRaw() *cobra.Command {
 			if err != nil {
 				return cli.UsageError{Err: err}
 			}
-			return bench.RawRank(context.Background(), id, dial.Driver(driver), conductor, core)
+			return bench.RawRank(context.Background(), id, dial.Driver(driver), coordinator, core)
 		},
 	}
 	cmd.Flags().StringVar(&namespace, "namespace", "", "`NAMESPACE` to write to")
-	cmd.Flags().StringVar(&conductor, "conductor", "", "`ADDRESSES` of the conductor")
+	cmd.Flags().StringVar(&coordinator, "coordinator", "", "`ADDRESSES` of the coordinator")
 	cmd.Flags().StringVar(&driver, "driver", string(dial.Go), "`DRIVER` for it")
 	cmd.Flags().IntVar(&core, "core", -1, "`CORE` to stay on")
 	return cmd

@@ -1,4 +1,4 @@
-package crew
+package workers
 
 import (
 	"bufio"
@@ -17,14 +17,13 @@ import (
 	"nvmecr/internal/store"
 )
 
-// A Work is an order that a rank in Go has prepared: it does it and returns
-// what it took, by name, besides begin and end.
+// A Work executes a command that a rank in Go has prepared. It returns its
+// measurements by name, except begin and end.
 type Work func() (map[string]int64, error)
 
-// Serve connects to the conductor at one of the addresses and obeys its orders
-// until it says that it is enough. prepare does everything that is not to be
-// timed.
-func Serve(ctx context.Context, addresses string, prepare func(order string) (Work, error)) error {
+// Serve connects to the coordinator at one of the addresses and executes its
+// commands until it says quit. prepare does everything that is not to be timed.
+func Serve(ctx context.Context, addresses string, prepare func(command string) (Work, error)) error {
 	conn, err := connect(ctx, addresses)
 	if err != nil {
 		return err
@@ -35,12 +34,12 @@ func Serve(ctx context.Context, addresses string, prepare func(order string) (Wo
 	}
 	lines := bufio.NewReader(conn)
 	for {
-		order, err := lines.ReadString('\n')
-		if errors.Is(err, io.EOF) || order == "quit\n" {
+		command, err := lines.ReadString('\n')
+		if errors.Is(err, io.EOF) || command == "quit\n" {
 			return nil
 		}
 		if err == nil {
-			err = serveOne(conn, lines, strings.TrimSuffix(order, "\n"), prepare)
+			err = serveOne(conn, lines, strings.TrimSuffix(command, "\n"), prepare)
 		}
 		if err != nil {
 			return err
@@ -58,7 +57,7 @@ func connect(ctx context.Context, addresses string) (net.Conn, error) {
 		}
 		errs = append(errs, err)
 	}
-	return nil, fmt.Errorf("no conductor of a benchmark answers: %w", errors.Join(errs...))
+	return nil, fmt.Errorf("no coordinator of a benchmark answers: %w", errors.Join(errs...))
 }
 
 func hello(w io.Writer) error {
@@ -82,8 +81,8 @@ func hello(w io.Writer) error {
 	return err
 }
 
-func serveOne(w io.Writer, lines *bufio.Reader, order string, prepare func(string) (Work, error)) error {
-	work, err := prepare(order)
+func serveOne(w io.Writer, lines *bufio.Reader, command string, prepare func(string) (Work, error)) error {
+	work, err := prepare(command)
 	if err != nil {
 		return sayFailed(w, err)
 	}

@@ -1,4 +1,4 @@
-package crew
+package workers
 
 import (
 	"context"
@@ -22,15 +22,15 @@ import (
 )
 
 // asRank makes the test binary a rank in Go.
-const asRank = "CREW_TEST_AS_RANK"
+const asRank = "WORKERS_TEST_AS_RANK"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(asRank) == "" {
 		os.Exit(m.Run())
 	}
-	err := Serve(context.Background(), os.Args[2], func(order string) (Work, error) {
-		if order != "add" {
-			return nil, fmt.Errorf("no such order: %s\nat all", order)
+	err := Serve(context.Background(), os.Args[2], func(command string) (Work, error) {
+		if command != "add" {
+			return nil, fmt.Errorf("no such command: %s\nat all", command)
 		}
 		return func() (map[string]int64, error) { return map[string]int64{"sum": 42}, nil }, nil
 	})
@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 
 // program is the rank in C, compiled once.
 var program = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "crew-test-")
+	dir, err := os.MkdirTemp("", "workers-test-")
 	if err != nil {
 		return "", err
 	}
@@ -59,7 +59,7 @@ var program = sync.OnceValues(func() (string, error) {
 })
 
 // start starts ranks that end with the test.
-func start(t *testing.T, o Options) *Crew {
+func start(t *testing.T, o Options) *Group {
 	t.Helper()
 	path, err := program()
 	require.NoError(t, err)
@@ -130,7 +130,7 @@ func TestReadsCompare(t *testing.T) {
 
 func TestOtherOrders(t *testing.T) {
 	c, dir := start(t, Options{Ranks: 2}), t.TempDir()
-	say := func(order string) (Round, error) { return c.Say(t.Context(), order) }
+	say := func(command string) (Round, error) { return c.DoAll(t.Context(), command) }
 	_, err := say("mkdir " + dir + "/sub")
 	require.NoError(t, err, "once is enough")
 	r, err := c.Do(t.Context(), func(rank int) string { return fmt.Sprintf("create 10 %s/sub/new.%d.", dir, rank) })
@@ -165,10 +165,10 @@ func TestOtherOrders(t *testing.T) {
 	_, err = say("pin 0")
 	require.NoError(t, err)
 	_, err = say("dance")
-	assert.ErrorContains(t, err, "no such order: dance")
+	assert.ErrorContains(t, err, "no such command: dance")
 }
 
-// Those that could do their part are free for the next order.
+// Those that could do their part are free for the next command.
 func TestOneRefuses(t *testing.T) {
 	c, dir := start(t, Options{Ranks: 3}), t.TempDir()
 	_, err := c.Do(t.Context(), func(rank int) string {
@@ -177,7 +177,7 @@ func TestOneRefuses(t *testing.T) {
 		}
 		return "write 10 10 1 1 " + filepath.Join(dir, "x")
 	})
-	assert.ErrorContains(t, err, "rank 1: no such order")
+	assert.ErrorContains(t, err, "rank 1: no such command")
 	assert.NoFileExists(t, filepath.Join(dir, "x"), "nobody began")
 	r, err := c.Do(t.Context(), func(rank int) string {
 		if rank == 1 {
@@ -204,15 +204,15 @@ func TestBareSockets(t *testing.T) {
 	require.NoError(t, err)
 	c := start(t, Options{Ranks: 3})
 	for range 3 {
-		w, err := c.Say(t.Context(), fmt.Sprintf("write 3145728 1048576 1 1 tcp:127.0.0.1:%d", port))
+		w, err := c.DoAll(t.Context(), fmt.Sprintf("write 3145728 1048576 1 1 tcp:127.0.0.1:%d", port))
 		require.NoError(t, err)
 		assert.EqualValues(t, 9, w.Sum("calls"))
-		_, err = c.Say(t.Context(), fmt.Sprintf("read 3145728 1048576 1 0 tcp:127.0.0.1:%d", port))
+		_, err = c.DoAll(t.Context(), fmt.Sprintf("read 3145728 1048576 1 0 tcp:127.0.0.1:%d", port))
 		require.NoError(t, err)
 	}
 	require.NoError(t, stdin.Close())
 	require.NoError(t, server.Wait())
-	_, err = c.Say(t.Context(), fmt.Sprintf("write 3145728 1048576 1 1 tcp:127.0.0.1:%d", port))
+	_, err = c.DoAll(t.Context(), fmt.Sprintf("write 3145728 1048576 1 1 tcp:127.0.0.1:%d", port))
 	assert.ErrorContains(t, err, "write tcp:")
 }
 
@@ -220,11 +220,11 @@ func TestRankInGo(t *testing.T) {
 	self, err := os.Executable()
 	require.NoError(t, err)
 	c := start(t, Options{Ranks: 2, Argv: []string{self}, Env: append(os.Environ(), asRank+"=1")})
-	r, err := c.Say(t.Context(), "add")
+	r, err := c.DoAll(t.Context(), "add")
 	require.NoError(t, err)
 	assert.EqualValues(t, 84, r.Sum("sum"))
-	_, err = c.Say(t.Context(), "subtract")
-	assert.ErrorContains(t, err, "no such order: subtract; at all")
+	_, err = c.DoAll(t.Context(), "subtract")
+	assert.ErrorContains(t, err, "no such command: subtract; at all")
 }
 
 func TestGone(t *testing.T) {
@@ -233,7 +233,7 @@ func TestGone(t *testing.T) {
 	c, err := Start(t.Context(), Options{Ranks: 2, Argv: []string{path}, Env: os.Environ()})
 	require.NoError(t, err)
 	require.NoError(t, c.job.(*processes).cmds[1].Process.Signal(syscall.SIGKILL))
-	_, err = c.Say(t.Context(), "compute 1000")
+	_, err = c.DoAll(t.Context(), "compute 1000")
 	assert.ErrorContains(t, err, "rank 1 on ")
 	assert.ErrorContains(t, c.Stop(), "signal: killed")
 }
@@ -246,7 +246,7 @@ func TestInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancelCause(t.Context())
 	time.AfterFunc(20*time.Millisecond, func() { cancel(fmt.Errorf("enough")) })
 	begin := time.Now()
-	_, err = c.Say(ctx, "compute 3600000000000")
+	_, err = c.DoAll(ctx, "compute 3600000000000")
 	assert.ErrorContains(t, err, "enough")
 	assert.Less(t, time.Since(begin), 10*time.Minute)
 	c.Kill()
@@ -314,7 +314,7 @@ func TestLaunchers(t *testing.T) {
 			c := start(t, Options{Launch: launch, Env: append(Without(os.Environ()),
 				"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")})
 			assert.Equal(t, 3, c.Size())
-			r, err := c.Say(t.Context(), "compute 1000")
+			r, err := c.DoAll(t.Context(), "compute 1000")
 			require.NoError(t, err)
 			assert.Len(t, r, 3)
 		})

@@ -1,4 +1,4 @@
-package crew
+package workers
 
 import (
 	"errors"
@@ -50,7 +50,7 @@ func Command(launch, argv, env []string) *exec.Cmd {
 func command(argv, env []string) *exec.Cmd {
 	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Env = env
-	// What is typed at the terminal is for the conductor, who ends them.
+	// What is typed at the terminal is for the coordinator, who ends them.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	// A grandchild that outlives the command must not keep Wait waiting.
 	cmd.WaitDelay = 5 * time.Second

@@ -1,4 +1,4 @@
-package crew
+package workers
 
 import (
 	"bufio"
@@ -15,28 +15,29 @@ import (
 	"nvmecr/internal/demo"
 )
 
-// SecretVariable holds what a rank presents itself with.
+// SecretVariable is the environment variable with the secret that a rank proves its
+// membership with.
 const SecretVariable = "NVMECR_BENCH_SECRET"
 
 // Options say which ranks to start.
 type Options struct {
-	// Argv is the rank program; "--conductor ADDRESSES" is appended.
+	// Argv is the rank program; "--coordinator ADDRESSES" is appended.
 	Argv []string
 	// Env is the environment of the ranks.
 	Env []string
-	// Ranks is how many to start on this host, if neither of those below is
+	// Ranks is how many ranks to start on this host, if neither Launch nor Agents is
 	// set.
 	Ranks int
-	// Launch is the command line of a launcher, which knows how many.
+	// Launch is the command line of a launcher, which decides how many.
 	Launch []string
 	// Agents are the processes of our own job.
 	Agents *Agents
-	// Wait is how long the ranks may take to come; default one minute.
+	// Wait is how long the ranks may take to connect; default one minute.
 	Wait time.Duration
 }
 
-// Start starts a crew and waits until all its ranks are there.
-func Start(ctx context.Context, o Options) (*Crew, error) {
+// Start starts a group and waits until all its ranks are there.
+func Start(ctx context.Context, o Options) (*Group, error) {
 	if o.Wait == 0 {
 		o.Wait = time.Minute
 	}
@@ -47,9 +48,9 @@ func Start(ctx context.Context, o Options) (*Crew, error) {
 	}
 	defer l.Close()
 	secret := rand.Text()
-	o.Argv = append(o.Argv[:len(o.Argv):len(o.Argv)], "--conductor", addresses)
+	o.Argv = append(o.Argv[:len(o.Argv):len(o.Argv)], "--coordinator", addresses)
 	o.Env = append(o.Env[:len(o.Env):len(o.Env)], SecretVariable+"="+secret)
-	c := &Crew{said: &said{}}
+	c := &Group{said: &said{}}
 	if c.job, err = o.start(c.said); err != nil {
 		return nil, err
 	}
@@ -102,7 +103,7 @@ func hostAddresses() []string {
 }
 
 // gather accepts ranks until all are there.
-func (c *Crew) gather(ctx context.Context, l net.Listener, secret string) error {
+func (c *Group) gather(ctx context.Context, l net.Listener, secret string) error {
 	come := make(chan *member)
 	done := make(chan struct{})
 	defer close(done)
@@ -127,7 +128,7 @@ func (c *Crew) gather(ctx context.Context, l net.Listener, secret string) error 
 	}
 }
 
-func (c *Crew) add(m *member) error {
+func (c *Group) add(m *member) error {
 	for _, other := range c.ranks {
 		if other.rank == m.rank {
 			return fmt.Errorf("two processes say that they are rank %d: the launcher sets none of the variables that tell ranks apart", m.rank)
@@ -140,7 +141,7 @@ func (c *Crew) add(m *member) error {
 	return nil
 }
 
-func (c *Crew) sort() {
+func (c *Group) sort() {
 	byRank := make([]*member, len(c.ranks))
 	for _, m := range c.ranks {
 		byRank[m.rank] = m
@@ -148,8 +149,8 @@ func (c *Crew) sort() {
 	c.ranks = byRank
 }
 
-// accept hands over the ranks that come until done or the listener is closed.
-// Who does not know the secret is none.
+// accept returns the ranks that connect, until done or the listener is closed. A
+// connection without the secret is closed.
 func accept(l net.Listener, secret string, come chan<- *member, done <-chan struct{}) {
 	for {
 		conn, err := l.Accept()

@@ -1,4 +1,4 @@
-package crew
+package workers
 
 import (
 	"fmt"
@@ -9,20 +9,20 @@ import (
 	"nvmecr/bench/stats"
 )
 
-// A Report is what an order took one rank.
+// A Report has the measurements of one rank for one command.
 type Report struct {
 	Rank   int
 	values map[string]int64
 	boot   string
 }
 
-// Number returns a number by its name; 0 if the rank did not tell it.
+// Number returns a measurement by its name; 0 if the rank did not report it.
 func (r Report) Number(name string) int64 { return r.values[name] }
 
 // Time returns a number of nanoseconds by its name.
 func (r Report) Time(name string) time.Duration { return time.Duration(r.values[name]) }
 
-// Took returns how long the order took the rank.
+// Took returns how long the rank took for the command.
 func (r Report) Took() time.Duration { return r.Time("end") - r.Time("begin") }
 
 func parseReport(line string) (Report, error) {
@@ -42,7 +42,7 @@ func parseReport(line string) (Report, error) {
 	return r, nil
 }
 
-// A Round is what one order took all ranks that took part.
+// A Round has the reports of all ranks that executed a command.
 type Round []Report
 
 // Span returns the time from the first rank's begin to the last one's end.

@@ -36,12 +36,12 @@ static inline void samples_add(struct samples *s, int64_t ns)
 		s->ns[s->count++] = ns;
 }
 
-/* result is what an order took. */
+/* result has the measurements of a command. */
 struct result {
 	int64_t begin, end;             /* of all of it */
 	int64_t open, body, sync, shut; /* its parts */
 	struct samples calls;
-	char extra[256]; /* " name=value" of the order's own */
+	char extra[256]; /* " name=value" of the command */
 };
 
 /*

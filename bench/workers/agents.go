@@ -1,4 +1,4 @@
-package crew
+package workers
 
 import (
 	"context"
@@ -18,19 +18,19 @@ import (
 	"nvmecr/internal/store"
 )
 
-// Agents are the processes of the job that this process is rank 0 of. Each
-// starts, on its host and in the place its launcher gave it, what it is told
-// to. It is safe for concurrent use.
+// Agents are the processes of the job that this process is rank 0 of. Each starts
+// programs on its host, with the CPU binding that its launcher gave it. Agents is
+// safe for concurrent use.
 type Agents struct {
 	all   []*agent      // by rank; rank 0 is ourselves
-	ended chan struct{} // closed when that of rank 0 has nothing left running
+	ended chan struct{} // closed when the agent of rank 0 has no program running any more
 
 	mu   sync.Mutex
 	jobs map[int]*agentsJob
 	next int
 }
 
-// An agent is the conductor's end of one.
+// An agent is the coordinator's end of the connection to one process of the job.
 type agent struct {
 	rank int
 	conn net.Conn
@@ -38,8 +38,8 @@ type agent struct {
 	out  *json.Encoder
 }
 
-// An errand is what an agent is told: to start a program, or to kill it.
-type errand struct {
+// A task for an agent: to start a program, or to kill it.
+type task struct {
 	ID   int
 	Argv []string // none: kill it
 	Env  []string // beside the agent's own
@@ -54,9 +54,9 @@ type outcome struct {
 // rendezvousTime is how long the processes of a job may take to meet.
 const rendezvousTime = 2 * time.Minute
 
-// Gather is called by rank 0 of a job. It leaves its address in a file of that
-// name, in a directory all of them see, and waits for the others to Join; then
-// the file is removed.
+// Gather is called by rank 0 of a job. It writes its address to the file, which must
+// be in a directory that all processes of the job share, and waits for the others to
+// Join; then it removes the file.
 func Gather(ctx context.Context, file string, place store.Place) (*Agents, error) {
 	l, addresses, err := listen(true)
 	if err != nil {
@@ -75,7 +75,7 @@ func Gather(ctx context.Context, file string, place store.Place) (*Agents, error
 	here, there := net.Pipe()
 	go func() {
 		defer close(a.ended)
-		_ = serveErrands(here) // it ends with the other end
+		_ = serveTasks(here) // it ends with the other end
 	}()
 	a.add(0, there)
 	for have := 1; have < place.Size; {
@@ -166,7 +166,7 @@ func (a *Agents) Close() {
 	<-a.ended
 }
 
-func (g *agent) tell(e errand) error {
+func (g *agent) tell(e task) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.out.Encode(e)
@@ -182,7 +182,7 @@ func (a *Agents) start(argv, env []string) (job, error) {
 	a.jobs[j.id] = j
 	a.mu.Unlock()
 	for _, g := range a.all {
-		if err := g.tell(errand{ID: j.id, Argv: argv, Env: added(env)}); err != nil {
+		if err := g.tell(task{ID: j.id, Argv: argv, Env: added(env)}); err != nil {
 			j.kill()
 			return nil, fmt.Errorf("process %d of the job: %w", g.rank, err)
 		}
@@ -264,7 +264,7 @@ func (j *agentsJob) end(patience time.Duration) error {
 
 func (j *agentsJob) kill() {
 	for _, g := range j.agents.all {
-		_ = g.tell(errand{ID: j.id}) // one that is gone has killed its programs
+		_ = g.tell(task{ID: j.id}) // one that is gone has killed its programs
 	}
 	select {
 	case <-j.all:
@@ -273,7 +273,7 @@ func (j *agentsJob) kill() {
 }
 
 // Join is called by the other processes of the job: it meets rank 0 and runs
-// its errands until it is gone. ctx is about the meeting alone: an interruption
+// its tasks until it is gone. ctx is about the meeting alone: an interruption
 // of the job reaches rank 0, too, which has to clear up, and ends the others.
 func Join(ctx context.Context, file string, place store.Place) error {
 	ctx, cancel := context.WithTimeout(ctx, rendezvousTime)
@@ -293,7 +293,7 @@ func Join(ctx context.Context, file string, place store.Place) error {
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
-	return serveErrands(conn)
+	return serveTasks(conn)
 }
 
 // meet tries once. What lies there may be of an earlier job.
@@ -314,14 +314,14 @@ func meet(ctx context.Context, file string, rank int) (net.Conn, error) {
 	return conn, nil
 }
 
-// serveErrands starts and kills programs until the connection ends, and then
+// serveTasks starts and kills programs until the connection ends, and then
 // kills what is left.
-func serveErrands(conn net.Conn) error {
-	s := &errands{out: json.NewEncoder(conn), running: make(map[int]*processes)}
+func serveTasks(conn net.Conn) error {
+	s := &tasks{out: json.NewEncoder(conn), running: make(map[int]*processes)}
 	defer s.end()
 	in := json.NewDecoder(conn)
 	for {
-		var e errand
+		var e task
 		if err := in.Decode(&e); err != nil {
 			if errors.Is(err, io.EOF) || errors.Is(err, io.ErrClosedPipe) {
 				return nil
@@ -332,13 +332,13 @@ func serveErrands(conn net.Conn) error {
 	}
 }
 
-type errands struct {
+type tasks struct {
 	mu      sync.Mutex
 	out     *json.Encoder
 	running map[int]*processes
 }
 
-func (s *errands) run(e errand) {
+func (s *tasks) run(e task) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(e.Argv) == 0 {
@@ -372,7 +372,7 @@ func (s *errands) run(e errand) {
 	}()
 }
 
-func (s *errands) end() {
+func (s *tasks) end() {
 	s.mu.Lock()
 	var left []*processes
 	for _, p := range s.running {

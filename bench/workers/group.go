@@ -1,4 +1,4 @@
-package crew
+package workers
 
 import (
 	"bufio"
@@ -9,14 +9,14 @@ import (
 	"time"
 )
 
-// A Crew is ranks that wait for orders.
-type Crew struct {
+// A Group is the ranks of a benchmark. They wait for commands.
+type Group struct {
 	ranks []*member // by rank
 	job   job
 	said  *said
 }
 
-// A member is the conductor's end of a rank.
+// A member is the coordinator's end of a rank.
 type member struct {
 	rank, size int
 	host, boot string
@@ -25,10 +25,10 @@ type member struct {
 }
 
 // Size returns the number of ranks.
-func (c *Crew) Size() int { return len(c.ranks) }
+func (c *Group) Size() int { return len(c.ranks) }
 
 // Hosts returns how many hosts the ranks are on.
-func (c *Crew) Hosts() int {
+func (c *Group) Hosts() int {
 	hosts := make(map[string]bool)
 	for _, m := range c.ranks {
 		hosts[m.host+" "+m.boot] = true
@@ -36,15 +36,15 @@ func (c *Crew) Hosts() int {
 	return len(hosts)
 }
 
-// Do gives every rank its order, releases them together, and returns what it
-// took each, in the order of ranks. A rank whose order is "" takes no part.
-// After an error the crew may be used further, unless a rank is gone.
-func (c *Crew) Do(ctx context.Context, order func(rank int) string) (Round, error) {
+// Do sends every rank its command, starts them together, and returns their
+// measurements by rank. A rank whose command is "" takes no part. After an error the
+// group may be used further, unless a rank is gone.
+func (c *Group) Do(ctx context.Context, command func(rank int) string) (Round, error) {
 	stop := c.interrupted(ctx)
 	defer stop()
 	var part []*member
 	for _, m := range c.ranks {
-		text := order(m.rank)
+		text := command(m.rank)
 		if text == "" {
 			continue
 		}
@@ -92,15 +92,15 @@ func (c *Crew) Do(ctx context.Context, order func(rank int) string) (Round, erro
 	return round, nil
 }
 
-// explained is what ranks refused, with what was printed.
-func (c *Crew) explained(r *refusals) error { return fmt.Errorf("%w%s", r, c.said.tail()) }
+// explained is an error of ranks with the last lines that they have printed.
+func (c *Group) explained(r *refusals) error { return fmt.Errorf("%w%s", r, c.said.tail()) }
 
-// Say gives all ranks the same order.
-func (c *Crew) Say(ctx context.Context, order string) (Round, error) {
-	return c.Do(ctx, func(int) string { return order })
+// DoAll is Do with the same command for all ranks.
+func (c *Group) DoAll(ctx context.Context, command string) (Round, error) {
+	return c.Do(ctx, func(int) string { return command })
 }
 
-// refusals are what ranks said of an order they could not obey.
+// refusals are the errors of ranks that could not execute a command.
 type refusals struct {
 	ranks []int
 	text  string // of the first
@@ -128,7 +128,7 @@ func (m *member) refused(r *refusals) bool {
 
 // collect reads a line from each. err is set when a rank is gone or does not
 // keep to the protocol.
-func (c *Crew) collect(ctx context.Context, part []*member, take func(m *member, words string) error) (failed *refusals, err error) {
+func (c *Group) collect(ctx context.Context, part []*member, take func(m *member, words string) error) (failed *refusals, err error) {
 	for _, m := range part {
 		line, err := m.lines.ReadString('\n')
 		if err != nil {
@@ -155,18 +155,18 @@ func (m *member) say(text string) error {
 }
 
 // interrupted closes the connections when ctx ends.
-func (c *Crew) interrupted(ctx context.Context) (stop func() bool) {
+func (c *Group) interrupted(ctx context.Context) (stop func() bool) {
 	return context.AfterFunc(ctx, c.hangUp)
 }
 
-func (c *Crew) hangUp() {
+func (c *Group) hangUp() {
 	for _, m := range c.ranks {
 		m.conn.Close()
 	}
 }
 
 // lost says why a rank is gone.
-func (c *Crew) lost(ctx context.Context, m *member, err error) error {
+func (c *Group) lost(ctx context.Context, m *member, err error) error {
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
@@ -178,7 +178,7 @@ const patience = 20 * time.Second
 
 // Stop ends the ranks and waits until they are gone. Ranks that do not end are
 // killed, which is an error.
-func (c *Crew) Stop() error {
+func (c *Group) Stop() error {
 	for _, m := range c.ranks {
 		_ = m.say("quit") // one that is gone has ended
 	}
@@ -187,7 +187,7 @@ func (c *Crew) Stop() error {
 }
 
 // Kill ends the ranks as a crash does.
-func (c *Crew) Kill() {
+func (c *Group) Kill() {
 	c.job.kill()
 	c.hangUp()
 }

@@ -14,9 +14,9 @@ import (
 	"nvmecr/nvmf"
 )
 
-// A bed is what an experiment runs on: targets, and the sides on them. What is
-// started is ended by Close.
-type bed struct {
+// A testbed is what an experiment runs on: targets, and the sides of a comparison
+// that use them. Close ends all of it.
+type testbed struct {
 	env     *Env
 	store   []nvmf.TransportID // where the application's store lies
 	raw     *nvmf.TransportID  // where the raw side may write; nil: nowhere
@@ -24,9 +24,9 @@ type bed struct {
 	closers []io.Closer
 }
 
-// bed prepares targets for checkpoints of the given size.
-func (e *Env) bed(ctx context.Context, size nvmf.Bytes) (*bed, error) {
-	b := &bed{env: e, store: e.Config.Targets}
+// testbed prepares targets for checkpoints of the given size.
+func (e *Env) testbed(ctx context.Context, size nvmf.Bytes) (*testbed, error) {
+	b := &testbed{env: e, store: e.Config.Targets}
 	if e.RawTarget != "" {
 		id, err := nvmf.ParseTransportID(e.RawTarget)
 		if err != nil {
@@ -59,10 +59,10 @@ func (e *Env) bed(ctx context.Context, size nvmf.Bytes) (*bed, error) {
 }
 
 // Close ends what was started, last first.
-func (b *bed) Close() error { return closeAll(b.closers) }
+func (b *testbed) Close() error { return closeAll(b.closers) }
 
-// application starts the application on the bed.
-func (b *bed) application(ctx context.Context, settings ...string) (*application, error) {
+// application starts the application on the testbed.
+func (b *testbed) application(ctx context.Context, settings ...string) (*application, error) {
 	a, err := b.env.startApplication(ctx, b.store, settings...)
 	if err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func (b *bed) application(ctx context.Context, settings ...string) (*application
 }
 
 // besideRaw starts the application and the raw ranks.
-func (b *bed) besideRaw(ctx context.Context, settings ...string) (*application, *side, error) {
+func (b *testbed) besideRaw(ctx context.Context, settings ...string) (*application, *side, error) {
 	a, err := b.application(ctx, settings...)
 	if err != nil {
 		return nil, nil, err
@@ -82,7 +82,7 @@ func (b *bed) besideRaw(ctx context.Context, settings ...string) (*application, 
 }
 
 // rawSide starts the raw ranks; nil where there is no namespace for them.
-func (b *bed) rawSide(ctx context.Context) (*side, error) {
+func (b *testbed) rawSide(ctx context.Context) (*side, error) {
 	if b.raw == nil {
 		return nil, nil
 	}
@@ -94,9 +94,9 @@ func (b *bed) rawSide(ctx context.Context) (*side, error) {
 	return r.side(rawName), nil
 }
 
-// socketSide starts the bare sockets, with memory as large as a namespace; nil
+// socketSide starts the sockets baseline, with memory as large as a namespace; nil
 // where the target is on another host, to which there are none.
-func (b *bed) socketSide(ctx context.Context, size nvmf.Bytes) (*side, error) {
+func (b *testbed) socketSide(ctx context.Context, size nvmf.Bytes) (*side, error) {
 	if b.env.remote() || len(b.env.Config.Targets) > 0 {
 		return nil, nil
 	}
@@ -108,9 +108,9 @@ func (b *bed) socketSide(ctx context.Context, size nvmf.Bytes) (*side, error) {
 	return s.side(socketsName), nil
 }
 
-// peerSide is the application's own processes, writing to a directory of this
-// run's in a peer's. Where that is of the ranks' hosts they make it.
-func (b *bed) peerSide(ctx context.Context, a *application, p Peer) (*side, error) {
+// peerSide is the application's own processes, writing to a new directory in a
+// peer's directory. Where the ranks are on other hosts, they make the directory.
+func (b *testbed) peerSide(ctx context.Context, a *application, p Peer) (*side, error) {
 	if b.env.remote() {
 		run := strings.TrimPrefix(filepath.Base(b.env.scratch), claimPrefix)
 		return b.directorySide(ctx, a, p.Name, filepath.Join(p.Dir, "nvmecr-ranks-"+run))
@@ -124,11 +124,11 @@ func (b *bed) peerSide(ctx context.Context, a *application, p Peer) (*side, erro
 
 // directorySide is the application's own processes, writing to a directory that
 // they make if need be.
-func (b *bed) directorySide(ctx context.Context, a *application, name, dir string) (*side, error) {
-	if _, err := a.crew.Say(ctx, "mkdir "+dir); err != nil {
+func (b *testbed) directorySide(ctx context.Context, a *application, name, dir string) (*side, error) {
+	if _, err := a.group.DoAll(ctx, "mkdir "+dir); err != nil {
 		return nil, fmt.Errorf("peer %s: %w", name, err)
 	}
-	s := &side{name: name, crew: a.crew, path: checkpoints(dir), memory: !b.env.remote() && inMemory(dir)}
+	s := &side{name: name, group: a.group, path: checkpoints(dir), memory: !b.env.remote() && inMemory(dir)}
 	if !b.env.remote() && os.Geteuid() == 0 {
 		s.cold = dropCaches
 	}
@@ -144,21 +144,21 @@ func inMemory(dir string) bool {
 
 // loopbackSide is the application's own processes, writing to a file system on
 // a loop device; nil, and why, where there can be none.
-func (b *bed) loopbackSide(ctx context.Context, a *application, kind string) (*side, string, error) {
+func (b *testbed) loopbackSide(ctx context.Context, a *application, kind string) (*side, string, error) {
 	return b.mountedSide(ctx, a, kind+" on a loop device", func(size nvmf.Bytes) (*mountpoint, error) { return b.env.startLoopback(ctx, kind, size) })
 }
 
 // glusterSide is the same with GlusterFS.
-func (b *bed) glusterSide(ctx context.Context, a *application) (*side, string, error) {
+func (b *testbed) glusterSide(ctx context.Context, a *application) (*side, string, error) {
 	return b.mountedSide(ctx, a, glusterName, func(size nvmf.Bytes) (*mountpoint, error) { return b.env.startGluster(ctx, size) })
 }
 
 // kernelSide is the same with Linux's own host of NVMe/TCP.
-func (b *bed) kernelSide(ctx context.Context, a *application) (*side, string, error) {
+func (b *testbed) kernelSide(ctx context.Context, a *application) (*side, string, error) {
 	return b.mountedSide(ctx, a, kernelHostName, func(size nvmf.Bytes) (*mountpoint, error) { return b.env.startKernelHost(ctx, size) })
 }
 
-func (b *bed) mountedSide(ctx context.Context, a *application, name string, start func(nvmf.Bytes) (*mountpoint, error)) (*side, string, error) {
+func (b *testbed) mountedSide(ctx context.Context, a *application, name string, start func(nvmf.Bytes) (*mountpoint, error)) (*side, string, error) {
 	if b.env.remote() {
 		return nil, "the ranks are on other hosts", nil
 	}
@@ -174,19 +174,19 @@ func (b *bed) mountedSide(ctx context.Context, a *application, name string, star
 // clear removes what a peer's side has written, and the directory if the ranks
 // have made it: it may be their hosts'. After an interruption they are gone;
 // what is on this host then goes with the environment.
-func (b *bed) clear(ctx context.Context, s *side, dir string) error {
+func (b *testbed) clear(ctx context.Context, s *side, dir string) error {
 	if ctx.Err() != nil {
 		return nil
 	}
 	for k := range 2 {
-		if _, err := s.crew.Do(ctx, func(rank int) string { return "unlink " + s.path(rank, k) }); err != nil {
+		if _, err := s.group.Do(ctx, func(rank int) string { return "unlink " + s.path(rank, k) }); err != nil {
 			return err
 		}
 	}
 	if !b.env.remote() {
 		return nil
 	}
-	_, err := s.crew.Say(ctx, "unlink "+dir)
+	_, err := s.group.DoAll(ctx, "unlink "+dir)
 	return err
 }
 

@@ -1,5 +1,5 @@
 /*
- * The bare-socket ceiling: the payload and a small acknowledgement over plain
+ * The sockets baseline, a ceiling: the payload and a small acknowledgement over plain
  * TCP, as little else as there can be. Rank's end:
  *
  *   write   header and payload in one writev; waits for 16 bytes
@@ -237,7 +237,7 @@ int serve_sockets(uint64_t size, int connections)
 	if (l.memory == MAP_FAILED || l.fd < 0 || bind(l.fd, (struct sockaddr *)&a, length) != 0 ||
 		listen(l.fd, 128) != 0 || getsockname(l.fd, (struct sockaddr *)&a, &length) != 0 ||
 		pthread_create(&thread, NULL, accept_all, &l) != 0) {
-		perror("nvmecr-bench-rank: bare sockets");
+		perror("nvmecr-bench-rank: sockets baseline");
 		return 1;
 	}
 	spins = getenv("NVMECR_BENCH_SPIN") ? 2000 : 0;

@@ -1,18 +1,18 @@
 /*
  * The rank program of `nvmecr bench`: what an application does to its storage,
- * with plain calls of the C library, on orders of one line. It knows nothing of
+ * with plain calls of the C library, by commands of one line. It knows nothing of
  * nvmecr and nothing of MPI.
  *
- *   nvmecr-bench-rank --conductor HOST:PORT[,HOST:PORT...]
- *       connects to the first that answers and obeys. NVMECR_BENCH_SECRET holds
- *       what to present itself with; rank and size come from the launcher's
+ *   nvmecr-bench-rank --coordinator HOST:PORT[,HOST:PORT...]
+ *       connects to the first that answers and executes its commands. NVMECR_BENCH_SECRET is the
+ *       secret that it proves itself with; rank and size come from the launcher's
  *       variables.
  *   nvmecr-bench-rank --serve-sockets BYTES CONNECTIONS
- *       is the other end of the bare sockets, over so much memory; it prints
+ *       is the other end of the sockets baseline, over so much memory; it prints
  *       its port and ends with its standard input.
  *
  * It says first:   hello SECRET RANK SIZE HOST BOOT PID
- * To an order:     ready    once everything is prepared that is not to be timed
+ * To a command:    ready    once everything is prepared that is not to be timed
  * Then to "go":    done begin=NS end=NS NAME=NUMBER...
  * In either place: failed TEXT
  *
@@ -114,7 +114,7 @@ static int connect_to(char *address)
 	return fd;
 }
 
-static int conductor = -1;
+static int coordinator = -1;
 
 /* next_line returns the next line without its end, NULL when there is none. */
 static char *next_line(void)
@@ -134,7 +134,7 @@ static char *next_line(void)
 		}
 		if (have == sizeof buffer)
 			return NULL;
-		ssize_t n = read(conductor, buffer + have, sizeof buffer - have);
+		ssize_t n = read(coordinator, buffer + have, sizeof buffer - have);
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n <= 0)
@@ -148,7 +148,7 @@ static bool say(const char *text)
 	size_t n = strlen(text);
 
 	while (n > 0) {
-		ssize_t done = write(conductor, text, n);
+		ssize_t done = write(coordinator, text, n);
 
 		if (done < 0 && errno != EINTR)
 			return false;
@@ -211,22 +211,22 @@ static bool say_done(struct result *r, const struct used *before, const struct u
 	return say(line);
 }
 
-/* order is one that was read. */
-struct order {
+/* command is one line of the coordinator, parsed. */
+struct command {
 	enum { WRITE, READ, CREATE, REMOVE, CALL, UNLINK, MKDIR, COMPUTE, WATCH, PIN, THREAD, MEMORY } what;
-	struct checkpoint data; /* the path of all orders is in here */
+	struct checkpoint data; /* the path of all commands is in here */
 	int64_t number;
 	char call[16];
 };
 
 /* rest copies what follows offset: a path may have spaces. */
-static bool rest(struct order *o, const char *line, int offset)
+static bool rest(struct command *o, const char *line, int offset)
 {
 	snprintf(o->data.path, sizeof o->data.path, "%s", line + offset);
 	return offset > 0 && o->data.path[0];
 }
 
-static bool parse(const char *line, struct order *o)
+static bool parse(const char *line, struct command *o)
 {
 	struct checkpoint *c = &o->data;
 	int flag = 0, at = 0;
@@ -278,7 +278,7 @@ static bool parse(const char *line, struct order *o)
 	return sscanf(line, "pin %" SCNd64, &o->number) == 1;
 }
 
-static bool prepare(const struct order *o, struct result *r)
+static bool prepare(const struct command *o, struct result *r)
 {
 	r->calls.count = 0;
 	switch (o->what) {
@@ -293,7 +293,7 @@ static bool prepare(const struct order *o, struct result *r)
 	}
 }
 
-static bool obey(const struct order *o, struct result *r)
+static bool execute(const struct command *o, struct result *r)
 {
 	const char *path = o->data.path;
 
@@ -326,17 +326,17 @@ static bool obey(const struct order *o, struct result *r)
 	return false;
 }
 
-/* serve obeys one order. It returns false when the conductor is gone. */
+/* serve executes one command. It returns false when the connection to the coordinator has ended. */
 static bool serve(const char *line)
 {
-	static struct samples kept; /* its memory serves all orders */
-	static struct order o;
+	static struct samples kept; /* its memory serves all commands */
+	static struct command o;
 	struct result r = { .calls = kept };
 	struct used before, after;
 
 	memset(&o, 0, sizeof o);
 	if (!parse(line, &o)) {
-		snprintf(reason, sizeof reason, "no such order: %.400s", line);
+		snprintf(reason, sizeof reason, "no such command: %.400s", line);
 		return say_failed();
 	}
 	bool ok = prepare(&o, &r);
@@ -350,7 +350,7 @@ static bool serve(const char *line)
 		return line != NULL;
 	look_at_use(&before);
 	r.begin = now();
-	ok = obey(&o, &r);
+	ok = execute(&o, &r);
 	r.end = now();
 	look_at_use(&after);
 	return ok ? say_done(&r, &before, &after) : say_failed();
@@ -374,12 +374,12 @@ static bool greet(void)
 	return say(line);
 }
 
-static int serve_conductor(char *addresses)
+static int serve_coordinator(char *addresses)
 {
-	for (char *a = strtok(addresses, ","); a && conductor < 0; a = strtok(NULL, ","))
-		conductor = connect_to(a);
-	if (conductor < 0) {
-		fprintf(stderr, "nvmecr-bench-rank: no conductor of a benchmark answers at the addresses given: %s\n", strerror(errno));
+	for (char *a = strtok(addresses, ","); a && coordinator < 0; a = strtok(NULL, ","))
+		coordinator = connect_to(a);
+	if (coordinator < 0) {
+		fprintf(stderr, "nvmecr-bench-rank: no coordinator of a benchmark answers at the addresses given: %s\n", strerror(errno));
 		return 1;
 	}
 	if (!greet())
@@ -392,9 +392,9 @@ static int serve_conductor(char *addresses)
 
 int main(int argc, char **argv)
 {
-	if (argc == 3 && strcmp(argv[1], "--conductor") == 0) {
+	if (argc == 3 && strcmp(argv[1], "--coordinator") == 0) {
 		find_place();
-		return serve_conductor(argv[2]);
+		return serve_coordinator(argv[2]);
 	}
 	if (argc == 4 && strcmp(argv[1], "--serve-sockets") == 0)
 		return serve_sockets(strtoull(argv[2], NULL, 10), atoi(argv[3]));

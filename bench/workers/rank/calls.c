@@ -122,7 +122,7 @@ static const struct kind *find(const char *name)
 /* begin opens what there is to open. */
 static bool begin(struct object *o, const struct kind *k)
 {
-	static char *data; /* touched, and kept for the next order */
+	static char *data; /* touched, and kept for the next command */
 	static size_t room;
 
 	if (o->size > room && k->call != call_readdir) {
