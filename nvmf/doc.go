@@ -1,8 +1,7 @@
-// Package nvmf is the block-device interface that everything above a
-// namespace is written against, and the names namespaces go by.
+// Package nvmf is the block-device interface between the file system and an NVMe
+// namespace, and the transport ids that name namespaces.
 //
-// It holds no implementation. Those are packages below it, each of them a
-// [Device]:
+// It holds no implementation. Each of these packages implements [Device]:
 //
 //	nvmf/memdev   memory of this process
 //	nvmf/filedev  a local file or block device
@@ -10,10 +9,10 @@
 //	nvmf/spdk     one over SPDK: TCP, RDMA, PCIe (in builds with the tag spdk)
 //	nvmf/dial     picks one of them for a TransportID
 //
-// The other end of the wire is nvmf/target; nvmf/nvme and nvmf/pdu are the
-// structures both ends share, nvmf/initiator what initiators make of them,
-// nvmf/blocktest is what every Device passes and what the layers above are
-// tested on, and nvmf/wiretest is a faulty wire.
+// nvmf/target is the target. nvmf/nvme and nvmf/pdu are the structures that both ends
+// share, nvmf/initiator is the part that all initiators share. For tests there are
+// nvmf/blocktest, the conformance suite of every Device with devices that fail, and
+// nvmf/wiretest, a network that fails.
 //
 // A Device is one NVMe namespace. It is safe for concurrent use, carries no
 // I/O by itself, and hands out queues. A [Queue] is one submission and

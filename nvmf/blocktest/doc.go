@@ -1,7 +1,8 @@
-// Package blocktest tests block devices, and tests what is built on them.
+// Package blocktest tests block devices, and has faulty devices for tests of the layers
+// above them.
 //
-// [Run] is the conformance suite that every nvmf.Device passes. [Faulty] wraps
-// a device and makes it fail as real ones do: errors at a chosen command,
-// a cut in the middle of a write, a volatile cache that is lost, a connection
-// that breaks while commands are in flight and land late.
+// [Run] is the conformance suite that every nvmf.Device passes. [Faulty] wraps a device
+// and injects the faults of real devices: errors of a chosen command, power loss in the
+// middle of a write, loss of a volatile cache, and loss of the connection with commands
+// in flight that land late.
 package blocktest

@@ -35,7 +35,7 @@ func RunReserver(t *testing.T, r Reservers) {
 		test func(*testing.T, *stage)
 	}{
 		{"a later run takes over", testTakeOver},
-		{"strangers only read", testStranger},
+		{"other hosts only read", testOtherHost},
 		{"giving up", testUnreserve},
 		{"all processes of a run at once", testOneRun},
 		{"all runs at once", testManyRuns},
@@ -160,11 +160,11 @@ func testTakeOver(t *testing.T, s *stage) {
 	a.same(data, got, "what the old run reads")
 }
 
-func testStranger(t *testing.T, s *stage) {
+func testOtherHost(t *testing.T, s *stage) {
 	a := s.first()
 	require.NoError(t, a.reserve())
-	stranger := s.first()
-	stranger.conflicts()
+	other := s.first()
+	other.conflicts()
 	more := s.process(a.key, uuid.New())
 	more.conflicts()
 	a.writes()

@@ -15,10 +15,10 @@
 // its own messages it may send Failure2. A challenge is answered with an HMAC
 // under the secret that both ends know; with a Diffie-Hellman group the
 // challenge is first mixed with a secret that the two have just agreed on, so
-// that who listens has nothing to try guesses at the secret against.
+// that an eavesdropper cannot test guesses of the secret offline.
 //
-// What is proved is who the ends of a connection are, at the time of the
-// proof. What travels on it later is neither encrypted nor signed.
+// The exchange authenticates the ends of a connection at that time. Later data on
+// the connection is neither encrypted nor signed.
 //
 // Secure channel concatenation (TLS keys from the exchange) is not supported:
 // a host that asks for it is refused, as the specification has it.

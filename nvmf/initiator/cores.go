@@ -12,8 +12,8 @@ import (
 	"nvmecr/internal/ownfd"
 )
 
-// Processors counts those of the machine: the one who answers may run on one
-// that this process is not bound to.
+// Processors returns the number of processors of the machine, not only of those that
+// this process is bound to: the target may run on any of them.
 var Processors = sync.OnceValue(func() int {
 	list, err := os.ReadFile("/sys/devices/system/cpu/online")
 	if err != nil {
@@ -32,8 +32,8 @@ var Processors = sync.OnceValue(func() int {
 	return max(n, 1)
 })
 
-// loadAverage is a descriptor of the file that says how many threads run or
-// would run now; -1 where there is none. Crowded opens it.
+// loadAverage is a descriptor of /proc/loadavg, which has the number of runnable
+// threads; -1 where it cannot be opened. Oversubscribed opens it.
 var loadAverage = sync.OnceValue(func() int {
 	fd, err := unix.Open("/proc/loadavg", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -42,9 +42,9 @@ var loadAverage = sync.OnceValue(func() int {
 	return ownfd.Hold(fd)
 })
 
-// Crowded reports whether more threads run, or would, than the machine has
-// cores; where that cannot be told, yes. It takes a microsecond or two.
-func Crowded() bool {
+// Oversubscribed reports whether there are more runnable threads than processors. It
+// is true where that is not known. It takes one to two microseconds.
+func Oversubscribed() bool {
 	var line [128]byte
 	n, err := unix.Pread(loadAverage(), line[:], 0)
 	if err != nil {

@@ -1,15 +1,15 @@
-// Package initiator is what the initiators, which differ in how a command gets
-// to a controller, have in common: defaults, and what they conclude from the
-// answers.
+// Package initiator has the parts that all initiators share, whatever their
+// transport: defaults of options, and the rules by which they interpret Identify
+// data, reservations and statuses.
 //
 //	options.go      defaults of options
-//	identity.go     Identify -> nvmf.Identity, the same by whichever driver
-//	queue.go        what a queue takes, how it is connected and reconnected
-//	reservation.go  the way to the reservation that nvmf.Reserver promises
-//	auth.go         what is said when an authentication fails
-//	again.go        when a command with a transient status is sent again
-//	cores.go        whether polling takes a core from somebody
+//	identity.go     Identify data -> nvmf.Identity
+//	queue.go        valid commands of a queue; connecting and reconnecting it
+//	reservation.go  the commands behind nvmf.Reserver
+//	auth.go         messages of failed authentications
+//	retry.go        when a command with a transient status is sent again
+//	cores.go        whether the machine is oversubscribed, for polling
 //	pause.go        pauses between attempts, and a clock for keep-alives
 //
-// What is exported may be used by one goroutine at a time.
+// The types of the package may be used by one goroutine at a time.
 package initiator

@@ -60,15 +60,15 @@ func IdentifyController(i Identifier, cap nvme.CAP) (*Controller, error) {
 	return c, nil
 }
 
-// Wishes are what Identity.MaxTransfer and OptimalTransfer are to be, as far as
+// TransferSizes are what Identity.MaxTransfer and OptimalTransfer are to be, as far as
 // the controller allows.
-type Wishes struct {
+type TransferSizes struct {
 	MaxTransfer     nvmf.Bytes
 	OptimalTransfer nvmf.Bytes // 0 for what suits the controller
 }
 
 // Namespace identifies namespace id.NSID.
-func (c *Controller) Namespace(i Identifier, id nvmf.TransportID, w Wishes) (*nvmf.Identity, error) {
+func (c *Controller) Namespace(i Identifier, id nvmf.TransportID, w TransferSizes) (*nvmf.Identity, error) {
 	var page nvme.IdentifyNamespace
 	err := i.Identify("Namespace", nvme.CNSNamespace, id.NSID, (*[nvme.IdentifySize]byte)(&page))
 	if hasStatus(err, nvme.StatusInvalidNamespace) {
@@ -92,7 +92,7 @@ func (c *Controller) Namespace(i Identifier, id nvmf.TransportID, w Wishes) (*nv
 }
 
 // geometry derives sizes and limits of a namespace.
-func (c *Controller) geometry(w Wishes, page *nvme.IdentifyNamespace) (*nvmf.Identity, error) {
+func (c *Controller) geometry(w TransferSizes, page *nvme.IdentifyNamespace) (*nvmf.Identity, error) {
 	ms, lbads, _ := page.LBAFormat(page.Format())
 	switch {
 	case ms != 0 || page.DPS()&7 != 0:
@@ -123,7 +123,7 @@ func (c *Controller) geometry(w Wishes, page *nvme.IdentifyNamespace) (*nvmf.Ide
 // be asked for its data takes a round trip: beside SPDK's target commands of
 // 512 KiB write 13% more than of 128 KiB; where the data is in the capsule 128 KiB
 // is best.
-func (c *Controller) optimal(w Wishes) nvmf.Bytes {
+func (c *Controller) optimal(w TransferSizes) nvmf.Bytes {
 	const small, large = 128 * nvmf.KiB, 512 * nvmf.KiB
 	switch {
 	case w.OptimalTransfer != 0:

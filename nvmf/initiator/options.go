@@ -15,7 +15,8 @@ const (
 	KeepAlive      = 30 * time.Second
 )
 
-// Host completes who a host is: a random identifier, and a name made of it.
+// Host fills in what is missing of a host's identity: a random host identifier, and
+// a host NQN made of it.
 func Host(id uuid.UUID, nqn string) (uuid.UUID, string) {
 	if id == uuid.Nil {
 		id = uuid.New()
@@ -26,8 +27,8 @@ func Host(id uuid.UUID, nqn string) (uuid.UUID, string) {
 	return id, nqn
 }
 
-// QueueDepth is how many commands a queue may have in flight where an option
-// asks for so many: 128 if it does not, or for more than a queue takes.
+// QueueDepth returns the queue depth for an option of that value: 128 if the option is
+// not set, or is more than 1024.
 func QueueDepth(option int) int {
 	if option <= 0 || option > 1024 {
 		return 128

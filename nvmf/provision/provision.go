@@ -1,26 +1,25 @@
 // Package provision gives jobs namespaces: makes one of a size, exposes it to
 // the hosts of a job and to no other, limits its rate, and frees it.
 //
-// Three kinds of target can be told to: SPDK through its JSON-RPC (package
-// spdk), Linux's nvmet through configfs (package nvmet), and nvmecr's own
-// through its admin socket (package embedded). Package dial opens one by name.
+// It supports three kinds of target: SPDK through its JSON-RPC (package spdk),
+// Linux's nvmet through configfs (package nvmet), and nvmecr's own through its
+// admin socket (package embedded). Package dial opens one by name.
 //
-// # Names, and why a call can be repeated
+// # Idempotence
 //
-// Every namespace is alone in a subsystem of its own, as namespace 1. The
-// subsystem is named BASE:JOB, the storage behind it has JOB in its name too,
-// and no JOB has a ':' in it: so what a target has says all there is to know,
-// and nothing is recorded elsewhere. A call looks at what is there and does
-// what is missing. One that died in the middle, here or at the target, is
-// finished by the next one of the same kind, or by Delete.
+// Every namespace is namespace 1 of a subsystem of its own. The subsystem is named
+// BASE:JOB, its storage has JOB in its name as well, and no JOB contains a ':'. So
+// the configuration of the target is the only record. A call compares the target
+// with what was asked for, and does what is missing. So it can be repeated: a call
+// that was interrupted, here or at the target, is completed by the next call of the
+// same kind, or undone by Delete.
 //
 // # Old data
 //
-// A namespace reads as zeros when it was created, whatever its storage held.
-// Delete begins by giving the storage another name, that of something freed,
-// in one step that happens or does not. From then on it is never served again:
-// a Create of the same job finishes the Delete and begins anew. How the
-// storage is cleared the packages say.
+// A new namespace reads as zeros, whatever its storage held before. Delete begins
+// with an atomic rename of the storage to a name that marks it as freed. From then on
+// it is never served again: a Create of the same job first completes the Delete. How
+// the storage is cleared is described in the packages.
 package provision
 
 import (
@@ -34,9 +33,9 @@ import (
 	"nvmecr/nvmf/dhchap"
 )
 
-// Provisioner is a target as its administrator sees it. All methods are safe
-// for concurrent use; what two programs do to one job at the same time is
-// theirs to put in order.
+// Provisioner is the administrator's interface to a target. All methods are safe for
+// concurrent use; two programs that change one job at the same time must synchronize
+// themselves.
 type Provisioner interface {
 	// Create makes the namespace of a job, or returns the one there is, which
 	// must have that size: else the error is a *SizeError. Sizes are rounded

@@ -73,7 +73,7 @@ func (a *association) prepare(ctx context.Context, o *Options, fresh map[int]str
 		if a.clock, err = initiator.NewClock(interval); err != nil {
 			return err
 		}
-		go a.routineTend(a.clock)
+		go a.routineAdmin(a.clock)
 	}
 	return nil
 }
@@ -94,9 +94,9 @@ func (a *association) silence(ctx context.Context) error {
 	return err
 }
 
-// routineTend looks after the admin queue until the association ends, which
+// routineAdmin looks after the admin queue until the association ends, which
 // closes the clock.
-func (a *association) routineTend(clock *os.File) {
+func (a *association) routineAdmin(clock *os.File) {
 	var ticks [8]byte
 	for {
 		if _, err := io.ReadFull(clock, ticks[:]); err != nil {
@@ -104,7 +104,7 @@ func (a *association) routineTend(clock *os.File) {
 		}
 		a.admin.Lock()
 		a.watch()
-		a.tend()
+		a.pollAdmin()
 		a.admin.Unlock()
 	}
 }
@@ -124,7 +124,7 @@ func (a *association) watch() {
 }
 
 // tend sends and receives on the admin queue. The caller holds a.admin.
-func (a *association) tend() {
+func (a *association) pollAdmin() {
 	if a.lost == nil {
 		if err := errno(C.driver_tend(a.controller)); err != 0 {
 			a.lost = fmt.Errorf("%w: the admin queue: %w%s", nvmf.ErrConnectionLost, err, behind(C.driver_said(a.controller)))
@@ -180,7 +180,7 @@ func (a *association) exec(ctx context.Context, what string, sqe *nvme.SQE, data
 	}
 	began := time.Now()
 	for a.lost == nil && !bool(c.done) {
-		switch a.tend(); {
+		switch a.pollAdmin(); {
 		case bool(c.done):
 		case ctx.Err() != nil || time.Since(began) > a.timeout:
 			a.lost = &nvmf.TimeoutError{After: time.Since(began).Round(time.Millisecond), Busy: 1}

@@ -75,7 +75,7 @@ func resolve(ctx context.Context, id nvmf.TransportID) ([]nvmf.TransportID, erro
 
 // associateWith connects to a controller whose address is a number.
 func associateWith(ctx context.Context, id nvmf.TransportID, o *Options) (*association, error) {
-	forsaken.visit()
+	abandoned.visit()
 	a, err := begin(id, o)
 	if err != nil {
 		return nil, err
@@ -186,12 +186,11 @@ func (a *association) abandon(fresh map[int]string) {
 		unready.keep(a)
 	case a.id.Transport == nvmf.TCP && cut(fresh, a.id) && a.settled(parting):
 	default:
-		forsaken.add(a)
+		abandoned.add(a)
 	}
 }
 
-// settled goes on with one that nobody waits for any more, and reports whether it is
-// over.
+// settled polls an abandoned association, and reports whether it is closed.
 func (a *association) settled(limit time.Duration) bool {
 	_, result := explained(func() syscall.Errno { return a.patiently(context.Background(), limit, a.connecting) })
 	switch result {
@@ -240,23 +239,23 @@ func (u *unreadyDrives) keep(a *association) {
 	u.drives[fullAddress(a.id.Address)] = a
 }
 
-// forsaken are associations that nobody waited for any more before they were connected.
-// A target that goes on, or ends, ends them.
-var forsaken forsakenOnes
+// abandoned are associations whose caller gave up before they were connected. They are
+// closed once the target answers, or closes the connection.
+var abandoned abandonedSet
 
-type forsakenOnes struct {
+type abandonedSet struct {
 	mu  sync.Mutex
 	all []*association
 }
 
-func (f *forsakenOnes) add(a *association) {
+func (f *abandonedSet) add(a *association) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.all = append(f.all, a)
 }
 
-// visit lets each of them go on for a moment.
-func (f *forsakenOnes) visit() {
+// visit polls each of them for a moment.
+func (f *abandonedSet) visit() {
 	f.mu.Lock()
 	all := f.all
 	f.all = nil

@@ -21,7 +21,7 @@ func (o Options) complete(transport nvmf.Transport) Options {
 		transfer, memory = nvmf.MiB, 256*nvmf.MiB
 	}
 	o.MaxTransfer = min(cmp.Or(o.MaxTransfer, transfer), initiator.MaxTransfer)
-	o.Lend = cmp.Or(o.Lend, 512*nvmf.KiB)
+	o.RegisterFrom = cmp.Or(o.RegisterFrom, 512*nvmf.KiB)
 	o.Memory = cmp.Or(o.Memory, memory)
 	return o
 }

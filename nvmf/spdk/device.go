@@ -85,7 +85,7 @@ func (d *Device) identify(ctx context.Context) error {
 // namespace identifies the namespace.
 func (d *Device) namespace(ctx context.Context, a *association) (*nvmf.Identity, error) {
 	most := nvmf.Bytes(C.driver_most(a.controller, C.uint32_t(d.id.NSID)))
-	w := initiator.Wishes{MaxTransfer: d.opts.MaxTransfer, OptimalTransfer: d.opts.OptimalTransfer}
+	w := initiator.TransferSizes{MaxTransfer: d.opts.MaxTransfer, OptimalTransfer: d.opts.OptimalTransfer}
 	if most != 0 {
 		w.MaxTransfer = min(w.MaxTransfer, most)
 	}

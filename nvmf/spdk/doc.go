@@ -10,7 +10,7 @@
 // A [Queue] is an I/O queue pair of SPDK, polled on its owner's thread:
 //
 //	Submit   queue.go   commands -> slots, in memory that C sees; one call for the batch
-//	         lend.c     long pieces of data -> keys for the RDMA device
+//	         register.c long pieces of data -> memory regions of the RDMA device
 //	Wait     wait.go    one call polls until the awaited is done, or for a moment
 //	         queue.c    completions -> slots and a list of those that are done
 //	         queue.go   commands with a transient status are sent again
@@ -18,52 +18,52 @@
 // C never calls Go, and keeps no pointer to Go's memory beyond a command but
 // those of its data, which nvmf.Command demands to stay as they are. Over TCP
 // the data goes from and to the caller's memory, unless it has more pieces than
-// a command takes. Over RDMA long pieces are lent to the device (below). All else
-// over RDMA, and all over PCIe, is copied: the device needs memory that SPDK has
-// registered, so each slot that needs it has such a buffer.
+// a command takes. Over RDMA long pieces are registered with the device (below). All
+// other data over RDMA, and all data over PCIe, is copied to a buffer of the slot, in
+// memory that SPDK has registered.
 //
-// # Memory of the program
+// # Memory registration
 //
 // A program may unmap its memory, or map something else there, as soon as a call
-// has returned, and nobody would tell the device. So it has the memory for one
-// command, and no longer (lend.c): the pieces are registered with the RDMA device when
-// the command is filled in, with the right to read or to write them and nothing
-// beside them, and are no more when the command is noted as done, also where it
-// ends with its connection. The kernel pins them meanwhile, so that a program which
-// unmaps them too early hurts itself alone. SPDK is told the keys through a memory
-// domain (spdk/dma.h), a part of its interface since before 24.01. All else is copied:
-// short pieces, since that costs less; memory that cannot be pinned; for a device
-// that wants more rights (iWARP); and on a kernel before 5.13, which does not say that
-// pinned pages stay with the parent when it forks.
+// has returned, and the device would not notice. So the device has access to the
+// memory for one command only (register.c). The pieces are registered with the RDMA
+// device when the slot is filled, with the right to read or to write exactly them. They
+// are deregistered before the command completes, also where the command ends with its
+// connection. The kernel pins the pages meanwhile, so a program that unmaps them too
+// early harms only itself. SPDK learns the keys through a memory domain (spdk/dma.h), a
+// part of its interface since before 24.01. Copied are short pieces, since a copy costs
+// less; memory that cannot be pinned; data for a device that needs more rights (iWARP);
+// and all data on a kernel before 5.13, which does not say that pinned pages stay with
+// the parent when it forks.
 //
-// Over PCIe nothing is lent. SPDK has no domains there but looks every page up in
-// a map of its own, and what spdk_mem_register does to that cannot be relied on
+// Over PCIe nothing is registered. SPDK has no memory domains there; it looks every page
+// up in a map of its own, and spdk_mem_register does not change that map reliably
 // (lib/env_dpdk/memory.c, as of 26.09):
 //
-//   - It says nothing of what was refused. _vfio_iommu_map_dma takes every error of
-//     VFIO_IOMMU_MAP_DMA, too much locked memory for one, for a missing device, and since
-//     25.09 spdk_mem_register returns 0 whatever the maps say. A drive whose writes
-//     the IOMMU drops does not learn of it: a read would succeed without its data.
+//   - It hides errors. _vfio_iommu_map_dma takes every error of VFIO_IOMMU_MAP_DMA,
+//     for example too much locked memory, for a missing device, and since 25.09
+//     spdk_mem_register returns 0 whatever the maps return. A drive does not notice
+//     that the IOMMU drops its writes: a read would succeed without its data.
 //   - Without an IOMMU there are physical addresses, which nothing pins: a page that
 //     the program unmaps is another program's when the drive writes to it.
 //   - Before 25.09 it takes whole pages of 2 MiB, which the kernel has to back.
-//   - It takes a page once. Two commands with parts of one would get in each other's way.
+//   - It registers a page once. Two commands with parts of one page would conflict.
 //
-// Memory that comes from SPDK itself (spdk_dma_malloc, in huge pages) could be used
-// over PCIe; but programs bring their own.
+// Memory from SPDK itself (spdk_dma_malloc, in huge pages) could be used over PCIe,
+// but the buffers are the application's.
 //
 // # Authentication
 //
-// SPDK does it, for each queue that connects, with keys that it takes from a
-// keyring (keys.c): ours, in memory, for as long as the controller is there. Why
-// one has failed is known from what SPDK says (auth.go), and put as nvmf/tcp puts it.
+// SPDK authenticates each queue that connects, with keys from a keyring (keys.c): ours,
+// in memory, which exists as long as the controller. The reason of a failure is in
+// SPDK's log messages (auth.go); the error has the same words as those of nvmf/tcp.
 //
 // # TLS
 //
-// OpenSSL does it for SPDK, in the application's process and on its threads: tls.c
-// keeps the signals and errors of the one from the other, and what OpenSSL says is the
-// reason where a connection fails (tls.go). SPDK connects without TLS by a key that
-// has a zero in front when it is derived, so such keys are refused before.
+// SPDK uses OpenSSL for TLS, in the application's process and on its threads. tls.c
+// keeps SIGPIPE and OpenSSL's error queue away from the application, and the errors of
+// OpenSSL are the reason where a connection fails (tls.go). If the derived key begins
+// with a zero byte SPDK connects without TLS, so the driver refuses such keys.
 //
 // # The environment
 //
@@ -75,13 +75,13 @@
 //
 // # Targets that do not answer
 //
-// Over a fabric no call waits for one much longer than its context lasts. SPDK does not
-// know contexts, so what it does is polled in steps (patiently in connect.go). A queue
-// that is not connected in time is disconnected, which over RDMA takes it a second or two.
-// An association that does not answer a command of its admin queue in time is lost. A
-// connection to a controller SPDK does not give up, and there are steps of it that it
-// waits for without end: over TCP its socket is cut, and over RDMA it is looked after when
-// there is another one to connect.
+// Over a fabric no call waits for a target much longer than its context lasts. SPDK does
+// not know contexts, so its operations are polled in steps (patiently in connect.go). A
+// queue that is not connected in time is disconnected, which over RDMA takes a second or
+// two. An association that does not answer an admin command in time is lost. SPDK cannot
+// abandon the connection to a controller, and waits for some of its steps without limit:
+// over TCP the driver shuts the socket down; over RDMA the next connect polls the
+// abandoned ones as well.
 //
 // # Concurrency
 //

@@ -140,7 +140,7 @@ struct driver_slot {
 		struct driver_any any;
 	} u;
 	/* -- */
-	bool lent; /* the device reaches the pieces themselves */
+	bool registered; /* the device has access to the pieces themselves */
 	bool done, lost;
 	uint16_t status; /* without the phase bit */
 	uint16_t at;     /* piece */
@@ -162,8 +162,8 @@ struct driver_queue {
 	struct spdk_nvme_qpair *pair; /* NULL: none, or lost */
 	struct spdk_nvme_ctrlr *controller;
 	struct spdk_nvme_ns *space;
-	void *domain; /* of a device that memory can be lent to; NULL: that cannot be */
-	struct driver_loan *loan; /* by slot, if anything was ever lent */
+	void *domain; /* protection domain of a device that memory can be registered with; NULL: none */
+	struct driver_registration *registration; /* by slot, once anything was registered */
 	char said[DRIVER_SAID]; /* why the connection was lost, or empty */
 };
 
@@ -179,12 +179,12 @@ int driver_queue_opening(struct driver_queue *q, uint32_t us);
 /* driver_queue_close disconnects it. Every slot in flight is done then. */
 void driver_queue_close(struct driver_queue *q);
 
-/* driver_lend lets the device reach the pieces of a slot, which are any memory, until
- * the slot is done. If it fails nothing is lent. There is a domain. */
-int driver_lend(struct driver_queue *q, uint32_t slot);
+/* driver_register gives the device access to the pieces of a slot, which are any memory, until
+ * the slot is done. If it fails nothing is registered. There is a domain. */
+int driver_register(struct driver_queue *q, uint32_t slot);
 
-/* driver_take_back ends that for a slot that was not started. */
-void driver_take_back(struct driver_queue *q, uint32_t slot);
+/* driver_deregister ends that for a slot that was not started. */
+void driver_deregister(struct driver_queue *q, uint32_t slot);
 
 /* driver_submit starts the first count slots of todo and sends what it can.
  * It returns how many it has started: the rest has to wait until others are

@@ -9,19 +9,19 @@ import (
 	"nvmecr/nvmf/nvme"
 )
 
-// Loans is how many commands of a queue have lent their data to the device.
-func Loans(q nvmf.Queue) int { return q.(*Queue).loans }
+// Registrations is how many commands of a queue have registered their data with the device.
+func Registrations(q nvmf.Queue) int { return q.(*Queue).registrations }
 
 // Handle does with a command's data what is done where the command is, but does
 // not send it.
 func Handle(queue nvmf.Queue, cmd *nvmf.Command) {
 	q := queue.(*Queue)
 	i := q.free[0]
-	q.flights[i].cmd = cmd
+	q.inflight[i].cmd = cmd
 	q.fill(i, cmd)
-	q.reclaim(i)
+	q.deregister(i)
 	q.unload(i)
-	q.flights[i].cmd = nil
+	q.inflight[i].cmd = nil
 }
 
 // Socket is the one that a device's admin queue is reached by, or -1.

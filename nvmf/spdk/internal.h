@@ -71,11 +71,11 @@ static inline uint16_t status_of(const struct spdk_nvme_cpl *cpl)
 	return cpl->status_raw >> 1;
 }
 
-/* lend_open finds out whether memory can be lent to the device of a queue. */
-void lend_open(struct driver_queue *q);
+/* register_open finds out whether memory can be registered with the device of a queue. */
+void register_open(struct driver_queue *q);
 
-/* lend_move submits a slot whose memory is lent. */
-int lend_move(struct driver_queue *q, struct driver_slot *s, spdk_nvme_cmd_cb done, uint32_t flags,
+/* registered_move submits a slot whose memory is registered. */
+int registered_move(struct driver_queue *q, struct driver_slot *s, spdk_nvme_cmd_cb done, uint32_t flags,
 	      spdk_nvme_req_reset_sgl_cb rewind, spdk_nvme_req_next_sge_cb next);
 
 #endif

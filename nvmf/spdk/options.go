@@ -18,13 +18,13 @@ var ErrUnusable = errors.New("SPDK cannot be used in a forked child, or while a 
 
 var retired atomic.Bool
 
-// Retire is called when the process ends: no connection is opened any more. SPDK
-// reads files to open one, as streams, and libc, which flushes those then, lets
-// nobody have another.
+// Retire is called when the process ends: from then on Open fails. SPDK opens streams
+// (fopen) to connect, and libc, which flushes all streams at exit, holds the lock that
+// fopen needs.
 func Retire() { retired.Store(true) }
 
-// Options are how to reach and use a namespace. The zero value is usable. What
-// they mean is said of tcp.Options.
+// Options are how to reach and use a namespace. The zero value is usable. For fields
+// without a comment see tcp.Options.
 type Options struct {
 	HostNQN                  string
 	HostID                   uuid.UUID
@@ -39,9 +39,9 @@ type Options struct {
 	MaxTransfer              nvmf.Bytes    // default 4 MiB, 1 MiB over RDMA and PCIe
 	OptimalTransfer          nvmf.Bytes
 	CongestionControl        string
-	// Lend is from how long a piece of a command's data on the device is lent it over
-	// RDMA, instead of a copy. Default 512 KiB.
-	Lend nvmf.Bytes
+	// RegisterFrom is the length in bytes from which on a piece of a command's data is
+	// registered with the RDMA device, instead of copied. Default 512 KiB.
+	RegisterFrom nvmf.Bytes
 	// Memory is how much SPDK's environment may use. Default 64 MiB over TCP,
 	// 256 MiB, of huge pages, over RDMA and PCIe. The first Open decides.
 	Memory nvmf.Bytes

@@ -64,9 +64,9 @@ func TestPeerLoss(t *testing.T) {
 		t.Skipf("%s is not set to a command that takes the namespace away", takeEnv)
 	}
 	const patience = 15 * time.Second
-	d := openDevice(t, id, spdk.Options{CommandTimeout: patience / 3, ConnectTimeout: patience / 3, Lend: 64 * nvmf.KiB})
+	d := openDevice(t, id, spdk.Options{CommandTimeout: patience / 3, ConnectTimeout: patience / 3, RegisterFrom: 64 * nvmf.KiB})
 	block := d.Identity().LBASize
-	lengths := []nvmf.Bytes{block, 64 * nvmf.KiB, 64 * nvmf.KiB} // copied, and over RDMA lent
+	lengths := []nvmf.Bytes{block, 64 * nvmf.KiB, 64 * nvmf.KiB} // copied, and over RDMA registered
 	if bring == "" {                                             // a device that goes lets long transfers go on for minutes
 		lengths = []nvmf.Bytes{block, block, block}
 	}

@@ -33,7 +33,7 @@ struct driver_queue *driver_queue_new(uint32_t depth)
 
 void driver_queue_free(struct driver_queue *q)
 {
-	free(q->loan);
+	free(q->registration);
 	free(q->slot);
 	free(q->todo);
 	free(q->done);
@@ -87,7 +87,7 @@ int driver_queue_opening(struct driver_queue *q, uint32_t us)
 	connect_end();
 	result = result < 0 ? result : spdk_nvme_qpair_is_connected(q->pair) ? 0 : -EAGAIN;
 	if (result == 0)
-		lend_open(q);
+		register_open(q);
 	else if (result != -EAGAIN)
 		driver_queue_close(q);
 	errno = saved;
@@ -112,7 +112,7 @@ static void note(struct driver_slot *s, uint16_t status, bool lost)
 {
 	struct driver_queue *q = s->queue;
 
-	driver_take_back(q, (uint32_t)(s - q->slot));
+	driver_deregister(q, (uint32_t)(s - q->slot));
 	s->status = status;
 	s->lost = lost;
 	s->done = true;
@@ -155,8 +155,8 @@ static int move_data(struct driver_queue *q, struct driver_slot *s)
 {
 	uint32_t flags = s->fua ? SPDK_NVME_IO_FLAGS_FORCE_UNIT_ACCESS : 0;
 
-	if (s->lent)
-		return lend_move(q, s, completed, flags, rewind_pieces, next_piece);
+	if (s->registered)
+		return registered_move(q, s, completed, flags, rewind_pieces, next_piece);
 	if (s->pieces == 1)
 		return (s->kind == DRIVER_WRITE ? spdk_nvme_ns_cmd_write : spdk_nvme_ns_cmd_read)(
 			q->space, q->pair, s->u.piece[0].iov_base, s->lba, s->blocks, completed, s, flags);

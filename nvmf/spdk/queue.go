@@ -35,16 +35,16 @@ type Queue struct {
 	socket int
 
 	// What follows is the owner's. The first three are C's memory.
-	slots   []C.struct_driver_slot
-	todo    []C.uint32_t
-	done    []C.uint32_t
-	flights []flight // by slot
-	free    []uint32 // slots without a command, a stack
-	resting []uint32 // slots whose command is to be sent again later
-	direct  int      // pieces that a command may have; 0: all data is copied
-	loans   int      // commands so far whose data was lent to the device
-	pace    pace
-	closed  bool
+	slots         []C.struct_driver_slot
+	todo          []C.uint32_t
+	done          []C.uint32_t
+	inflight      []flight // by slot
+	free          []uint32 // slots without a command, a stack
+	resting       []uint32 // slots whose command is to be sent again later
+	direct        int      // pieces that a command may have; 0: all data is copied
+	registrations int      // commands so far whose data was registered with the device
+	pace          pace
+	closed        bool
 	// Commands beyond the slots, linked by Command.Next.
 	waiting, waitingEnd *nvmf.Command
 }
@@ -53,13 +53,13 @@ var _ nvmf.Queue = (*Queue)(nil)
 
 // A flight is the command of a slot.
 type flight struct {
-	cmd        *nvmf.Command // nil: the slot is free
-	repetition initiator.Repetition
+	cmd   *nvmf.Command // nil: the slot is free
+	retry initiator.Retry
 	// buffer stands for the command's data where that cannot be used itself.
-	buffer unsafe.Pointer
-	size   nvmf.Bytes
-	inward bool // it is copied to the command's data when that is done
-	lent   bool // the device may reach the command's data itself, until it is done
+	buffer     unsafe.Pointer
+	size       nvmf.Bytes
+	inward     bool // it is copied to the command's data when that is done
+	registered bool // with the device: it has access to the data itself until the command is done
 }
 
 func newQueue(d *Device, depth int) (*Queue, error) {
@@ -67,7 +67,7 @@ func newQueue(d *Device, depth int) (*Queue, error) {
 	if c == nil {
 		return nil, syscall.ENOMEM
 	}
-	q := &Queue{dev: d, c: c, socket: -1, flights: make([]flight, depth),
+	q := &Queue{dev: d, c: c, socket: -1, inflight: make([]flight, depth),
 		slots: unsafe.Slice(c.slot, depth), todo: unsafe.Slice(c.todo, depth), done: unsafe.Slice(c.done, depth)}
 	for i := range depth {
 		q.free = append(q.free, uint32(depth-1-i))
@@ -78,8 +78,8 @@ func newQueue(d *Device, depth int) (*Queue, error) {
 
 // release gives the queue's memory back.
 func (q *Queue) release() {
-	for i := range q.flights {
-		q.dealloc(&q.flights[i])
+	for i := range q.inflight {
+		q.dealloc(&q.inflight[i])
 	}
 	C.driver_queue_free(q.c)
 	q.c, q.slots, q.todo, q.done, q.closed = nil, nil, nil, nil, true
@@ -177,7 +177,7 @@ func (q *Queue) Close() error {
 	q.dev.detach(q)
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.harvest()
+	q.reap()
 	q.release()
 	return nil
 }
@@ -195,7 +195,7 @@ func (q *Queue) Submit(cmds []*nvmf.Command) {
 	if !q.closed {
 		q.mu.Lock()
 		q.start(0)
-		q.harvest()
+		q.reap()
 		q.mu.Unlock()
 	}
 }
@@ -227,7 +227,7 @@ func (q *Queue) start(ready int) {
 	for q.waiting != nil && len(q.free) > 0 {
 		cmd, i := q.waiting, q.free[len(q.free)-1]
 		if !q.fill(i, cmd) {
-			if ready == 0 && len(q.free) == len(q.flights) { // nothing will come back
+			if ready == 0 && len(q.free) == len(q.inflight) { // nothing will come back
 				q.waiting = cmd.Next
 				cmd.Finish(fmt.Errorf("%s of %d bytes: no memory that the device can reach: %w", cmd.Opcode, cmd.Length(), syscall.ENOMEM))
 				continue
@@ -236,7 +236,7 @@ func (q *Queue) start(ready int) {
 		}
 		q.waiting, cmd.Next = cmd.Next, nil
 		q.free = q.free[:len(q.free)-1]
-		q.flights[i].cmd, cmd.Tag = cmd, i
+		q.inflight[i].cmd, cmd.Tag = cmd, i
 		q.todo[ready] = C.uint32_t(i)
 		ready++
 	}
@@ -244,7 +244,7 @@ func (q *Queue) start(ready int) {
 		return
 	}
 	started := C.driver_submit(q.c, C.uint32_t(ready))
-	q.postpone(int(started), again, ready) // even now: these would be in no list that harvest ends
+	q.postpone(int(started), again, ready) // even now: these would be in no list that reap ends
 	if q.c.result < 0 {
 		q.broken(q.c.result)
 	}
@@ -255,12 +255,12 @@ func (q *Queue) start(ready int) {
 func (q *Queue) postpone(from, again, to int) {
 	for n := to - 1; n >= from; n-- {
 		i := uint32(q.todo[n])
-		q.reclaim(i)
+		q.deregister(i)
 		if n < again {
 			q.resting = append(q.resting, i)
 			continue
 		}
-		cmd := q.flights[i].cmd
+		cmd := q.inflight[i].cmd
 		q.vacate(i)
 		if cmd.Next = q.waiting; q.waiting == nil {
 			q.waitingEnd = cmd
@@ -271,14 +271,14 @@ func (q *Queue) postpone(from, again, to int) {
 
 // vacate frees a slot.
 func (q *Queue) vacate(i uint32) {
-	f := &q.flights[i]
-	f.cmd, f.repetition, f.lent = nil, initiator.Repetition{}, false
+	f := &q.inflight[i]
+	f.cmd, f.retry, f.registered = nil, initiator.Retry{}, false
 	q.free = append(q.free, i)
 }
 
-// harvest takes in what is done, and ends everything else if the queue pair is
+// reap takes in what is done, and ends everything else if the queue pair is
 // lost. It reports whether there was anything. The caller holds q.mu.
-func (q *Queue) harvest() bool {
+func (q *Queue) reap() bool {
 	if q.c.done_count == 0 && q.err == nil {
 		return false
 	}
@@ -303,7 +303,7 @@ func (q *Queue) harvest() bool {
 
 // landed looks at the outcome of a slot that is done.
 func (q *Queue) landed(i uint32) {
-	s, f := &q.slots[i], &q.flights[i]
+	s, f := &q.slots[i], &q.inflight[i]
 	if s.lost {
 		if q.err == nil {
 			q.lose(fmt.Errorf("%w%s", nvmf.ErrConnectionLost, behind(&q.c.said[0])))
@@ -319,7 +319,7 @@ func (q *Queue) landed(i uint32) {
 	}
 	cmd := f.cmd
 	err := &nvmf.StatusError{Opcode: cmd.Opcode, LBA: cmd.LBA, SCT: status.SCT(), SC: status.SC(), DNR: status.DNR()}
-	if err.Transient() && f.repetition.Again(q.dev.opts.CommandTimeout) {
+	if err.Transient() && f.retry.Again(q.dev.opts.CommandTimeout) {
 		q.resting = append(q.resting, i)
 		return
 	}
@@ -327,7 +327,7 @@ func (q *Queue) landed(i uint32) {
 }
 
 func (q *Queue) finish(i uint32, err error) {
-	cmd := q.flights[i].cmd
+	cmd := q.inflight[i].cmd
 	q.vacate(i)
 	cmd.Finish(err)
 }

@@ -19,9 +19,9 @@ import (
 
 // fill puts a command into a slot. It fails if there is no memory for its data.
 func (q *Queue) fill(i uint32, cmd *nvmf.Command) bool {
-	s, f := &q.slots[i], &q.flights[i]
+	s, f := &q.slots[i], &q.inflight[i]
 	s.lba, s.blocks, s.fua = C.uint64_t(cmd.LBA), C.uint32_t(cmd.Blocks), C.bool(cmd.FUA)
-	f.inward, f.lent = false, false
+	f.inward, f.registered = false, false
 	switch cmd.Opcode {
 	case nvmf.Flush:
 		s.kind = C.DRIVER_FLUSH
@@ -55,27 +55,27 @@ func (q *Queue) place(i uint32, cmd *nvmf.Command) bool {
 		n++
 	}
 	s.pieces = C.uint16_t(n)
-	if q.dev.id.Transport == nvmf.RDMA && !q.lend(i, cmd.Length()) {
+	if q.dev.id.Transport == nvmf.RDMA && !q.register(i, cmd.Length()) {
 		return q.copied(i, cmd)
 	}
 	return true
 }
 
-// lend lets the device reach the pieces of a slot until it is done, where that
-// costs less than to copy them. The kernel may refuse.
-func (q *Queue) lend(i uint32, length nvmf.Bytes) bool {
-	s, f := &q.slots[i], &q.flights[i]
-	f.lent = length >= nvmf.Bytes(s.pieces)*q.dev.opts.Lend && C.driver_lend(q.c, C.uint32_t(i)) == 0
-	if f.lent {
-		q.loans++
+// register gives the device access to the pieces of a slot until the command is done,
+// where that costs less than a copy. The kernel may refuse.
+func (q *Queue) register(i uint32, length nvmf.Bytes) bool {
+	s, f := &q.slots[i], &q.inflight[i]
+	f.registered = length >= nvmf.Bytes(s.pieces)*q.dev.opts.RegisterFrom && C.driver_register(q.c, C.uint32_t(i)) == 0
+	if f.registered {
+		q.registrations++
 	}
-	return f.lent
+	return f.registered
 }
 
-// reclaim takes back what a slot that was not started has lent.
-func (q *Queue) reclaim(i uint32) {
-	if q.flights[i].lent {
-		C.driver_take_back(q.c, C.uint32_t(i))
+// deregister deregisters the memory of a slot that was not started.
+func (q *Queue) deregister(i uint32) {
+	if q.inflight[i].registered {
+		C.driver_deregister(q.c, C.uint32_t(i))
 	}
 }
 
@@ -89,7 +89,7 @@ func setPiece(p *C.struct_iovec, data unsafe.Pointer, n int) {
 
 // copied makes the slot's buffer stand for a command's data.
 func (q *Queue) copied(i uint32, cmd *nvmf.Command) bool {
-	s, f := &q.slots[i], &q.flights[i]
+	s, f := &q.slots[i], &q.inflight[i]
 	length := cmd.Length()
 	if !q.alloc(f, length) {
 		return false
@@ -108,7 +108,7 @@ func (q *Queue) copied(i uint32, cmd *nvmf.Command) bool {
 
 // unload gives a command that is done the data which its slot's buffer stood for.
 func (q *Queue) unload(i uint32) {
-	f := &q.flights[i]
+	f := &q.inflight[i]
 	if !f.inward {
 		return
 	}
@@ -174,7 +174,7 @@ func (q *Queue) Exec(what string, sqe *nvme.SQE, data []byte, write bool) error 
 		cmd.Finish(syscall.ENOMEM)
 	default:
 		q.free = q.free[:len(q.free)-1]
-		q.flights[i].cmd, cmd.Tag = cmd, i
+		q.inflight[i].cmd, cmd.Tag = cmd, i
 		q.todo[0] = C.uint32_t(i)
 		q.start(1)
 	}
@@ -193,7 +193,7 @@ func (q *Queue) Exec(what string, sqe *nvme.SQE, data []byte, write bool) error 
 
 // raw puts a command into a slot as it is.
 func (q *Queue) raw(i uint32, sqe *nvme.SQE, data []byte, write bool) bool {
-	s, f := &q.slots[i], &q.flights[i]
+	s, f := &q.slots[i], &q.inflight[i]
 	if !q.alloc(f, nvmf.Bytes(len(data))) {
 		return false
 	}

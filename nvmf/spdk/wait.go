@@ -29,15 +29,15 @@ func (q *Queue) Wait(cmds []*nvmf.Command) error {
 // turn polls for cmd, and does what is due.
 func (q *Queue) turn(cmd *nvmf.Command) {
 	q.mu.Lock()
-	came, moved := q.harvest(), false // another goroutine may have ended the queue pair
+	came, moved := q.reap(), false // another goroutine may have ended the queue pair
 	if q.err == nil && !cmd.Done() {
 		r := C.driver_poll(q.c, C.uint32_t(q.wanted(cmd)), C.uint32_t(q.pace.limit.Microseconds()))
 		if moved = r > 0; r < 0 {
 			q.broken(r)
 		}
-		came = q.harvest() || came
-		q.start(q.rouse())
-		came = q.harvest() || came
+		came = q.reap() || came
+		q.start(q.resume())
+		came = q.reap() || came
 	}
 	var nap time.Duration
 	switch {
@@ -45,7 +45,7 @@ func (q *Queue) turn(cmd *nvmf.Command) {
 		q.pace.came()
 	case q.expired():
 		q.lose(&nvmf.TimeoutError{After: q.dev.opts.CommandTimeout, Busy: q.busy()})
-		q.harvest()
+		q.reap()
 	case !moved:
 		nap = q.pace.nothing()
 	}
@@ -71,19 +71,19 @@ func rest(socket int, nap time.Duration) {
 // wanted is the slot whose end is waited for: that of cmd, or, where the end
 // of another one would let us go on as well, any.
 func (q *Queue) wanted(cmd *nvmf.Command) uint32 {
-	if i := cmd.Tag; q.waiting == nil && len(q.resting) == 0 && i < uint32(len(q.flights)) && q.flights[i].cmd == cmd {
+	if i := cmd.Tag; q.waiting == nil && len(q.resting) == 0 && i < uint32(len(q.inflight)) && q.inflight[i].cmd == cmd {
 		return i
 	}
-	return uint32(len(q.flights))
+	return uint32(len(q.inflight))
 }
 
 // busy is how many commands the controller has.
-func (q *Queue) busy() int { return len(q.flights) - len(q.free) - len(q.resting) }
+func (q *Queue) busy() int { return len(q.inflight) - len(q.free) - len(q.resting) }
 
 // overdue reports whether a slot has rested enough and goes on all the same: there
 // is no memory for it.
 func (q *Queue) overdue(now time.Time) bool {
-	return slices.ContainsFunc(q.resting, func(i uint32) bool { return q.flights[i].repetition.Due().Before(now) })
+	return slices.ContainsFunc(q.resting, func(i uint32) bool { return q.inflight[i].retry.Due().Before(now) })
 }
 
 // expired reports whether no command was answered for the command time-out. The
@@ -96,16 +96,16 @@ func (q *Queue) expired() bool {
 	return now.After(q.pace.deadline)
 }
 
-// rouse makes the slots that have rested enough the first of todo, and returns
+// resume makes the slots that have rested enough the first of todo, and returns
 // how many they are.
-func (q *Queue) rouse() int {
+func (q *Queue) resume() int {
 	if len(q.resting) == 0 {
 		return 0
 	}
 	now, n := time.Now(), 0
 	still := q.resting[:0]
 	for _, i := range q.resting {
-		if q.flights[i].repetition.Due().After(now) || !q.again(i) {
+		if q.inflight[i].retry.Due().After(now) || !q.again(i) {
 			still = append(still, i)
 			continue
 		}
@@ -119,27 +119,27 @@ func (q *Queue) rouse() int {
 // again makes a slot ready to be sent once more. It fails if there is no memory
 // for its data.
 func (q *Queue) again(i uint32) bool {
-	f := &q.flights[i]
-	if !f.lent { // all is as it was
+	f := &q.inflight[i]
+	if !f.registered { // all is as it was
 		return true
 	}
-	ready := q.fill(i, f.cmd) // what was lent was taken back
-	f.lent = f.lent || !ready
+	ready := q.fill(i, f.cmd) // registered memory was deregistered
+	f.registered = f.registered || !ready
 	return ready
 }
 
-// Polling takes a core, which is the fastest way while there are cores enough:
-// data moves on with every poll, also when no command gets done. In a crowd
-// whoever is to answer may need it, so a thread that has polled in vain leaves it
-// then; it does so anyway when nothing has come for long.
+// Polling is the fastest way to wait as long as there are enough cores: every poll
+// moves data, also when it completes no command. On an oversubscribed machine the
+// target may need the core, so a thread yields the core after fruitless polls. It also
+// does so when nothing has completed for long.
 const (
 	fullSpin  = 200 * time.Microsecond
-	shortSpin = 4 * time.Microsecond // in a crowd
-	// So many spins in vain: until nothing is expected soon, and in a crowd
-	// until letting others go first is not enough.
+	shortSpin = 4 * time.Microsecond // when oversubscribed
+	// After fewSpins fruitless spins a thread naps. When oversubscribed, it yields
+	// its core up to fewYields times before it naps.
 	fewSpins  = 100
 	fewYields = 32
-	// So many waits pass between looks at the crowd that there was.
+	// reviewEvery is how many waits pass before Oversubscribed is asked again.
 	reviewEvery = 64
 	firstNap    = 20 * time.Microsecond
 	lastNap     = 500 * time.Microsecond
@@ -147,19 +147,19 @@ const (
 
 // pace decides how long to poll, and how long not to.
 type pace struct {
-	crowd    func() bool
-	limit    time.Duration // to poll for before nothing is called
-	waits    int           // since limit became short
-	vain     int           // spins in this wait that brought nothing
-	nap      time.Duration // the last one
-	deadline time.Time     // when the connection is given up; zero: not counted yet
+	oversubscribed func() bool
+	limit          time.Duration // to poll for before nothing is called
+	waits          int           // since limit became short
+	emptyPolls     int           // spins in this wait that brought nothing
+	nap            time.Duration // the last one
+	deadline       time.Time     // when the connection is given up; zero: not counted yet
 }
 
 func (p *pace) init() {
-	p.crowd = initiator.Crowded
-	p.crowd() // opens its file, not in the middle of a wait
+	p.oversubscribed = initiator.Oversubscribed
+	p.oversubscribed() // opens its file, not in the middle of a wait
 	if p.limit = fullSpin; initiator.Processors() == 1 {
-		p.crowd, p.limit = func() bool { return true }, shortSpin
+		p.oversubscribed, p.limit = func() bool { return true }, shortSpin
 	}
 }
 
@@ -168,7 +168,7 @@ func (p *pace) begin() {
 	p.came()
 	if p.limit == shortSpin {
 		if p.waits++; p.waits >= reviewEvery {
-			if p.waits = 0; !p.crowd() {
+			if p.waits = 0; !p.oversubscribed() {
 				p.limit = fullSpin
 			}
 		}
@@ -176,18 +176,18 @@ func (p *pace) begin() {
 }
 
 // came notes that polling brought something.
-func (p *pace) came() { p.vain, p.nap, p.deadline = 0, 0, time.Time{} }
+func (p *pace) came() { p.emptyPolls, p.nap, p.deadline = 0, 0, time.Time{} }
 
 // nothing notes that it did not, and returns how long to leave the core alone.
 func (p *pace) nothing() time.Duration {
-	p.vain++
+	p.emptyPolls++
 	switch {
-	case p.limit == fullSpin && p.crowd():
-		p.limit, p.waits, p.vain = shortSpin, 0, 0
+	case p.limit == fullSpin && p.oversubscribed():
+		p.limit, p.waits, p.emptyPolls = shortSpin, 0, 0
 		return 0
-	case p.limit == fullSpin && p.vain < fewSpins:
+	case p.limit == fullSpin && p.emptyPolls < fewSpins:
 		return 0
-	case p.limit == shortSpin && p.vain < fewYields:
+	case p.limit == shortSpin && p.emptyPolls < fewYields:
 		_, _, _ = unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) // cannot fail
 		return 0
 	}

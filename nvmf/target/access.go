@@ -45,7 +45,7 @@ func (t *Target) SetKeys(keys map[string]dhchap.Keys) error {
 	}
 	t.generation++
 	t.mu.Unlock()
-	if err := t.cutInTime((*controller).unwelcome); err != nil {
+	if err := t.cutInTime((*controller).revoked); err != nil {
 		return fmt.Errorf("target: %w", err)
 	}
 	return nil
@@ -72,7 +72,7 @@ func (t *Target) grant(nqn string, change func(*subsystem)) error {
 	if sub == nil {
 		return fmt.Errorf("target: no subsystem %s: %w", nqn, nvmf.ErrNoSubsystem)
 	}
-	if err := t.cutInTime(func(c *controller) bool { return c.sub == sub && c.unwelcome() }); err != nil {
+	if err := t.cutInTime(func(c *controller) bool { return c.sub == sub && c.revoked() }); err != nil {
 		return fmt.Errorf("target: subsystem %s: %w", nqn, err)
 	}
 	return nil
@@ -98,9 +98,9 @@ func (s *subsystem) admits(nqn string) bool {
 	return allowed(s.hosts, nqn) && (len(s.hosts) > 0 || !s.listed)
 }
 
-// unwelcome reports whether a controller's host could not connect any more as
-// it has. Target.mu is held.
-func (c *controller) unwelcome() bool {
+// revoked reports whether the host of a controller has lost the right to connect as it
+// did. Target.mu is held.
+func (c *controller) revoked() bool {
 	k, keyed := c.sub.keys[c.host.NQN]
 	if !c.psk.Equal(c.target.psks[c.host.NQN]) {
 		return true

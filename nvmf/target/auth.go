@@ -11,7 +11,7 @@ import (
 // but those of the authentication is refused. It becomes part of its
 // controller when the host has proved who it is, so that who only knows the
 // host's name cannot be in the way of its queues. A host may authenticate
-// again later; the queue stays usable meanwhile, unless that fails.
+// again later; the queue stays usable meanwhile, unless the authentication fails.
 
 // prepareAuth validates Authentication Send and Receive before their data.
 func (c *conn) prepareAuth(m *command) nvme.Status {
@@ -35,7 +35,7 @@ func (c *conn) authSend(m *command) nvme.Status {
 	if !c.compute(func() { c.auth.Take(m.into) }) {
 		return nvme.StatusInternalError
 	}
-	return c.judge()
+	return c.checkAuth()
 }
 
 // authReceive answers with the next message for the host. All the room that
@@ -52,7 +52,7 @@ func (c *conn) authReceive(m *command) nvme.Status {
 	if !c.compute(func() { message = c.auth.Give(len(answer)) }) {
 		return nvme.StatusInternalError
 	}
-	status := c.judge()
+	status := c.checkAuth()
 	if message == nil {
 		return nvme.StatusInvalidField | nvme.DNR
 	}
@@ -97,8 +97,8 @@ func (c *conn) awaitTurn() bool {
 	return false
 }
 
-// holdBackFor is how long a host waits for the word that its proof is wrong: who
-// tries keys is to take his time.
+// holdBackFor is how long the target delays the answer to a wrong proof, to slow down
+// hosts that guess keys.
 const holdBackFor = time.Second
 
 // holdBack waits that long, unless the connection is to end.
@@ -119,19 +119,19 @@ func (c *conn) unwanted() bool {
 	return c.cut.Load() || c.barred && (c.overdue.Load() || c.closing.Load())
 }
 
-// farewell is how long a host that was refused may take to read why. One that
+// failureTimeout is how long a host that was refused may take to read why. One that
 // polls, as SPDK's does, finds the message and the end of the connection at the
 // same time if they come together, and may look at that alone.
-const farewell = 100 * time.Millisecond
+const failureTimeout = 100 * time.Millisecond
 
-// judge acts on how the authentication stands.
-func (c *conn) judge() nvme.Status {
+// checkAuth acts on the state of the authentication.
+func (c *conn) checkAuth() nvme.Status {
 	switch {
 	case c.refused:
 		c.leaving = true
 	case c.auth.Ended():
 		if c.refused = c.barred; c.refused {
-			c.patience.Reset(farewell)
+			c.patience.Reset(failureTimeout)
 		} else {
 			c.leaving = true
 		}
@@ -158,6 +158,6 @@ func (c *conn) admit() nvme.Status {
 		c.target.log.Info("target: host authenticated", "nqn", c.ctrl.sub.nqn, "host", c.ctrl.host.NQN, "controller", c.ctrl.id)
 	}
 	c.barred = false
-	c.welcomed()
+	c.admitted()
 	return 0
 }

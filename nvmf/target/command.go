@@ -53,12 +53,12 @@ func (c *conn) slots() int {
 	return int(c.sqSize)
 }
 
-// maxOwed bounds the answers of a connection that wait to be sent; beyond it
+// maxUnsent bounds the answers of a connection that wait to be sent; beyond it
 // is what one more command may ask for.
-const maxOwed = 4 * maxTransfer
+const maxUnsent = 4 * maxTransfer
 
 // full reports whether no command can be taken until answers have been sent.
-func (c *conn) full() bool { return len(c.free) == 0 || c.owed >= maxOwed }
+func (c *conn) full() bool { return len(c.free) == 0 || c.unsentBytes >= maxUnsent }
 
 // begin starts the command of a capsule, for which there is a slot: validates
 // it, says where its data goes, and executes it if there is none to wait for.
@@ -164,7 +164,7 @@ func (c *conn) execute(slot uint16) {
 			m.status = c.executeIO(m)
 		}
 	}
-	c.owed += cap(m.answer)
+	c.unsentBytes += cap(m.answer)
 	if len(c.commands) == 1 && c.ctrl != nil && !c.barred {
 		c.sizeQueue(c.slots())
 	}
@@ -177,7 +177,7 @@ func (c *conn) releaseCommand(slot uint16) {
 	if m.at != nil {
 		m.at.busy--
 	}
-	c.owed -= cap(m.answer)
+	c.unsentBytes -= cap(m.answer)
 	*m = command{}
 	c.free = append(c.free, slot)
 }

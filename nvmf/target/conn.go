@@ -29,10 +29,11 @@ type conn struct {
 	tls    *tlsHost       // who the host is by TLS; nil without TLS
 	done   chan struct{}  // closed when the thread has ended and the socket is closed
 
-	// number counts connections. welcome says that the host has been let into a
-	// subsystem, evicted that it is to go for another guest. Target.mu guards them.
-	number           uint64
-	welcome, evicted bool
+	// number counts connections. authenticated says that the host is admitted to a
+	// subsystem, evicted that the connection ends to make room for another one.
+	// Target.mu guards them.
+	number                 uint64
+	authenticated, evicted bool
 
 	// of is ctrl for others than the thread, also before the host has
 	// authenticated and after the controller has ended. Target.mu guards it.
@@ -69,16 +70,16 @@ type conn struct {
 	slicing     slicing
 	ahead       readahead
 
-	commands []command // a slot for each entry of the queue
-	free     []uint16  // indices of slots not in use
-	held     []uint16  // slots of Asynchronous Event Requests
-	owed     int       // bytes of answers in memory of their own
-	attached map[uint32]*attachment
-	recent   *attachment // the last one asked for, nil or in attached
-	pause    pause
-	leaving  bool // the host asked to disconnect
-	alone    bool // no more connections are at work than there are cores for
-	waits    bool // a namespace's memory is a file's
+	commands    []command // a slot for each entry of the queue
+	free        []uint16  // indices of slots not in use
+	held        []uint16  // slots of Asynchronous Event Requests
+	unsentBytes int       // bytes of answers in memory of their own
+	attached    map[uint32]*attachment
+	recent      *attachment // the last one asked for, nil or in attached
+	pause       pause
+	leaving     bool // the host asked to disconnect
+	alone       bool // no more connections are at work than there are cores for
+	waits       bool // a namespace's memory is a file's
 }
 
 // connectTimeout is how long a host may take from accept to Connect and, where
@@ -199,7 +200,7 @@ func (c *conn) loop() error {
 		if moved {
 			idle = 0
 			if c.signal.Load() {
-				if err := c.attend(); err != nil {
+				if err := c.serveRequests(); err != nil {
 					return err
 				}
 			}
@@ -210,7 +211,7 @@ func (c *conn) loop() error {
 			c.ahead.step()
 			continue
 		}
-		if err := c.attend(); err != nil {
+		if err := c.serveRequests(); err != nil {
 			return err
 		}
 		t.running.Add(-1)
@@ -220,7 +221,7 @@ func (c *conn) loop() error {
 			return err
 		}
 		if nearby && c.alone {
-			stepAside(c.fd)
+			changeCore(c.fd)
 		}
 		idle = 0
 	}
@@ -254,13 +255,13 @@ func (c *conn) step() (moved bool, err error) {
 	return moved, nil
 }
 
-// attend does what other threads asked for.
-func (c *conn) attend() error {
+// serveRequests does what other threads asked for.
+func (c *conn) serveRequests() error {
 	if c.signal.Load() {
 		var count [8]byte
 		_, _ = unix.Read(c.event, count[:]) // empties it; EAGAIN is as good
 		c.signal.Store(false)
-		c.attendFences()
+		c.serveFences()
 	}
 	if c.cut.Load() {
 		return errLeft

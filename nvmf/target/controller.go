@@ -58,8 +58,8 @@ func (c *controller) join(q *conn, qid uint16) (old *conn, s nvme.Status) {
 	return old, s
 }
 
-// vacant is join without joining.
-func (c *controller) vacant(_ *conn, qid uint16) (old *conn, s nvme.Status) {
+// canJoin is join, but adds nothing.
+func (c *controller) canJoin(_ *conn, qid uint16) (old *conn, s nvme.Status) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.occupied(qid)

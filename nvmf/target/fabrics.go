@@ -106,17 +106,17 @@ func (c *conn) connect(m *command) nvme.Status {
 	if c.qid != 0 {
 		c.in.rules.MaxCapsuleData = c.target.inCapsule
 	}
-	c.welcomed()
+	c.admitted()
 	m.result = nvme.ConnectResult(ctrl.id, 0)
 	return 0
 }
 
-// welcomed makes the connection one of the subsystem's own, if it is one of its
-// queues: discovery is anybody's.
-func (c *conn) welcomed() {
+// admitted marks the connection as authenticated, unless it is to the discovery
+// subsystem, which every host may use.
+func (c *conn) admitted() {
 	c.target.mu.Lock()
 	defer c.target.mu.Unlock()
-	c.welcome = c.ctrl.sub != discovery
+	c.authenticated = c.ctrl.sub != discovery
 }
 
 // newController makes a controller for the admin queue c.
@@ -181,7 +181,7 @@ func (t *Target) joinController(c *conn, id uint16, nqn string, host Host, qid u
 		// Who has yet to authenticate joins only then.
 		join := ctrl.join
 		if ctrl.keys != nil {
-			join = ctrl.vacant
+			join = ctrl.canJoin
 		}
 		old, status := join(c, qid)
 		if old == nil && status == 0 {

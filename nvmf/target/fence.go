@@ -113,7 +113,7 @@ func isReservation(opcode uint8) bool {
 }
 
 // reserve executes a reservation command. It returns true if the command has
-// to wait for other connections; attendFences completes it then.
+// to wait for other connections; serveFences completes it then.
 func (c *conn) reserve(slot uint16) (waits bool) {
 	m := &c.commands[slot]
 	f, host, r := &m.at.fence, c.ctrl.host.ID, m.sqe.Reservation()
@@ -168,9 +168,9 @@ func (c *conn) resume(slot uint16) {
 	c.wake()
 }
 
-// attendFences answers what other connections asked, and completes the
+// serveFences answers what other connections asked, and completes the
 // commands that they have answered.
-func (c *conn) attendFences() {
+func (c *conn) serveFences() {
 	for _, a := range c.attached {
 		if a.asked.Load() {
 			c.answer(a)

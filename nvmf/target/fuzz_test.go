@@ -334,7 +334,7 @@ func TestTooManyConnections(t *testing.T) {
 	c.MaxConnections = 16
 	_, addr := serve(t, c)
 	_, q := io2(t, addr, 0)
-	const all, guests = 64, 4
+	const all, unauthenticated = 64, 4
 	var opened []*client
 	hostile.Bounded(t, fuzzMemory, fuzzTime, func() {
 		for range all {
@@ -347,7 +347,7 @@ func TestTooManyConnections(t *testing.T) {
 			require.NoError(t, err, "the newest is answered")
 			opened = append(opened, h)
 		}
-		for _, h := range opened[:all-guests] {
+		for _, h := range opened[:all-unauthenticated] {
 			h.ends(0)
 		}
 	})

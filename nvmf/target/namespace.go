@@ -8,9 +8,9 @@ import (
 	"nvmecr/nvmf"
 )
 
-// namespace is a Namespace that is served. Connections attach to it on first
-// use and let go when it was removed and they have no command on it, so that
-// a command costs no atomic operation but one load.
+// namespace is a Namespace that is served. Connections attach to it on first use, and
+// detach once it is removed and they have no command on it. So a command costs one
+// atomic load and no other atomic operation.
 type namespace struct {
 	id       uint32
 	backing  Backing

@@ -6,21 +6,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A host on this machine wakes the thread of its connection by its own system
-// call, and Linux takes that for a hint that it is about to sleep: the thread
-// comes to run on the host's core, although others are idle. There the two take
-// turns, at less than half of the bandwidth, for as long as neither has reason
-// to move: so the thread moves away when it finds itself there.
+// A host on this machine wakes the thread of its connection by its own system call.
+// Linux takes that for a hint that the host is about to sleep, and runs the thread on
+// the host's core although other cores are idle. There the two alternate, at less than
+// half of the bandwidth, as long as neither has reason to migrate. So the thread moves
+// to another core when it finds itself there.
 
 // local reports whether the peer of a connection is on this machine.
 func (c *conn) local() bool {
 	return c.peer.Addr().Unmap().IsLoopback() || c.peer.Addr().Unmap() == c.own.Addr().Unmap()
 }
 
-// stepAside moves the calling thread to another core, if there is one that it
+// changeCore moves the calling thread to another core, if there is one that it
 // may use and it runs on the one where fd's packets are sent. Failing is no
 // matter: it is slower, that is all.
-func stepAside(fd int) {
+func changeCore(fd int) {
 	from, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_INCOMING_CPU)
 	if err != nil || from < 0 || from != currentCPU() {
 		return

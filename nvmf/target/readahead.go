@@ -1,10 +1,9 @@
 package target
 
-// A host that reads from one end to the other, one command at a time, waits while
-// the kernel copies memory that is in no cache into the socket. Between its
-// commands the thread of its connection looks at the socket and has nothing else
-// to do: so it brings what comes next into its cache. A prefetch cannot fault:
-// what is not there stays away.
+// A host that reads sequentially, one command at a time, waits while the kernel copies
+// uncached memory into the socket. Between the commands the thread of the connection
+// only polls the socket: so it prefetches the data after the last read into its cache.
+// A prefetch of a missing page does not fault.
 
 const (
 	// readAhead is how far behind a read that is: it has to fit the cache of a core

@@ -44,7 +44,7 @@ func (t *Target) SetPSKs(psks map[string]tlspsk.Key) error {
 	if differ {
 		return fmt.Errorf("target: TLS cannot be switched on or off while it runs")
 	}
-	if err := t.cutInTime((*controller).unwelcome); err != nil {
+	if err := t.cutInTime((*controller).revoked); err != nil {
 		return fmt.Errorf("target: %w", err)
 	}
 	return nil

@@ -3,11 +3,10 @@ package target
 import "golang.org/x/sys/unix"
 
 // When there are more hosts on this machine than cores, their threads and ours
-// take turns on the cores, and data lies in sockets in between. It should not
-// lie there for long: there is one socket for each host, and what all of them
-// hold does not fit the caches. So whoever takes data out should run before
-// those who put more in: the thread of a connection while data is being written,
-// the host while it is being read.
+// share the cores, and data waits in sockets. It should not wait long: the sockets
+// of all hosts together do not fit the caches. So threads that receive data should
+// run before threads that send it: the thread of the connection during writes, the
+// host during reads.
 //
 // Linux runs the thread first whose next time slice would end first. Slices can
 // be asked for without privilege since 6.12; earlier kernels ignore it.

@@ -8,8 +8,8 @@
 //
 // # Flow
 //
-// Every connection has a thread of its own and a loop that never blocks in
-// the middle of something:
+// Every connection has a thread of its own, with an event loop that never blocks in
+// the middle of a PDU or a command:
 //
 //	accept.go   sockets come in                          one goroutine per listener
 //	conn.go     the loop: receive, send, spin, sleep     one thread per connection
@@ -17,30 +17,30 @@
 //	command.go  PDUs to commands
 //	fabrics.go, auth.go, admin.go, identify.go, discovery.go, io.go    what commands do
 //	send.go     completions and data to bytes
-//	access.go   who may connect
-//	registry.go, fence.go       who may do what, and that nobody else still does
-//	limit.go                    how much of it in a second
+//	access.go   access control
+//	registry.go, fence.go       reservations, and the commands that they forbid
+//	limit.go                    rate limits
 //
-// The data of a write goes from the socket straight into the memory of the
-// namespace, that of a read straight from there into the socket. The memory
-// may be a mapped file, in which case a page may turn out not to be there (no
-// space, file truncated): so it is only ever touched by the kernel, which says
-// EFAULT where the target's own access would be a SIGBUS. With data digests,
-// or where a Backing has no memory, data passes through a buffer, and of a
-// write nothing reaches the namespace before its digest was verified.
+// Data is not copied: the kernel receives the data of a write directly into the memory
+// of the namespace, and sends the data of a read directly from there. The memory may be
+// a mapped file, of which a page may be missing (no space, file truncated). So only the
+// kernel accesses the memory: it returns EFAULT where an access of the target itself
+// would be a SIGBUS. With data digests, or where a Backing has no memory, data is copied
+// through a buffer, and the data of a write reaches the namespace only after its digest
+// was verified.
 //
-// # What a host can use up
+// # Resources of a host
 //
 // A connection has as many commands as its queue has entries and a fixed set
 // of buffers, however much the host sends; no more commands are taken while
-// the host has maxOwed bytes of answers to fetch. Connections are limited by
+// the host has maxUnsent bytes of answers to fetch. Connections are limited by
 // Config.MaxConnections. A host that violates the protocol loses its
 // connection. A host that does not read, or stops in the middle of a PDU,
 // holds up nobody else.
 //
-// A host that has yet to prove who it is has one command at a time, of 8 KiB at
-// most, and connectTimeout for all of it; its queues are none of a controller's.
-// The arithmetic it can cause takes at most half of the cores.
+// An unauthenticated host has one command at a time, of 8 KiB at most, and
+// connectTimeout to authenticate; its queues do not belong to a controller yet. The
+// computations of all authentications take at most half of the cores.
 //
 // # Locks
 //

@@ -18,9 +18,9 @@ import (
 // A controller is an association: the admin queue, what the controller said
 // of itself, and the I/O connections that live and die with it.
 type controller struct {
-	admin sync.Mutex // held while a command runs on conn
-	conn  *conn
-	heart heart
+	admin     sync.Mutex // held while a command runs on conn
+	conn      *conn
+	keepAlive keepAlive
 
 	// What follows does not change once the association stands.
 	cntlid uint16
@@ -59,7 +59,7 @@ func associate(ctx context.Context, id nvmf.TransportID, o *Options, nqn string)
 		return nil, err
 	}
 	if kato > 0 && ctl.facts.KeepAlive {
-		if ctl.heart.clock, err = initiator.NewClock(kato / 3); err != nil {
+		if ctl.keepAlive.clock, err = initiator.NewClock(kato / 3); err != nil {
 			ctl.fail(err)
 			return nil, err
 		}
@@ -200,8 +200,8 @@ func (ctl *controller) fail(cause error) {
 	}
 	ctl.mu.Unlock()
 	if first {
-		if ctl.heart.clock != nil {
-			_ = ownfd.CloseFile(ctl.heart.clock) // wakes the routine
+		if ctl.keepAlive.clock != nil {
+			_ = ownfd.CloseFile(ctl.keepAlive.clock) // wakes the routine
 		}
 		ctl.conn.kill()
 		ctl.admin.Lock()

@@ -35,10 +35,10 @@ type conn struct {
 	slots []slot
 	free  []uint16 // slots without a command, a stack
 	busy  int      // slots with one
-	// resting are slots whose command is to be sent again later; see again.go.
+	// resting are slots whose command is to be sent again later; see retry.go.
 	// Only I/O queues repeat commands.
 	resting []uint16
-	repeats bool
+	retries bool
 	answers uint64 // responses that came
 	// Commands beyond the slots, linked by Command.Next.
 	waiting, waitingEnd *nvmf.Command
@@ -83,7 +83,7 @@ type slot struct {
 	result    uint64
 	badDigest bool
 
-	repetition initiator.Repetition
+	retry initiator.Retry
 
 	// aux is the data of a Deallocate.
 	aux     [maxDSMRanges * nvme.DSMRangeSize]byte
@@ -158,7 +158,7 @@ func (c *conn) start(cmd *nvmf.Command, opcode uint8, nsid uint32) (*slot, uint1
 	s := &c.slots[cid]
 	s.cmd, s.data, s.total, s.moved, s.cur = cmd, nil, 0, 0, cursor{}
 	s.write, s.short, s.unsent, s.inCapsule, s.asked, s.next = false, false, true, false, 0, 0
-	s.answered, s.badDigest, s.sending, s.repetition = false, false, 0, initiator.Repetition{}
+	s.answered, s.badDigest, s.sending, s.retry = false, false, 0, initiator.Retry{}
 	s.sqe.Reset(opcode, cid, nsid)
 	return s, cid
 }

@@ -16,7 +16,7 @@
 //	Wait     poll.go     spin on send and receive; block in ppoll if that does not help
 //	         receive.go  responses and R2Ts -> small buffer; read data -> the caller's memory
 //	         send.go     R2Ts -> H2CData, all that are known in one sendmsg
-//	         again.go    commands with a transient status are sent again
+//	         retry.go    commands with a transient status are sent again
 //
 // A command id is the index of its slot. Nothing is allocated per command.
 // Both directions always make progress: a full socket never stops receiving.

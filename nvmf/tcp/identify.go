@@ -17,5 +17,5 @@ func (ctl *controller) Identify(what string, cns uint8, nsid uint32, page *[nvme
 
 // namespace identifies namespace id.NSID.
 func (ctl *controller) namespace(o *Options, id nvmf.TransportID) (*nvmf.Identity, error) {
-	return ctl.facts.Namespace(ctl, id, initiator.Wishes{MaxTransfer: o.MaxTransfer, OptimalTransfer: o.OptimalTransfer})
+	return ctl.facts.Namespace(ctl, id, initiator.TransferSizes{MaxTransfer: o.MaxTransfer, OptimalTransfer: o.OptimalTransfer})
 }

@@ -10,28 +10,28 @@ import (
 	"nvmecr/nvmf/nvme"
 )
 
-// Keep-alives go out while the application computes, on a core that it may
-// want for itself. So nobody waits for the answer, which is taken in when the
-// next one is due, and the clock is the kernel's.
+// Keep-alives are sent while the application computes, perhaps on the same core. So
+// no thread waits for the answer: it is received when the next keep-alive is due. The
+// timer is a timerfd.
 
-// heart is the keep-alive command of an association. Guarded by
+// keepAlive is the keep-alive command of an association. Guarded by
 // controller.admin, but for the clock.
-type heart struct {
+type keepAlive struct {
 	clock *os.File
-	beat  nvmf.Command
+	cmd   nvmf.Command
 	begun time.Time // when it was sent; zero before the first
 }
 
-// routineKeepAlive tells the controller at every tick that the host lives,
-// until the association ends, which closes the clock.
+// routineKeepAlive sends a keep-alive at every tick, until the association ends,
+// which closes the clock.
 func (ctl *controller) routineKeepAlive() {
 	var ticks [8]byte
 	for {
-		if _, err := io.ReadFull(ctl.heart.clock, ticks[:]); err != nil {
+		if _, err := io.ReadFull(ctl.keepAlive.clock, ticks[:]); err != nil {
 			return
 		}
 		ctl.admin.Lock()
-		err := ctl.pulse()
+		err := ctl.sendKeepAlive()
 		ctl.admin.Unlock()
 		if err != nil {
 			ctl.fail(err)
@@ -40,18 +40,18 @@ func (ctl *controller) routineKeepAlive() {
 	}
 }
 
-// pulse takes in the answer to the last keep-alive and sends the next one. Any
-// answer, even a refusal, shows a living association; the error is that of a
-// lost connection.
-func (ctl *controller) pulse() error {
-	c, h := ctl.conn, &ctl.heart
+// sendKeepAlive receives the answer to the last keep-alive and sends the next one. Any
+// answer, even an error status, shows that the association exists. The error is that of
+// a lost connection.
+func (ctl *controller) sendKeepAlive() error {
+	c, h := ctl.conn, &ctl.keepAlive
 	c.drain()
 	switch {
 	case c.err != nil:
-	case h.beat.Done():
+	case h.cmd.Done():
 		var sqe nvme.SQE
 		sqe.Reset(nvme.AdminKeepAlive, 0, 0)
-		c.issue(&h.beat, &sqe, nil, false)
+		c.issue(&h.cmd, &sqe, nil, false)
 		h.begun = time.Now()
 		c.flush()
 	case time.Since(h.begun) >= c.timeout:
@@ -63,7 +63,7 @@ func (ctl *controller) pulse() error {
 	return nil
 }
 
-// ping is a Keep Alive whose answer somebody waits for.
+// ping sends a Keep Alive and waits for the answer.
 func (ctl *controller) ping() error {
 	var sqe nvme.SQE
 	sqe.Reset(nvme.AdminKeepAlive, 0, 0)
@@ -71,11 +71,11 @@ func (ctl *controller) ping() error {
 	return err
 }
 
-// settle waits for the answer to a keep-alive: exec takes the last answer
-// there is for its own.
+// settle waits for the answer to the keep-alive in flight: exec takes the last answer
+// as its own.
 func (ctl *controller) settle() {
-	if beat := &ctl.heart.beat; !beat.Done() {
-		ctl.conn.wait([]*nvmf.Command{beat})
+	if cmd := &ctl.keepAlive.cmd; !cmd.Done() {
+		ctl.conn.wait([]*nvmf.Command{cmd})
 	}
 }
 

@@ -288,7 +288,7 @@ func TestDataDigestMismatch(t *testing.T) {
 	spoil.Store(3)
 	require.NoError(t, do(q, read(0, got)))
 	require.Equal(t, want, got)
-	require.EqualValues(t, 3, q.(*tcp.Queue).Stats().Repeats)
+	require.EqualValues(t, 3, q.(*tcp.Queue).Stats().Retries)
 
 	_, q = scripted(t, fakepeer.New(spoiling), tcp.Options{DataDigest: true, CommandTimeout: 2 * time.Second})
 	spoil.Store(1 << 30)

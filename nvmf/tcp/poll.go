@@ -13,9 +13,9 @@ import (
 
 // Waiting. A blocked thread takes 20 to 30 microseconds to wake, a poll of
 // the socket a third of one: where the answer comes soon and the core has
-// nothing else to do, polling wins. With more ranks than cores it steals the
-// core from whoever would answer. pace tells the two apart by what polling
-// brought lately, and by whether the thread is being preempted.
+// nothing else to do, polling is faster. On an oversubscribed machine it takes the
+// core from the target, which then answers later. pace distinguishes the two cases by
+// the recent success of polling, and by whether the thread is being preempted.
 
 const (
 	maxSpins = 1000 // about 400 microseconds
@@ -24,7 +24,7 @@ const (
 	// core has other work, and what came would have come to a sleeper too.
 	maxPollTime = 2 * time.Microsecond
 	// After so many fruitless spins a full one probes whether polling pays
-	// by now; each probe in vain doubles the number.
+	// by now; each fruitless probe doubles the number.
 	firstProbe = 32
 	lastProbe  = 4096
 	// Every reviewEvery waits the owner looks whether its thread was preempted
@@ -32,7 +32,7 @@ const (
 	// this one. If so it hardly polls for a while, from firstRest to lastRest
 	// reviews, longer each time in a row, or until there are cores to spare.
 	reviewEvery = 64
-	// It also looks after so many polls in vain, which are 40 to 80 us: the first
+	// It also looks after so many fruitless polls, which are 40 to 80 us: the first
 	// of a new process are not to wait for a review.
 	lookEvery = 256
 	preempted = 2
@@ -48,7 +48,7 @@ type pace struct {
 	limit  int       // polls before blocking
 	idle   int       // polls since something came
 	began  time.Time // when idle was minSpins
-	misses int       // spins in vain since the last probe
+	misses int       // fruitless spins since the last probe
 	probe  int       // misses until the next
 	turns  int
 
@@ -57,8 +57,8 @@ type pace struct {
 	rest     int   // reviews until polling is tried again
 	nextRest int
 
-	// crowd reports whether more threads would run than there are cores.
-	crowd func() bool
+	// oversubscribed reports whether there are more runnable threads than cores.
+	oversubscribed func() bool
 
 	// Since answers was the number of responses the clock runs towards
 	// deadline.
@@ -67,8 +67,8 @@ type pace struct {
 }
 
 func (p *pace) init() {
-	p.limit, p.probe, p.crowd = maxSpins, firstProbe, initiator.Crowded
-	p.crowd() // its file is opened with the connection, not in the middle of a wait
+	p.limit, p.probe, p.oversubscribed = maxSpins, firstProbe, initiator.Oversubscribed
+	p.oversubscribed() // its file is opened with the connection, not in the middle of a wait
 	if initiator.Processors() == 1 {
 		p.limit, p.probe, p.rest = minSpins, math.MaxInt, math.MaxInt
 	}
@@ -85,18 +85,18 @@ func (p *pace) review() {
 	}
 	n := u.Nivcsw - p.switches // of another thread, if the owner has moved
 	p.switches = u.Nivcsw
-	p.judge(n >= preempted)
+	p.adapt(n >= preempted)
 }
 
-// judge draws the conclusion from whether the thread was preempted, or polled in
+// adapt changes the polling time by whether the thread was preempted, or polled in
 // vain for long.
-func (p *pace) judge(preempted bool) {
+func (p *pace) adapt(preempted bool) {
 	switch {
 	case p.rest > 0:
-		if p.rest--; p.rest == 0 || !p.crowd() {
+		if p.rest--; p.rest == 0 || !p.oversubscribed() {
 			p.rest, p.limit = 0, maxSpins
 		}
-	case preempted && p.crowd():
+	case preempted && p.oversubscribed():
 		p.nextRest = min(max(firstRest, 2*p.nextRest), lastRest)
 		p.rest, p.limit = p.nextRest, minSpins
 	default: // or it was for a moment only
@@ -123,7 +123,7 @@ func (p *pace) polled() bool {
 		p.began = time.Now()
 	}
 	if p.idle%lookEvery == 0 && p.rest == 0 {
-		p.judge(true)
+		p.adapt(true)
 	}
 	if p.idle < p.limit {
 		return false
@@ -159,7 +159,7 @@ func (c *conn) expired() (left time.Duration, expired bool) {
 // turn sends and receives what is possible, and blocks when nothing has been
 // for a while.
 func (c *conn) turn() {
-	c.rouse(0)
+	c.resume(0)
 	if c.send.pending() {
 		c.flush()
 	}
@@ -202,7 +202,7 @@ func (c *conn) block() {
 		}
 		return
 	}
-	left = c.rouse(left)
+	left = c.resume(left)
 	events := int16(unix.POLLIN)
 	if c.send.pending() {
 		events |= unix.POLLOUT

@@ -25,7 +25,7 @@ func TestPace(t *testing.T) {
 	}
 	var p pace
 	p.init()
-	p.crowd = func() bool { return false }
+	p.oversubscribed = func() bool { return false }
 	n, block := p.spin(maxSpins)
 	assert.True(t, block)
 	assert.Equal(t, maxSpins, n, "full at first")
@@ -63,28 +63,28 @@ func TestPace(t *testing.T) {
 // but not where there are cores to spare.
 func TestPaceRests(t *testing.T) {
 	var crowded bool
-	p := pace{limit: maxSpins, crowd: func() bool { return crowded }}
-	p.judge(true)
+	p := pace{limit: maxSpins, oversubscribed: func() bool { return crowded }}
+	p.adapt(true)
 	assert.Zero(t, p.rest, "preempted for a moment only")
 	crowded = true
 	for _, rest := range []int{firstRest, 2 * firstRest, 4 * firstRest} {
-		p.judge(true)
+		p.adapt(true)
 		assert.Equal(t, rest, p.rest)
 		assert.Equal(t, minSpins, p.limit)
 		for range rest {
-			p.judge(false)
+			p.adapt(false)
 		}
 		assert.Zero(t, p.rest)
 		assert.Equal(t, maxSpins, p.limit, "then it is tried again")
 	}
-	p.judge(true)
+	p.adapt(true)
 	crowded = false
-	p.judge(true)
+	p.adapt(true)
 	assert.Zero(t, p.rest, "or sooner")
 }
 
 func TestCrowdedDoesNotAllocate(t *testing.T) {
 	if !raceEnabled { // it makes the buffer of a system call escape
-		assert.Zero(t, testing.AllocsPerRun(10, func() { initiator.Crowded() }))
+		assert.Zero(t, testing.AllocsPerRun(10, func() { initiator.Oversubscribed() }))
 	}
 }

@@ -143,6 +143,6 @@ type Stats struct {
 	BytesRead  uint64
 	BytesWrite uint64
 	Reconnects uint64
-	Repeats    uint64 // commands sent again after a transient status
+	Retries    uint64 // commands sent again after a transient status
 	Wakeups    uint64 // times the owner had to block instead of spinning
 }

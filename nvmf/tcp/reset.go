@@ -57,7 +57,7 @@ func (d *Device) connect(ctx context.Context, ctl *controller, qid uint16, depth
 	if err != nil {
 		return nil, err
 	}
-	c.tx.MaxCapsuleData, c.repeats = ctl.facts.CapsuleData, true
+	c.tx.MaxCapsuleData, c.retries = ctl.facts.CapsuleData, true
 	if err := ctl.adopt(qid, c); err != nil {
 		c.close()
 		return nil, err

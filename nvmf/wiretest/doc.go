@@ -1,6 +1,6 @@
-// Package wiretest is a faulty wire for tests: a proxy on loopback between an
-// NVMe/TCP host and a target, of whatever make, that takes both byte streams
-// apart into PDUs and does to each PDU what a script says.
+// Package wiretest injects faults into NVMe/TCP connections, for tests. It is a proxy
+// on loopback between any host and any target. The proxy parses both byte streams into
+// PDUs, and a script decides what happens to each PDU.
 //
 //	host --> Proxy.Addr --> script(PDU) --> Proxy.Target --> target
 //	host <--                script(PDU) <--                  target

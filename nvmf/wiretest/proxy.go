@@ -12,7 +12,7 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Proxy is the wire. The zero value is not usable.
+// Proxy is the fault-injecting proxy. The zero value is not usable.
 type Proxy struct {
 	addr string
 	done chan struct{} // closed by Close
@@ -68,7 +68,7 @@ func (p *Proxy) Seen(to Direction) int {
 	return p.seen[to]
 }
 
-// Struck returns how many PDUs something was done to since the script was set.
+// Struck returns how many PDUs had a fault injected since the script was set.
 func (p *Proxy) Struck() int {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -144,9 +144,9 @@ func (p *Proxy) Thaw() {
 	p.thawed.Broadcast()
 }
 
-// Release delivers what Keep has kept and waits until the target has dealt
-// with it. It returns how many commands the target completed, those included
-// that were under way before.
+// Release delivers the PDUs that Keep has kept, and waits until the target has
+// processed them. It returns how many commands the target completed, including those
+// that were in flight before.
 func (p *Proxy) Release() int {
 	p.mu.Lock()
 	kept := p.kept

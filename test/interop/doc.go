@@ -1,8 +1,7 @@
-// Package interop tests both ends of NVMe/TCP against those of others: our
-// initiator against the targets of Linux and SPDK, our target against the hosts
-// of Linux and SPDK, and the demonstration over their targets. `make interop`
-// runs it, in builds with the tag interop. What is not installed is skipped, and
-// why is said.
+// Package interop has the interoperability tests: our initiator against the targets of
+// Linux and SPDK, our target against the hosts of Linux and SPDK, and the demonstration
+// over their targets. `make interop` runs them, in builds with the tag interop. A test
+// whose peer is not installed is skipped, with the reason.
 //
 //	initiator_test.go    our initiator; peer_test.go, nvmet_test.go, spdk_test.go: at whose targets
 //	host_test.go         Linux's host at our target, with authentication

@@ -167,11 +167,11 @@ func (g driverGuest) testKeys(id, host string, keys dhchap.Keys, groups string) 
 }
 
 const (
-	contract = "^TestPeerConformance$/^plain$|^TestPeerTwice$"
-	lending  = "^TestPeerLending"
-	loss     = "^TestPeerLoss$"
-	lossy    = "^TestPeerLossy$"
-	stopped  = "^TestPeerStopped$"
+	contract     = "^TestPeerConformance$/^plain$|^TestPeerTwice$"
+	registration = "^TestPeerRegistration"
+	loss         = "^TestPeerLoss$"
+	lossy        = "^TestPeerLossy$"
+	stopped      = "^TestPeerStopped$"
 )
 
 // driveAddress is where the guest has its drive.
@@ -351,7 +351,7 @@ func TestDriverOverRDMA(t *testing.T) {
 		id := func(nqn string) string { return rdmaID(guestAddress, nqn) }
 		for _, lba := range lbaSizes {
 			g.test(fmt.Sprintf("blocks of %d", lba), id(subsystemNQN(lba)), contract, "", "")
-			g.test(fmt.Sprintf("memory lent, blocks of %d", lba), id(subsystemNQN(lba)), lending, "", "")
+			g.test(fmt.Sprintf("memory registered, blocks of %d", lba), id(subsystemNQN(lba)), registration, "", "")
 		}
 		if k.Has("NVME_TARGET_AUTH") {
 			host, keys := newHost(), newKeys()
@@ -424,7 +424,7 @@ func TestDriverOverRDMAToSPDK(t *testing.T) {
 		g.startSPDKTarget(program, host, keys)
 		id := rdmaID(guestAddress, subsystemNQN(4096))
 		g.test("contract", id, contract, "", "")
-		g.test("memory lent", id, lending, "", "")
+		g.test("memory registered", id, registration, "", "")
 		g.test("reservations", id, "^TestPeerReservations$", "", "")
 		g.testKeys(rdmaID(guestAddress, authNQN), host, keys, "NULL|ffdhe2048")
 		g.test("stopped", id, stopped, "kill -STOP $(cat /tmp/pid)", "kill -CONT $(cat /tmp/pid)")

@@ -129,11 +129,11 @@ func (d *Disk) Close() error {
 // submitted before a Wait is in flight together.
 type diskQueue struct {
 	disk    *Disk
-	pending []flying
+	pending []inFlight
 	closed  bool
 }
 
-type flying struct {
+type inFlight struct {
 	c   *nvmf.Command
 	id  int
 	err error
@@ -154,7 +154,7 @@ func (q *diskQueue) Submit(cmds []*nvmf.Command) {
 			continue
 		}
 		d.lastID++
-		q.pending = append(q.pending, flying{c, d.lastID, d.execute(c)})
+		q.pending = append(q.pending, inFlight{c, d.lastID, d.execute(c)})
 	}
 }
 
@@ -207,7 +207,7 @@ func (q *diskQueue) Wait(cmds []*nvmf.Command) error {
 		if c.Done() {
 			continue
 		}
-		i := slices.IndexFunc(q.pending, func(f flying) bool { return f.c == c })
+		i := slices.IndexFunc(q.pending, func(f inFlight) bool { return f.c == c })
 		if i < 0 {
 			return fmt.Errorf("%s at LBA %d was not submitted to this queue", c.Opcode, c.LBA)
 		}
@@ -217,7 +217,7 @@ func (q *diskQueue) Wait(cmds []*nvmf.Command) error {
 	return nvmf.FirstError(cmds)
 }
 
-func (q *diskQueue) complete(f flying) {
+func (q *diskQueue) complete(f inFlight) {
 	c, d := f.c, q.disk
 	if d.trace != nil && c.Opcode != nvmf.Read {
 		d.trace.Events = append(d.trace.Events, blocktest.Event{

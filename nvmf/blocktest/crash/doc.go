@@ -1,4 +1,4 @@
-// Package crash works out what a device may hold after a crash.
+// Package crash enumerates what a device may hold after a crash.
 //
 // A [Disk], or a blocktest.Faulty, records the commands of a workload in the
 // order of their submission and of their completion. A [History] follows such

@@ -1,6 +1,6 @@
 //go:build spdk
 
-/* Memory of the program that an RDMA device is lent for one command.
+/* Registration of the program's memory with an RDMA device, for one command.
  *
  * SPDK takes a memory domain with a command, whose owner says by which keys the
  * device reaches a piece of memory. Ours registers each piece for the one command
@@ -22,16 +22,16 @@
 
 #include <infiniband/verbs.h>
 
-/* What a slot has lent. */
-struct driver_loan {
+/* The memory regions of a slot. */
+struct driver_registration {
 	struct spdk_nvme_ns_cmd_ext_io_opts opts;
 	struct ibv_mr *region[DRIVER_PIECES];
 };
 
 static pthread_once_t once = PTHREAD_ONCE_INIT;
-static struct spdk_memory_domain *domain; /* NULL: nothing can be lent */
+static struct spdk_memory_domain *domain; /* NULL: memory cannot be registered */
 
-static struct ibv_mr *give(struct ibv_pd *pd, void *address, size_t length, bool inward)
+static struct ibv_mr *register_piece(struct ibv_pd *pd, void *address, size_t length, bool inward)
 {
 	return ibv_reg_mr(pd, address, length, inward ? IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE : IBV_ACCESS_REMOTE_READ);
 }
@@ -49,7 +49,7 @@ static int keys_of(struct spdk_memory_domain *from, void *argument, struct spdk_
 		   struct spdk_memory_domain_translation_result *result)
 {
 	struct driver_slot *s = argument;
-	struct driver_loan *loan = &s->queue->loan[s - s->queue->slot];
+	struct driver_registration *r = &s->queue->registration[s - s->queue->slot];
 	struct ibv_pd *pd = ((struct ibv_qp *)how->rdma.ibv_qp)->pd;
 	uint16_t i = 0;
 
@@ -58,26 +58,26 @@ static int keys_of(struct spdk_memory_domain *from, void *argument, struct spdk_
 		i++;
 	if (i == s->pieces)
 		return -EFAULT;
-	if (loan->region[i]->pd != pd) { /* the queue is on another device than the admin queue */
-		struct ibv_mr *other = give(pd, s->u.piece[i].iov_base, s->u.piece[i].iov_len, s->kind == DRIVER_READ);
+	if (r->region[i]->pd != pd) { /* the queue is on another device than the admin queue */
+		struct ibv_mr *other = register_piece(pd, s->u.piece[i].iov_base, s->u.piece[i].iov_len, s->kind == DRIVER_READ);
 
 		if (other == NULL)
 			return -errno;
-		ibv_dereg_mr(loan->region[i]);
-		loan->region[i] = other;
+		ibv_dereg_mr(r->region[i]);
+		r->region[i] = other;
 		s->queue->domain = pd;
 	}
 	result->iov_count = 1;
 	result->iov.iov_base = address;
 	result->iov.iov_len = length;
 	result->dst_domain = to;
-	result->rdma.lkey = loan->region[i]->lkey;
-	result->rdma.rkey = loan->region[i]->rkey;
+	result->rdma.lkey = r->region[i]->lkey;
+	result->rdma.rkey = r->region[i]->rkey;
 	return 0;
 }
 
 /* prepare makes the domain, unless a fork might leave this process with copies of
- * the pages that are lent: kernels before 5.13 do not say that it does not. */
+ * the pages that are registered: kernels before 5.13 do not say that it does not. */
 static void prepare(void)
 {
 	if (ibv_is_fork_initialized() != IBV_FORK_UNNEEDED ||
@@ -86,7 +86,7 @@ static void prepare(void)
 	spdk_memory_domain_set_translation(domain, keys_of);
 }
 
-void lend_open(struct driver_queue *q)
+void register_open(struct driver_queue *q)
 {
 	struct spdk_memory_domain *of[1];
 	struct spdk_memory_domain_ctx *context;
@@ -103,51 +103,51 @@ void lend_open(struct driver_queue *q)
 	pd = ((struct spdk_memory_domain_rdma_ctx *)context->user_ctx)->ibv_pd;
 	if (pd->context->device->transport_type != IBV_TRANSPORT_IB) /* others want more rights */
 		return;
-	if (q->loan == NULL)
-		q->loan = calloc(q->depth, sizeof *q->loan);
-	if (q->loan != NULL)
+	if (q->registration == NULL)
+		q->registration = calloc(q->depth, sizeof *q->registration);
+	if (q->registration != NULL)
 		q->domain = pd;
 }
 
-int driver_lend(struct driver_queue *q, uint32_t slot)
+int driver_register(struct driver_queue *q, uint32_t slot)
 {
 	struct driver_slot *s = &q->slot[slot];
-	struct driver_loan *loan = &q->loan[slot];
+	struct driver_registration *r = &q->registration[slot];
 	int saved = errno, result = 0;
 
 	for (uint16_t i = 0; i < s->pieces && result == 0; i++) {
-		loan->region[i] = give(q->domain, s->u.piece[i].iov_base, s->u.piece[i].iov_len, s->kind == DRIVER_READ);
-		if (loan->region[i] == NULL)
+		r->region[i] = register_piece(q->domain, s->u.piece[i].iov_base, s->u.piece[i].iov_len, s->kind == DRIVER_READ);
+		if (r->region[i] == NULL)
 			result = -errno;
 	}
-	s->lent = true;
+	s->registered = true;
 	if (result != 0)
-		driver_take_back(q, slot);
+		driver_deregister(q, slot);
 	errno = saved;
 	return result;
 }
 
-void driver_take_back(struct driver_queue *q, uint32_t slot)
+void driver_deregister(struct driver_queue *q, uint32_t slot)
 {
-	struct driver_loan *loan;
+	struct driver_registration *r;
 	int saved = errno;
 
-	if (!q->slot[slot].lent)
+	if (!q->slot[slot].registered)
 		return;
-	loan = &q->loan[slot];
+	r = &q->registration[slot];
 	for (int i = 0; i < DRIVER_PIECES; i++)
-		if (loan->region[i] != NULL) {
-			ibv_dereg_mr(loan->region[i]);
-			loan->region[i] = NULL;
+		if (r->region[i] != NULL) {
+			ibv_dereg_mr(r->region[i]);
+			r->region[i] = NULL;
 		}
-	q->slot[slot].lent = false;
+	q->slot[slot].registered = false;
 	errno = saved;
 }
 
-int lend_move(struct driver_queue *q, struct driver_slot *s, spdk_nvme_cmd_cb done, uint32_t flags,
+int registered_move(struct driver_queue *q, struct driver_slot *s, spdk_nvme_cmd_cb done, uint32_t flags,
 	      spdk_nvme_req_reset_sgl_cb rewind, spdk_nvme_req_next_sge_cb next)
 {
-	struct spdk_nvme_ns_cmd_ext_io_opts *opts = &q->loan[s - q->slot].opts;
+	struct spdk_nvme_ns_cmd_ext_io_opts *opts = &q->registration[s - q->slot].opts;
 
 	opts->size = sizeof *opts;
 	opts->memory_domain = domain;
@@ -159,23 +159,23 @@ int lend_move(struct driver_queue *q, struct driver_slot *s, spdk_nvme_cmd_cb do
 
 #else /* SPDK was built without RDMA. */
 
-void lend_open(struct driver_queue *q)
+void register_open(struct driver_queue *q)
 {
 	q->domain = NULL;
 }
 
-int driver_lend(struct driver_queue *q, uint32_t slot)
+int driver_register(struct driver_queue *q, uint32_t slot)
 {
 	(void)q, (void)slot;
 	return -ENOTSUP;
 }
 
-void driver_take_back(struct driver_queue *q, uint32_t slot)
+void driver_deregister(struct driver_queue *q, uint32_t slot)
 {
 	(void)q, (void)slot;
 }
 
-int lend_move(struct driver_queue *q, struct driver_slot *s, spdk_nvme_cmd_cb done, uint32_t flags,
+int registered_move(struct driver_queue *q, struct driver_slot *s, spdk_nvme_cmd_cb done, uint32_t flags,
 	      spdk_nvme_req_reset_sgl_cb rewind, spdk_nvme_req_next_sge_cb next)
 {
 	(void)q, (void)s, (void)done, (void)flags, (void)rewind, (void)next;

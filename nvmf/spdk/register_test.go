@@ -25,33 +25,33 @@ import (
 )
 
 const (
-	lendAll  nvmf.Bytes = 1
-	lendNone nvmf.Bytes = 1 << 40
+	registerAll  nvmf.Bytes = 1
+	registerNone nvmf.Bytes = 1 << 40
 )
 
-// rdmaPeer is peer over RDMA, where memory can be lent to the device.
+// rdmaPeer is peer over RDMA, where memory can be registered with the device.
 func rdmaPeer(tb testing.TB) nvmf.TransportID {
 	id := peer(tb)
 	if id.Transport != nvmf.RDMA {
-		tb.Skip("nothing is lent but over RDMA")
+		tb.Skip("nothing is registered but over RDMA")
 	}
 	return id
 }
 
-// TestPeerLendingConformance: the contract with all data lent to the device that
-// can be, and with none.
-func TestPeerLendingConformance(t *testing.T) {
+// TestPeerRegistrationConformance: the contract with all data registered that can be,
+// and with none.
+func TestPeerRegistrationConformance(t *testing.T) {
 	id := rdmaPeer(t)
-	for name, lend := range map[string]nvmf.Bytes{"all": lendAll, "none": lendNone} {
+	for name, register := range map[string]nvmf.Bytes{"all": registerAll, "none": registerNone} {
 		t.Run(name, func(t *testing.T) {
-			blocktest.Run(t, func(t *testing.T) nvmf.Device { return openDevice(t, id, spdk.Options{Lend: lend}) })
+			blocktest.Run(t, func(t *testing.T) nvmf.Device { return openDevice(t, id, spdk.Options{RegisterFrom: register}) })
 		})
 	}
 }
 
-// lending opens a device that lends everything, and queues of it.
-func lending(t *testing.T, id nvmf.TransportID, queues int) (d nvmf.Reserver, qs []nvmf.Queue) {
-	d = openDevice(t, id, spdk.Options{Lend: lendAll})
+// registration opens a device that registers all data, and queues of it.
+func registration(t *testing.T, id nvmf.TransportID, queues int) (d nvmf.Reserver, qs []nvmf.Queue) {
+	d = openDevice(t, id, spdk.Options{RegisterFrom: registerAll})
 	t.Cleanup(func() { assert.NoError(t, d.Close()) })
 	for range queues {
 		qs = append(qs, openQueue(t, d, 8))
@@ -75,29 +75,29 @@ func random(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, 0))
 }
 
-// TestPeerLending: the device is lent what was asked for, and what it may not
+// TestPeerRegistration: the device is lent what was asked for, and what it may not
 // have is copied.
-func TestPeerLending(t *testing.T) {
+func TestPeerRegistration(t *testing.T) {
 	id := rdmaPeer(t)
 	const size = 128 * nvmf.KiB
 	for _, c := range []struct {
-		name string
-		lend nvmf.Bytes
-		want int
-	}{{"all", lendAll, 2}, {"as long as it is", size, 2}, {"longer", size + 1, 0}} {
+		name     string
+		register nvmf.Bytes
+		want     int
+	}{{"all", registerAll, 2}, {"as long as it is", size, 2}, {"longer", size + 1, 0}} {
 		t.Run(c.name, func(t *testing.T) {
-			d := openDevice(t, id, spdk.Options{Lend: c.lend})
+			d := openDevice(t, id, spdk.Options{RegisterFrom: c.register})
 			defer func() { assert.NoError(t, d.Close()) }()
 			q := openQueue(t, d, 1)
 			want, got := noise(random(t), size), make([]byte, size)
 			require.NoError(t, do(q, transfer(nvmf.Write, d, 0, want)))
 			require.NoError(t, do(q, transfer(nvmf.Read, d, 0, got)))
 			assert.True(t, bytes.Equal(want, got))
-			assert.Equal(t, c.want, spdk.Loans(q))
+			assert.Equal(t, c.want, spdk.Registrations(q))
 		})
 	}
 	t.Run("memory that may not be written", func(t *testing.T) {
-		d, qs := lending(t, id, 1)
+		d, qs := registration(t, id, 1)
 		b := mapped(t, size)
 		want := noise(random(t), size)
 		copy(b, want)
@@ -108,10 +108,10 @@ func TestPeerLending(t *testing.T) {
 		assert.True(t, bytes.Equal(want, got))
 		require.NoError(t, unix.Munmap(b))
 	})
-	t.Run("memory that the kernel does not lend", func(t *testing.T) {
-		d, qs := lending(t, id, 1)
+	t.Run("memory that the kernel does not register", func(t *testing.T) {
+		d, qs := registration(t, id, 1)
 		require.NoError(t, do(qs[0], transfer(nvmf.Write, d, 0, kernels(t))))
-		assert.Zero(t, spdk.Loans(qs[0]))
+		assert.Zero(t, spdk.Registrations(qs[0]))
 	})
 }
 
@@ -133,11 +133,11 @@ func mapped(t *testing.T, size nvmf.Bytes) []byte {
 	return b
 }
 
-// TestPeerLendingShared: several commands at once may have the same memory,
+// TestPeerRegistrationShared: several commands at once may have the same memory,
 // or parts of it that share pages.
-func TestPeerLendingShared(t *testing.T) {
+func TestPeerRegistrationShared(t *testing.T) {
 	id := rdmaPeer(t)
-	d, qs := lending(t, id, 2)
+	d, qs := registration(t, id, 2)
 	r := random(t)
 	const size = 64 * nvmf.KiB
 	blocks := nvmf.LBA(size / d.Identity().LBASize)
@@ -183,16 +183,16 @@ func TestPeerLendingShared(t *testing.T) {
 		group.Wait()
 	})
 	for _, q := range qs {
-		assert.NotZero(t, spdk.Loans(q))
+		assert.NotZero(t, spdk.Registrations(q))
 	}
 }
 
-// TestPeerLendingUnmapped: memory is the program's again as soon as the command is
+// TestPeerRegistrationUnmapped: memory is the program's again as soon as the command is
 // done; what it does with it then touches no device, and no command touches what
 // is there later.
-func TestPeerLendingUnmapped(t *testing.T) {
+func TestPeerRegistrationUnmapped(t *testing.T) {
 	id := rdmaPeer(t)
-	d, qs := lending(t, id, 1)
+	d, qs := registration(t, id, 1)
 	q, r := qs[0], random(t)
 	const size = 128 * nvmf.KiB
 	for range 20 {
@@ -209,16 +209,16 @@ func TestPeerLendingUnmapped(t *testing.T) {
 			require.NoError(t, unix.Munmap(b))
 		}
 	}
-	assert.Equal(t, 40, spdk.Loans(q))
+	assert.Equal(t, 40, spdk.Registrations(q))
 }
 
-// BenchmarkLending compares what it takes to lend memory with what it takes to copy
+// BenchmarkRegistration compares what it takes to register memory with what it takes to copy
 // it, by turns. The medians are told, without the time that the commands take.
-func BenchmarkLending(b *testing.B) {
+func BenchmarkRegistration(b *testing.B) {
 	id := rdmaPeer(b)
 	var queues [2]nvmf.Queue
-	for i, lend := range []nvmf.Bytes{lendNone, lendAll} {
-		d := openDevice(b, id, spdk.Options{Lend: lend})
+	for i, register := range []nvmf.Bytes{registerNone, registerAll} {
+		d := openDevice(b, id, spdk.Options{RegisterFrom: register})
 		defer d.Close()
 		queues[i] = openQueue(b, d, 1)
 	}

@@ -2,25 +2,25 @@ package tcp
 
 import "time"
 
-// Commands that are answered with a transient status are sent again, as
-// initiator.Repetition says when.
+// Commands that complete with a transient status are retried; initiator.Retry decides
+// when.
 
-// again makes an answered slot rest until its command is sent again, if that
-// is worth it.
+// again schedules a retry of a command that was answered, and reports whether there is
+// one.
 func (c *conn) again(s *slot, cid uint16) bool {
-	if !c.repeats || !s.refusal().Transient() || !s.repetition.Again(c.timeout) {
+	if !c.retries || !s.refusal().Transient() || !s.retry.Again(c.timeout) {
 		return false
 	}
 	s.moved, s.cur, s.unsent, s.asked, s.next = 0, cursor{}, true, 0, 0
 	s.answered, s.badDigest = false, false
-	c.stats.Repeats++
+	c.stats.Retries++
 	c.resting = append(c.resting, cid)
 	return true
 }
 
-// rouse queues the slots that have rested enough and returns how long the next
-// one has to, at most d.
-func (c *conn) rouse(d time.Duration) time.Duration {
+// resume sends the retries that are due, and returns the time until the next one is
+// due, at most d.
+func (c *conn) resume(d time.Duration) time.Duration {
 	if len(c.resting) == 0 {
 		return d
 	}
@@ -28,7 +28,7 @@ func (c *conn) rouse(d time.Duration) time.Duration {
 	still := c.resting[:0]
 	for _, cid := range c.resting {
 		s := &c.slots[cid]
-		if left := s.repetition.Due().Sub(now); left > 0 {
+		if left := s.retry.Due().Sub(now); left > 0 {
 			still, d = append(still, cid), min(d, left)
 			continue
 		}

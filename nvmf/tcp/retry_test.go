@@ -90,7 +90,7 @@ func TestAgain(t *testing.T) {
 				// The peer is simple and wants the data of one write at a time.
 				err := errors.Join(do(q, cmds[0]), do(q, cmds[1]))
 				require.Empty(t, writes)
-				repeats := q.(*tcp.Queue).Stats().Repeats
+				repeats := q.(*tcp.Queue).Stats().Retries
 				if tc.transient {
 					require.NoError(t, err)
 					require.Positive(t, repeats)

@@ -1,0 +1,61 @@
+package target
+
+import "net/netip"
+
+// An unauthenticated connection is one whose host is not admitted to a subsystem: it
+// has yet to send Connect, to finish TLS or to authenticate, or it only asks for
+// discovery, which every host may. Such connections must not use up the connections
+// that admitted hosts need, nor may one address use up those of all others. One too
+// many ends the oldest one: a host that can authenticate does so within milliseconds.
+
+// maxUnauthenticated returns how many unauthenticated connections there may be, and how
+// many of one address.
+func (t *Target) maxUnauthenticated() (all, each int) {
+	return max(1, t.maxConns/2), max(1, t.maxConns/4)
+}
+
+// makeRoom ends an unauthenticated connection if there are too many, and reports whether
+// there is room for another one of peer. Target.mu is held.
+func (t *Target) makeRoom(peer netip.Addr) bool {
+	all, each := t.maxUnauthenticated()
+	places, unauthenticated := 0, 0
+	byAddress := make(map[netip.Addr]int)
+	for c := range t.conns {
+		switch {
+		case c.evicted:
+			continue
+		case !c.authenticated:
+			unauthenticated++
+			byAddress[c.peer.Addr()]++
+		}
+		places++
+	}
+	switch {
+	case byAddress[peer] >= each:
+		t.evict(func(c *conn) bool { return c.peer.Addr() == peer })
+	case unauthenticated >= all, places >= t.maxConns:
+		most := 0
+		for _, n := range byAddress {
+			most = max(most, n)
+		}
+		return t.evict(func(c *conn) bool { return byAddress[c.peer.Addr()] == most })
+	}
+	return true
+}
+
+// evict ends the oldest unauthenticated connection for which meant is true; it returns
+// false if there is none. Target.mu is held.
+func (t *Target) evict(meant func(*conn) bool) bool {
+	var oldest *conn
+	for c := range t.conns {
+		if !c.authenticated && !c.evicted && meant(c) && (oldest == nil || c.number < oldest.number) {
+			oldest = c
+		}
+	}
+	if oldest == nil {
+		return false
+	}
+	oldest.evicted = true
+	oldest.hangUp()
+	return true
+}
