@@ -1,6 +1,7 @@
-// Package checkpoint knows what a checkpoint is: a set of files, over all ranks
-// of a job, whose names have the same number in them. It says which sets there
-// are, which of them are complete, and which complete one is the newest.
+// Package checkpoint finds checkpoints among the files of a job. A checkpoint is a set
+// of files, over all ranks of a job, whose names have the same number in them. The
+// package lists the sets, and says which are complete, and which complete one is the
+// newest.
 //
 // The package does no I/O. The caller lists the files of all ranks ([File]) and
 // [Find] returns the [Series] of checkpoints among them: the sets whose names

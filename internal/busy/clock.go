@@ -1,5 +1,6 @@
-// Package busy measures time for tests as a busy machine lets them have it: an upper bound
-// holds there, too, and is as tight as ever where nobody else wants the processors.
+// Package busy has a clock for tests that slows down with the load of the machine: an
+// upper bound on a duration then also holds on a busy machine, and is as tight as before
+// on an idle one.
 package busy
 
 import (

@@ -1,6 +1,5 @@
-// Package config is the one table of settings: what they are called on the
-// command line and in the environment, what they default to and which values
-// are right.
+// Package config has the table of settings: their names on the command line and in the
+// environment, their defaults, and their valid values.
 //
 // A setting "data-digest" is the flag --data-digest and the environment
 // variable NVMECR_DATA_DIGEST. A flag wins over the environment, the

@@ -1,10 +1,9 @@
-// Package demo is the demonstration: a real application that nobody here
-// wrote is killed in the middle of its work, with the target it stores its
-// checkpoints on, and goes on from its newest complete checkpoint to the same
-// result as if nothing had happened.
+// Package demo is the demonstration: an unmodified application (LAMMPS) is killed in
+// the middle of its work, together with the target of its checkpoints. It restarts from
+// its newest complete checkpoint, and its result is the same as without the kill.
 //
-// The pieces are of use to other end-to-end tests: a [Stage] runs jobs in
-// directories of its own, kills them without mercy, and leaves nothing behind;
-// [Survey] says from outside which checkpoints a store holds. A Stage is not
-// safe for concurrent use; any number of stages are.
+// Other end-to-end tests use its parts. A [Stage] is a test environment: it runs jobs
+// in directories of its own, kills them with SIGKILL, and cleans up. [Survey] lists the
+// checkpoints in a store from outside. A Stage is not safe for concurrent use; several
+// stages may be used at the same time.
 package demo

@@ -1,6 +1,6 @@
-// Package hostile says what a function may cost that is given hostile input,
-// and edits structures as somebody would who can compute their checksums. It
-// is for fuzz tests.
+// Package hostile is for fuzz tests. It bounds the time and memory that a function may
+// take for hostile input, and edits structures like an attacker who can compute their
+// checksums.
 package hostile
 
 import (

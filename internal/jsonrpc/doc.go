@@ -3,11 +3,11 @@
 // the stream with nothing between them; there are no batches and no
 // notifications.
 //
-// What a call returns is decoded into the caller's type: numbers never pass
-// through a float64. A call that its context ends, or that breaks off in any
-// other way, gives its connection up, since its answer may still come; the
-// next call has a new one. Whether the method was executed is then not known. A
-// server that was started anew between two calls is connected to again.
+// The result of a call is decoded into the caller's type, so numbers never pass through
+// a float64. After a call that was cancelled or failed otherwise the client closes the
+// connection, since the answer may still arrive, and the next call opens a new one. It is
+// then not known whether the method was executed. The client reconnects to a server that
+// was restarted between two calls.
 package jsonrpc
 
 import (

@@ -1,6 +1,7 @@
 // Package parttable reads and writes the partition table at the head of a
-// namespace: whose store it is part of, which ranks have a partition on it,
-// and where.
+// namespace: the owner and name of the store that the namespace belongs to, and the
+// partition of each rank on it. A store is what other systems call a pool or a
+// container: the namespaces, and the partitions on them, of one job name.
 //
 // # Layout, versions 1 and 2
 //
@@ -56,16 +57,16 @@
 //
 // # Order of writes
 //
-// No write is taken to be atomic. The mark says that the namespace is ours but
-// has no table: Begin writes it before anything else, so that whatever a crash
-// leaves behind is known as an unfinished format and not as a stranger's data.
+// No write is assumed to be atomic. The mark says that the namespace is ours but has no
+// table. Begin writes the mark before anything else, so that after a crash the namespace
+// is known to be half formatted, and does not look like foreign data.
 // Then slot 1 is written, then slot 0, each made durable before the next. A
 // table that exists is replaced slot by slot, the one that is not the newest
-// valid copy first. So at every moment either a whole table can be read or it
-// can be seen that there is none, and one damaged sector costs one copy.
+// valid copy first. So at every moment either a complete table or the mark can be read,
+// and a damaged sector costs one copy only.
 //
-// The run record is nobody's business here: it is written by the run in
-// progress, also while a rank formats. So only Wipe touches it.
+// The run in progress writes the run record, also while a rank formats. So no function of
+// this package touches the record but Wipe.
 //
 // # What counts as blank
 //
@@ -73,9 +74,9 @@
 // its first 2 MiB read as zeros, or as 0xff bytes, which is what some devices
 // return for blocks that were never written; or if it has the mark. Those
 // 2 MiB are what formatting overwrites first and where every common label,
-// partition table and file system has something. Anything else is a stranger's
-// (ErrForeign). So is a namespace where slot 0 has the signature of a known
-// file system, even if slot 1 survived it.
+// partition table and file system has something. Any other content is foreign
+// (ErrForeign). So is a namespace where slot 0 has the signature of a known file
+// system, even if slot 1 is still valid.
 //
 // # Concurrency
 //

@@ -1,7 +1,7 @@
-// Package runrecord reads and writes the run record of a namespace: which run
-// has the store, on which host, and whether it is in progress. The run renews
-// the record every few seconds. So another host sees that the run lives, or
-// that the record has stopped changing.
+// Package runrecord reads and writes the run record of a namespace, the heartbeat of a
+// lease: which run has the store, on which host, and whether the run is in progress. The
+// run renews the record every few seconds. So another host sees that the run is alive, or
+// that the record does not change any more.
 //
 // # Layout, version 1
 //
@@ -34,8 +34,7 @@
 //	1024      zeros; reserved for where the index of the job is
 //	4088   8  CRC-64/NVME of bytes 0 to 4088
 //
-// The version is looked at before the checksum. Bytes that read as anything
-// without the magic are no record.
+// The version is checked before the checksum. Bytes without the magic are no record.
 //
 // # Order of writes
 //

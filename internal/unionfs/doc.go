@@ -1,13 +1,14 @@
-// Package unionfs shows a process that is no rank what the job has: its own file system, the
-// solo partition, and below it those of the ranks, by name.
+// Package unionfs is a union of file systems, for a process that is no rank of the job:
+// its own file system, in the solo partition, is the upper layer, and those of the ranks
+// are read-only lower layers, in the order of ranks.
 //
-// The own file system is on top; the ranks follow in their order. A directory
-// that several have is one directory with the names of all. Of anything else the first one
-// counts. What the own file system has can be changed as ever. What only a rank has can
-// be read, and changing it is a *ReadOnlyError. Something new in a directory
-// that only ranks have makes that directory in the own file system first.
+// A directory that several layers have is one directory with the names of all. Any other
+// file is that of the uppermost layer that has it. Files of the upper layer can be changed.
+// Files of lower layers can be read; changing them is a *ReadOnlyError, there is no copy-up.
+// A new file in a directory that only lower layers have creates the directory in the upper
+// layer first.
 //
-// Symbolic links are followed here, since their targets may be another's.
+// The union resolves symbolic links itself, since their targets may be in another layer.
 //
 // # Files
 //
@@ -16,6 +17,6 @@
 //
 // # Concurrency
 //
-// All methods are safe for concurrent use. No lock is held while a file system is called,
-// but that of an open file of a rank.
+// All methods are safe for concurrent use. No lock is held while a layer is called,
+// except the lock of an open file of a rank.
 package unionfs

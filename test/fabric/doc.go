@@ -1,11 +1,10 @@
-// Package fabric holds tests of the whole storage stack over a wire that
-// fails: microfs on the NVMe/TCP initiator, a proxy that damages what passes
-// (nvmf/wiretest), and the target.
+// Package fabric has fault-injection tests of the whole storage stack: microfs on
+// the NVMe/TCP initiator, a proxy that injects faults (nvmf/wiretest), and the target.
 //
-// Every test runs one workload with a model of what was acknowledged beside
-// it, does something to the wire or the target at one moment of it, and asks:
-// did the application see a pause, or the right errno, and is everything
-// acknowledged there afterwards, for it and for a mount over a good wire?
+// Every test runs one workload, with a model of what was acknowledged, and injects
+// one fault into the connection or the target at one moment. It checks that the
+// application saw a pause or the right errno, and that everything acknowledged is
+// there afterwards, for the application and for a new mount without faults.
 //
 // By default each test tries a sample of the moments and takes seconds.
 // With -all, as in

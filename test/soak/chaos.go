@@ -15,8 +15,8 @@ import (
 	"nvmecr/internal/proc"
 )
 
-// A blow is something that is done to a field.
-type blow struct {
+// An injection is a kind of fault that is injected into a testbed.
+type injection struct {
 	name   string
 	weight int
 	do     func(*chaos) (times int)
@@ -24,14 +24,14 @@ type blow struct {
 
 // What is done where there is a relay and a target of its own, and where not.
 var (
-	everywhere = []blow{
+	everywhere = []injection{
 		{"ranks killed", 6, (*chaos).killRank},
 		{"ranks frozen", 2, (*chaos).freezeRank},
 		{"jobs killed, launcher and all", 1, (*chaos).killJob},
 		{"launchers killed, ranks a little later", 1, (*chaos).killLauncher},
 		{"targets frozen", 2, (*chaos).freezeTarget},
 	}
-	outside = []blow{
+	outside = []injection{
 		{"targets killed and started again", 3, (*chaos).killTarget},
 		{"connections cut", 3, (*chaos).cut},
 		{"connections cut at a byte", 3, (*chaos).cutAtByte},
@@ -43,26 +43,26 @@ var (
 
 // chaos strikes one job.
 type chaos struct {
-	*field
+	*testbed
 	random *rand.Rand
 	job    *run
-	later  sync.WaitGroup // what lasts longer than the blow
+	later  sync.WaitGroup // what lasts longer than the injection
 	errs   chan error     // of what was to be put right again
 }
 
 // strike does something, and reports whether anything was there to be struck.
 func (c *chaos) strike() {
-	blows := everywhere
+	injections := everywhere
 	if c.relay != nil {
-		blows = append(append([]blow(nil), everywhere...), outside...)
+		injections = append(append([]injection(nil), everywhere...), outside...)
 	}
 	total := 0
-	for _, b := range blows {
+	for _, b := range injections {
 		total += b.weight
 	}
 	n := c.random.IntN(total)
 	c.job.remember()
-	for _, b := range blows {
+	for _, b := range injections {
 		if n -= b.weight; n < 0 {
 			if times := b.do(c); times > 0 {
 				c.tally.event(b.name, times)

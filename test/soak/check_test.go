@@ -79,9 +79,9 @@ type failing struct{}
 
 func (failing) Read([]byte) (int, error) { return 0, syscall.EIO }
 
-// TestJudge gives journals and copies to the court: it must see what is wrong
+// TestChecker gives journals and copies to the checker: it must see what is wrong
 // with each.
-func TestJudge(t *testing.T) {
+func TestChecker(t *testing.T) {
 	const start = "\n= start 0 of 1 pid 1 .\n"
 	const back = start + "= readback copy .\n"
 	const begun = start + "= readback empty .\n1 > mkdir - .\n1 < 0 0 .\n"
@@ -146,7 +146,7 @@ func TestJudge(t *testing.T) {
 
 func hear(dir string) error {
 	never := new(faults)
-	c := &court{dir: dir, excused: never.excused, whole: 1 << 20, tally: newTally(io.Discard), witnesses: []*witness{{model: newModel()}}}
+	c := &checker{dir: dir, excused: never.excused, whole: 1 << 20, tally: newTally(io.Discard), histories: []*history{{model: newModel()}}}
 	return c.hear()
 }
 

@@ -11,8 +11,8 @@ import (
 )
 
 // settle compares the copy that a restarted rank made of all it found with
-// what the witness knows, and decides what was in doubt.
-func (c *court) settle(w *witness, copied string) error {
+// the model of the history, and decides the operation in doubt.
+func (c *checker) settle(w *history, copied string) error {
 	if w.pending != nil {
 		w.model.doubt(w.pending)
 	}
@@ -35,7 +35,7 @@ func (c *court) settle(w *witness, copied string) error {
 // find returns the state that the copy shows: that without the operation in
 // doubt or with it, and how many bytes it has. It is nil if it is neither;
 // differences then says why.
-func (c *court) find(w *witness, copied string) (m *model, n int64, differences string, err error) {
+func (c *checker) find(w *history, copied string) (m *model, n int64, differences string, err error) {
 	dir := filepath.Join(copied, fmt.Sprintf("a%d", w.number))
 	var said []string
 	for _, s := range w.states(dir, c.whole) {
@@ -57,7 +57,7 @@ type state struct {
 }
 
 // states are those the directory may be in.
-func (w *witness) states(dir string, whole int64) []state {
+func (w *history) states(dir string, whole int64) []state {
 	if w.pending == nil {
 		return []state{{"where nothing was in doubt", w.model.clone()}}
 	}

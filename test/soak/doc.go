@@ -1,6 +1,6 @@
-// Command soak lets ranks write checkpoints through the preloaded library
-// while it kills, freezes and cuts off everything they stand on, at random,
-// and in the end accounts for every byte that was acknowledged.
+// Command soak is a crash and fault test at random. Ranks write checkpoints through
+// the preload library while soak kills, freezes and disconnects ranks, launchers and
+// targets. In the end it checks every byte that was acknowledged.
 //
 //	make soak MINUTES=5
 //
@@ -14,22 +14,21 @@
 // started again first copies everything it finds under the mount to a
 // directory outside.
 //
-// # The judge
+// # The checker
 //
-// A [model] is the state of an actor's directory that its journal tells. It
-// foretells the result of every operation: errno, counts, offsets, the bytes
-// of reads. Where a rank was started again, the copy it made must equal the
-// model, with the operation in doubt or without it; from there on that is
-// settled. After each round the same is done with what `nvmecr cp` finds from
-// outside. No byte is without a witness: it is a function of actor, operation
-// and offset (pattern.go), so that a wrong one tells where it comes from.
+// A [model] is the state of an actor's directory after the operations in its journal.
+// It predicts the result of every operation: errno, counts, offsets, the bytes of
+// reads. When a rank is started again, its copy must equal the model, with or without
+// the operation in doubt, which is then decided. After each round the checker does the
+// same with the files that `nvmecr cp` copies from outside. Every byte is a function of
+// actor, operation and offset (pattern.go), so a wrong byte shows where it comes from.
 //
-// # The chaos
+// # Faults
 //
-// A [field] is a store and what can be done to it: chaos.go lists that. One
-// field is served by `nvmecr target` through a [relay], which cuts and stalls
-// connections; it is killed and started again on its port. On the other field
-// `nvmecr run` has its embedded target. Rounds alternate between fields and
+// A [testbed] is a store with its target; chaos.go lists the faults it can have. One
+// testbed is served by `nvmecr target` through a [relay], which cuts and stalls
+// connections; it is killed and started again on its port. On the other testbed
+// `nvmecr run` has its embedded target. Rounds alternate between testbeds and
 // launchers: OpenMPI, MPICH, and a shell script that starts killed ranks
 // again. Ranks keep their partitions from round to round.
 package main

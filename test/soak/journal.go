@@ -70,34 +70,34 @@ func parseResult(words []string) (result, error) {
 	return result{n, syscall.Errno(errno), words[2:]}, errors.Join(err, err2)
 }
 
-// A witness is an actor as its journal tells it.
-type witness struct {
+// A history has the operations of one actor, read from its journal.
+type history struct {
 	rank, number int
 	model        *model
 	pending      *operation // begun and not ended
-	killed       bool       // its process has ended since the last copy that was judged
+	killed       bool       // its process has ended since the last copy that was checked
 
 	starts  int
 	reached bool // a rank has copied what it found at least once
 }
 
-func (w *witness) source(version uint64) source {
+func (w *history) source(version uint64) source {
 	return source{uint8(w.rank*actors + w.number + 1), uint32(version)}
 }
 
-// A court hears the witnesses of one round.
-type court struct {
+// A checker reads the journals of one round, and compares them with the models.
+type checker struct {
 	dir       string // of the round: journals and copies
 	excused   func(starting bool, at int64) bool
 	whole     int64 // the largest write that is all there or not at all
 	tally     *tally
-	witnesses []*witness
+	histories []*history
 }
 
 // hear follows the journals of the round to their ends.
-func (c *court) hear() error {
+func (c *checker) hear() error {
 	var errs []error
-	for _, w := range c.witnesses {
+	for _, w := range c.histories {
 		name := filepath.Join(c.dir, fmt.Sprintf("r%d.a%d.journal", w.rank, w.number))
 		if err := c.follow(w, name); err != nil {
 			errs = append(errs, fmt.Errorf("%s: %w", name, err))
@@ -106,7 +106,7 @@ func (c *court) hear() error {
 	return errors.Join(errs...)
 }
 
-func (c *court) follow(w *witness, name string) error {
+func (c *checker) follow(w *history, name string) error {
 	f, err := os.Open(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // killed before it began
@@ -131,7 +131,7 @@ func (c *court) follow(w *witness, name string) error {
 	}
 }
 
-func (c *court) line(w *witness, words []string) error {
+func (c *checker) line(w *history, words []string) error {
 	if words[0] == "=" {
 		return c.happened(w, words[1], words[2:])
 	}
@@ -154,7 +154,7 @@ func (c *court) line(w *witness, words []string) error {
 
 // happened hears what befell the rank. Each of its actors says the same: what
 // is counted is counted once.
-func (c *court) happened(w *witness, what string, words []string) error {
+func (c *checker) happened(w *history, what string, words []string) error {
 	first := w.number == 0
 	switch {
 	case what == "start":
@@ -192,8 +192,8 @@ func (c *court) happened(w *witness, what string, words []string) error {
 	return nil
 }
 
-// refused judges an errno and its time.
-func (c *court) refused(at, errno string) error {
+// refused checks an errno and its time.
+func (c *checker) refused(at, errno string) error {
 	when, err := strconv.ParseInt(at, 10, 64)
 	number, err2 := strconv.Atoi(errno)
 	if err := errors.Join(err, err2); err != nil {
@@ -206,7 +206,7 @@ func (c *court) refused(at, errno string) error {
 }
 
 // ended applies the operation that was pending and compares what it answered.
-func (c *court) ended(w *witness, got result) error {
+func (c *checker) ended(w *history, got result) error {
 	o := w.pending
 	switch {
 	case got.errno == syscall.ENOSPC:

@@ -96,9 +96,9 @@ func rounds(out io.Writer, stage *demo.Stage, t *tally, o options) (err error) {
 		}
 		return []string{tight, "96M", "256M"}[random.IntN(3)]
 	}
-	external := newField(stage, t, "external", size(), o.ranks)
-	embedded := newField(stage, t, "embedded", size(), o.ranks)
-	fields := []*field{external, embedded, external}
+	external := newTestbed(stage, t, "external", size(), o.ranks)
+	embedded := newTestbed(stage, t, "embedded", size(), o.ranks)
+	testbeds := []*testbed{external, embedded, external}
 	if err := external.external(); err != nil {
 		return err
 	}
@@ -109,15 +109,15 @@ func rounds(out io.Writer, stage *demo.Stage, t *tally, o options) (err error) {
 	fmt.Fprintf(out, "Stores of %s and %s; launchers %v.\n", external.size, embedded.size, launchers)
 
 	number := 0
-	next := func(f *field) *round {
+	next := func(f *testbed) *round {
 		number++
 		return &round{
-			field: f, number: number, launcher: launchers[random.IntN(len(launchers))], programs: programs,
+			testbed: f, number: number, launcher: launchers[random.IntN(len(launchers))], programs: programs,
 			random: rand.New(rand.NewPCG(o.seed, uint64(number))),
 		}
 	}
 	for end := time.Now().Add(o.long); time.Now().Before(end); {
-		r := next(fields[number%len(fields)])
+		r := next(testbeds[number%len(testbeds)])
 		begin := time.Now()
 		if err := r.play(between(random, o.round/2, o.round*3/2)); err != nil {
 			return fmt.Errorf("round %d, %s, %s: %w", r.number, r.name, r.launcher, err)
@@ -125,8 +125,8 @@ func rounds(out io.Writer, stage *demo.Stage, t *tally, o options) (err error) {
 		fmt.Fprintf(out, "round %d: %s, %s, %d jobs, %.1f s\n", r.number, r.name, r.launcher, r.jobs, time.Since(begin).Seconds())
 		_ = os.RemoveAll(filepath.Join(stage.Dir, fmt.Sprintf("round%d", number-20)))
 	}
-	for _, f := range []*field{external, embedded} {
-		if f.witnesses[0].starts == 0 {
+	for _, f := range []*testbed{external, embedded} {
+		if f.histories[0].starts == 0 {
 			continue
 		}
 		r := next(f)

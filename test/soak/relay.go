@@ -99,8 +99,8 @@ func (r *relay) copy(l *link, from int) {
 		n, err := l.ends[from].Read(buf)
 		r.await()
 		l.await()
-		n, blown := l.burn(from, n)
-		if _, e := l.ends[1-from].Write(buf[:n]); e != nil || blown || err != nil && err != io.EOF {
+		n, injected := l.burn(from, n)
+		if _, e := l.ends[1-from].Write(buf[:n]); e != nil || injected || err != nil && err != io.EOF {
 			l.cut()
 			return
 		}

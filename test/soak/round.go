@@ -26,10 +26,10 @@ const (
 	patience = 5 * time.Minute
 )
 
-// A round is one or more jobs on a field, one after the other, under one
+// A round is one or more jobs on a testbed, one after the other, under one
 // launcher.
 type round struct {
-	*field
+	*testbed
 	number   int
 	launcher string
 	programs map[string]string // by launcher
@@ -54,7 +54,7 @@ func (r *round) play(long time.Duration) error {
 	if err == nil {
 		err = r.chaos(job, long)
 	}
-	return errors.Join(err, r.judge())
+	return errors.Join(err, r.check())
 }
 
 func (r *round) start() (*run, error) {
@@ -75,7 +75,7 @@ func (r *round) start() (*run, error) {
 // chaos strikes job, and those that follow it, until the time is over; then
 // the last one ends, one way or the other.
 func (r *round) chaos(job *run, long time.Duration) (err error) {
-	c := &chaos{field: r.field, random: r.random, job: job, errs: make(chan error, 100)}
+	c := &chaos{testbed: r.testbed, random: r.random, job: job, errs: make(chan error, 100)}
 	defer func() {
 		c.job.kill()
 		err = errors.Join(err, c.job.sane())
@@ -109,7 +109,7 @@ func (r *round) chaos(job *run, long time.Duration) (err error) {
 // awaitReached waits until every rank has found its partition once: until then
 // there may be nothing to look at from outside.
 func (r *round) awaitReached(job *run) error {
-	for _, w := range r.witnesses {
+	for _, w := range r.histories {
 		name := filepath.Join(r.dir, fmt.Sprintf("r%d.a%d.journal", w.rank, w.number))
 		for begin := time.Now(); !w.reached; time.Sleep(5 * time.Millisecond) {
 			text, _ := os.ReadFile(name) // it will be there
@@ -202,9 +202,9 @@ func ended() context.Context {
 	return ctx
 }
 
-// judge hears the journals and looks at the store from outside.
-func (r *round) judge() error {
-	c := &court{dir: r.dir, excused: r.faults.excused, whole: r.whole(), tally: r.tally, witnesses: r.witnesses}
+// check hears the journals and looks at the store from outside.
+func (r *round) check() error {
+	c := &checker{dir: r.dir, excused: r.faults.excused, whole: r.whole(), tally: r.tally, histories: r.histories}
 	if err := c.hear(); err != nil {
 		return err
 	}
@@ -220,7 +220,7 @@ func (r *round) judge() error {
 	return os.RemoveAll(filepath.Join(r.dir, "readback"))
 }
 
-func (r *round) fromOutside(c *court) error {
+func (r *round) fromOutside(c *checker) error {
 	dest := filepath.Join(r.dir, "outside")
 	if err := os.Mkdir(dest, 0o700); err != nil {
 		return err
@@ -228,7 +228,7 @@ func (r *round) fromOutside(c *court) error {
 	if _, err := r.call("cp", "/", dest); err != nil {
 		return err
 	}
-	for _, w := range r.witnesses {
+	for _, w := range r.histories {
 		copied := dest
 		if r.ranks > 1 {
 			copied = filepath.Join(dest, fmt.Sprintf("rank%d", w.rank))
@@ -270,7 +270,7 @@ func (r *round) marks() error {
 		return fmt.Errorf("nvmecr ls: %w", err)
 	}
 	for _, e := range entries {
-		for _, w := range r.witnesses {
+		for _, w := range r.histories {
 			name, found := strings.CutPrefix(e.Path, fmt.Sprintf("/a%d/", w.number))
 			f := w.model.names[name]
 			if !found || w.rank != e.Rank || w.pending != nil || f == nil || f.state == unknown {
@@ -299,10 +299,10 @@ func (r *round) last() error {
 	if err == nil {
 		err = r.stop(job)
 	}
-	if err = errors.Join(err, r.judge()); err != nil {
+	if err = errors.Join(err, r.check()); err != nil {
 		return err
 	}
-	for _, w := range r.witnesses {
+	for _, w := range r.histories {
 		if w.pending != nil || w.killed {
 			return fmt.Errorf("rank %d, actor %d was not read back at the end", w.rank, w.number)
 		}

@@ -41,10 +41,10 @@ func TestKilledAtEveryCall(t *testing.T) {
 	calls, err := strconv.Atoi(job.Stdout.Lines()[0])
 	require.NoError(t, err)
 
-	w := &witness{model: newModel()}
+	w := &history{model: newModel()}
 	never := new(faults)
 	tally := newTally(io.Discard)
-	c := &court{dir: stage.Dir, excused: never.excused, whole: 1 << 20, tally: tally, witnesses: []*witness{w}}
+	c := &checker{dir: stage.Dir, excused: never.excused, whole: 1 << 20, tally: tally, histories: []*history{w}}
 	require.NoError(t, c.hear())
 	require.Nil(t, w.pending)
 	t.Logf("killed at each of %d calls; %d operations acknowledged, %d in doubt", calls, tally.Operations, tally.Doubts)

@@ -17,16 +17,16 @@ import (
 	"nvmecr/nvmf"
 )
 
-// A field is a store, what serves it, and what its ranks were acknowledged.
-type field struct {
+// A testbed is a store, what serves it, and what its ranks were acknowledged.
+type testbed struct {
 	name      string
 	size      string // of the namespace
 	ranks     int
 	stage     *demo.Stage
 	tally     *tally
-	witnesses []*witness
+	histories []*history
 
-	// Of the field with a target of its own.
+	// Of the testbed with a target of its own.
 	relay   *relay
 	address string // of the target
 	mu      sync.Mutex
@@ -43,11 +43,11 @@ const (
 	impatient = 2 * time.Second
 )
 
-func newField(stage *demo.Stage, t *tally, name, size string, ranks int) *field {
-	f := &field{name: name, size: size, ranks: ranks, stage: stage, tally: t, timeout: patient}
+func newTestbed(stage *demo.Stage, t *tally, name, size string, ranks int) *testbed {
+	f := &testbed{name: name, size: size, ranks: ranks, stage: stage, tally: t, timeout: patient}
 	for rank := range ranks {
 		for n := range actors {
-			f.witnesses = append(f.witnesses, &witness{rank: rank, number: n, model: newModel()})
+			f.histories = append(f.histories, &history{rank: rank, number: n, model: newModel()})
 		}
 	}
 	return f
@@ -56,7 +56,7 @@ func newField(stage *demo.Stage, t *tally, name, size string, ranks int) *field 
 // whole is the largest write that is all there or not at all: one that fits a
 // page of the log even if each hugeblock of it lies elsewhere. Where space is
 // short every write may be cut where it runs out.
-func (f *field) whole() int64 {
+func (f *testbed) whole() int64 {
 	if f.size == tight {
 		return 0
 	}
@@ -66,8 +66,8 @@ func (f *field) whole() int64 {
 // tight is the size of a namespace that the ranks fill.
 const tight = "32M"
 
-// external gives the field a target and a relay before it.
-func (f *field) external() (err error) {
+// external gives the testbed a target and a relay before it.
+func (f *testbed) external() (err error) {
 	if f.relay, err = newRelay(); err != nil {
 		return err
 	}
@@ -75,10 +75,10 @@ func (f *field) external() (err error) {
 	return f.serve()
 }
 
-func (f *field) close() { f.relay.close() }
+func (f *testbed) close() { f.relay.close() }
 
 // end ends the target.
-func (f *field) end() error {
+func (f *testbed) end() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.target.Interrupt()
@@ -87,11 +87,11 @@ func (f *field) end() error {
 	return f.target.Wait(ctx)
 }
 
-func (f *field) image() string { return filepath.Join(f.stage.Dir, f.name+".img") }
+func (f *testbed) image() string { return filepath.Join(f.stage.Dir, f.name+".img") }
 
 // serve starts the target, on the port it had. The caller holds f.mu, or is
 // the only one that knows f.
-func (f *field) serve() error {
+func (f *testbed) serve() error {
 	namespace := "file:" + f.image() + "?size=" + f.size
 	var last error
 	for begin := time.Now(); time.Since(begin) < patience; time.Sleep(20 * time.Millisecond) {
@@ -116,8 +116,8 @@ func (f *field) serve() error {
 	return fmt.Errorf("the target does not come back: %w", last)
 }
 
-// flags are those by which the field is found.
-func (f *field) flags() []string {
+// flags are those by which the testbed is found.
+func (f *testbed) flags() []string {
 	if f.relay == nil {
 		return []string{"--name", f.name}
 	}
@@ -125,8 +125,8 @@ func (f *field) flags() []string {
 		"trtype:TCP adrfam:IPv4 traddr:127.0.0.1 trsvcid:" + f.relay.port() + " subnqn:nqn.2014-08.org.nvmecr:target ns:1"}
 }
 
-// run is the command line that runs argv on the field.
-func (f *field) run(argv ...string) []string {
+// run is the command line that runs argv on the testbed.
+func (f *testbed) run(argv ...string) []string {
 	line := append([]string{f.stage.Nvmecr, "run", "--timeout", f.timeout.String()}, f.flags()...)
 	if f.relay == nil {
 		line = append(line, "--size", f.size)
@@ -134,9 +134,9 @@ func (f *field) run(argv ...string) []string {
 	return append(append(line, "--"), argv...)
 }
 
-// call runs a command of nvmecr on the field to its end and returns what it
+// call runs a command of nvmecr on the testbed to its end and returns what it
 // prints.
-func (f *field) call(command string, args ...string) ([]byte, error) {
+func (f *testbed) call(command string, args ...string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, f.stage.Nvmecr, append(append([]string{command}, f.flags()...), args...)...)
