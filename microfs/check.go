@@ -480,7 +480,7 @@ func (c *checker) state() (ok bool, err error) {
 // checksum holds, not only for the reason why decodeTree refused it.
 func (c *checker) explainState(state []byte, where string, at int64, refused error) (err error) {
 	known := len(problems(c.r))
-	r := &stateReader{b: state, odd: c.odd}
+	r := &stateReader{b: state, malformed: c.malformed}
 	if c.tree, err = r.tree(c.g); err != nil {
 		c.found(FoundState, Loss, where, at, reason(err), "what comes behind that place cannot be read")
 	}
@@ -493,8 +493,8 @@ func (c *checker) explainState(state []byte, where string, at int64, refused err
 	return nil
 }
 
-// odd is told what in a state makes no sense by itself.
-func (c *checker) odd(ino Ino, err error) {
+// malformed adds a finding about a malformed inode, name or extent of a state.
+func (c *checker) malformed(ino Ino, err error) {
 	c.r.add(Finding{Kind: FoundInode, Severity: Loss, Where: fmt.Sprintf("inode %d", ino), Offset: -1, Ino: ino, What: reason(err)})
 }
 

@@ -7,8 +7,7 @@ import "sync"
 // goroutine, since the waiting ones have to wake up first.
 type lock struct {
 	mu sync.Mutex
-	// next is held by the first of those who wait for mu: whoever has to wait for
-	// next has mu after it.
+	// next is held by the first goroutine that waits for mu; the others wait for next.
 	next sync.Mutex
 }
 

@@ -214,9 +214,9 @@ func (p *planner) readOld(x *extent, h Hugeblock, covered nvmf.Bytes) ([]byte, e
 	return (*buf)[:covered], p.fs.readExtent(p.in, x, nvmf.Bytes(h-x.file)*p.fs.g.hugeblock, (*buf)[:covered])
 }
 
-// refused returns what the plan allocated after it failed for good. What the
-// device refused to write goes to the tail of the pool, so that other
-// hugeblocks are tried before it, and is not appended to in place again.
+// refused frees what the plan allocated, after the plan failed for good. Hugeblocks
+// that the device refused to write go to the tail of the pool, so that others are
+// tried first, and are not appended to in place any more.
 //
 // Without data checksums the image may be on the media although it was
 // refused, and a crash would accept it: its data must stay what it is.

@@ -70,8 +70,8 @@ func (fs *FS) Shrink(free, align, most nvmf.Bytes) (nvmf.Bytes, error) {
 	return seg.Length, nil
 }
 
-// inUse returns where the hugeblocks end that files have, that are not free for good
-// yet, or that a late command may still write to.
+// inUse returns the end of the last hugeblock that belongs to a file, is pending free,
+// or is retired.
 func (fs *FS) inUse() (end Hugeblock) {
 	for in := range fs.tree.inodes.all() {
 		for x := range in.extents.all() {

@@ -140,22 +140,22 @@ func (x *extent) encode(g *geometry, sums *sumTable, b []byte) []byte {
 type stateReader struct {
 	b   []byte
 	err error
-	// odd, if set, is told of what makes no sense, and the reading goes on
+	// malformed, if set, is called with what is malformed; reading continues
 	// without it.
-	odd func(Ino, error)
-	// mend says that wrong counts and parents are going to be corrected.
+	malformed func(Ino, error)
+	// mend says that the caller corrects wrong counts and parents.
 	mend bool
 }
 
-// lenient says that a parent may be wrong: somebody else looks at it.
-func (r *stateReader) lenient() bool { return r.mend || r.odd != nil }
+// lenient reports whether parents may be wrong: the caller checks them.
+func (r *stateReader) lenient() bool { return r.mend || r.malformed != nil }
 
-// refuse returns what ends the reading: err, unless somebody wants to be told.
+// refuse returns err, which ends the reading, or passes it to malformed and returns nil.
 func (r *stateReader) refuse(ino Ino, err error) error {
-	if r.odd == nil {
+	if r.malformed == nil {
 		return err
 	}
-	r.odd(ino, err)
+	r.malformed(ino, err)
 	return nil
 }
 

@@ -234,9 +234,8 @@ func (r *Result) NotMeasured(what, format string, a ...any) {
 }
 
 // Check returns an error if the result could not be shown or stored: a row
-// that does not fit its columns, a number that is none. It names the place.
-// Whoever runs experiments calls it, so that an experiment's mistake is told
-// where it was made.
+// that does not fit its columns, a NaN or infinite number. The error names the place.
+// Experiment.Measure calls Check, so that the error names the experiment.
 func (r *Result) Check() error {
 	for _, t := range r.Tables {
 		if err := t.check(); err != nil {

@@ -54,7 +54,7 @@ func (s *Stage) Close() error {
 	return errors.Join(s.Leave(), os.RemoveAll(s.Dir))
 }
 
-// Leave is Close, but Dir stays, for whoever wants to see what happened.
+// Leave is Close, but keeps Dir, for diagnosis.
 func (s *Stage) Leave() error {
 	_, err := s.Kill()
 	if s.shm != "" {

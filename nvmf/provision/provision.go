@@ -37,25 +37,24 @@ import (
 // concurrent use; two programs that change one job at the same time must synchronize
 // themselves.
 type Provisioner interface {
-	// Create makes the namespace of a job, or returns the one there is, which
-	// must have that size: else the error is a *SizeError. Sizes are rounded
-	// up to what the target allocates by. Nobody sees it before Expose.
+	// Create makes the namespace of a job, or returns the existing one. If that
+	// has another size the error is a *SizeError. Sizes are rounded up to the
+	// target's unit of allocation. No host sees the namespace before Expose.
 	Create(ctx context.Context, job string, size nvmf.Bytes) (Namespace, error)
-	// Expose lets the hosts with these NQNs connect and nobody else; hosts
-	// that are connected and not listed any more are cut off. No hosts at all
-	// hides the namespace. With keys each host has to have some, which it
-	// then has to prove that it knows; others in keys are of no account.
-	// Without, hosts that were listed keep the keys they have. Who has none
-	// cannot be beside who has, nor come after: what was exposed with keys is
-	// not exposed without, a restart of the target later neither, before it
-	// was hidden. A host whose keys change is cut off.
+	// Expose sets the hosts that may connect, by their NQNs. Hosts that are
+	// connected and not listed any more are disconnected. An empty list hides the
+	// namespace. With keys each host needs keys, and must authenticate; keys of
+	// other hosts are ignored. Without keys, hosts that were listed keep theirs.
+	// Hosts with keys and hosts without cannot be mixed. A namespace that was
+	// exposed with keys cannot be exposed without keys before it was hidden, also
+	// after a restart of the target. A host whose keys change is disconnected.
 	Expose(ctx context.Context, job string, hosts []string, keys map[string]dhchap.Keys) error
-	// Limit bounds what all hosts together read and write, in bytes per
-	// second; 0 takes the limit away. Where the target has none the error is
-	// ErrUnsupported.
+	// Limit sets the rate limit of the namespace, reads and writes of all hosts
+	// together, in bytes per second; 0 removes the limit. ErrUnsupported where the
+	// target has no rate limits.
 	Limit(ctx context.Context, job string, rate nvmf.Bytes) error
-	// Delete cuts off all hosts and frees the namespace with its data. A job
-	// that has none is no error.
+	// Delete disconnects all hosts and frees the namespace with its data. It
+	// succeeds if the job has no namespace.
 	Delete(ctx context.Context, job string) error
 	// List returns the namespaces of all jobs by name, those of interrupted
 	// calls and damaged ones too.
@@ -179,9 +178,9 @@ func CheckHosts(job string, hosts []string) ([]string, error) {
 	return sorted, nil
 }
 
-// CheckKeys returns an error unless all hosts have keys, these or where keys is
-// nil those they were exposed with before, or none has. None may have none
-// where locked says that the namespace was exposed with keys.
+// CheckKeys returns an error unless either all hosts have keys or none has. Where
+// keys is nil, hosts have the keys that they were exposed with before. If locked, the
+// namespace was exposed with keys, and all hosts need keys.
 func CheckKeys(job string, hosts []string, keys map[string]dhchap.Keys, before func(host string) bool, locked bool) error {
 	var with, without string
 	for _, h := range hosts {

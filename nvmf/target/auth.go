@@ -8,10 +8,10 @@ import (
 )
 
 // A queue of a host that has a key is barred from Connect on: every command
-// but those of the authentication is refused. It becomes part of its
-// controller when the host has proved who it is, so that who only knows the
-// host's name cannot be in the way of its queues. A host may authenticate
-// again later; the queue stays usable meanwhile, unless the authentication fails.
+// but those of the authentication is refused. The queue becomes part of its
+// controller once the host is authenticated, so that another host which knows the
+// NQN cannot take the queue ids of this one. A host may authenticate again later; the
+// queue stays usable meanwhile, unless the authentication fails.
 
 // prepareAuth validates Authentication Send and Receive before their data.
 func (c *conn) prepareAuth(m *command) nvme.Status {
@@ -81,9 +81,9 @@ func (c *conn) compute(step func()) bool {
 	return true
 }
 
-// awaitTurn waits for a slot of exchanges; false is without one. Whoever cuts
-// this connection off does not wait for those before it, and the others take
-// it for asleep.
+// awaitTurn waits for one of the slots for computations, and returns false if the
+// connection ends first. A waiting connection counts as asleep, and can be closed at
+// once.
 func (c *conn) awaitTurn() bool {
 	c.target.running.Add(-1)
 	defer c.target.running.Add(1)

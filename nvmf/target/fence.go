@@ -10,13 +10,13 @@ import (
 
 // fence keeps hosts from a namespace that another one has reserved.
 //
-// The data path sees guard alone: one load for each command, nil as long as
-// nobody reserves. Who changes it asks every connection with commands that
-// the change forbids to end them, and completes its own command when all have
-// answered. A connection answers from its own thread between two steps, when
-// nothing of it is being executed: commands whose data is still coming fail,
-// and the rest of their data is dropped. Nobody blocks meanwhile, so hosts
-// that preempt each other do not lock up.
+// The data path loads only guard, once for each command; it is nil without a
+// reservation. The connection that changes the reservation asks every other connection
+// to end the commands that are forbidden from now on, and completes its own command
+// when all have answered. A connection answers from its own thread between two steps,
+// when it executes no command: commands whose data is still arriving fail, and the rest
+// of their data is dropped. No thread blocks meanwhile, so hosts that preempt each
+// other do not deadlock.
 type fence struct {
 	guard atomic.Pointer[guard] // stored with mu held
 

@@ -24,8 +24,8 @@ type namespace struct {
 
 	removed atomic.Bool
 	// refs counts the attached connections, and one for the subsystem until
-	// removal. Who brings it to zero closes the backing; nobody raises it
-	// from zero.
+	// removal. The release of the last reference closes the backing; a count of
+	// zero never grows again.
 	refs atomic.Int64
 	gone chan struct{} // closed when the backing is
 	err  error         // of that; read after gone

@@ -129,9 +129,10 @@ func (p *Provisioner) renewed(job string, hosts []string, keys map[string]dhchap
 	return all, nil
 }
 
-// apart takes subsystems out of their ports while it runs do, and puts them
-// back whatever came of it: if it dies, whoever is alone next does so. They may be
-// other jobs' and other people's, whom no repetition of this would bring back.
+// apart removes subsystems from their ports while do runs, and puts them back also
+// after an error. If the process dies, the next exclusive call puts them back. The
+// subsystems may belong to other jobs or other administrators, whose own calls would
+// not restore them.
 func (p *Provisioner) apart(nqns []string, do func() error) error {
 	var back []func() error
 	var err error

@@ -2,27 +2,27 @@
 //
 // The namespace of a job is a file nvmecr:JOB in a directory, or a whole
 // device that such a symbolic link leads to, as namespace 1 of a subsystem
-// BASE:JOB, which lists its hosts and is linked into one port. Entries below
-// hosts/ are made where they are missing. Those that get keys from us are
-// removed when no subsystem lists them any more; others never, for they may be
-// somebody else's, with keys.
+// BASE:JOB, which lists its hosts and is linked into one port. Missing entries below
+// hosts/ are created. Entries that have keys from this package are removed when no
+// subsystem lists them any more; others are never removed, since they may be another
+// administrator's.
 //
 //	nvmet.go    the methods
 //	images.go   files and devices
 //	subsystem.go, hosts.go, tree.go    configfs
 //
-// Keys are the hosts' there, in all subsystems: what is exposed with other keys
-// later takes effect for all jobs of the host, and cuts all of them off. A key
-// that is not from here is never replaced.
+// In nvmet a key belongs to a host, in all subsystems. So a new key takes effect for all
+// jobs of the host, and disconnects the host from all of them. A key that is not from
+// this package is never replaced.
 //
-// # What is where
+// # Persistence
 //
-// Files and links last. Configfs is the kernel's memory: after a boot List
-// calls a namespace incomplete, and repeating create and expose brings it back
-// with its data. That it was exposed with keys is an empty file
-// nvmecr-keyed:JOB: while it is there the hosts are not exposed without. What a
-// program has taken out of a port for a moment is an empty file
-// nvmecr-away:PORT:NQN; if it died the next one puts that back.
+// Files and links are persistent. Configfs is not: after a boot List calls a namespace
+// incomplete, and create and expose, repeated, restore it with its data. An empty file
+// nvmecr-keyed:JOB records that the namespace was exposed with keys; while it exists,
+// hosts are not exposed without keys. An empty file nvmecr-away:PORT:NQN records that a
+// subsystem is out of its port for a moment; if the program dies, the next one puts the
+// subsystem back.
 //
 // # Old data
 //
@@ -31,11 +31,11 @@
 // renaming file or link to nvmecr-freed:JOB, after which only a Delete or a
 // Create touches it; a Create makes the link to a device anew, and zeroes it.
 //
-// # What the kernel does not do
+// # Limits of the kernel
 //
-// There are no rate limits. A host that is not listed any more keeps its
-// connections, so Expose takes the subsystem out of its port for a moment when
-// it removes a host, which cuts all of them off; those that may connect again.
+// There are no rate limits. A host that is removed from the list keeps its connections.
+// So Expose takes the subsystem out of its port for a moment when it removes a host; this
+// disconnects all hosts, and those still listed reconnect.
 package nvmet
 
 import (

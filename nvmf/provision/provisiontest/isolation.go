@@ -26,12 +26,12 @@ import (
 // another job's, on a real target. reach turns an address that the target says
 // it is at into one where it is found from here; nil leaves it.
 //
-// Without keys who knows another host's NQN is that host: what needs it is only
-// tried with keys.
+// Without keys a host that uses another host's NQN is that host for the target, so
+// attacks by a stolen NQN are tried with keys only.
 func Isolation(t *testing.T, p provision.Provisioner, reach func(nvmf.TransportID) nvmf.TransportID) {
 	for _, keyed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("keys=%t", keyed), func(t *testing.T) {
-			s := newAttack(t, p, reach, keyed)
+			s := newIsolation(t, p, reach, keyed)
 			for _, a := range attacks {
 				if a.keyed && !keyed {
 					continue
@@ -45,8 +45,8 @@ func Isolation(t *testing.T, p provision.Provisioner, reach func(nvmf.TransportI
 	}
 }
 
-// attack is a job, the victim, and the host of another one.
-type attack struct {
+// isolation is a job, the victim, and the host of another one.
+type isolation struct {
 	victim, own   identity // as Connect would have it
 	at, ownAt     nvmf.TransportID
 	keys, ownKeys dhchap.Keys
@@ -58,8 +58,8 @@ type attack struct {
 	content []byte
 }
 
-func newAttack(t *testing.T, p provision.Provisioner, reach func(nvmf.TransportID) nvmf.TransportID, keyed bool) *attack {
-	s := &attack{victim: identity{host: HostA, id: uuid.New()}, own: identity{host: HostB, id: uuid.New()}}
+func newIsolation(t *testing.T, p provision.Provisioner, reach func(nvmf.TransportID) nvmf.TransportID, keyed bool) *isolation {
+	s := &isolation{victim: identity{host: HostA, id: uuid.New()}, own: identity{host: HostB, id: uuid.New()}}
 	var keys map[string]dhchap.Keys
 	if keyed {
 		make := func() dhchap.Keys {
@@ -92,7 +92,7 @@ func newAttack(t *testing.T, p provision.Provisioner, reach func(nvmf.TransportI
 }
 
 // enter connects the victim, and records what it sends.
-func (s *attack) enter(t *testing.T) {
+func (s *isolation) enter(t *testing.T) {
 	proxy, err := wiretest.New(s.at.HostPort())
 	require.NoError(t, err)
 	t.Cleanup(proxy.Close)
@@ -111,19 +111,19 @@ func (s *attack) enter(t *testing.T) {
 }
 
 // fill writes all of the victim's namespace.
-func (s *attack) fill(t *testing.T, pattern byte) {
+func (s *isolation) fill(t *testing.T, pattern byte) {
 	s.content = bytes.Repeat([]byte{pattern}, int(s.device.Identity().Capacity()))
 	require.NoError(t, s.move(nvmf.Write, s.content))
 }
 
-func (s *attack) move(op nvmf.Opcode, data []byte) error {
+func (s *isolation) move(op nvmf.Opcode, data []byte) error {
 	v := &volume{s.device, s.queue}
 	_, err := v.move(op, data, 0)
 	return err
 }
 
 // unharmed expects the victim to have its data and its connection.
-func (s *attack) unharmed(t *testing.T) {
+func (s *isolation) unharmed(t *testing.T) {
 	got := make([]byte, len(s.content))
 	require.NoError(t, s.move(nvmf.Read, got))
 	require.True(t, bytes.Equal(s.content, got), "the victim's data has changed")
@@ -170,7 +170,7 @@ func (r *records) cntlid() uint16 {
 var attacks = []struct {
 	name  string
 	keyed bool
-	try   func(t *testing.T, s *attack)
+	try   func(t *testing.T, s *isolation)
 }{
 	{"own name", false, ownName},
 	{"stolen name", true, stolenName},
@@ -185,7 +185,7 @@ var attacks = []struct {
 	{"replay", true, replay},
 }
 
-func (s *attack) dial(t *testing.T, id nvmf.TransportID) *rawHost {
+func (s *isolation) dial(t *testing.T, id nvmf.TransportID) *rawHost {
 	h, err := dialRaw(id)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = h.Close() })
@@ -193,7 +193,7 @@ func (s *attack) dial(t *testing.T, id nvmf.TransportID) *rawHost {
 }
 
 // login makes the attacker's own controller, with an I/O queue.
-func (s *attack) login(t *testing.T, who identity) (admin, queue *rawHost) {
+func (s *isolation) login(t *testing.T, who identity) (admin, queue *rawHost) {
 	connect := func(qid, cntlid uint16) (*rawHost, uint16) {
 		h := s.dial(t, s.ownAt)
 		who.qid, who.cntlid = qid, cntlid
@@ -212,7 +212,7 @@ func (s *attack) login(t *testing.T, who identity) (admin, queue *rawHost) {
 }
 
 // ownName: the attacker is not listed.
-func ownName(t *testing.T, s *attack) {
+func ownName(t *testing.T, s *isolation) {
 	for _, id := range [][16]byte{s.own.id, s.victim.id} {
 		who := identity{s.victim.sub, s.own.host, id, 0, nvme.CNTLIDDynamic}
 		_, err := s.dial(t, s.at).connect(who)
@@ -224,7 +224,7 @@ func ownName(t *testing.T, s *attack) {
 
 // stolenName: with the NQN of the victim, and its identifier, and the wrong
 // keys or none, nothing is done.
-func stolenName(t *testing.T, s *attack) {
+func stolenName(t *testing.T, s *isolation) {
 	who := s.victim
 	who.cntlid = nvme.CNTLIDDynamic
 	for name, keys := range map[string]dhchap.Keys{"without": {}, "the attacker's": s.ownKeys} {
@@ -246,14 +246,14 @@ func stolenName(t *testing.T, s *attack) {
 }
 
 // stolenDiscovery: it tells where the victim is, and opens nothing.
-func stolenDiscovery(t *testing.T, s *attack) {
+func stolenDiscovery(t *testing.T, s *isolation) {
 	_, err := tcp.Discover(ctx, s.at, tcp.Options{HostNQN: s.victim.host})
 	require.NoError(t, err)
 }
 
 // stolenController joins a queue to the victim's controller, or to one that it
 // guesses.
-func stolenController(t *testing.T, s *attack) {
+func stolenController(t *testing.T, s *isolation) {
 	ids := []uint16{s.cntlid, s.cntlid + 1, s.cntlid - 1, 0, 1, 2, 3, 0xffef, nvme.CNTLIDDynamic, nvme.CNTLIDDynamic - 1}
 	for _, who := range []identity{
 		{sub: s.victim.sub, host: s.own.host, id: s.own.id},
@@ -288,7 +288,7 @@ func stolenController(t *testing.T, s *attack) {
 
 // directNSID names all that may be a namespace of the victim's in commands on
 // the attacker's own queue. Its own is 1.
-func directNSID(t *testing.T, s *attack) {
+func directNSID(t *testing.T, s *isolation) {
 	_, q := s.login(t, s.own)
 	ranges := make([]byte, nvme.DSMRangeSize)
 	(*nvme.DSMRange)(ranges).Set(0, 1)
@@ -328,7 +328,7 @@ func directNSID(t *testing.T, s *attack) {
 // beyondTheEnd: what lies past the last block is nobody's. Linux reckons bytes
 // with 64 bits, and comes back to the beginning of the namespace where there
 // are more of them.
-func beyondTheEnd(t *testing.T, s *attack) {
+func beyondTheEnd(t *testing.T, s *isolation) {
 	_, q := s.login(t, s.own)
 	id := s.device.Identity()
 	per := uint32(4096 / id.LBASize)
@@ -358,7 +358,7 @@ func beyondTheEnd(t *testing.T, s *attack) {
 
 // adminCommands: those that say something of namespaces say nothing of the
 // victim's, and those that would change them change none of it.
-func adminCommands(t *testing.T, s *attack) {
+func adminCommands(t *testing.T, s *isolation) {
 	admin, _ := s.login(t, s.own)
 	again := func() {
 		if admin.status(raw(nvme.AdminKeepAlive, 0, 0), nil) != nil {
@@ -400,7 +400,7 @@ func adminCommands(t *testing.T, s *attack) {
 }
 
 // discovery shows the attacker, and who is nobody's host, nothing of the victim.
-func discovery(t *testing.T, s *attack) {
+func discovery(t *testing.T, s *isolation) {
 	for _, host := range []string{s.own.host, "nqn.2014-08.org.example:nobody"} {
 		entries, err := tcp.Discover(ctx, s.ownAt, tcp.Options{HostNQN: host, HostID: s.victim.id})
 		require.NoError(t, err)
@@ -412,7 +412,7 @@ func discovery(t *testing.T, s *attack) {
 
 // stolenIdentifier: as the victim's identifier the attacker takes reservations
 // of its own namespace, not the victim's.
-func stolenIdentifier(t *testing.T, s *attack) {
+func stolenIdentifier(t *testing.T, s *isolation) {
 	r, ok := s.device.(nvmf.Reserver)
 	if !ok || !s.device.Identity().Reservations {
 		t.Skip("this target has no reservations")
@@ -430,7 +430,7 @@ func stolenIdentifier(t *testing.T, s *attack) {
 }
 
 // secondConnect turns a connection that was let in to the victim's subsystem.
-func secondConnect(t *testing.T, s *attack) {
+func secondConnect(t *testing.T, s *isolation) {
 	for _, who := range []identity{
 		{s.victim.sub, s.victim.host, s.victim.id, 0, nvme.CNTLIDDynamic},
 		{s.victim.sub, s.victim.host, s.victim.id, 1, s.cntlid},
@@ -445,7 +445,7 @@ func secondConnect(t *testing.T, s *attack) {
 }
 
 // replay sends again what the victim has sent on each of its connections.
-func replay(t *testing.T, s *attack) {
+func replay(t *testing.T, s *isolation) {
 	s.records.mu.Lock()
 	var all [][]byte
 	for _, b := range s.records.sent {
