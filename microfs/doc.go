@@ -3,7 +3,7 @@
 //
 // It is log-structured: nothing is overwritten in place, metadata is in memory, each
 // change is a record of the operation log (package oplog), and now and then the whole
-// tree is written as a state checkpoint, after which the log begins anew.
+// tree is written as a state checkpoint, which frees the log pages before it.
 //
 // # Promises
 //

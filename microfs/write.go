@@ -110,10 +110,10 @@ func (fs *FS) writePart(in *inode, pos, end nvmf.Bytes) (nvmf.Bytes, error) {
 	return next, err
 }
 
-// writeOperation writes [pos, end) atomically, and returns where it ended. With an
-// error the file has what was written until then. In a full file system an overwrite
-// of more hugeblocks than spare are written in parts, each of which takes the
-// hugeblocks that the part before has freed.
+// writeOperation writes [pos, end) atomically, and returns where it ended. Where it
+// ends early, the file has what was written until then. In a full file system an
+// overwrite of more hugeblocks than geometry.spare is written in parts, each of which
+// takes the hugeblocks that the part before has freed.
 func (fs *FS) writeOperation(in *inode, cur *cursor, pos, end nvmf.Bytes) (nvmf.Bytes, error) {
 	for begin := pos; pos < end; {
 		next, err := fs.writeGroup(in, cur, pos, end)

@@ -1,16 +1,14 @@
-// Command testreport runs `go test` several times and ends with one account
-// of all of them: how many tests passed, failed and were skipped, and why
-// each was skipped.
+// Command testreport runs `go test` several times and ends with one summary: how many tests
+// passed, failed and were skipped, and why each was skipped.
 //
 //	testreport "./..." "-race ./oplog ./microfs"
 //
-// With -levels N each test is named when it begins and when it ends, and its
-// subtests down to the Nth level: for tests that take long.
+// Each argument has the arguments of one `go test`; `-C DIR` at the front of them is the
+// directory to run it in. With -levels N the report names each test when it begins and when
+// it ends, and its subtests down to the Nth level, for tests that take long.
 //
-// Each argument is the arguments of one `go test`; `-C DIR` at the front of them is
-// where to run it. A package is named when it
-// ends, what a failed test printed follows it; of a fuzz test that ran, how
-// far it got. The exit status is 1 if anything failed.
+// The report names a package when the package ends, followed by the output of its failed
+// tests, and by how far a fuzz test got. The exit status is 1 if any test failed.
 package main
 
 import (

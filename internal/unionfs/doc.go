@@ -4,7 +4,8 @@
 //
 // A directory that several layers have is one directory with the names of all. Any other
 // file is that of the uppermost layer that has it. Files of the upper layer can be changed.
-// Files of lower layers can be read; changing them is a *ReadOnlyError, there is no copy-up.
+// Files of lower layers can be read; changing them is a *ReadOnlyError, since files are not
+// copied up.
 // A new file in a directory that only lower layers have creates the directory in the upper
 // layer first.
 //

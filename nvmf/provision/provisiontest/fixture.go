@@ -1,5 +1,5 @@
-// Package provisiontest is what every provision.Provisioner passes, whatever
-// its target: Run.
+// Package provisiontest has Run, the conformance suite of every provision.Provisioner, and
+// Isolation, which attacks the namespace of another job.
 package provisiontest
 
 import (

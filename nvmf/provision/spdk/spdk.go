@@ -6,27 +6,26 @@
 // must have a TCP transport and the store; docs/administration.md says how
 // those are made.
 //
-// # What is where
+// # Persistence
 //
-// Logical volumes are on the device. Subsystems and limits are in the target's
-// memory: after a restart of it List calls a namespace incomplete, and
-// repeating create, expose and limit brings it back with its data.
+// Logical volumes are on the device. Subsystems and limits are in the target's memory:
+// after a restart of the target List calls a namespace incomplete, and create, expose
+// and limit, repeated, restore it with its data.
 //
-// The keys of hosts are files in Options.Keys that SPDK's keyring names, as
-// nvmecr.JOB.DIGEST; the files have the UUID of the store before that. The digest is of the key too: another key is another name,
-// so that a host either has the one or the other. That a job was exposed with
-// keys is in the name of its volume, which is nvmecr-keyed:JOB then: while it is
-// the hosts are not exposed without.
+// The keys of hosts are files in Options.Keys. SPDK's keyring calls them
+// nvmecr.JOB.DIGEST; the names of the files begin with the UUID of the store. The
+// digest depends on the key, so a new key has a new name, and a host has either the old
+// key or the new one. A volume whose job was exposed with keys is named
+// nvmecr-keyed:JOB; as long as it is, hosts are not exposed without keys.
 //
 // # Old data
 //
-// Volumes are made with clear_method write_zeroes: their blocks are zeroed
-// when they are given back, and SPDK clears a store when it is made. Delete
-// begins by renaming the volume to nvmecr-freed:JOB. A target that dies within
-// bdev_lvol_delete has given the blocks back and not zeroed all of them: so there
-// is a volume nvmecr-zeroing:JOB for that time, and where one is found later all
-// that is free is zeroed before it is used (zeroing.go). A volume of somebody
-// else's that was made with another clear_method leaves what it left.
+// Volumes are made with clear_method write_zeroes: SPDK zeroes their blocks when it
+// deletes them, and clears the store when the store is made. Delete begins by renaming
+// the volume to nvmecr-freed:JOB. A target that dies within bdev_lvol_delete has freed
+// the blocks without zeroing all of them. So a volume nvmecr-zeroing:JOB exists during
+// the deletion, and where one is found later, all free space is zeroed before it is used
+// (zeroing.go). Data of foreign volumes with another clear_method is not cleared.
 package spdk
 
 import (

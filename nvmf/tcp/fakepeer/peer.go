@@ -1,10 +1,10 @@
-// Package fakepeer is a scripted NVMe/TCP target for tests of the initiator: it
-// plays a well-behaved admin queue and leaves every I/O command to a script,
-// which may answer it as no decent target would. It is slow and simple, keeps
-// no data, and shares nothing with the real target but package pdu.
+// Package fakepeer is a scripted NVMe/TCP target for tests of the initiator. Its admin queue
+// conforms to the specification; a script answers the I/O commands, and may violate the
+// specification in any way. The target is slow and simple, keeps no data, and shares only
+// package pdu with the real target.
 //
-// Each connection is served by a goroutine of its own; scripts run there, one
-// command at a time for each connection.
+// Each connection is served by a goroutine of its own; scripts run there, one command at a
+// time for each connection.
 package fakepeer
 
 import (

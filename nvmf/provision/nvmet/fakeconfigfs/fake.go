@@ -1,8 +1,7 @@
-// Package fakeconfigfs is a directory that behaves like configfs does below
-// nvmet, as far as provisioning goes: making a directory makes its attributes,
-// a directory is removed with them, links hold what they lead to, and
-// attributes refuse what the kernel refuses. What a host would see of it
-// Connect says.
+// Package fakeconfigfs is a fake configfs of nvmet, for tests of provisioning. Making a
+// directory makes its attributes, removing it removes them, the target of a link cannot be
+// removed, and attributes refuse the values that the kernel refuses. Connect shows what a
+// host would see of the nvmet target.
 package fakeconfigfs
 
 import (

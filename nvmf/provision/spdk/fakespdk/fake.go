@@ -1,10 +1,10 @@
-// Package fakespdk is a target that answers the JSON-RPC methods of SPDK's
-// nvmf_tgt that concern logical volumes and NVMe-oF subsystems, with SPDK's
-// error codes, and keeps the state they make: for tests of those who call them.
+// Package fakespdk is a fake SPDK target for tests of its clients. It answers the JSON-RPC
+// methods of nvmf_tgt for logical volumes and NVMe-oF subsystems, with SPDK's error codes,
+// and keeps their state.
 //
-// The storage of volumes is memory that nothing clears but what SPDK clears:
-// with clear_method write_zeroes, the blocks of a volume that is deleted, unless
-// the target dies meanwhile. Any other method leaves them, as a device may.
+// Volumes are in memory that is cleared only where SPDK clears storage: with clear_method
+// write_zeroes the blocks of a deleted volume, unless the target dies meanwhile. Other
+// methods leave the blocks as they are, as a device may.
 package fakespdk
 
 import (
