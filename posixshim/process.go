@@ -21,6 +21,8 @@ type Process struct {
 	// Used, if not nil, is called before the first call on a path or file of ours.
 	Used func()
 	used sync.Once
+	// Ending, if not nil, is called when the process ends: before Alone looks.
+	Ending func()
 	// Successor, if not nil, connects to who goes on with what this process has open when it ends.
 	Successor func() (Successor, error)
 	// View, if not nil, returns where the kernel of this host has the files of this process.

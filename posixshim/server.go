@@ -125,7 +125,7 @@ func (p *Process) accept(listen *os.File, h *heir, ended chan<- struct{}) {
 		var fd int
 		var failed error
 		err = raw.Read(func(on uintptr) bool {
-			p.server.connections.Add(1) // before it can ask, or Leave can miss it: Leave counts them
+			p.server.connections.Add(1) // before it can ask, or answerAll can miss it, which counts them
 			if fd, failed = acceptOne(int(on)); failed != nil {
 				p.server.connections.Add(-1)
 			}

@@ -163,7 +163,7 @@ func TestCloseOfASharedFileIsComplete(t *testing.T) {
 // alone looks until others have nothing of p: what is sent to them p has as well for an instant.
 func alone(p *Process) (left int) {
 	for range Hang / time.Millisecond {
-		if left, _ = p.Alone(); left == 0 {
+		if left, _ = p.Alone(1); left == 0 {
 			return 0
 		}
 		time.Sleep(time.Millisecond)
@@ -197,7 +197,7 @@ func TestLeaveAnswers(t *testing.T) {
 	p = newPartition(t).process(t)
 	p.server.askTime = 100 * time.Millisecond
 	c = p.client(t)
-	rest, err := p.Alone()
+	rest, err := p.Alone(1)
 	require.NoError(t, err)
 	require.Zero(t, rest)
 	_, err = p.Serve() // it goes on after all

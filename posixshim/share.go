@@ -225,9 +225,12 @@ func (w *watch) ended() bool {
 	return err != nil || fds[0].Revents&(unix.POLLHUP|unix.POLLERR) != 0
 }
 
-// Alone is told that no descriptor of this process stands for an open file in
+// Alone is told that the process ends, or if ends is 0 executes a program, and that no descriptor of this process stands for an open file in
 // others any more. It returns how many files others have nevertheless.
-func (p *Process) Alone() (int, error) {
+func (p *Process) Alone(ends int) (int, error) {
+	if ends != 0 && p.Ending != nil {
+		p.Ending()
+	}
 	p.files.each(func(f *openFile) {
 		if w := f.watch.Load(); w != nil {
 			w.foreign.Store(true)

@@ -91,16 +91,16 @@ func nvmecr_rt_give_up() (answer int64) {
 	return result(0, process.GiveUp())
 }
 
-// alone: no descriptor of this process is one that share has returned any more; returns how many open files and mappings other processes have nevertheless, if none they get none any more
+// alone: the process ends, or if ends is 0 executes a program; no descriptor of this process is one that share has returned any more; returns how many open files and mappings other processes have nevertheless, if none they get none any more
 //
 //export nvmecr_rt_alone
-func nvmecr_rt_alone() (answer int64) {
+func nvmecr_rt_alone(ends int32) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
 	defer contain(&answer)
 	process.Drain()
-	return result(process.Alone())
+	return result(process.Alone(int(ends)))
 }
 
 // hand_over: before the process ends or, if executes is not 0, executes a program: gives what other processes have open of this one to nvmecr serve; returns the number to ask for it by from now on, 0 if there was nothing

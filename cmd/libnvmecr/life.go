@@ -20,6 +20,7 @@ import (
 	"nvmecr/internal/processfs"
 	"nvmecr/internal/store"
 	"nvmecr/mpiwrap"
+	"nvmecr/nvmf/dial"
 	"nvmecr/posixshim"
 )
 
@@ -64,6 +65,7 @@ func start(mount string, variables []byte, own unsafe.Pointer) error {
 	prepareForWant()
 	process = posixshim.New(opening.Open, complain)
 	opening.Process, opening.Place, opening.Logf, opening.Formatted = process, where, complain, formatted
+	process.Ending = dial.Retire
 	process.Identify = store.Cred
 	process.Successor = successor
 	if err := process.Credentials(); err != nil {

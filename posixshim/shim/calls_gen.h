@@ -10,7 +10,7 @@ struct nv_runtime {
 	int64_t (*serve)(void);
 	int64_t (*share)(int64_t h);
 	int64_t (*give_up)(void);
-	int64_t (*alone)(void);
+	int64_t (*alone)(int32_t ends);
 	int64_t (*hand_over)(int32_t executes);
 	int64_t (*credentials)(void);
 	int64_t (*retain)(int64_t h);
@@ -451,14 +451,14 @@ static inline int64_t rt_give_up(void)
 	return nv_leave(&visit, nv_rt.give_up());
 }
 
-/* alone: no descriptor of this process is one that share has returned any more; returns how many open files and mappings other processes have nevertheless, if none they get none any more */
-static inline int64_t rt_alone(void)
+/* alone: the process ends, or if ends is 0 executes a program; no descriptor of this process is one that share has returned any more; returns how many open files and mappings other processes have nevertheless, if none they get none any more */
+static inline int64_t rt_alone(int ends)
 {
 	struct nv_visit visit;
 
 	if (!nv_enter(&visit))
 		return -1;
-	return nv_leave(&visit, nv_rt.alone());
+	return nv_leave(&visit, nv_rt.alone(ends));
 }
 
 /* hand_over: before the process ends or, if executes is not 0, executes a program: gives what other processes have open of this one to nvmecr serve; returns the number to ask for it by from now on, 0 if there was nothing */

@@ -202,10 +202,10 @@ static bool may_call(void)
 
 /* others_have says that another process has files of this one. They show once
  * nothing here stands for a file. The caller shares. */
-static bool others_have(void)
+static bool others_have(int ends)
 {
 	nv_take_back();
-	return rt_alone() > 0;
+	return rt_alone(ends) > 0;
 }
 
 /* given says that the program to be executed gets files that this process has open. */
@@ -240,7 +240,7 @@ void nv_hand_over(void)
 	sigset_t before;
 
 	lock_sharing(&before);
-	if (others_have())
+	if (others_have(1))
 		hand_over(0);
 	unlock_sharing(&before);
 }
@@ -263,7 +263,7 @@ void nv_quit(int status)
  * kernel then closes what the program does not get. */
 static bool hand_on(void)
 {
-	bool needed = given() || others_have();
+	bool needed = given() || others_have(0);
 
 	if (needed)
 		share_all();
