@@ -93,6 +93,11 @@ func (p *Process) moveFiles(fs FS, old *leftMount) {
 		if err == nil && after.Ino() != before.Ino() && !sameDirectory(fs, before, after) {
 			err = errors.Join(fmt.Errorf("%s has been replaced: %w", f.path, syscall.ESTALE), after.Close())
 		}
+		if err != nil && p.Attentive && flags == syscall.O_RDONLY && !before.IsDir() { // it may have another name
+			if renamed, e := fs.OpenIno(before.Ino(), syscall.O_RDONLY); e == nil {
+				after, err = renamed, nil
+			}
+		}
 		if err != nil && keeps && !before.IsDir() {
 			f.left = old
 			old.files++

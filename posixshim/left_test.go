@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -28,6 +27,10 @@ func TestAttentiveReadsOn(t *testing.T) {
 		"written":  {func(t *testing.T, w *Process, h Handle) { write(t, w, h, after) }, true, after},
 		"unlinked": {func(t *testing.T, w *Process, _ Handle) { require.NoError(t, w.Unlink(at("f"))) }, true, before},
 		"renamed":  {func(t *testing.T, w *Process, _ Handle) { require.NoError(t, w.Rename(at("f"), at("g"), 0)) }, true, before},
+		"renamed and written": {func(t *testing.T, w *Process, h Handle) {
+			require.NoError(t, w.Rename(at("f"), at("g"), 0))
+			write(t, w, h, after)
+		}, true, after},
 		"replaced": {func(t *testing.T, w *Process, _ Handle) {
 			write(t, w, file(t, w, "g", create), after)
 			require.NoError(t, w.Rename(at("g"), at("f"), 0))
@@ -114,36 +117,38 @@ func TestAttentiveClosesMounts(t *testing.T) {
 	assert.Zero(t, open.Load())
 }
 
-// What a writer changes all the time can be read all the time.
+// What a writer moves each time that it has been found can be read in the end.
 func TestAttentiveReadsBesideWrites(t *testing.T) {
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 0))
 	part := newPartition(t)
-	w, r := part.process(t), part.process(t)
-	r.Attentive = true
-	const size = 1 << 20
+	w := part.process(t)
 	held := file(t, w, "f", create)
-	write(t, w, held, bytes.Repeat([]byte{1}, size))
+	write(t, w, held, bytes.Repeat([]byte{1}, 4096))
+	// What a write has left is used by the next ones.
+	var st StatFS
+	require.NoError(t, w.Statfs(&st))
+	require.NoError(t, w.Fallocate(file(t, w, "filler", create), 0, 0, int64((st.Free-2)*st.Block), NoLimit))
+	moves := 0
+	r := New(func(write bool) (*Mount, error) {
+		m, err := part.open(write)
+		for i := 0; i < 100 && moves > 0 && err == nil; i++ {
+			_, err = w.Pwrite(held, bytes.Repeat([]byte{byte(moves)}, 4096), 0, NoLimit)
+		}
+		moves--
+		return m, err
+	}, t.Logf)
+	r.Attentive = true
+	defer func() { assert.NoError(t, r.Finish()) }()
 	h := file(t, r, "f", syscall.O_RDONLY)
-	var stop atomic.Bool
-	done := make(chan error)
-	go func() {
-		var err error
-		for i := 0; err == nil && !stop.Load(); i++ {
-			_, err = w.Pwrite(held, bytes.Repeat([]byte{byte(i)}, 4096), int64(i%(size/4096))*4096, NoLimit)
-		}
-		done <- err
-	}()
-	for range 2000 {
-		page := make([]byte, 4096)
-		n, err := r.Pread(h, page, random.Int64N(size/4096)*4096)
-		if !assert.NoError(t, err) || !assert.Equal(t, 4096, n) || !assert.Equal(t, bytes.Repeat(page[:1], 4096), page) {
-			break
-		}
+	write(t, w, held, bytes.Repeat([]byte{2}, 4096))
+	moves = 7
+	for range 100 { // until the next look at it is in vain
+		write(t, w, held, bytes.Repeat([]byte{3}, 4096))
 	}
-	stop.Store(true)
-	require.NoError(t, <-done)
+	page := make([]byte, 4096)
+	n, err := r.Pread(h, page, 0)
+	require.NoError(t, err)
+	assert.True(t, bytes.Equal(bytes.Repeat([]byte{1}, 4096), page[:n]), "what was written last")
+	assert.Negative(t, moves)
 }
 
 // A file that is mapped from the view keeps the partition: who asks for it does not get it.

@@ -172,6 +172,9 @@ static void names(void)
 	char *m = map("f", SIZE, PROT_READ, MAP_SHARED);
 
 	T(rename(path("f"), path("elsewhere")) == 0 && same(m, 0, SIZE, 4));
+	int fd = open(path("elsewhere"), O_WRONLY);
+
+	T(pwrite(fd, "changed", 7, 5 * PAGE) == 7 && memcmp(m + 5 * PAGE, "changed", 7) == 0 && close(fd) == 0);
 	T(munmap(m, SIZE) == 0 && unlink(path("elsewhere")) == 0);
 }
 
@@ -217,6 +220,16 @@ static void memory(void)
 	T(same(m + 4 * MIB, 4 * MIB, MIB, 5));
 	T(munmap(m + 4 * MIB, MIB) == 0);
 	T(available() + MIB >= before);
+	/* Who maps it next finds the pages there. */
+	make("f", SIZE, 12);
+	for (int i = 0; i < 2; i++) {
+		unsigned char there[SIZE / PAGE] = {0};
+
+		m = map("f", SIZE, PROT_READ, i ? MAP_PRIVATE : MAP_SHARED);
+		T(mincore(m, SIZE, there) == 0 && (i == 0 || memchr(there, 0, sizeof there) == NULL));
+		T(same(m, 0, SIZE, 12) && munmap(m, SIZE) == 0);
+	}
+	T(unlink(path("f")) == 0);
 }
 
 /* What is mapped can be written. */
