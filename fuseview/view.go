@@ -9,7 +9,8 @@
 // when that has returned.
 //
 // Nothing is kept in the kernel's cache: names, attributes and bytes are asked for each time, because a
-// rank changes its files past the kernel. The kernel checks permissions (default_permissions), and keeps
+// rank changes its files past the kernel. But pages of files that a preloaded library maps (posixshim.View) are kept as long as nobody
+// has changed the file: whoever changes it asks for its attributes then, which has the kernel drop them. The kernel checks permissions (default_permissions), and keeps
 // locks (fcntl, flock), which hold between the users of one view only.
 //
 // A View must not run in a process that uses its own files: the kernel would wait at that process's end for an answer

@@ -32,8 +32,7 @@ type mapping struct {
 
 	writer *openFile // what the memory is written through; nil if nobody may
 
-	view  int  // descriptor of the file itself, of the kernel's; -1 if nobody maps that
-	shown bool // somebody maps that shared
+	view int // descriptor of the file itself, of the kernel's; -1 if nobody maps that
 }
 
 // mapChunk is how much is read at a time when a part of a file is mapped.

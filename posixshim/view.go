@@ -81,24 +81,18 @@ func (p *Process) again(f *openFile, how, view int) (int, bool) {
 	} else if view >= 0 {
 		_ = ownfd.Close(view)
 	}
-	m.shown = m.shown || how&MapShared != 0
 	f.viewed.Store(true)
-	m.look(f)
+	m.renew(f)
 	t.add(ino, m)
 	return m.view, true
 }
 
-// renew has the kernel forget what it has of a file that was changed, if somebody maps it shared. What a private mapping
-// shows of later changes is nobody's to count on.
+// renew has the kernel ask the server for the attributes of a file that was changed, if it is mapped from the view: it
+// forgets the pages if size or time are others than they were. Where the server is gone, there is nothing to be had any more.
 func (m *mapping) renew(f *openFile) {
-	if m.view >= 0 && m.shown {
-		m.look(f)
+	if m.view < 0 {
+		return
 	}
-}
-
-// look has the kernel ask the server for the attributes of the file: it forgets the pages if size or time are others than they were.
-// Where the server is gone, there is nothing to be had any more.
-func (m *mapping) look(f *openFile) {
 	_, _ = f.current().Stat() // what is to be written behind has to be written before
 	var st unix.Stat_t
 	_ = unix.Fstat(m.view, &st)
