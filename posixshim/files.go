@@ -181,7 +181,10 @@ func (p *Process) drop(f *openFile) (last bool, err error) {
 	}
 	p.locks.gone(f)
 	if !p.finished {
-		err = errors.Join(f.current().Close(), f.leave())
+		err = f.current().Close()
+		if f.left != nil {
+			err = errors.Join(err, f.leave())
+		}
 	}
 	if err != nil && f.watch.Load() != nil {
 		p.server.failed.Store(f.handle, err)
