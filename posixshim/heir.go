@@ -67,6 +67,9 @@ func (p *Process) disuse(h *heir) {
 	}
 }
 
+// Serves says whether other processes have files of this one open, or are connected with it.
+func (p *Process) Serves() bool { return p.files.count.Load() > 0 || p.server.connections.Load() > 0 }
+
 // Kept returns the files that are being taken over: who opens the partition for writing keeps
 // what they have though they may have no name any more.
 func (p *Process) Kept() []microfs.Ino {

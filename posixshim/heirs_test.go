@@ -3,11 +3,17 @@
 package posixshim_test
 
 import (
+	"os"
 	"os/exec"
+	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"nvmecr/posixshim"
 )
 
 // TestHandsOver is what becomes of files when the process that has them ends, or executes a program: what it is with
@@ -91,4 +97,33 @@ func TestServeKilled(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "1\n", string(b[:n]))
 	require.NoError(t, cmd.Wait())
+}
+
+// Where nvmecr serve is not, as on other hosts than that of nvmecr run, the first process that needs it starts it. It is no
+// child of that one's, and ends when nobody needs it.
+func TestStartsServe(t *testing.T) {
+	s := newStore(t)
+	require.NoError(t, s.serve.Process.Kill())
+	_ = s.serve.Wait()
+	cmd := s.command("bash", "-c", `exec bash -c "echo one; exec bash -c 'echo two; (sleep 0.1; echo three) & wait; cat $0/log >&2'" > $0/log`, mount)
+	cmd.Env = append(cmd.Env, "NVMECR_COMMAND="+nvmecr(t))
+	stdout, stderr, err := finish(t, cmd)
+	require.NoError(t, err, stderr)
+	assert.Empty(t, stdout)
+	assert.Equal(t, "one\ntwo\nthree\n", stderr)
+	require.Eventually(t, func() bool { return len(serversOf(t, s.id.String())) == 0 }, posixshim.Hang, 10*time.Millisecond)
+}
+
+// serversOf returns the processes that serve a run.
+func serversOf(t *testing.T, run string) (pids []string) {
+	processes, err := filepath.Glob("/proc/[0-9]*")
+	require.NoError(t, err)
+	for _, dir := range processes {
+		command, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // it may have ended
+		environ, _ := os.ReadFile(filepath.Join(dir, "environ"))
+		if strings.Contains(string(command), "\x00serve\x00") && strings.Contains(string(environ), run) {
+			pids = append(pids, filepath.Base(dir))
+		}
+	}
+	return pids
 }

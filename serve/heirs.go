@@ -8,6 +8,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,8 +21,9 @@ import (
 
 // heirs are the processes that this one goes on for.
 type heirs struct {
-	listen  *net.UnixListener
+	listen  *owner.HeirListener
 	pending sync.WaitGroup
+	taking  atomic.Int32 // what is being handed over now
 }
 
 // TakeOver begins to take over what processes of the run have open that end, or execute a program, while others have
@@ -36,6 +38,18 @@ func (s *Server) TakeOver() error {
 	return nil
 }
 
+// Idle says that nobody has files or connections here, and that nothing is being handed over.
+func (s *Server) Idle() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.processes {
+		if p.Serves() {
+			return false
+		}
+	}
+	return s.heirs.taking.Load() == 0
+}
+
 // close waits until what is being handed over has been.
 func (h *heirs) close() {
 	if h.listen != nil {
@@ -47,7 +61,7 @@ func (h *heirs) close() {
 // acceptPause is how long a process that is out of descriptors waits.
 const acceptPause = 20 * time.Millisecond
 
-func (s *Server) accept(listen *net.UnixListener) {
+func (s *Server) accept(listen *owner.HeirListener) {
 	for {
 		conn, err := listen.AcceptUnix()
 		switch {
@@ -66,6 +80,8 @@ const senderTime = time.Minute
 
 // inherit takes over what one process hands over.
 func (s *Server) inherit(conn *net.UnixConn) {
+	s.heirs.taking.Add(1)
+	defer s.heirs.taking.Add(-1)
 	file, err := conn.File()
 	_ = conn.Close()
 	if err != nil {

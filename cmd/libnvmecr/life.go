@@ -83,16 +83,6 @@ func start(mount string, variables []byte, own unsafe.Pointer) error {
 	return nil
 }
 
-// successor connects to nvmecr serve.
-func successor() (posixshim.Successor, error) {
-	place, err := where()
-	if err != nil {
-		return posixshim.Successor{}, err
-	}
-	socket, err := owner.DialSuccessor(store.LockGroup(opening.Config.Run))
-	return posixshim.Successor{Socket: socket, Rank: place.Rank, Size: place.Size}, err
-}
-
 // complain writes one line on stderr.
 func complain(format string, args ...any) {
 	text := strings.ReplaceAll(fmt.Sprintf(format, args...), "\n", "; ")

@@ -50,6 +50,9 @@ const RunVariable = "NVMECR_RUN"
 // ViewVariable holds the directory at which `nvmecr serve` exports the files of the run to the kernel of this host.
 const ViewVariable = "NVMECR_VIEW"
 
+// CommandVariable holds the path of nvmecr, which processes of a job start where they need `nvmecr serve` and there is none.
+const CommandVariable = "NVMECR_COMMAND"
+
 // Config holds a value for each setting. The comments name the flag.
 type Config struct {
 	Name      string             // --name: the store, see parttable.CheckName
@@ -78,6 +81,8 @@ type Config struct {
 	Run uuid.UUID
 	// View is where the files are exported to the kernel; not a setting. "": nowhere.
 	View string
+	// Command is the path of nvmecr; not a setting. "": not known.
+	Command string
 
 	// given holds the names of the settings that came from a flag or from
 	// the environment: a recorded value does not replace them.
@@ -110,7 +115,7 @@ func FromEnv(getenv func(string) string) (*Config, error) {
 		}
 		c.Run = run
 	}
-	c.View = getenv(ViewVariable)
+	c.View, c.Command = getenv(ViewVariable), getenv(CommandVariable)
 	return c, c.check()
 }
 
@@ -163,6 +168,9 @@ func (c *Config) Exports() []string {
 	if c.View != "" {
 		env = append(env, ViewVariable+"="+c.View)
 	}
+	if c.Command != "" {
+		env = append(env, CommandVariable+"="+c.Command)
+	}
 	return append(env, JobVariable+"="+c.Name)
 }
 
@@ -173,7 +181,7 @@ func (c *Config) Environ(base []string) []string {
 	env := make([]string, 0, len(base)+len(settings))
 	for _, kv := range base {
 		name, _, _ := strings.Cut(kv, "=")
-		if byEnv(name) == nil && name != JobVariable && name != RunVariable && name != ViewVariable {
+		if byEnv(name) == nil && name != JobVariable && name != RunVariable && name != ViewVariable && name != CommandVariable {
 			env = append(env, kv)
 		}
 	}

@@ -70,18 +70,43 @@ func Directory(group string) string { return prefix() + "-" + group }
 // successorFile is where nvmecr serve listens, in the directory of its run's group.
 const successorFile = "serve.sock"
 
-// ListenForHeirs makes the socket on which the processes of the group's run on this host hand over what they have open.
-// The directory has been made by Prepare.
-func ListenForHeirs(group string) (*net.UnixListener, error) {
+// ErrServed says that another process of this host listens for heirs.
+var ErrServed = errors.New("another process of this host serves the run")
+
+// A HeirListener is a socket that ListenForHeirs has made.
+type HeirListener struct {
+	*net.UnixListener
+	dir int // locked: flock(2)
+}
+
+// Close closes the socket. Another process may then listen.
+func (l *HeirListener) Close() error { return errors.Join(l.UnixListener.Close(), unix.Close(l.dir)) }
+
+// ListenForHeirs makes the socket on which the processes of the group's run on this host hand over what they have open. One
+// process at a time does, until it ends; for others it is ErrServed.
+func ListenForHeirs(group string) (*HeirListener, error) {
 	dir, err := directory(group)
 	if err != nil {
 		return nil, err
 	}
-	name := filepath.Join(dir, successorFile)
-	if err := remove(name); err != nil { // of one that was killed
-		return nil, err
+	fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: dir, Err: err}
 	}
-	return net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: name})
+	if err := unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = unix.Close(fd)
+		return nil, ErrServed
+	}
+	name := filepath.Join(dir, successorFile)
+	err = remove(name) // of one that was killed
+	var l *net.UnixListener
+	if err == nil {
+		l, err = net.ListenUnix("unixpacket", &net.UnixAddr{Net: "unixpacket", Name: name})
+	}
+	if err != nil {
+		return nil, errors.Join(err, unix.Close(fd))
+	}
+	return &HeirListener{l, fd}, nil
 }
 
 // DialSuccessor connects to who has called ListenForHeirs, a process of this user, and returns a socket of type SOCK_SEQPACKET, for the caller to

@@ -55,6 +55,7 @@ func startServant(cfg *config.Config, stderr io.Writer) (*servant, error) {
 		return nil, err
 	}
 	defer stdout.Close()
+	cfg.Command = self
 	if err := makeView(cfg); err != nil {
 		return nil, errors.Join(err, lifeline.Close())
 	}

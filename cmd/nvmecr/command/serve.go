@@ -1,40 +1,109 @@
 package command
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
+	"os/exec"
 	"os/signal"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"nvmecr/internal/cli"
 	"nvmecr/internal/config"
+	"nvmecr/internal/owner"
 	"nvmecr/serve"
 )
 
+type serveOptions struct{ detach, untilIdle bool }
+
 // newServe is the process that `nvmecr run` starts beside its job.
 func newServe() *cobra.Command {
-	return &cobra.Command{
+	o := &serveOptions{}
+	cmd := &cobra.Command{
 		Use:   "serve",
 		Short: "Serve the processes of a run on this host",
 		Long: `Does for the processes of a run on this host what none of them can do for the others.
 nvmecr run starts it, with the settings of the run in its environment. It ends when standard
-input does. It prints what it exports, or why it exports nothing, when it serves.`,
+input does. It prints what it exports, or why it exports nothing, when it serves. On other hosts a process that needs it starts it
+with --detach; then it ends when nobody needs it any more.`,
 		Example: `  nvmecr run -- mpirun -n 4 ./app    # starts nvmecr serve`,
 		Hidden:  true,
 		Args:    cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return serveRun(cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			if o.detach {
+				return detach()
+			}
+			return o.serve(cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
+	}
+	f := cmd.Flags()
+	f.BoolVar(&o.detach, "detach", false, "serve in the background, and return when that serves [NVMECR_DETACH]")
+	f.BoolVar(&o.untilIdle, "until-idle", false, "end when nobody needs it any more [NVMECR_UNTIL_IDLE]")
+	return cmd
+}
+
+// detach starts another process that serves, of a session of its own and without anything that this one has open.
+func detach() error {
+	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
+		return fmt.Errorf("descriptors of the process that starts nvmecr serve (Linux 5.11 is needed): %w", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	stdout, ready, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer stdout.Close()
+	cmd := exec.Command(self, "serve", "--until-idle")
+	cmd.Dir = "/"
+	cmd.Stdout = ready
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = cmd.Start()
+	ready.Close()
+	if err != nil {
+		return err
+	}
+	if said, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
+		return fmt.Errorf("nvmecr serve --until-idle did not start: %w: %s", err, said)
+	}
+	return nil
+}
+
+// How often it is looked whether anybody needs a process that serves until nobody does, and how many looks it takes.
+const (
+	idleLook  = time.Second
+	idleLooks = 10
+)
+
+// untilIdle returns when nobody has needed s for a while.
+func untilIdle(ctx context.Context, s *serve.Server) {
+	look := time.NewTicker(idleLook)
+	defer look.Stop()
+	for idle := 0; idle < idleLooks; {
+		select {
+		case <-look.C:
+		case <-ctx.Done():
+			return
+		}
+		if idle++; !s.Idle() {
+			idle = 0
+		}
 	}
 }
 
-// serveRun says on stdout that it serves, and goes on until stdin ends.
-func serveRun(stdin io.Reader, stdout, stderr io.Writer) error {
+// serve says on stdout that it serves, and goes on until stdin ends, or until nobody needs it.
+func (o *serveOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 	cfg, err := config.FromEnv(os.Getenv)
 	if err != nil {
 		return cli.UsageError{Err: err}
@@ -44,11 +113,24 @@ func serveRun(stdin io.Reader, stdout, stderr io.Writer) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	s := serve.New(cfg, func(format string, args ...any) { fmt.Fprintf(stderr, "nvmecr: "+format+"\n", args...) })
-	if err := s.TakeOver(); err != nil {
+	err = s.TakeOver()
+	if o.untilIdle && errors.Is(err, owner.ErrServed) {
+		fmt.Fprintln(stdout, "somebody else serves")
+		return nil
+	}
+	if err != nil {
 		return err
 	}
-	if _, err := fmt.Fprintln(stdout, export(s, cfg)); err != nil {
+	said := "serving"
+	if !o.untilIdle {
+		said = export(s, cfg)
+	}
+	if _, err := fmt.Fprintln(stdout, said); err != nil {
 		return err
+	}
+	if o.untilIdle {
+		untilIdle(ctx, s)
+		return s.Close()
 	}
 	ended := make(chan struct{})
 	go func() {
