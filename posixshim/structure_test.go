@@ -1,0 +1,103 @@
+//go:build !race
+
+package posixshim_test
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// The C of the preloaded library is in every process of a job, and nobody can hold much of it in the head. These are
+// bounds that it only ever comes below. The goals are 6,000 lines and 8 files.
+const (
+	mostLines  = 7960 // written by hand
+	mostCircle = 32   // files of the largest set of which each calls each other, perhaps by way of others
+)
+
+func TestShimIsSmall(t *testing.T) {
+	files, err := filepath.Glob("shim/*.[ch]")
+	require.NoError(t, err)
+	lines := 0
+	for _, name := range files {
+		if text, err := os.ReadFile(name); assert.NoError(t, err) && !strings.Contains(name, "_gen.") {
+			lines += bytes.Count(text, []byte("\n"))
+		}
+	}
+	assert.LessOrEqual(t, lines, mostLines, "lines of C: can it be left to the kernel, to Go, or to calls.txt?")
+	calls := callsOfFiles(t, files)
+	var largest []string
+	for name := range calls {
+		if circle := circleOf(calls, name); len(circle) > len(largest) {
+			largest = circle
+		}
+	}
+	assert.LessOrEqual(t, len(largest), mostCircle, "%v", largest)
+}
+
+// callsOfFiles returns which files use functions or variables of which others.
+func callsOfFiles(t *testing.T, files []string) map[string][]string {
+	dir := t.TempDir()
+	defined, used := map[string]string{}, map[string][]string{}
+	for _, name := range files {
+		if filepath.Ext(name) != ".c" {
+			continue
+		}
+		object := filepath.Join(dir, filepath.Base(name)+".o")
+		out, err := exec.Command(tool(t, "gcc"), "-std=gnu11", "-D_GNU_SOURCE", "-U_FORTIFY_SOURCE", "-fPIC", "-O0", "-c", "-o", object, name).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		symbols, err := exec.Command(tool(t, "nm"), object).Output()
+		require.NoError(t, err)
+		for line := range strings.Lines(string(symbols)) {
+			f := strings.Fields(line)
+			switch kind, symbol := f[len(f)-2], f[len(f)-1]; {
+			case kind == "U":
+				used[name] = append(used[name], symbol)
+			case strings.Contains("TDBRC", kind):
+				defined[symbol] = name
+			}
+		}
+	}
+	calls := map[string][]string{}
+	for name, symbols := range used {
+		for _, symbol := range symbols {
+			if of, ok := defined[symbol]; ok && of != name && !slices.Contains(calls[name], of) {
+				calls[name] = append(calls[name], of)
+			}
+		}
+	}
+	return calls
+}
+
+// circleOf returns the files that a file reaches and that reach it.
+func circleOf(calls map[string][]string, name string) (circle []string) {
+	for other := range reachable(calls, name) {
+		if reachable(calls, other)[name] {
+			circle = append(circle, other)
+		}
+	}
+	slices.Sort(circle)
+	return circle
+}
+
+func reachable(calls map[string][]string, from string) map[string]bool {
+	seen := map[string]bool{}
+	for next := []string{from}; len(next) > 0; {
+		name := next[len(next)-1]
+		next = next[:len(next)-1]
+		for _, other := range calls[name] {
+			if !seen[other] {
+				seen[other] = true
+				next = append(next, other)
+			}
+		}
+	}
+	return seen
+}
