@@ -26,7 +26,7 @@ static int notify(struct sigevent *event)
 	case SIGEV_SIGNAL:
 		return sigqueue(getpid(), event->sigev_signo, event->sigev_value);
 	case SIGEV_THREAD:
-		errno = pthread_create(&thread, event->sigev_notify_attributes, notify_thread, event);
+		errno = nv_pthread_create(&thread, event->sigev_notify_attributes, notify_thread, event);
 		if (errno != 0)
 			return -1;
 		pthread_detach(thread);

@@ -1,30 +1,8 @@
-/* The end of the process.
- *
- * Files have to work until the last stream is flushed: libgfortran closes its
- * units in a destructor, and libc flushes streams that were left open after
- * all destructors have run. libc does that from the newest stream to the
- * oldest, so a stream that is older than any of ours is flushed behind them.
- * We keep such a stream, the sentinel, empty; a destructor puts a byte into
- * it, and when libc writes that byte the process is truly at its end.
- *
- * A process whose first thread calls pthread_exit ends with the last of the others.
- * libc counts them, and the runtime's as well, which never end. So one more thread
- * then looks now and then whether only those are left: nobody is told of
- * the end of a thread that nobody joins. */
-#include <dirent.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/syscall.h>
+/* The end of the process: what becomes of what it has open. */
+#include <stdio.h>
 #include <unistd.h>
 
 #include "nv.h"
-
-NV_EARLY static FILE *sentinel;
-static pid_t owner;
-
-/* The use of the mount is being ended, or has been; and by this thread. */
-static _Atomic bool ending;
-static __thread bool ends __attribute__((tls_model("initial-exec")));
 
 /* nv_finish ends the use of the mount. */
 void nv_finish(void)
@@ -33,29 +11,8 @@ void nv_finish(void)
 
 	if (!nv_enter(&visit))
 		return;
-	ends = true;
-	atomic_store(&ending, true);
+	nv_begin_end();
 	nv_leave(&visit, nv_rt.finish());
-}
-
-/* nv_await_end is called when a call has failed. It may have come too late, while
- * another thread ends the process: on a local file system it would go on until
- * the process is no more, so it waits for that. Not for ever: that thread may want
- * a lock of this one's. */
-void nv_await_end(void)
-{
-	struct timespec pause = {.tv_sec = 1};
-
-	if (__builtin_expect(atomic_load(&ending), 0) && !ends)
-		while (nanosleep(&pause, &pause) != 0 && errno == EINTR)
-			;
-}
-
-/* nv_forget_end is called in a forked child. */
-void nv_forget_end(void)
-{
-	atomic_store(&ending, false);
-	ends = false;
 }
 
 /* flush writes what the C library's own streams hold for files of ours: they are older than
@@ -67,153 +24,28 @@ static void flush(void)
 			fflush_unlocked(*nv_standard_stream(fd));
 }
 
-static ssize_t at_end(void *cookie, const char *buf, size_t n)
+/* nv_end_process is called at the end (end.c). */
+void nv_end_process(void)
 {
-	(void)cookie;
-	(void)buf;
-	/* A forked child has nothing to end. */
-	if (getpid() != owner)
-		return (ssize_t)n;
 	if (!nv_loaded()) {
 		nv_release_mappings();
-		return (ssize_t)n;
+		return;
 	}
 	flush();
 	nv_hand_over();
 	nv_finish();
-	return (ssize_t)n;
 }
 
-/* nv_prepare_exit is called when the runtime has been loaded, or another process has
- * made a mapping for this one. */
-void nv_prepare_exit(void)
+/* nv_quit is _exit, which shells end with. A local file system keeps what was
+ * written, to mappings too; and who has the partition next need not find out
+ * whether something is still on its way. */
+void nv_quit(int status)
 {
-	if (owner == getpid() && sentinel != NULL)
-		return;
-	owner = getpid();
-	sentinel = fopencookie(NULL, "w", (cookie_io_functions_t){.write = at_end});
-}
-
-__attribute__((destructor)) static void arm(void)
-{
-	if (sentinel != NULL)
-		fputc('\n', sentinel);
-}
-
-NV_EARLY static pthread_key_t first_key;
-
-/* counts says whether a thread of this process is the application's, and runs. */
-static bool counts(pid_t tid)
-{
-	char name[64], text[256];
-
-	snprintf(name, sizeof name, "/proc/self/task/%d/stat", (int)tid);
-	int fd = REAL(open)(name, O_RDONLY | O_CLOEXEC);
-	ssize_t n = fd < 0 ? -1 : REAL(read)(fd, text, sizeof text - 1);
-	bool gone = n < 0 && (errno == ENOENT || errno == ESRCH);
-
-	if (fd >= 0)
-		REAL(close)(fd);
-	if (n < 0)
-		return !gone;
-	text[n] = '\0';
-	const char *state = strrchr(text, ')');
-
-	return state != NULL && strncmp(state, ") Z", 3) != 0 && strstr(text, " (" NV_THREAD ") ") == NULL &&
-	       tid != (pid_t)REAL(syscall)(SYS_gettid);
-}
-
-/* Threads of the application that are just being created, and that have been. */
-static _Atomic unsigned begun, created;
-
-void nv_creates_thread(bool done)
-{
-	atomic_fetch_add(done ? &created : &begun, 1);
-}
-
-/* threads lists those of the process, and returns how many they are; 0 if that
- * cannot be said. The application may have left one descriptor. */
-static int threads(pid_t *tids, int most)
-{
-	DIR *dir = opendir("/proc/self/task");
-	struct dirent *entry;
-	int n = 0;
-
-	while (dir != NULL && n < most && (entry = readdir(dir)) != NULL)
-		if (entry->d_name[0] != '.')
-			tids[n++] = atoi(entry->d_name);
-	if (dir != NULL)
-		closedir(dir);
-	return n < most ? n : 0;
-}
-
-/* last says whether this thread is the last one. A list of threads lacks those that
- * were created while it was read. */
-static bool last(void)
-{
-	static pid_t tids[4096];
-	unsigned before = atomic_load(&begun);
-	int n = atomic_load(&created) == before ? threads(tids, sizeof tids / sizeof *tids) : 0;
-	bool others = n == 0;
-
-	for (int i = 0; i < n && !others; i++)
-		others = counts(tids[i]);
-	return !others && atomic_load(&begun) == before;
-}
-
-static void *outlast(void *unused)
-{
-	struct timespec pause = {.tv_nsec = 1000 * 1000};
-
-	(void)unused;
-	/* Twice, for threads that libraries have created unseen. */
-	for (int n = 0; n < 2; n = last() ? n + 1 : 0) {
-		nanosleep(&pause, NULL);
-		if (pause.tv_nsec < 50 * 1000 * 1000)
-			pause.tv_nsec *= 2;
+	if (nv_loaded() && nv_state != NV_INSIDE && nv_own_memory()) {
+		nv_hand_over();
+		nv_finish();
+	} else if (!nv_loaded()) {
+		nv_release_mappings();
 	}
-	exit(0); /* as libc does it */
-}
-
-/* The first thread has ended; somebody outlasts the others. */
-static _Atomic bool first_ended, outlasting;
-
-/* nv_outlast is called when the first thread ends, and when the runtime has been
- * loaded: without that libc counts right. */
-void nv_outlast(void)
-{
-	sigset_t all, before;
-	pthread_t thread;
-
-	if (!atomic_load(&first_ended) || !nv_loaded() || atomic_exchange(&outlasting, true))
-		return;
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	if (REAL(pthread_create)(&thread, NULL, outlast, NULL) == 0)
-		pthread_detach(thread);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-}
-
-static void first_ends(void *unused)
-{
-	(void)unused;
-	atomic_store(&first_ended, true);
-	nv_outlast();
-}
-
-/* nv_prepare_first_thread is called before main. */
-NV_EARLY_CODE void nv_prepare_first_thread(void)
-{
-	pthread_key_create(&first_key, first_ends);
-	pthread_setspecific(first_key, &first_key);
-}
-
-/* nv_first_thread notes that a forked child begins with this thread. */
-void nv_first_thread(void)
-{
-	atomic_store(&first_ended, false);
-	atomic_store(&outlasting, false);
-	atomic_store(&created, 0);
-	atomic_store(&begun, 0);
-	pthread_setspecific(first_key, &first_key);
+	REAL(_exit)(status);
 }

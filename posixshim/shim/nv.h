@@ -7,27 +7,14 @@
  * nv_ours and nv_route, and call either the real function, REAL(name), or the
  * runtime, rt_name, directly or through a function of one of these files:
  *
- *   state.c        what all of them look at
- *   real.c         the functions that the wrappers hide
- *   say.c          what the user is told
- *   route.c        is a path ours; umask
- *   cwd.c          the working directory
- *   descriptors.c  the map from descriptor to open file description
- *   runtime.c      loading, entering and leaving the Go runtime
- *   far.c          calls that another process makes for this one
- *   token.c        whose file a descriptor stands for
- *   elsewhere.c    going on with a call in another process
- *   share.c        what children and executed programs are given
- *   execute.c      the calls that execute programs
- *   view.c         what the kernel opens by a path of the mount
- *   room.c         is there room for it
- *   fsize.c        how large a file may become
- *   exit.c         the end of the process
- *   environment.c  the environment that the process was started with
+ *   start.c        before main
+ *   calls_gen.c    the wrappers; real_gen.c, the functions that they hide
+ *   raw.c          calls by number: syscall(2)
+ *   glob.c         glob, which makes calls itself
  *   signals.c      the first handlers and threads; fork
- *   faults.c       signals of faults, which the runtime needs as well
- *   there.c        is memory of the application's there
- *   threads.c      the runtime's threads: their name, their processors
+ *   execute.c      the calls that execute programs
+ *   exit.c         the end of the process
+ *
  *   attributes.c   stat, statfs, chmod, chown, utime and their families
  *   names.c        what is more than one runtime call on names
  *   dirs.c         DIR streams
@@ -38,6 +25,32 @@
  *   transfer.c     vectors with flags, copies, calls that are refused
  *   memory.c       mappings
  *   locks.c        record locks, flock
+ *   descriptors.c  the map from descriptor to open file description
+ *   share.c        what children, executed programs and nvmecr serve are given
+ *
+ *   route.c        is a path ours
+ *   cwd.c          the working directory
+ *   view.c         what the kernel is to open
+ *   elsewhere.c    going on with a call in another process
+ *   far.c          calls that another process makes for this one
+ *   token.c        names of sockets between processes
+ *
+ *   runtime.c      loading, entering and leaving the Go runtime
+ *   faults.c       signals of faults, which the runtime needs as well
+ *   stack.c        an alternate stack for them
+ *   threads.c      the runtime's threads: their name, their processors
+ *   last.c         the last thread of the process
+ *   end.c          when the process ends
+ *   slots.c        slots of the map, and the runtime's own descriptors
+ *   room.c         is there room for the runtime
+ *   fsize.c        how large a file may become
+ *   umask.c        umask
+ *   self.c         whose memory this is; what no handler comes in the middle of
+ *   there.c        is memory of the application's there
+ *   environment.c  the environment that the process was started with
+ *   state.c        what all of them look at
+ *   real.c         the functions that the wrappers hide
+ *   say.c          what the user is told
  *   kernel.h       system calls before main
  *   machine.h      how a machine jumps
  *
@@ -178,6 +191,15 @@ void nv_give_away(int server); /* it has what was ours */
 nv_own nv_own_descriptor;
 bool nv_loads_stranger(const void *function);
 bool nv_loading(void);
+/* All low descriptors while the runtime is loaded, or a library that it uses. */
+struct nv_occupied {
+	int fds[512]; /* rising */
+	int count;
+	int end; /* what was opened meanwhile is below this number */
+};
+
+extern struct nv_occupied nv_low;
+void nv_put(int fd, nv_handle h);
 void nv_occupy(void);
 void nv_vacate(void);
 void nv_own_in_place(int fd);
@@ -261,7 +283,7 @@ struct nv_emptied {
 extern struct nv_emptied nv_emptied;
 extern bool nv_armed;
 void nv_arm(void);
-void nv_forked_unseen(void);
+extern void (*nv_forked_unseen)(void); /* signals.c */
 
 /* nv_notice_fork keeps a child from going on with what is its parent's: the Go
  * runtime, without its threads, and connections. */
@@ -321,7 +343,16 @@ static inline int64_t nv_file_limit(void)
 int nv_room(void);
 void nv_keep_reserve(void);
 void *nv_reserved(void *addr, size_t n, int prot, int flags);
-bool nv_loaded(void); /* the runtime has been loaded in this process */
+/* What became of loading the runtime: LOAD_NONE, LOAD_DONE, or the errno it failed with.
+ * Written once for a process; read anywhere. */
+enum { LOAD_NONE = -1, LOAD_DONE = 0 };
+extern _Atomic int nv_load_result;
+
+/* nv_loaded says that the runtime has been loaded in this process. */
+static inline bool nv_loaded(void)
+{
+	return atomic_load_explicit(&nv_load_result, memory_order_acquire) == LOAD_DONE;
+}
 void nv_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 void *nv_find_real(unsigned index);
 void nv_find_signal_calls(void);
@@ -404,6 +435,8 @@ static inline bool nv_reroute(struct nv_place *at)
 {
 	return __builtin_expect(at->outside | at->held, 0) && nv_reroute_outside(at);
 }
+bool nv_find_mount(const char *path); /* before main */
+void nv_find_umask(void);             /* before main */
 mode_t nv_umasked(mode_t mode);
 mode_t nv_umask(mode_t mask);
 int nv_became(int result);

@@ -24,3 +24,14 @@ NV_EARLY_CODE void *nv_find_real(unsigned index)
 	errno = saved;
 	return f;
 }
+
+/* nv_standard_stream returns the variable of the C library. */
+FILE **nv_standard_stream(int fd)
+{
+	static const char names[][sizeof "stdout"] = {"stdin", "stdout", "stderr"};
+	static FILE **_Atomic found[3];
+
+	if (atomic_load(&found[fd]) == NULL)
+		atomic_store(&found[fd], (FILE **)dlsym(RTLD_DEFAULT, names[fd]));
+	return atomic_load(&found[fd]);
+}

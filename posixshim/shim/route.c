@@ -1,4 +1,4 @@
-/* Is a path ours; umask. */
+/* Is a path ours. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -7,8 +7,6 @@
 #include "nv.h"
 
 #define MOUNT_DEPTH 32
-
-NV_EARLY static _Atomic mode_t mask_now;
 
 /* The components of a path below which all is ours: the mount's, and that of the same files in the
  * view. Written once, before main. */
@@ -60,31 +58,22 @@ NV_EARLY_CODE static void find_view(void)
 		view.depth = 0;
 }
 
-__attribute__((constructor)) static void prepare(void)
+/* nv_find_mount is called before main with the mount's path; false: nothing is ours. */
+NV_EARLY_CODE bool nv_find_mount(const char *path)
 {
-	const char *p = nv_keep_environment("NVMECR_MOUNT");
-
-	if (p == NULL || *p != '/')
-		return; /* or without memory: nothing else will work either */
-	mode_t mask = (mode_t)nv_kernel(SYS_umask, 0);
-
-	nv_kernel(SYS_umask, mask);
-	atomic_store(&mask_now, mask);
-	nv_mount = p;
-	if (!split(&mount, p)) {
+	nv_mount = path;
+	if (!split(&mount, path)) {
 		nv_complain("the mount %s has more than %d components; nothing is intercepted", nv_mount, MOUNT_DEPTH);
-		return;
+		return false;
 	}
 	const struct component *last = &mount.path[mount.depth - (mount.depth > 0)];
 
 	nv_mounted = mount.depth > 0 && last->length <= NAME_MAX;
 	if (!nv_mounted)
-		return;
+		return false;
 	memcpy(mount_name, last->name, last->length);
 	find_view();
-	nv_prepare_process();
-	nv_find_cwd();
-	nv_find_descriptors();
+	return true;
 }
 
 /* How far a walk from the root has come. */
@@ -297,11 +286,6 @@ int nv_apart(int dirfd, const char *path)
 	return nv_error(EXDEV);
 }
 
-mode_t nv_umasked(mode_t mode)
-{
-	return mode & ~atomic_load_explicit(&mask_now, memory_order_relaxed);
-}
-
 /* nv_became is what a call that may have changed who we are has returned: the
  * files are asked for as who that is from now on, as the kernel has it. A vfork
  * child is somebody else and shares the runtime with its parent. */
@@ -314,10 +298,4 @@ int nv_became(int result)
 		errno = saved;
 	}
 	return result;
-}
-
-mode_t nv_umask(mode_t mask)
-{
-	atomic_store(&mask_now, mask & 0777);
-	return REAL(umask)(mask);
 }

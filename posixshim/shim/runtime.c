@@ -17,11 +17,6 @@ static const char runtime_names[][NV_NAME] = {NV_RUNTIME_NAMES};
 
 static pthread_once_t load_once = PTHREAD_ONCE_INIT;
 
-/* What became of loading: LOAD_NONE, LOAD_DONE, or the errno it failed with.
- * Written under load_once; read anywhere. */
-enum { LOAD_NONE = -1, LOAD_DONE = 0 };
-static _Atomic int load_result = LOAD_NONE;
-
 /* nv_find_signal_calls looks up what signal handlers may call, and a forked
  * child of several threads: neither may wait for the linker. */
 void nv_find_signal_calls(void)
@@ -42,7 +37,7 @@ static bool have(const char *symbol, const char *soname)
 	if (dlsym(RTLD_DEFAULT, symbol) != NULL)
 		return true;
 	/* Python loads its MPI out of sight of RTLD_DEFAULT. */
-	void *library = dlopen(soname, RTLD_LAZY | RTLD_NOLOAD);
+	void *library = REAL(dlopen)(soname, RTLD_LAZY | RTLD_NOLOAD);
 
 	if (library == NULL)
 		return false;
@@ -103,7 +98,7 @@ void nv_forget_runtime(void)
 	nv_forget_end();
 	again = true;
 	load_once = fresh;
-	atomic_store(&load_result, LOAD_NONE);
+	atomic_store(&nv_load_result, LOAD_NONE);
 	nv_state = NV_OUT;
 }
 
@@ -148,7 +143,7 @@ static int bind_runtime(void)
 		return why;
 	}
 	loading = path;
-	void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+	void *library = REAL(dlopen)(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 
 	loading = NULL;
 	if (library == NULL) {
@@ -170,30 +165,6 @@ static int bind_runtime(void)
 
 	/* The runtime says itself what it does not like. */
 	return (int)-nv_rt.start(nv_mount, environment, length, nv_own_descriptor);
-}
-
-/* occupied are all low descriptors while the runtime is loaded, so that what
- * Go opens itself, whose numbers cannot be changed, is out of the
- * application's way; and later while a library does so that the runtime uses. */
-struct occupied {
-	int fds[512]; /* rising */
-	int count;
-	int end; /* Go's are below this number */
-};
-
-static struct occupied low;
-
-void nv_occupy(void)
-{
-	struct occupied *o = &low;
-	int low = nv_low_descriptors();
-	int fd = REAL(open)("/", O_PATH | O_CLOEXEC);
-
-	for (o->count = 0; fd >= 0 && fd < low && o->count < 512; fd = REAL(fcntl)(fd, F_DUPFD_CLOEXEC, 0))
-		o->fds[o->count++] = fd;
-	o->end = (fd >= 0 ? fd : low) + 64; /* other threads open something as well */
-	if (fd >= 0)
-		REAL(close)(fd);
 }
 
 static bool within_runtime(uint64_t address)
@@ -238,19 +209,13 @@ static bool is_epoll(int fd)
 	return REAL(readlink)(name, what, sizeof what) == sizeof epoll - 1 && memcmp(what, epoll, sizeof epoll - 1) == 0;
 }
 
-static void find_poller(const struct occupied *o)
+static void find_poller(const struct nv_occupied *o)
 {
 	for (int fd = 0, i = 0; fd < o->end; fd++)
 		if (i < o->count && o->fds[i] == fd)
 			i++;
 		else if (is_epoll(fd))
 			own_poller(fd);
-}
-
-void nv_vacate(void)
-{
-	while (low.count > 0)
-		REAL(close)(low.fds[--low.count]);
 }
 
 /* load is called with signals blocked, as they then are in Go's threads. */
@@ -264,17 +229,12 @@ static void load(void)
 	int result = bind_runtime();
 
 	nv_chosen_cpus();
-	find_poller(&low);
+	find_poller(&nv_low);
 	nv_vacate();
-	atomic_store(&load_result, result);
+	atomic_store(&nv_load_result, result);
 	if (result == LOAD_DONE)
 		nv_prepare_exit();
 	nv_outlast();
-}
-
-bool nv_loaded(void)
-{
-	return atomic_load_explicit(&load_result, memory_order_acquire) == LOAD_DONE;
 }
 
 /* prepare loads the runtime if there is none. */
@@ -284,7 +244,7 @@ static bool prepare(void)
 
 	if (result == 0) {
 		pthread_once(&load_once, load);
-		result = atomic_load(&load_result);
+		result = atomic_load(&nv_load_result);
 	}
 	errno = result;
 	return result == LOAD_DONE;

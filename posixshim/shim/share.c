@@ -245,20 +245,6 @@ void nv_hand_over(void)
 	unlock_sharing(&before);
 }
 
-/* nv_quit is _exit, which shells end with. A local file system keeps what was
- * written, to mappings too; and who has the partition next need not find out
- * whether something is still on its way. */
-void nv_quit(int status)
-{
-	if (may_call()) {
-		nv_hand_over();
-		nv_finish();
-	} else if (!nv_loaded()) {
-		nv_release_mappings();
-	}
-	REAL(_exit)(status);
-}
-
 /* hand_on is called before a program is executed. All that is open goes, if anything does: the
  * kernel then closes what the program does not get. */
 static bool hand_on(void)

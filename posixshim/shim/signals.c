@@ -6,9 +6,6 @@
 #include "kernel.h"
 #include "nv.h"
 
-/* The process whose memory this is. */
-NV_EARLY static _Atomic pid_t memory_of;
-
 /* expect_signals is called before there is a first handler, thread or child of this
  * process. Until then nobody can call anything where the linker must not be asked for, and
  * most programs end without. */
@@ -23,25 +20,6 @@ static void expect_signals(void)
 static bool handled(sighandler_t handler)
 {
 	return handler != SIG_DFL && handler != SIG_IGN && handler != SIG_ERR && handler != SIG_HOLD;
-}
-
-/* How many nv_hold this thread is in, and what it blocked before the first. */
-static __thread unsigned held __attribute__((tls_model("initial-exec")));
-static __thread uint64_t held_mask __attribute__((tls_model("initial-exec")));
-
-void nv_hold(void)
-{
-	uint64_t before;
-
-	nv_block_signals(&before);
-	if (held++ == 0)
-		held_mask = before;
-}
-
-void nv_let_go(void)
-{
-	if (--held == 0)
-		nv_unblock_signals(held_mask);
 }
 
 /* What a new thread of the runtime's begins with. */
@@ -138,12 +116,9 @@ sighandler_t nv_sysv_signal(int signum, sighandler_t handler)
 	return set_action(signum, handler, SA_RESETHAND | SA_NODEFER, &before) ? before : REAL(__sysv_signal)(signum, handler);
 }
 
-/* What the kernel empties in a child: nv_notice_fork. */
-NV_LARGE struct nv_emptied nv_emptied;
-bool nv_armed;
-
 static void before_fork(void);
 static void in_child(void);
+static void forked_unseen(void);
 
 /* What pthread_atfork is in glibc, and what it takes from there, so that
  * programs of musl, which has no such thing, can load this library. */
@@ -153,15 +128,11 @@ static char library; /* its address tells it from others */
 /* nv_prepare_process is called before main. */
 NV_EARLY_CODE void nv_prepare_process(void)
 {
-	atomic_store(&memory_of, (pid_t)nv_kernel(SYS_getpid));
+	nv_take_memory((pid_t)nv_kernel(SYS_getpid));
+	nv_forked_unseen = forked_unseen;
 	if (__register_atfork != NULL)
 		__register_atfork(before_fork, NULL, in_child, &library);
 	nv_prepare_first_thread();
-}
-
-bool nv_own_memory(void)
-{
-	return atomic_load(&memory_of) == getpid();
 }
 
 static pid_t forked(void)
@@ -193,7 +164,7 @@ static void forget_parent(void)
 
 	if (nv_armed)
 		nv_emptied.mine = 1;
-	atomic_store(&memory_of, getpid());
+	nv_take_memory(getpid());
 	nv_first_thread();
 	nv_forget_actions();
 	nv_release_streams();
@@ -215,19 +186,9 @@ static void in_child(void)
 	errno = saved;
 }
 
-/* nv_arm is called before there is anything that a child must not go on with. */
-void nv_arm(void)
-{
-	if (nv_armed)
-		return;
-	nv_emptied.mine = 1;
-	madvise(&nv_emptied, sizeof nv_emptied, MADV_WIPEONFORK); /* since Linux 4.14 */
-	nv_armed = true;
-}
-
-/* nv_forked_unseen makes a child of one that was forked without the handlers of
+/* forked_unseen makes a child of one that was forked without the handlers of
  * pthread_atfork, by _Fork or clone. What is open has not been shared with it. */
-void nv_forked_unseen(void)
+static void forked_unseen(void)
 {
 	nv_forget_sharing();
 	in_child();

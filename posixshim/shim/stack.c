@@ -30,7 +30,7 @@ static void release(void *stack)
 	}
 	if (sigaltstack(NULL, &now) == 0 && now.ss_sp == stack)
 		sigaltstack(&none, NULL);
-	munmap((char *)stack - GUARD, GUARD + SIZE);
+	REAL(munmap)((char *)stack - GUARD, GUARD + SIZE);
 }
 
 static void make_key(void)
@@ -56,7 +56,7 @@ void nv_signal_stack(void)
 	const stack_t stack = {.ss_sp = memory + GUARD, .ss_size = SIZE};
 
 	if (mprotect(memory, GUARD, PROT_NONE) != 0 || pthread_setspecific(key, stack.ss_sp) != 0)
-		munmap(memory, GUARD + SIZE);
+		REAL(munmap)(memory, GUARD + SIZE);
 	else
 		sigaltstack(&stack, NULL);
 }

@@ -16,6 +16,7 @@ NV_EARLY _Atomic unsigned nv_ours_end;
 /* ---- the runtime: runtime.c ---- */
 
 struct nv_runtime nv_rt;
+_Atomic int nv_load_result = LOAD_NONE;
 __thread enum nv_state nv_state __attribute__((tls_model("initial-exec")));
 __thread char nv_outside[NV_PATH] __attribute__((tls_model("initial-exec")));
 

@@ -34,17 +34,6 @@ static _Atomic bool cookies_busy;
  * written inside the library reaches the file (nv_carry). */
 FILE *nv_input_ours, *nv_input_theirs;
 
-/* nv_standard_stream returns the variable. */
-FILE **nv_standard_stream(int fd)
-{
-	static const char names[][sizeof "stdout"] = {"stdin", "stdout", "stderr"};
-	static FILE **_Atomic found[3];
-
-	if (atomic_load(&found[fd]) == NULL)
-		atomic_store(&found[fd], (FILE **)dlsym(RTLD_DEFAULT, names[fd]));
-	return atomic_load(&found[fd]);
-}
-
 static void lock_cookies(void)
 {
 	while (atomic_exchange_explicit(&cookies_busy, true, memory_order_acquire))
@@ -373,7 +362,7 @@ static int open_again(FILE *stream, int before, const char *name, int flags)
 	struct nv_place at;
 	int fd;
 
-	fflush(stream);
+	nv_fflush(stream);
 	if (name == NULL)
 		fd = nv_open(&(struct nv_place){.dir = nv_ours(before) | NV_ITSELF, .path = "."}, flags, 0666);
 	else if (nv_route(AT_FDCWD, name, &at))
@@ -383,7 +372,7 @@ static int open_again(FILE *stream, int before, const char *name, int flags)
 	if (fd < 0) {
 		int saved = errno;
 
-		fclose(stream);
+		nv_fclose(stream);
 		return nv_error(saved);
 	}
 	if (starts_at_end(flags))
@@ -395,7 +384,7 @@ static int open_again(FILE *stream, int before, const char *name, int flags)
 static void begin_anew(FILE *stream, int flags)
 {
 	__fpurge(stream);
-	clearerr(stream);
+	REAL(clearerr)(nv_input(stream));
 	stream->_offset = -1;
 	stream->_flags &= ~(NO_READS | NO_WRITES | APPENDING);
 	if ((flags & O_ACCMODE) == O_RDONLY)
@@ -479,7 +468,7 @@ int nv_fclose(FILE *stream)
 
 	if (nv_cookie(stream) || (unsigned)fd > STDERR_FILENO || nv_ours(fd) <= 0)
 		return REAL(fclose)(stream);
-	int result = fflush(stream), saved = errno;
+	int result = nv_fflush(stream), saved = errno;
 
 	if (nv_close_stream(stream, fd) != 0)
 		return EOF;
@@ -500,7 +489,7 @@ FILE *nv_freopen(const char *name, const char *mode, FILE *stream)
 	int flags = open_flags(mode);
 
 	if (flags < 0) {
-		fclose(stream);
+		nv_fclose(stream);
 		errno = EINVAL;
 		return NULL;
 	}
@@ -508,7 +497,7 @@ FILE *nv_freopen(const char *name, const char *mode, FILE *stream)
 		return turn(c, name, flags);
 	if (libcs && !at.outside)
 		return redirect(stream, name, flags);
-	fflush(stream);
+	nv_fflush(stream);
 	FILE *fresh;
 
 	do
@@ -522,6 +511,6 @@ FILE *nv_freopen(const char *name, const char *mode, FILE *stream)
 	}
 	if (fresh == NULL)
 		return NULL;
-	fclose(stream);
+	nv_fclose(stream);
 	return fresh;
 }

@@ -59,10 +59,10 @@ wint_t nv_fgetwc(FILE *stream)
 	if (!orient(stream, w))
 		return WEOF;
 	for (;;) {
-		int c = fgetc(stream);
+		int c = REAL(fgetc)(stream);
 
 		if (c == EOF)
-			return mbsinit(&w->in) || ferror(stream) ? WEOF : bad_sequence(stream);
+			return mbsinit(&w->in) || REAL(ferror)(stream) ? WEOF : bad_sequence(stream);
 		char byte = (char)c;
 		wchar_t wc;
 		size_t n = mbrtowc(&wc, &byte, 1, &w->in);
@@ -101,7 +101,7 @@ wchar_t *nv_fgetws(wchar_t *line, int n, FILE *stream)
 	while (got < n - 1) {
 		wint_t wc = nv_fgetwc(stream);
 
-		if (wc == WEOF && (got == 0 || ferror(stream)))
+		if (wc == WEOF && (got == 0 || REAL(ferror)(stream)))
 			return NULL;
 		if (wc == WEOF)
 			break;
@@ -144,7 +144,7 @@ wint_t nv_ungetwc(wint_t wc, FILE *stream)
 	if (n == (size_t)-1)
 		return bad_sequence(stream);
 	while (n > 0)
-		if (ungetc((unsigned char)bytes[--n], stream) == EOF)
+		if (REAL(ungetc)((unsigned char)bytes[--n], stream) == EOF)
 			return WEOF;
 	return wc;
 }
@@ -162,7 +162,7 @@ int nv_vfwprintf(FILE *stream, const wchar_t *format, va_list ap)
 		return -1;
 	int result = REAL(vfwprintf)(memory, format, ap);
 
-	if (fclose(memory) != 0 || (result >= 0 && nv_fputws(text, stream) < 0))
+	if (REAL(fclose)(memory) != 0 || (result >= 0 && nv_fputws(text, stream) < 0))
 		result = -1;
 	int saved = errno;
 
@@ -192,7 +192,7 @@ int nv_vfwscanf(FILE *stream, const wchar_t *format, va_list ap, bool c99)
 	if (w == NULL)
 		return c99 ? REAL(__isoc99_vfwscanf)(stream, format, ap) : REAL(vfwscanf)(stream, format, ap);
 	char *bytes = orient(stream, w) ? narrow(format) : NULL;
-	int n = bytes == NULL ? EOF : vfscanf(stream, bytes, ap);
+	int n = bytes == NULL ? EOF : REAL(__isoc99_vfscanf)(stream, bytes, ap);
 
 	free(bytes);
 	return n;
