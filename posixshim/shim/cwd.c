@@ -89,12 +89,13 @@ static __attribute__((noinline)) void find_removed(void)
 static __attribute__((noinline)) void find_in_view(void)
 {
 	char path[NV_PATH];
-	const char *below = nv_kernel(SYS_getcwd, path, sizeof path) > 0 ? nv_below_view(path) : NULL;
+	bool own;
+	const char *below = nv_kernel(SYS_getcwd, path, sizeof path) > 0 ? nv_below_view(path, &own) : NULL;
 
 	if (below == NULL)
 		return;
 	strcpy(found, below);
-	atomic_store(&in_view, true);
+	atomic_store(&in_view, own);
 	atomic_store(&cwd, CWD_FOUND);
 }
 

@@ -53,7 +53,7 @@ enum nv_use { NV_EXECUTE, NV_SEARCH, NV_LOAD, NV_OPEN };
 const char *nv_by_kernel(int dirfd, const char *path, enum nv_use use, char room[NV_PATH]);
 const char *nv_file_by_kernel(nv_handle h, enum nv_use use, char room[NV_PATH]);
 int nv_open_in_view(nv_handle h);
-const char *nv_below_view(const char *path);
+const char *nv_below_view(const char *path, bool *own);
 void *(*nv_dlopen(const char *path))(const char *path, int mode);
 void *(*nv_dlmopen(Lmid_t space, const char *path))(Lmid_t space, const char *path, int mode);
 int nv_add_open(posix_spawn_file_actions_t *actions, int fd, const char *path, int flags, mode_t mode);

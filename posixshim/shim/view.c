@@ -134,19 +134,27 @@ NV_EARLY_CODE static const char *own_name(void)
 	return name;
 }
 
+/* The files of processes that are alone (store.Place.Tree). */
+#define ALONE "job"
+
 /* nv_below_view returns what follows this process's own files in a path of the kernel's; NULL: it is not
- * below them. Whose they are nobody can say any more when the view has ended: they are taken for its own. */
-NV_EARLY_CODE const char *nv_below_view(const char *path)
+ * below them. Whose they are nobody can say any more when the view has ended: they are taken for its own. Where own is not NULL, files of processes
+ * that are alone will do, and it says which they are: a rank that a job script has started where it was is there in its own files. */
+NV_EARLY_CODE const char *nv_below_view(const char *path, bool *own)
 {
 	size_t n = strlen(nv_view);
 
 	if (strncmp(path, nv_view, n) != 0 || path[n] != '/')
 		return NULL;
-	const char *tree = path + n + 1, *own = own_name();
+	const char *tree = path + n + 1, *mine = own_name();
 
 	n = strcspn(tree, "/");
-	if (n == 0 || (*own != '\0' && (strncmp(tree, own, n) != 0 || own[n] != '\0')))
+	bool is = *mine == '\0' || (strncmp(tree, mine, n) == 0 && mine[n] == '\0');
+
+	if (n == 0 || (!is && (own == NULL || n != strlen(ALONE) || strncmp(tree, ALONE, n) != 0)))
 		return NULL;
+	if (own != NULL)
+		*own = is;
 	return tree[n] == '/' ? tree + n + 1 : ".";
 }
 
@@ -159,7 +167,7 @@ static bool is_below(int fd)
 	ssize_t n = REAL(readlink)(link, path, sizeof path - 1);
 
 	path[n > 0 ? n : 0] = '\0';
-	return nv_below_view(path) != NULL;
+	return nv_below_view(path, NULL) != NULL;
 }
 
 /* nv_open_in_view opens a directory of the mount where the kernel can be in it; -1: there is no view, or it is
