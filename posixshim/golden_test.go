@@ -27,7 +27,7 @@ const Hang = 5 * time.Minute
 const GoldenMessages = "testdata/messages.hex"
 
 // GoldenLayout is said where a byte of it has changed.
-const GoldenLayout = "the messages have changed: raise layout in internal/gen/far.go, unless calls.txt has changed too"
+const GoldenLayout = "the messages have changed: raise layout in internal/gen/remote.go, unless calls.txt has changed too"
 
 // exchanges are the same calls in Go.
 var exchanges = []struct {

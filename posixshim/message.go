@@ -15,7 +15,7 @@ import (
 // of this machine and of the same build, or the protocol number differs. All in
 // the byte order of the machine:
 //
-//	request: 0  4  protocol     of this layout and of calls.txt (internal/gen/far.go)
+//	request: 0  4  protocol     of this layout and of calls.txt (internal/gen/remote.go)
 //	         4  4  call         its line in calls.txt
 //	         8  4  length       of the strings and data
 //	        12  4  -
@@ -28,7 +28,7 @@ import (
 //	        12  4  flags        1 a descriptor comes along, 2 the connection ends
 //	        16  -  the bytes read, the attributes, or the path to go on with
 //
-// shim/far.c is the other end. testdata/messages.hex has examples.
+// shim/remote.c is the other end. testdata/messages.hex has examples.
 const (
 	requestHead = 64
 	replyHead   = 16
@@ -38,7 +38,7 @@ const (
 )
 
 // maxMessage is the most that one message carries: a larger transfer is done
-// in part. far.c cuts what it sends (NV_FAR_MOST).
+// in part. remote.c cuts what it sends (NV_FAR_MOST).
 const maxMessage = 8 << 20
 
 var errMessage = fmt.Errorf("a process sends requests of another version of libnvmecr.so: %w", syscall.EPROTO)
@@ -208,7 +208,7 @@ func (m *message) answer(result int64, flags uint32) (head, body []byte) {
 	if body == nil && result > 0 {
 		body = m.buf[:min(int(result), len(m.buf))]
 	}
-	if result < 0 && result != pathOutside && result != pathElsewhere {
+	if result < 0 && result != pathOutside && result != pathRedirect {
 		body = nil
 	}
 	binary.NativeEndian.PutUint64(head, uint64(result))

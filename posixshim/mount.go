@@ -147,7 +147,7 @@ func (p *Process) prepare(write bool) error {
 	}
 	m, err := p.open(write)
 	if write {
-		var served *ElsewhereError
+		var served *RedirectError
 		p.elsewhere.Store(errors.As(err, &served))
 	}
 	p.fresh = fresh

@@ -18,12 +18,12 @@ import (
 )
 
 // What shim/wire.h says of paths that lead out of the mount (NV_OUTSIDE), and
-// of a partition that another process has and serves (NV_ELSEWHERE).
+// of a partition that another process has and serves (NV_REDIRECT).
 const (
-	pathOutside   = -4096
-	pathElsewhere = -4097
-	pathGone      = -4098 // NV_GONE: this process is ending
-	beyond        = -4099 // NV_BEYOND: EFBIG, with a signal
+	pathOutside  = -4096
+	pathRedirect = -4097
+	pathGone     = -4098 // NV_GONE: this process is ending
+	beyond       = -4099 // NV_BEYOND: EFBIG, with a signal
 
 	maxErrno = 4096 // errors are below it
 )
@@ -229,7 +229,7 @@ func (p *Process) make(m *message) (result int64, descriptor int) {
 		err = errors.Join(err, p.releaseHandle(h))
 	}
 	var escape *microfs.EscapeError
-	var elsewhere *ElsewhereError
+	var elsewhere *RedirectError
 	switch {
 	case err == nil:
 		return int64(n), descriptor
@@ -238,7 +238,7 @@ func (p *Process) make(m *message) (result int64, descriptor int) {
 		return pathOutside, 0
 	case errors.As(err, &elsewhere):
 		m.reply = []byte(elsewhere.Address)
-		return pathElsewhere, 0
+		return pathRedirect, 0
 	case errors.Is(err, errFinished) && m.byPath:
 		return pathGone, 0
 	case errors.Is(err, microfs.ErrBeyond):
@@ -262,14 +262,14 @@ func (p *Process) releaseOther(h Handle, process int) error {
 	return errors.Join(p.settle(f), f.unwritten())
 }
 
-// An ElsewhereError says that another process of the rank has the partition
+// An RedirectError says that another process of the rank has the partition
 // and serves whoever asks it. It is syscall.EBUSY to those who cannot.
-type ElsewhereError struct {
+type RedirectError struct {
 	Address string // its Address
 	Err     error  // why this process cannot have the partition
 }
 
-func (e *ElsewhereError) Error() string { return e.Err.Error() }
+func (e *RedirectError) Error() string { return e.Err.Error() }
 
 // Unwrap returns why this process cannot have the partition.
-func (e *ElsewhereError) Unwrap() error { return e.Err }
+func (e *RedirectError) Unwrap() error { return e.Err }

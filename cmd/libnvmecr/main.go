@@ -28,10 +28,10 @@ var process *posixshim.Process
 
 // What shim/wire.h says of calls that have to go on elsewhere.
 const (
-	pathOutside   = -4096 // NV_OUTSIDE
-	pathElsewhere = -4097 // NV_ELSEWHERE
-	beyond        = -4099 // NV_BEYOND
-	pathMax       = 4096  // NV_PATH
+	pathOutside  = -4096 // NV_OUTSIDE
+	pathRedirect = -4097 // NV_REDIRECT
+	beyond       = -4099 // NV_BEYOND
+	pathMax      = 4096  // NV_PATH
 )
 
 // What it says of descriptors: NV_OWN_DROP and so on.
@@ -43,10 +43,10 @@ const (
 	ownStay
 )
 
-// What outside makes of an error: result turns it into NV_OUTSIDE and NV_ELSEWHERE.
+// What outside makes of an error: result turns it into NV_OUTSIDE and NV_REDIRECT.
 var (
-	errOutside   = errors.New("the path to go on with is in the caller's buffer")
-	errElsewhere = errors.New("the process to go on with is in the caller's buffer")
+	errOutside  = errors.New("the path to go on with is in the caller's buffer")
+	errRedirect = errors.New("the process to go on with is in the caller's buffer")
 )
 
 // result is what C gets.
@@ -56,8 +56,8 @@ func result(n int, err error) int64 {
 		return int64(n)
 	case err == errOutside:
 		return pathOutside
-	case err == errElsewhere:
-		return pathElsewhere
+	case err == errRedirect:
+		return pathRedirect
 	case errors.Is(err, microfs.ErrBeyond):
 		return beyond
 	}
@@ -95,7 +95,7 @@ func outside(err error, buf *C.char) error {
 		return nil // escape is of the heap
 	}
 	var escape *microfs.EscapeError
-	var elsewhere *posixshim.ElsewhereError
+	var elsewhere *posixshim.RedirectError
 	switch {
 	case errors.As(err, &escape) && len(escape.Path) >= pathMax:
 		return syscall.ENAMETOOLONG
@@ -104,7 +104,7 @@ func outside(err error, buf *C.char) error {
 		return errOutside
 	case errors.As(err, &elsewhere):
 		putString(buf, elsewhere.Address)
-		return errElsewhere
+		return errRedirect
 	}
 	return err
 }

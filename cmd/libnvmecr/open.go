@@ -12,7 +12,7 @@ import (
 // is alone where only ranks can write goes on reading.
 func openForWriting() error {
 	err := process.OpenForWriting()
-	var elsewhere *posixshim.ElsewhereError
+	var elsewhere *posixshim.RedirectError
 	if errors.As(err, &elsewhere) || errors.Is(err, store.ErrNoSolo) {
 		return nil
 	}

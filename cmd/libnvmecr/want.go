@@ -11,7 +11,7 @@ import (
 const spareThreads = maxProcs + 4
 
 // prepareForWant has what Go cannot be refused later on, where the memory of
-// the process is limited: threads. Memory is what posixshim/shim/room.c keeps.
+// the process is limited: threads. Memory is what posixshim/shim/limits.c keeps.
 func prepareForWant() {
 	if !limited(unix.RLIMIT_AS) && !limited(unix.RLIMIT_DATA) {
 		return

@@ -47,7 +47,7 @@ func (o *Opener) Open(write bool) (*posixshim.Mount, error) {
 	}
 	var busy *owner.BusyError
 	if errors.As(err, &busy) && busy.Note != "" {
-		return nil, &posixshim.ElsewhereError{Address: busy.Note, Err: err}
+		return nil, &posixshim.RedirectError{Address: busy.Note, Err: err}
 	}
 	return m, err
 }

@@ -363,7 +363,7 @@ static const struct timespec *from_timeval(const struct timeval times[2], struct
 /* times_there says whether times, if any are given, can be read. */
 static bool times_there(const void *times, size_t each)
 {
-	return times == NULL || nv_there(times, 2 * each);
+	return times == NULL || nv_readable(times, 2 * each);
 }
 
 /* omits_both says that nothing is asked for: Linux does not even look at the file. */
@@ -442,7 +442,7 @@ int nv_utime(struct nv_place *at, const struct utimbuf *times)
 {
 	if (times == NULL)
 		return nv_utimensat(at, NULL, 0);
-	if (!nv_there(times, sizeof *times))
+	if (!nv_readable(times, sizeof *times))
 		return nv_error(EFAULT);
 	struct timespec buf[2] = {{.tv_sec = times->actime}, {.tv_sec = times->modtime}};
 

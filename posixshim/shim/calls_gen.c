@@ -1509,61 +1509,61 @@ mode_t nv_call_umask(mode_t mask)
 int nv_call_setuid(uid_t uid) NV_CALL("setuid");
 int nv_call_setuid(uid_t uid)
 {
-	return nv_became(REAL(setuid)(uid));
+	return nv_credentials_changed(REAL(setuid)(uid));
 }
 
 int nv_call_seteuid(uid_t uid) NV_CALL("seteuid");
 int nv_call_seteuid(uid_t uid)
 {
-	return nv_became(REAL(seteuid)(uid));
+	return nv_credentials_changed(REAL(seteuid)(uid));
 }
 
 int nv_call_setreuid(uid_t uid, uid_t euid) NV_CALL("setreuid");
 int nv_call_setreuid(uid_t uid, uid_t euid)
 {
-	return nv_became(REAL(setreuid)(uid, euid));
+	return nv_credentials_changed(REAL(setreuid)(uid, euid));
 }
 
 int nv_call_setresuid(uid_t uid, uid_t euid, uid_t saved) NV_CALL("setresuid");
 int nv_call_setresuid(uid_t uid, uid_t euid, uid_t saved)
 {
-	return nv_became(REAL(setresuid)(uid, euid, saved));
+	return nv_credentials_changed(REAL(setresuid)(uid, euid, saved));
 }
 
 int nv_call_setgid(gid_t gid) NV_CALL("setgid");
 int nv_call_setgid(gid_t gid)
 {
-	return nv_became(REAL(setgid)(gid));
+	return nv_credentials_changed(REAL(setgid)(gid));
 }
 
 int nv_call_setegid(gid_t gid) NV_CALL("setegid");
 int nv_call_setegid(gid_t gid)
 {
-	return nv_became(REAL(setegid)(gid));
+	return nv_credentials_changed(REAL(setegid)(gid));
 }
 
 int nv_call_setregid(gid_t gid, gid_t egid) NV_CALL("setregid");
 int nv_call_setregid(gid_t gid, gid_t egid)
 {
-	return nv_became(REAL(setregid)(gid, egid));
+	return nv_credentials_changed(REAL(setregid)(gid, egid));
 }
 
 int nv_call_setresgid(gid_t gid, gid_t egid, gid_t saved) NV_CALL("setresgid");
 int nv_call_setresgid(gid_t gid, gid_t egid, gid_t saved)
 {
-	return nv_became(REAL(setresgid)(gid, egid, saved));
+	return nv_credentials_changed(REAL(setresgid)(gid, egid, saved));
 }
 
 int nv_call_setgroups(size_t n, const gid_t *groups) NV_CALL("setgroups");
 int nv_call_setgroups(size_t n, const gid_t *groups)
 {
-	return nv_became(REAL(setgroups)(n, groups));
+	return nv_credentials_changed(REAL(setgroups)(n, groups));
 }
 
 int nv_call_initgroups(const char *user, gid_t group) NV_CALL("initgroups");
 int nv_call_initgroups(const char *user, gid_t group)
 {
-	return nv_became(REAL(initgroups)(user, group));
+	return nv_credentials_changed(REAL(initgroups)(user, group));
 }
 
 /* ---- Names ---- */
@@ -1638,7 +1638,7 @@ int nv_call_rename(const char *path, const char *path2)
 	bool ours = nv_route(AT_FDCWD, path, &at);
 
 	if (nv_route(AT_FDCWD, path2, &at2) != ours)
-		return nv_apart(ours ? AT_FDCWD : AT_FDCWD, ours ? path2 : path);
+		return nv_cross_device(ours ? AT_FDCWD : AT_FDCWD, ours ? path2 : path);
 	if (!ours)
 		return REAL(rename)(path, path2);
 	return rt_rename(&at, &at2, 0);
@@ -1651,7 +1651,7 @@ int nv_call_renameat(int dirfd, const char *path, int dirfd2, const char *path2)
 	bool ours = nv_route(dirfd, path, &at);
 
 	if (nv_route(dirfd2, path2, &at2) != ours)
-		return nv_apart(ours ? dirfd2 : dirfd, ours ? path2 : path);
+		return nv_cross_device(ours ? dirfd2 : dirfd, ours ? path2 : path);
 	if (!ours)
 		return REAL(renameat)(dirfd, path, dirfd2, path2);
 	return rt_rename(&at, &at2, 0);
@@ -1664,7 +1664,7 @@ int nv_call_renameat2(int dirfd, const char *path, int dirfd2, const char *path2
 	bool ours = nv_route(dirfd, path, &at);
 
 	if (nv_route(dirfd2, path2, &at2) != ours)
-		return nv_apart(ours ? dirfd2 : dirfd, ours ? path2 : path);
+		return nv_cross_device(ours ? dirfd2 : dirfd, ours ? path2 : path);
 	if (!ours)
 		return REAL(renameat2)(dirfd, path, dirfd2, path2, flags);
 	return rt_rename(&at, &at2, flags);
@@ -1677,7 +1677,7 @@ int nv_call_link(const char *path, const char *path2)
 	bool ours = nv_route(AT_FDCWD, path, &at);
 
 	if (nv_route(AT_FDCWD, path2, &at2) != ours)
-		return nv_apart(ours ? AT_FDCWD : AT_FDCWD, ours ? path2 : path);
+		return nv_cross_device(ours ? AT_FDCWD : AT_FDCWD, ours ? path2 : path);
 	if (!ours)
 		return REAL(link)(path, path2);
 	return rt_link(&at, &at2, 0);
@@ -1690,7 +1690,7 @@ int nv_call_linkat(int dirfd, const char *path, int dirfd2, const char *path2, i
 	bool ours = nv_route(dirfd, path, &at);
 
 	if (nv_route(dirfd2, path2, &at2) != ours)
-		return nv_apart(ours ? dirfd2 : dirfd, ours ? path2 : path);
+		return nv_cross_device(ours ? dirfd2 : dirfd, ours ? path2 : path);
 	if (!ours)
 		return REAL(linkat)(dirfd, path, dirfd2, path2, flags);
 	return nv_linkat(&at, &at2, flags);

@@ -364,46 +364,46 @@ struct nv_real {
 extern struct nv_runtime nv_rt;
 extern struct nv_real nv_real;
 
-int64_t nv_far_open(int server, int64_t at_dir, const char *at, char *at_out, int32_t flags, uint32_t mode);
-int64_t nv_far_release(int server, int64_t h);
-int64_t nv_far_read(int server, int64_t h, void *buf, size_t buf_len);
-int64_t nv_far_write(int server, int64_t h, const void *buf, size_t buf_len, int64_t most);
-int64_t nv_far_pread(int server, int64_t h, void *buf, size_t buf_len, int64_t off);
-int64_t nv_far_pwrite(int server, int64_t h, const void *buf, size_t buf_len, int64_t off, int64_t most);
-int64_t nv_far_readv(int server, int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off);
-int64_t nv_far_writev(int server, int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off, int32_t flags, int64_t most);
-int64_t nv_far_seek(int server, int64_t h, int64_t off, int32_t whence);
-int64_t nv_far_getfl(int server, int64_t h);
-int64_t nv_far_setfl(int server, int64_t h, int32_t flags);
-int64_t nv_far_getdents(int server, int64_t h, void *buf, size_t buf_len);
-int64_t nv_far_fsync(int server, int64_t h);
-int64_t nv_far_ftruncate(int server, int64_t h, int64_t size, int64_t most);
-int64_t nv_far_fallocate(int server, int64_t h, int32_t mode, int64_t off, int64_t n, int64_t most);
-int64_t nv_far_copy(int server, int64_t in, int64_t inoff, int64_t out, int64_t outoff, int64_t n, int64_t most);
-int64_t nv_far_lock(int server, int64_t h, int32_t pid, int32_t cmd, void *lock, size_t lock_len);
-int64_t nv_far_flock(int server, int64_t h, int32_t operation);
-int64_t nv_far_map(int server, int64_t h, int32_t how, int64_t off, int64_t n);
-int64_t nv_far_unmap(int server, int64_t h);
-int64_t nv_far_msync(int server, int64_t h, int64_t off, int64_t n);
-int64_t nv_far_fstat(int server, int64_t h, struct nv_attr *out);
-int64_t nv_far_fsetattr(int server, int64_t h, const struct nv_setattr *in);
-int64_t nv_far_fpath(int server, int64_t h, void *buf, size_t buf_len);
-int64_t nv_far_name(int server, int64_t h, void *buf, size_t buf_len);
-int64_t nv_far_stat(int server, int64_t at_dir, const char *at, char *at_out, int32_t follow, struct nv_attr *out);
-int64_t nv_far_setattr(int server, int64_t at_dir, const char *at, char *at_out, int32_t follow, const struct nv_setattr *in);
-int64_t nv_far_access(int server, int64_t at_dir, const char *at, char *at_out, int32_t mode, int32_t how);
-int64_t nv_far_truncate(int server, int64_t at_dir, const char *at, char *at_out, int64_t size, int64_t most);
-int64_t nv_far_mkdir(int server, int64_t at_dir, const char *at, char *at_out, uint32_t mode);
-int64_t nv_far_rmdir(int server, int64_t at_dir, const char *at, char *at_out);
-int64_t nv_far_unlink(int server, int64_t at_dir, const char *at, char *at_out);
-int64_t nv_far_rename(int server, int64_t from_dir, const char *from, char *from_out, int64_t to_dir, const char *to, char *to_out, uint32_t flags);
-int64_t nv_far_link(int server, int64_t from_dir, const char *from, char *from_out, int64_t to_dir, const char *to, char *to_out, int32_t follow);
-int64_t nv_far_symlink(int server, const char *target, int64_t at_dir, const char *at, char *at_out);
-int64_t nv_far_readlink(int server, int64_t at_dir, const char *at, char *at_out, void *buf, size_t buf_len);
-int64_t nv_far_realpath(int server, int64_t at_dir, const char *at, char *at_out, void *buf, size_t buf_len);
-int64_t nv_far_statfs(int server, struct nv_statfs *out);
-int64_t nv_far_syncfs(int server);
-int64_t nv_far_advise(int server, int64_t h, int64_t off, int64_t n, int32_t advice);
+int64_t nv_remote_open(int server, int64_t at_dir, const char *at, char *at_out, int32_t flags, uint32_t mode);
+int64_t nv_remote_release(int server, int64_t h);
+int64_t nv_remote_read(int server, int64_t h, void *buf, size_t buf_len);
+int64_t nv_remote_write(int server, int64_t h, const void *buf, size_t buf_len, int64_t most);
+int64_t nv_remote_pread(int server, int64_t h, void *buf, size_t buf_len, int64_t off);
+int64_t nv_remote_pwrite(int server, int64_t h, const void *buf, size_t buf_len, int64_t off, int64_t most);
+int64_t nv_remote_readv(int server, int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off);
+int64_t nv_remote_writev(int server, int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off, int32_t flags, int64_t most);
+int64_t nv_remote_seek(int server, int64_t h, int64_t off, int32_t whence);
+int64_t nv_remote_getfl(int server, int64_t h);
+int64_t nv_remote_setfl(int server, int64_t h, int32_t flags);
+int64_t nv_remote_getdents(int server, int64_t h, void *buf, size_t buf_len);
+int64_t nv_remote_fsync(int server, int64_t h);
+int64_t nv_remote_ftruncate(int server, int64_t h, int64_t size, int64_t most);
+int64_t nv_remote_fallocate(int server, int64_t h, int32_t mode, int64_t off, int64_t n, int64_t most);
+int64_t nv_remote_copy(int server, int64_t in, int64_t inoff, int64_t out, int64_t outoff, int64_t n, int64_t most);
+int64_t nv_remote_lock(int server, int64_t h, int32_t pid, int32_t cmd, void *lock, size_t lock_len);
+int64_t nv_remote_flock(int server, int64_t h, int32_t operation);
+int64_t nv_remote_map(int server, int64_t h, int32_t how, int64_t off, int64_t n);
+int64_t nv_remote_unmap(int server, int64_t h);
+int64_t nv_remote_msync(int server, int64_t h, int64_t off, int64_t n);
+int64_t nv_remote_fstat(int server, int64_t h, struct nv_attr *out);
+int64_t nv_remote_fsetattr(int server, int64_t h, const struct nv_setattr *in);
+int64_t nv_remote_fpath(int server, int64_t h, void *buf, size_t buf_len);
+int64_t nv_remote_name(int server, int64_t h, void *buf, size_t buf_len);
+int64_t nv_remote_stat(int server, int64_t at_dir, const char *at, char *at_out, int32_t follow, struct nv_attr *out);
+int64_t nv_remote_setattr(int server, int64_t at_dir, const char *at, char *at_out, int32_t follow, const struct nv_setattr *in);
+int64_t nv_remote_access(int server, int64_t at_dir, const char *at, char *at_out, int32_t mode, int32_t how);
+int64_t nv_remote_truncate(int server, int64_t at_dir, const char *at, char *at_out, int64_t size, int64_t most);
+int64_t nv_remote_mkdir(int server, int64_t at_dir, const char *at, char *at_out, uint32_t mode);
+int64_t nv_remote_rmdir(int server, int64_t at_dir, const char *at, char *at_out);
+int64_t nv_remote_unlink(int server, int64_t at_dir, const char *at, char *at_out);
+int64_t nv_remote_rename(int server, int64_t from_dir, const char *from, char *from_out, int64_t to_dir, const char *to, char *to_out, uint32_t flags);
+int64_t nv_remote_link(int server, int64_t from_dir, const char *from, char *from_out, int64_t to_dir, const char *to, char *to_out, int32_t follow);
+int64_t nv_remote_symlink(int server, const char *target, int64_t at_dir, const char *at, char *at_out);
+int64_t nv_remote_readlink(int server, int64_t at_dir, const char *at, char *at_out, void *buf, size_t buf_len);
+int64_t nv_remote_realpath(int server, int64_t at_dir, const char *at, char *at_out, void *buf, size_t buf_len);
+int64_t nv_remote_statfs(int server, struct nv_statfs *out);
+int64_t nv_remote_syncfs(int server);
+int64_t nv_remote_advise(int server, int64_t h, int64_t off, int64_t n, int32_t advice);
 
 /* open: opens a file, returns its handle */
 static inline int64_t rt_open(struct nv_place *at, int flags, unsigned mode)
@@ -416,8 +416,8 @@ static inline int64_t rt_open(struct nv_place *at, int flags, unsigned mode)
 		server = nv_place_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
-		result = __builtin_expect(server != 0, 0) ? nv_far_open(server, at->dir, at->path, nv_outside, flags, mode) : nv_rt.open(at->dir, at->path, nv_outside, flags, mode);
-	} while (nv_moved(&visit, result, at, NULL));
+		result = __builtin_expect(server != 0, 0) ? nv_remote_open(server, at->dir, at->path, nv_outside, flags, mode) : nv_rt.open(at->dir, at->path, nv_outside, flags, mode);
+	} while (nv_redirected(&visit, result, at, NULL));
 	return nv_leave_at(&visit, result, at);
 }
 
@@ -501,7 +501,7 @@ static inline int64_t rt_release(nv_handle h)
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_release(server, h) : nv_rt.release(h);
+	result = __builtin_expect(server != 0, 0) ? nv_remote_release(server, h) : nv_rt.release(h);
 	return nv_leave(&visit, result);
 }
 
@@ -517,7 +517,7 @@ static inline int64_t rt_read(nv_handle h, void *buf, size_t buf_len)
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_read(server, h, buf, buf_len) : nv_rt.read(h, buf, buf_len);
+	result = __builtin_expect(server != 0, 0) ? nv_remote_read(server, h, buf, buf_len) : nv_rt.read(h, buf, buf_len);
 	return nv_leave(&visit, result);
 }
 
@@ -533,7 +533,7 @@ static inline int64_t rt_write(nv_handle h, const void *buf, size_t buf_len)
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_write(server, h, buf, buf_len, nv_file_limit()) : nv_rt.write(h, buf, buf_len, nv_file_limit());
+	result = __builtin_expect(server != 0, 0) ? nv_remote_write(server, h, buf, buf_len, nv_file_limit()) : nv_rt.write(h, buf, buf_len, nv_file_limit());
 	return nv_leave(&visit, result);
 }
 
@@ -549,7 +549,7 @@ static inline int64_t rt_pread(nv_handle h, void *buf, size_t buf_len, off_t off
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_pread(server, h, buf, buf_len, off) : nv_rt.pread(h, buf, buf_len, off);
+	result = __builtin_expect(server != 0, 0) ? nv_remote_pread(server, h, buf, buf_len, off) : nv_rt.pread(h, buf, buf_len, off);
 	return nv_leave(&visit, result);
 }
 
@@ -565,7 +565,7 @@ static inline int64_t rt_pwrite(nv_handle h, const void *buf, size_t buf_len, of
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_pwrite(server, h, buf, buf_len, off, nv_file_limit()) : nv_rt.pwrite(h, buf, buf_len, off, nv_file_limit());
+	result = __builtin_expect(server != 0, 0) ? nv_remote_pwrite(server, h, buf, buf_len, off, nv_file_limit()) : nv_rt.pwrite(h, buf, buf_len, off, nv_file_limit());
 	return nv_leave(&visit, result);
 }
 
@@ -578,12 +578,12 @@ static inline int64_t rt_readv(nv_handle h, const struct iovec *iov, int iov_cou
 
 	if (iov_count < 0 || iov_count > IOV_MAX)
 		return nv_error(EINVAL);
-	if (!nv_there(iov, (size_t)iov_count * sizeof *iov))
+	if (!nv_readable(iov, (size_t)iov_count * sizeof *iov))
 		return nv_error(EFAULT);
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_readv(server, h, iov, iov_count, off) : nv_rt.readv(h, iov, iov_count, off);
+	result = __builtin_expect(server != 0, 0) ? nv_remote_readv(server, h, iov, iov_count, off) : nv_rt.readv(h, iov, iov_count, off);
 	return nv_leave(&visit, result);
 }
 
@@ -596,12 +596,12 @@ static inline int64_t rt_writev(nv_handle h, const struct iovec *iov, int iov_co
 
 	if (iov_count < 0 || iov_count > IOV_MAX)
 		return nv_error(EINVAL);
-	if (!nv_there(iov, (size_t)iov_count * sizeof *iov))
+	if (!nv_readable(iov, (size_t)iov_count * sizeof *iov))
 		return nv_error(EFAULT);
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_writev(server, h, iov, iov_count, off, flags, nv_file_limit()) : nv_rt.writev(h, iov, iov_count, off, flags, nv_file_limit());
+	result = __builtin_expect(server != 0, 0) ? nv_remote_writev(server, h, iov, iov_count, off, flags, nv_file_limit()) : nv_rt.writev(h, iov, iov_count, off, flags, nv_file_limit());
 	return nv_leave(&visit, result);
 }
 
@@ -615,7 +615,7 @@ static inline int64_t rt_seek(nv_handle h, off_t off, int whence)
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_seek(server, h, off, whence) : nv_rt.seek(h, off, whence);
+	result = __builtin_expect(server != 0, 0) ? nv_remote_seek(server, h, off, whence) : nv_rt.seek(h, off, whence);
 	return nv_leave(&visit, result);
 }
 
@@ -629,7 +629,7 @@ static inline int64_t rt_getfl(nv_handle h)
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_getfl(server, h) : nv_rt.getfl(h);
+	result = __builtin_expect(server != 0, 0) ? nv_remote_getfl(server, h) : nv_rt.getfl(h);
 	return nv_leave(&visit, result);
 }
 
@@ -643,7 +643,7 @@ static inline int64_t rt_setfl(nv_handle h, int flags)
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_setfl(server, h, flags) : nv_rt.setfl(h, flags);
+	result = __builtin_expect(server != 0, 0) ? nv_remote_setfl(server, h, flags) : nv_rt.setfl(h, flags);
 	return nv_leave(&visit, result);
 }
 
@@ -659,7 +659,7 @@ static inline int64_t rt_getdents(nv_handle h, void *buf, size_t buf_len)
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_getdents(server, h, buf, buf_len) : nv_rt.getdents(h, buf, buf_len);
+	result = __builtin_expect(server != 0, 0) ? nv_remote_getdents(server, h, buf, buf_len) : nv_rt.getdents(h, buf, buf_len);
 	return nv_leave(&visit, result);
 }
 
@@ -673,7 +673,7 @@ static inline int64_t rt_fsync(nv_handle h)
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_fsync(server, h) : nv_rt.fsync(h);
+	result = __builtin_expect(server != 0, 0) ? nv_remote_fsync(server, h) : nv_rt.fsync(h);
 	return nv_leave(&visit, result);
 }
 
@@ -687,7 +687,7 @@ static inline int64_t rt_ftruncate(nv_handle h, off_t size)
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_ftruncate(server, h, size, nv_file_limit()) : nv_rt.ftruncate(h, size, nv_file_limit());
+	result = __builtin_expect(server != 0, 0) ? nv_remote_ftruncate(server, h, size, nv_file_limit()) : nv_rt.ftruncate(h, size, nv_file_limit());
 	return nv_leave(&visit, result);
 }
 
@@ -701,7 +701,7 @@ static inline int64_t rt_fallocate(nv_handle h, int mode, off_t off, off_t n)
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_fallocate(server, h, mode, off, n, nv_file_limit()) : nv_rt.fallocate(h, mode, off, n, nv_file_limit());
+	result = __builtin_expect(server != 0, 0) ? nv_remote_fallocate(server, h, mode, off, n, nv_file_limit()) : nv_rt.fallocate(h, mode, off, n, nv_file_limit());
 	return nv_leave(&visit, result);
 }
 
@@ -715,7 +715,7 @@ static inline int64_t rt_copy(nv_handle in, off_t inoff, nv_handle out, off_t ou
 	server = nv_places_server(in, out);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_copy(server, in, inoff, out, outoff, n, nv_file_limit()) : nv_rt.copy(in, inoff, out, outoff, n, nv_file_limit());
+	result = __builtin_expect(server != 0, 0) ? nv_remote_copy(server, in, inoff, out, outoff, n, nv_file_limit()) : nv_rt.copy(in, inoff, out, outoff, n, nv_file_limit());
 	return nv_leave(&visit, result);
 }
 
@@ -731,7 +731,7 @@ static inline int64_t rt_lock(nv_handle h, pid_t pid, int cmd, void *lock, size_
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_lock(server, h, pid, cmd, lock, lock_len) : nv_rt.lock(h, pid, cmd, lock, lock_len);
+	result = __builtin_expect(server != 0, 0) ? nv_remote_lock(server, h, pid, cmd, lock, lock_len) : nv_rt.lock(h, pid, cmd, lock, lock_len);
 	return nv_leave(&visit, result);
 }
 
@@ -745,7 +745,7 @@ static inline int64_t rt_flock(nv_handle h, int operation)
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_flock(server, h, operation) : nv_rt.flock(h, operation);
+	result = __builtin_expect(server != 0, 0) ? nv_remote_flock(server, h, operation) : nv_rt.flock(h, operation);
 	return nv_leave(&visit, result);
 }
 
@@ -759,7 +759,7 @@ static inline int64_t rt_map(nv_handle h, int how, off_t off, off_t n)
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_map(server, h, how, off, n) : nv_rt.map(h, how, off, n);
+	result = __builtin_expect(server != 0, 0) ? nv_remote_map(server, h, how, off, n) : nv_rt.map(h, how, off, n);
 	return nv_leave(&visit, result);
 }
 
@@ -773,7 +773,7 @@ static inline int64_t rt_unmap(nv_handle h)
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_unmap(server, h) : nv_rt.unmap(h);
+	result = __builtin_expect(server != 0, 0) ? nv_remote_unmap(server, h) : nv_rt.unmap(h);
 	return nv_leave(&visit, result);
 }
 
@@ -787,7 +787,7 @@ static inline int64_t rt_msync(nv_handle h, off_t off, off_t n)
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_msync(server, h, off, n) : nv_rt.msync(h, off, n);
+	result = __builtin_expect(server != 0, 0) ? nv_remote_msync(server, h, off, n) : nv_rt.msync(h, off, n);
 	return nv_leave(&visit, result);
 }
 
@@ -801,7 +801,7 @@ static inline int64_t rt_fstat(nv_handle h, struct nv_attr *out)
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_fstat(server, h, out) : nv_rt.fstat(h, out);
+	result = __builtin_expect(server != 0, 0) ? nv_remote_fstat(server, h, out) : nv_rt.fstat(h, out);
 	return nv_leave(&visit, result);
 }
 
@@ -815,7 +815,7 @@ static inline int64_t rt_fsetattr(nv_handle h, const struct nv_setattr *in)
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_fsetattr(server, h, in) : nv_rt.fsetattr(h, in);
+	result = __builtin_expect(server != 0, 0) ? nv_remote_fsetattr(server, h, in) : nv_rt.fsetattr(h, in);
 	return nv_leave(&visit, result);
 }
 
@@ -831,7 +831,7 @@ static inline int64_t rt_fpath(nv_handle h, void *buf, size_t buf_len)
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_fpath(server, h, buf, buf_len) : nv_rt.fpath(h, buf, buf_len);
+	result = __builtin_expect(server != 0, 0) ? nv_remote_fpath(server, h, buf, buf_len) : nv_rt.fpath(h, buf, buf_len);
 	return nv_leave(&visit, result);
 }
 
@@ -847,7 +847,7 @@ static inline int64_t rt_name(nv_handle h, void *buf, size_t buf_len)
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_name(server, h, buf, buf_len) : nv_rt.name(h, buf, buf_len);
+	result = __builtin_expect(server != 0, 0) ? nv_remote_name(server, h, buf, buf_len) : nv_rt.name(h, buf, buf_len);
 	return nv_leave(&visit, result);
 }
 
@@ -862,8 +862,8 @@ static inline int64_t rt_stat(struct nv_place *at, int follow, struct nv_attr *o
 		server = nv_place_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
-		result = __builtin_expect(server != 0, 0) ? nv_far_stat(server, at->dir, at->path, nv_outside, follow, out) : nv_rt.stat(at->dir, at->path, nv_outside, follow, out);
-	} while (nv_moved(&visit, result, at, NULL));
+		result = __builtin_expect(server != 0, 0) ? nv_remote_stat(server, at->dir, at->path, nv_outside, follow, out) : nv_rt.stat(at->dir, at->path, nv_outside, follow, out);
+	} while (nv_redirected(&visit, result, at, NULL));
 	return nv_leave_at(&visit, result, at);
 }
 
@@ -878,8 +878,8 @@ static inline int64_t rt_setattr(struct nv_place *at, int follow, const struct n
 		server = nv_place_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
-		result = __builtin_expect(server != 0, 0) ? nv_far_setattr(server, at->dir, at->path, nv_outside, follow, in) : nv_rt.setattr(at->dir, at->path, nv_outside, follow, in);
-	} while (nv_moved(&visit, result, at, NULL));
+		result = __builtin_expect(server != 0, 0) ? nv_remote_setattr(server, at->dir, at->path, nv_outside, follow, in) : nv_rt.setattr(at->dir, at->path, nv_outside, follow, in);
+	} while (nv_redirected(&visit, result, at, NULL));
 	return nv_leave_at(&visit, result, at);
 }
 
@@ -894,8 +894,8 @@ static inline int64_t rt_access(struct nv_place *at, int mode, int how)
 		server = nv_place_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
-		result = __builtin_expect(server != 0, 0) ? nv_far_access(server, at->dir, at->path, nv_outside, mode, how) : nv_rt.access(at->dir, at->path, nv_outside, mode, how);
-	} while (nv_moved(&visit, result, at, NULL));
+		result = __builtin_expect(server != 0, 0) ? nv_remote_access(server, at->dir, at->path, nv_outside, mode, how) : nv_rt.access(at->dir, at->path, nv_outside, mode, how);
+	} while (nv_redirected(&visit, result, at, NULL));
 	return nv_leave_at(&visit, result, at);
 }
 
@@ -910,8 +910,8 @@ static inline int64_t rt_truncate(struct nv_place *at, off_t size)
 		server = nv_place_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
-		result = __builtin_expect(server != 0, 0) ? nv_far_truncate(server, at->dir, at->path, nv_outside, size, nv_file_limit()) : nv_rt.truncate(at->dir, at->path, nv_outside, size, nv_file_limit());
-	} while (nv_moved(&visit, result, at, NULL));
+		result = __builtin_expect(server != 0, 0) ? nv_remote_truncate(server, at->dir, at->path, nv_outside, size, nv_file_limit()) : nv_rt.truncate(at->dir, at->path, nv_outside, size, nv_file_limit());
+	} while (nv_redirected(&visit, result, at, NULL));
 	return nv_leave_at(&visit, result, at);
 }
 
@@ -926,8 +926,8 @@ static inline int64_t rt_mkdir(struct nv_place *at, unsigned mode)
 		server = nv_place_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
-		result = __builtin_expect(server != 0, 0) ? nv_far_mkdir(server, at->dir, at->path, nv_outside, mode) : nv_rt.mkdir(at->dir, at->path, nv_outside, mode);
-	} while (nv_moved(&visit, result, at, NULL));
+		result = __builtin_expect(server != 0, 0) ? nv_remote_mkdir(server, at->dir, at->path, nv_outside, mode) : nv_rt.mkdir(at->dir, at->path, nv_outside, mode);
+	} while (nv_redirected(&visit, result, at, NULL));
 	return nv_leave_at(&visit, result, at);
 }
 
@@ -942,8 +942,8 @@ static inline int64_t rt_rmdir(struct nv_place *at)
 		server = nv_place_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
-		result = __builtin_expect(server != 0, 0) ? nv_far_rmdir(server, at->dir, at->path, nv_outside) : nv_rt.rmdir(at->dir, at->path, nv_outside);
-	} while (nv_moved(&visit, result, at, NULL));
+		result = __builtin_expect(server != 0, 0) ? nv_remote_rmdir(server, at->dir, at->path, nv_outside) : nv_rt.rmdir(at->dir, at->path, nv_outside);
+	} while (nv_redirected(&visit, result, at, NULL));
 	return nv_leave_at(&visit, result, at);
 }
 
@@ -958,8 +958,8 @@ static inline int64_t rt_unlink(struct nv_place *at)
 		server = nv_place_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
-		result = __builtin_expect(server != 0, 0) ? nv_far_unlink(server, at->dir, at->path, nv_outside) : nv_rt.unlink(at->dir, at->path, nv_outside);
-	} while (nv_moved(&visit, result, at, NULL));
+		result = __builtin_expect(server != 0, 0) ? nv_remote_unlink(server, at->dir, at->path, nv_outside) : nv_rt.unlink(at->dir, at->path, nv_outside);
+	} while (nv_redirected(&visit, result, at, NULL));
 	return nv_leave_at(&visit, result, at);
 }
 
@@ -974,8 +974,8 @@ static inline int64_t rt_rename(struct nv_place *from, struct nv_place *to, unsi
 		server = nv_places_server(from->dir, to->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
-		result = __builtin_expect(server != 0, 0) ? nv_far_rename(server, from->dir, from->path, nv_outside, to->dir, to->path, nv_outside, flags) : nv_rt.rename(from->dir, from->path, nv_outside, to->dir, to->path, nv_outside, flags);
-	} while (nv_moved(&visit, result, from, to));
+		result = __builtin_expect(server != 0, 0) ? nv_remote_rename(server, from->dir, from->path, nv_outside, to->dir, to->path, nv_outside, flags) : nv_rt.rename(from->dir, from->path, nv_outside, to->dir, to->path, nv_outside, flags);
+	} while (nv_redirected(&visit, result, from, to));
 	return nv_leave_at(&visit, result, from);
 }
 
@@ -990,8 +990,8 @@ static inline int64_t rt_link(struct nv_place *from, struct nv_place *to, int fo
 		server = nv_places_server(from->dir, to->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
-		result = __builtin_expect(server != 0, 0) ? nv_far_link(server, from->dir, from->path, nv_outside, to->dir, to->path, nv_outside, follow) : nv_rt.link(from->dir, from->path, nv_outside, to->dir, to->path, nv_outside, follow);
-	} while (nv_moved(&visit, result, from, to));
+		result = __builtin_expect(server != 0, 0) ? nv_remote_link(server, from->dir, from->path, nv_outside, to->dir, to->path, nv_outside, follow) : nv_rt.link(from->dir, from->path, nv_outside, to->dir, to->path, nv_outside, follow);
+	} while (nv_redirected(&visit, result, from, to));
 	return nv_leave_at(&visit, result, from);
 }
 
@@ -1008,8 +1008,8 @@ static inline int64_t rt_symlink(const char *target, struct nv_place *at)
 		server = nv_place_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
-		result = __builtin_expect(server != 0, 0) ? nv_far_symlink(server, target, at->dir, at->path, nv_outside) : nv_rt.symlink(target, at->dir, at->path, nv_outside);
-	} while (nv_moved(&visit, result, at, NULL));
+		result = __builtin_expect(server != 0, 0) ? nv_remote_symlink(server, target, at->dir, at->path, nv_outside) : nv_rt.symlink(target, at->dir, at->path, nv_outside);
+	} while (nv_redirected(&visit, result, at, NULL));
 	return nv_leave_at(&visit, result, at);
 }
 
@@ -1026,8 +1026,8 @@ static inline int64_t rt_readlink(struct nv_place *at, void *buf, size_t buf_len
 		server = nv_place_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
-		result = __builtin_expect(server != 0, 0) ? nv_far_readlink(server, at->dir, at->path, nv_outside, buf, buf_len) : nv_rt.readlink(at->dir, at->path, nv_outside, buf, buf_len);
-	} while (nv_moved(&visit, result, at, NULL));
+		result = __builtin_expect(server != 0, 0) ? nv_remote_readlink(server, at->dir, at->path, nv_outside, buf, buf_len) : nv_rt.readlink(at->dir, at->path, nv_outside, buf, buf_len);
+	} while (nv_redirected(&visit, result, at, NULL));
 	return nv_leave_at(&visit, result, at);
 }
 
@@ -1044,8 +1044,8 @@ static inline int64_t rt_realpath(struct nv_place *at, void *buf, size_t buf_len
 		server = nv_place_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
-		result = __builtin_expect(server != 0, 0) ? nv_far_realpath(server, at->dir, at->path, nv_outside, buf, buf_len) : nv_rt.realpath(at->dir, at->path, nv_outside, buf, buf_len);
-	} while (nv_moved(&visit, result, at, NULL));
+		result = __builtin_expect(server != 0, 0) ? nv_remote_realpath(server, at->dir, at->path, nv_outside, buf, buf_len) : nv_rt.realpath(at->dir, at->path, nv_outside, buf, buf_len);
+	} while (nv_redirected(&visit, result, at, NULL));
 	return nv_leave_at(&visit, result, at);
 }
 
@@ -1059,7 +1059,7 @@ static inline int64_t rt_statfs(struct nv_statfs *out)
 	server = nv_place_server(0);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_statfs(server, out) : nv_rt.statfs(out);
+	result = __builtin_expect(server != 0, 0) ? nv_remote_statfs(server, out) : nv_rt.statfs(out);
 	return nv_leave(&visit, result);
 }
 
@@ -1073,7 +1073,7 @@ static inline int64_t rt_syncfs(void)
 	server = nv_place_server(0);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_syncfs(server) : nv_rt.syncfs();
+	result = __builtin_expect(server != 0, 0) ? nv_remote_syncfs(server) : nv_rt.syncfs();
 	return nv_leave(&visit, result);
 }
 
@@ -1087,6 +1087,6 @@ static inline int64_t rt_advise(nv_handle h, off_t off, off_t n, int advice)
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_far_advise(server, h, off, n, advice) : nv_rt.advise(h, off, n, advice);
+	result = __builtin_expect(server != 0, 0) ? nv_remote_advise(server, h, off, n, advice) : nv_rt.advise(h, off, n, advice);
 	return nv_leave(&visit, result);
 }

@@ -166,9 +166,9 @@ void nv_lose_cwd(void)
 	nv_find_cwd();
 }
 
-/* nv_working_elsewhere is called when another process is asked from now on: the
+/* nv_working_redirected is called when another process is asked from now on: the
  * directory is opened there when it is needed. */
-void nv_working_elsewhere(void)
+void nv_working_redirected(void)
 {
 	nv_handle before = atomic_load(&cwd);
 

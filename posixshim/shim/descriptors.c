@@ -7,7 +7,7 @@
  * is ELOOP (it would succeed with /dev/null), as a directory it is ENOTDIR.
  *
  * A file that other processes have too has a socket in its place, which tells
- * them what it is (share.c).
+ * them what it is (inherit.c).
  *
  * The runtime's own descriptors are in the map as well, behind the numbers
  * that applications use, so that those who close all they can think of, or
@@ -121,7 +121,7 @@ void nv_lose_descriptors(int server)
 			atomic_store(&nv_fds[fd], 0);
 			REAL(close)((int)fd);
 		} else if (h > 0 && nv_server(h) == 0)
-			atomic_store(&nv_fds[fd], server == 0 ? NV_LOST : nv_far(h, server));
+			atomic_store(&nv_fds[fd], server == 0 ? NV_LOST : nv_remote(h, server));
 	}
 }
 
@@ -205,7 +205,7 @@ void nv_give_away(int server)
 		nv_handle h = nv_ours(fd);
 
 		if (h > 0 && nv_server(h) == 0)
-			atomic_compare_exchange_strong(&nv_fds[fd], &h, server == 0 ? NV_LOST : nv_far(h, server));
+			atomic_compare_exchange_strong(&nv_fds[fd], &h, server == 0 ? NV_LOST : nv_remote(h, server));
 	}
 }
 

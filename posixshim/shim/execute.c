@@ -1,7 +1,7 @@
 /* The calls that execute programs.
  *
  * The kernel is given what is in the mount by its path in the view (view.c). What is
- * open may have to be handed over first (share.c). */
+ * open may have to be handed over first (inherit.c). */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,9 +14,9 @@ typedef int execute_call(const char *path, char *const argv[], char *const envp[
 
 static int run(execute_call *call, const char *path, char *const argv[], char *const envp[])
 {
-	nv_step_aside();
+	nv_before_exec();
 	call(path, argv, envp);
-	return nv_not_executed();
+	return nv_exec_failed();
 }
 
 int nv_execve(const char *path, char *const argv[], char *const envp[])
@@ -42,9 +42,9 @@ int nv_fexecve(int fd, char *const argv[], char *const envp[])
 
 		return path == NULL ? -1 : run(REAL(execve), path, argv, envp);
 	}
-	nv_step_aside();
+	nv_before_exec();
 	REAL(fexecve)(fd, argv, envp);
-	return nv_not_executed();
+	return nv_exec_failed();
 }
 
 int nv_execveat(int dirfd, const char *path, char *const argv[], char *const envp[], int flags)
@@ -56,9 +56,9 @@ int nv_execveat(int dirfd, const char *path, char *const argv[], char *const env
 	path = nv_by_kernel(dirfd, path, NV_EXECUTE, room);
 	if (path == NULL)
 		return -1;
-	nv_step_aside();
+	nv_before_exec();
 	REAL(execveat)(dirfd, path, argv, envp, flags);
-	return nv_not_executed();
+	return nv_exec_failed();
 }
 
 /* ---- looking for programs ---- */

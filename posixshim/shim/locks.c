@@ -92,7 +92,7 @@ int nv_fcntl_lock(nv_handle h, int cmd, struct flock *lock)
 	case F_OFD_SETLK:
 	case F_SETLKW:
 	case F_OFD_SETLKW:
-		if (!nv_there(lock, sizeof *lock))
+		if (!nv_readable(lock, sizeof *lock))
 			return nv_error(EFAULT);
 	}
 	switch (cmd) {

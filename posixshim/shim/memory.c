@@ -103,7 +103,7 @@ static bool again(const struct mapped *m)
 	if (rt_map(m->h, NV_MAP_SHARED, m->off, 1) < 0)
 		return false;
 	if (nv_server(m->h) != 0)
-		REAL(close)(nv_far_descriptor);
+		REAL(close)(nv_remote_descriptor);
 	return true;
 }
 
@@ -179,13 +179,13 @@ void *nv_mmap(void *addr, size_t n, int prot, int flags, int fd, off_t off)
 	if (sent) /* a handler's call may bring another descriptor */
 		nv_hold();
 	int64_t result = rt_map(h, how, off, n > SSIZE_MAX ? -1 : (off_t)n);
-	int memory = sent ? nv_far_descriptor : (int)(result & INT32_MAX);
+	int memory = sent ? nv_remote_descriptor : (int)(result & INT32_MAX);
 
 	if (sent)
 		nv_let_go();
 	if (result < 0)
 		return MAP_FAILED;
-	bool kept = shared || (sent ? nv_near(result) != 0 : (result & NV_MAP_KEPT) != 0);
+	bool kept = shared || (sent ? nv_local(result) != 0 : (result & NV_MAP_KEPT) != 0);
 
 	if (kept && sent)
 		nv_prepare_exit();

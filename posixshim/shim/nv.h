@@ -26,13 +26,13 @@
  *   memory.c       mappings
  *   locks.c        record locks, flock
  *   descriptors.c  the map from descriptor to open file description
- *   share.c        what children, executed programs and nvmecr serve are given
+ *   inherit.c      what children, executed programs and nvmecr serve are given
  *
  *   route.c        is a path ours
  *   cwd.c          the working directory
  *   view.c         what the kernel is to open
- *   elsewhere.c    going on with a call in another process
- *   far.c          calls that another process makes for this one
+ *   redirect.c     going on with a call in another process
+ *   remote.c       calls that another process makes for this one
  *   token.c        names of sockets between processes
  *
  *   runtime.c      loading, entering and leaving the Go runtime
@@ -42,11 +42,11 @@
  *   last.c         the last thread of the process
  *   end.c          when the process ends
  *   slots.c        slots of the map, and the runtime's own descriptors
- *   room.c         is there room for the runtime
+ *   limits.c       is there room for the runtime
  *   fsize.c        how large a file may become
  *   umask.c        umask
  *   self.c         whose memory this is; what no handler comes in the middle of
- *   there.c        is memory of the application's there
+ *   probe.c        is memory of the application's there
  *   environment.c  the environment that the process was started with
  *   state.c        what all of them look at
  *   real.c         the functions that the wrappers hide
@@ -114,7 +114,7 @@ typedef int64_t nv_handle;
  * which does not know of it, cannot close it. Every call on it is EBADF. */
 #define NV_RUNTIMES ((nv_handle)-3)
 
-/* Handles of another process have its place in the table of servers (far.c) in
+/* Handles of another process have its place in the table of servers (remote.c) in
  * bits that are not the runtime's. Place 0 is this process. */
 #define NV_SERVERS 4096
 #define NV_SERVER_SHIFT 20
@@ -124,12 +124,12 @@ static inline int nv_server(nv_handle h)
 	return h > 0 ? (int)(h >> NV_SERVER_SHIFT) & (NV_SERVERS - 1) : 0;
 }
 
-static inline nv_handle nv_far(nv_handle h, int server)
+static inline nv_handle nv_remote(nv_handle h, int server)
 {
 	return h | (nv_handle)server << NV_SERVER_SHIFT;
 }
 
-static inline nv_handle nv_near(nv_handle h)
+static inline nv_handle nv_local(nv_handle h)
 {
 	return h > 0 ? h & ~((nv_handle)(NV_SERVERS - 1) << NV_SERVER_SHIFT) : h;
 }
@@ -255,7 +255,7 @@ int64_t nv_leave_at(struct nv_visit *visit, int64_t result, struct nv_place *at)
 #define NV_MOVES 400 /* as often a call is made again elsewhere: 5 ms each if somebody is ending */
 
 extern _Atomic int nv_home;
-extern __thread int nv_far_descriptor __attribute__((tls_model("initial-exec")));
+extern __thread int nv_remote_descriptor __attribute__((tls_model("initial-exec")));
 
 int nv_add_server(uint64_t number);
 bool nv_served(void); /* another process serves this one, or has */
@@ -263,14 +263,14 @@ void nv_lose_connections(void);
 void nv_reach(nv_handle h); /* in a forked child */
 nv_handle nv_token(int fd);
 bool nv_named(int fd);
-bool nv_enter_far(struct nv_visit *visit);
-bool nv_move(struct nv_visit *visit, int64_t result, struct nv_place *at, struct nv_place *also);
+bool nv_enter_remote(struct nv_visit *visit);
+bool nv_redirect(struct nv_visit *visit, int64_t result, struct nv_place *at, struct nv_place *also);
 void nv_carry(int fd); /* a file may have become fd */
 void nv_share_all(void); /* before fork, and before a program is executed */
 void nv_find_descriptors(void);
 void nv_hand_over(void); /* at the end of the process */
-void nv_step_aside(void); /* before a program is executed */
-int nv_not_executed(void);
+void nv_before_exec(void); /* before a program is executed */
+int nv_exec_failed(void);
 int nv_sharing(void); /* in a forked child: the server that its parent is */
 void nv_forget_sharing(void); /* in a child that was forked unseen */
 
@@ -313,14 +313,14 @@ static inline bool nv_enter_at(struct nv_visit *visit, int *server)
 	if (__builtin_expect(*server == 0, 1))
 		return nv_enter(visit);
 	if (*server > 0)
-		return nv_enter_far(visit);
+		return nv_enter_remote(visit);
 	errno = EXDEV;
 	return false;
 }
 
-static inline bool nv_moved(struct nv_visit *visit, int64_t result, struct nv_place *at, struct nv_place *also)
+static inline bool nv_redirected(struct nv_visit *visit, int64_t result, struct nv_place *at, struct nv_place *also)
 {
-	return __builtin_expect(result == NV_ELSEWHERE || result == NV_GONE, 0) && nv_move(visit, result, at, also);
+	return __builtin_expect(result == NV_REDIRECT || result == NV_GONE, 0) && nv_redirect(visit, result, at, also);
 }
 
 /* ---- how large a file may become ---- */
@@ -340,7 +340,7 @@ static inline int64_t nv_file_limit(void)
 	return __builtin_expect(most >= 0, 1) ? most : nv_ask_file_limit();
 }
 
-int nv_room(void);
+int nv_within_limits(void);
 void nv_keep_reserve(void);
 void *nv_reserved(void *addr, size_t n, int prot, int flags);
 /* What became of loading the runtime: LOAD_NONE, LOAD_DONE, or the errno it failed with.
@@ -391,7 +391,7 @@ static inline bool nv_nowhere(const void *p)
 /* Other bad ones are found by looking. Buffers, which may be long, are looked at by
  * who fills them (fault.go, or the kernel). */
 bool nv_probe(const void *p);
-bool nv_there(const void *p, size_t n);
+bool nv_readable(const void *p, size_t n);
 bool nv_writable(void *p, size_t n);
 bool nv_string(const char *s);
 
@@ -426,7 +426,7 @@ extern const char *nv_view;      /* the directory of its view; NULL: there is no
 bool nv_route(int dirfd, const char *path, struct nv_place *at);
 bool nv_reroute_outside(struct nv_place *at);
 void nv_go_outside(struct nv_place *at, char *room);
-int nv_apart(int dirfd, const char *path);
+int nv_cross_device(int dirfd, const char *path);
 
 /* nv_reroute says whether the call has to be made again, because the path has led out of
  * the mount. If it says no and at->outside is still set, then at->path is what to go on with,
@@ -439,12 +439,12 @@ bool nv_find_mount(const char *path); /* before main */
 void nv_find_umask(void);             /* before main */
 mode_t nv_umasked(mode_t mode);
 mode_t nv_umask(mode_t mask);
-int nv_became(int result);
+int nv_credentials_changed(int result);
 void nv_find_cwd(void);
 void nv_lose_cwd(void); /* in a forked child */
 nv_handle nv_working(void);
 nv_handle nv_working_now(void);
-void nv_working_elsewhere(void);
+void nv_working_redirected(void);
 bool nv_working_in_view(void); /* the kernel's is there as well */
 int nv_chdir(const char *path);
 int nv_fchdir(int fd);

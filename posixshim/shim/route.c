@@ -273,9 +273,9 @@ void nv_go_outside(struct nv_place *at, char *room)
 	let_signals(at);
 }
 
-/* nv_apart fails for two paths of which one is not ours: this one. It is in
+/* nv_cross_device fails for two paths of which one is not ours: this one. It is in
  * another file system, unless it is none at all. */
-int nv_apart(int dirfd, const char *path)
+int nv_cross_device(int dirfd, const char *path)
 {
 	if (!nv_string(path))
 		return nv_error(EFAULT);
@@ -286,10 +286,10 @@ int nv_apart(int dirfd, const char *path)
 	return nv_error(EXDEV);
 }
 
-/* nv_became is what a call that may have changed who we are has returned: the
+/* nv_credentials_changed is what a call that may have changed who we are has returned: the
  * files are asked for as who that is from now on, as the kernel has it. A vfork
  * child is somebody else and shares the runtime with its parent. */
-int nv_became(int result)
+int nv_credentials_changed(int result)
 {
 	int saved = errno;
 

@@ -240,7 +240,7 @@ static void load(void)
 /* prepare loads the runtime if there is none. */
 static bool prepare(void)
 {
-	int result = nv_loaded() ? 0 : nv_room();
+	int result = nv_loaded() ? 0 : nv_within_limits();
 
 	if (result == 0) {
 		pthread_once(&load_once, load);
@@ -312,11 +312,11 @@ int64_t nv_leave(struct nv_visit *visit, int64_t result)
  * has come along, before a handler opens a file as well. */
 int64_t nv_leave_at(struct nv_visit *visit, int64_t result, struct nv_place *at)
 {
-	at->descriptor = nv_far_descriptor;
+	at->descriptor = nv_remote_descriptor;
 	if (result == NV_OUTSIDE) {
 		at->outside = true;
 		result = -EXDEV;
-	} else if (result == NV_ELSEWHERE) {
+	} else if (result == NV_REDIRECT) {
 		result = -EBUSY;
 	} else if (result == NV_GONE) {
 		result = -EIO;

@@ -20,10 +20,10 @@ _Atomic int nv_load_result = LOAD_NONE;
 __thread enum nv_state nv_state __attribute__((tls_model("initial-exec")));
 __thread char nv_outside[NV_PATH] __attribute__((tls_model("initial-exec")));
 
-/* ---- other processes: far.c ---- */
+/* ---- other processes: remote.c ---- */
 
 /* The server of calls that do not begin at an open file; 0 is this process. */
 _Atomic int nv_home;
 
 /* What came with the answer to open. */
-__thread int nv_far_descriptor __attribute__((tls_model("initial-exec"))) = -1;
+__thread int nv_remote_descriptor __attribute__((tls_model("initial-exec"))) = -1;

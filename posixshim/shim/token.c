@@ -4,7 +4,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
-#include "far.h"
+#include "remote.h"
 #include "kernel.h"
 #include "nv.h"
 
@@ -34,7 +34,7 @@ NV_EARLY_CODE nv_handle nv_token(int fd)
 		return 0;
 	int server = nv_add_server(number);
 
-	return server == 0 ? NV_LOST : nv_far((nv_handle)h, server);
+	return server == 0 ? NV_LOST : nv_remote((nv_handle)h, server);
 }
 
 static bool ours(const struct sockaddr_un *name, socklen_t length)

@@ -88,7 +88,7 @@ int nv_posix_fallocate(nv_handle h, off_t off, off_t n)
 /* offset_there says whether an offset, if it is given, can be read. */
 static bool offset_there(const off_t *off)
 {
-	return off == NULL || nv_there(off, sizeof *off);
+	return off == NULL || nv_readable(off, sizeof *off);
 }
 
 /* advance moves it on, when the data has been moved. */
@@ -111,7 +111,7 @@ ssize_t nv_copy_file_range(int in, off64_t *inoff, int out, off64_t *outoff, siz
 	if (from == 0 && to == 0)
 		return REAL(copy_file_range)(in, inoff, out, outoff, n, flags);
 	if (from == 0 || to == 0)
-		return nv_apart(from == 0 ? in : out, "");
+		return nv_cross_device(from == 0 ? in : out, "");
 	if (!offset_there(inoff) || !offset_there(outoff))
 		return nv_error(EFAULT);
 	if (flags != 0 || (inoff != NULL && *inoff < 0) || (outoff != NULL && *outoff < 0))

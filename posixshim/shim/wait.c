@@ -30,7 +30,7 @@ static void unhide(struct pollfd *fds, nfds_t n)
 
 static bool any(const struct pollfd *fds, nfds_t n)
 {
-	if (fds == NULL || atomic_load(&nv_ours_end) == 0 || !nv_there(fds, n * sizeof *fds))
+	if (fds == NULL || atomic_load(&nv_ours_end) == 0 || !nv_readable(fds, n * sizeof *fds))
 		return false;
 	for (nfds_t i = 0; i < n; i++)
 		if (fds[i].fd >= 0 && nv_ours(fds[i].fd) != 0)

@@ -21,9 +21,9 @@ enum { NV_OWN_DROP, NV_OWN_HOLD, NV_OWN_ASIDE, NV_OWN_BESIDE, NV_OWN_STAY };
 
 /* The runtime's answer when another process has the partition and serves: its
  * number, in hexadecimal digits, is in that buffer. */
-#define NV_ELSEWHERE (-4097)
+#define NV_REDIRECT (-4097)
 
-/* The answer of far.c when the process that serves has ended. */
+/* The answer of remote.c when the process that serves has ended. */
 #define NV_GONE (-4098)
 
 /* The runtime's answer when a file would become larger than RLIMIT_FSIZE: EFBIG,

@@ -15,7 +15,7 @@ type marshalling struct {
 	cargs   string // from the one to the other
 	gparams string // of the Go export
 	gargs   string // to the method
-	cput    string // into a message to another process; see far.c
+	cput    string // into a message to another process; see remote.c
 	gtake   string // out of it, in Go; see message.go
 }
 
@@ -114,7 +114,7 @@ func writeHeader(b *bytes.Buffer, t *table) error {
 	fmt.Fprint(b, "};\n\nextern struct nv_runtime nv_rt;\nextern struct nv_real nv_real;\n")
 	for _, f := range t.runtime {
 		if f.far {
-			fmt.Fprintf(b, "\nint64_t nv_far_%s(%s);", f.name, f.farParams())
+			fmt.Fprintf(b, "\nint64_t nv_remote_%s(%s);", f.name, f.farParams())
 		}
 	}
 	fmt.Fprint(b, "\n")
@@ -144,7 +144,7 @@ func writeCaller(b *bytes.Buffer, f *function) {
 			fmt.Fprintf(b, "\tif (!nv_string(%s))\n\t\treturn nv_error(EFAULT);\n", p.name)
 		case "vec", "gather":
 			fmt.Fprintf(b, "\tif (%[1]s_count < 0 || %[1]s_count > IOV_MAX)\n\t\treturn nv_error(EINVAL);\n"+
-				"\tif (!nv_there(%[1]s, (size_t)%[1]s_count * sizeof *%[1]s))\n\t\treturn nv_error(EFAULT);\n", p.name)
+				"\tif (!nv_readable(%[1]s, (size_t)%[1]s_count * sizeof *%[1]s))\n\t\treturn nv_error(EFAULT);\n", p.name)
 		}
 	}
 	args := f.join(func(m marshalling) string { return m.cargs })
@@ -153,12 +153,12 @@ func writeCaller(b *bytes.Buffer, f *function) {
 		fmt.Fprintf(b, "\tif (!nv_enter(&visit))\n\t\treturn -1;\n\treturn nv_leave(&visit, %s);\n}\n", call)
 		return
 	}
-	far := fmt.Sprintf("nv_far_%s(%s)", f.name, strings.TrimSuffix("server, "+args, ", "))
+	far := fmt.Sprintf("nv_remote_%s(%s)", f.name, strings.TrimSuffix("server, "+args, ", "))
 	step := fmt.Sprintf("server = %s;\n\tif (!nv_enter_at(&visit, &server))\n\t\treturn -1;\n\tresult = __builtin_expect(server != 0, 0) ? %s : %s;\n", f.server(), far, call)
 	if places := f.places(); len(places) > 0 {
 		step = "\t" + strings.ReplaceAll(step, "\n\t", "\n\t\t")
 		also := append(places, "NULL")[1]
-		fmt.Fprintf(b, "\tdo {\n\t%s\t} while (nv_moved(&visit, result, %s, %s));\n\treturn nv_leave_at(&visit, result, %[2]s);\n}\n", step, places[0], also)
+		fmt.Fprintf(b, "\tdo {\n\t%s\t} while (nv_redirected(&visit, result, %s, %s));\n\treturn nv_leave_at(&visit, result, %[2]s);\n}\n", step, places[0], also)
 		return
 	}
 	fmt.Fprintf(b, "\t%s\treturn nv_leave(&visit, result);\n}\n", step)

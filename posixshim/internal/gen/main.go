@@ -42,7 +42,7 @@ func run(root string, check bool) error {
 		{"posixshim/shim/real_gen.c", writeReal},
 		{"posixshim/shim/raw_gen.c", writeRaw},
 		{"cmd/libnvmecr/exports_gen.go", writeExports},
-		{"posixshim/shim/far_gen.c", writeFar},
+		{"posixshim/shim/remote_gen.c", writeRemote},
 		{"posixshim/dispatch_gen.go", writeDispatch},
 		{"docs/calls.md", writeReference},
 	}

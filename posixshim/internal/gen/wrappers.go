@@ -128,7 +128,7 @@ func (c *call) writeTwoPaths(b *bytes.Buffer) {
 	bool ours = nv_route(%[1]s, path, &at);
 
 	if (nv_route(%[2]s, path2, &at2) != ours)
-		return nv_apart(ours ? %[2]s : %[1]s, ours ? path2 : path);
+		return nv_cross_device(ours ? %[2]s : %[1]s, ours ? path2 : path);
 	if (!ours)
 %[3]s%[4]s`, first, second, c.real(2, nil), c.result())
 }

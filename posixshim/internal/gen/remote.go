@@ -26,19 +26,19 @@ func (t *table) protocol() uint32 {
 	return crc32.ChecksumIEEE([]byte(text.String()))
 }
 
-// writeFar writes the C functions that send calls to another process.
-func writeFar(b *bytes.Buffer, t *table) error {
-	fmt.Fprintf(b, "/* Code %s */\n\n#include \"nv.h\"\n#include \"far.h\"\n\nconst uint32_t nv_protocol = 0x%08x;\n", generated, t.protocol())
+// writeRemote writes the C functions that send calls to another process.
+func writeRemote(b *bytes.Buffer, t *table) error {
+	fmt.Fprintf(b, "/* Code %s */\n\n#include \"nv.h\"\n#include \"remote.h\"\n\nconst uint32_t nv_protocol = 0x%08x;\n", generated, t.protocol())
 	for i, f := range t.runtime {
 		if !f.far {
 			continue
 		}
-		fmt.Fprintf(b, "\nint64_t nv_far_%s(%s)\n{\n\tstruct nv_message m = {.server = server, .call = %d};\n\n", f.name, f.farParams(), i)
+		fmt.Fprintf(b, "\nint64_t nv_remote_%s(%s)\n{\n\tstruct nv_message m = {.server = server, .call = %d};\n\n", f.name, f.farParams(), i)
 		for _, p := range f.params {
 			put := marshal[p.kind].cput
 			fmt.Fprintf(b, "\t"+put+";\n", p.name)
 		}
-		fmt.Fprint(b, "\treturn nv_far_call(&m);\n}\n")
+		fmt.Fprint(b, "\treturn nv_remote_call(&m);\n}\n")
 	}
 	return nil
 }

@@ -42,7 +42,7 @@ static bool from_mount(struct nv_place *at, char *path)
 		return true;
 	if (at->dir < 0 || (at->dir & NV_ITSELF) || path == NULL)
 		return false;
-	int64_t length = server != 0 ? nv_far_fpath(server, at->dir, path, NV_PATH) : nv_rt.fpath(at->dir, path, NV_PATH);
+	int64_t length = server != 0 ? nv_remote_fpath(server, at->dir, path, NV_PATH) : nv_rt.fpath(at->dir, path, NV_PATH);
 
 	if (length < 0 || (size_t)length + n + 2 > NV_PATH)
 		return false;
@@ -53,10 +53,10 @@ static bool from_mount(struct nv_place *at, char *path)
 	return true;
 }
 
-/* nv_move finds where a call is to be made again: with the process that has the
+/* nv_redirect finds where a call is to be made again: with the process that has the
  * partition, or here if that one has ended. If there is such a place it ends
  * the visit. Paths then begin at the mount: open directories are not there. */
-bool nv_move(struct nv_visit *visit, int64_t result, struct nv_place *at, struct nv_place *also)
+bool nv_redirect(struct nv_visit *visit, int64_t result, struct nv_place *at, struct nv_place *also)
 {
 	int server = result == NV_GONE ? 0 : nv_add_server(strtoull(nv_outside, NULL, 16));
 	bool relative = at->dir != 0 || (also != NULL && also->dir != 0);
@@ -69,6 +69,6 @@ bool nv_move(struct nv_visit *visit, int64_t result, struct nv_place *at, struct
 	if (result == NV_GONE) /* it is about to give up what it has */
 		nanosleep(&(struct timespec){.tv_nsec = 5 * 1000 * 1000}, NULL);
 	atomic_store(&nv_home, server);
-	nv_working_elsewhere();
+	nv_working_redirected();
 	return true;
 }

@@ -3,7 +3,7 @@
  * Before this process forks or executes a program, its placeholders are
  * replaced by descriptors that say which file of which process they stand for,
  * for who has this library, and are of no use to others: posixshim/share.go.
- * Those who have them send their calls here (far.c).
+ * Those who have them send their calls here (remote.c).
  *
  * A process that ends while others have files of it, or executes a program that
  * gets some, hands them over to `nvmecr serve`: posixshim/handover.go. */
@@ -230,7 +230,7 @@ static bool hand_over(int executes)
 	atomic_store(&number, 0);
 	nv_give_away(server);
 	atomic_store(&nv_home, server);
-	nv_working_elsewhere();
+	nv_working_redirected();
 	return true;
 }
 
@@ -256,9 +256,9 @@ static bool hand_on(void)
 	return needed && hand_over(1);
 }
 
-/* nv_step_aside is called before this process executes a program: what that or another
+/* nv_before_exec is called before this process executes a program: what that or another
  * process has open goes to `nvmecr serve`, or else the partition is given up. */
-void nv_step_aside(void)
+void nv_before_exec(void)
 {
 	sigset_t before;
 	int saved = errno;
@@ -272,9 +272,9 @@ void nv_step_aside(void)
 	errno = saved;
 }
 
-/* nv_not_executed is called when the program could not be executed. What was given up is taken
+/* nv_exec_failed is called when the program could not be executed. What was given up is taken
  * back by the next call, which this is; what was handed over stays there. */
-int nv_not_executed(void)
+int nv_exec_failed(void)
 {
 	int saved = errno;
 

@@ -1,6 +1,6 @@
-/* Calls that another process of the rank makes for this one: far.c. */
-#ifndef NV_FAR_H
-#define NV_FAR_H
+/* Calls that another process of the rank makes for this one: remote.c. */
+#ifndef NV_REMOTE_H
+#define NV_REMOTE_H
 
 #include "nv.h"
 
@@ -66,6 +66,6 @@ void nv_put_gather(struct nv_message *m, const struct iovec *iov, int count);
 void nv_put_exchange(struct nv_message *m, void *both, size_t n);
 void nv_put_room(struct nv_message *m, void *room, size_t n);
 void nv_put_rooms(struct nv_message *m, const struct iovec *iov, int count);
-int64_t nv_far_call(struct nv_message *m);
+int64_t nv_remote_call(struct nv_message *m);
 
 #endif

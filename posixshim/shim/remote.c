@@ -15,7 +15,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include "far.h"
+#include "remote.h"
 #include "nv.h"
 
 /* A process that serves this one. */
@@ -76,7 +76,7 @@ void nv_put_number(struct nv_message *m, int64_t n)
 
 void nv_put_handle(struct nv_message *m, nv_handle h)
 {
-	nv_put_number(m, nv_near(h));
+	nv_put_number(m, nv_local(h));
 }
 
 void nv_put_string(struct nv_message *m, const char *s)
@@ -360,7 +360,7 @@ static bool receive_head(int fd, struct nv_reply *reply)
 	struct cmsghdr *c = CMSG_FIRSTHDR(&message);
 
 	if (c != NULL && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
-		memcpy(&nv_far_descriptor, CMSG_DATA(c), sizeof(int));
+		memcpy(&nv_remote_descriptor, CMSG_DATA(c), sizeof(int));
 	return receive_all(fd, (char *)reply + got, sizeof *reply - (size_t)got) == 0;
 }
 
@@ -372,7 +372,7 @@ static bool receive_answer(int fd, struct nv_message *m, size_t done, struct nv_
 		return false;
 	size_t left = reply->length;
 
-	if (reply->result == NV_OUTSIDE || reply->result == NV_ELSEWHERE) {
+	if (reply->result == NV_OUTSIDE || reply->result == NV_REDIRECT) {
 		if (m->outside == NULL || left >= NV_PATH)
 			return false;
 		m->outside[left] = '\0';
@@ -462,7 +462,7 @@ static int64_t attempt(struct server *s, struct nv_message *m, size_t done, size
 {
 	struct nv_reply reply;
 
-	nv_far_descriptor = -1;
+	nv_remote_descriptor = -1;
 	if (s->connection >= 0 && s->user != geteuid()) /* its rights are not this user's */
 		disconnect(s);
 	if (s->connection < 0)
@@ -480,12 +480,12 @@ static int64_t attempt(struct server *s, struct nv_message *m, size_t done, size
 		if (!(reply.flags & NV_REPLY_DESCRIPTOR))
 			return reply.result;
 		/* The kernel drops it where there is no number for it, and the server learns of that. */
-		return nv_far_descriptor < 0 ? -EMFILE : nv_far(reply.result, m->server);
+		return nv_remote_descriptor < 0 ? -EMFILE : nv_remote(reply.result, m->server);
 	}
 	if (sent)
 		error = errno;
-	if (nv_far_descriptor >= 0)
-		REAL(close)(nv_far_descriptor);
+	if (nv_remote_descriptor >= 0)
+		REAL(close)(nv_remote_descriptor);
 	/* It is a reset where the other end has not read the request. */
 	bool unread = error == ECONNRESET || error == EPIPE;
 
@@ -508,11 +508,11 @@ static bool at_offset(const struct nv_message *m)
 	return m->content && (m->offset == 0 || m->number[m->offset] < 0);
 }
 
-/* nv_far_call makes a call in another process; the thread is inside. The result
+/* nv_remote_call makes a call in another process; the thread is inside. The result
  * is that of the runtime's function, a handle with the place of the process in
  * it; NV_GONE if that process has ended without having seen the call. A transfer
  * that is larger than a message may be is several calls. */
-int64_t nv_far_call(struct nv_message *m)
+int64_t nv_remote_call(struct nv_message *m)
 {
 	struct server *s = &nv_servers[m->server];
 	bool reads = m->out_count > 0;
@@ -536,12 +536,12 @@ int64_t nv_far_call(struct nv_message *m)
 	}
 	pthread_mutex_unlock(&s->lock);
 	if (m->lost > 0 && at_offset(m)) /* which is behind that for the other process */
-		nv_far_seek(m->server, m->number[0], -(off_t)m->lost, SEEK_CUR);
+		nv_remote_seek(m->server, m->number[0], -(off_t)m->lost, SEEK_CUR);
 	return done > 0 ? done : result;
 }
 
-/* nv_enter_far is called before a call to another process. */
-bool nv_enter_far(struct nv_visit *visit)
+/* nv_enter_remote is called before a call to another process. */
+bool nv_enter_remote(struct nv_visit *visit)
 {
 	visit->errno_before = errno;
 	nv_notice_fork();
@@ -563,7 +563,7 @@ void nv_reach(nv_handle h)
 {
 	struct nv_visit visit;
 
-	if (h <= 0 || nv_server(h) == 0 || !nv_enter_far(&visit))
+	if (h <= 0 || nv_server(h) == 0 || !nv_enter_remote(&visit))
 		return;
 	struct server *s = &nv_servers[nv_server(h)];
 

@@ -49,8 +49,8 @@ static uintptr_t next_page(uintptr_t address)
 	return (address | (PAGE - 1)) + 1;
 }
 
-/* nv_there says whether n bytes can be read. */
-bool nv_there(const void *p, size_t n)
+/* nv_readable says whether n bytes can be read. */
+bool nv_readable(const void *p, size_t n)
 {
 	uintptr_t from = (uintptr_t)p, end = from + n;
 

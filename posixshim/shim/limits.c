@@ -59,9 +59,9 @@ static bool memory(size_t *need)
 	return mappable(*need, PROT_READ | PROT_WRITE);
 }
 
-/* nv_room returns 0, or why the runtime cannot be loaded now; each reason is
+/* nv_within_limits returns 0, or why the runtime cannot be loaded now; each reason is
  * said once. */
-int nv_room(void)
+int nv_within_limits(void)
 {
 	static atomic_flag said_descriptors = ATOMIC_FLAG_INIT, said_memory = ATOMIC_FLAG_INIT;
 	size_t need;
