@@ -67,6 +67,9 @@ func (p *Process) again(f *openFile, how, view int) (int, bool) {
 	if m == nil && view >= 0 {
 		m = newMapping()
 	}
+	if view < 0 && m != nil && m.view >= 0 && !served(m.view) {
+		return 0, false // pages that nobody has read would be SIGBUS: the next mapping is a copy
+	}
 	// What is written to memory that shows the file shows in shared mappings of that memory only.
 	if m == nil || m.view < 0 && view < 0 || m.fd >= 0 && how&MapShared != 0 || p.Retain(f.handle) != nil {
 		if view >= 0 {
@@ -85,6 +88,12 @@ func (p *Process) again(f *openFile, how, view int) (int, bool) {
 	m.renew(f)
 	t.add(ino, m)
 	return m.view, true
+}
+
+// served says that the server answers for a descriptor of its view.
+func served(view int) bool {
+	var st unix.Stat_t
+	return unix.Fstat(view, &st) == nil
 }
 
 // renew has the kernel ask the server for the attributes of a file that was changed, if it is mapped from the view: it

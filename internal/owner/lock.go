@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -36,8 +37,8 @@ type Lock struct {
 	listen  *os.File // a socket
 	onYield func() bool
 
-	asked    sync.Mutex // held while onYield or onDivide runs
-	onDivide func(ranks uint32, mapping string) error
+	asked    sync.Mutex                                               // held while onYield or onDivide runs
+	onDivide atomic.Pointer[func(ranks uint32, mapping string) error] // set by OnDivide, at any time
 	release  sync.Once
 	err      error // of the release, once that is done
 }

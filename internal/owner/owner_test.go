@@ -327,6 +327,35 @@ func TestStrangeMessages(t *testing.T) {
 }
 
 // What the owner has noted is there for those who find it busy, and gone with it.
+// An owner that is asked to yield before it has said how it divides is not kept from saying it.
+func TestDivideIsSetWhileAskedToYield(t *testing.T) {
+	asked, ready := make(chan struct{}), make(chan struct{})
+	l, err := Acquire(soon(t), "", "k", "", func() bool {
+		close(asked)
+		<-ready
+		return false
+	})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, l.Release()) }()
+	conn, err := net.Dial("unix", l.path+".sock")
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = conn.Write(newMessage(verbYield, ""))
+	require.NoError(t, err)
+	<-asked
+	set := make(chan struct{})
+	go func() {
+		l.OnDivide(func(uint32, string) error { return nil })
+		close(set)
+	}()
+	select {
+	case <-set:
+	case <-time.After(hang):
+		assert.Fail(t, "it waits for the answer")
+	}
+	close(ready)
+}
+
 func TestDivide(t *testing.T) {
 	require.ErrorIs(t, Divide(soon(t), "", "k", 4, "0*2,1*2"), syscall.EBUSY, "nobody has it")
 	l, err := Acquire(soon(t), "", "k", "", func() bool { panic("nobody asked to yield") })

@@ -139,18 +139,17 @@ func (l *Lock) answer(conn *os.File) {
 // onYield. syscall.EBUSY makes the other process ask again. Until it is set that is
 // the answer.
 func (l *Lock) OnDivide(f func(ranks uint32, mapping string) error) {
-	l.asked.Lock()
-	defer l.asked.Unlock()
-	l.onDivide = f
+	l.onDivide.Store(&f) // without l.asked: onYield may be waiting for the caller
 }
 
 func (l *Lock) divide(ranks uint32, mapping string) (status uint16, text string) {
 	l.asked.Lock()
 	defer l.asked.Unlock()
-	if l.onDivide == nil {
+	onDivide := l.onDivide.Load()
+	if onDivide == nil {
 		return statusBusy, ""
 	}
-	err := l.onDivide(ranks, mapping)
+	err := (*onDivide)(ranks, mapping)
 	switch {
 	case err == nil:
 		return statusOK, ""
