@@ -1,12 +1,12 @@
 // Package serve is what `nvmecr serve` does: for the processes of a run on one host it does what none of them can
-// do for the others, because each of them may end at any time. There is one such process for a run and host, which
-// `nvmecr run` starts, and which ends with it, or when nobody has files of it any more.
+// do for the others, because each of them may end at any time. There is one such process for a run and host. `nvmecr run` starts
+// one, which ends with the run; on another host a process that needs it does, and it ends when nobody has needed it for a while.
 //
-// It goes on with what processes have open that end while others have files of them (heirs.go).
-// It exports the files of the run to the kernel (view.go). What later belongs to a whole host stands here, too.
+// It exports the files of the run to the kernel (view.go), and goes on with what processes that end have open and others
+// need (heirs.go). What later belongs to a whole host stands here, too.
 //
 // It never asks a process of the job for data: what that has written it reads from the store, as
-// readers from outside do. It opens no path under the mount, and its own view of it, so that it never waits for itself.
+// readers from outside do. It opens no path under the mount, nor of its own view, so that it never waits for itself.
 //
 // All methods are safe for concurrent use.
 package serve
