@@ -96,9 +96,7 @@ func (c *canonizer) file(dir Ino, name string) error {
 	if err != nil {
 		return err
 	}
-	// Without read-ahead: its buffer, and the timer that frees the buffer, would keep
-	// each of thousands of file systems for seconds.
-	if err := f.Advise(0, 0, unix.FADV_RANDOM); err != nil {
+	if err := f.Advise(0, 0, unix.FADV_RANDOM); err != nil { // see withoutReadAhead
 		return err
 	}
 	a, err := f.Stat()

@@ -4,7 +4,6 @@ import (
 	"flag"
 	"math/rand/v2"
 	"runtime"
-	"runtime/debug"
 	"strconv"
 	"sync"
 	"testing"
@@ -16,8 +15,6 @@ var crashImages = flag.Int("crash-images", 3000, "how many images TestCrashLong 
 // TestCrashLong crashes into long random workloads at random moments, and
 // mounts random images of those crashes. `make fuzz` asks for a million.
 func TestCrashLong(t *testing.T) {
-	defer debug.SetGCPercent(debug.SetGCPercent(-1))
-	defer debug.SetMemoryLimit(debug.SetMemoryLimit(256 << 20))
 	seed := newSeed(t)
 	began := time.Now()
 	var mu sync.Mutex // guards what follows

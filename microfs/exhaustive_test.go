@@ -3,7 +3,6 @@ package microfs
 import (
 	"flag"
 	"fmt"
-	"runtime/debug"
 	"slices"
 	"strings"
 	"testing"
@@ -183,8 +182,6 @@ func TestExhaustive(t *testing.T) {
 }
 
 func (p exhaustive) run(t *testing.T) (crashCounts, coverage) {
-	defer debug.SetGCPercent(debug.SetGCPercent(-1))
-	defer debug.SetMemoryLimit(debug.SetMemoryLimit(256 << 20))
 	began := time.Now()
 	total, cov := crashCounts{}, coverage{}
 	for _, cfg := range p.configs {

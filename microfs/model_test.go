@@ -101,6 +101,7 @@ func snapshotFS(t require.TestingT, fs *FS) map[string]string {
 		default:
 			f, err := fs.Open(RootIno, path, unix.O_RDONLY, 0)
 			require.NoError(t, err, path)
+			withoutReadAhead(t, f)
 			b := make([]byte, a.Size)
 			n, err := f.ReadAt([][]byte{b}, 0)
 			require.NoError(t, err, path)
@@ -111,6 +112,12 @@ func snapshotFS(t require.TestingT, fs *FS) map[string]string {
 	}
 	walk("")
 	return s
+}
+
+// withoutReadAhead has a file read as it is asked for. The buffer for read-ahead, and the
+// timer that frees the buffer, would keep each of thousands of file systems for seconds.
+func withoutReadAhead(t require.TestingT, f *File) {
+	require.NoError(t, f.Advise(0, 0, unix.FADV_RANDOM))
 }
 
 // op is one operation of a workload, done on both sides.
