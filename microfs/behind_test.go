@@ -14,6 +14,7 @@ import (
 // TestCrashBehind crashes into workloads in which writes are put off: what a
 // crash leaves has everything that came before what was being put off then.
 func TestCrashBehind(t *testing.T) {
+	skipRace(t)
 	var held, made *File
 	write := func(name string, at func(m *model) int64, n int) letter {
 		return letter{name, func(m *model) (op, bool) {

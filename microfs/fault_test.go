@@ -264,6 +264,7 @@ func damagedIsReported(t *testing.T, dev nvmf.Device, want map[string]string, wh
 // TestFull fills the partition: a short write, then ENOSPC; what was written
 // stays, and space that is freed can be used again.
 func TestFull(t *testing.T) {
+	skipRace(t)
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
 			c := newCrashRig(t, v)

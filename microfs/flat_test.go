@@ -21,6 +21,7 @@ import (
 // a file in sequence, over it at random, and to the end of files that are
 // removed when they are full. Memory is what it was after the first rounds.
 func TestMemoryStaysFlat(t *testing.T) {
+	skipRace(t)
 	const size, piece = 32 << 20, 4 << 10 // of a file and a write
 	const writes = size / piece
 	rounds := 32 // a million writes, and a little more

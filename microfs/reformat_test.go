@@ -15,6 +15,7 @@ import (
 // is to be seen, be it names, log records that nobody replayed, or data in
 // blocks that were reserved, partly written or never.
 func TestReformat(t *testing.T) {
+	skipRace(t)
 	for _, v := range variants {
 		for _, abandoned := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, abandoned %t", v.name, abandoned), func(t *testing.T) { reformat(t, v, abandoned) })

@@ -31,6 +31,7 @@ var damages = []struct {
 // there, and the next mount finds nothing wrong. Damaged data is EIO that names
 // file and offset; the rest of the file, and all others, read as they were.
 func TestEverySector(t *testing.T) {
+	skipRace(t)
 	for _, cfg := range everyConfig(setups[2:4]) {
 		if cfg.noSums || (testing.Short() && cfg.lba == 4096) {
 			continue // damaged data is not noticed without checksums
