@@ -1,6 +1,6 @@
 // Package serve is what `nvmecr serve` does: for the processes of a run on one host it does what none of them can
 // do for the others, because each of them may end at any time. There is one such process for a run and host. `nvmecr run` starts
-// one, which ends with the run; on another host a process that needs it does, and it ends when nobody has needed it for a while.
+// one, which ends with the run; on another host the first process that uses the mount does, and it ends after the last one.
 //
 // It exports the files of the run to the kernel (view.go), and goes on with what processes that end have open and others
 // need (heirs.go). What later belongs to a whole host stands here, too.

@@ -80,6 +80,7 @@ func start(mount string, variables []byte, own unsafe.Pointer) error {
 	opening.Config = cfg
 	process.View = view
 	process.Used = func() { owner.Use(store.LockGroup(cfg.Run)) }
+	attend(cfg)
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os/exec"
@@ -14,8 +15,26 @@ import (
 	"nvmecr/posixshim"
 )
 
-// successor connects to nvmecr serve, which takes over what other processes have open of this one. nvmecr run starts it
-// on its host. On another host, or where it was killed, the first process that needs it does.
+// attend has nvmecr serve export the files of the run on this host, until its last process has ended. On the host of
+// nvmecr run that is done; on others the first process that uses the mount starts it. Where that fails there is no view.
+func attend(cfg *config.Config) {
+	group := store.LockGroup(cfg.Run)
+	if cfg.View == "" || group == "" || owner.OfRun(group) {
+		return
+	}
+	if _, other := owner.OtherUser(group); other {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), cfg.Timeout)
+	defer cancel()
+	err := owner.Attend(ctx, group, func() error { return startServer(cfg) })
+	if err != nil && cfg.Log != config.LogError {
+		complain("files are not exported to the kernel of this host: %v", err)
+	}
+}
+
+// successor connects to nvmecr serve, which takes over what other processes have open of this one. Where it was killed, or
+// this is another host than that of nvmecr run and there is no view, the first process that needs it starts it.
 func successor() (posixshim.Successor, error) {
 	place, err := where()
 	if err != nil {
@@ -24,7 +43,7 @@ func successor() (posixshim.Successor, error) {
 	group := store.LockGroup(opening.Config.Run)
 	socket, err := owner.DialSuccessor(group)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) {
-		if started := startSuccessor(opening.Config); started != nil {
+		if started := startServer(opening.Config); started != nil {
 			return posixshim.Successor{}, errors.Join(err, started)
 		}
 		socket, err = owner.DialSuccessor(group)
@@ -32,9 +51,9 @@ func successor() (posixshim.Successor, error) {
 	return posixshim.Successor{Socket: socket, Rank: place.Rank, Size: place.Size}, err
 }
 
-// startSuccessor starts nvmecr serve, and returns when it serves. It is no child of this process, which may wait for all
+// startServer starts nvmecr serve, and returns when it serves. It is no child of this process, which may wait for all
 // its children.
-func startSuccessor(cfg *config.Config) error {
+func startServer(cfg *config.Config) error {
 	if cfg.Command == "" {
 		return errors.New("nobody says where nvmecr is")
 	}
@@ -43,11 +62,15 @@ func startSuccessor(cfg *config.Config) error {
 	// Nothing but the settings: what the job has preloaded, too, is not for it.
 	cmd.Env = cfg.Environ([]string{"PATH=/usr/local/bin:/usr/bin:/bin"})
 	out, err := cmd.CombinedOutput()
+	said := strings.TrimSpace(string(out))
 	if errors.Is(err, unix.ECHILD) {
 		err = nil // a handler of the application's has waited for it
 	}
 	if err != nil {
-		return fmt.Errorf("%s serve: %w: %s", cfg.Command, err, strings.TrimSpace(string(out)))
+		return fmt.Errorf("%s serve: %w: %s", cfg.Command, err, said)
+	}
+	if said != "" && cfg.Log != config.LogError {
+		complain("%s", said)
 	}
 	return nil
 }

@@ -167,6 +167,7 @@ func removeGroup(dir string, before time.Time) {
 	sweep(dir, before)
 	_ = os.Remove(filepath.Join(dir, runFile))
 	_ = os.Remove(filepath.Join(dir, successorFile))
+	_ = os.Remove(filepath.Join(dir, attendFile))
 	_ = os.Remove(dir) // unless a lock is left
 }
 

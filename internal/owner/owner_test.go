@@ -49,6 +49,10 @@ func TestMain(m *testing.M) {
 		forkedChild()
 	case "races":
 		race()
+	case "attends":
+		attends(time.Minute)
+	case "waits":
+		attends(time.Millisecond)
 	}
 }
 

@@ -55,10 +55,7 @@ func startServant(cfg *config.Config, stderr io.Writer) (*servant, error) {
 		return nil, err
 	}
 	defer stdout.Close()
-	cfg.Command = self
-	if err := makeView(cfg); err != nil {
-		return nil, errors.Join(err, lifeline.Close())
-	}
+	cfg.Command, cfg.View = self, viewOf(cfg)
 	var complaint bytes.Buffer
 	cmd := exec.Command(self, "serve")
 	cmd.Env = cfg.Environ(os.Environ())
@@ -81,32 +78,35 @@ func startServant(cfg *config.Config, stderr io.Writer) (*servant, error) {
 	if said = strings.TrimSpace(said); said != exported {
 		s.removeView()
 		cfg.View = ""
-		if cfg.Log != config.LogError {
+		if said != served && cfg.Log != config.LogError {
 			fmt.Fprintf(stderr, "nvmecr: files are not exported to the kernel: %s\n", said)
 		}
 	}
 	return s, nil
 }
 
-// makeView makes the directory of the view, in that of the run, where there is to be one. Of memory of each process,
-// and of a drive that one process can use at a time, there is none.
-func makeView(cfg *config.Config) error {
-	cfg.View = ""
+// viewOf returns the directory of the view, in that of the run, the same on each host; "" where there is to be none. Of
+// memory of each process, and of a drive that one process can use at a time, there is none.
+func viewOf(cfg *config.Config) string {
 	if !cfg.FUSE || slices.ContainsFunc(cfg.Targets, func(t nvmf.TransportID) bool {
 		return t.Transport == nvmf.Mem || t.Transport == nvmf.PCIe
 	}) {
-		return nil
+		return ""
 	}
+	return filepath.Join(owner.Directory(store.LockGroup(cfg.Run)), "view")
+}
+
+// makeViewDirectory makes it, in place of one whose server was killed.
+func makeViewDirectory(dir string) error {
 	removeDeadViews()
-	dir := filepath.Join(owner.Directory(store.LockGroup(cfg.Run)), "view")
-	if err := os.Mkdir(dir, 0o700); err != nil {
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("directory of the FUSE view: %w", err)
 	}
-	cfg.View = dir
 	return nil
 }
 
-// removeDeadViews removes what runs have left that were killed together with their server.
+// removeDeadViews removes what servers have left on this host that were killed, and whose run was, or whose step of a job
+// of Slurm has ended.
 func removeDeadViews() {
 	views, _ := filepath.Glob(owner.Directory("*") + "/view")
 	for _, dir := range views {

@@ -20,6 +20,7 @@ import (
 	"nvmecr/internal/cli"
 	"nvmecr/internal/config"
 	"nvmecr/internal/owner"
+	"nvmecr/internal/store"
 	"nvmecr/serve"
 )
 
@@ -33,14 +34,14 @@ func newServe() *cobra.Command {
 		Short: "Serve the processes of a run on this host",
 		Long: `Does for the processes of a run on this host what none of them can do for the others.
 nvmecr run starts it, with the settings of the run in its environment. It ends when standard
-input does. It prints what it exports, or why it exports nothing, when it serves. On other hosts a process that needs it starts it
-with --detach; then it ends when nobody needs it any more.`,
+input does. It prints what it exports, or why it exports nothing, when it serves. On other hosts the first process that uses
+the mount starts it with --detach; then it ends when nobody needs it any more.`,
 		Example: `  nvmecr run -- mpirun -n 4 ./app    # starts nvmecr serve`,
 		Hidden:  true,
 		Args:    cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.detach {
-				return detach()
+				return detach(cmd.ErrOrStderr())
 			}
 			return o.serve(cmd.InOrStdin(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -51,8 +52,9 @@ with --detach; then it ends when nobody needs it any more.`,
 	return cmd
 }
 
-// detach starts another process that serves, of a session of its own and without anything that this one has open.
-func detach() error {
+// detach starts another process that serves, of a session of its own and without anything that this one has open. It prints
+// why nothing is exported, if so.
+func detach(stderr io.Writer) error {
 	if err := unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return fmt.Errorf("descriptors of the process that starts nvmecr serve (Linux 5.11 is needed): %w", err)
 	}
@@ -74,8 +76,12 @@ func detach() error {
 	if err != nil {
 		return err
 	}
-	if said, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
+	said, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
 		return fmt.Errorf("nvmecr serve --until-idle did not start: %w: %s", err, said)
+	}
+	if said = strings.TrimSpace(said); said != exported && said != served {
+		fmt.Fprintln(stderr, "files are not exported to the kernel of this host:", said)
 	}
 	return nil
 }
@@ -86,8 +92,8 @@ const (
 	idleLooks = 10
 )
 
-// untilIdle returns when nobody has needed s for a while.
-func untilIdle(ctx context.Context, s *serve.Server) {
+// untilIdle returns when nobody has needed s for a while. Who comes later starts another one.
+func untilIdle(ctx context.Context, s *serve.Server, group string) {
 	look := time.NewTicker(idleLook)
 	defer look.Stop()
 	for idle := 0; idle < idleLooks; {
@@ -96,7 +102,7 @@ func untilIdle(ctx context.Context, s *serve.Server) {
 		case <-ctx.Done():
 			return
 		}
-		if idle++; !s.Idle() {
+		if idle++; !s.Idle() || idle == idleLooks && !owner.Unattended(group) {
 			idle = 0
 		}
 	}
@@ -112,25 +118,28 @@ func (o *serveOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 	signal.Ignore(syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP)
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
+	group := store.LockGroup(cfg.Run)
 	s := serve.New(cfg, func(format string, args ...any) { fmt.Fprintf(stderr, "nvmecr: "+format+"\n", args...) })
 	err = s.TakeOver()
 	if o.untilIdle && errors.Is(err, owner.ErrServed) {
-		fmt.Fprintln(stdout, "somebody else serves")
+		fmt.Fprintln(stdout, served)
 		return nil
 	}
 	if err != nil {
 		return err
 	}
-	said := "serving"
-	if !o.untilIdle {
+	said := served // where the server of nvmecr run was killed there is no view any more
+	if !o.untilIdle || !owner.OfRun(group) {
 		said = export(s, cfg)
 	}
 	if _, err := fmt.Fprintln(stdout, said); err != nil {
 		return err
 	}
 	if o.untilIdle {
-		untilIdle(ctx, s)
-		return s.Close()
+		untilIdle(ctx, s, group)
+		err := s.Close()
+		owner.Leave(group)
+		return err
 	}
 	ended := make(chan struct{})
 	go func() {
@@ -144,15 +153,22 @@ func (o *serveOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 	return s.Close()
 }
 
-// exported is what serve says when it has exported the files.
-const exported = "exported"
+// What serve says when it has exported the files, and when there was nothing to export.
+const (
+	exported = "exported"
+	served   = "serving"
+)
 
-// export exports the files where the run says.
+// export exports the files where the run says, and says so, or why not.
 func export(s *serve.Server, cfg *config.Config) string {
 	if cfg.View == "" {
-		return "not asked to export"
+		return served
 	}
-	if err := s.Export(cfg.View); err != nil {
+	err := makeViewDirectory(cfg.View)
+	if err == nil {
+		err = s.Export(cfg.View)
+	}
+	if err != nil {
 		return strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
 	return exported

@@ -1,0 +1,126 @@
+package owner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/ownfd"
+)
+
+// attendFile is in the directory of a group on hosts other than that of `nvmecr run`. Its bytes are locked: attendByte by
+// all processes that attend, for reading, and by a server that ends, for writing; startByte by who starts a server.
+const attendFile = "attend"
+
+const (
+	attendByte = iota // fcntl(2), F_OFD_SETLK: children that are forked have it, too
+	startByte         // F_SETLK: they have it not, so nobody waits for them
+)
+
+func byteLock(kind int16, at int64) *unix.Flock_t {
+	return &unix.Flock_t{Type: kind, Start: at, Len: 1}
+}
+
+// OfRun says that `nvmecr run` has started the group's run on this host, by Prepare.
+func OfRun(group string) bool {
+	_, err := os.Lstat(filepath.Join(Directory(group), runFile))
+	return err == nil
+}
+
+// Attend has the group's run served on this host for as long as this process lives, or a child that it forks. Where nobody
+// has called ListenForHeirs it calls start, in one process at a time; start returns once somebody has. It waits
+// for other processes until ctx ends.
+//
+// It does not look again: whoever has something for one that was killed meanwhile finds out (DialSuccessor).
+func Attend(ctx context.Context, group string, start func() error) error {
+	fd, err := attend(ctx, group)
+	if err != nil {
+		return fmt.Errorf("attending the run on this host: %w", err)
+	}
+	if listens(group) {
+		return nil
+	}
+	if err := waitForLock(ctx, fd, unix.F_SETLK, byteLock(unix.F_WRLCK, startByte)); err != nil {
+		return fmt.Errorf("waiting for the process that starts nvmecr serve: %w", err)
+	}
+	if !listens(group) {
+		err = start()
+	}
+	return errors.Join(err, unix.FcntlFlock(uintptr(fd), unix.F_SETLK, byteLock(unix.F_UNLCK, startByte)))
+}
+
+// attend returns the descriptor by which this process attends, the runtime's.
+func attend(ctx context.Context, group string) (int, error) {
+	for {
+		dir, err := directory(group)
+		if err != nil {
+			return -1, err
+		}
+		name := filepath.Join(dir, attendFile)
+		fd, err := unix.Open(name, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+		if errors.Is(err, unix.ENOENT) { // a server that ended has just removed the directory
+			continue
+		}
+		if err != nil {
+			return -1, &fs.PathError{Op: "open", Path: name, Err: err}
+		}
+		fd = ownfd.Hold(fd)
+		err = waitForLock(ctx, fd, unix.F_OFD_SETLK, byteLock(unix.F_RDLCK, attendByte))
+		if err == nil && sameFile(fd, name) {
+			return fd, nil
+		}
+		if err := errors.Join(err, ownfd.Close(fd)); err != nil {
+			return -1, err
+		}
+	}
+}
+
+// waitForLock takes a lock, and waits for who has it.
+func waitForLock(ctx context.Context, fd, command int, lock *unix.Flock_t) error {
+	for {
+		err := unix.FcntlFlock(uintptr(fd), command, lock)
+		if err == nil || !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES) {
+			return err
+		}
+		if !sleep(ctx, patience) {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// listens says that a process that lives has called ListenForHeirs.
+func listens(group string) bool {
+	fd, err := DialSuccessor(group)
+	if err != nil {
+		return false
+	}
+	_ = ownfd.Close(fd) // nothing is handed over
+	return true
+}
+
+// Unattended says that no process attends, and sees to it that none begins to: Attend waits until this process has ended.
+func Unattended(group string) bool {
+	fd, err := unix.Open(filepath.Join(Directory(group), attendFile), unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return true // nobody ever has
+	}
+	if unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, byteLock(unix.F_WRLCK, attendByte)) != nil {
+		_ = unix.Close(fd)
+		return false
+	}
+	return true // the lock ends with this process
+}
+
+// Leave removes what a server leaves on a host where nobody attends any more, and nobody else has a lock.
+func Leave(group string) {
+	dir := Directory(group)
+	if OfRun(group) || remove(filepath.Join(dir, attendFile)) != nil {
+		return // Abandon does it, or the next one
+	}
+	_ = os.Remove(dir)
+}

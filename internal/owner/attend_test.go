@@ -1,0 +1,70 @@
+package owner
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// attends is a process that attends, and serves where nobody does.
+func attends(patience time.Duration) {
+	said := "attends"
+	var listen *HeirListener
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	err := Attend(ctx, "group", func() error {
+		time.Sleep(50 * time.Millisecond) // the others come meanwhile
+		said = "serves"
+		var err error
+		listen, err = ListenForHeirs("group")
+		return err
+	})
+	if errors.Is(err, context.DeadlineExceeded) {
+		said = "waited"
+	} else if err != nil {
+		said = err.Error()
+	}
+	fmt.Println(said)
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	runtime.KeepAlive(listen)
+}
+
+// Of those that come at once one starts the server. It ends, and who comes then waits for its end, when all have.
+func TestAttend(t *testing.T) {
+	t.Cleanup(func() { Abandon("group") })
+	assert.False(t, OfRun("group"))
+	processes := make([]*process, 6)
+	for i := range processes {
+		processes[i] = start(t, "attends")
+	}
+	said := map[string]int{}
+	for _, p := range processes {
+		said[p.line(t)]++
+	}
+	assert.Equal(t, map[string]int{"serves": 1, "attends": len(processes) - 1}, said)
+	for _, p := range processes {
+		assert.False(t, Unattended("group"))
+		require.NoError(t, p.stdin.Close())
+		require.NoError(t, p.Wait())
+	}
+	require.True(t, Unattended("group"))
+	assert.Equal(t, "waited", start(t, "waits").line(t))
+	require.NoError(t, remove(Directory("group")+"/"+successorFile)) // of the one that has just ended
+	Leave("group")
+	assert.NoDirExists(t, Directory("group"))
+	// The next one finds no lock in a directory of its own.
+	assert.Equal(t, "serves", start(t, "attends").line(t))
+	assert.False(t, Unattended("group"))
+	require.NoError(t, Prepare("group"))
+	assert.True(t, OfRun("group"))
+	Leave("group")
+	assert.True(t, OfRun("group"), "that is the run's to remove")
+}

@@ -1,0 +1,123 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/demo"
+)
+
+// otherhost is the script that starts commands on what counts as another host.
+func otherhost(t *testing.T, s *demo.Stage) string {
+	path, err := filepath.Abs("testdata/otherhost.sh")
+	require.NoError(t, err)
+	cmd := exec.Command(path, "node7", "true")
+	cmd.Env = append(os.Environ(), "STAGE="+s.Dir)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Skipf("no namespaces for another host: %v: %s", err, out)
+	}
+	return path
+}
+
+// serversOf returns the processes that serve a view on other hosts than that of the run.
+func serversOf(t *testing.T, view string) (pids []int) {
+	processes, err := filepath.Glob("/proc/[0-9]*")
+	require.NoError(t, err)
+	for _, dir := range processes {
+		command, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // it may have ended
+		environ, _ := os.ReadFile(filepath.Join(dir, "environ"))
+		if strings.HasSuffix(string(command), "\x00--until-idle\x00") && strings.Contains(string(environ), "NVMECR_VIEW="+view+"\x00") {
+			pid, err := strconv.Atoi(filepath.Base(dir))
+			require.NoError(t, err)
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+// Ranks on another host have their files in a view there, at the same path. The first of them has it made, one for all,
+// and after the last one it is gone.
+func TestViewOnOtherHosts(t *testing.T) {
+	s := newStage(t)
+	skipWithoutView(t, s)
+	agent := otherhost(t, s)
+	_, target := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:256M")
+	target = strings.Replace(target, "traddr:127.0.0.1", "traddr:localhost", 1) // a name, which launchers carry elsewhere
+	script := filepath.Join(s.Dir, "rank.sh")
+	require.NoError(t, os.WriteFile(script, []byte(`r=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
+echo of $r > /nvmecr/mine; cp /bin/echo /nvmecr/echo; cp /bin/sleep /nvmecr/sleep
+echo $(hostname) $(env -u LD_PRELOAD readlink $NVMECR_VIEW/self) $(cat $NVMECR_VIEW/self/mine) $(/nvmecr/echo ran)
+echo $NVMECR_VIEW > $STAGE/view.$r
+while [ ! -e $STAGE/go ]; do sleep 0.01; done
+exec env LD_PRELOAD= $NVMECR_VIEW/self/sleep $NAP
+`), 0o600))
+	naps := map[string]string{"openmpi": "12", "mpich": "0"} // once as long as nobody attends: the program in the view does
+	var all []string
+	for _, l := range launchers(t, s) {
+		t.Run(l.mpi, func(t *testing.T) {
+			mpirun := []string{"mpirun." + l.mpi, "-n", "3", "--host", "node7:3", "--mca", "plm_rsh_agent", agent, "--allow-run-as-root"}
+			if l.mpi == "mpich" {
+				mpirun = []string{"mpirun." + l.mpi, "-n", "3", "-hosts", "node7:3", "-launcher", "ssh", "-launcher-exec", agent}
+			}
+			job, err := s.Start(slices.Concat(s.RunFlags("hosts", "--target", target, "--log", "info", "--fresh"), mpirun, []string{"sh", script}), "STAGE="+s.Dir, "NAP="+naps[l.mpi])
+			require.NoError(t, err)
+			var views [3]string
+			require.Eventually(t, func() bool {
+				for rank := range views {
+					b, _ := os.ReadFile(filepath.Join(s.Dir, "view."+strconv.Itoa(rank)))
+					views[rank] = strings.TrimSpace(string(b))
+				}
+				return !slices.Contains(views[:], "") || job.Ended()
+			}, hang, time.Millisecond)
+			require.False(t, job.Ended(), "%v", job.Stderr.Lines())
+			assert.Len(t, serversOf(t, views[0]), 1)
+			assert.NoDirExists(t, filepath.Join(views[0], "self/mine"), "on this host")
+			require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "go"), nil, 0o600))
+			// From here on only programs without the library, in the view, need it.
+			require.NoError(t, job.Wait(t.Context()), "%v", job.Stderr.Lines())
+			lines := job.Stdout.Lines()
+			slices.Sort(lines)
+			assert.Equal(t, []string{"node7 0of3 of 0 ran", "node7 1of3 of 1 ran", "node7 2of3 of 2 ran"}, lines)
+			all = append(all, views[0])
+			for _, name := range []string{"go", "view.0", "view.1", "view.2"} {
+				require.NoError(t, os.Remove(filepath.Join(s.Dir, name)))
+			}
+		})
+	}
+	for _, view := range all {
+		require.Eventually(t, func() bool { return len(serversOf(t, view)) == 0 }, hang, 10*time.Millisecond)
+	}
+}
+
+// Where the server of another host is killed, as by the end of a step of a job of Slurm, the next process that uses the mount
+// has the view made again.
+func TestViewOnOtherHostKilled(t *testing.T) {
+	s := newStage(t)
+	skipWithoutView(t, s)
+	agent := otherhost(t, s)
+	job, err := s.Start([]string{s.Nvmecr, "run", "--", "sh", "-c", `exec env -u LD_PRELOAD ` + agent +
+		` node7 env LD_PRELOAD=$LD_PRELOAD sh $STAGE/script`}, "STAGE="+s.Dir)
+	script := `echo one > /nvmecr/a; echo $NVMECR_VIEW; while [ ! -e $STAGE/go ]; do sleep 0.01; done
+		env -i cat $NVMECR_VIEW/self/a; echo $?; (echo two >> /nvmecr/a); cat /nvmecr/a > /dev/null; env -i cat $NVMECR_VIEW/self/a`
+	require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "script"), []byte(script), 0o600))
+	require.NoError(t, err)
+	awaitLines(t, job, 1)
+	view := job.Stdout.Lines()[0]
+	servers := serversOf(t, view)
+	require.Len(t, servers, 1)
+	require.NoError(t, syscall.Kill(servers[0], syscall.SIGKILL))
+	require.Eventually(t, func() bool { return len(serversOf(t, view)) == 0 }, hang, time.Millisecond)
+	require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "go"), nil, 0o600))
+	require.NoError(t, job.Wait(t.Context()), "%v", job.Stderr.Lines())
+	assert.Equal(t, []string{view, "1", "one", "two"}, job.Stdout.Lines())
+}
