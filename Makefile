@@ -4,6 +4,8 @@
 #                 how many passed, failed, were skipped
 # make test-apps  installs programs that scientists use (see scripts/deps.sh: 250 MB
 #                 to download, 1.1 GB on disk) and tests those; takes minutes
+# make test-nofuse the programs of test/apps, and test/e2e, without the view that FUSE
+#                 gives the kernel; takes five minutes
 # make interop    our initiator and target with those of Linux, in virtual machines,
 #                 and of SPDK where it is installed; see docs/dev/interop.md. Installs
 #                 QEMU, nvme-cli and more (see scripts/deps.sh), downloads two kernels
@@ -125,6 +127,11 @@ test: all lint
 test-apps: all
 	@scripts/deps.sh apps
 	@go run ./internal/testreport "-timeout 2h -count 1 ./test/apps"
+
+# The stages of the tests take this setting over.
+.PHONY: test-nofuse
+test-nofuse: all
+	@NVMECR_FUSE=off go run ./internal/testreport "-timeout 20m -count 1 ./test/apps ./test/e2e"
 
 # What cannot be had is skipped, and said.
 .PHONY: interop

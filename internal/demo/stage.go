@@ -75,12 +75,15 @@ func (s *Stage) Kill(known ...int) (int, error) {
 // Processes returns the processes of the stage.
 func (s *Stage) Processes() []int { return proc.WithEnv(token, s.id) }
 
+// mode is the one setting of the caller's that the stage takes over: whether the kernel has the files, too.
+const mode = "NVMECR_FUSE="
+
 // Environ is the environment of the stage's processes: the caller's without
-// its nvmecr settings and preload, and with directories of the stage.
+// its nvmecr settings, but for mode, and without its preload, and with directories of the stage.
 func (s *Stage) Environ() []string {
 	var env []string
 	for _, kv := range os.Environ() {
-		if !strings.HasPrefix(kv, "NVMECR_") && !strings.HasPrefix(kv, "LD_PRELOAD=") {
+		if strings.HasPrefix(kv, mode) || !strings.HasPrefix(kv, "NVMECR_") && !strings.HasPrefix(kv, "LD_PRELOAD=") {
 			env = append(env, kv)
 		}
 	}

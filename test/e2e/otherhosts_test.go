@@ -49,7 +49,7 @@ func serversOf(t *testing.T, view string) (pids []int) {
 // and after the last one it is gone.
 func TestViewOnOtherHosts(t *testing.T) {
 	s := newStage(t)
-	skipWithoutView(t, s)
+	needsView(t, s, programsHere)
 	agent := otherhost(t, s)
 	_, target := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:256M")
 	target = strings.Replace(target, "traddr:127.0.0.1", "traddr:localhost", 1) // a name, which launchers carry elsewhere
@@ -103,7 +103,7 @@ exec env LD_PRELOAD= $NVMECR_VIEW/self/sleep $NAP
 // has the view made again.
 func TestViewOnOtherHostKilled(t *testing.T) {
 	s := newStage(t)
-	skipWithoutView(t, s)
+	needsView(t, s, programsHere)
 	agent := otherhost(t, s)
 	job, err := s.Start([]string{s.Nvmecr, "run", "--", "sh", "-c", `exec env -u LD_PRELOAD ` + agent +
 		` node7 env LD_PRELOAD=$LD_PRELOAD sh $STAGE/script`}, "STAGE="+s.Dir)

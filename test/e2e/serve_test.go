@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,12 +18,33 @@ import (
 	"nvmecr/internal/demo"
 )
 
-// skipWithoutView skips where the kernel cannot have the files.
-func skipWithoutView(t *testing.T, s *demo.Stage) {
+// What only the view gives: the list of docs/programs.md, "What needs the view". All else has to pass without it (make test-nofuse).
+const (
+	otherPrograms  = "Programs that the library is not in"
+	programsHere   = "Programs and libraries in the mount"
+	sharedMappings = "Large files mapped without a copy"
+)
+
+// needsView skips where the kernel cannot have the files.
+func needsView(t *testing.T, s *demo.Stage, what string) {
 	t.Helper()
 	if r := sh(t, s, `test -n "$NVMECR_VIEW"`, "--log", "info", "--name", "probe"); r.code != 0 {
-		t.Skipf("no FUSE here: %s", r.stderr)
+		t.Skipf("there is no view here, which this needs: %s", what)
 	}
+}
+
+// The list that users read is that of the tests.
+func TestWhatNeedsTheView(t *testing.T) {
+	page, err := os.ReadFile("../../docs/programs.md")
+	require.NoError(t, err)
+	_, section, found := strings.Cut(string(page), "\n## What needs the view\n")
+	require.True(t, found)
+	section, _, _ = strings.Cut(section, "\n## ")
+	var names []string
+	for _, m := range regexp.MustCompile(`(?m)^- \*\*(.*?)\*\*`).FindAllStringSubmatch(section, -1) {
+		names = append(names, m[1])
+	}
+	assert.ElementsMatch(t, []string{otherPrograms, programsHere, sharedMappings}, names)
 }
 
 // staticAppend builds a statically linked program, which the library is not in: it appends a line to a file and prints the file.
@@ -36,7 +58,7 @@ func staticAppend(t *testing.T, s *demo.Stage) string {
 // The files of the run are the kernel's, too, as those of the process that asks.
 func TestView(t *testing.T) {
 	s := newStage(t)
-	skipWithoutView(t, s)
+	needsView(t, s, otherPrograms)
 	out := sh(t, s, `set -e; echo hi > /nvmecr/a; mkdir /nvmecr/d; cp /bin/echo /nvmecr/d
 		env -i cat $NVMECR_VIEW/self/a; $NVMECR_VIEW/self/d/echo ran
 		echo more >> /nvmecr/a; env -i cat $NVMECR_VIEW/self/a
@@ -59,7 +81,7 @@ func TestView(t *testing.T) {
 // Each rank has its own files in the view, while all of them write.
 func TestViewOfRanks(t *testing.T) {
 	s := newStage(t)
-	skipWithoutView(t, s)
+	needsView(t, s, otherPrograms)
 	for _, l := range launchers(t, s) {
 		script := filepath.Join(s.Dir, "rank.sh")
 		require.NoError(t, os.WriteFile(script, []byte(`r=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
@@ -81,7 +103,7 @@ func TestMountPoint(t *testing.T) {
 		t.Skip("a mount namespace takes root")
 	}
 	s := newStage(t)
-	skipWithoutView(t, s)
+	needsView(t, s, otherPrograms)
 	static, dir := staticAppend(t, s), t.TempDir()
 	out := sh(t, s, fmt.Sprintf(`set -e; echo one > %[1]s/a; %[2]s %[1]s/a; cp /bin/echo %[1]s; env -i %[1]s/echo two
 		printf '#!%[1]s/echo\n' > %[1]s/script; chmod +x %[1]s/script; env -i %[1]s/script three | sed "s|.*/script|script|"; ls %[1]s`, dir, static), "--mount", dir).ok(t)
@@ -111,7 +133,7 @@ func serverOf(t *testing.T, view string) int {
 // A server that is killed takes the view with it, and not the files.
 func TestServeKilled(t *testing.T) {
 	s := newStage(t)
-	skipWithoutView(t, s)
+	needsView(t, s, otherPrograms)
 	script := `echo one > /nvmecr/a; echo $NVMECR_VIEW; while [ ! -e ` + filepath.Join(s.Dir, "go") + ` ]; do sleep 0.01; done
 		env -i cat $NVMECR_VIEW/self/a; echo $?; echo two >> /nvmecr/a && cat /nvmecr/a`
 	job, err := s.Start([]string{s.Nvmecr, "run", "--", "sh", "-c", script})

@@ -29,7 +29,7 @@ func compileViews(t *testing.T, s *demo.Stage) string {
 // whatever is done to the mapping, to the file and to its names meanwhile.
 func TestMappedInView(t *testing.T) {
 	s := newStage(t)
-	skipWithoutView(t, s)
+	needsView(t, s, sharedMappings)
 	program := compileViews(t, s)
 	for _, tt := range []struct {
 		look  string
@@ -63,7 +63,7 @@ func TestMappedInView(t *testing.T) {
 // A server that is killed takes the pages with it that nobody has read, and the files are mapped by copies from then on.
 func TestMappedInViewOfKilled(t *testing.T) {
 	s := newStage(t)
-	skipWithoutView(t, s)
+	needsView(t, s, sharedMappings)
 	ready := filepath.Join(s.Dir, "go")
 	job, err := s.Start([]string{s.Nvmecr, "run", "--", "sh", "-c", `echo $NVMECR_VIEW; mkfifo ` + ready + `; exec ` +
 		compileViews(t, s) + ` killed /nvmecr /view/ < ` + ready})
@@ -84,7 +84,7 @@ func TestMappedInViewOfKilled(t *testing.T) {
 // A mapping that outlives the run keeps nothing from its end.
 func TestMappedInViewAtTheEnd(t *testing.T) {
 	s := newStage(t)
-	skipWithoutView(t, s)
+	needsView(t, s, sharedMappings)
 	r := sh(t, s, `echo $NVMECR_VIEW; exec `+compileViews(t, s)+` held /nvmecr /view/`)
 	lines := strings.Fields(r.ok(t))
 	require.Len(t, lines, 2)
