@@ -32,6 +32,7 @@ var Experiments = []Experiment{
 	{"raw", "Measure the raw queue beside the sockets baseline", "", rawExperiment},
 	{"background", "What state checkpoints in the background cost an application", "", background},
 	{"startup", "What the preload costs a program that does nothing", "", startup},
+	{"view", "Files by way of the kernel beside the preload, and beside a plain FUSE loopback", "", view},
 	{"replay", "Mount a partition whose writer is gone", "", replay},
 	{"goals", "Measure what the project promises, each number beside its goal", "", goals},
 }

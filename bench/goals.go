@@ -54,6 +54,7 @@ var goalParts = []struct {
 	{"background", goalsOf(background)},
 	{"startup", goalsOf(startup)},
 	{"replay", goalsOf(replay)},
+	{"view", goalsOf(view)},
 	{"spdk", (*goalRun).spdk},
 	{"spdk-rank", (*goalRun).spdkRank},
 	{"spdk-ranks", (*goalRun).spdkRanks},

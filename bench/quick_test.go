@@ -63,6 +63,7 @@ func TestExperiments(t *testing.T) {
 		"hugeblock":  {nil, func(r *result.Result) { assert.Len(t, r.Tables[0].Lines, len(hugeblocks)) }},
 		"overhead":   {nil, func(r *result.Result) { assert.NotEmpty(t, r.Tables[0].Lines) }},
 		"multilevel": {[]string{"--peer", "dir:" + second}, func(r *result.Result) { assert.Len(t, r.Tables[0].Lines, 1) }},
+		"view":       {nil, func(r *result.Result) { assert.Len(t, r.Goals, 8) }},
 		"startup":    {nil, func(r *result.Result) { assert.Len(t, r.Goals, 2) }},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -130,7 +130,9 @@ func TextGoals(b io.Writer, goals []result.Goal) {
 			wrap(b, "  ", g.What+": "+about+".")
 		}
 	}
-	fmt.Fprintf(b, "  Of %d goals: %s.\n", promised(goals), tally(goals))
+	if n := promised(goals); n > 0 {
+		fmt.Fprintf(b, "  Of %d goals: %s.\n", n, tally(goals))
+	}
 }
 
 // goalRemark is what else there is to say about a goal.

@@ -39,6 +39,6 @@ srun, the processes of that job are the ranks.`,
 	for i := range bench.Experiments {
 		root.AddCommand(newExperiment(&bench.Experiments[i]))
 	}
-	root.AddCommand(newReport(), newRankRaw(), newRankDrilldown())
+	root.AddCommand(newReport(), newRankRaw(), newRankDrilldown(), newFuseLoopback())
 	return root
 }

@@ -51,3 +51,14 @@ func newRankRaw() *cobra.Command {
 	cmd.Flags().IntVar(&core, "core", -1, "`CORE` to stay on")
 	return cmd
 }
+
+// newFuseLoopback is for the experiment view alone.
+func newFuseLoopback() *cobra.Command {
+	return &cobra.Command{
+		Use: "fuse-loopback DIRECTORY MOUNTED", Hidden: true,
+		Args: cli.Args(cobra.ExactArgs(2)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return bench.FuseLoopback(args[0], args[1], cmd.InOrStdin(), cmd.OutOrStdout())
+		},
+	}
+}
