@@ -32,8 +32,8 @@ var forwarded = []os.Signal{
 
 // runJob starts argv with env and waits for it. It returns the status to end
 // with: the job's, or 128 and the number of the signal that ended it. Signals
-// are passed on; a second interrupt kills the job and all its descendants. The job finds its files at the mount point, which may be nil.
-func runJob(argv, env []string, at *mountPoint) (int, error) {
+// are passed on; a second interrupt kills the job and all its descendants. The job is started in its surroundings.
+func runJob(argv, env []string, at surroundings) (int, error) {
 	path, err := findProgram(argv[0])
 	if err != nil {
 		return 0, err

@@ -24,7 +24,7 @@ func TestJobStatus(t *testing.T) {
 		"exit 7":        7,
 		"kill -TERM $$": 128 + 15,
 	} {
-		code, err := runJob([]string{"sh", "-c", script}, os.Environ(), nil)
+		code, err := runJob([]string{"sh", "-c", script}, os.Environ(), surroundings{})
 		require.NoError(t, err)
 		assert.Equal(t, want, code, script)
 	}

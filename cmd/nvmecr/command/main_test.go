@@ -17,7 +17,7 @@ func TestMain(m *testing.M) {
 	case "":
 		os.Exit(m.Run())
 	case "job":
-		code, err := runJob(os.Args[1:], os.Environ(), nil)
+		code, err := runJob(os.Args[1:], os.Environ(), surroundings{})
 		if err != nil {
 			os.Exit(cli.Tell(err, os.Stderr))
 		}

@@ -39,6 +39,7 @@ type runOptions struct {
 	cfg       *config.Config
 	stderr    io.Writer
 	formatted map[string]string // the fixed settings of what is there, as recorded
+	namespace bool              // this is the command in a user namespace of its own
 }
 
 func newRun() *cobra.Command {
@@ -103,6 +104,9 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 	if err != nil {
 		return err
 	}
+	if err := o.enterNamespace(dir); err != nil {
+		return err
+	}
 	lock, err := lockStore(dir)
 	if err != nil {
 		return err
@@ -132,7 +136,9 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 
 	begin := time.Now()
 	jobArgv, env := preload.Carry(o.cfg, argv, preload.Environ(o.cfg, os.Environ(), library))
-	code, err := runJob(jobArgv, env, servant.mountPoint(o.cfg))
+	at := surroundings{unprivileged: o.namespace}
+	servant.mountAt(&at, o.cfg)
+	code, err := runJob(jobArgv, env, at)
 	if err != nil {
 		return err
 	}

@@ -164,6 +164,9 @@ func export(s *serve.Server, cfg *config.Config) string {
 	if cfg.View == "" {
 		return served
 	}
+	if !mayMount() && !hasFusermount() {
+		return "mounting takes root, or fusermount3 and no no_new_privs"
+	}
 	err := makeViewDirectory(cfg.View)
 	if err == nil {
 		err = s.Export(cfg.View)
