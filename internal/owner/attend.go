@@ -105,9 +105,9 @@ func listens(group string) bool {
 
 // Unattended says that no process attends, and sees to it that none begins to: Attend waits until this process has ended.
 func Unattended(group string) bool {
-	fd, err := unix.Open(filepath.Join(Directory(group), attendFile), unix.O_RDWR|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	fd, err := unix.Open(filepath.Join(Directory(group), attendFile), unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
-		return true // nobody ever has
+		return true // without a directory nobody can
 	}
 	if unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, byteLock(unix.F_WRLCK, attendByte)) != nil {
 		_ = unix.Close(fd)

@@ -171,6 +171,13 @@ func removeGroup(dir string, before time.Time) {
 	_ = os.Remove(dir) // unless a lock is left
 }
 
+// EndRun undoes Prepare where a server goes on, which removes the directory (Leave).
+func EndRun(group string) {
+	if checkGroup(group) == nil && group != "" {
+		_ = os.Remove(filepath.Join(Directory(group), runFile))
+	}
+}
+
 // OtherUser returns the user whose group it is on this host, if this process is another
 // one's: a child that has changed its user. That the user is the one whom the
 // directory belongs to, not the one whom its name says, is for containers that give users

@@ -40,6 +40,7 @@ type runOptions struct {
 	stderr    io.Writer
 	formatted map[string]string // the fixed settings of what is there, as recorded
 	namespace bool              // this is the command in a user namespace of its own
+	external  bool              // the targets are there when the run has ended
 }
 
 func newRun() *cobra.Command {
@@ -127,12 +128,17 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 	if err := owner.Prepare(group); err != nil {
 		return err
 	}
-	defer owner.Abandon(group)
-	servant, err := startServant(o.cfg, o.stderr)
+	leave := owner.Abandon
+	defer func() { leave(group) }()
+	servant, err := startServant(o.cfg, o.external, o.stderr)
 	if err != nil {
 		return err
 	}
-	defer servant.stop()
+	defer func() {
+		if servant.stop() {
+			leave = owner.EndRun
+		}
+	}()
 
 	begin := time.Now()
 	jobArgv, env := preload.Carry(o.cfg, argv, preload.Environ(o.cfg, os.Environ(), library))
@@ -173,6 +179,7 @@ func (o *runOptions) prepare(ctx context.Context, dir *store.StateDir, lock *sto
 		return nil, err
 	}
 	embedded := len(o.cfg.Targets) == 0
+	o.external = !embedded
 	if embedded {
 		if o.cfg.TLSKey != "" {
 			return nil, errors.New("--tls-psk: a run without --target has a target of its own, which has no TLS; leave the key out, or name a target that has")

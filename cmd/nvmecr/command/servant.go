@@ -1,7 +1,6 @@
 package command
 
 import (
-	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -34,12 +33,14 @@ const (
 type servant struct {
 	cmd      *exec.Cmd
 	lifeline *os.File // it ends when this closes, also by our death
+	stdout   *os.File
 	stderr   io.Writer
 	view     string // that it has exported; "" if it has not
 }
 
-// startServant starts it with the settings of the run. The view that it exports is then one of the settings.
-func startServant(cfg *config.Config, stderr io.Writer) (*servant, error) {
+// startServant starts it with the settings of the run. The view that it exports is then one of the settings. One that lingers
+// goes on behind the run while processes of the job have files of it.
+func startServant(cfg *config.Config, linger bool, stderr io.Writer) (*servant, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -54,10 +55,13 @@ func startServant(cfg *config.Config, stderr io.Writer) (*servant, error) {
 		lifeline.Close()
 		return nil, err
 	}
-	defer stdout.Close()
 	cfg.Command, cfg.View = self, viewOf(cfg)
 	var complaint bytes.Buffer
-	cmd := exec.Command(self, "serve")
+	argv := []string{"serve"}
+	if linger {
+		argv = append(argv, "--linger")
+	}
+	cmd := exec.Command(self, argv...)
 	cmd.Env = cfg.Environ(os.Environ())
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, ready, io.MultiWriter(stderr, &complaint)
 	cmd.Dir = "/" // not in what it exports
@@ -66,11 +70,12 @@ func startServant(cfg *config.Config, stderr io.Writer) (*servant, error) {
 	ready.Close()
 	if err != nil {
 		lifeline.Close()
+		stdout.Close()
 		return nil, fmt.Errorf("cannot start nvmecr serve: %w", err)
 	}
-	s := &servant{cmd: cmd, lifeline: lifeline, stderr: stderr, view: cfg.View}
+	s := &servant{cmd: cmd, lifeline: lifeline, stdout: stdout, stderr: stderr, view: cfg.View}
 	_ = stdout.SetReadDeadline(time.Now().Add(serveStart))
-	said, err := bufio.NewReader(stdout).ReadString('\n')
+	said, err := readLine(stdout)
 	if err != nil {
 		s.stop()
 		return nil, fmt.Errorf("nvmecr serve did not start: %s", strings.TrimSpace(complaint.String()))
@@ -117,17 +122,34 @@ func removeDeadViews() {
 	}
 }
 
-// stop ends it, and waits until it has ended.
-func (s *servant) stop() {
+// readLine reads a line and nothing behind it.
+func readLine(f *os.File) (string, error) {
+	var line []byte
+	for b := [1]byte{}; ; line = append(line, b[0]) {
+		if _, err := f.Read(b[:]); err != nil || b[0] == '\n' {
+			return string(line), err
+		}
+	}
+}
+
+// stop ends it, and waits until it has ended, or says that it goes on while processes need it.
+func (s *servant) stop() (lingers bool) {
+	_, _ = s.lifeline.WriteString("ended\n") // it may have been killed
 	s.lifeline.Close()
+	defer s.stdout.Close()
 	_ = s.cmd.Process.Signal(syscall.SIGCONT) // perhaps somebody stopped it
 	kill := time.AfterFunc(serveEnd, func() {
 		fmt.Fprintf(s.stderr, "nvmecr: nvmecr serve did not end within %s and is killed\n", serveEnd)
 		_ = s.cmd.Process.Kill()
 	})
 	defer kill.Stop()
+	_ = s.stdout.SetReadDeadline(time.Time{})
+	if said, _ := io.ReadAll(s.stdout); string(said) == lingering+"\n" {
+		return true
+	}
 	_ = s.cmd.Wait() // how it ends no longer matters to anyone
 	s.removeView()
+	return false
 }
 
 // removeView removes the directory of the view, and what is left of the view if its server was killed.
@@ -136,7 +158,7 @@ func (s *servant) removeView() {
 		return
 	}
 	var st unix.Stat_t
-	if unix.Lstat(s.view, &st) == unix.ENOTCONN {
+	if err := unix.Lstat(s.view, &st); err != unix.ENOENT { // it was killed; perhaps a process has started another one
 		_ = fuseview.Detach(s.view)
 	}
 	if err := os.Remove(s.view); err != nil && !errors.Is(err, fs.ErrNotExist) {

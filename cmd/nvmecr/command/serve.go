@@ -24,7 +24,7 @@ import (
 	"nvmecr/serve"
 )
 
-type serveOptions struct{ detach, untilIdle bool }
+type serveOptions struct{ detach, untilIdle, linger bool }
 
 // newServe is the process that `nvmecr run` starts beside its job.
 func newServe() *cobra.Command {
@@ -34,7 +34,7 @@ func newServe() *cobra.Command {
 		Short: "Serve the processes of a run on this host",
 		Long: `Does for the processes of a run on this host what none of them can do for the others.
 nvmecr run starts it, with the settings of the run in its environment. It ends when standard
-input does. It prints what it exports, or why it exports nothing, when it serves. On other hosts the first process that uses
+input does; with --linger, when nobody has files of it any more after that. It prints what it exports, or why it exports nothing, when it serves. On other hosts the first process that uses
 the mount starts it with --detach; then it ends when nobody needs it any more.`,
 		Example: `  nvmecr run -- mpirun -n 4 ./app    # starts nvmecr serve`,
 		Hidden:  true,
@@ -49,6 +49,7 @@ the mount starts it with --detach; then it ends when nobody needs it any more.`,
 	f := cmd.Flags()
 	f.BoolVar(&o.detach, "detach", false, "serve in the background, and return when that serves [NVMECR_DETACH]")
 	f.BoolVar(&o.untilIdle, "until-idle", false, "end when nobody needs it any more [NVMECR_UNTIL_IDLE]")
+	f.BoolVar(&o.linger, "linger", false, "go on at the end of input while processes have files of it [NVMECR_LINGER]")
 	return cmd
 }
 
@@ -116,6 +117,7 @@ func (o *serveOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 	}
 	// What is typed at the terminal is for the job, which goes on until it ends.
 	signal.Ignore(syscall.SIGINT, syscall.SIGQUIT, syscall.SIGHUP)
+	signal.Ignore(syscall.SIGPIPE) // whoever reads what this prints may have been killed
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	group := store.LockGroup(cfg.Run)
@@ -128,35 +130,57 @@ func (o *serveOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	said := served // where the server of nvmecr run was killed there is no view any more
-	if !o.untilIdle || !owner.OfRun(group) {
-		said = export(s, cfg)
-	}
-	if _, err := fmt.Fprintln(stdout, said); err != nil {
+	if _, err := fmt.Fprintln(stdout, export(s, cfg)); err != nil {
 		return err
 	}
-	if o.untilIdle {
-		untilIdle(ctx, s, group)
-		err := s.Close()
-		owner.Leave(group)
-		return err
+	if !o.untilIdle {
+		killed := awaitEnd(ctx, stdin)
+		if !o.linger || !killed && s.Idle() { // if it was killed, the processes of the job have not ended
+			return s.Close()
+		}
 	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_, _ = io.Copy(io.Discard, stdin) // any end is the end
-	}()
-	select {
-	case <-ended:
-	case <-ctx.Done():
+	fmt.Fprintln(stdout, lingering) // to nobody if nvmecr run was killed
+	if err := letGo(); err != nil {
+		return errors.Join(err, s.Close())
 	}
-	return s.Close()
+	untilIdle(ctx, s, group)
+	err = s.Close()
+	owner.Leave(group)
+	return err
 }
 
-// What serve says when it has exported the files, and when there was nothing to export.
+// awaitEnd returns when input has ended. Then nvmecr run was killed, unless it has written something.
+func awaitEnd(ctx context.Context, input io.Reader) (killed bool) {
+	ended := make(chan bool, 1)
+	go func() {
+		n, _ := io.Copy(io.Discard, input) // any end is the end
+		ended <- n == 0
+	}()
+	select {
+	case killed = <-ended:
+	case <-ctx.Done():
+	}
+	return killed
+}
+
+// letGo closes what this process has of who has started it: terminals, and pipes that somebody reads to their end.
+func letGo() error {
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	for fd := range 3 {
+		err = errors.Join(err, unix.Dup2(int(null.Fd()), fd))
+	}
+	return err
+}
+
+// What serve says when it has exported the files, and when there was nothing to export; and that it goes on.
 const (
-	exported = "exported"
-	served   = "serving"
+	exported  = "exported"
+	served    = "serving"
+	lingering = "lingering"
 )
 
 // export exports the files where the run says, and says so, or why not.
@@ -172,6 +196,7 @@ func export(s *serve.Server, cfg *config.Config) string {
 		err = s.Export(cfg.View)
 	}
 	if err != nil {
+		_ = os.Remove(cfg.View) // there may be none
 		return strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
 	return exported
