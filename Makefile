@@ -131,7 +131,7 @@ test-apps: all
 # The stages of the tests take this setting over.
 .PHONY: test-nofuse
 test-nofuse: all
-	@NVMECR_FUSE=off go run ./internal/testreport "-timeout 20m -count 1 ./test/apps ./test/e2e"
+	@NVMECR_FUSE=off go run ./internal/testreport "-timeout 2h -count 1 ./test/apps ./test/e2e"
 
 # What cannot be had is skipped, and said.
 .PHONY: interop
