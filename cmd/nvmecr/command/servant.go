@@ -1,6 +1,7 @@
 package command
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -34,6 +35,7 @@ type servant struct {
 	cmd      *exec.Cmd
 	lifeline *os.File // it ends when this closes, also by our death
 	stdout   *os.File
+	says     *bufio.Reader // of stdout
 	stderr   io.Writer
 	view     string // that it has exported; "" if it has not
 }
@@ -73,9 +75,9 @@ func startServant(cfg *config.Config, linger bool, stderr io.Writer) (*servant, 
 		stdout.Close()
 		return nil, fmt.Errorf("cannot start nvmecr serve: %w", err)
 	}
-	s := &servant{cmd: cmd, lifeline: lifeline, stdout: stdout, stderr: stderr, view: cfg.View}
+	s := &servant{cmd: cmd, lifeline: lifeline, stdout: stdout, says: bufio.NewReader(stdout), stderr: stderr, view: cfg.View}
 	_ = stdout.SetReadDeadline(time.Now().Add(serveStart))
-	said, err := readLine(stdout)
+	said, err := s.says.ReadString('\n')
 	if err != nil {
 		s.stop()
 		return nil, fmt.Errorf("nvmecr serve did not start: %s", strings.TrimSpace(complaint.String()))
@@ -122,16 +124,6 @@ func removeDeadViews() {
 	}
 }
 
-// readLine reads a line and nothing behind it.
-func readLine(f *os.File) (string, error) {
-	var line []byte
-	for b := [1]byte{}; ; line = append(line, b[0]) {
-		if _, err := f.Read(b[:]); err != nil || b[0] == '\n' {
-			return string(line), err
-		}
-	}
-}
-
 // stop ends it, and waits until it has ended, or says that it goes on while processes need it.
 func (s *servant) stop() (lingers bool) {
 	_, _ = s.lifeline.WriteString("ended\n") // it may have been killed
@@ -144,7 +136,7 @@ func (s *servant) stop() (lingers bool) {
 	})
 	defer kill.Stop()
 	_ = s.stdout.SetReadDeadline(time.Time{})
-	if said, _ := io.ReadAll(s.stdout); string(said) == lingering+"\n" {
+	if said, _ := io.ReadAll(s.says); string(said) == lingering+"\n" {
 		return true
 	}
 	_ = s.cmd.Wait() // how it ends no longer matters to anyone
