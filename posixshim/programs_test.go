@@ -136,12 +136,14 @@ func TestRanksExecute(t *testing.T) {
 	}
 }
 
-// Who is in the mount when the view ends goes on, and so do programs that are executed then.
+// Who is in the mount when the view ends goes on, and so do programs that are executed then. A run that starts meanwhile
+// leaves the view alone, which is not its own.
 func TestViewEnds(t *testing.T) {
 	s := newStore(t).view()
 	cmd := s.command("sh", "-c", `mkdir $0/d && cd $0/d && echo one >f && env -i /bin/pwd && kill -9 $1 && while test -e $2; do sleep 0.01; done
+env -i PATH=$PATH XDG_STATE_HOME=$4 $3 run --size 256MiB -- true
 cat f; pwd; sh -c 'echo two >>f; cat f; pwd; cd ..; ls'; cd $0; cat d/f; cp /bin/true .; ./true || echo $?`,
-		mount, strconv.Itoa(s.serve.Process.Pid), filepath.Join(s.viewed, "job"))
+		mount, strconv.Itoa(s.serve.Process.Pid), filepath.Join(s.viewed, "job"), nvmecr(t), t.TempDir())
 	stdout, _, err := finish(t, cmd)
 	require.NoError(t, err)
 	assert.Equal(t, s.viewed+"/job/d\none\n/nvmecr/d\none\ntwo\n/nvmecr/d\nd\none\ntwo\n126\n", stdout)

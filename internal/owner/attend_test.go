@@ -15,16 +15,16 @@ import (
 )
 
 // attends is a process that attends, and serves where nobody does.
-func attends(patience time.Duration) {
+func attends(group string, patience time.Duration) {
 	said := "attends"
 	var listen *HeirListener
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	err := Attend(ctx, "group", func() error {
+	err := Attend(ctx, group, func() error {
 		time.Sleep(50 * time.Millisecond) // the others come meanwhile
 		said = "serves"
 		var err error
-		listen, err = ListenForHeirs("group")
+		listen, err = ListenForHeirs(group)
 		return err
 	})
 	if errors.Is(err, context.DeadlineExceeded) {
@@ -35,6 +35,16 @@ func attends(patience time.Duration) {
 	fmt.Println(said)
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	runtime.KeepAlive(listen)
+}
+
+// prepares is a process that prepares a run.
+func prepares() {
+	if err := Prepare("used"); err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println("prepared")
+	_, _ = io.Copy(io.Discard, os.Stdin)
 }
 
 // Of those that come at once one starts the server. It ends, and who comes then waits for its end, when all have.
@@ -65,6 +75,28 @@ func TestAttend(t *testing.T) {
 	assert.False(t, Unattended("group"))
 	require.NoError(t, Prepare("group"))
 	assert.True(t, OfRun("group"))
+	assert.True(t, InUse("group"))
 	Leave("group")
 	assert.True(t, OfRun("group"), "that is the run's to remove")
+}
+
+// A run is in use while the process that has prepared it lives, and while a process of another host's run attends.
+func TestInUse(t *testing.T) {
+	assert.False(t, InUse("used"), "there is no directory")
+	p := start(t, "prepares")
+	assert.Equal(t, "prepared", p.line(t))
+	assert.True(t, InUse("used"))
+	p.kill()
+	assert.False(t, InUse("used"))
+	require.NoError(t, Prepare("used"))
+	assert.True(t, InUse("used"))
+	EndRun("used")
+	assert.False(t, InUse("used"))
+	p = start(t, "attends used")
+	assert.Equal(t, "serves", p.line(t))
+	assert.True(t, InUse("used"))
+	p.kill()
+	assert.False(t, InUse("used"))
+	Abandon("used")
+	assert.NoDirExists(t, Directory("used"))
 }

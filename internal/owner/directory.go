@@ -46,8 +46,8 @@ func directory(group string) (string, error) {
 	return dir, nil
 }
 
-// Prepare makes the directory of a group. What is wrong with it is known then, before
-// there is a process that needs a lock.
+// Prepare makes the directory of a group, which is in use until Abandon, EndRun or the end of this process. What is wrong
+// with it is known then, before there is a process that needs a lock.
 func Prepare(group string) error {
 	if err := checkGroup(group); err != nil {
 		return err
@@ -58,10 +58,45 @@ func Prepare(group string) error {
 	}
 	// Without it the last owner would take the directory away, by which OtherUser tells
 	// whose run this is.
-	if err := os.WriteFile(filepath.Join(dir, runFile), nil, 0o600); err != nil {
+	run, err := os.OpenFile(filepath.Join(dir, runFile), os.O_RDWR|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+	if err == nil {
+		err = unix.Flock(int(run.Fd()), unix.LOCK_SH)
+	}
+	if err != nil {
 		return fmt.Errorf("directory of the partition locks: %w", err)
 	}
+	if old, ok := prepared.Swap(group, run); ok {
+		_ = old.(*os.File).Close()
+	}
 	return nil
+}
+
+// prepared has the locked file of each group that this process has prepared, by its name (InUse).
+var prepared sync.Map
+
+// forgetRun closes what Prepare has opened.
+func forgetRun(group string) {
+	if run, ok := prepared.LoadAndDelete(group); ok {
+		_ = run.(*os.File).Close()
+	}
+}
+
+// InUse reports whether the process that has called Prepare lives, or one that attends the run on this host.
+func InUse(group string) bool {
+	dir := Directory(group)
+	if run, err := os.Open(filepath.Join(dir, runFile)); err == nil {
+		defer run.Close()
+		if unix.Flock(int(run.Fd()), unix.LOCK_EX|unix.LOCK_NB) != nil {
+			return true
+		}
+	}
+	attend, err := os.Open(filepath.Join(dir, attendFile))
+	if err != nil {
+		return false
+	}
+	defer attend.Close()
+	lock := byteLock(unix.F_WRLCK, attendByte)
+	return unix.FcntlFlock(attend.Fd(), unix.F_OFD_GETLK, lock) == nil && lock.Type != unix.F_UNLCK
 }
 
 // Directory returns the directory of a group, which Prepare has made.
@@ -175,6 +210,7 @@ func removeGroup(dir string, before time.Time) {
 func EndRun(group string) {
 	if checkGroup(group) == nil && group != "" {
 		_ = os.Remove(filepath.Join(Directory(group), runFile))
+		forgetRun(group)
 	}
 }
 
@@ -205,6 +241,7 @@ func OtherUser(group string) (uid uint32, other bool) {
 func Abandon(group string) {
 	if checkGroup(group) == nil && group != "" {
 		removeGroup(prefix()+"-"+group, time.Now().Add(time.Minute))
+		forgetRun(group)
 	}
 }
 

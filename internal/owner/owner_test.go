@@ -50,9 +50,13 @@ func TestMain(m *testing.M) {
 	case "races":
 		race()
 	case "attends":
-		attends(time.Minute)
+		attends("group", time.Minute)
+	case "attends used":
+		attends("used", time.Minute)
+	case "prepares":
+		prepares()
 	case "waits":
-		attends(time.Millisecond)
+		attends("group", time.Millisecond)
 	}
 }
 

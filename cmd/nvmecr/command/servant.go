@@ -105,20 +105,20 @@ func viewOf(cfg *config.Config) string {
 
 // makeViewDirectory makes it, in place of one whose server was killed.
 func makeViewDirectory(dir string) error {
-	removeDeadViews()
+	removeDeadViews(dir)
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return fmt.Errorf("directory of the FUSE view: %w", err)
 	}
 	return nil
 }
 
-// removeDeadViews removes what servers have left on this host that were killed, and whose run was, or whose step of a job
-// of Slurm has ended.
-func removeDeadViews() {
+// removeDeadViews removes what servers have left on this host that were killed: at own, and where the run was killed, too, or
+// the step of a job of Slurm has ended.
+func removeDeadViews(own string) {
 	views, _ := filepath.Glob(owner.Directory("*") + "/view")
 	for _, dir := range views {
 		var st unix.Stat_t
-		if unix.Lstat(dir, &st) == unix.ENOTCONN {
+		if unix.Lstat(dir, &st) == unix.ENOTCONN && (dir == own || !owner.InUse(strings.TrimPrefix(filepath.Dir(dir), owner.Directory("")))) {
 			_ = errors.Join(fuseview.Detach(dir), os.Remove(dir)) // the next run tries again
 		}
 	}
