@@ -139,7 +139,7 @@ func (s *store) startServe() {
 	require.NoError(s.t, os.Mkdir(s.viewDir(), 0o700))
 	s.serve = exec.Command(nvmecr(s.t), "serve")
 	s.serve.Env = slices.DeleteFunc(s.environ(), func(v string) bool { return strings.HasPrefix(v, "LD_PRELOAD=") })
-	s.serve.Env = append(s.serve.Env, "NVMECR_VIEW="+s.viewDir())
+	s.serve.Env = append(s.serve.Env, "NVMECR_EXPORT="+s.viewDir())
 	s.serve.Stderr = os.Stderr
 	lifeline, err := s.serve.StdinPipe()
 	require.NoError(s.t, err)
@@ -164,7 +164,7 @@ func (s *store) viewDir() string {
 // environ is that of a process that uses the store.
 func (s *store) environ() []string {
 	return append(os.Environ(), "LD_PRELOAD="+s.preload, "NVMECR_MOUNT="+mount, "NVMECR_TARGET="+s.target,
-		"NVMECR_VIEW="+s.viewed, "NVMECR_NAME=test", "NVMECR_RUN="+s.id.String(), "NVMECR_TIMEOUT="+posixshim.Hang.String(), "XDG_RUNTIME_DIR="+s.run, "LC_ALL=C.UTF-8",
+		"NVMECR_EXPORT="+s.viewed, "NVMECR_NAME=test", "NVMECR_RUN="+s.id.String(), "NVMECR_TIMEOUT="+posixshim.Hang.String(), "XDG_RUNTIME_DIR="+s.run, "LC_ALL=C.UTF-8",
 		"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
 }
 

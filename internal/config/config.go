@@ -47,8 +47,8 @@ const JobVariable = "NVMECR_JOB"
 // targets tell the processes of one run from those of another.
 const RunVariable = "NVMECR_RUN"
 
-// ViewVariable holds the directory at which `nvmecr serve` exports the files of the run to the kernel of this host.
-const ViewVariable = "NVMECR_VIEW"
+// ExportVariable holds the directory at which `nvmecr serve` exports the files of the run to the kernel of this host.
+const ExportVariable = "NVMECR_EXPORT"
 
 // CommandVariable holds the path of nvmecr, which processes of a job start where they need `nvmecr serve` and there is none.
 const CommandVariable = "NVMECR_COMMAND"
@@ -115,7 +115,7 @@ func FromEnv(getenv func(string) string) (*Config, error) {
 		}
 		c.Run = run
 	}
-	c.View, c.Command = getenv(ViewVariable), getenv(CommandVariable)
+	c.View, c.Command = getenv(ExportVariable), getenv(CommandVariable)
 	return c, c.check()
 }
 
@@ -166,7 +166,7 @@ func (c *Config) Exports() []string {
 		env = append(env, RunVariable+"="+c.Run.String())
 	}
 	if c.View != "" {
-		env = append(env, ViewVariable+"="+c.View)
+		env = append(env, ExportVariable+"="+c.View)
 	}
 	if c.Command != "" {
 		env = append(env, CommandVariable+"="+c.Command)
@@ -181,7 +181,7 @@ func (c *Config) Environ(base []string) []string {
 	env := make([]string, 0, len(base)+len(settings))
 	for _, kv := range base {
 		name, _, _ := strings.Cut(kv, "=")
-		if byEnv(name) == nil && name != JobVariable && name != RunVariable && name != ViewVariable && name != CommandVariable {
+		if byEnv(name) == nil && name != JobVariable && name != RunVariable && name != ExportVariable && name != CommandVariable {
 			env = append(env, kv)
 		}
 	}

@@ -48,7 +48,7 @@ NV_EARLY_CODE static bool split(struct prefix *prefix, const char *p)
 /* find_view finds what nvmecr serve exports. */
 NV_EARLY_CODE static void find_view(void)
 {
-	const char *p = nv_given("NVMECR_VIEW");
+	const char *p = nv_given("NVMECR_EXPORT");
 
 	if (p == NULL || *p != '/')
 		return;

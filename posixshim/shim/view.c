@@ -1,6 +1,6 @@
 /* The view that the kernel has of the mount.
  *
- * nvmecr serve exports the files of a run by FUSE. NVMECR_VIEW names the directory, in which the
+ * nvmecr serve exports the files of a run by FUSE. NVMECR_EXPORT names the directory, in which the
  * link self leads each process to its own files. What the kernel, or the dynamic linker, is to open by
  * a path of the mount it is given by that of the view. A host without FUSE has no view: the
  * mount is then like a file system that is mounted noexec. */

@@ -30,7 +30,7 @@ static const char *dir, *elsewhere;
  * another one for DIR. */
 static void hide(const char *text)
 {
-	const char *d = getenv("DIR"), *e = getenv("ELSEWHERE"), *v = getenv("NVMECR_VIEW");
+	const char *d = getenv("DIR"), *e = getenv("ELSEWHERE"), *v = getenv("NVMECR_EXPORT");
 	char view[PATH_MAX] = "";
 
 	if (v != NULL && *v != '\0')

@@ -7,7 +7,7 @@
 set -u
 d=$1 elsewhere=$2 shell=$3
 step() { echo "--- $1"; }
-hide() { sed "s|${NVMECR_VIEW:-/none}/self|DIR|g; s|$d|DIR|g; s|$elsewhere|ELSEWHERE|g"; } # the kernel's name for $1, too
+hide() { sed "s|${NVMECR_EXPORT:-/none}/self|DIR|g; s|$d|DIR|g; s|$elsewhere|ELSEWHERE|g"; } # the kernel's name for $1, too
 said() { "$@" 2>&1 | sed 's/.*: //'; } # without the shell's name and line
 
 cd "$d" || exit 1

@@ -27,7 +27,7 @@ func TestDaemon(t *testing.T) {
 				end = "kill -KILL $PPID; exec 1>&- 2>&-; "
 			}
 			script := `(exec 1>/nvmecr/log 2>&-; while [ ! -e ` + goOn + ` ]; do sleep 0.01; done; echo late; echo $? > ` + goOn + `.status) &
-				echo dir=${NVMECR_VIEW%/view}; echo first >> /nvmecr/first; ` + end
+				echo dir=${NVMECR_EXPORT%/view}; echo first >> /nvmecr/first; ` + end
 			r := sh(t, s, script, "--name", "daemon", "--target", target)
 			dir, found := strings.CutPrefix(strings.TrimSpace(r.stdout), "dir=")
 			require.True(t, found, "%s%s", r.stdout, r.stderr)
@@ -49,7 +49,7 @@ func TestServerEndsWithTheRun(t *testing.T) {
 	s := newStage(t)
 	_, target := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:64M")
 	clock := busy.Start(t)
-	dir := strings.TrimSpace(sh(t, s, `sh -c 'exec echo text' > /nvmecr/log; echo ${NVMECR_VIEW%/view}`, "--target", target).ok(t))
+	dir := strings.TrimSpace(sh(t, s, `sh -c 'exec echo text' > /nvmecr/log; echo ${NVMECR_EXPORT%/view}`, "--target", target).ok(t))
 	assert.Less(t, clock.Now(), 10*time.Second)
 	assert.NoDirExists(t, dir)
 }

@@ -55,7 +55,7 @@ func TestUserNamespace(t *testing.T) {
 	require.NoError(t, os.WriteFile(image, nil, 0o666))
 	require.NoError(t, errors.Join(os.Truncate(image, 64<<20), os.Chown(image, nobody, nobody)))
 	script := `cd /; set -e; echo hi > $NVMECR_MOUNT/a; cp /bin/echo $NVMECR_MOUNT/echo; id -u; sed -n "s/CapPrm:\t//p" /proc/self/status
-		readlink /proc/self/ns/user; if [ -n "$NVMECR_VIEW" ]; then env -i cat $NVMECR_VIEW/self/a; $NVMECR_MOUNT/echo ran; fi
+		readlink /proc/self/ns/user; if [ -n "$NVMECR_EXPORT" ]; then env -i cat $NVMECR_EXPORT/self/a; $NVMECR_MOUNT/echo ran; fi
 		env -u LD_PRELOAD sh -c "echo kernel > $NVMECR_MOUNT/b" 2>/dev/null || true; cat $NVMECR_MOUNT/b 2>/dev/null || true; env | grep NAMESPACE || true`
 	ours, err := os.Readlink("/proc/self/ns/user")
 	require.NoError(t, err)
@@ -94,6 +94,6 @@ func TestUserNamespace(t *testing.T) {
 	if _, err := exec.LookPath("fusermount3"); err != nil {
 		return
 	}
-	out, _ := asNobody(t, home, true, "--bounding-set=+all", nvmecr, "run", "--fresh", "--size", "64M", "--mount", mount, "--", "sh", "-c", "readlink /proc/self/ns/user; echo ${NVMECR_VIEW:+view}")
+	out, _ := asNobody(t, home, true, "--bounding-set=+all", nvmecr, "run", "--fresh", "--size", "64M", "--mount", mount, "--", "sh", "-c", "readlink /proc/self/ns/user; echo ${NVMECR_EXPORT:+view}")
 	assert.Equal(t, ours+"\nview\n", out)
 }

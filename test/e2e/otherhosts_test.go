@@ -36,7 +36,7 @@ func serversOf(t *testing.T, view string) (pids []int) {
 	for _, dir := range processes {
 		command, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // it may have ended
 		environ, _ := os.ReadFile(filepath.Join(dir, "environ"))
-		if strings.HasSuffix(string(command), "\x00--until-idle\x00") && strings.Contains(string(environ), "NVMECR_VIEW="+view+"\x00") {
+		if strings.HasSuffix(string(command), "\x00--until-idle\x00") && strings.Contains(string(environ), "NVMECR_EXPORT="+view+"\x00") {
 			pid, err := strconv.Atoi(filepath.Base(dir))
 			require.NoError(t, err)
 			pids = append(pids, pid)
@@ -56,10 +56,10 @@ func TestViewOnOtherHosts(t *testing.T) {
 	script := filepath.Join(s.Dir, "rank.sh")
 	require.NoError(t, os.WriteFile(script, []byte(`r=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
 echo of $r > /nvmecr/mine; cp /bin/echo /nvmecr/echo; cp /bin/sleep /nvmecr/sleep
-echo $(hostname) $(env -u LD_PRELOAD readlink $NVMECR_VIEW/self) $(cat $NVMECR_VIEW/self/mine) $(/nvmecr/echo ran)
-echo $NVMECR_VIEW > $STAGE/view.$r
+echo $(hostname) $(env -u LD_PRELOAD readlink $NVMECR_EXPORT/self) $(cat $NVMECR_EXPORT/self/mine) $(/nvmecr/echo ran)
+echo $NVMECR_EXPORT > $STAGE/view.$r
 while [ ! -e $STAGE/go ]; do sleep 0.01; done
-exec env LD_PRELOAD= $NVMECR_VIEW/self/sleep $NAP
+exec env LD_PRELOAD= $NVMECR_EXPORT/self/sleep $NAP
 `), 0o600))
 	naps := map[string]string{"openmpi": "12", "mpich": "0"} // once as long as nobody attends: the program in the view does
 	var all []string
@@ -107,8 +107,8 @@ func TestViewOnOtherHostKilled(t *testing.T) {
 	agent := otherhost(t, s)
 	job, err := s.Start([]string{s.Nvmecr, "run", "--", "sh", "-c", `exec env -u LD_PRELOAD ` + agent +
 		` node7 env LD_PRELOAD=$LD_PRELOAD sh $STAGE/script`}, "STAGE="+s.Dir)
-	script := `echo one > /nvmecr/a; echo $NVMECR_VIEW; while [ ! -e $STAGE/go ]; do sleep 0.01; done
-		env -i cat $NVMECR_VIEW/self/a; echo $?; (echo two >> /nvmecr/a); cat /nvmecr/a > /dev/null; env -i cat $NVMECR_VIEW/self/a`
+	script := `echo one > /nvmecr/a; echo $NVMECR_EXPORT; while [ ! -e $STAGE/go ]; do sleep 0.01; done
+		env -i cat $NVMECR_EXPORT/self/a; echo $?; (echo two >> /nvmecr/a); cat /nvmecr/a > /dev/null; env -i cat $NVMECR_EXPORT/self/a`
 	require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "script"), []byte(script), 0o600))
 	require.NoError(t, err)
 	awaitLines(t, job, 1)

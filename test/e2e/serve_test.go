@@ -28,7 +28,7 @@ const (
 // needsView skips where the kernel cannot have the files.
 func needsView(t *testing.T, s *demo.Stage, what string) {
 	t.Helper()
-	if r := sh(t, s, `test -n "$NVMECR_VIEW"`, "--log", "info", "--name", "probe"); r.code != 0 {
+	if r := sh(t, s, `test -n "$NVMECR_EXPORT"`, "--log", "info", "--name", "probe"); r.code != 0 {
 		t.Skipf("there is no view here, which this needs: %s", what)
 	}
 }
@@ -60,17 +60,17 @@ func TestView(t *testing.T) {
 	s := newStage(t)
 	needsView(t, s, otherPrograms)
 	out := sh(t, s, `set -e; echo hi > /nvmecr/a; mkdir /nvmecr/d; cp /bin/echo /nvmecr/d
-		env -i cat $NVMECR_VIEW/self/a; $NVMECR_VIEW/self/d/echo ran
-		echo more >> /nvmecr/a; env -i cat $NVMECR_VIEW/self/a
-		env -i sh -c "echo written > $NVMECR_VIEW/self/b"; cat /nvmecr/b
-		env -i rm $NVMECR_VIEW/self/d/echo; ls /nvmecr/d; env -u LD_PRELOAD readlink $NVMECR_VIEW/self`).ok(t)
+		env -i cat $NVMECR_EXPORT/self/a; $NVMECR_EXPORT/self/d/echo ran
+		echo more >> /nvmecr/a; env -i cat $NVMECR_EXPORT/self/a
+		env -i sh -c "echo written > $NVMECR_EXPORT/self/b"; cat /nvmecr/b
+		env -i rm $NVMECR_EXPORT/self/d/echo; ls /nvmecr/d; env -u LD_PRELOAD readlink $NVMECR_EXPORT/self`).ok(t)
 	assert.Equal(t, "hi\nran\nhi\nmore\nwritten\njob\n", out)
 	// What was written a moment ago is there.
 	out = sh(t, s, `set -e; i=0; while [ $i -lt 20 ]; do i=$((i+1)); printf '#!/bin/sh\necho %s\n' $i > /nvmecr/s.$i; chmod +x /nvmecr/s.$i
-		test $(env -i $NVMECR_VIEW/self/s.$i) = $i; echo $i > /nvmecr/n; test $(env -i cat $NVMECR_VIEW/self/n) = $i; done; echo done`).ok(t)
+		test $(env -i $NVMECR_EXPORT/self/s.$i) = $i; echo $i > /nvmecr/n; test $(env -i cat $NVMECR_EXPORT/self/n) = $i; done; echo done`).ok(t)
 	assert.Equal(t, "done\n", out)
-	assert.NoDirExists(t, strings.TrimSpace(sh(t, s, "echo $NVMECR_VIEW").ok(t)))
-	assert.Equal(t, "none\n", sh(t, s, `echo ${NVMECR_VIEW:-none}`, "--fuse=off").ok(t))
+	assert.NoDirExists(t, strings.TrimSpace(sh(t, s, "echo $NVMECR_EXPORT").ok(t)))
+	assert.Equal(t, "none\n", sh(t, s, `echo ${NVMECR_EXPORT:-none}`, "--fuse=off").ok(t))
 }
 
 // Each rank has its own files in the view, while all of them write.
@@ -80,7 +80,7 @@ func TestViewOfRanks(t *testing.T) {
 	for _, l := range launchers(t, s) {
 		script := filepath.Join(s.Dir, "rank.sh")
 		require.NoError(t, os.WriteFile(script, []byte(`r=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
-echo of $r > /nvmecr/mine; echo $(env -u LD_PRELOAD readlink $NVMECR_VIEW/self) $(cat $NVMECR_VIEW/self/mine)
+echo of $r > /nvmecr/mine; echo $(env -u LD_PRELOAD readlink $NVMECR_EXPORT/self) $(cat $NVMECR_EXPORT/self/mine)
 `), 0o600))
 		line := strings.Join(demo.MPIRun("mpirun."+l.mpi, 3, "sh", script), " ")
 		got := strings.Fields(sh(t, s, line, "--name", l.mpi).ok(t))
@@ -115,7 +115,7 @@ func serverOf(t *testing.T, view string) int {
 	for _, dir := range processes {
 		command, _ := os.ReadFile(filepath.Join(dir, "cmdline")) // it may have ended
 		environ, _ := os.ReadFile(filepath.Join(dir, "environ"))
-		if strings.HasSuffix(string(command), "\x00serve\x00") && strings.Contains(string(environ), "NVMECR_VIEW="+view+"\x00") {
+		if strings.HasSuffix(string(command), "\x00serve\x00") && strings.Contains(string(environ), "NVMECR_EXPORT="+view+"\x00") {
 			pid, err := strconv.Atoi(filepath.Base(dir))
 			require.NoError(t, err)
 			return pid
@@ -129,8 +129,8 @@ func serverOf(t *testing.T, view string) int {
 func TestServeKilled(t *testing.T) {
 	s := newStage(t)
 	needsView(t, s, otherPrograms)
-	script := `echo one > /nvmecr/a; echo $NVMECR_VIEW; while [ ! -e ` + filepath.Join(s.Dir, "go") + ` ]; do sleep 0.01; done
-		env -i cat $NVMECR_VIEW/self/a; echo $?; echo two >> /nvmecr/a && cat /nvmecr/a`
+	script := `echo one > /nvmecr/a; echo $NVMECR_EXPORT; while [ ! -e ` + filepath.Join(s.Dir, "go") + ` ]; do sleep 0.01; done
+		env -i cat $NVMECR_EXPORT/self/a; echo $?; echo two >> /nvmecr/a && cat /nvmecr/a`
 	job, err := s.Start([]string{s.Nvmecr, "run", "--", "sh", "-c", script})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return len(job.Stdout.Lines()) > 0 }, hang, time.Millisecond)

@@ -65,7 +65,7 @@ func TestMappedInViewOfKilled(t *testing.T) {
 	s := newStage(t)
 	needsView(t, s, sharedMappings)
 	ready := filepath.Join(s.Dir, "go")
-	job, err := s.Start([]string{s.Nvmecr, "run", "--", "sh", "-c", `echo $NVMECR_VIEW; mkfifo ` + ready + `; exec ` +
+	job, err := s.Start([]string{s.Nvmecr, "run", "--", "sh", "-c", `echo $NVMECR_EXPORT; mkfifo ` + ready + `; exec ` +
 		compileViews(t, s) + ` killed /nvmecr /view/ < ` + ready})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return len(job.Stdout.Lines()) > 0 }, hang, time.Millisecond)
@@ -85,7 +85,7 @@ func TestMappedInViewOfKilled(t *testing.T) {
 func TestMappedInViewAtTheEnd(t *testing.T) {
 	s := newStage(t)
 	needsView(t, s, sharedMappings)
-	r := sh(t, s, `echo $NVMECR_VIEW; exec `+compileViews(t, s)+` held /nvmecr /view/`)
+	r := sh(t, s, `echo $NVMECR_EXPORT; exec `+compileViews(t, s)+` held /nvmecr /view/`)
 	lines := strings.Fields(r.ok(t))
 	require.Len(t, lines, 2)
 	pid, err := strconv.Atoi(lines[1])

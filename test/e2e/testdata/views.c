@@ -285,7 +285,7 @@ static void busy(void)
 		char there[4096];
 		struct stat now, was = {0};
 
-		snprintf(there, sizeof there, "%s/self/watched", getenv("NVMECR_VIEW"));
+		snprintf(there, sizeof there, "%s/self/watched", getenv("NVMECR_EXPORT"));
 		for (int fd = open(where ? there : path("watched"), O_RDONLY); *changes < times; was = now) {
 			T(fstat(fd, &now) == 0);
 			*changes += now.st_mtim.tv_nsec != was.st_mtim.tv_nsec;
