@@ -28,7 +28,7 @@ static int fill_stat(int result, const struct nv_attr *attr, struct stat *st)
 {
 	if (result != 0)
 		return -1;
-	if (!nv_writable(st, sizeof *st))
+	if (nv_nowhere(st))
 		return nv_error(EFAULT);
 	*st = (struct stat){
 		.st_dev = DEVICE,
@@ -93,7 +93,7 @@ int nv_statx(struct nv_place *at, int flags, unsigned mask, struct statx *stx)
 		return nv_error(EINVAL);
 	if (attr_at(at, flags, &attr) != 0)
 		return -1;
-	if (!nv_writable(stx, sizeof *stx))
+	if (nv_nowhere(stx))
 		return nv_error(EFAULT);
 	*stx = (struct statx){
 		.stx_mask = STATX_BASIC_STATS | STATX_BTIME,
@@ -129,7 +129,7 @@ static int fill_statfs(struct statfs *st)
 
 	if (rt_statfs(&fs) != 0)
 		return -1;
-	if (!nv_writable(st, sizeof *st))
+	if (nv_nowhere(st))
 		return nv_error(EFAULT);
 	*st = (struct statfs){
 		.f_type = FILE_SYSTEM,
@@ -162,7 +162,7 @@ static int fill_statvfs(struct statvfs *st)
 
 	if (rt_statfs(&fs) != 0)
 		return -1;
-	if (!nv_writable(st, sizeof *st))
+	if (nv_nowhere(st))
 		return nv_error(EFAULT);
 	*st = (struct statvfs){
 		.f_bsize = fs.block,
@@ -360,10 +360,10 @@ static const struct timespec *from_timeval(const struct timeval times[2], struct
 	return out;
 }
 
-/* times_there says whether times, if any are given, can be read. */
-static bool times_there(const void *times, size_t each)
+/* times_there says whether times, if any are given, are somewhere. */
+static bool times_there(const void *times)
 {
-	return times == NULL || nv_readable(times, 2 * each);
+	return times == NULL || !nv_nowhere(times);
 }
 
 /* omits_both says that nothing is asked for: Linux does not even look at the file. */
@@ -376,7 +376,7 @@ int nv_utimensat(struct nv_place *at, const struct timespec times[2], int flags)
 {
 	struct nv_setattr in;
 
-	if (!times_there(times, sizeof *times))
+	if (!times_there(times))
 		return nv_error(EFAULT);
 	if (flags & ~(AT_SYMLINK_NOFOLLOW | AT_EMPTY_PATH))
 		return nv_error(EINVAL);
@@ -389,7 +389,7 @@ int nv_futimens(nv_handle h, const struct timespec times[2])
 {
 	struct nv_setattr in;
 
-	if (!times_there(times, sizeof *times))
+	if (!times_there(times))
 		return nv_error(EFAULT);
 	if (omits_both(times))
 		return 0;
@@ -400,7 +400,7 @@ int nv_utimes(struct nv_place *at, const struct timeval times[2], int follow)
 {
 	struct timespec buf[2];
 
-	if (!times_there(times, sizeof *times))
+	if (!times_there(times))
 		return nv_error(EFAULT);
 	return nv_utimensat(at, from_timeval(times, buf), follow ? 0 : AT_SYMLINK_NOFOLLOW);
 }
@@ -409,7 +409,7 @@ int nv_futimes(nv_handle h, const struct timeval times[2])
 {
 	struct timespec buf[2];
 
-	if (!times_there(times, sizeof *times))
+	if (!times_there(times))
 		return nv_error(EFAULT);
 	return nv_futimens(h, from_timeval(times, buf));
 }
@@ -442,7 +442,7 @@ int nv_utime(struct nv_place *at, const struct utimbuf *times)
 {
 	if (times == NULL)
 		return nv_utimensat(at, NULL, 0);
-	if (!nv_readable(times, sizeof *times))
+	if (nv_nowhere(times))
 		return nv_error(EFAULT);
 	struct timespec buf[2] = {{.tv_sec = times->actime}, {.tv_sec = times->modtime}};
 

@@ -2174,57 +2174,6 @@ int nv_call_glob(const char *pattern, int flags, int (*error)(const char *path, 
 }
 extern __typeof__(nv_call_glob) nv_call_glob64 NV_CALL("glob64") NV_ALIAS("glob");
 
-int nv_call_ftw(const char *path, nv_ftw *f, int descriptors) NV_CALL("ftw");
-int nv_call_ftw(const char *path, nv_ftw *f, int descriptors)
-{
-	struct nv_place at;
-
-	if (!nv_route(AT_FDCWD, path, &at))
-		return REAL(ftw)(path, f, descriptors);
-	int result;
-
-	do
-		result = nv_refuse("ftw");
-	while (nv_reroute(&at));
-	if (__builtin_expect(at.outside, 0)) {
-		char outside[strlen(at.path) + 1];
-
-		nv_go_outside(&at, outside);
-		return REAL(ftw)(at.path, f, descriptors);
-	}
-	return result;
-}
-extern __typeof__(nv_call_ftw) nv_call_ftw64 NV_CALL("ftw64") NV_ALIAS("ftw");
-
-int nv_call_nftw(const char *path, nv_nftw *f, int descriptors, int flags) NV_CALL("nftw");
-int nv_call_nftw(const char *path, nv_nftw *f, int descriptors, int flags)
-{
-	struct nv_place at;
-
-	if (!nv_route(AT_FDCWD, path, &at))
-		return REAL(nftw)(path, f, descriptors, flags);
-	int result;
-
-	do
-		result = nv_refuse("nftw");
-	while (nv_reroute(&at));
-	if (__builtin_expect(at.outside, 0)) {
-		char outside[strlen(at.path) + 1];
-
-		nv_go_outside(&at, outside);
-		return REAL(nftw)(at.path, f, descriptors, flags);
-	}
-	return result;
-}
-extern __typeof__(nv_call_nftw) nv_call_nftw64 NV_CALL("nftw64") NV_ALIAS("nftw");
-
-FTS *nv_call_fts_open(char *const *paths, int options, nv_fts_order *order) NV_CALL("fts_open");
-FTS *nv_call_fts_open(char *const *paths, int options, nv_fts_order *order)
-{
-	return nv_fts_open(paths, options, order);
-}
-extern __typeof__(nv_call_fts_open) nv_call_fts64_open NV_CALL("fts64_open") NV_ALIAS("fts_open");
-
 ssize_t nv_call_getdents64(int fd, void *buf, size_t n) NV_CALL("getdents64");
 ssize_t nv_call_getdents64(int fd, void *buf, size_t n)
 {
@@ -2882,8 +2831,6 @@ int nv_call_posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_ac
 
 NV_JUMP("dlopen", "nv_dlopen");
 
-NV_JUMP("dlmopen", "nv_dlmopen");
-
 int nv_call_posix_spawn_file_actions_addopen(posix_spawn_file_actions_t *actions, int fd, const char *path, int flags, mode_t mode) NV_CALL("posix_spawn_file_actions_addopen");
 int nv_call_posix_spawn_file_actions_addopen(posix_spawn_file_actions_t *actions, int fd, const char *path, int flags, mode_t mode)
 {
@@ -2896,13 +2843,6 @@ int nv_call_posix_spawn_file_actions_addchdir_np(posix_spawn_file_actions_t *act
 	return nv_add_chdir(actions, path);
 }
 extern __typeof__(nv_call_posix_spawn_file_actions_addchdir_np) nv_call_posix_spawn_file_actions_addchdir NV_CALL("posix_spawn_file_actions_addchdir") NV_ALIAS("posix_spawn_file_actions_addchdir_np");
-
-int nv_call_posix_spawn_file_actions_addfchdir_np(posix_spawn_file_actions_t *actions, int fd) NV_CALL("posix_spawn_file_actions_addfchdir_np");
-int nv_call_posix_spawn_file_actions_addfchdir_np(posix_spawn_file_actions_t *actions, int fd)
-{
-	return nv_add_fchdir(actions, fd);
-}
-extern __typeof__(nv_call_posix_spawn_file_actions_addfchdir_np) nv_call_posix_spawn_file_actions_addfchdir NV_CALL("posix_spawn_file_actions_addfchdir") NV_ALIAS("posix_spawn_file_actions_addfchdir_np");
 
 int nv_call_system(const char *command) NV_CALL("system");
 int nv_call_system(const char *command)

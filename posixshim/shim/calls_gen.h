@@ -261,9 +261,6 @@ struct nv_real {
 	int (*scandir)(const char *path, struct dirent ***names, int (*filter)(const struct dirent *), int (*compare)(const struct dirent **, const struct dirent **));
 	int (*scandirat)(int dirfd, const char *path, struct dirent ***names, int (*filter)(const struct dirent *), int (*compare)(const struct dirent **, const struct dirent **));
 	int (*glob)(const char *pattern, int flags, int (*error)(const char *path, int error), glob_t *out);
-	int (*ftw)(const char *path, nv_ftw *f, int descriptors);
-	int (*nftw)(const char *path, nv_nftw *f, int descriptors, int flags);
-	FTS *(*fts_open)(char *const *paths, int options, nv_fts_order *order);
 	ssize_t (*getdents64)(int fd, void *buf, size_t n);
 	FILE *(*fopen)(const char *path, const char *mode);
 	FILE *(*fdopen)(int fd, const char *mode);
@@ -351,10 +348,8 @@ struct nv_real {
 	int (*posix_spawn)(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attr, char *const argv[], char *const envp[]);
 	int (*posix_spawnp)(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attr, char *const argv[], char *const envp[]);
 	void *(*dlopen)(const char *path, int mode);
-	void *(*dlmopen)(Lmid_t space, const char *path, int mode);
 	int (*posix_spawn_file_actions_addopen)(posix_spawn_file_actions_t *actions, int fd, const char *path, int flags, mode_t mode);
 	int (*posix_spawn_file_actions_addchdir_np)(posix_spawn_file_actions_t *actions, const char *path);
-	int (*posix_spawn_file_actions_addfchdir_np)(posix_spawn_file_actions_t *actions, int fd);
 	int (*system)(const char *command);
 	void (*openlog)(const char *name, int options, int facility);
 	long (*syscall)(long number, ...);
@@ -578,7 +573,7 @@ static inline int64_t rt_readv(nv_handle h, const struct iovec *iov, int iov_cou
 
 	if (iov_count < 0 || iov_count > IOV_MAX)
 		return nv_error(EINVAL);
-	if (!nv_readable(iov, (size_t)iov_count * sizeof *iov))
+	if (nv_nowhere(iov) && iov_count > 0)
 		return nv_error(EFAULT);
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
@@ -596,7 +591,7 @@ static inline int64_t rt_writev(nv_handle h, const struct iovec *iov, int iov_co
 
 	if (iov_count < 0 || iov_count > IOV_MAX)
 		return nv_error(EINVAL);
-	if (!nv_readable(iov, (size_t)iov_count * sizeof *iov))
+	if (nv_nowhere(iov) && iov_count > 0)
 		return nv_error(EFAULT);
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
@@ -1002,7 +997,7 @@ static inline int64_t rt_symlink(const char *target, struct nv_place *at)
 	int64_t result;
 	int server;
 
-	if (!nv_string(target))
+	if (nv_nowhere(target))
 		return nv_error(EFAULT);
 	do {
 		server = nv_place_server(at->dir);

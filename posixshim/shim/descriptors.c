@@ -469,7 +469,7 @@ int nv_ioctl(int fd, nv_handle h, unsigned long request, void *arg)
 	case FIONCLEX:
 		return set_flags(fd, (void *)(intptr_t)(request == FIOCLEX ? FD_CLOEXEC : 0));
 	case FIONREAD:
-		return nv_writable(arg, sizeof(int)) ? unread(h, arg) : nv_error(EFAULT);
+		return nv_nowhere(arg) ? nv_error(EFAULT) : unread(h, arg);
 	case CLONE_FILE:
 	case CLONE_FILE_RANGE:
 		return nv_error(EOPNOTSUPP);

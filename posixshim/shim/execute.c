@@ -51,7 +51,7 @@ int nv_execveat(int dirfd, const char *path, char *const argv[], char *const env
 {
 	char room[NV_PATH];
 
-	if (nv_mounted && (flags & ~AT_SYMLINK_NOFOLLOW) == AT_EMPTY_PATH && nv_name(path) && *path == '\0' && nv_ours(dirfd) != 0)
+	if (nv_mounted && (flags & ~AT_SYMLINK_NOFOLLOW) == AT_EMPTY_PATH && !nv_nowhere(path) && *path == '\0' && nv_ours(dirfd) != 0)
 		return nv_fexecve(dirfd, argv, envp);
 	path = nv_by_kernel(dirfd, path, NV_EXECUTE, room);
 	if (path == NULL)
@@ -123,7 +123,7 @@ static const char *in_path(const char *file, char room[NV_PATH])
 	char candidate[NV_PATH];
 	int saved = errno, error = ENOENT;
 
-	if (!nv_mounted || !nv_string(file) || *file == '\0')
+	if (!nv_mounted || nv_nowhere(file) || *file == '\0')
 		return file;
 	if (strchr(file, '/') != NULL)
 		return nv_by_kernel(AT_FDCWD, file, NV_EXECUTE, room);

@@ -85,14 +85,11 @@ int nv_fcntl_lock(nv_handle h, int cmd, struct flock *lock)
 	switch (cmd) {
 	case F_GETLK:
 	case F_OFD_GETLK:
-		if (!nv_writable(lock, sizeof *lock))
-			return nv_error(EFAULT);
-		break;
 	case F_SETLK:
 	case F_OFD_SETLK:
 	case F_SETLKW:
 	case F_OFD_SETLKW:
-		if (!nv_readable(lock, sizeof *lock))
+		if (nv_nowhere(lock))
 			return nv_error(EFAULT);
 	}
 	switch (cmd) {

@@ -189,28 +189,3 @@ char *nv_mkdtemp(char *name)
 	errno = EEXIST;
 	return NULL;
 }
-
-/* ---- calls that are refused ---- */
-
-/* nv_refuse says once that a call of the C library's does not see files of the mount. The
- * library's own walks make system calls directly. */
-int nv_refuse(const char *call)
-{
-	static _Atomic bool told;
-
-	if (!atomic_exchange(&told, true))
-		nv_complain("%s does not work under %s; use readdir and stat, or nvmecr mount: ENOTSUP", call, nv_mount);
-	return nv_error(ENOTSUP);
-}
-
-FTS *nv_fts_open(char *const *paths, int options, nv_fts_order *order)
-{
-	struct nv_place at;
-
-	for (char *const *p = paths; nv_mounted && !nv_nowhere(p) && *p != NULL; p++)
-		if (nv_route(AT_FDCWD, *p, &at)) {
-			nv_refuse("fts_open");
-			return NULL;
-		}
-	return REAL(fts_open)(paths, options, order);
-}

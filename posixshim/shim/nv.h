@@ -39,14 +39,12 @@
  *   faults.c       signals of faults, which the runtime needs as well
  *   stack.c        an alternate stack for them
  *   threads.c      the runtime's threads: their name, their processors
- *   last.c         the last thread of the process
  *   end.c          when the process ends
  *   slots.c        slots of the map, and the runtime's own descriptors
  *   limits.c       is there room for the runtime
  *   fsize.c        how large a file may become
  *   umask.c        umask
  *   self.c         whose memory this is; what no handler comes in the middle of
- *   probe.c        is memory of the application's there
  *   environment.c  the environment that the process was started with
  *   state.c        what all of them look at
  *   real.c         the functions that the wrappers hide
@@ -71,7 +69,6 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <fts.h>
 #include <glob.h>
 #include <grp.h>
 #include <limits.h>
@@ -374,31 +371,11 @@ static inline int nv_error(int error)
 	return -1;
 }
 
-/* What ftw and nftw call. */
-struct FTW;
-typedef int nv_ftw(const char *path, const struct stat *st, int type);
-typedef int nv_nftw(const char *path, const struct stat *st, int type, struct FTW *at);
-/* What fts sorts by. */
-typedef int nv_fts_order(const FTSENT **a, const FTSENT **b);
-
-/* nv_nowhere says that a pointer of the application's is none: NULL, or one
- * that was reckoned from it. */
+/* nv_nowhere says that a pointer of the application's is none: NULL, or one that was reckoned from
+ * it. Other bad pointers to names and structs are faults; those to buffers the runtime finds (fault.go). */
 static inline bool nv_nowhere(const void *p)
 {
 	return (uintptr_t)p < 4096;
-}
-
-/* Other bad ones are found by looking. Buffers, which may be long, are looked at by
- * who fills them (fault.go, or the kernel). */
-bool nv_probe(const void *p);
-bool nv_readable(const void *p, size_t n);
-bool nv_writable(void *p, size_t n);
-bool nv_string(const char *s);
-
-/* nv_name is nv_string, but for one that goes on and on. */
-static inline bool nv_name(const char *s)
-{
-	return __builtin_expect(((uintptr_t)s & 4095) < 4096 - 256, 1) ? nv_probe(s) : nv_string(s);
 }
 
 #include "calls_gen.h"
@@ -521,9 +498,6 @@ void nv_seekdir(struct nv_dir *dir, long position);
 long nv_telldir(struct nv_dir *dir);
 int nv_scandir(struct nv_place *at, struct dirent ***names, int (*filter)(const struct dirent *),
 	       int (*compare)(const struct dirent **, const struct dirent **));
-
-FTS *nv_fts_open(char *const *paths, int options, nv_fts_order *order);
-int nv_refuse(const char *call);
 
 int nv_glob(const char *pattern, int flags, int (*error)(const char *path, int error), glob_t *out);
 

@@ -40,10 +40,6 @@ void nv_end_process(void);
 void nv_finish(void);        /* at the end of the process */
 void nv_await_end(void);     /* after a call that failed */
 void nv_forget_end(void);    /* in a forked child */
-void nv_outlast(void);
-void nv_creates_thread(bool done);
-void nv_prepare_first_thread(void);
-void nv_first_thread(void);  /* of a forked child */
 
 /* ---- the view of the mount that the kernel has ---- */
 
@@ -55,10 +51,8 @@ const char *nv_file_by_kernel(nv_handle h, enum nv_use use, char room[NV_PATH]);
 int nv_open_in_view(nv_handle h);
 const char *nv_below_view(const char *path, bool *own);
 void *(*nv_dlopen(const char *path))(const char *path, int mode);
-void *(*nv_dlmopen(Lmid_t space, const char *path))(Lmid_t space, const char *path, int mode);
 int nv_add_open(posix_spawn_file_actions_t *actions, int fd, const char *path, int flags, mode_t mode);
 int nv_add_chdir(posix_spawn_file_actions_t *actions, const char *path);
-int nv_add_fchdir(posix_spawn_file_actions_t *actions, int fd);
 
 /* ---- signals ---- */
 

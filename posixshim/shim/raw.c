@@ -21,7 +21,7 @@ static long working(char *buf, size_t n)
 		return -1;
 	size_t length = strlen(name) + 1;
 
-	if (!nv_writable(buf, length))
+	if (nv_nowhere(buf))
 		return nv_error(EFAULT);
 	memcpy(buf, name, length);
 	return (long)length;

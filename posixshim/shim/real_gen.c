@@ -157,9 +157,6 @@ const char nv_real_names[][NV_NAME] = {
 	"scandir",
 	"scandirat",
 	"glob",
-	"ftw",
-	"nftw",
-	"fts_open",
 	"getdents64",
 	"fopen",
 	"fdopen",
@@ -247,10 +244,8 @@ const char nv_real_names[][NV_NAME] = {
 	"posix_spawn",
 	"posix_spawnp",
 	"dlopen",
-	"dlmopen",
 	"posix_spawn_file_actions_addopen",
 	"posix_spawn_file_actions_addchdir_np",
-	"posix_spawn_file_actions_addfchdir_np",
 	"system",
 	"openlog",
 	"syscall",
@@ -320,22 +315,22 @@ const unsigned short nv_real_signal[] = {
 	134, /* chdir */
 	135, /* fchdir */
 	136, /* getcwd */
-	210, /* poll */
-	212, /* ppoll */
-	213, /* select */
-	214, /* pselect */
-	221, /* sigaction */
-	222, /* signal */
-	223, /* __sysv_signal */
-	224, /* setrlimit */
-	225, /* prlimit */
-	227, /* vfork */
-	228, /* _exit */
-	229, /* execve */
-	232, /* execvpe */
-	236, /* fexecve */
-	237, /* execveat */
-	247, /* syscall */
+	207, /* poll */
+	209, /* ppoll */
+	210, /* select */
+	211, /* pselect */
+	218, /* sigaction */
+	219, /* signal */
+	220, /* __sysv_signal */
+	221, /* setrlimit */
+	222, /* prlimit */
+	224, /* vfork */
+	225, /* _exit */
+	226, /* execve */
+	229, /* execvpe */
+	233, /* fexecve */
+	234, /* execveat */
+	242, /* syscall */
 };
 
 const unsigned nv_real_signal_count = 77;

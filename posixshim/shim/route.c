@@ -193,7 +193,7 @@ NV_EARLY_CODE bool nv_route(int dirfd, const char *path, struct nv_place *at)
 {
 	bool inside = nv_state == NV_INSIDE;
 
-	if (!nv_mounted || !nv_name(path))
+	if (!nv_mounted || nv_nowhere(path))
 		return false;
 	at->dir = 0;
 	at->path = path;
@@ -277,7 +277,7 @@ void nv_go_outside(struct nv_place *at, char *room)
  * another file system, unless it is none at all. */
 int nv_cross_device(int dirfd, const char *path)
 {
-	if (!nv_string(path))
+	if (nv_nowhere(path))
 		return nv_error(EFAULT);
 	if (strnlen(path, PATH_MAX) == PATH_MAX)
 		return nv_error(ENAMETOOLONG);

@@ -234,7 +234,6 @@ static void load(void)
 	atomic_store(&nv_load_result, result);
 	if (result == LOAD_DONE)
 		nv_prepare_exit();
-	nv_outlast();
 }
 
 /* prepare loads the runtime if there is none. */

@@ -37,7 +37,7 @@ static void *begin(void *argument)
 	return b.start(b.arg);
 }
 
-static int create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg)
+int nv_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg)
 {
 	if (nv_state != NV_INSIDE)
 		expect_signals();
@@ -52,15 +52,6 @@ static int create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(
 
 	if (result != 0)
 		free(b);
-	return result;
-}
-
-int nv_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg)
-{
-	nv_creates_thread(false);
-	int result = create(thread, attr, start, arg);
-
-	nv_creates_thread(true);
 	return result;
 }
 
@@ -132,7 +123,6 @@ NV_EARLY_CODE void nv_prepare_process(void)
 	nv_forked_unseen = forked_unseen;
 	if (__register_atfork != NULL)
 		__register_atfork(before_fork, NULL, in_child, &library);
-	nv_prepare_first_thread();
 }
 
 static pid_t forked(void)
@@ -165,7 +155,6 @@ static void forget_parent(void)
 	if (nv_armed)
 		nv_emptied.mine = 1;
 	nv_take_memory(getpid());
-	nv_first_thread();
 	nv_forget_actions();
 	nv_release_streams();
 	nv_lose_connections();

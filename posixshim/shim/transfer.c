@@ -85,10 +85,10 @@ int nv_posix_fallocate(nv_handle h, off_t off, off_t n)
 	return error;
 }
 
-/* offset_there says whether an offset, if it is given, can be read. */
+/* offset_there says whether an offset, if it is given, is somewhere. */
 static bool offset_there(const off_t *off)
 {
-	return off == NULL || nv_readable(off, sizeof *off);
+	return off == NULL || !nv_nowhere(off);
 }
 
 /* advance moves it on, when the data has been moved. */
@@ -96,7 +96,7 @@ static bool advance(off_t *off, ssize_t done)
 {
 	if (off == NULL)
 		return true;
-	if (!nv_writable(off, sizeof *off))
+	if (nv_nowhere(off))
 		return false;
 	*off += done;
 	return true;

@@ -96,7 +96,7 @@ const char *nv_by_kernel(int dirfd, const char *path, enum nv_use use, char room
 	struct stat st;
 	int saved = errno;
 
-	if (!nv_mounted || !nv_name(path) || *path == '\0')
+	if (!nv_mounted || nv_nowhere(path) || *path == '\0')
 		return path;
 	bool there = *path != '/' && dirfd == AT_FDCWD && nv_working_in_view(); /* the kernel is there, too */
 	bool up = strstr(path, "..") != NULL;					/* perhaps out of the mount */
@@ -208,25 +208,11 @@ static void *load(const char *path, int mode)
 	return REAL(dlopen)(kernels == NULL ? path : kernels, mode);
 }
 
-static void *load_in(Lmid_t space, const char *path, int mode)
-{
-	char room[NV_PATH];
-	const char *kernels = nv_by_kernel(AT_FDCWD, path, NV_LOAD, room);
-
-	return REAL(dlmopen)(space, kernels == NULL ? path : kernels, mode);
-}
-
-/* nv_dlopen and nv_dlmopen return the function to call. For all other libraries that is the linker's, without a
+/* nv_dlopen returns the function to call. For all other libraries that is the linker's, without a
  * frame of ours in between: it looks at who calls. */
 void *(*nv_dlopen(const char *path))(const char *path, int mode)
 {
 	return of_mount(path) ? load : REAL(dlopen);
-}
-
-void *(*nv_dlmopen(Lmid_t space, const char *path))(Lmid_t space, const char *path, int mode)
-{
-	(void)space;
-	return of_mount(path) ? load_in : REAL(dlmopen);
 }
 
 /* ---- file actions of posix_spawn, which the C library carries out in the child ---- */
@@ -254,19 +240,6 @@ int nv_add_chdir(posix_spawn_file_actions_t *actions, const char *path)
 	char room[NV_PATH];
 	int saved = errno;
 	const char *kernels = nv_by_kernel(AT_FDCWD, path, NV_OPEN, room);
-
-	return added(kernels, saved, kernels == NULL ? 0 : REAL(posix_spawn_file_actions_addchdir_np)(actions, kernels));
-}
-
-int nv_add_fchdir(posix_spawn_file_actions_t *actions, int fd)
-{
-	char room[NV_PATH];
-	nv_handle h = nv_ours(fd);
-	int saved = errno;
-
-	if (h <= 0)
-		return REAL(posix_spawn_file_actions_addfchdir_np)(actions, fd);
-	const char *kernels = nv_file_by_kernel(h, NV_OPEN, room);
 
 	return added(kernels, saved, kernels == NULL ? 0 : REAL(posix_spawn_file_actions_addchdir_np)(actions, kernels));
 }

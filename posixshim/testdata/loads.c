@@ -129,18 +129,6 @@ static void elsewhere(void)
 	P(dlopen(in("out.so"), RTLD_NOW) == NULL);
 }
 
-static void spaces(void)
-{
-	void *second = dlopen(in("second.so"), RTLD_NOW);
-	void *other = dlmopen(LM_ID_NEWLM, in("second.so"), RTLD_NOW);
-
-	P(other != NULL && other != second);
-	P(count(other, "second"));
-	P(count(second, "second"));
-	P(dlmopen(LM_ID_BASE, in("second.so"), RTLD_NOW) == second);
-	P(dlclose(other));
-}
-
 static void children(void)
 {
 	void *second = dlopen(in("second.so"), RTLD_NOW);
@@ -176,7 +164,6 @@ int main(int argc, char **argv)
 	replaced();
 	refused();
 	elsewhere();
-	spaces();
 	children();
 	printf("%d descriptors more\n", descriptors() - before);
 	return 0;

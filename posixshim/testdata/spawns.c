@@ -79,7 +79,6 @@ static int descriptors(void)
 #define DUP(fd, to) posix_spawn_file_actions_adddup2(&a, fd, to)
 #define CLOSE(fd) posix_spawn_file_actions_addclose(&a, fd)
 #define CHDIR(path) posix_spawn_file_actions_addchdir_np(&a, path)
-#define FCHDIR(fd) posix_spawn_file_actions_addfchdir_np(&a, fd)
 #define BELOW "pwd | grep -o '/d.*'; ls; cat here 2>/dev/null"
 
 static void redirects(void)
@@ -195,7 +194,6 @@ static void places(void)
 static void directories(void)
 {
 	posix_spawn_file_actions_t a;
-	int sub;
 
 	posix_spawn_file_actions_init(&a);
 	mkdir(in("d/sub"), 0777);
@@ -218,17 +216,6 @@ static void directories(void)
 	CHDIR(in("d"));
 	posix_spawn_file_actions_addopen(&a, 0, "", O_RDONLY, 0600);
 	run("no name there", &a, "cat");
-	sub = open(in("d/sub"), O_RDONLY | O_DIRECTORY);
-	FCHDIR(sub);
-	run("by a descriptor", &a, BELOW);
-	FCHDIR(sub);
-	CHDIR("..");
-	run("and up", &a, "pwd | grep -o '/d.*'; ls -d sub");
-	close(sub);
-	sub = open(in("d/sub/here"), O_RDONLY);
-	FCHDIR(sub);
-	run("by one of a file", &a, BELOW);
-	close(sub);
 	CHDIR(in("d/sub"));
 	CHDIR("/");
 	run("and out", &a, "pwd");

@@ -141,10 +141,10 @@ func writeCaller(b *bytes.Buffer, f *function) {
 		case "bytes", "content", "data", "exchange":
 			fmt.Fprintf(b, "\tif (nv_nowhere(%[1]s) && %[1]s_len > 0)\n\t\treturn nv_error(EFAULT);\n", p.name)
 		case "string":
-			fmt.Fprintf(b, "\tif (!nv_string(%s))\n\t\treturn nv_error(EFAULT);\n", p.name)
+			fmt.Fprintf(b, "\tif (nv_nowhere(%s))\n\t\treturn nv_error(EFAULT);\n", p.name)
 		case "vec", "gather":
 			fmt.Fprintf(b, "\tif (%[1]s_count < 0 || %[1]s_count > IOV_MAX)\n\t\treturn nv_error(EINVAL);\n"+
-				"\tif (!nv_readable(%[1]s, (size_t)%[1]s_count * sizeof *%[1]s))\n\t\treturn nv_error(EFAULT);\n", p.name)
+				"\tif (nv_nowhere(%[1]s) && %[1]s_count > 0)\n\t\treturn nv_error(EFAULT);\n", p.name)
 		}
 	}
 	args := f.join(func(m marshalling) string { return m.cargs })

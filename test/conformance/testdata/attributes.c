@@ -78,8 +78,8 @@ VERB(oldfstat)
 }
 
 VERB(fstatat) { struct stat st = {0}; attributes(fstatat(F(0), R(1), &st, (int)N(2)), &st); }
-VERB(statbad) { number(stat(P(0), nothing())); }
-VERB(fstatbad) { number(fstat(F(0), nothing())); }
+VERB(statbad) { number(stat(P(0), nowhere)); }
+VERB(fstatbad) { number(fstat(F(0), nowhere)); }
 
 /* statx d PATH FLAGS MASK */
 VERB(statx)

@@ -129,7 +129,7 @@ const char *text_word(int i, bool is_path)
 	if (strcmp(p, "NULL") == 0)
 		return NULL;
 	if (strcmp(p, "BAD") == 0)
-		return nothing();
+		return nowhere;
 	if (strcmp(p, "\"\"") == 0)
 		return "";
 	if (*p == '@') {

@@ -39,6 +39,7 @@ extern int here; /* the case's directory */
 extern char room[ROOM];
 
 void *nothing(void); /* a page that cannot be touched */
+#define nowhere ((void *)8) /* what a field of a struct at NULL is */
 const char *text_word(int i, bool path);
 long long number_word(int i);
 int words(void);
