@@ -27,14 +27,14 @@ func (g *geometry) fit(seg Segment, lba nvmf.Bytes) error {
 }
 
 // Shrink makes the file system as short as the hugeblocks in use and the free space to
-// be left allow. It ends on a multiple of align in the namespace. Shrink returns the new
+// be left allow, but not shorter than least. It ends on a multiple of align in the namespace. Shrink returns the new
 // length of the segment; from then on nothing is written past it. All that a mount of
 // the shorter segment needs is durable when Shrink returns. The caller then records the
 // length, and only after that gives the space past it to others.
 //
 // ErrInUse, with nothing changed, if the segment would be longer than most; EBUSY
 // between Vacate and the next call; EROFS; or what the device says.
-func (fs *FS) Shrink(free, align, most nvmf.Bytes) (nvmf.Bytes, error) {
+func (fs *FS) Shrink(free, least, align, most nvmf.Bytes) (nvmf.Bytes, error) {
 	fs.mu.Lock()
 	defer fs.leave()
 	switch {
@@ -50,7 +50,7 @@ func (fs *FS) Shrink(free, align, most nvmf.Bytes) (nvmf.Bytes, error) {
 		return 0, err
 	}
 	seg := fs.g.seg
-	end := fs.g.data + nvmf.Bytes(fs.inUse())*fs.g.hugeblock + free + blockSize
+	end := max(fs.g.data+nvmf.Bytes(fs.inUse())*fs.g.hugeblock+free+blockSize, least)
 	seg.Length = min(seg.Length, (seg.Start+end).AlignUp(align)-seg.Start)
 	if seg.Length > most {
 		return 0, fmt.Errorf("files take up to %v, free %v behind them: %w", end-free, free, ErrInUse)

@@ -43,11 +43,11 @@ func TestShrink(t *testing.T) {
 			ctx := context.Background()
 			c, fs := shrinkable(t, v)
 			want := snapshotFS(t, fs)
-			length, err := fs.Shrink(nvmf.MiB, nvmf.MiB, 13*nvmf.MiB)
+			length, err := fs.Shrink(nvmf.MiB, 0, nvmf.MiB, 13*nvmf.MiB)
 			require.NoError(t, err)
 			require.Zero(t, length%nvmf.MiB)
 			require.Less(t, length, c.seg.Length)
-			again, err := fs.Shrink(nvmf.MiB, nvmf.MiB, 13*nvmf.MiB)
+			again, err := fs.Shrink(nvmf.MiB, 0, nvmf.MiB, 13*nvmf.MiB)
 			require.NoError(t, err)
 			require.LessOrEqual(t, again, length, "asked again")
 			length = again
@@ -130,10 +130,10 @@ func TestShrinkKeepsWhatIsInUse(t *testing.T) {
 	require.NoError(t, fs.Unlink(RootIno, "/last"))
 
 	free := fs.StatFS().Free
-	_, err = fs.Shrink(0, nvmf.MiB, 4*nvmf.MiB)
+	_, err = fs.Shrink(0, 0, nvmf.MiB, 4*nvmf.MiB)
 	require.ErrorIs(t, err, ErrInUse)
 	require.Equal(t, free, fs.StatFS().Free, "nothing has changed")
-	_, err = fs.Shrink(0, nvmf.MiB, c.seg.Length)
+	_, err = fs.Shrink(0, 0, nvmf.MiB, c.seg.Length)
 	require.NoError(t, err)
 	b := make([]byte, 1000)
 	_, err = last.ReadAt([][]byte{b}, 0)
@@ -141,16 +141,16 @@ func TestShrinkKeepsWhatIsInUse(t *testing.T) {
 	require.Equal(t, bytes.Repeat([]byte{3}, 1000), b)
 	require.NoError(t, last.Close())
 
-	length, err := fs.Shrink(0, nvmf.MiB, 4*nvmf.MiB)
+	length, err := fs.Shrink(0, 0, nvmf.MiB, 4*nvmf.MiB)
 	require.NoError(t, err, "once the file is closed")
 	require.NoError(t, fs.Vacate())
-	_, err = fs.Shrink(0, nvmf.MiB, 4*nvmf.MiB)
+	_, err = fs.Shrink(0, 0, nvmf.MiB, 4*nvmf.MiB)
 	require.ErrorIs(t, err, syscall.EBUSY, "it is about to execute a program")
 	require.NoError(t, fs.Unmount())
 
 	r, err := Mount(context.Background(), c.dev, Segment{Start: c.seg.Start, Length: length}, Options{Generation: 7, ReadOnly: true})
 	require.NoError(t, err)
-	_, err = r.Shrink(0, nvmf.MiB, 4*nvmf.MiB)
+	_, err = r.Shrink(0, 0, nvmf.MiB, 4*nvmf.MiB)
 	require.ErrorIs(t, err, syscall.EROFS)
 	require.NoError(t, r.Unmount())
 
@@ -214,7 +214,7 @@ func TestShrinkAfterDeath(t *testing.T) {
 					fs.ckpt.stop() // it is killed
 					continue
 				}
-				_, err = fs.Shrink(8*nvmf.MiB, nvmf.MiB, size/2)
+				_, err = fs.Shrink(8*nvmf.MiB, 0, nvmf.MiB, size/2)
 				require.NoError(t, err)
 				require.NoError(t, fs.Unmount())
 			}

@@ -114,9 +114,9 @@ func where() (store.Place, error) {
 
 // view is where the kernel of this host has the files of this process.
 func view() (v posixshim.View) {
-	if p, err := where(); err == nil && opening.Config.View != "" {
+	if p, err := where(); err == nil && opening.Config.Export != "" {
 		v.Dir, v.Number = p.Tree()
-		v.Dir = filepath.Join(opening.Config.View, v.Dir)
+		v.Dir = filepath.Join(opening.Config.Export, v.Dir)
 	}
 	return v
 }

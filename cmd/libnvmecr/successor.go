@@ -19,7 +19,7 @@ import (
 // nvmecr run that is done; on others the first process that uses the mount starts it. Where that fails there is no view.
 func attend(cfg *config.Config) {
 	group := store.LockGroup(cfg.Run)
-	if cfg.View == "" || group == "" || owner.OfRun(group) {
+	if cfg.Export == "" || group == "" || owner.OfRun(group) {
 		return
 	}
 	if _, other := owner.OtherUser(group); other {

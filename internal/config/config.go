@@ -38,6 +38,15 @@ const (
 	DurableClose Durability = "close" // it does after fsync or close, which also tell of errors
 )
 
+// A View says what a process of a job finds under the mount.
+type View string
+
+// The views.
+const (
+	ViewJob  View = "job"  // one tree, that of all processes of the job
+	ViewRank View = "rank" // the files of its rank
+)
+
 // JobVariable names the store in whose job a process runs. The settings in the
 // environment are then that store's: a command there that is about another
 // store leaves them alone.
@@ -72,6 +81,7 @@ type Config struct {
 	DataDigest               bool       // --data-digest: CRC-32C on PDU data
 	DataChecksum             bool       // --data-checksum: CRC-64 on file data, fixed at format
 	Durability               Durability // --durability: when a write is acknowledged
+	View                     View       // what a process finds under the mount, fixed at format; no setting yet
 	Log                      LogLevel   // --log
 	Unfenced                 bool       // --unfenced: mount also where an old writer may live
 	Takeover                 bool       // --takeover: also from a run in progress; for the command only
@@ -79,8 +89,8 @@ type Config struct {
 
 	// Run is the id of the run; not a setting. Nil: it has none.
 	Run uuid.UUID
-	// View is where the files are exported to the kernel; not a setting. "": nowhere.
-	View string
+	// Export is where the files are exported to the kernel; not a setting. "": nowhere.
+	Export string
 	// Command is the path of nvmecr; not a setting. "": not known.
 	Command string
 
@@ -91,7 +101,7 @@ type Config struct {
 
 // Default returns the configuration without flags and environment.
 func Default() *Config {
-	c := &Config{given: map[string]bool{}}
+	c := &Config{given: map[string]bool{}, View: ViewRank}
 	for _, s := range settings {
 		if err := s.parse(c, s.Default()); err != nil {
 			panic(fmt.Sprintf("default of %s: %v", s.Name, err)) // caught by the tests
@@ -115,7 +125,7 @@ func FromEnv(getenv func(string) string) (*Config, error) {
 		}
 		c.Run = run
 	}
-	c.View, c.Command = getenv(ExportVariable), getenv(CommandVariable)
+	c.Export, c.Command = getenv(ExportVariable), getenv(CommandVariable)
 	return c, c.check()
 }
 
@@ -165,8 +175,8 @@ func (c *Config) Exports() []string {
 	if c.Run != uuid.Nil {
 		env = append(env, RunVariable+"="+c.Run.String())
 	}
-	if c.View != "" {
-		env = append(env, ExportVariable+"="+c.View)
+	if c.Export != "" {
+		env = append(env, ExportVariable+"="+c.Export)
 	}
 	if c.Command != "" {
 		env = append(env, CommandVariable+"="+c.Command)

@@ -18,7 +18,7 @@
 //	   0  16  magic "NVMECR-PARTTABLE"
 //	  16   4  version, 1 or 2
 //	  20   4  slot this copy belongs to, 0 or 1
-//	  24   8  incompatible features: unknown bits refuse the table
+//	  24   8  incompatible features: unknown bits refuse the table; bit 0: shards
 //	  32   8  read-only compatible features: unknown bits refuse writing
 //	  40   8  compatible features: unknown bits do not matter
 //	  48   8  sequence: the copy with the higher one is the newer

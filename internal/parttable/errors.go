@@ -22,6 +22,8 @@ var (
 	ErrOtherOwner = errors.New("belongs to another user")
 	// ErrOtherSize: the job had another number of ranks.
 	ErrOtherSize = errors.New("was written by a job of another size")
+	// ErrOtherTree: the partitions hold something else.
+	ErrOtherTree = errors.New("was formatted with another --view")
 	// ErrOtherTargets: the targets were others, or in another order.
 	ErrOtherTargets = errors.New("was written with other targets")
 )

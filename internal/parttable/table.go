@@ -27,9 +27,13 @@ const MaxName = 64
 // scripts, and of programs that no launcher started.
 const Solo = -1
 
+// Shards is the incompatible feature of a store with one tree for all ranks: the solo partition has the names, and what ranks
+// have are shards of files there (docs/dev/tree.md).
+const Shards = 1 << 0
+
 // A Table is the content of a partition table.
 type Table struct {
-	// Features, as masks; see the package comment. This version has none.
+	// Features, as masks; see the package comment.
 	Incompatible, ReadOnlyCompatible, Compatible uint64
 
 	Sequence   uint64 // set by Write
@@ -71,6 +75,14 @@ func (t *Table) SoloEntry() (Entry, bool) {
 	return t.Entry(Solo)
 }
 
+// Tree says which tree the store has.
+func (t *Table) Tree() Tree {
+	if t.Incompatible&Shards != 0 {
+		return TreeOfJob
+	}
+	return TreeOfRanks
+}
+
 // Keeper returns the lowest rank with a partition here: its process writes damaged
 // copies of the table again. It is Solo if there is none.
 func (t *Table) Keeper() int {
@@ -95,6 +107,16 @@ func (t *Table) version() uint32 {
 	return version1
 }
 
+// A Tree is what the partitions of a store hold.
+type Tree int
+
+// The trees.
+const (
+	AnyTree     Tree = iota
+	TreeOfRanks      // each a file system of its own
+	TreeOfJob        // one file system together: Shards
+)
+
 // Want is what a process expects of the table it finds.
 type Want struct {
 	Name string
@@ -103,6 +125,8 @@ type Want struct {
 	AnyUser bool
 	// Size is the number of ranks; 0 accepts any.
 	Size int
+	// Tree is what the partitions have to hold.
+	Tree Tree
 	// Target of Targets is the namespace's place; Targets 0 accepts any.
 	Target, Targets int
 	// ReadOnly accepts features that forbid only writing.
@@ -113,7 +137,7 @@ type Want struct {
 // difference is and what to do.
 func (t *Table) Check(w Want) error {
 	switch {
-	case t.Incompatible != 0 || t.ReadOnlyCompatible != 0 && !w.ReadOnly:
+	case t.Incompatible&^Shards != 0 || t.ReadOnlyCompatible != 0 && !w.ReadOnly:
 		return fmt.Errorf("%w: features %#x and %#x; use the nvmecr that wrote it",
 			ErrVersion, t.Incompatible, t.ReadOnlyCompatible)
 	case t.Name != w.Name:
@@ -125,11 +149,19 @@ func (t *Table) Check(w Want) error {
 	case w.Targets != 0 && (t.Target != w.Target || t.Targets != w.Targets):
 		return fmt.Errorf("%w: it was number %d of %d and is now number %d of %d; name the same targets in the same order, or start over with --fresh, which deletes the checkpoints",
 			ErrOtherTargets, t.Target+1, t.Targets, w.Target+1, w.Targets)
+	case w.Tree != AnyTree && w.Tree != t.Tree():
+		return fmt.Errorf("%w: it was formatted with --view=%s, and keeps that; leave --view out, use another --name, or start over with --fresh, which deletes the checkpoints",
+			ErrOtherTree, t.Tree())
 	case w.Size != 0 && t.JobSize != w.Size:
 		return fmt.Errorf("%w: %d ranks, this one has %d; start %d ranks, or start over with --fresh, which deletes the checkpoints",
 			ErrOtherSize, t.JobSize, w.Size, t.JobSize)
 	}
 	return nil
+}
+
+// String returns the value of --view.
+func (t Tree) String() string {
+	return [...]string{AnyTree: "any", TreeOfRanks: "rank", TreeOfJob: "job"}[t]
 }
 
 // CheckName returns an error unless name can be the name of a store: 1 to 64

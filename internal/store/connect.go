@@ -104,6 +104,14 @@ func want(cfg *config.Config, t, targets, size int) parttable.Want {
 	}
 }
 
+// tree is what the partitions of cfg have to hold.
+func tree(cfg *config.Config) parttable.Tree {
+	if cfg.View == config.ViewJob {
+		return parttable.TreeOfJob
+	}
+	return parttable.TreeOfRanks
+}
+
 // LockGroup names the locks of a run among those of this host. Processes of another run have nothing to do with it: they neither
 // yield the partition to this run nor make its calls. What they may still do to the
 // namespace the reservation and the claim decide.

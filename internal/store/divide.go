@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"nvmecr/balancer"
+	"nvmecr/internal/config"
 	"nvmecr/internal/owner"
 	"nvmecr/internal/parttable"
 	"nvmecr/microfs"
@@ -23,10 +24,20 @@ const (
 	soloShare  = 8  // none where that is more than 1/8
 )
 
+// The solo partition of a store with one tree has the names, and what job scripts write.
+const (
+	indexPart = 8 // 1/8
+	indexMost = 64 * nvmf.GiB
+)
+
 // soloLength is how much of a namespace of that capacity ranks leave for the solo
 // partition; 0 is none.
-func soloLength(capacity, hugeblock nvmf.Bytes) nvmf.Bytes {
-	n := max(min(capacity/soloPart, soloMost), soloLeast, soloBlocks*hugeblock).AlignDown(alignment(hugeblock))
+func soloLength(cfg *config.Config, capacity nvmf.Bytes) nvmf.Bytes {
+	align, least := alignment(cfg.Hugeblock), max(soloLeast, soloBlocks*cfg.Hugeblock)
+	if cfg.View == config.ViewJob {
+		return max(min(capacity/indexPart, indexMost), min(least, capacity/2)).AlignDown(align)
+	}
+	n := max(min(capacity/soloPart, soloMost), least).AlignDown(align)
 	if n > capacity/soloShare {
 		return 0
 	}
@@ -161,9 +172,9 @@ func (p *Partition) divide(ctx context.Context, o *opener, mapping balancer.Mapp
 	solo, _ := table.SoloEntry()
 	// Ranks that get much less than in a store of their own would find out when it is full.
 	end := min(id.Capacity()/2, id.Capacity()-min(id.Capacity(), nvmf.Bytes(slots)*minLength(table.Hugeblock).AlignUp(align))).AlignDown(align)
-	free := max(soloLength(id.Capacity(), table.Hugeblock), segmentAlign)
+	free := max(soloLength(&cfg, id.Capacity()), segmentAlign)
 	solo.Rank = parttable.Solo
-	if solo.Length, err = p.FS.Shrink(free, align, end-min(end, solo.Start)); errors.Is(err, microfs.ErrInUse) {
+	if solo.Length, err = p.FS.Shrink(free, 0, align, end-min(end, solo.Start)); errors.Is(err, microfs.ErrInUse) {
 		return fmt.Errorf("%w; less than half of the namespace would be left for ranks: copy out what is needed (nvmecr cp), and start over with --fresh", err)
 	}
 	if err != nil {

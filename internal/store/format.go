@@ -76,11 +76,11 @@ func format(ctx context.Context, dev nvmf.Device, cfg *config.Config, t int, map
 	}
 	end, solo := id.Capacity(), nvmf.Bytes(0)
 	if size > 1 && t == 0 && !id.Private {
-		solo = soloLength(id.Capacity(), cfg.Hugeblock)
+		solo = soloLength(cfg, id.Capacity())
 		end = (end - solo).AlignDown(alignment(cfg.Hugeblock))
 	}
 	segs, err := layout(id, cfg, len(ranks), parttable.HeadSize, end)
-	if err != nil && solo > 0 {
+	if err != nil && solo > 0 && cfg.View == config.ViewRank {
 		solo = 0
 		segs, err = layout(id, cfg, len(ranks), parttable.HeadSize, id.Capacity())
 	}
@@ -96,6 +96,9 @@ func format(ctx context.Context, dev nvmf.Device, cfg *config.Config, t int, map
 		Targets:   len(cfg.Targets),
 		Hugeblock: cfg.Hugeblock,
 		Created:   time.Now().UTC(),
+	}
+	if cfg.View == config.ViewJob {
+		table.Incompatible = parttable.Shards
 	}
 	if table.Generation, err = parttable.NewGeneration(); err != nil {
 		return nil, err

@@ -311,11 +311,7 @@ func (o *opener) table(ctx context.Context, dev nvmf.Device, t int, atHome bool)
 	if err != nil { // not told to those who wait: the caller may try again
 		return nil, err
 	}
-	size := o.place.Size
-	if o.place.Alone() {
-		size = 0 // there is a place for it beside those of ranks
-	}
-	if err := table.Check(o.want(t, size)); err != nil {
+	if err := table.Check(o.want(t, o.ranks())); err != nil {
 		return nil, err
 	}
 	// One process repairs, so that no two write the same slot.
@@ -335,10 +331,19 @@ func (o *opener) table(ctx context.Context, dev nvmf.Device, t int, atHome bool)
 // formats reports whether this process formats its target if need be.
 func (o *opener) formats(dev nvmf.Device) bool { return o.home.Slot == 0 || dev.Identity().Private }
 
+// ranks is the number of ranks that the store must be for; 0 is any: there is a place for who is alone beside those of ranks,
+// and a store with one tree has partitions for any number.
+func (o *opener) ranks() int {
+	if o.place.Alone() || o.cfg.View == config.ViewJob {
+		return 0
+	}
+	return o.place.Size
+}
+
 // want is what the table of target t must say, for so many ranks; 0 is any number.
 func (o *opener) want(t, size int) parttable.Want {
 	w := want(o.cfg, t, len(o.cfg.Targets), size)
-	w.ReadOnly = o.opts.ReadOnly
+	w.ReadOnly, w.Tree = o.opts.ReadOnly, tree(o.cfg)
 	w.AnyUser = o.opts.ReadOnly && os.Geteuid() == 0
 	return w
 }

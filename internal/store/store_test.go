@@ -40,7 +40,32 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if ranks := os.Getenv("STORE_TEST_GROW"); ranks != "" {
+		if err := grow(ranks); err != nil {
+			fmt.Println("error:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	os.Exit(m.Run())
+}
+
+// grow makes partitions for so many ranks.
+func grow(ranks string) error {
+	cfg, err := config.FromEnv(os.Getenv)
+	if err != nil {
+		return err
+	}
+	n, err := strconv.Atoi(ranks)
+	if err != nil {
+		return err
+	}
+	cfg.View = config.ViewJob
+	p, err := openWaiting(cfg, alone, Options{})
+	if err == nil {
+		_, err = p.Grow(ctx, cfg, n, quietly)
+	}
+	return err
 }
 
 // beRank opens the partition of "RANK/SIZE", says its generation, and closes it

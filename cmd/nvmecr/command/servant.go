@@ -57,7 +57,7 @@ func startServant(cfg *config.Config, linger bool, stderr io.Writer) (*servant, 
 		lifeline.Close()
 		return nil, err
 	}
-	cfg.Command, cfg.View = self, viewOf(cfg)
+	cfg.Command, cfg.Export = self, viewOf(cfg)
 	var complaint bytes.Buffer
 	argv := []string{"serve"}
 	if linger {
@@ -75,7 +75,7 @@ func startServant(cfg *config.Config, linger bool, stderr io.Writer) (*servant, 
 		stdout.Close()
 		return nil, fmt.Errorf("cannot start nvmecr serve: %w", err)
 	}
-	s := &servant{cmd: cmd, lifeline: lifeline, stdout: stdout, says: bufio.NewReader(stdout), stderr: stderr, view: cfg.View}
+	s := &servant{cmd: cmd, lifeline: lifeline, stdout: stdout, says: bufio.NewReader(stdout), stderr: stderr, view: cfg.Export}
 	_ = stdout.SetReadDeadline(time.Now().Add(serveStart))
 	said, err := s.says.ReadString('\n')
 	if err != nil {
@@ -84,7 +84,7 @@ func startServant(cfg *config.Config, linger bool, stderr io.Writer) (*servant, 
 	}
 	if said = strings.TrimSpace(said); said != exported {
 		s.removeView()
-		cfg.View = ""
+		cfg.Export = ""
 		if said != served && cfg.Log != config.LogError {
 			fmt.Fprintf(stderr, "nvmecr: files are not exported to the kernel: %s\n", said)
 		}

@@ -185,18 +185,18 @@ const (
 
 // export exports the files where the run says, and says so, or why not.
 func export(s *serve.Server, cfg *config.Config) string {
-	if cfg.View == "" {
+	if cfg.Export == "" {
 		return served
 	}
 	if !mayMount() && !hasFusermount() {
 		return "mounting takes root, or fusermount3 and no no_new_privs"
 	}
-	err := makeViewDirectory(cfg.View)
+	err := makeViewDirectory(cfg.Export)
 	if err == nil {
-		err = s.Export(cfg.View)
+		err = s.Export(cfg.Export)
 	}
 	if err != nil {
-		_ = os.Remove(cfg.View) // there may be none
+		_ = os.Remove(cfg.Export) // there may be none
 		return strings.ReplaceAll(err.Error(), "\n", "; ")
 	}
 	return exported

@@ -1,0 +1,222 @@
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+
+	"nvmecr/balancer"
+	"nvmecr/internal/config"
+	"nvmecr/internal/owner"
+	"nvmecr/internal/parttable"
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+)
+
+// A store with one tree has partitions for any number of ranks: more are cut out of what others have free.
+
+// Grow gives the store partitions for so many ranks, at least, and returns how many it has. p is the solo partition, open for
+// writing. Ranks that have their partition open keep it as it is. A crash leaves the partitions of before, or those of after, on each
+// target.
+//
+// Errors: ENOSPC where the others have no room to give; those of the targets.
+func (p *Partition) Grow(ctx context.Context, cfg *config.Config, ranks int, logf func(format string, args ...any)) (int, error) {
+	mapping, err := mapRanks(cfg, cfg.Mapping, ranks)
+	if err != nil {
+		return 0, err
+	}
+	o := &opener{cfg: cfg, opts: Options{Logf: logf}}
+	table, err := readTable(ctx, cfg, p.Device)
+	if err != nil {
+		return 0, err
+	}
+	if table.JobSize == 1 && ranks > 1 {
+		if err := p.divide(ctx, o, mapping); err != nil {
+			return 0, err
+		}
+		return ranks, nil
+	}
+	if table.JobSize >= ranks {
+		return table.JobSize, nil
+	}
+	p.changing.Lock()
+	defer p.changing.Unlock()
+	if p.closed {
+		return 0, syscall.EBUSY
+	}
+	// Backwards: the first table says when all have grown.
+	for t := len(cfg.Targets) - 1; t >= 0; t-- {
+		if err := p.growTarget(ctx, o, t, mapping); err != nil {
+			return 0, fmt.Errorf("target %s: partitions for %d ranks: %w", cfg.Targets[t], ranks, err)
+		}
+	}
+	return ranks, nil
+}
+
+// growTarget grows target t. One without a table is formatted by the ranks that come to it.
+func (p *Partition) growTarget(ctx context.Context, o *opener, t int, mapping balancer.Mapping) (err error) {
+	g := &growth{opener: o, t: t, dev: p.Device, solo: p.FS}
+	if t > 0 {
+		g.solo = nil
+		if g.dev, err = connect(ctx, o.cfg, o.cfg.Targets[t], false); err != nil {
+			return err
+		}
+		defer func() { err = andClosing(err, g.dev.Close()) }()
+		if _, err := fence(ctx, o.cfg, g.dev); err != nil {
+			return err
+		}
+	}
+	g.table, err = readTable(ctx, o.cfg, g.dev)
+	if t > 0 && errors.Is(err, parttable.ErrNoTable) {
+		return nil
+	}
+	if err == nil {
+		err = g.table.Check(o.want(t, 0))
+	}
+	if err != nil {
+		return err
+	}
+	return g.run(ctx, mapping)
+}
+
+// A growth makes partitions on one target.
+type growth struct {
+	*opener
+	t      int
+	dev    nvmf.Device
+	table  *parttable.Table
+	solo   *microfs.FS // open for writing, if it is here
+	donors []*Partition
+}
+
+func (g *growth) run(ctx context.Context, mapping balancer.Mapping) error {
+	defer func() {
+		for _, d := range g.donors {
+			if err := d.Close(); err != nil {
+				g.opts.Logf("%s, which was made shorter: %v", partitionName(d.Place.Rank), err)
+			}
+		}
+	}()
+	var missing []int
+	for _, rank := range mapping.Ranks(g.t) {
+		if _, ok := g.table.Entry(rank); !ok {
+			missing = append(missing, rank)
+		}
+	}
+	if err := checkSlots(len(g.table.Entries) + len(missing)); err != nil {
+		return err
+	}
+	segs, err := g.makeRoom(ctx, len(missing))
+	if err != nil {
+		return err
+	}
+	var made []parttable.Entry
+	for i, rank := range missing {
+		made = append(made, parttable.Entry{Rank: rank, Start: segs[i].Start, Length: segs[i].Length})
+	}
+	g.table.JobSize = mapping.Size()
+	g.table.Entries = append(g.table.Entries, made...)
+	slices.SortFunc(g.table.Entries, func(a, b parttable.Entry) int { return cmp.Compare(a.Start, b.Start) })
+	return parttable.Extend(ctx, g.dev, g.table, superblocks(made))
+}
+
+// makeRoom returns room for n partitions, making others shorter, the longest first, until what comes of it is near to an equal share.
+func (g *growth) makeRoom(ctx context.Context, n int) ([]balancer.Segment, error) {
+	if n == 0 {
+		return nil, nil
+	}
+	align, least := alignment(g.table.Hugeblock), minLength(g.table.Hugeblock)
+	capacity := g.dev.Identity().Capacity()
+	share := max((capacity / nvmf.Bytes(len(g.table.Entries)+n)).AlignDown(align), least)
+	order := make([]int, len(g.table.Entries))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortStableFunc(order, func(a, b int) int {
+		return cmp.Compare(g.table.Entries[b].Length, g.table.Entries[a].Length)
+	})
+	for {
+		segs := carve(g.free(capacity), n, align)
+		if len(segs) > 0 && (segs[0].Length >= share-share/4 || len(order) == 0 && segs[0].Length >= least) {
+			return segs, nil
+		}
+		if len(order) == 0 {
+			return nil, fmt.Errorf("%d more, and those that are there, used or in use by processes, leave room for none of %v: remove files (nvmecr cp copies them out), or take a larger namespace: %w",
+				n, least, syscall.ENOSPC)
+		}
+		if err := g.shorten(ctx, &g.table.Entries[order[0]], share); err != nil {
+			return nil, err
+		}
+		order = order[1:]
+	}
+}
+
+// shorten makes a partition as short as share, if it can be. One that a process has open stays as it is.
+func (g *growth) shorten(ctx context.Context, e *parttable.Entry, share nvmf.Bytes) error {
+	align := alignment(g.table.Hugeblock)
+	fs, free := g.solo, share/8
+	if e.Rank == parttable.Solo {
+		share = max(share, soloLength(g.cfg, g.dev.Identity().Capacity()))
+	} else {
+		d, err := Open(ctx, g.cfg, Place{Rank: e.Rank, Size: g.table.JobSize}, Options{Logf: g.opts.Logf})
+		if errors.As(err, new(*owner.BusyError)) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		g.donors = append(g.donors, d)
+		fs = d.FS
+	}
+	length, err := fs.Shrink(free, share, align, e.Length)
+	if err == nil {
+		e.Length = length
+	}
+	return err
+}
+
+// free returns what no partition has, in order.
+func (g *growth) free(capacity nvmf.Bytes) (gaps []balancer.Segment) {
+	end := parttable.HeadSize
+	for _, e := range g.table.Entries {
+		if e.Start > end {
+			gaps = append(gaps, balancer.Segment{Start: end, Length: e.Start - end})
+		}
+		end = e.Start + e.Length
+	}
+	if capacity > end {
+		gaps = append(gaps, balancer.Segment{Start: end, Length: capacity - end})
+	}
+	return gaps
+}
+
+// carve returns n segments of one length, the largest multiple of align that fits so often; nil if there is none.
+func carve(gaps []balancer.Segment, n int, align nvmf.Bytes) []balancer.Segment {
+	fit := func(length nvmf.Bytes) (segs []balancer.Segment) {
+		for _, gap := range gaps {
+			for at := gap.Start.AlignUp(align); at+length <= gap.Start+gap.Length && len(segs) < n; at += length {
+				segs = append(segs, balancer.Segment{Start: at, Length: length})
+			}
+		}
+		return segs
+	}
+	var most nvmf.Bytes
+	for _, gap := range gaps {
+		most = max(most, gap.Length)
+	}
+	low, high := nvmf.Bytes(0), most/align+1 // in units of align: low fits, high does not
+	for high-low > 1 {
+		if mid := low + (high-low)/2; len(fit(mid*align)) == n {
+			low = mid
+		} else {
+			high = mid
+		}
+	}
+	if low == 0 {
+		return nil
+	}
+	return fit(low * align)
+}

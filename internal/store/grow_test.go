@@ -1,0 +1,167 @@
+package store
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/balancer"
+	"nvmecr/internal/config"
+	"nvmecr/internal/parttable"
+	"nvmecr/nvmf"
+)
+
+func newTree(t *testing.T, sizes ...nvmf.Bytes) *config.Config {
+	cfg := newStore(t, sizes...)
+	cfg.View = config.ViewJob
+	return cfg
+}
+
+func quietly(string, ...any) {}
+
+// runRanks is a job of so many ranks: each has what it wrote in the run before, and writes again.
+func runRanks(t *testing.T, cfg *config.Config, size, most int, files map[int][]byte) {
+	t.Helper()
+	withPartition(t, cfg, alone, Options{}, func(solo *Partition) {
+		n, err := solo.Grow(ctx, cfg, size, quietly)
+		require.NoError(t, err)
+		require.Equal(t, most, n)
+		for rank := 0; rank < size && size > 1; rank++ { // one that is alone has none
+			withPartition(t, cfg, Place{Rank: rank, Size: size}, Options{}, func(p *Partition) {
+				if old, ok := files[rank]; ok {
+					require.Equal(t, old, contentOf(t, p.FS, "file"))
+				}
+				files[rank] = bytes.Repeat(fmt.Appendf(nil, "rank %d of %d ", rank, size), 20000)
+				require.NoError(t, writeFile(p.FS, "file", files[rank]))
+			})
+		}
+	})
+	for rank, want := range files { // also of ranks that are no more
+		withPartition(t, cfg, Place{Rank: rank}, Options{ReadOnly: true}, func(p *Partition) {
+			require.Equal(t, want, contentOf(t, p.FS, "file"))
+		})
+	}
+}
+
+// TestGrow: runs of any number of ranks, one after the other, find what was there.
+func TestGrow(t *testing.T) {
+	for _, targets := range []int{1, 2, 3} {
+		t.Run(fmt.Sprintf("%d targets", targets), func(t *testing.T) {
+			cfg := newTree(t, []nvmf.Bytes{256 * nvmf.MiB, 128 * nvmf.MiB, 128 * nvmf.MiB}[:targets]...)
+			files, most := map[int][]byte{}, 1
+			for _, size := range []int{8, 3, 11, 1, 8, 20} {
+				most = max(most, size)
+				runRanks(t, cfg, size, most, files)
+			}
+			infos, err := Partitions(ctx, cfg)
+			require.NoError(t, err)
+			require.Len(t, infos, 21)
+			for _, info := range infos {
+				assert.GreaterOrEqual(t, info.Segment.Length, minLength(cfg.Hugeblock))
+			}
+			_, parts := checkAll(t, cfg, CheckOptions{Rank: AllRanks})
+			for _, p := range parts {
+				require.NoError(t, p.Err)
+				require.Empty(t, p.Findings)
+			}
+		})
+	}
+}
+
+// TestGrowBeside: ranks that are at work keep their partitions, and a store that is full says so.
+func TestGrowBeside(t *testing.T) {
+	cfg := newTree(t, 64*nvmf.MiB)
+	files := map[int][]byte{}
+	runRanks(t, cfg, 2, 2, files)
+	withPartition(t, cfg, Place{Rank: 0, Size: 2}, Options{}, func(p *Partition) {
+		before, _ := p.Table.Entry(0)
+		runRanksFrom(t, cfg, 1, 4)
+		require.NoError(t, writeFile(p.FS, "file", scriptFile))
+		withPartition(t, cfg, Place{Rank: 0}, Options{ReadOnly: true}, func(p *Partition) {
+			entry, _ := p.Table.Entry(0)
+			require.Equal(t, before, entry)
+			require.Equal(t, scriptFile, contentOf(t, p.FS, "file"))
+		})
+	})
+	withPartition(t, cfg, alone, Options{}, func(solo *Partition) {
+		_, err := solo.Grow(ctx, cfg, 100, quietly)
+		require.ErrorIs(t, err, syscall.ENOSPC)
+	})
+	runRanksFrom(t, cfg, 0, 4)
+}
+
+func runRanksFrom(t *testing.T, cfg *config.Config, first, size int) {
+	t.Helper()
+	withPartition(t, cfg, alone, Options{}, func(solo *Partition) {
+		_, err := solo.Grow(ctx, cfg, size, quietly)
+		require.NoError(t, err)
+		for rank := first; rank < size; rank++ {
+			withPartition(t, cfg, Place{Rank: rank, Size: size}, Options{}, func(p *Partition) {
+				require.NoError(t, writeFile(p.FS, fmt.Sprint("file", rank), scriptFile))
+			})
+		}
+	})
+}
+
+// TestGrowKilled: a process that is killed while it makes partitions leaves all that is in those that are there.
+func TestGrowKilled(t *testing.T) {
+	if testing.Short() {
+		t.Skip("kills a process at each step of growing: not in a short run")
+	}
+	cfg := newTree(t, 64*nvmf.MiB)
+	files := map[int][]byte{}
+	runRanks(t, cfg, 3, 3, files)
+	image := content(t, cfg)
+	for delay := time.Duration(0); delay < 80*time.Millisecond; delay += 4 * time.Millisecond {
+		require.NoError(t, os.WriteFile(cfg.Targets[0].Address, image, 0o600))
+		cmd := exec.Command(os.Args[0])
+		cmd.Env = append(cfg.Environ(os.Environ()), "STORE_TEST_GROW=6")
+		require.NoError(t, cmd.Start())
+		time.Sleep(delay)
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		now := map[int][]byte{0: files[0], 1: files[1], 2: files[2]}
+		runRanks(t, cfg, 6, 6, now)
+	}
+}
+
+// TestOtherTree: a store keeps the tree that it was formatted with.
+func TestOtherTree(t *testing.T) {
+	for _, view := range []config.View{config.ViewJob, config.ViewRank} {
+		cfg := newStore(t, 64*nvmf.MiB)
+		cfg.View = view
+		mustOpen(t, cfg, 2)
+		other := *cfg
+		other.View = map[config.View]config.View{config.ViewJob: config.ViewRank, config.ViewRank: config.ViewJob}[view]
+		_, err := Open(ctx, &other, Place{Rank: 0, Size: 2}, Options{})
+		require.ErrorIs(t, err, parttable.ErrOtherTree)
+		assert.ErrorContains(t, err, "--view="+string(view))
+		ranks, err := Ranks(ctx, &other)
+		require.NoError(t, err, "whoever looks from outside")
+		assert.Len(t, ranks, 2)
+	}
+}
+
+func TestCarve(t *testing.T) {
+	const mib = nvmf.MiB
+	for _, tt := range []struct {
+		gaps []balancer.Segment
+		n    int
+		want []balancer.Segment
+	}{
+		{nil, 1, nil},
+		{[]balancer.Segment{{Start: 2 * mib, Length: 10 * mib}}, 3, []balancer.Segment{{Start: 2 * mib, Length: 3 * mib}, {Start: 5 * mib, Length: 3 * mib}, {Start: 8 * mib, Length: 3 * mib}}},
+		{[]balancer.Segment{{Start: 2*mib + 1, Length: 2 * mib}}, 1, []balancer.Segment{{Start: 3 * mib, Length: mib}}},
+		{[]balancer.Segment{{Start: 2 * mib, Length: mib}, {Start: 9 * mib, Length: 5 * mib}}, 2, []balancer.Segment{{Start: 9 * mib, Length: 2 * mib}, {Start: 11 * mib, Length: 2 * mib}}},
+		{[]balancer.Segment{{Start: 2 * mib, Length: mib}}, 2, nil},
+	} {
+		assert.Equal(t, tt.want, carve(tt.gaps, tt.n, mib), "%v", tt.gaps)
+	}
+}
