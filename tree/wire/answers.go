@@ -1,0 +1,99 @@
+package wire
+
+import (
+	"time"
+
+	"nvmecr/microfs"
+)
+
+// Welcome answers Hello.
+type Welcome struct {
+	Timeout    time.Duration // of the run
+	Partitions uint32        // of the store
+}
+
+func (a *Welcome) fields(c *codec) {
+	u64(c, &a.Timeout)
+	u32(c, &a.Partitions)
+}
+
+// File answers Open, OpenIno and Map: segments in order, without gaps. More says that there are more behind
+// the last one, before the end of what was asked for, or of the file.
+type File struct {
+	Attr     Attr
+	Segments []Segment
+	More     bool
+}
+
+func (a *File) fields(c *codec) {
+	a.Attr.fields(c)
+	list(c, &a.Segments, MaxSegments, segmentSize, func(c *codec, v *Segment) { v.fields(c) })
+	c.truth(&a.More)
+}
+
+// AttrAnswer is the attributes of a file after the operation.
+type AttrAnswer struct{ Attr Attr }
+
+func (a *AttrAnswer) fields(c *codec) { a.Attr.fields(c) }
+
+// Space answers Append: it is the client's alone. Less than was asked for where Most is in the way.
+type Space struct{ Off, Len int64 }
+
+func (a *Space) fields(c *codec) {
+	u64(c, &a.Off)
+	u64(c, &a.Len)
+}
+
+// Written answers Write. Where N is less than was to be written, the rest is to be tried again, to learn why.
+type Written struct {
+	Off  int64
+	N    uint32
+	Attr Attr
+}
+
+func (a *Written) fields(c *codec) {
+	u64(c, &a.Off)
+	u32(c, &a.N)
+	a.Attr.fields(c)
+}
+
+// Data answers Read. It is read into the memory that Bytes has. Less than was asked for is the end of the file.
+type Data struct{ Bytes []byte }
+
+func (a *Data) fields(c *codec) { c.data(&a.Bytes) }
+
+// Entries answers ReadDir. None: there are no more.
+type Entries struct{ List []microfs.Dirent }
+
+func (a *Entries) fields(c *codec) { list(c, &a.List, MaxEntries, 14, entry) }
+
+func entry(c *codec, e *microfs.Dirent) {
+	c.text(&e.Name)
+	u64(c, &e.Ino)
+	u32(c, &e.Mode)
+}
+
+// Text answers Readlink and Path.
+type Text struct{ Text string }
+
+func (a *Text) fields(c *codec) { c.text(&a.Text) }
+
+// StatFS answers StatFS.
+type StatFS struct{ microfs.StatFS }
+
+func (a *StatFS) fields(c *codec) {
+	s := &a.StatFS
+	u64(c, &s.Hugeblock)
+	u32(c, &s.Blocks)
+	u32(c, &s.Free)
+	u64(c, &s.Files)
+	u64(c, &s.FilesFree)
+	u64(c, &s.LogPages)
+	u64(c, &s.LogFree)
+	u64(c, &s.StateBytes)
+	u64(c, &s.StateMax)
+	count(c, &s.OpenFiles)
+	u64(c, &s.Generation)
+	u64(c, &s.Checkpoints)
+	c.truth(&s.DataCRC)
+}

@@ -1,0 +1,119 @@
+package wire
+
+import (
+	"fmt"
+	"io"
+	"sync"
+	"time"
+)
+
+// A Conn is a client's end of a connection.
+type Conn struct {
+	timeout  time.Duration
+	released func([]Shard)
+
+	mu     sync.Mutex // held during a call; guards what follows
+	stream io.ReadWriteCloser
+	number uint64
+	codec  codec
+	buf    []byte
+	list   []Shard
+	gone   error
+}
+
+// NewConn returns the client's end of a connection, on which nothing was sent yet.
+//
+// A call fails after the time-out if stream has a method SetDeadline, as net.Conn does; otherwise the
+// stream's own limits count. released is called with the shards that the client is to remove, before
+// the call returns whose answer has them, and before any other call is made: it must not make one. It may be nil.
+func NewConn(stream io.ReadWriteCloser, timeout time.Duration, released func([]Shard)) *Conn {
+	return &Conn{stream: stream, timeout: timeout, released: released}
+}
+
+// SetTimeout sets the time-out of the calls that follow.
+func (c *Conn) SetTimeout(timeout time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.timeout = timeout
+}
+
+// Call asks, waits for the answer, and fills answer; either may be nil where the operation has no such body.
+// The error is the index's: a syscall.Errno, a *microfs.EscapeError or an *Error; or ErrGone. A request that
+// cannot be sent, since it is too long, is another one.
+func (c *Conn) Call(op Op, request, answer Body) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.gone != nil {
+		return c.gone
+	}
+	c.number++
+	h := header{kind: kindRequest, op: op, number: c.number}
+	var err error
+	if c.buf, err = c.codec.encode(c.buf, &h, nil, request); err != nil {
+		return fmt.Errorf("%v: %w", op, err)
+	}
+	answered, gone := c.exchange(h, answer)
+	if gone != nil {
+		c.fail(fmt.Errorf("%w (%v: %v)", ErrGone, op, gone))
+		return c.gone
+	}
+	return answered
+}
+
+// Close closes the connection. Calls that follow fail.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.gone == nil {
+		c.gone = ErrGone
+	}
+	return c.stream.Close()
+}
+
+func (c *Conn) fail(err error) {
+	c.gone = err
+	_ = c.stream.Close() // which has failed already
+}
+
+// exchange sends the request in c.buf and takes the answer. err is the index's, gone the connection's.
+func (c *Conn) exchange(h header, answer Body) (err, gone error) {
+	if s, ok := c.stream.(interface{ SetDeadline(time.Time) error }); ok && c.timeout > 0 {
+		if err := s.SetDeadline(time.Now().Add(c.timeout)); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := c.stream.Write(c.buf); err != nil {
+		return nil, err
+	}
+	got, b, err := receive(c.stream, c.buf, kindAnswer)
+	c.buf = b
+	switch {
+	case err != nil:
+		return nil, unexpected(err)
+	case got.op != h.op || got.number != h.number:
+		return nil, fmt.Errorf("the answer to %v, number %d: %w", got.op, got.number, errProtocol)
+	}
+	return c.take(got, answer)
+}
+
+// take decodes the answer in c.buf.
+func (c *Conn) take(h header, answer Body) (err, gone error) {
+	d := &c.codec
+	d.read(c.buf[headerSize:])
+	d.releases(&c.list)
+	switch {
+	case h.errno != 0:
+		var f failure
+		f.fields(d)
+		err = f.err(h.errno)
+	case answer != nil:
+		answer.fields(d)
+	}
+	if gone := d.end(); gone != nil {
+		return nil, gone
+	}
+	if len(c.list) > 0 && c.released != nil {
+		c.released(c.list)
+	}
+	return err, nil
+}

@@ -1,0 +1,122 @@
+package wire
+
+import (
+	"bytes"
+	"io"
+	"net"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// connect returns both ends of a connection.
+func connect(t testing.TB, timeout time.Duration, released func([]Shard)) (*Conn, *Peer, net.Conn) {
+	client, server := net.Pipe()
+	t.Cleanup(func() { client.Close(); server.Close() })
+	return NewConn(client, timeout, released), NewPeer(server), server
+}
+
+// echo answers every Grow by its number.
+func echo(p *Peer, releases []Shard) {
+	var g Grow
+	for {
+		if _, err := p.Next(); err != nil || p.Body(&g) != nil || p.Answer(nil, releases, &g) != nil {
+			return
+		}
+	}
+}
+
+func TestCallsTakeTurns(t *testing.T) {
+	c, p, _ := connect(t, time.Minute, nil)
+	go echo(p, nil)
+	var all sync.WaitGroup
+	for i := range uint32(8) {
+		all.Go(func() {
+			for j := range uint32(50) {
+				var g Grow
+				assert.NoError(t, c.Call(OpGrow, &Grow{Partitions: i<<16 | j}, &g))
+				assert.Equal(t, i<<16|j, g.Partitions)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func TestReleasesAreToldBeforeTheCallReturns(t *testing.T) {
+	var told int
+	c, p, _ := connect(t, time.Minute, func(list []Shard) { told += len(list) })
+	go echo(p, make([]Shard, 3))
+	for i := 1; i <= 3; i++ {
+		require.NoError(t, c.Call(OpGrow, &Grow{}, &Grow{}))
+		assert.Equal(t, 3*i, told)
+	}
+}
+
+func TestACallAllocatesNothing(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector allocates")
+	}
+	c, p, _ := connect(t, 0, nil)
+	go echo(p, nil)
+	g := &Grow{Partitions: 1}
+	require.NoError(t, c.Call(OpGrow, g, g))
+	assert.Zero(t, testing.AllocsPerRun(100, func() { _ = c.Call(OpGrow, g, g) }))
+}
+
+// A connection on which anything has gone wrong is not used again: the next answer could be to another request.
+func TestGone(t *testing.T) {
+	answer := func(h header) []byte {
+		list := []Shard{}
+		b, err := new(codec).encode(nil, &h, &list, &Grow{})
+		require.NoError(t, err)
+		return b
+	}
+	good := header{kind: kindAnswer, op: OpGrow, number: 1}
+	damaged := answer(good)
+	damaged[len(damaged)-1]++
+	later := answer(good)
+	later[offVersion]++
+	other := append(answer(good), 0)
+	(&header{kind: kindAnswer, op: OpGrow, number: 1}).seal(other)
+	for name, b := range map[string][]byte{
+		"end":            nil,
+		"cut short":      answer(good)[:headerSize+2],
+		"damaged":        damaged,
+		"other magic":    append([]byte("HTTP"), answer(good)[4:]...),
+		"other version":  later,
+		"other number":   answer(header{kind: kindAnswer, op: OpGrow, number: 2}),
+		"other call":     answer(header{kind: kindAnswer, op: OpMkdir, number: 1}),
+		"a request":      answer(header{kind: kindRequest, op: OpGrow, number: 1}),
+		"more than that": other,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &conversation{Reader: bytes.NewReader(b)}
+			c := NewConn(s, 0, nil)
+			err := c.Call(OpGrow, &Grow{}, &Grow{})
+			require.ErrorIs(t, err, ErrGone)
+			require.ErrorIs(t, err, syscall.EIO)
+			s.Reader = bytes.NewReader(answer(header{kind: kindAnswer, op: OpGrow, number: 2}))
+			assert.Equal(t, err, c.Call(OpGrow, &Grow{}, &Grow{}))
+		})
+	}
+}
+
+func TestTimeOut(t *testing.T) {
+	c, _, server := connect(t, time.Minute, nil)
+	c.SetTimeout(time.Millisecond)
+	go io.Copy(io.Discard, server) // and does not answer
+	assert.ErrorIs(t, c.Call(OpSync, nil, nil), ErrGone)
+	assert.ErrorIs(t, c.Call(OpSync, nil, nil), ErrGone)
+}
+
+func TestCloseEndsCalls(t *testing.T) {
+	c, p, _ := connect(t, time.Minute, nil)
+	require.NoError(t, c.Close())
+	assert.ErrorIs(t, c.Call(OpSync, nil, nil), ErrGone)
+	_, err := p.Next()
+	assert.Equal(t, io.EOF, err)
+}
