@@ -20,6 +20,8 @@ type View struct {
 	// Mount differs between two mounts of the same partition: what the older one shows
 	// may have been overwritten.
 	Mount uint64
+
+	looked time.Time // what is acknowledged then is there
 }
 
 // Views are the partitions of all ranks of a store as a process sees them that is none of
@@ -30,7 +32,7 @@ type Views struct {
 	logf func(format string, args ...any)
 
 	mu      sync.Mutex
-	targets []*viewed
+	targets []*viewed // nil where nobody has looked
 	views   []View
 	mounts  uint64
 	looked  time.Time
@@ -96,9 +98,71 @@ func (v *Views) Look(ctx context.Context) ([]View, error) {
 	return v.views, nil
 }
 
+// Rank returns the file system of one rank, or for parttable.Solo of those that are alone, with all that was acknowledged before
+// since. Errors: microfs.ErrUnformatted if it has written nothing; those of microfs.Mount; of the target.
+func (v *Views) Rank(ctx context.Context, rank int, since time.Time) (*microfs.FS, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	home := 0
+	if m, err := mapRanks(v.cfg, v.cfg.Mapping, rank+1); rank != parttable.Solo && err == nil {
+		if h, err := m.Home(rank); err == nil {
+			home = h[0].Target
+		}
+	}
+	for i := range v.cfg.Targets {
+		t := (home + i) % len(v.cfg.Targets)
+		fs, err := v.rank(ctx, t, rank, since)
+		if err != nil {
+			return nil, fmt.Errorf("target %s: %w", v.cfg.Targets[t], err)
+		}
+		if fs != nil {
+			return fs, nil
+		}
+	}
+	return nil, fmt.Errorf("%s: %w", partitionName(rank), microfs.ErrUnformatted)
+}
+
+// rank is Rank on one target; nil is a rank that is not there.
+func (v *Views) rank(ctx context.Context, t, rank int, since time.Time) (*microfs.FS, error) {
+	target, err := v.target(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	view, ok := target.views[rank]
+	if ok && view.looked.After(since) {
+		return view.FS, nil
+	}
+	now := time.Now()
+	if ok && view.FS.Current(func(nvmf.Queue) bool { return true }) {
+		view.looked = now
+		target.views[rank] = view
+		return view.FS, nil
+	}
+	if err := v.readTable(ctx, target); err != nil || target.table == nil {
+		return nil, err
+	}
+	entry, ok := target.table.Entry(rank)
+	if rank == parttable.Solo {
+		entry, ok = target.table.SoloEntry()
+	}
+	if !ok {
+		return nil, nil
+	}
+	view, err = v.open(ctx, target, entry)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", partitionName(rank), err)
+	}
+	view.looked = now
+	target.views[rank] = view
+	return view.FS, nil
+}
+
 // target returns target t, connecting to it at first.
 func (v *Views) target(ctx context.Context, t int) (*viewed, error) {
-	if t < len(v.targets) {
+	if v.targets == nil {
+		v.targets = make([]*viewed, len(v.cfg.Targets))
+	}
+	if v.targets[t] != nil {
 		return v.targets[t], nil
 	}
 	dev, err := connect(ctx, v.cfg, v.cfg.Targets[t], true)
@@ -113,33 +177,41 @@ func (v *Views) target(ctx context.Context, t int) (*viewed, error) {
 	if err != nil {
 		return nil, andClosing(err, shared.Close())
 	}
-	target := &viewed{dev: shared, q: q, views: map[int]View{}}
-	v.targets = append(v.targets, target)
-	return target, nil
+	v.targets[t] = &viewed{dev: shared, q: q, views: map[int]View{}}
+	return v.targets[t], nil
+}
+
+// readTable reads the table of a target again if it has changed. Without one the target's is nil.
+func (v *Views) readTable(ctx context.Context, t *viewed) error {
+	if t.table != nil && t.table.Current(t.dev, t.q) {
+		return nil
+	}
+	table, err := readTable(ctx, v.cfg, t.dev)
+	if errors.Is(err, parttable.ErrNoTable) {
+		t.table, t.views = nil, map[int]View{}
+		return nil
+	}
+	if err == nil {
+		w := want(v.cfg, 0, 0, 0)
+		w.ReadOnly = true
+		err = table.Check(w)
+	}
+	if err != nil {
+		return err
+	}
+	if t.table != nil && t.table.Generation != table.Generation {
+		t.views = map[int]View{}
+	}
+	t.table = table
+	return nil
 }
 
 // look makes the views of a target what they would be if all were mounted now.
 func (v *Views) look(ctx context.Context, t *viewed) error {
-	if t.table == nil || !t.table.Current(t.dev, t.q) {
-		table, err := readTable(ctx, v.cfg, t.dev)
-		if errors.Is(err, parttable.ErrNoTable) {
-			t.table, t.views = nil, map[int]View{}
-			return nil
-		}
-		if err == nil {
-			w := want(v.cfg, 0, 0, 0)
-			w.ReadOnly = true
-			err = table.Check(w)
-		}
-		if err != nil {
-			return err
-		}
-		if t.table != nil && t.table.Generation != table.Generation {
-			t.views = map[int]View{}
-		}
-		t.table = table
+	if err := v.readTable(ctx, t); err != nil {
+		return err
 	}
-	if t.table.JobSize == 1 { // that is the solo partition
+	if t.table == nil || t.table.JobSize == 1 { // that is the solo partition
 		return nil
 	}
 	for _, e := range t.table.Entries {
@@ -158,9 +230,7 @@ func (v *Views) look(ctx context.Context, t *viewed) error {
 
 // mount mounts a partition. One that leaves no quiet moment stays what it was.
 func (v *Views) mount(ctx context.Context, t *viewed, e parttable.Entry) error {
-	o := &opener{cfg: v.cfg, place: Place{Rank: e.Rank, Size: t.table.JobSize}, opts: Options{ReadOnly: true, Logf: func(string, ...any) {}}}
-	p := &Partition{Device: t.dev, Table: t.table, Place: o.place}
-	err := o.mount(ctx, p, e)
+	view, err := v.open(ctx, t, e)
 	switch {
 	case errors.Is(err, microfs.ErrUnformatted):
 		return nil
@@ -173,9 +243,18 @@ func (v *Views) mount(ctx context.Context, t *viewed, e parttable.Entry) error {
 		}
 		return nil
 	}
-	v.mounts++
-	t.views[e.Rank] = View{Rank: e.Rank, FS: p.FS, Mount: v.mounts}
+	t.views[e.Rank] = view
 	return nil
+}
+
+func (v *Views) open(ctx context.Context, t *viewed, e parttable.Entry) (View, error) {
+	o := &opener{cfg: v.cfg, place: Place{Rank: e.Rank, Size: t.table.JobSize}, opts: Options{ReadOnly: true, Logf: func(string, ...any) {}}}
+	p := &Partition{Device: t.dev, Table: t.table, Place: o.place}
+	if err := o.mount(ctx, p, e); err != nil {
+		return View{}, err
+	}
+	v.mounts++
+	return View{Rank: e.Rank, FS: p.FS, Mount: v.mounts}, nil
 }
 
 // sharedDevice is a device with one queue for all: partitions that are only read
