@@ -9,7 +9,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -58,11 +57,9 @@ func start(mount string, variables []byte, own unsafe.Pointer) error {
 			open()
 		},
 	})
-	// The shim waits for the poller's descriptors: a timer is what starts it.
-	time.AfterFunc(time.Hour, func() {}).Stop()
+	holdPoller()
 	runtime.GOMAXPROCS(maxProcs)
 	debug.SetGCPercent(gcPercent)
-	prepareForWant()
 	process = posixshim.New(opening.Open, complain)
 	opening.Process, opening.Place, opening.Logf, opening.Formatted = process, where, complain, formatted
 	process.Ending = dial.Retire
@@ -72,6 +69,7 @@ func start(mount string, variables []byte, own unsafe.Pointer) error {
 		return err
 	}
 	opening.getenv = environment(variables)
+	leaveCore(opening.getenv)
 	cfg, err := config.FromEnv(opening.getenv)
 	if err != nil {
 		complain("files under %s cannot be used: %v; start the program with nvmecr run", mount, err)

@@ -1,8 +1,6 @@
 /* Is there room for the runtime? Go ends the process when it is refused memory,
  * a thread, or a descriptor as it starts. So it is loaded only where what it
- * needs can be had, and a call that comes too early may succeed later. Where
- * the memory of the process is limited, some is kept for when the application
- * has taken all the rest. */
+ * needs can be had, and a call that comes too early may succeed later. */
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -79,49 +77,4 @@ int nv_within_limits(void)
 		return ENOMEM;
 	}
 	return 0;
-}
-
-/* What is kept: [next, reserve_end). */
-#define RESERVE (32ul << 20)
-
-static _Atomic uintptr_t next;
-static uintptr_t reserve_end;
-
-static bool limited(int resource)
-{
-	struct rlimit limit;
-
-	return getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
-}
-
-/* nv_keep_reserve is called before the runtime is loaded. */
-void nv_keep_reserve(void)
-{
-	if (!limited(RLIMIT_AS) && !limited(RLIMIT_DATA))
-		return;
-	void *p = REAL(mmap)(NULL, RESERVE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-
-	if (p == MAP_FAILED)
-		return;
-	reserve_end = (uintptr_t)p + RESERVE;
-	atomic_store(&next, (uintptr_t)p);
-}
-
-/* nv_reserved maps anonymous memory in place of a part of the reserve: with
- * MAP_FIXED at addr, giving up as much of it, else in it. */
-void *nv_reserved(void *addr, size_t n, int prot, int flags)
-{
-	size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (n + page - 1) & ~(page - 1);
-	uintptr_t at = atomic_load(&next);
-
-	do
-		if (at == 0 || whole > reserve_end - at) {
-			errno = ENOMEM;
-			return MAP_FAILED;
-		}
-	while (!atomic_compare_exchange_weak(&next, &at, at + whole));
-	if (!(flags & MAP_FIXED))
-		return REAL(mmap)((void *)at, n, prot, flags | MAP_FIXED, -1, 0);
-	REAL(munmap)((void *)at, whole);
-	return REAL(mmap)(addr, n, prot, flags, -1, 0);
 }

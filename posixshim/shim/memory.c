@@ -151,16 +151,6 @@ static int give_up(const char *addr, size_t n)
 	return 0;
 }
 
-/* map_theirs maps what is not ours. The runtime has a reserve. */
-static void *map_theirs(void *addr, size_t n, int prot, int flags, int fd, off_t off)
-{
-	void *p = REAL(mmap)(addr, n, prot, flags, fd, off);
-
-	if (__builtin_expect(p == MAP_FAILED, 0) && errno == ENOMEM && (flags & MAP_ANONYMOUS) && nv_runtimes())
-		return nv_reserved(addr, n, prot, flags);
-	return p;
-}
-
 void *nv_mmap(void *addr, size_t n, int prot, int flags, int fd, off_t off)
 {
 	bool shared = (flags & MAP_TYPE) != MAP_PRIVATE;
@@ -168,7 +158,7 @@ void *nv_mmap(void *addr, size_t n, int prot, int flags, int fd, off_t off)
 	nv_handle h = nv_ours(fd);
 
 	if (__builtin_expect(h == 0, 1) || (flags & MAP_ANONYMOUS))
-		return map_theirs(addr, n, prot, flags, fd, off);
+		return REAL(mmap)(addr, n, prot, flags, fd, off);
 	if ((flags & MAP_TYPE) == MAP_SHARED_VALIDATE && (flags & MAP_SYNC)) {
 		errno = EOPNOTSUPP;
 		return MAP_FAILED;

@@ -188,14 +188,6 @@ void nv_give_away(int server); /* it has what was ours */
 nv_own nv_own_descriptor;
 bool nv_loads_stranger(const void *function);
 bool nv_loading(void);
-/* All low descriptors while the runtime is loaded, or a library that it uses. */
-struct nv_occupied {
-	int fds[512]; /* rising */
-	int count;
-	int end; /* what was opened meanwhile is below this number */
-};
-
-extern struct nv_occupied nv_low;
 void nv_put(int fd, nv_handle h);
 void nv_occupy(void);
 void nv_vacate(void);
@@ -338,8 +330,6 @@ static inline int64_t nv_file_limit(void)
 }
 
 int nv_within_limits(void);
-void nv_keep_reserve(void);
-void *nv_reserved(void *addr, size_t n, int prot, int flags);
 /* What became of loading the runtime: LOAD_NONE, LOAD_DONE, or the errno it failed with.
  * Written once for a process; read anywhere. */
 enum { LOAD_NONE = -1, LOAD_DONE = 0 };

@@ -85,10 +85,8 @@ void nv_let_go(void);
 
 #define NV_THREAD "nvmecr" /* what they are called */
 
-void nv_choose_cpus(void);
-void nv_chosen_cpus(void);
 bool nv_runtimes(void);
-bool nv_runtimes_thread(void *(*start)(void *));
 void nv_settle_thread(void);
+void nv_forget_threads(void); /* in a forked child */
 
 #endif

@@ -1,6 +1,5 @@
 /* Loading, entering and leaving the Go runtime. */
 #include <dlfcn.h>
-#include <inttypes.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -96,6 +95,7 @@ void nv_forget_runtime(void)
 	static const pthread_once_t fresh = PTHREAD_ONCE_INIT;
 
 	nv_forget_end();
+	nv_forget_threads();
 	again = true;
 	load_once = fresh;
 	atomic_store(&nv_load_result, LOAD_NONE);
@@ -167,69 +167,14 @@ static int bind_runtime(void)
 	return (int)-nv_rt.start(nv_mount, environment, length, nv_own_descriptor);
 }
 
-static bool within_runtime(uint64_t address)
-{
-	Dl_info info, runtime;
-
-	return dladdr((void *)(uintptr_t)address, &info) != 0 && dladdr((void *)nv_rt.start, &runtime) != 0 &&
-	       info.dli_fbase == runtime.dli_fbase;
-}
-
-/* own_poller notes that fd is Go's epoll descriptor, and the one to wake it
- * by, if that is so: then it waits for that one by an address of the runtime,
- * which no other descriptor does, whatever threads of the application open. */
-static void own_poller(int fd)
-{
-	char name[64], text[512];
-	int woken;
-	uint64_t address;
-
-	snprintf(name, sizeof name, "/proc/self/fdinfo/%d", fd);
-	int info = REAL(open)(name, O_RDONLY | O_CLOEXEC);
-	ssize_t n = info < 0 ? 0 : REAL(read)(info, text, sizeof text - 1);
-
-	if (info >= 0)
-		REAL(close)(info);
-	text[n < 0 ? 0 : n] = '\0';
-	const char *entry = strstr(text, "tfd:");
-
-	if (entry == NULL || sscanf(entry, "tfd: %d events: %*x data: %" SCNx64, &woken, &address) != 2 ||
-	    !within_runtime(address))
-		return;
-	nv_own_in_place(fd);
-	nv_own_in_place(woken);
-}
-
-static bool is_epoll(int fd)
-{
-	static const char epoll[] = "anon_inode:[eventpoll]";
-	char name[64], what[sizeof epoll];
-
-	snprintf(name, sizeof name, "/proc/self/fd/%d", fd);
-	return REAL(readlink)(name, what, sizeof what) == sizeof epoll - 1 && memcmp(what, epoll, sizeof epoll - 1) == 0;
-}
-
-static void find_poller(const struct nv_occupied *o)
-{
-	for (int fd = 0, i = 0; fd < o->end; fd++)
-		if (i < o->count && o->fds[i] == fd)
-			i++;
-		else if (is_epoll(fd))
-			own_poller(fd);
-}
-
 /* load is called with signals blocked, as they then are in Go's threads. */
 static void load(void)
 {
 	nv_take_faults();
 	nv_arm();
-	nv_choose_cpus();
-	nv_keep_reserve();
 	nv_occupy();
 	int result = bind_runtime();
 
-	nv_chosen_cpus();
-	find_poller(&nv_low);
 	nv_vacate();
 	atomic_store(&nv_load_result, result);
 	if (result == LOAD_DONE)

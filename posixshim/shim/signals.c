@@ -41,7 +41,7 @@ int nv_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*sta
 {
 	if (nv_state != NV_INSIDE)
 		expect_signals();
-	if (!nv_mounted || !nv_runtimes_thread(start))
+	if (!nv_mounted || !nv_runtimes())
 		return REAL(pthread_create)(thread, attr, start, arg);
 	struct beginning *b = malloc(sizeof *b);
 

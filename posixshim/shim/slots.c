@@ -36,28 +36,26 @@ int nv_low_descriptors(void)
 	return (int)limit.rlim_cur / 2;
 }
 
-/* occupied are all low descriptors while the runtime is loaded, so that what
- * Go opens itself, whose numbers cannot be changed, is out of the
- * application's way; and later while a library does so that the runtime uses. */
-struct nv_occupied nv_low;
+/* All low descriptors while the runtime is loaded, so that what Go opens itself, whose numbers cannot be changed, is out
+ * of the application's way; and later while a library does so that the runtime uses. */
+static int low[512];
+static int occupied;
 
 void nv_occupy(void)
 {
-	struct nv_occupied *o = &nv_low;
-	int low = nv_low_descriptors();
+	int end = nv_low_descriptors();
 	int fd = REAL(open)("/", O_PATH | O_CLOEXEC);
 
-	for (o->count = 0; fd >= 0 && fd < low && o->count < 512; fd = REAL(fcntl)(fd, F_DUPFD_CLOEXEC, 0))
-		o->fds[o->count++] = fd;
-	o->end = (fd >= 0 ? fd : low) + 64; /* other threads open something as well */
+	for (occupied = 0; fd >= 0 && fd < end && occupied < 512; fd = REAL(fcntl)(fd, F_DUPFD_CLOEXEC, 0))
+		low[occupied++] = fd;
 	if (fd >= 0)
 		REAL(close)(fd);
 }
 
 void nv_vacate(void)
 {
-	while (nv_low.count > 0)
-		REAL(close)(nv_low.fds[--nv_low.count]);
+	while (occupied > 0)
+		REAL(close)(low[--occupied]);
 }
 
 /* nv_own_in_place notes that fd is the runtime's. */

@@ -47,78 +47,6 @@ static int came(const char *what, int good)
 	return good;
 }
 
-/* status reads a number of /proc/self/status, in KiB. */
-static rlim_t status(const char *name)
-{
-	char line[256];
-	unsigned long n = 0;
-	FILE *f = fopen("/proc/self/status", "r");
-
-	while (f != NULL && fgets(line, sizeof line, f) != NULL)
-		if (strncmp(line, name, strlen(name)) == 0)
-			sscanf(line + strlen(name), ": %lu", &n);
-	if (f != NULL)
-		fclose(f);
-	return n;
-}
-
-/* use does what programs do, and accepts every answer but a wrong one. */
-static void use(int fd)
-{
-	struct stat st;
-	long done = 0;
-
-	for (int i = 0; i < 64; i++) {
-		memset(block, 'a' + i % 26, BLOCK);
-		done += pwrite(fd, block, BLOCK, (off_t)i * BLOCK) == BLOCK;
-	}
-	came("pwrite", done == 64);
-	for (int i = 0; i < 64; i++) {
-		memset(block, 'a' + i % 26, BLOCK);
-		if (pread(fd, back, BLOCK, (off_t)i * BLOCK) == BLOCK && memcmp(block, back, BLOCK) != 0)
-			wrong = 1;
-	}
-	came("stat", stat(in("x"), &st) == 0 && st.st_size == 64 * BLOCK);
-	came("mkdir", mkdir(in("d"), 0700) == 0);
-	int made = 0;
-
-	for (int i = 0; i < 2000; i++) {
-		char name[64];
-
-		snprintf(name, sizeof name, "d/%d", i);
-		int f = open(in(name), O_WRONLY | O_CREAT, 0600);
-
-		made += f >= 0 && write(f, "x", 1) == 1;
-		if (f >= 0)
-			close(f);
-	}
-	came("2000 files", made == 2000);
-	DIR *d = opendir(in("d"));
-
-	if (came("opendir", d != NULL)) {
-		int n = 0;
-
-		while (readdir(d) != NULL)
-			n++;
-		if (n != made + 2)
-			wrong = 1;
-		closedir(d);
-	}
-	FILE *f = fopen(in("x"), "r");
-
-	if (came("fopen", f != NULL))
-		fclose(f);
-	came("fsync", fsync(fd) == 0);
-}
-
-/* memory fills all that there is with memory of malloc. */
-static void memory(void)
-{
-	for (size_t n = 64 << 20; n >= 16;)
-		if (malloc(n) == NULL)
-			n /= 2;
-}
-
 /* numbers uses every call that makes a descriptor, or needs one, until there
  * is none, and after some have been closed. */
 static void numbers(int fd)
@@ -183,19 +111,10 @@ int main(int argc, char **argv)
 			fd = open(in("x"), O_RDWR | O_CREAT, 0600);
 		came("then", fd >= 0 && write(fd, "x", 1) == 1);
 	} else {
-		/* A limit that is far away: it is what tells of those to come. */
-		if (*argv[2] != 'd' || argv[2][1] == 'a')
-			limit(*argv[2] == 's' ? RLIMIT_AS : RLIMIT_DATA, 16l << 30);
 		fd = open(in("x"), O_RDWR | O_CREAT, 0600);
 		came("first", fd >= 0);
-		if (strcmp(argv[2], "descriptors") == 0) {
-			limit(RLIMIT_NOFILE, much);
-			numbers(fd);
-		} else {
-			limit(*argv[2] == 's' ? RLIMIT_AS : RLIMIT_DATA, (status(*argv[2] == 's' ? "VmSize" : "VmData") << 10) + (much << 20));
-			memory();
-			use(fd);
-		}
+		limit(RLIMIT_NOFILE, much);
+		numbers(fd);
 	}
 	printf("%s\n", wrong ? "wrong" : "right");
 	return wrong;
