@@ -41,42 +41,20 @@ static nv_handle unset(int fd)
 	return h;
 }
 
-/* How many threads are changing a descriptor of ours; -1 while
- * placeholders are replaced, which would bring back what they close. And how many
- * threads wait for it to become something else. */
-static _Atomic int changing, awaited;
-
-static void await_change(int seen)
-{
-	atomic_fetch_add(&awaited, 1);
-	nv_sleep_on(&changing, seen, 100);
-	atomic_fetch_sub(&awaited, 1);
-}
-
-static void tell_change(void)
-{
-	if (atomic_load(&awaited) != 0)
-		nv_wake_all(&changing);
-}
+/* Those who change a descriptor of ours have it for reading. Who replaces placeholders, which would bring back what
+ * they close, has it for writing. */
+#define UNLOCKED PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP
+static pthread_rwlock_t changing = UNLOCKED;
 
 static void begin_change(void)
 {
-	int n = atomic_load(&changing);
-
 	nv_hold();
-	for (;;)
-		if (n < 0) {
-			await_change(n);
-			n = atomic_load(&changing);
-		} else if (atomic_compare_exchange_weak(&changing, &n, n + 1)) {
-			return;
-		}
+	pthread_rwlock_rdlock(&changing);
 }
 
 static void end_change(void)
 {
-	atomic_fetch_sub(&changing, 1);
-	tell_change();
+	pthread_rwlock_unlock(&changing);
 	nv_let_go();
 }
 
@@ -110,9 +88,10 @@ void nv_lose_descriptors(int server)
 {
 	unsigned end = atomic_load(&nv_ours_end), low = (unsigned)nv_low_descriptors();
 
+	static const pthread_rwlock_t unlocked = UNLOCKED;
+
 	atomic_store(&pattern, -1);
-	atomic_store(&changing, 0);
-	atomic_store(&awaited, 0);
+	changing = unlocked;
 	for (unsigned fd = 0; fd < end; fd++) {
 		nv_handle h = nv_ours((int)fd);
 
@@ -146,45 +125,21 @@ static void put_in_place(nv_handle h, int stand_in)
 	}
 }
 
-static long milliseconds(void)
-{
-	struct timespec now;
-
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	return now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
-
-/* keep_out keeps threads from changing descriptors, until tell_change. It gives up, and
- * then hardly waits again, when one of them does not get on: with dup2 it may be closing
- * something that is not ours, such as a connection that lingers. */
-static bool keep_out(void)
-{
-	static long patience = 2000;
-	long end = -1;
-
-	for (int n = 0; !atomic_compare_exchange_strong(&changing, &n, -1); n = 0) {
-		long now = milliseconds();
-
-		end = end < 0 ? now + patience : end;
-		if (now >= end) {
-			patience = 1;
-			return false;
-		}
-		await_change(n);
-	}
-	patience = 2000;
-	return true;
-}
-
-/* nv_replace_placeholders puts stand_in in the place of all descriptors of h,
- * with signals blocked. One thread at a time does. */
+/* nv_replace_placeholders puts stand_in in the place of all descriptors of h, with signals blocked. One thread at a
+ * time does. It gives up when another thread does not get on, which with dup2 may be closing something that is not
+ * ours, such as a connection that lingers; and then hardly waits again. */
 void nv_replace_placeholders(nv_handle h, int stand_in)
 {
-	if (!keep_out())
+	static bool patient = true;
+	struct timespec until;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += patient ? 2 : 0;
+	patient = pthread_rwlock_timedwrlock(&changing, &until) == 0;
+	if (!patient)
 		return;
 	put_in_place(h, stand_in);
-	atomic_store(&changing, 0);
-	tell_change();
+	pthread_rwlock_unlock(&changing);
 }
 
 /* nv_take_back puts plain placeholders in the place of all descriptors of files

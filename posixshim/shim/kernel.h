@@ -4,9 +4,7 @@
 #ifndef NV_KERNEL_H
 #define NV_KERNEL_H
 
-#include <linux/futex.h>
 #include <sys/syscall.h>
-#include <time.h>
 
 /* nv_kernel6 makes a system call and returns what the kernel does, -errno. */
 static inline long nv_kernel6(long number, long a, long b, long c, long d, long e, long f)
@@ -36,19 +34,5 @@ static inline long nv_kernel6(long number, long a, long b, long c, long d, long 
 
 /* nv_kernel(number, ...) takes as many arguments as the call has. */
 #define nv_kernel(...) nv_kernel_with(__VA_ARGS__, 0, 0, 0, 0, 0, 0, )
-
-/* nv_sleep_on waits until somebody wakes who sleeps on the word, for so many
- * milliseconds at most, if it still is what was seen. Handlers may call it. */
-static inline void nv_sleep_on(const void *word, int seen, long most)
-{
-	struct timespec time = {most / 1000, most % 1000 * 1000000};
-
-	nv_kernel(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, &time);
-}
-
-static inline void nv_wake_all(const void *word)
-{
-	nv_kernel(SYS_futex, word, FUTEX_WAKE_PRIVATE, 0x7fffffff);
-}
 
 #endif
