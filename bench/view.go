@@ -127,7 +127,7 @@ func (b *testbed) viewSide(ctx context.Context, a *application, id nvmf.Transpor
 	if err := store.Reset(ctx, cfg); err != nil {
 		return nil, err
 	}
-	if cfg.View, err = os.MkdirTemp(b.env.scratch, "view-"); err != nil {
+	if cfg.Export, err = os.MkdirTemp(b.env.scratch, "view-"); err != nil {
 		return nil, err
 	}
 	group := store.LockGroup(cfg.Run)
@@ -140,7 +140,7 @@ func (b *testbed) viewSide(ctx context.Context, a *application, id nvmf.Transpor
 	if err := b.startDaemon(cmd, "exported"); err != nil {
 		return nil, err
 	}
-	return b.directorySide(ctx, a, viewName, filepath.Join(cfg.View, "job", "bench"))
+	return b.directorySide(ctx, a, viewName, filepath.Join(cfg.Export, "job", "bench"))
 }
 
 // fuseLoopbackSide is the same to a directory in memory that FUSE passes on.
