@@ -116,6 +116,9 @@ func (p *Process) Advise(h Handle, off, n int64, advice int) error {
 	if err != nil {
 		return err
 	}
+	if n < 0 || advice < unix.FADV_NORMAL || advice > unix.FADV_NOREUSE {
+		return syscall.EINVAL
+	}
 	return f.current().Advise(off, n, advice)
 }
 
@@ -184,7 +187,7 @@ func (p *Process) read(h Handle, bufs [][]byte, off int64) (int, error) {
 // that is where it begins.
 func (p *Process) Write(h Handle, buf []byte, most int64) (int, error) {
 	s := takeScratch(buf)
-	n, err := p.write(h, s.one[:], -1, false, most)
+	n, err := p.write(h, s.one[:], -1, most)
 	s.give()
 	return n, err
 }
@@ -195,25 +198,24 @@ func (p *Process) Pwrite(h Handle, buf []byte, off, most int64) (int, error) {
 		return 0, syscall.EINVAL
 	}
 	s := takeScratch(buf)
-	n, err := p.write(h, s.one[:], off, false, most)
+	n, err := p.write(h, s.one[:], off, most)
 	s.give()
 	return n, err
 }
 
-// Writev writes several buffers at off, or at the offset if off is -1. flags
-// may be RWF_APPEND.
-func (p *Process) Writev(h Handle, iov []syscall.Iovec, off int64, flags int, most int64) (int, error) {
+// Writev writes several buffers at off, or at the offset if off is -1.
+func (p *Process) Writev(h Handle, iov []syscall.Iovec, off, most int64) (int, error) {
 	s := takeScratch(nil)
 	bufs, err := s.vectors(iov)
 	n := 0
 	if err == nil {
-		n, err = p.write(h, bufs, off, flags&unix.RWF_APPEND != 0, most)
+		n, err = p.write(h, bufs, off, most)
 	}
 	s.give()
 	return n, err
 }
 
-func (p *Process) write(h Handle, bufs [][]byte, off int64, atEnd bool, most int64) (int, error) {
+func (p *Process) write(h Handle, bufs [][]byte, off, most int64) (int, error) {
 	f, err := p.writer(h)
 	if err != nil {
 		return 0, err
@@ -224,7 +226,7 @@ func (p *Process) write(h Handle, bufs [][]byte, off int64, atEnd bool, most int
 	if bufs, err = readable(bufs); err != nil {
 		return 0, err
 	}
-	atEnd = atEnd || f.flags.Load()&syscall.O_APPEND != 0
+	atEnd := f.flags.Load()&syscall.O_APPEND != 0
 	if off >= 0 {
 		if !atEnd {
 			return written(p.writeBelow(f, bufs, off, most))

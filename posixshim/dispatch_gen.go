@@ -4,7 +4,7 @@ package posixshim
 
 import "syscall"
 
-const protocol uint32 = 0xb05ee808
+const protocol uint32 = 0xca00c271
 
 // The calls, by their line in calls.txt.
 const (
@@ -23,31 +23,30 @@ const (
 	callFsync     uint32 = 23
 	callFtruncate uint32 = 24
 	callFallocate uint32 = 25
-	callCopy      uint32 = 26
-	callLock      uint32 = 27
-	callFlock     uint32 = 28
-	callMap       uint32 = 29
-	callUnmap     uint32 = 30
-	callMsync     uint32 = 31
-	callFstat     uint32 = 32
-	callFsetattr  uint32 = 33
-	callFpath     uint32 = 34
-	callName      uint32 = 35
-	callStat      uint32 = 36
-	callSetattr   uint32 = 37
-	callAccess    uint32 = 38
-	callTruncate  uint32 = 39
-	callMkdir     uint32 = 40
-	callRmdir     uint32 = 41
-	callUnlink    uint32 = 42
-	callRename    uint32 = 43
-	callLink      uint32 = 44
-	callSymlink   uint32 = 45
-	callReadlink  uint32 = 46
-	callRealpath  uint32 = 47
-	callStatfs    uint32 = 48
-	callSyncfs    uint32 = 49
-	callAdvise    uint32 = 50
+	callLock      uint32 = 26
+	callFlock     uint32 = 27
+	callMap       uint32 = 28
+	callUnmap     uint32 = 29
+	callMsync     uint32 = 30
+	callFstat     uint32 = 31
+	callFsetattr  uint32 = 32
+	callFpath     uint32 = 33
+	callName      uint32 = 34
+	callStat      uint32 = 35
+	callSetattr   uint32 = 36
+	callAccess    uint32 = 37
+	callTruncate  uint32 = 38
+	callMkdir     uint32 = 39
+	callRmdir     uint32 = 40
+	callUnlink    uint32 = 41
+	callRename    uint32 = 42
+	callLink      uint32 = 43
+	callSymlink   uint32 = 44
+	callReadlink  uint32 = 45
+	callRealpath  uint32 = 46
+	callStatfs    uint32 = 47
+	callSyncfs    uint32 = 48
+	callAdvise    uint32 = 49
 )
 
 // dispatch makes the call of a request.
@@ -96,9 +95,9 @@ func (p *Process) dispatch(m *message) (result int, err error) {
 			return result, err
 		}
 	case callWritev:
-		h, iov, off, flags, most := m.handle(), vector(m.data()), m.number(), m.int(), m.number()
+		h, iov, off, most := m.handle(), vector(m.data()), m.number(), m.number()
 		if m.whole() {
-			result, err = p.Writev(h, iov, off, flags, most)
+			result, err = p.Writev(h, iov, off, most)
 			return result, err
 		}
 	case callSeek:
@@ -141,12 +140,6 @@ func (p *Process) dispatch(m *message) (result int, err error) {
 		h, mode, off, n, most := m.handle(), m.int(), m.number(), m.number(), m.number()
 		if m.whole() {
 			err = p.Fallocate(h, mode, off, n, most)
-			return result, err
-		}
-	case callCopy:
-		in, inoff, out, outoff, n, most := m.handle(), m.number(), m.handle(), m.number(), m.number(), m.number()
-		if m.whole() {
-			result, err = p.Copy(in, inoff, out, outoff, n, most)
 			return result, err
 		}
 	case callLock:

@@ -33,7 +33,6 @@ dup2 over another: ok
 opendir: EMFILE
 fopen: EMFILE
 mkstemp: EMFILE
-scandir: EMFILE
 stat: ok
 mkdir: ok
 y: ENOENT

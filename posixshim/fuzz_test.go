@@ -95,7 +95,7 @@ func (c *caller) call(b []byte) {
 	case 5:
 		_, err = p.Readv(h, c.vectors(b), off)
 	case 6:
-		_, err = p.Writev(h, c.vectors(b), off, number, NoLimit)
+		_, err = p.Writev(h, c.vectors(b), off, NoLimit)
 	case 7:
 		_, err = p.Seek(h, off, int(int8(b[5])))
 	case 8:

@@ -214,13 +214,13 @@ func nvmecr_rt_readv(h int64, iov unsafe.Pointer, iov_count int32, off int64) (a
 // writev: writes several buffers; off -1 is the offset
 //
 //export nvmecr_rt_writev
-func nvmecr_rt_writev(h int64, iov unsafe.Pointer, iov_count int32, off int64, flags int32, most int64) (answer int64) {
+func nvmecr_rt_writev(h int64, iov unsafe.Pointer, iov_count int32, off int64, most int64) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
 	defer contain(&answer)
 	process.Drain()
-	return result(process.Writev(posixshim.Handle(h), posixshim.Vectors(iov, iov_count), off, int(flags), most))
+	return result(process.Writev(posixshim.Handle(h), posixshim.Vectors(iov, iov_count), off, most))
 }
 
 // seek: lseek
@@ -305,18 +305,6 @@ func nvmecr_rt_fallocate(h int64, mode int32, off int64, n int64, most int64) (a
 	defer contain(&answer)
 	process.Drain()
 	return result(0, process.Fallocate(posixshim.Handle(h), int(mode), off, n, most))
-}
-
-// copy: copies between two files; an offset of -1 is that of the open file
-//
-//export nvmecr_rt_copy
-func nvmecr_rt_copy(in int64, inoff int64, out int64, outoff int64, n int64, most int64) (answer int64) {
-	if process.Crashed() {
-		return crashed
-	}
-	defer contain(&answer)
-	process.Drain()
-	return result(process.Copy(posixshim.Handle(in), inoff, posixshim.Handle(out), outoff, n, most))
 }
 
 // lock: F_GETLK, F_SETLK and those of open files, without waiting; lock is the struct flock, and pid whose record locks are meant

@@ -329,7 +329,7 @@ ssize_t nv_call_writev(int fd, const struct iovec *iov, int count)
 	if (__builtin_expect(h == 0, 1))
 		return REAL(writev)(fd, iov, count);
 	pthread_testcancel();
-	return rt_writev(h, iov, count, -1, 0);
+	return rt_writev(h, iov, count, -1);
 }
 
 ssize_t nv_call_preadv(int fd, const struct iovec *iov, int count, off_t off) NV_CALL("preadv");
@@ -352,7 +352,7 @@ ssize_t nv_call_pwritev(int fd, const struct iovec *iov, int count, off_t off)
 	if (__builtin_expect(h == 0, 1))
 		return REAL(pwritev)(fd, iov, count, off);
 	pthread_testcancel();
-	return (off < 0 ? nv_error(EINVAL) : rt_writev(h, iov, count, off, 0));
+	return (off < 0 ? nv_error(EINVAL) : rt_writev(h, iov, count, off));
 }
 extern __typeof__(nv_call_pwritev) nv_call_pwritev64 NV_CALL("pwritev64") NV_ALIAS("pwritev");
 
@@ -364,7 +364,7 @@ ssize_t nv_call_preadv2(int fd, const struct iovec *iov, int count, off_t off, i
 	if (__builtin_expect(h == 0, 1))
 		return REAL(preadv2)(fd, iov, count, off, flags);
 	pthread_testcancel();
-	return nv_preadv2(h, iov, count, off, flags);
+	return (flags != 0 ? nv_error(EOPNOTSUPP) : off < -1 ? nv_error(EINVAL) : rt_readv(h, iov, count, off));
 }
 extern __typeof__(nv_call_preadv2) nv_call_preadv64v2 NV_CALL("preadv64v2") NV_ALIAS("preadv2");
 
@@ -376,7 +376,7 @@ ssize_t nv_call_pwritev2(int fd, const struct iovec *iov, int count, off_t off, 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(pwritev2)(fd, iov, count, off, flags);
 	pthread_testcancel();
-	return nv_pwritev2(h, iov, count, off, flags);
+	return (flags != 0 ? nv_error(EOPNOTSUPP) : off < -1 ? nv_error(EINVAL) : rt_writev(h, iov, count, off));
 }
 extern __typeof__(nv_call_pwritev2) nv_call_pwritev64v2 NV_CALL("pwritev64v2") NV_ALIAS("pwritev2");
 
@@ -426,7 +426,7 @@ int nv_call_syncfs(int fd)
 void nv_call_sync(void) NV_CALL("sync");
 void nv_call_sync(void)
 {
-	nv_sync();
+	(REAL(sync)(), (void)(nv_loaded() ? rt_syncfs() : 0));
 }
 
 int nv_call_sync_file_range(int fd, off_t off, off_t n, unsigned flags) NV_CALL("sync_file_range");
@@ -437,7 +437,7 @@ int nv_call_sync_file_range(int fd, off_t off, off_t n, unsigned flags)
 	if (__builtin_expect(h == 0, 1))
 		return REAL(sync_file_range)(fd, off, n, flags);
 	pthread_testcancel();
-	return nv_sync_file_range(h, off, n, flags);
+	return (off < 0 || n < 0 ? nv_error(EINVAL) : rt_fsync(h));
 }
 
 int nv_call_ftruncate(int fd, off_t size) NV_CALL("ftruncate");
@@ -473,19 +473,6 @@ int nv_call_truncate(const char *path, off_t size)
 }
 extern __typeof__(nv_call_truncate) nv_call_truncate64 NV_CALL("truncate64") NV_ALIAS("truncate");
 
-ssize_t nv_call_copy_file_range(int in, off64_t *inoff, int out, off64_t *outoff, size_t n, unsigned flags) NV_CALL("copy_file_range");
-ssize_t nv_call_copy_file_range(int in, off64_t *inoff, int out, off64_t *outoff, size_t n, unsigned flags)
-{
-	return nv_copy_file_range(in, inoff, out, outoff, n, flags);
-}
-
-ssize_t nv_call_sendfile(int out, int in, off_t *off, size_t n) NV_CALL("sendfile");
-ssize_t nv_call_sendfile(int out, int in, off_t *off, size_t n)
-{
-	return nv_sendfile(out, in, off, n);
-}
-extern __typeof__(nv_call_sendfile) nv_call_sendfile64 NV_CALL("sendfile64") NV_ALIAS("sendfile");
-
 int nv_call_fallocate(int fd, int mode, off_t off, off_t n) NV_CALL("fallocate");
 int nv_call_fallocate(int fd, int mode, off_t off, off_t n)
 {
@@ -505,7 +492,10 @@ int nv_call_posix_fallocate(int fd, off_t off, off_t n)
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(posix_fallocate)(fd, off, n);
-	return nv_posix_fallocate(h, off, n);
+	int saved = errno, error = rt_fallocate(h, 0, off, n) < 0 ? errno : 0;
+
+	errno = saved;
+	return error;
 }
 extern __typeof__(nv_call_posix_fallocate) nv_call_posix_fallocate64 NV_CALL("posix_fallocate64") NV_ALIAS("posix_fallocate");
 
@@ -516,7 +506,10 @@ int nv_call_posix_fadvise(int fd, off_t off, off_t n, int advice)
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(posix_fadvise)(fd, off, n, advice);
-	return nv_fadvise(h, off, n, advice);
+	int saved = errno, error = rt_advise(h, off, n, advice) < 0 ? errno : 0;
+
+	errno = saved;
+	return error;
 }
 extern __typeof__(nv_call_posix_fadvise) nv_call_posix_fadvise64 NV_CALL("posix_fadvise64") NV_ALIAS("posix_fadvise");
 
@@ -527,27 +520,60 @@ ssize_t nv_call_readahead(int fd, off64_t off, size_t n)
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(readahead)(fd, off, n);
-	return nv_readahead(h, off, n);
+	return rt_advise(h, off, (off_t)n, POSIX_FADV_WILLNEED);
 }
 
 /* ---- Calls refused so that callers fall back ---- */
 
-ssize_t nv_call_splice(int in, off64_t *inoff, int out, off64_t *outoff, size_t n, unsigned flags) NV_CALL("splice");
-ssize_t nv_call_splice(int in, off64_t *inoff, int out, off64_t *outoff, size_t n, unsigned flags)
+ssize_t nv_call_copy_file_range(int fd, off64_t *inoff, int fd2, off64_t *outoff, size_t n, unsigned flags) NV_CALL("copy_file_range");
+ssize_t nv_call_copy_file_range(int fd, off64_t *inoff, int fd2, off64_t *outoff, size_t n, unsigned flags)
 {
-	return nv_splice(in, inoff, out, outoff, n, flags);
+	nv_handle h = nv_called_with(fd), h2 = nv_called_with(fd2);
+
+	if (h == 0 && h2 == 0)
+		return REAL(copy_file_range)(fd, inoff, fd2, outoff, n, flags);
+	return nv_error(EXDEV);
+}
+
+ssize_t nv_call_sendfile(int fd, int fd2, off_t *off, size_t n) NV_CALL("sendfile");
+ssize_t nv_call_sendfile(int fd, int fd2, off_t *off, size_t n)
+{
+	nv_handle h = nv_called_with(fd), h2 = nv_called_with(fd2);
+
+	if (h == 0 && h2 == 0)
+		return REAL(sendfile)(fd, fd2, off, n);
+	return nv_error(EINVAL);
+}
+extern __typeof__(nv_call_sendfile) nv_call_sendfile64 NV_CALL("sendfile64") NV_ALIAS("sendfile");
+
+ssize_t nv_call_splice(int fd, off64_t *inoff, int fd2, off64_t *outoff, size_t n, unsigned flags) NV_CALL("splice");
+ssize_t nv_call_splice(int fd, off64_t *inoff, int fd2, off64_t *outoff, size_t n, unsigned flags)
+{
+	nv_handle h = nv_called_with(fd), h2 = nv_called_with(fd2);
+
+	if (h == 0 && h2 == 0)
+		return REAL(splice)(fd, inoff, fd2, outoff, n, flags);
+	return nv_error(EINVAL);
 }
 
 int nv_call_epoll_ctl(int epfd, int op, int fd, struct epoll_event *event) NV_CALL("epoll_ctl");
 int nv_call_epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 {
-	return nv_epoll_ctl(epfd, op, fd, event);
+	nv_handle h = nv_called_with(fd);
+
+	if (__builtin_expect(h == 0, 1))
+		return REAL(epoll_ctl)(epfd, op, fd, event);
+	return nv_error(EPERM);
 }
 
-ssize_t nv_call_tee(int in, int out, size_t n, unsigned flags) NV_CALL("tee");
-ssize_t nv_call_tee(int in, int out, size_t n, unsigned flags)
+ssize_t nv_call_tee(int fd, int fd2, size_t n, unsigned flags) NV_CALL("tee");
+ssize_t nv_call_tee(int fd, int fd2, size_t n, unsigned flags)
 {
-	return nv_tee(in, out, n, flags);
+	nv_handle h = nv_called_with(fd), h2 = nv_called_with(fd2);
+
+	if (h == 0 && h2 == 0)
+		return REAL(tee)(fd, fd2, n, flags);
+	return nv_error(EINVAL);
 }
 
 ssize_t nv_call_vmsplice(int fd, const struct iovec *iov, size_t count, unsigned flags) NV_CALL("vmsplice");
@@ -2073,7 +2099,10 @@ int nv_call_readdir_r(DIR *stream, struct dirent *entry, struct dirent **result)
 
 	if (dir == NULL)
 		return REAL(readdir_r)(stream, entry, result);
-	return nv_readdir_r(dir, entry, result);
+	int saved = errno, error = nv_refuse("readdir_r") < 0 ? errno : 0;
+
+	errno = saved;
+	return error;
 }
 extern __typeof__(nv_call_readdir_r) nv_call_readdir64_r NV_CALL("readdir64_r") NV_ALIAS("readdir_r");
 
@@ -2122,57 +2151,6 @@ int nv_call_dirfd(DIR *stream)
 		return REAL(dirfd)(stream);
 	return dir->fd;
 }
-
-int nv_call_scandir(const char *path, struct dirent ***names, int (*filter)(const struct dirent *), int (*compare)(const struct dirent **, const struct dirent **)) NV_CALL("scandir");
-int nv_call_scandir(const char *path, struct dirent ***names, int (*filter)(const struct dirent *), int (*compare)(const struct dirent **, const struct dirent **))
-{
-	struct nv_place at;
-
-	if (!nv_route(AT_FDCWD, path, &at))
-		return REAL(scandir)(path, names, filter, compare);
-	int result;
-
-	do
-		result = nv_scandir(&at, names, filter, compare);
-	while (nv_reroute(&at));
-	if (__builtin_expect(at.outside, 0)) {
-		char outside[strlen(at.path) + 1];
-
-		nv_go_outside(&at, outside);
-		return REAL(scandir)(at.path, names, filter, compare);
-	}
-	return result;
-}
-extern __typeof__(nv_call_scandir) nv_call_scandir64 NV_CALL("scandir64") NV_ALIAS("scandir");
-
-int nv_call_scandirat(int dirfd, const char *path, struct dirent ***names, int (*filter)(const struct dirent *), int (*compare)(const struct dirent **, const struct dirent **)) NV_CALL("scandirat");
-int nv_call_scandirat(int dirfd, const char *path, struct dirent ***names, int (*filter)(const struct dirent *), int (*compare)(const struct dirent **, const struct dirent **))
-{
-	struct nv_place at;
-
-	if (!nv_route(dirfd, path, &at))
-		return REAL(scandirat)(dirfd, path, names, filter, compare);
-	int result;
-
-	do
-		result = nv_scandir(&at, names, filter, compare);
-	while (nv_reroute(&at));
-	if (__builtin_expect(at.outside, 0)) {
-		char outside[strlen(at.path) + 1];
-
-		nv_go_outside(&at, outside);
-		return REAL(scandirat)(AT_FDCWD, at.path, names, filter, compare);
-	}
-	return result;
-}
-extern __typeof__(nv_call_scandirat) nv_call_scandirat64 NV_CALL("scandirat64") NV_ALIAS("scandirat");
-
-int nv_call_glob(const char *pattern, int flags, int (*error)(const char *path, int error), glob_t *out) NV_CALL("glob");
-int nv_call_glob(const char *pattern, int flags, int (*error)(const char *path, int error), glob_t *out)
-{
-	return nv_glob(pattern, flags, error, out);
-}
-extern __typeof__(nv_call_glob) nv_call_glob64 NV_CALL("glob64") NV_ALIAS("glob");
 
 ssize_t nv_call_getdents64(int fd, void *buf, size_t n) NV_CALL("getdents64");
 ssize_t nv_call_getdents64(int fd, void *buf, size_t n)
@@ -2412,16 +2390,10 @@ int nv_call___vdprintf_chk(int fd, int flag, const char *format, va_list ap)
 	return (nv_checked(flag), nv_vdprintf(fd, format, ap));
 }
 
-int nv_call_fwide(FILE *stream, int mode) NV_CALL("fwide");
-int nv_call_fwide(FILE *stream, int mode)
-{
-	return nv_fwide(nv_input(stream), mode);
-}
-
 wint_t nv_call_fgetwc(FILE *stream) NV_CALL("fgetwc");
 wint_t nv_call_fgetwc(FILE *stream)
 {
-	return nv_fgetwc(nv_input(stream));
+	return nv_wide(nv_input(stream)) ? REAL(fgetwc)(nv_input(stream)) : WEOF;
 }
 extern __typeof__(nv_call_fgetwc) nv_call_getwc NV_CALL("getwc") NV_ALIAS("fgetwc");
 extern __typeof__(nv_call_fgetwc) nv_call_fgetwc_unlocked NV_CALL("fgetwc_unlocked") NV_ALIAS("fgetwc");
@@ -2430,50 +2402,43 @@ extern __typeof__(nv_call_fgetwc) nv_call_getwc_unlocked NV_CALL("getwc_unlocked
 wint_t nv_call_getwchar(void) NV_CALL("getwchar");
 wint_t nv_call_getwchar(void)
 {
-	return nv_fgetwc(*nv_standard_stream(0));
+	return nv_wide(*nv_standard_stream(0)) ? REAL(getwchar)() : WEOF;
 }
 extern __typeof__(nv_call_getwchar) nv_call_getwchar_unlocked NV_CALL("getwchar_unlocked") NV_ALIAS("getwchar");
 
 wint_t nv_call_fputwc(wchar_t wc, FILE *stream) NV_CALL("fputwc");
 wint_t nv_call_fputwc(wchar_t wc, FILE *stream)
 {
-	return nv_fputwc(wc, stream);
+	return nv_wide(stream) ? REAL(fputwc)(wc, stream) : WEOF;
 }
 extern __typeof__(nv_call_fputwc) nv_call_putwc NV_CALL("putwc") NV_ALIAS("fputwc");
 extern __typeof__(nv_call_fputwc) nv_call_fputwc_unlocked NV_CALL("fputwc_unlocked") NV_ALIAS("fputwc");
 extern __typeof__(nv_call_fputwc) nv_call_putwc_unlocked NV_CALL("putwc_unlocked") NV_ALIAS("fputwc");
 
-wint_t nv_call_putwchar(wchar_t wc) NV_CALL("putwchar");
-wint_t nv_call_putwchar(wchar_t wc)
-{
-	return nv_fputwc(wc, *nv_standard_stream(1));
-}
-extern __typeof__(nv_call_putwchar) nv_call_putwchar_unlocked NV_CALL("putwchar_unlocked") NV_ALIAS("putwchar");
-
 wint_t nv_call_ungetwc(wint_t wc, FILE *stream) NV_CALL("ungetwc");
 wint_t nv_call_ungetwc(wint_t wc, FILE *stream)
 {
-	return nv_ungetwc(wc, nv_input(stream));
+	return nv_wide(nv_input(stream)) ? REAL(ungetwc)(wc, nv_input(stream)) : WEOF;
 }
 
 wchar_t *nv_call_fgetws(wchar_t *line, int n, FILE *stream) NV_CALL("fgetws");
 wchar_t *nv_call_fgetws(wchar_t *line, int n, FILE *stream)
 {
-	return nv_fgetws(line, n, nv_input(stream));
+	return nv_wide(nv_input(stream)) ? REAL(fgetws)(line, n, nv_input(stream)) : NULL;
 }
 extern __typeof__(nv_call_fgetws) nv_call_fgetws_unlocked NV_CALL("fgetws_unlocked") NV_ALIAS("fgetws");
 
 wchar_t *nv_call___fgetws_chk(wchar_t *line, size_t have, int n, FILE *stream) NV_CALL("__fgetws_chk");
 wchar_t *nv_call___fgetws_chk(wchar_t *line, size_t have, int n, FILE *stream)
 {
-	return (nv_check(n <= 0 || (size_t)n <= have), nv_fgetws(line, n, nv_input(stream)));
+	return nv_wide(nv_input(stream)) ? REAL(__fgetws_chk)(line, have, n, nv_input(stream)) : NULL;
 }
 extern __typeof__(nv_call___fgetws_chk) nv_call___fgetws_unlocked_chk NV_CALL("__fgetws_unlocked_chk") NV_ALIAS("__fgetws_chk");
 
 int nv_call_fputws(const wchar_t *text, FILE *stream) NV_CALL("fputws");
 int nv_call_fputws(const wchar_t *text, FILE *stream)
 {
-	return nv_fputws(text, stream);
+	return nv_wide(stream) ? REAL(fputws)(text, stream) : EOF;
 }
 extern __typeof__(nv_call_fputws) nv_call_fputws_unlocked NV_CALL("fputws_unlocked") NV_ALIAS("fputws");
 
@@ -2483,7 +2448,7 @@ int nv_call_fwprintf(FILE *stream, const wchar_t *format, ...)
 	va_list ap;
 
 	va_start(ap, format);
-	int result = nv_vfwprintf(stream, format, ap);
+	int result = nv_wide(stream) ? REAL(vfwprintf)(stream, format, ap) : EOF;
 	va_end(ap);
 	return result;
 }
@@ -2491,7 +2456,7 @@ int nv_call_fwprintf(FILE *stream, const wchar_t *format, ...)
 int nv_call_vfwprintf(FILE *stream, const wchar_t *format, va_list ap) NV_CALL("vfwprintf");
 int nv_call_vfwprintf(FILE *stream, const wchar_t *format, va_list ap)
 {
-	return nv_vfwprintf(stream, format, ap);
+	return nv_wide(stream) ? REAL(vfwprintf)(stream, format, ap) : EOF;
 }
 
 int nv_call___fwprintf_chk(FILE *stream, int flag, const wchar_t *format, ...) NV_CALL("__fwprintf_chk");
@@ -2500,7 +2465,7 @@ int nv_call___fwprintf_chk(FILE *stream, int flag, const wchar_t *format, ...)
 	va_list ap;
 
 	va_start(ap, format);
-	int result = (nv_checked(flag), nv_vfwprintf(stream, format, ap));
+	int result = nv_wide(stream) ? REAL(__vfwprintf_chk)(stream, flag, format, ap) : EOF;
 	va_end(ap);
 	return result;
 }
@@ -2508,41 +2473,7 @@ int nv_call___fwprintf_chk(FILE *stream, int flag, const wchar_t *format, ...)
 int nv_call___vfwprintf_chk(FILE *stream, int flag, const wchar_t *format, va_list ap) NV_CALL("__vfwprintf_chk");
 int nv_call___vfwprintf_chk(FILE *stream, int flag, const wchar_t *format, va_list ap)
 {
-	return (nv_checked(flag), nv_vfwprintf(stream, format, ap));
-}
-
-int nv_call_wprintf(const wchar_t *format, ...) NV_CALL("wprintf");
-int nv_call_wprintf(const wchar_t *format, ...)
-{
-	va_list ap;
-
-	va_start(ap, format);
-	int result = nv_vfwprintf(*nv_standard_stream(1), format, ap);
-	va_end(ap);
-	return result;
-}
-
-int nv_call_vwprintf(const wchar_t *format, va_list ap) NV_CALL("vwprintf");
-int nv_call_vwprintf(const wchar_t *format, va_list ap)
-{
-	return nv_vfwprintf(*nv_standard_stream(1), format, ap);
-}
-
-int nv_call___wprintf_chk(int flag, const wchar_t *format, ...) NV_CALL("__wprintf_chk");
-int nv_call___wprintf_chk(int flag, const wchar_t *format, ...)
-{
-	va_list ap;
-
-	va_start(ap, format);
-	int result = (nv_checked(flag), nv_vfwprintf(*nv_standard_stream(1), format, ap));
-	va_end(ap);
-	return result;
-}
-
-int nv_call___vwprintf_chk(int flag, const wchar_t *format, va_list ap) NV_CALL("__vwprintf_chk");
-int nv_call___vwprintf_chk(int flag, const wchar_t *format, va_list ap)
-{
-	return (nv_checked(flag), nv_vfwprintf(*nv_standard_stream(1), format, ap));
+	return nv_wide(stream) ? REAL(__vfwprintf_chk)(stream, flag, format, ap) : EOF;
 }
 
 int nv_call_fwscanf(FILE *stream, const wchar_t *format, ...) NV_CALL("fwscanf");
@@ -2551,7 +2482,7 @@ int nv_call_fwscanf(FILE *stream, const wchar_t *format, ...)
 	va_list ap;
 
 	va_start(ap, format);
-	int result = nv_vfwscanf(nv_input(stream), format, ap, false);
+	int result = nv_wide(nv_input(stream)) ? REAL(vfwscanf)(nv_input(stream), format, ap) : EOF;
 	va_end(ap);
 	return result;
 }
@@ -2559,7 +2490,7 @@ int nv_call_fwscanf(FILE *stream, const wchar_t *format, ...)
 int nv_call_vfwscanf(FILE *stream, const wchar_t *format, va_list ap) NV_CALL("vfwscanf");
 int nv_call_vfwscanf(FILE *stream, const wchar_t *format, va_list ap)
 {
-	return nv_vfwscanf(nv_input(stream), format, ap, false);
+	return nv_wide(nv_input(stream)) ? REAL(vfwscanf)(nv_input(stream), format, ap) : EOF;
 }
 
 int nv_call___isoc99_fwscanf(FILE *stream, const wchar_t *format, ...) NV_CALL("__isoc99_fwscanf");
@@ -2568,7 +2499,7 @@ int nv_call___isoc99_fwscanf(FILE *stream, const wchar_t *format, ...)
 	va_list ap;
 
 	va_start(ap, format);
-	int result = nv_vfwscanf(nv_input(stream), format, ap, true);
+	int result = nv_wide(nv_input(stream)) ? REAL(__isoc99_vfwscanf)(nv_input(stream), format, ap) : EOF;
 	va_end(ap);
 	return result;
 }
@@ -2576,7 +2507,7 @@ int nv_call___isoc99_fwscanf(FILE *stream, const wchar_t *format, ...)
 int nv_call___isoc99_vfwscanf(FILE *stream, const wchar_t *format, va_list ap) NV_CALL("__isoc99_vfwscanf");
 int nv_call___isoc99_vfwscanf(FILE *stream, const wchar_t *format, va_list ap)
 {
-	return nv_vfwscanf(nv_input(stream), format, ap, true);
+	return nv_wide(nv_input(stream)) ? REAL(__isoc99_vfwscanf)(nv_input(stream), format, ap) : EOF;
 }
 
 /* ---- Memory ---- */
@@ -2658,31 +2589,6 @@ int nv_call_aio_write(struct aiocb *cb)
 	return nv_aio_write(cb);
 }
 extern __typeof__(nv_call_aio_write) nv_call_aio_write64 NV_CALL("aio_write64") NV_ALIAS("aio_write");
-
-int nv_call_aio_fsync(int operation, struct aiocb *cb) NV_CALL("aio_fsync");
-int nv_call_aio_fsync(int operation, struct aiocb *cb)
-{
-	return nv_aio_fsync(operation, cb);
-}
-extern __typeof__(nv_call_aio_fsync) nv_call_aio_fsync64 NV_CALL("aio_fsync64") NV_ALIAS("aio_fsync");
-
-int nv_call_aio_cancel(int fd, struct aiocb *cb) NV_CALL("aio_cancel");
-int nv_call_aio_cancel(int fd, struct aiocb *cb)
-{
-	nv_handle h = nv_called_with(fd);
-
-	if (__builtin_expect(h == 0, 1))
-		return REAL(aio_cancel)(fd, cb);
-	return nv_aio_cancel(fd, cb);
-}
-extern __typeof__(nv_call_aio_cancel) nv_call_aio_cancel64 NV_CALL("aio_cancel64") NV_ALIAS("aio_cancel");
-
-int nv_call_lio_listio(int mode, struct aiocb *const *list, int n, struct sigevent *event) NV_CALL("lio_listio");
-int nv_call_lio_listio(int mode, struct aiocb *const *list, int n, struct sigevent *event)
-{
-	return nv_lio_listio(mode, list, n, event);
-}
-extern __typeof__(nv_call_lio_listio) nv_call_lio_listio64 NV_CALL("lio_listio64") NV_ALIAS("lio_listio");
 
 /* ---- Signals, threads and processes ---- */
 

@@ -20,7 +20,7 @@ struct nv_runtime {
 	int64_t (*pread)(int64_t h, void *buf, size_t buf_len, int64_t off);
 	int64_t (*pwrite)(int64_t h, const void *buf, size_t buf_len, int64_t off, int64_t most);
 	int64_t (*readv)(int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off);
-	int64_t (*writev)(int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off, int32_t flags, int64_t most);
+	int64_t (*writev)(int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off, int64_t most);
 	int64_t (*seek)(int64_t h, int64_t off, int32_t whence);
 	int64_t (*getfl)(int64_t h);
 	int64_t (*setfl)(int64_t h, int32_t flags);
@@ -28,7 +28,6 @@ struct nv_runtime {
 	int64_t (*fsync)(int64_t h);
 	int64_t (*ftruncate)(int64_t h, int64_t size, int64_t most);
 	int64_t (*fallocate)(int64_t h, int32_t mode, int64_t off, int64_t n, int64_t most);
-	int64_t (*copy)(int64_t in, int64_t inoff, int64_t out, int64_t outoff, int64_t n, int64_t most);
 	int64_t (*lock)(int64_t h, int32_t pid, int32_t cmd, void *lock, size_t lock_len);
 	int64_t (*flock)(int64_t h, int32_t operation);
 	int64_t (*map)(int64_t h, int32_t how, int64_t off, int64_t n);
@@ -82,7 +81,6 @@ struct nv_runtime {
 	"nvmecr_rt_fsync", \
 	"nvmecr_rt_ftruncate", \
 	"nvmecr_rt_fallocate", \
-	"nvmecr_rt_copy", \
 	"nvmecr_rt_lock", \
 	"nvmecr_rt_flock", \
 	"nvmecr_rt_map", \
@@ -146,15 +144,15 @@ struct nv_real {
 	int (*sync_file_range)(int fd, off_t off, off_t n, unsigned flags);
 	int (*ftruncate)(int fd, off_t size);
 	int (*truncate)(const char *path, off_t size);
-	ssize_t (*copy_file_range)(int in, off64_t *inoff, int out, off64_t *outoff, size_t n, unsigned flags);
-	ssize_t (*sendfile)(int out, int in, off_t *off, size_t n);
 	int (*fallocate)(int fd, int mode, off_t off, off_t n);
 	int (*posix_fallocate)(int fd, off_t off, off_t n);
 	int (*posix_fadvise)(int fd, off_t off, off_t n, int advice);
 	ssize_t (*readahead)(int fd, off64_t off, size_t n);
-	ssize_t (*splice)(int in, off64_t *inoff, int out, off64_t *outoff, size_t n, unsigned flags);
+	ssize_t (*copy_file_range)(int fd, off64_t *inoff, int fd2, off64_t *outoff, size_t n, unsigned flags);
+	ssize_t (*sendfile)(int fd, int fd2, off_t *off, size_t n);
+	ssize_t (*splice)(int fd, off64_t *inoff, int fd2, off64_t *outoff, size_t n, unsigned flags);
 	int (*epoll_ctl)(int epfd, int op, int fd, struct epoll_event *event);
-	ssize_t (*tee)(int in, int out, size_t n, unsigned flags);
+	ssize_t (*tee)(int fd, int fd2, size_t n, unsigned flags);
 	ssize_t (*vmsplice)(int fd, const struct iovec *iov, size_t count, unsigned flags);
 	int (*inotify_add_watch)(int fd, const char *path, uint32_t mask);
 	int (*name_to_handle_at)(int dirfd, const char *path, struct file_handle *handle, int *mount_id, int flags);
@@ -258,9 +256,6 @@ struct nv_real {
 	void (*seekdir)(DIR *stream, long position);
 	long (*telldir)(DIR *stream);
 	int (*dirfd)(DIR *stream);
-	int (*scandir)(const char *path, struct dirent ***names, int (*filter)(const struct dirent *), int (*compare)(const struct dirent **, const struct dirent **));
-	int (*scandirat)(int dirfd, const char *path, struct dirent ***names, int (*filter)(const struct dirent *), int (*compare)(const struct dirent **, const struct dirent **));
-	int (*glob)(const char *pattern, int flags, int (*error)(const char *path, int error), glob_t *out);
 	ssize_t (*getdents64)(int fd, void *buf, size_t n);
 	FILE *(*fopen)(const char *path, const char *mode);
 	FILE *(*fdopen)(int fd, const char *mode);
@@ -292,11 +287,9 @@ struct nv_real {
 	int (*vdprintf)(int fd, const char *format, va_list ap);
 	int (*__dprintf_chk)(int fd, int flag, const char *format, ...);
 	int (*__vdprintf_chk)(int fd, int flag, const char *format, va_list ap);
-	int (*fwide)(FILE *stream, int mode);
 	wint_t (*fgetwc)(FILE *stream);
 	wint_t (*getwchar)(void);
 	wint_t (*fputwc)(wchar_t wc, FILE *stream);
-	wint_t (*putwchar)(wchar_t wc);
 	wint_t (*ungetwc)(wint_t wc, FILE *stream);
 	wchar_t *(*fgetws)(wchar_t *line, int n, FILE *stream);
 	wchar_t *(*__fgetws_chk)(wchar_t *line, size_t have, int n, FILE *stream);
@@ -305,10 +298,6 @@ struct nv_real {
 	int (*vfwprintf)(FILE *stream, const wchar_t *format, va_list ap);
 	int (*__fwprintf_chk)(FILE *stream, int flag, const wchar_t *format, ...);
 	int (*__vfwprintf_chk)(FILE *stream, int flag, const wchar_t *format, va_list ap);
-	int (*wprintf)(const wchar_t *format, ...);
-	int (*vwprintf)(const wchar_t *format, va_list ap);
-	int (*__wprintf_chk)(int flag, const wchar_t *format, ...);
-	int (*__vwprintf_chk)(int flag, const wchar_t *format, va_list ap);
 	int (*fwscanf)(FILE *stream, const wchar_t *format, ...);
 	int (*vfwscanf)(FILE *stream, const wchar_t *format, va_list ap);
 	int (*__isoc99_fwscanf)(FILE *stream, const wchar_t *format, ...);
@@ -324,9 +313,6 @@ struct nv_real {
 	int (*pselect)(int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *timeout, const sigset_t *mask);
 	int (*aio_read)(struct aiocb *cb);
 	int (*aio_write)(struct aiocb *cb);
-	int (*aio_fsync)(int operation, struct aiocb *cb);
-	int (*aio_cancel)(int fd, struct aiocb *cb);
-	int (*lio_listio)(int mode, struct aiocb *const *list, int n, struct sigevent *event);
 	int (*pthread_create)(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg);
 	int (*sigaction)(int signum, const struct sigaction *act, struct sigaction *old);
 	sighandler_t (*signal)(int signum, sighandler_t handler);
@@ -366,7 +352,7 @@ int64_t nv_remote_write(int server, int64_t h, const void *buf, size_t buf_len, 
 int64_t nv_remote_pread(int server, int64_t h, void *buf, size_t buf_len, int64_t off);
 int64_t nv_remote_pwrite(int server, int64_t h, const void *buf, size_t buf_len, int64_t off, int64_t most);
 int64_t nv_remote_readv(int server, int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off);
-int64_t nv_remote_writev(int server, int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off, int32_t flags, int64_t most);
+int64_t nv_remote_writev(int server, int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off, int64_t most);
 int64_t nv_remote_seek(int server, int64_t h, int64_t off, int32_t whence);
 int64_t nv_remote_getfl(int server, int64_t h);
 int64_t nv_remote_setfl(int server, int64_t h, int32_t flags);
@@ -374,7 +360,6 @@ int64_t nv_remote_getdents(int server, int64_t h, void *buf, size_t buf_len);
 int64_t nv_remote_fsync(int server, int64_t h);
 int64_t nv_remote_ftruncate(int server, int64_t h, int64_t size, int64_t most);
 int64_t nv_remote_fallocate(int server, int64_t h, int32_t mode, int64_t off, int64_t n, int64_t most);
-int64_t nv_remote_copy(int server, int64_t in, int64_t inoff, int64_t out, int64_t outoff, int64_t n, int64_t most);
 int64_t nv_remote_lock(int server, int64_t h, int32_t pid, int32_t cmd, void *lock, size_t lock_len);
 int64_t nv_remote_flock(int server, int64_t h, int32_t operation);
 int64_t nv_remote_map(int server, int64_t h, int32_t how, int64_t off, int64_t n);
@@ -583,7 +568,7 @@ static inline int64_t rt_readv(nv_handle h, const struct iovec *iov, int iov_cou
 }
 
 /* writev: writes several buffers; off -1 is the offset */
-static inline int64_t rt_writev(nv_handle h, const struct iovec *iov, int iov_count, off_t off, int flags)
+static inline int64_t rt_writev(nv_handle h, const struct iovec *iov, int iov_count, off_t off)
 {
 	struct nv_visit visit;
 	int64_t result;
@@ -596,7 +581,7 @@ static inline int64_t rt_writev(nv_handle h, const struct iovec *iov, int iov_co
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_remote_writev(server, h, iov, iov_count, off, flags, nv_file_limit()) : nv_rt.writev(h, iov, iov_count, off, flags, nv_file_limit());
+	result = __builtin_expect(server != 0, 0) ? nv_remote_writev(server, h, iov, iov_count, off, nv_file_limit()) : nv_rt.writev(h, iov, iov_count, off, nv_file_limit());
 	return nv_leave(&visit, result);
 }
 
@@ -697,20 +682,6 @@ static inline int64_t rt_fallocate(nv_handle h, int mode, off_t off, off_t n)
 	if (!nv_enter_at(&visit, &server))
 		return -1;
 	result = __builtin_expect(server != 0, 0) ? nv_remote_fallocate(server, h, mode, off, n, nv_file_limit()) : nv_rt.fallocate(h, mode, off, n, nv_file_limit());
-	return nv_leave(&visit, result);
-}
-
-/* copy: copies between two files; an offset of -1 is that of the open file */
-static inline int64_t rt_copy(nv_handle in, off_t inoff, nv_handle out, off_t outoff, off_t n)
-{
-	struct nv_visit visit;
-	int64_t result;
-	int server;
-
-	server = nv_places_server(in, out);
-	if (!nv_enter_at(&visit, &server))
-		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_remote_copy(server, in, inoff, out, outoff, n, nv_file_limit()) : nv_rt.copy(in, inoff, out, outoff, n, nv_file_limit());
 	return nv_leave(&visit, result);
 }
 

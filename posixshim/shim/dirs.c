@@ -1,6 +1,5 @@
 /* Directory streams. */
 #include <stdlib.h>
-#include <string.h>
 
 #include "nv.h"
 
@@ -77,21 +76,6 @@ struct dirent *nv_readdir(struct nv_dir *dir)
 	return entry;
 }
 
-int nv_readdir_r(struct nv_dir *dir, struct dirent *entry, struct dirent **result)
-{
-	int saved = errno;
-
-	errno = 0;
-	struct dirent *found = nv_readdir(dir);
-	int error = found == NULL ? errno : 0;
-
-	if (found != NULL)
-		memcpy(entry, found, found->d_reclen);
-	*result = found != NULL ? entry : NULL;
-	errno = saved;
-	return error;
-}
-
 void nv_seekdir(struct nv_dir *dir, long position)
 {
 	nv_handle h = nv_ours(dir->fd);
@@ -112,73 +96,4 @@ void nv_rewinddir(struct nv_dir *dir)
 long nv_telldir(struct nv_dir *dir)
 {
 	return dir->position;
-}
-
-/* A growing list of entries, each in memory of its own as scandir has it. */
-struct list {
-	struct dirent **entries;
-	size_t count, room;
-};
-
-static void free_list(struct list *list)
-{
-	while (list->count > 0)
-		free(list->entries[--list->count]);
-	free(list->entries);
-}
-
-static bool append(struct list *list, const struct dirent *entry)
-{
-	if (list->count == list->room) {
-		size_t room = list->room == 0 ? 64 : 2 * list->room;
-		struct dirent **grown = realloc(list->entries, room * sizeof *grown);
-
-		if (grown == NULL)
-			return false;
-		list->entries = grown;
-		list->room = room;
-	}
-	struct dirent *copy = malloc(entry->d_reclen);
-
-	if (copy == NULL)
-		return false;
-	memcpy(copy, entry, entry->d_reclen);
-	list->entries[list->count++] = copy;
-	return true;
-}
-
-static bool collect(struct nv_dir *dir, struct list *list, int (*filter)(const struct dirent *))
-{
-	for (;;) {
-		errno = 0;
-		struct dirent *entry = nv_readdir(dir);
-
-		if (entry == NULL)
-			return errno == 0;
-		if ((filter == NULL || filter(entry)) && !append(list, entry))
-			return false;
-	}
-}
-
-int nv_scandir(struct nv_place *at, struct dirent ***names, int (*filter)(const struct dirent *),
-	       int (*compare)(const struct dirent **, const struct dirent **))
-{
-	struct list list = {0};
-	int saved = errno;
-	struct nv_dir *dir = (struct nv_dir *)nv_opendir(at);
-
-	if (dir == NULL)
-		return -1;
-	if (!collect(dir, &list, filter)) {
-		saved = errno;
-		free_list(&list);
-		nv_closedir(dir);
-		return nv_error(saved);
-	}
-	nv_closedir(dir);
-	if (compare != NULL && list.count > 1)
-		qsort(list.entries, list.count, sizeof *list.entries, (int (*)(const void *, const void *))compare);
-	*names = list.entries;
-	errno = saved;
-	return (int)list.count;
 }

@@ -12,9 +12,6 @@
 
 _Atomic int64_t nv_fsize = -1;
 
-/* This call is one that takes no signal. */
-static __thread bool expected __attribute__((tls_model("initial-exec")));
-
 /* nv_ask_file_limit keeps what it finds. A child of vfork, which may have a limit of its own,
  * leaves its parent's alone. */
 int64_t nv_ask_file_limit(void)
@@ -40,16 +37,9 @@ long nv_relimited(long result)
 	return result;
 }
 
-/* nv_expect_beyond is called around a call that is made for a thread which takes no signals. */
-void nv_expect_beyond(bool is)
-{
-	expected = is;
-}
-
 /* nv_beyond is what becomes of a call that would make a file too large. */
 int nv_beyond(void)
 {
-	if (!expected)
-		raise(SIGXFSZ);
+	raise(SIGXFSZ);
 	return nv_error(EFBIG);
 }

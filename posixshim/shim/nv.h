@@ -10,7 +10,6 @@
  *   start.c        before main
  *   calls_gen.c    the wrappers; real_gen.c, the functions that they hide
  *   raw.c          calls by number: syscall(2)
- *   glob.c         glob, which makes calls itself
  *   signals.c      the first handlers and threads; fork
  *   execute.c      the calls that execute programs
  *   exit.c         the end of the process
@@ -19,10 +18,8 @@
  *   names.c        what is more than one runtime call on names
  *   dirs.c         DIR streams
  *   stdio.c        FILE streams
- *   wide.c         wide characters on them
  *   wait.c         poll and select
  *   aio.c          asynchronous I/O
- *   transfer.c     vectors with flags, copies, calls that are refused
  *   memory.c       mappings
  *   locks.c        record locks, flock
  *   descriptors.c  the map from descriptor to open file description
@@ -69,7 +66,6 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <glob.h>
 #include <grp.h>
 #include <limits.h>
 #include <poll.h>
@@ -319,7 +315,6 @@ int64_t nv_ask_file_limit(void);
 void nv_forget_file_limit(void);
 long nv_relimited(long result);
 int nv_beyond(void);
-void nv_expect_beyond(bool expected);
 
 /* nv_file_limit is RLIMIT_FSIZE of this process. */
 static inline int64_t nv_file_limit(void)
@@ -341,6 +336,7 @@ static inline bool nv_loaded(void)
 	return atomic_load_explicit(&nv_load_result, memory_order_acquire) == LOAD_DONE;
 }
 void nv_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+int nv_refuse(const char *call);
 void *nv_find_real(unsigned index);
 void nv_find_signal_calls(void);
 FILE **nv_standard_stream(int fd);
@@ -482,14 +478,9 @@ DIR *nv_opendir(struct nv_place *at);
 DIR *nv_fdopendir(int fd, nv_handle h);
 int nv_closedir(struct nv_dir *dir);
 struct dirent *nv_readdir(struct nv_dir *dir);
-int nv_readdir_r(struct nv_dir *dir, struct dirent *entry, struct dirent **result);
 void nv_rewinddir(struct nv_dir *dir);
 void nv_seekdir(struct nv_dir *dir, long position);
 long nv_telldir(struct nv_dir *dir);
-int nv_scandir(struct nv_place *at, struct dirent ***names, int (*filter)(const struct dirent *),
-	       int (*compare)(const struct dirent **, const struct dirent **));
-
-int nv_glob(const char *pattern, int flags, int (*error)(const char *path, int error), glob_t *out);
 
 /* ---- streams ---- */
 
@@ -517,37 +508,11 @@ static inline bool nv_cookie(const FILE *stream)
 size_t nv_fread(void *buf, size_t size, size_t n, FILE *stream);
 size_t nv_fread_chk(void *buf, size_t have, size_t size, size_t n, FILE *stream);
 
-/* What a stream of ours has of wide characters. */
-struct nv_wide {
-	int orientation; /* as fwide returns it */
-	mbstate_t in, out;
-};
-
-struct nv_wide *nv_wide_of(const FILE *stream); /* NULL if it is not ours */
-int nv_fwide(FILE *stream, int mode);
-wint_t nv_fgetwc(FILE *stream);
-wint_t nv_fputwc(wchar_t wc, FILE *stream);
-wint_t nv_ungetwc(wint_t wc, FILE *stream);
-wchar_t *nv_fgetws(wchar_t *line, int n, FILE *stream);
-int nv_fputws(const wchar_t *text, FILE *stream);
-int nv_vfwprintf(FILE *stream, const wchar_t *format, va_list ap);
-int nv_vfwscanf(FILE *stream, const wchar_t *format, va_list ap, bool c99);
+bool nv_wide(FILE *stream);
 void nv_release_streams(void); /* in a forked child */
 
 /* ---- transfers, memory, waiting ---- */
 
-ssize_t nv_preadv2(nv_handle h, const struct iovec *iov, int count, off_t off, int flags);
-ssize_t nv_pwritev2(nv_handle h, const struct iovec *iov, int count, off_t off, int flags);
-void nv_sync(void);
-int nv_sync_file_range(nv_handle h, off_t off, off_t n, unsigned flags);
-int nv_fadvise(nv_handle h, off_t off, off_t n, int advice);
-ssize_t nv_readahead(nv_handle h, off_t off, size_t n);
-ssize_t nv_copy_file_range(int in, off64_t *inoff, int out, off64_t *outoff, size_t n, unsigned flags);
-ssize_t nv_sendfile(int out, int in, off_t *off, size_t n);
-ssize_t nv_splice(int in, off64_t *inoff, int out, off64_t *outoff, size_t n, unsigned flags);
-ssize_t nv_tee(int in, int out, size_t n, unsigned flags);
-int nv_epoll_ctl(int epfd, int op, int fd, struct epoll_event *event);
-int nv_posix_fallocate(nv_handle h, off_t off, off_t n);
 void *nv_mmap(void *addr, size_t n, int prot, int flags, int fd, off_t off);
 int nv_munmap(void *addr, size_t n);
 int nv_msync(void *addr, size_t n, int flags);
@@ -563,9 +528,6 @@ int nv_pselect(int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *ti
 
 int nv_aio_read(struct aiocb *cb);
 int nv_aio_write(struct aiocb *cb);
-int nv_aio_fsync(int operation, struct aiocb *cb);
-int nv_aio_cancel(int fd, struct aiocb *cb);
-int nv_lio_listio(int mode, struct aiocb *const list[], int n, struct sigevent *event);
 
 /* ---- MPI (mpiwrap/interpose) ---- */
 

@@ -31,13 +31,13 @@ void nv_call_sync(void) NV_CALL("sync");
 int nv_call_sync_file_range(int fd, off_t off, off_t n, unsigned flags) NV_CALL("sync_file_range");
 int nv_call_ftruncate(int fd, off_t size) NV_CALL("ftruncate");
 int nv_call_truncate(const char *path, off_t size) NV_CALL("truncate");
-ssize_t nv_call_copy_file_range(int in, off64_t *inoff, int out, off64_t *outoff, size_t n, unsigned flags) NV_CALL("copy_file_range");
-ssize_t nv_call_sendfile(int out, int in, off_t *off, size_t n) NV_CALL("sendfile");
 int nv_call_fallocate(int fd, int mode, off_t off, off_t n) NV_CALL("fallocate");
 ssize_t nv_call_readahead(int fd, off64_t off, size_t n) NV_CALL("readahead");
-ssize_t nv_call_splice(int in, off64_t *inoff, int out, off64_t *outoff, size_t n, unsigned flags) NV_CALL("splice");
+ssize_t nv_call_copy_file_range(int fd, off64_t *inoff, int fd2, off64_t *outoff, size_t n, unsigned flags) NV_CALL("copy_file_range");
+ssize_t nv_call_sendfile(int fd, int fd2, off_t *off, size_t n) NV_CALL("sendfile");
+ssize_t nv_call_splice(int fd, off64_t *inoff, int fd2, off64_t *outoff, size_t n, unsigned flags) NV_CALL("splice");
 int nv_call_epoll_ctl(int epfd, int op, int fd, struct epoll_event *event) NV_CALL("epoll_ctl");
-ssize_t nv_call_tee(int in, int out, size_t n, unsigned flags) NV_CALL("tee");
+ssize_t nv_call_tee(int fd, int fd2, size_t n, unsigned flags) NV_CALL("tee");
 ssize_t nv_call_vmsplice(int fd, const struct iovec *iov, size_t count, unsigned flags) NV_CALL("vmsplice");
 int nv_call_inotify_add_watch(int fd, const char *path, uint32_t mask) NV_CALL("inotify_add_watch");
 int nv_call_name_to_handle_at(int dirfd, const char *path, struct file_handle *handle, int *mount_id, int flags) NV_CALL("name_to_handle_at");
@@ -240,16 +240,6 @@ bool nv_raw(long number, const long *a, long *result)
 		*result = nv_call_truncate((const char *)a[0], (off_t)a[1]);
 		return true;
 #endif
-#ifdef SYS_copy_file_range
-	case SYS_copy_file_range:
-		*result = nv_call_copy_file_range((int)a[0], (off64_t *)a[1], (int)a[2], (off64_t *)a[3], (size_t)a[4], (unsigned)a[5]);
-		return true;
-#endif
-#ifdef SYS_sendfile
-	case SYS_sendfile:
-		*result = nv_call_sendfile((int)a[0], (int)a[1], (off_t *)a[2], (size_t)a[3]);
-		return true;
-#endif
 #ifdef SYS_fallocate
 	case SYS_fallocate:
 		*result = nv_call_fallocate((int)a[0], (int)a[1], (off_t)a[2], (off_t)a[3]);
@@ -258,6 +248,16 @@ bool nv_raw(long number, const long *a, long *result)
 #ifdef SYS_readahead
 	case SYS_readahead:
 		*result = nv_call_readahead((int)a[0], (off64_t)a[1], (size_t)a[2]);
+		return true;
+#endif
+#ifdef SYS_copy_file_range
+	case SYS_copy_file_range:
+		*result = nv_call_copy_file_range((int)a[0], (off64_t *)a[1], (int)a[2], (off64_t *)a[3], (size_t)a[4], (unsigned)a[5]);
+		return true;
+#endif
+#ifdef SYS_sendfile
+	case SYS_sendfile:
+		*result = nv_call_sendfile((int)a[0], (int)a[1], (off_t *)a[2], (size_t)a[3]);
 		return true;
 #endif
 #ifdef SYS_splice

@@ -42,12 +42,12 @@ const char nv_real_names[][NV_NAME] = {
 	"sync_file_range",
 	"ftruncate",
 	"truncate",
-	"copy_file_range",
-	"sendfile",
 	"fallocate",
 	"posix_fallocate",
 	"posix_fadvise",
 	"readahead",
+	"copy_file_range",
+	"sendfile",
 	"splice",
 	"epoll_ctl",
 	"tee",
@@ -154,9 +154,6 @@ const char nv_real_names[][NV_NAME] = {
 	"seekdir",
 	"telldir",
 	"dirfd",
-	"scandir",
-	"scandirat",
-	"glob",
 	"getdents64",
 	"fopen",
 	"fdopen",
@@ -188,11 +185,9 @@ const char nv_real_names[][NV_NAME] = {
 	"vdprintf",
 	"__dprintf_chk",
 	"__vdprintf_chk",
-	"fwide",
 	"fgetwc",
 	"getwchar",
 	"fputwc",
-	"putwchar",
 	"ungetwc",
 	"fgetws",
 	"__fgetws_chk",
@@ -201,10 +196,6 @@ const char nv_real_names[][NV_NAME] = {
 	"vfwprintf",
 	"__fwprintf_chk",
 	"__vfwprintf_chk",
-	"wprintf",
-	"vwprintf",
-	"__wprintf_chk",
-	"__vwprintf_chk",
 	"fwscanf",
 	"vfwscanf",
 	"__isoc99_fwscanf",
@@ -220,9 +211,6 @@ const char nv_real_names[][NV_NAME] = {
 	"pselect",
 	"aio_read",
 	"aio_write",
-	"aio_fsync",
-	"aio_cancel",
-	"lio_listio",
 	"pthread_create",
 	"sigaction",
 	"signal",
@@ -315,22 +303,22 @@ const unsigned short nv_real_signal[] = {
 	134, /* chdir */
 	135, /* fchdir */
 	136, /* getcwd */
-	207, /* poll */
-	209, /* ppoll */
-	210, /* select */
-	211, /* pselect */
-	218, /* sigaction */
-	219, /* signal */
-	220, /* __sysv_signal */
-	221, /* setrlimit */
-	222, /* prlimit */
-	224, /* vfork */
-	225, /* _exit */
-	226, /* execve */
-	229, /* execvpe */
-	233, /* fexecve */
-	234, /* execveat */
-	242, /* syscall */
+	198, /* poll */
+	200, /* ppoll */
+	201, /* select */
+	202, /* pselect */
+	206, /* sigaction */
+	207, /* signal */
+	208, /* __sysv_signal */
+	209, /* setrlimit */
+	210, /* prlimit */
+	212, /* vfork */
+	213, /* _exit */
+	214, /* execve */
+	217, /* execvpe */
+	221, /* fexecve */
+	222, /* execveat */
+	230, /* syscall */
 };
 
 const unsigned nv_real_signal_count = 77;

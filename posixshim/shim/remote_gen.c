@@ -3,7 +3,7 @@
 #include "nv.h"
 #include "remote.h"
 
-const uint32_t nv_protocol = 0xb05ee808;
+const uint32_t nv_protocol = 0xca00c271;
 
 int64_t nv_remote_open(int server, int64_t at_dir, const char *at, char *at_out, int32_t flags, uint32_t mode)
 {
@@ -76,14 +76,13 @@ int64_t nv_remote_readv(int server, int64_t h, const struct iovec *iov, int32_t 
 	return nv_remote_call(&m);
 }
 
-int64_t nv_remote_writev(int server, int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off, int32_t flags, int64_t most)
+int64_t nv_remote_writev(int server, int64_t h, const struct iovec *iov, int32_t iov_count, int64_t off, int64_t most)
 {
 	struct nv_message m = {.server = server, .call = 18};
 
 	nv_put_handle(&m, h);
 	nv_put_gather(&m, iov, iov_count);
 	nv_put_offset(&m, off);
-	nv_put_number(&m, flags);
 	nv_put_number(&m, most);
 	return nv_remote_call(&m);
 }
@@ -154,22 +153,9 @@ int64_t nv_remote_fallocate(int server, int64_t h, int32_t mode, int64_t off, in
 	return nv_remote_call(&m);
 }
 
-int64_t nv_remote_copy(int server, int64_t in, int64_t inoff, int64_t out, int64_t outoff, int64_t n, int64_t most)
-{
-	struct nv_message m = {.server = server, .call = 26};
-
-	nv_put_handle(&m, in);
-	nv_put_offset(&m, inoff);
-	nv_put_handle(&m, out);
-	nv_put_offset(&m, outoff);
-	nv_put_offset(&m, n);
-	nv_put_number(&m, most);
-	return nv_remote_call(&m);
-}
-
 int64_t nv_remote_lock(int server, int64_t h, int32_t pid, int32_t cmd, void *lock, size_t lock_len)
 {
-	struct nv_message m = {.server = server, .call = 27};
+	struct nv_message m = {.server = server, .call = 26};
 
 	nv_put_handle(&m, h);
 	nv_put_number(&m, pid);
@@ -180,7 +166,7 @@ int64_t nv_remote_lock(int server, int64_t h, int32_t pid, int32_t cmd, void *lo
 
 int64_t nv_remote_flock(int server, int64_t h, int32_t operation)
 {
-	struct nv_message m = {.server = server, .call = 28};
+	struct nv_message m = {.server = server, .call = 27};
 
 	nv_put_handle(&m, h);
 	nv_put_number(&m, operation);
@@ -189,7 +175,7 @@ int64_t nv_remote_flock(int server, int64_t h, int32_t operation)
 
 int64_t nv_remote_map(int server, int64_t h, int32_t how, int64_t off, int64_t n)
 {
-	struct nv_message m = {.server = server, .call = 29};
+	struct nv_message m = {.server = server, .call = 28};
 
 	nv_put_handle(&m, h);
 	nv_put_number(&m, how);
@@ -200,7 +186,7 @@ int64_t nv_remote_map(int server, int64_t h, int32_t how, int64_t off, int64_t n
 
 int64_t nv_remote_unmap(int server, int64_t h)
 {
-	struct nv_message m = {.server = server, .call = 30};
+	struct nv_message m = {.server = server, .call = 29};
 
 	nv_put_handle(&m, h);
 	return nv_remote_call(&m);
@@ -208,7 +194,7 @@ int64_t nv_remote_unmap(int server, int64_t h)
 
 int64_t nv_remote_msync(int server, int64_t h, int64_t off, int64_t n)
 {
-	struct nv_message m = {.server = server, .call = 31};
+	struct nv_message m = {.server = server, .call = 30};
 
 	nv_put_handle(&m, h);
 	nv_put_offset(&m, off);
@@ -218,7 +204,7 @@ int64_t nv_remote_msync(int server, int64_t h, int64_t off, int64_t n)
 
 int64_t nv_remote_fstat(int server, int64_t h, struct nv_attr *out)
 {
-	struct nv_message m = {.server = server, .call = 32};
+	struct nv_message m = {.server = server, .call = 31};
 
 	nv_put_handle(&m, h);
 	nv_put_room(&m, out, sizeof *out);
@@ -227,7 +213,7 @@ int64_t nv_remote_fstat(int server, int64_t h, struct nv_attr *out)
 
 int64_t nv_remote_fsetattr(int server, int64_t h, const struct nv_setattr *in)
 {
-	struct nv_message m = {.server = server, .call = 33};
+	struct nv_message m = {.server = server, .call = 32};
 
 	nv_put_handle(&m, h);
 	nv_put_data(&m, in, sizeof *in);
@@ -236,7 +222,7 @@ int64_t nv_remote_fsetattr(int server, int64_t h, const struct nv_setattr *in)
 
 int64_t nv_remote_fpath(int server, int64_t h, void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 34};
+	struct nv_message m = {.server = server, .call = 33};
 
 	nv_put_handle(&m, h);
 	nv_put_room(&m, buf, buf_len);
@@ -245,7 +231,7 @@ int64_t nv_remote_fpath(int server, int64_t h, void *buf, size_t buf_len)
 
 int64_t nv_remote_name(int server, int64_t h, void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 35};
+	struct nv_message m = {.server = server, .call = 34};
 
 	nv_put_handle(&m, h);
 	nv_put_room(&m, buf, buf_len);
@@ -254,7 +240,7 @@ int64_t nv_remote_name(int server, int64_t h, void *buf, size_t buf_len)
 
 int64_t nv_remote_stat(int server, int64_t at_dir, const char *at, char *at_out, int32_t follow, struct nv_attr *out)
 {
-	struct nv_message m = {.server = server, .call = 36};
+	struct nv_message m = {.server = server, .call = 35};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_number(&m, follow);
@@ -264,7 +250,7 @@ int64_t nv_remote_stat(int server, int64_t at_dir, const char *at, char *at_out,
 
 int64_t nv_remote_setattr(int server, int64_t at_dir, const char *at, char *at_out, int32_t follow, const struct nv_setattr *in)
 {
-	struct nv_message m = {.server = server, .call = 37};
+	struct nv_message m = {.server = server, .call = 36};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_number(&m, follow);
@@ -274,7 +260,7 @@ int64_t nv_remote_setattr(int server, int64_t at_dir, const char *at, char *at_o
 
 int64_t nv_remote_access(int server, int64_t at_dir, const char *at, char *at_out, int32_t mode, int32_t how)
 {
-	struct nv_message m = {.server = server, .call = 38};
+	struct nv_message m = {.server = server, .call = 37};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_number(&m, mode);
@@ -284,7 +270,7 @@ int64_t nv_remote_access(int server, int64_t at_dir, const char *at, char *at_ou
 
 int64_t nv_remote_truncate(int server, int64_t at_dir, const char *at, char *at_out, int64_t size, int64_t most)
 {
-	struct nv_message m = {.server = server, .call = 39};
+	struct nv_message m = {.server = server, .call = 38};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_offset(&m, size);
@@ -294,7 +280,7 @@ int64_t nv_remote_truncate(int server, int64_t at_dir, const char *at, char *at_
 
 int64_t nv_remote_mkdir(int server, int64_t at_dir, const char *at, char *at_out, uint32_t mode)
 {
-	struct nv_message m = {.server = server, .call = 40};
+	struct nv_message m = {.server = server, .call = 39};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_number(&m, mode);
@@ -303,7 +289,7 @@ int64_t nv_remote_mkdir(int server, int64_t at_dir, const char *at, char *at_out
 
 int64_t nv_remote_rmdir(int server, int64_t at_dir, const char *at, char *at_out)
 {
-	struct nv_message m = {.server = server, .call = 41};
+	struct nv_message m = {.server = server, .call = 40};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	return nv_remote_call(&m);
@@ -311,7 +297,7 @@ int64_t nv_remote_rmdir(int server, int64_t at_dir, const char *at, char *at_out
 
 int64_t nv_remote_unlink(int server, int64_t at_dir, const char *at, char *at_out)
 {
-	struct nv_message m = {.server = server, .call = 42};
+	struct nv_message m = {.server = server, .call = 41};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	return nv_remote_call(&m);
@@ -319,7 +305,7 @@ int64_t nv_remote_unlink(int server, int64_t at_dir, const char *at, char *at_ou
 
 int64_t nv_remote_rename(int server, int64_t from_dir, const char *from, char *from_out, int64_t to_dir, const char *to, char *to_out, uint32_t flags)
 {
-	struct nv_message m = {.server = server, .call = 43};
+	struct nv_message m = {.server = server, .call = 42};
 
 	nv_put_place(&m, from_dir, from, from_out);
 	nv_put_place(&m, to_dir, to, to_out);
@@ -329,7 +315,7 @@ int64_t nv_remote_rename(int server, int64_t from_dir, const char *from, char *f
 
 int64_t nv_remote_link(int server, int64_t from_dir, const char *from, char *from_out, int64_t to_dir, const char *to, char *to_out, int32_t follow)
 {
-	struct nv_message m = {.server = server, .call = 44};
+	struct nv_message m = {.server = server, .call = 43};
 
 	nv_put_place(&m, from_dir, from, from_out);
 	nv_put_place(&m, to_dir, to, to_out);
@@ -339,7 +325,7 @@ int64_t nv_remote_link(int server, int64_t from_dir, const char *from, char *fro
 
 int64_t nv_remote_symlink(int server, const char *target, int64_t at_dir, const char *at, char *at_out)
 {
-	struct nv_message m = {.server = server, .call = 45};
+	struct nv_message m = {.server = server, .call = 44};
 
 	nv_put_string(&m, target);
 	nv_put_place(&m, at_dir, at, at_out);
@@ -348,7 +334,7 @@ int64_t nv_remote_symlink(int server, const char *target, int64_t at_dir, const 
 
 int64_t nv_remote_readlink(int server, int64_t at_dir, const char *at, char *at_out, void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 46};
+	struct nv_message m = {.server = server, .call = 45};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_room(&m, buf, buf_len);
@@ -357,7 +343,7 @@ int64_t nv_remote_readlink(int server, int64_t at_dir, const char *at, char *at_
 
 int64_t nv_remote_realpath(int server, int64_t at_dir, const char *at, char *at_out, void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 47};
+	struct nv_message m = {.server = server, .call = 46};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_room(&m, buf, buf_len);
@@ -366,7 +352,7 @@ int64_t nv_remote_realpath(int server, int64_t at_dir, const char *at, char *at_
 
 int64_t nv_remote_statfs(int server, struct nv_statfs *out)
 {
-	struct nv_message m = {.server = server, .call = 48};
+	struct nv_message m = {.server = server, .call = 47};
 
 	nv_put_room(&m, out, sizeof *out);
 	return nv_remote_call(&m);
@@ -374,14 +360,14 @@ int64_t nv_remote_statfs(int server, struct nv_statfs *out)
 
 int64_t nv_remote_syncfs(int server)
 {
-	struct nv_message m = {.server = server, .call = 49};
+	struct nv_message m = {.server = server, .call = 48};
 
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_advise(int server, int64_t h, int64_t off, int64_t n, int32_t advice)
 {
-	struct nv_message m = {.server = server, .call = 50};
+	struct nv_message m = {.server = server, .call = 49};
 
 	nv_put_handle(&m, h);
 	nv_put_offset(&m, off);

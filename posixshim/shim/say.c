@@ -26,6 +26,16 @@ void nv_complain(const char *format, ...)
 	errno = saved;
 }
 
+/* nv_refuse says, once, that a call is not offered on files of the mount. */
+int nv_refuse(const char *call)
+{
+	static _Atomic bool told;
+
+	if (!atomic_exchange(&told, true))
+		nv_complain("%s does not work under %s: ENOTSUP, see docs/programs.md", call, nv_mount);
+	return nv_error(ENOTSUP);
+}
+
 void nv_overflow(void)
 {
 	nv_complain("buffer overflow detected: a file call was given a buffer smaller than it asks to fill");

@@ -19,7 +19,6 @@ struct cookie {
 	int fd;
 	FILE *stream;
 	struct cookie *next; /* in cookies */
-	struct nv_wide wide;
 	char buffer[];
 };
 
@@ -82,11 +81,11 @@ static struct cookie *cookie_of(const FILE *stream)
 	return c;
 }
 
-struct nv_wide *nv_wide_of(const FILE *stream)
+/* nv_wide says that a stream has wide characters. The C library's functions for them crash on
+ * streams of fopencookie. */
+bool nv_wide(FILE *stream)
 {
-	struct cookie *c = cookie_of(stream);
-
-	return c != NULL ? &c->wide : NULL;
+	return !nv_cookie(stream) || nv_refuse("a function for wide characters") == 0;
 }
 
 static ssize_t read_cookie(void *cookie, char *buf, size_t n)
@@ -191,7 +190,6 @@ static FILE *wrap(int fd, const char *mode, int flags)
 	if (c == NULL)
 		return NULL;
 	c->fd = fd;
-	memset(&c->wide, 0, sizeof c->wide);
 	c->stream = fopencookie(c, mode, (cookie_io_functions_t){
 						 .read = read_cookie,
 						 .write = write_cookie,
@@ -251,24 +249,16 @@ FILE *nv_fdopen(int fd, nv_handle h, const char *mode)
 
 int nv_vdprintf(int fd, const char *format, va_list ap)
 {
-	nv_handle h = nv_ours(fd);
 	char *text;
 
-	if (h == 0)
+	if (nv_ours(fd) == 0)
 		return REAL(vdprintf)(fd, format, ap);
 	int n = vasprintf(&text, format, ap);
 
 	if (n < 0)
 		return -1;
-	for (int done = 0; done < n;) {
-		ssize_t w = rt_write(h, text + done, (size_t)(n - done));
-
-		if (w < 0) {
-			n = -1;
-			break;
-		}
-		done += (int)w;
-	}
+	if (write_cookie(&(struct cookie){.fd = fd}, text, (size_t)n) < n)
+		n = -1;
 	int saved = errno;
 
 	free(text);
@@ -405,7 +395,6 @@ static FILE *turn(struct cookie *c, const char *name, int flags)
 		return NULL;
 	shut(c->fd);
 	c->fd = fd;
-	memset(&c->wide, 0, sizeof c->wide);
 	begin_anew(stream, flags);
 	stream->_fileno = fd;
 	return stream;

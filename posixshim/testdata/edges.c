@@ -9,7 +9,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <wchar.h>
 
 static const char *dir;
 
@@ -142,35 +141,14 @@ static void positions(void)
 	P(closedir(d));
 }
 
-static void wide(void)
-{
-	wchar_t line[32];
-	FILE *f = fopen(in("wide"), "w+");
-
-	P(fwide(f, 1) > 0);
-	P(fputws(L"wide \u00e4\u00f6\u00fc\n", f) >= 0);
-	P(fwprintf(f, L"%ls %d\n", L"number", 7));
-	rewind(f);
-	P(fgetws(line, 32, f) != NULL && wcscmp(line, L"wide \u00e4\u00f6\u00fc\n") == 0);
-	P(fgetwc(f) == L'n');
-	P(ungetwc(L'N', f) == L'N');
-	P(fgetws(line, 32, f) != NULL && wcscmp(line, L"Number 7\n") == 0);
-	P(fgetwc(f) == (wint_t)WEOF);
-	P(fclose(f));
-}
-
-#include <locale.h>
-
 int main(int argc, char **argv)
 {
 	if (argc != 2)
 		return 2;
 	dir = argv[1];
-	setlocale(LC_ALL, "C.UTF-8");
 	umask(022);
 	flags();
 	long_names();
 	positions();
-	wide();
 	return 0;
 }

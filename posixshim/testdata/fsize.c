@@ -2,7 +2,6 @@
  * prints what the calls return and which signals came, to be compared with a run in
  * a local directory. */
 #define _GNU_SOURCE
-#include <aio.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -12,7 +11,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/sendfile.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -90,7 +88,6 @@ static void writes(int fd)
 	P(pwritev(fd, two, 2, 0));
 	P(pwritev(fd, two, 2, 50000));
 	P(pwritev(fd, two, 2, MOST));
-	P(pwritev2(fd, two, 2, 99, RWF_APPEND));
 	P(lseek(fd, MOST - 6, SEEK_SET));
 	P(writev(fd, two, 2));
 	P(writev(fd, two, 2));
@@ -141,23 +138,6 @@ static void appends(void)
 	close(fd);
 }
 
-static void copies(int fd)
-{
-	int to = opened("copy", O_RDWR | O_CREAT);
-	off64_t at = 0, there = MOST - 10;
-	off_t from = 0;
-
-	P(pwrite(fd, buf, MOST, 0));
-	P(copy_file_range(fd, &at, to, &there, 100, 0));
-	P(copy_file_range(fd, &at, to, &there, 100, 0));
-	P(size(to));
-	P(lseek(to, MOST - 10, SEEK_SET));
-	P(sendfile(to, fd, &from, 100));
-	P(sendfile(to, fd, &from, 100));
-	P(size(to));
-	close(to);
-}
-
 static void streams(void)
 {
 	FILE *f = fopen(in("stream"), "w");
@@ -170,18 +150,6 @@ static void streams(void)
 	struct stat st;
 	stat(in("stream"), &st);
 	P(st.st_size);
-}
-
-/* The C library does it on a thread of its own, which takes no signals. */
-static void asynchronous(int fd)
-{
-	struct aiocb cb = {.aio_fildes = fd, .aio_buf = buf, .aio_nbytes = 10, .aio_offset = MOST};
-	const struct aiocb *list[] = {&cb};
-
-	P(aio_write(&cb));
-	P(aio_suspend(list, 1, NULL));
-	printf("%s\n", strerrorname_np(aio_error(&cb)));
-	P(aio_return(&cb));
 }
 
 /* The limit may be set in any way, at any time. */

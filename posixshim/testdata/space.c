@@ -5,7 +5,6 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -115,51 +114,6 @@ static void holes(void)
 	P(close(fd));
 }
 
-static void copies(void)
-{
-	int in = opened("from", O_RDWR | O_CREAT | O_TRUNC), out = opened("to", O_RDWR | O_CREAT | O_TRUNC);
-	int appending = opened("to", O_WRONLY | O_APPEND), reading = opened("to", O_RDONLY);
-	off64_t from = 3, to = 10;
-	char buf[32] = "";
-
-	P(write(in, "0123456789", 10));
-	P(copy_file_range(in, &from, out, &to, 5, 0));
-	P(from);
-	P(to);
-	P(lseek(in, 0, SEEK_CUR));
-	P(lseek(in, 0, SEEK_SET));
-	P(copy_file_range(in, NULL, out, NULL, 100, 0));
-	P(lseek(in, 0, SEEK_CUR));
-	P(lseek(out, 0, SEEK_CUR));
-	P(pread(out, buf, 31, 0));
-	printf("%s\n", buf);
-	P(copy_file_range(in, NULL, out, NULL, 100, 0));
-	P(copy_file_range(in, NULL, appending, NULL, 1, 0));
-	P(copy_file_range(in, NULL, reading, NULL, 1, 0));
-	P(copy_file_range(in, NULL, out, NULL, 1, 7));
-	from = 0, to = 2;
-	P(copy_file_range(in, &from, in, &to, 5, 0));
-	to = 20;
-	P(copy_file_range(in, &from, in, &to, 5, 0));
-	P(size(in));
-
-	off_t at = 2;
-	int s[2];
-
-	P(socketpair(AF_UNIX, SOCK_STREAM, 0, s));
-	P(sendfile(s[0], in, &at, 4));
-	P(at);
-	P(read(s[1], buf, 31));
-	printf("%.4s\n", buf);
-	P(lseek(in, 20, SEEK_SET));
-	P(sendfile(out, in, NULL, 100));
-	P(lseek(in, 0, SEEK_CUR));
-	P(size(out));
-	P(sendfile(out, s[0], NULL, 1));
-	P(sendfile(reading, in, &at, 1));
-	P(close(in) | close(out) | close(appending) | close(reading) | close(s[0]) | close(s[1]));
-}
-
 int main(int argc, char **argv)
 {
 	if (argc != 2)
@@ -167,6 +121,5 @@ int main(int argc, char **argv)
 	dir = argv[1];
 	reserve();
 	holes();
-	copies();
 	return 0;
 }

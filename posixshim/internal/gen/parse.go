@@ -44,6 +44,7 @@ type call struct {
 	signal bool
 	jump   bool
 	cancel bool
+	error  bool // returns the error and leaves errno alone
 	raw    []raw
 }
 
@@ -169,6 +170,8 @@ func parseCall(line string) (*call, error) {
 			c.jump = true
 		case "cancel":
 			c.cancel = true
+		case "error":
+			c.error = true
 		case "raw":
 			for _, word := range words[1:] {
 				r, err := parseRaw(word)

@@ -64,6 +64,8 @@ func writeWrapper(b *bytes.Buffer, c *call) error {
 		c.writeTwoPaths(b)
 	case fds == 1 && paths+dirs == 0:
 		fmt.Fprintf(b, "\tnv_handle h = nv_called_with(fd);\n\n\tif (__builtin_expect(h == 0, 1))\n%s%s%s", c.real(2, nil), c.cancelPoint(), c.result())
+	case fds == 2 && paths+dirs == 0:
+		fmt.Fprintf(b, "\tnv_handle h = nv_called_with(fd), h2 = nv_called_with(fd2);\n\n\tif (h == 0 && h2 == 0)\n%s%s", c.real(2, nil), c.result())
 	case dirs == 1 && paths+fds == 0:
 		fmt.Fprintf(b, "\tstruct nv_dir *dir = nv_dir_of(stream);\n\n\tif (dir == NULL)\n%s%s", c.real(2, nil), c.result())
 	case paths+fds+dirs == 0 && c.variadicList():
@@ -155,6 +157,9 @@ func (c *call) real(indent int, replaced map[string]string) string {
 func (c *call) result() string {
 	if c.void() {
 		return "\t" + c.expr + ";\n"
+	}
+	if c.error {
+		return "\tint saved = errno, error = " + c.expr + " < 0 ? errno : 0;\n\n\terrno = saved;\n\treturn error;\n"
 	}
 	return "\treturn " + c.expr + ";\n"
 }

@@ -101,36 +101,6 @@ VERB(aio_write)
 	done(BY(aio_write(&cb), aio_write64((struct aiocb64 *)&cb), aio_write(&cb)), &cb);
 }
 
-VERB(aio_fsync)
-{
-	struct aiocb cb = {.aio_fildes = F(0), .aio_sigevent.sigev_notify = SIGEV_NONE};
-
-	done(BY(aio_fsync((int)N(1), &cb), aio_fsync64((int)N(1), (struct aiocb64 *)&cb), aio_fsync((int)N(1), &cb)), &cb);
-}
-
-CALL(aio_cancel, BY(aio_cancel, aio_cancel, aio_cancel)(F(0), NULL))
-
-/* lio_listio f MODE TEXT: writes the text at 0 and reads it from there, in two lists */
-VERB(lio_listio)
-{
-	struct aiocb w = {.aio_fildes = F(0), .aio_lio_opcode = LIO_WRITE, .aio_buf = (char *)S(2), .aio_nbytes = L(2), .aio_sigevent.sigev_notify = SIGEV_NONE};
-	struct aiocb r = {.aio_fildes = F(0), .aio_lio_opcode = LIO_READ, .aio_buf = room, .aio_nbytes = L(2), .aio_sigevent.sigev_notify = SIGEV_NONE};
-	struct aiocb *list[] = {&w, NULL, &r};
-
-	int result = lio_listio((int)N(1), list, 1, NULL);
-
-	if (result != 0) {
-		number(result);
-		return;
-	}
-	done(0, &w);
-	say(" ");
-	result = lio_listio((int)N(1), list + 2, 1, NULL);
-	done(result, &r);
-	say(" ");
-	bytes((long long)L(2), room);
-}
-
 /* ---- watching ---- */
 
 VERB(inotify_add_watch)

@@ -1,7 +1,6 @@
 /* Names and directories. */
 #include "run.h"
 
-#include <glob.h>
 #include <limits.h>
 
 CALL(unlink, BY(unlink(P(0)), unlink(P(0)), unlinkat(here, P(0), 0)))
@@ -218,36 +217,3 @@ VERB(empty)
 }
 
 VERB(getdents64) { ssize_t n = getdents64(F(0), room, (size_t)N(1)); number(n > 0 ? 1 : n); }
-
-static int no_dots(const struct dirent *e) { return e->d_name[0] != '.'; }
-static int no_dots64(const struct dirent64 *e) { return e->d_name[0] != '.'; }
-
-VERB(scandir)
-{
-	struct dirent **names;
-	int n = BY(scandir(P(0), &names, no_dots, alphasort),
-		   scandir64(P(0), (struct dirent64 ***)&names, no_dots64, alphasort64), scandirat(here, P(0), &names, no_dots, alphasort));
-
-	number(n);
-	for (int i = 0; i < n; i++) {
-		say(" %s%s", names[i]->d_name, type(names[i]));
-		free(names[i]);
-	}
-	if (n >= 0)
-		free(names);
-}
-
-/* glob PATTERN FLAGS */
-VERB(glob)
-{
-	glob_t g = {0};
-	int r = BY(glob(P(0), (int)N(1), NULL, &g), glob64(P(0), (int)N(1), NULL, (glob64_t *)&g), glob(P(0), (int)N(1), NULL, &g));
-
-	say("%s", r == 0 ? "" : r == GLOB_NOMATCH ? "no match" : r == GLOB_ABORTED ? "aborted" : "no space");
-	for (size_t i = 0; r == 0 && i < g.gl_pathc; i++) {
-		size_t n = flavour == WIDE ? strlen(P(0)) - strlen(R(0)) : 0; /* of the directory before it */
-
-		say(" %s", g.gl_pathv[i] + n);
-	}
-	globfree(&g);
-}

@@ -45,7 +45,6 @@ VERB(clearerr) { clearerr(T(0)); say("done"); }
 /* The descriptor stays the stream's, so it is a number here. */
 VERB(fileno) { say("%s", borrowed(fileno(T(0))) >= 0 ? "fd" : "none"); }
 VERB(hasfileno) { say("%d", fileno(T(0)) >= 0); }
-VERB(fwide) { int n = fwide(T(0), (int)N(1)); say("%d", (n > 0) - (n < 0)); }
 VERB(freading) { say("%d %d %d", __freadable(T(0)) != 0, __fwritable(T(0)) != 0, __flbf(T(0)) != 0); }
 
 static fpos_t position;
