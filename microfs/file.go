@@ -189,6 +189,15 @@ func (f *File) Stat() (Attr, error) {
 	return f.in.attr(f.fs.g), nil
 }
 
+// Size returns the size.
+func (f *File) Size() (int64, error) {
+	if err := f.use(); err != nil {
+		return 0, err
+	}
+	defer f.fs.leave()
+	return f.in.size, nil
+}
+
 // SetAttr changes attributes. EPERM, EROFS.
 func (f *File) SetAttr(s SetAttr) error {
 	if err := f.use(); err != nil {

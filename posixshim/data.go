@@ -99,11 +99,11 @@ func (p *Process) readOnce(f *openFile, bufs [][]byte, off int64) (n int, moved 
 
 // readFrom reads into memory of the application.
 func readFrom(file File, bufs [][]byte, off int64) (int, error) {
-	attr, err := file.Stat()
+	size, err := file.Size()
 	if err != nil {
 		return 0, err
 	}
-	if bufs, err = writable(bufs, attr.Size-off); err != nil {
+	if bufs, err = writable(bufs, size-off); err != nil {
 		return 0, err
 	}
 	return file.ReadAt(bufs, off)

@@ -313,6 +313,7 @@ type lostFile struct{ was File }
 
 func (l lostFile) Ino() microfs.Ino                   { return l.was.Ino() }
 func (l lostFile) IsDir() bool                        { return l.was.IsDir() }
+func (lostFile) Size() (int64, error)                 { return 0, syscall.ESTALE }
 func (lostFile) ReadAt([][]byte, int64) (int, error)  { return 0, syscall.ESTALE }
 func (lostFile) WriteAt([][]byte, int64) (int, error) { return 0, syscall.ESTALE }
 func (lostFile) AppendBelow([][]byte, int64) (int, int64, error) {

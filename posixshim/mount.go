@@ -39,6 +39,8 @@ type FS interface {
 type File interface {
 	Ino() microfs.Ino
 	IsDir() bool
+	// Size is Stat().Size as far as this process knows: reads ask for no more.
+	Size() (int64, error)
 	ReadAt(bufs [][]byte, off int64) (int, error)
 	WriteAt(bufs [][]byte, off int64) (int, error)
 	AppendBelow(bufs [][]byte, most int64) (n int, end int64, err error)

@@ -175,6 +175,12 @@ func (f *rankFile) ReadAt(bufs [][]byte, off int64) (int, error) {
 	return file.ReadAt(bufs, off)
 }
 
+// Size returns the size.
+func (f *rankFile) Size() (int64, error) {
+	a, err := f.Stat()
+	return a.Size, err
+}
+
 // Stat tells the attributes.
 func (f *rankFile) Stat() (microfs.Attr, error) {
 	file, err := f.current()
