@@ -4,7 +4,7 @@ package posixshim
 
 import "syscall"
 
-const protocol uint32 = 0xca00c271
+const protocol uint32 = 0x3cb73b73
 
 // The calls, by their line in calls.txt.
 const (

@@ -21,8 +21,6 @@ import (
 //	        12  4  -
 //	        16 48  six numbers: handles, flags, offsets, room for bytes
 //	        64  -  strings and data, each with 4 bytes of length before it
-//	         -  4  an errno, if the sender could not read its data: there is no
-//	               call to make, and this is the answer
 //	reply:   0  8  result       of the function of the runtime
 //	         8  4  length       of what follows these 16 bytes
 //	        12  4  flags        1 a descriptor comes along, 2 the connection ends
@@ -52,9 +50,8 @@ type message struct {
 	payload []byte
 	rest    []byte // of payload, not yet taken
 	bad     bool
-	refused uint32 // the errno at the request's end
-	process int    // whose record locks the connection has asked for, if any
-	byPath  bool   // the call begins at a path, and can be made by another process
+	process int  // whose record locks the connection has asked for, if any
+	byPath  bool // the call begins at a path, and can be made by another process
 
 	maps map[Handle]int // how often the connection has mapped files
 	heir *heir          // whose handles it uses, if that is not nil
@@ -81,12 +78,7 @@ func (m *message) receive(r io.Reader) error {
 	m.payload = sized(m.payload, int(length))
 	m.numbers, m.rest, m.bad, m.byPath = m.head[16:], m.payload, false, false
 	m.buf, m.reply = m.buf[:0], nil
-	if _, err := io.ReadFull(r, m.payload); err != nil {
-		return err
-	}
-	end := m.head[:4] // which is done with
-	_, err := io.ReadFull(r, end)
-	m.refused = binary.NativeEndian.Uint32(end)
+	_, err := io.ReadFull(r, m.payload)
 	return err
 }
 

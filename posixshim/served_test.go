@@ -21,28 +21,18 @@ func TestServed(t *testing.T) {
 		name, want, stderr string
 		killed             bool // the program ends so
 	}{
-		{"memory", `lock(fd, F_SETLK, F_WRLCK) = 0
-pwrite(fd, m, size, 0) = 1048576
-pwrite(fd, m + (1 << 20), 20, 0) = -1 EFAULT
-pwrite(fd, m + (1 << 20) - 10, 20, 0) = 10
-writev(fd, iov, 3) = 10
-writev(fd, iov + 1, 2) = -1 EFAULT
-lseek(fd, 0, SEEK_CUR) = 10
+		{"memory", `pwrite(fd, m + (1 << 20), 20, 0) = -1 EFAULT
+writev(fd, iov, 3) = -1 EFAULT
+lseek(fd, 0, SEEK_END) = 0
 pwrite(fd, m, 1 << 20, 0) = 1048576
-pwrite(fd, m, 1 << 20, 1 << 20) = 1048576
-pread(fd, m, size, 0) = 1048576
-pread(fd, m + (1 << 20) - 10, 20, 0) = 10
-preadv(fd, iov, 3, 0) = 10
-readv(fd, iov, 3) = 10
-readv(fd, iov + 1, 2) = -1 EFAULT
-read(fd, m + (1 << 20) - 4106, 4200) = 4106
-lseek(fd, 0, SEEK_CUR) = 4126
+pread(fd, m + (1 << 20), 20, 0) = -1 EFAULT
+preadv(fd, iov, 3, 0) = -1 EFAULT
+pread(fd, m, 1 << 20, 0) = 1048576
 readv(fd, NULL, 0) = 0
 writev(fd, NULL, 0) = 0
 fcntl(fd, F_GETFL) & O_ACCMODE = 2
-lock(fd, F_SETLK, F_WRLCK) = -1 EAGAIN
 exit 0 signal 0
-lseek(fd, 0, SEEK_END) = 2097152
+lseek(fd, 0, SEEK_END) = 1048576
 `, "", false},
 		{"child", `write(fd, "child", 5) = -1 EMFILE
 open(in("other"), O_RDWR | O_CREAT, 0600) = -1 EMFILE

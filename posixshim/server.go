@@ -201,9 +201,6 @@ func (p *Process) reply(to syscall.RawConn, m *message) error {
 func (p *Process) make(m *message) (result int64, descriptor int) {
 	var n int
 	var err error
-	if m.refused != 0 {
-		return -int64(min(m.refused, maxErrno-1)), 0
-	}
 	if m.call == callOpen {
 		p.server.mu.RLock()
 		defer p.server.mu.RUnlock()

@@ -31,7 +31,7 @@ func request(call uint32, numbers []int64, data ...string) []byte {
 	for i, n := range numbers {
 		binary.NativeEndian.PutUint64(b[16+8*i:], uint64(n))
 	}
-	return append(b, 0, 0, 0, 0)
+	return b
 }
 
 func bytesOf(l *unix.Flock_t) []byte {
@@ -340,23 +340,6 @@ func TestRequestsThatAreNone(t *testing.T) {
 			assert.NoError(t, unix.Close(socket))
 		})
 	}
-}
-
-// A request whose sender could not read its memory is answered with the errno,
-// and nothing is done.
-func TestRequestThatWasTakenBack(t *testing.T) {
-	p := newPartition(t).process(t)
-	c := p.client(t)
-	h, socket := c.open("f")
-	defer unix.Close(socket)
-	b := request(callPwrite, []int64{int64(h), 0, NoLimit}, "content")
-	binary.NativeEndian.PutUint32(b[len(b)-4:], uint32(syscall.EFAULT))
-	n, _ := c.call(b)
-	assert.EqualValues(t, -int64(syscall.EFAULT), n)
-	assert.Zero(t, size(t, p, h))
-	binary.NativeEndian.PutUint32(b[len(b)-4:], 1<<32-1)
-	n, _ = c.call(b)
-	assert.EqualValues(t, -4095, n, "an errno, whatever it says")
 }
 
 // A connection that ends in the middle of a request has done nothing, and takes

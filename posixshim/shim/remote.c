@@ -143,21 +143,7 @@ void nv_put_offset(struct nv_message *m, int64_t off)
 	nv_put_number(m, off);
 }
 
-/* ---- sending ---- */
-
-#define PARTS 16
-
-/* What is sent, in as few system calls as can be. What follows the last part
- * is an error: that of a request which is none, because memory of the
- * application could not be read. The other end then takes the bytes and drops
- * them, so that the connection, and what belongs to it, goes on. */
-struct sending {
-	int fd;
-	uint32_t error;
-	size_t good; /* bytes before that */
-	unsigned count;
-	struct iovec part[PARTS];
-};
+/* ---- the other end ---- */
 
 static bool peer_alive(int fd)
 {
@@ -184,78 +170,53 @@ static bool handed_over(int fd)
 	return is;
 }
 
-/* alive says whether the other end is. A child of the server may have a copy of
- * it, so that its end does not show here. */
-static bool alive(int fd)
-{
-	return peer_alive(fd) || handed_over(fd);
-}
-
-/* again says that a system call is to be made again: a signal came, or it has
- * waited for some time and there is still somebody to wait for. */
+/* again says that a system call is to be made again: a signal came, or it has waited for some time and there is still
+ * somebody to wait for. A child of the server may have a copy of the other end, so that its end does not show here. */
 static bool again(int fd)
 {
-	return errno == EINTR || (errno == EAGAIN && alive(fd));
+	return errno == EINTR || (errno == EAGAIN && (peer_alive(fd) || handed_over(fd)));
 }
 
-#define PAGE 4096
-
-/* of_page is how much of n bytes lies in the first page: a transfer of more may fail
- * as a whole where only the end is not there. */
-static size_t of_page(const char *p, size_t n)
+/* part_of is what of one buffer belongs to the n bytes behind the first skip ones, which it counts. */
+static struct iovec part_of(struct iovec whole, size_t *skip, size_t *n)
 {
-	size_t rest = PAGE - (uintptr_t)p % PAGE;
+	size_t before = whole.iov_len < *skip ? whole.iov_len : *skip, rest = whole.iov_len - before;
+	struct iovec part = {(char *)whole.iov_base + before, rest < *n ? rest : *n};
 
-	return n < rest ? n : rest;
+	*skip -= before;
+	*n -= part.iov_len;
+	return part;
 }
 
-/* send_part sends a part by itself, page by page: zeros from what cannot be read on. */
-static bool send_part(struct sending *s, const char *from, size_t n)
-{
-	static const char zeros[PAGE];
-	bool readable = true;
+/* ---- sending ---- */
 
-	while (n > 0) {
-		ssize_t sent = send(s->fd, readable ? from : zeros, of_page(from, n), MSG_NOSIGNAL);
+#define PARTS 16
 
-		if (sent < 0 && errno == EFAULT) {
-			readable = false;
-			s->error = EFAULT;
-		} else if (sent < 0 && !again(s->fd)) {
-			return false;
-		}
-		if (sent > 0) {
-			from += sent;
-			n -= (size_t)sent;
-			s->good += s->error == 0 ? (size_t)sent : 0;
-		}
-	}
-	return true;
-}
+/* What is sent, in as few system calls as can be. */
+struct sending {
+	int fd;
+	unsigned count;
+	struct iovec part[PARTS];
+};
 
 static bool send_parts(struct sending *s)
 {
-	struct iovec *part = s->part, *end = s->part + s->count;
-	ssize_t n = 0;
+	struct iovec *part = s->part, *end = part + s->count;
 
-	while (part < end && (n >= 0 || again(s->fd))) {
+	while (part < end) {
 		struct msghdr message = {.msg_iov = part, .msg_iovlen = (size_t)(end - part)};
+		ssize_t n = sendmsg(s->fd, &message, MSG_NOSIGNAL);
 
-		n = sendmsg(s->fd, &message, MSG_NOSIGNAL);
-		if (n < 0)
-			continue;
-		s->good += s->error == 0 ? (size_t)n : 0;
-		for (; part < end && (size_t)n >= part->iov_len; part++)
-			n -= (ssize_t)part->iov_len;
-		if (n > 0)
-			*part = (struct iovec){(char *)part->iov_base + n, part->iov_len - (size_t)n};
+		if (n < 0 && !again(s->fd))
+			return false;
+		for (size_t sent = n < 0 ? 0 : (size_t)n, all = SIZE_MAX; part < end; part++) {
+			*part = part_of(*part, &sent, &all);
+			if (part->iov_len > 0)
+				break;
+		}
 	}
-	bool sent = part == end || errno == EFAULT;
-
-	for (; part < end && sent; part++)
-		sent = send_part(s, part->iov_base, part->iov_len);
 	s->count = 0;
-	return sent;
+	return true;
 }
 
 static bool put_part(struct sending *s, const void *from, size_t n)
@@ -265,40 +226,31 @@ static bool put_part(struct sending *s, const void *from, size_t n)
 	return s->count < PARTS || send_parts(s);
 }
 
-/* send_request sends m, of whose data so much is done, and no more than most: then
- * most is how much of it is there. */
-static bool send_request(int fd, const struct nv_message *m, size_t done, size_t *most)
+/* send_request sends m, of whose data so much is done. */
+static bool send_request(int fd, const struct nv_message *m, size_t done)
 {
 	struct nv_request request = {.protocol = nv_protocol, .call = m->call};
 	struct sending s = {.fd = fd};
 	uint32_t length[4];
-	size_t data = total(m->in, m->in_count, done), before;
-	bool sent;
+	size_t data = total(m->in, m->in_count, done);
 
-	data = data < *most ? data : *most;
 	memcpy(request.numbers, m->number, sizeof request.numbers);
 	for (unsigned i = 0; i < m->strings; i++)
 		request.length += 4 + (length[i] = (uint32_t)m->string[i].iov_len);
 	if (m->data)
 		request.length += 4 + (length[3] = (uint32_t)data);
-	before = sizeof request + request.length - data;
-	sent = put_part(&s, &request, sizeof request);
+	bool sent = put_part(&s, &request, sizeof request);
+
 	for (unsigned i = 0; i < m->strings && sent; i++)
 		sent = put_part(&s, &length[i], 4) && put_part(&s, m->string[i].iov_base, length[i]);
 	if (m->data && sent)
 		sent = put_part(&s, &length[3], 4);
 	for (int i = 0; data > 0 && sent; i++) {
-		size_t skip = m->in[i].iov_len < done ? m->in[i].iov_len : done;
-		size_t n = m->in[i].iov_len - skip < data ? m->in[i].iov_len - skip : data;
+		struct iovec part = part_of(m->in[i], &done, &data);
 
-		sent = put_part(&s, (char *)m->in[i].iov_base + skip, n);
-		done -= skip;
-		data -= n;
+		sent = put_part(&s, part.iov_base, part.iov_len);
 	}
-	sent = sent && put_part(&s, &s.error, sizeof s.error) && send_parts(&s);
-	if (s.error != 0)
-		*most = s.good > before ? s.good - before : 0;
-	return sent;
+	return sent && send_parts(&s);
 }
 
 /* ---- receiving ---- */
@@ -313,35 +265,18 @@ static ssize_t receive(int fd, struct msghdr *message)
 	return got == 0 ? nv_error(ENOTCONN) : got;
 }
 
-/* receive_all returns how much is left of n bytes after a failure. */
-static size_t receive_all(int fd, void *to, size_t n)
+static bool receive_all(int fd, void *to, size_t n)
 {
-	bool by_page = false;
-
 	for (char *p = to; n > 0;) {
-		struct iovec iov = {p, by_page ? of_page(p, n) : n};
+		struct iovec iov = {p, n};
 		ssize_t got = receive(fd, &(struct msghdr){.msg_iov = &iov, .msg_iovlen = 1});
 
-		if (got < 0 && (by_page || errno != EFAULT))
-			break;
-		by_page = got < 0 || by_page;
-		p += got < 0 ? 0 : got;
-		n -= got < 0 ? 0 : (size_t)got;
+		if (got < 0)
+			return false;
+		p += got;
+		n -= (size_t)got;
 	}
-	return n;
-}
-
-/* receive_nothing takes n bytes that there is no memory for. */
-static bool receive_nothing(int fd, size_t n)
-{
-	char away[4096];
-	bool received = true;
-
-	for (size_t part; n > 0 && received; n -= part) {
-		part = n < sizeof away ? n : sizeof away;
-		received = receive_all(fd, away, part) == 0;
-	}
-	return received;
+	return true;
 }
 
 /* receive_head also takes the descriptor that may come along. */
@@ -361,39 +296,30 @@ static bool receive_head(int fd, struct nv_reply *reply)
 
 	if (c != NULL && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS)
 		memcpy(&nv_remote_descriptor, CMSG_DATA(c), sizeof(int));
-	return receive_all(fd, (char *)reply + got, sizeof *reply - (size_t)got) == 0;
+	return receive_all(fd, (char *)reply + got, sizeof *reply - (size_t)got);
 }
 
-/* receive_answer receives what a call has come to, and what it has read behind
- * what is done. Memory that cannot be written is EFAULT, or where a read ends. */
+/* receive_answer receives what a call has come to, and what it has read behind what is done. */
 static bool receive_answer(int fd, struct nv_message *m, size_t done, struct nv_reply *reply)
 {
 	if (!receive_head(fd, reply))
 		return false;
 	size_t left = reply->length;
 
+	errno = EPROTO;
 	if (reply->result == NV_OUTSIDE || reply->result == NV_REDIRECT) {
 		if (m->outside == NULL || left >= NV_PATH)
 			return false;
 		m->outside[left] = '\0';
-		return receive_all(fd, m->outside, left) == 0;
+		return receive_all(fd, m->outside, left);
 	}
 	for (int i = 0; i < m->out_count && left > 0; i++) {
-		size_t skip = m->out[i].iov_len < done ? m->out[i].iov_len : done;
-		size_t n = m->out[i].iov_len - skip < left ? m->out[i].iov_len - skip : left;
+		struct iovec part = part_of(m->out[i], &done, &left);
 
-		size_t rest = receive_all(fd, (char *)m->out[i].iov_base + skip, n);
-
-		done -= skip;
-		left -= n - rest;
-		if (rest > 0 && errno != EFAULT)
+		if (!receive_all(fd, part.iov_base, part.iov_len))
 			return false;
-		if (rest > 0) {
-			m->lost = left;
-			reply->result = m->content && left < reply->length ? (int64_t)(reply->length - left) : -EFAULT;
-			return receive_nothing(fd, left);
-		}
 	}
+	errno = EPROTO;
 	return left == 0;
 }
 
@@ -456,9 +382,21 @@ static int64_t no_connection(struct server *s, const struct nv_message *m, int e
 	return m->outside != NULL ? NV_GONE : gone(s, error);
 }
 
-/* attempt makes a call, or the part of a transfer that follows what is done, with no more
- * data than most: then most is how much of it is there. */
-static int64_t attempt(struct server *s, struct nv_message *m, size_t done, size_t *most)
+/* broken ends a connection in the middle of a call, with all that belongs to it here, and says what the call comes to. */
+static int64_t broken(struct server *s, const struct nv_message *m, int error)
+{
+	bool unread = error == ECONNRESET || error == EPIPE; /* it is a reset where the other end has not read the request */
+
+	if (nv_remote_descriptor >= 0)
+		REAL(close)(nv_remote_descriptor);
+	disconnect(s);
+	if (error == EFAULT) /* memory of the application: the server lives */
+		return -EFAULT;
+	return unread && m->outside != NULL ? NV_GONE : gone(s, error);
+}
+
+/* call makes a call, or the part of a transfer that follows what is done. */
+static int64_t call(struct server *s, struct nv_message *m, size_t done)
 {
 	struct nv_reply reply;
 
@@ -469,43 +407,21 @@ static int64_t attempt(struct server *s, struct nv_message *m, size_t done, size
 		s->connection = connect_to(s);
 	if (s->connection < 0)
 		return no_connection(s, m, errno);
-	bool sent = send_request(s->connection, m, done, most);
+	bool sent = send_request(s->connection, m, done);
 	int error = errno;
 
 	/* A server that has no descriptor for the connection has answered already,
 	 * and closed it with the request, or what there was of it, unread. */
-	if ((sent || error == EPIPE || error == ECONNRESET) && receive_answer(s->connection, m, done, &reply)) {
-		if (reply.flags & NV_REPLY_LAST)
-			disconnect(s);
-		if (!(reply.flags & NV_REPLY_DESCRIPTOR))
-			return reply.result;
-		/* The kernel drops it where there is no number for it, and the server learns of that. */
-		return nv_remote_descriptor < 0 ? -EMFILE : nv_remote(reply.result, m->server);
-	}
-	if (sent)
-		error = errno;
-	if (nv_remote_descriptor >= 0)
-		REAL(close)(nv_remote_descriptor);
-	/* It is a reset where the other end has not read the request. */
-	bool unread = error == ECONNRESET || error == EPIPE;
-
-	disconnect(s);
-	return unread && m->outside != NULL ? NV_GONE : gone(s, error);
-}
-
-/* call makes it with the data that is there, as the kernel does. */
-static int64_t call(struct server *s, struct nv_message *m, size_t done)
-{
-	size_t most = NV_FAR_MOST;
-	int64_t result = attempt(s, m, done, &most);
-
-	return result == -EFAULT && most > 0 && most < NV_FAR_MOST ? attempt(s, m, done, &most) : result;
-}
-
-/* at_offset says that a call reads at the offset of the open file, and moves it. */
-static bool at_offset(const struct nv_message *m)
-{
-	return m->content && (m->offset == 0 || m->number[m->offset] < 0);
+	if (!sent && error != EPIPE && error != ECONNRESET)
+		return broken(s, m, error);
+	if (!receive_answer(s->connection, m, done, &reply))
+		return broken(s, m, sent ? errno : error);
+	if (reply.flags & NV_REPLY_LAST)
+		disconnect(s);
+	if (!(reply.flags & NV_REPLY_DESCRIPTOR))
+		return reply.result;
+	/* The kernel drops it where there is no number for it, and the server learns of that. */
+	return nv_remote_descriptor < 0 ? -EMFILE : nv_remote(reply.result, m->server);
 }
 
 /* nv_remote_call makes a call in another process; the thread is inside. The result
@@ -519,24 +435,20 @@ int64_t nv_remote_call(struct nv_message *m)
 	const struct iovec *iov = reads ? m->out : m->in;
 	int count = reads ? m->out_count : m->in_count;
 	int64_t result, done = 0;
+	size_t part;
 
 	pthread_mutex_lock(&s->lock);
-	for (;;) {
-		size_t part = total(iov, count, (size_t)done);
-
+	do {
+		part = total(iov, count, (size_t)done);
+		if (reads && done > 0)
+			m->number[m->room] = (int64_t)part;
 		result = call(s, m, (size_t)done);
 		if (result > 0)
 			done += result;
-		if (result != NV_FAR_MOST || part != NV_FAR_MOST || total(iov, count, (size_t)done) == 0)
-			break;
-		if (reads)
-			m->number[m->room] = (int64_t)total(iov, count, (size_t)done);
 		if (m->offset != 0 && m->number[m->offset] >= 0)
 			m->number[m->offset] += NV_FAR_MOST;
-	}
+	} while (result == NV_FAR_MOST && part == NV_FAR_MOST && total(iov, count, (size_t)done) > 0);
 	pthread_mutex_unlock(&s->lock);
-	if (m->lost > 0 && at_offset(m)) /* which is behind that for the other process */
-		nv_remote_seek(m->server, m->number[0], -(off_t)m->lost, SEEK_CUR);
 	return done > 0 ? done : result;
 }
 

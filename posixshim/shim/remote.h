@@ -45,8 +45,6 @@ struct nv_message {
 	int64_t number[6];
 	struct iovec string[3];
 	bool data;               /* data goes, perhaps nothing */
-	bool content;            /* what comes is a file's: a part of it will do */
-	size_t lost;             /* so much of that came and there was no memory for it */
 	const struct iovec *in;  /* what goes */
 	const struct iovec *out; /* room for what comes */
 	int in_count, out_count;

@@ -3,7 +3,7 @@
 #include "nv.h"
 #include "remote.h"
 
-const uint32_t nv_protocol = 0xca00c271;
+const uint32_t nv_protocol = 0x3cb73b73;
 
 int64_t nv_remote_open(int server, int64_t at_dir, const char *at, char *at_out, int32_t flags, uint32_t mode)
 {
@@ -29,7 +29,6 @@ int64_t nv_remote_read(int server, int64_t h, void *buf, size_t buf_len)
 
 	nv_put_handle(&m, h);
 	nv_put_room(&m, buf, buf_len);
-	m.content = true;
 	return nv_remote_call(&m);
 }
 
@@ -49,7 +48,6 @@ int64_t nv_remote_pread(int server, int64_t h, void *buf, size_t buf_len, int64_
 
 	nv_put_handle(&m, h);
 	nv_put_room(&m, buf, buf_len);
-	m.content = true;
 	nv_put_offset(&m, off);
 	return nv_remote_call(&m);
 }
@@ -71,7 +69,6 @@ int64_t nv_remote_readv(int server, int64_t h, const struct iovec *iov, int32_t 
 
 	nv_put_handle(&m, h);
 	nv_put_rooms(&m, iov, iov_count);
-	m.content = true;
 	nv_put_offset(&m, off);
 	return nv_remote_call(&m);
 }

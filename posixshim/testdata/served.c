@@ -57,8 +57,7 @@ static int lock(int fd, int cmd, short type)
 	return fcntl(fd, cmd, &l);
 }
 
-/* Memory that cannot be read or written ends a transfer, or is EFAULT where it is the
- * first of it, and neither the connection is lost nor the locks that go with it. */
+/* Memory that cannot be read or written is EFAULT. What follows goes on by another connection. */
 static void memory(void)
 {
 	int fd = open(in("memory"), O_RDWR | O_CREAT, 0600);
@@ -75,30 +74,16 @@ static void memory(void)
 	mprotect(m + (1 << 20), 4096, PROT_NONE);
 	struct iovec iov[] = {{m, 10}, {m + (1 << 20), 10}, {m, 10}};
 
-	P(lock(fd, F_SETLK, F_WRLCK));
-	P(pwrite(fd, m, size, 0));
 	P(pwrite(fd, m + (1 << 20), 20, 0));
-	P(pwrite(fd, m + (1 << 20) - 10, 20, 0));
 	P(writev(fd, iov, 3));
-	P(writev(fd, iov + 1, 2));
-	P(lseek(fd, 0, SEEK_CUR));
+	P(lseek(fd, 0, SEEK_END));
 	P(pwrite(fd, m, 1 << 20, 0));
-	P(pwrite(fd, m, 1 << 20, 1 << 20));
-	P(pread(fd, m, size, 0));
-	P(pread(fd, m + (1 << 20) - 10, 20, 0));
+	P(pread(fd, m + (1 << 20), 20, 0));
 	P(preadv(fd, iov, 3, 0));
-	P(readv(fd, iov, 3));
-	P(readv(fd, iov + 1, 2));
-	P(read(fd, m + (1 << 20) - 4106, 4200));
-	P(lseek(fd, 0, SEEK_CUR));
+	P(pread(fd, m, 1 << 20, 0));
 	P(readv(fd, NULL, 0));
 	P(writev(fd, NULL, 0));
 	P(fcntl(fd, F_GETFL) & O_ACCMODE);
-	if (fork() == 0) {
-		P(lock(fd, F_SETLK, F_WRLCK));
-		_exit(0);
-	}
-	wait(NULL);
 	_exit(0);
 }
 

@@ -30,9 +30,6 @@ var marshal = map[string]marshalling{
 	"bytes": {"void *%[1]s, size_t %[1]s_len", "void *%[1]s, size_t %[1]s_len", "%[1]s, %[1]s_len",
 		"%[1]s unsafe.Pointer, %[1]s_len uintptr", "posixshim.Memory(%[1]s, %[1]s_len)",
 		"nv_put_room(&m, %[1]s, %[1]s_len)", "m.room()"},
-	"content": {"void *%[1]s, size_t %[1]s_len", "void *%[1]s, size_t %[1]s_len", "%[1]s, %[1]s_len",
-		"%[1]s unsafe.Pointer, %[1]s_len uintptr", "posixshim.Memory(%[1]s, %[1]s_len)",
-		"nv_put_room(&m, %[1]s, %[1]s_len);\n\tm.content = true", "m.room()"},
 	"data": {"const void *%[1]s, size_t %[1]s_len", "const void *%[1]s, size_t %[1]s_len", "%[1]s, %[1]s_len",
 		"%[1]s unsafe.Pointer, %[1]s_len uintptr", "posixshim.Memory(%[1]s, %[1]s_len)",
 		"nv_put_data(&m, %[1]s, %[1]s_len)", "m.data()"},
@@ -41,7 +38,7 @@ var marshal = map[string]marshalling{
 		"nv_put_exchange(&m, %[1]s, %[1]s_len)", "m.exchange()"},
 	"vec": {"const struct iovec *%[1]s, int %[1]s_count", "const struct iovec *%[1]s, int32_t %[1]s_count", "%[1]s, %[1]s_count",
 		"%[1]s unsafe.Pointer, %[1]s_count int32", "posixshim.Vectors(%[1]s, %[1]s_count)",
-		"nv_put_rooms(&m, %[1]s, %[1]s_count);\n\tm.content = true", "vector(m.room())"},
+		"nv_put_rooms(&m, %[1]s, %[1]s_count)", "vector(m.room())"},
 	"gather": {"const struct iovec *%[1]s, int %[1]s_count", "const struct iovec *%[1]s, int32_t %[1]s_count", "%[1]s, %[1]s_count",
 		"%[1]s unsafe.Pointer, %[1]s_count int32", "posixshim.Vectors(%[1]s, %[1]s_count)",
 		"nv_put_gather(&m, %[1]s, %[1]s_count)", "vector(m.data())"},
@@ -138,7 +135,7 @@ func writeCaller(b *bytes.Buffer, f *function) {
 	fmt.Fprint(b, "\n")
 	for _, p := range f.params {
 		switch p.kind {
-		case "bytes", "content", "data", "exchange":
+		case "bytes", "data", "exchange":
 			fmt.Fprintf(b, "\tif (nv_nowhere(%[1]s) && %[1]s_len > 0)\n\t\treturn nv_error(EFAULT);\n", p.name)
 		case "string":
 			fmt.Fprintf(b, "\tif (nv_nowhere(%s))\n\t\treturn nv_error(EFAULT);\n", p.name)
