@@ -147,12 +147,17 @@ func ListenForHeirs(group string) (*HeirListener, error) {
 // DialSuccessor connects to who has called ListenForHeirs, a process of this user, and returns a socket of type SOCK_SEQPACKET, for the caller to
 // close (ownfd). ENOENT and ECONNREFUSED say that there is none on this host.
 func DialSuccessor(group string) (int, error) {
-	name := prefix()
+	return dial(group, successorFile, unix.SOCK_SEQPACKET)
+}
+
+// dial connects to a socket in the directory of a group. The descriptor is the runtime's.
+func dial(group, name string, kind int) (int, error) {
+	dir := prefix()
 	if group != "" {
-		name += "-" + group
+		dir += "-" + group
 	}
-	name = filepath.Join(name, successorFile)
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	name = filepath.Join(dir, name)
+	fd, err := unix.Socket(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, err
 	}
@@ -202,6 +207,7 @@ func removeGroup(dir string, before time.Time) {
 	sweep(dir, before)
 	_ = os.Remove(filepath.Join(dir, runFile))
 	_ = os.Remove(filepath.Join(dir, successorFile))
+	_ = os.Remove(filepath.Join(dir, indexFile))
 	_ = os.Remove(filepath.Join(dir, attendFile))
 	_ = os.Remove(dir) // unless a lock is left
 }

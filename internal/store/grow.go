@@ -22,25 +22,27 @@ import (
 // writing. Ranks that have their partition open keep it as it is. A crash leaves the partitions of before, or those of after, on each
 // target.
 //
+// With 0 it only says how many there are. A store that no ranks have come to has one, which is the solo partition.
+//
 // Errors: ENOSPC where the others have no room to give; those of the targets.
 func (p *Partition) Grow(ctx context.Context, cfg *config.Config, ranks int, logf func(format string, args ...any)) (int, error) {
+	table, err := readTable(ctx, cfg, p.Device)
+	if err != nil {
+		return 0, err
+	}
+	if table.JobSize >= ranks {
+		return table.JobSize, nil
+	}
 	mapping, err := mapRanks(cfg, cfg.Mapping, ranks)
 	if err != nil {
 		return 0, err
 	}
 	o := &opener{cfg: cfg, opts: Options{Logf: logf}}
-	table, err := readTable(ctx, cfg, p.Device)
-	if err != nil {
-		return 0, err
-	}
-	if table.JobSize == 1 && ranks > 1 {
+	if table.JobSize == 1 {
 		if err := p.divide(ctx, o, mapping); err != nil {
 			return 0, err
 		}
 		return ranks, nil
-	}
-	if table.JobSize >= ranks {
-		return table.JobSize, nil
 	}
 	p.changing.Lock()
 	defer p.changing.Unlock()

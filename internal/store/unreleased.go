@@ -1,0 +1,39 @@
+package store
+
+import (
+	"context"
+	"errors"
+
+	"nvmecr/internal/config"
+	"nvmecr/internal/parttable"
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+)
+
+// Unreleased returns the ranks whose partitions were not closed by the last process that had them: it lives, or was killed.
+func Unreleased(ctx context.Context, cfg *config.Config) (ranks []int, err error) {
+	err = eachTarget(ctx, cfg, true, func(t int, _ nvmf.TransportID, dev nvmf.Device) error {
+		table, err := ours(ctx, cfg, t, dev, false)
+		if errors.Is(err, parttable.ErrNoTable) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		for _, e := range table.Entries {
+			if e.Rank == parttable.Solo || table.JobSize == 1 {
+				continue
+			}
+			claim, err := microfs.LastClaim(ctx, dev, microfs.Segment{Start: e.Start, Length: e.Length})
+			switch {
+			case errors.Is(err, microfs.ErrUnformatted):
+			case err != nil:
+				return err
+			case claim != nil && !claim.Released:
+				ranks = append(ranks, e.Rank)
+			}
+		}
+		return nil
+	})
+	return ranks, err
+}
