@@ -42,14 +42,14 @@ const kernelOnly = unix.O_CLOEXEC | unix.O_NONBLOCK | unix.O_DIRECT | unix.O_NOA
 // changed: the time of the change says so, which nobody can set. Whoever reads such a file, and is no library, loses nothing, since
 // the kernel asks for its attributes first.
 func (n *node) openMapped(f *file) (flags uint32) {
-	var attr posixshim.Attr
-	if n.tree.process.Fstat(f.handle, &attr) != nil {
+	attr, err := n.tree.process.FileAttr(f.handle)
+	if err != nil {
 		return openFlags // reading says what is wrong
 	}
 	f.mapped = true
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.kept == attr.Ctime {
+	if n.kept.Equal(attr.Ctime) {
 		flags = fuse.FOPEN_KEEP_CACHE
 	}
 	n.kept = attr.Ctime
@@ -138,9 +138,12 @@ func (f *file) Write(ctx context.Context, data []byte, off int64) (uint32, sysca
 
 // dropPrivileges clears the set-user-ID and set-group-ID bits of a file that somebody else than root writes to.
 func (f *file) dropPrivileges(ctx context.Context) {
-	var attr posixshim.Attr
 	caller, ok := fuse.FromContext(ctx)
-	if !ok || caller.Uid == 0 || f.node.tree.process.Fstat(f.handle, &attr) != nil {
+	if !ok || caller.Uid == 0 {
+		return
+	}
+	attr, err := f.node.tree.process.FileAttr(f.handle)
+	if err != nil {
 		return
 	}
 	privileges := attr.Mode & syscall.S_ISUID
@@ -149,7 +152,7 @@ func (f *file) dropPrivileges(ctx context.Context) {
 	}
 	if privileges != 0 {
 		// The write says what is wrong with the file.
-		_ = f.node.tree.process.Fsetattr(f.handle, &posixshim.SetAttr{Valid: posixshim.SetMode, Mode: attr.Mode & 0o7777 &^ privileges})
+		_ = f.node.tree.process.Fchmod(f.handle, attr.Mode&^privileges)
 	}
 }
 

@@ -7,11 +7,13 @@ import (
 	"path"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/hanwen/go-fuse/v2/fs"
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"nvmecr/microfs"
 	"nvmecr/posixshim"
 )
 
@@ -46,7 +48,7 @@ type node struct {
 
 	mu   sync.Mutex
 	open map[*file]struct{}
-	kept posixshim.Time // when the file had changed last that the kernel has pages of
+	kept time.Time // when the file had changed last that the kernel has pages of
 }
 
 var _ interface {
@@ -78,12 +80,12 @@ func (n *node) place(name string) posixshim.Place {
 
 // child returns the node of what is at a place in the tree.
 func (n *node) child(ctx context.Context, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
-	var attr posixshim.Attr
-	if err := n.tree.process.Stat(n.place(name), 0, &attr); err != nil {
+	attr, err := n.tree.process.Attr(n.place(name), unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil {
 		return nil, n.tree.errno(err)
 	}
 	n.tree.fill(&attr, &out.Attr)
-	return n.NewInode(ctx, &node{tree: n.tree}, n.tree.stable(attr.Mode, attr.Ino)), 0
+	return n.NewInode(ctx, &node{tree: n.tree}, n.tree.stable(attr.Mode, uint64(attr.Ino))), 0
 }
 
 // own makes what the caller has made the caller's, where the view is that of root.
@@ -92,13 +94,12 @@ func (n *node) own(ctx context.Context, name string) {
 	if !ok || os.Geteuid() != 0 || caller.Uid == 0 && caller.Gid == 0 {
 		return
 	}
-	set := posixshim.SetAttr{Valid: posixshim.SetUID, UID: caller.Uid}
-	var dir posixshim.Attr
-	if n.tree.process.Stat(n.place(""), 0, &dir) == nil && dir.Mode&syscall.S_ISGID == 0 {
-		set.Valid, set.GID = set.Valid|posixshim.SetGID, caller.Gid
+	set := microfs.SetAttr{UID: &caller.Uid}
+	if dir, err := n.tree.process.Attr(n.place(""), unix.AT_SYMLINK_NOFOLLOW); err == nil && dir.Mode&syscall.S_ISGID == 0 {
+		set.GID = &caller.Gid
 	}
 	// It exists, as root's: a failure is no reason to say that it does not.
-	_ = n.tree.process.Setattr(n.place(name), 0, &set)
+	_ = n.tree.process.SetAttr(n.place(name), unix.AT_SYMLINK_NOFOLLOW, set)
 }
 
 // Lookup finds a name.
@@ -108,10 +109,9 @@ func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs
 
 // Getattr is stat(2) and fstat(2): the kernel does not say by which descriptor.
 func (n *node) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
-	var attr posixshim.Attr
-	err := n.tree.process.Stat(n.place(""), 0, &attr)
-	if f := n.anyOpen(); f != nil && (err != nil || n.tree.stable(attr.Mode, attr.Ino) != n.StableAttr()) {
-		err = n.tree.process.Fstat(f.handle, &attr)
+	attr, err := n.tree.process.Attr(n.place(""), unix.AT_SYMLINK_NOFOLLOW)
+	if f := n.anyOpen(); f != nil && (err != nil || n.tree.stable(attr.Mode, uint64(attr.Ino)) != n.StableAttr()) {
+		attr, err = n.tree.process.FileAttr(f.handle)
 	}
 	if err != nil {
 		return n.tree.errno(err)
@@ -140,10 +140,10 @@ func (n *node) Setattr(ctx context.Context, h fs.FileHandle, in *fuse.SetAttrIn,
 		}
 	}
 	// A request to change nothing, of chown(path, -1, -1), changes the time of the change.
-	if set := change(in); set.Valid != 0 || !cut {
-		err := p.Setattr(n.place(""), 0, set)
+	if set := change(in); set != (microfs.SetAttr{}) || !cut {
+		err := p.SetAttr(n.place(""), unix.AT_SYMLINK_NOFOLLOW, set)
 		if f != nil && err != nil {
-			err = p.Fsetattr(f.handle, set)
+			err = p.SetFileAttr(f.handle, set)
 		}
 		if err != nil {
 			return n.tree.errno(err)
@@ -153,41 +153,35 @@ func (n *node) Setattr(ctx context.Context, h fs.FileHandle, in *fuse.SetAttrIn,
 }
 
 // change is the part of a request that is not about the size.
-func change(in *fuse.SetAttrIn) *posixshim.SetAttr {
-	var set posixshim.SetAttr
+func change(in *fuse.SetAttrIn) (set microfs.SetAttr) {
 	if mode, ok := in.GetMode(); ok {
-		set.Valid, set.Mode = set.Valid|posixshim.SetMode, mode&0o7777
+		mode &= 0o7777
+		set.Mode = &mode
 	}
 	if uid, ok := in.GetUID(); ok {
-		set.Valid, set.UID = set.Valid|posixshim.SetUID, uid
+		set.UID = &uid
 	}
 	if gid, ok := in.GetGID(); ok {
-		set.Valid, set.GID = set.Valid|posixshim.SetGID, gid
+		set.GID = &gid
 	}
-	switch {
-	case in.Valid&fuse.FATTR_ATIME_NOW != 0:
-		set.Valid |= posixshim.SetAtimeNow
-	case in.Valid&fuse.FATTR_ATIME != 0:
-		set.Valid, set.Atime = set.Valid|posixshim.SetAtime, posixshim.Time{Sec: int64(in.Atime), Nsec: int64(in.Atimensec)}
+	if t, ok := in.GetATime(); ok {
+		set.Atime = &t
 	}
-	switch {
-	case in.Valid&fuse.FATTR_MTIME_NOW != 0:
-		set.Valid |= posixshim.SetMtimeNow
-	case in.Valid&fuse.FATTR_MTIME != 0:
-		set.Valid, set.Mtime = set.Valid|posixshim.SetMtime, posixshim.Time{Sec: int64(in.Mtime), Nsec: int64(in.Mtimensec)}
+	if t, ok := in.GetMTime(); ok {
+		set.Mtime = &t
 	}
-	return &set
+	const now = fuse.FATTR_ATIME_NOW | fuse.FATTR_MTIME_NOW
+	set.TimesNow = in.Valid&now == now
+	return set
 }
 
 // fill gives the kernel the attributes of a file.
-func (t *tree) fill(from *posixshim.Attr, to *fuse.Attr) {
+func (t *tree) fill(from *microfs.Attr, to *fuse.Attr) {
 	*to = fuse.Attr{
-		Ino: t.stable(from.Mode, from.Ino).Ino, Size: uint64(from.Size), Blocks: uint64(from.Blocks), Blksize: 32 << 10,
+		Ino: t.stable(from.Mode, uint64(from.Ino)).Ino, Size: uint64(from.Size), Blocks: uint64(from.Blocks), Blksize: 32 << 10,
 		Mode: from.Mode, Nlink: from.Nlink, Owner: fuse.Owner{Uid: from.UID, Gid: from.GID},
-		Atime: uint64(from.Atime.Sec), Atimensec: uint32(from.Atime.Nsec),
-		Mtime: uint64(from.Mtime.Sec), Mtimensec: uint32(from.Mtime.Nsec),
-		Ctime: uint64(from.Ctime.Sec), Ctimensec: uint32(from.Ctime.Nsec),
 	}
+	to.SetTimes(&from.Atime, &from.Mtime, &from.Ctime)
 }
 
 // Readlink returns what a symbolic link says.
@@ -264,13 +258,13 @@ func (n *node) Rename(_ context.Context, name string, to fs.InodeEmbedder, newNa
 
 // Statfs tells how much space there is.
 func (n *node) Statfs(_ context.Context, out *fuse.StatfsOut) syscall.Errno {
-	var s posixshim.StatFS
-	if err := n.tree.process.Statfs(&s); err != nil {
+	s, err := n.tree.process.Space()
+	if err != nil {
 		return n.tree.errno(err)
 	}
 	*out = fuse.StatfsOut{
-		Blocks: s.Blocks, Bfree: s.Free, Bavail: s.Free, Files: s.Files + s.FilesFree, Ffree: s.FilesFree,
-		Bsize: uint32(s.Block), Frsize: uint32(s.Block), NameLen: 255,
+		Blocks: uint64(s.Blocks), Bfree: uint64(s.Free), Bavail: uint64(s.Free), Files: s.Files + s.FilesFree, Ffree: s.FilesFree,
+		Bsize: uint32(s.Hugeblock), Frsize: uint32(s.Hugeblock), NameLen: 255,
 	}
 	return 0
 }

@@ -94,13 +94,13 @@ func (r *changing) Lookup(ctx context.Context, name string, out *fuse.EntryOut) 
 	if !ok {
 		return nil, syscall.ENOENT
 	}
-	var attr posixshim.Attr
 	n := &node{tree: &tree{process: t.Process, number: t.Number}}
-	if err := t.Process.Stat(posixshim.Place{Path: "/"}, 0, &attr); err != nil {
+	attr, err := t.Process.Attr(posixshim.Place{Path: "/"}, 0)
+	if err != nil {
 		return nil, n.tree.errno(err)
 	}
 	n.tree.fill(&attr, &out.Attr)
-	child := r.NewPersistentInode(ctx, n, n.tree.stable(attr.Mode, attr.Ino))
+	child := r.NewPersistentInode(ctx, n, n.tree.stable(attr.Mode, uint64(attr.Ino)))
 	n.tree.root = child
 	return child, 0
 }

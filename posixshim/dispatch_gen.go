@@ -4,7 +4,7 @@ package posixshim
 
 import "syscall"
 
-const protocol uint32 = 0x3cb73b73
+const protocol uint32 = 0x9ba49582
 
 // The calls, by their line in calls.txt.
 const (
@@ -29,24 +29,32 @@ const (
 	callUnmap     uint32 = 29
 	callMsync     uint32 = 30
 	callFstat     uint32 = 31
-	callFsetattr  uint32 = 32
-	callFpath     uint32 = 33
-	callName      uint32 = 34
-	callStat      uint32 = 35
-	callSetattr   uint32 = 36
-	callAccess    uint32 = 37
-	callTruncate  uint32 = 38
-	callMkdir     uint32 = 39
-	callRmdir     uint32 = 40
-	callUnlink    uint32 = 41
-	callRename    uint32 = 42
-	callLink      uint32 = 43
-	callSymlink   uint32 = 44
-	callReadlink  uint32 = 45
-	callRealpath  uint32 = 46
-	callStatfs    uint32 = 47
-	callSyncfs    uint32 = 48
-	callAdvise    uint32 = 49
+	callFchmod    uint32 = 32
+	callFchown    uint32 = 33
+	callFutimes   uint32 = 34
+	callFpath     uint32 = 35
+	callName      uint32 = 36
+	callStat      uint32 = 37
+	callStatx     uint32 = 38
+	callChmod     uint32 = 39
+	callChown     uint32 = 40
+	callUtimes    uint32 = 41
+	callAccess    uint32 = 42
+	callTruncate  uint32 = 43
+	callMkdir     uint32 = 44
+	callRmdir     uint32 = 45
+	callUnlink    uint32 = 46
+	callRename    uint32 = 47
+	callLink      uint32 = 48
+	callSymlink   uint32 = 49
+	callReadlink  uint32 = 50
+	callRealpath  uint32 = 51
+	callStatfs    uint32 = 52
+	callFstatfs   uint32 = 53
+	callStatvfs   uint32 = 54
+	callFstatvfs  uint32 = 55
+	callSyncfs    uint32 = 56
+	callAdvise    uint32 = 57
 )
 
 // dispatch makes the call of a request.
@@ -173,15 +181,27 @@ func (p *Process) dispatch(m *message) (result int, err error) {
 			return result, err
 		}
 	case callFstat:
-		h, out := m.handle(), m.attr()
+		h, out := m.handle(), m.structure()
 		if m.whole() {
 			err = p.Fstat(h, out)
 			return result, err
 		}
-	case callFsetattr:
-		h, in := m.handle(), m.setattr()
+	case callFchmod:
+		h, mode := m.handle(), m.uint()
 		if m.whole() {
-			err = p.Fsetattr(h, in)
+			err = p.Fchmod(h, mode)
+			return result, err
+		}
+	case callFchown:
+		h, uid, gid := m.handle(), m.uint(), m.uint()
+		if m.whole() {
+			err = p.Fchown(h, uid, gid)
+			return result, err
+		}
+	case callFutimes:
+		h, times, unit := m.handle(), m.data(), m.int()
+		if m.whole() {
+			err = p.Futimes(h, times, unit)
 			return result, err
 		}
 	case callFpath:
@@ -197,21 +217,39 @@ func (p *Process) dispatch(m *message) (result int, err error) {
 			return result, err
 		}
 	case callStat:
-		at, follow, out := m.place(), m.int(), m.attr()
+		at, flags, out := m.place(), m.int(), m.structure()
 		if m.whole() {
-			err = p.Stat(at, follow, out)
+			err = p.Stat(at, flags, out)
 			return result, err
 		}
-	case callSetattr:
-		at, follow, in := m.place(), m.int(), m.setattr()
+	case callStatx:
+		at, flags, mask, out := m.place(), m.int(), m.uint(), m.structure()
 		if m.whole() {
-			err = p.Setattr(at, follow, in)
+			err = p.Statx(at, flags, mask, out)
+			return result, err
+		}
+	case callChmod:
+		at, mode, flags := m.place(), m.uint(), m.int()
+		if m.whole() {
+			err = p.Chmod(at, mode, flags)
+			return result, err
+		}
+	case callChown:
+		at, uid, gid, flags := m.place(), m.uint(), m.uint(), m.int()
+		if m.whole() {
+			err = p.Chown(at, uid, gid, flags)
+			return result, err
+		}
+	case callUtimes:
+		at, times, unit, flags := m.place(), m.data(), m.int(), m.int()
+		if m.whole() {
+			err = p.Utimes(at, times, unit, flags)
 			return result, err
 		}
 	case callAccess:
-		at, mode, how := m.place(), m.int(), m.int()
+		at, mode, flags := m.place(), m.int(), m.int()
 		if m.whole() {
-			err = p.Access(at, mode, how)
+			err = p.Access(at, mode, flags)
 			return result, err
 		}
 	case callTruncate:
@@ -269,9 +307,27 @@ func (p *Process) dispatch(m *message) (result int, err error) {
 			return result, err
 		}
 	case callStatfs:
-		out := m.statfs()
+		at, out := m.place(), m.structure()
 		if m.whole() {
-			err = p.Statfs(out)
+			err = p.Statfs(at, out)
+			return result, err
+		}
+	case callFstatfs:
+		h, out := m.handle(), m.structure()
+		if m.whole() {
+			err = p.Fstatfs(h, out)
+			return result, err
+		}
+	case callStatvfs:
+		at, out := m.place(), m.structure()
+		if m.whole() {
+			err = p.Statvfs(at, out)
+			return result, err
+		}
+	case callFstatvfs:
+		h, out := m.handle(), m.structure()
+		if m.whole() {
+			err = p.Fstatvfs(h, out)
 			return result, err
 		}
 	case callSyncfs:

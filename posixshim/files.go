@@ -278,36 +278,6 @@ func (p *Process) Ftruncate(h Handle, size, most int64) error {
 	return p.besideMapping(f, func() error { return f.current().Truncate(size) })
 }
 
-// Fstat tells the attributes.
-func (p *Process) Fstat(h Handle, out *Attr) error {
-	f, err := p.files.get(h)
-	if err != nil {
-		return err
-	}
-	p.lookAgain()
-	attr, err := f.current().Stat()
-	if err == nil {
-		out.set(&attr)
-	}
-	return err
-}
-
-// Fsetattr changes attributes.
-func (p *Process) Fsetattr(h Handle, in *SetAttr) error {
-	f, err := p.described(h)
-	if err != nil {
-		return err
-	}
-	if f.flags.Load()&unix.O_PATH != 0 && in.Valid&SetMode != 0 {
-		return syscall.EBADF
-	}
-	if _, err := p.acquire(true); err != nil {
-		return err
-	}
-	defer p.mu.RUnlock()
-	return f.current().SetAttr(in.change())
-}
-
 // lostFile stands for a file that is gone from the mount.
 type lostFile struct{ was File }
 

@@ -110,15 +110,15 @@ func (c *caller) call(b []byte) {
 	case 12:
 		err = p.Ftruncate(h, off, NoLimit)
 	case 13:
-		err = p.Fstat(h, new(Attr))
+		err = p.Fstat(h, buf)
 	case 14:
-		err = p.Fsetattr(h, c.attributes(b, off))
+		err = errors.Join(p.Fchmod(h, uint32(b[6])<<8), p.Futimes(h, buf, number))
 	case 15:
-		err = p.Stat(where, number, new(Attr))
+		err = p.Statx(where, number, uint32(b[8]), buf)
 	case 16:
-		err = p.Setattr(where, number, c.attributes(b, off))
+		err = errors.Join(p.Chown(where, uint32(b[7]), uint32(b[8]), number), p.Utimes(where, buf, int(off), number))
 	case 17:
-		err = p.Access(where, number, int(b[8]&3))
+		err = p.Access(where, number, int(b[8]))
 	case 18:
 		err = p.Truncate(where, off, NoLimit)
 	case 19:
@@ -173,11 +173,4 @@ func (c *caller) vectors(b []byte) []syscall.Iovec {
 		iov = append(iov, v)
 	}
 	return iov
-}
-
-func (c *caller) attributes(b []byte, off int64) *SetAttr {
-	return &SetAttr{
-		Valid: uint32(b[5]), Mode: uint32(b[6]) << 8, UID: uint32(b[7]), GID: uint32(b[8]),
-		Atime: Time{off, off}, Mtime: Time{-off, 999999999},
-	}
 }

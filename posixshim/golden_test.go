@@ -44,12 +44,11 @@ var exchanges = []struct {
 	{name: "open", call: callOpen, numbers: []int64{0, syscall.O_RDWR | syscall.O_CREAT, 0o640}, data: []string{"a"},
 		result: 0x3_0000_0004, flags: replyDescriptor},
 	{name: "rename", call: callRename, numbers: []int64{0, 0, 1}, data: []string{"from", "to"}, result: -int64(syscall.EEXIST)},
-	{name: "access", call: callAccess, numbers: []int64{0, 0, 1}, data: []string{"out"}, result: pathOutside, body: "/"},
-	{name: "access, asked again since it leads out", call: callAccess, numbers: []int64{0, 0, 1}, data: []string{"out"}, result: pathOutside, body: "/"},
-	{name: "fstat", call: callFstat, numbers: []int64{0x1_0000_0002, 104}, body: string(structure(&Attr{
-		Ino: 1, Mode: syscall.S_IFREG | 0o640, Nlink: 2, UID: 3, GID: 4, Size: 5, Blocks: 6,
-		Atime: Time{7, 8}, Mtime: Time{9, 10}, Ctime: Time{11, 12}, Btime: Time{13, 14}}))},
-	{name: "chmod", call: callFsetattr, numbers: []int64{0x1_0000_0002}, data: []string{string(structure(&SetAttr{Valid: SetMode, Mode: 0o600}))}},
+	{name: "access", call: callAccess, numbers: []int64{0, 0, 0}, data: []string{"out"}, result: pathOutside, body: "/"},
+	{name: "access, asked again since it leads out", call: callAccess, numbers: []int64{0, 0, 0}, data: []string{"out"}, result: pathOutside, body: "/"},
+	{name: "fstatvfs", call: callFstatvfs, numbers: []int64{0x1_0000_0002, 112}, body: string(structure(&statvfs{
+		Bsize: 1, Frsize: 2, Blocks: 3, Bfree: 4, Bavail: 5, Files: 6, Ffree: 7, Favail: 8, Fsid: 9, Flag: 10, Namemax: 11}))},
+	{name: "chmod", call: callFchmod, numbers: []int64{0x1_0000_0002, 0o600}},
 	{name: "no descriptor left", call: callFsync, numbers: []int64{0x1_0000_0002}, result: -int64(syscall.EMFILE), flags: replyLast},
 }
 

@@ -241,10 +241,11 @@ func TestHandOverOfRenamed(t *testing.T) {
 		n, _ := c.call(request(callWrite, []int64{int64(h), NoLimit}, "text"))
 		assert.EqualValues(t, 4, n)
 	}
-	var a Attr
-	require.NoError(t, q.Stat(Place{Path: "other"}, 1, &a))
+	a, err := q.Attr(at("other"), 0)
+	require.NoError(t, err)
 	assert.EqualValues(t, 4, a.Size)
-	require.NoError(t, q.Stat(Place{Path: "renamed"}, 1, &a))
+	a, err = q.Attr(at("renamed"), 0)
+	require.NoError(t, err)
 	assert.Zero(t, a.Size)
 }
 

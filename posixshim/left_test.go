@@ -52,8 +52,7 @@ func TestAttentiveReadsOn(t *testing.T) {
 				write(t, w, other, make([]byte, 3<<20))
 				require.NoError(t, w.Release(other))
 				require.NoError(t, w.Unlink(at(fmt.Sprint("other", i%2))))
-				var a Attr
-				_ = r.Stat(at("."), 1, &a) // look again
+				_, _ = r.Attr(at("."), 0) // look again
 				got := make([]byte, len(before))
 				n, err := r.Pread(h, got, 0)
 				if tt.want == nil {
@@ -92,8 +91,8 @@ func TestAttentiveClosesMounts(t *testing.T) {
 	}, t.Logf)
 	r.Attentive = true
 	look := func() {
-		var a Attr
-		require.NoError(t, r.Stat(at("/"), 1, &a))
+		_, err := r.Attr(at("/"), 0)
+		require.NoError(t, err)
 	}
 	files := map[int]Handle{}
 	for i := range 8 {
@@ -124,9 +123,9 @@ func TestAttentiveReadsBesideWrites(t *testing.T) {
 	held := file(t, w, "f", create)
 	write(t, w, held, bytes.Repeat([]byte{1}, 4096))
 	// What a write has left is used by the next ones.
-	var st StatFS
-	require.NoError(t, w.Statfs(&st))
-	require.NoError(t, w.Fallocate(file(t, w, "filler", create), 0, 0, int64((st.Free-2)*st.Block), NoLimit))
+	st, err := w.Space()
+	require.NoError(t, err)
+	require.NoError(t, w.Fallocate(file(t, w, "filler", create), 0, 0, int64(st.Free-2)*int64(st.Hugeblock), NoLimit))
 	moves := 0
 	r := New(func(write bool) (*Mount, error) {
 		m, err := part.open(write)

@@ -29,9 +29,9 @@ func TestMappingWithoutRoom(t *testing.T) {
 	filler, h := file(t, p, "filler", create), file(t, p, "f", create)
 	require.NoError(t, p.Ftruncate(h, 4<<20, NoLimit))
 	memory := mapped(t, p, h, 4<<20)
-	var st StatFS
-	require.NoError(t, p.Statfs(&st))
-	require.NoError(t, p.Fallocate(filler, 0, 0, int64(st.Free*st.Block), NoLimit))
+	st, err := p.Space()
+	require.NoError(t, err)
+	require.NoError(t, p.Fallocate(filler, 0, 0, int64(st.Free)*int64(st.Hugeblock), NoLimit))
 	for i := range memory {
 		memory[i] = byte(i>>12) + 1
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"syscall"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -60,9 +59,6 @@ type message struct {
 	reply []byte          // the part of it that goes back; nil: as much as the result says
 	first [replyHead]byte // of the answer
 	parts [][]byte        // what is left of it to be sent
-	attrs Attr
-	stat  StatFS
-	set   SetAttr
 }
 
 // receive reads the next request.
@@ -169,29 +165,10 @@ func vector(b []byte) []syscall.Iovec {
 	return []syscall.Iovec{{Base: &b[0], Len: uint64(len(b))}}
 }
 
-// structure is room for a structure of shim/wire.h.
-func (m *message) structure(p unsafe.Pointer, size uintptr) {
-	if m.number() != int64(size) {
-		m.bad = true
-	}
-	m.reply = unsafe.Slice((*byte)(p), size)
-}
-
-func (m *message) attr() *Attr {
-	m.structure(unsafe.Pointer(&m.attrs), unsafe.Sizeof(m.attrs))
-	return &m.attrs
-}
-
-func (m *message) statfs() *StatFS {
-	m.structure(unsafe.Pointer(&m.stat), unsafe.Sizeof(m.stat))
-	return &m.stat
-}
-
-func (m *message) setattr() *SetAttr {
-	if copy(unsafe.Slice((*byte)(unsafe.Pointer(&m.set)), unsafe.Sizeof(m.set)), m.data()) != int(unsafe.Sizeof(m.set)) {
-		m.bad = true
-	}
-	return &m.set
+// structure is a room that goes back as a whole.
+func (m *message) structure() []byte {
+	m.reply = m.room()
+	return m.reply
 }
 
 // answer is what goes back: a head and what follows it.

@@ -108,7 +108,7 @@ func scripted(b []byte, handles []int64) (call uint32, numbers []int64, data []s
 		}
 	}
 	if b[1] >= 128 {
-		numbers[1] = 104 // those of a struct nv_attr
+		numbers[1] = structStat
 	}
 	for _, v := range b[8 : 8+int(b[7]%4)] {
 		if v < 200 {

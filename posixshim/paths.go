@@ -18,68 +18,6 @@ func (p *Process) at(place Place, write bool) (FS, microfs.Ino, string, error) {
 	return fs, dir, path, err
 }
 
-// Stat tells the attributes of a path.
-func (p *Process) Stat(place Place, follow int, out *Attr) error {
-	fs, dir, path, err := p.at(place, false)
-	if err != nil {
-		return err
-	}
-	defer p.mu.RUnlock()
-	attr, err := fs.Stat(dir, path, follow != 0)
-	if err == nil {
-		out.set(&attr)
-	}
-	return err
-}
-
-// Setattr changes attributes of a path.
-func (p *Process) Setattr(place Place, follow int, in *SetAttr) error {
-	fs, dir, path, err := p.at(place, true)
-	if err != nil {
-		return err
-	}
-	defer p.mu.RUnlock()
-	return fs.SetAttr(dir, path, follow != 0, in.change())
-}
-
-// How Access asks: NV_ACCESS_* of shim/wire.h.
-const (
-	AccessFollow    = 1 // the last component may be a symbolic link
-	AccessEffective = 2 // for who the process acts as, not for who has started it
-)
-
-// Access is access(2). That a process does not write yet is not held against
-// its permission to write.
-func (p *Process) Access(place Place, mode int, how int) error {
-	if mode&^7 != 0 {
-		return syscall.EINVAL
-	}
-	fs, dir, path, err := p.at(place, false)
-	if err != nil {
-		return err
-	}
-	err = p.access(fs, dir, path, mode, how)
-	writable := p.mount.Writable
-	p.mu.RUnlock()
-	if Errno(err) != syscall.EROFS || writable {
-		return err
-	}
-	fs, err = p.acquire(true)
-	if err != nil {
-		return err
-	}
-	defer p.mu.RUnlock()
-	return p.access(fs, dir, path, mode, how)
-}
-
-func (p *Process) access(fs FS, dir microfs.Ino, path string, mode, how int) error {
-	follow := how&AccessFollow != 0
-	if real := p.real.Load(); real != nil && how&AccessEffective == 0 {
-		return fs.AccessAs(*real, dir, path, uint32(mode), follow)
-	}
-	return fs.Access(dir, path, uint32(mode), follow)
-}
-
 // Truncate sets the size of a file.
 func (p *Process) Truncate(place Place, size, most int64) error {
 	if size < 0 {
@@ -262,21 +200,6 @@ func whole(buf []byte, path string, err error) (int, error) {
 		return 0, syscall.ENAMETOOLONG
 	}
 	return copy(buf, path), nil
-}
-
-// Statfs tells the size of the file system.
-func (p *Process) Statfs(out *StatFS) error {
-	fs, err := p.acquire(false)
-	if err != nil {
-		return err
-	}
-	defer p.mu.RUnlock()
-	st := fs.StatFS()
-	*out = StatFS{
-		Block: uint64(st.Hugeblock), Blocks: uint64(st.Blocks), Free: uint64(st.Free),
-		Files: st.Files, FilesFree: st.FilesFree,
-	}
-	return nil
 }
 
 // Syncfs makes everything durable that has been acknowledged.

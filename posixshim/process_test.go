@@ -85,8 +85,8 @@ const create = syscall.O_RDWR | syscall.O_CREAT
 // size is that of an open file.
 func size(t testing.TB, p *Process, h Handle) int64 {
 	t.Helper()
-	var a Attr
-	require.NoError(t, p.Fstat(h, &a))
+	a, err := p.FileAttr(h)
+	require.NoError(t, err)
 	return a.Size
 }
 
@@ -317,8 +317,8 @@ func TestReadingDoesNotOpenForWriting(t *testing.T) {
 
 	part.opened = nil
 	p := part.process(t)
-	var a Attr
-	require.NoError(t, p.Stat(at("f"), 1, &a))
+	_, err = p.Attr(at("f"), 0)
+	require.NoError(t, err)
 	r := file(t, p, "f", syscall.O_RDONLY)
 	d := file(t, p, ".", syscall.O_RDONLY)
 	require.NoError(t, p.Fsync(r))
@@ -344,10 +344,10 @@ func TestReaderKeepsItsMount(t *testing.T) {
 	require.NoError(t, writer.Mkdir(at("d"), 0o700))
 	part.opened = nil
 	p := part.process(t)
-	var a Attr
 	look := func() error {
 		p.opened = time.Time{} // some time later
-		return p.Stat(at("d/e"), 1, &a)
+		_, err := p.Attr(at("d/e"), 0)
+		return err
 	}
 	for range 3 {
 		require.ErrorIs(t, look(), syscall.ENOENT)
@@ -373,8 +373,8 @@ func TestYield(t *testing.T) {
 	require.NoError(t, p.Release(h))
 	assert.True(t, p.Yield())
 	assert.False(t, p.Yield(), "it is given up already")
-	var a Attr
-	require.NoError(t, p.Stat(at("d"), 1, &a), "opened again when needed")
+	_, err := p.Attr(at("d"), 0)
+	require.NoError(t, err, "opened again when needed")
 	assert.Equal(t, []string{"write", "read"}, part.opened)
 	assert.False(t, p.Yield(), "a reader has nothing to give")
 	require.NoError(t, p.OpenForWriting())
@@ -400,8 +400,8 @@ func TestReaderSeesWhatAnotherWrites(t *testing.T) {
 	require.NoError(t, command.Release(file(t, command, "d/new", create)))
 
 	shell.opened = time.Time{} // some time later
-	var a Attr
-	require.NoError(t, shell.Stat(Place{cwd, "new"}, 1, &a))
+	_, err = shell.Attr(Place{cwd, "new"}, 0)
+	require.NoError(t, err)
 	shell.opened = time.Time{}
 	buf := make([]byte, 10)
 	n, err := shell.Read(log, buf)
@@ -481,25 +481,55 @@ func TestErrno(t *testing.T) {
 	}
 }
 
+// times are as utimensat takes them.
+func times(t ...int64) (b []byte) {
+	for _, v := range t {
+		b = binary.NativeEndian.AppendUint64(b, uint64(v))
+	}
+	return b
+}
+
 func TestAttributes(t *testing.T) {
 	p := newPartition(t).process(t)
 	h := file(t, p, "f", create)
-	var a Attr
 	before := time.Now().Unix()
-	require.NoError(t, p.Fsetattr(h, &SetAttr{Valid: SetMode | SetAtime | SetMtimeNow, Mode: 0o640, Atime: Time{100, 7}}))
-	require.NoError(t, p.Stat(at("f"), 1, &a))
+	require.NoError(t, p.Fchmod(h, syscall.S_IFREG|0o640))
+	require.NoError(t, p.Futimes(h, times(100, 7, 0, unix.UTIME_NOW), 1))
+	a, err := p.Attr(at("f"), 0)
+	require.NoError(t, err)
 	assert.Equal(t, uint32(syscall.S_IFREG|0o640), a.Mode)
-	assert.Equal(t, Time{100, 7}, a.Atime)
-	assert.GreaterOrEqual(t, a.Mtime.Sec, before)
-	require.NoError(t, p.Setattr(at("f"), 1, &SetAttr{Valid: SetMtime, Mtime: Time{200, 0}}))
-	require.NoError(t, p.Fstat(h, &a))
-	assert.Equal(t, Time{200, 0}, a.Mtime)
-	assert.Equal(t, Time{100, 7}, a.Atime)
+	assert.True(t, time.Unix(100, 7).Equal(a.Atime), a.Atime)
+	assert.GreaterOrEqual(t, a.Mtime.Unix(), before)
+	for _, c := range []struct {
+		name  string
+		times []byte
+		unit  int
+		want  error
+	}{
+		{"nanoseconds", times(0, unix.UTIME_OMIT, 200, 0), 1, nil},
+		{"nothing", times(0, unix.UTIME_OMIT, 0, unix.UTIME_OMIT), 1, nil},
+		{"too many nanoseconds", times(1, 0, 1, 1e9), 1, syscall.EINVAL},
+		{"too many microseconds", times(1, 1e6, 1, 0), 1000, syscall.EINVAL},
+		{"negative", times(1, -1, 1, 0), 1000, syscall.EINVAL},
+		{"cut", times(1, 0, 1), 1000, syscall.EINVAL},
+	} {
+		assert.Equal(t, c.want, p.Utimes(at("f"), c.times, c.unit, 0), c.name)
+	}
+	a, err = p.FileAttr(h)
+	require.NoError(t, err)
+	assert.True(t, time.Unix(200, 0).Equal(a.Mtime), a.Mtime)
+	assert.True(t, time.Unix(100, 7).Equal(a.Atime), a.Atime)
+	require.NoError(t, p.Utimes(at("f"), times(3, 4), 0, 0))
 
-	var st StatFS
-	require.NoError(t, p.Statfs(&st))
-	assert.Positive(t, st.Free)
-	assert.LessOrEqual(t, st.Free, st.Blocks)
+	var st syscall.Stat_t
+	require.NoError(t, p.Stat(at("f"), 0, structure(&st)))
+	assert.Equal(t, []int64{3, 4}, []int64{st.Atim.Sec, st.Mtim.Sec})
+	assert.Equal(t, syscall.EINVAL, p.Stat(at("f"), 0, structure(&st)[1:]))
+
+	space, err := p.Space()
+	require.NoError(t, err)
+	assert.Positive(t, space.Free)
+	assert.LessOrEqual(t, space.Free, space.Blocks)
 }
 
 func TestThreads(t *testing.T) {

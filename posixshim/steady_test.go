@@ -116,14 +116,14 @@ func TestHotPathDoesNotAllocate(t *testing.T) {
 	var idle File = idleFile{f.current()}
 	f.file.Store(&idle)
 	buf := make([]byte, 4096)
-	var a Attr
+	var st syscall.Stat_t
 	for name, call := range map[string]func(){
 		"pread":  func() { _, _ = p.Pread(h, buf, 0) },
 		"read":   func() { _, _ = p.Seek(h, 0, io.SeekStart); _, _ = p.Read(h, buf) },
 		"pwrite": func() { _, _ = p.Pwrite(h, buf, 4096, NoLimit) },
 		"write":  func() { _, _ = p.Write(h, buf, NoLimit) },
 		"lseek":  func() { _, _ = p.Seek(h, 0, io.SeekStart) },
-		"fstat":  func() { _ = p.Fstat(h, &a) },
+		"fstat":  func() { _ = p.Fstat(h, structure(&st)) },
 	} {
 		assert.Less(t, testing.AllocsPerRun(200, call), 1.0, name)
 	}

@@ -367,28 +367,52 @@ func nvmecr_rt_msync(h int64, off int64, n int64) (answer int64) {
 	return result(0, process.Msync(posixshim.Handle(h), off, n))
 }
 
-// fstat: attributes of an open file
+// fstat: fstat(2)
 //
 //export nvmecr_rt_fstat
-func nvmecr_rt_fstat(h int64, out unsafe.Pointer) (answer int64) {
+func nvmecr_rt_fstat(h int64, out unsafe.Pointer, out_len uintptr) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
 	defer contain(&answer)
 	process.Drain()
-	return result(0, process.Fstat(posixshim.Handle(h), (*posixshim.Attr)(out)))
+	return result(0, process.Fstat(posixshim.Handle(h), posixshim.Memory(out, out_len)))
 }
 
-// fsetattr: changes attributes of an open file
+// fchmod: fchmod(2)
 //
-//export nvmecr_rt_fsetattr
-func nvmecr_rt_fsetattr(h int64, in unsafe.Pointer) (answer int64) {
+//export nvmecr_rt_fchmod
+func nvmecr_rt_fchmod(h int64, mode uint32) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
 	defer contain(&answer)
 	process.Drain()
-	return result(0, process.Fsetattr(posixshim.Handle(h), (*posixshim.SetAttr)(in)))
+	return result(0, process.Fchmod(posixshim.Handle(h), mode))
+}
+
+// fchown: fchown(2)
+//
+//export nvmecr_rt_fchown
+func nvmecr_rt_fchown(h int64, uid uint32, gid uint32) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
+	process.Drain()
+	return result(0, process.Fchown(posixshim.Handle(h), uid, gid))
+}
+
+// futimes: futimens(3) and its older form; times and unit are those of utimes
+//
+//export nvmecr_rt_futimes
+func nvmecr_rt_futimes(h int64, times unsafe.Pointer, times_len uintptr, unit int32) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
+	process.Drain()
+	return result(0, process.Futimes(posixshim.Handle(h), posixshim.Memory(times, times_len), int(unit)))
 }
 
 // fpath: the path of an open directory below the mount, returns its length
@@ -415,40 +439,76 @@ func nvmecr_rt_name(h int64, buf unsafe.Pointer, buf_len uintptr) (answer int64)
 	return result(process.Name(posixshim.Handle(h), posixshim.Memory(buf, buf_len)))
 }
 
-// stat: attributes of a path
+// stat: fstatat(2)
 //
 //export nvmecr_rt_stat
-func nvmecr_rt_stat(at_dir int64, at, at_out *C.char, follow int32, out unsafe.Pointer) (answer int64) {
+func nvmecr_rt_stat(at_dir int64, at, at_out *C.char, flags int32, out unsafe.Pointer, out_len uintptr) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
 	defer contain(&answer)
 	process.Drain()
-	return result(0, outside(process.Stat(place(at_dir, at), int(follow), (*posixshim.Attr)(out)), at_out))
+	return result(0, outside(process.Stat(place(at_dir, at), int(flags), posixshim.Memory(out, out_len)), at_out))
 }
 
-// setattr: changes attributes of a path
+// statx: statx(2)
 //
-//export nvmecr_rt_setattr
-func nvmecr_rt_setattr(at_dir int64, at, at_out *C.char, follow int32, in unsafe.Pointer) (answer int64) {
+//export nvmecr_rt_statx
+func nvmecr_rt_statx(at_dir int64, at, at_out *C.char, flags int32, mask uint32, out unsafe.Pointer, out_len uintptr) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
 	defer contain(&answer)
 	process.Drain()
-	return result(0, outside(process.Setattr(place(at_dir, at), int(follow), (*posixshim.SetAttr)(in)), at_out))
+	return result(0, outside(process.Statx(place(at_dir, at), int(flags), mask, posixshim.Memory(out, out_len)), at_out))
 }
 
-// access: access(2), how is of NV_ACCESS_*
+// chmod: fchmodat(2)
+//
+//export nvmecr_rt_chmod
+func nvmecr_rt_chmod(at_dir int64, at, at_out *C.char, mode uint32, flags int32) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
+	process.Drain()
+	return result(0, outside(process.Chmod(place(at_dir, at), mode, int(flags)), at_out))
+}
+
+// chown: fchownat(2)
+//
+//export nvmecr_rt_chown
+func nvmecr_rt_chown(at_dir int64, at, at_out *C.char, uid uint32, gid uint32, flags int32) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
+	process.Drain()
+	return result(0, outside(process.Chown(place(at_dir, at), uid, gid, int(flags)), at_out))
+}
+
+// utimes: utimensat(2) and its older forms; times are two numbers of seconds, each followed by one of unit nanoseconds, if unit is not 0
+//
+//export nvmecr_rt_utimes
+func nvmecr_rt_utimes(at_dir int64, at, at_out *C.char, times unsafe.Pointer, times_len uintptr, unit int32, flags int32) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
+	process.Drain()
+	return result(0, outside(process.Utimes(place(at_dir, at), posixshim.Memory(times, times_len), int(unit), int(flags)), at_out))
+}
+
+// access: faccessat(2)
 //
 //export nvmecr_rt_access
-func nvmecr_rt_access(at_dir int64, at, at_out *C.char, mode int32, how int32) (answer int64) {
+func nvmecr_rt_access(at_dir int64, at, at_out *C.char, mode int32, flags int32) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
 	defer contain(&answer)
 	process.Drain()
-	return result(0, outside(process.Access(place(at_dir, at), int(mode), int(how)), at_out))
+	return result(0, outside(process.Access(place(at_dir, at), int(mode), int(flags)), at_out))
 }
 
 // truncate: sets the size
@@ -561,16 +621,52 @@ func nvmecr_rt_realpath(at_dir int64, at, at_out *C.char, buf unsafe.Pointer, bu
 	return result(n, outside(err, at_out))
 }
 
-// statfs: the size of the file system
+// statfs: statfs(2)
 //
 //export nvmecr_rt_statfs
-func nvmecr_rt_statfs(out unsafe.Pointer) (answer int64) {
+func nvmecr_rt_statfs(at_dir int64, at, at_out *C.char, out unsafe.Pointer, out_len uintptr) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
 	defer contain(&answer)
 	process.Drain()
-	return result(0, process.Statfs((*posixshim.StatFS)(out)))
+	return result(0, outside(process.Statfs(place(at_dir, at), posixshim.Memory(out, out_len)), at_out))
+}
+
+// fstatfs: fstatfs(2)
+//
+//export nvmecr_rt_fstatfs
+func nvmecr_rt_fstatfs(h int64, out unsafe.Pointer, out_len uintptr) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
+	process.Drain()
+	return result(0, process.Fstatfs(posixshim.Handle(h), posixshim.Memory(out, out_len)))
+}
+
+// statvfs: statvfs(3)
+//
+//export nvmecr_rt_statvfs
+func nvmecr_rt_statvfs(at_dir int64, at, at_out *C.char, out unsafe.Pointer, out_len uintptr) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
+	process.Drain()
+	return result(0, outside(process.Statvfs(place(at_dir, at), posixshim.Memory(out, out_len)), at_out))
+}
+
+// fstatvfs: fstatvfs(3)
+//
+//export nvmecr_rt_fstatvfs
+func nvmecr_rt_fstatvfs(h int64, out unsafe.Pointer, out_len uintptr) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
+	process.Drain()
+	return result(0, process.Fstatvfs(posixshim.Handle(h), posixshim.Memory(out, out_len)))
 }
 
 // syncfs: makes everything durable

@@ -942,7 +942,7 @@ int nv_call_stat(const char *path, struct stat *st)
 	int result;
 
 	do
-		result = nv_stat(&at, 1, st);
+		result = rt_stat(&at, 0, st, sizeof *st);
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];
@@ -964,7 +964,7 @@ int nv_call_lstat(const char *path, struct stat *st)
 	int result;
 
 	do
-		result = nv_stat(&at, 0, st);
+		result = rt_stat(&at, AT_SYMLINK_NOFOLLOW, st, sizeof *st);
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];
@@ -983,7 +983,7 @@ int nv_call_fstat(int fd, struct stat *st)
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fstat)(fd, st);
-	return nv_fstat(h, st);
+	return rt_fstat(h, st, sizeof *st);
 }
 extern __typeof__(nv_call_fstat) nv_call_fstat64 NV_CALL("fstat64") NV_ALIAS("fstat");
 
@@ -997,7 +997,7 @@ int nv_call_fstatat(int dirfd, const char *path, struct stat *st, int flags)
 	int result;
 
 	do
-		result = nv_fstatat(&at, st, flags);
+		result = rt_stat(&at, flags, st, sizeof *st);
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];
@@ -1019,7 +1019,7 @@ int nv_call___xstat(int version, const char *path, struct stat *st)
 	int result;
 
 	do
-		result = nv_stat(&at, 1, st);
+		result = rt_stat(&at, 0, st, sizeof *st);
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];
@@ -1041,7 +1041,7 @@ int nv_call___lxstat(int version, const char *path, struct stat *st)
 	int result;
 
 	do
-		result = nv_stat(&at, 0, st);
+		result = rt_stat(&at, AT_SYMLINK_NOFOLLOW, st, sizeof *st);
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];
@@ -1060,7 +1060,7 @@ int nv_call___fxstat(int version, int fd, struct stat *st)
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(__fxstat)(version, fd, st);
-	return nv_fstat(h, st);
+	return rt_fstat(h, st, sizeof *st);
 }
 extern __typeof__(nv_call___fxstat) nv_call___fxstat64 NV_CALL("__fxstat64") NV_ALIAS("__fxstat");
 
@@ -1074,7 +1074,7 @@ int nv_call___fxstatat(int version, int dirfd, const char *path, struct stat *st
 	int result;
 
 	do
-		result = nv_fstatat(&at, st, flags);
+		result = rt_stat(&at, flags, st, sizeof *st);
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];
@@ -1096,7 +1096,7 @@ int nv_call_statx(int dirfd, const char *path, int flags, unsigned mask, struct 
 	int result;
 
 	do
-		result = nv_statx(&at, flags, mask, stx);
+		result = rt_statx(&at, flags, mask, stx, sizeof *stx);
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];
@@ -1117,7 +1117,7 @@ int nv_call_statfs(const char *path, struct statfs *st)
 	int result;
 
 	do
-		result = nv_statfs(&at, st);
+		result = rt_statfs(&at, st, sizeof *st);
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];
@@ -1136,7 +1136,7 @@ int nv_call_fstatfs(int fd, struct statfs *st)
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fstatfs)(fd, st);
-	return nv_fstatfs(h, st);
+	return rt_fstatfs(h, st, sizeof *st);
 }
 extern __typeof__(nv_call_fstatfs) nv_call_fstatfs64 NV_CALL("fstatfs64") NV_ALIAS("fstatfs");
 
@@ -1150,7 +1150,7 @@ int nv_call_statvfs(const char *path, struct statvfs *st)
 	int result;
 
 	do
-		result = nv_statvfs(&at, st);
+		result = rt_statvfs(&at, st, sizeof *st);
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];
@@ -1169,7 +1169,7 @@ int nv_call_fstatvfs(int fd, struct statvfs *st)
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fstatvfs)(fd, st);
-	return nv_fstatvfs(h, st);
+	return rt_fstatvfs(h, st, sizeof *st);
 }
 extern __typeof__(nv_call_fstatvfs) nv_call_fstatvfs64 NV_CALL("fstatvfs64") NV_ALIAS("fstatvfs");
 
@@ -1183,7 +1183,7 @@ long nv_call_pathconf(const char *path, int name)
 	long result;
 
 	do
-		result = nv_pathconf(&at, name);
+		result = (rt_access(&at, F_OK, 0) != 0 ? -1 : nv_pathconf(name));
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];
@@ -1201,7 +1201,7 @@ long nv_call_fpathconf(int fd, int name)
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fpathconf)(fd, name);
-	return nv_fpathconf(h, name);
+	return nv_pathconf(name);
 }
 
 int nv_call_access(const char *path, int mode) NV_CALL("access");
@@ -1214,7 +1214,7 @@ int nv_call_access(const char *path, int mode)
 	int result;
 
 	do
-		result = rt_access(&at, mode, NV_ACCESS_FOLLOW);
+		result = rt_access(&at, mode, 0);
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];
@@ -1235,7 +1235,7 @@ int nv_call_eaccess(const char *path, int mode)
 	int result;
 
 	do
-		result = rt_access(&at, mode, NV_ACCESS_FOLLOW | NV_ACCESS_EFFECTIVE);
+		result = rt_access(&at, mode, AT_EACCESS);
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];
@@ -1257,7 +1257,7 @@ int nv_call_faccessat(int dirfd, const char *path, int mode, int flags)
 	int result;
 
 	do
-		result = nv_faccessat(&at, mode, flags);
+		result = rt_access(&at, mode, flags);
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];
@@ -1278,7 +1278,7 @@ int nv_call_chmod(const char *path, mode_t mode)
 	int result;
 
 	do
-		result = nv_chmod(&at, mode, 1);
+		result = rt_chmod(&at, mode, 0);
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];
@@ -1299,7 +1299,7 @@ int nv_call_lchmod(const char *path, mode_t mode)
 	int result;
 
 	do
-		result = nv_lchmod(&at, mode);
+		result = rt_chmod(&at, mode, AT_SYMLINK_NOFOLLOW);
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];
@@ -1317,7 +1317,7 @@ int nv_call_fchmod(int fd, mode_t mode)
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fchmod)(fd, mode);
-	return nv_fchmod(h, mode);
+	return rt_fchmod(h, mode);
 }
 
 int nv_call_fchmodat(int dirfd, const char *path, mode_t mode, int flags) NV_CALL("fchmodat");
@@ -1330,7 +1330,7 @@ int nv_call_fchmodat(int dirfd, const char *path, mode_t mode, int flags)
 	int result;
 
 	do
-		result = nv_fchmodat(&at, mode, flags);
+		result = rt_chmod(&at, mode, flags);
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];
@@ -1351,7 +1351,7 @@ int nv_call_chown(const char *path, uid_t uid, gid_t gid)
 	int result;
 
 	do
-		result = nv_chown(&at, uid, gid, 1);
+		result = rt_chown(&at, uid, gid, 0);
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];
@@ -1372,7 +1372,7 @@ int nv_call_lchown(const char *path, uid_t uid, gid_t gid)
 	int result;
 
 	do
-		result = nv_chown(&at, uid, gid, 0);
+		result = rt_chown(&at, uid, gid, AT_SYMLINK_NOFOLLOW);
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];
@@ -1390,7 +1390,7 @@ int nv_call_fchown(int fd, uid_t uid, gid_t gid)
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fchown)(fd, uid, gid);
-	return nv_fchown(h, uid, gid);
+	return rt_fchown(h, uid, gid);
 }
 
 int nv_call_fchownat(int dirfd, const char *path, uid_t uid, gid_t gid, int flags) NV_CALL("fchownat");
@@ -1403,7 +1403,7 @@ int nv_call_fchownat(int dirfd, const char *path, uid_t uid, gid_t gid, int flag
 	int result;
 
 	do
-		result = nv_fchownat(&at, uid, gid, flags);
+		result = rt_chown(&at, uid, gid, flags);
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];
@@ -1424,7 +1424,7 @@ int nv_call_utime(const char *path, const struct utimbuf *times)
 	int result;
 
 	do
-		result = nv_utime(&at, times);
+		result = rt_utimes(&at, NV_SIZED(times, 1), 0, 0);
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];
@@ -1445,7 +1445,7 @@ int nv_call_utimes(const char *path, const struct timeval times[2])
 	int result;
 
 	do
-		result = nv_utimes(&at, times, 1);
+		result = rt_utimes(&at, NV_SIZED(times, 2), 1000, 0);
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];
@@ -1466,7 +1466,7 @@ int nv_call_lutimes(const char *path, const struct timeval times[2])
 	int result;
 
 	do
-		result = nv_utimes(&at, times, 0);
+		result = rt_utimes(&at, NV_SIZED(times, 2), 1000, AT_SYMLINK_NOFOLLOW);
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];
@@ -1484,13 +1484,28 @@ int nv_call_futimes(int fd, const struct timeval times[2])
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(futimes)(fd, times);
-	return nv_futimes(h, times);
+	return rt_futimes(h, NV_SIZED(times, 2), 1000);
 }
 
 int nv_call_futimesat(int dirfd, const char *path, const struct timeval times[2]) NV_CALL("futimesat");
 int nv_call_futimesat(int dirfd, const char *path, const struct timeval times[2])
 {
-	return nv_futimesat(dirfd, path, times);
+	struct nv_place at;
+
+	if (!nv_route(dirfd, path, &at))
+		return REAL(futimesat)(dirfd, path, times);
+	int result;
+
+	do
+		result = rt_utimes(&at, NV_SIZED(times, 2), 1000, 0);
+	while (nv_reroute(&at));
+	if (__builtin_expect(at.outside, 0)) {
+		char outside[strlen(at.path) + 1];
+
+		nv_go_outside(&at, outside);
+		return REAL(futimesat)(AT_FDCWD, at.path, times);
+	}
+	return result;
 }
 
 int nv_call_futimens(int fd, const struct timespec times[2]) NV_CALL("futimens");
@@ -1500,7 +1515,7 @@ int nv_call_futimens(int fd, const struct timespec times[2])
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(futimens)(fd, times);
-	return nv_futimens(h, times);
+	return rt_futimes(h, NV_SIZED(times, 2), 1);
 }
 
 int nv_call_utimensat(int dirfd, const char *path, const struct timespec times[2], int flags) NV_CALL("utimensat");
@@ -1513,7 +1528,7 @@ int nv_call_utimensat(int dirfd, const char *path, const struct timespec times[2
 	int result;
 
 	do
-		result = nv_utimensat(&at, times, flags);
+		result = rt_utimes(&at, NV_SIZED(times, 2), 1, flags);
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];

@@ -33,13 +33,18 @@ struct nv_runtime {
 	int64_t (*map)(int64_t h, int32_t how, int64_t off, int64_t n);
 	int64_t (*unmap)(int64_t h);
 	int64_t (*msync)(int64_t h, int64_t off, int64_t n);
-	int64_t (*fstat)(int64_t h, struct nv_attr *out);
-	int64_t (*fsetattr)(int64_t h, const struct nv_setattr *in);
+	int64_t (*fstat)(int64_t h, void *out, size_t out_len);
+	int64_t (*fchmod)(int64_t h, uint32_t mode);
+	int64_t (*fchown)(int64_t h, uint32_t uid, uint32_t gid);
+	int64_t (*futimes)(int64_t h, const void *times, size_t times_len, int32_t unit);
 	int64_t (*fpath)(int64_t h, void *buf, size_t buf_len);
 	int64_t (*name)(int64_t h, void *buf, size_t buf_len);
-	int64_t (*stat)(int64_t at_dir, const char *at, char *at_out, int32_t follow, struct nv_attr *out);
-	int64_t (*setattr)(int64_t at_dir, const char *at, char *at_out, int32_t follow, const struct nv_setattr *in);
-	int64_t (*access)(int64_t at_dir, const char *at, char *at_out, int32_t mode, int32_t how);
+	int64_t (*stat)(int64_t at_dir, const char *at, char *at_out, int32_t flags, void *out, size_t out_len);
+	int64_t (*statx)(int64_t at_dir, const char *at, char *at_out, int32_t flags, uint32_t mask, void *out, size_t out_len);
+	int64_t (*chmod)(int64_t at_dir, const char *at, char *at_out, uint32_t mode, int32_t flags);
+	int64_t (*chown)(int64_t at_dir, const char *at, char *at_out, uint32_t uid, uint32_t gid, int32_t flags);
+	int64_t (*utimes)(int64_t at_dir, const char *at, char *at_out, const void *times, size_t times_len, int32_t unit, int32_t flags);
+	int64_t (*access)(int64_t at_dir, const char *at, char *at_out, int32_t mode, int32_t flags);
 	int64_t (*truncate)(int64_t at_dir, const char *at, char *at_out, int64_t size, int64_t most);
 	int64_t (*mkdir)(int64_t at_dir, const char *at, char *at_out, uint32_t mode);
 	int64_t (*rmdir)(int64_t at_dir, const char *at, char *at_out);
@@ -49,7 +54,10 @@ struct nv_runtime {
 	int64_t (*symlink)(const char *target, int64_t at_dir, const char *at, char *at_out);
 	int64_t (*readlink)(int64_t at_dir, const char *at, char *at_out, void *buf, size_t buf_len);
 	int64_t (*realpath)(int64_t at_dir, const char *at, char *at_out, void *buf, size_t buf_len);
-	int64_t (*statfs)(struct nv_statfs *out);
+	int64_t (*statfs)(int64_t at_dir, const char *at, char *at_out, void *out, size_t out_len);
+	int64_t (*fstatfs)(int64_t h, void *out, size_t out_len);
+	int64_t (*statvfs)(int64_t at_dir, const char *at, char *at_out, void *out, size_t out_len);
+	int64_t (*fstatvfs)(int64_t h, void *out, size_t out_len);
 	int64_t (*syncfs)(void);
 	int64_t (*advise)(int64_t h, int64_t off, int64_t n, int32_t advice);
 };
@@ -87,11 +95,16 @@ struct nv_runtime {
 	"nvmecr_rt_unmap", \
 	"nvmecr_rt_msync", \
 	"nvmecr_rt_fstat", \
-	"nvmecr_rt_fsetattr", \
+	"nvmecr_rt_fchmod", \
+	"nvmecr_rt_fchown", \
+	"nvmecr_rt_futimes", \
 	"nvmecr_rt_fpath", \
 	"nvmecr_rt_name", \
 	"nvmecr_rt_stat", \
-	"nvmecr_rt_setattr", \
+	"nvmecr_rt_statx", \
+	"nvmecr_rt_chmod", \
+	"nvmecr_rt_chown", \
+	"nvmecr_rt_utimes", \
 	"nvmecr_rt_access", \
 	"nvmecr_rt_truncate", \
 	"nvmecr_rt_mkdir", \
@@ -103,6 +116,9 @@ struct nv_runtime {
 	"nvmecr_rt_readlink", \
 	"nvmecr_rt_realpath", \
 	"nvmecr_rt_statfs", \
+	"nvmecr_rt_fstatfs", \
+	"nvmecr_rt_statvfs", \
+	"nvmecr_rt_fstatvfs", \
 	"nvmecr_rt_syncfs", \
 	"nvmecr_rt_advise"
 
@@ -365,13 +381,18 @@ int64_t nv_remote_flock(int server, int64_t h, int32_t operation);
 int64_t nv_remote_map(int server, int64_t h, int32_t how, int64_t off, int64_t n);
 int64_t nv_remote_unmap(int server, int64_t h);
 int64_t nv_remote_msync(int server, int64_t h, int64_t off, int64_t n);
-int64_t nv_remote_fstat(int server, int64_t h, struct nv_attr *out);
-int64_t nv_remote_fsetattr(int server, int64_t h, const struct nv_setattr *in);
+int64_t nv_remote_fstat(int server, int64_t h, void *out, size_t out_len);
+int64_t nv_remote_fchmod(int server, int64_t h, uint32_t mode);
+int64_t nv_remote_fchown(int server, int64_t h, uint32_t uid, uint32_t gid);
+int64_t nv_remote_futimes(int server, int64_t h, const void *times, size_t times_len, int32_t unit);
 int64_t nv_remote_fpath(int server, int64_t h, void *buf, size_t buf_len);
 int64_t nv_remote_name(int server, int64_t h, void *buf, size_t buf_len);
-int64_t nv_remote_stat(int server, int64_t at_dir, const char *at, char *at_out, int32_t follow, struct nv_attr *out);
-int64_t nv_remote_setattr(int server, int64_t at_dir, const char *at, char *at_out, int32_t follow, const struct nv_setattr *in);
-int64_t nv_remote_access(int server, int64_t at_dir, const char *at, char *at_out, int32_t mode, int32_t how);
+int64_t nv_remote_stat(int server, int64_t at_dir, const char *at, char *at_out, int32_t flags, void *out, size_t out_len);
+int64_t nv_remote_statx(int server, int64_t at_dir, const char *at, char *at_out, int32_t flags, uint32_t mask, void *out, size_t out_len);
+int64_t nv_remote_chmod(int server, int64_t at_dir, const char *at, char *at_out, uint32_t mode, int32_t flags);
+int64_t nv_remote_chown(int server, int64_t at_dir, const char *at, char *at_out, uint32_t uid, uint32_t gid, int32_t flags);
+int64_t nv_remote_utimes(int server, int64_t at_dir, const char *at, char *at_out, const void *times, size_t times_len, int32_t unit, int32_t flags);
+int64_t nv_remote_access(int server, int64_t at_dir, const char *at, char *at_out, int32_t mode, int32_t flags);
 int64_t nv_remote_truncate(int server, int64_t at_dir, const char *at, char *at_out, int64_t size, int64_t most);
 int64_t nv_remote_mkdir(int server, int64_t at_dir, const char *at, char *at_out, uint32_t mode);
 int64_t nv_remote_rmdir(int server, int64_t at_dir, const char *at, char *at_out);
@@ -381,7 +402,10 @@ int64_t nv_remote_link(int server, int64_t from_dir, const char *from, char *fro
 int64_t nv_remote_symlink(int server, const char *target, int64_t at_dir, const char *at, char *at_out);
 int64_t nv_remote_readlink(int server, int64_t at_dir, const char *at, char *at_out, void *buf, size_t buf_len);
 int64_t nv_remote_realpath(int server, int64_t at_dir, const char *at, char *at_out, void *buf, size_t buf_len);
-int64_t nv_remote_statfs(int server, struct nv_statfs *out);
+int64_t nv_remote_statfs(int server, int64_t at_dir, const char *at, char *at_out, void *out, size_t out_len);
+int64_t nv_remote_fstatfs(int server, int64_t h, void *out, size_t out_len);
+int64_t nv_remote_statvfs(int server, int64_t at_dir, const char *at, char *at_out, void *out, size_t out_len);
+int64_t nv_remote_fstatvfs(int server, int64_t h, void *out, size_t out_len);
 int64_t nv_remote_syncfs(int server);
 int64_t nv_remote_advise(int server, int64_t h, int64_t off, int64_t n, int32_t advice);
 
@@ -757,22 +781,24 @@ static inline int64_t rt_msync(nv_handle h, off_t off, off_t n)
 	return nv_leave(&visit, result);
 }
 
-/* fstat: attributes of an open file */
-static inline int64_t rt_fstat(nv_handle h, struct nv_attr *out)
+/* fstat: fstat(2) */
+static inline int64_t rt_fstat(nv_handle h, void *out, size_t out_len)
 {
 	struct nv_visit visit;
 	int64_t result;
 	int server;
 
+	if (nv_nowhere(out) && out_len > 0)
+		return nv_error(EFAULT);
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_remote_fstat(server, h, out) : nv_rt.fstat(h, out);
+	result = __builtin_expect(server != 0, 0) ? nv_remote_fstat(server, h, out, out_len) : nv_rt.fstat(h, out, out_len);
 	return nv_leave(&visit, result);
 }
 
-/* fsetattr: changes attributes of an open file */
-static inline int64_t rt_fsetattr(nv_handle h, const struct nv_setattr *in)
+/* fchmod: fchmod(2) */
+static inline int64_t rt_fchmod(nv_handle h, unsigned mode)
 {
 	struct nv_visit visit;
 	int64_t result;
@@ -781,7 +807,37 @@ static inline int64_t rt_fsetattr(nv_handle h, const struct nv_setattr *in)
 	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_remote_fsetattr(server, h, in) : nv_rt.fsetattr(h, in);
+	result = __builtin_expect(server != 0, 0) ? nv_remote_fchmod(server, h, mode) : nv_rt.fchmod(h, mode);
+	return nv_leave(&visit, result);
+}
+
+/* fchown: fchown(2) */
+static inline int64_t rt_fchown(nv_handle h, unsigned uid, unsigned gid)
+{
+	struct nv_visit visit;
+	int64_t result;
+	int server;
+
+	server = nv_server(h);
+	if (!nv_enter_at(&visit, &server))
+		return -1;
+	result = __builtin_expect(server != 0, 0) ? nv_remote_fchown(server, h, uid, gid) : nv_rt.fchown(h, uid, gid);
+	return nv_leave(&visit, result);
+}
+
+/* futimes: futimens(3) and its older form; times and unit are those of utimes */
+static inline int64_t rt_futimes(nv_handle h, const void *times, size_t times_len, int unit)
+{
+	struct nv_visit visit;
+	int64_t result;
+	int server;
+
+	if (nv_nowhere(times) && times_len > 0)
+		return nv_error(EFAULT);
+	server = nv_server(h);
+	if (!nv_enter_at(&visit, &server))
+		return -1;
+	result = __builtin_expect(server != 0, 0) ? nv_remote_futimes(server, h, times, times_len, unit) : nv_rt.futimes(h, times, times_len, unit);
 	return nv_leave(&visit, result);
 }
 
@@ -817,40 +873,44 @@ static inline int64_t rt_name(nv_handle h, void *buf, size_t buf_len)
 	return nv_leave(&visit, result);
 }
 
-/* stat: attributes of a path */
-static inline int64_t rt_stat(struct nv_place *at, int follow, struct nv_attr *out)
+/* stat: fstatat(2) */
+static inline int64_t rt_stat(struct nv_place *at, int flags, void *out, size_t out_len)
 {
 	struct nv_visit visit;
 	int64_t result;
 	int server;
 
+	if (nv_nowhere(out) && out_len > 0)
+		return nv_error(EFAULT);
 	do {
 		server = nv_place_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
-		result = __builtin_expect(server != 0, 0) ? nv_remote_stat(server, at->dir, at->path, nv_outside, follow, out) : nv_rt.stat(at->dir, at->path, nv_outside, follow, out);
+		result = __builtin_expect(server != 0, 0) ? nv_remote_stat(server, at->dir, at->path, nv_outside, flags, out, out_len) : nv_rt.stat(at->dir, at->path, nv_outside, flags, out, out_len);
 	} while (nv_redirected(&visit, result, at, NULL));
 	return nv_leave_at(&visit, result, at);
 }
 
-/* setattr: changes attributes of a path */
-static inline int64_t rt_setattr(struct nv_place *at, int follow, const struct nv_setattr *in)
+/* statx: statx(2) */
+static inline int64_t rt_statx(struct nv_place *at, int flags, unsigned mask, void *out, size_t out_len)
 {
 	struct nv_visit visit;
 	int64_t result;
 	int server;
 
+	if (nv_nowhere(out) && out_len > 0)
+		return nv_error(EFAULT);
 	do {
 		server = nv_place_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
-		result = __builtin_expect(server != 0, 0) ? nv_remote_setattr(server, at->dir, at->path, nv_outside, follow, in) : nv_rt.setattr(at->dir, at->path, nv_outside, follow, in);
+		result = __builtin_expect(server != 0, 0) ? nv_remote_statx(server, at->dir, at->path, nv_outside, flags, mask, out, out_len) : nv_rt.statx(at->dir, at->path, nv_outside, flags, mask, out, out_len);
 	} while (nv_redirected(&visit, result, at, NULL));
 	return nv_leave_at(&visit, result, at);
 }
 
-/* access: access(2), how is of NV_ACCESS_* */
-static inline int64_t rt_access(struct nv_place *at, int mode, int how)
+/* chmod: fchmodat(2) */
+static inline int64_t rt_chmod(struct nv_place *at, unsigned mode, int flags)
 {
 	struct nv_visit visit;
 	int64_t result;
@@ -860,7 +920,57 @@ static inline int64_t rt_access(struct nv_place *at, int mode, int how)
 		server = nv_place_server(at->dir);
 		if (!nv_enter_at(&visit, &server))
 			return -1;
-		result = __builtin_expect(server != 0, 0) ? nv_remote_access(server, at->dir, at->path, nv_outside, mode, how) : nv_rt.access(at->dir, at->path, nv_outside, mode, how);
+		result = __builtin_expect(server != 0, 0) ? nv_remote_chmod(server, at->dir, at->path, nv_outside, mode, flags) : nv_rt.chmod(at->dir, at->path, nv_outside, mode, flags);
+	} while (nv_redirected(&visit, result, at, NULL));
+	return nv_leave_at(&visit, result, at);
+}
+
+/* chown: fchownat(2) */
+static inline int64_t rt_chown(struct nv_place *at, unsigned uid, unsigned gid, int flags)
+{
+	struct nv_visit visit;
+	int64_t result;
+	int server;
+
+	do {
+		server = nv_place_server(at->dir);
+		if (!nv_enter_at(&visit, &server))
+			return -1;
+		result = __builtin_expect(server != 0, 0) ? nv_remote_chown(server, at->dir, at->path, nv_outside, uid, gid, flags) : nv_rt.chown(at->dir, at->path, nv_outside, uid, gid, flags);
+	} while (nv_redirected(&visit, result, at, NULL));
+	return nv_leave_at(&visit, result, at);
+}
+
+/* utimes: utimensat(2) and its older forms; times are two numbers of seconds, each followed by one of unit nanoseconds, if unit is not 0 */
+static inline int64_t rt_utimes(struct nv_place *at, const void *times, size_t times_len, int unit, int flags)
+{
+	struct nv_visit visit;
+	int64_t result;
+	int server;
+
+	if (nv_nowhere(times) && times_len > 0)
+		return nv_error(EFAULT);
+	do {
+		server = nv_place_server(at->dir);
+		if (!nv_enter_at(&visit, &server))
+			return -1;
+		result = __builtin_expect(server != 0, 0) ? nv_remote_utimes(server, at->dir, at->path, nv_outside, times, times_len, unit, flags) : nv_rt.utimes(at->dir, at->path, nv_outside, times, times_len, unit, flags);
+	} while (nv_redirected(&visit, result, at, NULL));
+	return nv_leave_at(&visit, result, at);
+}
+
+/* access: faccessat(2) */
+static inline int64_t rt_access(struct nv_place *at, int mode, int flags)
+{
+	struct nv_visit visit;
+	int64_t result;
+	int server;
+
+	do {
+		server = nv_place_server(at->dir);
+		if (!nv_enter_at(&visit, &server))
+			return -1;
+		result = __builtin_expect(server != 0, 0) ? nv_remote_access(server, at->dir, at->path, nv_outside, mode, flags) : nv_rt.access(at->dir, at->path, nv_outside, mode, flags);
 	} while (nv_redirected(&visit, result, at, NULL));
 	return nv_leave_at(&visit, result, at);
 }
@@ -1015,17 +1125,71 @@ static inline int64_t rt_realpath(struct nv_place *at, void *buf, size_t buf_len
 	return nv_leave_at(&visit, result, at);
 }
 
-/* statfs: the size of the file system */
-static inline int64_t rt_statfs(struct nv_statfs *out)
+/* statfs: statfs(2) */
+static inline int64_t rt_statfs(struct nv_place *at, void *out, size_t out_len)
 {
 	struct nv_visit visit;
 	int64_t result;
 	int server;
 
-	server = nv_place_server(0);
+	if (nv_nowhere(out) && out_len > 0)
+		return nv_error(EFAULT);
+	do {
+		server = nv_place_server(at->dir);
+		if (!nv_enter_at(&visit, &server))
+			return -1;
+		result = __builtin_expect(server != 0, 0) ? nv_remote_statfs(server, at->dir, at->path, nv_outside, out, out_len) : nv_rt.statfs(at->dir, at->path, nv_outside, out, out_len);
+	} while (nv_redirected(&visit, result, at, NULL));
+	return nv_leave_at(&visit, result, at);
+}
+
+/* fstatfs: fstatfs(2) */
+static inline int64_t rt_fstatfs(nv_handle h, void *out, size_t out_len)
+{
+	struct nv_visit visit;
+	int64_t result;
+	int server;
+
+	if (nv_nowhere(out) && out_len > 0)
+		return nv_error(EFAULT);
+	server = nv_server(h);
 	if (!nv_enter_at(&visit, &server))
 		return -1;
-	result = __builtin_expect(server != 0, 0) ? nv_remote_statfs(server, out) : nv_rt.statfs(out);
+	result = __builtin_expect(server != 0, 0) ? nv_remote_fstatfs(server, h, out, out_len) : nv_rt.fstatfs(h, out, out_len);
+	return nv_leave(&visit, result);
+}
+
+/* statvfs: statvfs(3) */
+static inline int64_t rt_statvfs(struct nv_place *at, void *out, size_t out_len)
+{
+	struct nv_visit visit;
+	int64_t result;
+	int server;
+
+	if (nv_nowhere(out) && out_len > 0)
+		return nv_error(EFAULT);
+	do {
+		server = nv_place_server(at->dir);
+		if (!nv_enter_at(&visit, &server))
+			return -1;
+		result = __builtin_expect(server != 0, 0) ? nv_remote_statvfs(server, at->dir, at->path, nv_outside, out, out_len) : nv_rt.statvfs(at->dir, at->path, nv_outside, out, out_len);
+	} while (nv_redirected(&visit, result, at, NULL));
+	return nv_leave_at(&visit, result, at);
+}
+
+/* fstatvfs: fstatvfs(3) */
+static inline int64_t rt_fstatvfs(nv_handle h, void *out, size_t out_len)
+{
+	struct nv_visit visit;
+	int64_t result;
+	int server;
+
+	if (nv_nowhere(out) && out_len > 0)
+		return nv_error(EFAULT);
+	server = nv_server(h);
+	if (!nv_enter_at(&visit, &server))
+		return -1;
+	result = __builtin_expect(server != 0, 0) ? nv_remote_fstatvfs(server, h, out, out_len) : nv_rt.fstatvfs(h, out, out_len);
 	return nv_leave(&visit, result);
 }
 

@@ -263,7 +263,7 @@ static int sunk(nv_handle h)
 static int enter(nv_handle h, int fd)
 {
 	struct nv_place at = {.dir = h, .path = "."};
-	bool may = rt_access(&at, X_OK, NV_ACCESS_FOLLOW | NV_ACCESS_EFFECTIVE) == 0;
+	bool may = rt_access(&at, X_OK, AT_EACCESS) == 0;
 	int saved = errno, viewed = may ? nv_open_in_view(h) : -1, kernels = may && viewed < 0 ? sunk(h) : viewed;
 	int result = kernels < 0 ? -1 : REAL(fchdir)(kernels);
 
@@ -303,13 +303,13 @@ int nv_chdir(const char *path)
 int nv_fchdir(int fd)
 {
 	nv_handle h = nv_ours(fd);
-	struct nv_attr attr;
+	struct stat st;
 
 	if (h == 0)
 		return leave(REAL(fchdir)(fd));
-	if (rt_fstat(h, &attr) != 0)
+	if (rt_fstat(h, &st, sizeof st) != 0)
 		return -1;
-	if (!S_ISDIR(attr.mode))
+	if (!S_ISDIR(st.st_mode))
 		return nv_error(ENOTDIR);
 	if (nv_server(h) == 0)
 		return rt_retain(h) != 0 ? -1 : enter(h, -1);

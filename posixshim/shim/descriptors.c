@@ -408,12 +408,12 @@ int nv_fcntl(int fd, nv_handle h, int cmd, void *arg)
 /* unread is how many bytes there are from the offset to the end. */
 static int unread(nv_handle h, int *out)
 {
-	struct nv_attr attr;
+	struct stat st;
 	int64_t at = rt_seek(h, 0, SEEK_CUR);
 
-	if (at < 0 || rt_fstat(h, &attr) != 0)
+	if (at < 0 || rt_fstat(h, &st, sizeof st) != 0)
 		return -1;
-	*out = (int)(attr.size - at);
+	*out = (int)(st.st_size - at);
 	return 0;
 }
 

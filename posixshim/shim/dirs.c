@@ -33,11 +33,11 @@ DIR *nv_opendir(struct nv_place *at)
 
 DIR *nv_fdopendir(int fd, nv_handle h)
 {
-	struct nv_attr attr;
+	struct stat st;
 
-	if (rt_fstat(h, &attr) != 0)
+	if (rt_fstat(h, &st, sizeof st) != 0)
 		return NULL;
-	if (!S_ISDIR(attr.mode)) {
+	if (!S_ISDIR(st.st_mode)) {
 		errno = ENOTDIR;
 		return NULL;
 	}

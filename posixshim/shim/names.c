@@ -5,6 +5,17 @@
 
 #include "nv.h"
 
+long nv_pathconf(int name)
+{
+	switch (name) {
+	case _PC_LINK_MAX:
+		return 65000;
+	case _PC_FILESIZEBITS:
+		return 64;
+	}
+	return REAL(pathconf)("/", name);
+}
+
 int nv_unlinkat(struct nv_place *at, int flags)
 {
 	if (flags & ~AT_REMOVEDIR)

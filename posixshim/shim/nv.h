@@ -14,7 +14,6 @@
  *   execute.c      the calls that execute programs
  *   exit.c         the end of the process
  *
- *   attributes.c   stat, statfs, chmod, chown, utime and their families
  *   names.c        what is more than one runtime call on names
  *   dirs.c         DIR streams
  *   stdio.c        FILE streams
@@ -415,30 +414,11 @@ char *nv_getcwd(char *buf, size_t n);
 
 /* ---- attributes ---- */
 
-int nv_stat(struct nv_place *at, int follow, struct stat *st);
-int nv_fstat(nv_handle h, struct stat *st);
-int nv_fstatat(struct nv_place *at, struct stat *st, int flags);
-int nv_statx(struct nv_place *at, int flags, unsigned mask, struct statx *stx);
-int nv_statfs(struct nv_place *at, struct statfs *st);
-int nv_fstatfs(nv_handle h, struct statfs *st);
-int nv_statvfs(struct nv_place *at, struct statvfs *st);
-int nv_fstatvfs(nv_handle h, struct statvfs *st);
-long nv_pathconf(struct nv_place *at, int name);
-long nv_fpathconf(nv_handle h, int name);
-int nv_faccessat(struct nv_place *at, int mode, int flags);
-int nv_chmod(struct nv_place *at, mode_t mode, int follow);
-int nv_lchmod(struct nv_place *at, mode_t mode);
-int nv_fchmod(nv_handle h, mode_t mode);
-int nv_fchmodat(struct nv_place *at, mode_t mode, int flags);
-int nv_chown(struct nv_place *at, uid_t uid, gid_t gid, int follow);
-int nv_fchown(nv_handle h, uid_t uid, gid_t gid);
-int nv_fchownat(struct nv_place *at, uid_t uid, gid_t gid, int flags);
-int nv_utime(struct nv_place *at, const struct utimbuf *times);
-int nv_utimes(struct nv_place *at, const struct timeval times[2], int follow);
-int nv_futimes(nv_handle h, const struct timeval times[2]);
-int nv_futimesat(int dirfd, const char *path, const struct timeval times[2]);
-int nv_futimens(nv_handle h, const struct timespec times[2]);
-int nv_utimensat(struct nv_place *at, const struct timespec times[2], int flags);
+/* NV_SIZED is an array that may be left out, and its size. */
+#define NV_SIZED(array, count) (array), (array) == NULL ? 0 : (count) * sizeof *(array)
+
+/* nv_pathconf says what the C library says of a usual file system, which it knows by its type. */
+long nv_pathconf(int name);
 
 /* ---- names ---- */
 

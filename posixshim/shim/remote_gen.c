@@ -3,7 +3,7 @@
 #include "nv.h"
 #include "remote.h"
 
-const uint32_t nv_protocol = 0x3cb73b73;
+const uint32_t nv_protocol = 0x9ba49582;
 
 int64_t nv_remote_open(int server, int64_t at_dir, const char *at, char *at_out, int32_t flags, uint32_t mode)
 {
@@ -199,27 +199,47 @@ int64_t nv_remote_msync(int server, int64_t h, int64_t off, int64_t n)
 	return nv_remote_call(&m);
 }
 
-int64_t nv_remote_fstat(int server, int64_t h, struct nv_attr *out)
+int64_t nv_remote_fstat(int server, int64_t h, void *out, size_t out_len)
 {
 	struct nv_message m = {.server = server, .call = 31};
 
 	nv_put_handle(&m, h);
-	nv_put_room(&m, out, sizeof *out);
+	nv_put_room(&m, out, out_len);
 	return nv_remote_call(&m);
 }
 
-int64_t nv_remote_fsetattr(int server, int64_t h, const struct nv_setattr *in)
+int64_t nv_remote_fchmod(int server, int64_t h, uint32_t mode)
 {
 	struct nv_message m = {.server = server, .call = 32};
 
 	nv_put_handle(&m, h);
-	nv_put_data(&m, in, sizeof *in);
+	nv_put_number(&m, mode);
+	return nv_remote_call(&m);
+}
+
+int64_t nv_remote_fchown(int server, int64_t h, uint32_t uid, uint32_t gid)
+{
+	struct nv_message m = {.server = server, .call = 33};
+
+	nv_put_handle(&m, h);
+	nv_put_number(&m, uid);
+	nv_put_number(&m, gid);
+	return nv_remote_call(&m);
+}
+
+int64_t nv_remote_futimes(int server, int64_t h, const void *times, size_t times_len, int32_t unit)
+{
+	struct nv_message m = {.server = server, .call = 34};
+
+	nv_put_handle(&m, h);
+	nv_put_data(&m, times, times_len);
+	nv_put_number(&m, unit);
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_fpath(int server, int64_t h, void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 33};
+	struct nv_message m = {.server = server, .call = 35};
 
 	nv_put_handle(&m, h);
 	nv_put_room(&m, buf, buf_len);
@@ -228,46 +248,79 @@ int64_t nv_remote_fpath(int server, int64_t h, void *buf, size_t buf_len)
 
 int64_t nv_remote_name(int server, int64_t h, void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 34};
+	struct nv_message m = {.server = server, .call = 36};
 
 	nv_put_handle(&m, h);
 	nv_put_room(&m, buf, buf_len);
 	return nv_remote_call(&m);
 }
 
-int64_t nv_remote_stat(int server, int64_t at_dir, const char *at, char *at_out, int32_t follow, struct nv_attr *out)
-{
-	struct nv_message m = {.server = server, .call = 35};
-
-	nv_put_place(&m, at_dir, at, at_out);
-	nv_put_number(&m, follow);
-	nv_put_room(&m, out, sizeof *out);
-	return nv_remote_call(&m);
-}
-
-int64_t nv_remote_setattr(int server, int64_t at_dir, const char *at, char *at_out, int32_t follow, const struct nv_setattr *in)
-{
-	struct nv_message m = {.server = server, .call = 36};
-
-	nv_put_place(&m, at_dir, at, at_out);
-	nv_put_number(&m, follow);
-	nv_put_data(&m, in, sizeof *in);
-	return nv_remote_call(&m);
-}
-
-int64_t nv_remote_access(int server, int64_t at_dir, const char *at, char *at_out, int32_t mode, int32_t how)
+int64_t nv_remote_stat(int server, int64_t at_dir, const char *at, char *at_out, int32_t flags, void *out, size_t out_len)
 {
 	struct nv_message m = {.server = server, .call = 37};
 
 	nv_put_place(&m, at_dir, at, at_out);
+	nv_put_number(&m, flags);
+	nv_put_room(&m, out, out_len);
+	return nv_remote_call(&m);
+}
+
+int64_t nv_remote_statx(int server, int64_t at_dir, const char *at, char *at_out, int32_t flags, uint32_t mask, void *out, size_t out_len)
+{
+	struct nv_message m = {.server = server, .call = 38};
+
+	nv_put_place(&m, at_dir, at, at_out);
+	nv_put_number(&m, flags);
+	nv_put_number(&m, mask);
+	nv_put_room(&m, out, out_len);
+	return nv_remote_call(&m);
+}
+
+int64_t nv_remote_chmod(int server, int64_t at_dir, const char *at, char *at_out, uint32_t mode, int32_t flags)
+{
+	struct nv_message m = {.server = server, .call = 39};
+
+	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_number(&m, mode);
-	nv_put_number(&m, how);
+	nv_put_number(&m, flags);
+	return nv_remote_call(&m);
+}
+
+int64_t nv_remote_chown(int server, int64_t at_dir, const char *at, char *at_out, uint32_t uid, uint32_t gid, int32_t flags)
+{
+	struct nv_message m = {.server = server, .call = 40};
+
+	nv_put_place(&m, at_dir, at, at_out);
+	nv_put_number(&m, uid);
+	nv_put_number(&m, gid);
+	nv_put_number(&m, flags);
+	return nv_remote_call(&m);
+}
+
+int64_t nv_remote_utimes(int server, int64_t at_dir, const char *at, char *at_out, const void *times, size_t times_len, int32_t unit, int32_t flags)
+{
+	struct nv_message m = {.server = server, .call = 41};
+
+	nv_put_place(&m, at_dir, at, at_out);
+	nv_put_data(&m, times, times_len);
+	nv_put_number(&m, unit);
+	nv_put_number(&m, flags);
+	return nv_remote_call(&m);
+}
+
+int64_t nv_remote_access(int server, int64_t at_dir, const char *at, char *at_out, int32_t mode, int32_t flags)
+{
+	struct nv_message m = {.server = server, .call = 42};
+
+	nv_put_place(&m, at_dir, at, at_out);
+	nv_put_number(&m, mode);
+	nv_put_number(&m, flags);
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_truncate(int server, int64_t at_dir, const char *at, char *at_out, int64_t size, int64_t most)
 {
-	struct nv_message m = {.server = server, .call = 38};
+	struct nv_message m = {.server = server, .call = 43};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_offset(&m, size);
@@ -277,7 +330,7 @@ int64_t nv_remote_truncate(int server, int64_t at_dir, const char *at, char *at_
 
 int64_t nv_remote_mkdir(int server, int64_t at_dir, const char *at, char *at_out, uint32_t mode)
 {
-	struct nv_message m = {.server = server, .call = 39};
+	struct nv_message m = {.server = server, .call = 44};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_number(&m, mode);
@@ -286,7 +339,7 @@ int64_t nv_remote_mkdir(int server, int64_t at_dir, const char *at, char *at_out
 
 int64_t nv_remote_rmdir(int server, int64_t at_dir, const char *at, char *at_out)
 {
-	struct nv_message m = {.server = server, .call = 40};
+	struct nv_message m = {.server = server, .call = 45};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	return nv_remote_call(&m);
@@ -294,7 +347,7 @@ int64_t nv_remote_rmdir(int server, int64_t at_dir, const char *at, char *at_out
 
 int64_t nv_remote_unlink(int server, int64_t at_dir, const char *at, char *at_out)
 {
-	struct nv_message m = {.server = server, .call = 41};
+	struct nv_message m = {.server = server, .call = 46};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	return nv_remote_call(&m);
@@ -302,7 +355,7 @@ int64_t nv_remote_unlink(int server, int64_t at_dir, const char *at, char *at_ou
 
 int64_t nv_remote_rename(int server, int64_t from_dir, const char *from, char *from_out, int64_t to_dir, const char *to, char *to_out, uint32_t flags)
 {
-	struct nv_message m = {.server = server, .call = 42};
+	struct nv_message m = {.server = server, .call = 47};
 
 	nv_put_place(&m, from_dir, from, from_out);
 	nv_put_place(&m, to_dir, to, to_out);
@@ -312,7 +365,7 @@ int64_t nv_remote_rename(int server, int64_t from_dir, const char *from, char *f
 
 int64_t nv_remote_link(int server, int64_t from_dir, const char *from, char *from_out, int64_t to_dir, const char *to, char *to_out, int32_t follow)
 {
-	struct nv_message m = {.server = server, .call = 43};
+	struct nv_message m = {.server = server, .call = 48};
 
 	nv_put_place(&m, from_dir, from, from_out);
 	nv_put_place(&m, to_dir, to, to_out);
@@ -322,7 +375,7 @@ int64_t nv_remote_link(int server, int64_t from_dir, const char *from, char *fro
 
 int64_t nv_remote_symlink(int server, const char *target, int64_t at_dir, const char *at, char *at_out)
 {
-	struct nv_message m = {.server = server, .call = 44};
+	struct nv_message m = {.server = server, .call = 49};
 
 	nv_put_string(&m, target);
 	nv_put_place(&m, at_dir, at, at_out);
@@ -331,7 +384,7 @@ int64_t nv_remote_symlink(int server, const char *target, int64_t at_dir, const 
 
 int64_t nv_remote_readlink(int server, int64_t at_dir, const char *at, char *at_out, void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 45};
+	struct nv_message m = {.server = server, .call = 50};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_room(&m, buf, buf_len);
@@ -340,31 +393,59 @@ int64_t nv_remote_readlink(int server, int64_t at_dir, const char *at, char *at_
 
 int64_t nv_remote_realpath(int server, int64_t at_dir, const char *at, char *at_out, void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 46};
+	struct nv_message m = {.server = server, .call = 51};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_room(&m, buf, buf_len);
 	return nv_remote_call(&m);
 }
 
-int64_t nv_remote_statfs(int server, struct nv_statfs *out)
+int64_t nv_remote_statfs(int server, int64_t at_dir, const char *at, char *at_out, void *out, size_t out_len)
 {
-	struct nv_message m = {.server = server, .call = 47};
+	struct nv_message m = {.server = server, .call = 52};
 
-	nv_put_room(&m, out, sizeof *out);
+	nv_put_place(&m, at_dir, at, at_out);
+	nv_put_room(&m, out, out_len);
+	return nv_remote_call(&m);
+}
+
+int64_t nv_remote_fstatfs(int server, int64_t h, void *out, size_t out_len)
+{
+	struct nv_message m = {.server = server, .call = 53};
+
+	nv_put_handle(&m, h);
+	nv_put_room(&m, out, out_len);
+	return nv_remote_call(&m);
+}
+
+int64_t nv_remote_statvfs(int server, int64_t at_dir, const char *at, char *at_out, void *out, size_t out_len)
+{
+	struct nv_message m = {.server = server, .call = 54};
+
+	nv_put_place(&m, at_dir, at, at_out);
+	nv_put_room(&m, out, out_len);
+	return nv_remote_call(&m);
+}
+
+int64_t nv_remote_fstatvfs(int server, int64_t h, void *out, size_t out_len)
+{
+	struct nv_message m = {.server = server, .call = 55};
+
+	nv_put_handle(&m, h);
+	nv_put_room(&m, out, out_len);
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_syncfs(int server)
 {
-	struct nv_message m = {.server = server, .call = 48};
+	struct nv_message m = {.server = server, .call = 56};
 
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_advise(int server, int64_t h, int64_t off, int64_t n, int32_t advice)
 {
-	struct nv_message m = {.server = server, .call = 49};
+	struct nv_message m = {.server = server, .call = 57};
 
 	nv_put_handle(&m, h);
 	nv_put_offset(&m, off);

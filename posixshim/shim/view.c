@@ -54,7 +54,7 @@ static bool look(struct nv_place *at, struct stat *st)
 	int result;
 
 	do
-		result = nv_stat(at, 1, st);
+		result = (int)rt_stat(at, 0, st, sizeof *st);
 	while (nv_reroute(at));
 	return result == 0;
 }

@@ -34,64 +34,11 @@ enum { NV_OWN_DROP, NV_OWN_HOLD, NV_OWN_ASIDE, NV_OWN_BESIDE, NV_OWN_STAY };
  * itself is meant, by the name it was opened with, whatever the path is. */
 #define NV_ITSELF (INT64_C(1) << 62)
 
-/* How access asks. */
-#define NV_ACCESS_FOLLOW 1
-#define NV_ACCESS_EFFECTIVE 2
-
 /* What the runtime's map is asked for. */
 #define NV_MAP_SHARED 1
 #define NV_MAP_WRITE 2
 
 /* What it answers beside the descriptor: a private mapping is to be unmapped by unmap, as shared ones are. */
 #define NV_MAP_KEPT (INT64_C(1) << 32)
-
-struct nv_time {
-	int64_t sec;
-	int64_t nsec;
-};
-
-struct nv_attr {
-	uint64_t ino;
-	uint32_t mode;
-	uint32_t nlink;
-	uint32_t uid;
-	uint32_t gid;
-	int64_t size;   /* bytes */
-	int64_t blocks; /* of 512 bytes */
-	struct nv_time atime;
-	struct nv_time mtime;
-	struct nv_time ctime;
-	struct nv_time btime;
-};
-
-/* Which fields of nv_setattr count. */
-#define NV_SET_MODE 1u
-#define NV_SET_UID 2u
-#define NV_SET_GID 4u
-#define NV_SET_ATIME 8u
-#define NV_SET_MTIME 16u
-#define NV_SET_ATIME_NOW 32u
-#define NV_SET_MTIME_NOW 64u
-
-struct nv_setattr {
-	uint32_t valid;
-	uint32_t mode;
-	uint32_t uid;
-	uint32_t gid;
-	struct nv_time atime;
-	struct nv_time mtime;
-};
-
-struct nv_statfs {
-	uint64_t block; /* bytes */
-	uint64_t blocks;
-	uint64_t free;
-	uint64_t files;
-	uint64_t files_free;
-};
-
-_Static_assert(sizeof(struct nv_attr) == 104, "wire.go");
-_Static_assert(sizeof(struct nv_setattr) == 48, "wire.go");
-_Static_assert(sizeof(struct nv_statfs) == 40, "wire.go");
 
 #endif

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #define P(expr) print(#expr, (long)(expr))
@@ -40,7 +41,7 @@ int main(int argc, char **argv)
 	if (argc > 1 && strcmp(argv[1], "open") == 0)
 		_exit(opens());
 	char buf[6] = "-----";
-	struct stat st;
+	struct statvfs st;
 
 	umask(027);
 	P(write(0, "content", 7));
@@ -49,9 +50,9 @@ int main(int argc, char **argv)
 	P(open("/nvmecr/a", O_RDWR | O_CREAT, 0666) >= 0);
 	P(renameat2(AT_FDCWD, "/nvmecr/from", AT_FDCWD, "/nvmecr/to", RENAME_NOREPLACE));
 	P(access("/nvmecr/out", F_OK));
-	P(fstat(0, &st));
-	P(st.st_size);
-	P(st.st_mtim.tv_nsec);
+	P(fstatvfs(0, &st));
+	P(st.f_blocks);
+	P(st.f_namemax);
 	P(fchmod(0, 0600));
 	P(fsync(0));
 	fflush(stdout);

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"syscall"
 	"testing"
+	"unsafe"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -77,8 +78,8 @@ func (r *runtime) enter(t *testing.T, dir string, owner int) {
 	r.name = dir
 	require.NoError(t, r.Mkdir(r.at(dir), 0o755))
 	if owner != int(r.self.UID) {
-		require.NoError(t, r.Setattr(r.at(dir), 1, &posixshim.SetAttr{Valid: posixshim.SetUID | posixshim.SetGID, UID: uint32(owner), GID: uint32(owner)}))
-		require.NoError(t, r.Setattr(r.at("."), 1, &posixshim.SetAttr{Valid: posixshim.SetMode, Mode: 0o755}))
+		require.NoError(t, r.Chown(r.at(dir), uint32(owner), uint32(owner), 0))
+		require.NoError(t, r.Chmod(r.at("."), 0o755, 0))
 		r.restart(t, microfs.Cred{UID: uint32(owner), GID: uint32(owner)})
 	}
 	r.reopen(t)
@@ -100,7 +101,7 @@ func (r *runtime) reopen(t *testing.T) {
 // become starts another process, of that user.
 func (r *runtime) become(t *testing.T, uid int) {
 	t.Helper()
-	require.NoError(t, r.Setattr(posixshim.Place{Path: "."}, 1, &posixshim.SetAttr{Valid: posixshim.SetMode, Mode: 0o755}))
+	require.NoError(t, r.Chmod(posixshim.Place{Path: "."}, 0o755, 0))
 	r.restart(t, microfs.Cred{UID: uint32(uid), GID: uint32(uid)})
 	r.reopen(t)
 }
@@ -153,7 +154,7 @@ func (r *runtime) setFlags(fd, flags int) error { return errno(r.Setfl(handle(fd
 func (r *runtime) truncate(path string, size int64) error {
 	return errno(r.Truncate(r.at(path), size, posixshim.NoLimit))
 }
-func (r *runtime) access(path string, mode int) error   { return errno(r.Access(r.at(path), mode, 1)) }
+func (r *runtime) access(path string, mode int) error   { return errno(r.Access(r.at(path), mode, 0)) }
 func (r *runtime) mkdir(path string, mode uint32) error { return errno(r.Mkdir(r.at(path), mode)) }
 func (r *runtime) rmdir(path string) error              { return errno(r.Rmdir(r.at(path))) }
 func (r *runtime) unlink(path string) error             { return errno(r.Unlink(r.at(path))) }
@@ -164,75 +165,43 @@ func (r *runtime) rename(from, to string, flags uint) error {
 	return errno(r.Rename(r.at(from), r.at(to), uint32(flags)))
 }
 
-func (r *runtime) stat(path string, follow bool) (unix.Stat_t, error) {
-	var a posixshim.Attr
-	f := 0
-	if follow {
-		f = 1
-	}
-	err := r.Stat(r.at(path), f, &a)
-	return statOf(&a), errno(err)
+// bytesOf is the memory of a structure, as the C half passes it.
+func bytesOf[T any](v *T) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(v)), unsafe.Sizeof(*v))
 }
 
-func (r *runtime) fstat(fd int) (unix.Stat_t, error) {
-	var a posixshim.Attr
-	err := r.Fstat(handle(fd), &a)
-	return statOf(&a), errno(err)
+// follow returns the flags for calls that follow a symbolic link, or not.
+func follow(does bool) int {
+	if does {
+		return 0
+	}
+	return unix.AT_SYMLINK_NOFOLLOW
 }
 
-func statOf(a *posixshim.Attr) unix.Stat_t {
-	ts := func(t posixshim.Time) unix.Timespec { return unix.Timespec{Sec: t.Sec, Nsec: t.Nsec} }
-	return unix.Stat_t{
-		Ino: a.Ino, Mode: a.Mode, Nlink: uint64(a.Nlink), Uid: a.UID, Gid: a.GID, Size: a.Size, Blocks: a.Blocks,
-		Atim: ts(a.Atime), Mtim: ts(a.Mtime), Ctim: ts(a.Ctime),
-	}
+func (r *runtime) stat(path string, follows bool) (st unix.Stat_t, err error) {
+	err = errno(r.Stat(r.at(path), follow(follows), bytesOf(&st)))
+	return st, err
+}
+
+func (r *runtime) fstat(fd int) (st unix.Stat_t, err error) {
+	err = errno(r.Fstat(handle(fd), bytesOf(&st)))
+	return st, err
 }
 
 func (r *runtime) chmod(path string, mode uint32) error {
-	return errno(r.Setattr(r.at(path), 1, &posixshim.SetAttr{Valid: posixshim.SetMode, Mode: mode & 0o7777}))
+	return errno(r.Chmod(r.at(path), mode, 0))
 }
 
-func (r *runtime) chown(path string, uid, gid int, follow bool) error {
-	in := posixshim.SetAttr{UID: uint32(uid), GID: uint32(gid)}
-	if uid != -1 {
-		in.Valid |= posixshim.SetUID
-	}
-	if gid != -1 {
-		in.Valid |= posixshim.SetGID
-	}
-	f := 0
-	if follow {
-		f = 1
-	}
-	return errno(r.Setattr(r.at(path), f, &in))
+func (r *runtime) chown(path string, uid, gid int, follows bool) error {
+	return errno(r.Chown(r.at(path), uint32(uid), uint32(gid), follow(follows)))
 }
 
-// utimens does what the C half does with times.
 func (r *runtime) utimens(path string, times *[2]unix.Timespec) error {
 	if times == nil {
-		times = &[2]unix.Timespec{{Nsec: utimeNow}, {Nsec: utimeNow}}
+		return errno(r.Utimes(r.at(path), nil, 1, 0))
 	}
-	if times[0].Nsec == utimeOmit && times[1].Nsec == utimeOmit {
-		return nil
-	}
-	in := posixshim.SetAttr{Atime: posixshim.Time(times[0]), Mtime: posixshim.Time(times[1])}
-	set, now := []uint32{posixshim.SetAtime, posixshim.SetMtime}, []uint32{posixshim.SetAtimeNow, posixshim.SetMtimeNow}
-	for i, ts := range times {
-		switch ts.Nsec {
-		case utimeNow:
-			in.Valid |= now[i]
-		case utimeOmit:
-		default:
-			in.Valid |= set[i]
-		}
-	}
-	return errno(r.Setattr(r.at(path), 1, &in))
+	return errno(r.Utimes(r.at(path), bytesOf(times), 1, 0))
 }
-
-const (
-	utimeNow  = 1<<30 - 1
-	utimeOmit = 1<<30 - 2
-)
 
 func (r *runtime) readlink(path string) (string, error) {
 	buf := make([]byte, unix.PathMax)

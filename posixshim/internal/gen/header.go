@@ -47,13 +47,10 @@ var marshal = map[string]marshalling{
 	"uint":    {"unsigned %s", "uint32_t %s", "%s", "%s uint32", "%s", "nv_put_number(&m, %s)", "m.uint()"},
 	"offset":  {"off_t %s", "int64_t %s", "%s", "%s int64", "%s", "nv_put_offset(&m, %s)", "m.number()"},
 	"limit":   {"", "int64_t %s", "nv_file_limit()", "%s int64", "%s", "nv_put_number(&m, %s)", "m.number()"},
-	"attr": {"struct nv_attr *%s", "struct nv_attr *%s", "%s", "%s unsafe.Pointer", "(*posixshim.Attr)(%s)",
-		"nv_put_room(&m, %[1]s, sizeof *%[1]s)", "m.attr()"},
-	"setattr": {"const struct nv_setattr *%s", "const struct nv_setattr *%s", "%s", "%s unsafe.Pointer", "(*posixshim.SetAttr)(%s)",
-		"nv_put_data(&m, %[1]s, sizeof *%[1]s)", "m.setattr()"},
+	"structure": {"void *%[1]s, size_t %[1]s_len", "void *%[1]s, size_t %[1]s_len", "%[1]s, %[1]s_len",
+		"%[1]s unsafe.Pointer, %[1]s_len uintptr", "posixshim.Memory(%[1]s, %[1]s_len)",
+		"nv_put_room(&m, %[1]s, %[1]s_len)", "m.structure()"},
 	"function": {"nv_own *%s", "nv_own *%s", "%s", "%s unsafe.Pointer", "%s", "", ""},
-	"statfs": {"struct nv_statfs *%s", "struct nv_statfs *%s", "%s", "%s unsafe.Pointer", "(*posixshim.StatFS)(%s)",
-		"nv_put_room(&m, %[1]s, sizeof *%[1]s)", "m.statfs()"},
 }
 
 // join formats every parameter of f that there is, and separates them with commas.
@@ -135,7 +132,7 @@ func writeCaller(b *bytes.Buffer, f *function) {
 	fmt.Fprint(b, "\n")
 	for _, p := range f.params {
 		switch p.kind {
-		case "bytes", "data", "exchange":
+		case "bytes", "data", "exchange", "structure":
 			fmt.Fprintf(b, "\tif (nv_nowhere(%[1]s) && %[1]s_len > 0)\n\t\treturn nv_error(EFAULT);\n", p.name)
 		case "string":
 			fmt.Fprintf(b, "\tif (nv_nowhere(%s))\n\t\treturn nv_error(EFAULT);\n", p.name)

@@ -1,0 +1,363 @@
+package posixshim
+
+import (
+	"encoding/binary"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/microfs"
+)
+
+// What every file of a mount says of itself.
+const (
+	// blockSize is st_blksize: large enough to keep several commands in flight, small enough for programs
+	// that allocate a buffer of it for each file.
+	blockSize = 256 << 10
+	// fileSystem is the type that statfs tells ("nvcr"). ROMIO and others treat some types specially, and this is none of them.
+	fileSystem = 0x6e766372
+	nameLength = 255
+)
+
+// device is st_dev of every mount: no driver has this number.
+var device = unix.Mkdev(0x6e76, 0x6372)
+
+// emptyPath says that flags of the AT_ family make the open file of a place the one that is meant.
+func emptyPath(place Place, flags int) bool {
+	return flags&unix.AT_EMPTY_PATH != 0 && place.Path == ""
+}
+
+func follows(flags int) bool { return flags&unix.AT_SYMLINK_NOFOLLOW == 0 }
+
+// Attr returns the attributes of a path. flags are of the AT_ family.
+func (p *Process) Attr(place Place, flags int) (microfs.Attr, error) {
+	if emptyPath(place, flags) {
+		return p.FileAttr(place.Dir)
+	}
+	fs, dir, path, err := p.at(place, false)
+	if err != nil {
+		return microfs.Attr{}, err
+	}
+	defer p.mu.RUnlock()
+	return fs.Stat(dir, path, follows(flags))
+}
+
+// FileAttr returns the attributes of an open file.
+func (p *Process) FileAttr(h Handle) (microfs.Attr, error) {
+	f, err := p.files.get(h)
+	if err != nil {
+		return microfs.Attr{}, err
+	}
+	p.lookAgain()
+	return f.current().Stat()
+}
+
+// SetAttr changes attributes of a path.
+func (p *Process) SetAttr(place Place, flags int, in microfs.SetAttr) error {
+	if emptyPath(place, flags) {
+		return p.SetFileAttr(place.Dir, in)
+	}
+	fs, dir, path, err := p.at(place, true)
+	if err != nil {
+		return err
+	}
+	defer p.mu.RUnlock()
+	return fs.SetAttr(dir, path, follows(flags), in)
+}
+
+// SetFileAttr changes attributes of an open file.
+func (p *Process) SetFileAttr(h Handle, in microfs.SetAttr) error {
+	f, err := p.described(h)
+	if err != nil {
+		return err
+	}
+	if _, err := p.acquire(true); err != nil {
+		return err
+	}
+	defer p.mu.RUnlock()
+	return f.current().SetAttr(in)
+}
+
+// put fills the structure of the application that out is with v.
+func put[T any](out []byte, v *T) error {
+	if uintptr(len(out)) != unsafe.Sizeof(*v) {
+		return syscall.EINVAL
+	}
+	if !good(out) {
+		return syscall.EFAULT
+	}
+	copy(out, unsafe.Slice((*byte)(unsafe.Pointer(v)), len(out)))
+	return nil
+}
+
+// assign sets a field that has another type on another machine.
+func assign[T int32 | int64 | uint32 | uint64](to *T, v uint64) { *to = T(v) }
+
+func timespec(t time.Time) syscall.Timespec {
+	return syscall.Timespec{Sec: t.Unix(), Nsec: int64(t.Nanosecond())}
+}
+
+// Stat is fstatat(2); out is a struct stat.
+func (p *Process) Stat(place Place, flags int, out []byte) error {
+	if flags&^(unix.AT_EMPTY_PATH|unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT) != 0 {
+		return syscall.EINVAL
+	}
+	a, err := p.Attr(place, flags)
+	if err != nil {
+		return err
+	}
+	return putStat(out, &a)
+}
+
+// Fstat is fstat(2); out is a struct stat.
+func (p *Process) Fstat(h Handle, out []byte) error {
+	a, err := p.FileAttr(h)
+	if err != nil {
+		return err
+	}
+	return putStat(out, &a)
+}
+
+func putStat(out []byte, a *microfs.Attr) error {
+	st := syscall.Stat_t{
+		Dev: device, Ino: uint64(a.Ino), Mode: a.Mode, Uid: a.UID, Gid: a.GID, Size: a.Size, Blocks: a.Blocks,
+		Atim: timespec(a.Atime), Mtim: timespec(a.Mtime), Ctim: timespec(a.Ctime),
+	}
+	assign(&st.Nlink, uint64(a.Nlink))
+	assign(&st.Blksize, blockSize)
+	return put(out, &st)
+}
+
+// Statx is statx(2); out is a struct statx.
+func (p *Process) Statx(place Place, flags int, mask uint32, out []byte) error {
+	const sync = unix.AT_STATX_FORCE_SYNC | unix.AT_STATX_DONT_SYNC
+	const known = unix.AT_EMPTY_PATH | unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | sync
+	if flags&^known != 0 || flags&sync == sync || mask&unix.STATX__RESERVED != 0 {
+		return syscall.EINVAL
+	}
+	a, err := p.Attr(place, flags)
+	if err != nil {
+		return err
+	}
+	stamp := func(t time.Time) unix.StatxTimestamp {
+		ts := timespec(t)
+		return unix.StatxTimestamp{Sec: ts.Sec, Nsec: uint32(ts.Nsec)}
+	}
+	return put(out, &unix.Statx_t{
+		Mask: unix.STATX_BASIC_STATS | unix.STATX_BTIME, Blksize: blockSize,
+		Nlink: a.Nlink, Uid: a.UID, Gid: a.GID, Mode: uint16(a.Mode),
+		Ino: uint64(a.Ino), Size: uint64(a.Size), Blocks: uint64(a.Blocks),
+		Atime: stamp(a.Atime), Btime: stamp(a.Btime), Ctime: stamp(a.Ctime), Mtime: stamp(a.Mtime),
+		Dev_major: unix.Major(device), Dev_minor: unix.Minor(device),
+	})
+}
+
+// Access is faccessat(2). That a process does not write yet is not held against
+// its permission to write.
+func (p *Process) Access(place Place, mode, flags int) error {
+	if mode&^7 != 0 {
+		return syscall.EINVAL
+	}
+	if emptyPath(place, flags) {
+		_, err := p.FileAttr(place.Dir)
+		return err
+	}
+	fs, dir, path, err := p.at(place, false)
+	if err != nil {
+		return err
+	}
+	err = p.access(fs, dir, path, mode, flags)
+	writable := p.mount.Writable
+	p.mu.RUnlock()
+	if Errno(err) != syscall.EROFS || writable {
+		return err
+	}
+	fs, err = p.acquire(true)
+	if err != nil {
+		return err
+	}
+	defer p.mu.RUnlock()
+	return p.access(fs, dir, path, mode, flags)
+}
+
+func (p *Process) access(fs FS, dir microfs.Ino, path string, mode, flags int) error {
+	if real := p.real.Load(); real != nil && flags&unix.AT_EACCESS == 0 {
+		return fs.AccessAs(*real, dir, path, uint32(mode), follows(flags))
+	}
+	return fs.Access(dir, path, uint32(mode), follows(flags))
+}
+
+func modeChange(mode uint32) microfs.SetAttr {
+	mode &= 0o7777
+	return microfs.SetAttr{Mode: &mode}
+}
+
+// Chmod is fchmodat(2). As on Linux, a symbolic link has no mode of its own to change.
+func (p *Process) Chmod(place Place, mode uint32, flags int) error {
+	if flags&^unix.AT_SYMLINK_NOFOLLOW != 0 {
+		return syscall.EINVAL
+	}
+	if !follows(flags) {
+		a, err := p.Attr(place, flags)
+		if err != nil {
+			return err
+		}
+		if a.Mode&syscall.S_IFMT == syscall.S_IFLNK {
+			return syscall.EOPNOTSUPP
+		}
+	}
+	return p.SetAttr(place, flags, modeChange(mode))
+}
+
+// Fchmod is fchmod(2).
+func (p *Process) Fchmod(h Handle, mode uint32) error { return p.SetFileAttr(h, modeChange(mode)) }
+
+func ownerChange(uid, gid uint32) (in microfs.SetAttr) {
+	const same = 1<<32 - 1
+	if uid != same {
+		in.UID = &uid
+	}
+	if gid != same {
+		in.GID = &gid
+	}
+	return in
+}
+
+// Chown is fchownat(2).
+func (p *Process) Chown(place Place, uid, gid uint32, flags int) error {
+	if flags&^(unix.AT_SYMLINK_NOFOLLOW|unix.AT_EMPTY_PATH) != 0 {
+		return syscall.EINVAL
+	}
+	return p.SetAttr(place, flags, ownerChange(uid, gid))
+}
+
+// Fchown is fchown(2).
+func (p *Process) Fchown(h Handle, uid, gid uint32) error {
+	return p.SetFileAttr(h, ownerChange(uid, gid))
+}
+
+// Utimes is utimensat(2) and its older forms: times are two numbers of seconds, each followed by a number of unit
+// nanoseconds, if unit is not 0. No times are the current one.
+func (p *Process) Utimes(place Place, times []byte, unit, flags int) error {
+	if flags&^(unix.AT_SYMLINK_NOFOLLOW|unix.AT_EMPTY_PATH) != 0 {
+		return syscall.EINVAL
+	}
+	in, err := timesChange(times, int64(unit))
+	if in == nil || err != nil {
+		return err
+	}
+	return p.SetAttr(place, flags, *in)
+}
+
+// Futimes is the same for an open file.
+func (p *Process) Futimes(h Handle, times []byte, unit int) error {
+	in, err := timesChange(times, int64(unit))
+	if in == nil || err != nil {
+		return err
+	}
+	return p.SetFileAttr(h, *in)
+}
+
+// timesChange returns nil if both times are to stay: then Linux does not even look at the file.
+func timesChange(times []byte, unit int64) (*microfs.SetAttr, error) {
+	now := time.Now()
+	if len(times) == 0 {
+		return &microfs.SetAttr{Atime: &now, Mtime: &now, TimesNow: true}, nil
+	}
+	if touchPages(times, load) != len(times) {
+		return nil, syscall.EFAULT
+	}
+	step := 16
+	if unit == 0 {
+		step = 8
+	}
+	if len(times) != 2*step {
+		return nil, syscall.EINVAL
+	}
+	atime, err := timeChange(times[:step], unit, &now)
+	if err != nil {
+		return nil, err
+	}
+	mtime, err := timeChange(times[step:], unit, &now)
+	if err != nil || atime == nil && mtime == nil {
+		return nil, err
+	}
+	return &microfs.SetAttr{Atime: atime, Mtime: mtime, TimesNow: atime == &now && mtime == &now}, nil
+}
+
+// timeChange returns one time, or nil if it is to stay.
+func timeChange(raw []byte, unit int64, now *time.Time) (*time.Time, error) {
+	seconds, rest := int64(binary.NativeEndian.Uint64(raw)), int64(0)
+	if unit != 0 {
+		rest = int64(binary.NativeEndian.Uint64(raw[8:]))
+	}
+	switch {
+	case unit == 1 && rest == unix.UTIME_NOW:
+		return now, nil
+	case unit == 1 && rest == unix.UTIME_OMIT:
+		return nil, nil
+	case rest < 0 || rest*unit >= 1e9 || rest >= 1e9:
+		return nil, syscall.EINVAL
+	}
+	t := time.Unix(seconds, rest*unit)
+	return &t, nil
+}
+
+// Space tells the size of the file system.
+func (p *Process) Space() (microfs.StatFS, error) {
+	fs, err := p.acquire(false)
+	if err != nil {
+		return microfs.StatFS{}, err
+	}
+	defer p.mu.RUnlock()
+	return fs.StatFS(), nil
+}
+
+// Statfs is statfs(2); out is a struct statfs.
+func (p *Process) Statfs(place Place, out []byte) error {
+	if _, err := p.Attr(place, 0); err != nil {
+		return err
+	}
+	return p.Fstatfs(0, out)
+}
+
+// Fstatfs is fstatfs(2), of any file.
+func (p *Process) Fstatfs(_ Handle, out []byte) error {
+	s, err := p.Space()
+	if err != nil {
+		return err
+	}
+	return put(out, &syscall.Statfs_t{
+		Type: fileSystem, Bsize: int64(s.Hugeblock), Frsize: int64(s.Hugeblock), Namelen: nameLength,
+		Blocks: uint64(s.Blocks), Bfree: uint64(s.Free), Bavail: uint64(s.Free), Files: s.Files + s.FilesFree, Ffree: s.FilesFree,
+	})
+}
+
+// statvfs is struct statvfs of the C library on 64-bit Linux.
+type statvfs struct {
+	Bsize, Frsize, Blocks, Bfree, Bavail, Files, Ffree, Favail, Fsid, Flag, Namemax uint64
+	_                                                                               [6]int32
+}
+
+// Statvfs is statvfs(3); out is a struct statvfs.
+func (p *Process) Statvfs(place Place, out []byte) error {
+	if _, err := p.Attr(place, 0); err != nil {
+		return err
+	}
+	return p.Fstatvfs(0, out)
+}
+
+// Fstatvfs is fstatvfs(3), of any file.
+func (p *Process) Fstatvfs(_ Handle, out []byte) error {
+	s, err := p.Space()
+	if err != nil {
+		return err
+	}
+	return put(out, &statvfs{
+		Bsize: uint64(s.Hugeblock), Frsize: uint64(s.Hugeblock), Namemax: nameLength, Fsid: fileSystem,
+		Flag:   unix.ST_NOSUID | unix.ST_NODEV | unix.ST_NOEXEC,
+		Blocks: uint64(s.Blocks), Bfree: uint64(s.Free), Bavail: uint64(s.Free), Files: s.Files + s.FilesFree, Ffree: s.FilesFree, Favail: s.FilesFree,
+	})
+}
