@@ -1,0 +1,241 @@
+package tree
+
+import (
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/microfs"
+	"nvmecr/posixshim"
+	"nvmecr/tree/wire"
+)
+
+// A file is an open regular file. It is a posixshim.File.
+type file struct {
+	node
+	in                       *inode
+	readable, writable, sync bool
+	closed                   bool // guarded by in.mu
+}
+
+var _ posixshim.File = (*file)(nil)
+
+// use says whether the file is still open. The caller holds in.mu.
+func (f *file) use() error {
+	if f.closed {
+		return syscall.EBADF
+	}
+	return nil
+}
+
+// useAlone takes in.mu alone, for a call on the file. The caller gives it back.
+func (f *file) useAlone() (*inode, error) {
+	f.in.mu.Lock()
+	err := f.use()
+	if err != nil {
+		f.in.mu.Unlock()
+	}
+	return f.in, err
+}
+
+// Size returns the size that reads find.
+func (f *file) Size() (int64, error) {
+	f.in.mu.RLock()
+	defer f.in.mu.RUnlock()
+	return f.in.size(), f.use()
+}
+
+// Stat asks the index for the attributes. Where others have changed the file since the layout was told, the layout is asked
+// for again: a size that is told can be read.
+func (f *file) Stat() (microfs.Attr, error) {
+	a, err := f.fs.stat(f.ino, "", true)
+	if err != nil {
+		return microfs.Attr{}, err
+	}
+	in := f.in
+	in.mu.RLock()
+	shown, same := in.shown(&a), in.attr.Size == a.Size && in.attr.Cut == a.Cut && in.attr.Mtime.Equal(a.Mtime)
+	in.mu.RUnlock()
+	if same {
+		return shown, nil
+	}
+	if in, err = f.useAlone(); err != nil {
+		return microfs.Attr{}, err
+	}
+	defer in.mu.Unlock()
+	if err := in.refresh(); err != nil {
+		return microfs.Attr{}, err
+	}
+	return in.shown(&in.attr), nil
+}
+
+// SetAttr changes attributes. A time that is set is not replaced by that of an earlier write, which may be published later.
+func (f *file) SetAttr(s microfs.SetAttr) error {
+	in, err := f.useAlone()
+	if err != nil {
+		return err
+	}
+	defer in.mu.Unlock()
+	if err := f.node.SetAttr(s); err != nil {
+		return err
+	}
+	in.touch(s.Mtime)
+	return nil
+}
+
+// touch notes that the time of modification was set, if it was. The caller holds in.mu.
+func (in *inode) touch(mtime *time.Time) {
+	if mtime == nil {
+		return
+	}
+	in.noting.Lock()
+	in.touched = *mtime
+	in.noting.Unlock()
+}
+
+// Truncate sets the size.
+func (f *file) Truncate(size int64) error {
+	if !f.writable {
+		return syscall.EINVAL
+	}
+	return f.change(wire.OpTruncate, &wire.Truncate{Name: wire.Name{Dir: f.ino}, Size: size})
+}
+
+// Allocate makes the file as long as the end of the range, unless its size is to be kept. No space is reserved: nobody
+// knows who will write there.
+func (f *file) Allocate(off, n int64, keepSize bool) error {
+	switch {
+	case !f.writable:
+		return syscall.EBADF
+	case keepSize:
+		return nil
+	}
+	return f.allocate(wire.Extend, off, n)
+}
+
+// Punch makes the range a hole.
+func (f *file) Punch(off, n int64) error { return f.allocate(wire.Punch, off, n) }
+
+// ZeroRange makes the range zeros, and the file as long as its end unless the size is to be kept.
+func (f *file) ZeroRange(off, n int64, keepSize bool) error {
+	mode := wire.Zero
+	if keepSize {
+		mode = wire.ZeroKeepSize
+	}
+	return f.allocate(mode, off, n)
+}
+
+func (f *file) allocate(mode wire.Mode, off, n int64) error {
+	if !f.writable {
+		return syscall.EBADF
+	}
+	return f.change(wire.OpAllocate, &wire.Allocate{Ino: f.ino, Mode: mode, Off: off, Len: n})
+}
+
+// change has the index change what the file has. It knows what this process has written before.
+func (f *file) change(op wire.Op, request wire.Body) error {
+	in, err := f.useAlone()
+	if err != nil {
+		return err
+	}
+	defer in.mu.Unlock()
+	if err := in.publish(); err != nil {
+		return err
+	}
+	var answer wire.AttrAnswer
+	in.layout.forget()
+	if err := f.fs.client.Call(op, request, &answer); err != nil {
+		return err
+	}
+	in.attr = answer.Attr
+	return in.settle()
+}
+
+// Sync makes what was written durable and publishes it. What others have published before is seen from then on.
+func (f *file) Sync() error {
+	in, err := f.useAlone()
+	if err != nil {
+		return err
+	}
+	defer in.mu.Unlock()
+	if end, _ := in.noted(); end > 0 {
+		return in.publish() // and nothing is known of the layout then
+	}
+	if err := f.fs.client.Call(wire.OpSync, nil, nil); err != nil {
+		return err
+	}
+	if err := in.refresh(); err != nil {
+		return err
+	}
+	return in.settle()
+}
+
+// SeekData returns the first offset from off on where there is no hole.
+func (f *file) SeekData(off int64) (int64, error) { return f.seek(off, false) }
+
+// SeekHole returns the first offset from off on that is in a hole, as the end of the file is.
+func (f *file) SeekHole(off int64) (int64, error) { return f.seek(off, true) }
+
+func (f *file) seek(off int64, hole bool) (int64, error) {
+	in, err := f.useAlone()
+	if err != nil {
+		return 0, err
+	}
+	defer in.mu.Unlock()
+	size := in.size()
+	if off < 0 || off >= size {
+		return 0, syscall.ENXIO
+	}
+	if err := in.know(size); err != nil {
+		return 0, err
+	}
+	for off < size {
+		p := in.piece(off, size)
+		if hole == (p.from.kind == wire.Hole) {
+			return off, nil
+		}
+		off = p.end
+	}
+	if hole {
+		return size, nil
+	}
+	return 0, syscall.ENXIO
+}
+
+// Advise reads ahead where the bytes at off are.
+func (f *file) Advise(off, n int64, advice int) error {
+	in := f.in
+	in.mu.RLock()
+	defer in.mu.RUnlock()
+	if err := f.use(); err != nil || off < 0 || off >= in.size() {
+		return err
+	}
+	if shard := in.has(in.piece(off, in.size()).from); shard != nil {
+		return shard.Advise(off, n, advice)
+	}
+	return nil
+}
+
+// Close publishes what was written and closes the file.
+func (f *file) Close() error {
+	in, err := f.useAlone()
+	if err != nil {
+		return err
+	}
+	defer in.mu.Unlock()
+	return f.close()
+}
+
+// close is Close for who holds in.mu alone.
+func (f *file) close() error {
+	f.closed = true
+	err := f.in.finish(f.writable)
+	if f.fs.leave(f.in) {
+		f.in.closeSources()
+	}
+	return err
+}
+
+// ReadDir is of directories.
+func (f *file) ReadDir(string, int) ([]microfs.Dirent, error) { return nil, unix.ENOTDIR }

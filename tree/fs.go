@@ -1,0 +1,258 @@
+package tree
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/microfs"
+	"nvmecr/posixshim"
+	"nvmecr/tree/wire"
+)
+
+// Readers has the partitions of a store, for reading.
+type Readers interface {
+	// Reader returns a partition with all that was acknowledged before since. The same mount is returned as long as
+	// nothing has changed; files in earlier ones stay open.
+	Reader(place uint32, since time.Time) (*microfs.FS, error)
+}
+
+// Options are what a process has beside the index.
+type Options struct {
+	// Own is the partition that Hello has named, mounted for writing; nil if there is none. It is the caller's to unmount.
+	Own     *microfs.FS
+	Readers Readers
+	// Logf tells the user something, on one line. It may be nil.
+	Logf func(format string, args ...any)
+}
+
+// FS is the tree as a process sees it. It is a posixshim.FS.
+type FS struct {
+	client *Client
+	own    *microfs.FS // nil: what is written goes to the index
+	place  uint32      // of own
+	opts   Options
+	cred   atomic.Pointer[microfs.Cred]
+
+	mu     sync.Mutex
+	inodes map[identity]*inode
+	shards map[wire.Shard]struct{} // open for writing
+}
+
+var _ posixshim.FS = (*FS)(nil)
+
+// New returns the tree that the index has. The shards of the own partition that nobody needs are removed.
+func New(client *Client, o Options) (*FS, error) {
+	if o.Logf == nil {
+		o.Logf = func(string, ...any) {}
+	}
+	fs := &FS{
+		client: client, own: o.Own, place: client.hello.Partition, opts: o,
+		inodes: make(map[identity]*inode), shards: make(map[wire.Shard]struct{}),
+	}
+	cred := client.hello.Cred
+	fs.cred.Store(&cred)
+	client.fs.Store(fs)
+	if fs.own == nil {
+		fs.place = wire.NoPartition
+		return fs, nil
+	}
+	return fs, fs.tellShards()
+}
+
+// tellShards has the index release those of the own partition's shards that nobody needs.
+func (fs *FS) tellShards() error {
+	root, err := fs.own.Open(microfs.RootIno, "/", unix.O_RDONLY|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return fmt.Errorf("looking for what the partition has of the job's files: %w", err)
+	}
+	after := ""
+	for err == nil {
+		var names []microfs.Dirent
+		if names, err = root.ReadDir(after, wire.MaxShards); err != nil || len(names) == 0 {
+			break
+		}
+		after = names[len(names)-1].Name
+		var known wire.Shards
+		for _, e := range names {
+			if s, ok := wire.ParseShard(e.Name); ok {
+				known.List = append(known.List, s)
+			}
+		}
+		err = fs.client.Call(wire.OpShards, &known, nil)
+	}
+	return errors.Join(err, root.Close())
+}
+
+// remove removes shards that the index has released. It is called during a call of the client.
+func (fs *FS) remove(list []wire.Shard) {
+	if fs.own == nil {
+		return
+	}
+	for _, s := range list {
+		fs.mu.Lock()
+		_, open := fs.shards[s]
+		fs.mu.Unlock()
+		if open {
+			fs.opts.Logf("the index has released %s, which is being written: it is kept", s.Name())
+			continue
+		}
+		if err := fs.own.Unlink(microfs.RootIno, s.Name()); err != nil && !errors.Is(err, syscall.ENOENT) {
+			fs.opts.Logf("removing %s, whose file is gone: %v", s.Name(), err)
+		}
+	}
+}
+
+// Open opens a file.
+func (fs *FS) Open(dir microfs.Ino, path string, flags int, mode uint32) (posixshim.File, error) {
+	if flags&unix.O_TRUNC != 0 && flags&unix.O_PATH == 0 {
+		if err := fs.publishAt(dir, path, flags&unix.O_NOFOLLOW == 0); err != nil {
+			return nil, err
+		}
+	}
+	var answer wire.File
+	request := wire.Open{Name: wire.Name{Dir: dir, Path: path}, Flags: uint32(flags), Mode: mode}
+	if err := fs.client.Call(wire.OpOpen, &request, &answer); err != nil {
+		return nil, err
+	}
+	return fs.opened(&answer, path, flags)
+}
+
+// OpenIno opens a file by its number.
+func (fs *FS) OpenIno(ino microfs.Ino, flags int) (posixshim.File, error) {
+	var answer wire.File
+	if err := fs.client.Call(wire.OpOpenIno, &wire.OpenIno{Ino: ino, Flags: uint32(flags)}, &answer); err != nil {
+		return nil, err
+	}
+	return fs.opened(&answer, fmt.Sprintf("the file of inode %d", ino), flags)
+}
+
+func (fs *FS) opened(answer *wire.File, path string, flags int) (posixshim.File, error) {
+	n := node{fs: fs, ino: answer.Attr.Ino, mode: answer.Attr.Mode}
+	if n.mode&unix.S_IFMT != unix.S_IFREG || flags&unix.O_PATH != 0 {
+		return &n, nil
+	}
+	how := flags & unix.O_ACCMODE
+	f := &file{
+		node: n, readable: how != unix.O_WRONLY, writable: how != unix.O_RDONLY,
+		sync: flags&unix.O_DSYNC != 0, // O_SYNC has that bit, too
+	}
+	in, others := fs.take(answer, path)
+	f.in = in
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if f.writable {
+		in.writers++
+	}
+	if !others {
+		return f, nil
+	}
+	// The answer may be older than what this process has published since.
+	if err := in.refresh(); err != nil {
+		return nil, errors.Join(err, f.close())
+	}
+	return f, in.settle()
+}
+
+// take returns what is known of a file that was opened, and whether it is open here already.
+func (fs *FS) take(answer *wire.File, path string) (in *inode, others bool) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	id := identity{answer.Attr.Ino, answer.Attr.Birth}
+	in, others = fs.inodes[id]
+	if !others {
+		in = newInode(fs, id, path, answer)
+		fs.inodes[id] = in
+	}
+	in.files++
+	return in, others
+}
+
+// leave notes that a file was closed, and returns whether it is open no more.
+func (fs *FS) leave(in *inode) bool {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	if in.files--; in.files > 0 {
+		return false
+	}
+	delete(fs.inodes, in.identity)
+	return true
+}
+
+// opens returns what is known of the file with these attributes, if it is open here.
+func (fs *FS) opens(a *wire.Attr) *inode {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	return fs.inodes[identity{a.Ino, a.Birth}]
+}
+
+// unpublished returns the open files of which something was written that the index does not know.
+func (fs *FS) unpublished() (list []*inode) {
+	fs.mu.Lock()
+	defer fs.mu.Unlock()
+	for _, in := range fs.inodes {
+		if end, _ := in.noted(); end > 0 {
+			list = append(list, in)
+		}
+	}
+	return list
+}
+
+// publishAt publishes what this process has written to the file of a path, before that is cut. If there is none, the
+// call that follows says so.
+func (fs *FS) publishAt(dir microfs.Ino, path string, follow bool) error {
+	if len(fs.unpublished()) == 0 {
+		return nil
+	}
+	a, err := fs.stat(dir, path, follow)
+	if err != nil {
+		return nil
+	}
+	if in := fs.opens(&a); in != nil {
+		return in.publishAlone()
+	}
+	return nil
+}
+
+// publishAll publishes all that was written.
+func (fs *FS) publishAll() error {
+	var errs []error
+	for _, in := range fs.unpublished() {
+		errs = append(errs, in.publishAlone())
+	}
+	return errors.Join(errs...)
+}
+
+// Sync publishes what was written to all files, and makes it and all names durable.
+func (fs *FS) Sync() error {
+	errs := []error{fs.publishAll()}
+	if fs.own != nil {
+		errs = append(errs, fs.own.Sync())
+	}
+	return errors.Join(append(errs, fs.client.Call(wire.OpSync, nil, nil))...)
+}
+
+// Vacate publishes what was written, and leaves the own partition to another process. What is written later
+// takes it back.
+func (fs *FS) Vacate() error {
+	err := fs.publishAll()
+	if fs.own != nil {
+		err = errors.Join(err, fs.own.Vacate())
+	}
+	return err
+}
+
+// Close publishes what was written to files that are still open, and takes leave of the index. What could not be
+// published the index adopts, as it does after the death of a process.
+func (fs *FS) Close() error {
+	err := fs.publishAll()
+	if err == nil {
+		err = fs.client.Call(wire.OpGoodbye, nil, nil)
+	}
+	return errors.Join(err, fs.client.Close())
+}

@@ -1,0 +1,163 @@
+package tree
+
+import (
+	"math"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/microfs"
+	"nvmecr/tree/wire"
+)
+
+// An identity tells a file from all others that there ever were.
+type identity struct {
+	ino   microfs.Ino
+	birth uint64
+}
+
+// An inode is what this process knows of a file that it has open, by however many descriptors.
+type inode struct {
+	fs *FS
+	identity
+	path  string // it was opened by: for messages
+	files int    // guarded by FS.mu
+
+	mu      sync.RWMutex
+	attr    wire.Attr // as the index told last
+	layout  layout    // of what the index knows
+	asked   time.Time // when the layout was told: partitions of others are read as they were then, or later
+	sources map[origin]*source
+	writers int           // descriptors open for writing
+	shard   *microfs.File // that is written; nil before the first write
+	cut     uint32        // of the shard
+
+	// reserved is where the space ends that the index has given for appends of which something is not published.
+	reserved int64
+
+	noting  sync.Mutex // taken behind mu
+	written spans      // in the shard, and not published; empty where there is no shard
+	touched time.Time  // the time of modification that was set since the last write; zero if none was
+}
+
+func newInode(fs *FS, id identity, path string, answer *wire.File) *inode {
+	in := &inode{fs: fs, identity: id, path: path}
+	in.learn(answer, answer.Attr.Size)
+	return in
+}
+
+// learn takes an answer about the layout, which the index has told to where end is. The caller holds in.mu alone.
+func (in *inode) learn(answer *wire.File, end int64) {
+	in.attr = answer.Attr
+	in.layout.extend(answer, end)
+	in.asked = time.Now()
+}
+
+// refresh asks for attributes and layout again. The caller holds in.mu alone.
+func (in *inode) refresh() error {
+	in.layout.forget()
+	answer, err := in.ask(math.MaxInt64)
+	if err == nil {
+		in.learn(answer, answer.Attr.Size)
+	}
+	return err
+}
+
+// ask asks for the layout of what is not known of it before end.
+func (in *inode) ask(end int64) (*wire.File, error) {
+	answer := new(wire.File)
+	return answer, in.fs.client.Call(wire.OpMap, &wire.Map{Ino: in.ino, Off: in.layout.end, Len: end - in.layout.end}, answer)
+}
+
+// note notes that bytes have been written to the shard. The caller holds in.mu.
+func (in *inode) note(off, end int64) {
+	in.noting.Lock()
+	in.written.add(off, end)
+	in.touched = time.Time{}
+	in.noting.Unlock()
+}
+
+// noted returns where the last byte ends that is not published, 0 if there is none, and how many there are.
+func (in *inode) noted() (end, bytes int64) {
+	in.noting.Lock()
+	defer in.noting.Unlock()
+	return in.written.end(), in.written.bytes()
+}
+
+// size is the size of the file as this process sees it. The caller holds in.mu.
+func (in *inode) size() int64 {
+	in.noting.Lock()
+	defer in.noting.Unlock()
+	return max(in.attr.Size, in.written.end())
+}
+
+// shown returns attributes of the file as this process sees them, where the index tells a. The caller holds in.mu.
+func (in *inode) shown(a *wire.Attr) microfs.Attr {
+	shown := a.Attr
+	end, bytes := in.noted()
+	if end == 0 {
+		return shown
+	}
+	shown.Size = max(shown.Size, end)
+	shown.Blocks = max(shown.Blocks, (bytes+511)/512)
+	shown.Closed = false
+	if mtime, err := in.mtime(); err == nil {
+		shown.Mtime = mtime
+		if mtime.After(shown.Ctime) {
+			shown.Ctime = mtime
+		}
+	}
+	return shown
+}
+
+// mtime is the time of modification of a file of which something is not published. The caller holds in.mu.
+func (in *inode) mtime() (time.Time, error) {
+	in.noting.Lock()
+	touched := in.touched
+	in.noting.Unlock()
+	if !touched.IsZero() {
+		return touched, nil
+	}
+	a, err := in.shard.Stat()
+	return a.Mtime, err
+}
+
+// openShard makes that there is a shard to be written. The caller holds in.mu alone.
+func (in *inode) openShard() error {
+	if in.shard != nil {
+		return nil
+	}
+	s := wire.Shard{Ino: in.ino, Birth: in.birth, Cut: in.attr.Cut}
+	f, err := in.fs.own.Open(microfs.RootIno, s.Name(), unix.O_RDWR|unix.O_CREAT, 0o600)
+	if err != nil {
+		return err
+	}
+	in.fs.mu.Lock()
+	in.fs.shards[s] = struct{}{}
+	in.fs.mu.Unlock()
+	in.shard, in.cut = f, s.Cut
+	return nil
+}
+
+// closeShard closes the shard that was written, which makes it durable. The caller holds in.mu alone.
+func (in *inode) closeShard() error {
+	if in.shard == nil {
+		return nil
+	}
+	err := in.shard.Close()
+	in.fs.mu.Lock()
+	delete(in.fs.shards, wire.Shard{Ino: in.ino, Birth: in.birth, Cut: in.cut})
+	in.fs.mu.Unlock()
+	in.shard = nil
+	return err
+}
+
+// settle closes a shard of an earlier cut of which all is published: what is written next goes to a new
+// one. The caller holds in.mu alone.
+func (in *inode) settle() error {
+	if end, _ := in.noted(); end > 0 || in.cut == in.attr.Cut {
+		return nil
+	}
+	return in.closeShard()
+}

@@ -1,0 +1,57 @@
+package tree
+
+import (
+	"sort"
+
+	"nvmecr/tree/wire"
+)
+
+// An origin is who has bytes of a file.
+type origin struct {
+	kind       wire.Kind
+	place, cut uint32 // of a shard
+}
+
+// unknown is the origin of bytes of which the index has to be asked.
+var unknown = origin{kind: 255}
+
+// A piece is a part of a file all of whose bytes one has.
+type piece struct {
+	span
+	from origin
+}
+
+// A layout is the map of a file as the index has told it: from the file's beginning to end, without gaps.
+// What is behind end has to be asked for.
+type layout struct {
+	segments []wire.Segment
+	end      int64
+}
+
+// forget makes nothing known.
+func (l *layout) forget() { l.segments, l.end = l.segments[:0], 0 }
+
+// extend takes the answer to a question for what is behind l.end and before end.
+func (l *layout) extend(answer *wire.File, end int64) {
+	l.segments = append(l.segments, answer.Segments...)
+	if n := len(l.segments); n > 0 {
+		l.end = max(l.end, l.segments[n-1].Off+l.segments[n-1].Len)
+	}
+	if !answer.More {
+		l.end = max(l.end, end)
+	}
+}
+
+// at returns the piece that begins at off, and ends at end or before.
+func (l *layout) at(off, end int64) piece {
+	if off >= l.end {
+		return piece{span{off, end}, unknown}
+	}
+	end = min(end, l.end)
+	i := sort.Search(len(l.segments), func(i int) bool { return l.segments[i].Off+l.segments[i].Len > off })
+	if i == len(l.segments) {
+		return piece{span{off, end}, origin{}}
+	}
+	s := &l.segments[i]
+	return piece{span{off, min(end, s.Off+s.Len)}, origin{s.Kind, s.Place, s.Cut}}
+}

@@ -1,0 +1,283 @@
+package tree
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"syscall"
+	"time"
+
+	"nvmecr/microfs"
+	"nvmecr/tree/wire"
+)
+
+// ReadAt reads what this process has written, and what others had published when the layout was told.
+func (f *file) ReadAt(bufs [][]byte, off int64) (int, error) {
+	switch {
+	case !f.readable:
+		return 0, syscall.EBADF
+	case off < 0:
+		return 0, syscall.EINVAL
+	}
+	for try := 1; ; try++ {
+		n, err := f.readOnce(bufs, off)
+		if err == nil || try == tries || !passing(err) {
+			return n, err
+		}
+		time.Sleep(pause)
+		f.in.distrust()
+	}
+}
+
+// A writer may have changed what a mount beside it shows: then another mount is read, after a pause.
+const (
+	tries = 6
+	pause = 5 * time.Millisecond
+)
+
+// readOnce reads with in.mu held shared where all is there for it, else alone.
+func (f *file) readOnce(bufs [][]byte, off int64) (int, error) {
+	in := f.in
+	in.mu.RLock()
+	end := min(in.size(), off+total(bufs))
+	if f.closed || in.prepared(off, end) {
+		defer in.mu.RUnlock()
+		if f.closed {
+			return 0, syscall.EBADF
+		}
+		return in.read(bufs, off, end)
+	}
+	in.mu.RUnlock()
+	if _, err := f.useAlone(); err != nil {
+		return 0, err
+	}
+	defer in.mu.Unlock()
+	end = min(in.size(), off+total(bufs))
+	if err := in.prepare(off, end); err != nil {
+		return 0, err
+	}
+	return in.read(bufs, off, end)
+}
+
+// A lostError says which bytes are not where the index says. It is syscall.EIO.
+type lostError struct {
+	path string
+	piece
+	own   bool // they should be in this process's partition
+	cause error
+}
+
+func (e *lostError) Error() string {
+	where := fmt.Sprintf("the partition of rank %d, and", e.from.place)
+	switch {
+	case e.own:
+		where = "the partition of this rank, and"
+	case e.from.kind == wire.Own:
+		where = "the partition of the index, and"
+	}
+	return fmt.Sprintf("bytes %d to %d of %s are in %s cannot be read there: %v", e.off, e.end-1, e.path, where, e.cause)
+}
+
+// Unwrap returns EIO, and not what the partition says.
+func (e *lostError) Unwrap() error { return syscall.EIO }
+
+func (in *inode) lost(p piece, cause error) error {
+	return &lostError{path: in.path, piece: p, own: in.isOwn(p.from), cause: cause}
+}
+
+// errShort: a shard ends before bytes that the index has mapped.
+var errShort = errors.New("the file there is too short")
+
+// passing says whether an error of reading may be gone with a newer mount or layout.
+func passing(err error) bool {
+	var lost *lostError
+	var damage *microfs.DamageError
+	if !errors.As(err, &lost) {
+		return false
+	}
+	for _, e := range []error{syscall.ESTALE, syscall.ENOENT, syscall.EAGAIN, errShort} {
+		if errors.Is(lost.cause, e) {
+			return true
+		}
+	}
+	return errors.As(lost.cause, &damage)
+}
+
+// distrust makes the next read look at everything again.
+func (in *inode) distrust() {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if err := in.refresh(); err != nil {
+		in.asked = time.Now() // the partitions at least
+	}
+}
+
+// piece returns the longest piece from off on that ends at end or before. The caller holds in.mu.
+func (in *inode) piece(off, end int64) piece {
+	p := in.first(off, end)
+	for p.end < end {
+		next := in.first(p.end, end)
+		if next.from != p.from {
+			break
+		}
+		p.end = next.end
+	}
+	return p
+}
+
+// first returns a piece from off on. What was written here comes before what the index says.
+func (in *inode) first(off, end int64) piece {
+	in.noting.Lock()
+	s, ok := in.written.from(off)
+	in.noting.Unlock()
+	switch {
+	case ok && s.off <= off:
+		return piece{span{off, min(end, s.end)}, origin{wire.Mapped, in.fs.place, in.cut}}
+	case ok:
+		end = min(end, s.off)
+	}
+	return in.layout.at(off, end)
+}
+
+// know asks for the layout until it is known before end. The caller holds in.mu alone.
+func (in *inode) know(end int64) error {
+	for in.layout.end < end {
+		before, all := in.layout.end, max(end, in.attr.Size)
+		answer, err := in.ask(all)
+		if err != nil {
+			return err
+		}
+		if in.learn(answer, all); in.layout.end <= before {
+			return fmt.Errorf("the index does not say who has byte %d of %s: %w", before, in.path, syscall.EIO)
+		}
+	}
+	return nil
+}
+
+// prepared says whether [off, end) can be read as things are. The caller holds in.mu.
+func (in *inode) prepared(off, end int64) bool {
+	for off < end {
+		p := in.piece(off, end)
+		if p.from == unknown || p.from.kind == wire.Mapped && in.has(p.from) == nil {
+			return false
+		}
+		off = p.end
+	}
+	return true
+}
+
+// prepare makes that [off, end) can be read. The caller holds in.mu alone.
+func (in *inode) prepare(off, end int64) error {
+	for at := off; at < end; {
+		p := in.piece(at, end)
+		if p.from == unknown {
+			if err := in.know(p.end); err != nil {
+				return err
+			}
+			continue
+		}
+		at = p.end
+	}
+	for at := off; at < end; {
+		p := in.piece(at, end)
+		if p.from.kind == wire.Mapped && in.has(p.from) == nil {
+			if err := in.attach(p.from); err != nil {
+				return in.lost(p, err)
+			}
+		}
+		at = p.end
+	}
+	return nil
+}
+
+// A cursor cuts buffers into parts.
+type cursor struct {
+	bufs [][]byte
+	part [][]byte
+}
+
+var cursors = sync.Pool{New: func() any { return new(cursor) }}
+
+// next returns the buffers of the next n bytes, until it is called again.
+func (c *cursor) next(n int64) [][]byte {
+	c.part = c.part[:0]
+	for n > 0 {
+		b := c.bufs[0]
+		if int64(len(b)) > n {
+			c.part, c.bufs[0] = append(c.part, b[:n]), b[n:]
+			break
+		}
+		c.part, c.bufs, n = append(c.part, b), c.bufs[1:], n-int64(len(b))
+	}
+	return c.part
+}
+
+// give gives the cursor back, and forgets the buffers.
+func (c *cursor) give(bufs [][]byte) {
+	clear(bufs)
+	clear(c.part[:cap(c.part)])
+	c.bufs = bufs[:0]
+	cursors.Put(c)
+}
+
+// read reads [off, end), for which all is prepared, into bufs. The caller holds in.mu.
+func (in *inode) read(bufs [][]byte, off, end int64) (done int, err error) {
+	if off >= end {
+		return 0, nil
+	}
+	p := in.piece(off, end)
+	if p.end == off+total(bufs) {
+		return in.readPiece(bufs, p)
+	}
+	c := cursors.Get().(*cursor)
+	all := append(c.bufs[:0], bufs...)
+	c.bufs = all
+	defer func() { c.give(all) }()
+	for off < end && err == nil {
+		p := in.piece(off, end)
+		var n int
+		n, err = in.readPiece(c.next(p.end-off), p)
+		done, off = done+n, p.end
+	}
+	return done, err
+}
+
+// readPiece reads a piece into bufs, which are as long.
+func (in *inode) readPiece(bufs [][]byte, p piece) (int, error) {
+	switch p.from.kind {
+	case wire.Hole:
+		for _, b := range bufs {
+			clear(b)
+		}
+		return int(p.end - p.off), nil
+	case wire.Own:
+		return in.readIndex(bufs, p)
+	}
+	n, err := in.has(p.from).ReadAt(bufs, p.off)
+	if err == nil && int64(n) < p.end-p.off {
+		err = errShort
+	}
+	if err != nil {
+		return 0, in.lost(p, err)
+	}
+	return n, nil
+}
+
+// readIndex reads bytes that the index has.
+func (in *inode) readIndex(bufs [][]byte, p piece) (done int, err error) {
+	for _, b := range bufs {
+		for len(b) > 0 {
+			part := b[:min(len(b), wire.MaxData)]
+			answer := wire.Data{Bytes: part}
+			request := wire.Read{Ino: in.ino, Off: p.off + int64(done), Len: uint32(len(part))}
+			if err = in.fs.client.Call(wire.OpRead, &request, &answer); err == nil && len(answer.Bytes) < len(part) {
+				err = syscall.EAGAIN // the file has been cut
+			}
+			if err != nil {
+				return done, in.lost(p, err)
+			}
+			done, b = done+len(part), b[len(part):]
+		}
+	}
+	return done, nil
+}

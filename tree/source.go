@@ -1,0 +1,76 @@
+package tree
+
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/microfs"
+	"nvmecr/tree/wire"
+)
+
+// A source is a shard that is only read.
+type source struct {
+	file  *microfs.File
+	fs    *microfs.FS // mount that it is in
+	since time.Time   // it shows what was there then
+}
+
+// isOwn says whether bytes are in the partition that this process writes.
+func (in *inode) isOwn(from origin) bool {
+	return from.kind == wire.Mapped && in.fs.own != nil && from.place == in.fs.place
+}
+
+// has returns the shard that bytes can be read from as things are, or nil. The caller holds in.mu.
+func (in *inode) has(from origin) *microfs.File {
+	if in.isOwn(from) && in.shard != nil && from.cut == in.cut {
+		return in.shard
+	}
+	s := in.sources[from]
+	if s == nil || s.since.Before(in.asked) && !in.isOwn(from) {
+		return nil
+	}
+	return s.file
+}
+
+// attach opens the shard that has bytes, in a mount that is not older than the layout. The caller holds in.mu alone.
+func (in *inode) attach(from origin) error {
+	fs, err := in.mountOf(from)
+	if err != nil {
+		return err
+	}
+	old := in.sources[from]
+	if old != nil && old.fs == fs {
+		old.since = in.asked
+		return nil
+	}
+	shard := wire.Shard{Ino: in.ino, Birth: in.birth, Cut: from.cut}
+	f, err := fs.Open(microfs.RootIno, shard.Name(), unix.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	if old != nil {
+		_ = old.file.Close() // it was only read
+	}
+	if in.sources == nil {
+		in.sources = make(map[origin]*source)
+	}
+	in.sources[from] = &source{file: f, fs: fs, since: in.asked}
+	return nil
+}
+
+// mountOf returns a mount of the partition that has bytes, which is not older than the layout.
+func (in *inode) mountOf(from origin) (*microfs.FS, error) {
+	if in.isOwn(from) {
+		return in.fs.own, nil
+	}
+	return in.fs.opts.Readers.Reader(from.place, in.asked)
+}
+
+// closeSources closes the shards that are read. The caller holds in.mu alone.
+func (in *inode) closeSources() {
+	for _, s := range in.sources {
+		_ = s.file.Close() // it was only read
+	}
+	in.sources = nil
+}

@@ -1,0 +1,140 @@
+package tree
+
+import (
+	"fmt"
+	"syscall"
+
+	"nvmecr/microfs"
+	"nvmecr/posixshim"
+	"nvmecr/tree/wire"
+)
+
+// WriteAt writes to the shard, or to the index where this process has no partition.
+func (f *file) WriteAt(bufs [][]byte, off int64) (int, error) {
+	switch {
+	case !f.writable:
+		return 0, syscall.EBADF
+	case off < 0:
+		return 0, syscall.EINVAL
+	case total(bufs) == 0:
+		return 0, nil
+	case f.fs.own != nil && !f.sync:
+		return f.writeShard(bufs, off)
+	}
+	in, err := f.useAlone()
+	if err != nil {
+		return 0, err
+	}
+	defer in.mu.Unlock()
+	return f.put(bufs, off)
+}
+
+func (f *file) writeShard(bufs [][]byte, off int64) (int, error) {
+	in := f.in
+	in.mu.RLock()
+	for in.shard == nil && !f.closed {
+		in.mu.RUnlock()
+		if err := f.makeShard(); err != nil {
+			return 0, err
+		}
+		in.mu.RLock()
+	}
+	defer in.mu.RUnlock()
+	if err := f.use(); err != nil {
+		return 0, err
+	}
+	n, err := in.shard.WriteAt(bufs, off)
+	in.note(off, off+int64(n)) // not before the bytes are there: readers would look for them
+	return n, err
+}
+
+// makeShard makes that there is a shard to be written.
+func (f *file) makeShard() error {
+	in, err := f.useAlone()
+	if err != nil {
+		return err
+	}
+	defer in.mu.Unlock()
+	return in.openShard()
+}
+
+// AppendBelow writes at the end of the file, of which the index has reserved a part for it.
+func (f *file) AppendBelow(bufs [][]byte, most int64) (n int, end int64, err error) {
+	if !f.writable {
+		return 0, 0, syscall.EBADF
+	}
+	in, err := f.useAlone()
+	if err != nil {
+		return 0, 0, err
+	}
+	defer in.mu.Unlock()
+	if size := in.size(); total(bufs) == 0 {
+		return 0, size, nil
+	} else if size > max(in.attr.Size, in.reserved) { // the index is to know where the file ends
+		if err := in.publish(); err != nil {
+			return 0, 0, err
+		}
+	}
+	var space wire.Space
+	if err := f.fs.client.Call(wire.OpAppend, &wire.Append{Ino: f.ino, Len: total(bufs), Most: most}, &space); err != nil {
+		return 0, in.size(), err
+	}
+	if bufs, err = microfs.Below(bufs, space.Off, space.Off+space.Len); err != nil {
+		return 0, space.Off, err
+	}
+	if f.fs.own != nil {
+		in.reserved = space.Off + space.Len
+	}
+	n, err = f.put(bufs, space.Off)
+	return n, space.Off + int64(n), err
+}
+
+// put writes to where the file's bytes go, and publishes them if each write is to be durable. The caller holds in.mu alone.
+func (f *file) put(bufs [][]byte, off int64) (n int, err error) {
+	in := f.in
+	if f.fs.own == nil {
+		n, err = f.writeIndex(bufs, off)
+	} else if err = in.openShard(); err == nil {
+		n, err = in.shard.WriteAt(bufs, off)
+		in.note(off, off+int64(n))
+	}
+	if !f.sync || n == 0 {
+		return n, err
+	}
+	durable := in.publish()
+	if durable == nil && f.fs.own == nil {
+		durable = f.fs.call(wire.OpSync, nil)
+	}
+	if durable != nil {
+		return 0, durable // a count would hide it
+	}
+	return n, err
+}
+
+// writeIndex writes to the index's own partition. The caller holds in.mu alone.
+func (f *file) writeIndex(bufs [][]byte, off int64) (done int, err error) {
+	f.in.layout.forget()
+	for _, b := range bufs {
+		for len(b) > 0 {
+			var answer wire.Written
+			request := wire.Write{Ino: f.ino, Off: off + int64(done), Most: posixshim.NoLimit, Data: b[:min(len(b), wire.MaxData)]}
+			if err := f.fs.client.Call(wire.OpWrite, &request, &answer); err != nil {
+				return done, err
+			}
+			f.in.attr = answer.Attr
+			n := min(int(answer.N), len(request.Data))
+			if n == 0 {
+				return done, fmt.Errorf("writing by way of the index: nothing of %d bytes was written, and nobody says why: %w", len(request.Data), syscall.EIO)
+			}
+			done, b = done+n, b[n:]
+		}
+	}
+	return done, nil
+}
+
+func total(bufs [][]byte) (n int64) {
+	for _, b := range bufs {
+		n += int64(len(b))
+	}
+	return n
+}
