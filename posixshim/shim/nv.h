@@ -489,7 +489,6 @@ size_t nv_fread(void *buf, size_t size, size_t n, FILE *stream);
 size_t nv_fread_chk(void *buf, size_t have, size_t size, size_t n, FILE *stream);
 
 bool nv_wide(FILE *stream);
-void nv_release_streams(void); /* in a forked child */
 
 /* ---- transfers, memory, waiting ---- */
 

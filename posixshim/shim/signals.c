@@ -156,7 +156,6 @@ static void forget_parent(void)
 		nv_emptied.mine = 1;
 	nv_take_memory(getpid());
 	nv_forget_actions();
-	nv_release_streams();
 	nv_lose_connections();
 	if (!loaded && !nv_served())
 		return;

@@ -18,13 +18,8 @@
 struct cookie {
 	int fd;
 	FILE *stream;
-	struct cookie *next; /* in cookies */
 	char buffer[];
 };
-
-/* All streams of ours, so that freopen can tell them. Under cookies_lock. */
-static struct cookie *cookies;
-static _Atomic bool cookies_busy;
 
 /* Standard input. The C library's own reads its descriptor inside the library,
  * which cannot be intercepted, so while descriptor 0 is
@@ -33,52 +28,10 @@ static _Atomic bool cookies_busy;
  * written inside the library reaches the file (nv_carry). */
 FILE *nv_input_ours, *nv_input_theirs;
 
-static void lock_cookies(void)
+/* is_ours says that a stream is one of ours: libc gives streams of fopencookie no descriptor. */
+static bool is_ours(const FILE *stream)
 {
-	while (atomic_exchange_explicit(&cookies_busy, true, memory_order_acquire))
-		;
-}
-
-static void unlock_cookies(void)
-{
-	atomic_store_explicit(&cookies_busy, false, memory_order_release);
-}
-
-/* In a forked child a thread that held the lock is gone. Each change of the
- * list is one store, so it is whole. */
-void nv_release_streams(void)
-{
-	unlock_cookies();
-}
-
-static void enlist(struct cookie *c)
-{
-	lock_cookies();
-	c->next = cookies;
-	cookies = c;
-	unlock_cookies();
-}
-
-static void delist(struct cookie *c)
-{
-	lock_cookies();
-	for (struct cookie **p = &cookies; *p != NULL; p = &(*p)->next)
-		if (*p == c) {
-			*p = c->next;
-			break;
-		}
-	unlock_cookies();
-}
-
-static struct cookie *cookie_of(const FILE *stream)
-{
-	struct cookie *c;
-
-	lock_cookies();
-	for (c = cookies; c != NULL && c->stream != stream; c = c->next)
-		;
-	unlock_cookies();
-	return c;
+	return nv_cookie(stream) && stream->_fileno >= 0;
 }
 
 /* nv_wide says that a stream has wide characters. The C library's functions for them crash on
@@ -116,9 +69,7 @@ static ssize_t write_cookie(void *cookie, const char *buf, size_t n)
 
 static int seek_cookie(void *cookie, off64_t *off, int whence)
 {
-	int fd = ((struct cookie *)cookie)->fd;
-	nv_handle h = nv_ours(fd);
-	off64_t now = h != 0 ? rt_seek(h, *off, whence) : REAL(lseek)(fd, *off, whence);
+	off64_t now = lseek(((struct cookie *)cookie)->fd, *off, whence);
 
 	if (now < 0)
 		return -1;
@@ -126,17 +77,11 @@ static int seek_cookie(void *cookie, off64_t *off, int whence)
 	return 0;
 }
 
-static int shut(int fd)
-{
-	return nv_ours(fd) != 0 ? nv_close(fd) : REAL(close)(fd);
-}
-
 static int close_cookie(void *cookie)
 {
 	struct cookie *c = cookie;
-	int r = shut(c->fd);
+	int r = nv_ours(c->fd) != 0 ? nv_close(c->fd) : REAL(close)(c->fd);
 
-	delist(c);
 	if (nv_input_ours == c->stream) {
 		*nv_standard_stream(STDIN_FILENO) = nv_input_theirs;
 		nv_input_ours = nv_input_theirs = NULL;
@@ -203,7 +148,6 @@ static FILE *wrap(int fd, const char *mode, int flags)
 	c->stream->_fileno = fd;
 	if (buffer > 0)
 		setvbuf(c->stream, c->buffer, _IOFBF, buffer);
-	enlist(c);
 	return c->stream;
 }
 
@@ -309,14 +253,13 @@ static size_t read_directly(FILE *stream, nv_handle h, char *buf, size_t n)
  * already, is read where it belongs. */
 size_t nv_fread(void *buf, size_t size, size_t n, FILE *stream)
 {
-	struct cookie *c;
 	size_t total, done = 0;
 
 	if (__builtin_mul_overflow(size, n, &total) || total < (size_t)(stream->_IO_buf_end - stream->_IO_buf_base) ||
-	    (c = cookie_of(stream)) == NULL)
+	    !is_ours(stream))
 		return REAL(fread)(buf, size, n, stream);
 	flockfile(stream);
-	nv_handle h = nv_ours(c->fd);
+	nv_handle h = nv_ours(stream->_fileno);
 	size_t buffered = (size_t)(stream->_IO_read_end - stream->_IO_read_ptr);
 	size_t room = (size_t)(stream->_IO_buf_end - stream->_IO_buf_base);
 
@@ -345,31 +288,6 @@ size_t nv_fread_chk(void *buf, size_t have, size_t size, size_t n, FILE *stream)
 #define NO_WRITES 0x0008
 #define APPENDING 0x1000
 
-/* open_again opens what a stream is to become: another file, or, without a name, that
- * of its descriptor in another mode. It closes the stream if that fails. */
-static int open_again(FILE *stream, int before, const char *name, int flags)
-{
-	struct nv_place at;
-	int fd;
-
-	nv_fflush(stream);
-	if (name == NULL)
-		fd = nv_open(&(struct nv_place){.dir = nv_ours(before) | NV_ITSELF, .path = "."}, flags, 0666);
-	else if (nv_route(AT_FDCWD, name, &at))
-		fd = nv_open(&at, flags, 0666);
-	else
-		fd = REAL(open)(name, flags, 0666);
-	if (fd < 0) {
-		int saved = errno;
-
-		nv_fclose(stream);
-		return nv_error(saved);
-	}
-	if (starts_at_end(flags))
-		seek_cookie(&(struct cookie){.fd = fd}, &(off64_t){0}, SEEK_END);
-	return fd;
-}
-
 /* begin_anew makes a stream what it is after opening with flags. */
 static void begin_anew(FILE *stream, int flags)
 {
@@ -383,40 +301,6 @@ static void begin_anew(FILE *stream, int flags)
 		stream->_flags |= NO_READS;
 	if (flags & O_APPEND)
 		stream->_flags |= APPENDING;
-}
-
-/* turn makes a stream of ours one of another file. */
-static FILE *turn(struct cookie *c, const char *name, int flags)
-{
-	FILE *stream = c->stream;
-	int fd = open_again(stream, c->fd, name, flags);
-
-	if (fd < 0)
-		return NULL;
-	shut(c->fd);
-	c->fd = fd;
-	begin_anew(stream, flags);
-	stream->_fileno = fd;
-	return stream;
-}
-
-/* redirect makes a standard stream of the C library one of another file. */
-static FILE *redirect(FILE *stream, const char *name, int flags)
-{
-	int standard = fileno(stream);
-	int fd = open_again(stream, standard, name, flags);
-
-	if (fd < 0)
-		return NULL;
-	begin_anew(stream, flags);
-	if (fd != standard) {
-		int result = nv_dup2(fd, standard);
-
-		shut(fd);
-		if (result < 0)
-			return NULL;
-	}
-	return *nv_standard_stream(standard);
 }
 
 /* nv_standard_input is told that descriptor 0 has become something else. */
@@ -465,41 +349,55 @@ int nv_fclose(FILE *stream)
 	return result;
 }
 
+/* reopened opens what a stream is to become: another file, or, without a name, that of its
+ * descriptor in another mode. */
+static int reopened(int before, const char *name, int flags)
+{
+	if (name != NULL)
+		return open(name, flags, 0666);
+	return nv_open(&(struct nv_place){.dir = nv_ours(before) | NV_ITSELF, .path = "."}, flags, 0666);
+}
+
+/* replace makes a stream, and its descriptor, those of another file. It closes the stream if that fails. */
+static bool replace(FILE *stream, const char *name, const char *mode)
+{
+	int before = stream->_fileno, flags = open_flags(mode);
+	int fd = flags < 0 ? -1 : reopened(before, name, flags);
+
+	if (fd < 0) {
+		int saved = errno;
+
+		nv_fclose(stream);
+		errno = saved;
+		return false;
+	}
+	if (starts_at_end(flags))
+		lseek(fd, 0, SEEK_END);
+	begin_anew(stream, flags);
+	if (fd == before)
+		return true;
+	int result = dup3(fd, before, flags & O_CLOEXEC);
+
+	close(fd);
+	return result >= 0;
+}
+
+/* nv_freopen leaves the stream what it is, unless it is one of the C library's, other than the
+ * standard streams, that becomes one of ours: then it is another one. */
 FILE *nv_freopen(const char *name, const char *mode, FILE *stream)
 {
-	struct nv_place at = {.dir = 0};
-	struct cookie *c = cookie_of(stream);
-	bool ours = nv_route(AT_FDCWD, name, &at);
+	struct nv_place at;
+	int fd = stream->_fileno;
+	bool libcs = standard(stream), ours = is_ours(stream);
 
-	bool libcs = c == NULL && standard(stream) && (ours || nv_ours(stream->_fileno) > 0);
-
-	if (c == NULL && !ours && !libcs)
+	if (!ours && !nv_route(AT_FDCWD, name, &at) && !(libcs && nv_ours(fd) > 0))
 		return REAL(freopen)(name, mode, stream);
-	int flags = open_flags(mode);
-
-	if (flags < 0) {
-		nv_fclose(stream);
-		errno = EINVAL;
-		return NULL;
-	}
-	if (c != NULL)
-		return turn(c, name, flags);
-	if (libcs && !at.outside)
-		return redirect(stream, name, flags);
 	nv_fflush(stream);
-	FILE *fresh;
+	if (ours || libcs)
+		return !replace(stream, name, mode) ? NULL : libcs ? *nv_standard_stream(fd) : stream;
+	FILE *fresh = fopen(name, mode);
 
-	do
-		fresh = nv_fopen(&at, mode);
-	while (nv_reroute(&at));
-	if (at.outside) {
-		char outside[strlen(at.path) + 1];
-
-		nv_go_outside(&at, outside);
-		return REAL(freopen)(at.path, mode, stream);
-	}
-	if (fresh == NULL)
-		return NULL;
-	nv_fclose(stream);
+	if (fresh != NULL)
+		nv_fclose(stream);
 	return fresh;
 }
