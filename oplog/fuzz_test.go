@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -20,9 +21,9 @@ const (
 
 // FuzzRecord: what decodes is written as it was, and takes no more than it has.
 func FuzzRecord(f *testing.F) {
-	for i := range samples {
-		b := make([]byte, samples[i].Len())
-		samples[i].encode(b)
+	for _, r := range append(slices.Clone(samples), rangeSamples...) {
+		b := make([]byte, r.Len())
+		r.encode(b)
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
@@ -53,7 +54,7 @@ func FuzzRecover(f *testing.F) {
 	l := newLog(testGeometry, Prior{})
 	l.generation = 1
 	for round := range 3 {
-		for _, rec := range samples {
+		for _, rec := range append(slices.Clone(samples), rangeSamples...) {
 			rec.Ino += uint64(round)
 			real.group(f, l, rec)
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -51,6 +52,7 @@ func (r *ring) media(log *[]Record) Media {
 			c := *rec
 			c.Name, c.NewName = bytes.Clone(rec.Name), bytes.Clone(rec.NewName)
 			c.CRCs = append([]uint64(nil), rec.CRCs...)
+			c.Ranges = append([]Range(nil), rec.Ranges...)
 			*log = append(*log, c)
 			return nil
 		},
@@ -100,8 +102,15 @@ var samples = []Record{
 	{Type: Close, Ino: 3, Time: 9},
 }
 
+// rangeSamples has records of a file system with ranges.
+var rangeSamples = []Record{
+	{Type: MapRange, Ino: 3, Time: 10, Size: 700, Mtime: 11, Ranges: []Range{{Off: 100, Len: 200, Place: 3, Cut: 4}, {Off: 1 << 40, Len: 1 << 33, Place: 0x80000005, Cut: 1}}},
+	{Type: MapRange, Ino: 4, Time: 12, Size: 800, Mtime: -1},
+	{Type: DropRange, Ino: 3, Time: 13, Offset: 1 << 41, Length: 6},
+}
+
 func TestRecordsRoundTrip(t *testing.T) {
-	for _, want := range samples {
+	for _, want := range append(slices.Clone(samples), rangeSamples...) {
 		b := make([]byte, want.Len())
 		require.Equal(t, len(b), want.encode(b))
 		var got Record
@@ -115,6 +124,13 @@ func TestRecordsRoundTrip(t *testing.T) {
 	}
 }
 
+// TestMostRanges: so many ranges fit a page together with what is deferred, one more does not.
+func TestMostRanges(t *testing.T) {
+	r := Record{Type: MapRange, Ranges: make([]Range, MostRanges)}
+	require.LessOrEqual(t, r.Len()+maxDeferred, Capacity)
+	require.Greater(t, r.Len()+rangeSize+maxDeferred, Capacity)
+}
+
 // TestGolden pins the bytes of a page image with every record type.
 func TestGolden(t *testing.T) {
 	r := newRing(testGeometry)
@@ -125,6 +141,16 @@ func TestGolden(t *testing.T) {
 	}
 	at := int(l.g.lba(l.tail.page, l.slot)) * 4096
 	compareGolden(t, "page.hex", r.data[at:at+PageSize])
+}
+
+// TestGoldenRanges pins the bytes of records of ranges.
+func TestGoldenRanges(t *testing.T) {
+	var b []byte
+	for i := range rangeSamples {
+		b = append(b, make([]byte, rangeSamples[i].Len())...)
+		rangeSamples[i].encode(b[len(b)-rangeSamples[i].Len():])
+	}
+	compareGolden(t, "ranges.hex", b)
 }
 
 func compareGolden(t *testing.T, name string, got []byte) {

@@ -29,6 +29,9 @@ import (
 //	Allocate  arg: 0              24 file hugeblock (u32)  28 hugeblock on the media (u32)
 //	                              32 count (u32)  36 zero (u32)  40 least size
 //	Punch     arg: 0              24 file hugeblock (u32)  28 count (u32)
+//	MapRange  arg: 0              24 least size  32 mtime  40 ranges, 24 bytes each:
+//	                              0 offset  8 length  16 place (u32)  20 cut (u32)
+//	DropRange arg: 0              24 offset  32 length
 type Type uint8
 
 // The record types.
@@ -58,6 +61,11 @@ const (
 	Allocate Type = 9
 	// Punch takes the hugeblocks from Count hugeblocks of a file.
 	Punch Type = 10
+	// MapRange says of Ranges of a file, in turn, that other partitions have the
+	// bytes. The file is at least Size bytes long then, and was changed at Mtime.
+	MapRange Type = 11
+	// DropRange ends that for Length bytes from Offset on.
+	DropRange Type = 12
 )
 
 // Bits of Record.Mask.
@@ -82,13 +90,30 @@ const (
 	setAttrSize  = 56
 	allocateSize = 48
 	punchSize    = 32
+	mapRangeSize = 40
+	rangeSize    = 24
+	dropSize     = 40
 )
+
+// MostRanges is how many ranges a MapRange record has at most: it fits a page, and
+// what is deferred with it.
+const MostRanges = (Capacity - maxDeferred - mapRangeSize) / rangeSize
+
+// A Range is a part of a file whose bytes another partition has. Place says which
+// one, Cut how often the file had been cut when they were written.
+type Range struct {
+	Off, Len   int64
+	Place, Cut uint32
+}
+
+// End returns the offset of the byte behind the range.
+func (r *Range) End() int64 { return r.Off + r.Len }
 
 // ErrRecord: a record inside an intact page makes no sense.
 var ErrRecord = errors.New("log record is not valid")
 
 // Record is one operation, decoded. Which fields count depends on Type.
-// Decoding reuses the struct: Name, NewName and CRCs are valid until the next record.
+// Decoding reuses the struct: Name, NewName, CRCs and Ranges are valid until the next record.
 type Record struct {
 	Type      Type
 	Ino       uint64
@@ -102,8 +127,8 @@ type Record struct {
 	Mask      uint32 // SetAttr
 	Flags     uint32 // Rename
 	Atime     int64
-	Mtime     int64
-	Size      uint64 // Truncate, Allocate
+	Mtime     int64  // SetAttr, MapRange
+	Size      uint64 // Truncate, Allocate, MapRange
 	Count     uint32 // Allocate, Punch
 	HasCRC    bool   // Truncate: CRC holds
 	CRC       uint64 // Truncate
@@ -113,6 +138,9 @@ type Record struct {
 	Phys      uint32   // Write, Allocate: first hugeblock on the media
 	End       uint64   // Write: covered bytes, from the start of File
 	CRCs      []uint64 // Write
+
+	Ranges         []Range // MapRange
+	Offset, Length uint64  // DropRange
 }
 
 // Len returns the encoded length in bytes.
@@ -134,6 +162,10 @@ func (r *Record) Len() int {
 		return allocateSize
 	case Punch:
 		return punchSize
+	case MapRange:
+		return mapRangeSize + rangeSize*len(r.Ranges)
+	case DropRange:
+		return dropSize
 	}
 	return headerSize
 }
@@ -191,8 +223,36 @@ func (r *Record) encode(b []byte) int {
 	case Punch:
 		le.PutUint32(b[24:], r.File)
 		le.PutUint32(b[28:], r.Count)
+	case MapRange:
+		le.PutUint64(b[24:], r.Size)
+		le.PutUint64(b[32:], uint64(r.Mtime))
+		putRanges(b[mapRangeSize:], r.Ranges)
+	case DropRange:
+		le.PutUint64(b[24:], r.Offset)
+		le.PutUint64(b[32:], r.Length)
 	}
 	return n
+}
+
+func putRanges(b []byte, ranges []Range) {
+	for i := range ranges {
+		ranges[i].Encode(b[i*rangeSize:])
+	}
+}
+
+// Encode writes the range to the first 24 bytes of b.
+func (r *Range) Encode(b []byte) {
+	le := binary.LittleEndian
+	le.PutUint64(b, uint64(r.Off))
+	le.PutUint64(b[8:], uint64(r.Len))
+	le.PutUint32(b[16:], r.Place)
+	le.PutUint32(b[20:], r.Cut)
+}
+
+// DecodeRange reads the range in the first 24 bytes of b, whatever its numbers are.
+func DecodeRange(b []byte) Range {
+	le := binary.LittleEndian
+	return Range{int64(le.Uint64(b)), int64(le.Uint64(b[8:])), le.Uint32(b[16:]), le.Uint32(b[20:])}
 }
 
 func putCRCs(b []byte, crcs []uint64) {
@@ -229,7 +289,7 @@ func (r *Record) decode(b []byte) (int, error) {
 		return 0, fmt.Errorf("record of type %d says it has %d bytes: %w", t, n, ErrRecord)
 	}
 	b = b[:n]
-	*r = Record{Type: t, Ino: le.Uint64(b[8:]), Time: int64(le.Uint64(b[16:])), CRCs: r.CRCs[:0]}
+	*r = Record{Type: t, Ino: le.Uint64(b[8:]), Time: int64(le.Uint64(b[16:])), CRCs: r.CRCs[:0], Ranges: r.Ranges[:0]}
 	ok := true
 	switch t {
 	case Write:
@@ -259,6 +319,14 @@ func (r *Record) decode(b []byte) (int, error) {
 		r.File, r.Phys, r.Count, r.Size = le.Uint32(b[24:]), le.Uint32(b[28:]), le.Uint32(b[32:]), le.Uint64(b[40:])
 	case Punch:
 		r.File, r.Count = le.Uint32(b[24:]), le.Uint32(b[28:])
+	case MapRange:
+		r.Size, r.Mtime = le.Uint64(b[24:]), int64(le.Uint64(b[32:]))
+		ok = (n-mapRangeSize)%rangeSize == 0
+		for at := mapRangeSize; ok && at < n; at += rangeSize {
+			r.Ranges = append(r.Ranges, DecodeRange(b[at:]))
+		}
+	case DropRange:
+		r.Offset, r.Length = le.Uint64(b[24:]), le.Uint64(b[32:])
 	}
 	if !ok {
 		return 0, fmt.Errorf("record of type %d and %d bytes has lengths inside that do not fit: %w", t, n, ErrRecord)
@@ -286,6 +354,10 @@ func minLen(t Type) int {
 		return allocateSize
 	case Punch:
 		return punchSize
+	case MapRange:
+		return mapRangeSize
+	case DropRange:
+		return dropSize
 	case Close:
 		return headerSize
 	}
