@@ -47,7 +47,7 @@ func (f *File) onRange(off, n int64, do func(end int64) error) error {
 		return syscall.EINVAL
 	case uint64(off)+uint64(n) > limit:
 		return syscall.EFBIG
-	case !f.fs.g.ranges:
+	case !f.fs.g.reserves:
 		return syscall.EOPNOTSUPP
 	}
 	if err := f.fs.dropPrivileges(f.in); err != nil {
@@ -66,12 +66,12 @@ func (fs *FS) allocate(in *inode, off, end int64, keepSize bool) error {
 	var holes []run // in the file
 	var need Hugeblock
 	for h := first; h < behind; {
-		hole := in.holeFrom(h, behind)
+		hole := in.holeFrom(fs.g, h, behind)
 		if hole.count > 0 {
 			holes = append(holes, hole)
 			need += hole.count
 		}
-		h = in.mappedFrom(hole.start+hole.count, behind)
+		h = in.mappedFrom(fs.g, hole.start+hole.count, behind)
 	}
 	taken, err := fs.takeAll(need)
 	if err != nil {
@@ -101,24 +101,28 @@ func (fs *FS) allocate(in *inode, off, end int64, keepSize bool) error {
 }
 
 // holeFrom returns the first run of hugeblocks from h on, and before behind,
-// that the file has none for.
-func (in *inode) holeFrom(h, behind Hugeblock) run {
-	h = in.mappedFrom(h, behind)
-	end := behind
+// that the file has none for, and ranges not as a whole.
+func (in *inode) holeFrom(g *geometry, h, behind Hugeblock) run {
+	h = in.mappedFrom(g, h, behind)
+	end := in.placedFrom(g, h, behind).start
 	if x := in.extents.at(in.extents.find(h)); x != nil {
 		end = min(end, max(x.file, h))
 	}
 	return run{h, end - h}
 }
 
-// mappedFrom returns the end of what is mapped from h on without a gap.
-func (in *inode) mappedFrom(h, behind Hugeblock) Hugeblock {
+// mappedFrom returns the end of what is mapped, or ranges have, from h on without a gap.
+func (in *inode) mappedFrom(g *geometry, h, behind Hugeblock) Hugeblock {
 	for h < behind {
-		x := in.extents.lookup(h)
-		if x == nil {
+		x, placed := in.extents.lookup(h), in.placedFrom(g, h, behind)
+		switch {
+		case x != nil:
+			h = x.end()
+		case placed.start == h && placed.count > 0:
+			h += placed.count
+		default:
 			return h
 		}
-		h = x.end()
 	}
 	return behind
 }
@@ -240,6 +244,12 @@ func (fs *FS) punch(in *inode, off, end int64) error {
 	if err := fs.zeroIn(in, max(off, stop, start), end); err != nil {
 		return err
 	}
+	if in.ranges.meets(off, end) {
+		if err := fs.roomFor(rangeSize); err != nil {
+			return err
+		}
+		return fs.deallocate(in, whole, in.dropRange(off, end))
+	}
 	return fs.deallocate(in, whole)
 }
 
@@ -274,13 +284,13 @@ func (fs *FS) zeroIn(in *inode, off, end int64) error {
 	return err
 }
 
-// deallocate takes the hugeblocks of a part of a file from it. The part may be
-// empty: then the file has been changed all the same.
-func (fs *FS) deallocate(in *inode, part run) error {
-	fs.rec = oplog.Record{
+// deallocate takes the hugeblocks of a part of a file from it, and with the same group
+// what others say. The part may be empty: then the file has been changed all the same.
+func (fs *FS) deallocate(in *inode, part run, others ...oplog.Record) error {
+	punch := oplog.Record{
 		Type: oplog.Punch, Ino: uint64(in.ino), Time: now(), File: uint32(part.start), Count: uint32(part.count),
 	}
-	if err := fs.record(); err != nil {
+	if err := fs.recordAll(append(others, punch)); err != nil {
 		return err
 	}
 	in.tail = tail{}
@@ -291,7 +301,7 @@ func (fs *FS) deallocate(in *inode, part run) error {
 // applyAllocate maps what an Allocate record says.
 func (in *inode) applyAllocate(g *geometry, r *oplog.Record) error {
 	x := extent{file: Hugeblock(r.File), phys: Hugeblock(r.Phys), count: Hugeblock(r.Count)}
-	if !g.ranges || r.Size > g.maxFileSize() || x.phys > g.blocks || x.count > g.blocks-x.phys || uint64(x.file)+uint64(x.count) > 1<<32-2 {
+	if !g.reserves || r.Size > g.maxFileSize() || x.phys > g.blocks || x.count > g.blocks-x.phys || uint64(x.file)+uint64(x.count) > 1<<32-2 {
 		return fmt.Errorf("inode %d: run of %d hugeblocks at %d cannot be allocated: %w", in.ino, x.count, x.phys, oplog.ErrRecord)
 	}
 	if x.count > 0 {
@@ -311,10 +321,13 @@ func (in *inode) applyAllocate(g *geometry, r *oplog.Record) error {
 // applyPunch unmaps what a Punch record says.
 func (in *inode) applyPunch(g *geometry, r *oplog.Record, free func(run)) error {
 	file, count := Hugeblock(r.File), Hugeblock(r.Count)
-	if !g.ranges || uint64(file)+uint64(count) > 1<<32-2 {
+	if !g.reserves || uint64(file)+uint64(count) > 1<<32-2 {
 		return fmt.Errorf("inode %d: %d hugeblocks from %d on cannot be taken: %w", in.ino, count, file, oplog.ErrRecord)
 	}
 	in.unmap(g, in.extents.find(file), file, count, free)
+	if g.ranges {
+		in.cut++
+	}
 	in.mtime, in.ctime, in.closed = r.Time, r.Time, false
 	return nil
 }

@@ -122,10 +122,10 @@ func TestRangeErrors(t *testing.T) {
 		require.ErrorIs(t, f.Punch(tc.off, tc.n), tc.want)
 		require.ErrorIs(t, f.ZeroRange(tc.off, tc.n, true), tc.want)
 	}
-	fs.g.ranges = false // a file system of an earlier version
+	fs.g.reserves = false // a file system of an earlier version
 	require.ErrorIs(t, f.Allocate(0, 1, false), syscall.EOPNOTSUPP)
 	require.NoError(t, f.Close())
-	fs.g.ranges = true
+	fs.g.reserves = true
 	require.NoError(t, fs.Unmount())
 }
 

@@ -157,7 +157,7 @@ func allocateOp(path string, off, n int64, keepSize bool) op {
 func (m *model) allocate(path string, end int64, keepSize bool) {
 	_, _, n := m.find(path)
 	if more := end - int64(len(n.data)); more > 0 && !keepSize {
-		n.data = append(n.data, make([]byte, more)...)
+		n.resize(end)
 		n.closed, n.written = false, true
 	}
 }
@@ -192,6 +192,8 @@ func (m *model) punch(path string, off, n int64) {
 	_, _, in := m.find(path)
 	size := int64(len(in.data))
 	clear(in.data[min(off, size):min(off+n, size)])
+	clear(in.places[min(off, size):min(off+n, size)])
+	in.cut++
 	in.closed, in.written = false, true
 }
 

@@ -3,6 +3,7 @@ package microfs
 import (
 	"fmt"
 
+	"nvmecr/nvmf"
 	"nvmecr/oplog"
 )
 
@@ -31,15 +32,27 @@ func (t *tree) apply(r *oplog.Record, free func(run)) error {
 	if changesData(r.Type) {
 		in.version++ // what readers have cached of it is old
 	}
+	before := in.ranges.len()
+	err := in.apply(t.g, r, free)
+	t.bytes += rangeSize * nvmf.Bytes(in.ranges.len()-before)
+	return err
+}
+
+// apply is tree.apply for a record that is about one inode.
+func (in *inode) apply(g *geometry, r *oplog.Record, free func(run)) error {
 	switch r.Type {
 	case oplog.Write:
-		return in.applyWrite(t.g, r, free)
+		return in.applyWrite(g, r, free)
 	case oplog.Truncate:
-		return in.applyTruncate(t.g, r, free)
+		return in.applyTruncate(g, r, free)
 	case oplog.Allocate:
-		return in.applyAllocate(t.g, r)
+		return in.applyAllocate(g, r)
 	case oplog.Punch:
-		return in.applyPunch(t.g, r, free)
+		return in.applyPunch(g, r, free)
+	case oplog.MapRange:
+		return in.applyMapRange(g, r, free)
+	case oplog.DropRange:
+		return in.applyDropRange(g, r)
 	case oplog.SetAttr:
 		in.applySetAttr(r)
 	case oplog.Close:
@@ -53,7 +66,7 @@ func (t *tree) apply(r *oplog.Record, free func(run)) error {
 // changesData says which records change what a read of a file returns, or where it ends.
 func changesData(t oplog.Type) bool {
 	switch t {
-	case oplog.Write, oplog.Truncate, oplog.Allocate, oplog.Punch:
+	case oplog.Write, oplog.Truncate, oplog.Allocate, oplog.Punch, oplog.MapRange, oplog.DropRange:
 		return true
 	}
 	return false

@@ -107,7 +107,7 @@ func (f *File) bufferWrite(bufs [][]byte, off int64) (int, error) {
 // written: it is small, and can fail only with the device.
 func (f *File) mayBuffer(n nvmf.Bytes, off int64) bool {
 	fs, size := f.fs, f.fs.behind.size()
-	return !f.sync && n > 0 && n < size && off >= 0 && uint64(off)+uint64(n) <= fs.g.maxFileSize() &&
+	return !f.sync && f.in.ranges.len() == 0 && n > 0 && n < size && off >= 0 && uint64(off)+uint64(n) <= fs.g.maxFileSize() &&
 		(fs.opts.Cred.UID == 0 || f.in.mode&modePerm == fs.unprivileged(f.in)) &&
 		nvmf.Bytes(fs.available())*fs.g.hugeblock > 2*size+4*fs.g.hugeblock
 }

@@ -14,21 +14,25 @@ import (
 // their canonical forms are. It is what harnesses compare tens of thousands of
 // times a second; snapshotFS is for people.
 
-func (m *model) canon() string { return string(m.root.canon(nil, "")) }
+func (m *model) canon() string { return string(m.root.canon(nil, "", m.ranges)) }
 
-func (n *mnode) canon(b []byte, name string) []byte {
+func (n *mnode) canon(b []byte, name string, ranges bool) []byte {
 	b = append(append(b, name...), 0)
 	switch {
 	case n.dir != nil:
 		b = canonHead(b, modeDir|n.mode, 0, 0, false)
 		for _, name := range slices.Sorted(maps.Keys(n.dir)) {
-			b = n.dir[name].canon(b, name)
+			b = n.dir[name].canon(b, name, ranges)
 		}
 		return append(b, "..\x00"...)
 	case n.isTarget:
 		return append(append(b, "-> "...), n.target...)
 	}
-	return canonHead(b, modeRegular|n.mode, int64(len(n.data)), checksum(n.data), n.closed)
+	b = canonHead(b, modeRegular|n.mode, int64(len(n.data)), checksum(n.data), n.closed)
+	if ranges {
+		b = append(b, n.placed()...)
+	}
+	return b
 }
 
 func canonHead(b []byte, mode uint32, size int64, crc uint64, closed bool) []byte {
@@ -107,14 +111,25 @@ func (c *canonizer) file(dir Ino, name string) error {
 		c.data = make([]byte, a.Size)
 	}
 	c.bufs[0] = c.data[:a.Size]
-	n, err := f.ReadAt(c.bufs[:], 0)
-	if err == nil && int64(n) != a.Size {
-		err = fmt.Errorf("read %d bytes of %d", n, a.Size)
-	}
+	placed, err := c.read(f, &a)
 	if err != nil {
 		return err
 	}
 	c.out = append(append(c.out, name...), 0)
 	c.out = canonHead(c.out, a.Mode, a.Size, checksum(c.bufs[0]), a.Closed)
+	c.out = append(c.out, placed...)
 	return f.Close()
+}
+
+// read reads a file, and returns what the canonical form says of its ranges.
+func (c *canonizer) read(f *File, a *Attr) (placed string, err error) {
+	if c.fs.g.ranges {
+		places, err := readPlaced(f, c.bufs[0])
+		return (&mnode{cut: a.Cut, places: places}).placed(), err
+	}
+	n, err := f.ReadAt(c.bufs[:], 0)
+	if err == nil && int64(n) != a.Size {
+		err = fmt.Errorf("read %d bytes of %d", n, a.Size)
+	}
+	return "", err
 }

@@ -54,6 +54,7 @@ const (
 	FoundCount          FindingKind = "count"           // a count of links or names is wrong
 	FoundUnreachable    FindingKind = "unreachable"     // no path leads to an inode
 	FoundExtent         FindingKind = "extent"          // a mapping makes no sense
+	FoundRange          FindingKind = "range"           // a range of bytes in another partition makes no sense
 	FoundShared         FindingKind = "shared"          // two mappings have the same hugeblock
 	FoundPool           FindingKind = "pool"            // used and free do not add up
 	FoundUnlinked       FindingKind = "unlinked"        // open when the last name went away
@@ -122,6 +123,8 @@ type CheckReport struct {
 	Mapped      nvmf.Bytes `json:"mapped"`      // hugeblocks of files
 	Extents     int        `json:"extents"`
 	Covered     nvmf.Bytes `json:"covered"` // bytes under checksums
+	Ranges      int        `json:"ranges,omitempty"`
+	Placed      nvmf.Bytes `json:"placed,omitempty"` // bytes that other partitions have
 	LogUsed     uint64     `json:"log_used"`
 	LogPages    uint64     `json:"log_pages"`
 	Generation  uint64     `json:"generation"` // mounts for writing since format

@@ -274,7 +274,7 @@ func TestCheckTree(t *testing.T) {
 
 // TestCheckModel checks what random operations leave, unmounted or not.
 func TestCheckModel(t *testing.T) {
-	for _, v := range variants {
+	for _, v := range everyVariant {
 		t.Run(v.name, func(t *testing.T) {
 			seed := newSeed(t)
 			mem, err := memdev.New(64*nvmf.MiB, v.lba, memdev.Options{VolatileWriteCache: v.cache})
@@ -284,7 +284,7 @@ func TestCheckModel(t *testing.T) {
 			defer dev.Close()
 			c := newCrashRigOn(t, dev, Segment{Start: nvmf.MiB, Length: 60 * nvmf.MiB}, v)
 			require.Equal(t, 0, c.checked().Files)
-			g := &generator{r: rand.New(rand.NewPCG(seed, 0)), m: newModel(), maxFile: 1 << 20, ranges: true}
+			g := &generator{r: rand.New(rand.NewPCG(seed, 0)), m: v.model(), maxFile: 1 << 20, ranges: true}
 			steps := 250
 			if testing.Short() {
 				steps = 60

@@ -148,12 +148,24 @@ func (k *treeCheck) inode(in *inode) {
 		k.bad(in.ino, FoundInode, Loss, fmt.Sprintf("mode %#o is of no kind of file", in.mode), "")
 	case kind == modeSymlink && in.target == "":
 		k.bad(in.ino, FoundInode, Loss, "a symbolic link to nothing", "")
-	case kind != modeRegular && in.extents.len() > 0:
+	case kind != modeRegular && (in.extents.len() > 0 || in.ranges.len() > 0):
 		k.bad(in.ino, FoundExtent, Loss, "it has data but is no file", "")
 	case in.size < 0 || uint64(in.size) > k.g.maxFileSize():
 		k.bad(in.ino, FoundInode, Loss, fmt.Sprintf("size %d cannot be", in.size), "")
 	default:
 		k.extents(in)
+		k.ranges(in)
+	}
+}
+
+// ranges checks what the file has in other partitions.
+func (k *treeCheck) ranges(in *inode) {
+	var last int64
+	for r := range in.ranges.all() {
+		if r.Off < last || !within([]Range{r}, in.size) {
+			k.bad(in.ino, FoundRange, Loss, fmt.Sprintf("range of %d bytes at %d overlaps the one before or ends behind the file, at %d", r.Len, r.Off, in.size), "")
+		}
+		last = r.End()
 	}
 }
 
@@ -171,6 +183,8 @@ func (k *treeCheck) tally(in *inode) {
 	for x := range in.extents.all() {
 		k.r.Covered += x.covered
 	}
+	k.r.Ranges += in.ranges.len()
+	k.r.Placed += nvmf.Bytes(in.ranges.bytes())
 }
 
 // extents checks the mapping of a file.
@@ -185,7 +199,7 @@ func (k *treeCheck) extents(in *inode) {
 			what = "is not in the data area"
 		case x.file < at:
 			what = "overlaps the one before"
-		case g.ranges && x.reserved():
+		case g.reserves && x.reserved():
 		case x.covered > full || x.covered+g.hugeblock <= full:
 			what = fmt.Sprintf("has %d covered bytes", x.covered)
 		case nvmf.Bytes(x.file)*g.hugeblock+x.covered > nvmf.Bytes(in.size):

@@ -198,6 +198,11 @@ func (fs *FS) room() error {
 	default:
 		return nil
 	}
+	return fs.roomFor(more)
+}
+
+// roomFor fails with ErrNoNames if the state area could not hold more.
+func (fs *FS) roomFor(more nvmf.Bytes) error {
 	if stateFixed+nvmf.Bytes(fs.g.blocks)*fs.worstPerBlock()+fs.tree.bytes+more > framedRoom(fs.g.stateSize) {
 		return ErrNoNames
 	}

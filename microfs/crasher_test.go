@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -77,7 +78,7 @@ func (n *crashCounts) String() string {
 // newCrasher formats the smallest file system with the blocks that the setup
 // wants, on a device that holds remains of something else, and prepares it.
 func newCrasher(t testing.TB, cfg crashConfig, seed uint64) *crasher {
-	f := FormatOptions{Generation: 7, Hugeblock: MinHugeblock, LogPages: minLogPages, NoDataCRC: cfg.noSums}
+	f := FormatOptions{Generation: 7, Hugeblock: MinHugeblock, LogPages: minLogPages, NoDataCRC: cfg.noSums, Ranges: cfg.setup.ranges}
 	c := &crasher{
 		t: t, cfg: cfg, opts: Options{Generation: 7, WriteBehind: cfg.behind, behindSize: 5 * nvmf.KiB}, r: rand.New(rand.NewPCG(seed, 5)),
 		seg: Segment{Start: blockSize}, cov: coverage{},
@@ -94,6 +95,7 @@ func newCrasher(t testing.TB, cfg crashConfig, seed uint64) *crasher {
 	remains(c.live.Bytes())
 	require.NoError(t, Format(context.Background(), c.live, c.seg, f))
 	c.start = newModel()
+	c.start.ranges = cfg.setup.ranges
 	fs := c.mount(c.live)
 	for _, o := range startOps(c.start) {
 		require.NoError(t, o.fs(fs), o.name)
@@ -441,7 +443,7 @@ func (m *model) clone() *model {
 	deep = func(n *mnode) *mnode {
 		if links[n] == nil {
 			d := *n
-			d.data, d.written = bytes.Clone(n.data), false // it is mounted again
+			d.data, d.places, d.written = bytes.Clone(n.data), slices.Clone(n.places), false // it is mounted again
 			if n.dir != nil {
 				d.dir = map[string]*mnode{}
 				for name, c := range n.dir {
@@ -452,5 +454,5 @@ func (m *model) clone() *model {
 		}
 		return links[n]
 	}
-	return &model{root: deep(m.root), writes: m.writes}
+	return &model{root: deep(m.root), writes: m.writes, ranges: m.ranges}
 }

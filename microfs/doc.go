@@ -15,6 +15,8 @@
 //     every acknowledged one. With Options.WriteBehind the last writes to one file may
 //     be missing, as long as no other call followed them.
 //   - A read returns the bytes that were written there, or EIO.
+//   - Of a file that has bytes in other partitions (FormatOptions.Ranges) it knows which,
+//     and reads none of them.
 //
 // # Use
 //
@@ -50,6 +52,7 @@
 //	check.go, check_tree.go           fsck            repair.go, verify.go
 //	read.go             reads, verified               format.go  an empty file system
 //	shrink.go           making the partition shorter
+//	ranges.go           bytes in other partitions     rangemap.go  in lists
 //	readahead.go        small, sequential reads       aheadpool.go  their buffers
 //	lock.go             a fair lock
 //	types.go            types of the interface        errors.go, fs.go, io.go

@@ -22,6 +22,7 @@ type setup struct {
 	blocks  Hugeblock                // of data, at least
 	prepare func(c *crasher, fs *FS) // before the mount that the workloads run under
 	live    func(m *model) []op      // after it
+	ranges  bool                     // of a file system with ranges
 }
 
 var setups = []setup{
@@ -50,6 +51,29 @@ var setups = []setup{
 var reservedSetups = []setup{{name: "reserved", blocks: 12, live: func(*model) []op {
 	return []op{allocateOp("/b", 0, 9000, true), punchOp("/a", 0, 4096), allocateOp("/a", 0, 4096, true)}
 }}}
+
+// rangesSetups has ranges that a part of a hugeblock lies under, and a whole one; and a log
+// that the next record fills.
+var rangesSetups = []setup{
+	{name: "ranges", blocks: 10, ranges: true, live: func(*model) []op {
+		return []op{mapOp("/a", 7000, rangeOf(1000, 2000, 1, 0), rangeOf(4000, 3000, 2, 0))}
+	}},
+	{name: "ranges, a log nearly full", blocks: 10, ranges: true, prepare: func(c *crasher, fs *FS) {
+		c.must(fs, mapOp("/a", 7000, rangeOf(0, 4096, 1, 0), rangeOf(6500, 500, 2, 0)))
+		c.turnRing(fs)
+		c.fillTail(fs, 40)
+	}},
+}
+
+// onRanges are the letters that make ranges, or may meet them.
+var onRanges = append(letters("small", "over", "grow", "cut", "stretch", "punch", "replace", "unlink", "allocate", "close", "step", "deallocate"),
+	letter{"map", func(m *model) (op, bool) {
+		return mapOp("/a", 100, rangeOf(10, 30, 3, 1), rangeOf(20, 50, 4, 1)), m.size("/a") >= 100
+	}},
+	letter{"map whole", func(m *model) (op, bool) {
+		return mapOp("/a", 9000, rangeOf(4096, 4096, 3, 1), rangeOf(0, 4096, 3, 1)), m.size("/a") >= 0
+	}},
+)
 
 // onReserved are the letters that may meet them.
 var onReserved = letters("append", "small", "grow", "gap", "over", "cut", "stretch", "allocate", "punch", "replace", "checkpoint", "fsync")
@@ -159,6 +183,7 @@ func TestExhaustive(t *testing.T) {
 		{"up to three operations of the core", all[:5], core, 3, 0, 1, 0.1, false},
 		{"up to two operations on what is reserved", everyConfig(reservedSetups)[:4], onReserved, 2, 1 << 6, 1, 0.1, true},
 		{"up to three operations on what is used", []crashConfig{all[4], all[14]}, onUsed, 3, 1 << 6, 1, 0.02, true},
+		{"up to two operations on ranges", everyConfig(rangesSetups)[:8], onRanges, 2, 1 << 6, 1, 0.02, true},
 	}
 	if *crashAll {
 		plans = []exhaustive{
@@ -166,6 +191,7 @@ func TestExhaustive(t *testing.T) {
 			{"up to three operations of the core", all, core, 3, 1 << 16, 1, 0.05, false},
 			{"up to three operations on what is reserved", everyConfig(reservedSetups), onReserved, 3, 1 << 8, 1, 0.05, false},
 			{"up to three operations on what is used", all, onUsed, 3, 1 << 8, 1, 0.05, false},
+			{"up to three operations on ranges", everyConfig(rangesSetups), onRanges, 3, 1 << 8, 1, 0.05, false},
 		}
 	}
 	if testing.Short() {

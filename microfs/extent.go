@@ -203,6 +203,10 @@ func (in *inode) applyTruncate(g *geometry, r *oplog.Record, free func(run)) err
 			}
 		}
 	}
+	if g.ranges && int64(size) < in.size {
+		in.ranges.drop(int64(size), in.size)
+		in.cut++
+	}
 	in.size = int64(size)
 	in.mtime, in.ctime = r.Time, r.Time
 	in.closed = false

@@ -21,7 +21,7 @@ import (
 // land at some later time, or never. The application must not notice, and
 // nothing may be missing after a remount.
 func TestDisconnect(t *testing.T) {
-	for _, v := range allVariants {
+	for _, v := range everyVariant {
 		t.Run(v.name, func(t *testing.T) {
 			t.Parallel()
 			seed := newSeed(t)
@@ -34,7 +34,7 @@ func TestDisconnect(t *testing.T) {
 
 func disconnectOften(t *testing.T, v variant, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 1))
-	ops, states := (&generator{r: rand.New(rand.NewPCG(seed, 0)), m: newModel(), maxFile: 300 << 10, ranges: seed%2 == 0}).workload(80)
+	ops, states := (&generator{r: rand.New(rand.NewPCG(seed, 0)), m: v.model(), maxFile: 300 << 10, ranges: seed%2 == 0}).workload(80)
 	v.f.LogPages = max(v.f.LogPages, 64) // a full log would wait out oplog.Quarantine
 	c := newCrashRig(t, v)
 	defer c.dev.Close()
@@ -87,7 +87,7 @@ func TestIOErrors(t *testing.T) {
 func refuseOnce(t *testing.T, v variant, seed uint64, nth int) {
 	what := fmt.Sprintf("seed %d write %d", seed, nth)
 	r := rand.New(rand.NewPCG(seed, uint64(nth)))
-	g := &generator{r: r, m: newModel(), maxFile: 300 << 10}
+	g := &generator{r: r, m: v.model(), maxFile: 300 << 10}
 	c := newCrashRig(t, v)
 	defer c.dev.Close()
 	fs, err := c.mount()
@@ -136,7 +136,7 @@ func TestRefusedStaysRefused(t *testing.T) {
 
 func refuseLast(t *testing.T, v variant, seed uint64, nth int, end string) {
 	what := fmt.Sprintf("seed %d write %d", seed, nth)
-	g := &generator{r: rand.New(rand.NewPCG(seed, uint64(nth))), m: newModel(), maxFile: 300 << 10}
+	g := &generator{r: rand.New(rand.NewPCG(seed, uint64(nth))), m: v.model(), maxFile: 300 << 10}
 	c := newCrashRig(t, v)
 	defer c.dev.Close()
 	fs, err := c.mount()

@@ -5,7 +5,6 @@ import (
 	"math"
 	"syscall"
 
-	"nvmecr/nvmf"
 	"nvmecr/oplog"
 )
 
@@ -73,7 +72,8 @@ func (f *File) end(write bool) {
 }
 
 // ReadAt reads into bufs in turn. It may see a part of a write of more than 8 MiB
-// that is under way. EBADF, EISDIR, EINVAL, EIO.
+// that is under way. EBADF, EISDIR, EINVAL, EIO; *ElsewhereError where other
+// partitions have some of the bytes.
 func (f *File) ReadAt(bufs [][]byte, off int64) (int, error) {
 	if err := f.use(); err != nil {
 		return 0, err
@@ -84,6 +84,9 @@ func (f *File) ReadAt(bufs [][]byte, off int64) (int, error) {
 		return 0, syscall.EBADF
 	case f.in.isDir():
 		return 0, syscall.EISDIR
+	}
+	if err := f.in.elsewhere(off, off+int64(total(bufs))); err != nil {
+		return 0, err
 	}
 	if total(bufs) > maxBatch {
 		f.begin(false)
@@ -243,28 +246,21 @@ func (f *File) seek(off int64, data bool) (int64, error) {
 		return 0, err
 	}
 	defer f.fs.leave()
-	in, g := f.in, f.fs.g
+	in := f.in
 	if off < 0 || off >= in.size {
 		return 0, syscall.ENXIO
 	}
-	for s := in.extents.find(Hugeblock(nvmf.Bytes(off) / g.hugeblock)); in.extents.at(s) != nil; s = in.extents.next(s) {
-		x := in.extents.at(s)
-		start := int64(nvmf.Bytes(x.file) * g.hugeblock)
-		end := start + int64(x.covered)
-		switch {
-		case x.reserved(), off >= end:
-		case data:
-			return max(off, start), nil
-		case off < start:
+	for off < in.size {
+		s := in.spanAt(f.fs.g, off, in.size)
+		if data == (s.Kind != SpanHole) {
 			return off, nil
-		default:
-			off = end
 		}
+		off = s.End()
 	}
 	if data {
 		return 0, syscall.ENXIO
 	}
-	return min(off, in.size), nil
+	return in.size, nil
 }
 
 // Close closes the file. The last close by a writer makes the file durable and sets

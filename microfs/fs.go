@@ -25,6 +25,7 @@ type FormatOptions struct {
 	NoDataCRC  bool       // data is not checksummed
 	Cred       Cred       // owner of the root directory
 	RootMode   uint32     // permission bits of the root; 0 is 0700
+	Ranges     bool       // files may have bytes in other partitions: File.MapRanges
 }
 
 // Options are those of one mount.
@@ -86,7 +87,7 @@ type FS struct {
 	lastChange  time.Time
 	io          scratch
 	mover       mover
-	ranges      []readRange
+	reads       []readRange
 	rec         oplog.Record // of the operation in progress
 	one         [1]*nvmf.Command
 	flush       nvmf.Command
@@ -283,7 +284,7 @@ func (fs *FS) StatFS() StatFS {
 		Hugeblock: fs.g.hugeblock, Blocks: fs.g.usable - fs.g.spare(), Free: fs.available() - min(fs.available(), fs.g.spare()),
 		Files: uint64(t.inodes.count), LogPages: fs.g.logPages, LogFree: fs.log.Free(),
 		StateBytes: t.bytes, StateMax: room, OpenFiles: fs.opens,
-		Generation: fs.log.Generation(), Checkpoints: fs.ckpt.header.sequence - 1, DataCRC: fs.g.sums,
+		Generation: fs.log.Generation(), Checkpoints: fs.ckpt.header.sequence - 1, DataCRC: fs.g.sums, Ranges: fs.g.ranges,
 	}
 	if fs.opts.ReadOnly {
 		st.Generation-- // Generation counts this mount, which has sealed nothing

@@ -28,7 +28,9 @@ const (
 
 func FuzzDecodeState(f *testing.F) {
 	g := goldenGeometry(f)
+	g.ranges = true
 	f.Add(goldenTree(f, g).encode(nil), []byte(nil))
+	f.Add(rangesTree(f, g).encode(nil), []byte(nil))
 	f.Fuzz(func(t *testing.T, b, script []byte) {
 		b = bytes.Clone(b)
 		hostile.Apply(script, 16, [][]byte{b})
@@ -191,6 +193,7 @@ func FuzzApply(f *testing.F) {
 	f.Add([]byte{1, 4, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0})
 	f.Add([]byte{6, 4, 0, 0, 0, 2, 1, 0, 0, 0, 0, 0})
 	f.Add([]byte{5, 2, 1, 1, 1, 2, 0, 0, 0, 0, 0, 0, 5, 3, 2, 1, 2, 1, 0, 0, 0, 0, 0, 0})
+	f.Add([]byte{11, 4, 3, 200, 150, 9, 0, 200, 0, 3, 0, 0, 12, 4, 3, 210, 0, 0, 0, 0, 30, 0, 0, 0, 6, 4, 0, 0, 0, 0, 0, 3, 7, 0, 0, 0})
 	f.Fuzz(func(t *testing.T, script []byte) {
 		hostile.Bounded(t, fuzzMemory, fuzzTime, func() {
 			tr := replayedTree(t)
@@ -221,7 +224,7 @@ func recordOf(g *geometry, b []byte) oplog.Record {
 		return uint64(b[at])
 	}
 	r := oplog.Record{
-		Type: oplog.Type(b[0] % 10), Ino: number(1), Parent: number(2), NewParent: number(3), Time: int64(b[11]),
+		Type: oplog.Type(b[0] % 13), Ino: number(1), Parent: number(2), NewParent: number(3), Time: int64(b[11]),
 		Name: []byte(names[int(b[4])%len(names)]), NewName: []byte(names[int(b[5])%len(names)]),
 		Flags: uint32(b[6] & 1), Mode: uint32(b[6]&0xf0)<<8 | uint32(b[7]),
 		File: uint32(number(4)), Phys: uint32(number(5)), FirstUnit: uint32(number(6)),
@@ -229,6 +232,11 @@ func recordOf(g *geometry, b []byte) oplog.Record {
 	}
 	r.End = number(7)*4096 + number(8)
 	r.Size = number(7)*4096 + number(8)
+	r.Offset, r.Length = number(2)*4096+number(3), number(7)*4096+number(8)
+	for i := range b[9] % 4 {
+		at := int64(number(2)*4096+number(3)) + int64(i)*int64(b[5])
+		r.Ranges = append(r.Ranges, rangeOf(at, int64(number(4)), uint32(b[10]&1), uint32(b[10]&2)))
+	}
 	if r.Type == oplog.Create && r.Mode&modeType != modeSymlink && b[10]&2 == 0 {
 		r.NewName = nil
 	}
@@ -258,7 +266,7 @@ func newForgery(f *testing.F, volatile, sums bool) *forgery {
 	f.Cleanup(func() { require.NoError(f, dev.Close()) })
 	m := &forgery{dev: dev, seg: Segment{Start: 64 * nvmf.KiB, Length: size - 64*nvmf.KiB}, opts: Options{Generation: 7}}
 	ctx := context.Background()
-	require.NoError(f, Format(ctx, dev, m.seg, FormatOptions{Generation: 7, Hugeblock: 4 * nvmf.KiB, LogPages: minLogPages, NoDataCRC: !sums}))
+	require.NoError(f, Format(ctx, dev, m.seg, FormatOptions{Generation: 7, Hugeblock: 4 * nvmf.KiB, LogPages: minLogPages, NoDataCRC: !sums, Ranges: true}))
 	fs, err := Mount(ctx, dev, m.seg, m.opts)
 	require.NoError(f, err)
 	must := func(err error) { require.NoError(f, err) }
@@ -277,9 +285,11 @@ func newForgery(f *testing.F, volatile, sums bool) *forgery {
 	write("f", 100, 100000)
 	write("d/e/g", 5000, 0)
 	must(fs.Link(RootIno, "f", RootIno, "x/hard", false))
+	must(mapOp("f", 100100, rangeOf(3000, 500, 1, 0), rangeOf(60000, 30000, 2, 0)).fs(fs))
 	must(fs.Checkpoint())
 	write("f", 9000, 2000)
 	write("d/h", 7000, 0)
+	must(mapOp("f", 0, rangeOf(3300, 20, 1, 0), rangeOf(70000, 1, 1, 1)).fs(fs))
 	must(fs.Truncate(RootIno, "f", 99000))
 	must(fs.Rename(RootIno, "d/h", RootIno, "x/h", 0))
 	must(fs.Sync())

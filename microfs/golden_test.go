@@ -87,6 +87,38 @@ func goldenTree(t testing.TB, g *geometry) *tree {
 	return tr
 }
 
+// TestGoldenRanges: superblock and state of a file system with ranges.
+func TestGoldenRanges(t *testing.T) {
+	g := goldenGeometry(t)
+	g.ranges = true
+	sb := make([]byte, blockSize)
+	g.encode(sb)
+	compareGolden(t, "superblock-ranges.hex", sb)
+	back, err := decodeSuperblock(sb)
+	require.NoError(t, err)
+	require.Equal(t, g, back)
+
+	b := rangesTree(t, g).encode(nil)
+	compareGolden(t, "state-ranges.hex", b)
+	got, err := decodeTree(g, b)
+	require.NoError(t, err)
+	require.Equal(t, b, got.encode(nil))
+	require.Equal(t, rangesTree(t, g).bytes, got.bytes)
+}
+
+// rangesTree is goldenTree with three ranges in the file, one of which was cut from another.
+func rangesTree(t testing.TB, g *geometry) *tree {
+	tr := goldenTree(t, g)
+	for _, r := range []oplog.Record{
+		{Type: oplog.MapRange, Ino: 3, Time: 11, Mtime: 12, Size: 500000, Ranges: []Range{rangeOf(1, 99999, 7, 0), rangeOf(400000, 100000, 0x80000001, 0xfffffffe)}},
+		{Type: oplog.DropRange, Ino: 3, Time: 13, Offset: 5000, Length: 1},
+		{Type: oplog.Punch, Ino: 3, Time: 14, File: 5, Count: 1},
+	} {
+		require.NoError(t, tr.apply(&r, nil))
+	}
+	return tr
+}
+
 func TestGoldenState(t *testing.T) {
 	g := goldenGeometry(t)
 	b := goldenTree(t, g).encode(nil)

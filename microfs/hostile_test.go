@@ -212,6 +212,18 @@ func TestHostileRecords(t *testing.T) {
 			{Type: oplog.Allocate, Ino: 4, Phys: 0, Count: 1},
 			{Type: oplog.Allocate, Ino: 4, File: 1, Phys: 1, Count: 1},
 			{Type: oplog.Write, Ino: 4, File: 1, Phys: 1, End: 10, CRCs: sums[:1]}}},
+		{"range of nothing", false, []oplog.Record{{Type: oplog.MapRange, Ino: 4, Ranges: []Range{rangeOf(0, 0, 0, 0)}}}},
+		{"range before the file", false, []oplog.Record{{Type: oplog.MapRange, Ino: 4, Ranges: []Range{rangeOf(-1, 5, 0, 0)}}}},
+		{"range of less than nothing", false, []oplog.Record{{Type: oplog.MapRange, Ino: 4, Ranges: []Range{rangeOf(50, -5, 0, 0)}}}},
+		{"range behind the file", false, []oplog.Record{{Type: oplog.MapRange, Ino: 4, Ranges: []Range{rangeOf(39999, 2, 0, 0)}}}},
+		{"range that wraps", false, []oplog.Record{{Type: oplog.MapRange, Ino: 4, Ranges: []Range{rangeOf(math.MaxInt64, math.MaxInt64, 0, 0)}}}},
+		{"range in a size that cannot be", false, []oplog.Record{{Type: oplog.MapRange, Ino: 4, Size: math.MaxUint64, Ranges: []Range{rangeOf(0, 5, 0, 0)}}}},
+		{"range of a directory", false, []oplog.Record{{Type: oplog.MapRange, Ino: 2, Size: 9, Ranges: []Range{rangeOf(0, 5, 0, 0)}}}},
+		{"drop ranges behind all files", false, []oplog.Record{{Type: oplog.DropRange, Ino: 4, Offset: 5, Length: math.MaxUint64 - 3}}},
+		{"ranges over each other", true, []oplog.Record{
+			{Type: oplog.MapRange, Ino: 4, Size: 50000, Ranges: []Range{rangeOf(100, 49900, 1, 0), rangeOf(5, 100, 2, 0), rangeOf(200, 10, 2, 1), rangeOf(0, 6, 1, 0)}},
+			{Type: oplog.DropRange, Ino: 4, Offset: 40, Length: 70},
+			{Type: oplog.Truncate, Ino: 4, Size: 300, HasCRC: true}}},
 		{"close of a directory", true, []oplog.Record{{Type: oplog.Close, Ino: 2}}},
 		{"two places in one hugeblock", true, []oplog.Record{{Type: oplog.Write, Ino: 4, File: 1, Phys: 0, End: 40000, CRCs: sums}}},
 		{"over a part of itself", true, []oplog.Record{{Type: oplog.Write, Ino: 4, File: 1, Phys: 1, End: 40000, CRCs: sums}}},
@@ -241,7 +253,9 @@ func TestHostileRecords(t *testing.T) {
 
 // replayedTree has /d/e and a file of two hugeblocks /f: inodes 2, 3 and 4.
 func replayedTree(t *testing.T) *tree {
-	tr := newTree(goldenGeometry(t))
+	g := goldenGeometry(t)
+	g.ranges = true
+	tr := newTree(g)
 	for _, r := range []oplog.Record{
 		{Type: oplog.Create, Ino: 2, Parent: 1, Mode: modeDir | 0o700, Name: []byte("d")},
 		{Type: oplog.Create, Ino: 3, Parent: 2, Mode: modeDir | 0o700, Name: []byte("e")},

@@ -32,10 +32,12 @@ type inode struct {
 
 	mapped  Hugeblock // sum of the counts of
 	extents extentMap
-	sums    sumTable // of what the extents cover; empty without data checksums
-	target  string   // of a symbolic link
-	parent  Ino      // of a directory
-	entries int      // of a directory
+	sums    sumTable  // of what the extents cover; empty without data checksums
+	ranges  *rangeMap // what other partitions have; nil: nothing
+	cut     uint32    // see Attr.Cut
+	target  string    // of a symbolic link
+	parent  Ino       // of a directory
+	entries int       // of a directory
 
 	// Not on the media.
 	name    string // of a directory, in the one above
@@ -63,7 +65,8 @@ func (in *inode) attr(g *geometry) Attr {
 		Ino: in.ino, Mode: in.mode, Nlink: in.nlink, UID: in.uid, GID: in.gid, Size: in.size,
 		Atime: time.Unix(0, in.atime), Mtime: time.Unix(0, in.mtime),
 		Ctime: time.Unix(0, in.ctime), Btime: time.Unix(0, in.btime),
-		Closed: in.closed, Blocks: int64(nvmf.Bytes(in.mapped) * g.hugeblock / 512),
+		Closed: in.closed, Birth: uint64(in.btime), Cut: in.cut,
+		Blocks: int64(nvmf.Bytes(in.mapped)*g.hugeblock/512) + (in.ranges.bytes()+511)/512,
 	}
 	if in.isDir() {
 		a.Size = int64(in.entries) * 32
@@ -77,7 +80,7 @@ type tree struct {
 	inodes  inodeTable
 	names   *nameTable
 	nextIno Ino
-	bytes   nvmf.Bytes // what names, inodes and link targets take in a state checkpoint
+	bytes   nvmf.Bytes // what names, inodes, link targets and ranges take in a state checkpoint
 	ahead   created    // by the create in flight
 }
 
@@ -96,13 +99,18 @@ func (t *tree) taken(ino Ino) bool { return ino < t.nextIno && t.inodes.get(ino)
 
 func (t *tree) addInode(in *inode) {
 	t.inodes.put(in)
-	t.bytes += nvmf.Bytes(inodeSize + len(in.target))
+	t.bytes += in.stateBytes()
 	t.nextIno = max(t.nextIno, in.ino+1)
 }
 
 func (t *tree) dropInode(in *inode) {
 	t.inodes.drop(in.ino)
-	t.bytes -= nvmf.Bytes(inodeSize + len(in.target))
+	t.bytes -= in.stateBytes()
+}
+
+// stateBytes is what the inode takes in a state checkpoint without its extents.
+func (in *inode) stateBytes() nvmf.Bytes {
+	return nvmf.Bytes(inodeSize + len(in.target) + rangeSize*in.ranges.len())
 }
 
 func (t *tree) lookup(dir Ino, name string) (*inode, bool) {

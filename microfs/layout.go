@@ -43,7 +43,8 @@ type geometry struct {
 	formatted  nvmf.Bytes // length of the segment when it was formatted; see shrink.go
 	usable     Hugeblock  // of blocks those that end within the segment
 	sums       bool       // data is checksummed
-	ranges     bool       // hugeblocks can be allocated and taken from a file without writing
+	reserves   bool       // hugeblocks can be allocated and taken from a file without writing
+	ranges     bool       // files may have bytes in other partitions
 	rank, size int
 	created    int64
 	root       rootOwner
@@ -55,7 +56,7 @@ type rootOwner struct{ uid, gid, mode uint32 }
 func newGeometry(id *nvmf.Identity, seg Segment, o *FormatOptions) (*geometry, error) {
 	g := &geometry{
 		fs: uuid.New(), generation: o.Generation, seg: seg, lba: id.LBASize,
-		hugeblock: o.Hugeblock, sums: !o.NoDataCRC, ranges: true, rank: o.Rank, size: o.Size,
+		hugeblock: o.Hugeblock, sums: !o.NoDataCRC, reserves: true, ranges: o.Ranges, rank: o.Rank, size: o.Size,
 		root: rootOwner{o.Cred.UID, o.Cred.GID, o.RootMode},
 	}
 	if g.hugeblock == 0 {
@@ -105,9 +106,9 @@ func (g *geometry) divide() error {
 	}
 	rest := g.seg.Length - used
 	perBlock := g.statePerBlock()
-	names := min(max(rest/128, 64*nvmf.KiB), maxNamesRoom)
-	if names > rest/8 {
-		names = rest / 8
+	names := min(max(rest/128, 64*nvmf.KiB), rest/8, maxNamesRoom)
+	if g.ranges { // there is little else in it
+		names = min(rest/8, maxNamesRoom)
 	}
 	blocks := (rest - 2*framedSize(names)) / (g.hugeblock + 2*perBlock)
 	g.stateSize = framedSize(names + blocks*perBlock + stateFixed)

@@ -30,7 +30,8 @@ func TestMetamorphic(t *testing.T) {
 	if testing.Short() {
 		steps = 150
 	}
-	ops, want := metamorphicOps(seed, steps)
+	ranges := seed&4 != 0
+	ops, want := metamorphicOps(seed, steps, ranges)
 	t.Logf("%d operations, %d bytes of canonical tree", len(ops), len(want))
 	for _, v := range []struct {
 		name   string
@@ -59,7 +60,7 @@ func TestMetamorphic(t *testing.T) {
 			t.Parallel()
 			dev := v.device(t)
 			defer func() { assert.NoError(t, dev.Close()) }()
-			v.f.Generation, v.o.Generation = 7, 7
+			v.f.Generation, v.o.Generation, v.f.Ranges = 7, 7, ranges
 			ctx, seg := context.Background(), Segment{Start: nvmf.MiB, Length: metamorphicSize - nvmf.MiB}
 			require.NoError(t, Format(ctx, dev, seg, v.f))
 			mount := func() *FS {
@@ -96,8 +97,9 @@ func TestMetamorphic(t *testing.T) {
 }
 
 // metamorphicOps makes operations and the tree that they lead to.
-func metamorphicOps(seed uint64, n int) ([]op, string) {
+func metamorphicOps(seed uint64, n int, ranges bool) ([]op, string) {
 	g := &generator{r: rand.New(rand.NewPCG(seed, 3)), m: newModel(), maxFile: 300 << 10, ranges: true}
+	g.m.ranges = ranges
 	var ops []op
 	for range n {
 		o := g.next()

@@ -22,12 +22,15 @@ import (
 // model is a file system without any of the things that make one difficult.
 type model struct {
 	root   *mnode
-	writes int // made by writeAt
+	writes int  // made by writeAt
+	ranges bool // of a file system with ranges
 }
 
 type mnode struct {
 	dir      map[string]*mnode // nil for files and links
 	data     []byte
+	places   []byte // who has the bytes of data
+	cut      uint32 // Attr.Cut
 	target   string
 	mode     uint32
 	isTarget bool
@@ -67,6 +70,9 @@ func (m *model) snapshot() map[string]string {
 			s[path] = "link " + n.target
 		default:
 			s[path] = fmt.Sprintf("file %o %d %x", n.mode, len(n.data), checksum(n.data))
+			if m.ranges {
+				s[path] += n.placed()
+			}
 		}
 	}
 	walk("", m.root)
@@ -103,11 +109,18 @@ func snapshotFS(t require.TestingT, fs *FS) map[string]string {
 			require.NoError(t, err, path)
 			withoutReadAhead(t, f)
 			b := make([]byte, a.Size)
-			n, err := f.ReadAt([][]byte{b}, 0)
-			require.NoError(t, err, path)
-			require.EqualValues(t, a.Size, n, path)
+			placed := ""
+			if fs.g.ranges {
+				places, err := readPlaced(f, b)
+				require.NoError(t, err, path)
+				placed = (&mnode{cut: a.Cut, places: places}).placed()
+			} else {
+				n, err := f.ReadAt([][]byte{b}, 0)
+				require.NoError(t, err, path)
+				require.EqualValues(t, a.Size, n, path)
+			}
 			require.NoError(t, f.Close())
-			s[path] = fmt.Sprintf("file %o %d %x", a.Mode&modePerm, a.Size, checksum(b))
+			s[path] = fmt.Sprintf("file %o %d %x", a.Mode&modePerm, a.Size, checksum(b)) + placed
 		}
 	}
 	walk("")
@@ -147,10 +160,9 @@ func writeOp(path string, off int64, data []byte) op {
 		},
 		model: func(m *model) {
 			_, _, n := m.find(path)
-			if end := off + int64(len(data)); end > int64(len(n.data)) {
-				n.data = append(n.data, make([]byte, end-int64(len(n.data)))...)
-			}
+			n.resize(max(off+int64(len(data)), int64(len(n.data))))
 			copy(n.data[off:], data)
+			clear(n.places[off : off+int64(len(data))])
 			n.closed, n.written = false, true
 		},
 	}
@@ -240,6 +252,8 @@ func (g *generator) next() op {
 		return truncateOp(file, int64(g.r.IntN(2*len(n.data)+100)))
 	case k < 60 && g.ranges && file != "":
 		return g.onRange(file)
+	case k < 70 && g.m.ranges && file != "":
+		return g.mapRanges(file)
 	case k < 50:
 		return op{name: "sync", fs: (*FS).Sync, model: func(*model) {}}
 	case k < 52:
@@ -347,10 +361,10 @@ func truncateOp(path string, size int64) op {
 		},
 		model: func(m *model) {
 			_, _, n := m.find(path)
-			if size > int64(len(n.data)) {
-				n.data = append(n.data, make([]byte, size-int64(len(n.data)))...)
+			if size < int64(len(n.data)) {
+				n.cut++
 			}
-			n.data = n.data[:size:size]
+			n.resize(size)
 			n.closed, n.written = false, true
 		},
 	}
@@ -481,7 +495,7 @@ func TestModel(t *testing.T) {
 	if testing.Short() {
 		steps = 400
 	}
-	for _, v := range allVariants {
+	for _, v := range everyVariant {
 		t.Run(v.name, func(t *testing.T) {
 			seed := newSeed(t)
 			runModel(t, v, seed, steps)
@@ -499,7 +513,7 @@ func runModel(t *testing.T, v variant, seed uint64, steps int) {
 	require.NoError(t, Format(ctx, dev, seg, v.f))
 	fs, err := Mount(ctx, dev, seg, v.o)
 	require.NoError(t, err)
-	g := &generator{r: rand.New(rand.NewPCG(seed, 0)), m: newModel(), maxFile: 2 << 20, ranges: seed%2 == 0}
+	g := &generator{r: rand.New(rand.NewPCG(seed, 0)), m: v.model(), maxFile: 2 << 20, ranges: seed%2 == 0}
 	for i := range steps {
 		o := g.next()
 		require.NoError(t, o.fs(fs), "step %d: %s", i, o.name)

@@ -12,15 +12,16 @@ import (
 
 // planner decides where the bytes of one log group go, and builds the commands.
 type planner struct {
-	fs   *FS
-	in   *inode
-	cur  *cursor
-	s    *scratch
-	b    builder
-	need int        // bytes of log
-	open bool       // the last piece ends at a hugeblock boundary and may go on
-	olds int        // hugeblocks read for overwrites
-	left nvmf.Bytes // of the operation, for the groups after this one
+	fs    *FS
+	in    *inode
+	cur   *cursor
+	s     *scratch
+	b     builder
+	need  int        // bytes of log
+	open  bool       // the last piece ends at a hugeblock boundary and may go on
+	olds  int        // hugeblocks read for overwrites
+	left  nvmf.Bytes // of the operation, for the groups after this one
+	drops bool       // the write takes bytes from ranges: scratch.drop
 }
 
 func (fs *FS) clock() time.Time { return time.Now() }
@@ -37,6 +38,14 @@ func (p *planner) plan(pos, end nvmf.Bytes) (nvmf.Bytes, error) {
 	// What recovery cannot verify must be durable before its record can be.
 	p.b.fua = id.VolatileWriteCache && !g.sums
 	end = min(end, pos+maxBatch)
+	start := pos
+	if p.drops = p.in.ranges.meets(int64(pos), int64(end)); p.drops {
+		if err := p.fs.roomFor(rangeSize); err != nil {
+			return pos, err
+		}
+		p.s.drop = p.in.dropRange(int64(pos), int64(end))
+		p.need += p.s.drop.Len()
+	}
 	for pos < end {
 		h, s := Hugeblock(pos/g.hugeblock), pos%g.hugeblock
 		e := min(g.hugeblock, s+end-pos)
@@ -50,6 +59,7 @@ func (p *planner) plan(pos, end nvmf.Bytes) (nvmf.Bytes, error) {
 		pos += e - s
 	}
 	p.endPiece()
+	p.s.drop.Length = uint64(pos - start)
 	return pos, nil
 }
 

@@ -20,7 +20,7 @@ func TestPowerLossWhileMounted(t *testing.T) {
 	if testing.Short() {
 		rounds = 30
 	}
-	for _, v := range allVariants {
+	for _, v := range everyVariant {
 		if !v.cache {
 			continue
 		}
@@ -52,7 +52,7 @@ func losePower(t *testing.T, v variant, seed uint64) bool {
 	fs.ckpt.stop()
 	c.dev.Shuffle(seed)
 	n := int(seed%37) + 1
-	ops, states := workload(seed, n+10)
+	ops, states := v.workload(seed, n+10)
 	acked, durable := play(fs, ops[:n])
 	require.Equal(t, n, acked, what)
 	if seed%3 == 0 { // in the middle of a state checkpoint

@@ -51,6 +51,9 @@ func (fs *FS) readFrom(in *inode, pos, end nvmf.Bytes) (nvmf.Bytes, error) {
 			return pos, err
 		}
 		end = min(end, nvmf.Bytes(in.size)) // it may have been cut
+		if err := in.elsewhere(int64(pos), int64(end)); err != nil {
+			return pos, err
+		}
 	}
 	return pos, nil
 }
@@ -68,7 +71,7 @@ func (fs *FS) readGroup(in *inode, cur *cursor, pos, end nvmf.Bytes) (nvmf.Bytes
 	s.reset()
 	end = min(end, (pos + maxBatch).AlignDown(g.unit))
 	b := builder{s: s, op: nvmf.Read, size: g.lba, limit: fs.dev.Identity().OptimalTransfer}
-	parts := fs.ranges[:0]
+	parts := fs.reads[:0]
 	for pos < end {
 		x := in.extents.at(in.extents.find(Hugeblock(pos / g.hugeblock)))
 		if x == nil || nvmf.Bytes(x.file)*g.hugeblock > pos {
@@ -99,7 +102,7 @@ func (fs *FS) readGroup(in *inode, cur *cursor, pos, end nvmf.Bytes) (nvmf.Bytes
 		parts = append(parts, st)
 		pos = base + to
 	}
-	fs.ranges = parts
+	fs.reads = parts
 	if len(s.list) == 0 {
 		return pos, nil
 	}

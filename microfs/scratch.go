@@ -3,6 +3,7 @@ package microfs
 import (
 	"nvmecr/internal/crc64"
 	"nvmecr/nvmf"
+	"nvmecr/oplog"
 )
 
 // scratch is the memory an operation in progress works in: commands, their
@@ -15,7 +16,8 @@ type scratch struct {
 	vec      [][]byte        // what Command.Data points into
 	crcs     []uint64
 	parts    []piece
-	head     []byte // bounce buffers of one unit for reads
+	drop     oplog.Record // of the ranges that a write takes bytes from
+	head     []byte       // bounce buffers of one unit for reads
 	end      []byte
 	old      [2][]byte   // hugeblocks being copied by an overwrite
 	taken    []run       // allocated by the operation

@@ -5,6 +5,7 @@ import (
 
 	"nvmecr/internal/crc64"
 	"nvmecr/nvmf"
+	"nvmecr/oplog"
 )
 
 func checksum(b []byte) uint64 { return crc64.Checksum(b) }
@@ -19,19 +20,23 @@ func checksum(b []byte) uint64 { return crc64.Checksum(b) }
 //	32  number of names
 //	40  inodes in order of number, then names in order of directory and name
 //
-// inode, 104 bytes, then target and extents:
+// inode, 104 bytes, then target, extents and ranges:
 //
 //	 0  number        32  size        64  btime          88  entries (u32)
 //	 8  mode (u32)    40  atime       72  flags (u32)    92  target length (u32)
 //	12  nlink (u32)   48  mtime       76  zero (u32)     96  number of extents (u32)
 //	16  uid (u32)     56  ctime       80  parent        100  zero (u32)
 //	20  gid (u32)
-//	24  zero
+//	24  cut (u32)     28  number of ranges (u32), both zero without the feature
 //
 // extent, 32 bytes, then its checksums, 8 bytes each:
 //
 //	0  file hugeblock (u32)   8  count (u32)   16  covered bytes
 //	4  media hugeblock (u32) 12  flags (u32)   24  number of checksums (u32)  28 zero (u32)
+//
+// range, 24 bytes:
+//
+//	0  offset   8  length   16  place (u32)   20  cut (u32)
 //
 // name, 20 bytes, then the name:
 //
@@ -42,6 +47,7 @@ const (
 	stateFixed = 40
 	inodeSize  = 104
 	extentSize = 32
+	rangeSize  = 24
 	entrySize  = 20
 
 	// maxIno bounds inode numbers, far from where they would wrap: at a million
@@ -91,6 +97,8 @@ func (in *inode) encode(g *geometry, b []byte) []byte {
 	le.PutUint32(h[12:], in.nlink)
 	le.PutUint32(h[16:], in.uid)
 	le.PutUint32(h[20:], in.gid)
+	le.PutUint32(h[24:], in.cut)
+	le.PutUint32(h[28:], uint32(in.ranges.len()))
 	le.PutUint64(h[32:], uint64(in.size))
 	le.PutUint64(h[40:], uint64(in.atime))
 	le.PutUint64(h[48:], uint64(in.mtime))
@@ -107,6 +115,10 @@ func (in *inode) encode(g *geometry, b []byte) []byte {
 	b = append(b, in.target...)
 	for x := range in.extents.all() {
 		b = x.encode(g, &in.sums, b)
+	}
+	for r := range in.ranges.all() {
+		b = append(b, make([]byte, rangeSize)...)
+		r.Encode(b[len(b)-rangeSize:])
 	}
 	return b
 }
@@ -274,7 +286,7 @@ func (t *tree) check() error {
 		switch {
 		case in.nlink != want, in.entries != int(in.found.entries),
 			in.size < 0, uint64(in.size) > t.g.maxFileSize(),
-			kind != modeRegular && in.mapped > 0,
+			kind != modeRegular && (in.mapped > 0 || in.ranges.len() > 0),
 			kind != modeRegular && kind != modeDir && kind != modeSymlink,
 			kind == modeSymlink && in.target == "", len(in.target) > maxTarget,
 			ino == 0 || ino >= maxIno:
@@ -345,7 +357,35 @@ func (r *stateReader) inode(g *geometry) (*inode, error) {
 			at += uint64(n)
 		}
 	}
+	if g.ranges {
+		in.cut = le.Uint32(h[24:])
+		return in, r.ranges(in, int(le.Uint32(h[28:])))
+	}
 	return in, r.err
+}
+
+// ranges reads n ranges of an inode.
+func (r *stateReader) ranges(in *inode, n int) error {
+	if n > len(r.b)/rangeSize {
+		r.take(-1)
+	}
+	var last int64
+	for range n {
+		x := oplog.DecodeRange(r.take(rangeSize))
+		if r.err != nil {
+			break
+		}
+		if x.Off < last || x.Len <= 0 || x.Len > in.size-x.Off {
+			err := fmt.Errorf("inode %d: range of %d bytes at %d makes no sense: %w", in.ino, x.Len, x.Off, ErrCorrupt)
+			if err = r.refuse(in.ino, err); err != nil {
+				return err
+			}
+			continue
+		}
+		last = x.End()
+		in.addRanges().push(x)
+	}
+	return r.err
 }
 
 // extent returns an extent and its checksums, as they are stored.
@@ -361,7 +401,7 @@ func (r *stateReader) extent(g *geometry) (extent, []byte, error) {
 	case r.err != nil:
 		return x, nil, r.err
 	case x.count == 0 || x.count > g.blocks || x.phys > g.blocks-x.count || x.file+x.count < x.file,
-		x.covered > full || x.covered <= full-g.hugeblock && !(g.ranges && x.reserved()),
+		x.covered > full || x.covered <= full-g.hugeblock && !(g.reserves && x.reserved()),
 		g.sums && n != g.units(x.covered), !g.sums && n != 0:
 		r.take(8 * n)
 		return x, nil, fmt.Errorf("extent of %d hugeblocks at %d makes no sense: %w", x.count, x.phys, ErrCorrupt)

@@ -42,10 +42,13 @@ const (
 
 	// incompatNoSums: Write records carry no checksums of the data.
 	incompatNoSums = 1 << 0
-	// incompatRanges: the log may hold Allocate and Punch records, the state
+	// incompatReserved: the log may hold Allocate and Punch records, the state
 	// extents that nothing was written to.
-	incompatRanges = 1 << 1
-	knownIncompat  = incompatNoSums | incompatRanges
+	incompatReserved = 1 << 1
+	// incompatRanges: the log may hold MapRange and DropRange records, the state
+	// ranges of files and how often they were cut.
+	incompatRanges = 1 << 2
+	knownIncompat  = incompatNoSums | incompatReserved | incompatRanges
 )
 
 var le = binary.LittleEndian
@@ -57,6 +60,9 @@ func (g *geometry) encode(b []byte) {
 	var features uint64
 	if !g.sums {
 		features |= incompatNoSums
+	}
+	if g.reserves {
+		features |= incompatReserved
 	}
 	if g.ranges {
 		features |= incompatRanges
@@ -120,6 +126,7 @@ func decodeSuperblock(b []byte) (*geometry, error) {
 		data:       nvmf.Bytes(le.Uint64(b[sbData:])),
 		blocks:     Hugeblock(le.Uint32(b[sbBlocks:])),
 		sums:       le.Uint64(b[sbIncompat:])&incompatNoSums == 0,
+		reserves:   le.Uint64(b[sbIncompat:])&incompatReserved != 0,
 		ranges:     le.Uint64(b[sbIncompat:])&incompatRanges != 0,
 		created:    int64(le.Uint64(b[sbCreated:])),
 		root:       rootOwner{le.Uint32(b[sbRootUID:]), le.Uint32(b[sbRootGID:]), le.Uint32(b[sbRootMode:])},

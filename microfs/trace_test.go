@@ -51,7 +51,7 @@ func TestTrace(t *testing.T) {
 	if testing.Short() {
 		workloads, crashes = 1, 15
 	}
-	for _, v := range allVariants {
+	for _, v := range everyVariant {
 		for _, faults := range []bool{false, true} {
 			if faults && v.o.WriteBehind {
 				continue // what fails is not the call that says so: TestBehindError
@@ -81,7 +81,7 @@ func record(t *testing.T, v variant, seed uint64, n int, faults bool) *recording
 	c := newCrashRigOn(t, mem, traceSegment, v)
 	defer c.dev.Close()
 	r := rand.New(rand.NewPCG(seed, 77))
-	g := &generator{r: rand.New(rand.NewPCG(seed, 0)), m: newModel(), maxFile: 120 << 10}
+	g := &generator{r: rand.New(rand.NewPCG(seed, 0)), m: v.model(), maxFile: 120 << 10}
 	fs, err := c.mount()
 	require.NoError(t, err)
 	fs.ckpt.stop()
@@ -121,7 +121,7 @@ func record(t *testing.T, v variant, seed uint64, n int, faults bool) *recording
 		c.dev.Heal()
 		if err != nil {
 			require.True(t, faults && errors.Is(err, syscall.EIO), "%s: %v", o.name, err)
-			alts = append(alts, after(done, o))
+			alts = append(alts, v.after(done, o))
 		} else {
 			before := rec.marks[len(rec.marks)-1].state
 			o.model(g.m)
@@ -158,8 +158,8 @@ func mustWait(fs *FS) bool {
 }
 
 // after returns the state that operations lead to.
-func after(done []op, last op) map[string]string {
-	m := newModel()
+func (v *variant) after(done []op, last op) map[string]string {
+	m := v.model()
 	for _, o := range append(done[:len(done):len(done)], last) {
 		o.model(m)
 	}

@@ -43,7 +43,7 @@ type Attr struct {
 	UID    uint32
 	GID    uint32
 	Size   int64
-	Blocks int64 // allocated 512-byte units
+	Blocks int64 // allocated 512-byte units; what other partitions have counts, too
 	Atime  time.Time
 	Mtime  time.Time
 	Ctime  time.Time
@@ -51,6 +51,12 @@ type Attr struct {
 	// Closed says that the last writer closed the file and nothing has
 	// changed its content since: a complete checkpoint, not a torn one.
 	Closed bool
+	// Birth tells files of one number apart: after a loss of power a number that
+	// was not durable may be given out again. It is the time of creation.
+	Birth uint64
+	// Cut counts what took bytes from the file: truncations to less than its size,
+	// Punch and ZeroRange. It counts in file systems with ranges only.
+	Cut uint32
 }
 
 // SetAttr selects attributes to change. Nil fields stay as they are.
@@ -86,6 +92,7 @@ type StatFS struct {
 	Generation  uint64 // mounts for writing since format
 	Checkpoints uint64 // state checkpoints since format
 	DataCRC     bool   // data is checksummed: nothing is read that belongs to another file by now
+	Ranges      bool   // files may have bytes in other partitions
 }
 
 // EscapeError is returned by path operations whose path leaves the mount:

@@ -258,6 +258,11 @@ func (fs *FS) commitWrite(p *planner) error {
 			return fs.fail(err)
 		}
 	}
+	if p.drops {
+		if err := fs.tree.apply(&s.drop, fs.freed); err != nil {
+			return fs.fail(err)
+		}
+	}
 	p.keepTail()
 	if p.left == 0 {
 		fs.release()
@@ -327,7 +332,10 @@ func (p *planner) append() error {
 			return err
 		}
 	}
-	return nil
+	if !p.drops {
+		return nil
+	}
+	return p.fs.log.Append(&s.drop, false)
 }
 
 // keepTail remembers the partly covered LBA that the write ended in.
