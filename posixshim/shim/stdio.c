@@ -67,9 +67,16 @@ static ssize_t write_cookie(void *cookie, const char *buf, size_t n)
 	return (ssize_t)done;
 }
 
+static off64_t move(int fd, off64_t off, int whence)
+{
+	nv_handle h = nv_ours(fd);
+
+	return h != 0 ? rt_seek(h, off, whence) : REAL(lseek)(fd, off, whence);
+}
+
 static int seek_cookie(void *cookie, off64_t *off, int whence)
 {
-	off64_t now = lseek(((struct cookie *)cookie)->fd, *off, whence);
+	off64_t now = move(((struct cookie *)cookie)->fd, *off, whence);
 
 	if (now < 0)
 		return -1;
@@ -77,10 +84,15 @@ static int seek_cookie(void *cookie, off64_t *off, int whence)
 	return 0;
 }
 
+static int shut(int fd)
+{
+	return nv_ours(fd) != 0 ? nv_close(fd) : REAL(close)(fd);
+}
+
 static int close_cookie(void *cookie)
 {
 	struct cookie *c = cookie;
-	int r = nv_ours(c->fd) != 0 ? nv_close(c->fd) : REAL(close)(c->fd);
+	int r = shut(c->fd);
 
 	if (nv_input_ours == c->stream) {
 		*nv_standard_stream(STDIN_FILENO) = nv_input_theirs;
@@ -353,32 +365,33 @@ int nv_fclose(FILE *stream)
  * descriptor in another mode. */
 static int reopened(int before, const char *name, int flags)
 {
-	if (name != NULL)
-		return open(name, flags, 0666);
-	return nv_open(&(struct nv_place){.dir = nv_ours(before) | NV_ITSELF, .path = "."}, flags, 0666);
+	struct nv_place at = {.dir = nv_ours(before) | NV_ITSELF, .path = "."};
+	int fd;
+
+	if (name != NULL && !nv_route(AT_FDCWD, name, &at))
+		return REAL(open)(name, flags, 0666);
+	do
+		fd = nv_open(&at, flags, 0666);
+	while (nv_reroute(&at));
+	if (!at.outside)
+		return fd;
+	char outside[strlen(at.path) + 1];
+
+	nv_go_outside(&at, outside);
+	return REAL(open)(at.path, flags, 0666);
 }
 
-/* replace makes a stream, and its descriptor, those of another file. It closes the stream if that fails. */
-static bool replace(FILE *stream, const char *name, const char *mode)
+/* put puts fd in the place of a stream's descriptor, and makes the stream what it is after opening with flags. */
+static bool put(FILE *stream, int fd, int flags)
 {
-	int before = stream->_fileno, flags = open_flags(mode);
-	int fd = flags < 0 ? -1 : reopened(before, name, flags);
+	int before = stream->_fileno;
 
-	if (fd < 0) {
-		int saved = errno;
-
-		nv_fclose(stream);
-		errno = saved;
-		return false;
-	}
-	if (starts_at_end(flags))
-		lseek(fd, 0, SEEK_END);
 	begin_anew(stream, flags);
 	if (fd == before)
 		return true;
-	int result = dup3(fd, before, flags & O_CLOEXEC);
+	int result = nv_dup3(fd, before, flags & O_CLOEXEC);
 
-	close(fd);
+	shut(fd);
 	return result >= 0;
 }
 
@@ -387,17 +400,19 @@ static bool replace(FILE *stream, const char *name, const char *mode)
 FILE *nv_freopen(const char *name, const char *mode, FILE *stream)
 {
 	struct nv_place at;
-	int fd = stream->_fileno;
+	int before = stream->_fileno;
 	bool libcs = standard(stream), ours = is_ours(stream);
 
-	if (!ours && !nv_route(AT_FDCWD, name, &at) && !(libcs && nv_ours(fd) > 0))
+	if (!ours && !nv_route(AT_FDCWD, name, &at) && !(libcs && nv_ours(before) > 0))
 		return REAL(freopen)(name, mode, stream);
 	nv_fflush(stream);
-	if (ours || libcs)
-		return !replace(stream, name, mode) ? NULL : libcs ? *nv_standard_stream(fd) : stream;
-	FILE *fresh = fopen(name, mode);
+	int flags = open_flags(mode), fd = flags < 0 ? -1 : reopened(before, name, flags), saved = errno;
 
-	if (fresh != NULL)
-		nv_fclose(stream);
-	return fresh;
+	if (fd >= 0 && starts_at_end(flags))
+		move(fd, 0, SEEK_END);
+	if (fd >= 0 && (ours || libcs))
+		return !put(stream, fd, flags) ? NULL : libcs ? *nv_standard_stream(before) : stream;
+	nv_fclose(stream);
+	errno = saved;
+	return fd < 0 ? NULL : wrap(fd, mode, flags);
 }
