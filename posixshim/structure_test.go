@@ -16,9 +16,9 @@ import (
 )
 
 // The C of the preloaded library is in every process of a job, and nobody can hold much of it in the head. These are
-// bounds that it only ever comes below. The goal for lines is 6,000.
+// bounds that it only ever comes below.
 const (
-	mostLines  = 6018 // written by hand
+	mostLines  = 5905 // written by hand
 	mostCircle = 8    // files of the largest set of which each calls each other, perhaps by way of others
 )
 

@@ -205,7 +205,7 @@ int nv_call_ioctl(int fd, unsigned long request, ...)
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(ioctl)(fd, request, arg);
-	return nv_ioctl(fd, h, request, arg);
+	return nv_ioctl(fd, request);
 }
 
 int nv_call_flock(int fd, int operation) NV_CALL("flock");

@@ -193,39 +193,29 @@ static int open_directory(const char *path)
 	return REAL(open)(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
 }
 
-/* descend opens the chain of directories in path from start on, and removes
- * them again. */
-static int descend(char *path, size_t start)
+/* make_chain makes each directory of path that is named behind start. */
+static bool make_chain(char *path, size_t start)
 {
-	int result = 0;
-	size_t made = start;
+	bool made = true;
 
-	for (size_t i = start; result == 0; i++) {
-		if (path[i] != '/' && path[i] != '\0')
-			continue;
-		char c = path[i];
+	for (char *end = path + start; made && *end != '\0';) {
+		end += 1 + strcspn(end + 1, "/");
+		char c = *end;
 
-		path[i] = '\0';
-		result = REAL(mkdir)(path, 0700);
-		path[i] = c;
-		if (result == 0)
-			made = i;
-		if (c == '\0')
-			break;
+		*end = '\0';
+		made = REAL(mkdir)(path, 0700) == 0;
+		*end = c;
 	}
-	if (result == 0)
-		result = open_directory(path);
-	int saved = errno;
+	return made;
+}
 
-	path[made] = '\0';
-	for (char *slash; made > start; made = (size_t)(slash - path)) {
+/* remove_chain removes them again, and that which is named by what is before start. */
+static void remove_chain(char *path, size_t start)
+{
+	for (size_t n = strlen(path); n >= start; n = (size_t)(strrchr(path, '/') - path)) {
+		path[n] = '\0';
 		REAL(rmdir)(path);
-		slash = strrchr(path, '/');
-		*slash = '\0';
 	}
-	REAL(rmdir)(path);
-	errno = saved;
-	return result;
 }
 
 /* sunk opens a directory where nothing is, which says where h is. */
@@ -247,15 +237,12 @@ static int sunk(nv_handle h)
 		return nv_error(ENAMETOOLONG);
 	if (REAL(mkdtemp)(path) == NULL)
 		return -1;
-	if (n == 0) {
-		int result = open_directory(path), saved = errno;
-
-		REAL(rmdir)(path);
-		errno = saved;
-		return result;
-	}
 	memcpy(path + root, below, (size_t)n + 1);
-	return descend(path, (size_t)root + 1);
+	int fd = make_chain(path, (size_t)root) ? open_directory(path) : -1, saved = errno;
+
+	remove_chain(path, (size_t)root);
+	errno = saved;
+	return fd;
 }
 
 /* enter makes the open directory the working one, which may be searched and need not be

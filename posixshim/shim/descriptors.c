@@ -390,44 +390,13 @@ int nv_fcntl(int fd, nv_handle h, int cmd, void *arg)
 		return (int)rt_getfl(h);
 	case F_SETFL:
 		return (int)rt_setfl(h, (int)(intptr_t)arg);
-	case F_GETLEASE:
-		return F_UNLCK;
-	case F_GETOWN:
-	case F_GETSIG:
-		return 0;
-	case F_GETPIPE_SZ:
-	case F_SETPIPE_SZ:
-		return nv_error(EBADF);
 	}
 	return nv_fcntl_lock(h, cmd, arg);
 }
 
-#define CLONE_FILE 0x40049409u       /* FICLONE */
-#define CLONE_FILE_RANGE 0x4020940du /* FICLONERANGE */
-
-/* unread is how many bytes there are from the offset to the end. */
-static int unread(nv_handle h, int *out)
+int nv_ioctl(int fd, unsigned long request)
 {
-	struct stat st;
-	int64_t at = rt_seek(h, 0, SEEK_CUR);
-
-	if (at < 0 || rt_fstat(h, &st, sizeof st) != 0)
-		return -1;
-	*out = (int)(st.st_size - at);
-	return 0;
-}
-
-int nv_ioctl(int fd, nv_handle h, unsigned long request, void *arg)
-{
-	switch (request) {
-	case FIOCLEX:
-	case FIONCLEX:
+	if (request == FIOCLEX || request == FIONCLEX)
 		return set_flags(fd, (void *)(intptr_t)(request == FIOCLEX ? FD_CLOEXEC : 0));
-	case FIONREAD:
-		return nv_nowhere(arg) ? nv_error(EFAULT) : unread(h, arg);
-	case CLONE_FILE:
-	case CLONE_FILE_RANGE:
-		return nv_error(EOPNOTSUPP);
-	}
 	return nv_error(ENOTTY);
 }

@@ -95,31 +95,22 @@ static bool leads_here(struct search s)
 	return false;
 }
 
-/* runnable says what executing it would. */
-static int runnable(const char *path)
+static bool runnable(const char *path)
 {
 	struct stat st;
 
-	if (REAL(stat)(path, &st) != 0)
-		return errno;
-	if (!S_ISREG(st.st_mode))
-		return EACCES;
-	return REAL(faccessat)(AT_FDCWD, path, X_OK, AT_EACCESS) != 0 ? errno : 0;
-}
-
-/* goes_on says whether the search does, after that error. */
-static bool goes_on(int error)
-{
-	return error == EACCES || error == ENOENT || error == ESTALE || error == ENOTDIR || error == ENODEV ||
-	       error == ETIMEDOUT;
+	if (REAL(faccessat)(AT_FDCWD, path, X_OK, AT_EACCESS) != 0 || REAL(stat)(path, &st) != 0)
+		return false;
+	errno = EACCES;
+	return S_ISREG(st.st_mode);
 }
 
 /* in_path returns the path of a program, for the kernel, that is looked for in directories of the mount, too; or
  * what the C library looks for. NULL: there is none, with the error that execvp has. */
 static const char *in_path(const char *file, char room[NV_PATH])
 {
-	const char *dirs = getenv("PATH"), *path;
-	struct search s = {file, dirs};
+	struct search s = {file, getenv("PATH")};
+	const char *path;
 	char candidate[NV_PATH];
 	int saved = errno, error = ENOENT;
 
@@ -131,15 +122,14 @@ static const char *in_path(const char *file, char room[NV_PATH])
 		return file;
 	while (next_candidate(&s, candidate)) {
 		path = nv_by_kernel(AT_FDCWD, candidate, NV_SEARCH, room);
-		int why = path == NULL ? errno : runnable(path);
-
-		if (why == 0) {
+		if (path != NULL && runnable(path)) {
 			errno = saved;
 			return path == room ? room : strcpy(room, path);
 		}
-		if (error != EACCES || !goes_on(why))
-			error = why;
-		if (!goes_on(why))
+		bool goes_on = errno == EACCES || errno == ENOENT || errno == ENOTDIR;
+
+		error = error == EACCES && goes_on ? EACCES : errno;
+		if (!goes_on)
 			break;
 	}
 	errno = error;

@@ -9,8 +9,8 @@
  * on_fault runs on the alternate stack, which Go requires (stack.c). So do the
  * application's handlers of these three signals, then.
  *
- * An action is the whole process's. Any thread may set it while others read it in their
- * handlers: `version` is odd while one is written, by a thread that no signal interrupts. */
+ * An action is the whole process's. Any thread may set it while others read it in their handlers, so both are done under a
+ * lock, by threads that no other signal interrupts. */
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
@@ -27,7 +27,7 @@ static struct {
 	struct sigaction application, runtime;
 } actions[FAULTS];
 
-static _Atomic unsigned version;
+static atomic_flag lock = ATOMIC_FLAG_INIT;
 static _Atomic bool taken;
 
 /* fault returns where a signal is in faults, or FAULTS. */
@@ -45,18 +45,20 @@ static bool handled(const struct sigaction *act)
 	return act->sa_handler != SIG_DFL && act->sa_handler != SIG_IGN;
 }
 
-static struct sigaction action(size_t i)
+static uint64_t take_lock(void)
 {
-	struct sigaction act;
-	unsigned before;
+	uint64_t before;
 
-	do {
-		while ((before = atomic_load(&version)) & 1)
-			sched_yield();
-		act = actions[i].application;
-		atomic_thread_fence(memory_order_acquire);
-	} while (atomic_load(&version) != before);
-	return act;
+	nv_block_signals(&before);
+	while (atomic_flag_test_and_set(&lock))
+		sched_yield();
+	return before;
+}
+
+static void give_lock(uint64_t before)
+{
+	atomic_flag_clear(&lock);
+	nv_unblock_signals(before);
 }
 
 /* ---- a fault ---- */
@@ -77,8 +79,10 @@ static void ends(int signum, const siginfo_t *info, ucontext_t *context)
  * application's action blocks (install). */
 static void act(size_t i, siginfo_t *info, void *context)
 {
-	struct sigaction act = action(i), next = act;
+	uint64_t before = take_lock();
+	struct sigaction act = actions[i].application, next = act;
 
+	give_lock(before);
 	if (handled(&act)) {
 		next.sa_handler = SIG_DFL;
 		if (act.sa_flags & SA_RESETHAND)
@@ -125,40 +129,21 @@ static void install(size_t i, const struct sigaction *asked)
 	actions[i].application = *asked;
 }
 
-static unsigned begin(uint64_t *before)
-{
-	unsigned even;
-
-	nv_block_signals(before);
-	do {
-		while ((even = atomic_load(&version)) & 1)
-			sched_yield();
-	} while (!atomic_compare_exchange_weak(&version, &even, even + 1));
-	return even + 2;
-}
-
-static void end(unsigned even, uint64_t before)
-{
-	atomic_store(&version, even);
-	nv_unblock_signals(before);
-}
-
 /* nv_fault_action is sigaction for a signal of faults once a runtime is loaded; false: it
  * is another one, or a child of vfork asks, whose actions are its own, but not the memory. */
 bool nv_fault_action(int signum, const struct sigaction *act, struct sigaction *old)
 {
 	size_t i = fault(signum);
-	struct sigaction was;
-	uint64_t before;
 
 	if (i == FAULTS || !atomic_load(&taken) || !nv_own_memory())
 		return false;
-	unsigned even = begin(&before);
+	const struct sigaction asked = act != NULL ? *act : (struct sigaction){0};
+	uint64_t before = take_lock();
+	const struct sigaction was = actions[i].application;
 
-	was = actions[i].application;
 	if (act != NULL)
-		install(i, act);
-	end(even, before);
+		install(i, &asked);
+	give_lock(before);
 	if (old != NULL)
 		*old = was;
 	return true;
@@ -168,29 +153,27 @@ bool nv_fault_action(int signum, const struct sigaction *act, struct sigaction *
 void nv_take_faults(void)
 {
 	struct sigaction was;
-	uint64_t before;
 
 	if (atomic_exchange(&taken, true))
 		return;
-	unsigned even = begin(&before);
+	uint64_t before = take_lock();
 
 	for (size_t i = 0; i < FAULTS; i++)
 		if (REAL(sigaction)(faults[i], NULL, &was) == 0)
 			install(i, &was);
-	end(even, before);
+	give_lock(before);
 }
 
 /* nv_forget_actions is called in a forked child, whose parent's other threads may have
- * been writing. */
+ * had the lock. */
 void nv_forget_actions(void)
 {
-	if (atomic_load(&version) & 1)
-		atomic_fetch_add(&version, 1);
+	atomic_flag_clear(&lock);
 }
 
-/* nv_runtimes_action is sigaction where Go calls it as it is loaded: it learns of no
- * handler, and the kernel of none of its own. */
-void nv_runtimes_action(int signum, const struct sigaction *act, struct sigaction *old)
+/* nv_runtimes_action is sigaction as the runtime is loaded: it learns of no handler, and the kernel of none of its
+ * own. What is loaded with it may ask, too; Go is the last. */
+int nv_runtimes_action(int signum, const struct sigaction *act, struct sigaction *old)
 {
 	size_t i = fault(signum);
 
@@ -201,4 +184,5 @@ void nv_runtimes_action(int signum, const struct sigaction *act, struct sigactio
 	}
 	if (act != NULL && i < FAULTS)
 		actions[i].runtime = *act;
+	return 0;
 }

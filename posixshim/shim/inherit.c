@@ -31,19 +31,16 @@ static int64_t stand_in(nv_handle h)
  * in the place of its descriptors. */
 static pthread_mutex_t sharing = PTHREAD_MUTEX_INITIALIZER;
 
-static void lock_sharing(sigset_t *before)
+static void lock_sharing(void)
 {
-	sigset_t all;
-
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, before);
+	nv_hold();
 	pthread_mutex_lock(&sharing);
 }
 
-static void unlock_sharing(const sigset_t *before)
+static void unlock_sharing(void)
 {
 	pthread_mutex_unlock(&sharing);
-	pthread_sigmask(SIG_SETMASK, before, NULL);
+	nv_let_go();
 }
 
 /* share_one puts what stands for a file of this process in the place of its
@@ -78,15 +75,14 @@ static void share_all(void)
 void nv_carry(int fd)
 {
 	nv_handle h = (unsigned)fd <= STDERR_FILENO ? nv_ours(fd) : 0;
-	sigset_t before;
 	int saved = errno;
 
 	if (h <= 0 || nv_server(h) != 0 || !nv_loaded() || nv_state == NV_INSIDE || !nv_own_memory() ||
 	    (rt_getfl(h) & O_ACCMODE) == O_RDONLY)
 		return;
-	lock_sharing(&before);
+	lock_sharing();
 	share_one(h);
-	unlock_sharing(&before);
+	unlock_sharing();
 	errno = saved;
 }
 
@@ -94,14 +90,13 @@ void nv_carry(int fd)
  * the runtime has said why, and what they have is EIO. */
 void nv_share_all(void)
 {
-	sigset_t before;
 	int saved = errno;
 
 	if (!nv_loaded() || nv_state == NV_INSIDE || !nv_own_memory())
 		return;
-	lock_sharing(&before);
+	lock_sharing();
 	share_all();
-	unlock_sharing(&before);
+	unlock_sharing();
 	errno = saved;
 }
 
@@ -237,12 +232,10 @@ static bool hand_over(int executes)
 /* nv_hand_over is called at the end of the process. */
 void nv_hand_over(void)
 {
-	sigset_t before;
-
-	lock_sharing(&before);
+	lock_sharing();
 	if (others_have(1))
 		hand_over(0);
-	unlock_sharing(&before);
+	unlock_sharing();
 }
 
 /* hand_on is called before a program is executed. All that is open goes, if anything does: the
@@ -260,15 +253,14 @@ static bool hand_on(void)
  * process has open goes to `nvmecr serve`, or else the partition is given up. */
 void nv_before_exec(void)
 {
-	sigset_t before;
 	int saved = errno;
 
 	if (!may_call())
 		return;
-	lock_sharing(&before);
+	lock_sharing();
 	if (!hand_on() && rt_give_up() != 0)
 		nv_complain("what process %d wrote under %s before it executed a program may not be complete: %m", (int)getpid(), nv_mount);
-	unlock_sharing(&before);
+	unlock_sharing();
 	errno = saved;
 }
 

@@ -151,29 +151,42 @@ static void invent(char *x)
 
 #define ATTEMPTS 10000
 
+/* make_unique replaces the placeholders of a template until make succeeds or fails otherwise than by a name that is there. */
+static int make_unique(struct nv_place *at, char *name, int suffix, int (*make)(struct nv_place *at, int flags), int flags)
+{
+	char *x = placeholders(name, suffix);
+	int saved = errno, result = -1;
+
+	if (x == NULL)
+		return -1;
+	for (int i = 0; i < ATTEMPTS; i++) {
+		invent(x);
+		result = make(at, flags);
+		if (result >= 0 || errno != EEXIST)
+			break;
+	}
+	errno = result >= 0 ? saved : errno;
+	return result;
+}
+
+static int make_file(struct nv_place *at, int flags)
+{
+	return nv_open(at, O_RDWR | O_CREAT | O_EXCL | (flags & ~O_ACCMODE), 0600);
+}
+
+static int make_directory(struct nv_place *at, int flags)
+{
+	(void)flags;
+	return (int)rt_mkdir(at, nv_umasked(0700));
+}
+
 int nv_mkstemp(char *name, int suffix, int flags)
 {
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, name, &at))
 		return REAL(mkostemps)(name, suffix, flags);
-	char *x = placeholders(name, suffix);
-
-	if (x == NULL)
-		return -1;
-	int saved = errno;
-
-	for (int i = 0; i < ATTEMPTS; i++) {
-		invent(x);
-		int fd = nv_open(&at, O_RDWR | O_CREAT | O_EXCL | (flags & ~O_ACCMODE), 0600);
-
-		if (fd >= 0 || errno != EEXIST) {
-			if (fd >= 0)
-				errno = saved;
-			return fd;
-		}
-	}
-	return nv_error(EEXIST);
+	return make_unique(&at, name, suffix, make_file, flags);
 }
 
 char *nv_mkdtemp(char *name)
@@ -182,21 +195,5 @@ char *nv_mkdtemp(char *name)
 
 	if (!nv_route(AT_FDCWD, name, &at))
 		return REAL(mkdtemp)(name);
-	char *x = placeholders(name, 0);
-
-	if (x == NULL)
-		return NULL;
-	int saved = errno;
-
-	for (int i = 0; i < ATTEMPTS; i++) {
-		invent(x);
-		if (rt_mkdir(&at, nv_umasked(0700)) == 0) {
-			errno = saved;
-			return name;
-		}
-		if (errno != EEXIST)
-			return NULL;
-	}
-	errno = EEXIST;
-	return NULL;
+	return make_unique(&at, name, 0, make_directory, 0) == 0 ? name : NULL;
 }

@@ -181,7 +181,6 @@ void nv_replace_placeholders(nv_handle h, int stand_in);
 void nv_take_back(void);
 void nv_give_away(int server); /* it has what was ours */
 nv_own nv_own_descriptor;
-bool nv_loads_stranger(const void *function);
 bool nv_loading(void);
 void nv_put(int fd, nv_handle h);
 void nv_occupy(void);
@@ -197,7 +196,7 @@ int nv_dup(int fd, nv_handle h);
 int nv_dup2(int fd, int newfd);
 int nv_dup3(int fd, int newfd, int flags);
 int nv_fcntl(int fd, nv_handle h, int cmd, void *arg);
-int nv_ioctl(int fd, nv_handle h, unsigned long request, void *arg);
+int nv_ioctl(int fd, unsigned long request);
 int nv_fcntl_lock(nv_handle h, int cmd, struct flock *lock);
 int nv_flock(nv_handle h, int operation);
 int nv_lockf(nv_handle h, int command, off_t length);

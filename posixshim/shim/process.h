@@ -60,7 +60,7 @@ void nv_signal_stack(void);
 void nv_take_faults(void);
 bool nv_fault_action(int signum, const struct sigaction *act, struct sigaction *old);
 void nv_forget_actions(void); /* in a forked child */
-void nv_runtimes_action(int signum, const struct sigaction *act, struct sigaction *old);
+int nv_runtimes_action(int signum, const struct sigaction *act, struct sigaction *old);
 
 /* nv_block_signals blocks all signals but those of faults. A handler then runs when the
  * call is done, where the kernel puts it. What was blocked before is for nv_unblock_signals. */

@@ -102,24 +102,12 @@ void nv_forget_runtime(void)
 	nv_state = NV_OUT;
 }
 
-/* The path of the runtime while this thread loads it. */
-static const char *loading;
+static bool loading;
 
 /* nv_loading says whether this very moment the dynamic linker loads the runtime. */
 bool nv_loading(void)
 {
-	return loading != NULL;
-}
-
-/* nv_loads_stranger says whether the runtime is being loaded and function is not
- * its own, but that of a library which it needs and which is loaded with it, or of
- * the application. Such a library has no business with the application's
- * signals, as SPDK thinks it has. */
-bool nv_loads_stranger(const void *function)
-{
-	Dl_info info;
-
-	return loading != NULL && dladdr(function, &info) != 0 && strcmp(info.dli_fname, loading) != 0;
+	return loading;
 }
 
 static int bind_runtime(void)
@@ -142,10 +130,10 @@ static int bind_runtime(void)
 		nv_complain("files under %s cannot be used: a copy of the runtime for a forked child: %m", nv_mount);
 		return why;
 	}
-	loading = path;
+	loading = true;
 	void *library = REAL(dlopen)(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
 
-	loading = NULL;
+	loading = false;
 	if (library == NULL) {
 		nv_complain("files under %s cannot be used: %s; build or install nvmecr completely", nv_mount, dlerror());
 		return ELIBACC;

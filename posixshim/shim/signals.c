@@ -55,56 +55,35 @@ int nv_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*sta
 	return result;
 }
 
-/* of_runtime is sigaction where the runtime calls it, or a library that it uses. What is
- * loaded with the runtime has no business with the application's signals. */
-static int of_runtime(int signum, const struct sigaction *act, struct sigaction *old)
-{
-	if (!nv_loading())
-		return REAL(sigaction)(signum, act, old);
-	if (act != NULL && nv_loads_stranger((void *)act->sa_handler))
-		act = NULL;
-	nv_runtimes_action(signum, act, old);
-	return 0;
-}
-
 int nv_sigaction(int signum, const struct sigaction *act, struct sigaction *old)
 {
 	if (nv_state == NV_INSIDE)
-		return of_runtime(signum, act, old);
+		return nv_loading() ? nv_runtimes_action(signum, act, old) : REAL(sigaction)(signum, act, old);
 	if (act != NULL && handled(act->sa_handler))
 		expect_signals();
 	return nv_fault_action(signum, act, old) ? 0 : REAL(sigaction)(signum, act, old);
 }
 
-/* set_action is what signal and its like do with a signal of faults; false: it is none. */
-static bool set_action(int signum, sighandler_t handler, int flags, sighandler_t *before)
+/* set_handler is signal and its like; real is the function that it is for signals that are not of faults. */
+static sighandler_t set_handler(int signum, sighandler_t handler, int flags, sighandler_t (*real)(int, sighandler_t))
 {
 	struct sigaction act = {.sa_handler = handler, .sa_flags = flags}, old;
 
 	sigemptyset(&act.sa_mask);
-	if (handler == SIG_ERR || !nv_fault_action(signum, &act, &old))
-		return false;
-	*before = old.sa_handler;
-	return true;
+	if (handled(handler))
+		expect_signals();
+	return handler != SIG_ERR && nv_fault_action(signum, &act, &old) ? old.sa_handler : real(signum, handler);
 }
 
 sighandler_t nv_signal(int signum, sighandler_t handler)
 {
-	sighandler_t before;
-
-	if (handled(handler))
-		expect_signals();
-	return set_action(signum, handler, SA_RESTART, &before) ? before : REAL(signal)(signum, handler);
+	return set_handler(signum, handler, SA_RESTART, REAL(signal));
 }
 
 /* What signal is to programs that ask for POSIX and no more. */
 sighandler_t nv_sysv_signal(int signum, sighandler_t handler)
 {
-	sighandler_t before;
-
-	if (handled(handler))
-		expect_signals();
-	return set_action(signum, handler, SA_RESETHAND | SA_NODEFER, &before) ? before : REAL(__sysv_signal)(signum, handler);
+	return set_handler(signum, handler, SA_RESETHAND | SA_NODEFER, REAL(__sysv_signal));
 }
 
 static void before_fork(void);
