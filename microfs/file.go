@@ -265,7 +265,12 @@ func (f *File) seek(off int64, data bool) (int64, error) {
 
 // Close closes the file. The last close by a writer makes the file durable and sets
 // Attr.Closed; after an error the file may be neither.
-func (f *File) Close() error {
+func (f *File) Close() error { return f.close(true) }
+
+// Abandon closes the file for a writer that has not come to its end: it sets no Attr.Closed.
+func (f *File) Abandon() error { return f.close(false) }
+
+func (f *File) close(complete bool) error {
 	f.fs.mu.Lock()
 	defer f.fs.leave()
 	for f.long > 0 {
@@ -298,7 +303,7 @@ func (f *File) Close() error {
 		f.fs.release()
 		failed = nil // nobody misses it
 	}
-	if !f.writable || in.writers > 0 || in.nlink > 0 && f.fs.losses.of(in.ino) != nil {
+	if !complete || !f.writable || in.writers > 0 || in.nlink > 0 && f.fs.losses.of(in.ino) != nil {
 		return failed
 	}
 	// Nothing of a file without a name survives, but changes before its close do: the
