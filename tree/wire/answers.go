@@ -96,4 +96,5 @@ func (a *StatFS) fields(c *codec) {
 	u64(c, &s.Generation)
 	u64(c, &s.Checkpoints)
 	c.truth(&s.DataCRC)
+	c.truth(&s.Ranges)
 }

@@ -12,8 +12,7 @@ import (
 type Hello struct {
 	Format    uint32 // version of the store's format
 	Run       uuid.UUID
-	Secret    [32]byte // of the run; zeros where the socket proves whose process it is
-	Partition uint32   // that the client writes, or NoPartition
+	Partition uint32 // that the client writes, or NoPartition
 	PID       uint32
 	Host      string
 	Cred      microfs.Cred // who calls, until SetCred
@@ -22,7 +21,6 @@ type Hello struct {
 func (h *Hello) fields(c *codec) {
 	u32(c, &h.Format)
 	c.array(h.Run[:])
-	c.array(h.Secret[:])
 	u32(c, &h.Partition)
 	u32(c, &h.PID)
 	c.text(&h.Host)

@@ -45,7 +45,7 @@ var exchanges = []struct {
 	request, answer Body
 	err             error
 }{
-	{op: OpHello, request: &Hello{Format: 2, Run: uuid.MustParse("00112233-4455-6677-8899-aabbccddeeff"), Secret: [32]byte{31: 9},
+	{op: OpHello, request: &Hello{Format: 2, Run: uuid.MustParse("00112233-4455-6677-8899-aabbccddeeff"),
 		Partition: NoPartition, PID: 42, Host: "node7", Cred: sampleCred},
 		answer: &Welcome{Timeout: time.Minute, Partitions: 448}},
 	{op: OpGoodbye},
@@ -73,7 +73,7 @@ var exchanges = []struct {
 	{op: OpReadlink, request: &Readlink{Name: samplePlace}, answer: &Text{Text: "../to"}},
 	{op: OpPath, request: &Path{Name: Name{Dir: 17}}, answer: &Text{Text: "/d"}},
 	{op: OpStatFS, answer: &StatFS{StatFS: microfs.StatFS{Hugeblock: 32768, Blocks: 2, Free: 3, Files: 4, FilesFree: 5, LogPages: 6,
-		LogFree: 7, StateBytes: 8, StateMax: 9, OpenFiles: 10, Generation: 11, Checkpoints: 12, DataCRC: true}}},
+		LogFree: 7, StateBytes: 8, StateMax: 9, OpenFiles: 10, Generation: 11, Checkpoints: 12, DataCRC: true, Ranges: true}}},
 	{op: OpSync},
 	{op: OpShards, request: &Shards{List: []Shard{{Ino: 1, Birth: 2, Cut: 3}, {Ino: 4, Birth: 5, Cut: 6}}}},
 	{op: OpGrow, request: &Grow{Partitions: 3}, answer: &Grow{Partitions: 4}},
