@@ -1,0 +1,243 @@
+package index
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/microfs"
+	"nvmecr/tree/wire"
+)
+
+// An adoption is the search in the partition of a dead client for what it had not published. As the error of a
+// call it says what the call has to wait for.
+type adoption struct {
+	partition uint32
+	files     map[microfs.Ino]uint64 // with births; nil: whichever are torn
+	done      chan struct{}          // closed at the end
+}
+
+// Error is not seen by clients.
+func (a *adoption) Error() string { return fmt.Sprintf("partition %d is being adopted", a.partition) }
+
+// Adopt adopts a partition that a process may have written to which died in an earlier run, or with the
+// index. Calls on files that are not complete wait until that is done.
+func (x *Index) Adopt(partition uint32) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !x.closed && x.opts.Adopt != nil {
+		x.begin(&adoption{partition: partition, done: make(chan struct{})})
+	}
+}
+
+// begin starts an adoption. The caller holds x.mu.
+func (x *Index) begin(a *adoption) {
+	x.adoptions[a] = struct{}{}
+	x.work.Add(1)
+	go func() {
+		defer x.work.Done()
+		err := x.adopt(a)
+		if err != nil && x.ctx.Err() == nil {
+			x.opts.Logf("what a process of partition %d had written and not closed when it died is missing from %s: %v", a.partition, a.what(), err)
+		}
+		x.mu.Lock()
+		defer x.mu.Unlock()
+		delete(x.adoptions, a)
+		close(a.done)
+	}()
+}
+
+func (a *adoption) what() string {
+	switch len(a.files) {
+	case 0:
+		return "its files"
+	case 1:
+		return "one file"
+	}
+	return fmt.Sprintf("%d files", len(a.files))
+}
+
+// settled returns the adoption that a call on a file has to wait for, as an error.
+func (x *Index) settled(a *microfs.Attr) error {
+	for p := range x.adoptions {
+		if p.concerns(a) {
+			return p
+		}
+	}
+	return nil
+}
+
+func (p *adoption) concerns(a *microfs.Attr) bool {
+	if p.files == nil {
+		return !a.Closed && a.Mode&unix.S_IFMT == unix.S_IFREG
+	}
+	birth, there := p.files[a.Ino]
+	return there && birth == a.Birth
+}
+
+// adopt maps what the partition has of the files.
+func (x *Index) adopt(a *adoption) error {
+	fs, done, err := x.opts.Adopt(x.ctx, a.partition)
+	if err != nil {
+		return err
+	}
+	defer done()
+	shards, err := x.tornShards(a, fs)
+	errs := []error{err}
+	for _, s := range shards {
+		errs = append(errs, x.adoptShard(a, fs, s))
+	}
+	return errors.Join(errs...)
+}
+
+// tornShards returns the shards to adopt.
+func (x *Index) tornShards(a *adoption, fs *microfs.FS) (shards []wire.Shard, err error) {
+	for ino, birth := range a.files {
+		if cut, ok := x.cutOf(ino, birth); ok {
+			shards = append(shards, wire.Shard{Ino: ino, Birth: birth, Cut: cut})
+		}
+	}
+	if a.files != nil {
+		return shards, nil
+	}
+	root, err := fs.OpenIno(microfs.RootIno, unix.O_RDONLY)
+	if err != nil {
+		return nil, err
+	}
+	defer root.Close()
+	names, err := root.ReadDir("", 0)
+	for _, n := range names {
+		s, ok := wire.ParseShard(n.Name)
+		if !ok {
+			continue
+		}
+		if at, err := fs.Stat(microfs.RootIno, n.Name, false); err == nil && !at.Closed {
+			shards = append(shards, s)
+		}
+	}
+	return shards, err
+}
+
+// cutOf returns the cut of a file, and whether there still is one of this birth.
+func (x *Index) cutOf(ino microfs.Ino, birth uint64) (cut uint32, ok bool) {
+	a, err := x.inode(ino)
+	return a.Cut, err == nil && a.Birth == birth
+}
+
+// adoptShard maps what a shard has where its file has nothing.
+func (x *Index) adoptShard(a *adoption, fs *microfs.FS, s wire.Shard) error {
+	f, err := fs.Open(microfs.RootIno, s.Name(), unix.O_RDONLY, 0)
+	if errors.Is(err, syscall.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	parts, err := written(f)
+	if err != nil {
+		return err
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.closed {
+		return errClosed
+	}
+	if err := x.fill(a, s, parts); err != nil {
+		return fmt.Errorf("inode %d: %w", s.Ino, err)
+	}
+	return nil
+}
+
+// written returns the parts of a shard that have bytes. What a part begins with may not have been written, as far as
+// it is zeros: a write into the middle of a hugeblock makes it begin with some. They could hide another shard's bytes.
+func written(f *microfs.File) (parts []wire.Range, err error) {
+	for end := int64(0); ; {
+		begin, err := f.SeekData(end)
+		if errors.Is(err, syscall.ENXIO) {
+			return parts, nil
+		}
+		if err == nil {
+			end, err = f.SeekHole(begin)
+		}
+		if err == nil {
+			begin, err = skipZeros(f, begin, end)
+		}
+		if err != nil {
+			return nil, err
+		}
+		if begin < end {
+			parts = append(parts, wire.Range{Off: begin, Len: end - begin})
+		}
+	}
+}
+
+// skipZeros returns where the zeros end that begin at off, as far as it looks.
+func skipZeros(f *microfs.File, off, end int64) (int64, error) {
+	b := make([]byte, min(end-off, int64(microfs.DefaultHugeblock)))
+	n, err := f.ReadAt([][]byte{b}, off)
+	return off + int64(n-len(bytes.TrimLeft(b[:n], "\x00"))), err
+}
+
+// fill maps parts of a shard where its file has nothing, if the shard is of the file's cut. A file that was complete when
+// all were killed stays as it is.
+func (x *Index) fill(p *adoption, s wire.Shard, parts []wire.Range) error {
+	h, err := x.fs.OpenIno(s.Ino, unix.O_RDWR)
+	if isStale(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer func() { _ = h.Abandon() }() // the file does not count as complete
+	a, err := h.Stat()
+	if err != nil || a.Birth != s.Birth || a.Cut != s.Cut || a.Closed && p.files == nil {
+		return err
+	}
+	var ranges []microfs.Range
+	size := a.Size
+	for _, part := range parts {
+		if ranges, err = x.holes(h, part, a.Size, ranges); err != nil {
+			return err
+		}
+		size = max(size, part.Off+part.Len)
+	}
+	if len(ranges) == 0 {
+		return nil
+	}
+	for i := range ranges {
+		ranges[i].Place, ranges[i].Cut = p.partition, s.Cut
+	}
+	return h.MapRanges(ranges, size, time.Now())
+}
+
+// holes adds the parts of p where the file of a size has nothing.
+func (x *Index) holes(h *microfs.File, p wire.Range, size int64, dst []microfs.Range) (_ []microfs.Range, err error) {
+	x.spans, err = h.Ranges(p.Off, p.Len, math.MaxInt, x.spans[:0])
+	for _, s := range x.spans {
+		if s.Kind == microfs.SpanHole {
+			dst = append(dst, microfs.Range{Off: s.Off, Len: s.Len})
+		}
+	}
+	if from := max(p.Off, size); from < p.Off+p.Len {
+		dst = append(dst, microfs.Range{Off: from, Len: p.Off + p.Len - from})
+	}
+	return dst, err
+}
+
+// inode returns the attributes of a file by its number. ESTALE if there is none.
+func (x *Index) inode(ino microfs.Ino) (microfs.Attr, error) {
+	h, err := x.fs.OpenIno(ino, unix.O_RDONLY|unix.O_PATH)
+	if err != nil {
+		return microfs.Attr{}, err
+	}
+	defer h.Close() // which changes nothing
+	return h.Stat()
+}
+
+func isStale(err error) bool { return errors.Is(err, syscall.ESTALE) }

@@ -1,0 +1,240 @@
+package index
+
+import (
+	"errors"
+	"math"
+	"syscall"
+
+	"nvmecr/microfs"
+	"nvmecr/tree/wire"
+)
+
+// attr returns the attributes of a file.
+func (f *file) attr() (wire.Attr, error) {
+	a, err := f.read.Stat()
+	return attrOf(a), err
+}
+
+func attrOf(a microfs.Attr) wire.Attr { return wire.Attr{Attr: a, Birth: a.Birth, Cut: a.Cut} }
+
+// attrAnswer is how most calls on a file end.
+func (f *file) attrAnswer(err error) (wire.Body, error) {
+	if err != nil {
+		return nil, err
+	}
+	a, err := f.attr()
+	return &wire.AttrAnswer{Attr: a}, err
+}
+
+// mapOf returns at most so many segments of a part of a file; n < 0 is all behind off.
+func (c *client) mapOf(f *file, off, n int64, most int) (*wire.File, error) {
+	a, err := f.attr()
+	if err != nil {
+		return nil, err
+	}
+	answer := &c.file
+	*answer = wire.File{Attr: a, Segments: answer.Segments[:0]}
+	if n < 0 {
+		n = max(0, a.Size-off)
+	}
+	if f.read.IsDir() {
+		return answer, nil
+	}
+	spans, err := f.spans(off, n, most+1)
+	if answer.More = len(spans) > most; answer.More {
+		spans = spans[:most]
+	}
+	for i := range spans {
+		answer.Segments = append(answer.Segments, segmentOf(&spans[i]))
+	}
+	return answer, err
+}
+
+func segmentOf(s *microfs.Span) wire.Segment {
+	kind := wire.Hole
+	switch s.Kind {
+	case microfs.SpanOwn:
+		kind = wire.Own
+	case microfs.SpanPlaced:
+		kind = wire.Mapped
+	}
+	return wire.Segment{Off: s.Off, Len: s.Len, Kind: kind, Place: s.Place, Cut: s.Cut}
+}
+
+// spans returns the first spans of a part of the file, at most so many. They are good until the next call.
+func (f *file) spans(off, n int64, most int) (_ []microfs.Span, err error) {
+	f.x.spans, err = f.read.Ranges(off, n, most, f.x.spans[:0])
+	return f.x.spans, err
+}
+
+// someSpans is how many spans are looked at at once.
+const someSpans = 1024
+
+// placed calls visit for each range of a part of the file until that returns false. visit must not call the file.
+func (f *file) placed(off, n int64, visit func(shardKey) bool) error {
+	for n > 0 {
+		spans, err := f.spans(off, n, someSpans)
+		if err != nil || len(spans) == 0 {
+			return err
+		}
+		for i := range spans {
+			if s := &spans[i]; s.Kind == microfs.SpanPlaced && !visit(shardKey{s.Place, s.Cut}) {
+				return nil
+			}
+		}
+		next := spans[len(spans)-1].End()
+		off, n = next, n-(next-off)
+	}
+	return nil
+}
+
+// publish maps what a client has written.
+func (c *client) publish(s *session, p *wire.Publication) error {
+	f := s.file
+	a, err := f.attr()
+	switch {
+	case err != nil:
+		return err
+	case c.partition == wire.NoPartition || p.Cut > a.Cut:
+		return syscall.EINVAL
+	case p.Birth != a.Birth:
+		return syscall.ESTALE
+	}
+	c.ranges = c.ranges[:0]
+	for _, r := range p.Ranges {
+		if r.Off < 0 || r.Len <= 0 || r.Off > math.MaxInt64-r.Len {
+			return syscall.EINVAL
+		}
+		if err := f.lose(r.Off, r.Len); err != nil {
+			return err
+		}
+		c.ranges = append(c.ranges, microfs.Range{Off: r.Off, Len: r.Len, Place: c.partition, Cut: p.Cut})
+		if r.Off+r.Len >= s.reserved {
+			s.reserved = 0
+		}
+	}
+	f.shards.add(shardKey{c.partition, p.Cut})
+	if err := f.write.MapRanges(c.ranges, p.Size, p.Mtime); err != nil {
+		return err
+	}
+	f.settleReserved()
+	if p.Durable {
+		return f.write.Sync()
+	}
+	return nil
+}
+
+// reserve gives a client space at the end of a file.
+func (s *session) reserve(n, most int64) (*wire.Space, error) {
+	off, err := s.file.end()
+	if err != nil {
+		return nil, err
+	}
+	if n < 0 {
+		return nil, syscall.EINVAL
+	}
+	n = min(n, max(0, most-off), math.MaxInt64-off)
+	if n > 0 {
+		s.reserved = off + n
+		s.file.reserved = s.reserved
+	}
+	return &wire.Space{Off: off, Len: n}, nil
+}
+
+// end returns where an append begins.
+func (f *file) end() (int64, error) {
+	a, err := f.attr()
+	return max(a.Size, f.reserved), err
+}
+
+// settleReserved finds out anew how far space is given away. What nobody has written at the end can be given again.
+func (f *file) settleReserved() {
+	if f.reserved == 0 {
+		return
+	}
+	f.reserved = 0
+	for s := range f.sessions {
+		f.reserved = max(f.reserved, s.reserved)
+	}
+}
+
+// writeOwn writes to the index's own partition.
+func (c *client) writeOwn(f *file, r *wire.Write) (wire.Body, error) {
+	off := r.Off
+	if off == wire.AtEnd {
+		var err error
+		if off, err = f.end(); err != nil {
+			return nil, err
+		}
+	}
+	if off < 0 || off > math.MaxInt64-int64(len(r.Data)) {
+		return nil, syscall.EINVAL
+	}
+	bufs, err := microfs.Below([][]byte{r.Data}, off, r.Most)
+	if err != nil {
+		return nil, err
+	}
+	if err := f.lose(off, int64(len(bufs[0]))); err != nil {
+		return nil, err
+	}
+	n, err := f.write.WriteAt(bufs, off)
+	if err != nil && n == 0 {
+		return nil, err
+	}
+	a, err := f.attr()
+	return &wire.Written{Off: off, N: uint32(n), Attr: a}, err
+}
+
+// readOwn reads from the index's own partition.
+func (c *client) readOwn(f *file, off int64, n uint32) (wire.Body, error) {
+	if n > wire.MaxData {
+		return nil, syscall.EINVAL
+	}
+	if cap(c.data) < int(n) {
+		c.data = make([]byte, n)
+	}
+	got, err := f.read.ReadAt([][]byte{c.data[:n]}, off)
+	var elsewhere *microfs.ElsewhereError
+	if errors.As(err, &elsewhere) {
+		return nil, syscall.EAGAIN
+	}
+	return &wire.Data{Bytes: c.data[:got]}, err
+}
+
+// truncate sets the size of a file by set, after which the client has no space of it any more.
+func (c *client) truncate(f *file, size int64, set func() error) (wire.Body, error) {
+	if err := f.lose(max(0, size), math.MaxInt64-max(0, size)); err != nil {
+		return nil, err
+	}
+	if err := set(); err != nil {
+		return nil, err
+	}
+	if s := c.files[f.ino]; s != nil {
+		s.reserved = 0
+		f.settleReserved()
+	}
+	return f.attrAnswer(nil)
+}
+
+// allocate is fallocate(2).
+func (f *file) allocate(r *wire.Allocate) error {
+	if r.Off < 0 || r.Len <= 0 || r.Mode > wire.ZeroKeepSize {
+		return syscall.EINVAL
+	}
+	if r.Off > math.MaxInt64-r.Len {
+		return syscall.EFBIG
+	}
+	if r.Mode != wire.Extend {
+		if err := f.lose(r.Off, r.Len); err != nil {
+			return err
+		}
+		if err := f.write.Punch(r.Off, r.Len); err != nil {
+			return err
+		}
+	}
+	a, err := f.attr()
+	if err != nil || r.Mode == wire.Punch || r.Mode == wire.ZeroKeepSize || a.Size >= r.Off+r.Len {
+		return err
+	}
+	return f.write.Truncate(r.Off + r.Len)
+}

@@ -1,0 +1,161 @@
+package index
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"syscall"
+
+	"nvmecr/microfs"
+	"nvmecr/tree/wire"
+)
+
+// A client is one connection.
+type client struct {
+	x      *Index
+	stream io.ReadWriteCloser
+	peer   *wire.Peer
+
+	// What follows is guarded by Index.mu.
+	ready     bool // Hello was answered
+	ended     bool // nothing of it is left: Goodbye, or its connection has ended
+	partition uint32
+	pid       uint32
+	host      string
+	cred      microfs.Cred
+	files     map[microfs.Ino]*session
+	queue     []wire.Shard // to remove
+	unsynced  bool         // why they can be removed may not be durable yet
+
+	file   wire.File // of the last answer
+	data   []byte
+	ranges []microfs.Range
+}
+
+// serve answers requests until the connection ends.
+func (c *client) serve() error {
+	for {
+		op, err := c.peer.Next()
+		if ended(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		err = c.answer(op)
+		if op == wire.OpGoodbye || ended(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// ended says that a connection has ended: with its client, with the client's host, or since it was closed here.
+func ended(err error) bool {
+	var errno syscall.Errno
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.ErrClosedPipe) ||
+		errors.Is(err, net.ErrClosed) || errors.As(err, &errno)
+}
+
+// answer answers one request. The error ends the connection.
+func (c *client) answer(op wire.Op) error {
+	r := newCall(op)
+	if r == nil {
+		return c.peer.Answer(fmt.Errorf("the index does not know %v: %w", op, syscall.EOPNOTSUPP), nil, nil)
+	}
+	body, _ := r.(wire.Body)
+	if err := c.peer.Body(body); err != nil {
+		return err
+	}
+	if c.ready == (op == wire.OpHello) {
+		return fmt.Errorf("%v where Hello has to come first, and once", op)
+	}
+	answer, list, err := c.x.perform(c, r)
+	if err == errClosed {
+		return err
+	}
+	return c.peer.Answer(err, list, answer)
+}
+
+// perform runs a call, with the lock where it needs that.
+func (x *Index) perform(c *client, r call) (wire.Body, []wire.Shard, error) {
+	if r, ok := r.(interface{ before(c *client) error }); ok {
+		if err := r.before(c); err != nil {
+			return nil, nil, err
+		}
+	}
+	return x.do(c, r)
+}
+
+// check checks who a client is.
+func (c *client) check(h *wire.Hello) error {
+	o := &c.x.opts
+	switch {
+	case h.Run != o.Run:
+		return fmt.Errorf("process %d is of run %v, and these files are in the hands of run %v: %w", h.PID, h.Run, o.Run, syscall.ESTALE)
+	case h.Format != o.Format:
+		return fmt.Errorf("process %d knows version %d of the store's format, and the store has %d; use one build of nvmecr in the whole job: %w",
+			h.PID, h.Format, o.Format, syscall.EPROTO)
+	}
+	return nil
+}
+
+// settle makes the client that of its partition. One that was there before has lost the partition, or has died without
+// notice: it ends here.
+func (c *client) settle(h *wire.Hello) {
+	x := c.x
+	c.ready, c.partition, c.pid, c.host, c.cred = true, h.Partition, h.PID, h.Host, h.Cred
+	x.cred = nil
+	if c.partition == wire.NoPartition {
+		return
+	}
+	if before := x.places[c.partition]; before != nil {
+		_ = before.stream.Close()
+		x.end(before)
+	}
+	x.places[c.partition] = c
+}
+
+// goodbye closes what the client has open, in order.
+func (c *client) goodbye() {
+	for _, s := range c.files {
+		_ = c.x.drop(s, s.opens, s.writers, false) // who wants to know closes them
+	}
+	c.forget()
+}
+
+// end closes what a client has open that is gone without Goodbye, and adopts what it has written.
+func (x *Index) end(c *client) {
+	if c.ended || x.closed {
+		c.forget()
+		return
+	}
+	a := &adoption{partition: c.partition, files: map[microfs.Ino]uint64{}, done: make(chan struct{})}
+	for ino, s := range c.files {
+		if s.writers > 0 && s.file.named() {
+			a.files[ino] = s.file.birth
+		}
+		_ = x.drop(s, s.opens, s.writers, true) // nobody is there who could be told
+	}
+	c.forget()
+	if c.partition != wire.NoPartition && len(a.files) > 0 && x.opts.Adopt != nil {
+		x.begin(a)
+	}
+}
+
+// forget takes the client from the lists.
+func (c *client) forget() {
+	x := c.x
+	c.ended = true
+	clear(c.files)
+	delete(x.clients, c)
+	if x.places[c.partition] == c {
+		delete(x.places, c.partition)
+	}
+	if x.cred == c {
+		x.cred = nil
+	}
+}

@@ -1,0 +1,182 @@
+package index
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+
+	"nvmecr/microfs"
+	"nvmecr/tree/wire"
+)
+
+// Options are those of an index.
+type Options struct {
+	Format uint32    // version of the store's format, which clients must have, too
+	Run    uuid.UUID // that clients must be of
+	// Timeout is that of the run. A request waits for an adoption no longer than half of it, so that the client has
+	// the answer before it gives the index up.
+	Timeout time.Duration
+	// Adopt mounts a partition for reading, once nobody who has written to it before the call can write any more: a new
+	// writer may be there. It is called after a client of the partition has died. done is called at the end of the use.
+	// nil: nothing is adopted.
+	Adopt func(ctx context.Context, partition uint32) (fs *microfs.FS, done func(), err error)
+	// Grow makes sure that the store has a number of partitions, and returns how many there are. nil: there are as
+	// many as there are, 0 for all that clients know.
+	Grow func(partitions uint32) (uint32, error)
+	// Logf tells what users have to know. May be nil.
+	Logf func(format string, args ...any)
+}
+
+// An Index answers the calls of clients on a file system.
+type Index struct {
+	fs     *microfs.FS
+	opts   Options
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+
+	growing sync.Mutex     // held while Options.Grow runs; before mu
+	work    sync.WaitGroup // adoptions, and Serves
+
+	mu      sync.Mutex // see the package comment; guards what follows
+	closed  bool
+	cred    *client // whose credentials the file system has
+	clients map[*client]struct{}
+	places  map[uint32]*client // by partition
+	files   map[microfs.Ino]*file
+	// strays are shards of files that nobody has open, of the file's cut, that no range names.
+	strays    map[microfs.Ino]shardSet
+	adoptions map[*adoption]struct{} // under way
+	spans     []microfs.Span         // scratch
+}
+
+// New returns the index on a file system with ranges, which is mounted for writing, and which nobody else uses until
+// Close has returned.
+func New(fs *microfs.FS, o Options) *Index {
+	if o.Logf == nil {
+		o.Logf = func(string, ...any) {}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	return &Index{
+		fs: fs, opts: o, ctx: ctx, cancel: cancel,
+		clients: map[*client]struct{}{}, places: map[uint32]*client{}, files: map[microfs.Ino]*file{},
+		strays: map[microfs.Ino]shardSet{}, adoptions: map[*adoption]struct{}{},
+	}
+}
+
+// errClosed is what Serve returns after Close.
+var errClosed = errors.New("the index has ended")
+
+// Serve answers the requests of one connection until it ends, and closes it. The caller has made sure that it is of a process of
+// the run's user.
+// The error says what was wrong with what came over the
+// connection, for a log; nil after its end, whoever has ended it.
+func (x *Index) Serve(stream io.ReadWriteCloser) error {
+	defer stream.Close()
+	c := &client{x: x, stream: stream, peer: wire.NewPeer(stream), partition: wire.NoPartition, files: map[microfs.Ino]*session{}}
+	if !x.enter(c) {
+		return errClosed
+	}
+	defer x.work.Done()
+	err := c.serve()
+	x.leave(c)
+	return err
+}
+
+// enter takes note of a client, unless the index is closed.
+func (x *Index) enter(c *client) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.closed {
+		return false
+	}
+	x.clients[c] = struct{}{}
+	x.work.Add(1)
+	return true
+}
+
+// leave forgets a client, whose connection has ended.
+func (x *Index) leave(c *client) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.end(c)
+}
+
+// Close ends all connections, as if the index had been killed: what clients have open is not closed, and what
+// they have not published is left to Adopt. The file system stays mounted.
+func (x *Index) Close() {
+	x.mu.Lock()
+	x.closed = true
+	for c := range x.clients {
+		_ = c.stream.Close()
+	}
+	x.mu.Unlock()
+	x.cancel()
+	x.work.Wait()
+}
+
+// do runs a call under the lock. Where the call needs a file that is being adopted, it waits for that and runs it again.
+func (x *Index) do(c *client, r call) (wire.Body, []wire.Shard, error) {
+	wait := x.opts.Timeout / 2
+	if wait == 0 {
+		wait = math.MaxInt64
+	}
+	limit := time.NewTimer(wait)
+	defer limit.Stop()
+	for {
+		body, list, err := x.once(c, r)
+		p, ok := err.(*adoption)
+		if !ok {
+			return body, list, err
+		}
+		select {
+		case <-p.done:
+		case <-limit.C:
+			err := fmt.Errorf("files that a process of partition %d had open when it died cannot be had yet: the partition could not be read within %v: %w",
+				p.partition, wait, syscall.EIO)
+			x.opts.Logf("%v", err)
+			return nil, nil, err
+		case <-x.ctx.Done():
+			return nil, nil, errClosed
+		}
+	}
+}
+
+// once runs a call under the lock, and returns its answer and the shards that the client is to remove.
+func (x *Index) once(c *client, r call) (body wire.Body, list []wire.Shard, err error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if c.ended {
+		return nil, nil, errClosed
+	}
+	if x.cred != c {
+		if err := x.fs.SetCred(c.cred); err != nil {
+			return nil, nil, err
+		}
+		x.cred = c
+	}
+	body, err = r.run(c)
+	if _, waits := err.(*adoption); !waits {
+		list = c.releases()
+	}
+	return body, list, err
+}
+
+// grow makes partitions. It needs no lock of the index.
+func (x *Index) grow(partitions uint32) (uint32, error) {
+	x.growing.Lock()
+	defer x.growing.Unlock()
+	if x.opts.Grow == nil {
+		if partitions > 0 {
+			return 0, syscall.EOPNOTSUPP
+		}
+		return 0, nil
+	}
+	return x.opts.Grow(partitions)
+}

@@ -1,0 +1,168 @@
+package index
+
+import (
+	"errors"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/microfs"
+	"nvmecr/tree/wire"
+)
+
+// maxFiles is how many files a client may have open: each takes memory of the index.
+const maxFiles = 1 << 16
+
+// A file is one that clients have open, or that a call holds. The file system keeps it, whatever its name.
+type file struct {
+	x       *Index
+	ino     microfs.Ino
+	birth   uint64
+	read    *microfs.File
+	write   *microfs.File // while clients have it open for writing
+	opens   int           // of all clients
+	writers int           // of them
+	torn    bool          // one that wrote has died
+	// reserved is where the space ends that was given for appends: the largest of its sessions' ends.
+	reserved int64
+	sessions map[*session]struct{}
+	shards   shardSet // that no range may name
+}
+
+// A session is what one client has open of a file.
+type session struct {
+	client   *client
+	file     *file
+	opens    int
+	writers  int
+	reserved int64 // where the last space ends that it has and has not published; 0: it has none
+}
+
+// hold returns a file, which stays until release is called.
+func (x *Index) hold(ino microfs.Ino) (*file, error) {
+	f := x.files[ino]
+	if f == nil {
+		h, err := x.fs.OpenIno(ino, unix.O_RDONLY)
+		if err != nil {
+			return nil, err
+		}
+		a, err := h.Stat()
+		if err != nil {
+			return nil, errors.Join(err, h.Close())
+		}
+		f = &file{x: x, ino: ino, birth: a.Birth, read: h, sessions: map[*session]struct{}{}, shards: x.strays[ino]}
+		delete(x.strays, ino)
+		x.files[ino] = f
+	}
+	f.opens++
+	return f, nil
+}
+
+// release ends hold. After the last one shards are released that nobody needs.
+func (f *file) release() error {
+	if f.opens--; f.opens > 0 {
+		return nil
+	}
+	f.sweep()
+	delete(f.x.files, f.ino)
+	return f.read.Close()
+}
+
+// named says whether a name leads to the file.
+func (f *file) named() bool {
+	a, err := f.read.Stat()
+	return err == nil && a.Nlink > 0
+}
+
+// session returns what the client has open of a file. EBADF.
+func (c *client) session(ino microfs.Ino, write bool) (*session, error) {
+	s := c.files[ino]
+	if s == nil || write && s.writers == 0 {
+		return nil, syscall.EBADF
+	}
+	return s, nil
+}
+
+// add enters one more open of a file.
+func (c *client) add(ino microfs.Ino, write bool) (*session, error) {
+	s := c.files[ino]
+	if s == nil && len(c.files) == maxFiles {
+		return nil, syscall.EMFILE
+	}
+	f, err := c.x.hold(ino)
+	if err != nil {
+		return nil, err
+	}
+	if write && f.write == nil {
+		if f.write, err = c.x.fs.OpenIno(ino, unix.O_RDWR); err != nil {
+			return nil, errors.Join(err, f.release())
+		}
+	}
+	if s == nil {
+		s = &session{client: c, file: f}
+		c.files[ino] = s
+		f.sessions[s] = struct{}{}
+	}
+	s.opens++
+	if write {
+		s.writers++
+		f.writers++
+	}
+	return s, nil
+}
+
+// drop ends some opens of a session. The last one that writes marks the file complete, unless one has died.
+func (x *Index) drop(s *session, opens, writers int, died bool) (err error) {
+	f := s.file
+	s.opens -= opens
+	s.writers -= writers
+	f.writers -= writers
+	f.torn = f.torn || died && writers > 0
+	if s.writers == 0 {
+		s.reserved = 0
+		f.settleReserved()
+	}
+	if s.opens == 0 {
+		delete(s.client.files, f.ino)
+		delete(f.sessions, s)
+	}
+	if f.writers == 0 && f.write != nil {
+		end := (*microfs.File).Close
+		if f.torn {
+			end = (*microfs.File).Abandon
+		}
+		err = end(f.write)
+		f.write, f.torn = nil, false
+	}
+	for range opens {
+		err = errors.Join(err, f.release())
+	}
+	return err
+}
+
+// open opens what h is: h was opened by the file system, and is closed here.
+func (c *client) open(h *microfs.File, flags uint32) (wire.Body, error) {
+	write := flags&unix.O_PATH == 0 && flags&unix.O_ACCMODE != unix.O_RDONLY && !h.IsDir()
+	s, err := c.add(h.Ino(), write)
+	if cerr := h.Close(); err == nil && cerr != nil {
+		err = errors.Join(cerr, c.x.drop(s, 1, b2i(write), false))
+	}
+	if err != nil {
+		return nil, err
+	}
+	answer, err := c.mapOf(s.file, 0, -1, wire.FirstMap)
+	if err != nil {
+		return nil, errors.Join(err, c.x.drop(s, 1, b2i(write), false))
+	}
+	if write && c.partition != wire.NoPartition { // it is about to have a shard
+		s.file.shards.add(shardKey{c.partition, answer.Attr.Cut})
+	}
+	return answer, nil
+}
+
+func b2i(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

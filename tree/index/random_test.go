@@ -1,0 +1,520 @@
+package index
+
+import (
+	"flag"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"nvmecr/microfs"
+	"nvmecr/tree/wire"
+)
+
+// An owner is who has a byte: nobody, the index or a shard.
+type owner uint64
+
+const ownIndex owner = 1
+
+func ownRank(place, cut uint32) owner { return owner(place+2)<<32 | owner(cut) }
+
+// modelFile is a file as its readers see it. A byte is that of the last publication, or what its owner has
+// written to it since.
+type modelFile struct {
+	attr  wire.Attr // number and birth
+	cut   uint32
+	data  []byte
+	owner []owner
+	names int
+}
+
+func (f *modelFile) resize(n int) {
+	if n < len(f.data) {
+		f.cut++
+	}
+	f.data, f.owner = f.data[:min(n, len(f.data))], f.owner[:min(n, len(f.owner))]
+	f.grow(n)
+}
+
+func (f *modelFile) grow(n int) {
+	for len(f.data) < n {
+		f.data, f.owner = append(f.data, 0), append(f.owner, 0)
+	}
+}
+
+func (f *modelFile) put(off int, b []byte, by owner) {
+	f.grow(off + len(b))
+	copy(f.data[off:], b)
+	for i := range b {
+		f.owner[off+i] = by
+	}
+}
+
+// A modelShard is what a rank has written to a shard.
+type modelShard struct{ data []byte }
+
+func (s *modelShard) put(off int, b []byte) {
+	s.data = append(s.data, make([]byte, max(0, off+len(b)-len(s.data)))...)
+	copy(s.data[off:], b)
+}
+
+type modelKey struct {
+	place uint32
+	shard wire.Shard
+}
+
+// A modelSession is what a rank has open of a file.
+type modelSession struct {
+	file    *modelFile
+	attr    wire.Attr // whose cut is that of the shard
+	readers int
+	writers int
+	dirty   []wire.Range
+}
+
+// A modelRank is a client.
+type modelRank struct {
+	*user
+	sessions []*modelSession
+}
+
+// A world is an index with clients, and what they should see.
+type world struct {
+	t      *testing.T
+	rng    *rand.Rand
+	r      *rig
+	ranks  []*modelRank
+	none   *user // who looks
+	names  map[string]*modelFile
+	shards map[modelKey]*modelShard
+	log    []string
+}
+
+const randomRanks = 3
+
+func newWorld(t *testing.T, seed uint64) *world {
+	w := &world{t: t, rng: rand.New(rand.NewPCG(seed, 0)), r: newRig(t), names: map[string]*modelFile{}, shards: map[modelKey]*modelShard{}}
+	w.connectAll()
+	return w
+}
+
+func (w *world) connectAll() {
+	w.ranks = nil
+	for i := range uint32(randomRanks) {
+		w.ranks = append(w.ranks, w.connect(i))
+	}
+	w.none = w.r.connect(wire.NoPartition)
+}
+
+// connect is how a rank begins: it says which shards there are.
+func (w *world) connect(place uint32) *modelRank {
+	k := &modelRank{user: w.r.connect(place)}
+	k.ok(wire.OpShards, &wire.Shards{List: k.shards()}, nil)
+	w.collect(k)
+	return k
+}
+
+// shards lists what is in the partition.
+func (u *user) shards() (list []wire.Shard) {
+	root, err := u.partition.OpenIno(microfs.RootIno, unix.O_RDONLY)
+	require.NoError(u.r.t, err)
+	defer root.Close()
+	names, err := root.ReadDir("", 0)
+	require.NoError(u.r.t, err)
+	for _, n := range names {
+		s, ok := wire.ParseShard(n.Name)
+		require.True(u.r.t, ok, n.Name)
+		list = append(list, s)
+	}
+	return list
+}
+
+// collect removes what was released, which the rank must not have open.
+func (w *world) collect(k *modelRank) {
+	for _, s := range k.collect() {
+		for _, o := range k.sessions {
+			require.False(w.t, o.writers > 0 && o.attr.Ino == s.Ino && o.attr.Birth == s.Birth && o.attr.Cut == s.Cut, "%v is in use", s)
+		}
+		delete(w.shards, modelKey{k.place, s})
+	}
+}
+
+func (w *world) note(format string, args ...any) { w.log = append(w.log, fmt.Sprintf(format, args...)) }
+
+func (w *world) name() string { return string(rune('a' + w.rng.IntN(4))) }
+
+// pick returns a session of a rank, one that writes if write is set; nil if there is none.
+func (k *modelRank) pick(rng *rand.Rand, write bool) *modelSession {
+	var list []*modelSession
+	for _, s := range k.sessions {
+		if !write || s.writers > 0 {
+			list = append(list, s)
+		}
+	}
+	if len(list) == 0 {
+		return nil
+	}
+	return list[rng.IntN(len(list))]
+}
+
+func (w *world) open(k *modelRank) {
+	name, flags := w.name(), []int{unix.O_RDONLY, unix.O_RDWR | unix.O_CREAT, unix.O_RDWR | unix.O_CREAT | unix.O_TRUNC}[w.rng.IntN(3)]
+	f := w.names[name]
+	if f == nil && flags == unix.O_RDONLY {
+		return
+	}
+	a := k.user.open(name, flags)
+	if f == nil {
+		f = &modelFile{attr: a, names: 1}
+		w.names[name] = f
+	} else if flags&unix.O_TRUNC != 0 {
+		f.resize(0)
+	}
+	require.Equal(w.t, f.cut, a.Cut, "cut")
+	i := slices.IndexFunc(k.sessions, func(s *modelSession) bool { return s.file == f })
+	if i < 0 {
+		i = len(k.sessions)
+		k.sessions = append(k.sessions, &modelSession{file: f, attr: a})
+	}
+	s := k.sessions[i]
+	if len(s.dirty) == 0 {
+		s.attr = a // a new shard
+	}
+	if flags == unix.O_RDONLY {
+		s.readers++
+	} else {
+		s.writers++
+	}
+	w.note("%d opens %s, inode %d, flags %o, cut %d", k.place, name, a.Ino, flags, a.Cut)
+}
+
+func (w *world) bytes(n int) []byte {
+	b := make([]byte, n)
+	v := byte(1 + w.rng.IntN(255))
+	for i := range b {
+		b[i] = v
+	}
+	return b
+}
+
+func (w *world) write(k *modelRank, s *modelSession, off int) {
+	b := w.bytes(1 + w.rng.IntN(6000))
+	if off < 0 { // it appends
+		off = int(k.space(s.attr, int64(len(b))))
+		require.GreaterOrEqual(w.t, off, len(s.file.data))
+	}
+	w.note("%d writes inode %d, cut %d, %d+%d: %x", k.place, s.attr.Ino, s.attr.Cut, off, len(b), b[0])
+	k.user.write(s.attr, int64(off), string(b))
+	w.shard(k.place, s).put(off, b)
+	for i, by := range s.file.owner { // the bytes that it owns are seen at once
+		if i >= off && i < off+len(b) && by == ownRank(k.place, s.attr.Cut) {
+			s.file.data[i] = b[0]
+		}
+	}
+	s.dirty = append(s.dirty, wire.Range{Off: int64(off), Len: int64(len(b))})
+}
+
+func (w *world) shard(place uint32, s *modelSession) *modelShard {
+	key := modelKey{place, wire.Shard{Ino: s.attr.Ino, Birth: s.attr.Birth, Cut: s.attr.Cut}}
+	if w.shards[key] == nil {
+		w.shards[key] = &modelShard{}
+	}
+	return w.shards[key]
+}
+
+// published is what a publication of all that s has written says, and does.
+func (w *world) published(k *modelRank, s *modelSession) wire.Publication {
+	p := publication(s.attr, s.dirty...)
+	for _, r := range s.dirty {
+		s.file.put(int(r.Off), w.shard(k.place, s).data[r.Off:][:r.Len], ownRank(k.place, s.attr.Cut))
+	}
+	w.note("%d publishes inode %d, cut %d: %v", k.place, p.Ino, p.Cut, p.Ranges)
+	s.dirty = nil
+	return p
+}
+
+func (w *world) publish(k *modelRank, s *modelSession) {
+	var a wire.AttrAnswer
+	p := w.published(k, s)
+	k.ok(wire.OpPublish, &p, &a)
+	s.attr = a.Attr
+}
+
+func (w *world) closeOne(k *modelRank, s *modelSession) {
+	writer := s.writers > 0 && (s.readers == 0 || w.rng.IntN(2) == 0)
+	c := wire.Close{Writer: writer, Publication: wire.Publication{Ino: s.attr.Ino}}
+	switch {
+	case writer && s.writers == 1 && w.rng.IntN(8) > 0:
+		c.Publication = w.published(k, s)
+	case writer && s.writers == 1:
+		s.dirty = nil // it could not publish
+	}
+	w.note("%d closes inode %d, writer %v", k.place, s.attr.Ino, writer)
+	k.ok(wire.OpClose, &c, nil)
+	if writer {
+		s.writers--
+	} else {
+		s.readers--
+	}
+	if s.writers+s.readers == 0 {
+		k.sessions = slices.DeleteFunc(k.sessions, func(o *modelSession) bool { return o == s })
+	}
+}
+
+func (w *world) truncate(k *modelRank, s *modelSession) {
+	w.publish(k, s)
+	size := w.rng.IntN(10000)
+	w.note("%d truncates inode %d to %d", k.place, s.attr.Ino, size)
+	var a wire.AttrAnswer
+	k.ok(wire.OpTruncate, &wire.Truncate{Name: wire.Name{Dir: s.attr.Ino}, Size: int64(size)}, &a)
+	s.file.resize(size)
+	s.attr = a.Attr
+	require.Equal(w.t, s.file.cut, a.Attr.Cut)
+}
+
+func (w *world) punch(k *modelRank, s *modelSession) {
+	w.publish(k, s)
+	off, n := w.rng.IntN(10000), 1+w.rng.IntN(5000)
+	w.note("%d punches inode %d, %d+%d", k.place, s.attr.Ino, off, n)
+	var a wire.AttrAnswer
+	k.ok(wire.OpAllocate, &wire.Allocate{Ino: s.attr.Ino, Mode: wire.Punch, Off: int64(off), Len: int64(n)}, &a)
+	for i := off; i < min(off+n, len(s.file.data)); i++ {
+		s.file.data[i], s.file.owner[i] = 0, 0
+	}
+	s.file.cut, s.attr = a.Attr.Cut, a.Attr
+}
+
+func (w *world) rename(k *modelRank) {
+	from, to := w.name(), w.name()
+	if w.names[from] == nil || from == to {
+		return
+	}
+	w.note("%d renames %s to %s", k.place, from, to)
+	k.ok(wire.OpRename, &wire.Rename{From: at(from), To: at(to)}, nil)
+	w.lose(to)
+	w.names[to] = w.names[from]
+	delete(w.names, from)
+}
+
+func (w *world) lose(name string) {
+	if f := w.names[name]; f != nil {
+		f.names--
+		delete(w.names, name)
+	}
+}
+
+func (w *world) unlink(k *modelRank) {
+	name := w.name()
+	if w.names[name] == nil {
+		return
+	}
+	w.note("%d unlinks %s", k.place, name)
+	k.ok(wire.OpUnlink, &wire.Unlink{Name: at(name)}, nil)
+	w.lose(name)
+}
+
+// writeOwn writes by way of the index.
+func (w *world) writeOwn() {
+	name := w.name()
+	f := w.names[name]
+	if f == nil {
+		return
+	}
+	a := w.none.open(name, unix.O_RDWR)
+	off, b := w.rng.IntN(10000), w.bytes(1+w.rng.IntN(3000))
+	w.note("the index writes inode %d, %d+%d: %x", a.Ino, off, len(b), b[0])
+	w.none.ok(wire.OpWrite, &wire.Write{Ino: a.Ino, Off: int64(off), Most: math.MaxInt64, Data: b}, &wire.Written{})
+	f.put(off, b, ownIndex)
+	w.none.close(a, true)
+}
+
+// kill kills a rank, which comes back. Bytes that it has written and not published are there where nothing was.
+func (w *world) kill(i int) {
+	k := w.ranks[i]
+	w.note("%d is killed", k.place)
+	k.kill()
+	for _, s := range k.sessions {
+		if s.writers > 0 && s.file.names > 0 {
+			w.adopted(s.file, k.place)
+		}
+	}
+	w.ranks[i] = w.connect(k.place)
+}
+
+// adopted checks that a file has what shards of some partitions have where it had nothing, and expects that from now on.
+func (w *world) adopted(f *modelFile, places ...uint32) {
+	var o wire.File
+	w.none.ok(wire.OpOpenIno, &wire.OpenIno{Ino: f.attr.Ino}, &o)
+	a, segments := w.none.segments(f.attr.Ino)
+	w.none.close(o.Attr, false)
+	require.GreaterOrEqual(w.t, int(a.Size), len(f.data))
+	f.grow(int(a.Size))
+	for _, s := range segments {
+		for i := int(s.Off); i < int(s.Off+s.Len); i++ {
+			if f.owner[i] != 0 {
+				continue
+			}
+			switch s.Kind {
+			case wire.Own: // zeros beside what the index has written
+				f.owner[i] = ownIndex
+				continue
+			case wire.Hole:
+				for _, p := range places {
+					if w.wrote(f, p, i) != 0 {
+						require.Failf(w.t, "missing byte", "byte %d of inode %d is not adopted from partition %d", i, f.attr.Ino, p)
+					}
+				}
+				continue
+			}
+			if s.Cut != f.cut || !slices.Contains(places, s.Place) {
+				require.Failf(w.t, "unexpected segment", "%+v of inode %d", s, f.attr.Ino)
+			}
+			f.put(i, []byte{w.wrote(f, s.Place, i)}, ownRank(s.Place, s.Cut))
+		}
+	}
+}
+
+// wrote returns a byte of the shard of the newest cut that a partition has of a file, 0 where it has none.
+func (w *world) wrote(f *modelFile, place uint32, i int) byte {
+	s := w.shards[modelKey{place, wire.Shard{Ino: f.attr.Ino, Birth: f.attr.Birth, Cut: f.cut}}]
+	if s == nil || i >= len(s.data) {
+		return 0
+	}
+	return s.data[i]
+}
+
+// crash kills all, the index too, which comes back.
+func (w *world) crash() {
+	w.note("all are killed")
+	w.r.x.Close()
+	w.r.start()
+	for i := range uint32(randomRanks) {
+		w.r.x.Adopt(i)
+	}
+	w.connectAll()
+	for name, f := range w.names {
+		if !w.none.stat(name).Closed { // what was complete stays as it is
+			w.adopted(f, 0, 1, 2)
+		}
+	}
+}
+
+func (w *world) step() {
+	i := w.rng.IntN(randomRanks)
+	k := w.ranks[i]
+	any, writing := k.pick(w.rng, false), k.pick(w.rng, true)
+	switch n := w.rng.IntN(100); {
+	case n < 18:
+		w.open(k)
+	case n < 45 && writing != nil:
+		w.write(k, writing, w.rng.IntN(10000))
+	case n < 50 && writing != nil:
+		w.write(k, writing, -1)
+	case n < 62 && writing != nil:
+		w.publish(k, writing)
+	case n < 76 && any != nil:
+		w.closeOne(k, any)
+	case n < 80 && writing != nil:
+		w.truncate(k, writing)
+	case n < 83 && writing != nil:
+		w.punch(k, writing)
+	case n < 86:
+		w.rename(k)
+	case n < 89:
+		w.unlink(k)
+	case n < 92:
+		w.writeOwn()
+	case n < 95:
+		w.collect(k)
+	case n < 97:
+		w.kill(i)
+	case n < 98:
+		w.crash()
+	}
+}
+
+// verify compares every file that somebody can see.
+func (w *world) verify() {
+	for name, f := range w.names {
+		w.same(f, w.none.read(name))
+	}
+	for _, k := range w.ranks {
+		for _, s := range k.sessions {
+			w.same(s.file, k.content(s.attr.Ino))
+		}
+	}
+}
+
+func (w *world) same(f *modelFile, got string) {
+	require.Equal(w.t, len(f.data), len(got), "size of inode %d", f.attr.Ino)
+	for i := range f.data {
+		if f.data[i] != got[i] {
+			require.Failf(w.t, "wrong byte", "byte %d of inode %d, of owner %x, is %x and not %x", i, f.attr.Ino, f.owner[i], got[i], f.data[i])
+		}
+	}
+}
+
+// end closes and removes everything, after which nothing is left of any file.
+func (w *world) end() {
+	for _, k := range w.ranks {
+		for len(k.sessions) > 0 {
+			w.closeOne(k, k.sessions[0])
+		}
+	}
+	w.verify()
+	for name := range w.names {
+		w.ranks[0].ok(wire.OpUnlink, &wire.Unlink{Name: at(name)}, nil)
+	}
+	for _, k := range w.ranks {
+		w.collect(k)
+		k.ok(wire.OpShards, &wire.Shards{List: k.shards()}, nil) // what was written and never published
+		w.collect(k)
+		assert.Empty(w.t, k.shards(), "partition %d", k.place)
+	}
+	w.r.x.mu.Lock()
+	defer w.r.x.mu.Unlock()
+	assert.Empty(w.t, w.r.x.files)
+	assert.Empty(w.t, w.r.x.strays)
+}
+
+var (
+	worlds    = flag.Int("worlds", 30, "how many random histories TestRandom has")
+	worldSeed = flag.Uint64("world-seed", 0, "of the first one; 0 is a random one")
+)
+
+func TestRandom(t *testing.T) {
+	const steps = 150
+	first := *worldSeed
+	if first == 0 {
+		first = rand.Uint64()
+	}
+	for i := range *worlds {
+		runWorld(t, first+uint64(i), steps)
+	}
+}
+
+func runWorld(t *testing.T, seed uint64, steps int) {
+	t.Run(fmt.Sprint(seed), func(t *testing.T) {
+		w := newWorld(t, seed)
+		defer func() {
+			if t.Failed() {
+				t.Logf("seed %d", seed)
+				for _, line := range w.log {
+					t.Log(line)
+				}
+			}
+		}()
+		for range steps {
+			w.step()
+			if w.rng.IntN(4) == 0 {
+				w.verify()
+			}
+		}
+		w.end()
+	})
+}

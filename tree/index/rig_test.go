@@ -1,0 +1,267 @@
+package index
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/memdev"
+	"nvmecr/tree/wire"
+)
+
+// hang is how long a test waits for what has to come.
+const hang = 2 * time.Minute
+
+var testRun = uuid.MustParse("00112233-4455-6677-8899-aabbccddeeff")
+
+// A rig is an index and partitions in memory.
+type rig struct {
+	t      testing.TB
+	dev    nvmf.Device
+	fs     *microfs.FS
+	x      *Index
+	opts   Options
+	places map[uint32]*microfs.FS // partitions of ranks, mounted for writing
+	mu     sync.Mutex
+	lines  []string // that were logged
+}
+
+func partition(t testing.TB, ranges bool) nvmf.Device {
+	dev, err := memdev.New(32*nvmf.MiB, 4096, memdev.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { dev.Close() })
+	require.NoError(t, microfs.Format(context.Background(), dev, whole(dev), microfs.FormatOptions{Ranges: ranges, Hugeblock: 4 * nvmf.KiB}))
+	return dev
+}
+
+func whole(dev nvmf.Device) microfs.Segment {
+	id := dev.Identity()
+	return microfs.Segment{Length: nvmf.Bytes(id.Blocks) * id.LBASize}
+}
+
+func mount(t testing.TB, dev nvmf.Device) *microfs.FS {
+	fs, err := microfs.Mount(context.Background(), dev, whole(dev), microfs.Options{MountPoint: "/nvmecr"})
+	require.NoError(t, err)
+	return fs
+}
+
+func newRig(t testing.TB) *rig {
+	r := &rig{t: t, dev: partition(t, true), places: map[uint32]*microfs.FS{}}
+	r.opts = Options{Format: 2, Run: testRun, Timeout: 2 * hang, Logf: r.logf,
+		Adopt: func(_ context.Context, place uint32) (*microfs.FS, func(), error) {
+			return r.place(place), func() {}, nil
+		}}
+	r.start()
+	t.Cleanup(func() {
+		r.stop()
+		for _, fs := range r.places {
+			_ = fs.Unmount()
+		}
+	})
+	return r
+}
+
+func (r *rig) logf(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lines = append(r.lines, fmt.Sprintf(format, args...))
+}
+
+func (r *rig) start() {
+	r.fs = mount(r.t, r.dev)
+	r.x = New(r.fs, r.opts)
+}
+
+func (r *rig) stop() {
+	r.x.Close()
+	require.NoError(r.t, r.fs.Unmount())
+}
+
+// place returns the partition of a rank.
+func (r *rig) place(n uint32) *microfs.FS {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.places[n] == nil {
+		r.places[n] = mount(r.t, partition(r.t, false))
+	}
+	return r.places[n]
+}
+
+// A user is a client of the index.
+type user struct {
+	r         *rig
+	place     uint32
+	conn      *wire.Conn
+	stream    net.Conn
+	served    chan error
+	removed   []wire.Shard
+	partition *microfs.FS
+}
+
+// dial returns a client that has not said Hello.
+func (r *rig) dial(place uint32) *user {
+	near, far := net.Pipe()
+	u := &user{r: r, place: place, stream: near, served: make(chan error, 1)}
+	u.conn = wire.NewConn(near, hang, func(list []wire.Shard) { u.removed = append(u.removed, list...) })
+	go func(x *Index) { u.served <- x.Serve(far) }(r.x)
+	return u
+}
+
+func (u *user) hello() *wire.Hello {
+	return &wire.Hello{Format: 2, Run: testRun, Partition: u.place, PID: 7, Host: "here"}
+}
+
+func (r *rig) connect(place uint32) *user {
+	u := r.dial(place)
+	var w wire.Welcome
+	require.NoError(r.t, u.conn.Call(wire.OpHello, u.hello(), &w))
+	if place != wire.NoPartition {
+		u.partition = r.place(place)
+	}
+	return u
+}
+
+// kill ends the connection without Goodbye.
+func (u *user) kill() {
+	_ = u.conn.Close()
+	<-u.served
+}
+
+func (u *user) goodbye() {
+	require.NoError(u.r.t, u.conn.Call(wire.OpGoodbye, nil, nil))
+	require.NoError(u.r.t, <-u.served)
+	_ = u.conn.Close()
+}
+
+// ok makes a call that has to succeed.
+func (u *user) ok(op wire.Op, request, answer wire.Body) {
+	u.r.t.Helper()
+	require.NoError(u.r.t, u.conn.Call(op, request, answer), "%v", op)
+}
+
+func at(path string) wire.Name { return wire.Name{Dir: microfs.RootIno, Path: path} }
+
+// open opens a path.
+func (u *user) open(path string, flags int) wire.Attr {
+	u.r.t.Helper()
+	var f wire.File
+	u.ok(wire.OpOpen, &wire.Open{Name: at(path), Flags: uint32(flags), Mode: 0o644}, &f)
+	return f.Attr
+}
+
+// write writes to the shard of a file.
+func (u *user) write(a wire.Attr, off int64, data string) {
+	u.r.t.Helper()
+	f, err := u.partition.Open(microfs.RootIno, wire.Shard{Ino: a.Ino, Birth: a.Birth, Cut: a.Cut}.Name(), unix.O_RDWR|unix.O_CREAT, 0o600)
+	require.NoError(u.r.t, err)
+	_, err = f.WriteAt([][]byte{[]byte(data)}, off)
+	require.NoError(u.r.t, err)
+	require.NoError(u.r.t, f.Abandon())
+}
+
+func publication(a wire.Attr, ranges ...wire.Range) wire.Publication {
+	p := wire.Publication{Ino: a.Ino, Birth: a.Birth, Cut: a.Cut, Mtime: time.Unix(1, 0), Ranges: ranges}
+	for _, r := range ranges {
+		p.Size = max(p.Size, r.Off+r.Len)
+	}
+	return p
+}
+
+// put writes to the shard and publishes that.
+func (u *user) put(a wire.Attr, off int64, data string) {
+	u.r.t.Helper()
+	u.write(a, off, data)
+	p := publication(a, wire.Range{Off: off, Len: int64(len(data))})
+	u.ok(wire.OpPublish, &p, &wire.AttrAnswer{})
+}
+
+func (u *user) close(a wire.Attr, writer bool) {
+	u.r.t.Helper()
+	u.ok(wire.OpClose, &wire.Close{Writer: writer, Publication: wire.Publication{Ino: a.Ino}}, nil)
+}
+
+// create makes a file with content.
+func (u *user) create(path, data string) wire.Attr {
+	u.r.t.Helper()
+	a := u.open(path, unix.O_RDWR|unix.O_CREAT)
+	if data != "" {
+		u.put(a, 0, data)
+	}
+	u.close(a, true)
+	return a
+}
+
+func (u *user) stat(path string) wire.Attr {
+	u.r.t.Helper()
+	var a wire.AttrAnswer
+	u.ok(wire.OpStat, &wire.Stat{Name: at(path)}, &a)
+	return a.Attr
+}
+
+// segments returns the map of an open file.
+func (u *user) segments(ino microfs.Ino) (wire.Attr, []wire.Segment) {
+	u.r.t.Helper()
+	var f wire.File
+	u.ok(wire.OpMap, &wire.Map{Ino: ino, Len: 1 << 62}, &f)
+	return f.Attr, f.Segments
+}
+
+// content returns the bytes of an open file, from wherever they are.
+func (u *user) content(ino microfs.Ino) string {
+	u.r.t.Helper()
+	a, segments := u.segments(ino)
+	b := make([]byte, a.Size)
+	var end int64
+	for _, s := range segments {
+		require.Equal(u.r.t, end, s.Off, "gaps in the map")
+		end += s.Len
+		part := b[s.Off:][:s.Len]
+		switch s.Kind {
+		case wire.Own:
+			var d wire.Data
+			u.ok(wire.OpRead, &wire.Read{Ino: ino, Off: s.Off, Len: uint32(s.Len)}, &d)
+			copy(part, d.Bytes)
+		case wire.Mapped:
+			f, err := u.r.place(s.Place).Open(microfs.RootIno, wire.Shard{Ino: ino, Birth: a.Birth, Cut: s.Cut}.Name(), unix.O_RDONLY, 0)
+			require.NoError(u.r.t, err, "the shard that %+v is in", s)
+			n, err := f.ReadAt([][]byte{part}, s.Off)
+			require.NoError(u.r.t, err)
+			require.EqualValues(u.r.t, s.Len, n, "a shard ends before its range")
+			require.NoError(u.r.t, f.Close())
+		}
+	}
+	require.Equal(u.r.t, a.Size, end)
+	return string(b)
+}
+
+// read opens a file and returns what is in it.
+func (u *user) read(path string) string {
+	u.r.t.Helper()
+	a := u.open(path, unix.O_RDONLY)
+	defer u.close(a, false)
+	return u.content(a.Ino)
+}
+
+// collect makes calls until no more releases come, and removes the shards.
+func (u *user) collect() []wire.Shard {
+	u.r.t.Helper()
+	for n := -1; n != len(u.removed); {
+		n = len(u.removed)
+		u.ok(wire.OpSync, nil, nil)
+	}
+	list := u.removed
+	u.removed = nil
+	for _, s := range list {
+		_ = u.partition.Unlink(microfs.RootIno, s.Name()) // one that was never written is not there
+	}
+	return list
+}
