@@ -44,7 +44,7 @@ func (c *Client) Partitions(n uint32) (uint32, error) {
 	return c.welcome.Partitions, nil
 }
 
-// released removes shards. Those that come before there is a file system are released again, see FS.shards.
+// released removes shards. Those that come before there is a file system are released again, see FS.tellShards.
 func (c *Client) released(list []wire.Shard) {
 	if fs := c.fs.Load(); fs != nil {
 		fs.remove(list)

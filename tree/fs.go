@@ -3,6 +3,8 @@ package tree
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -37,6 +39,7 @@ type FS struct {
 	own    *microfs.FS // nil: what is written goes to the index
 	place  uint32      // of own
 	opts   Options
+	ranges int // in a message, at most
 	cred   atomic.Pointer[microfs.Cred]
 
 	mu     sync.Mutex
@@ -52,7 +55,7 @@ func New(client *Client, o Options) (*FS, error) {
 		o.Logf = func(string, ...any) {}
 	}
 	fs := &FS{
-		client: client, own: o.Own, place: client.hello.Partition, opts: o,
+		client: client, own: o.Own, place: client.hello.Partition, opts: o, ranges: wire.MaxRanges,
 		inodes: make(map[identity]*inode), shards: make(map[wire.Shard]struct{}),
 	}
 	cred := client.hello.Cred
@@ -191,22 +194,25 @@ func (fs *FS) opens(a *wire.Attr) *inode {
 	return fs.inodes[identity{a.Ino, a.Birth}]
 }
 
-// unpublished returns the open files of which something was written that the index does not know.
-func (fs *FS) unpublished() (list []*inode) {
+// open returns the files that are open here.
+func (fs *FS) open() []*inode {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
-	for _, in := range fs.inodes {
-		if end, _ := in.noted(); end > 0 {
-			list = append(list, in)
-		}
-	}
-	return list
+	return slices.Collect(maps.Values(fs.inodes))
+}
+
+// unpublished says whether something was written that the index does not know.
+func (fs *FS) unpublished() bool {
+	return slices.ContainsFunc(fs.open(), func(in *inode) bool {
+		end, _ := in.noted()
+		return end > 0
+	})
 }
 
 // publishAt publishes what this process has written to the file of a path, before that is cut. If there is none, the
 // call that follows says so.
 func (fs *FS) publishAt(dir microfs.Ino, path string, follow bool) error {
-	if len(fs.unpublished()) == 0 {
+	if !fs.unpublished() {
 		return nil
 	}
 	a, err := fs.stat(dir, path, follow)
@@ -222,7 +228,7 @@ func (fs *FS) publishAt(dir microfs.Ino, path string, follow bool) error {
 // publishAll publishes all that was written.
 func (fs *FS) publishAll() error {
 	var errs []error
-	for _, in := range fs.unpublished() {
+	for _, in := range fs.open() {
 		errs = append(errs, in.publishAlone())
 	}
 	return errors.Join(errs...)
@@ -250,7 +256,11 @@ func (fs *FS) Vacate() error {
 // Close publishes what was written to files that are still open, and takes leave of the index. What could not be
 // published the index adopts, as it does after the death of a process.
 func (fs *FS) Close() error {
-	err := fs.publishAll()
+	var errs []error
+	for _, in := range fs.open() {
+		errs = append(errs, in.publishAlone(), in.closeAlone())
+	}
+	err := errors.Join(errs...)
 	if err == nil {
 		err = fs.client.Call(wire.OpGoodbye, nil, nil)
 	}

@@ -153,6 +153,13 @@ func (in *inode) closeShard() error {
 	return err
 }
 
+// closeAlone is closeShard for who does not hold in.mu.
+func (in *inode) closeAlone() error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.closeShard()
+}
+
 // settle closes a shard of an earlier cut of which all is published: what is written next goes to a new
 // one. The caller holds in.mu alone.
 func (in *inode) settle() error {

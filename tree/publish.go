@@ -39,7 +39,7 @@ func (in *inode) tell(mtime time.Time, last bool) error {
 	in.layout.forget()
 	rest := 0
 	if last {
-		rest = wire.MaxRanges
+		rest = in.fs.ranges
 	}
 	for len(in.written) > rest {
 		p := in.publication(mtime)
@@ -57,7 +57,7 @@ func (in *inode) tell(mtime time.Time, last bool) error {
 func (in *inode) publication(mtime time.Time) wire.Publication {
 	in.noting.Lock()
 	defer in.noting.Unlock()
-	p := wire.Publication{Ino: in.ino, Birth: in.birth, Cut: in.cut, Mtime: mtime, Durable: true, Ranges: in.written.head()}
+	p := wire.Publication{Ino: in.ino, Birth: in.birth, Cut: in.cut, Mtime: mtime, Durable: true, Ranges: in.written.head(in.fs.ranges)}
 	if n := len(p.Ranges); n > 0 {
 		p.Size = p.Ranges[n-1].Off + p.Ranges[n-1].Len
 	}

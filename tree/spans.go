@@ -69,9 +69,9 @@ func (s spans) bytes() (n int64) {
 	return n
 }
 
-// head returns the first of them, as many as go into a message.
-func (s spans) head() []wire.Range {
-	list := make([]wire.Range, min(len(s), wire.MaxRanges))
+// head returns the first of them, at most n.
+func (s spans) head(n int) []wire.Range {
+	list := make([]wire.Range, min(len(s), n))
 	for i := range list {
 		list[i] = wire.Range{Off: s[i].off, Len: s[i].end - s[i].off}
 	}

@@ -474,6 +474,70 @@ var edits = []edit{
 		`range stack[len(stack)-1].parts {`, `range stack[len(stack)-1].parts[:1] {`,
 		"TestRead", ""},
 
+	// What a process has in the tree of its job.
+	{"tree: others' mounts are never looked at again", "tree/source.go",
+		`s.since.Before(in.asked)`, `s.since.IsZero()`,
+		"TestOthers", ""},
+	{"tree: what was published is read by the map of before", "tree/publish.go",
+		`	in.layout.forget()
+	rest := 0`, `	rest := 0`,
+		"TestOneFile|TestRandom", ""},
+	{"tree: an open shows less than was published before", "tree/fs.go",
+		`err := in.refresh(); err != nil {
+		return nil, errors.Join(err, f.close())`, `err := error(nil); err != nil {
+		return nil, errors.Join(err, f.close())`,
+		"TestTwoDescriptors|TestRandom", ""},
+	{"tree: the index cuts what it does not know", "tree/file.go",
+		`err := in.publish(); err != nil {
+		return err
+	}
+	var answer wire.AttrAnswer
+	in.layout`, `err := error(nil); err != nil {
+		return err
+	}
+	var answer wire.AttrAnswer
+	in.layout`,
+		"TestRandom", ""},
+	{"tree: O_TRUNC leaves what was not published", "tree/fs.go",
+		`if !fs.unpublished() {`, `if true {`,
+		"TestTwoDescriptors", ""},
+	{"tree: a shard of an earlier cut is written on", "tree/inode.go",
+		`end > 0 || in.cut == in.attr.Cut {`, `end >= 0 {`,
+		"TestDeath", ""},
+	{"tree: a close does not sync the shard", "tree/publish.go",
+		`	case err == nil:
+		err = in.shard.Sync()
+	}`, `	}`,
+		"TestPowerLoss", ""},
+	{"tree: an append goes over what the process has written", "tree/write.go",
+		`size > max(in.attr.Size, in.reserved)`, `false`,
+		"TestAppend", ""},
+	{"tree: space of before a cut counts", "tree/publish.go",
+		`	in.reserved = 0
+`, ``,
+		"TestAppendBehindCut", ""},
+	{"tree: what the last close lost is published by nobody, and counted", "tree/publish.go",
+		`	if in.shard == nil {
+		in.noting.Lock()`, `	if false {
+		in.noting.Lock()`,
+		"TestFailedClose", ""},
+	{"tree: a publication sets the time of the write", "tree/inode.go",
+		`	if !touched.IsZero() {`, `	if false {`,
+		"TestTimes", ""},
+	{"tree: holes are what the buffer has", "tree/read.go",
+		`			clear(b)
+`, ``,
+		"TestRandom", ""},
+	{"tree: a map of many ranges ends early", "tree/layout.go",
+		`	if !answer.More {`, `	if true {`,
+		"TestManyRanges", ""},
+	{"tree: what the index releases stays", "tree/fs.go",
+		`fs.own.Unlink(microfs.RootIno, s.Name())`, `error(nil)`,
+		"TestOneFile|TestNoName", ""},
+	{"tree: what could not be read is not tried again", "tree/read.go",
+		`errors.Is(lost.cause, e)`, `false`,
+		"TestRandom|TestRetry", ""},
+
 	// The command.
 	{"nvmecr: several hosts on a target of this one", "cmd/nvmecr/command/hosts.go",
 		`if n > 1 {

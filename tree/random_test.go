@@ -1,0 +1,467 @@
+package tree
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"nvmecr/microfs"
+	"nvmecr/tree/wire"
+)
+
+var (
+	seeds = flag.Int("seeds", 40, "of TestRandom, how many")
+	seed  = flag.Uint64("seed", 0, "of TestRandom; 0: another one each time")
+)
+
+// TestRandom compares jobs of some processes, which do anything to a few files, with the model.
+func TestRandom(t *testing.T) {
+	first := *seed
+	if first == 0 {
+		first = uint64(time.Now().UnixNano())
+	}
+	for i := range uint64(*seeds) {
+		ok := t.Run(fmt.Sprint(first+i), func(t *testing.T) { newJob(t, first+i).run() })
+		if !ok {
+			t.Fatalf("go test ./tree -run TestRandom -seeds 1 -seed %d", first+i)
+		}
+	}
+}
+
+// A job is processes in a rig, and the model of their files.
+type job struct {
+	*rig
+	t         *testing.T
+	r         *rand.Rand
+	processes []*process
+	names     map[string]*modelFile
+	value     byte
+	trace     []string
+}
+
+func newJob(t *testing.T, seed uint64) *job {
+	r := rand.New(rand.NewPCG(seed, 0))
+	j := &job{t: t, r: r, names: map[string]*modelFile{}}
+	j.rig = newRig(t, 4)
+	j.cache, j.behind, j.lost = r.IntN(2) == 0, r.IntN(2) == 0, r.Uint64()
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, line := range j.trace {
+				t.Log(line)
+			}
+		}
+	})
+	return j
+}
+
+func (j *job) logf(format string, args ...any) {
+	j.trace = append(j.trace, fmt.Sprintf(format, args...))
+}
+
+// run runs some jobs one after the other, each of another number of ranks.
+func (j *job) run() {
+	for range 1 + j.r.IntN(4) {
+		j.begin()
+		for range 120 {
+			j.step()
+		}
+		j.end()
+		j.verify()
+	}
+	j.clear()
+}
+
+// begin starts ranks, and sometimes a process that is none.
+func (j *job) begin() {
+	ranks := 1 + min(j.r.IntN(len(j.disks)), j.r.IntN(len(j.disks)))
+	j.logf("%d ranks, volatile cache %v, write-behind %v", ranks, j.cache, j.behind)
+	for place := range uint32(ranks) {
+		j.enter(place)
+	}
+	if j.r.IntN(2) == 0 {
+		j.enter(wire.NoPartition)
+	}
+}
+
+func (j *job) enter(place uint32) *process {
+	p := &process{
+		rank: j.join(place), name: fmt.Sprintf("rank %d", place),
+		seen: map[*modelFile]int{}, reach: map[*modelFile]int{}, drafts: map[*modelFile]*draft{},
+	}
+	if place == wire.NoPartition {
+		p.name = "script"
+	}
+	j.processes = append(j.processes, p)
+	return p
+}
+
+// end ends all processes in order, or kills them, or the index with them.
+func (j *job) end() {
+	switch j.r.IntN(5) {
+	case 0:
+		j.logf("the index dies")
+		dead := j.processes
+		for _, p := range dead {
+			p.kill()
+		}
+		j.stop()
+		j.start()
+		for place := range j.disks {
+			j.index.Adopt(uint32(place))
+		}
+		j.processes = nil
+		j.collapse(dead)
+	case 1:
+		for len(j.processes) > 0 {
+			j.die(j.processes[0])
+		}
+	default:
+		for len(j.processes) > 0 {
+			j.leave(j.processes[0])
+		}
+	}
+}
+
+// leave ends a process in order, with files open or not.
+func (j *job) leave(p *process) {
+	j.logf("%s leaves", p.name)
+	for len(p.handles) > 0 && j.r.IntN(8) > 0 {
+		j.close(p, p.handles[0])
+	}
+	for f := range p.drafts {
+		p.publish(f)
+	}
+	p.rank.leave()
+	j.forget(p)
+}
+
+func (j *job) forget(p *process) {
+	j.processes = slices.DeleteFunc(j.processes, func(q *process) bool { return p == q })
+}
+
+// die kills a process.
+func (j *job) die(p *process) {
+	j.logf("%s dies", p.name)
+	p.kill()
+	j.forget(p)
+	j.collapse([]*process{p})
+}
+
+// collapse reads all files after a death.
+func (j *job) collapse(dead []*process) {
+	p := j.join(wire.NoPartition)
+	for _, name := range j.sorted() {
+		j.names[name].collapse(j.t, dead, []byte(p.read(name)))
+	}
+	p.leave()
+}
+
+// verify compares what everybody sees when nobody writes.
+func (j *job) verify() {
+	p := j.enter(wire.NoPartition)
+	list := j.list(p)
+	require.Equal(j.t, j.sorted(), list)
+	for _, name := range list {
+		now := j.names[name].now()
+		require.Equal(j.t, now.data[:now.size], []byte(p.read(name)), name)
+	}
+	j.leave(p)
+}
+
+// clear removes all files: then no partition has a shard.
+func (j *job) clear() {
+	p := j.enter(wire.NoPartition)
+	for _, name := range j.sorted() {
+		require.NoError(j.t, p.Unlink(root, name))
+	}
+	j.leave(p)
+	for place := range j.disks {
+		p := j.join(uint32(place))
+		require.NoError(j.t, p.Sync()) // takes the rest of the releases
+		require.Empty(j.t, p.shards(), "shards of files that are gone in partition %d", place)
+		p.leave()
+		j.check(j.disks[place])
+	}
+	j.stop()
+	j.check(j.home)
+	j.start()
+}
+
+func (j *job) check(d *disk) {
+	report, err := microfs.Check(ctx, d.dev, d.seg, microfs.CheckOptions{})
+	require.NoError(j.t, err)
+	require.True(j.t, report.Clean(), "%+v", report.Findings)
+}
+
+func (j *job) sorted() []string {
+	list := []string{}
+	for name := range j.names {
+		list = append(list, name)
+	}
+	slices.Sort(list)
+	return list
+}
+
+func (j *job) list(p *process) []string {
+	d := p.open("/", unix.O_RDONLY|unix.O_DIRECTORY)
+	entries, err := d.ReadDir("", 0)
+	require.NoError(j.t, err)
+	require.NoError(j.t, d.Close())
+	list := []string{}
+	for _, e := range entries {
+		list = append(list, "/"+e.Name)
+	}
+	return list
+}
+
+func (j *job) name() string { return []string{"/a", "/a", "/a", "/b", "/c"}[j.r.IntN(5)] }
+
+// step has one process do something.
+func (j *job) step() {
+	if len(j.processes) == 0 {
+		j.begin()
+	}
+	p := j.processes[j.r.IntN(len(j.processes))]
+	if j.r.IntN(150) == 0 {
+		j.die(p)
+		return
+	}
+	if len(p.handles) == 0 || j.r.IntN(6) == 0 && len(p.handles) < 5 {
+		j.open(p)
+		return
+	}
+	h := p.handles[j.r.IntN(len(p.handles))]
+	switch n := j.r.IntN(40); {
+	case n < 14:
+		j.write(p, h)
+	case n < 23:
+		j.read(p, h)
+	case n < 27:
+		j.close(p, h)
+	case n < 30:
+		j.sync(p, h)
+	case n < 33:
+		j.cut(p, h)
+	case n < 34:
+		j.punch(p, h)
+	case n < 36:
+		j.stat(p, h)
+	case n < 37:
+		j.seek(p, h)
+	default:
+		j.rename(p)
+	}
+}
+
+func (j *job) open(p *process) {
+	name := j.name()
+	flags := []int{unix.O_RDONLY, unix.O_WRONLY, unix.O_RDWR, unix.O_RDWR}[j.r.IntN(4)] |
+		[]int{0, unix.O_CREAT, unix.O_CREAT, unix.O_CREAT | unix.O_TRUNC, unix.O_CREAT | unix.O_EXCL}[j.r.IntN(5)]
+	if flags&unix.O_ACCMODE == unix.O_RDONLY {
+		flags &^= unix.O_TRUNC
+	}
+	f := j.names[name]
+	file, err := p.Open(root, name, flags, 0o644)
+	j.logf("%s opens %s %#x: %v", p.name, name, flags, err)
+	switch {
+	case f == nil && flags&unix.O_CREAT == 0:
+		require.ErrorIs(j.t, err, syscall.ENOENT)
+		return
+	case f != nil && flags&unix.O_EXCL != 0:
+		require.ErrorIs(j.t, err, syscall.EEXIST)
+		return
+	case f == nil:
+		f = &modelFile{name: name, images: []*image{{}}}
+		j.names[name] = f
+	case flags&unix.O_TRUNC != 0:
+		p.publish(f)
+		f.cut(0, mostSize, 0)
+	}
+	require.NoError(j.t, err)
+	how := flags & unix.O_ACCMODE
+	h := &handle{File: file, of: f, readable: how != unix.O_WRONLY, writable: how != unix.O_RDONLY, append: j.r.IntN(4) == 0}
+	p.handles = append(p.handles, h)
+	p.look(f)
+}
+
+func (j *job) close(p *process, h *handle) {
+	err := h.Close()
+	j.logf("%s closes %s: %v", p.name, h.of.name, err)
+	require.NoError(j.t, err)
+	if h.writable {
+		p.publish(h.of)
+	}
+	p.handles = slices.DeleteFunc(p.handles, func(o *handle) bool { return o == h })
+}
+
+func (j *job) sync(p *process, h *handle) {
+	err := h.Sync()
+	j.logf("%s syncs %s: %v", p.name, h.of.name, err)
+	require.NoError(j.t, err)
+	p.publish(h.of)
+	p.look(h.of)
+}
+
+func (j *job) write(p *process, h *handle) {
+	if !h.writable {
+		return
+	}
+	j.value = j.value%250 + 1
+	n, off := length(j.r), offset(j.r)
+	data := make([]byte, n)
+	for i := range data {
+		data[i] = j.value
+	}
+	if h.append {
+		j.append(p, h, data)
+		return
+	}
+	n = min(n, mostSize-off)
+	cut := j.r.IntN(n + 1)
+	got, err := h.WriteAt([][]byte{data[:cut], data[cut:n]}, int64(off))
+	j.logf("%s writes %d at %d to %d of %s: %v", p.name, j.value, off, off+n, h.of.name, err)
+	require.NoError(j.t, err)
+	require.Equal(j.t, n, got)
+	p.write(h.of, off, n, j.value)
+}
+
+// append appends, where there is room, behind all that is published and all that others are appending.
+func (j *job) append(p *process, h *handle, data []byte) {
+	if p.own != nil { // where the file ends for a process that has written behind its end it tells itself
+		j.sync(p, h)
+	}
+	n, end, err := h.AppendBelow([][]byte{data}, mostSize)
+	off := int(end) - n
+	j.logf("%s appends %d at %d to %d of %s: %v", p.name, j.value, off, end, h.of.name, err)
+	if err != nil {
+		require.ErrorIs(j.t, err, microfs.ErrBeyond)
+		return
+	}
+	require.Equal(j.t, min(len(data), mostSize-off), n)
+	require.GreaterOrEqual(j.t, off, h.of.now().size, "over what there is")
+	p.write(h.of, off, n, j.value)
+}
+
+func (j *job) read(p *process, h *handle) {
+	if !h.readable {
+		return
+	}
+	off, n := offset(j.r), length(j.r)
+	buf := bytes.Repeat([]byte{255}, n)
+	cut := j.r.IntN(n + 1)
+	got, err := h.ReadAt([][]byte{buf[:cut], buf[cut:]}, int64(off))
+	j.logf("%s reads %d to %d of %s: %d, %v", p.name, off, off+n, h.of.name, got, err)
+	require.NoError(j.t, err)
+	wrong := p.mayRead(h.of, off, n, buf[:got])
+	require.Empty(j.t, wrong, "%s reads %s", p.name, h.of.name)
+}
+
+func (j *job) cut(p *process, h *handle) {
+	f, size := h.of, offset(j.r)
+	var err error
+	switch byPath := j.r.IntN(3) == 0 && j.names[f.name] == f; {
+	case byPath:
+		err = p.Truncate(root, f.name, int64(size))
+	case h.writable:
+		err = h.Truncate(int64(size))
+	default:
+		return
+	}
+	j.logf("%s cuts %s to %d: %v", p.name, f.name, size, err)
+	require.NoError(j.t, err)
+	p.publish(f)
+	f.cut(size, mostSize, size)
+	p.reach[f] = 0
+}
+
+func (j *job) punch(p *process, h *handle) {
+	if !h.writable {
+		return
+	}
+	f, off, n := h.of, offset(j.r), length(j.r)
+	end := min(off+n, mostSize)
+	p.publish(f)
+	var err error
+	switch how := j.r.IntN(4); how {
+	case 0:
+		err = h.Punch(int64(off), int64(end-off))
+		f.cut(off, end, f.now().size)
+	case 1, 2:
+		err = h.ZeroRange(int64(off), int64(end-off), how == 1)
+		size := f.now().size
+		if how == 2 {
+			size = max(size, end)
+		}
+		f.cut(off, end, size)
+	default:
+		err = h.Allocate(int64(off), int64(end-off), false)
+		f.cut(0, 0, max(f.now().size, end))
+	}
+	j.logf("%s punches %d to %d of %s: %v", p.name, off, end, f.name, err)
+	require.NoError(j.t, err)
+}
+
+func (j *job) stat(p *process, h *handle) {
+	a, err := h.Stat()
+	if j.r.IntN(2) == 0 && j.names[h.of.name] == h.of {
+		a, err = p.Stat(root, h.of.name, true)
+	}
+	j.logf("%s stats %s: %d, %v", p.name, h.of.name, a.Size, err)
+	require.NoError(j.t, err)
+	size := h.of.now().size
+	if d := p.drafts[h.of]; d != nil {
+		size = max(size, d.end)
+	}
+	require.EqualValues(j.t, size, a.Size)
+}
+
+// seek looks for a hole, and reads zeros there.
+func (j *job) seek(p *process, h *handle) {
+	hole, err := h.SeekHole(int64(offset(j.r)))
+	if err != nil {
+		require.ErrorIs(j.t, err, syscall.ENXIO)
+		return
+	}
+	data, err := h.SeekData(hole)
+	if err != nil {
+		require.ErrorIs(j.t, err, syscall.ENXIO)
+		data = mostSize
+	}
+	j.logf("%s finds %s with a hole from %d to %d", p.name, h.of.name, hole, data)
+	for at := hole; at < data; at++ {
+		d := p.drafts[h.of]
+		require.True(j.t, d == nil || !d.written[at], "it has written byte %d", at)
+		require.True(j.t, h.of.mayBe(p.seen[h.of], int(at), 0), "byte %d", at)
+	}
+}
+
+// rename moves a name, or removes it.
+func (j *job) rename(p *process) {
+	from, to := j.name(), j.name()
+	f := j.names[from]
+	var err error
+	if j.r.IntN(2) == 0 {
+		err = p.Unlink(root, from)
+		to = ""
+	} else {
+		err = p.Rename(root, from, root, to, 0)
+	}
+	j.logf("%s moves %s to %q: %v", p.name, from, to, err)
+	if f == nil {
+		require.ErrorIs(j.t, err, syscall.ENOENT)
+		return
+	}
+	require.NoError(j.t, err)
+	delete(j.names, from)
+	if to != "" {
+		j.names[to], f.name = f, to
+	}
+}

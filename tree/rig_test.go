@@ -1,0 +1,291 @@
+package tree
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/blocktest"
+	"nvmecr/nvmf/memdev"
+	"nvmecr/posixshim"
+	"nvmecr/tree/index"
+	"nvmecr/tree/wire"
+)
+
+// hang is how long a test waits for what has to come.
+const hang = 2 * time.Minute
+
+const root = microfs.RootIno
+
+var (
+	ctx     = context.Background()
+	testRun = uuid.MustParse("00112233-4455-6677-8899-aabbccddeeff")
+)
+
+// A disk is a partition in memory.
+type disk struct {
+	t   testing.TB
+	dev nvmf.Device
+	seg microfs.Segment
+}
+
+func newDisk(t testing.TB, ranges bool) *disk {
+	dev, err := memdev.New(8*nvmf.MiB, 4096, memdev.Options{})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = dev.Close() })
+	d := &disk{t: t, dev: dev, seg: microfs.Segment{Length: 8 * nvmf.MiB}}
+	require.NoError(t, microfs.Format(ctx, dev, d.seg, microfs.FormatOptions{Ranges: ranges, Hugeblock: 4 * nvmf.KiB}))
+	return d
+}
+
+// mount mounts it for one life of a process: dev dies with that.
+func (d *disk) mount(dev nvmf.Device, o microfs.Options) *microfs.FS {
+	o.MountPoint, o.Timeout = "/nvmecr", time.Millisecond
+	fs, err := microfs.Mount(ctx, dev, d.seg, o)
+	require.NoError(d.t, err)
+	return fs
+}
+
+// A rig is the index of a job and partitions for ranks.
+type rig struct {
+	t     testing.TB
+	home  *disk // the index's
+	disks []*disk
+	fs    *microfs.FS
+	index *index.Index
+	// Ranks have devices with a volatile cache, which is lost when they are killed, or write behind.
+	cache, behind bool
+	lost          uint64          // seed of what is lost
+	gone          map[uint32]bool // partitions that cannot be reached
+
+	mu    sync.Mutex
+	alive map[*rank]struct{}
+}
+
+func newRig(t testing.TB, partitions int) *rig {
+	r := &rig{t: t, home: newDisk(t, true), alive: make(map[*rank]struct{})}
+	for range partitions {
+		r.disks = append(r.disks, newDisk(t, false))
+	}
+	r.start()
+	t.Cleanup(func() {
+		for _, p := range r.processes() {
+			p.kill()
+		}
+		r.stop()
+	})
+	return r
+}
+
+func (r *rig) processes() (list []*rank) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for p := range r.alive {
+		list = append(list, p)
+	}
+	return list
+}
+
+// start starts the index.
+func (r *rig) start() {
+	r.fs = r.home.mount(r.home.dev, microfs.Options{})
+	r.index = index.New(r.fs, index.Options{Run: testRun, Timeout: hang, Logf: r.t.Logf, Adopt: r.adopt})
+}
+
+// stop ends the index, as a kill of its process does for its clients.
+func (r *rig) stop() {
+	r.index.Close()
+	require.NoError(r.t, r.fs.Unmount())
+}
+
+// adopt mounts a partition whose process has died.
+func (r *rig) adopt(_ context.Context, place uint32) (*microfs.FS, func(), error) {
+	fs := r.disks[place].mount(r.disks[place].dev, microfs.Options{ReadOnly: true})
+	return fs, func() { _ = fs.Unmount() }, nil
+}
+
+// A countedConn counts what is sent. A request is sent at once.
+type countedConn struct {
+	net.Conn
+	writes atomic.Int64
+}
+
+func (c *countedConn) Write(b []byte) (int, error) {
+	c.writes.Add(1)
+	return c.Conn.Write(b)
+}
+
+// A rank is a process of the job, or one that is no rank.
+type rank struct {
+	*FS
+	r      *rig
+	place  uint32
+	stream net.Conn
+	asked  *atomic.Int64 // how many requests it has sent
+	looks  *readers
+	dev    *blocktest.Faulty // of the own partition; nil if there is none
+	own    *microfs.FS
+	served chan struct{} // closed when the index knows that the process has gone
+}
+
+// join starts a process that writes a partition, or wire.NoPartition.
+func (r *rig) join(place uint32) *rank {
+	near, far := net.Pipe()
+	p := &rank{r: r, place: place, stream: near, served: make(chan struct{}), looks: &readers{r: r, mounts: map[uint32]*mounted{}}}
+	counted := &countedConn{Conn: near}
+	p.asked = &counted.writes
+	go func(x *index.Index) {
+		defer close(p.served)
+		_ = x.Serve(far) // the end of a process is an error to it
+	}(r.index)
+	c, err := Connect(counted, wire.Hello{Run: testRun, Partition: place, PID: 1, Host: "here"}, hang)
+	require.NoError(r.t, err)
+	if place != wire.NoPartition {
+		p.dev, err = blocktest.NewFaulty(r.disks[place].dev)
+		require.NoError(r.t, err)
+		if r.cache {
+			p.dev.UseVolatileCache()
+		}
+		p.own = r.disks[place].mount(p.dev, microfs.Options{WriteBehind: r.behind})
+	}
+	p.FS, err = New(c, Options{Own: p.own, Readers: p.looks, Logf: r.t.Errorf})
+	require.NoError(r.t, err)
+	r.mu.Lock()
+	r.alive[p] = struct{}{}
+	r.mu.Unlock()
+	return p
+}
+
+// leave ends the process in order.
+func (p *rank) leave() {
+	require.NoError(p.r.t, p.FS.Close())
+	if p.own != nil {
+		require.NoError(p.r.t, p.own.Unmount())
+	}
+	p.gone()
+}
+
+// kill ends the process: whatever it has in hand is lost.
+func (p *rank) kill() {
+	if p.own != nil {
+		require.NoError(p.r.t, p.dev.Crash(p.r.lost))
+	}
+	_ = p.stream.Close()
+	if p.own != nil {
+		_ = p.own.Unmount() // which ends its goroutine, and writes nothing any more
+	}
+	p.gone()
+}
+
+func (p *rank) gone() {
+	<-p.served
+	p.r.mu.Lock()
+	defer p.r.mu.Unlock()
+	delete(p.r.alive, p)
+}
+
+// readers are mounts beside the writers, as one process has them.
+type readers struct {
+	r      *rig
+	mu     sync.Mutex
+	mounts map[uint32]*mounted
+	looks  int
+	late   int // so many times it returns what it has, however old
+}
+
+type mounted struct {
+	fs     *microfs.FS
+	looked time.Time
+}
+
+func (m *readers) Reader(place uint32, since time.Time) (*microfs.FS, error) {
+	if m.r.gone[place] {
+		return nil, fmt.Errorf("target 10.0.0.7:4420 cannot be reached: %w", syscall.ETIMEDOUT)
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	now, old := time.Now(), m.mounts[place]
+	if old != nil && old.looked.After(since) {
+		return old.fs, nil
+	}
+	if m.late > 0 {
+		m.late--
+		return old.fs, nil
+	}
+	m.looks++
+	if old == nil || !old.fs.Current(func(nvmf.Queue) bool { return true }) {
+		d := m.r.disks[place]
+		fs, err := microfs.Mount(ctx, d.dev, d.seg, microfs.Options{ReadOnly: true, Timeout: time.Millisecond})
+		if err != nil {
+			return nil, err
+		}
+		old = &mounted{fs: fs}
+	}
+	m.mounts[place] = &mounted{fs: old.fs, looked: now}
+	return old.fs, nil
+}
+
+// open opens a path that has to be there.
+func (p *rank) open(path string, flags int) posixshim.File {
+	p.r.t.Helper()
+	f, err := p.Open(root, path, flags, 0o644)
+	require.NoError(p.r.t, err, path)
+	return f
+}
+
+func put(t testing.TB, f posixshim.File, off int64, text string) {
+	t.Helper()
+	n, err := f.WriteAt([][]byte{[]byte(text)}, off)
+	require.NoError(t, err)
+	require.Equal(t, len(text), n)
+}
+
+func get(t testing.TB, f posixshim.File) string {
+	t.Helper()
+	size, err := f.Size()
+	require.NoError(t, err)
+	buf := make([]byte, size+10)
+	n, err := f.ReadAt([][]byte{buf}, 0)
+	require.NoError(t, err)
+	return string(buf[:n])
+}
+
+// write makes a file of this text, and read reads one.
+func (p *rank) write(path, text string) {
+	p.r.t.Helper()
+	f := p.open(path, unix.O_CREAT|unix.O_WRONLY|unix.O_TRUNC)
+	put(p.r.t, f, 0, text)
+	require.NoError(p.r.t, f.Close())
+}
+
+func (p *rank) read(path string) string {
+	p.r.t.Helper()
+	f := p.open(path, unix.O_RDONLY)
+	defer func() { assert.NoError(p.r.t, f.Close()) }()
+	return get(p.r.t, f)
+}
+
+// shards lists what a process has in its partition.
+func (p *rank) shards() (names []string) {
+	f, err := p.own.Open(root, "/", unix.O_RDONLY, 0)
+	require.NoError(p.r.t, err)
+	list, err := f.ReadDir("", 0)
+	require.NoError(p.r.t, err)
+	require.NoError(p.r.t, f.Close())
+	for _, e := range list {
+		names = append(names, e.Name)
+	}
+	return names
+}

@@ -1,0 +1,418 @@
+package tree
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"nvmecr/microfs"
+	"nvmecr/posixshim"
+	"nvmecr/tree/wire"
+)
+
+// TestOneFile: what one process closes or syncs, others read who open or sync afterwards.
+func TestOneFile(t *testing.T) {
+	r := newRig(t, 2)
+	a, b, script := r.join(0), r.join(1), r.join(wire.NoPartition)
+	a.write("/f", "hello world")
+	for _, p := range []*rank{a, b, script} {
+		assert.Equal(t, "hello world", p.read("/f"))
+	}
+	require.Len(t, a.shards(), 1)
+
+	fa, fb := a.open("/f", unix.O_RDWR), b.open("/f", unix.O_RDWR)
+	put(t, fb, 6, "there")
+	assert.Equal(t, "hello world", get(t, fa))
+	assert.Equal(t, "hello there", get(t, fb))
+	require.NoError(t, fb.Sync())
+	assert.Equal(t, "hello world", get(t, fa), "the map is that of the open")
+	require.NoError(t, fa.Sync())
+	assert.Equal(t, "hello there", get(t, fa))
+
+	put(t, fa, 0, "HELLO") // in its own shard
+	require.NoError(t, fa.Close())
+	put(t, fb, 20, "end")
+	require.NoError(t, fb.Close())
+	for _, p := range []*rank{a, b, script} {
+		assert.Equal(t, "HELLO there\x00\x00\x00\x00\x00\x00\x00\x00\x00end", p.read("/f"))
+	}
+
+	script.write("/f", "cut")
+	for _, p := range []*rank{a, b, script} {
+		assert.Equal(t, "cut", p.read("/f"))
+	}
+	assert.Empty(t, a.shards(), "what is mapped no more is removed")
+}
+
+// TestTwoDescriptors: two descriptors of a process see each other's writes at once.
+func TestTwoDescriptors(t *testing.T) {
+	r := newRig(t, 1)
+	p := r.join(0)
+	first, second := p.open("/f", unix.O_CREAT|unix.O_RDWR), p.open("/f", unix.O_RDWR)
+	put(t, first, 0, "one two")
+	assert.Equal(t, "one two", get(t, second))
+	put(t, second, 4, "TWO")
+	assert.Equal(t, "one TWO", get(t, first))
+	a, err := p.Stat(root, "/f", true)
+	require.NoError(t, err)
+	assert.EqualValues(t, 7, a.Size, "by its path, too")
+	require.NoError(t, first.Close())
+	put(t, second, 7, "!")
+	assert.Equal(t, "one TWO!", get(t, second))
+
+	// Whoever cuts the file by its path cuts what was written and not published.
+	third := p.open("/f", unix.O_RDWR|unix.O_TRUNC)
+	assert.Equal(t, "", get(t, second))
+	put(t, third, 2, "x")
+	assert.Equal(t, "\x00\x00x", get(t, second))
+	require.NoError(t, p.Truncate(root, "/f", 1))
+	assert.Equal(t, "\x00", get(t, second))
+	require.NoError(t, p.Truncate(root, "/f", 5))
+	assert.Equal(t, "\x00\x00\x00\x00\x00", get(t, third))
+	require.NoError(t, second.Close())
+	require.NoError(t, third.Close())
+	assert.ErrorIs(t, third.Close(), syscall.EBADF)
+}
+
+// TestOthers: bytes of others are read from mounts that are not older than the map.
+func TestOthers(t *testing.T) {
+	r := newRig(t, 2)
+	a, b := r.join(0), r.join(1)
+	fa, fb := a.open("/f", unix.O_CREAT|unix.O_RDWR), b.open("/f", unix.O_RDWR)
+	for _, text := range []string{"one", "two and more", "END"} {
+		put(t, fb, 0, text)
+		require.NoError(t, fb.Sync())
+		require.NoError(t, fa.Sync())
+		assert.Equal(t, text, get(t, fa)[:len(text)])
+		looks := a.looks.looks
+		assert.Equal(t, text, get(t, fa)[:len(text)])
+		assert.Equal(t, looks, a.looks.looks, "until the next sync there is no need to look")
+	}
+}
+
+// allocations returns how many a write and a read of a file take, of its own and of what is below.
+func allocations(t *testing.T, f posixshim.File) (write, read float64) {
+	bufs := [][]byte{make([]byte, 4096)}
+	off := int64(0)
+	write = testing.AllocsPerRun(100, func() {
+		if n, err := f.WriteAt(bufs, off); n != 4096 || err != nil {
+			t.Fatal(n, err)
+		}
+		off += 4096
+	})
+	read = testing.AllocsPerRun(100, func() {
+		off -= 4096
+		if n, err := f.ReadAt(bufs, off); n != 4096 || err != nil {
+			t.Fatal(n, err)
+		}
+	})
+	return write, read
+}
+
+// TestOwnBytes: a process writes and reads its own bytes without a message, and without an allocation but those
+// of the device of the test.
+func TestOwnBytes(t *testing.T) {
+	r := newRig(t, 1)
+	p := r.join(0)
+	shard, err := p.own.Open(root, "/as below", unix.O_CREAT|unix.O_RDWR, 0o600)
+	require.NoError(t, err)
+	below, belowRead := allocations(t, shard)
+	require.NoError(t, shard.Close())
+
+	f := p.open("/f", unix.O_CREAT|unix.O_RDWR)
+	put(t, f, 0, "it has a shard")
+	asked := p.asked.Load()
+	write, read := allocations(t, f)
+	assert.Equal(t, asked, p.asked.Load())
+	if !raceEnabled {
+		assert.Equal(t, below, write)
+		assert.Equal(t, belowRead, read)
+	}
+	require.NoError(t, f.Close())
+
+	f = p.open("/f", unix.O_RDWR)
+	asked = p.asked.Load()
+	_, err = f.ReadAt([][]byte{make([]byte, 4096)}, 4096)
+	require.NoError(t, err)
+	assert.Equal(t, asked, p.asked.Load(), "the open has told the map")
+	require.NoError(t, f.Close())
+	assert.Equal(t, asked+1, p.asked.Load(), "a close is one message")
+}
+
+// TestManyRanges: a file of more ranges than the answer to an open, or a publication, has.
+func TestManyRanges(t *testing.T) {
+	r := newRig(t, 2)
+	ranks := []*rank{r.join(0), r.join(1)}
+	var files []posixshim.File
+	for _, p := range ranks {
+		p.ranges = 100
+		files = append(files, p.open("/f", unix.O_CREAT|unix.O_RDWR))
+	}
+	want := make([]byte, 0, 3*2500)
+	for i := range int64(2500) {
+		text := fmt.Sprintf("%03d", i%1000)
+		put(t, files[i%2], 3*i, text)
+		want = append(want, text...)
+	}
+	for _, f := range files {
+		require.NoError(t, f.Sync())
+	}
+	for _, p := range ranks {
+		assert.Equal(t, string(want), p.read("/f"))
+	}
+	for i, f := range files {
+		put(t, f, int64(len(want)+i), "!")
+		require.NoError(t, f.Close())
+	}
+	assert.Equal(t, string(want)+"!!", ranks[0].read("/f"))
+}
+
+// TestAppend: appends of several are all kept.
+func TestAppend(t *testing.T) {
+	r := newRig(t, 2)
+	a, b, script := r.join(0), r.join(1), r.join(wire.NoPartition)
+	files := []posixshim.File{
+		a.open("/f", unix.O_CREAT|unix.O_RDWR|unix.O_APPEND), b.open("/f", unix.O_WRONLY|unix.O_APPEND), script.open("/f", unix.O_WRONLY|unix.O_APPEND),
+	}
+	add := func(f posixshim.File, text string, most int64) int64 {
+		n, end, err := f.AppendBelow([][]byte{[]byte(text)}, most)
+		require.NoError(t, err)
+		require.LessOrEqual(t, n, len(text))
+		return end
+	}
+	for _, text := range []string{"aa", "bbb", "c"} {
+		for _, f := range files {
+			add(f, text, posixshim.NoLimit)
+		}
+	}
+	// What it has written itself behind the end it appends behind.
+	put(t, files[0], 20, "x")
+	assert.EqualValues(t, 23, add(files[0], "yy", posixshim.NoLimit))
+	assert.EqualValues(t, 25, add(files[0], "zzzz", 25))
+	_, _, err := files[0].AppendBelow([][]byte{[]byte("!")}, 25)
+	assert.ErrorIs(t, err, microfs.ErrBeyond)
+	for _, f := range files {
+		require.NoError(t, f.Close())
+	}
+	for _, p := range []*rank{a, b, script} {
+		assert.Equal(t, "aaaaaabbbbbbbbbccc\x00\x00xyyzz", p.read("/f"))
+	}
+}
+
+// TestAppendBehindCut: space that was given before a cut by others says nothing of where the file ends behind it.
+func TestAppendBehindCut(t *testing.T) {
+	r := newRig(t, 2)
+	a, b := r.join(0), r.join(1)
+	f := a.open("/f", unix.O_CREAT|unix.O_RDWR)
+	_, _, err := f.AppendBelow([][]byte{[]byte("a long text")}, posixshim.NoLimit)
+	require.NoError(t, err)
+	require.NoError(t, f.Sync())
+	require.NoError(t, b.Truncate(root, "/f", 0))
+	require.NoError(t, f.Sync())
+	put(t, f, 0, "new")
+	_, end, err := f.AppendBelow([][]byte{[]byte("er")}, posixshim.NoLimit)
+	require.NoError(t, err)
+	assert.EqualValues(t, 5, end)
+	require.NoError(t, f.Close())
+	assert.Equal(t, "newer", b.read("/f"))
+}
+
+// TestDeath: what a killed process had written and not published is there where nobody else has written.
+func TestDeath(t *testing.T) {
+	r := newRig(t, 2)
+	a, b := r.join(0), r.join(1)
+	a.write("/f", "published")
+	fa, fb := a.open("/f", unix.O_RDWR), b.open("/f", unix.O_RDWR)
+	put(t, fa, 0, "PUBL")
+	require.NoError(t, fa.Truncate(4)) // and what follows goes to another shard
+	put(t, fa, 4, "lost not")
+	put(t, fb, 6, "BB")
+	require.NoError(t, fb.Sync())
+	a.kill()
+	assert.Equal(t, "PUBLloBB not", b.read("/f"))
+
+	a = r.join(0)
+	assert.Equal(t, "PUBLloBB not", a.read("/f"))
+	require.NoError(t, fb.Close())
+}
+
+// TestPowerLoss: what one descriptor has written is durable when another one of the process is closed.
+func TestPowerLoss(t *testing.T) {
+	for lost := range uint64(8) {
+		r := newRig(t, 1)
+		r.cache, r.lost = true, lost
+		p := r.join(0)
+		f, other := p.open("/f", unix.O_CREAT|unix.O_RDWR), p.open("/f", unix.O_RDWR)
+		put(t, f, 0, "hello")
+		require.NoError(t, other.Close())
+		put(t, f, 100, "and this may be lost")
+		p.kill()
+		assert.Equal(t, "hello", r.join(wire.NoPartition).read("/f")[:5])
+	}
+}
+
+// TestFailedClose: what the last writer could not save is lost, and those who read go on.
+func TestFailedClose(t *testing.T) {
+	r := newRig(t, 1)
+	p := r.join(0)
+	p.write("/f", "hello")
+	f, reader := p.open("/f", unix.O_RDWR), p.open("/f", unix.O_RDONLY)
+	put(t, f, 0, "HELLO, and more")
+	require.NoError(t, p.dev.Crash(1))
+	assert.Error(t, f.Close())
+	a, err := reader.Stat()
+	require.NoError(t, err)
+	assert.EqualValues(t, 5, a.Size)
+	require.NoError(t, reader.Close())
+}
+
+// TestNoIndex: without the index open files are read and written on, and what it should be told is an error.
+func TestNoIndex(t *testing.T) {
+	r := newRig(t, 1)
+	p := r.join(0)
+	f := p.open("/f", unix.O_CREAT|unix.O_RDWR)
+	put(t, f, 0, "hello")
+	_ = p.stream.Close()
+	put(t, f, 5, " world")
+	assert.Equal(t, "hello world", get(t, f))
+	for range 2 {
+		assert.ErrorIs(t, f.Sync(), wire.ErrGone)
+	}
+	assert.Equal(t, "hello world", get(t, f))
+	assert.ErrorIs(t, f.Close(), wire.ErrGone)
+	assert.ErrorIs(t, p.FS.Close(), syscall.EIO)
+}
+
+// TestLostBytes: what cannot be had is EIO, and the line says whose it is.
+func TestLostBytes(t *testing.T) {
+	r := newRig(t, 2)
+	a, b := r.join(0), r.join(1)
+	b.write("/gone", "hello")
+	b.write("/f", "hello")
+	shards := b.shards()
+	require.NoError(t, b.own.Unlink(root, shards[len(shards)-1]))
+	f := a.open("/f", unix.O_RDWR)
+	_, err := f.ReadAt([][]byte{make([]byte, 9)}, 1)
+	assert.ErrorIs(t, err, syscall.EIO)
+	assert.ErrorContains(t, err, "bytes 1 to 4 of /f are in the partition of rank 1, and cannot be read there: no such file")
+	put(t, f, 0, "HE")
+	buf := make([]byte, 2)
+	n, err := f.ReadAt([][]byte{buf}, 0)
+	assert.NoError(t, err)
+	assert.Equal(t, "HE", string(buf[:n]), "what is there can be read")
+	require.NoError(t, f.Close())
+
+	r.gone = map[uint32]bool{1: true}
+	f = a.open("/gone", unix.O_RDONLY)
+	_, err = f.ReadAt([][]byte{make([]byte, 9)}, 0)
+	assert.ErrorIs(t, err, syscall.EIO)
+	assert.ErrorContains(t, err, "rank 1, and cannot be read there: target 10.0.0.7:4420 cannot be reached")
+	require.NoError(t, f.Close())
+}
+
+// TestRetry: what a mount beside the writer does not show is looked for again, but not for ever.
+func TestRetry(t *testing.T) {
+	r := newRig(t, 2)
+	a, b := r.join(0), r.join(1)
+	b.write("/f", "short")
+	f, fb := a.open("/f", unix.O_RDONLY), b.open("/f", unix.O_WRONLY)
+	assert.Equal(t, "short", get(t, f))
+	put(t, fb, 5, " and more")
+	require.NoError(t, fb.Sync())
+	require.NoError(t, f.Sync())
+	a.looks.late = 2
+	assert.Equal(t, "short and more", get(t, f))
+	put(t, fb, 14, "!")
+	require.NoError(t, fb.Close())
+	require.NoError(t, f.Sync())
+	a.looks.late = 1000
+	_, err := f.ReadAt([][]byte{make([]byte, 100)}, 0)
+	assert.ErrorIs(t, err, syscall.EIO)
+	assert.ErrorContains(t, err, "rank 1, and cannot be read there: the file there is too short")
+	assert.Equal(t, 1000-tries, a.looks.late)
+	require.NoError(t, f.Close())
+}
+
+// TestTimes: a time that is set is not replaced by that of an earlier write.
+func TestTimes(t *testing.T) {
+	r := newRig(t, 1)
+	p := r.join(0)
+	then := time.Unix(1e9, 0)
+	mtime := func() time.Time {
+		a, err := p.Stat(root, "/f", true)
+		require.NoError(t, err)
+		return a.Mtime
+	}
+	f := p.open("/f", unix.O_CREAT|unix.O_RDWR)
+	for name, set := range map[string]func() error{
+		"by the file": func() error { return f.SetAttr(microfs.SetAttr{Mtime: &then}) },
+		"by its path": func() error { return p.SetAttr(root, "/f", true, microfs.SetAttr{Mtime: &then}) },
+	} {
+		before := time.Now()
+		put(t, f, 0, "hello")
+		assert.False(t, mtime().Before(before), name)
+		require.NoError(t, set())
+		assert.Equal(t, then, mtime(), name)
+		require.NoError(t, f.Sync())
+		assert.Equal(t, then, mtime(), name)
+	}
+	before := time.Now()
+	put(t, f, 0, "h")
+	require.NoError(t, f.Close())
+	assert.False(t, mtime().Before(before))
+}
+
+// TestNoName: a file without a name is read and written by all who have it open, and then nothing is left of it.
+func TestNoName(t *testing.T) {
+	r := newRig(t, 2)
+	a, b := r.join(0), r.join(1)
+	fa, fb := a.open("/f", unix.O_CREAT|unix.O_RDWR), b.open("/f", unix.O_RDWR)
+	put(t, fa, 0, "hello")
+	require.NoError(t, fa.Sync())
+	require.NoError(t, b.Unlink(root, "/f"))
+	put(t, fb, 5, "!")
+	require.NoError(t, fb.Sync())
+	require.NoError(t, fa.Sync())
+	assert.Equal(t, "hello!", get(t, fa))
+	assert.Equal(t, "hello!", get(t, fb))
+	require.NoError(t, fa.Close())
+	require.NoError(t, fb.Close())
+	for _, p := range []*rank{a, b} {
+		require.NoError(t, p.Sync())
+		assert.Empty(t, p.shards())
+	}
+	assert.Empty(t, a.FS.open())
+}
+
+// TestNothingWritten: what is opened for writing and not written has no shard.
+func TestNothingWritten(t *testing.T) {
+	r := newRig(t, 1)
+	p := r.join(0)
+	p.write("/empty", "")
+	f := p.open("/f", unix.O_CREAT|unix.O_RDWR)
+	require.NoError(t, f.Truncate(10))
+	require.NoError(t, f.Allocate(0, 20, false))
+	require.NoError(t, f.Sync())
+	require.NoError(t, f.Close())
+	assert.Empty(t, p.shards())
+	assert.Equal(t, strings.Repeat("\x00", 20), p.read("/f"))
+}
+
+// TestVacate: a process that leaves its partition to another one has published all, and takes it back.
+func TestVacate(t *testing.T) {
+	r := newRig(t, 1)
+	p, script := r.join(0), r.join(wire.NoPartition)
+	f := p.open("/f", unix.O_CREAT|unix.O_RDWR)
+	put(t, f, 0, "one")
+	require.NoError(t, p.Vacate())
+	assert.Equal(t, "one", script.read("/f"))
+	put(t, f, 3, " two")
+	require.NoError(t, f.Close())
+	assert.Equal(t, "one two", script.read("/f"))
+}
