@@ -57,7 +57,7 @@ func RawRank(ctx context.Context, target nvmf.TransportID, driver dial.Driver, a
 }
 
 // nap is what the preloaded library lets the Go runtime's threads sleep beyond
-// what they ask for, in nanoseconds (posixshim/shim/threads.c).
+// what they ask for, in nanoseconds (posixshim/shim/runtime/threads.c).
 const nap = 2_000_000
 
 // usualSlack is what threads have that nobody has given another.

@@ -12,7 +12,7 @@ import (
 // touched first, a byte of each page that the call will use anyway: a fault in
 // Go code is a panic, for which Go has its handler in place, and in the kernel
 // it would look like a broken connection. The application's handlers do not see
-// it (shim/faults.c).
+// it (shim/runtime/faults.c).
 
 // readable cuts bufs to what can be read of them, from the start on. EFAULT if
 // that is nothing of something.

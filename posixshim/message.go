@@ -25,7 +25,7 @@ import (
 //	        12  4  flags        1 a descriptor comes along, 2 the connection ends
 //	        16  -  the bytes read, the attributes, or the path to go on with
 //
-// shim/remote.c is the other end. testdata/messages.hex has examples.
+// shim/remote/remote.c is the other end. testdata/messages.hex has examples.
 const (
 	requestHead = 64
 	replyHead   = 16

@@ -18,7 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// request makes the bytes of one, as shim/remote.c does.
+// request makes the bytes of one, as shim/remote/remote.c does.
 func request(call uint32, numbers []int64, data ...string) []byte {
 	b := make([]byte, requestHead)
 	for _, d := range data {

@@ -46,7 +46,7 @@ type watch struct {
 }
 
 // sharedName is the name of an open file's socket, and serverName that of the
-// server's. shim/token.c and shim/remote.c know them too.
+// server's. shim/remote/token.c and shim/remote/remote.c know them too.
 // What is behind the handle is random: nobody else can take the name first.
 func sharedName(server uint64, h Handle) string {
 	return fmt.Sprintf("@nvmecr:%016x:%016x:%s", server, uint64(h), rand.Text())

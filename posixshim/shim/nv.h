@@ -5,48 +5,18 @@
  *
  * The wrappers are generated from calls.txt (calls_gen.c). They route through
  * nv_ours and nv_route, and call either the real function, REAL(name), or the
- * runtime, rt_name, directly or through a function of one of these files:
+ * runtime, rt_name, directly or through a function of these folders. Each calls only itself
+ * and those below it (structure_test.go):
  *
- *   start.c        before main
- *   calls_gen.c    the wrappers; real_gen.c, the functions that they hide
- *   raw.c          calls by number: syscall(2)
- *   signals.c      the first handlers and threads; fork
- *   execute.c      the calls that execute programs
- *   exit.c         the end of the process
- *
- *   names.c        what is more than one runtime call on names
- *   dirs.c         DIR streams
- *   stdio.c        FILE streams
- *   wait.c         poll and select
- *   aio.c          asynchronous I/O
- *   memory.c       mappings
- *   locks.c        record locks, flock
- *   descriptors.c  the map from descriptor to open file description
- *   inherit.c      what children, executed programs and nvmecr serve are given
- *
- *   route.c        is a path ours
- *   cwd.c          the working directory
- *   view.c         what the kernel is to open
- *   redirect.c     going on with a call in another process
- *   remote.c       calls that another process makes for this one
- *   token.c        names of sockets between processes
- *
- *   runtime.c      loading, entering and leaving the Go runtime
- *   faults.c       signals of faults, which the runtime needs as well
- *   stack.c        an alternate stack for them
- *   threads.c      the runtime's threads: their name, their processors
- *   end.c          when the process ends
- *   slots.c        slots of the map, and the runtime's own descriptors
- *   limits.c       is there room for the runtime
- *   fsize.c        how large a file may become
- *   umask.c        umask
- *   self.c         whose memory this is; what no handler comes in the middle of
- *   environment.c  the environment that the process was started with
- *   state.c        what all of them look at
- *   real.c         the functions that the wrappers hide
- *   say.c          what the user is told
- *   kernel.h       system calls before main
- *   machine.h      how a machine jumps
+ *   calls/     the wrappers (calls_gen.c), calls by number: syscall(2)
+ *   process/   before main, signals and fork, executing programs, the end
+ *   files/     descriptors, names, directories, streams, mappings, locks, waiting;
+ *              what children and nvmecr serve are given of them
+ *   route/     is a path ours: the mount, the working directory, the kernel's view,
+ *              going on in another process
+ *   remote/    calls that another process makes for this one
+ *   runtime/   loading, entering and leaving the Go runtime; its threads, its signals of faults
+ *   base/      what all of them use: state, real functions, slots of descriptors, messages
  *
  * Rules: a call on a descriptor that is not ours is a comparison, or an array load,
  * and the real call: no lock, no allocation, no Go, so it may be made from a signal

@@ -38,11 +38,11 @@ func run(root string, check bool) error {
 		write func(*bytes.Buffer, *table) error
 	}{
 		{"posixshim/shim/calls_gen.h", writeHeader},
-		{"posixshim/shim/calls_gen.c", writeWrappers},
-		{"posixshim/shim/real_gen.c", writeReal},
-		{"posixshim/shim/raw_gen.c", writeRaw},
+		{"posixshim/shim/calls/calls_gen.c", writeWrappers},
+		{"posixshim/shim/base/real_gen.c", writeReal},
+		{"posixshim/shim/calls/raw_gen.c", writeRaw},
 		{"cmd/libnvmecr/exports_gen.go", writeExports},
-		{"posixshim/shim/remote_gen.c", writeRemote},
+		{"posixshim/shim/remote/remote_gen.c", writeRemote},
 		{"posixshim/dispatch_gen.go", writeDispatch},
 		{"docs/calls.md", writeReference},
 	}
