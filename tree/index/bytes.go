@@ -12,10 +12,8 @@ import (
 // attr returns the attributes of a file.
 func (f *file) attr() (wire.Attr, error) {
 	a, err := f.read.Stat()
-	return attrOf(a), err
+	return wire.Attr{Attr: a}, err
 }
-
-func attrOf(a microfs.Attr) wire.Attr { return wire.Attr{Attr: a, Birth: a.Birth, Cut: a.Cut} }
 
 // attrAnswer is how most calls on a file end.
 func (f *file) attrAnswer(err error) (wire.Body, error) {

@@ -231,7 +231,7 @@ func (r *statCall) run(c *client) (wire.Body, error) {
 	if err == nil {
 		err = c.x.settled(&a)
 	}
-	return &wire.AttrAnswer{Attr: attrOf(a)}, err
+	return &wire.AttrAnswer{Attr: wire.Attr{Attr: a}}, err
 }
 
 func (r *setAttrCall) run(c *client) (wire.Body, error) {

@@ -28,8 +28,7 @@ func ptr[T any](v T) *T { return &v }
 var (
 	sampleAttr = Attr{
 		Attr: microfs.Attr{Ino: 0x1122334455667788, Mode: 0o100644, Nlink: 2, UID: 3, GID: 4, Size: 5, Blocks: 6,
-			Atime: at(7), Mtime: at(8), Ctime: at(9), Btime: at(10), Closed: true},
-		Birth: 11, Cut: 12,
+			Atime: at(7), Mtime: at(8), Ctime: at(9), Btime: at(10), Closed: true, Birth: 11, Cut: 12},
 	}
 	sampleCred   = microfs.Cred{UID: 1000, GID: 100, Groups: []uint32{4, 27}}
 	samplePlace  = Name{Dir: 17, Path: "d/file"}

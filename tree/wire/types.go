@@ -82,11 +82,7 @@ func (r *Range) fields(c *codec) {
 }
 
 // Attr is what the index tells of a file.
-type Attr struct {
-	microfs.Attr
-	Birth uint64 // tells inodes of one number apart
-	Cut   uint32 // grows when bytes are taken out of the file
-}
+type Attr struct{ microfs.Attr }
 
 func (a *Attr) fields(c *codec) {
 	u64(c, &a.Ino)
