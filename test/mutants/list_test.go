@@ -538,6 +538,68 @@ var edits = []edit{
 		`errors.Is(lost.cause, e)`, `false`,
 		"TestRandom|TestRetry", ""},
 
+	// The index of a job's tree.
+	{"wire: the checksum of a message is not looked at", "tree/wire/header.go",
+		`if le.Uint32(b[offCRC:]) != sum(b) {`, `if false {`,
+		"TestGone", ""},
+	{"wire: a connection is used on that has failed", "tree/wire/conn.go",
+		`	c.gone = err
+`, ``,
+		"TestGone", ""},
+	{"index: a file without a name goes while others have it open", "tree/index/open.go",
+		`if f.opens--; f.opens > 0 {`, `if f.opens--; f.opens > 1 {`,
+		"TestFilesWithoutAName", ""},
+	{"index: a file is complete whose writer has died", "tree/index/open.go",
+		`f.torn = f.torn || died && writers > 0`, ``,
+		"TestAdoption", ""},
+	{"index: two appends get one place", "tree/index/bytes.go",
+		`		s.file.reserved = s.reserved
+`, ``,
+		"TestAppends", ""},
+	{"index: space of the dead is never given again", "tree/index/bytes.go",
+		`	f.reserved = 0
+	for s := range`, `	for s := range`,
+		"TestSpaceOfAppendersThatAreGone", ""},
+	{"index: a cut takes others' space", "tree/index/bytes.go",
+		`		s.reserved = 0
+		f.settleReserved()
+	}
+	return f.attrAnswer(nil)`, `		f.reserved = 0
+	}
+	return f.attrAnswer(nil)`,
+		"TestAppendsBesideACut", ""},
+	{"index: a publication of another birth is taken", "tree/index/bytes.go",
+		`case p.Birth != a.Birth:`, `case false:`,
+		"TestWhoMayWhat", ""},
+	{"index: shards of the file's cut are released", "tree/index/release.go",
+		`if k.cut == a.Cut {`, `if false {`,
+		"TestReleases", ""},
+	{"index: shards are released that ranges name", "tree/index/release.go",
+		`		delete(set, k)
+`, ``,
+		"TestReleases", ""},
+	{"index: shards of a file that is gone stay", "tree/index/release.go",
+		`if f.lose(0, math.MaxInt64) == nil {`, `if false {`,
+		"TestReleases", ""},
+	{"index: a shard of another birth is kept", "tree/index/release.go",
+		`err == nil && f.birth == s.Birth {`, `err == nil {`,
+		"TestShards", ""},
+	{"index: an adoption takes others' bytes", "tree/index/adopt.go",
+		`if s.Kind == microfs.SpanHole {`, `if true {`,
+		"TestAdoption", ""},
+	{"index: an adoption brings back what was cut", "tree/index/adopt.go",
+		`a.Cut != s.Cut || `, ``,
+		"TestRandom", ""},
+	{"index: zeros of a shard hide others' bytes", "tree/index/adopt.go",
+		`begin, err = skipZeros(f, begin, end)`, `begin, err = begin, nil`,
+		"TestManyDie", ""},
+	{"index: nobody waits for an adoption", "tree/index/adopt.go",
+		`		if p.concerns(a) {`, `		if false {`,
+		"TestAdoption", ""},
+	{"index: a client acts for another user", "tree/index/index.go",
+		`if x.cred != c {`, `if x.cred == nil {`,
+		"TestCredentialsAreTheClients", ""},
+
 	// The command.
 	{"nvmecr: several hosts on a target of this one", "cmd/nvmecr/command/hosts.go",
 		`if n > 1 {
