@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"sync"
 	"syscall"
 	"time"
@@ -21,11 +20,11 @@ type Options struct {
 	Format uint32    // version of the store's format, which clients must have, too
 	Run    uuid.UUID // that clients must be of
 	// Timeout is that of the run. A request waits for an adoption no longer than half of it, so that the client has
-	// the answer before it gives the index up.
+	// the answer before it gives the index up. 0: it may wait for ever.
 	Timeout time.Duration
 	// Adopt mounts a partition for reading, once nobody who has written to it before the call can write any more: a new
-	// writer may be there. It is called after a client of the partition has died. done is called at the end of the use.
-	// nil: nothing is adopted.
+	// writer may be there. It is called after a client of the partition has died, for several at the same time. done is
+	// called at the end of the use. nil: nothing is adopted.
 	Adopt func(ctx context.Context, partition uint32) (fs *microfs.FS, done func(), err error)
 	// Grow makes sure that the store has a number of partitions, and returns how many there are. nil: there are as
 	// many as there are, 0 for all that clients know.
@@ -123,23 +122,21 @@ func (x *Index) Close() {
 
 // do runs a call under the lock. Where the call needs a file that is being adopted, it waits for that and runs it again.
 func (x *Index) do(c *client, r call) (wire.Body, []wire.Shard, error) {
-	wait := x.opts.Timeout / 2
-	if wait == 0 {
-		wait = math.MaxInt64
-	}
-	limit := time.NewTimer(wait)
-	defer limit.Stop()
+	var limit <-chan time.Time // nil: there is none
 	for {
 		body, list, err := x.once(c, r)
 		p, ok := err.(*adoption)
 		if !ok {
 			return body, list, err
 		}
+		if limit == nil && x.opts.Timeout > 0 {
+			limit = time.After(x.opts.Timeout / 2)
+		}
 		select {
 		case <-p.done:
-		case <-limit.C:
+		case <-limit:
 			err := fmt.Errorf("files that a process of partition %d had open when it died cannot be had yet: the partition could not be read within %v: %w",
-				p.partition, wait, syscall.EIO)
+				p.partition, x.opts.Timeout/2, syscall.EIO)
 			x.opts.Logf("%v", err)
 			return nil, nil, err
 		case <-x.ctx.Done():
