@@ -44,7 +44,11 @@ type estate struct {
 // What goes wrong the user is told. An error says that others cannot use the files any more.
 func (p *Process) HandOver(executes int) (int, error) {
 	self := p.server.self.Load()
-	if self == nil || self.listen.Load() == nil || p.left() == 0 {
+	if self == nil || self.listen.Load() == nil {
+		return 0, nil
+	}
+	if p.left() == 0 { // by now
+		p.server.answerAll()
 		return 0, nil
 	}
 	listen := self.listen.Load()

@@ -48,6 +48,15 @@ func succession(t testing.TB, p, q *Process) <-chan error {
 	return done
 }
 
+// connect makes a connection by the number of a process.
+func connect(t testing.TB, number uint64) *client {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, unix.Close(fd)) })
+	require.NoError(t, unix.Connect(fd, &unix.SockaddrUnix{Name: serverName(number)}))
+	return &client{t, fd, nil}
+}
+
 // heir is a process of the same partition that takes over.
 func (p *partition) heir(t testing.TB) *Process {
 	own := &partition{dev: p.dev, seg: p.seg} // what is asked of it comes from other goroutines
@@ -107,11 +116,7 @@ func TestHandOver(t *testing.T) {
 	assert.Zero(t, q.maps.count.Load())
 
 	// A connection by the number it had.
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-	require.NoError(t, err)
-	require.NoError(t, unix.Connect(fd, &unix.SockaddrUnix{Name: serverName(uint64(number))}))
-	d := &client{t, fd, nil}
-	t.Cleanup(func() { require.NoError(t, unix.Close(fd)) })
+	d := connect(t, uint64(number))
 	n, _ = d.call(request(callLock, []int64{int64(h), 78, unix.F_SETLK, int64(len(bytesOf(&whole)))}, string(bytesOf(&whole))))
 	assert.EqualValues(t, -int64(syscall.EAGAIN), n, "the lock is held")
 	other, _ := d.open("other")
@@ -126,6 +131,28 @@ func TestHandOver(t *testing.T) {
 	require.NoError(t, err)
 	assert.Zero(t, a.Size)
 	assert.Empty(t, part.logged)
+}
+
+// Who has connected before it closes the last file hears what came of that, though the process hands over just then.
+func TestHandOverWhileTheLastCloses(t *testing.T) {
+	part := newPartition(t)
+	p, q := part.process(t), part.heir(t)
+	c := p.client(t)
+	h, socket := c.open("f")
+	c.close()
+	done := succession(t, p, q)
+	succeeds := p.Successor
+	var late *client
+	p.Successor = func() (Successor, error) { // nobody is let in any more
+		late = connect(t, p.server.identity().number)
+		assert.NoError(t, unix.Close(socket))
+		return succeeds()
+	}
+	_, err := p.HandOver(0)
+	require.NoError(t, err)
+	require.NoError(t, <-done)
+	n, _ := late.call(request(callRelease, []int64{int64(h)}))
+	assert.Zero(t, n)
 }
 
 // A process of which nobody has anything hands nothing over, and asks no successor.

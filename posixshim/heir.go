@@ -56,9 +56,10 @@ func (p *Process) openedFor(h *heir, file Handle) {
 }
 
 // disuse is called when something has ended that others know by the number of h. After the last nobody
-// is let in there any more, and the partition is given up if nothing is open.
+// is let in there any more, and the partition is given up if nothing is open. Who has connected before, to hear what
+// the close of a file comes to, is let in yet, and disuse is called again when that one has gone.
 func (p *Process) disuse(h *heir) {
-	if h == nil || h.uses.Add(-1) > 0 {
+	if h == nil || h.uses.Add(-1) > 0 || comes(h.listen) {
 		return
 	}
 	_ = ownfd.CloseFile(h.listen) // who comes now looks for itself

@@ -274,7 +274,7 @@ func (s *server) answerAll() {
 // owes says whether somebody may ask about what has ended since then, or waits for an
 // answer. It looks at what is asked first: that becomes a call before it is answered.
 func (s *server) owes(since time.Time) (owes bool) {
-	if s.comes() || s.connections.Load() > 0 {
+	if comes(s.identity().listen.Load()) || s.connections.Load() > 0 {
 		s.unasked.Range(func(_, at any) bool {
 			owes = at.(time.Time).After(since)
 			return !owes
@@ -284,8 +284,7 @@ func (s *server) owes(since time.Time) (owes bool) {
 }
 
 // comes says whether somebody has connected who has not been let in yet.
-func (s *server) comes() bool {
-	listen := s.identity().listen.Load()
+func comes(listen *os.File) bool {
 	if listen == nil {
 		return false
 	}
