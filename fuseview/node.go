@@ -202,14 +202,7 @@ func (n *node) Mkdir(ctx context.Context, name string, mode uint32, out *fuse.En
 
 // Mknod makes a regular file; there are no others.
 func (n *node) Mknod(ctx context.Context, name string, mode, _ uint32, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
-	if mode&syscall.S_IFMT != syscall.S_IFREG {
-		return nil, syscall.EPERM
-	}
-	h, err := n.tree.process.Open(n.place(name), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL, mode&0o7777)
-	if err == nil {
-		err = n.tree.process.Release(posixshim.Handle(h))
-	}
-	if err != nil {
+	if err := n.tree.process.Mknod(n.place(name), mode); err != nil {
 		return nil, n.tree.errno(err)
 	}
 	n.own(ctx, name)

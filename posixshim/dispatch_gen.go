@@ -4,7 +4,7 @@ package posixshim
 
 import "syscall"
 
-const protocol uint32 = 0x9ba49582
+const protocol uint32 = 0x0e3a6b51
 
 // The calls, by their line in calls.txt.
 const (
@@ -44,17 +44,19 @@ const (
 	callMkdir     uint32 = 44
 	callRmdir     uint32 = 45
 	callUnlink    uint32 = 46
-	callRename    uint32 = 47
-	callLink      uint32 = 48
-	callSymlink   uint32 = 49
-	callReadlink  uint32 = 50
-	callRealpath  uint32 = 51
-	callStatfs    uint32 = 52
-	callFstatfs   uint32 = 53
-	callStatvfs   uint32 = 54
-	callFstatvfs  uint32 = 55
-	callSyncfs    uint32 = 56
-	callAdvise    uint32 = 57
+	callRemove    uint32 = 47
+	callMknod     uint32 = 48
+	callRename    uint32 = 49
+	callLink      uint32 = 50
+	callSymlink   uint32 = 51
+	callReadlink  uint32 = 52
+	callRealpath  uint32 = 53
+	callStatfs    uint32 = 54
+	callFstatfs   uint32 = 55
+	callStatvfs   uint32 = 56
+	callFstatvfs  uint32 = 57
+	callSyncfs    uint32 = 58
+	callAdvise    uint32 = 59
 )
 
 // dispatch makes the call of a request.
@@ -274,6 +276,18 @@ func (p *Process) dispatch(m *message) (result int, err error) {
 		at := m.place()
 		if m.whole() {
 			err = p.Unlink(at)
+			return result, err
+		}
+	case callRemove:
+		at := m.place()
+		if m.whole() {
+			err = p.Remove(at)
+			return result, err
+		}
+	case callMknod:
+		at, mode := m.place(), m.uint()
+		if m.whole() {
+			err = p.Mknod(at, mode)
 			return result, err
 		}
 	case callRename:

@@ -64,6 +64,27 @@ func (p *Process) Unlink(place Place) error {
 	return fs.Unlink(dir, path)
 }
 
+// Remove is remove(3).
+func (p *Process) Remove(place Place) error {
+	err := p.Unlink(place)
+	if Errno(err) == syscall.EISDIR {
+		err = p.Rmdir(place)
+	}
+	return err
+}
+
+// Mknod makes an empty file. There are no devices, pipes or sockets.
+func (p *Process) Mknod(place Place, mode uint32) error {
+	if kind := mode & syscall.S_IFMT; kind != syscall.S_IFREG && kind != 0 {
+		return syscall.EPERM
+	}
+	h, err := p.Open(place, syscall.O_CREAT|syscall.O_EXCL|syscall.O_WRONLY, mode&0o7777)
+	if err != nil {
+		return err
+	}
+	return p.Release(Handle(h))
+}
+
 // Rename is renameat2(2).
 func (p *Process) Rename(from, to Place, flags uint32) error {
 	odir, opath, err := p.resolve(from)
@@ -103,10 +124,15 @@ func (p *Process) Symlink(target string, place Place) error {
 	return fs.Symlink(target, dir, path)
 }
 
-// Readlink copies the target of a symbolic link, cut to the length of buf.
+// Readlink copies the target of a symbolic link, cut to the length of buf. With an empty path it is the link
+// itself that was opened with O_PATH.
 func (p *Process) Readlink(place Place, buf []byte) (int, error) {
 	if len(buf) == 0 {
 		return 0, syscall.EINVAL
+	}
+	opened := place.Path == "" && place.Dir != 0
+	if opened {
+		place = Place{Dir: place.Dir | Itself, Path: "."}
 	}
 	fs, dir, path, err := p.at(place, false)
 	if err != nil {
@@ -114,6 +140,9 @@ func (p *Process) Readlink(place Place, buf []byte) (int, error) {
 	}
 	defer p.mu.RUnlock()
 	target, err := fs.Readlink(dir, path)
+	if opened && Errno(err) == syscall.EINVAL {
+		return 0, syscall.ENOENT
+	}
 	if err != nil {
 		return 0, err
 	}

@@ -559,6 +559,30 @@ func nvmecr_rt_unlink(at_dir int64, at, at_out *C.char) (answer int64) {
 	return result(0, outside(process.Unlink(place(at_dir, at)), at_out))
 }
 
+// remove: removes a name or a directory
+//
+//export nvmecr_rt_remove
+func nvmecr_rt_remove(at_dir int64, at, at_out *C.char) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
+	process.Drain()
+	return result(0, outside(process.Remove(place(at_dir, at)), at_out))
+}
+
+// mknod: makes an empty file; there are no devices, pipes or sockets
+//
+//export nvmecr_rt_mknod
+func nvmecr_rt_mknod(at_dir int64, at, at_out *C.char, mode uint32) (answer int64) {
+	if process.Crashed() {
+		return crashed
+	}
+	defer contain(&answer)
+	process.Drain()
+	return result(0, outside(process.Mknod(place(at_dir, at), mode), at_out))
+}
+
 // rename: renameat2(2)
 //
 //export nvmecr_rt_rename

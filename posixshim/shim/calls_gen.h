@@ -49,6 +49,8 @@ struct nv_runtime {
 	int64_t (*mkdir)(int64_t at_dir, const char *at, char *at_out, uint32_t mode);
 	int64_t (*rmdir)(int64_t at_dir, const char *at, char *at_out);
 	int64_t (*unlink)(int64_t at_dir, const char *at, char *at_out);
+	int64_t (*remove)(int64_t at_dir, const char *at, char *at_out);
+	int64_t (*mknod)(int64_t at_dir, const char *at, char *at_out, uint32_t mode);
 	int64_t (*rename)(int64_t from_dir, const char *from, char *from_out, int64_t to_dir, const char *to, char *to_out, uint32_t flags);
 	int64_t (*link)(int64_t from_dir, const char *from, char *from_out, int64_t to_dir, const char *to, char *to_out, int32_t follow);
 	int64_t (*symlink)(const char *target, int64_t at_dir, const char *at, char *at_out);
@@ -110,6 +112,8 @@ struct nv_runtime {
 	"nvmecr_rt_mkdir", \
 	"nvmecr_rt_rmdir", \
 	"nvmecr_rt_unlink", \
+	"nvmecr_rt_remove", \
+	"nvmecr_rt_mknod", \
 	"nvmecr_rt_rename", \
 	"nvmecr_rt_link", \
 	"nvmecr_rt_symlink", \
@@ -397,6 +401,8 @@ int64_t nv_remote_truncate(int server, int64_t at_dir, const char *at, char *at_
 int64_t nv_remote_mkdir(int server, int64_t at_dir, const char *at, char *at_out, uint32_t mode);
 int64_t nv_remote_rmdir(int server, int64_t at_dir, const char *at, char *at_out);
 int64_t nv_remote_unlink(int server, int64_t at_dir, const char *at, char *at_out);
+int64_t nv_remote_remove(int server, int64_t at_dir, const char *at, char *at_out);
+int64_t nv_remote_mknod(int server, int64_t at_dir, const char *at, char *at_out, uint32_t mode);
 int64_t nv_remote_rename(int server, int64_t from_dir, const char *from, char *from_out, int64_t to_dir, const char *to, char *to_out, uint32_t flags);
 int64_t nv_remote_link(int server, int64_t from_dir, const char *from, char *from_out, int64_t to_dir, const char *to, char *to_out, int32_t follow);
 int64_t nv_remote_symlink(int server, const char *target, int64_t at_dir, const char *at, char *at_out);
@@ -1035,6 +1041,38 @@ static inline int64_t rt_unlink(struct nv_place *at)
 		if (!nv_enter_at(&visit, &server))
 			return -1;
 		result = __builtin_expect(server != 0, 0) ? nv_remote_unlink(server, at->dir, at->path, nv_outside) : nv_rt.unlink(at->dir, at->path, nv_outside);
+	} while (nv_redirected(&visit, result, at, NULL));
+	return nv_leave_at(&visit, result, at);
+}
+
+/* remove: removes a name or a directory */
+static inline int64_t rt_remove(struct nv_place *at)
+{
+	struct nv_visit visit;
+	int64_t result;
+	int server;
+
+	do {
+		server = nv_place_server(at->dir);
+		if (!nv_enter_at(&visit, &server))
+			return -1;
+		result = __builtin_expect(server != 0, 0) ? nv_remote_remove(server, at->dir, at->path, nv_outside) : nv_rt.remove(at->dir, at->path, nv_outside);
+	} while (nv_redirected(&visit, result, at, NULL));
+	return nv_leave_at(&visit, result, at);
+}
+
+/* mknod: makes an empty file; there are no devices, pipes or sockets */
+static inline int64_t rt_mknod(struct nv_place *at, unsigned mode)
+{
+	struct nv_visit visit;
+	int64_t result;
+	int server;
+
+	do {
+		server = nv_place_server(at->dir);
+		if (!nv_enter_at(&visit, &server))
+			return -1;
+		result = __builtin_expect(server != 0, 0) ? nv_remote_mknod(server, at->dir, at->path, nv_outside, mode) : nv_rt.mknod(at->dir, at->path, nv_outside, mode);
 	} while (nv_redirected(&visit, result, at, NULL));
 	return nv_leave_at(&visit, result, at);
 }

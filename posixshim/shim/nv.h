@@ -391,12 +391,7 @@ long nv_pathconf(int name);
 
 /* ---- names ---- */
 
-int nv_unlinkat(struct nv_place *at, int flags);
-int nv_remove(struct nv_place *at);
 ssize_t nv_readlink(struct nv_place *at, char *buf, size_t n);
-ssize_t nv_readlinkat(struct nv_place *at, char *buf, size_t n);
-int nv_linkat(struct nv_place *from, struct nv_place *to, int flags);
-int nv_mknod(struct nv_place *at, mode_t type, mode_t mode);
 char *nv_realpath(struct nv_place *at, char *resolved);
 int nv_mkstemp(char *name, int suffix, int flags);
 char *nv_mkdtemp(char *name);

@@ -291,9 +291,7 @@ int main(int argc, char **argv)
 	sizes(fd);
 	larger(fd);
 	appends();
-	copies(fd);
 	streams();
-	asynchronous(fd);
 	setting(fd);
 	threads(fd);
 	children(fd);

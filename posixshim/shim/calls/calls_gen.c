@@ -648,7 +648,7 @@ int nv_call_mknod(const char *path, mode_t mode, dev_t dev)
 	int result;
 
 	do
-		result = nv_mknod(&at, mode, mode);
+		result = rt_mknod(&at, nv_umasked(mode));
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];
@@ -669,7 +669,7 @@ int nv_call_mknodat(int dirfd, const char *path, mode_t mode, dev_t dev)
 	int result;
 
 	do
-		result = nv_mknod(&at, mode, mode);
+		result = rt_mknod(&at, nv_umasked(mode));
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];
@@ -690,7 +690,7 @@ int nv_call_mkfifo(const char *path, mode_t mode)
 	int result;
 
 	do
-		result = nv_mknod(&at, S_IFIFO, mode);
+		result = rt_mknod(&at, S_IFIFO | nv_umasked(mode));
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];
@@ -711,7 +711,7 @@ int nv_call_mkfifoat(int dirfd, const char *path, mode_t mode)
 	int result;
 
 	do
-		result = nv_mknod(&at, S_IFIFO, mode);
+		result = rt_mknod(&at, S_IFIFO | nv_umasked(mode));
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];
@@ -1640,7 +1640,7 @@ int nv_call_unlinkat(int dirfd, const char *path, int flags)
 	int result;
 
 	do
-		result = nv_unlinkat(&at, flags);
+		result = (flags & ~AT_REMOVEDIR ? nv_error(EINVAL) : flags ? rt_rmdir(&at) : rt_unlink(&at));
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];
@@ -1661,7 +1661,7 @@ int nv_call_remove(const char *path)
 	int result;
 
 	do
-		result = nv_remove(&at);
+		result = rt_remove(&at);
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];
@@ -1734,7 +1734,7 @@ int nv_call_linkat(int dirfd, const char *path, int dirfd2, const char *path2, i
 		return nv_cross_device(ours ? dirfd2 : dirfd, ours ? path2 : path);
 	if (!ours)
 		return REAL(linkat)(dirfd, path, dirfd2, path2, flags);
-	return nv_linkat(&at, &at2, flags);
+	return (flags & ~AT_SYMLINK_FOLLOW ? nv_error(EINVAL) : rt_link(&at, &at2, flags));
 }
 
 int nv_call_symlink(const char *target, const char *path) NV_CALL("symlink");
@@ -1831,7 +1831,7 @@ ssize_t nv_call_readlinkat(int dirfd, const char *path, char *buf, size_t n)
 	ssize_t result;
 
 	do
-		result = nv_readlinkat(&at, buf, n);
+		result = nv_readlink(&at, buf, n);
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];
@@ -1852,7 +1852,7 @@ ssize_t nv_call___readlinkat_chk(int dirfd, const char *path, char *buf, size_t 
 	ssize_t result;
 
 	do
-		result = (nv_check(n <= have), nv_readlinkat(&at, buf, n));
+		result = (nv_check(n <= have), nv_readlink(&at, buf, n));
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];

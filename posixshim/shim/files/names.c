@@ -16,25 +16,6 @@ long nv_pathconf(int name)
 	return REAL(pathconf)("/", name);
 }
 
-int nv_unlinkat(struct nv_place *at, int flags)
-{
-	if (flags & ~AT_REMOVEDIR)
-		return nv_error(EINVAL);
-	return (int)(flags ? rt_rmdir(at) : rt_unlink(at));
-}
-
-int nv_remove(struct nv_place *at)
-{
-	int saved = errno;
-
-	if (rt_unlink(at) == 0)
-		return 0;
-	if (errno != EISDIR || at->outside)
-		return -1;
-	errno = saved;
-	return (int)rt_rmdir(at);
-}
-
 /* descriptors_name is what the link of /proc/self/fd for a descriptor of ours says. */
 static ssize_t descriptors_name(struct nv_place *at, char *buf, size_t n)
 {
@@ -62,39 +43,6 @@ ssize_t nv_readlink(struct nv_place *at, char *buf, size_t n)
 		return nv_error(EINVAL);
 	/* That of the standard streams leads to /proc/self/fd. */
 	return strncmp(at->path, "/dev/std", 8) == 0 ? REAL(readlink)(at->path, buf, n) : descriptors_name(at, buf, n);
-}
-
-/* With the empty path it is the link itself that was opened with O_PATH. */
-ssize_t nv_readlinkat(struct nv_place *at, char *buf, size_t n)
-{
-	if (*at->path != '\0')
-		return nv_readlink(at, buf, n);
-	at->dir |= NV_ITSELF;
-	at->path = ".";
-	ssize_t got = rt_readlink(at, buf, n);
-
-	return got < 0 && errno == EINVAL ? nv_error(ENOENT) : got;
-}
-
-int nv_linkat(struct nv_place *from, struct nv_place *to, int flags)
-{
-	if (flags & ~AT_SYMLINK_FOLLOW)
-		return nv_error(EINVAL);
-	return (int)rt_link(from, to, (flags & AT_SYMLINK_FOLLOW) != 0);
-}
-
-/* There are no devices, pipes or sockets in the mount. */
-int nv_mknod(struct nv_place *at, mode_t type, mode_t mode)
-{
-	if ((type & S_IFMT) != S_IFREG && (type & S_IFMT) != 0)
-		return nv_error(EPERM);
-	nv_handle h = rt_open(at, O_CREAT | O_EXCL | O_WRONLY, nv_umasked(mode & 07777));
-
-	if (h < 0)
-		return -1;
-	if (nv_server(h) != 0)
-		REAL(close)(at->descriptor);
-	return (int)rt_release(h);
 }
 
 char *nv_realpath(struct nv_place *at, char *resolved)

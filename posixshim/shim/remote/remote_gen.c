@@ -3,7 +3,7 @@
 #include "nv.h"
 #include "remote.h"
 
-const uint32_t nv_protocol = 0x9ba49582;
+const uint32_t nv_protocol = 0x0e3a6b51;
 
 int64_t nv_remote_open(int server, int64_t at_dir, const char *at, char *at_out, int32_t flags, uint32_t mode)
 {
@@ -353,9 +353,26 @@ int64_t nv_remote_unlink(int server, int64_t at_dir, const char *at, char *at_ou
 	return nv_remote_call(&m);
 }
 
-int64_t nv_remote_rename(int server, int64_t from_dir, const char *from, char *from_out, int64_t to_dir, const char *to, char *to_out, uint32_t flags)
+int64_t nv_remote_remove(int server, int64_t at_dir, const char *at, char *at_out)
 {
 	struct nv_message m = {.server = server, .call = 47};
+
+	nv_put_place(&m, at_dir, at, at_out);
+	return nv_remote_call(&m);
+}
+
+int64_t nv_remote_mknod(int server, int64_t at_dir, const char *at, char *at_out, uint32_t mode)
+{
+	struct nv_message m = {.server = server, .call = 48};
+
+	nv_put_place(&m, at_dir, at, at_out);
+	nv_put_number(&m, mode);
+	return nv_remote_call(&m);
+}
+
+int64_t nv_remote_rename(int server, int64_t from_dir, const char *from, char *from_out, int64_t to_dir, const char *to, char *to_out, uint32_t flags)
+{
+	struct nv_message m = {.server = server, .call = 49};
 
 	nv_put_place(&m, from_dir, from, from_out);
 	nv_put_place(&m, to_dir, to, to_out);
@@ -365,7 +382,7 @@ int64_t nv_remote_rename(int server, int64_t from_dir, const char *from, char *f
 
 int64_t nv_remote_link(int server, int64_t from_dir, const char *from, char *from_out, int64_t to_dir, const char *to, char *to_out, int32_t follow)
 {
-	struct nv_message m = {.server = server, .call = 48};
+	struct nv_message m = {.server = server, .call = 50};
 
 	nv_put_place(&m, from_dir, from, from_out);
 	nv_put_place(&m, to_dir, to, to_out);
@@ -375,7 +392,7 @@ int64_t nv_remote_link(int server, int64_t from_dir, const char *from, char *fro
 
 int64_t nv_remote_symlink(int server, const char *target, int64_t at_dir, const char *at, char *at_out)
 {
-	struct nv_message m = {.server = server, .call = 49};
+	struct nv_message m = {.server = server, .call = 51};
 
 	nv_put_string(&m, target);
 	nv_put_place(&m, at_dir, at, at_out);
@@ -384,7 +401,7 @@ int64_t nv_remote_symlink(int server, const char *target, int64_t at_dir, const 
 
 int64_t nv_remote_readlink(int server, int64_t at_dir, const char *at, char *at_out, void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 50};
+	struct nv_message m = {.server = server, .call = 52};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_room(&m, buf, buf_len);
@@ -393,7 +410,7 @@ int64_t nv_remote_readlink(int server, int64_t at_dir, const char *at, char *at_
 
 int64_t nv_remote_realpath(int server, int64_t at_dir, const char *at, char *at_out, void *buf, size_t buf_len)
 {
-	struct nv_message m = {.server = server, .call = 51};
+	struct nv_message m = {.server = server, .call = 53};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_room(&m, buf, buf_len);
@@ -402,7 +419,7 @@ int64_t nv_remote_realpath(int server, int64_t at_dir, const char *at, char *at_
 
 int64_t nv_remote_statfs(int server, int64_t at_dir, const char *at, char *at_out, void *out, size_t out_len)
 {
-	struct nv_message m = {.server = server, .call = 52};
+	struct nv_message m = {.server = server, .call = 54};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_room(&m, out, out_len);
@@ -411,7 +428,7 @@ int64_t nv_remote_statfs(int server, int64_t at_dir, const char *at, char *at_ou
 
 int64_t nv_remote_fstatfs(int server, int64_t h, void *out, size_t out_len)
 {
-	struct nv_message m = {.server = server, .call = 53};
+	struct nv_message m = {.server = server, .call = 55};
 
 	nv_put_handle(&m, h);
 	nv_put_room(&m, out, out_len);
@@ -420,7 +437,7 @@ int64_t nv_remote_fstatfs(int server, int64_t h, void *out, size_t out_len)
 
 int64_t nv_remote_statvfs(int server, int64_t at_dir, const char *at, char *at_out, void *out, size_t out_len)
 {
-	struct nv_message m = {.server = server, .call = 54};
+	struct nv_message m = {.server = server, .call = 56};
 
 	nv_put_place(&m, at_dir, at, at_out);
 	nv_put_room(&m, out, out_len);
@@ -429,7 +446,7 @@ int64_t nv_remote_statvfs(int server, int64_t at_dir, const char *at, char *at_o
 
 int64_t nv_remote_fstatvfs(int server, int64_t h, void *out, size_t out_len)
 {
-	struct nv_message m = {.server = server, .call = 55};
+	struct nv_message m = {.server = server, .call = 57};
 
 	nv_put_handle(&m, h);
 	nv_put_room(&m, out, out_len);
@@ -438,14 +455,14 @@ int64_t nv_remote_fstatvfs(int server, int64_t h, void *out, size_t out_len)
 
 int64_t nv_remote_syncfs(int server)
 {
-	struct nv_message m = {.server = server, .call = 56};
+	struct nv_message m = {.server = server, .call = 58};
 
 	return nv_remote_call(&m);
 }
 
 int64_t nv_remote_advise(int server, int64_t h, int64_t off, int64_t n, int32_t advice)
 {
-	struct nv_message m = {.server = server, .call = 57};
+	struct nv_message m = {.server = server, .call = 59};
 
 	nv_put_handle(&m, h);
 	nv_put_offset(&m, off);
