@@ -143,13 +143,35 @@ func (j *job) leave(p *process) {
 	j.forget(p)
 }
 
+// lastCalls writes and syncs, which may succeed, or be done in part.
+func (j *job) lastCalls(p *process, h *handle) {
+	j.value = j.value%250 + 1
+	n, off := length(j.r), offset(j.r)
+	n = min(n, mostSize-off)
+	_, err := h.WriteAt([][]byte{bytes.Repeat([]byte{j.value}, n)}, int64(off))
+	j.logf("%s writes %d at %d to %d of %s: %v", p.name, j.value, off, off+n, h.of.name, err)
+	p.write(h.of, off, n, j.value)
+	if err != nil {
+		return
+	}
+	if err = h.Sync(); err == nil {
+		p.publish(h.of)
+	}
+	j.logf("%s syncs %s: %v", p.name, h.of.name, err)
+}
+
 func (j *job) forget(p *process) {
 	j.processes = slices.DeleteFunc(j.processes, func(q *process) bool { return p == q })
 }
 
-// die kills a process.
+// die kills a process, sometimes in the middle of a write or a sync.
 func (j *job) die(p *process) {
 	j.logf("%s dies", p.name)
+	writes := func(h *handle) bool { return h.writable && j.names[h.of.name] == h.of } // without a name nobody would look
+	if i := slices.IndexFunc(p.handles, writes); i >= 0 && p.dev != nil && j.r.IntN(2) == 0 {
+		p.dev.CutAt(1+j.r.IntN(6), j.r.IntN(4096))
+		j.lastCalls(p, p.handles[i])
+	}
 	p.kill()
 	j.forget(p)
 	j.collapse([]*process{p})
