@@ -98,7 +98,11 @@ func (b *testbed) sides(ctx context.Context, a *application, res *result.Result)
 		return sides, nil // to make file systems takes longer than all of it
 	}
 	peers, err := b.peers(ctx, a, res)
-	return append(sides, peers...), err
+	if err != nil {
+		return nil, err
+	}
+	unifyfs, err := b.unifyfs(ctx, res)
+	return slices.Concat(sides, peers, unifyfs), err
 }
 
 // peers are the file systems to compare with: those named or, where none is,
@@ -236,6 +240,10 @@ func reason(peer, what string, theirs *taken) string {
 		return "its page cache was dropped before, so that it reads over the same network and protocol, through the kernel"
 	case peer == kernelHostName:
 		return "it writes into the page cache, and fsync sends that over the same network and protocol; ours is durable when a write returns"
+	case peer == unifyfsName && what == "read":
+		return "it is one copy: a rank finds what it wrote itself in memory of its own host; a new process would ask the server, some 50 ms a call"
+	case peer == unifyfsName:
+		return "a write is one copy into memory of the rank's own host, without a network; fsync then tells the server, which first waits 50 ms for more to come"
 	case peer == glusterName && what == "read":
 		return "it goes through FUSE, a daemon and the network, with what the rank's host has kept dropped before"
 	case peer == glusterName:

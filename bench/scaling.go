@@ -181,7 +181,7 @@ func (e *Env) application(ctx context.Context, res *result.Result, sides []*side
 		}
 	}
 	for _, s := range sides {
-		if s.group != sides[0].group {
+		if s.name == rawName || s.name == socketsName {
 			continue // it is no application
 		}
 		r, err := e.applicationRun(ctx, func(int) *side { return s }, phase)

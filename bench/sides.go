@@ -30,6 +30,8 @@ type side struct {
 	// cold, if not nil, is called before a read, so that it does not come
 	// from the memory of this host.
 	cold func() error
+	// clear, if not nil, is called before a write: it removes the file that is to be written.
+	clear func(ctx context.Context, k int) error
 	// memory says that its files are memory of the rank's host, as tmpfs's are.
 	memory bool
 }
@@ -41,6 +43,11 @@ type work struct {
 }
 
 func (s *side) write(ctx context.Context, w work, k int) (workers.Round, error) {
+	if s.clear != nil {
+		if err := s.clear(ctx, k); err != nil {
+			return nil, err
+		}
+	}
 	return s.do(ctx, "write", w, k, 1)
 }
 

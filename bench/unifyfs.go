@@ -1,0 +1,128 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"syscall"
+
+	"nvmecr/bench/result"
+	"nvmecr/bench/workers"
+	"nvmecr/nvmf"
+)
+
+// UnifyFS as others have it on one host: a server, and a library in the ranks. The library is preloaded as
+// ours is, and a process has room for one of them only, so the ranks are others than the application's. What
+// they write goes into memory that they share with the server, which is told of it by fsync and close.
+
+// unifyfsName is the peer's name.
+const unifyfsName = "UnifyFS, its log in memory"
+
+// unifyfsLibrary mounts by itself in a program that knows nothing of UnifyFS; the other libraries of
+// UnifyFS wait for the program to call unifyfs_mount.
+const unifyfsLibrary = "libunifyfs_preload_gotcha.so"
+
+// unifyfsScript starts the server, $4, of files below $3, with a directory in memory at $1, and $2 bytes of shared memory that
+// only it and the ranks see. The server ends with this process, at the latest: where its ranks are gone without a word, it may hang
+// when it is asked to end.
+const unifyfsScript = `set -e
+mount --make-rprivate /
+mount -t tmpfs -o nosuid,nodev nvmecr-bench "$1"
+mount -t tmpfs -o nosuid,nodev,size="$2" nvmecr-bench /dev/shm
+export UNIFYFS_RUNSTATE_DIR="$1" UNIFYFS_SHAREDFS_DIR="$1" UNIFYFS_LOG_DIR="$1" UNIFYFS_MOUNTPOINT="$3" UNIFYFS_DAEMONIZE=off
+setpriv --pdeathsig KILL "$4" </dev/null >&2 &
+tries=0
+until [ -e "$1/unifyfsd.pids" ]; do
+	tries=$((tries + 1))
+	[ -e /proc/$!/exe ] && [ $tries -lt 300 ] || { tail -n 3 "$1"/unifyfsd.log* >&2; exit 1; }
+	sleep 0.1
+done
+echo mounted
+cat >/dev/null
+kill $!
+tries=0
+while [ -e /proc/$!/exe ] && [ $tries -lt 100 ]; do
+	tries=$((tries + 1))
+	sleep 0.1
+done
+`
+
+// unifyfs is the side of UnifyFS, or none, where peers are named or this host cannot have it.
+func (b *testbed) unifyfs(ctx context.Context, res *result.Result) ([]*side, error) {
+	if len(b.env.Peers) > 0 {
+		return nil, nil
+	}
+	s, err := b.unifyfsSide(ctx)
+	if err != nil {
+		res.NotMeasured(unifyfsName, "%s", err)
+		return nil, ctx.Err()
+	}
+	return []*side{s}, nil
+}
+
+// unifyfsSide is ranks with the library of UnifyFS, and its server. The error says what is missing.
+func (b *testbed) unifyfsSide(ctx context.Context) (*side, error) {
+	if b.env.remote() {
+		return nil, errors.New("the ranks are on other hosts")
+	}
+	server, library, err := findUnifyFS()
+	if err != nil {
+		return nil, err
+	}
+	mount := filepath.Join("/unifyfs", filepath.Base(b.env.scratch)) // a path that this host has not
+	m, err := b.env.mount(ctx, 2*b.env.namespace(b.env.Size), unifyfsScript, syscall.CLONE_NEWNS, mount, server)
+	if err != nil {
+		return nil, fmt.Errorf("%s does not start: %w", server, err)
+	}
+	b.closers = append(b.closers, m)
+	argv := append([]string{"nsenter", "--mount=/proc/" + strconv.Itoa(m.cmd.Process.Pid) + "/ns/mnt", "env", "LD_PRELOAD=" + library},
+		b.env.unifyfsSettings(m.mark, mount)...)
+	group, err := b.env.startGroup(ctx, base(), append(argv, b.env.Rank)...)
+	if err != nil {
+		return nil, err
+	}
+	b.closers = append(b.closers, closer(group.Stop))
+	return unifyfsRanks(ctx, group, filepath.Join(mount, "nvmecr-bench"))
+}
+
+// unifyfsRanks is the group, writing to a directory that it makes. Without a mount it could not.
+func unifyfsRanks(ctx context.Context, group *workers.Group, dir string) (*side, error) {
+	if _, err := group.DoAll(ctx, "mkdir "+dir); err != nil {
+		return nil, err
+	}
+	s := &side{name: unifyfsName, group: group, path: checkpoints(dir), memory: true}
+	s.clear = func(ctx context.Context, k int) error { // a file that is truncated keeps its part of the log
+		_, err := group.Do(ctx, func(rank int) string { return "unlink " + s.path(rank, k) })
+		return err
+	}
+	return s, nil
+}
+
+// findUnifyFS returns the server in PATH, and the library that is installed with it.
+func findUnifyFS() (server, library string, err error) {
+	if server, err = exec.LookPath("unifyfsd"); err != nil {
+		return "", "", errors.New("unifyfsd is not installed, or not in PATH")
+	}
+	prefix := filepath.Dir(filepath.Dir(server))
+	for _, lib := range []string{"lib", "lib64", "lib/x86_64-linux-gnu"} {
+		library = filepath.Join(prefix, lib, unifyfsLibrary)
+		if _, err := os.Stat(library); err == nil {
+			return server, library, nil
+		}
+	}
+	return "", "", fmt.Errorf("%s has no %s beside it: build UnifyFS with --enable-preload", server, unifyfsLibrary)
+}
+
+// unifyfsSettings are variables of the ranks. Each has a log of two checkpoints, of which a write takes whole chunks. It
+// reads what it wrote itself, so it may find that without the server: the setting that UnifyFS has for such programs.
+func (e *Env) unifyfsSettings(dir, mount string) []string {
+	log := (2*e.Size + 2*e.Transfer + nvmf.MiB).AlignUp(nvmf.MiB)
+	return []string{
+		"UNIFYFS_PRELOAD_MOUNTPOINT=" + mount, "UNIFYFS_RUNSTATE_DIR=" + dir, "UNIFYFS_CLIENT_LOCAL_EXTENTS=on",
+		"UNIFYFS_LOGIO_SHMEM_SIZE=" + bytesOf(log), "UNIFYFS_LOGIO_SPILL_SIZE=0", "UNIFYFS_LOGIO_CHUNK_SIZE=" + bytesOf(e.Transfer),
+	}
+}
