@@ -18,6 +18,10 @@ type Client struct {
 	fs      atomic.Pointer[FS] // that removes what the index releases
 }
 
+// Format is the version of what an index and its clients make of a store: shards, their names, and when they are removed. All
+// processes of a run have the same.
+const Format = 1
+
 // Connect introduces this process to the index at the other end of stream. stream is closed with the client,
 // or if Connect fails. timeout is how long an answer may take until the index has told the run's.
 func Connect(stream io.ReadWriteCloser, hello wire.Hello, timeout time.Duration) (*Client, error) {
@@ -42,6 +46,11 @@ func (c *Client) Partitions(n uint32) (uint32, error) {
 		c.welcome.Partitions = grow.Partitions
 	}
 	return c.welcome.Partitions, nil
+}
+
+// Goodbye takes leave of the index, so that it does not take this process for one that was killed, and closes the connection.
+func (c *Client) Goodbye() error {
+	return errors.Join(c.Call(wire.OpGoodbye, nil, nil), c.Close())
 }
 
 // released removes shards. Those that come before there is a file system are released again, see FS.tellShards.

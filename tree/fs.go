@@ -234,9 +234,15 @@ func (fs *FS) publishAll() error {
 	return errors.Join(errs...)
 }
 
-// Sync publishes what was written to all files, and makes it and all names durable.
+// Sync publishes what was written to all files, and makes it and all names durable. What others have published before is seen in
+// files that are open here.
 func (fs *FS) Sync() error {
 	errs := []error{fs.publishAll()}
+	for _, in := range fs.open() {
+		in.mu.Lock()
+		errs = append(errs, in.refresh(), in.settle())
+		in.mu.Unlock()
+	}
 	if fs.own != nil {
 		errs = append(errs, fs.own.Sync())
 	}
@@ -260,9 +266,8 @@ func (fs *FS) Close() error {
 	for _, in := range fs.open() {
 		errs = append(errs, in.publishAlone(), in.closeAlone())
 	}
-	err := errors.Join(errs...)
-	if err == nil {
-		err = fs.client.Call(wire.OpGoodbye, nil, nil)
+	if err := errors.Join(errs...); err != nil {
+		return errors.Join(err, fs.client.Close())
 	}
-	return errors.Join(err, fs.client.Close())
+	return fs.client.Goodbye()
 }

@@ -51,11 +51,6 @@ func newDisk(t testing.TB, ranges bool) *disk {
 	return d
 }
 
-// attached is a device that stays when who uses it closes it.
-type attached struct{ nvmf.Device }
-
-func (attached) Close() error { return nil }
-
 // mount mounts it for one life of a process: dev dies with that.
 func (d *disk) mount(dev nvmf.Device, o microfs.Options) *microfs.FS {
 	o.MountPoint, o.Timeout = "/nvmecr", time.Millisecond
@@ -159,7 +154,7 @@ func (r *rig) join(place uint32) *rank {
 	c, err := Connect(counted, wire.Hello{Run: testRun, Partition: place, PID: 1, Host: "here"}, hang)
 	require.NoError(r.t, err)
 	if place != wire.NoPartition {
-		p.dev, err = blocktest.NewFaulty(attached{r.disks[place].dev})
+		p.dev, err = blocktest.NewFaulty(r.disks[place].dev)
 		require.NoError(r.t, err)
 		if r.cache {
 			p.dev.UseVolatileCache()
@@ -204,12 +199,6 @@ func (p *rank) kill() {
 
 func (p *rank) gone() {
 	<-p.served
-	for _, fs := range p.looks.all {
-		_ = fs.Unmount() // it was only read
-	}
-	if p.dev != nil {
-		_ = p.dev.Close() // which has died, or has nothing left to do
-	}
 	p.r.mu.Lock()
 	defer p.r.mu.Unlock()
 	delete(p.r.alive, p)
@@ -220,7 +209,6 @@ type readers struct {
 	r      *rig
 	mu     sync.Mutex
 	mounts map[uint32]*mounted
-	all    []*microfs.FS // that there have been
 	looks  int
 	late   int // so many times it returns what it has, however old
 }
@@ -252,7 +240,6 @@ func (m *readers) Reader(place uint32, since time.Time) (*microfs.FS, error) {
 			return nil, err
 		}
 		old = &mounted{fs: fs}
-		m.all = append(m.all, fs)
 	}
 	m.mounts[place] = &mounted{fs: old.fs, looked: now}
 	return old.fs, nil
