@@ -47,7 +47,7 @@ func (s *Server) Idle() bool {
 			return false
 		}
 	}
-	return s.heirs.taking.Load() == 0
+	return s.heirs.taking.Load() == 0 && s.index.others.Load() == 0
 }
 
 // close waits until what is being handed over has been.

@@ -3,7 +3,7 @@
 // one, which ends with the run; on another host the first process that uses the mount does, and it ends after the last one.
 //
 // It exports the files of the run to the kernel (view.go), and goes on with what processes that end have open and others
-// need (heirs.go). What later belongs to a whole host stands here, too.
+// need (heirs.go). In a run with one tree that of the first host has the tree's index (index.go). What later belongs to a whole host stands here, too.
 //
 // It never asks a process of the job for data: what that has written it reads from the store, as
 // readers from outside do. It opens no path under the mount, nor of its own view, so that it never waits for itself.
@@ -34,6 +34,7 @@ type Server struct {
 	views     []*fuseview.View
 
 	heirs heirs
+	index treeIndex
 }
 
 // New returns a server for the run that cfg is of. Nothing is opened yet. logf tells the user something, on one line.
@@ -77,5 +78,5 @@ func (s *Server) Close() error {
 	for _, p := range s.processes {
 		errs = append(errs, p.Finish())
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, s.index.close())...)
 }

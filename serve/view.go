@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"nvmecr/fuseview"
+	"nvmecr/internal/config"
 	"nvmecr/internal/store"
 )
 
@@ -56,6 +57,9 @@ func (s *Server) names() []string {
 // self names the tree of a process: its environment says which place it has, as it does to the
 // preloaded library. A process that the kernel cannot name here, of another PID namespace, is taken for one that is alone.
 func (s *Server) self(pid int) (string, error) {
+	if s.cfg.View == config.ViewJob {
+		return placeName(store.Place{Rank: 0, Size: 1}), nil
+	}
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
 	if err != nil && pid != 0 {
 		return "", err

@@ -51,6 +51,11 @@ func newDisk(t testing.TB, ranges bool) *disk {
 	return d
 }
 
+// attached is a device that stays when who uses it closes it.
+type attached struct{ nvmf.Device }
+
+func (attached) Close() error { return nil }
+
 // mount mounts it for one life of a process: dev dies with that.
 func (d *disk) mount(dev nvmf.Device, o microfs.Options) *microfs.FS {
 	o.MountPoint, o.Timeout = "/nvmecr", time.Millisecond
@@ -154,7 +159,7 @@ func (r *rig) join(place uint32) *rank {
 	c, err := Connect(counted, wire.Hello{Run: testRun, Partition: place, PID: 1, Host: "here"}, hang)
 	require.NoError(r.t, err)
 	if place != wire.NoPartition {
-		p.dev, err = blocktest.NewFaulty(r.disks[place].dev)
+		p.dev, err = blocktest.NewFaulty(attached{r.disks[place].dev})
 		require.NoError(r.t, err)
 		if r.cache {
 			p.dev.UseVolatileCache()
@@ -199,6 +204,12 @@ func (p *rank) kill() {
 
 func (p *rank) gone() {
 	<-p.served
+	for _, fs := range p.looks.all {
+		_ = fs.Unmount() // it was only read
+	}
+	if p.dev != nil {
+		_ = p.dev.Close() // which has died, or has nothing left to do
+	}
 	p.r.mu.Lock()
 	defer p.r.mu.Unlock()
 	delete(p.r.alive, p)
@@ -209,6 +220,7 @@ type readers struct {
 	r      *rig
 	mu     sync.Mutex
 	mounts map[uint32]*mounted
+	all    []*microfs.FS // that there have been
 	looks  int
 	late   int // so many times it returns what it has, however old
 }
@@ -240,6 +252,7 @@ func (m *readers) Reader(place uint32, since time.Time) (*microfs.FS, error) {
 			return nil, err
 		}
 		old = &mounted{fs: fs}
+		m.all = append(m.all, fs)
 	}
 	m.mounts[place] = &mounted{fs: old.fs, looked: now}
 	return old.fs, nil

@@ -112,7 +112,8 @@ func where() (store.Place, error) {
 
 // view is where the kernel of this host has the files of this process.
 func view() (v posixshim.View) {
-	if p, err := where(); err == nil && opening.Config.Export != "" {
+	// The view of a tree lacks what this process has written and not published.
+	if p, err := where(); err == nil && opening.Config.Export != "" && opening.Config.View == config.ViewRank {
 		v.Dir, v.Number = p.Tree()
 		v.Dir = filepath.Join(opening.Config.Export, v.Dir)
 	}

@@ -1,7 +1,9 @@
 package config
 
 import (
+	"encoding/hex"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -62,6 +64,13 @@ const ExportVariable = "NVMECR_EXPORT"
 // CommandVariable holds the path of nvmecr, which processes of a job start where they need `nvmecr serve` and there is none.
 const CommandVariable = "NVMECR_COMMAND"
 
+// IndexVariable holds the addresses, "IP:PORT" joined by commas, at which processes on other hosts reach the index of the job's tree, and
+// IndexSecretVariable what they prove to it that they know: 32 bytes, hexadecimal.
+const (
+	IndexVariable       = "NVMECR_INDEX"
+	IndexSecretVariable = "NVMECR_INDEX_SECRET"
+)
+
 // Config holds a value for each setting. The comments name the flag.
 type Config struct {
 	Name      string             // --name: the store, see parttable.CheckName
@@ -81,7 +90,7 @@ type Config struct {
 	DataDigest               bool       // --data-digest: CRC-32C on PDU data
 	DataChecksum             bool       // --data-checksum: CRC-64 on file data, fixed at format
 	Durability               Durability // --durability: when a write is acknowledged
-	View                     View       // what a process finds under the mount, fixed at format; no setting yet
+	View                     View       // --view: what a process finds under the mount, fixed at format
 	Log                      LogLevel   // --log
 	Unfenced                 bool       // --unfenced: mount also where an old writer may live
 	Takeover                 bool       // --takeover: also from a run in progress; for the command only
@@ -93,6 +102,10 @@ type Config struct {
 	Export string
 	// Command is the path of nvmecr; not a setting. "": not known.
 	Command string
+	// Index are the addresses of the index of the job's tree for other hosts, and IndexSecret what it asks for there; not
+	// settings. nil: it is reached on its own host alone.
+	Index       []string
+	IndexSecret [32]byte
 
 	// given holds the names of the settings that came from a flag or from
 	// the environment: a recorded value does not replace them.
@@ -101,7 +114,7 @@ type Config struct {
 
 // Default returns the configuration without flags and environment.
 func Default() *Config {
-	c := &Config{given: map[string]bool{}, View: ViewRank}
+	c := &Config{given: map[string]bool{}}
 	for _, s := range settings {
 		if err := s.parse(c, s.Default()); err != nil {
 			panic(fmt.Sprintf("default of %s: %v", s.Name, err)) // caught by the tests
@@ -126,6 +139,14 @@ func FromEnv(getenv func(string) string) (*Config, error) {
 		c.Run = run
 	}
 	c.Export, c.Command = getenv(ExportVariable), getenv(CommandVariable)
+	if v := getenv(IndexVariable); v != "" {
+		c.Index = strings.Split(v, ",")
+		secret, err := hex.DecodeString(getenv(IndexSecretVariable))
+		if err != nil || len(secret) != len(c.IndexSecret) {
+			return nil, fmt.Errorf("%s is not 32 bytes in hexadecimal: leave it to `nvmecr run`", IndexSecretVariable)
+		}
+		c.IndexSecret = [32]byte(secret)
+	}
 	return c, c.check()
 }
 
@@ -181,8 +202,14 @@ func (c *Config) Exports() []string {
 	if c.Command != "" {
 		env = append(env, CommandVariable+"="+c.Command)
 	}
+	if len(c.Index) > 0 {
+		env = append(env, IndexVariable+"="+strings.Join(c.Index, ","), IndexSecretVariable+"="+hex.EncodeToString(c.IndexSecret[:]))
+	}
 	return append(env, JobVariable+"="+c.Name)
 }
+
+// ofRun are the variables that are no setting's.
+var ofRun = []string{JobVariable, RunVariable, ExportVariable, CommandVariable, IndexVariable, IndexSecretVariable}
 
 // Environ returns base without any variable of a setting, followed by
 // Exports: the environment of a process that is to have this configuration
@@ -191,7 +218,7 @@ func (c *Config) Environ(base []string) []string {
 	env := make([]string, 0, len(base)+len(settings))
 	for _, kv := range base {
 		name, _, _ := strings.Cut(kv, "=")
-		if byEnv(name) == nil && name != JobVariable && name != RunVariable && name != ExportVariable && name != CommandVariable {
+		if byEnv(name) == nil && !slices.Contains(ofRun, name) {
 			env = append(env, kv)
 		}
 	}

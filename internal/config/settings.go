@@ -199,6 +199,20 @@ var settings = []Setting{
 		format:  onOff(func(c *Config) bool { return c.FUSE }),
 	},
 	{
+		Name: "view", Exported: true,
+		Help:    "`job|rank`: what a process finds under the mount: one tree for all processes of the job, or each rank files of its own; fixed when the store is formatted",
+		initial: text(string(ViewRank)),
+		parse: func(c *Config, v string) error {
+			switch view := View(v); view {
+			case ViewJob, ViewRank:
+				c.View = view
+				return nil
+			}
+			return fmt.Errorf("%q is not job or rank", v)
+		},
+		format: func(c *Config) string { return string(c.View) },
+	},
+	{
 		// Not a Switch: it is given to turn it off.
 		Name: "data-checksum", Exported: true,
 		Help:    "CRC-64 on file data, `on|off`; fixed when the store is formatted",

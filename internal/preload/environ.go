@@ -54,7 +54,7 @@ func Environ(cfg *config.Config, base []string, library string) []string {
 // any, the names become options too. Targets that only this host can reach
 // need none of it.
 func Carry(cfg *config.Config, argv, env []string) ([]string, []string) {
-	if !slices.ContainsFunc(cfg.Targets, remote) {
+	if !slices.ContainsFunc(cfg.Targets, Remote) {
 		return argv, env
 	}
 	names := []string{"LD_PRELOAD"}
@@ -90,8 +90,8 @@ func isOpenMPI(program string) bool {
 
 func preloadSeparator(r rune) bool { return r == ':' || r == ' ' }
 
-// remote reports whether other hosts can reach the namespace.
-func remote(t nvmf.TransportID) bool {
+// Remote reports whether other hosts can reach the namespace.
+func Remote(t nvmf.TransportID) bool {
 	switch t.Transport {
 	case nvmf.File, nvmf.Mem, nvmf.PCIe:
 		return false

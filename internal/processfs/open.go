@@ -40,9 +40,12 @@ func (o *Opener) Open(write bool) (*posixshim.Mount, error) {
 		}
 	}
 	var m *posixshim.Mount
-	if p.Alone() {
+	switch {
+	case o.Config.View == config.ViewJob:
+		m, err = o.openTree(p, opts)
+	case p.Alone():
 		m, err = o.openAlone(p, opts)
-	} else {
+	default:
 		m, err = o.openRank(p, opts)
 	}
 	var busy *owner.BusyError

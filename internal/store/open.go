@@ -379,6 +379,7 @@ func (o *opener) mount(ctx context.Context, p *Partition, entry parttable.Entry)
 		Size:       max(o.place.Size, 1),
 		Hugeblock:  p.Table.Hugeblock,
 		NoDataCRC:  !o.cfg.DataChecksum,
+		Ranges:     o.cfg.View == config.ViewJob && o.place.Alone(),
 		Cred:       mo.Cred,
 	})
 	if err != nil {

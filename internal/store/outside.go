@@ -23,6 +23,8 @@ type RankInfo struct {
 	Hugeblock nvmf.Bytes
 	// JobSize is how many ranks the job has.
 	JobSize int
+	// Tree is what the partitions hold.
+	Tree parttable.Tree
 }
 
 // Ranks lists the partitions of ranks, in their order. For errors see Partitions.
@@ -50,7 +52,7 @@ func Partitions(ctx context.Context, cfg *config.Config) ([]RankInfo, error) {
 		}
 		found = true
 		for _, e := range table.Entries {
-			infos = append(infos, RankInfo{e.Rank, id, microfs.Segment{Start: e.Start, Length: e.Length}, table.Hugeblock, table.JobSize})
+			infos = append(infos, RankInfo{e.Rank, id, microfs.Segment{Start: e.Start, Length: e.Length}, table.Hugeblock, table.JobSize, table.Tree()})
 		}
 		return nil
 	})

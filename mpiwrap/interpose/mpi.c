@@ -3,8 +3,9 @@
  * MPI library: after the real MPI_Init has returned the runtime opens the
  * rank's partition, before the real MPI_Finalize it lets go of MPI.
  *
- * MPI_File_open of a file of ours by several ranks is refused with an MPI error: each
- * of them would get a file of its own.
+ * MPI_File_open of a file of ours by several ranks is refused with an MPI error where each
+ * of them would get a file of its own. In the tree of the job MPI_File_sync sees to it that this process
+ * sees what others have synced, also where the library, which has written nothing here, does nothing.
  *
  * No MPI header is used: these functions take pointers and integers in every
  * MPI. One binding may call another (MPICH's Fortran calls its C), so only the
@@ -124,6 +125,14 @@ C_FUNCTION(MPI_Init, begin(), end, (int *argc, char ***argv), argc, argv)
 C_FUNCTION(MPI_Init_thread, begin(), end, (int *argc, char ***argv, int required, int *provided), argc, argv, required, provided)
 C_FUNCTION(MPI_Finalize, leaving(), left, (void))
 
+/* one_tree says that the ranks of the job have one tree. */
+static bool one_tree(void)
+{
+	const char *view = nv_given("NVMECR_VIEW");
+
+	return view != NULL && strcmp(view, "job") == 0;
+}
+
 /* said tells whether a path is new here; it forgets the oldest of many. */
 static bool said(const char *path)
 {
@@ -140,12 +149,12 @@ static bool said(const char *path)
 	return false;
 }
 
-/* ours says whether an MPI name of a file is. ROMIO's may begin with a driver's. */
+/* ours says whether an MPI name of a file is, and of this rank alone. ROMIO's may begin with a driver's. */
 static const char *ours(const char *name)
 {
 	struct nv_place at;
 
-	if (!nv_mounted || name == NULL)
+	if (!nv_mounted || name == NULL || one_tree())
 		return NULL;
 	const char *colon = strchr(name, ':'), *slash = strchr(name, '/');
 	const char *path = colon != NULL && (slash == NULL || colon < slash) ? colon + 1 : name;
@@ -277,6 +286,21 @@ static void open_fortran(file_open_fortran *real, const int *communicator, char 
 
 FORTRAN_FILE_OPEN(mpi_file_open_)
 FORTRAN_FILE_OPEN(mpi_file_open_f08_)
+
+/* ---- MPI_File_sync ---- */
+
+static void synced(bool ok)
+{
+	int saved = errno;
+
+	if (ok && nv_mounted && one_tree() && nv_loaded())
+		rt_syncfs(); /* its errors the real call has told */
+	errno = saved;
+}
+
+C_FUNCTION(MPI_File_sync, , synced, (void *file), file)
+FORTRAN_FUNCTION(mpi_file_sync_, , synced, (int *file, int *ierror), file, &result)
+FORTRAN_FUNCTION(mpi_file_sync_f08_, , synced, (int *file, int *ierror), file, &result)
 
 #define FORTRAN_ALL(init, init_thread, finalize)                                                        \
 	FORTRAN_FUNCTION(init, begin(), end, (int *ierror), &result)                                    \

@@ -15,8 +15,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"nvmecr/internal/cli"
-	"nvmecr/internal/store"
 	"nvmecr/microfs"
+	"nvmecr/posixshim"
 )
 
 type cpOptions struct{ reader }
@@ -143,7 +143,7 @@ func (e localError) Unwrap() error { return e.error }
 func writing(err error) bool { return errors.As(err, new(localError)) }
 
 // copyOne copies a file or a symbolic link to dest, or makes the directory.
-func (o *cpOptions) copyOne(p *store.Partition, rank int, name string, d destination, dest string, a microfs.Attr) error {
+func (o *cpOptions) copyOne(p *posixshim.Mount, rank int, name string, d destination, dest string, a microfs.Attr) error {
 	switch mode := fileMode(a.Mode); {
 	case mode.IsDir():
 		// The owner must be able to fill it.
@@ -169,7 +169,7 @@ func (o *cpOptions) copyOne(p *store.Partition, rank int, name string, d destina
 
 // copyFile writes to a name of its own first: dest is either the whole file or
 // what it was before.
-func (o *cpOptions) copyFile(p *store.Partition, rank int, name string, d destination, dest string, a microfs.Attr) (err error) {
+func (o *cpOptions) copyFile(p *posixshim.Mount, rank int, name string, d destination, dest string, a microfs.Attr) (err error) {
 	part := path.Join(path.Dir(dest), fmt.Sprintf(".nvmecr-%s.part", uuid.NewString()))
 	f, err := d.root.OpenFile(part, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
@@ -197,7 +197,7 @@ func (o *cpOptions) copyFile(p *store.Partition, rank int, name string, d destin
 }
 
 // copySparse copies the data of a file and leaves its holes.
-func copySparse(p *store.Partition, name string, to *os.File, size int64) error {
+func copySparse(p *posixshim.Mount, name string, to *os.File, size int64) error {
 	f, err := p.FS.Open(microfs.RootIno, name, syscall.O_RDONLY, 0)
 	if err != nil {
 		return err

@@ -16,8 +16,8 @@ import (
 	"nvmecr/checkpoint"
 	"nvmecr/internal/cli"
 	"nvmecr/internal/parttable"
-	"nvmecr/internal/store"
 	"nvmecr/microfs"
+	"nvmecr/posixshim"
 )
 
 // exitUnknown is the status where it cannot be told whether there is a
@@ -111,6 +111,9 @@ func (o *latestOptions) latest(cmd *cobra.Command, pattern string) error {
 
 // job is who is expected to have written.
 func (o *latestOptions) job() checkpoint.Job {
+	if o.tree && o.rank == allRanks {
+		return checkpoint.Job{Ranks: 1} // nobody can tell there who wrote what
+	}
 	job := checkpoint.Job{Ranks: o.size, Writers: o.writers}
 	switch {
 	case len(job.Writers) > 0:
@@ -124,8 +127,11 @@ func (o *latestOptions) job() checkpoint.Job {
 
 // list returns the files of all ranks.
 func (o *latestOptions) list(ctx context.Context) (files []checkpoint.File) {
-	o.each(ctx, func(rank int, p *store.Partition) error {
-		err := walk(p.FS, "/", true, func(name string, a microfs.Attr) error {
+	o.each(ctx, func(rank int, fs posixshim.FS) error {
+		if rank == jobTree {
+			rank = 0 // see job
+		}
+		err := walk(fs, "/", true, func(name string, a microfs.Attr) error {
 			if a.Mode&syscall.S_IFMT == syscall.S_IFREG {
 				files = append(files, checkpoint.File{
 					Rank: rank, Path: name, Size: a.Size, Created: a.Btime, Modified: a.Mtime, Closed: a.Closed,

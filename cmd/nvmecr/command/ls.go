@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"nvmecr/internal/cli"
-	"nvmecr/internal/store"
 	"nvmecr/microfs"
+	"nvmecr/posixshim"
 )
 
 type lsOptions struct {
@@ -65,7 +65,7 @@ since; a checkpoint that the job died in is not.`,
 
 // An entry is one file of one rank.
 type entry struct {
-	Rank     int         `json:"rank"` // -1: the solo partition
+	Rank     int         `json:"rank"` // -1: the solo partition, or the tree of the job
 	Path     string      `json:"path"`
 	Mode     fs.FileMode `json:"-"`
 	ModeText string      `json:"mode"`
@@ -81,7 +81,7 @@ type entry struct {
 func newEntry(rank int, name string, a microfs.Attr) entry {
 	mode := fileMode(a.Mode)
 	return entry{
-		Rank: rank, Path: name, Mode: mode, ModeText: modeText(mode), Size: a.Size, UID: a.UID, GID: a.GID,
+		Rank: max(rank, -1), Path: name, Mode: mode, ModeText: modeText(mode), Size: a.Size, UID: a.UID, GID: a.GID,
 		Created: a.Btime, Modified: a.Mtime, Complete: a.Closed,
 	}
 }
@@ -89,11 +89,11 @@ func newEntry(rank int, name string, a microfs.Attr) entry {
 // list returns the entries of name in every rank that has it.
 func (o *lsOptions) list(ctx context.Context, name string) ([]entry, error) {
 	entries, found := []entry{}, false
-	o.each(ctx, func(rank int, p *store.Partition) error {
-		err := walk(p.FS, name, o.recursive, func(name string, a microfs.Attr) error {
+	o.each(ctx, func(rank int, files posixshim.FS) error {
+		err := walk(files, name, o.recursive, func(name string, a microfs.Attr) error {
 			e := newEntry(rank, name, a)
 			if e.Mode&fs.ModeSymlink != 0 {
-				e.Target, _ = p.FS.Readlink(microfs.RootIno, name)
+				e.Target, _ = files.Readlink(microfs.RootIno, name)
 			}
 			entries = append(entries, e)
 			return nil
@@ -113,7 +113,7 @@ func (o *lsOptions) list(ctx context.Context, name string) ([]entry, error) {
 // walk calls visit for name if it is a file, or else for what is in it; with
 // deep set also for what is in the directories below, each directory before
 // what it holds.
-func walk(f *microfs.FS, name string, deep bool, visit func(name string, a microfs.Attr) error) error {
+func walk(f posixshim.FS, name string, deep bool, visit func(name string, a microfs.Attr) error) error {
 	a, err := f.Stat(microfs.RootIno, name, false)
 	if err != nil {
 		return err

@@ -11,6 +11,9 @@ import (
 // soloText is how the solo partition is called in place of a rank. In JSON it has number -1.
 const soloText = "solo"
 
+// jobTree stands for a rank where the files are those of the tree of the job. In JSON it has number -1, too.
+const jobTree = -3
+
 // allRanks is the value of --rank when it was not given.
 const allRanks = store.AllRanks
 
@@ -44,16 +47,19 @@ func (r *rankFlag) Type() string { return "rank" }
 
 // rankColumn is a rank in a table, or in the name of a directory.
 func rankColumn(rank int) string {
-	if rank == parttable.Solo {
+	switch rank {
+	case parttable.Solo:
 		return soloText
+	case jobTree:
+		return "job"
 	}
 	return strconv.Itoa(rank)
 }
 
 // rankName is a rank in a message.
 func rankName(rank int) string {
-	if rank == parttable.Solo {
-		return soloText
+	if rank < 0 {
+		return rankColumn(rank)
 	}
 	return fmt.Sprintf("rank %d", rank)
 }

@@ -16,9 +16,11 @@ import (
 	"nvmecr/internal/cli"
 	"nvmecr/internal/config"
 	"nvmecr/internal/parttable"
+	"nvmecr/internal/processfs"
 	"nvmecr/internal/store"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
+	"nvmecr/posixshim"
 )
 
 // readerSettings are what it takes to find a store from outside.
@@ -35,6 +37,7 @@ type reader struct {
 	rank   int  // allRanks, or parttable.Solo, too
 	size   int  // ranks of the job that wrote the store
 	solo   bool // it has a solo partition beside those of ranks
+	tree   bool // it has one tree for all ranks
 	stderr io.Writer
 
 	failed  bool         // something was told
@@ -61,6 +64,7 @@ func (r *reader) open(cmd *cobra.Command) error {
 		return neverWritten(err, r.cfg.Name)
 	}
 	r.size = len(parts)
+	r.tree = r.size > 0 && parts[0].Tree == parttable.TreeOfJob
 	if r.solo = r.size > 0 && parts[r.size-1].Rank == parttable.Solo; r.solo {
 		r.size--
 	}
@@ -137,8 +141,16 @@ func locate(cfg *config.Config) (local bool, err error) {
 	return record.Embedded, nil
 }
 
-// ranks are those the command is about.
+// ranks are those whose files the command is about: in a store with one tree that, unless it is asked for a partition.
 func (r *reader) ranks() []int {
+	if r.tree && r.rank == allRanks {
+		return []int{jobTree}
+	}
+	return r.partitions()
+}
+
+// partitions are those that the command is about, by rank.
+func (r *reader) partitions() []int {
 	if r.rank != allRanks {
 		return []int{r.rank}
 	}
@@ -152,18 +164,33 @@ func (r *reader) ranks() []int {
 	return all
 }
 
-// mount opens a rank's partition for reading; nil if it was never written.
-func (r *reader) mount(ctx context.Context, rank int) (*store.Partition, error) {
-	p, err := store.Open(ctx, r.cfg, store.Place{Rank: rank, Size: r.size}, store.Options{ReadOnly: true})
+// mount opens a rank's partition for reading, or the tree; nil if it was never written.
+func (r *reader) mount(ctx context.Context, rank int) (*posixshim.Mount, error) {
+	m, err := r.openFiles(ctx, rank)
 	if errors.Is(err, microfs.ErrUnformatted) {
 		return nil, nil
 	}
-	return p, err
+	return m, err
 }
 
-// each calls f with the partition of every rank that has one.
-func (r *reader) each(ctx context.Context, f func(rank int, p *store.Partition) error) {
-	for _, rank := range r.ranks() {
+func (r *reader) openFiles(ctx context.Context, rank int) (*posixshim.Mount, error) {
+	if rank == jobTree {
+		return processfs.ReadTree(ctx, r.cfg, func(format string, args ...any) { fmt.Fprintf(r.stderr, "nvmecr: "+format+"\n", args...) })
+	}
+	p, err := store.Open(ctx, r.cfg, store.Place{Rank: rank, Size: r.size}, store.Options{ReadOnly: true})
+	if err != nil {
+		return nil, err
+	}
+	return &posixshim.Mount{FS: posixshim.Microfs(p.FS), Current: p.Current, Close: p.Close}, nil
+}
+
+// each calls f with the files of every rank that has some, or with the tree.
+func (r *reader) each(ctx context.Context, f func(rank int, fs posixshim.FS) error) {
+	r.eachOf(ctx, r.ranks(), f)
+}
+
+func (r *reader) eachOf(ctx context.Context, ranks []int, f func(rank int, fs posixshim.FS) error) {
+	for _, rank := range ranks {
 		p, err := r.mount(ctx, rank)
 		if err != nil {
 			r.broken[rank] = true
@@ -177,7 +204,7 @@ func (r *reader) each(ctx context.Context, f func(rank int, p *store.Partition) 
 			continue
 		}
 		r.written++
-		if err := errors.Join(f(rank, p), p.Close()); err != nil {
+		if err := errors.Join(f(rank, p.FS), p.Close()); err != nil {
 			r.fail(err)
 		}
 	}
@@ -207,6 +234,9 @@ func (r *reader) missing(name string) error {
 	case r.written == 0:
 		return fmt.Errorf("nothing was ever written to store %q", r.cfg.Name)
 	}
+	if r.tree {
+		return fmt.Errorf("%s: store %q has no such file; `nvmecr ls` shows what there is", name, r.cfg.Name)
+	}
 	return fmt.Errorf("%s: no rank of store %q has it; `nvmecr ls` shows what there is", name, r.cfg.Name)
 }
 
@@ -223,8 +253,8 @@ func (r *reader) inside(name string) string {
 // holders returns the ranks that have the file.
 func (r *reader) holders(ctx context.Context, name string) ([]int, error) {
 	var found []int
-	r.each(ctx, func(rank int, p *store.Partition) error {
-		_, err := p.FS.Stat(microfs.RootIno, name, false)
+	r.each(ctx, func(rank int, files posixshim.FS) error {
+		_, err := files.Stat(microfs.RootIno, name, false)
 		if err == nil {
 			found = append(found, rank)
 		}

@@ -30,7 +30,7 @@ import (
 var sticky = []string{"target", "hostnqn", "dhchap-secret", "dhchap-ctrl-secret", "tls-psk", "header-digest", "data-digest"}
 
 // fixed are the settings that formatting fixes.
-var fixed = []string{"hugeblock", "data-checksum"}
+var fixed = []string{"hugeblock", "data-checksum", "view"}
 
 // lastWords is how long the target of a killed run may take to end.
 const lastWords = 30 * time.Second
@@ -259,7 +259,7 @@ func (o *runOptions) check(ctx context.Context) (int, error) {
 		err = store.SettleMapping(o.cfg, ranks)
 	}
 	if err == nil && len(ranks) > 0 {
-		err = o.checkFixed(ranks[0].Hugeblock)
+		err = o.checkFixed(ranks[0])
 	}
 	return len(ranks), err
 }
@@ -277,12 +277,17 @@ func (o *runOptions) record(dir *store.StateDir, embedded bool) error {
 
 // checkFixed refuses settings that were fixed when the store was formatted and
 // are asked for differently.
-func (o *runOptions) checkFixed(hugeblock nvmf.Bytes) error {
+func (o *runOptions) checkFixed(found store.RankInfo) error {
 	const remedy = "that was fixed when it was formatted: leave --%s out, start over with --fresh, or use another --name"
-	if o.cfg.Given("hugeblock") && o.cfg.Hugeblock != hugeblock {
-		return fmt.Errorf("store %q has hugeblocks of %s, --hugeblock says %s; "+remedy, o.cfg.Name, hugeblock, o.cfg.Hugeblock, "hugeblock")
+	if o.cfg.Given("hugeblock") && o.cfg.Hugeblock != found.Hugeblock {
+		return fmt.Errorf("store %q has hugeblocks of %s, --hugeblock says %s; "+remedy, o.cfg.Name, found.Hugeblock, o.cfg.Hugeblock, "hugeblock")
 	}
-	o.cfg.Hugeblock = hugeblock
+	o.cfg.Hugeblock = found.Hugeblock
+	view := config.View(found.Tree.String())
+	if o.cfg.Given("view") && o.cfg.View != view {
+		return fmt.Errorf("store %q has --view=%s, now it is to be %s; "+remedy, o.cfg.Name, view, o.cfg.View, "view")
+	}
+	o.cfg.View = view
 	const sums = "data-checksum"
 	if now := o.cfg.Values()[sums]; o.cfg.Given(sums) && o.formatted[sums] != "" && o.formatted[sums] != now {
 		return fmt.Errorf("store %q has --data-checksum=%s, now it is to be %s; "+remedy, o.cfg.Name, o.formatted[sums], now, sums)

@@ -63,8 +63,17 @@ func startServant(cfg *config.Config, linger bool, stderr io.Writer) (*servant, 
 	if linger {
 		argv = append(argv, "--linger")
 	}
+	index, err := listenForTree(cfg)
+	if err != nil {
+		return nil, err
+	}
+	var inherited []*os.File
+	if index != nil {
+		defer index.Close()
+		argv, inherited = append(argv, "--index-socket"), []*os.File{index}
+	}
 	cmd := exec.Command(self, argv...)
-	cmd.Env = cfg.Environ(os.Environ())
+	cmd.Env, cmd.ExtraFiles = cfg.Environ(os.Environ()), inherited
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, ready, io.MultiWriter(stderr, &complaint)
 	cmd.Dir = "/" // not in what it exports
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -24,7 +25,7 @@ import (
 	"nvmecr/serve"
 )
 
-type serveOptions struct{ detach, untilIdle, linger bool }
+type serveOptions struct{ detach, untilIdle, linger, indexSocket bool }
 
 // newServe is the process that `nvmecr run` starts beside its job.
 func newServe() *cobra.Command {
@@ -49,6 +50,7 @@ the mount starts it with --detach; then it ends when nobody needs it any more.`,
 	f := cmd.Flags()
 	f.BoolVar(&o.detach, "detach", false, "serve in the background, and return when that serves [NVMECR_DETACH]")
 	f.BoolVar(&o.untilIdle, "until-idle", false, "end when nobody needs it any more [NVMECR_UNTIL_IDLE]")
+	f.BoolVar(&o.indexSocket, "index-socket", false, "descriptor 3 is the socket at which other hosts reach the index of the job's files [NVMECR_INDEX_SOCKET]")
 	f.BoolVar(&o.linger, "linger", false, "go on at the end of input while processes have files of it [NVMECR_LINGER]")
 	return cmd
 }
@@ -127,8 +129,11 @@ func (o *serveOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 		fmt.Fprintln(stdout, served)
 		return nil
 	}
+	if err == nil && cfg.View == config.ViewJob && owner.OfRun(group) {
+		err = o.serveTree(s)
+	}
 	if err != nil {
-		return err
+		return errors.Join(err, s.Close())
 	}
 	if _, err := fmt.Fprintln(stdout, export(s, cfg)); err != nil {
 		return err
@@ -147,6 +152,20 @@ func (o *serveOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 	err = s.Close()
 	owner.Leave(group)
 	return err
+}
+
+// serveTree has s serve the tree of the job, to processes of this host, and of others where it is given a socket for that.
+func (o *serveOptions) serveTree(s *serve.Server) error {
+	if !o.indexSocket {
+		return s.ServeTree(nil)
+	}
+	file := os.NewFile(indexSocket, "socket of the index")
+	defer file.Close()
+	others, err := net.FileListener(file)
+	if err != nil {
+		return err
+	}
+	return s.ServeTree(others)
 }
 
 // awaitEnd returns when input has ended. Then nvmecr run was killed, unless it has written something.

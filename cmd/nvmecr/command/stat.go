@@ -17,6 +17,7 @@ import (
 	"nvmecr/internal/store"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
+	"nvmecr/posixshim"
 )
 
 type statOptions struct {
@@ -41,7 +42,7 @@ log, and, with real targets, which run says that it has the store. With PATH: wh
 			if len(args) == 1 {
 				return o.files(cmd.Context(), cmd.OutOrStdout(), o.inside(args[0]))
 			}
-			return o.partitions(cmd.Context(), cmd.OutOrStdout())
+			return o.store(cmd.Context(), cmd.OutOrStdout())
 		},
 	}
 	o.bind(cmd)
@@ -72,7 +73,7 @@ type partition struct {
 	Namesakes []string `json:"namesakes,omitempty"`
 }
 
-func (o *statOptions) partitions(ctx context.Context, w io.Writer) error {
+func (o *statOptions) store(ctx context.Context, w io.Writer) error {
 	infos, err := store.Partitions(ctx, o.cfg)
 	if err != nil {
 		return err
@@ -88,9 +89,9 @@ func (o *statOptions) partitions(ctx context.Context, w io.Writer) error {
 		})
 	}
 	owners := map[string][]int{} // ranks that have a file of that path
-	o.each(ctx, func(rank int, p *store.Partition) error {
-		err := walk(p.FS, "/", true, func(name string, a microfs.Attr) error {
-			if a.Mode&syscall.S_IFMT == syscall.S_IFREG && rank != parttable.Solo {
+	o.eachOf(ctx, o.partitions(), func(rank int, fs posixshim.FS) error {
+		err := walk(fs, "/", true, func(name string, a microfs.Attr) error {
+			if a.Mode&syscall.S_IFMT == syscall.S_IFREG && rank != parttable.Solo && !o.tree {
 				owners[name] = append(owners[name], rank)
 			}
 			return nil
@@ -100,7 +101,7 @@ func (o *statOptions) partitions(ctx context.Context, w io.Writer) error {
 		}
 		for i := range list {
 			if list[i].Rank == rank {
-				list[i].fill(p.FS.StatFS())
+				list[i].fill(fs.StatFS())
 			}
 		}
 		return nil
@@ -194,8 +195,8 @@ func printNamesakes(w io.Writer, paths []string, owners map[string][]int) error 
 
 func (o *statOptions) files(ctx context.Context, w io.Writer, name string) error {
 	var entries []entry
-	o.each(ctx, func(rank int, p *store.Partition) error {
-		a, err := p.FS.Stat(microfs.RootIno, name, false)
+	o.each(ctx, func(rank int, fs posixshim.FS) error {
+		a, err := fs.Stat(microfs.RootIno, name, false)
 		if errors.Is(err, syscall.ENOENT) {
 			return nil
 		}

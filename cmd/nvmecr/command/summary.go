@@ -17,6 +17,7 @@ import (
 	"nvmecr/internal/store"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
+	"nvmecr/posixshim"
 )
 
 // summaryTime is how long the end of a run looks at what there is: a store of
@@ -106,6 +107,9 @@ func survey(ctx context.Context, cfg *config.Config, begin time.Time) (*found, e
 		f.ranks--
 	}
 	for _, r := range parts {
+		if r.Tree == parttable.TreeOfJob && r.Rank != parttable.Solo {
+			continue // it has no names
+		}
 		p, err := store.Open(ctx, cfg, store.Place{Rank: r.Rank, Size: f.ranks}, store.Options{ReadOnly: true})
 		if errors.Is(err, microfs.ErrUnformatted) {
 			continue
@@ -113,7 +117,7 @@ func survey(ctx context.Context, cfg *config.Config, begin time.Time) (*found, e
 		if err != nil {
 			return nil, err
 		}
-		err = walk(p.FS, "/", true, func(name string, a microfs.Attr) error {
+		err = walk(posixshim.Microfs(p.FS), "/", true, func(name string, a microfs.Attr) error {
 			if a.Mode&syscall.S_IFMT == syscall.S_IFREG {
 				f.add(r.Rank, name, a, begin)
 			}

@@ -74,7 +74,7 @@ type damage struct {
 
 func (o *verifyOptions) verify(cmd *cobra.Command) error {
 	begin, total := time.Now(), verifyReport{Name: o.cfg.Name, Ranks: []verifyRank{}}
-	for _, rank := range o.ranks() {
+	for _, rank := range o.partitions() {
 		r, err := o.rankBar(cmd, rank)
 		if errors.Is(err, microfs.ErrUnformatted) {
 			continue

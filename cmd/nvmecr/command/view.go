@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"nvmecr/fuseview"
 	"nvmecr/internal/cli"
-	"nvmecr/internal/store"
 	"nvmecr/posixshim"
 )
 
@@ -52,8 +52,8 @@ func (o *mountOptions) serve(cmd *cobra.Command, dir string) error {
 	ctx, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	var trees []fuseview.Tree
-	o.each(ctx, func(rank int, _ *store.Partition) error {
-		trees = append(trees, fuseview.Tree{Name: fmt.Sprintf("rank%d", rank), Process: o.process(ctx, rank), Number: uint64(len(trees)) + 1})
+	o.each(ctx, func(rank int, _ posixshim.FS) error {
+		trees = append(trees, fuseview.Tree{Name: strings.ReplaceAll(rankName(rank), " ", ""), Process: o.process(ctx, rank), Number: uint64(len(trees)) + 1})
 		return nil
 	})
 	if len(trees) == 0 {
@@ -62,7 +62,7 @@ func (o *mountOptions) serve(cmd *cobra.Command, dir string) error {
 		}
 		return fmt.Errorf("nothing was ever written to store %q", o.cfg.Name)
 	}
-	if o.rank != allRanks {
+	if o.rank != allRanks || o.tree {
 		trees[0].Name, trees[0].Number = "", 0
 	}
 	view, err := fuseview.Mount(dir, trees, fuseview.Options{ReadOnly: true, AllowOther: o.allowOther})
@@ -92,11 +92,7 @@ func (o *mountOptions) process(ctx context.Context, rank int) *posixshim.Process
 		if write {
 			return nil, syscall.EROFS
 		}
-		p, err := store.Open(ctx, o.cfg, store.Place{Rank: rank, Size: o.size}, store.Options{ReadOnly: true})
-		if err != nil {
-			return nil, err
-		}
-		return &posixshim.Mount{FS: posixshim.Microfs(p.FS), Current: p.Current, Close: p.Close}, nil
+		return o.openFiles(ctx, rank)
 	}, func(format string, args ...any) {
 		fmt.Fprintf(o.stderr, "nvmecr: rank %d: %s\n", rank, fmt.Sprintf(format, args...))
 	})

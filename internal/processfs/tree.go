@@ -1,0 +1,107 @@
+package processfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"time"
+
+	"nvmecr/internal/config"
+	"nvmecr/internal/parttable"
+	"nvmecr/internal/store"
+	"nvmecr/microfs"
+	"nvmecr/posixshim"
+	"nvmecr/tree"
+	"nvmecr/tree/index"
+	"nvmecr/tree/wire"
+)
+
+// openTree opens the tree of the job. A rank that writes has its partition beside it; others write by way of the index.
+func (o *Opener) openTree(p store.Place, opts store.Options) (*posixshim.Mount, error) {
+	o.viewing.Do(func() { o.views = store.NewViews(o.Config, o.Logf) })
+	if p.Alone() || opts.ReadOnly {
+		client, err := o.dialIndex(wire.NoPartition)
+		if err != nil {
+			return nil, err
+		}
+		return o.treeMount(client, nil, p.Alone())
+	}
+	if err := o.grow(p); err != nil {
+		return nil, err
+	}
+	part, err := o.openWaiting(p, opts)
+	if err != nil {
+		return nil, err
+	}
+	// Only now: who comes with a partition ends the one that had it before.
+	client, err := o.dialIndex(uint32(p.Rank))
+	if err != nil {
+		return nil, errors.Join(err, part.Close())
+	}
+	return o.treeMount(client, part, true)
+}
+
+// grow has the store partitions for all ranks of the job.
+func (o *Opener) grow(p store.Place) error {
+	client, err := o.dialIndex(wire.NoPartition)
+	if err != nil {
+		return err
+	}
+	_, err = client.Partitions(uint32(p.Size))
+	return errors.Join(err, client.Goodbye())
+}
+
+// treeMount is the tree over a connection, and a partition or nil, both of which it takes over.
+func (o *Opener) treeMount(client *tree.Client, part *store.Partition, writable bool) (*posixshim.Mount, error) {
+	to := tree.Options{Readers: readers{o.views}, Logf: o.Logf}
+	closePart := func() error { return nil }
+	if part != nil {
+		to.Own, closePart = part.FS, part.Close
+	}
+	fs, err := tree.New(client, to)
+	if err != nil {
+		return nil, errors.Join(err, client.Close(), closePart())
+	}
+	return &posixshim.Mount{FS: fs, Writable: writable, Current: func() bool { return true }, Close: func() error {
+		return errors.Join(fs.Close(), closePart())
+	}}, nil
+}
+
+// readers has the partitions of others.
+type readers struct{ views *store.Views }
+
+func (r readers) Reader(place uint32, since time.Time) (*microfs.FS, error) {
+	fs, err := r.views.Rank(context.Background(), int(place), since)
+	if err != nil {
+		return nil, fmt.Errorf("what rank %d has written: %w", place, err)
+	}
+	return fs, nil
+}
+
+// ReadTree opens the tree of a store for reading, from outside of any run: what is acknowledged, whether a job is running or not.
+func ReadTree(ctx context.Context, cfg *config.Config, logf func(format string, args ...any)) (*posixshim.Mount, error) {
+	part, err := store.Open(ctx, cfg, store.Place{Rank: parttable.Solo}, store.Options{ReadOnly: true})
+	if err != nil {
+		return nil, err
+	}
+	x := index.New(part.FS, index.Options{Format: tree.Format, Timeout: cfg.Timeout, Logf: logf})
+	ours, theirs := net.Pipe()
+	go func() { _ = x.Serve(theirs) }() // this process is the only client
+	client, err := tree.Connect(ours, wire.Hello{Format: tree.Format, Partition: wire.NoPartition, PID: uint32(os.Getpid())}, cfg.Timeout)
+	if err != nil {
+		x.Close()
+		return nil, errors.Join(err, part.Close())
+	}
+	closing := func() error {
+		err := client.Goodbye()
+		x.Close()
+		return errors.Join(err, part.Close())
+	}
+	fs, err := tree.New(client, tree.Options{Readers: readers{store.NewViews(cfg, logf)}, Logf: logf})
+	if err != nil {
+		return nil, errors.Join(err, closing())
+	}
+	return &posixshim.Mount{FS: fs, Current: part.Current, Close: closing}, nil
+}

@@ -1,0 +1,195 @@
+package serve
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/config"
+	"nvmecr/internal/owner"
+	"nvmecr/internal/parttable"
+	"nvmecr/internal/store"
+	"nvmecr/microfs"
+	"nvmecr/tree"
+	"nvmecr/tree/index"
+	"nvmecr/tree/wire"
+)
+
+// treeIndex is the index of the job's tree (docs/dev/tree.md): in a run with one tree it is in the server of the host of `nvmecr run`. It
+// has the solo partition from the first connection to the end.
+type treeIndex struct {
+	listen  []net.Listener
+	pending sync.WaitGroup
+	others  atomic.Int32 // connections of other processes
+
+	mu     sync.Mutex // held while the partition is opened, and by Close
+	closed bool
+	index  *index.Index // nil until the first connection
+	part   *store.Partition
+	views  *store.Views
+}
+
+// ServeTree begins to take connections to the index of the job's tree: of processes of this host, and at others, which may be nil, of
+// those that know the secret of the run. It is called once, before Close, by who has called TakeOver.
+func (s *Server) ServeTree(others net.Listener) error {
+	here, err := owner.ListenForIndex(store.LockGroup(s.cfg.Run))
+	if err != nil {
+		return err
+	}
+	s.index.listen = append(s.index.listen, here)
+	s.index.pending.Go(func() { s.acceptTree(here, s.serveHere) })
+	if others != nil {
+		s.index.listen = append(s.index.listen, others)
+		s.index.pending.Go(func() { s.acceptTree(others, s.serveOther) })
+	}
+	return nil
+}
+
+func (s *Server) acceptTree(listen net.Listener, serve func(net.Conn)) {
+	for {
+		conn, err := listen.Accept()
+		switch {
+		case err == nil:
+			s.index.pending.Go(func() { serve(conn) })
+		case errors.Is(err, net.ErrClosed):
+			return
+		default:
+			time.Sleep(acceptPause)
+		}
+	}
+}
+
+// serveHere serves one connection, if it is a process of this user.
+func (s *Server) serveHere(conn net.Conn) {
+	cred, err := peerOf(conn.(*net.UnixConn))
+	if err != nil || int(cred.Uid) != os.Geteuid() {
+		_ = conn.Close()
+		return
+	}
+	if int(cred.Pid) != os.Getpid() {
+		s.index.others.Add(1)
+		defer s.index.others.Add(-1)
+	}
+	s.serveTree(conn, fmt.Sprintf("process %d", cred.Pid))
+}
+
+// introduction is how long a process of another host may take to prove that it is of the run.
+const introduction = 10 * time.Second
+
+// serveOther serves one connection of another host, if it is a process of the run.
+func (s *Server) serveOther(conn net.Conn) {
+	secret := wire.Secret(s.cfg.IndexSecret)
+	_ = conn.SetDeadline(time.Now().Add(introduction))
+	if secret.Challenge(conn) != nil { // anybody can connect: nothing is said
+		_ = conn.Close()
+		return
+	}
+	_ = conn.SetDeadline(time.Time{})
+	s.index.others.Add(1)
+	defer s.index.others.Add(-1)
+	s.serveTree(conn, "a process of "+conn.RemoteAddr().String())
+}
+
+func (s *Server) serveTree(conn net.Conn, who string) {
+	x, err := s.openTree()
+	if err == nil {
+		err = x.Serve(conn)
+	} else {
+		refuse(conn, err)
+	}
+	if err != nil {
+		s.logf("the job's files, for %s: %v", who, err)
+	}
+}
+
+func peerOf(conn *net.UnixConn) (cred *unix.Ucred, err error) {
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	err = errors.Join(raw.Control(func(fd uintptr) {
+		cred, err = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	}), err)
+	return cred, err
+}
+
+// refuse answers the first request of a connection with an error.
+func refuse(conn net.Conn, err error) {
+	defer conn.Close()
+	peer := wire.NewPeer(conn)
+	if _, gone := peer.Next(); gone == nil {
+		_ = peer.Answer(err, nil, nil) // the client may be gone
+	}
+}
+
+// openTree opens the index, once.
+func (s *Server) openTree() (*index.Index, error) {
+	t := &s.index
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed || t.index != nil {
+		return t.index, nil
+	}
+	ctx := context.Background()
+	unreleased, err := store.Unreleased(ctx, s.cfg)
+	if err != nil {
+		return nil, err
+	}
+	part, err := store.Open(ctx, s.cfg, store.Place{Rank: 0, Size: 1}, store.Options{Logf: s.info})
+	if err != nil {
+		return nil, err
+	}
+	t.part, t.views = part, store.NewViews(s.cfg, s.logf)
+	t.index = index.New(part.FS, index.Options{
+		Format: tree.Format, Run: s.cfg.Run, Timeout: s.cfg.Timeout, Logf: s.logf,
+		Adopt: func(ctx context.Context, partition uint32) (*microfs.FS, func(), error) {
+			fs, err := t.views.Rank(ctx, int(partition), time.Now())
+			return fs, func() {}, err
+		},
+		Grow: func(partitions uint32) (uint32, error) {
+			ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
+			defer cancel()
+			n, err := part.Grow(ctx, s.cfg, int(partitions), s.info)
+			return uint32(n), err
+		},
+	})
+	for _, rank := range unreleased {
+		if rank != parttable.Solo {
+			t.index.Adopt(uint32(rank))
+		}
+	}
+	return t.index, nil
+}
+
+// info tells what is of interest where --log=info asks for it.
+func (s *Server) info(format string, args ...any) {
+	if s.cfg.Log == config.LogInfo {
+		s.logf("%s", fmt.Sprintf(format, args...))
+	}
+}
+
+// close ends all connections and closes the partition.
+func (t *treeIndex) close() error {
+	for _, l := range t.listen {
+		_ = l.Close()
+	}
+	t.mu.Lock()
+	t.closed = true
+	x, part := t.index, t.part
+	t.mu.Unlock()
+	if x != nil {
+		x.Close()
+	}
+	t.pending.Wait()
+	if part == nil {
+		return nil
+	}
+	return part.Close()
+}

@@ -1,0 +1,78 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/demo"
+)
+
+// treeProgram builds testdata/tree.c for an MPI.
+func treeProgram(t *testing.T, dir, mpi string) string {
+	compiler := "mpicc." + mpi
+	if _, err := exec.LookPath(compiler); err != nil {
+		t.Skipf("%s is not installed: make deps", compiler)
+	}
+	program := filepath.Join(dir, "tree-"+mpi)
+	out, err := exec.Command(compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-o", program, "testdata/tree.c").CombinedOutput()
+	require.NoError(t, err, string(out))
+	return program
+}
+
+// ranks runs a program with n ranks in the tree of the job.
+func ranks(t *testing.T, s *demo.Stage, mpi string, n int, program string, args ...string) result {
+	return call(t, s, append([]string{"run", "--view=job", "--"}, demo.MPIRun("mpirun."+mpi, n, append([]string{program}, args...)...)...)...)
+}
+
+// TestTree: ranks have one tree, and a later run of any number of ranks has it, too.
+func TestTree(t *testing.T) {
+	for _, mpi := range []string{"openmpi", "mpich"} {
+		t.Run(mpi, func(t *testing.T) {
+			s := newStage(t)
+			program := treeProgram(t, s.Dir, mpi)
+			require.Equal(t, "ok\n", ranks(t, s, mpi, 3, program, "/nvmecr", "write").ok(t))
+			for _, n := range []int{2, 5, 1, 4} {
+				require.Equal(t, "ok\n", ranks(t, s, mpi, n, program, "/nvmecr", "check").ok(t), "%d ranks", n)
+			}
+		})
+	}
+}
+
+// TestTreeOfScripts: a job script and the programs that it starts have one tree.
+func TestTreeOfScripts(t *testing.T) {
+	s := newStage(t)
+	program := treeProgram(t, s.Dir, "openmpi")
+	line := strings.Join(demo.MPIRun("mpirun.openmpi", 3, program, "/nvmecr/run", "write"), " ")
+	again := strings.Join(demo.MPIRun("mpirun.openmpi", 2, program, "/nvmecr/run", "check"), " ")
+	out := sh(t, s, `set -e; mkdir -p /nvmecr/run/in; echo parameters > /nvmecr/run/in/file; `+line+`; ls /nvmecr/run | tr '\n' ' '
+cat /nvmecr/run/in/file; cp /nvmecr/run/shared /nvmecr/run/copy; cmp /nvmecr/run/shared /nvmecr/run/copy; mv /nvmecr/run/ck /nvmecr/run/ck2; mv /nvmecr/run/ck2 /nvmecr/run/ck; `+
+		again+` > /nvmecr/run/out; cat /nvmecr/run/out; rm -r /nvmecr/run/ck; ls /nvmecr/run | tr '\n' ' '`, "--view=job").ok(t)
+	assert.Equal(t, "ok\nck head in shared parameters\nok\ncopy head in out shared ", out)
+}
+
+// TestTreeFromOutside: commands show the tree, and only a store that has one is opened as one.
+func TestTreeFromOutside(t *testing.T) {
+	s := newStage(t)
+	program := treeProgram(t, s.Dir, "openmpi")
+	require.Equal(t, "ok\n", ranks(t, s, "openmpi", 3, program, "/nvmecr", "write").ok(t))
+	names := call(t, s, "ls", "/").ok(t)
+	for _, name := range []string{"ck", "head", "shared"} {
+		assert.Contains(t, names, name)
+	}
+	out := filepath.Join(s.Dir, "out")
+	call(t, s, "cp", "/", out).ok(t)
+	shared, err := os.ReadFile(filepath.Join(out, "shared"))
+	require.NoError(t, err)
+	assert.Equal(t, string(shared), call(t, s, "cat", "/shared").ok(t))
+	local := demo.MPIRun("mpirun.openmpi", 2, program, out, "check")
+	got, err := exec.Command(local[0], local[1:]...).CombinedOutput()
+	require.NoError(t, err, string(got))
+	call(t, s, "run", "--view=rank", "--", "true").refused(t, "--view=job")
+	assert.Equal(t, "head\n", sh(t, s, "cd /nvmecr; ls head").ok(t), "the store knows what it is")
+}
