@@ -196,6 +196,11 @@ func (p *rank) kill() {
 		require.NoError(p.r.t, p.dev.Crash(p.r.lost))
 	}
 	_ = p.stream.Close()
+	if p.r.cache { // the device was without power: who has it mounted mounts it again
+		for _, q := range p.r.processes() {
+			q.looks.forget(p.place)
+		}
+	}
 	if p.own != nil {
 		_ = p.own.Unmount() // which ends its goroutine, and writes nothing any more
 	}
@@ -228,6 +233,12 @@ type readers struct {
 type mounted struct {
 	fs     *microfs.FS
 	looked time.Time
+}
+
+func (m *readers) forget(place uint32) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.mounts, place)
 }
 
 func (m *readers) Reader(place uint32, since time.Time) (*microfs.FS, error) {
