@@ -25,13 +25,19 @@ var base = "/tmp"
 // prefix is what the names of the user's directories begin with.
 func prefix() string { return base + "/nvmecr-" + strconv.Itoa(os.Geteuid()) }
 
-// directory returns the directory of the locks of a group, creating it. A directory
-// that another user made, or can write to, is refused.
-func directory(group string) (string, error) {
+// name is the path of the directory of a group.
+func name(group string) string {
 	dir := prefix()
 	if group != "" {
 		dir += "-" + group
 	}
+	return dir
+}
+
+// directory returns the directory of the locks of a group, creating it. A directory
+// that another user made, or can write to, is refused.
+func directory(group string) (string, error) {
+	dir := name(group)
 	if err := unix.Mkdir(dir, 0o700); err != nil && err != unix.EEXIST {
 		return "", fmt.Errorf("directory of the partition locks: %w", &fs.PathError{Op: "mkdir", Path: dir, Err: err})
 	}
@@ -151,20 +157,16 @@ func DialSuccessor(group string) (int, error) {
 }
 
 // dial connects to a socket in the directory of a group. The descriptor is the runtime's.
-func dial(group, name string, kind int) (int, error) {
-	dir := prefix()
-	if group != "" {
-		dir += "-" + group
-	}
-	name = filepath.Join(dir, name)
+func dial(group, socket string, kind int) (int, error) {
+	path := filepath.Join(name(group), socket)
 	fd, err := unix.Socket(unix.AF_UNIX, kind|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return -1, err
 	}
 	fd = ownfd.Hold(fd)
-	err = unix.Connect(fd, &unix.SockaddrUnix{Name: name})
+	err = unix.Connect(fd, &unix.SockaddrUnix{Name: path})
 	for err == unix.EINTR {
-		err = unix.Connect(fd, &unix.SockaddrUnix{Name: name})
+		err = unix.Connect(fd, &unix.SockaddrUnix{Name: path})
 	}
 	if err == nil {
 		var cred *unix.Ucred
@@ -173,7 +175,7 @@ func dial(group, name string, kind int) (int, error) {
 		}
 	}
 	if err != nil {
-		return -1, errors.Join(&fs.PathError{Op: "connect", Path: name, Err: err}, ownfd.Close(fd))
+		return -1, errors.Join(&fs.PathError{Op: "connect", Path: path, Err: err}, ownfd.Close(fd))
 	}
 	return fd, nil
 }

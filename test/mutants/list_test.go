@@ -403,7 +403,7 @@ var edits = []edit{
 		`f != nil && f.handle == h {`, `f != nil {`,
 		"TestHandleOfAClosedFileIsNeverAnother", ""},
 	{"posixshim: O_APPEND at an offset", "posixshim/data.go",
-		`atEnd = atEnd || f.flags.Load()&syscall.O_APPEND != 0`, `_ = atEnd`,
+		`atEnd := f.flags.Load()&syscall.O_APPEND != 0`, `atEnd := false`,
 		"TestAppendGoesToTheEnd", ""},
 	{"posixshim: a read does not move the offset", "posixshim/data.go",
 		`	n, err := p.readAt(f, bufs, f.offset)
