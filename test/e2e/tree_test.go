@@ -1,9 +1,12 @@
 package e2e
 
 import (
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -75,4 +78,39 @@ func TestTreeFromOutside(t *testing.T) {
 	require.NoError(t, err, string(got))
 	call(t, s, "run", "--view=rank", "--", "true").refused(t, "--view=job")
 	assert.Equal(t, "head\n", sh(t, s, "cd /nvmecr; ls head").ok(t), "the store knows what it is")
+}
+
+// TestTreeOnOtherHosts: ranks on another host reach the index by TCP, together with the script on this one; only with the secret of
+// the run.
+func TestTreeOnOtherHosts(t *testing.T) {
+	s := newStage(t)
+	agent := otherhost(t, s)
+	_, target := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:256M")
+	target = strings.Replace(target, "traddr:127.0.0.1", "traddr:localhost", 1) // a name, which launchers carry elsewhere
+	for _, l := range launchers(t, s) {
+		t.Run(l.mpi, func(t *testing.T) {
+			program := treeProgram(t, s.Dir, l.mpi)
+			mpirun := strings.Join(onNode7(l.mpi, agent, 3), " ")
+			script := `set -e; mkdir -p /nvmecr/in; echo from the script > /nvmecr/in/file; ` +
+				mpirun + ` ` + program + ` /nvmecr/in write; ` + mpirun + ` sh -c 'hostname; cat /nvmecr/in/file'; ` +
+				strings.Join(demo.MPIRun("mpirun."+l.mpi, 2, program, "/nvmecr/in", "check"), " ") + `; echo $NVMECR_INDEX`
+			r := call(t, s, "run", "--fresh", "--view=job", "--name", l.mpi, "--target", target, "--takeover", "--", "env", "STAGE="+s.Dir, "sh", "-c", script)
+			lines := strings.Split(strings.TrimSpace(r.ok(t)), "\n")
+			require.Len(t, lines, 9, r.stdout)
+			assert.Equal(t, []string{"ok", "ok"}, []string{lines[0], lines[7]})
+			assert.ElementsMatch(t, slices.Concat(slices.Repeat([]string{"node7"}, 3), slices.Repeat([]string{"from the script"}, 3)), lines[1:7])
+			_, port, err := net.SplitHostPort(lines[8])
+			require.NoError(t, err)
+			assert.NotEmpty(t, port)
+			call(t, s, "release", "--name", l.mpi, "--target", target).ok(t)
+		})
+	}
+}
+
+// onNode7 is how n ranks are started on the other host.
+func onNode7(mpi, agent string, n int) []string {
+	if mpi == "mpich" {
+		return []string{"mpirun.mpich", "-n", strconv.Itoa(n), "-hosts", "node7:" + strconv.Itoa(n), "-launcher", "ssh", "-launcher-exec", agent}
+	}
+	return []string{"mpirun.openmpi", "-n", strconv.Itoa(n), "--host", "node7:" + strconv.Itoa(n), "--mca", "plm_rsh_agent", agent, "--allow-run-as-root"}
 }
