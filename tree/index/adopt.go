@@ -116,7 +116,8 @@ func (x *Index) tornShards(a *adoption, fs *microfs.FS) (shards []wire.Shard, er
 		if !ok {
 			continue
 		}
-		if at, err := fs.Stat(microfs.RootIno, n.Name, false); err == nil && !at.Closed {
+		// Whether the shard is complete says nothing: its rank may have closed it, and not told.
+		if at, err := x.inode(s.Ino); err == nil && at.Birth == s.Birth && !at.Closed {
 			shards = append(shards, s)
 		}
 	}

@@ -160,6 +160,11 @@ func TestAdoptionAtTheStart(t *testing.T) {
 	a.write(f, 0, "torn")
 	b.open("f", unix.O_RDWR)
 	b.put(f, 2, "bb")
+	untold := a.open("untold", unix.O_RDWR|unix.O_CREAT)
+	a.write(untold, 0, "the shard is complete")
+	shard, err := a.partition.Open(microfs.RootIno, shardOf(untold)[0].Name(), unix.O_RDWR, 0)
+	require.NoError(t, err)
+	require.NoError(t, shard.Close())
 	r.x.Close()
 	r.start()
 	letGo := adopting(r)
@@ -171,6 +176,7 @@ func TestAdoptionAtTheStart(t *testing.T) {
 	letGo(nil)
 	assert.Equal(t, "tobb", <-answer)
 	assert.False(t, b.stat("f").Closed)
+	assert.Equal(t, "the shard is complete", b.read("untold"))
 }
 
 // Of two clients of a partition the later one has it.

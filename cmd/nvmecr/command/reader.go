@@ -64,7 +64,10 @@ func (r *reader) open(cmd *cobra.Command) error {
 		return neverWritten(err, r.cfg.Name)
 	}
 	r.size = len(parts)
-	r.tree = r.size > 0 && parts[0].Tree == parttable.TreeOfJob
+	if r.size > 0 { // the record of the last run may be on another host
+		r.cfg.View = config.View(parts[0].Tree.String())
+	}
+	r.tree = r.cfg.View == config.ViewJob
 	if r.solo = r.size > 0 && parts[r.size-1].Rank == parttable.Solo; r.solo {
 		r.size--
 	}

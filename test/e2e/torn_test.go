@@ -1,0 +1,207 @@
+package e2e
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/demo"
+	"nvmecr/internal/proc"
+)
+
+// tornTimeout is the --timeout of the runs: what is gone is an error after it.
+const tornTimeout = "3s"
+
+// A torn is a store with a tree, ranks that write to it, and what they have been promised.
+type torn struct {
+	*demo.Stage
+	t       *testing.T
+	random  *rand.Rand
+	mpi     string
+	program string
+	logs    string
+	flags   []string
+	target  *demo.Job // nil: each run has its own
+	again   []string  // starts it
+	round   int
+}
+
+const tornRanks = 3
+
+// aKill is what becomes of a run in progress.
+type aKill struct {
+	name string
+	hit  func(s *torn, run *demo.Job)
+	// said is what the ranks say that go on, "" if none does.
+	said string
+	// goesOn says that the rest of the job's script finds all there is.
+	goesOn bool
+}
+
+var kills = []aKill{
+	{"a rank", func(s *torn, _ *demo.Job) { s.kill(s.ranks()[s.random.IntN(tornRanks)]) }, "", true},
+	{"all ranks", func(s *torn, _ *demo.Job) { s.kill(s.ranks()...) }, "", true},
+	{"the index", func(s *torn, _ *demo.Job) { s.kill(s.processes("serve")...) }, "Input/output error", false},
+	{"all of it", func(s *torn, run *demo.Job) { s.kill(append(proc.Descendants(run.PID()), run.PID())...) }, "", false},
+	{"the target", func(s *torn, _ *demo.Job) { s.kill(s.processes("target")...) }, "Input/output error", false},
+}
+
+// TestTreeKilled kills ranks, the index, the target and all of them at random moments. What had returned is there then, for
+// ranks of another number, for who is no rank, and from outside.
+func TestTreeKilled(t *testing.T) {
+	for _, c := range []struct {
+		mpi      string
+		external bool
+	}{{"mpich", false}, {"openmpi", true}} {
+		t.Run(c.mpi, func(t *testing.T) {
+			s := newTorn(t, c.mpi, c.external)
+			for _, k := range kills {
+				s.tear(k)
+				s.check(k)
+			}
+		})
+	}
+}
+
+func newTorn(t *testing.T, mpi string, external bool) *torn {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	program, err := filepath.Abs("testdata/torn.py")
+	require.NoError(t, err)
+	s := &torn{Stage: newStage(t), t: t, random: rand.New(rand.NewPCG(seed, 0)), mpi: "mpirun." + mpi, program: program}
+	s.logs = filepath.Join(s.Dir, "logs")
+	require.NoError(t, os.Mkdir(s.logs, 0o700))
+	s.flags = []string{"--name", "torn", "--view=job", "--timeout", tornTimeout}
+	if external {
+		namespace := "file:" + filepath.Join(s.Dir, "image") + "?size=1G"
+		job, id := serve(t, s.Stage, "--listen", awayAddress+":0", "--namespace", namespace)
+		s.target, s.again = job, []string{"--listen", net.JoinHostPort(awayAddress, portOf(t, id)), "--namespace", namespace}
+		s.flags = append(s.flags, "--target", id)
+	}
+	return s
+}
+
+// tear starts ranks that write, and kills.
+func (s *torn) tear(k aKill) {
+	s.round++
+	line := strings.Join(demo.MPIRun(s.mpi, tornRanks, "python3", s.program, "write", "/nvmecr/d", s.logs), " ")
+	script := line + `; echo "ended with $?"; exec python3 ` + s.program + " check /nvmecr/d " + s.logs
+	argv := append(append([]string{s.Nvmecr, "run"}, s.flags...), "--", "sh", "-c", script)
+	run, err := s.Start(argv, "ROUND="+strconv.Itoa(s.round))
+	require.NoError(s.t, err)
+	least := 1 + s.random.IntN(60)
+	for deadline := time.Now().Add(hang); s.progress() < least; time.Sleep(time.Millisecond) {
+		if run.Ended() || time.Now().After(deadline) {
+			require.NoError(s.t, run.Wait(s.t.Context()))
+			s.t.Fatalf("%s: nothing is written: %s", k.name, run.Stderr.Tail(20))
+		}
+	}
+	time.Sleep(time.Duration(s.random.Int64N(int64(20 * time.Millisecond))))
+	begin := time.Now()
+	k.hit(s, run)
+	err = s.wait(run)
+	s.t.Logf("%s: ended after %v", k.name, time.Since(begin))
+	out, said := strings.Join(run.Stdout.Lines(), "\n"), strings.Join(run.Stderr.Lines(), "\n")
+	assert.NotContains(s.t, out, "ended with 0", k.name)
+	assert.Contains(s.t, said, k.said, k.name)
+	if k.goesOn {
+		assert.NoError(s.t, err, k.name)
+	} else {
+		assert.Error(s.t, err, k.name)
+	}
+}
+
+func (s *torn) wait(run *demo.Job) error {
+	for deadline := time.Now().Add(hang); !run.Ended(); time.Sleep(time.Millisecond) {
+		require.False(s.t, time.Now().After(deadline), "it hangs: %s", run.Stderr.Tail(20))
+	}
+	return run.Wait(s.t.Context())
+}
+
+// check looks at all that was promised.
+func (s *torn) check(k aKill) {
+	if s.target != nil && s.target.Ended() {
+		s.target, _ = serve(s.t, s.Stage, s.again...)
+	}
+	look := []string{"python3", s.program, "check", "/nvmecr/d", s.logs}
+	n := []int{1, 2, 5}[s.random.IntN(3)]
+	for who, argv := range map[string][]string{"no rank": look, fmt.Sprintf("%d ranks", n): demo.MPIRun(s.mpi, n, look...)} {
+		r := call(s.t, s.Stage, append(append(append([]string{"run"}, s.flags...), "--"), argv...)...)
+		require.Equal(s.t, 0, r.code, "%s, %s: %s%s", k.name, who, r.stdout, r.stderr)
+	}
+	out := filepath.Join(s.Dir, "out"+strconv.Itoa(s.round))
+	where := s.flags[:2]
+	if s.target != nil {
+		where = append(where[:2:2], s.flags[len(s.flags)-2:]...)
+	}
+	for _, argv := range [][]string{{"cp", "/d", out}, {"fsck"}, {"verify"}} {
+		r := call(s.t, s.Stage, append(append(argv[:1:1], where...), argv[1:]...)...)
+		require.Equal(s.t, 0, r.code, "%s, %v: %s%s", k.name, argv, r.stdout, r.stderr)
+	}
+	local, err := s.Start([]string{"python3", s.program, "check", out, s.logs})
+	require.NoError(s.t, err)
+	require.NoError(s.t, s.wait(local), "%s: from outside", k.name)
+}
+
+// logsOf are those of the ranks of this round.
+func (s *torn) logsOf() (texts [][]byte) {
+	for rank := range tornRanks {
+		if text, err := os.ReadFile(filepath.Join(s.logs, fmt.Sprintf("%d-%d", s.round, rank))); err == nil {
+			texts = append(texts, text)
+		}
+	}
+	return texts
+}
+
+// progress is how many promises the rank has that has the fewest.
+func (s *torn) progress() int {
+	texts := s.logsOf()
+	if len(texts) < tornRanks {
+		return 0
+	}
+	least := bytes.Count(texts[0], []byte("\n"))
+	for _, text := range texts[1:] {
+		least = min(least, bytes.Count(text, []byte("\n")))
+	}
+	return least
+}
+
+// ranks are the processes of the ranks.
+func (s *torn) ranks() (pids []int) {
+	for _, text := range s.logsOf() {
+		var pid int
+		_, err := fmt.Sscanf(string(text), "pid %d\n", &pid)
+		require.NoError(s.t, err)
+		pids = append(pids, pid)
+	}
+	return pids
+}
+
+// processes are those of the stage that run a command of nvmecr.
+func (s *torn) processes(command string) (pids []int) {
+	for _, pid := range s.Processes() {
+		line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // it may have ended
+		if argv := strings.Split(string(line), "\x00"); len(argv) > 1 && argv[0] == s.Nvmecr && argv[1] == command {
+			pids = append(pids, pid)
+		}
+	}
+	require.NotEmpty(s.t, pids, "no nvmecr %s", command)
+	return pids
+}
+
+func (s *torn) kill(pids ...int) {
+	for _, pid := range pids {
+		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
+	}
+}
