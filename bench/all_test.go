@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"nvmecr/bench/result"
+	"nvmecr/nvmf"
 )
 
 func TestSizedFor(t *testing.T) {
@@ -23,6 +24,17 @@ func TestSizedFor(t *testing.T) {
 		e, ok := (&Env{}).sizedFor(tt.left, x)
 		require.True(t, ok)
 		assert.Equal(t, tt.rounds, e.Rounds, "%s", tt.left)
+		assert.Equal(t, tt.quick, e.Quick, "%s", tt.left)
+	}
+	x[0].Paper = "Figure 7(c)"
+	for _, tt := range []struct {
+		left  time.Duration
+		size  nvmf.Bytes
+		quick bool
+	}{{usual, 128 * nvmf.MiB, false}, {usual / 4, 64 * nvmf.MiB, false}, {usual / 9, 28 * nvmf.MiB, false}, {usual / 20, 16 * nvmf.MiB, true}} {
+		e, ok := (&Env{Size: 128 * nvmf.MiB, Transfer: nvmf.MiB}).sizedFor(tt.left, x)
+		require.True(t, ok)
+		assert.Equal(t, tt.size, e.Size, "%s: a figure of the paper keeps its axes, with less data", tt.left)
 		assert.Equal(t, tt.quick, e.Quick, "%s", tt.left)
 	}
 	_, ok := (&Env{}).sizedFor(0, x)
