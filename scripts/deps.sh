@@ -62,7 +62,7 @@ needs() {
 		module netCDF4                    : python3-netcdf4
 		module mpi4py                     : python3-mpi4py
 		module torch                      : python3-torch
-		pkg-config --exists hdf5          : libhdf5-dev
+		pkg-config --exists hdf5-serial   : libhdf5-dev
 		pkg-config --exists netcdf        : libnetcdf-dev
 		command -v gmx                    : gromacs
 	END

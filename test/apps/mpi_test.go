@@ -39,7 +39,7 @@ func TestFormatsOfRanks(t *testing.T) {
 		}
 		t.Run("C under "+mpi.suffix[1:], func(t *testing.T) {
 			need(t, "mpirun"+mpi.suffix)
-			flags, err := exec.Command("pkg-config", "--cflags", "--libs", "hdf5", "netcdf").Output()
+			flags, err := exec.Command("pkg-config", "--cflags", "--libs", "hdf5-serial", "netcdf").Output()
 			if err != nil {
 				t.Skip("libhdf5-dev or libnetcdf-dev is not installed: make test-apps")
 			}
