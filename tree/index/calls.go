@@ -46,6 +46,7 @@ type (
 	pathCall     struct{ wire.Path }
 	statFSCall   struct{}
 	syncCall     struct{}
+	lockCall     struct{ wire.Lock }
 	shardsCall   struct{ wire.Shards }
 	growCall     struct{ wire.Grow }
 	setCredCall  struct{ wire.Cred }
@@ -85,6 +86,7 @@ var calls = [...]func() call{
 	wire.OpPath:     func() call { return new(pathCall) },
 	wire.OpStatFS:   func() call { return statFSCall{} },
 	wire.OpSync:     func() call { return syncCall{} },
+	wire.OpLock:     func() call { return new(lockCall) },
 	wire.OpShards:   func() call { return new(shardsCall) },
 	wire.OpGrow:     func() call { return new(growCall) },
 	wire.OpSetCred:  func() call { return new(setCredCall) },
@@ -357,6 +359,14 @@ func (statFSCall) run(c *client) (wire.Body, error) {
 }
 
 func (syncCall) run(c *client) (wire.Body, error) { return nil, c.x.fs.Sync() }
+
+func (r *lockCall) run(c *client) (wire.Body, error) {
+	s, err := c.session(r.Ino, false)
+	if err != nil {
+		return nil, err
+	}
+	return s.lock(&r.Lock)
+}
 
 func (r *shardsCall) run(c *client) (wire.Body, error) {
 	if c.partition == wire.NoPartition {

@@ -25,6 +25,7 @@ type client struct {
 	host      string
 	cred      microfs.Cred
 	files     map[microfs.Ino]*session
+	locks     int          // ranges of its files that it has locked
 	queue     []wire.Shard // to remove
 	unsynced  bool         // why they can be removed may not be durable yet
 

@@ -14,6 +14,7 @@
 //     gone or of a later cut. Where nobody takes the release, the next Shards of that partition finds the shard.
 //   - What a client had not published when its connection ended without Goodbye is adopted (Options.Adopt). Calls on
 //     files that it had open for writing wait for that.
+//   - A lock of a client is in the way of all others until the client gives it up, closes the file, or ends. No request waits for one.
 //   - No client can make the index panic or take memory without bound.
 //
 // # Concurrency
@@ -27,5 +28,5 @@
 //
 //	index.go  New, Serve    client.go   a connection     calls.go    one type for each operation
 //	open.go   open files    bytes.go    their bytes      release.go  shards that nobody needs
-//	adopt.go  what clients leave that die
+//	adopt.go  what clients leave that die             locks.go  of fcntl and flock
 package index

@@ -35,7 +35,8 @@ type session struct {
 	file     *file
 	opens    int
 	writers  int
-	reserved int64 // where the last space ends that it has and has not published; 0: it has none
+	reserved int64      // where the last space ends that it has and has not published; 0: it has none
+	locks    [2]lockSet // by wire.LockKind
 }
 
 // hold returns a file, which stays until release is called.
@@ -123,6 +124,7 @@ func (x *Index) drop(s *session, opens, writers int, died bool) (err error) {
 		f.settleReserved()
 	}
 	if s.opens == 0 {
+		s.unlock()
 		delete(s.client.files, f.ino)
 		delete(f.sessions, s)
 	}

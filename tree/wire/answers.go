@@ -78,6 +78,19 @@ type Text struct{ Text string }
 
 func (a *Text) fields(c *codec) { c.text(&a.Text) }
 
+// Conflict answers Lock: the lock that is in the way of a test, if there is one, and the process that has it.
+type Conflict struct {
+	There bool
+	Locked
+	PID uint32
+}
+
+func (a *Conflict) fields(c *codec) {
+	c.truth(&a.There)
+	a.Locked.fields(c)
+	u32(c, &a.PID)
+}
+
 // StatFS answers StatFS.
 type StatFS struct{ microfs.StatFS }
 

@@ -302,6 +302,25 @@ type Path struct{ Name }
 
 func (r *Path) fields(c *codec) { c.name(&r.Name) }
 
+// Lock makes what the client has locked of [Start, End) of an open file what Hold says, which is in order and does not
+// overlap. EAGAIN where a lock of another client is in the way. A test changes nothing, and returns that lock.
+type Lock struct {
+	Ino        microfs.Ino
+	Kind       LockKind
+	Start, End int64
+	Hold       []Locked
+	Test       bool
+}
+
+func (r *Lock) fields(c *codec) {
+	u64(c, &r.Ino)
+	u8(c, &r.Kind)
+	u64(c, &r.Start)
+	u64(c, &r.End)
+	list(c, &r.Hold, MaxLocks, lockedSize, func(c *codec, v *Locked) { v.fields(c) })
+	c.truth(&r.Test)
+}
+
 // Shards says which shards there are in the client's partition. Those to remove come with this answer and the next ones.
 type Shards struct{ List []Shard }
 

@@ -37,6 +37,7 @@ const (
 	MaxEntries  = 1 << 11 // of an answer to ReadDir
 	MaxShards   = 1 << 15 // of a Shards
 	MaxReleases = 1 << 10 // of an answer
+	MaxLocks    = 1 << 12 // ranges of a Lock
 
 	maxBody = MaxData + 64<<10
 )

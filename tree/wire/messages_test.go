@@ -74,6 +74,8 @@ var exchanges = []struct {
 	{op: OpStatFS, answer: &StatFS{StatFS: microfs.StatFS{Hugeblock: 32768, Blocks: 2, Free: 3, Files: 4, FilesFree: 5, LogPages: 6,
 		LogFree: 7, StateBytes: 8, StateMax: 9, OpenFiles: 10, Generation: 11, Checkpoints: 12, DataCRC: true, Ranges: true}}},
 	{op: OpSync},
+	{op: OpLock, request: &Lock{Ino: 1, Kind: FileLock, Start: 2, End: 9, Hold: []Locked{{Start: 2, End: 3}, {Start: 4, End: 9, Write: true}}, Test: true},
+		answer: &Conflict{There: true, Locked: Locked{Start: 5, End: 1<<63 - 1, Write: true}, PID: 42}},
 	{op: OpShards, request: &Shards{List: []Shard{{Ino: 1, Birth: 2, Cut: 3}, {Ino: 4, Birth: 5, Cut: 6}}}},
 	{op: OpGrow, request: &Grow{Partitions: 3}, answer: &Grow{Partitions: 4}},
 	{op: OpSetCred, request: &Cred{Cred: sampleCred}},
@@ -152,7 +154,7 @@ func TestEveryOperationIsInTheGoldenFile(t *testing.T) {
 	for op, name := range opNames {
 		assert.Equal(t, name != "", there[Op(op)], "%v", Op(op))
 	}
-	assert.Equal(t, "operation 26", Op(26).String())
+	assert.Equal(t, "operation 30", Op(30).String())
 	assert.Equal(t, "operation 1000", Op(1000).String())
 }
 
@@ -188,6 +190,7 @@ func TestWhatCannotBeSent(t *testing.T) {
 		"data":   &Write{Data: make([]byte, MaxData+1)},
 		"ranges": &Publication{Ranges: make([]Range, MaxRanges+1)},
 		"shards": &Shards{List: make([]Shard, MaxShards+1)},
+		"locks":  &Lock{Hold: make([]Locked, MaxLocks+1)},
 	} {
 		assert.ErrorIs(t, c.Call(OpStat, body, nil), errProtocol, name)
 	}

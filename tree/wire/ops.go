@@ -2,7 +2,7 @@ package wire
 
 import "fmt"
 
-// An Op is an operation. Codes never change; 26 is kept for locks.
+// An Op is an operation. Codes never change.
 type Op uint16
 
 // The operations, each with its request and its answer. nil is a body without fields.
@@ -32,6 +32,7 @@ const (
 	OpPath     Op = 23 // Path, Text
 	OpStatFS   Op = 24 // nil, StatFS
 	OpSync     Op = 25 // nil, nil
+	OpLock     Op = 26 // Lock, Conflict
 	OpShards   Op = 27 // Shards, nil
 	OpGrow     Op = 28 // Grow, Grow
 	OpSetCred  Op = 29 // Cred, nil
@@ -42,7 +43,7 @@ var opNames = [...]string{
 	OpMap: "Map", OpAppend: "Append", OpWrite: "Write", OpRead: "Read", OpStat: "Stat", OpSetAttr: "SetAttr",
 	OpTruncate: "Truncate", OpAllocate: "Allocate", OpReadDir: "ReadDir", OpAccess: "Access", OpMkdir: "Mkdir",
 	OpUnlink: "Unlink", OpRename: "Rename", OpLink: "Link", OpSymlink: "Symlink", OpReadlink: "Readlink", OpPath: "Path",
-	OpStatFS: "StatFS", OpSync: "Sync", OpShards: "Shards", OpGrow: "Grow", OpSetCred: "SetCred",
+	OpStatFS: "StatFS", OpSync: "Sync", OpLock: "Lock", OpShards: "Shards", OpGrow: "Grow", OpSetCred: "SetCred",
 }
 
 // String names the operation.

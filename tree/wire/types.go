@@ -81,6 +81,29 @@ func (r *Range) fields(c *codec) {
 	u64(c, &r.Len)
 }
 
+// A LockKind says which locks are meant: those of one kind do not meet those of another.
+type LockKind uint8
+
+// The kinds of locks.
+const (
+	RecordLock LockKind = 0 // fcntl(2)
+	FileLock   LockKind = 1 // flock(2)
+)
+
+// A Locked is a part [Start, End) of a file that is locked.
+type Locked struct {
+	Start, End int64
+	Write      bool
+}
+
+const lockedSize = 17
+
+func (l *Locked) fields(c *codec) {
+	u64(c, &l.Start)
+	u64(c, &l.End)
+	c.truth(&l.Write)
+}
+
 // Attr is what the index tells of a file.
 type Attr struct{ microfs.Attr }
 
