@@ -31,7 +31,8 @@
 //	      openFile.mu
 //	        Process.mu
 //	          microfs's own
-//	locks.mu: nothing is called with it
+//	            locks.mu
+//	              a Locker's own
 //
 // A handle is looked up without a lock: the slot of the table is an atomic
 // pointer, and the handle carries the generation of the slot, so that one that

@@ -211,14 +211,14 @@ func (e *estate) findLocks(executes bool) {
 	defer l.mu.Unlock()
 	add := func(ino microfs.Ino, held []lock, whole uint32) {
 		for _, k := range held {
-			if e.files[k.by] == nil || k.owner == ofProcess(syscall.Getpid()) && !executes {
+			if e.files[k.by.handle] == nil || k.owner == ofProcess(syscall.Getpid()) && !executes {
 				continue
 			}
 			what := whole
 			if k.write {
 				what |= 1
 			}
-			e.add(newPacket(kindLock, -1).put64(8, int64(ino)).put64(16, int64(k.owner)).put64(24, int64(k.by)).
+			e.add(newPacket(kindLock, -1).put64(8, int64(ino)).put64(16, int64(k.owner)).put64(24, int64(k.by.handle)).
 				put64(32, k.start).put64(40, k.end).put32(48, what))
 		}
 	}

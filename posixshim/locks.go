@@ -1,6 +1,7 @@
 package posixshim
 
 import (
+	"errors"
 	"math"
 	"sync"
 	"sync/atomic"
@@ -27,8 +28,8 @@ type locks struct {
 
 // lock is one of a range [start, end).
 type lock struct {
-	owner      Handle // the open file, or ofProcess
-	by         Handle // the open file that it was asked for through
+	owner      Handle    // the open file, or ofProcess
+	by         *openFile // that it was asked for through
 	start, end int64
 	write      bool
 }
@@ -112,36 +113,38 @@ func (p *Process) Lock(h Handle, pid, cmd int, raw []byte) error {
 	if err != nil {
 		return err
 	}
-	want.owner, want.by = ofProcess(pid), h
+	want.owner, want.by = ofProcess(pid), f
 	if cmd == unix.F_OFD_GETLK || cmd == unix.F_OFD_SETLK {
 		if arg.Pid != 0 {
 			return syscall.EINVAL
 		}
 		want.owner = h
 	}
-	l, ino := &p.locks, f.current().Ino()
+	l := &p.locks
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	held := l.ranges[ino]
+	held := l.ranges[f.current().Ino()]
 	if cmd == unix.F_GETLK || cmd == unix.F_OFD_GETLK {
-		tell(arg, conflict(held, &want))
-		return nil
-	}
-	if arg.Type != unix.F_UNLCK {
-		access := f.flags.Load() & syscall.O_ACCMODE
-		if want.write && access == syscall.O_RDONLY || !want.write && access == syscall.O_WRONLY {
-			return syscall.EBADF
+		found := conflict(held, &want)
+		if found == nil {
+			found, err = elsewhere(f, &want)
 		}
-		if conflict(held, &want) != nil {
-			return syscall.EAGAIN
+		if err == nil {
+			tell(arg, found)
 		}
+		return err
 	}
-	held = without(held, &want)
-	if arg.Type != unix.F_UNLCK {
-		held = joined(held, want)
+	if arg.Type == unix.F_UNLCK {
+		return l.set(&l.ranges, &want, without(held, &want), false)
 	}
-	l.put(&l.ranges, ino, held)
-	return l.kept(f)
+	access := f.flags.Load() & syscall.O_ACCMODE
+	if want.write && access == syscall.O_RDONLY || !want.write && access == syscall.O_WRONLY {
+		return syscall.EBADF
+	}
+	if conflict(held, &want) != nil {
+		return syscall.EAGAIN
+	}
+	return l.set(&l.ranges, &want, joined(without(held, &want), want), true)
 }
 
 // wanted returns the range that a struct flock means.
@@ -207,20 +210,50 @@ func (p *Process) Flock(h Handle, operation int) error {
 	if err != nil {
 		return err
 	}
-	want := lock{owner: h, by: h, end: math.MaxInt64, write: operation == unix.LOCK_EX}
-	l, ino := &p.locks, f.current().Ino()
+	want := lock{owner: h, by: f, end: math.MaxInt64, write: operation == unix.LOCK_EX}
+	l := &p.locks
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	held := without(l.whole[ino], &want)
+	held := without(l.whole[f.current().Ino()], &want)
 	switch {
 	case operation == unix.LOCK_UN:
+		return l.set(&l.whole, &want, held, false)
 	case conflict(held, &want) != nil:
 		return syscall.EAGAIN
-	default:
-		held = append(held, want)
 	}
-	l.put(&l.whole, ino, held)
-	return l.kept(f)
+	return l.set(&l.whole, &want, append(held, want), true)
+}
+
+// set makes after the locks of want's file, which differ from those there are in want's range. What is taken has to
+// be agreed to, and stays unless the file was closed meanwhile: then nobody else would drop it. What is given up is
+// given up, whatever the error is. The caller holds l.mu.
+func (l *locks) set(m *map[microfs.Ino][]lock, want *lock, after []lock, take bool) error {
+	f := want.by
+	ino := f.current().Ino()
+	err := agree(f, m == &l.whole, want, after)
+	if take && err != nil {
+		if !errors.Is(err, syscall.EAGAIN) { // it may have been given, and nobody has it
+			_ = agree(f, m == &l.whole, want, (*m)[ino])
+		}
+		return err
+	}
+	l.put(m, ino, after)
+	if take && f.refs.Load() == 0 {
+		l.forget(f)
+		return syscall.EBADF
+	}
+	return err
+}
+
+// give drops what an owner has of a file. What could not be published of it is told by the next sync or
+// close. The caller holds l.mu.
+func (l *locks) give(m *map[microfs.Ino][]lock, f *openFile, owner Handle) {
+	all := everything(owner)
+	all.by = f
+	held := (*m)[f.current().Ino()]
+	if rest := without(held, all); len(rest) < len(held) {
+		_ = l.set(m, all, rest, false)
+	}
 }
 
 // closed drops the record locks of a process that has closed a descriptor of f.
@@ -230,8 +263,7 @@ func (l *locks) closed(f *openFile, process int) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ino := f.current().Ino()
-	l.put(&l.ranges, ino, without(l.ranges[ino], everything(ofProcess(process))))
+	l.give(&l.ranges, f, ofProcess(process))
 }
 
 // gone drops the locks that go with the last descriptor of f: its own, and
@@ -247,25 +279,12 @@ func (l *locks) gone(f *openFile) {
 
 // forget is gone, for one who holds l.mu.
 func (l *locks) forget(f *openFile) {
-	ino := f.current().Ino()
-	held := l.ranges[ino]
-	for _, h := range held {
-		if h.by == f.handle {
-			held = without(held, everything(h.owner))
+	for _, h := range l.ranges[f.current().Ino()] {
+		if h.by == f {
+			l.give(&l.ranges, f, h.owner)
 		}
 	}
-	l.put(&l.ranges, ino, held)
-	l.put(&l.whole, ino, without(l.whole[ino], everything(f.handle)))
-}
-
-// kept says that what has just been put stays, unless f was closed meanwhile: then
-// nobody else would drop it. The caller holds l.mu.
-func (l *locks) kept(f *openFile) error {
-	if f.refs.Load() > 0 {
-		return nil
-	}
-	l.forget(f)
-	return syscall.EBADF
+	l.give(&l.whole, f, f.handle)
 }
 
 // ended drops the record locks of a process that has ended.
@@ -275,8 +294,12 @@ func (l *locks) ended(process int) {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for ino, held := range l.ranges {
-		l.put(&l.ranges, ino, without(held, everything(ofProcess(process))))
+	for _, held := range l.ranges {
+		for _, h := range held {
+			if h.owner == ofProcess(process) {
+				l.give(&l.ranges, h.by, h.owner)
+			}
+		}
 	}
 }
 

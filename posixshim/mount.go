@@ -230,6 +230,7 @@ func (p *Process) replace(m *Mount) error {
 	old := &leftMount{mount: p.mount}
 	p.mount, p.opened = m, time.Now()
 	p.moveFiles(m.FS, old)
+	defer p.locks.moved(p.logf)
 	if old.mount == nil || old.files > 0 {
 		return nil
 	}

@@ -295,15 +295,16 @@ func (t *taking) takeMemory() {
 // takeLocks goes on with locks.
 func (t *taking) takeLocks() {
 	l := &t.p.locks
+	defer l.moved(t.p.logf)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, k := range t.in.packets[kindLock] {
-		by, owner := t.heir.handles[k.handle(24)], k.handle(16)
+		by, owner := t.files[k.handle(24)], k.handle(16)
 		if owner > 0 {
 			owner = t.heir.handles[owner]
 		}
 		what := k.get32(48)
-		if by == 0 || owner == 0 || k.get64(32) < 0 || k.get64(40) <= k.get64(32) {
+		if by == nil || owner == 0 || k.get64(32) < 0 || k.get64(40) <= k.get64(32) {
 			continue
 		}
 		table := &l.ranges

@@ -12,6 +12,7 @@
 //   - After an error of Sync what was written stays to be published by the next one. After an error of Close it is
 //     lost to the tree, unless the index adopts it.
 //   - A process without a partition writes by way of the index.
+//   - A lock is in the way of all processes of the job. Who has it sees what was written under it before.
 //
 // # Concurrency
 //
@@ -34,4 +35,5 @@
 //	write.go   writing             publish.go telling the index
 //	read.go    reading             source.go  shards that are read
 //	layout.go  the map of a file   spans.go   sets of ranges
+//	locks.go   fcntl and flock
 package tree

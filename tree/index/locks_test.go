@@ -140,6 +140,9 @@ func TestLocksThatCannotBe(t *testing.T) {
 	assert.Equal(t, syscall.ENOLCK, a.hold(f.Ino, wire.FileLock, 0, 1, writing(0, 1)))
 	assert.NoError(t, a.hold(f.Ino, wire.RecordLock, 0, 1))
 	assert.NoError(t, a.hold(f.Ino, wire.FileLock, 0, 1, writing(0, 1)))
+	a.close(f, true)
+	a.open("f", unix.O_RDWR)
+	assert.NoError(t, a.hold(f.Ino, wire.RecordLock, 0, 1<<40, many...), "what is closed counts no more")
 }
 
 // TestRandomLocks compares locks of three clients with a model that knows each byte's.

@@ -1,0 +1,114 @@
+package posixshim
+
+import (
+	"math"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"golang.org/x/sys/unix"
+
+	"nvmecr/microfs"
+)
+
+// A shared file is one whose locks are agreed on with others, who are told by a test.
+type sharedFile struct {
+	File
+	told []told
+	err  error // what they say
+}
+
+type told struct {
+	whole      bool
+	start, end int64
+	hold       []Held
+}
+
+func (*sharedFile) Ino() microfs.Ino { return 7 }
+
+func (f *sharedFile) Close() error { return nil }
+
+func (f *sharedFile) Lock(whole bool, start, end int64, hold []Held) error {
+	f.told = append(f.told, told{whole, start, end, hold})
+	return f.err
+}
+
+func (f *sharedFile) Conflict(bool, Held) (Held, int, error) {
+	return Held{Start: 3, End: 5, Write: true}, 99, f.err
+}
+
+// taken returns what was told since.
+func (f *sharedFile) taken() []told {
+	list := f.told
+	f.told = nil
+	return list
+}
+
+// TestLocker: what the open files and the processes behind one process hold together is what others agree to.
+func TestLocker(t *testing.T) {
+	const end = math.MaxInt64
+	p := new(Process)
+	shared := new(sharedFile)
+	open := func() (*openFile, Handle) {
+		f := &openFile{first: shared}
+		f.flags.Store(syscall.O_RDWR)
+		f.file.Store(&f.first)
+		h, err := p.files.add(f)
+		assert.NoError(t, err)
+		return f, h
+	}
+	first, h := open()
+	second, other := open()
+	lock := func(h Handle, pid int, kind int16, start, n int64) error {
+		return p.Lock(h, pid, unix.F_SETLK, bytesOf(&unix.Flock_t{Type: kind, Start: start, Len: n}))
+	}
+	assert.NoError(t, lock(h, 1, unix.F_RDLCK, 0, 10))
+	assert.NoError(t, lock(other, 2, unix.F_RDLCK, 5, 10))
+	assert.NoError(t, lock(h, 1, unix.F_WRLCK, 20, 0))
+	assert.NoError(t, lock(h, 1, unix.F_UNLCK, 0, 7))
+	assert.Equal(t, []told{
+		{start: 0, end: 10, hold: []Held{{0, 10, false}}}, {start: 5, end: 15, hold: []Held{{5, 15, false}}},
+		{start: 20, end: end, hold: []Held{{20, end, true}}}, {start: 0, end: 7, hold: []Held{{5, 7, false}}},
+	}, shared.taken(), "two that read are one")
+
+	shared.err = syscall.EAGAIN
+	assert.Equal(t, syscall.EAGAIN, lock(h, 1, unix.F_WRLCK, 5, 1))
+	assert.Empty(t, shared.taken(), "nobody is asked for what is not free here")
+	assert.Equal(t, syscall.EAGAIN, lock(other, 2, unix.F_WRLCK, 0, 1))
+	assert.Equal(t, []told{{start: 0, end: 1, hold: []Held{{0, 1, true}}}}, shared.taken())
+	shared.err = syscall.EIO
+	assert.Equal(t, syscall.EIO, lock(other, 2, unix.F_WRLCK, 12, 1))
+	assert.Equal(t, []told{{start: 12, end: 13, hold: []Held{{12, 13, true}}}, {start: 12, end: 13, hold: []Held{{12, 13, false}}}},
+		shared.taken(), "what others may have agreed to is taken back")
+	assert.Equal(t, syscall.EIO, lock(other, 2, unix.F_UNLCK, 5, 1))
+	shared.err = nil
+	assert.NoError(t, lock(h, 1, unix.F_WRLCK, 5, 1), "what is given up is given up")
+	assert.Equal(t, []told{{start: 5, end: 6}, {start: 5, end: 6, hold: []Held{{5, 6, true}}}}, shared.taken())
+
+	found := unix.Flock_t{Type: unix.F_WRLCK, Start: 1, Len: 100}
+	assert.NoError(t, p.Lock(other, 1, unix.F_GETLK, bytesOf(&found)))
+	assert.Equal(t, unix.Flock_t{Type: unix.F_RDLCK, Start: 6, Len: 9, Pid: 2}, found, "what is here comes first")
+	p.locks.ended(2)
+	assert.Equal(t, []told{{end: end, hold: []Held{{5, 6, true}, {7, 10, false}, {20, end, true}}}}, shared.taken())
+	found = unix.Flock_t{Type: unix.F_WRLCK, Start: 1, Len: 100}
+	assert.NoError(t, p.Lock(other, 1, unix.F_GETLK, bytesOf(&found)))
+	assert.Equal(t, unix.Flock_t{Type: unix.F_WRLCK, Start: 3, Len: 2, Pid: 99}, found)
+
+	assert.NoError(t, p.Flock(other, unix.LOCK_EX))
+	p.locks.gone(second)
+	p.locks.closed(first, 1)
+	p.locks.closed(first, 1)
+	assert.Equal(t, []told{{whole: true, end: end, hold: []Held{{0, end, true}}}, {whole: true, end: end}, {end: end}}, shared.taken())
+	first.refs.Store(0)
+	assert.Equal(t, syscall.EBADF, lock(h, 1, unix.F_RDLCK, 0, 2), "it was closed meanwhile")
+	assert.Equal(t, []told{{start: 0, end: 2, hold: []Held{{0, 2, false}}}, {end: end}}, shared.taken())
+	assert.Zero(t, p.locks.files.Load())
+}
+
+// TestTogether: locks for reading may overlap, and are one then.
+func TestTogether(t *testing.T) {
+	held := []lock{{owner: 1, start: 30, end: 40, write: true}, {owner: 2, start: 0, end: 10}, {owner: 3, start: 5, end: 7}, {owner: 1, start: 9, end: 20},
+		{owner: 3, start: 20, end: 25}}
+	assert.Equal(t, []Held{{2, 20, false}, {20, 25, false}, {30, 35, true}}, together(held, 2, 35))
+	assert.Empty(t, together(held, 25, 30))
+}

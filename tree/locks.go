@@ -1,0 +1,63 @@
+package tree
+
+import (
+	"errors"
+
+	"nvmecr/posixshim"
+	"nvmecr/tree/wire"
+)
+
+var (
+	_ posixshim.Locker = (*node)(nil)
+	_ posixshim.Locker = (*file)(nil)
+)
+
+func lockKind(whole bool) wire.LockKind {
+	if whole {
+		return wire.FileLock
+	}
+	return wire.RecordLock
+}
+
+// Lock has the index give this process locks in place of those that it has in a range.
+func (n *node) Lock(whole bool, start, end int64, hold []posixshim.Held) error {
+	request := wire.Lock{Ino: n.ino, Kind: lockKind(whole), Start: start, End: end}
+	for _, h := range hold {
+		request.Hold = append(request.Hold, wire.Locked(h))
+	}
+	return n.fs.client.Call(wire.OpLock, &request, new(wire.Conflict))
+}
+
+// Conflict asks the index for a lock that is in the way of one.
+func (n *node) Conflict(whole bool, want posixshim.Held) (posixshim.Held, int, error) {
+	request := wire.Lock{Ino: n.ino, Kind: lockKind(whole), Start: want.Start, End: want.End, Hold: []wire.Locked{wire.Locked(want)}, Test: true}
+	var answer wire.Conflict
+	err := n.fs.client.Call(wire.OpLock, &request, &answer)
+	if err != nil || !answer.There {
+		return posixshim.Held{}, 0, err
+	}
+	return posixshim.Held(answer.Locked), int(answer.PID), nil
+}
+
+// Lock publishes what was written under a lock before another process can have that, and asks for the layout again when
+// it has one: what was written under the last one is seen. What cannot be published stays to be published, and is no reason to keep a lock.
+func (f *file) Lock(whole bool, start, end int64, hold []posixshim.Held) error {
+	in := f.in
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	published := in.publish()
+	if len(hold) == 0 {
+		return errors.Join(published, f.node.Lock(whole, start, end, nil))
+	}
+	err := errors.Join(published, f.use())
+	if err == nil {
+		err = f.node.Lock(whole, start, end, hold)
+	}
+	if err == nil {
+		err = in.refresh()
+	}
+	if err != nil {
+		return err
+	}
+	return in.settle()
+}
