@@ -72,7 +72,7 @@ var usually = map[string]time.Duration{
 	"goals": 7 * time.Minute, "checkpoint": 3 * time.Minute, "recovery": 20 * time.Second, "hugeblock": 2 * time.Minute,
 	"drilldown": 3 * time.Minute, "create": 30 * time.Second, "overhead": 5 * time.Second, "multilevel": 2 * time.Minute, "raw": 70 * time.Second,
 	"background": time.Minute, "replay": time.Minute, "imbalance": 5 * time.Second, "metadata": 20 * time.Second, "scale": 30 * time.Second,
-	"startup": 6 * time.Second, "view": 20 * time.Second,
+	"startup": 6 * time.Second, "view": 20 * time.Second, "tree": 90 * time.Second,
 }
 
 // Shares of the usual time below which an experiment is short. One that shows a figure of the paper keeps its axes and its

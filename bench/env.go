@@ -59,6 +59,8 @@ type Env struct {
 	SPDK, SPDKTarget string
 	// IOR is IOR's program; without one it is looked for in PATH.
 	IOR string
+	// Names are made to measure the memory of an index; 0: usualNames.
+	Names int
 	// Quick leaves out what is not needed to see the ratios.
 	Quick bool
 
@@ -93,7 +95,7 @@ func (e *Env) Check() error {
 	for _, n := range []struct {
 		flag  string
 		value int64
-	}{{"ranks", int64(e.Ranks)}, {"rounds", int64(e.Rounds)}, {"count", int64(e.Count)}, {"compute", int64(e.Compute)}} {
+	}{{"ranks", int64(e.Ranks)}, {"rounds", int64(e.Rounds)}, {"count", int64(e.Count)}, {"compute", int64(e.Compute)}, {"names", int64(e.Names)}} {
 		if n.value < 0 {
 			return fmt.Errorf("--%s: is negative", n.flag)
 		}

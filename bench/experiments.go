@@ -33,6 +33,7 @@ var Experiments = []Experiment{
 	{"background", "What state checkpoints in the background cost an application", "", background},
 	{"startup", "What the preload costs a program that does nothing", "", startup},
 	{"view", "Files by way of the kernel beside the preload, and beside a plain FUSE loopback", "", view},
+	{"tree", "What one tree for the job costs beside private files, and what its index takes", "", jobTree},
 	{"replay", "Mount a partition whose writer is gone", "", replay},
 	{"goals", "Measure what the project promises, each number beside its goal", "", goals},
 }

@@ -55,6 +55,7 @@ var goalParts = []struct {
 	{"startup", goalsOf(startup)},
 	{"replay", goalsOf(replay)},
 	{"view", goalsOf(view)},
+	{"tree", goalsOf(jobTree)},
 	{"spdk", (*goalRun).spdk},
 	{"spdk-rank", (*goalRun).spdkRank},
 	{"spdk-ranks", (*goalRun).spdkRanks},

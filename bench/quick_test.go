@@ -64,6 +64,7 @@ func TestExperiments(t *testing.T) {
 		"overhead":   {nil, func(r *result.Result) { assert.NotEmpty(t, r.Tables[0].Lines) }},
 		"multilevel": {[]string{"--peer", "dir:" + second}, func(r *result.Result) { assert.Len(t, r.Tables[0].Lines, 1) }},
 		"view":       {nil, func(r *result.Result) { assert.Len(t, r.Goals, 8) }},
+		"tree":       {[]string{"--names", "1000"}, func(r *result.Result) { checkTree(t, r) }},
 		"startup":    {nil, func(r *result.Result) { assert.Len(t, r.Goals, 2) }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -73,6 +74,24 @@ func TestExperiments(t *testing.T) {
 	left, err := os.ReadDir(second)
 	require.NoError(t, err)
 	assert.Empty(t, left, "a peer's directory is as it was")
+}
+
+// checkTree: each row of the tree is there, and what an index answers and holds is of its order of magnitude.
+func checkTree(t *testing.T, r *result.Result) {
+	assert.Len(t, r.Goals, 6+5+1+len(treeCallList)+2+3)
+	assert.Len(t, r.Claims, 3)
+	for _, g := range r.Goals {
+		assert.False(t, g.Absent, g.What)
+		if strings.HasPrefix(g.What, "memory of the index for a name") {
+			assert.Greater(t, g.Measured.Value, 100.0, g.What)
+			assert.Less(t, g.Measured.Value, 10_000.0, g.What)
+		}
+	}
+	require.Len(t, r.Tables, 2)
+	require.Len(t, r.Tables[1].Lines, len(indexLoads))
+	for _, line := range r.Tables[1].Lines {
+		assert.Greater(t, line.Cells[0].Value, 10.0, line.Name)
+	}
 }
 
 func TestGoals(t *testing.T) {

@@ -27,6 +27,8 @@ type side struct {
 	group *workers.Group
 	// path is where a rank's k-th checkpoint goes.
 	path func(rank, k int) string
+	// part, if not nil, is where a rank's pieces go in a file of several ranks: at first, first+step...
+	part func(w work, rank int) (first, step nvmf.Bytes)
 	// cold, if not nil, is called before a read, so that it does not come
 	// from the memory of this host.
 	cold func() error
@@ -65,7 +67,12 @@ func (s *side) do(ctx context.Context, what string, w work, k, flag int) (worker
 		if w.ranks > 0 && rank >= w.ranks {
 			return ""
 		}
-		return fmt.Sprintf("%s %d %d %d %d %s", what, uint64(w.size), uint64(w.transfer), k, flag, s.path(rank, k))
+		line := fmt.Sprintf("%d %d %d %d ", uint64(w.size), uint64(w.transfer), k, flag)
+		if s.part == nil {
+			return what + " " + line + s.path(rank, k)
+		}
+		first, step := s.part(w, rank)
+		return fmt.Sprintf("%s-part %s%d %d %s", what, line, uint64(first), uint64(step), s.path(rank, k))
 	})
 	if err != nil {
 		return nil, fmt.Errorf("%s, %s: %w", s.name, what, err)
@@ -144,6 +151,8 @@ type application struct {
 	pin int
 	// mounted is how long the ranks took to have their partition mounted.
 	mounted workers.Round
+	// server is the run's, where its ranks have one tree: it has the index of that.
+	server *daemon
 }
 
 // storeName is the store's of the benchmark. What an earlier one left there is
@@ -187,7 +196,12 @@ func (e *Env) startApplication(ctx context.Context, targets []nvmf.TransportID, 
 	return a, nil
 }
 
-func (a *application) start(ctx context.Context) error {
+func (a *application) start(ctx context.Context) (err error) {
+	if a.cfg.View == config.ViewJob {
+		if a.server, err = a.env.startServer(a.cfg); err != nil {
+			return err
+		}
+	}
 	env, err := a.env.Under(a.cfg, base())
 	if err != nil {
 		return err
@@ -205,9 +219,18 @@ func (a *application) start(ctx context.Context) error {
 	return err
 }
 
+// stop ends the processes.
+func (a *application) stop() error {
+	err := a.group.Stop()
+	if a.server != nil {
+		err = errors.Join(err, a.server.Close())
+	}
+	return err
+}
+
 // restart ends the processes and starts new ones, as the next run of the store.
 func (a *application) restart(ctx context.Context) error {
-	if err := a.group.Stop(); err != nil {
+	if err := a.stop(); err != nil {
 		return err
 	}
 	run, err := store.NewRun(a.cfg.Run)
@@ -220,7 +243,7 @@ func (a *application) restart(ctx context.Context) error {
 
 // Close ends the ranks and gives the store up.
 func (a *application) Close() error {
-	err := a.group.Stop()
+	err := a.stop()
 	ctx, cancel := context.WithTimeout(context.Background(), targetEnd)
 	defer cancel()
 	_, e := store.Release(ctx, a.cfg)

@@ -1,7 +1,6 @@
 package bench
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/google/uuid"
@@ -21,7 +19,6 @@ import (
 	"nvmecr/bench/stats"
 	"nvmecr/fuseview"
 	"nvmecr/internal/config"
-	"nvmecr/internal/owner"
 	"nvmecr/internal/store"
 	"nvmecr/nvmf"
 )
@@ -130,16 +127,11 @@ func (b *testbed) viewSide(ctx context.Context, a *application, id nvmf.Transpor
 	if cfg.Export, err = os.MkdirTemp(b.env.scratch, "view-"); err != nil {
 		return nil, err
 	}
-	group := store.LockGroup(cfg.Run)
-	if err := owner.Prepare(group); err != nil {
+	server, err := b.env.startServer(cfg)
+	if err != nil {
 		return nil, err
 	}
-	b.closers = append(b.closers, closer(func() error { owner.Abandon(group); return nil }))
-	cmd := exec.Command(b.env.Nvmecr, "serve")
-	cmd.Env = cfg.Environ(base())
-	if err := b.startDaemon(cmd, "exported"); err != nil {
-		return nil, err
-	}
+	b.closers = append(b.closers, server)
 	return b.directorySide(ctx, a, viewName, filepath.Join(cfg.Export, "job", "bench"))
 }
 
@@ -156,47 +148,12 @@ func (b *testbed) fuseLoopbackSide(ctx context.Context, a *application) (*side, 
 	if err != nil {
 		return nil, err
 	}
-	if err := b.startDaemon(exec.Command(b.env.Bench, "fuse-loopback", dir, mounted), "mounted"); err != nil {
+	server, err := startDaemon(exec.Command(b.env.Bench, "fuse-loopback", dir, mounted), "mounted")
+	if err != nil {
 		return nil, err
 	}
+	b.closers = append(b.closers, server)
 	return b.directorySide(ctx, a, fuseLoopbackName, filepath.Join(mounted, "bench"))
-}
-
-// startDaemon starts a process that serves until its standard input ends, and that says so by a word. What it says
-// instead is the error.
-func (b *testbed) startDaemon(cmd *exec.Cmd, word string) error {
-	lifeline, err := cmd.StdinPipe()
-	if err != nil {
-		return err
-	}
-	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	var complaint strings.Builder
-	cmd.Stderr = &complaint
-	cmd.Dir = "/" // not in what it serves
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	end := closer(func() error {
-		lifeline.Close()
-		kill := time.AfterFunc(targetEnd, func() { _ = cmd.Process.Kill() })
-		defer kill.Stop()
-		_ = cmd.Wait() // how it ends no longer matters
-		return nil
-	})
-	said, err := bufio.NewReader(stdout).ReadString('\n')
-	if said = strings.TrimSpace(said); said == word {
-		b.closers = append(b.closers, end)
-		return nil
-	}
-	_ = end.Close()
-	if err != nil {
-		return fmt.Errorf("%s: %w: %s", filepath.Base(cmd.Path), err, strings.TrimSpace(complaint.String()))
-	}
-	return errors.New(said)
 }
 
 // FuseLoopback is the process that passes a directory on by FUSE, at another one, until input ends. It says on output

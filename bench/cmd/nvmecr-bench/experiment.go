@@ -67,6 +67,7 @@ func (o *options) bind(f *pflag.FlagSet) {
 	f.StringVar(&o.trans, "transfer", "", "`SIZE` of a write, default 1M [NVMECR_TRANSFER]")
 	f.IntVar(&o.env.Count, "count", 0, "`NUMBER` of checkpoints of a run of the application, default 10 [NVMECR_COUNT]")
 	f.DurationVar(&o.env.Compute, "compute", 0, "`TIME` of a simulated compute phase, default 10 times that of a checkpoint [NVMECR_COMPUTE]")
+	f.IntVar(&o.env.Names, "names", 0, "`NUMBER` of names for the memory of a tree's index, default 100000 [NVMECR_NAMES]")
 	f.IntVar(&o.env.Rounds, "rounds", 0, "`NUMBER` of times everything is measured, default 9 [NVMECR_ROUNDS]")
 	f.StringArrayVar(&o.peers, "peer", nil, "`PEER` to compare with, repeatable: dir:PATH, a directory of another file system [NVMECR_PEER]")
 	f.StringVar(&o.env.RawTarget, "raw-target", "", "`NAMESPACE` that the raw side may overwrite, where --target is given [NVMECR_RAW_TARGET]")

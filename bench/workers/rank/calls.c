@@ -65,6 +65,39 @@ static bool call_open(struct object *o, int64_t i)
 	return fd >= 0 && close(fd) == 0;
 }
 
+static bool call_open_write(struct object *o, int64_t i)
+{
+	int fd = open(o->path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+
+	(void)i;
+	return fd >= 0 && close(fd) == 0;
+}
+
+static bool call_fsync(struct object *o, int64_t i)
+{
+	(void)i;
+	return fsync(o->fd) == 0;
+}
+
+/* The i-th directory beside the path. */
+static const char *nth(const struct object *o, int64_t i)
+{
+	static char path[4200];
+
+	snprintf(path, sizeof path, "%s%lld", o->path, (long long)i);
+	return path;
+}
+
+static bool call_mkdir(struct object *o, int64_t i)
+{
+	return mkdir(nth(o, i), 0700) == 0;
+}
+
+static bool call_rmdir(struct object *o, int64_t i)
+{
+	return rmdir(nth(o, i)) == 0;
+}
+
 static bool call_readdir(struct object *o, int64_t i)
 {
 	DIR *d = opendir(o->path);
@@ -105,6 +138,10 @@ static const struct kind {
 	{ "fstat", call_fstat, O_RDONLY, NULL },
 	{ "stat", call_stat, -1, NULL },
 	{ "open", call_open, -1, NULL },
+	{ "open-write", call_open_write, -1, NULL },
+	{ "fsync", call_fsync, O_WRONLY | O_CREAT, NULL },
+	{ "mkdir", call_mkdir, -1, NULL },
+	{ "rmdir", call_rmdir, -1, NULL },
 	{ "readdir", call_readdir, -1, NULL },
 	{ "fwrite", call_fwrite, -1, "w" },
 	{ "fread", call_fread, -1, "r" },

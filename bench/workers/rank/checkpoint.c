@@ -25,9 +25,29 @@ static int open_file(const char *path, bool writing)
 
 static const struct medium files = { open_file, write, read, fsync, close };
 
+/* A file of several ranks is not truncated: others may have written to it. */
+static int open_shared(const char *path, bool writing)
+{
+	return open(path, writing ? O_WRONLY | O_CREAT | O_CLOEXEC : O_RDONLY | O_CLOEXEC, 0600);
+}
+
+static const struct medium shared = { open_shared, write, read, fsync, close };
+
 static const struct medium *medium_of(const struct checkpoint *c)
 {
+	if (c->step > 0)
+		return &shared;
 	return strncmp(c->path, "tcp:", 4) == 0 ? &sockets : &files;
+}
+
+/* place returns where in the file the piece at an offset of the checkpoint is, and goes there. */
+static uint64_t place(int fd, const struct checkpoint *c, uint64_t offset)
+{
+	if (c->step == 0)
+		return offset;
+	offset = c->first + offset / c->transfer * c->step;
+	lseek(fd, (off_t)offset, SEEK_SET); /* if that fails, the wrong stamps are found */
+	return offset;
 }
 
 static uint64_t stamp_at(const struct checkpoint *c, uint64_t offset)
@@ -98,10 +118,10 @@ static bool short_or_failed(const char *what, const struct checkpoint *c, ssize_
 static bool write_body(const struct medium *m, int fd, const struct checkpoint *c, struct result *r)
 {
 	for (uint64_t offset = 0; offset < c->size;) {
-		uint64_t n = next_piece(c, offset);
+		uint64_t n = next_piece(c, offset), at = place(fd, c, offset);
 
 		for (uint64_t i = 0; i + 8 <= n; i += STRETCH) {
-			uint64_t stamp = stamp_at(c, offset + i);
+			uint64_t stamp = stamp_at(c, at + i);
 
 			memcpy(piece + i, &stamp, sizeof stamp);
 		}
@@ -165,7 +185,7 @@ static bool compare(const struct checkpoint *c, uint64_t offset, uint64_t n)
 static bool read_body(const struct medium *m, int fd, const struct checkpoint *c, struct result *r)
 {
 	for (uint64_t offset = 0; offset < c->size;) {
-		uint64_t n = next_piece(c, offset);
+		uint64_t n = next_piece(c, offset), at = place(fd, c, offset);
 		int64_t begin = now();
 		ssize_t done = m->read(fd, piece, n);
 
@@ -173,7 +193,7 @@ static bool read_body(const struct medium *m, int fd, const struct checkpoint *c
 		if (done != (ssize_t)n)
 			return short_or_failed("read", c, done);
 		/* Sockets bring what the other end has. */
-		if (m == &files && !compare(c, offset, n))
+		if (m != &sockets && !compare(c, at, n))
 			return false;
 		offset += n;
 	}

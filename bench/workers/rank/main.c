@@ -18,6 +18,8 @@
  *
  *   write SIZE TRANSFER STAMP SYNC PATH   open, write..., fsync if SYNC is 1, close
  *   read SIZE TRANSFER STAMP WHOLE PATH   open, read..., close; compares
+ *   write-part SIZE TRANSFER STAMP SYNC FIRST STEP PATH, read-part ...
+ *                                         the same in a file of several ranks: pieces at FIRST, FIRST+STEP...
  *   create COUNT PREFIX                   empty files PREFIX0, PREFIX1...
  *   remove COUNT PREFIX
  *   call NAME COUNT SIZE PATH             a call, such as stat, so many times (see calls.c)
@@ -226,6 +228,22 @@ static bool rest(struct command *o, const char *line, int offset)
 	return offset > 0 && o->data.path[0];
 }
 
+/* parse_part parses what is done to a part of a file of several ranks; the path is at *at. */
+static bool parse_part(const char *line, struct command *o, int *at)
+{
+	struct checkpoint *c = &o->data;
+	char what[8];
+	int flag;
+
+	if (sscanf(line, "%7[a-z]-part %" SCNu64 " %" SCNu64 " %" SCNu64 " %d %" SCNu64 " %" SCNu64 " %n", what, &c->size, &c->transfer,
+		&c->stamp, &flag, &c->first, &c->step, at) != 7)
+		return false;
+	o->what = strcmp(what, "read") == 0 ? READ : WRITE;
+	c->sync = o->what == WRITE && flag;
+	c->whole = o->what == READ && flag;
+	return true;
+}
+
 static bool parse(const char *line, struct command *o)
 {
 	struct checkpoint *c = &o->data;
@@ -241,6 +259,8 @@ static bool parse(const char *line, struct command *o)
 		c->whole = flag;
 		return rest(o, line, at) && c->transfer > 0;
 	}
+	if (parse_part(line, o, &at))
+		return rest(o, line, at) && c->transfer > 0 && c->step > 0;
 	if (sscanf(line, "create %" SCNd64 " %n", &o->number, &at) == 1) {
 		o->what = CREATE;
 		return rest(o, line, at);

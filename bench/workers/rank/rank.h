@@ -58,9 +58,10 @@ struct medium {
 
 extern const struct medium sockets; /* a path "tcp:HOST:PORT" */
 
-/* A checkpoint of size bytes in pieces of transfer bytes. */
+/* A checkpoint of size bytes in pieces of transfer bytes: in a file of its own, or in one that others have, too. */
 struct checkpoint {
 	uint64_t size, transfer, stamp;
+	uint64_t first, step; /* where the pieces go in a file of several ranks; step is 0 in one's own */
 	bool sync;  /* fsync before close */
 	bool whole; /* compare all that is read, not its stamps alone */
 	char path[4096];

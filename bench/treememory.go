@@ -1,0 +1,156 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+
+	"nvmecr/bench/result"
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/memdev"
+	"nvmecr/tree"
+	"nvmecr/tree/index"
+	"nvmecr/tree/wire"
+)
+
+// usualNames are made to measure what a name takes of the memory of an index.
+const usualNames = 100_000
+
+// namesEach is how many names are in a directory.
+const namesEach = 1000
+
+// nameLimit is what an index may take for a name.
+const nameLimit = 300
+
+// memory is what names and ranges take of the memory of an index.
+func (t *treeRun) memory(ctx context.Context) error {
+	names := t.Names
+	if names == 0 {
+		names = usualNames
+		if t.Quick {
+			names /= 10
+		}
+	}
+	for i, m := range []struct {
+		what  string
+		limit float64
+		n     int
+		fill  func(*localIndex, int) error
+	}{
+		{"a name of an empty file", nameLimit, names, (*localIndex).names},
+		{"a name of a file with one range", nameLimit, names, (*localIndex).files},
+		{"a range more of a file of two ranks", 0, names, (*localIndex).ranges},
+	} {
+		t.progress("memory of an index", i, 3)
+		bytes, err := heapOfIndex(ctx, m.n, m.fill)
+		if err != nil {
+			return fmt.Errorf("%s: %w", m.what, err)
+		}
+		t.res.Goals = append(t.res.Goals, result.Goal{
+			What: "memory of the index for " + m.what, Limit: m.limit, AtMost: true, Aside: m.limit == 0, Unit: result.Size,
+			Measured: result.Exactly(bytes / float64(m.n)), Beside: fmt.Sprintf("%s for %s", size(bytes), result.Whole.Format(float64(m.n))),
+		})
+	}
+	return nil
+}
+
+// A localIndex is an index in this process, on memory, with two clients that write partitions.
+type localIndex struct {
+	ctx     context.Context
+	clients [2]*indexClient
+}
+
+// heapOfIndex returns what the heap holds more after fill.
+func heapOfIndex(ctx context.Context, n int, fill func(*localIndex, int) error) (bytes float64, err error) {
+	dev, err := memdev.New(nvmf.Bytes(n)*8*nvmf.KiB+nvmf.GiB, 4096, memdev.Options{})
+	if err != nil {
+		return 0, err
+	}
+	defer dev.Close()
+	seg := microfs.Segment{Length: dev.Identity().Capacity()}
+	if err := microfs.Format(ctx, dev, seg, microfs.FormatOptions{Generation: 1, Size: 1, Ranges: true}); err != nil {
+		return 0, err
+	}
+	err = whileMounted(ctx, dev, seg, func(fs *microfs.FS) error {
+		x := index.New(fs, index.Options{Format: tree.Format})
+		defer x.Close()
+		l := &localIndex{ctx: ctx}
+		for i := range l.clients {
+			if l.clients[i], err = localClient(x, uint32(i)); err != nil {
+				return err
+			}
+		}
+		before := heapInUse()
+		if err := fill(l, n); err != nil {
+			return err
+		}
+		bytes = max(0, heapInUse()-before)
+		return errors.Join(l.clients[0].Goodbye(), l.clients[1].Goodbye())
+	})
+	return bytes, err
+}
+
+func localClient(x *index.Index, partition uint32) (*indexClient, error) {
+	ours, theirs := net.Pipe()
+	go func() { _ = x.Serve(theirs) }() // it ends with the connection
+	c, err := tree.Connect(ours, wire.Hello{Format: tree.Format, Partition: partition, Host: "bench"}, 0)
+	return &indexClient{Client: c}, err
+}
+
+// each makes n files, with ranges if there are any.
+func (l *localIndex) each(n int, ranges []wire.Range) error {
+	c := l.clients[0]
+	for i := range n {
+		if err := l.ctx.Err(); err != nil {
+			return err
+		}
+		dir := fmt.Sprintf("checkpoint.%06d", i/namesEach)
+		if i%namesEach == 0 {
+			if err := c.Call(wire.OpMkdir, &wire.Mkdir{Name: wire.Name{Dir: microfs.RootIno, Path: dir}, Mode: 0o700}, nil); err != nil {
+				return err
+			}
+		}
+		f, err := c.open(fmt.Sprintf("%s/rank.%06d", dir, i%namesEach))
+		if err == nil {
+			err = c.close(&f, ranges)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *localIndex) names(n int) error { return l.each(n, nil) }
+
+func (l *localIndex) files(n int) error {
+	return l.each(n, []wire.Range{{Len: int64(128 * nvmf.MiB)}})
+}
+
+// ranges has both clients publish pieces of a file in turns, so that none can be joined with its neighbour.
+func (l *localIndex) ranges(n int) error {
+	const piece = int64(nvmf.MiB)
+	var open [2]wire.File
+	for i, c := range l.clients {
+		var err error
+		if open[i], err = c.open("shared"); err != nil {
+			return err
+		}
+	}
+	for at := 0; at < n; at += 2000 {
+		for i, c := range l.clients {
+			var list []wire.Range
+			for k := at + i; k < min(n, at+2000); k += 2 {
+				list = append(list, wire.Range{Off: int64(k) * piece, Len: piece})
+			}
+			p := publication(&open[i], list)
+			var answer wire.AttrAnswer
+			if err := c.Call(wire.OpPublish, &p, &answer); err != nil {
+				return err
+			}
+		}
+	}
+	return errors.Join(l.clients[0].close(&open[0], nil), l.clients[1].close(&open[1], nil))
+}
