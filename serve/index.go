@@ -77,7 +77,7 @@ func (s *Server) serveHere(conn net.Conn) {
 		s.index.others.Add(1)
 		defer s.index.others.Add(-1)
 	}
-	s.serveTree(conn, fmt.Sprintf("process %d", cred.Pid))
+	s.serveTree(ofProcess(conn, int(cred.Pid)), fmt.Sprintf("process %d", cred.Pid))
 }
 
 // introduction is how long a process of another host may take to prove that it is of the run.
@@ -92,9 +92,26 @@ func (s *Server) serveOther(conn net.Conn) {
 		return
 	}
 	_ = conn.SetDeadline(time.Time{})
+	if err := hearOfLoss(conn.(*net.TCPConn), s.cfg.Timeout); err != nil {
+		s.logf("the end of another host of the job may be noticed late: %v", err)
+	}
 	s.index.others.Add(1)
 	defer s.index.others.Add(-1)
 	s.serveTree(conn, "a process of "+conn.RemoteAddr().String())
+}
+
+// hearOfLoss has a connection end some time after the other host has vanished, whether there is something to send or not.
+func hearOfLoss(conn *net.TCPConn, patience time.Duration) error {
+	const probes = 3
+	every := max(patience/(1+probes), time.Second) // the kernel counts in seconds
+	raw, err := conn.SyscallConn()
+	if err != nil {
+		return err
+	}
+	err = conn.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: every, Interval: every, Count: probes})
+	return errors.Join(err, raw.Control(func(fd uintptr) {
+		err = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_USER_TIMEOUT, int(patience.Milliseconds()))
+	}), err)
 }
 
 func (s *Server) serveTree(conn net.Conn, who string) {

@@ -596,6 +596,17 @@ var edits = []edit{
 		`if at, err := x.inode(s.Ino); err == nil && at.Birth == s.Birth && !at.Closed {`,
 		`if at, err := fs.Stat(microfs.RootIno, n.Name, false); err == nil && !at.Closed {`,
 		"TestAdoptionAtTheStart", ""},
+	{"index: who writes is not asked whether it lives", "tree/index/adopt.go",
+		`	c.bury(a.Ino)
+`, ``,
+		"TestTheDeadAreAskedFor", ""},
+	{"serve: a connection lives as long as its socket", "serve/life.go",
+		`		_ = l.Close()
+`, ``,
+		"TestLife", ""},
+	{"serve: a host that vanishes is noticed late", "serve/index.go",
+		`Idle: every, `, ``,
+		"TestHearOfLoss", ""},
 	{"index: nobody waits for an adoption", "tree/index/adopt.go",
 		`		if p.concerns(a) {`, `		if false {`,
 		"TestAdoption", ""},

@@ -62,14 +62,33 @@ func (a *adoption) what() string {
 	return fmt.Sprintf("%d files", len(a.files))
 }
 
-// settled returns the adoption that a call on a file has to wait for, as an error.
-func (x *Index) settled(a *microfs.Attr) error {
-	for p := range x.adoptions {
+// settled returns the adoption that a call of a client on a file has to wait for, as an error.
+func (c *client) settled(a *microfs.Attr) error {
+	c.bury(a.Ino)
+	for p := range c.x.adoptions {
 		if p.concerns(a) {
 			return p
 		}
 	}
 	return nil
+}
+
+// A mortal is a connection that knows whether its process has ended.
+type mortal interface{ Ended() bool }
+
+// bury ends the other clients that write to a file and whose processes have ended, before their connections say so: who was told
+// of their end may have started this client.
+func (c *client) bury(ino microfs.Ino) {
+	f := c.x.files[ino]
+	if f == nil || f.writers == 0 {
+		return
+	}
+	for s := range f.sessions {
+		if m, ok := s.client.stream.(mortal); ok && s.client != c && s.writers > 0 && m.Ended() {
+			_ = s.client.stream.Close()
+			c.x.end(s.client)
+		}
+	}
 }
 
 func (p *adoption) concerns(a *microfs.Attr) bool {

@@ -179,6 +179,19 @@ func TestAdoptionAtTheStart(t *testing.T) {
 	assert.Equal(t, "the shard is complete", b.read("untold"))
 }
 
+// A process has ended, and the index has not heard of that from the connection, which a child may have, too.
+func TestTheDeadAreAskedFor(t *testing.T) {
+	r := newRig(t)
+	a, b := r.connect(0), r.connect(wire.NoPartition)
+	f := a.open("f", unix.O_RDWR|unix.O_CREAT)
+	a.write(f, 0, "bytes")
+	a.ended.Store(true)
+	require.EqualValues(t, 5, b.stat("f").Size)
+	assert.Equal(t, "bytes", b.read("f"))
+	require.NoError(t, <-a.served)
+	assert.False(t, b.stat("f").Closed)
+}
+
 // Of two clients of a partition the later one has it.
 func TestANewClientOfAPartitionEndsTheOldOne(t *testing.T) {
 	r := newRig(t)

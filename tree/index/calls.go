@@ -115,7 +115,7 @@ func (r *openCall) run(c *client) (wire.Body, error) {
 	x, flags := c.x, int(r.Flags)
 	a, err := x.fs.Stat(r.Dir, r.Path, flags&unix.O_NOFOLLOW == 0)
 	if err == nil && flags&unix.O_PATH == 0 {
-		if err := x.settled(&a); err != nil {
+		if err := c.settled(&a); err != nil {
 			return nil, err
 		}
 	}
@@ -139,7 +139,7 @@ func (r *openCall) run(c *client) (wire.Body, error) {
 func (r *openInoCall) run(c *client) (wire.Body, error) {
 	a, err := c.x.inode(r.Ino)
 	if err == nil {
-		err = c.x.settled(&a)
+		err = c.settled(&a)
 	}
 	if err != nil {
 		return nil, err
@@ -183,7 +183,7 @@ func (r *mapCall) run(c *client) (wire.Body, error) {
 	}
 	a, err := s.file.read.Stat()
 	if err == nil {
-		err = c.x.settled(&a)
+		err = c.settled(&a)
 	}
 	if err != nil {
 		return nil, err
@@ -231,7 +231,7 @@ func (x *Index) stat(n wire.Name, follow bool) (microfs.Attr, error) {
 func (r *statCall) run(c *client) (wire.Body, error) {
 	a, err := c.x.stat(r.Name, r.Follow)
 	if err == nil {
-		err = c.x.settled(&a)
+		err = c.settled(&a)
 	}
 	return &wire.AttrAnswer{Attr: wire.Attr{Attr: a}}, err
 }
@@ -260,7 +260,7 @@ func (r *truncCall) run(c *client) (wire.Body, error) {
 	}
 	a, err := x.fs.Stat(r.Dir, r.Path, true)
 	if err == nil {
-		err = x.settled(&a)
+		err = c.settled(&a)
 	}
 	if err != nil {
 		return nil, err

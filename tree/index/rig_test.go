@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -105,14 +106,23 @@ type user struct {
 	served    chan error
 	removed   []wire.Shard
 	partition *microfs.FS
+	ended     atomic.Bool // its process
 }
+
+// far is the index's end of a connection.
+type far struct {
+	net.Conn
+	u *user
+}
+
+func (f far) Ended() bool { return f.u.ended.Load() }
 
 // dial returns a client that has not said Hello.
 func (r *rig) dial(place uint32) *user {
-	near, far := net.Pipe()
+	near, there := net.Pipe()
 	u := &user{r: r, place: place, stream: near, served: make(chan error, 1)}
 	u.conn = wire.NewConn(near, hang, func(list []wire.Shard) { u.removed = append(u.removed, list...) })
-	go func(x *Index) { u.served <- x.Serve(far) }(r.x)
+	go func(x *Index) { u.served <- x.Serve(far{there, u}) }(r.x)
 	return u
 }
 
