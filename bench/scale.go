@@ -31,12 +31,12 @@ func scale(ctx context.Context, e *Env) (*result.Result, error) {
 	if err != nil {
 		return nil, err
 	}
-	e.progress("computing", 9, 10)
+	e.progress("computing", 11, 12)
 	predictions, err := predict(ctx, fabric, costs, mostRanks)
 	if err != nil {
 		return nil, err
 	}
-	res.Tables = append([]result.Table{startTable(predictions), loadTable(predictions)}, res.Tables...)
+	res.Tables = append([]result.Table{startTable(predictions), loadTable(predictions), treeTable(fabric, costs)}, res.Tables...)
 	res.Plots = []result.Plot{startPlot(predictions), checkpointPlot(predictions)}
 	last := predictions[len(predictions)-1]
 	res.Finding = fmt.Sprintf("A million ranks on %s targets would have mounted %s after MPI_Init the first time and %s after it later; %d ranks take %s. "+
@@ -146,9 +146,9 @@ func (m *measuring) costs(ctx context.Context) (c model.Costs, err error) {
 		measure func(context.Context, *model.Costs) error
 	}{
 		{"the balancer", m.balancer}, {"partition tables", m.tables}, {"messages of a start", m.messages},
-		{"starts", m.starts}, {"checkpoints", m.efficiency},
+		{"starts", m.starts}, {"checkpoints", m.efficiency}, {"the index of a tree", m.index},
 	} {
-		m.env.progress(part.what, 2*i, 10)
+		m.env.progress(part.what, 2*i, 12)
 		if err := part.measure(ctx, &c); err != nil {
 			return c, fmt.Errorf("%s: %w", part.what, err)
 		}

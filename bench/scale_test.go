@@ -23,7 +23,8 @@ func TestScaleShows(t *testing.T) {
 	assert.Equal(t, 100_000, last.Ranks)
 	assert.Equal(t, last.Prediction.Checkpoint.Seconds(), last.checkpoint("round robin"))
 	assert.Greater(t, last.checkpoint("hash ranges"), 1.2*last.checkpoint("round robin"))
-	r := result.Result{Name: "scale", Tables: []result.Table{startTable(predictions), loadTable(predictions)}, Plots: []result.Plot{startPlot(predictions), checkpointPlot(predictions)}}
+	trees := treeTable(model.PaperFabric, model.Costs{Efficiency: 1, Index: model.IndexCosts{Trip: time.Microsecond, Open: time.Microsecond, Create: time.Microsecond}})
+	r := result.Result{Name: "scale", Tables: []result.Table{startTable(predictions), loadTable(predictions), trees}, Plots: []result.Plot{startPlot(predictions), checkpointPlot(predictions)}}
 	require.NoError(t, r.Check())
 }
 

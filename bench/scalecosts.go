@@ -275,6 +275,12 @@ func (m *measuring) loaded(ctx context.Context, c *model.Costs, t *target, s *st
 			return err
 		}
 	}
+	looks, err := timed(ctx, 5, func() error { _, err := store.Unreleased(ctx, s.cfg); return err })
+	if err != nil {
+		return err
+	}
+	c.Index.Look = time.Duration(looks.Median() / together * 1e9)
+	m.add("the index's look at a partition when it starts", result.Duration, result.Exactly(c.Index.Look.Seconds()))
 	c.Each = time.Duration(processor.Median() * 1e9)
 	m.add("processor time of the target for a start, looking for more included", result.Duration, result.Middle(processor))
 	m.add("memory of the target for a rank, its formatted blocks included", result.Size, result.Exactly(memory))

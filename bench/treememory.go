@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"time"
 
 	"nvmecr/bench/result"
 	"nvmecr/microfs"
@@ -44,7 +45,7 @@ func (t *treeRun) memory(ctx context.Context) error {
 		{"a range more of a file of two ranks", 0, names, (*localIndex).ranges},
 	} {
 		t.progress("memory of an index", i, 3)
-		bytes, err := heapOfIndex(ctx, m.n, m.fill)
+		bytes, _, err := useOfIndex(ctx, m.n, m.fill)
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.what, err)
 		}
@@ -62,34 +63,48 @@ type localIndex struct {
 	clients [2]*indexClient
 }
 
-// heapOfIndex returns what the heap holds more after fill.
-func heapOfIndex(ctx context.Context, n int, fill func(*localIndex, int) error) (bytes float64, err error) {
+// useOfIndex returns what the heap holds more after fill, and how long a mount of the partition takes then, in seconds.
+func useOfIndex(ctx context.Context, n int, fill func(*localIndex, int) error) (heap, mount float64, err error) {
 	dev, err := memdev.New(nvmf.Bytes(n)*8*nvmf.KiB+nvmf.GiB, 4096, memdev.Options{})
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	defer dev.Close()
 	seg := microfs.Segment{Length: dev.Identity().Capacity()}
 	if err := microfs.Format(ctx, dev, seg, microfs.FormatOptions{Generation: 1, Size: 1, Ranges: true}); err != nil {
+		return 0, 0, err
+	}
+	err = whileMounted(ctx, dev, seg, func(fs *microfs.FS) (err error) {
+		heap, err = heapOfIndex(ctx, fs, n, fill)
+		return err
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	begin := time.Now()
+	err = whileMounted(ctx, dev, seg, func(*microfs.FS) error {
+		mount = time.Since(begin).Seconds()
+		return nil
+	})
+	return heap, mount, err
+}
+
+// heapOfIndex returns what the heap holds more after fill.
+func heapOfIndex(ctx context.Context, fs *microfs.FS, n int, fill func(*localIndex, int) error) (bytes float64, err error) {
+	x := index.New(fs, index.Options{Format: tree.Format})
+	defer x.Close()
+	l := &localIndex{ctx: ctx}
+	for i := range l.clients {
+		if l.clients[i], err = localClient(x, uint32(i)); err != nil {
+			return 0, err
+		}
+	}
+	before := heapInUse()
+	if err := fill(l, n); err != nil {
 		return 0, err
 	}
-	err = whileMounted(ctx, dev, seg, func(fs *microfs.FS) error {
-		x := index.New(fs, index.Options{Format: tree.Format})
-		defer x.Close()
-		l := &localIndex{ctx: ctx}
-		for i := range l.clients {
-			if l.clients[i], err = localClient(x, uint32(i)); err != nil {
-				return err
-			}
-		}
-		before := heapInUse()
-		if err := fill(l, n); err != nil {
-			return err
-		}
-		bytes = max(0, heapInUse()-before)
-		return errors.Join(l.clients[0].Goodbye(), l.clients[1].Goodbye())
-	})
-	return bytes, err
+	bytes = max(0, heapInUse()-before)
+	return bytes, errors.Join(l.clients[0].Goodbye(), l.clients[1].Goodbye())
 }
 
 func localClient(x *index.Index, partition uint32) (*indexClient, error) {

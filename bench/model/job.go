@@ -25,6 +25,8 @@ type Costs struct {
 	Poll time.Duration
 	// Home is how long the balancer takes for one rank.
 	Home time.Duration
+	// Index is of the index of a job's tree.
+	Index IndexCosts
 	// Efficiency is what share of the hardware's bandwidth an application
 	// gets.
 	Efficiency float64

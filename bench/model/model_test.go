@@ -191,3 +191,23 @@ func TestParseFabric(t *testing.T) {
 		assert.ErrorContains(t, err, strconv.Quote(bad))
 	}
 }
+
+// One index answers one after another: what it costs grows with the ranks, and so does how many it would take.
+func TestTree(t *testing.T) {
+	c := IndexCosts{Trip: 20 * time.Microsecond, Open: 50 * time.Microsecond, Create: 100 * time.Microsecond, Publish: 100 * time.Microsecond,
+		Look: 10 * time.Microsecond, MountName: time.Microsecond, Name: 400}
+	for _, tt := range []struct {
+		ranks           int
+		create, restart time.Duration
+		indexes         int
+	}{
+		{1, 240 * time.Microsecond, time.Second + 170*time.Microsecond, 1},
+		{10_000, 2*time.Second + 40*time.Microsecond, time.Second + 1700*time.Millisecond, 3},
+	} {
+		p := Prediction{Ranks: tt.ranks, Restart: time.Second, Checkpoint: 10 * time.Second}.Tree(c, 10)
+		assert.Equal(t, tt.create, p.Create)
+		assert.Equal(t, tt.restart, p.Restart)
+		assert.Equal(t, tt.indexes, p.Indexes)
+		assert.Equal(t, float64(tt.ranks)*4000, p.Memory)
+	}
+}
