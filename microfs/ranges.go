@@ -58,6 +58,7 @@ func (e *ElsewhereError) Unwrap() error { return syscall.EIO }
 // the file has there itself is freed. The file is at least size bytes long then, of which
 // no range is behind, and was changed at mtime. A crash leaves all of this or none if the ranges
 // fit one log record (oplog.MostRanges); else it may leave the first ones, of some records.
+// The attributes changed when the bytes did, unless something changed them later.
 //
 // EBADF, EINVAL, EFBIG, ErrNoNames (then nothing has changed), EIO; EOPNOTSUPP on a file system that
 // was formatted without ranges.
@@ -92,7 +93,7 @@ func (fs *FS) mapRanges(in *inode, ranges []Range, size, mtime int64) error {
 	for {
 		part := ranges[:min(len(ranges), oplog.MostRanges)]
 		ranges = ranges[len(part):]
-		r := oplog.Record{Type: oplog.MapRange, Ino: uint64(in.ino), Time: now(), Ranges: part, Mtime: mtime}
+		r := oplog.Record{Type: oplog.MapRange, Ino: uint64(in.ino), Time: min(max(mtime, in.ctime), now()), Ranges: part, Mtime: mtime}
 		if r.Size = uint64(size); len(ranges) > 0 {
 			r.Size = uint64(end(part))
 		}

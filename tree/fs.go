@@ -140,9 +140,9 @@ func (fs *FS) opened(answer *wire.File, path string, flags int) (posixshim.File,
 	if n.mode&unix.S_IFMT != unix.S_IFREG || flags&unix.O_PATH != 0 {
 		return &n, nil
 	}
-	how := flags & unix.O_ACCMODE
+	how := flags & unix.O_ACCMODE // 3 is Linux's own: allows neither
 	f := &file{
-		node: n, readable: how != unix.O_WRONLY, writable: how != unix.O_RDONLY,
+		node: n, readable: how == unix.O_RDONLY || how == unix.O_RDWR, writable: how == unix.O_WRONLY || how == unix.O_RDWR,
 		sync: flags&unix.O_DSYNC != 0, // O_SYNC has that bit, too
 	}
 	in, others := fs.take(answer, path)

@@ -102,6 +102,9 @@ func (in *inode) shown(a *wire.Attr) microfs.Attr {
 	shown.Size = max(shown.Size, end)
 	shown.Blocks = max(shown.Blocks, (bytes+511)/512)
 	shown.Closed = false
+	if in.fs.cred.Load().UID != 0 { // as the index does when it is told
+		shown.Mode = unprivileged(shown.Mode)
+	}
 	if mtime, err := in.mtime(); err == nil {
 		shown.Mtime = mtime
 		if mtime.After(shown.Ctime) {
@@ -109,6 +112,14 @@ func (in *inode) shown(a *wire.Attr) microfs.Attr {
 		}
 	}
 	return shown
+}
+
+// unprivileged is a file's mode without the bits that let a program run with other credentials.
+func unprivileged(mode uint32) uint32 {
+	if mode &^= unix.S_ISUID; mode&0o010 != 0 {
+		mode &^= unix.S_ISGID
+	}
+	return mode
 }
 
 // mtime is the time of modification of a file of which something is not published. The caller holds in.mu.

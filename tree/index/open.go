@@ -144,7 +144,8 @@ func (x *Index) drop(s *session, opens, writers int, died bool) (err error) {
 
 // open opens what h is: h was opened by the file system, and is closed here.
 func (c *client) open(h *microfs.File, flags uint32) (wire.Body, error) {
-	write := flags&unix.O_PATH == 0 && flags&unix.O_ACCMODE != unix.O_RDONLY && !h.IsDir()
+	how := flags & unix.O_ACCMODE // 3 is Linux's own: allows neither
+	write := flags&unix.O_PATH == 0 && (how == unix.O_WRONLY || how == unix.O_RDWR) && !h.IsDir()
 	s, err := c.add(h.Ino(), write)
 	if cerr := h.Close(); err == nil && cerr != nil {
 		err = errors.Join(cerr, c.x.drop(s, 1, b2i(write), false))
