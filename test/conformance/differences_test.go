@@ -27,11 +27,19 @@ type differences struct {
 	accepted map[difference]bool // and whether it has been seen
 }
 
-func readDifferences(t *testing.T, name string) *differences {
+func readDifferences(t *testing.T, names ...string) *differences {
+	t.Helper()
+	d := &differences{accepted: map[difference]bool{}}
+	for _, name := range names {
+		d.read(t, name)
+	}
+	return d
+}
+
+func (d *differences) read(t *testing.T, name string) {
 	t.Helper()
 	text, err := os.ReadFile(name)
 	require.NoError(t, err)
-	d := &differences{accepted: map[difference]bool{}}
 	explained := false
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimSpace(line)
@@ -45,7 +53,6 @@ func readDifferences(t *testing.T, name string) *differences {
 			d.accept(t, line)
 		}
 	}
-	return d
 }
 
 func (d *differences) accept(t *testing.T, line string) {

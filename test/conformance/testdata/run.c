@@ -349,13 +349,15 @@ static uid_t became_from; /* who the program is */
 
 static void begin(const char *name)
 {
+	static int cases;
+
 	used_before = used();
+	snprintf(home, sizeof home, "%s/%d", root, ++cases);
+	/* Of processes that make a case together the first has made it. */
+	if ((mkdir(home, 0755) != 0 && errno != EEXIST) || chdir(home) != 0 || (here = open(home, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
+		die("%s: %s", home, strerror(errno));
 	printf("case %s\n", name);
 	fflush(stdout);
-	static int cases;
-	snprintf(home, sizeof home, "%s/%d", root, ++cases);
-	if (mkdir(home, 0755) != 0 || chdir(home) != 0 || (here = open(home, O_RDONLY | O_DIRECTORY | O_CLOEXEC)) < 0)
-		die("%s: %s", home, strerror(errno));
 }
 
 static void end(void)

@@ -14,7 +14,7 @@ VERB(fread) { size_t n = fread(room, 1, (size_t)N(1), T(0)); bytes((long long)n,
 VERB(fwrite) { size_t n = fwrite(S(1), 1, L(1), T(0)); say("%zu", n); if (n < L(1)) say(" %s", error_name()); }
 VERB(fputs) { number(fputs(S(1), T(0)) >= 0 ? 0 : -1); }
 VERB(fputc) { number(fputc((int)N(1), T(0))); }
-VERB(fgetc) { int c = fgetc(T(0)); say(c == EOF ? "EOF" : "%c", c); }
+VERB(fgetc) { int c = fgetc(T(0)); say(c == EOF ? "EOF" : "%02x", c); }
 VERB(ungetc) { int c = ungetc((int)N(1), T(0)); say(c == EOF ? "EOF" : "%c", c); }
 VERB(fgets) { char *p = fgets(room, (int)N(1), T(0)); if (p != NULL) bytes((long long)strlen(p), p); else say("NULL"); }
 VERB(fprintf) { number(fprintf(T(0), "%s=%d;", R(1), (int)N(2))); }
