@@ -64,6 +64,9 @@ needs() {
 		module torch                      : python3-torch
 		pkg-config --exists hdf5-serial   : libhdf5-dev
 		pkg-config --exists netcdf        : libnetcdf-dev
+		pkg-config --exists hdf5-openmpi  : libhdf5-openmpi-dev
+		pkg-config --exists hdf5-mpich    : libhdf5-mpich-dev
+		pkg-config --exists pnetcdf       : libpnetcdf-dev
 		command -v gmx                    : gromacs
 	END
 }

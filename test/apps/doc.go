@@ -4,5 +4,6 @@
 // killed in the middle and have to go on from what they had acknowledged.
 //
 // `make test-apps` installs what the larger ones need; a program that is not
-// installed is skipped.
+// installed is skipped. IOR and mdtest, which Debian does not have, are ior.openmpi and
+// the like in PATH, or in the directories that IOR_OPENMPI and IOR_MPICH name.
 package apps

@@ -1,0 +1,136 @@
+package apps
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/demo"
+)
+
+// alikeInTree expects command lines, one after the other, to do the same in a local directory and in the tree
+// of a job: argv is called with the directory. Of outputs what shown returns is compared, unless it is nil; files
+// whose path matches except are not.
+func alikeInTree(t *testing.T, s *demo.Stage, except string, shown func(output, dir string) any, argv func(dir string) [][]string) {
+	t.Helper()
+	local, flags := native(t, s), []string{"--view=job", "--fresh"}
+	inMount := argv(mount)
+	for i, line := range argv(local) {
+		want := runs(t, s, line...)
+		require.NoError(t, want.err, "natively")
+		got := runs(t, s, append(s.RunFlags("tree", flags...), inMount[i]...)...)
+		require.NoError(t, got.err, "in the tree")
+		if shown != nil {
+			assert.Equal(t, shown(want.stdout, local), shown(got.stdout, mount))
+		}
+		flags = nil // the store is there, and knows what it is
+	}
+	copied := filepath.Join(s.Dir, "copied")
+	require.NoError(t, os.RemoveAll(copied))
+	require.NoError(t, runs(t, s, s.Nvmecr, "cp", "--name", "tree", "/", copied).err)
+	assert.Equal(t, tree(t, local, except), tree(t, copied, except), "the files")
+}
+
+// whole shows all of an output, numbersOf the thermodynamic numbers in one of LAMMPS'.
+func whole(output, dir string) any   { return lines(output, dir) }
+func numbersOf(output, _ string) any { return steps(output) }
+
+// TestSharedFiles: ranks write one file together by MPI-IO, parallel HDF5 and parallel NetCDF, and other numbers of ranks read it.
+func TestSharedFiles(t *testing.T) {
+	for _, mpi := range mpis {
+		t.Run(mpi.name, func(t *testing.T) {
+			need(t, "mpirun"+mpi.suffix)
+			kind := mpi.suffix[1:]
+			packages := []string{"hdf5-" + kind}
+			if kind == "openmpi" {
+				packages = append(packages, "pnetcdf")
+			}
+			flags, err := exec.Command("pkg-config", append([]string{"--cflags", "--libs"}, packages...)...).Output()
+			if err != nil {
+				t.Skipf("%v are not installed: make test-apps", packages)
+			}
+			s := newStage(t)
+			build := strings.Fields(string(flags))
+			if kind == "openmpi" {
+				build = append(build, "-DPNETCDF")
+			}
+			program := compile(t, s, "mpicc"+mpi.suffix, "shared.c", append(build, "-Wall", "-Wextra", "-Werror")...)
+			alikeInTree(t, s, "", whole, func(dir string) [][]string {
+				var all [][]string
+				for _, run := range []struct {
+					ranks int
+					what  string
+				}{{4, "write"}, {2, "read"}, {3, "read"}} {
+					all = append(all, demo.MPIRun("mpirun"+mpi.suffix, run.ranks, "env", mpi.variable, program, dir, run.what))
+				}
+				return all
+			})
+		})
+	}
+}
+
+// benchmark finds a program of IOR's: where a variable names a directory of those for this MPI, or in PATH.
+func benchmark(t *testing.T, name, mpi string) string {
+	t.Helper()
+	variable := "IOR_" + strings.ToUpper(mpi)
+	if dir := os.Getenv(variable); dir != "" {
+		return filepath.Join(dir, name)
+	}
+	path, err := exec.LookPath(name + "." + mpi)
+	if err != nil {
+		t.Skipf("there is no %s.%s, and %s names no directory of IOR's", name, mpi, variable)
+	}
+	return path
+}
+
+// TestIOR: IOR reads back and checks what its ranks have written, mdtest makes, reads and removes what others have.
+func TestIOR(t *testing.T) {
+	for _, c := range []struct{ name, line string }{
+		{"ior", "-a POSIX -w -r -W -R -C -e -k"},
+		{"ior", "-a POSIX -w -r -W -R -Z -e -k"},
+		{"ior", "-a MPIIO -w -r -W -R -C -k"},
+		{"ior", "-a MPIIO -c -w -r -W -R -k"},
+		{"mdtest", "-n 12 -N 1 -w 3901 -e 3901"},
+	} {
+		for _, mpi := range []string{"openmpi", "mpich"} {
+			t.Run(c.name+" "+c.line+" "+mpi, func(t *testing.T) {
+				need(t, "mpirun."+mpi)
+				program := benchmark(t, c.name, mpi)
+				s := newStage(t)
+				alikeInTree(t, s, "", nil, func(dir string) [][]string {
+					line := append([]string{program}, strings.Fields(c.line)...)
+					if c.name == "ior" {
+						return [][]string{demo.MPIRun("mpirun."+mpi, 3, append(line, "-G", "7", "-t", "64k", "-b", "256k", "-s", "3", "-o", dir+"/file")...)}
+					}
+					return [][]string{demo.MPIRun("mpirun."+mpi, 3, append(line, "-d", dir+"/tree")...)}
+				})
+			})
+		}
+	}
+}
+
+// TestLAMMPSInTree: the restart files of all of LAMMPS' forms are continued from by another number of ranks.
+func TestLAMMPSInTree(t *testing.T) {
+	need(t, "lmp", "mpirun.openmpi")
+	for _, form := range []string{"", ".%", ".mpiio"} {
+		t.Run("form "+form, func(t *testing.T) {
+			s := newStage(t)
+			line := func(n int, dir, from, begin, last string) []string {
+				return demo.MPIRun("mpirun.openmpi", n, "lmp", "-in", source(t, "restarts.in"), "-log", "none", "-var", "from", dir+from,
+					"-var", "begin", begin, "-var", "keep", "40 "+dir+"/melt.*"+form, "-var", "last", last, "-var", "end", dir+"/end."+last+form)
+			}
+			alikeInTree(t, s, "", numbersOf, func(dir string) [][]string {
+				return [][]string{
+					line(2, dir, "none", "0", "80"),
+					line(3, dir, "/melt.40"+form, "40", "120"),
+					line(1, dir, "/end.120"+form, "120", "160"),
+				}
+			})
+		})
+	}
+}
