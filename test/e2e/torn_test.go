@@ -205,3 +205,19 @@ func (s *torn) kill(pids ...int) {
 		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have ended
 	}
 }
+
+// TestCheckOfTree: fsck tells of what ranks have of files that are gone, while no rank is there to remove it, and removes it.
+func TestCheckOfTree(t *testing.T) {
+	s := newStage(t)
+	program := treeProgram(t, s.Dir, "mpich")
+	_, id := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:256M")
+	target := []string{"--target", id}
+	run := append([]string{"run", "--view=job"}, append(target, "--")...)
+	call(t, s, append(run, demo.MPIRun("mpirun.mpich", 3, program, "/nvmecr", "write")...)...).ok(t)
+	fsck := append([]string{"fsck"}, target...)
+	assert.NotContains(t, call(t, s, fsck...).ok(t), "tree:")
+	call(t, s, append(run, "sh", "-c", "rm -r /nvmecr/*")...).ok(t)
+	assert.Contains(t, call(t, s, fsck...).ok(t), "tree: note: partition of rank 0: ")
+	assert.Contains(t, call(t, s, append(fsck, "--repair")...).ok(t), "rank 0: repair: ")
+	assert.NotContains(t, call(t, s, fsck...).ok(t), "tree:")
+}

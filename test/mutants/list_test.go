@@ -596,6 +596,12 @@ var edits = []edit{
 		`if at, err := x.inode(s.Ino); err == nil && at.Birth == s.Birth && !at.Closed {`,
 		`if at, err := fs.Stat(microfs.RootIno, n.Name, false); err == nil && !at.Closed {`,
 		"TestAdoptionAtTheStart", ""},
+	{"index: a check does not look how long a shard is", "tree/index/check.go",
+		`err == nil && end < r.End()`, `false`,
+		"TestCheck", ""},
+	{"index: a check takes away what may be published", "tree/index/check.go",
+		`a.Birth == p.Birth && a.Cut == p.Cut`, `a.Birth != p.Birth`,
+		"TestCheckFindsNothing", ""},
 	{"index: who writes is not asked whether it lives", "tree/index/adopt.go",
 		`	c.bury(a.Ino)
 `, ``,

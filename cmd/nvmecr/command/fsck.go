@@ -38,11 +38,13 @@ func newFsck() *cobra.Command {
 		Long: `Checks the partition tables of the store and the metadata of every rank's
 partition, or of one rank's: both copies of what is there twice, the state
 checkpoint, every page of the log since, and that names, links and blocks agree.
+Where a job has one tree, what that has in each partition has to be there, too.
 It reads only, and may run while the job does; the data of files is for
 "nvmecr verify".
 
 With --repair it writes damaged copies again, drops files and directories that
-no path leads to, and corrects counts. It never drops what a path leads to. It
+no path leads to, corrects counts, and removes from the partitions of ranks what is
+of files of the tree that are gone. It never drops what a path leads to. It
 is refused while a run of the store is in progress on any host (--takeover does not
 ask), and while a process of the job has the partition, or may have one of the same
 namespace on another host; --unfenced says that none has.
@@ -68,6 +70,8 @@ type fsckReport struct {
 	Clean   bool         `json:"clean"`
 	Targets []fsckTarget `json:"targets"`
 	Ranks   []fsckRank   `json:"ranks"`
+	// Tree is about what the index of a job's tree has in the partitions of ranks.
+	Tree []microfs.Finding `json:"tree,omitempty"`
 }
 
 type fsckTarget struct {
@@ -104,8 +108,14 @@ func (o *fsckOptions) fsck(cmd *cobra.Command) error {
 	}
 	o.report.Name = o.cfg.Name
 	o.report.Targets, o.report.Ranks = []fsckTarget{}, []fsckRank{}
+	tree := o.partitionsOfTree(ctx)
 	if err := o.check(ctx); err != nil {
 		return neverWritten(err, o.cfg.Name)
+	}
+	if o.rank == allRanks && len(tree) > 0 {
+		if err := o.checkTree(ctx, tree); err != nil {
+			o.fail(fmt.Errorf("the tree of the job: %w", err))
+		}
 	}
 	if o.parts == 0 && o.rank != allRanks && !o.failed {
 		return cli.UsageError{Err: fmt.Errorf("store %q has no %s", o.cfg.Name, rankName(o.rank))}

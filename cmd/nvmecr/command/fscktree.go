@@ -1,0 +1,114 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"time"
+
+	"nvmecr/internal/config"
+	"nvmecr/internal/parttable"
+	"nvmecr/internal/store"
+	"nvmecr/microfs"
+	"nvmecr/tree/index"
+	"nvmecr/tree/wire"
+)
+
+// looks is how often the tree is looked at while a job changes it.
+const looks = 5
+
+// partitionsOfTree returns the partitions of a store that has one tree; of others, and where that cannot be told, none.
+func (o *fsckOptions) partitionsOfTree(ctx context.Context) []store.RankInfo {
+	parts, err := store.Partitions(ctx, o.cfg)
+	if err != nil || len(parts) == 0 || parts[0].Tree != parttable.TreeOfJob {
+		return nil // the check tells of the error
+	}
+	o.cfg.View = config.ViewJob
+	return parts
+}
+
+// checkTree checks that the partitions have what the index of a job's tree says. With --repair it removes what nobody needs there.
+func (o *fsckOptions) checkTree(ctx context.Context, parts []store.RankInfo) error {
+	report, current, err := o.lookAtTree(ctx, parts)
+	for range looks - 1 {
+		if err == nil && (current || len(report.Findings) == 0) {
+			break
+		}
+		report, current, err = o.lookAtTree(ctx, parts)
+	}
+	if errors.Is(err, microfs.ErrUnformatted) {
+		return nil // nothing was written
+	}
+	if err != nil {
+		return err
+	}
+	if !current && len(report.Findings) > 0 {
+		report.Findings = []microfs.Finding{{
+			Kind: microfs.FoundBusy, Severity: microfs.Note, Where: "files", Offset: -1,
+			What: "a job changes them: what ranks have of them could not be checked", Remedy: "look again later",
+		}}
+	}
+	o.report.Tree = report.Findings
+	if o.judge(report.Findings) > microfs.Note {
+		o.damaged++
+	}
+	o.print("tree", report.Findings, 0)
+	if o.repair {
+		return o.removeShards(ctx, parts, report.Unused)
+	}
+	return nil
+}
+
+// lookAtTree looks once. What it finds is sure if the index's partition was the same at the end.
+func (o *fsckOptions) lookAtTree(ctx context.Context, parts []store.RankInfo) (_ *index.Report, current bool, err error) {
+	solo, err := store.Open(ctx, o.cfg, store.Place{Rank: parttable.Solo}, store.Options{ReadOnly: true})
+	if err != nil {
+		return nil, false, err
+	}
+	defer solo.Close() // it was only read
+	since, views := time.Now(), store.NewViews(o.cfg, nil)
+	var ranks []uint32
+	for _, p := range parts {
+		if p.Rank != parttable.Solo {
+			ranks = append(ranks, uint32(p.Rank))
+		}
+	}
+	report, err := index.Check(solo.FS, ranks, func(rank uint32) (*microfs.FS, error) {
+		return views.Rank(ctx, int(rank), since)
+	})
+	return report, err == nil && solo.Current(), err
+}
+
+// removeShards removes shards that nobody needs. A partition whose process was killed keeps them: the next run adopts first what
+// that process had not closed, and removes them itself.
+func (o *fsckOptions) removeShards(ctx context.Context, parts []store.RankInfo, unused map[uint32][]wire.Shard) error {
+	killed, err := store.Unreleased(ctx, o.cfg)
+	if err != nil {
+		return err
+	}
+	for _, p := range parts {
+		list := unused[uint32(p.Rank)]
+		if p.Rank == parttable.Solo || len(list) == 0 || slices.Contains(killed, p.Rank) {
+			continue
+		}
+		part, err := store.Open(ctx, o.cfg, store.Place{Rank: p.Rank, Size: p.JobSize}, store.Options{})
+		if err != nil {
+			return err
+		}
+		errs := make([]error, 0, 1)
+		for _, s := range list {
+			if err := part.FS.Unlink(microfs.RootIno, s.Name()); !errors.Is(err, syscall.ENOENT) {
+				errs = append(errs, err)
+			}
+		}
+		if err := errors.Join(append(errs, part.Close())...); err != nil {
+			return fmt.Errorf("%s: %w", rankName(p.Rank), err)
+		}
+		if !o.json {
+			fmt.Fprintf(o.out, "%s: repair: %s of files of the tree that are gone, or were cut, removed\n", rankName(p.Rank), count(len(list), "file"))
+		}
+	}
+	return nil
+}
