@@ -32,8 +32,8 @@ func TestCheckFindsNothing(t *testing.T) {
 	f := a.create("f", "published")
 	b.open("f", unix.O_RDWR)
 	b.put(f, 4, "over")
-	a.open("g", unix.O_RDWR|unix.O_CREAT)
-	a.write(f, 100, "not published")
+	g := a.open("g", unix.O_RDWR|unix.O_CREAT)
+	a.write(g, 100, "not published")
 	r.x.Close()
 	assert.Empty(t, r.checked().Findings)
 }
