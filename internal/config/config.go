@@ -94,6 +94,7 @@ type Config struct {
 	Log                      LogLevel   // --log
 	Unfenced                 bool       // --unfenced: mount also where an old writer may live
 	Takeover                 bool       // --takeover: also from a run in progress; for the command only
+	Job                      string     // --job-id: of runs that are one; for the command only
 	FUSE                     bool       // --fuse: export the files by FUSE where that can be done; for the command only
 
 	// Run is the id of the run; not a setting. Nil: it has none.

@@ -9,6 +9,7 @@ import (
 
 	"nvmecr/balancer"
 	"nvmecr/internal/parttable"
+	"nvmecr/internal/runrecord"
 	"nvmecr/nvmf"
 )
 
@@ -189,6 +190,19 @@ var settings = []Setting{
 		initial: text("false"),
 		parse:   boolean(func(c *Config) *bool { return &c.Takeover }),
 		format:  func(c *Config) string { return strconv.FormatBool(c.Takeover) },
+	},
+	{
+		Name:    "job-id",
+		Help:    "`ID` of the job, up to 64 characters, the same for all runs of it: where the launcher starts nvmecr run on each node, they are one run of the store",
+		initial: text(""),
+		parse: func(c *Config, v string) error {
+			if len(v) > runrecord.MaxJob {
+				return fmt.Errorf("%q has more than %d characters", v, runrecord.MaxJob)
+			}
+			c.Job = v
+			return nil
+		},
+		format: func(c *Config) string { return c.Job },
 	},
 	{
 		// Not a Switch: it is given to turn it off.

@@ -31,7 +31,14 @@
 //	 216   4  length of the store's name
 //	 220  64  name of the store, padded with zeros
 //	 284 740  0
-//	1024      zeros; reserved for where the index of the job is
+//	1024   4  length of the job's id; 0: no other run may join this one
+//	1028  64  id of the job, padded with zeros
+//	1092   4  1: other runs of the job may join now
+//	1096   4  length of the addresses of the index of the job's tree
+//	1100 256  these, "IP:PORT" joined by commas, padded with zeros
+//	1356  32  secret of the run, zeros if there are no addresses
+//	1388   4  1: the job has one tree for all ranks
+//	1392      zeros
 //	4088   8  CRC-64/NVME of bytes 0 to 4088
 //
 // The version is checked before the checksum. Bytes without the magic are no record.

@@ -47,9 +47,17 @@ const (
 	offHost         = 152
 	offStoreLength  = 216
 	offStore        = 220
+	offJobLength    = 1024
+	offJob          = 1028
+	offOpen         = 1092
+	offIndexLength  = 1096
+	offIndex        = 1100
+	offSecret       = 1356
+	offTree         = 1388
 	offCRC          = 4088
 
-	maxHost = 64
+	maxHost  = 64
+	maxIndex = 256
 )
 
 // Reasons why a copy holds no record that can be used.
@@ -72,6 +80,19 @@ type Record struct {
 	Interval       time.Duration // between renewals
 	Since          time.Time     // start of the run
 	Written        time.Time     // when this was written, by the writer's clock
+	Job            Job           // that other runs may join
+}
+
+// MaxJob is the longest id of a job.
+const MaxJob = 64
+
+// A Job is what other runs of a job have to know to join the one that has the store.
+type Job struct {
+	ID     string // at most MaxJob bytes; "": no run may join
+	Open   bool   // they may join now
+	Tree   bool   // the job has one tree for all ranks
+	Index  string // addresses of the index of the job's tree, of which whole ones in 256 bytes count; "": it is reached on its own host alone
+	Secret [32]byte
 }
 
 // String names the run for a message.
@@ -116,6 +137,19 @@ func encode(r *Record, copyNumber int) []byte {
 	le.PutUint32(b[offPID:], r.PID)
 	le.PutUint32(b[offHostLength:], uint32(copy(b[offHost:offHost+maxHost], r.Host)))
 	le.PutUint32(b[offStoreLength:], uint32(copy(b[offStore:offStore+parttable.MaxName], r.Store)))
+	le.PutUint32(b[offJobLength:], uint32(copy(b[offJob:offJob+MaxJob], r.Job.ID)))
+	if r.Job.Open {
+		le.PutUint32(b[offOpen:], 1)
+	}
+	if r.Job.Tree {
+		le.PutUint32(b[offTree:], 1)
+	}
+	index := r.Job.Index
+	for len(index) > maxIndex {
+		index = index[:max(strings.LastIndexByte(index, ','), 0)]
+	}
+	le.PutUint32(b[offIndexLength:], uint32(copy(b[offIndex:offIndex+maxIndex], index)))
+	copy(b[offSecret:], r.Job.Secret[:])
 	le.PutUint64(b[offCRC:], crc64.Checksum(b[:offCRC]))
 	return b
 }
@@ -141,6 +175,10 @@ func decode(b []byte, copyNumber int) (*Record, error) {
 	if host > maxHost || store > parttable.MaxName || state != stateInProgress && state != stateEnded {
 		return nil, fmt.Errorf("%w: names of %d and %d bytes, state %d", ErrDamaged, host, store, state)
 	}
+	job, index := le.Uint32(b[offJobLength:]), le.Uint32(b[offIndexLength:])
+	if job > MaxJob || index > maxIndex {
+		return nil, fmt.Errorf("%w: id of a job of %d bytes, addresses of %d", ErrDamaged, job, index)
+	}
 	return &Record{
 		Holder: microfs.Holder{
 			Run:      uuid.UUID(b[offRun : offRun+16]),
@@ -158,5 +196,12 @@ func decode(b []byte, copyNumber int) (*Record, error) {
 		Interval: time.Duration(le.Uint64(b[offInterval:])),
 		Since:    time.Unix(0, int64(le.Uint64(b[offSince:]))).UTC(),
 		Written:  time.Unix(0, int64(le.Uint64(b[offWritten:]))).UTC(),
+		Job: Job{
+			ID:     string(b[offJob : offJob+job]),
+			Open:   le.Uint32(b[offOpen:]) == 1,
+			Tree:   le.Uint32(b[offTree:]) == 1,
+			Index:  string(b[offIndex : offIndex+index]),
+			Secret: [32]byte(b[offSecret:]),
+		},
 	}, nil
 }

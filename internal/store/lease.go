@@ -45,7 +45,7 @@ func (e *LivingError) Error() string {
 	}
 	text := fmt.Sprintf("store %q is in use by %v; wait for it to end, or take the store from it with --takeover", e.Run.Store, e.Run)
 	if !e.Here {
-		text += " (one `nvmecr run` around the launcher serves all nodes of a job; one on each node takes a --name and a --target of its own there)"
+		text += " (one `nvmecr run` around the launcher serves all nodes of a job; where each node has to start one, give all of them the same --job-id)"
 	}
 	return text
 }

@@ -99,6 +99,9 @@ func (p *leasePart) renew(ctx context.Context) error {
 			}
 		}
 		p.again = false
+		if job := p.lease.job.Load(); job != nil {
+			p.me.Job = *job
+		}
 		return p.write(int(p.me.Beat % 2))
 	})
 	if taken(err) && p.reserve != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"nvmecr/internal/config"
@@ -26,6 +27,7 @@ type Lease struct {
 	say   func(format string, args ...any)
 	parts []*leasePart
 	stop  context.CancelFunc
+	job   atomic.Pointer[runrecord.Job] // of Open
 	ended sync.WaitGroup
 	lost  sync.Once // told that the store is another run's
 }
@@ -82,6 +84,7 @@ func takeLease(ctx context.Context, cfg *config.Config, say func(format string, 
 	}
 	me := runrecord.Record{
 		Holder: self(cfg.Run), Store: cfg.Name, UID: uint32(os.Geteuid()), Interval: pace.beat, Since: time.Now(),
+		Job: runrecord.Job{ID: cfg.Job},
 	}
 	err = l.take(ctx, found, me)
 	if err == nil {

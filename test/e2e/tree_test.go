@@ -114,3 +114,56 @@ func onNode7(mpi, agent string, n int) []string {
 	}
 	return []string{"mpirun.openmpi", "-n", strconv.Itoa(n), "--host", "node7:" + strconv.Itoa(n), "--mca", "plm_rsh_agent", agent, "--allow-run-as-root"}
 }
+
+// nodeScript is what a launcher starts on each node: two of four processes, each of which waits for a file of each.
+const nodeScript = `for r in $0; do RANK=$r WORLD_SIZE=4 LOCAL_RANK=$r TORCHELASTIC_RUN_ID=job sh -c '
+	set -e; mkdir -p /nvmecr/d; echo "of $RANK" > /nvmecr/d/$RANK
+	for r in 0 1 2 3; do until [ -s /nvmecr/d/$r ]; do sleep 0.05; done; done; cat /nvmecr/d/*
+	touch $STAGE/done.$RANK; for r in 0 1 2 3; do until [ -e $STAGE/done.$r ]; do sleep 0.05; done; done' & done; wait`
+
+// TestRunOnEachNode: runs with one id of a job are one run of the store, on one host or on several.
+func TestRunOnEachNode(t *testing.T) {
+	s := newStage(t)
+	agent := otherhost(t, s)
+	_, target := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:256M")
+	target = strings.Replace(target, "traddr:127.0.0.1", "traddr:localhost", 1)
+	for _, hosts := range [][]string{{"", "node7"}, {"", ""}} {
+		t.Run(strings.Join(hosts, "+"), func(t *testing.T) {
+			for r := range 4 { // of the hosts before
+				_ = os.Remove(filepath.Join(s.Dir, "done."+strconv.Itoa(r)))
+			}
+			run := []string{"run", "--fresh", "--job-id", "4711", "--view=job", "--name", "nodes", "--target", target, "--", "sh", "-c", nodeScript}
+			var jobs []*demo.Job
+			for i, host := range hosts {
+				line := append(append([]string{s.Nvmecr}, run...), []string{"0 1", "2 3"}[i])
+				if host != "" {
+					line = append([]string{agent, host, "env", "XDG_STATE_HOME=" + filepath.Join(s.Dir, host)}, quoted(line)...)
+				}
+				job, err := s.Start(line, "STAGE="+s.Dir)
+				require.NoError(t, err)
+				jobs = append(jobs, job)
+			}
+			joined := 0
+			for i := range jobs {
+				job := jobs[len(jobs)-1-i] // one that fails leaves the others waiting
+				require.NoError(t, job.Wait(t.Context()), "%v", job.Stderr.Lines())
+				lines := job.Stdout.Lines()
+				assert.Equal(t, []string{"of 0", "of 0", "of 1", "of 1", "of 2", "of 2", "of 3", "of 3"}, slices.Sorted(slices.Values(lines)), "%v", job.Stderr.Lines())
+				if strings.Contains(strings.Join(job.Stderr.Lines(), "\n"), `joined job "4711"`) {
+					joined++
+				}
+			}
+			assert.Equal(t, 1, joined)
+		})
+	}
+	refused := call(t, s, "run", "--job-id", "4711", "--", "true")
+	refused.refused(t, "--target")
+}
+
+// quoted is a command line for a shell.
+func quoted(line []string) (words []string) {
+	for _, w := range line {
+		words = append(words, "'"+strings.ReplaceAll(w, "'", `'\''`)+"'")
+	}
+	return words
+}

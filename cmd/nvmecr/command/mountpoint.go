@@ -23,9 +23,9 @@ type surroundings struct {
 }
 
 // mountAt has the job find what has been exported at the mount, where that can be.
-func (s *servant) mountAt(job *surroundings, cfg *config.Config) {
-	if info, err := os.Stat(cfg.Mount); s.view != "" && mayMount() && err == nil && info.IsDir() {
-		job.tree, job.dir = filepath.Join(s.view, "job"), cfg.Mount
+func mountAt(job *surroundings, cfg *config.Config) {
+	if info, err := os.Stat(cfg.Mount); cfg.Export != "" && mayMount() && err == nil && info.IsDir() {
+		job.tree, job.dir = filepath.Join(cfg.Export, "job"), cfg.Mount
 	}
 }
 

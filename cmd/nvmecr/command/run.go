@@ -41,6 +41,9 @@ type runOptions struct {
 	formatted map[string]string // the fixed settings of what is there, as recorded
 	namespace bool              // this is the command in a user namespace of its own
 	external  bool              // the targets are there when the run has ended
+	index     *os.File          // the socket by which other hosts reach the tree; nil if there is none
+	lease     *store.Lease      // nil if there is none, since the target is the run's own or the run has joined another one
+	joined    bool              // the store is in the hands of another run of the job, which this one is a part of
 }
 
 func newRun() *cobra.Command {
@@ -109,10 +112,14 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 		return err
 	}
 	lock, err := lockStore(dir)
-	if err != nil {
+	var locked *store.LockedError
+	switch {
+	case o.cfg.Job != "" && errors.As(err, &locked): // by another run of the job, whichever of the two comes to have the lease
+	case err != nil:
 		return err
+	default:
+		defer lock.Unlock()
 	}
-	defer lock.Unlock()
 	defer func() {
 		// A store that did not come to be leaves nothing behind.
 		if dir.Made && !dir.Recorded() {
@@ -124,35 +131,62 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 		return err
 	}
 	defer stop()
-	group := store.LockGroup(o.cfg.Run)
-	if err := owner.Prepare(group); err != nil {
-		return err
-	}
-	leave := owner.Abandon
-	defer func() { leave(group) }()
-	servant, err := startServant(o.cfg, o.external, o.stderr)
+	leave, err := o.serve()
 	if err != nil {
 		return err
 	}
-	defer func() {
-		if servant.stop() {
-			leave = owner.EndRun
-		}
-	}()
+	defer leave()
+	if o.lease != nil {
+		o.lease.Open(o.cfg)
+	}
 
 	begin := time.Now()
 	jobArgv, env := preload.Carry(o.cfg, argv, preload.Environ(o.cfg, os.Environ(), library))
 	at := surroundings{unprivileged: o.namespace}
-	servant.mountAt(&at, o.cfg)
+	mountAt(&at, o.cfg)
 	code, err := runJob(jobArgv, env, at)
 	if err != nil {
 		return err
 	}
-	o.summarize(ctx, dir, begin, code)
+	if !o.joined {
+		o.summarize(ctx, dir, begin, code)
+	}
 	if code != 0 {
 		return cli.Status(code)
 	}
 	return nil
+}
+
+// serve starts nvmecr serve for the processes of the run on this host, which leave ends, unless another run of the job has
+// started it here.
+func (o *runOptions) serve() (leave func(), err error) {
+	group := store.LockGroup(o.cfg.Run)
+	if o.joined && owner.InUse(group) {
+		return func() {}, joinServant(o.cfg)
+	}
+	if err := owner.Prepare(group); err != nil {
+		return nil, err
+	}
+	s, err := startServant(o.cfg, o.external, o.joined, o.index, o.stderr)
+	if o.index != nil {
+		o.index.Close()
+	}
+	if err != nil {
+		owner.Abandon(group)
+		return nil, err
+	}
+	return func() {
+		lingers := s.stop()
+		switch {
+		case lingers && o.cfg.Job != "" && !o.joined: // the others of the job need this run's lease
+			_ = s.cmd.Wait()
+			owner.Abandon(group)
+		case lingers:
+			owner.EndRun(group)
+		default:
+			owner.Abandon(group)
+		}
+	}, nil
 }
 
 // lockStore takes the lock of dir. Where the run that had it was killed, its
@@ -181,6 +215,9 @@ func (o *runOptions) prepare(ctx context.Context, dir *store.StateDir, lock *sto
 	embedded := len(o.cfg.Targets) == 0
 	o.external = !embedded
 	if embedded {
+		if o.cfg.Job != "" {
+			return nil, errors.New("--job-id: runs on several nodes share a namespace, and the target of a run without --target is of its host alone; name one with --target")
+		}
 		if o.cfg.TLSKey != "" {
 			return nil, errors.New("--tls-psk: a run without --target has a target of its own, which has no TLS; leave the key out, or name a target that has")
 		}
@@ -195,11 +232,14 @@ func (o *runOptions) prepare(ctx context.Context, dir *store.StateDir, lock *sto
 	}
 	stop = func() {}
 	if !embedded {
-		lease, err := store.TakeLease(ctx, o.cfg, sayer(o.stderr))
-		if err != nil {
+		if o.lease, err = store.TakeOrJoin(ctx, o.cfg, sayer(o.stderr)); err != nil {
 			return nil, err
 		}
-		stop = lease.End
+		if o.joined = o.lease == nil; o.joined {
+			o.announceJoined()
+			return stop, nil
+		}
+		stop = o.lease.End
 	}
 	ranks, err := o.check(ctx)
 	if err != nil {
@@ -222,11 +262,22 @@ func (o *runOptions) prepare(ctx context.Context, dir *store.StateDir, lock *sto
 		o.cfg.Targets = []nvmf.TransportID{t.id}
 	}
 	o.announce(where, embedded, ranks)
-	if err := o.record(dir, embedded); err != nil {
+	if lock != nil { // who has it records the same
+		err = o.record(dir, embedded)
+	}
+	if err == nil {
+		o.index, err = listenForTree(o.cfg)
+	}
+	if err != nil {
 		stop()
 		return nil, err
 	}
 	return stop, nil
+}
+
+// announceJoined prints the line in place of that about where the data is.
+func (o *runOptions) announceJoined() {
+	fmt.Fprintf(o.stderr, "nvmecr: store %q at %s: joined job %q\n", o.cfg.Name, o.cfg.Mount, o.cfg.Job)
 }
 
 // checkEmbedded refuses runs that the embedded target cannot serve.

@@ -41,8 +41,9 @@ type servant struct {
 }
 
 // startServant starts it with the settings of the run. The view that it exports is then one of the settings. One that lingers
-// goes on behind the run while processes of the job have files of it.
-func startServant(cfg *config.Config, linger bool, stderr io.Writer) (*servant, error) {
+// goes on behind the run while processes of the job have files of it. index is the socket for the tree's other hosts, or nil; one that has joined
+// has no tree.
+func startServant(cfg *config.Config, linger, joined bool, index *os.File, stderr io.Writer) (*servant, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -63,13 +64,11 @@ func startServant(cfg *config.Config, linger bool, stderr io.Writer) (*servant, 
 	if linger {
 		argv = append(argv, "--linger")
 	}
-	index, err := listenForTree(cfg)
-	if err != nil {
-		return nil, err
+	if joined {
+		argv = append(argv, "--joined")
 	}
 	var inherited []*os.File
 	if index != nil {
-		defer index.Close()
 		argv, inherited = append(argv, "--index-socket"), []*os.File{index}
 	}
 	cmd := exec.Command(self, argv...)
@@ -99,6 +98,16 @@ func startServant(cfg *config.Config, linger bool, stderr io.Writer) (*servant, 
 		}
 	}
 	return s, nil
+}
+
+// joinServant makes the settings those of a run on whose host another run of the job has a servant.
+func joinServant(cfg *config.Config) (err error) {
+	cfg.Command, err = os.Executable()
+	var st unix.Stat_t
+	if cfg.Export = viewOf(cfg); unix.Lstat(filepath.Join(cfg.Export, "self"), &st) != nil {
+		cfg.Export = "" // it exports nothing
+	}
+	return err
 }
 
 // viewOf returns the directory of the view, in that of the run, the same on each host; "" where there is to be none. Of

@@ -25,7 +25,7 @@ import (
 	"nvmecr/serve"
 )
 
-type serveOptions struct{ detach, untilIdle, linger, indexSocket bool }
+type serveOptions struct{ detach, untilIdle, linger, indexSocket, joined bool }
 
 // newServe is the process that `nvmecr run` starts beside its job.
 func newServe() *cobra.Command {
@@ -51,6 +51,7 @@ the mount starts it with --detach; then it ends when nobody needs it any more.`,
 	f.BoolVar(&o.detach, "detach", false, "serve in the background, and return when that serves [NVMECR_DETACH]")
 	f.BoolVar(&o.untilIdle, "until-idle", false, "end when nobody needs it any more [NVMECR_UNTIL_IDLE]")
 	f.BoolVar(&o.indexSocket, "index-socket", false, "descriptor 3 is the socket at which other hosts reach the index of the job's files [NVMECR_INDEX_SOCKET]")
+	f.BoolVar(&o.joined, "joined", false, "the index of the job's files is in the server of another host [NVMECR_JOINED]")
 	f.BoolVar(&o.linger, "linger", false, "go on at the end of input while processes have files of it [NVMECR_LINGER]")
 	return cmd
 }
@@ -129,7 +130,7 @@ func (o *serveOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 		fmt.Fprintln(stdout, served)
 		return nil
 	}
-	if err == nil && cfg.View == config.ViewJob && owner.OfRun(group) {
+	if err == nil && cfg.View == config.ViewJob && owner.OfRun(group) && !o.joined {
 		err = o.serveTree(s)
 	}
 	if err != nil {

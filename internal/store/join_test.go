@@ -1,0 +1,59 @@
+package store
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/config"
+	"nvmecr/nvmf"
+)
+
+// TestJoin: a run of the same job waits until the first lets it join, and is of its run then; others are refused.
+func TestJoin(t *testing.T) {
+	first := newStore(t, 64*nvmf.MiB)
+	first.Job, first.View = "4711", config.ViewJob
+	other, joining := *first, *first
+	other.Job = "4712"
+	joining.View = config.ViewRank
+	var err error
+	for _, cfg := range []*config.Config{first, &other, &joining} {
+		cfg.Run, err = NewRun(cfg.Run)
+		require.NoError(t, err)
+	}
+	lease, err := TakeOrJoin(ctx, first, quietly)
+	require.NoError(t, err)
+	require.NotNil(t, lease)
+	_, err = TakeOrJoin(ctx, &other, quietly)
+	require.ErrorAs(t, err, new(*LivingError))
+	assert.ErrorContains(t, err, "is in use by")
+
+	type result struct {
+		lease *Lease
+		err   error
+	}
+	joined := make(chan result, 1)
+	go func() {
+		l, err := TakeOrJoin(ctx, &joining, quietly)
+		joined <- result{l, err}
+	}()
+	select {
+	case <-joined:
+		t.Fatal("the first run does not let others join yet")
+	default:
+	}
+	first.Index, first.IndexSecret = []string{"10.0.0.5:40000"}, [32]byte{1}
+	lease.Open(first)
+	r := <-joined
+	require.NoError(t, r.err)
+	assert.Nil(t, r.lease)
+	assert.Equal(t, first.Run, joining.Run)
+	assert.Equal(t, config.ViewJob, joining.View)
+	assert.Equal(t, first.Index, joining.Index)
+	assert.Equal(t, first.IndexSecret, joining.IndexSecret)
+	lease.End()
+	again, err := TakeOrJoin(ctx, &other, quietly)
+	require.NoError(t, err, "that run has ended")
+	again.End()
+}
