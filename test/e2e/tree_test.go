@@ -17,13 +17,16 @@ import (
 )
 
 // treeProgram builds testdata/tree.c for an MPI.
-func treeProgram(t *testing.T, dir, mpi string) string {
+func treeProgram(t *testing.T, dir, mpi string) string { return mpiProgram(t, dir, mpi, "tree") }
+
+// mpiProgram builds a program of testdata for an MPI.
+func mpiProgram(t *testing.T, dir, mpi, name string) string {
 	compiler := "mpicc." + mpi
 	if _, err := exec.LookPath(compiler); err != nil {
 		t.Skipf("%s is not installed: make deps", compiler)
 	}
-	program := filepath.Join(dir, "tree-"+mpi)
-	out, err := exec.Command(compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-o", program, "testdata/tree.c").CombinedOutput()
+	program := filepath.Join(dir, name+"-"+mpi)
+	out, err := exec.Command(compiler, "-O2", "-Wall", "-Wextra", "-Werror", "-o", program, "testdata/"+name+".c").CombinedOutput()
 	require.NoError(t, err, string(out))
 	return program
 }

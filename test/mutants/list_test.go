@@ -478,6 +478,12 @@ var edits = []edit{
 	{"tree: others' mounts are never looked at again", "tree/source.go",
 		`s.since.Before(in.asked)`, `s.since.IsZero()`,
 		"TestOthers", ""},
+	{"tree: who has a lock does not see what the last one wrote", "tree/locks.go",
+		`err = in.refresh()`, `err = nil`,
+		"TestCounter", ""},
+	{"tree: a lock is given up before what was written is published", "tree/locks.go",
+		`published := in.publish()`, `published := error(nil)`,
+		"TestCounter", ""},
 	{"tree: what was published is read by the map of before", "tree/publish.go",
 		`	in.layout.forget()
 	rest := 0`, `	rest := 0`,
@@ -551,6 +557,9 @@ var edits = []edit{
 	{"index: a file is complete whose writer has died", "tree/index/open.go",
 		`f.torn = f.torn || died && writers > 0`, ``,
 		"TestAdoption", ""},
+	{"index: a lock for reading is in nobody's way", "tree/index/locks.go",
+		`if l[i].Write || want.Write {`, `if l[i].Write {`,
+		"TestLocks|TestRandomLocks", ""},
 	{"index: two appends get one place", "tree/index/bytes.go",
 		`		s.file.reserved = s.reserved
 `, ``,
