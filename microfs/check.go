@@ -225,16 +225,26 @@ func Check(ctx context.Context, dev nvmf.Device, seg Segment, o CheckOptions) (*
 	return r, nil
 }
 
-// LastClaim returns the newest intact claim on the file system on seg. It returns nil
-// if the file system was never mounted for writing, and the zero Claim if both copies
-// are damaged, so that the holder is not known.
-func LastClaim(ctx context.Context, dev nvmf.Device, seg Segment) (*Claim, error) {
+// A ClaimReader reads claims on the file systems of a device, all through one queue. It is for one goroutine.
+type ClaimReader struct {
+	dev nvmf.Device
+	q   nvmf.Queue
+}
+
+// NewClaimReader opens the queue. Close closes it.
+func NewClaimReader(ctx context.Context, dev nvmf.Device) (*ClaimReader, error) {
 	q, err := dev.OpenQueue(ctx, defaultQueueDepth)
 	if err != nil {
 		return nil, err
 	}
-	defer q.Close()
-	fs := &FS{dev: dev, q: q}
+	return &ClaimReader{dev, q}, nil
+}
+
+// Last returns the newest intact claim on the file system on seg. It returns nil
+// if the file system was never mounted for writing, and the zero Claim if both copies
+// are damaged, so that the holder is not known.
+func (r *ClaimReader) Last(seg Segment) (*Claim, error) {
+	fs := &FS{dev: r.dev, q: r.q}
 	if err := fs.readSuperblock(seg); err != nil {
 		return nil, err
 	}
@@ -243,6 +253,19 @@ func LastClaim(ctx context.Context, dev nvmf.Device, seg Segment) (*Claim, error
 		claim = &Claim{}
 	}
 	return claim, err
+}
+
+// Close ends the use of the device.
+func (r *ClaimReader) Close() error { return r.q.Close() }
+
+// LastClaim is ClaimReader.Last of one file system.
+func LastClaim(ctx context.Context, dev nvmf.Device, seg Segment) (*Claim, error) {
+	r, err := NewClaimReader(ctx, dev)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	return r.Last(seg)
 }
 
 // problems returns the findings that are not notes.

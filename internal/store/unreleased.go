@@ -20,11 +20,16 @@ func Unreleased(ctx context.Context, cfg *config.Config) (ranks []int, err error
 		if err != nil {
 			return err
 		}
+		claims, err := microfs.NewClaimReader(ctx, dev)
+		if err != nil {
+			return err
+		}
+		defer claims.Close()
 		for _, e := range table.Entries {
 			if e.Rank == parttable.Solo || table.JobSize == 1 {
 				continue
 			}
-			claim, err := microfs.LastClaim(ctx, dev, microfs.Segment{Start: e.Start, Length: e.Length})
+			claim, err := claims.Last(microfs.Segment{Start: e.Start, Length: e.Length})
 			switch {
 			case errors.Is(err, microfs.ErrUnformatted):
 			case err != nil:
