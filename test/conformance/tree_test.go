@@ -63,8 +63,7 @@ func TestConformanceTree(t *testing.T) {
 // A process makes the steps that it is told.
 type process struct {
 	in, out *os.File
-	lines   *bufio.Reader   // of out
-	open    map[string]bool // what it has, by the names of registers
+	lines   *bufio.Reader // of out
 }
 
 func (p *process) send(t *testing.T, line string) {
