@@ -25,7 +25,7 @@ func (m *measuring) index(ctx context.Context, costs *model.Costs) error {
 	for _, part := range []struct {
 		load string
 		to   *time.Duration
-	}{{"open and close", &c.Open}, {"create and close", &c.Create}, {"publish of one range", &c.Publish}} {
+	}{{"open and close", &c.Open}, {"create and close", &c.Create}, {"publish of one range", &c.Publish}, {"hello and goodbye", &c.Hello}} {
 		each := min(rates[part.load][1].each, rates[part.load][4].each)
 		*part.to = time.Duration(each * 1e9)
 		m.add("the index's answer: "+part.load, result.Duration, result.Exactly(each))

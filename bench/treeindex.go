@@ -23,7 +23,8 @@ import (
 // An indexClient is this process as a client of an index.
 type indexClient struct {
 	*tree.Client
-	name string // of the files that it makes
+	of   *application // whose index it is; nil: none
+	name string       // of the files that it makes
 	cred microfs.Cred
 	file wire.File // that publishNext has open
 	made int
@@ -47,7 +48,7 @@ func (a *application) dialIndex(partition uint32) (*indexClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &indexClient{Client: c, cred: who, name: fmt.Sprintf("client.%d.", partition)}, nil
+	return &indexClient{Client: c, of: a, cred: who, name: fmt.Sprintf("client.%d.", partition)}, nil
 }
 
 // each makes a request so often, and returns the seconds of one.
@@ -64,6 +65,15 @@ func (c *indexClient) each(times int, request func() error) (float64, error) {
 // nothing is a request that does nothing: an empty round trip.
 func (c *indexClient) nothing() error {
 	return c.Call(wire.OpSetCred, &wire.Cred{Cred: c.cred}, nil)
+}
+
+// introduce introduces another process to the index, which then takes leave.
+func (c *indexClient) introduce() error {
+	another, err := c.of.dialIndex(wire.NoPartition)
+	if err != nil {
+		return err
+	}
+	return another.Goodbye()
 }
 
 func (c *indexClient) stat() error {
@@ -137,6 +147,7 @@ var indexLoads = []struct {
 	{"open and close", (*indexClient).reopen},
 	{"create and close", (*indexClient).create},
 	{"publish of one range", (*indexClient).publishNext},
+	{"hello and goodbye", (*indexClient).introduce},
 }
 
 // indexRate is what an index answers.

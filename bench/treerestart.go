@@ -28,7 +28,7 @@ func (t *treeRun) restarts(ctx context.Context) (err error) {
 	}
 	b.closers, b.store = append(b.closers, target), target.ids
 	counts := []int{t.Ranks, max(1, t.Ranks/2), 2 * t.Ranks}
-	took := make(map[int]stats.Sample)
+	took := make([]stats.Sample, len(counts))
 	for round := range 1 + t.Rounds {
 		t.progress("restarts with other numbers of ranks", round, 1+t.Rounds)
 		seconds, err := t.restartEach(ctx, b, counts)
@@ -37,19 +37,19 @@ func (t *treeRun) restarts(ctx context.Context) (err error) {
 		}
 		for i := range counts {
 			if round > 0 {
-				took[counts[i]] = append(took[counts[i]], seconds[i])
+				took[i] = append(took[i], seconds[i])
 			}
 		}
 	}
-	for _, n := range counts[1:] {
-		ratios, err := stats.Ratios(took[n], took[t.Ranks])
+	for i, n := range counts[1:] {
+		ratios, err := stats.Ratios(took[i+1], took[0])
 		if err != nil {
 			return err
 		}
 		t.res.Goals = append(t.res.Goals, result.Goal{
 			What:  fmt.Sprintf("restart with %s of a store of %d, until all have read, times that of as many", rankCount(n), t.Ranks),
 			Limit: restartLimit, AtMost: true, Unit: result.Times, Measured: result.Interval(ratios),
-			Beside: fmt.Sprintf("%s and %s", result.Duration.Full(took[n].Median()), result.Duration.Full(took[t.Ranks].Median())),
+			Beside: fmt.Sprintf("%s and %s", result.Duration.Full(took[i+1].Median()), result.Duration.Full(took[0].Median())),
 		})
 	}
 	return nil

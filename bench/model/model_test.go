@@ -195,7 +195,7 @@ func TestParseFabric(t *testing.T) {
 // One index answers one after another: what it costs grows with the ranks, and so does how many it would take.
 func TestTree(t *testing.T) {
 	c := IndexCosts{Trip: 20 * time.Microsecond, Open: 50 * time.Microsecond, Create: 100 * time.Microsecond, Publish: 100 * time.Microsecond,
-		Look: 10 * time.Microsecond, MountName: time.Microsecond, Name: 400}
+		Hello: 50 * time.Microsecond, Look: 10 * time.Microsecond, MountName: time.Microsecond, Name: 400}
 	for _, tt := range []struct {
 		ranks           int
 		create, restart time.Duration

@@ -5,17 +5,17 @@ import "time"
 // IndexCosts are what the index of a job's tree takes, measured on one machine. It answers one request after another.
 type IndexCosts struct {
 	// Trip is an empty round trip. Open is an open and a close for reading, Create an open that makes a file and its close,
-	// Publish what a close takes longer that tells of what was written: of the index alone, when several ask.
-	Trip, Open, Create, Publish time.Duration
+	// Publish what a close takes longer that tells of what was written, Hello an introduction and a farewell: of the index
+	// alone, when several ask.
+	Trip, Open, Create, Publish, Hello time.Duration
 	// Look is for each partition when the index starts, MountName for each name.
 	Look, MountName time.Duration
 	// Name is the memory of a file with a range, in bytes.
 	Name float64
 }
 
-// What a rank asks of the index when it starts, beside what it opens: two introductions, the number of partitions, a
-// farewell, its shards.
-const requestsOfStart = 5
+// hellos are how often a rank introduces itself when it starts: without a partition, and with its own.
+const hellos = 2
 
 // IndexShare is the part of a checkpoint's time that the index may add, by which the number of indexes is chosen.
 const IndexShare = 0.1
@@ -37,7 +37,7 @@ func (o Prediction) Tree(c IndexCosts, files int) TreePrediction {
 	t := TreePrediction{Ranks: o.Ranks, Memory: names * c.Name}
 	t.Open = 2*c.Trip + n*c.Open
 	t.Create = 2*c.Trip + n*(c.Create+c.Publish)
-	t.Restart = time.Duration(names*float64(c.MountName)) + n*c.Look + o.Restart + n*(requestsOfStart*c.Trip+c.Open)
+	t.Restart = time.Duration(names*float64(c.MountName)) + n*c.Look + o.Restart + n*(hellos*c.Hello+c.Open)
 	t.Indexes = 1
 	if most := time.Duration(IndexShare * float64(o.Checkpoint)); most > 0 {
 		t.Indexes = max(1, int((t.Create+most-1)/most))
