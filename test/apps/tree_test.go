@@ -134,3 +134,14 @@ func TestLAMMPSInTree(t *testing.T) {
 		})
 	}
 }
+
+// TestGROMACSInTree: the checkpoint and the trajectory of a run are gone on from in the next one.
+func TestGROMACSInTree(t *testing.T) {
+	need(t, "gmx")
+	s := newStage(t)
+	input := prepareWater(t, s, 400)
+	// The log, the checkpoint and the energies have times of the day.
+	alikeInTree(t, s, `#?water.*\.(log|cpt|edr)(\.\d+#)?`, nil, func(dir string) [][]string {
+		return [][]string{mdrun(dir, input, "-nsteps", "200"), mdrun(dir, input, "-cpi", "water.cpt")}
+	})
+}
