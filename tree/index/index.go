@@ -41,6 +41,7 @@ type Index struct {
 	cancel context.CancelFunc
 
 	growing sync.Mutex     // held while Options.Grow runs; before mu
+	grown   uint32         // partitions that the store has, since nobody else makes any; 0: not known. Guarded by growing
 	work    sync.WaitGroup // adoptions, and Serves
 
 	mu      sync.Mutex // see the package comment; guards what follows
@@ -175,5 +176,12 @@ func (x *Index) grow(partitions uint32) (uint32, error) {
 		}
 		return 0, nil
 	}
-	return x.opts.Grow(partitions)
+	if x.grown > 0 && partitions <= x.grown {
+		return x.grown, nil
+	}
+	n, err := x.opts.Grow(partitions)
+	if err == nil {
+		x.grown = n
+	}
+	return n, err
 }

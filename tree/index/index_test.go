@@ -217,8 +217,9 @@ func TestGrow(t *testing.T) {
 	u := r.connect(0)
 	assert.ErrorIs(t, u.conn.Call(wire.OpGrow, &wire.Grow{Partitions: 3}, &wire.Grow{}), syscall.EOPNOTSUPP)
 	u.goodbye()
-	have := uint32(2)
+	have, asked := uint32(2), 0
 	r.x.opts.Grow = func(n uint32) (uint32, error) {
+		asked++
 		have = max(have, n)
 		return have, nil
 	}
@@ -231,6 +232,7 @@ func TestGrow(t *testing.T) {
 	v := r.dial(1)
 	require.NoError(t, v.conn.Call(wire.OpHello, v.hello(), &w))
 	assert.EqualValues(t, 5, w.Partitions)
+	assert.Equal(t, 2, asked, "the store is asked once, and once to grow")
 }
 
 func TestFilesAreLimited(t *testing.T) {
