@@ -81,8 +81,8 @@ func (p *Process) Open(at Place, flags int, mode uint32) (int, error) {
 
 // moveFiles opens the files of one mount in another. One that is no longer
 // what it was stays in old, or fails with ESTALE from then on. The caller holds p.mu.
-func (p *Process) moveFiles(fs FS, old *leftMount) {
-	keeps := p.keeps(old)
+func (p *Process) moveFiles(m *Mount, old *leftMount) {
+	fs, keeps := m.FS, p.keeps(old)
 	p.files.each(func(f *openFile) {
 		if f.left != nil {
 			return
@@ -93,8 +93,8 @@ func (p *Process) moveFiles(fs FS, old *leftMount) {
 		if err == nil && after.Ino() != before.Ino() && !sameDirectory(fs, before, after) {
 			err = errors.Join(fmt.Errorf("%s has been replaced: %w", f.path, syscall.ESTALE), after.Close())
 		}
-		if err != nil && p.Attentive && flags == syscall.O_RDONLY && !before.IsDir() { // it may have another name
-			if renamed, e := fs.OpenIno(before.Ino(), syscall.O_RDONLY); e == nil {
+		if err != nil && (m.Tree || p.Attentive && flags == syscall.O_RDONLY && !before.IsDir()) { // it may have another name
+			if renamed, e := fs.OpenIno(before.Ino(), flags); e == nil {
 				after, err = renamed, nil
 			}
 		}

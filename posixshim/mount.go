@@ -62,6 +62,8 @@ type File interface {
 type Mount struct {
 	FS       FS
 	Writable bool
+	// Tree says that all processes have one: what is open in another mount can be opened in it by its number.
+	Tree bool
 	// Current reports whether a mount that is not writable shows what another
 	// one would; nil if only that can tell.
 	Current func() bool
@@ -229,7 +231,7 @@ func (p *Process) looked(begin time.Time) {
 func (p *Process) replace(m *Mount) error {
 	old := &leftMount{mount: p.mount}
 	p.mount, p.opened = m, time.Now()
-	p.moveFiles(m.FS, old)
+	p.moveFiles(m, old)
 	defer p.locks.moved(p.logf)
 	if old.mount == nil || old.files > 0 {
 		return nil

@@ -381,6 +381,30 @@ func TestYield(t *testing.T) {
 	assert.False(t, p.Yield(), "MPI_Init keeps it")
 }
 
+// In the tree of a job a file that others have removed stays open when this process begins to write.
+func TestOpenFilesInTree(t *testing.T) {
+	one, err := newPartition(t).open(true)
+	require.NoError(t, err)
+	f, err := one.FS.Open(microfs.RootIno, "/f", create, 0o600)
+	require.NoError(t, err)
+	_, err = f.WriteAt([][]byte{[]byte("bytes")}, 0)
+	require.NoError(t, err)
+	require.NoError(t, f.Close())
+	p := New(func(write bool) (*Mount, error) {
+		return &Mount{FS: one.FS, Writable: write, Tree: true, Close: func() error { return nil }}, nil
+	}, t.Logf)
+	read := file(t, p, "f", syscall.O_RDONLY)
+	require.NoError(t, one.FS.Unlink(microfs.RootIno, "/f"))
+	require.NoError(t, p.Mkdir(at("d"), 0o700))
+	b := make([]byte, 5)
+	n, err := p.Read(read, b)
+	require.NoError(t, err)
+	assert.Equal(t, "bytes", string(b[:n]))
+	require.NoError(t, p.Release(read))
+	require.NoError(t, p.Finish())
+	require.NoError(t, one.Close())
+}
+
 // A shell that is in a directory of the mount, while a command that it runs
 // writes.
 func TestReaderSeesWhatAnotherWrites(t *testing.T) {

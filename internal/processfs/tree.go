@@ -64,7 +64,7 @@ func (o *Opener) treeMount(client *tree.Client, part *store.Partition, writable 
 	if err != nil {
 		return nil, errors.Join(err, client.Close(), closePart())
 	}
-	return &posixshim.Mount{FS: fs, Writable: writable, Current: func() bool { return true }, Close: func() error {
+	return &posixshim.Mount{FS: fs, Writable: writable, Tree: true, Current: func() bool { return true }, Close: func() error {
 		return errors.Join(fs.Close(), closePart())
 	}}, nil
 }

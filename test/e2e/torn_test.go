@@ -221,3 +221,17 @@ func TestCheckOfTree(t *testing.T) {
 	assert.Contains(t, call(t, s, append(fsck, "--repair")...).ok(t), "rank 0: repair: ")
 	assert.NotContains(t, call(t, s, fsck...).ok(t), "tree:")
 }
+
+// TestTreeOpenFiles: what a rank has open stays what it is when the rank takes its partition, or leaves it to a child.
+func TestTreeOpenFiles(t *testing.T) {
+	s := newStage(t)
+	program, err := filepath.Abs("testdata/moved.py")
+	require.NoError(t, err)
+	for _, how := range []string{"unlinked", "renamed", "yielded"} {
+		t.Run(how, func(t *testing.T) {
+			r := call(t, s, "run", "--view=job", "--", "env", "PMI_RANK=0", "PMI_SIZE=2", "python3", program, how, "/nvmecr")
+			r.ok(t)
+			assert.NotContains(t, r.stderr, "cannot be used any more")
+		})
+	}
+}

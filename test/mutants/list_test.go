@@ -611,6 +611,9 @@ var edits = []edit{
 	{"index: a check takes away what may be published", "tree/index/check.go",
 		`a.Birth == p.Birth && a.Cut == p.Cut`, `a.Birth != p.Birth`,
 		"TestCheckFindsNothing", ""},
+	{"posixshim: a name that is gone takes an open file of the tree along", "posixshim/files.go",
+		`(m.Tree || p.Attentive`, `(p.Attentive`,
+		"TestOpenFilesInTree", ""},
 	{"index: who writes is not asked whether it lives", "tree/index/adopt.go",
 		`	c.bury(a.Ino)
 `, ``,
