@@ -140,6 +140,7 @@ func peerOf(conn *net.UnixConn) (cred *unix.Ucred, err error) {
 // refuse answers the first request of a connection with an error.
 func refuse(conn net.Conn, err error) {
 	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(introduction))
 	peer := wire.NewPeer(conn)
 	if _, gone := peer.Next(); gone == nil {
 		_ = peer.Answer(err, nil, nil) // the client may be gone
@@ -151,7 +152,10 @@ func (s *Server) openTree() (*index.Index, error) {
 	t := &s.index
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed || t.index != nil {
+	if t.closed {
+		return nil, fmt.Errorf("nvmecr serve is ending: %w", unix.ESHUTDOWN)
+	}
+	if t.index != nil {
 		return t.index, nil
 	}
 	ctx := context.Background()

@@ -80,6 +80,7 @@ func (in *inode) finish(writer bool) error {
 	if writer {
 		in.writers--
 		err = in.complete(in.writers == 0, &request.Publication)
+		request.Failed = err != nil
 	}
 	closed := in.fs.client.Call(wire.OpClose, &request, nil)
 	if closed == nil {

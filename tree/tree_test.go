@@ -223,6 +223,21 @@ func TestAppendBehindCut(t *testing.T) {
 	assert.Equal(t, "newer", b.read("/f"))
 }
 
+// TestScriptAppendsBehindCut: an append of a process that is no rank begins where the file ends, also when another one has cut it.
+func TestScriptAppendsBehindCut(t *testing.T) {
+	r := newRig(t, 1)
+	a, b := r.join(wire.NoPartition), r.join(0)
+	f := a.open("/log", unix.O_CREAT|unix.O_RDWR)
+	_, _, err := f.AppendBelow([][]byte{[]byte("a long line")}, posixshim.NoLimit)
+	require.NoError(t, err)
+	require.NoError(t, b.Truncate(root, "/log", 0))
+	_, end, err := f.AppendBelow([][]byte{[]byte("x")}, posixshim.NoLimit)
+	require.NoError(t, err)
+	assert.EqualValues(t, 1, end)
+	require.NoError(t, f.Close())
+	assert.Equal(t, "x", b.read("/log"))
+}
+
 // TestDeath: what a killed process had written and not published is there where nobody else has written.
 func TestDeath(t *testing.T) {
 	r := newRig(t, 2)
@@ -264,11 +279,17 @@ func TestFailedClose(t *testing.T) {
 	p.write("/f", "hello")
 	f, reader := p.open("/f", unix.O_RDWR), p.open("/f", unix.O_RDONLY)
 	put(t, f, 0, "HELLO, and more")
+	made := p.open("/new", unix.O_CREAT|unix.O_RDWR)
+	put(t, made, 0, "lost")
 	require.NoError(t, p.dev.Crash(1))
 	assert.Error(t, f.Close())
 	a, err := reader.Stat()
 	require.NoError(t, err)
 	assert.EqualValues(t, 5, a.Size)
+	assert.Error(t, made.Close())
+	a, err = p.Stat(root, "/new", true)
+	require.NoError(t, err)
+	assert.False(t, a.Closed, "a file whose writer could not close it is not complete")
 	require.NoError(t, reader.Close())
 }
 

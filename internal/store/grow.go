@@ -164,11 +164,11 @@ func (g *growth) shorten(ctx context.Context, e *parttable.Entry, share nvmf.Byt
 		share = max(share, soloLength(g.cfg, g.dev.Identity().Capacity()))
 	} else {
 		d, err := Open(ctx, g.cfg, Place{Rank: e.Rank, Size: g.table.JobSize}, Options{Logf: g.opts.Logf})
-		if errors.As(err, new(*owner.BusyError)) {
-			return nil
-		}
 		if err != nil {
-			return err
+			if !errors.As(err, new(*owner.BusyError)) { // one on another host may have it, or it is damaged
+				g.opts.Logf("%s keeps its length: %v", partitionName(e.Rank), err)
+			}
+			return ctx.Err()
 		}
 		g.donors = append(g.donors, d)
 		fs = d.FS

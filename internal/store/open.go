@@ -220,7 +220,7 @@ func (o *opener) open(ctx context.Context, p *Partition) error {
 			return fmt.Errorf("target %s: %w", id, err)
 		case ok:
 			err := o.mount(ctx, p, entry)
-			if err == nil && !o.opts.ReadOnly && o.place.Alone() && p.Table.JobSize == 1 {
+			if err == nil && !o.opts.ReadOnly && (o.place.Alone() && p.Table.JobSize == 1 || o.cfg.View == config.ViewJob) {
 				err = o.remount(ctx, p, entry)
 			}
 			if err != nil {
@@ -239,8 +239,8 @@ func (o *opener) open(ctx context.Context, p *Partition) error {
 	return fmt.Errorf("store %q: no target has a partition of rank %d", o.cfg.Name, o.place.Rank)
 }
 
-// remount mounts the solo partition again if a process on another host has divided the
-// store since the table was read. After the first mount none does: the claim keeps it away.
+// remount mounts the partition again if a process on another host has made it shorter, to divide the store or to make more
+// partitions, since the table was read. After the first mount none does: the claim keeps it away.
 func (o *opener) remount(ctx context.Context, p *Partition, mounted parttable.Entry) error {
 	table, err := readTable(ctx, o.cfg, p.Device)
 	if err != nil {

@@ -157,8 +157,8 @@ func (f *file) settleReserved() {
 }
 
 // writeOwn writes to the index's own partition.
-func (c *client) writeOwn(f *file, r *wire.Write) (wire.Body, error) {
-	off := r.Off
+func (c *client) writeOwn(s *session, r *wire.Write) (wire.Body, error) {
+	f, off := s.file, r.Off
 	if off == wire.AtEnd {
 		var err error
 		if off, err = f.end(); err != nil {
@@ -178,6 +178,10 @@ func (c *client) writeOwn(f *file, r *wire.Write) (wire.Body, error) {
 	n, err := f.write.WriteAt(bufs, off)
 	if err != nil && n == 0 {
 		return nil, err
+	}
+	if off+int64(n) >= s.reserved { // the space of its append is used
+		s.reserved = 0
+		f.settleReserved()
 	}
 	a, err := f.attr()
 	return &wire.Written{Off: off, N: uint32(n), Attr: a}, err

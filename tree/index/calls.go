@@ -162,7 +162,7 @@ func (r *closeCall) run(c *client) (wire.Body, error) {
 		}
 		err = c.publish(s, &r.Publication)
 	}
-	if cerr := c.x.drop(s, 1, b2i(r.Writer), false); err == nil {
+	if cerr := c.x.drop(s, 1, b2i(r.Writer), r.Failed || err != nil); err == nil {
 		err = cerr
 	}
 	return nil, err
@@ -209,7 +209,7 @@ func (r *writeCall) run(c *client) (wire.Body, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.writeOwn(s.file, &r.Write)
+	return c.writeOwn(s, &r.Write)
 }
 
 func (r *readCall) run(c *client) (wire.Body, error) {

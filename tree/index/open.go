@@ -112,13 +112,13 @@ func (c *client) add(ino microfs.Ino, write bool) (*session, error) {
 	return s, nil
 }
 
-// drop ends some opens of a session. The last one that writes marks the file complete, unless one has died.
-func (x *Index) drop(s *session, opens, writers int, died bool) (err error) {
+// drop ends some opens of a session. The last one that writes marks the file complete, unless one has died, or could not publish all.
+func (x *Index) drop(s *session, opens, writers int, torn bool) (err error) {
 	f := s.file
 	s.opens -= opens
 	s.writers -= writers
 	f.writers -= writers
-	f.torn = f.torn || died && writers > 0
+	f.torn = f.torn || torn && writers > 0
 	if s.writers == 0 {
 		s.reserved = 0
 		f.settleReserved()

@@ -80,11 +80,13 @@ func (r *Publication) fields(c *codec) {
 // Close ends one Open, and publishes before, unless there are no ranges. Whatever the answer is, the file is closed.
 type Close struct {
 	Writer bool // it was open for writing
+	Failed bool // and what was written is not all published: the file is not complete
 	Publication
 }
 
 func (r *Close) fields(c *codec) {
 	c.truth(&r.Writer)
+	c.truth(&r.Failed)
 	r.Publication.fields(c)
 }
 

@@ -136,7 +136,7 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 		return err
 	}
 	defer leave()
-	if o.lease != nil {
+	if o.lease != nil && o.cfg.Job != "" { // it makes the secret of the run known to who may read the targets
 		o.lease.Open(o.cfg)
 	}
 
