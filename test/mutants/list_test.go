@@ -555,7 +555,7 @@ var edits = []edit{
 		`if f.opens--; f.opens > 0 {`, `if f.opens--; f.opens > 1 {`,
 		"TestFilesWithoutAName", ""},
 	{"index: a file is complete whose writer has died", "tree/index/open.go",
-		`f.torn = f.torn || died && writers > 0`, ``,
+		`f.torn = f.torn || torn && writers > 0`, ``,
 		"TestAdoption", ""},
 	{"index: a lock for reading is in nobody's way", "tree/index/locks.go",
 		`if l[i].Write || want.Write {`, `if l[i].Write {`,
