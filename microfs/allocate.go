@@ -293,7 +293,7 @@ func (fs *FS) deallocate(in *inode, part run, others ...oplog.Record) error {
 	if err := fs.recordAll(append(others, punch)); err != nil {
 		return err
 	}
-	in.tail = tail{}
+	in.dropTail()
 	in.written = true
 	return nil
 }

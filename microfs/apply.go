@@ -30,7 +30,7 @@ func (t *tree) apply(r *oplog.Record, free func(run)) error {
 		return fmt.Errorf("inode %d is written to but no file: %w", r.Ino, oplog.ErrRecord)
 	}
 	if changesData(r.Type) {
-		in.version++ // what readers have cached of it is old
+		in.change()
 	}
 	before := in.ranges.len()
 	err := in.apply(t.g, r, free)
@@ -63,6 +63,14 @@ func (in *inode) apply(g *geometry, r *oplog.Record, free func(run)) error {
 	return nil
 }
 
+// change notes that the content is another: what readers have cached of it is old.
+func (in *inode) change() {
+	in.changed = true
+	if in.open != nil {
+		in.open.version++
+	}
+}
+
 // changesData says which records change what a read of a file returns, or where it ends.
 func changesData(t oplog.Type) bool {
 	switch t {
@@ -81,8 +89,9 @@ func (t *tree) forget(in *inode, free func(run)) {
 			free(run{x.phys, x.count})
 		}
 	}
-	in.sums.cut(0)
-	in.extents, in.mapped, in.tail = extentMap{}, 0, tail{}
+	in.extents.cutSums(0)
+	in.extents, in.mapped = nil, 0
+	in.dropTail()
 	t.dropInode(in)
 }
 
@@ -105,14 +114,14 @@ func (t *tree) applyCreate(r *oplog.Record) error {
 		return fmt.Errorf("inode %d, name %q: cannot be created: %w", r.Ino, name, oplog.ErrRecord)
 	}
 	in := &inode{
-		ino: Ino(r.Ino), mode: r.Mode, nlink: 1, uid: r.UID, gid: r.GID, target: string(r.NewName),
+		ino: Ino(r.Ino), mode: r.Mode, nlink: 1, uid: r.UID, gid: r.GID,
 		atime: r.Time, mtime: r.Time, ctime: r.Time, btime: r.Time, closed: r.Mode&modeType != modeRegular,
 	}
-	if in.isDir() {
-		in.nlink = 2
-	}
-	if in.isSymlink() {
-		in.size = int64(len(in.target))
+	switch {
+	case in.isDir():
+		in.nlink, in.special = 2, &special{}
+	case in.isSymlink():
+		in.size, in.special = int64(len(r.NewName)), &special{target: string(r.NewName)}
 	}
 	if t.taken(in.ino) || !t.addName(d, name, in) {
 		return fmt.Errorf("inode %d, name %q: created but there already: %w", r.Ino, name, oplog.ErrRecord)
@@ -193,7 +202,7 @@ func (t *tree) applyUnlink(r *oplog.Record, free func(run)) error {
 		return err
 	}
 	in, ok := t.lookup(d.ino, string(r.Name))
-	if !ok || uint64(in.ino) != r.Ino || in.entries > 0 {
+	if !ok || uint64(in.ino) != r.Ino || in.entries() > 0 {
 		return fmt.Errorf("name %q in directory %d is not inode %d: %w", r.Name, r.Parent, r.Ino, oplog.ErrRecord)
 	}
 	t.dropName(d, string(r.Name), in)
@@ -210,7 +219,7 @@ func (t *tree) dropLink(in *inode, now int64, free func(run)) {
 	} else {
 		in.nlink--
 	}
-	if in.nlink == 0 && in.opens == 0 && free != nil {
+	if in.nlink == 0 && in.open == nil && free != nil {
 		t.forget(in, free)
 	}
 }
@@ -234,7 +243,7 @@ func (t *tree) applyRename(r *oplog.Record, free func(run)) error {
 		return fmt.Errorf("name %q in directory %d does not exist: %w", newName, r.NewParent, oplog.ErrRecord)
 	}
 	exchange := r.Flags&oplog.RenameExchange != 0
-	if t.isAncestor(in, to) || (exists && (in == old || !exchange && (old.entries > 0 || old.isDir() != in.isDir()))) ||
+	if t.isAncestor(in, to) || (exists && (in == old || !exchange && (old.entries() > 0 || old.isDir() != in.isDir()))) ||
 		(exchange && t.isAncestor(old, from)) {
 		return fmt.Errorf("inode %d cannot become %q in directory %d: %w", r.Ino, newName, r.NewParent, oplog.ErrRecord)
 	}

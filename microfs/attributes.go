@@ -72,7 +72,7 @@ func (fs *FS) Truncate(dir Ino, path string, size int64) error {
 	if err := fs.truncate(in, size); err != nil {
 		return err
 	}
-	if in.writers == 0 && fs.losses.of(in.ino) == nil {
+	if in.writers() == 0 && fs.losses.of(in.ino) == nil {
 		return fs.closeWritten(in)
 	}
 	return nil
@@ -112,7 +112,7 @@ func (fs *FS) truncate(in *inode, size int64) error {
 	if err := fs.record(); err != nil {
 		return err
 	}
-	in.tail = tail{}
+	in.dropTail()
 	in.written = true
 	if size == 0 {
 		fs.losses.mend(in.ino)

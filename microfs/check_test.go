@@ -195,7 +195,7 @@ func TestCheckTree(t *testing.T) {
 			kinds: []FindingKind{FoundCount}, worst: Repairable, repaired: true},
 		{name: "links of a directory", change: func(tr *tree) { tr.named("d").nlink++ },
 			kinds: []FindingKind{FoundCount}, worst: Repairable, repaired: true},
-		{name: "names in a directory", change: func(tr *tree) { tr.named("d").entries = 0 },
+		{name: "names in a directory", change: func(tr *tree) { tr.named("d").special.entries = 0 },
 			kinds: []FindingKind{FoundCount}, worst: Repairable, repaired: true},
 		{name: "orphan", change: func(tr *tree) { tr.dropName(tr.inodes.get(RootIno), "f", tr.named("f")) },
 			kinds: []FindingKind{FoundUnreachable, FoundCount}, worst: Repairable, repaired: true},
@@ -206,9 +206,9 @@ func TestCheckTree(t *testing.T) {
 			tr.addName(d, "x", x)
 			tr.addName(x, "d", d)
 		}, kinds: []FindingKind{FoundUnreachable}, worst: Repairable, repaired: true},
-		{name: "parent", change: func(tr *tree) { tr.named("d").parent = tr.named("x").ino },
+		{name: "parent", change: func(tr *tree) { tr.named("d").special.parent = tr.named("x").ino },
 			kinds: []FindingKind{FoundDirectory}, worst: Repairable, repaired: true},
-		{name: "parent of the root", change: func(tr *tree) { tr.inodes.get(RootIno).parent = 77 },
+		{name: "parent of the root", change: func(tr *tree) { tr.inodes.get(RootIno).special.parent = 77 },
 			kinds: []FindingKind{FoundDirectory}, worst: Repairable, repaired: true},
 		{name: "directory twice", change: func(tr *tree) { tr.addName(tr.named("x"), "d", tr.named("d")) },
 			kinds: []FindingKind{FoundDirectory}, worst: Loss},
@@ -223,7 +223,7 @@ func TestCheckTree(t *testing.T) {
 		{name: "mode", change: func(tr *tree) { tr.named("f").mode = 0o600 }, kinds: []FindingKind{FoundInode}, worst: Loss},
 		{name: "size", change: func(tr *tree) { tr.named("f").size = -1 }, kinds: []FindingKind{FoundInode}, worst: Loss},
 		{name: "numbers used up", change: func(tr *tree) { tr.nextIno = maxIno }, kinds: []FindingKind{FoundInode}, worst: Loss},
-		{name: "data of a directory", change: func(tr *tree) { tr.named("x").extents, tr.named("f").extents = tr.named("f").extents, extentMap{} },
+		{name: "data of a directory", change: func(tr *tree) { tr.named("x").extents, tr.named("f").extents = tr.named("f").extents, nil },
 			kinds: []FindingKind{FoundExtent}, worst: Loss},
 		{name: "extent beyond the data area", change: func(tr *tree) { tr.named("f").extents.last().phys = tr.g.blocks },
 			kinds: []FindingKind{FoundInode}, worst: Loss},
@@ -234,7 +234,7 @@ func TestCheckTree(t *testing.T) {
 		{name: "checksums", change: func(*tree) {}, state: func(tr *tree, state []byte) []byte {
 			in := tr.named("f")
 			x := in.extents.last()
-			stored := x.encode(tr.g, &in.sums, nil)
+			stored := x.encode(tr.g, &in.extents.sums, nil)
 			require.NotZero(t, x.sums(tr.g))
 			at := bytes.Index(state, stored)
 			require.Positive(t, at)

@@ -105,8 +105,8 @@ func (k *treeCheck) countNames() {
 			k.bad(e.ino, FoundDirectory, Loss, fmt.Sprintf("inode %d has it under the name %q", e.dir, e.name), "")
 		case k.links[e.ino] == 2:
 			k.bad(e.ino, FoundDirectory, Loss, "it has more than one name", "")
-		case in.parent != e.dir:
-			k.bad(e.ino, FoundDirectory, Repairable, fmt.Sprintf("\"..\" is inode %d, it is in inode %d", in.parent, e.dir), "")
+		case in.parent() != e.dir:
+			k.bad(e.ino, FoundDirectory, Repairable, fmt.Sprintf("\"..\" is inode %d, it is in inode %d", in.parent(), e.dir), "")
 		}
 		continue
 	}
@@ -117,8 +117,8 @@ func (k *treeCheck) root() {
 	switch {
 	case root == nil || !root.isDir():
 		k.bad(RootIno, FoundDirectory, Loss, "there is no root directory", "")
-	case root.parent != RootIno:
-		k.bad(RootIno, FoundDirectory, Repairable, fmt.Sprintf("\"..\" of the root is inode %d", root.parent), "")
+	case root.parent() != RootIno:
+		k.bad(RootIno, FoundDirectory, Repairable, fmt.Sprintf("\"..\" of the root is inode %d", root.parent()), "")
 	}
 	if k.t.nextIno >= maxIno {
 		k.bad(k.t.nextIno, FoundInode, Loss, "inode numbers are used up", "")
@@ -138,15 +138,15 @@ func (k *treeCheck) inode(in *inode) {
 	if in.nlink != want {
 		k.bad(in.ino, FoundCount, Repairable, fmt.Sprintf("it says it has %d links, there are %d", in.nlink, want), "")
 	}
-	if in.entries != k.entries[in.ino] {
-		k.bad(in.ino, FoundCount, Repairable, fmt.Sprintf("it says it has %d names in it, there are %d", in.entries, k.entries[in.ino]), "")
+	if in.entries() != k.entries[in.ino] {
+		k.bad(in.ino, FoundCount, Repairable, fmt.Sprintf("it says it has %d names in it, there are %d", in.entries(), k.entries[in.ino]), "")
 	}
 	switch kind := in.mode & modeType; {
 	case in.ino == 0 || in.ino >= maxIno || in.ino >= k.t.nextIno:
 		k.bad(in.ino, FoundInode, Loss, fmt.Sprintf("its number is not below the next one, %d", k.t.nextIno), "")
 	case kind != modeRegular && kind != modeDir && kind != modeSymlink:
 		k.bad(in.ino, FoundInode, Loss, fmt.Sprintf("mode %#o is of no kind of file", in.mode), "")
-	case kind == modeSymlink && in.target == "":
+	case kind == modeSymlink && in.target() == "":
 		k.bad(in.ino, FoundInode, Loss, "a symbolic link to nothing", "")
 	case kind != modeRegular && (in.extents.len() > 0 || in.ranges.len() > 0):
 		k.bad(in.ino, FoundExtent, Loss, "it has data but is no file", "")

@@ -19,7 +19,7 @@ type extent struct {
 }
 
 // unit returns the number in the file of the unit that lies n units behind the
-// start of the extent, which is what inode.sums goes by.
+// start of the extent, which is what extentMap.sums goes by.
 func (x *extent) unit(g *geometry, n int) uint64 {
 	return uint64(x.file)*uint64(g.unitsPerBlock()) + uint64(n)
 }
@@ -74,7 +74,7 @@ func (in *inode) applyWrite(g *geometry, r *oplog.Record, free func(run)) error 
 		in.insert(g, s, extent{file: file, phys: phys, count: count, covered: end})
 	}
 	if g.sums {
-		in.sums.set(uint64(file)*uint64(g.unitsPerBlock())+uint64(r.FirstUnit), r.CRCs)
+		in.extents.sums.set(uint64(file)*uint64(g.unitsPerBlock())+uint64(r.FirstUnit), r.CRCs)
 	}
 	in.size = max(in.size, int64(nvmf.Bytes(file)*g.hugeblock+end))
 	in.mtime, in.ctime = r.Time, r.Time
@@ -111,7 +111,15 @@ func (in *inode) insert(g *geometry, s extentPos, x extent) {
 		p.frozen = x.frozen
 		return
 	}
-	in.extents.insert(s, x)
+	in.addExtents().insert(s, x)
+}
+
+// addExtents returns the extents of the inode, to add to them.
+func (in *inode) addExtents() *extentMap {
+	if in.extents == nil {
+		in.extents = &extentMap{}
+	}
+	return in.extents
 }
 
 // continues reports whether what is mapped at file continues p, the extent before it.
@@ -191,7 +199,7 @@ func (in *inode) applyTruncate(g *geometry, r *oplog.Record, free func(run)) err
 	}
 	keep := Hugeblock((size + g.hugeblock - 1) / g.hugeblock)
 	in.unmap(g, in.extents.find(keep), keep, ^Hugeblock(0)-keep, free)
-	in.sums.cut(uint64(g.units(size)))
+	in.extents.cutSums(uint64(g.units(size)))
 	if x := in.extents.last(); x != nil && int64(size) < in.size {
 		if left := size - nvmf.Bytes(x.file)*g.hugeblock; left < x.covered {
 			x.covered, x.frozen = left, !mutant.On(mutant.NoFreeze)
@@ -199,7 +207,7 @@ func (in *inode) applyTruncate(g *geometry, r *oplog.Record, free func(run)) err
 				if !r.HasCRC {
 					return fmt.Errorf("inode %d: truncated inside a unit without checksum: %w", in.ino, oplog.ErrRecord)
 				}
-				in.sums.set(x.unit(g, g.units(left)-1), []uint64{r.CRC})
+				in.extents.sums.set(x.unit(g, g.units(left)-1), []uint64{r.CRC})
 			}
 		}
 	}

@@ -15,9 +15,12 @@ const maxChunk = 128
 // file of a million extents moves a few KiB at most. A file that was written
 // in sequence has one chunk of one extent.
 //
+// A nil map is empty, and holds nothing.
+//
 // Pointers and positions are good until the next insert or remove.
 type extentMap struct {
-	chunks []chunk // none is empty
+	chunks []chunk  // none is empty
+	sums   sumTable // of what the extents cover; empty without data checksums
 }
 
 // chunk is extents that follow each other.
@@ -35,6 +38,9 @@ type extentPos struct{ chunk, index int }
 
 // find returns the first extent that ends behind hugeblock h.
 func (m *extentMap) find(h Hugeblock) extentPos {
+	if m == nil {
+		return extentPos{}
+	}
 	n := len(m.chunks)
 	if n == 0 || m.chunks[n-1].last().end() <= h {
 		return extentPos{n, 0} // where most writes go
@@ -72,7 +78,7 @@ func (m *extentMap) next(s extentPos) extentPos { return m.behind(extentPos{s.ch
 
 // at returns the extent at s, nil past the last.
 func (m *extentMap) at(s extentPos) *extent {
-	if s.chunk == len(m.chunks) {
+	if m == nil || s.chunk == len(m.chunks) {
 		return nil
 	}
 	return &m.chunks[s.chunk].list[s.index]
@@ -90,11 +96,19 @@ func (m *extentMap) before(s extentPos) *extent {
 }
 
 // last returns the last extent, nil if there is none.
-func (m *extentMap) last() *extent { return m.before(extentPos{len(m.chunks), 0}) }
+func (m *extentMap) last() *extent {
+	if m == nil {
+		return nil
+	}
+	return m.before(extentPos{len(m.chunks), 0})
+}
 
 // all goes through the extents in order.
 func (m *extentMap) all() iter.Seq[*extent] {
 	return func(yield func(*extent) bool) {
+		if m == nil {
+			return
+		}
 		for c := range m.chunks {
 			for i := range m.chunks[c].list {
 				if !yield(&m.chunks[c].list[i]) {
@@ -106,10 +120,20 @@ func (m *extentMap) all() iter.Seq[*extent] {
 }
 
 func (m *extentMap) len() (n int) {
+	if m == nil {
+		return 0
+	}
 	for c := range m.chunks {
 		n += len(m.chunks[c].list)
 	}
 	return n
+}
+
+// cutSums forgets the checksums of the units from that number on.
+func (m *extentMap) cutSums(unit uint64) {
+	if m != nil {
+		m.sums.cut(unit)
+	}
 }
 
 // push puts x past the last extent.

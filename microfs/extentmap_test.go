@@ -164,7 +164,7 @@ func (m *extentModel) compare(t *testing.T) {
 			b := block{phys: x.phys + h - x.file, covered: x.coveredIn(h, m.g), frozen: x.frozen && h == x.end()-1}
 			first := int(h-x.file) * m.g.unitsPerBlock()
 			for n := range m.g.units(b.covered) {
-				b.crcs = append(b.crcs, m.in.sums.get(x.unit(m.g, first+n)))
+				b.crcs = append(b.crcs, m.in.extents.sums.get(x.unit(m.g, first+n)))
 			}
 			got[h] = b
 		}

@@ -50,7 +50,7 @@ func (f *File) change(enter func(*FS) error) error {
 		if err := f.useAfter(enter); err != nil {
 			return err
 		}
-		if !f.in.long {
+		if !f.in.open.long {
 			return nil
 		}
 		f.fs.idle.Wait()
@@ -62,12 +62,12 @@ func (f *File) change(enter func(*FS) error) error {
 // file stays open.
 func (f *File) begin(write bool) {
 	f.long++
-	f.in.long = f.in.long || write
+	f.in.open.long = f.in.open.long || write
 }
 
 func (f *File) end(write bool) {
 	f.long--
-	f.in.long = f.in.long && !write
+	f.in.open.long = f.in.open.long && !write
 	f.fs.idle.Broadcast()
 }
 
@@ -221,7 +221,7 @@ func (f *File) ReadDir(after string, n int) ([]Dirent, error) {
 		return nil, syscall.ENOTDIR
 	}
 	t := f.fs.tree
-	list := make([]Dirent, 0, min(f.in.entries, max(n, 64)))
+	list := make([]Dirent, 0, min(f.in.entries(), max(n, 64)))
 	for e := range t.names.from(f.in.ino, after) {
 		if e.dir != f.in.ino || (n > 0 && len(list) == n) {
 			break
@@ -291,24 +291,21 @@ func (f *File) close(complete bool) error {
 	f.dropBuffer()
 	f.ahead = readAhead{}
 	f.fs.opens--
-	in.opens--
-	if f.writable {
-		in.writers--
-	}
+	in.done(f.writable)
 	if f.fs.broken != nil {
 		return f.fs.broken
 	}
-	if in.nlink == 0 && in.opens == 0 {
+	if in.nlink == 0 && in.open == nil {
 		f.fs.tree.forget(in, f.fs.freed)
 		f.fs.release()
 		failed = nil // nobody misses it
 	}
-	if !complete || !f.writable || in.writers > 0 || in.nlink > 0 && f.fs.losses.of(in.ino) != nil {
+	if !complete || !f.writable || in.writers() > 0 || in.nlink > 0 && f.fs.losses.of(in.ino) != nil {
 		return failed
 	}
 	// Nothing of a file without a name survives, but changes before its close do: the
 	// rename that has put another one in its place, say.
-	if in.nlink > 0 && in.written && (in.version > 0 || !f.fs.closeCreated(in)) {
+	if in.nlink > 0 && in.written && (in.changed || !f.fs.closeCreated(in)) {
 		if err := f.fs.closeWritten(in); err != nil {
 			return err
 		}
@@ -339,6 +336,6 @@ func (fs *FS) closeWritten(in *inode) error {
 		return err
 	}
 	in.written = false
-	in.tail = tail{}
+	in.dropTail()
 	return fs.sync()
 }

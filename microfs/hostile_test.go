@@ -31,13 +31,13 @@ func TestHostileState(t *testing.T) {
 		mounted bool // nothing wrong with it
 	}{
 		{name: "link count too low", change: func(tr *tree) { tr.addName(tr.inodes.get(RootIno), "second", tr.named("f")) }},
-		{name: "entries zero", change: func(tr *tree) { tr.named("d").entries = 0 }},
-		{name: "entries zero in the root", change: func(tr *tree) { tr.inodes.get(RootIno).entries = 0 }},
-		{name: "entries huge", change: func(tr *tree) { tr.named("d").entries = math.MaxUint32 }},
-		{name: "directory in itself", change: func(tr *tree) { tr.named("d").parent = tr.named("d").ino }},
+		{name: "entries zero", change: func(tr *tree) { tr.named("d").special.entries = 0 }},
+		{name: "entries zero in the root", change: func(tr *tree) { tr.inodes.get(RootIno).special.entries = 0 }},
+		{name: "entries huge", change: func(tr *tree) { tr.named("d").special.entries = math.MaxUint32 }},
+		{name: "directory in itself", change: func(tr *tree) { tr.named("d").special.parent = tr.named("d").ino }},
 		{name: "directory in its child", change: func(tr *tree) {
 			e, _ := tr.lookup(tr.named("d").ino, "e")
-			tr.named("d").parent = e.ino
+			tr.named("d").special.parent = e.ino
 		}},
 		{name: "directories in each other", change: func(tr *tree) {
 			d, x := tr.named("d"), tr.named("x")
@@ -46,18 +46,18 @@ func TestHostileState(t *testing.T) {
 			tr.addName(d, "x", x)
 			tr.addName(x, "d", d)
 		}},
-		{name: "directory in a file", change: func(tr *tree) { tr.named("d").parent = tr.named("f").ino }},
-		{name: "directory nowhere", change: func(tr *tree) { tr.named("d").parent = 999 }},
+		{name: "directory in a file", change: func(tr *tree) { tr.named("d").special.parent = tr.named("f").ino }},
+		{name: "directory nowhere", change: func(tr *tree) { tr.named("d").special.parent = 999 }},
 		{name: "directory twice", change: func(tr *tree) { tr.addName(tr.named("x"), "d", tr.named("d")) }},
 		{name: "root in a directory", change: func(tr *tree) { tr.names.insert(entry{tr.named("x").ino, "r", RootIno}) }},
-		{name: "root has a parent", change: func(tr *tree) { tr.inodes.get(RootIno).parent = 77 }},
+		{name: "root has a parent", change: func(tr *tree) { tr.inodes.get(RootIno).special.parent = 77 }},
 		{name: "size negative", change: func(tr *tree) { tr.named("f").size = -1 }},
 		{name: "size huge", change: func(tr *tree) { tr.named("f").size = math.MaxInt64 }},
 		{name: "size beyond hugeblocks", change: func(tr *tree) { tr.named("f").size = 1 << 50 }},
 		{name: "size small", change: func(tr *tree) { tr.named("f").size = 3 }, mounted: true},
 		{name: "mode without a type", change: func(tr *tree) { tr.named("f").mode = 0o600 }},
-		{name: "data of a link", change: func(tr *tree) { tr.named("f").mode, tr.named("f").target = modeSymlink|0o777, "d" }},
-		{name: "data of a directory", change: func(tr *tree) { tr.named("f").mode, tr.named("f").parent = modeDir|0o700, RootIno }},
+		{name: "data of a link", change: func(tr *tree) { tr.named("f").mode, tr.named("f").special = modeSymlink|0o777, &special{target: "d"} }},
+		{name: "data of a directory", change: func(tr *tree) { tr.named("f").mode, tr.named("f").special = modeDir|0o700, &special{parent: RootIno} }},
 		{name: "inode numbers used up", change: func(tr *tree) { tr.nextIno = math.MaxUint64 }},
 	}
 	for _, tc := range tests {

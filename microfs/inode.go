@@ -16,7 +16,8 @@ const (
 	modePerm    = 0o7777
 )
 
-// inode is a file, directory or symbolic link. Guarded by FS.mu.
+// inode is a file, directory or symbolic link. Guarded by FS.mu. There may be millions: what only some of them have is
+// elsewhere, and a nil pointer here.
 type inode struct {
 	ino      Ino
 	mode     uint32
@@ -27,26 +28,38 @@ type inode struct {
 	mtime    int64
 	ctime    int64
 	btime    int64
+	cut      uint32    // see Attr.Cut
+	mapped   Hugeblock // sum of the counts of
+	extents  *extentMap
+	ranges   *rangeMap // what other partitions have
+	special  *special
 	closed   bool // see Attr.Closed
-	written  bool // changed since the last Close record; not on the media
-
-	mapped  Hugeblock // sum of the counts of
-	extents extentMap
-	sums    sumTable  // of what the extents cover; empty without data checksums
-	ranges  *rangeMap // what other partitions have; nil: nothing
-	cut     uint32    // see Attr.Cut
-	target  string    // of a symbolic link
-	parent  Ino       // of a directory
-	entries int       // of a directory
 
 	// Not on the media.
-	name    string // of a directory, in the one above
-	opens   int32  // open files
-	writers int32  // of them for writing
+	written bool   // changed since the last Close record
+	changed bool   // content has changed since it was made, or loaded
+	found   uint32 // names in a state checkpoint
+	open    *openInode
+}
+
+// special is what directories and symbolic links have.
+type special struct {
+	target  string // of a symbolic link
+	parent  Ino    // of a directory
+	entries int    // of a directory
+
+	// Not on the media.
+	name  string // of a directory, in the one above
+	found uint32 // entries in a state checkpoint
+}
+
+// openInode is what an inode has while it is open. It is not on the media.
+type openInode struct {
+	files   int32
+	writers int32  // of them
 	long    bool   // a long write is under way: others wait for it (File.change)
 	version uint64 // counts changes of content, for read caches
 	tail    tail
-	found   struct{ names, entries uint32 } // in a state checkpoint
 }
 
 // tail is the content of the partly covered LBA at the end of the last
@@ -60,6 +73,63 @@ func (in *inode) isDir() bool     { return in.mode&modeType == modeDir }
 func (in *inode) isSymlink() bool { return in.mode&modeType == modeSymlink }
 func (in *inode) isRegular() bool { return in.mode&modeType == modeRegular }
 
+// parent, entries and target are those of special, or nothing.
+func (in *inode) parent() Ino {
+	if in.special == nil {
+		return 0
+	}
+	return in.special.parent
+}
+
+func (in *inode) entries() int {
+	if in.special == nil {
+		return 0
+	}
+	return in.special.entries
+}
+
+func (in *inode) target() string {
+	if in.special == nil {
+		return ""
+	}
+	return in.special.target
+}
+
+// writers is how many open files write to it.
+func (in *inode) writers() int32 {
+	if in.open == nil {
+		return 0
+	}
+	return in.open.writers
+}
+
+// opened and done enclose the life of an open file.
+func (in *inode) opened(writable bool) {
+	if in.open == nil {
+		in.open = &openInode{}
+	}
+	in.open.files++
+	if writable {
+		in.open.writers++
+	}
+}
+
+func (in *inode) done(writable bool) {
+	if writable {
+		in.open.writers--
+	}
+	if in.open.files--; in.open.files == 0 {
+		in.open = nil
+	}
+}
+
+// dropTail forgets the tail.
+func (in *inode) dropTail() {
+	if in.open != nil {
+		in.open.tail = tail{}
+	}
+}
+
 func (in *inode) attr(g *geometry) Attr {
 	a := Attr{
 		Ino: in.ino, Mode: in.mode, Nlink: in.nlink, UID: in.uid, GID: in.gid, Size: in.size,
@@ -69,7 +139,7 @@ func (in *inode) attr(g *geometry) Attr {
 		Blocks: int64(nvmf.Bytes(in.mapped)*g.hugeblock/512) + (in.ranges.bytes()+511)/512,
 	}
 	if in.isDir() {
-		a.Size = int64(in.entries) * 32
+		a.Size = int64(in.entries()) * 32
 	}
 	return a
 }
@@ -88,7 +158,7 @@ func newTree(g *geometry) *tree {
 	t := &tree{g: g, names: newNameTable(), nextIno: RootIno + 1}
 	t.addInode(&inode{
 		ino: RootIno, mode: modeDir | g.root.mode&modePerm, nlink: 2, uid: g.root.uid, gid: g.root.gid,
-		atime: g.created, mtime: g.created, ctime: g.created, btime: g.created, parent: RootIno,
+		atime: g.created, mtime: g.created, ctime: g.created, btime: g.created, special: &special{parent: RootIno},
 	})
 	return t
 }
@@ -110,7 +180,7 @@ func (t *tree) dropInode(in *inode) {
 
 // stateBytes is what the inode takes in a state checkpoint without its extents.
 func (in *inode) stateBytes() nvmf.Bytes {
-	return nvmf.Bytes(inodeSize + len(in.target) + rangeSize*in.ranges.len())
+	return nvmf.Bytes(inodeSize + len(in.target()) + rangeSize*in.ranges.len())
 }
 
 func (t *tree) lookup(dir Ino, name string) (*inode, bool) {
@@ -128,9 +198,9 @@ func (t *tree) addName(dir *inode, name string, in *inode) bool {
 		return false
 	}
 	t.bytes += nvmf.Bytes(entrySize + len(name))
-	dir.entries++
+	dir.special.entries++
 	if in.isDir() {
-		in.parent, in.name = dir.ino, name
+		in.special.parent, in.special.name = dir.ino, name
 		dir.nlink++
 	}
 	return true
@@ -140,7 +210,7 @@ func (t *tree) addName(dir *inode, name string, in *inode) bool {
 func (t *tree) dropName(dir *inode, name string, in *inode) {
 	t.names.remove(dir.ino, name)
 	t.bytes -= nvmf.Bytes(entrySize + len(name))
-	dir.entries--
+	dir.special.entries--
 	if in.isDir() {
 		dir.nlink--
 	}

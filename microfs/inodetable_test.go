@@ -5,7 +5,9 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"unsafe"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -44,4 +46,8 @@ func TestInodeTable(t *testing.T) {
 	require.Equal(t, slices.Sorted(maps.Keys(want)), got)
 	require.Zero(t, table.count)
 	require.Empty(t, table.pages)
+}
+
+func TestInodeIsSmall(t *testing.T) {
+	assert.LessOrEqual(t, unsafe.Sizeof(inode{}), uintptr(112), "what an index takes for a name, in a size that Go allocates")
 }

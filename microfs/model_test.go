@@ -174,10 +174,7 @@ func (f *File) forget() error {
 	f.fs.mu.Lock()
 	defer f.fs.mu.Unlock()
 	f.fs.opens--
-	f.in.opens--
-	if f.writable {
-		f.in.writers--
-	}
+	f.in.done(f.writable)
 	f.in = nil
 	return nil
 }

@@ -125,10 +125,7 @@ func (fs *FS) opened(in *inode, flags int) *File {
 		f.readable, f.writable = false, false
 	}
 	fs.opens++
-	in.opens++
-	if f.writable {
-		in.writers++
-	}
+	in.opened(f.writable)
 	return f
 }
 
@@ -228,7 +225,7 @@ func (fs *FS) Readlink(dir Ino, path string) (string, error) {
 	if !in.isSymlink() {
 		return "", syscall.EINVAL
 	}
-	return in.target, nil
+	return in.target(), nil
 }
 
 // Link adds a name to a file. EEXIST, EPERM for directories, EMLINK.
@@ -312,7 +309,7 @@ func (fs *FS) Rmdir(dir Ino, path string) error {
 	if !p.in.isDir() {
 		return syscall.ENOTDIR
 	}
-	if p.in.entries > 0 {
+	if p.in.entries() > 0 {
 		return syscall.ENOTEMPTY
 	}
 	return fs.unlink(&p)
@@ -407,7 +404,7 @@ func (fs *FS) mayRename(from, to *place, exchange, noreplace bool) error {
 		return syscall.ENOTDIR
 	case !from.in.isDir() && to.in.isDir():
 		return syscall.EISDIR
-	case to.in.isDir() && to.in.entries > 0:
+	case to.in.isDir() && to.in.entries() > 0:
 		return syscall.ENOTEMPTY
 	}
 	return nil

@@ -142,7 +142,7 @@ func (w *walk) step(p *place, name string) error {
 		if d.ino == RootIno {
 			return errAboveRoot
 		}
-		p.in = w.fs.tree.inodes.get(d.parent)
+		p.in = w.fs.tree.inodes.get(d.parent())
 	default:
 		p.in, _ = w.fs.tree.lookup(d.ino, name)
 	}
@@ -154,7 +154,7 @@ func (w *walk) link(p place, rest string, follow bool) (place, error) {
 	if w.links++; w.links > maxSymlinks {
 		return p, syscall.ELOOP
 	}
-	target := p.in.target
+	target := p.in.target()
 	if p.slash {
 		rest = "."
 	}
@@ -243,7 +243,7 @@ func (t *tree) isAncestor(a, d *inode) bool {
 		if d.ino == RootIno {
 			return false
 		}
-		if d = t.inodes.get(d.parent); d == nil {
+		if d = t.inodes.get(d.parent()); d == nil {
 			return false
 		}
 	}
@@ -256,11 +256,11 @@ func (t *tree) pathOf(d *inode) (string, error) {
 	}
 	var parts []string
 	for d.ino != RootIno {
-		up := t.inodes.get(d.parent)
+		up := t.inodes.get(d.parent())
 		if up == nil || d.nlink == 0 {
 			return "", syscall.ENOENT
 		}
-		parts = append(parts, d.name)
+		parts = append(parts, d.special.name)
 		d = up
 	}
 	slices.Reverse(parts)

@@ -132,7 +132,7 @@ func (p *planner) appendTo(x *extent, h Hugeblock, covered, s, e nvmf.Bytes) (bo
 		FirstUnit: uint32(covered / g.unit), End: uint64(e),
 	}
 	if g.sums && covered%g.unit != 0 {
-		part.seed = p.in.sums.get(x.unit(g, g.units(x.covered)-1))
+		part.seed = p.in.extents.sums.get(x.unit(g, g.units(x.covered)-1))
 	}
 	p.s.parts = append(p.s.parts, part)
 	p.b.lba = g.lbaOf(g.dataOffset(phys) + part.start)

@@ -143,7 +143,7 @@ func (fs *FS) receive(in *inode, st *readRange) error {
 				if at < g.unit && (left > 0 || len(p) > 0) {
 					continue
 				}
-				if crc != in.sums.get(st.x.unit(g, unit)) && err == nil {
+				if crc != in.extents.sums.get(st.x.unit(g, unit)) && err == nil {
 					err = fs.damage(in, st.x, unit)
 				}
 				unit, crc, at = unit+1, 0, 0
@@ -234,7 +234,7 @@ func (fs *FS) readExtent(in *inode, x *extent, start nvmf.Bytes, buf []byte) err
 	}
 	for unit := int(start / g.unit); len(buf) > 0; unit++ {
 		n := min(len(buf), int(g.unit))
-		if crc64.Checksum(buf[:n]) != in.sums.get(x.unit(g, unit)) {
+		if crc64.Checksum(buf[:n]) != in.extents.sums.get(x.unit(g, unit)) {
 			return fs.reportDamage(fs.damage(in, x, unit))
 		}
 		buf = buf[n:]
@@ -251,14 +251,17 @@ func (fs *FS) coveredTail(in *inode, x *extent, h Hugeblock, covered nvmf.Bytes)
 		return nil, nil
 	}
 	pos := nvmf.Bytes(h)*g.hugeblock + covered - n
-	if t := &in.tail; t.pos == pos && nvmf.Bytes(len(t.data)) == n {
-		return t.data, nil
+	if in.open != nil && in.open.tail.pos == pos && nvmf.Bytes(len(in.open.tail.data)) == n {
+		return in.open.tail.data, nil
 	}
 	unit := covered.AlignDown(g.unit)
 	buf := make([]byte, covered-unit)
 	if err := fs.readExtent(in, x, nvmf.Bytes(h-x.file)*g.hugeblock+unit, buf); err != nil {
 		return nil, err
 	}
-	in.tail = tail{pos: pos, data: append(make([]byte, 0, g.lba), buf[nvmf.Bytes(len(buf))-n:]...)}
-	return in.tail.data, nil
+	last := tail{pos: pos, data: append(make([]byte, 0, g.lba), buf[nvmf.Bytes(len(buf))-n:]...)}
+	if in.open != nil {
+		in.open.tail = last
+	}
+	return last.data, nil
 }

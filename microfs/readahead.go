@@ -72,7 +72,7 @@ func (f *File) read(bufs [][]byte, off int64) (int, error) {
 
 // copyTo copies the buffered part of [pos, end) to the caller, and returns its end.
 func (a *readAhead) copyTo(cur *cursor, in *inode, pos, end int64) int64 {
-	if a.version != in.version || pos < a.start {
+	if a.version != in.open.version || pos < a.start {
 		return pos
 	}
 	for have := a.start + int64(len(a.data)); pos < min(end, have); {
@@ -123,7 +123,7 @@ func (f *File) fill(pos, end int64, sequential bool) bool {
 		a.window = 0
 		return false
 	}
-	a.data, a.start, a.version = buf, start, in.version
+	a.data, a.start, a.version = buf, start, in.open.version
 	return true
 }
 

@@ -76,23 +76,26 @@ func (t *tree) mend(logf func(format string, args ...any)) {
 		t.bytes -= nvmf.Bytes(entrySize + len(e.name))
 	}
 	for in := range t.inodes.all() {
-		in.found.names, in.found.entries = 0, 0
+		in.found = 0
+		if in.special != nil {
+			in.special.found = 0
+		}
 	}
 	links, entries := map[Ino]uint32{RootIno: 2}, map[Ino]int{}
 	for e := range t.names.all() {
 		entries[e.dir]++
 		links[e.ino]++
 		in := t.inodes.get(e.ino)
-		in.found.names++
-		t.inodes.get(e.dir).found.entries++
+		in.found++
+		t.inodes.get(e.dir).special.found++
 		if in.isDir() && e.ino != RootIno {
 			links[e.ino]++
 			links[e.dir]++
-			in.parent, in.name = e.dir, e.name
+			in.special.parent, in.special.name = e.dir, e.name
 		}
 	}
-	if root := t.inodes.get(RootIno); root != nil {
-		root.parent = RootIno
+	if root := t.inodes.get(RootIno); root != nil && root.special != nil {
+		root.special.parent = RootIno
 	}
 	for in := range t.inodes.all() {
 		ino := in.ino
@@ -104,9 +107,9 @@ func (t *tree) mend(logf func(format string, args ...any)) {
 			}
 			in.nlink = links[ino]
 		}
-		if in.entries != entries[ino] {
-			logf("inode %d: %d names instead of %d", ino, entries[ino], in.entries)
-			in.entries = entries[ino]
+		if n := entries[ino]; in.entries() != n {
+			logf("inode %d: %d names instead of %d", ino, n, in.entries())
+			in.special.entries = n
 		}
 	}
 }

@@ -107,14 +107,14 @@ func (in *inode) encode(g *geometry, b []byte) []byte {
 	if in.closed {
 		le.PutUint32(h[72:], inodeClosed)
 	}
-	le.PutUint64(h[80:], uint64(in.parent))
-	le.PutUint32(h[88:], uint32(in.entries))
-	le.PutUint32(h[92:], uint32(len(in.target)))
+	le.PutUint64(h[80:], uint64(in.parent()))
+	le.PutUint32(h[88:], uint32(in.entries()))
+	le.PutUint32(h[92:], uint32(len(in.target())))
 	le.PutUint32(h[96:], uint32(in.extents.len()))
 	b = append(b, h[:]...)
-	b = append(b, in.target...)
+	b = append(b, in.target()...)
 	for x := range in.extents.all() {
-		b = x.encode(g, &in.sums, b)
+		b = x.encode(g, &in.extents.sums, b)
 	}
 	for r := range in.ranges.all() {
 		b = append(b, make([]byte, rangeSize)...)
@@ -230,7 +230,7 @@ func (r *stateReader) tree(g *geometry) (*tree, error) {
 			d = t.inodes.get(e.dir)
 		}
 		in := t.inodes.get(e.ino)
-		if d == nil || !d.isDir() || in == nil || !goodName(e.name) || in.isDir() && in.parent != e.dir && !r.lenient() {
+		if d == nil || !d.isDir() || in == nil || !goodName(e.name) || in.isDir() && in.parent() != e.dir && !r.lenient() {
 			err := fmt.Errorf("name %q of inode %d in directory %d makes no sense: %w", e.name, e.ino, e.dir, ErrCorrupt)
 			if err := r.refuse(e.ino, err); err != nil {
 				return t, err
@@ -244,10 +244,10 @@ func (r *stateReader) tree(g *geometry) (*tree, error) {
 			continue
 		}
 		t.bytes += nvmf.Bytes(entrySize + len(e.name))
-		in.found.names++
-		d.found.entries++
+		in.found++
+		d.special.found++
 		if in.isDir() {
-			in.name = e.name
+			in.special.name = e.name
 		}
 	}
 	t.nextIno = max(t.nextIno, Ino(le.Uint64(h[16:])))
@@ -261,19 +261,19 @@ func (t *tree) check() error {
 		return fmt.Errorf("inode numbers are used up: %w", ErrCorrupt)
 	}
 	root := t.inodes.get(RootIno)
-	if root == nil || !root.isDir() || root.parent != RootIno {
+	if root == nil || !root.isDir() || root.parent() != RootIno {
 		return fmt.Errorf("state checkpoint has no root: %w", ErrCorrupt)
 	}
 	subdirs := map[Ino]uint32{}
 	for in := range t.inodes.all() {
 		if in.isDir() && in.ino != RootIno && in.nlink > 0 {
-			subdirs[in.parent]++
+			subdirs[in.parent()]++
 		}
 	}
 	under := map[Ino]bool{RootIno: true}
 	for in := range t.inodes.all() {
 		ino, kind := in.ino, in.mode&modeType
-		want := in.found.names
+		want := in.found
 		if ino == RootIno {
 			want++ // has no name, and only this place
 		}
@@ -284,11 +284,11 @@ func (t *tree) check() error {
 			want += 1 + subdirs[ino]
 		}
 		switch {
-		case in.nlink != want, in.entries != int(in.found.entries),
+		case in.nlink != want, in.special != nil && in.special.entries != int(in.special.found),
 			in.size < 0, uint64(in.size) > t.g.maxFileSize(),
 			kind != modeRegular && (in.mapped > 0 || in.ranges.len() > 0),
 			kind != modeRegular && kind != modeDir && kind != modeSymlink,
-			kind == modeSymlink && in.target == "", len(in.target) > maxTarget,
+			kind == modeSymlink && in.target() == "", len(in.target()) > maxTarget,
 			ino == 0 || ino >= maxIno:
 			return fmt.Errorf("inode %d makes no sense: %w", ino, ErrCorrupt)
 		case kind == modeDir && want > 0 && !t.reachesRoot(in, under):
@@ -305,7 +305,7 @@ func (t *tree) reachesRoot(d *inode, under map[Ino]bool) bool {
 		if up = append(up, d.ino); len(up) > t.inodes.count {
 			return false
 		}
-		if d = t.inodes.get(d.parent); d == nil {
+		if d = t.inodes.get(d.parent()); d == nil {
 			return false
 		}
 	}
@@ -323,9 +323,12 @@ func (r *stateReader) inode(g *geometry) (*inode, error) {
 		atime: int64(le.Uint64(h[40:])), mtime: int64(le.Uint64(h[48:])),
 		ctime: int64(le.Uint64(h[56:])), btime: int64(le.Uint64(h[64:])),
 		closed: le.Uint32(h[72:])&inodeClosed != 0,
-		parent: Ino(le.Uint64(h[80:])), entries: int(le.Uint32(h[88:])),
 	}
-	in.target = string(r.take(int(le.Uint32(h[92:]))))
+	of := special{parent: Ino(le.Uint64(h[80:])), entries: int(le.Uint32(h[88:])), target: string(r.take(int(le.Uint32(h[92:]))))}
+	if in.isDir() || of != (special{}) {
+		in.special = new(special)
+		*in.special = of
+	}
 	n := int(le.Uint32(h[96:]))
 	if n > len(r.b)/extentSize {
 		r.take(-1)
@@ -346,14 +349,14 @@ func (r *stateReader) inode(g *geometry) (*inode, error) {
 			continue
 		}
 		last = x.end()
-		in.extents.push(x)
+		in.addExtents().push(x)
 		in.mapped += x.count
 		for at := x.unit(g, 0); len(sums) > 0; {
 			n := 0
 			for ; n < len(some) && len(sums) > 0; n, sums = n+1, sums[8:] {
 				some[n] = le.Uint64(sums)
 			}
-			in.sums.set(at, some[:n])
+			in.extents.sums.set(at, some[:n])
 			at += uint64(n)
 		}
 	}

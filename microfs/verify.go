@@ -154,7 +154,7 @@ func (v *verifier) part(ino Ino, pos nvmf.Bytes, first bool) (next nvmf.Bytes, m
 // writtenFrom returns the extent that holds the first byte from pos on that was
 // written, and the place of that byte.
 func (in *inode) writtenFrom(g *geometry, pos nvmf.Bytes) (*extent, nvmf.Bytes) {
-	m := &in.extents
+	m := in.extents
 	for s := m.find(Hugeblock(pos / g.hugeblock)); m.at(s) != nil; s = m.next(s) {
 		x := m.at(s)
 		base := nvmf.Bytes(x.file) * g.hugeblock
@@ -184,7 +184,7 @@ func (v *verifier) bad(in *inode, x *extent, start, end nvmf.Bytes, cause error)
 		LBA: g.lbaOf(g.dataOffset(x.phys) + at), Cause: cause,
 	}
 	if g.sums {
-		b.Sum = in.sums.get(x.unit(g, int(at/g.unit)))
+		b.Sum = in.extents.sums.get(x.unit(g, int(at/g.unit)))
 	}
 	r.Bad = append(r.Bad, b)
 }

@@ -340,13 +340,13 @@ func (p *planner) append() error {
 
 // keepTail remembers the partly covered LBA that the write ended in.
 func (p *planner) keepTail() {
-	if len(p.s.parts) == 0 {
+	if len(p.s.parts) == 0 || p.in.open == nil {
 		return
 	}
 	g, part := p.fs.g, &p.s.parts[len(p.s.parts)-1]
 	end := nvmf.Bytes(part.rec.End)
 	n := end % g.lba
-	t := &p.in.tail
+	t := &p.in.open.tail
 	if n == 0 {
 		t.data = t.data[:0]
 		return

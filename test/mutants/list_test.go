@@ -82,7 +82,7 @@ var edits = []edit{
 
 	// Reading ahead, and the lock.
 	{"microfs: what was read ahead is handed out after a change", "microfs/readahead.go",
-		`if a.version != in.version || pos < a.start {`, `if pos < a.start {`,
+		`if a.version != in.open.version || pos < a.start {`, `if pos < a.start {`,
 		"TestReadAheadIsCurrent", ""},
 	{"microfs: what was read ahead and is damaged is handed out", "microfs/readahead.go",
 		`if err != nil {
@@ -101,7 +101,7 @@ var edits = []edit{
 	l.mu.Lock()`,
 		"TestLargeGivesWay", ""},
 	{"microfs: writes mix with a large one", "microfs/file.go",
-		`if !f.in.long {`, `if true {`,
+		`if !f.in.open.long {`, `if true {`,
 		"TestLargeWriteIsOne", ""},
 	{"microfs: a file is closed in the middle of a write", "microfs/file.go",
 		`for f.long > 0 {`, `for false {`,
@@ -583,7 +583,7 @@ var edits = []edit{
 		`if k.cut == a.Cut {`, `if false {`,
 		"TestReleases", ""},
 	{"index: shards are released that ranges name", "tree/index/release.go",
-		`		delete(set, k)
+		`		f.shards.remove(k)
 `, ``,
 		"TestReleases", ""},
 	{"index: shards of a file that is gone stay", "tree/index/release.go",

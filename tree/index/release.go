@@ -1,9 +1,10 @@
 package index
 
 import (
+	"cmp"
 	"math"
+	"slices"
 
-	"nvmecr/microfs"
 	"nvmecr/tree/wire"
 )
 
@@ -13,14 +14,23 @@ const maxQueue = 1 << 20
 // A shardKey is a shard of a file that is known.
 type shardKey struct{ place, cut uint32 }
 
-// A shardSet is some shards of one file. nil is empty.
-type shardSet map[shardKey]struct{}
+func (k shardKey) compare(o shardKey) int {
+	return cmp.Or(cmp.Compare(k.place, o.place), cmp.Compare(k.cut, o.cut))
+}
+
+// A shardSet is some shards of one file, in order. Most have one, and there may be millions of them.
+type shardSet []shardKey
 
 func (s *shardSet) add(k shardKey) {
-	if *s == nil {
-		*s = shardSet{}
+	if i, there := slices.BinarySearchFunc(*s, k, shardKey.compare); !there {
+		*s = slices.Insert(*s, i, k)
 	}
-	(*s)[k] = struct{}{}
+}
+
+func (s *shardSet) remove(k shardKey) {
+	if i, there := slices.BinarySearchFunc(*s, k, shardKey.compare); there {
+		*s = slices.Delete(*s, i, i+1)
+	}
 }
 
 // lose notes the shards whose ranges are about to be taken from a part of the file: no range may name them then.
@@ -44,37 +54,35 @@ func (f *file) sweep() {
 		}
 		return
 	}
-	if len(f.shards) == 0 || !f.unnamed(f.shards) {
+	if len(f.shards) == 0 || !f.dropNamed() {
 		return
 	}
-	for k := range f.shards {
+	var stray, rest shardSet
+	for _, k := range f.shards {
 		if k.cut == a.Cut { // it may be written to again
-			f.x.stray(f.ino, k)
-			delete(f.shards, k)
+			stray = append(stray, k)
+		} else {
+			rest = append(rest, k)
 		}
 	}
-	f.free(f.shards)
+	if len(stray) > 0 {
+		f.x.strays[f.ino] = stray
+	}
+	f.free(rest)
 }
 
-// unnamed takes the shards out of set that ranges of the file name. It reports false if it does not know.
-func (f *file) unnamed(set shardSet) bool {
+// dropNamed forgets the shards that ranges of the file name. It reports false if it does not know.
+func (f *file) dropNamed() bool {
 	err := f.placed(0, math.MaxInt64, func(k shardKey) bool {
-		delete(set, k)
-		return len(set) > 0
+		f.shards.remove(k)
+		return len(f.shards) > 0
 	})
 	return err == nil
 }
 
-// stray remembers a shard that goes with its file.
-func (x *Index) stray(ino microfs.Ino, k shardKey) {
-	set := x.strays[ino]
-	set.add(k)
-	x.strays[ino] = set
-}
-
 // free tells the partitions, as far as somebody has them, to remove shards.
 func (f *file) free(set shardSet) {
-	for k := range set {
+	for _, k := range set {
 		if c := f.x.places[k.place]; c != nil && len(c.queue) < maxQueue {
 			c.queue = append(c.queue, wire.Shard{Ino: f.ino, Birth: f.birth, Cut: k.cut})
 			c.unsynced = true
