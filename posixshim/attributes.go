@@ -36,6 +36,7 @@ func (p *Process) Attr(place Place, flags int) (microfs.Attr, error) {
 	if emptyPath(place, flags) {
 		return p.FileAttr(place.Dir)
 	}
+	p.await()
 	fs, dir, path, err := p.at(place, false)
 	if err != nil {
 		return microfs.Attr{}, err

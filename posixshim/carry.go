@@ -41,26 +41,32 @@ type carriers struct {
 	all atomic.Pointer[[]*watch]
 }
 
-func (c *carriers) change(change func([]*watch) []*watch) {
+// changeCarriers replaces the list. Other processes know whether there is one.
+func (p *Process) changeCarriers(change func([]*watch) []*watch) {
+	c := &p.carriers
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var now []*watch
-	if all := c.all.Load(); all != nil {
-		now = slices.Clone(*all)
+	before := c.all.Load()
+	if before != nil {
+		now = slices.Clone(*before)
 	}
 	if now = change(now); len(now) == 0 {
 		c.all.Store(nil)
-		return
+	} else {
+		c.all.Store(&now)
 	}
-	c.all.Store(&now)
+	if p.Carrying != nil && (before != nil) != (len(now) > 0) {
+		p.Carrying(len(now) > 0)
+	}
 }
 
-func (c *carriers) add(w *watch) {
-	c.change(func(all []*watch) []*watch { return append(all, w) })
+func (p *Process) addCarrier(w *watch) {
+	p.changeCarriers(func(all []*watch) []*watch { return append(all, w) })
 }
 
-func (c *carriers) remove(w *watch) {
-	c.change(func(all []*watch) []*watch {
+func (p *Process) removeCarrier(w *watch) {
+	p.changeCarriers(func(all []*watch) []*watch {
 		return slices.DeleteFunc(all, func(v *watch) bool { return v == w })
 	})
 }
@@ -76,15 +82,33 @@ func (p *Process) Drain() {
 	}
 }
 
-// drain does so for one socket.
-func (p *Process) drain(w *watch) {
-	if w.carrier == nil {
+// FinishCarried drains, and closes the files that no process has any more: for another process, which has seen the end of
+// those that wrote.
+func (p *Process) FinishCarried() {
+	all := p.carriers.all.Load()
+	if all == nil {
 		return
+	}
+	for _, w := range *all {
+		if !p.drain(w) {
+			continue
+		}
+		if err := p.unshare(w.carrier.file, w); err != nil {
+			p.logf("closing a file that another process had open: %v", err)
+		}
+	}
+}
+
+// drain does so for one socket. It reports whether that is the end, as carry does.
+func (p *Process) drain(w *watch) (end bool) {
+	if w.carrier == nil {
+		return false
 	}
 	// One that is closed has been drained.
 	if raw, err := w.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { p.carry(w.carrier, int(fd)) })
+		_ = raw.Control(func(fd uintptr) { end = p.carry(w.carrier, int(fd)) })
 	}
+	return end
 }
 
 // carry writes what there is in the socket to the file. It reports whether that is

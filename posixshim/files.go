@@ -60,6 +60,7 @@ func (p *Process) Open(at Place, flags int, mode uint32) (int, error) {
 	if err != nil {
 		return 0, err
 	}
+	p.await()
 	fs, err := p.acquire(changes)
 	if err != nil {
 		return 0, err

@@ -291,7 +291,7 @@ func (e *estate) close() {
 	s.callersMu.Unlock()
 	for _, watches := range e.watches {
 		for _, w := range watches {
-			e.p.carriers.remove(w)
+			e.p.removeCarrier(w)
 			_ = ownfd.CloseFile(w.File)
 		}
 	}

@@ -114,6 +114,9 @@ func (p *Process) obtain(write bool) (FS, error) {
 		return p.mount.FS, nil
 	}
 	p.mu.RUnlock()
+	if p.Await != nil {
+		p.Await() // what is read from media has to be there
+	}
 	if err := p.prepare(write); err != nil {
 		return nil, err
 	}
@@ -123,6 +126,17 @@ func (p *Process) obtain(write bool) (FS, error) {
 		return nil, syscall.EBUSY
 	}
 	return p.mount.FS, nil
+}
+
+// await returns when a file has what was written to it past the shim, also by way of other processes. Where others write to a
+// mount that stays usable it is called before a file is opened, or its attributes are told.
+func (p *Process) await() {
+	if p.Attentive {
+		p.FinishCarried() // as for the other calls of this library (Drain)
+	}
+	if p.Await != nil && p.tree.Load() {
+		p.Await()
+	}
 }
 
 // usable says whether the mount serves. The caller holds p.mu.
@@ -212,6 +226,7 @@ func (p *Process) look() {
 // lookAgain looks again before the attributes of an open file are told, unless
 // only this process writes: `tail -f` waits for a size to change.
 func (p *Process) lookAgain() {
+	p.await()
 	if p.writes() {
 		return
 	}
@@ -231,6 +246,7 @@ func (p *Process) looked(begin time.Time) {
 func (p *Process) replace(m *Mount) error {
 	old := &leftMount{mount: p.mount}
 	p.mount, p.opened = m, time.Now()
+	p.tree.Store(m.Tree)
 	p.moveFiles(m, old)
 	defer p.locks.moved(p.logf)
 	if old.mount == nil || old.files > 0 {

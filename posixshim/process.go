@@ -25,6 +25,11 @@ type Process struct {
 	Ending func()
 	// Successor, if not nil, connects to who goes on with what this process has open when it ends.
 	Successor func() (Successor, error)
+	// Carrying, if not nil, is called when this process begins or ends to write to files what others write past the shim. While it
+	// does, others may ask for FinishCarried.
+	Carrying func(begins bool)
+	// Await, if not nil, returns when other processes have written what they had so.
+	Await func()
 	// View, if not nil, returns where the kernel of this host has the files of this process.
 	View func() View
 	// Identify, if not nil, returns who this process is.
@@ -42,6 +47,7 @@ type Process struct {
 
 	mu       sync.RWMutex  // held for reading by calls that use mount
 	mount    *Mount        // nil until something needs it
+	tree     atomic.Bool   // mount.Tree
 	opened   time.Time     // when mount was
 	fresh    time.Duration // how long a mount for reading is good for
 	failed   error         // if not nil, the mount cannot be had any more

@@ -77,7 +77,7 @@ func (p *Process) Share(h Handle) (int, error) {
 		return 0, errors.Join(fmt.Errorf("sharing an open file with a child: %w", err), p.releaseHandle(h))
 	}
 	if w.carrier != nil {
-		p.carriers.add(w)
+		p.addCarrier(w)
 	}
 	p.watchFor(f, w)
 	return socket, nil
@@ -173,7 +173,7 @@ func listenAt(name unix.Sockaddr, backlog int) (int, error) {
 func (p *Process) unshare(f *openFile, w *watch) error {
 	w.end.Do(func() {
 		p.drain(w)
-		p.carriers.remove(w)
+		p.removeCarrier(w)
 		p.server.ended(f.handle)
 		closed := ownfd.CloseFile(w.File)
 		last, err := p.drop(f)

@@ -331,7 +331,7 @@ func (t *taking) takeWatch(k *packet) error {
 	}
 	f.share(w)
 	if w.carrier != nil {
-		t.p.carriers.add(w)
+		t.p.addCarrier(w)
 	}
 	t.p.watchFor(f, w)
 	return nil

@@ -59,6 +59,7 @@ func (s *Server) Process(place store.Place) *posixshim.Process {
 		}
 		p = posixshim.NewHeir(o.Open, o.Logf)
 		p.Identify, p.Attentive = store.Cred, true
+		processfs.AwaitCarried(p, s.cfg)
 		o.Process = p
 		s.processes[place] = p
 	}

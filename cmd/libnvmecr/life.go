@@ -77,6 +77,7 @@ func start(mount string, variables []byte, own unsafe.Pointer) error {
 	}
 	opening.Config = cfg
 	process.View = view
+	processfs.AwaitCarried(process, cfg)
 	process.Used = func() { owner.Use(store.LockGroup(cfg.Run)) }
 	attend(cfg)
 	return nil

@@ -211,6 +211,7 @@ func removeGroup(dir string, before time.Time) {
 	_ = os.Remove(filepath.Join(dir, successorFile))
 	_ = os.Remove(filepath.Join(dir, indexFile))
 	_ = os.Remove(filepath.Join(dir, attendFile))
+	_ = os.RemoveAll(filepath.Join(dir, carryDir))
 	_ = os.Remove(dir) // unless a lock is left
 }
 

@@ -73,25 +73,33 @@ func (l *Lock) serve() error {
 	if err := os.Remove(name); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
-	// Not of package net, whose sockets have the numbers they come with.
-	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	listen, err := listenAt(name)
 	if err != nil {
 		return err
+	}
+	l.listen = listen
+	go accept(listen, l.answer)
+	return nil
+}
+
+// listenAt makes a socket that listens. It is not of package net, whose sockets have the numbers they come with.
+func listenAt(name string) (*os.File, error) {
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
 	}
 	fd = ownfd.Hold(fd)
 	if err = unix.Bind(fd, &unix.SockaddrUnix{Name: name}); err == nil {
 		err = unix.Listen(fd, unix.SOMAXCONN)
 	}
 	if err != nil {
-		return errors.Join(err, ownfd.Close(fd))
+		return nil, errors.Join(err, ownfd.Close(fd))
 	}
-	l.listen = os.NewFile(uintptr(fd), name)
-	go l.accept(l.listen)
-	return nil
+	return os.NewFile(uintptr(fd), name), nil
 }
 
-// accept serves who comes, until the socket is closed.
-func (l *Lock) accept(listen *os.File) {
+// accept has answer serve who comes, each on a goroutine, until the socket is closed.
+func accept(listen *os.File, answer func(conn *os.File)) {
 	raw, err := listen.SyscallConn()
 	for err == nil {
 		var fd int
@@ -105,7 +113,7 @@ func (l *Lock) accept(listen *os.File) {
 		case failed != nil: // out of descriptors: those who ask keep asking
 			time.Sleep(patience)
 		default:
-			go l.answer(os.NewFile(uintptr(ownfd.Hold(fd)), listen.Name()))
+			go answer(os.NewFile(uintptr(ownfd.Hold(fd)), listen.Name()))
 		}
 	}
 }

@@ -1,0 +1,139 @@
+package owner
+
+import (
+	"cmp"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/ownfd"
+)
+
+// A process may have taken on to write to files what other processes write to sockets (posixshim). Who opens a file, or looks at
+// its size, has to find what was written before, also by a process that has ended since. Each process that has such sockets
+// therefore listens in the directory carryDir of its group: it ends a connection when it has written what was there.
+
+// carryDir is in the directory of a group, while a process carries.
+const carryDir = "carry"
+
+// Carriers are the processes of a run on this host that carry. The methods may be called from any goroutine.
+type Carriers struct {
+	Group   string
+	Timeout time.Duration // how long Await waits for one process, once
+
+	mu     sync.Mutex
+	listen *os.File
+	file   string // of this process's socket, in carryDir
+
+	silent sync.Map // files of those that have not answered
+}
+
+var carryNumber atomic.Uint64 // of those of this process
+
+// Listen makes this process one of them, until Close: finish writes to the files what there is.
+func (c *Carriers) Listen(finish func()) error {
+	dir, err := directory(c.Group)
+	if err != nil {
+		return err
+	}
+	dir = filepath.Join(dir, carryDir)
+	file := strconv.Itoa(os.Getpid()) + "-" + strconv.FormatUint(carryNumber.Add(1), 10)
+	hidden := filepath.Join(dir, "."+file) // until it listens
+	var listen *os.File
+	for range 3 { // Close of another process may remove the directory
+		if err = os.Mkdir(dir, 0o700); err == nil || errors.Is(err, fs.ErrExist) {
+			listen, err = listenAt(hidden)
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+	}
+	if err != nil {
+		return err
+	}
+	if err := os.Rename(hidden, filepath.Join(dir, file)); err != nil {
+		return errors.Join(err, ownfd.CloseFile(listen))
+	}
+	c.mu.Lock()
+	c.listen, c.file = listen, file
+	c.mu.Unlock()
+	go accept(listen, func(conn *os.File) {
+		defer ownfd.CloseFile(conn)
+		if samePeer(conn) {
+			finish()
+		}
+	})
+	return nil
+}
+
+// Close undoes Listen.
+func (c *Carriers) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.listen == nil {
+		return nil
+	}
+	dir := filepath.Join(Directory(c.Group), carryDir)
+	_ = os.Remove(filepath.Join(dir, c.file))
+	_ = os.Remove(dir) // unless another process carries, too
+	err := ownfd.CloseFile(c.listen)
+	c.listen, c.file = nil, ""
+	return err
+}
+
+// Await returns when the others have written what they had when it was called. It costs one system call where there are none. One
+// that does not answer in time, as it is stopped, is not waited for again.
+func (c *Carriers) Await() {
+	if c.Group == "" {
+		return
+	}
+	dir := filepath.Join(Directory(c.Group), carryDir)
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return
+	}
+	c.mu.Lock()
+	own := c.file
+	c.mu.Unlock()
+	for _, e := range entries {
+		if _, silent := c.silent.Load(e.Name()); !silent && e.Name() != own && !strings.HasPrefix(e.Name(), ".") {
+			c.await(e.Name())
+		}
+	}
+}
+
+// await waits for one process.
+func (c *Carriers) await(file string) {
+	fd, err := dial(c.Group, filepath.Join(carryDir, file), unix.SOCK_STREAM)
+	if err != nil {
+		if errors.Is(err, syscall.ECONNREFUSED) { // it was killed
+			_ = os.Remove(filepath.Join(Directory(c.Group), carryDir, file))
+		}
+		return
+	}
+	defer func() { _ = ownfd.Close(fd) }()
+	end := time.Now().Add(cmp.Or(c.Timeout, time.Minute))
+	for {
+		left := unix.NsecToTimeval(max(time.Until(end), time.Microsecond).Nanoseconds())
+		if unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &left) != nil {
+			return
+		}
+		switch _, err := unix.Read(fd, make([]byte, 1)); err {
+		case unix.EINTR:
+		case unix.EAGAIN:
+			c.silent.Store(file, true)
+			return
+		default:
+			return
+		}
+	}
+}

@@ -1,0 +1,60 @@
+package owner
+
+import (
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+)
+
+// Who awaits carriers finds done what they had to do, and does not wait for those that have ended or do not answer.
+func TestCarriers(t *testing.T) {
+	group := "carrytest"
+	require.NoError(t, Prepare(group))
+	t.Cleanup(func() { Abandon(group) })
+	reader := &Carriers{Group: group, Timeout: time.Minute}
+	reader.Await() // nobody carries
+
+	var one, two Carriers
+	one.Group, two.Group = group, group
+	var done, own atomic.Int32
+	require.NoError(t, one.Listen(func() { time.Sleep(10 * time.Millisecond); done.Add(1) }))
+	require.NoError(t, two.Listen(func() { done.Add(1) }))
+	require.NoError(t, reader.Listen(func() { own.Add(1) }))
+	reader.Await()
+	assert.EqualValues(t, 2, done.Load())
+	assert.Zero(t, own.Load(), "nobody waits for itself")
+	require.NoError(t, two.Close())
+	require.NoError(t, two.Close())
+	reader.Await()
+	assert.EqualValues(t, 3, done.Load())
+
+	dir := filepath.Join(Directory(group), carryDir)
+	killed := filepath.Join(dir, "1-1")
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	require.NoError(t, err)
+	require.NoError(t, unix.Bind(fd, &unix.SockaddrUnix{Name: killed}))
+	require.NoError(t, unix.Close(fd))
+	reader.Await()
+	assert.NoFileExists(t, killed)
+
+	stopped := make(chan struct{})
+	require.NoError(t, two.Listen(func() { <-stopped }))
+	reader.Timeout = time.Millisecond
+	reader.Await()
+	reader.Timeout = time.Hour
+	reader.Await() // not again
+	close(stopped)
+
+	for _, c := range []*Carriers{&one, &two, reader} {
+		require.NoError(t, c.Close())
+	}
+	assert.NoDirExists(t, dir)
+	_, err = os.Stat(Directory(group))
+	assert.NoError(t, err)
+}
