@@ -14,6 +14,7 @@ import (
 // TestAuthentication runs jobs on a target that asks for keys, each made with
 // `nvmecr keygen`.
 func TestAuthentication(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	const host = "nqn.2014-08.org.example:host"
 	key := func(hash string) string {
@@ -96,6 +97,7 @@ func TestAuthentication(t *testing.T) {
 
 // TestTLS runs a job on a target whose connections all use TLS.
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	const host = "nqn.2014-08.org.example:host"
 	dir := t.TempDir()

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -19,8 +20,11 @@ import (
 	"nvmecr/nvmf"
 )
 
-// awayAddress is where nobody else takes the port of a target that is away.
-const awayAddress = "127.0.0.3"
+// awayAddresses counts those of awayAddress.
+var awayAddresses atomic.Uint32
+
+// awayAddress is one at which nobody else takes the port of a target that is away.
+func awayAddress() string { return fmt.Sprint("127.0.3.", awayAddresses.Add(1)) }
 
 // portOf returns the port in what `nvmecr target` prints.
 func portOf(t *testing.T, target string) string {
@@ -36,7 +40,8 @@ func TestTargetComesBack(t *testing.T) {
 	h := heat{"heat.c", "mpirun.openmpi", []string{"mpicc.openmpi"}}
 	program := h.build(t, s.Dir)
 	namespace := "file:" + filepath.Join(s.Dir, "away") + "?size=512M"
-	job, target := serve(t, s, "--listen", awayAddress+":0", "--namespace", namespace)
+	address := awayAddress()
+	job, target := serve(t, s, "--listen", address+":0", "--namespace", namespace)
 	run, err := s.Start(append(s.RunFlags("away", "--target", target, "--timeout", hang.String()), h.line(program, "/nvmecr", 0, 2000)...))
 	require.NoError(t, err)
 	awaitLines(t, run, 3)
@@ -44,7 +49,7 @@ func TestTargetComesBack(t *testing.T) {
 	require.Error(t, job.Wait(t.Context()))
 	time.Sleep(300 * time.Millisecond) // for operations to run into it
 	require.False(t, run.Ended(), "the job waits")
-	serve(t, s, "--listen", net.JoinHostPort(awayAddress, portOf(t, target)), "--namespace", namespace)
+	serve(t, s, "--listen", net.JoinHostPort(address, portOf(t, target)), "--namespace", namespace)
 	require.NoError(t, run.Wait(t.Context()))
 	assert.Len(t, sums(run, 0), 2000/50)
 
@@ -72,7 +77,8 @@ func TestTargetAwayAtTheStart(t *testing.T) {
 	fifo := filepath.Join(s.Dir, "fifo")
 	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
 	namespace := "file:" + filepath.Join(s.Dir, "away") + "?size=64M"
-	target, line := serve(t, s, "--listen", awayAddress+":0", "--namespace", namespace)
+	address := awayAddress()
+	target, line := serve(t, s, "--listen", address+":0", "--namespace", namespace)
 	run, err := s.Start(append(s.RunFlags("away", "--target", line, "--timeout", hang.String()), "sh", "-c", "echo up; read x < "+fifo+"; echo one > /nvmecr/a"))
 	require.NoError(t, err)
 	awaitLines(t, run, 1)
@@ -81,15 +87,16 @@ func TestTargetAwayAtTheStart(t *testing.T) {
 	require.NoError(t, os.WriteFile(fifo, []byte("go\n"), 0))
 	time.Sleep(300 * time.Millisecond) // for the call to run into it
 	require.False(t, run.Ended(), "the job waits")
-	serve(t, s, "--listen", net.JoinHostPort(awayAddress, portOf(t, line)), "--namespace", namespace)
+	serve(t, s, "--listen", net.JoinHostPort(address, portOf(t, line)), "--namespace", namespace)
 	require.NoError(t, run.Wait(t.Context()))
 	assert.Equal(t, "one\n", call(t, s, "cat", "--name", "away", "/a").ok(t))
 }
 
 // TestTargetStaysAway expects EIO within the time-out.
 func TestTargetStaysAway(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
-	job, target := serve(t, s, "--listen", awayAddress+":0", "--namespace", "mem:64M")
+	job, target := serve(t, s, "--listen", awayAddress()+":0", "--namespace", "mem:64M")
 	run, err := s.Start(append(s.RunFlags("away", "--target", target, "--timeout", "8s"),
 		"sh", "-c", "echo > /nvmecr/a; echo up; while echo > /nvmecr/a; do sleep 0.01; done 2>&1"))
 	require.NoError(t, err)

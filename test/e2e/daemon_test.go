@@ -17,8 +17,10 @@ import (
 // What goes on behind a run goes on with its files there where the target is no process of the run's, also when the run
 // is killed. The server that has them ends after it, and leaves nothing.
 func TestDaemon(t *testing.T) {
+	t.Parallel()
 	for _, killed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("killed %v", killed), func(t *testing.T) {
+			t.Parallel()
 			s := newStage(t)
 			_, target := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:64M")
 			goOn := filepath.Join(s.Dir, "go")

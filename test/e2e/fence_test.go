@@ -35,6 +35,7 @@ except OSError as e:
 // TestLateWriter stops a process, lets a run that asks for it take its partition over
 // from the run in progress, and wakes it up: it cannot write any more.
 func TestLateWriter(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	_, id := serve(t, s, "--listen", "0.0.0.0:0", "--allow-any-host", "--namespace", "mem:64M")
 	// Other addresses of the target, other directories: neither the lock of the
@@ -105,6 +106,7 @@ except OSError as e:
 // stopped, neither serves the processes of the next run nor writes beside them. What
 // the next run has written is there for the one after it.
 func TestSurvivorOfAnotherRun(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		fresh, stopped, elsewhere bool
 	}{
@@ -112,6 +114,7 @@ func TestSurvivorOfAnotherRun(t *testing.T) {
 		"another state directory": {elsewhere: true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := newStage(t)
 			_, id := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:64M")
 			old, err := s.Start(append(s.RunFlags("x", "--target", id), "python3", "-c", appender))

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
+	"flag"
 	"io"
 	"os"
 	"os/exec"
@@ -19,6 +20,15 @@ import (
 	"nvmecr/internal/demo"
 	"nvmecr/internal/demo/demotest"
 )
+
+// waiting is how many parallel tests run at the same time: those that wait most of the time, for what is gone or for a pause
+// to pass.
+const waiting = "6"
+
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", waiting) // every test has that flag, and the command line may change it
+	m.Run()
+}
 
 // newStage makes a stage that ends with the test.
 var newStage = demotest.NewStage

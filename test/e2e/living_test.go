@@ -43,6 +43,7 @@ func startElsewhere(t *testing.T, s *demo.Stage, script string, flags ...string)
 // TestLivingRun: the store of a job that lives, on another host or in another state
 // directory of this one, is not taken, wiped or repaired, unless that is asked for.
 func TestLivingRun(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	_, id := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:64M")
 	go1, go2 := fifo(t, s, "go1"), fifo(t, s, "go2")
@@ -92,8 +93,10 @@ func TestLivingRun(t *testing.T) {
 // TestHostGone: the run on a host that is gone is waited for some seconds, and then the
 // next one goes on by itself. On the same host it goes on at once.
 func TestHostGone(t *testing.T) {
+	t.Parallel()
 	for name, elsewhere := range map[string]bool{"another host": true, "this host": false} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := newStage(t)
 			_, id := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:64M")
 			const script = "echo kept > /nvmecr/a; echo up; sleep 1000"
@@ -120,6 +123,7 @@ func TestHostGone(t *testing.T) {
 // TestLeaseOverAbsence: a target that is stopped, and one that is killed and started
 // again, cost the job and its word that it lives no more than a pause.
 func TestLeaseOverAbsence(t *testing.T) {
+	t.Parallel()
 	for name, absent := range map[string]func(t *testing.T, s *demo.Stage, job *demo.Job, again []string){
 		"stopped": func(t *testing.T, s *demo.Stage, job *demo.Job, _ []string) {
 			require.NoError(t, syscall.Kill(job.PID(), syscall.SIGSTOP))
@@ -134,14 +138,16 @@ func TestLeaseOverAbsence(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := newStage(t)
 			file := image(t, s, 64, "")
-			target, id := serve(t, s, "--listen", awayAddress+":0", "--namespace", "file:"+file)
+			address := awayAddress()
+			target, id := serve(t, s, "--listen", address+":0", "--namespace", "file:"+file)
 			end := fifo(t, s, "end")
 			job, err := s.Start(append(s.RunFlags("x", "--target", id), "sh", "-c", "echo up; read x < "+end+"; echo here > /nvmecr/a"))
 			require.NoError(t, err)
 			awaitLines(t, job, 1)
-			absent(t, s, target, []string{"--listen", net.JoinHostPort(awayAddress, portOf(t, id)), "--namespace", "file:" + file})
+			absent(t, s, target, []string{"--listen", net.JoinHostPort(address, portOf(t, id)), "--namespace", "file:" + file})
 			before := beat(t, file)
 			require.Eventually(t, func() bool { return beat(t, file) > before+1 }, time.Minute, 10*time.Millisecond)
 			require.False(t, job.Ended())

@@ -48,6 +48,7 @@ func serversOf(t *testing.T, view string) (pids []int) {
 // Ranks on another host have their files in a view there, at the same path. The first of them has it made, one for all,
 // and after the last one it is gone.
 func TestViewOnOtherHosts(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	needsView(t, s, programsHere)
 	agent := otherhost(t, s)

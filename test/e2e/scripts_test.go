@@ -195,6 +195,7 @@ func TestScriptInSmallStore(t *testing.T) {
 
 // TestScriptTooFull: ranks find that a program without a launcher has filled their store.
 func TestScriptTooFull(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	l := launchers(t, s)[0]
 	sh(t, s, "head -c 40M /dev/zero > /nvmecr/large", "--size", "64M").quiet(t)

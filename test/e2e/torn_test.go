@@ -85,8 +85,9 @@ func newTorn(t *testing.T, mpi string, external bool) *torn {
 	s.flags = []string{"--name", "torn", "--view=job", "--timeout", tornTimeout}
 	if external {
 		namespace := "file:" + filepath.Join(s.Dir, "image") + "?size=1G"
-		job, id := serve(t, s.Stage, "--listen", awayAddress+":0", "--namespace", namespace)
-		s.target, s.again = job, []string{"--listen", net.JoinHostPort(awayAddress, portOf(t, id)), "--namespace", namespace}
+		address := awayAddress()
+		job, id := serve(t, s.Stage, "--listen", address+":0", "--namespace", namespace)
+		s.target, s.again = job, []string{"--listen", net.JoinHostPort(address, portOf(t, id)), "--namespace", namespace}
 		s.flags = append(s.flags, "--target", id)
 	}
 	return s
