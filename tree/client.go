@@ -4,18 +4,27 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"nvmecr/microfs"
 	"nvmecr/tree/wire"
 )
 
-// A Client is a connection of this process to the index. A file system uses it alone.
+// A Client is a connection of this process to the index, and to those that take its place. A file system uses it alone.
 type Client struct {
-	*wire.Conn
+	fs atomic.Pointer[FS] // that removes what the index releases
+
+	mu sync.Mutex // held during a call; guards what follows
+	// Redial, if not nil, connects to the successor of an index that was killed, for which it waits until the limit. It is
+	// set before the second call.
+	Redial  func(limit time.Time) (io.ReadWriteCloser, error)
+	conn    *wire.Conn
+	timeout time.Duration
 	hello   wire.Hello
 	welcome wire.Welcome
-	fs      atomic.Pointer[FS] // that removes what the index releases
+	open    map[microfs.Ino]*opened
 }
 
 // Format is the version of what an index and its clients make of a store: shards, their names, and when they are removed. All
@@ -25,13 +34,14 @@ const Format = 1
 // Connect introduces this process to the index at the other end of stream. stream is closed with the client,
 // or if Connect fails. timeout is how long an answer may take until the index has told the run's.
 func Connect(stream io.ReadWriteCloser, hello wire.Hello, timeout time.Duration) (*Client, error) {
-	c := &Client{hello: hello}
-	c.Conn = wire.NewConn(stream, timeout, c.released)
+	c := &Client{hello: hello, timeout: timeout, open: make(map[microfs.Ino]*opened)}
+	c.conn = wire.NewConn(stream, timeout, c.released)
 	if err := c.Call(wire.OpHello, &hello, &c.welcome); err != nil {
 		return nil, errors.Join(fmt.Errorf("the index of the job's files does not take this process: %w", err), c.Close())
 	}
 	if c.welcome.Timeout > 0 {
-		c.SetTimeout(c.welcome.Timeout)
+		c.timeout = c.welcome.Timeout
+		c.conn.SetTimeout(c.timeout)
 	}
 	return c, nil
 }
@@ -48,14 +58,39 @@ func (c *Client) Partitions(n uint32) (uint32, error) {
 	return c.welcome.Partitions, nil
 }
 
-// Goodbye takes leave of the index, so that it does not take this process for one that was killed, and closes the connection.
+// Goodbye takes leave of the index, so that it does not take this process for one that was killed, and closes the connection. Of one
+// that was killed there is nothing to take leave of, unless this process has files open.
 func (c *Client) Goodbye() error {
-	return errors.Join(c.Call(wire.OpGoodbye, nil, nil), c.Close())
+	c.mu.Lock()
+	nothing := len(c.open) == 0
+	if nothing {
+		c.Redial = nil
+	}
+	c.mu.Unlock()
+	err := c.Call(wire.OpGoodbye, nil, nil)
+	if nothing && errors.Is(err, wire.ErrGone) {
+		err = nil
+	}
+	return errors.Join(err, c.Close())
+}
+
+// Close closes the connection. Calls that follow fail.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.Redial = nil
+	return c.conn.Close()
 }
 
 // released removes shards. Those that come before there is a file system are released again, see FS.tellShards.
 func (c *Client) released(list []wire.Shard) {
 	if fs := c.fs.Load(); fs != nil {
 		fs.remove(list)
+	}
+}
+
+func (c *Client) logf(format string, args ...any) {
+	if fs := c.fs.Load(); fs != nil {
+		fs.opts.Logf(format, args...)
 	}
 }

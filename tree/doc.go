@@ -12,6 +12,8 @@
 //   - After an error of Sync what was written stays to be published by the next one. After an error of Close it is
 //     lost to the tree, unless the index adopts it.
 //   - A process without a partition writes by way of the index.
+//   - Where the index was killed, what is open goes on with its successor. A file that has lost its last name, or whose lock another process
+//     has by then, is EIO; so is a change of names that was under way.
 //   - A lock is in the way of all processes of the job. Who has it sees what was written under it before.
 //
 // # Concurrency
@@ -19,7 +21,7 @@
 // All methods are safe for concurrent use. Order of the locks:
 //
 //	inode.mu        held shared by reads and writes of a file, alone by what changes where its bytes are
-//	  wire.Conn's   during a call
+//	  Client.mu     during a call; before wire.Conn's
 //	    FS.mu       the tables; nothing is called with it
 //	  inode.noting  the ranges that were written; nothing is called with it
 //	  those of microfs
@@ -35,5 +37,5 @@
 //	write.go   writing             publish.go telling the index
 //	read.go    reading             source.go  shards that are read
 //	layout.go  the map of a file   spans.go   sets of ranges
-//	locks.go   fcntl and flock
+//	locks.go   fcntl and flock               successor.go  where the index was killed
 package tree

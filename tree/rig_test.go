@@ -126,6 +126,17 @@ func (r *rig) adopt(_ context.Context, place uint32) (*microfs.FS, func(), error
 type countedConn struct {
 	net.Conn
 	writes atomic.Int64
+	served <-chan struct{}
+}
+
+// Idle says whether the index has not ended the connection.
+func (c *countedConn) Idle() bool {
+	select {
+	case <-c.served:
+		return false
+	default:
+		return true
+	}
 }
 
 func (c *countedConn) Write(b []byte) (int, error) {
@@ -150,7 +161,7 @@ type rank struct {
 func (r *rig) join(place uint32) *rank {
 	near, far := net.Pipe()
 	p := &rank{r: r, place: place, stream: near, served: make(chan struct{}), looks: &readers{r: r, mounts: map[uint32]*mounted{}}}
-	counted := &countedConn{Conn: near}
+	counted := &countedConn{Conn: near, served: p.served}
 	p.asked = &counted.writes
 	go func(x *index.Index) {
 		defer close(p.served)

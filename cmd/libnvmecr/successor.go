@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -41,14 +42,27 @@ func successor() (posixshim.Successor, error) {
 		return posixshim.Successor{}, err
 	}
 	group := store.LockGroup(opening.Config.Run)
-	socket, err := owner.DialSuccessor(group)
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) {
+	socket, err := dialSuccessor(group)
+	if absent(err) {
 		if started := startServer(opening.Config); started != nil {
 			return posixshim.Successor{}, errors.Join(err, started)
 		}
 		socket, err = owner.DialSuccessor(group)
 	}
 	return posixshim.Successor{Socket: socket, Rank: place.Rank, Size: place.Size}, err
+}
+
+func absent(err error) bool { return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ECONNREFUSED) }
+
+// dialSuccessor connects to nvmecr serve. Where the job has one tree nvmecr run starts another one on its host when that was killed.
+func dialSuccessor(group string) (socket int, err error) {
+	cfg := opening.Config
+	for limit := time.Now().Add(cfg.Timeout); ; time.Sleep(10 * time.Millisecond) {
+		socket, err = owner.DialSuccessor(group)
+		if !absent(err) || cfg.View != config.ViewJob || !owner.OfRun(group) || time.Now().After(limit) {
+			return socket, err
+		}
+	}
 }
 
 // startServer starts nvmecr serve, and returns when it serves. It is no child of this process, which may wait for all

@@ -27,12 +27,34 @@ func (o *Opener) dialIndex(partition uint32) (*tree.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := o.reachIndex()
+	s, err := o.awaitIndex(time.Now().Add(o.Config.Timeout))
 	if err != nil {
-		return nil, fmt.Errorf("the index of the job's files, in nvmecr serve on the host of nvmecr run, cannot be reached: %v: %w", err, unix.EIO)
+		return nil, err
 	}
 	hello := wire.Hello{Format: tree.Format, Run: o.Config.Run, Partition: partition, PID: uint32(os.Getpid()), Host: host, Cred: cred}
-	return tree.Connect(s, hello, o.Config.Timeout)
+	client, err := tree.Connect(s, hello, o.Config.Timeout)
+	if err == nil {
+		client.Redial = o.awaitIndex
+	}
+	return client, err
+}
+
+// redialPause is between two attempts to reach the index.
+const redialPause = 20 * time.Millisecond
+
+// awaitIndex connects to the index. Where that was killed it waits for the one that `nvmecr run` starts in its place: on the host of that, since
+// elsewhere the socket waits.
+func (o *Opener) awaitIndex(limit time.Time) (io.ReadWriteCloser, error) {
+	for {
+		s, err := o.reachIndex()
+		if err == nil {
+			return s, nil
+		}
+		if time.Now().After(limit) || !owner.OfRun(store.LockGroup(o.Config.Run)) {
+			return nil, fmt.Errorf("the index of the job's files, in nvmecr serve on the host of nvmecr run, cannot be reached: %v: %w", err, unix.EIO)
+		}
+		time.Sleep(redialPause)
+	}
 }
 
 // reachIndex connects to the index, which is on this host, or at one of the addresses that nvmecr run has given.
@@ -113,6 +135,12 @@ func (s stream) SetDeadline(t time.Time) error {
 	}
 	return errors.Join(unix.SetsockoptTimeval(int(s), unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit),
 		unix.SetsockoptTimeval(int(s), unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit))
+}
+
+// Idle says whether there is nothing to read, nor an end.
+func (s stream) Idle() bool {
+	n, err := restarting(func() (int, error) { return unix.Poll([]unix.PollFd{{Fd: int32(s), Events: unix.POLLIN}}, 0) })
+	return err == nil && n == 0
 }
 
 func (s stream) Close() error { return ownfd.Close(int(s)) }

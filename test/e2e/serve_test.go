@@ -141,3 +141,19 @@ func TestServeKilled(t *testing.T) {
 	assert.Equal(t, []string{view, "1", "one", "two"}, job.Stdout.Lines())
 	assert.NoDirExists(t, view, "what is left of the view goes with the run")
 }
+
+// A server that somebody has stopped holds up no other run of the host.
+func TestServeStopped(t *testing.T) {
+	s := newStage(t)
+	needsView(t, s, otherPrograms)
+	end := filepath.Join(s.Dir, "end")
+	job, err := s.Start([]string{s.Nvmecr, "run", "--", "sh", "-c", "echo $NVMECR_EXPORT; until test -e " + end + "; do sleep 0.01; done"})
+	require.NoError(t, err)
+	require.Eventually(t, func() bool { return len(job.Stdout.Lines()) > 0 }, hang, time.Millisecond)
+	server := serverOf(t, job.Stdout.Lines()[0])
+	require.NoError(t, syscall.Kill(server, syscall.SIGSTOP))
+	assert.Equal(t, "goes on\n", sh(t, s, "echo goes on", "--name", "another").ok(t))
+	require.NoError(t, syscall.Kill(server, syscall.SIGCONT))
+	require.NoError(t, os.WriteFile(end, nil, 0o600))
+	require.NoError(t, job.Wait(t.Context()), "%v", job.Stderr.Lines())
+}

@@ -34,6 +34,7 @@ type torn struct {
 	flags   []string
 	target  *demo.Job // nil: each run has its own
 	again   []string  // starts it
+	agent   string    // starts ranks on another host; "" if they are on this one
 	round   int
 }
 
@@ -52,20 +53,36 @@ type aKill struct {
 var kills = []aKill{
 	{"a rank", func(s *torn, _ *demo.Job) { s.kill(s.ranks()[s.random.IntN(tornRanks)]) }, "", true},
 	{"all ranks", func(s *torn, _ *demo.Job) { s.kill(s.ranks()...) }, "", true},
-	{"the index", func(s *torn, _ *demo.Job) { s.kill(s.processes("serve")...) }, "Input/output error", false},
+	{"the index", (*torn).killIndex, "another one takes its place", true},
 	{"all of it", func(s *torn, run *demo.Job) { s.kill(append(proc.Descendants(run.PID()), run.PID())...) }, "", false},
 	{"the target", func(s *torn, _ *demo.Job) { s.kill(s.processes("target")...) }, "Input/output error", false},
+}
+
+// TestIndexKilledFarAway: ranks of another host go on with the index that takes the place of one that was killed.
+func TestIndexKilledFarAway(t *testing.T) {
+	s := newTorn(t, "mpich", "127.0.0.1")
+	s.agent = otherhost(t, s.Stage)
+	s.flags[len(s.flags)-1] = strings.Replace(s.flags[len(s.flags)-1], "traddr:127.0.0.1", "traddr:localhost", 1) // a name, which launchers carry elsewhere
+	k := aKill{"the index", (*torn).killIndex, "another one takes its place", true}
+	s.tear(k)
+	s.check(k)
+}
+
+// killIndex kills the index some times, and the ranks when they have gone on behind that.
+func (s *torn) killIndex(run *demo.Job) {
+	for range 3 {
+		s.kill(s.processes("serve")...)
+		s.await(run, s.progress()+1+s.random.IntN(40))
+	}
+	s.kill(s.ranks()...)
 }
 
 // TestTreeKilled kills ranks, the index, the target and all of them at random moments. What had returned is there then, for
 // ranks of another number, for who is no rank, and from outside.
 func TestTreeKilled(t *testing.T) {
-	for _, c := range []struct {
-		mpi      string
-		external bool
-	}{{"mpich", false}, {"openmpi", true}} {
+	for _, c := range []struct{ mpi, address string }{{"mpich", ""}, {"openmpi", awayAddress()}} {
 		t.Run(c.mpi, func(t *testing.T) {
-			s := newTorn(t, c.mpi, c.external)
+			s := newTorn(t, c.mpi, c.address)
 			for _, k := range kills {
 				s.tear(k)
 				s.check(k)
@@ -74,7 +91,8 @@ func TestTreeKilled(t *testing.T) {
 	}
 }
 
-func newTorn(t *testing.T, mpi string, external bool) *torn {
+// newTorn makes a store on a target at an address, or, if that is empty, on the runs' own.
+func newTorn(t *testing.T, mpi, address string) *torn {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	program, err := filepath.Abs("testdata/torn.py")
@@ -83,9 +101,8 @@ func newTorn(t *testing.T, mpi string, external bool) *torn {
 	s.logs = filepath.Join(s.Dir, "logs")
 	require.NoError(t, os.Mkdir(s.logs, 0o700))
 	s.flags = []string{"--name", "torn", "--view=job", "--timeout", tornTimeout}
-	if external {
+	if address != "" {
 		namespace := "file:" + filepath.Join(s.Dir, "image") + "?size=1G"
-		address := awayAddress()
 		job, id := serve(t, s.Stage, "--listen", address+":0", "--namespace", namespace)
 		s.target, s.again = job, []string{"--listen", net.JoinHostPort(address, portOf(t, id)), "--namespace", namespace}
 		s.flags = append(s.flags, "--target", id)
@@ -96,18 +113,12 @@ func newTorn(t *testing.T, mpi string, external bool) *torn {
 // tear starts ranks that write, and kills.
 func (s *torn) tear(k aKill) {
 	s.round++
-	line := strings.Join(demo.MPIRun(s.mpi, tornRanks, "python3", s.program, "write", "/nvmecr/d", s.logs), " ")
+	line := strings.Join(s.launch("env", "ROUND="+strconv.Itoa(s.round), "python3", s.program, "write", "/nvmecr/d", s.logs), " ")
 	script := line + `; echo "ended with $?"; exec python3 ` + s.program + " check /nvmecr/d " + s.logs
 	argv := append(append([]string{s.Nvmecr, "run"}, s.flags...), "--", "sh", "-c", script)
-	run, err := s.Start(argv, "ROUND="+strconv.Itoa(s.round))
+	run, err := s.Start(argv, "STAGE="+s.Dir)
 	require.NoError(s.t, err)
-	least := 1 + s.random.IntN(60)
-	for deadline := time.Now().Add(hang); s.progress() < least; time.Sleep(time.Millisecond) {
-		if run.Ended() || time.Now().After(deadline) {
-			require.NoError(s.t, run.Wait(s.t.Context()))
-			s.t.Fatalf("%s: nothing is written: %s", k.name, run.Stderr.Tail(20))
-		}
-	}
+	s.await(run, 1+s.random.IntN(60))
 	time.Sleep(time.Duration(s.random.Int64N(int64(20 * time.Millisecond))))
 	begin := time.Now()
 	k.hit(s, run)
@@ -120,6 +131,23 @@ func (s *torn) tear(k aKill) {
 		assert.NoError(s.t, err, k.name)
 	} else {
 		assert.Error(s.t, err, k.name)
+	}
+}
+
+// launch is how the ranks are started.
+func (s *torn) launch(argv ...string) []string {
+	if s.agent != "" {
+		return append(onNode7(strings.TrimPrefix(s.mpi, "mpirun."), s.agent, tornRanks), argv...)
+	}
+	return demo.MPIRun(s.mpi, tornRanks, argv...)
+}
+
+// await waits until each rank has so many promises.
+func (s *torn) await(run *demo.Job, least int) {
+	for deadline := time.Now().Add(hang); s.progress() < least; time.Sleep(time.Millisecond) {
+		if run.Ended() || time.Now().After(deadline) {
+			s.t.Fatalf("there is no progress: %v: %s", run.Wait(s.t.Context()), run.Stderr.Tail(20))
+		}
 	}
 }
 

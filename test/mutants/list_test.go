@@ -563,9 +563,9 @@ var edits = []edit{
 	{"index: a file is complete whose writer has died", "tree/index/open.go",
 		`f.torn = f.torn || torn && writers > 0`, ``,
 		"TestAdoption", ""},
-	{"index: a lock for reading is in nobody's way", "tree/index/locks.go",
+	{"index: a lock for reading is in nobody's way", "tree/wire/locks.go",
 		`if l[i].Write || want.Write {`, `if l[i].Write {`,
-		"TestLocks|TestRandomLocks", ""},
+		"TestLocks|TestRandomLocks", "tree/index"},
 	{"index: two appends get one place", "tree/index/bytes.go",
 		`		s.file.reserved = s.reserved
 `, ``,
@@ -624,6 +624,34 @@ var edits = []edit{
 		`	c.bury(a.Ino)
 `, ``,
 		"TestTheDeadAreAskedFor", ""},
+	// Where the index was killed.
+	{"tree: the successor is not told who has what open", "tree/successor.go",
+		`	for ino, o := range c.open {`, `	for ino, o := range map[microfs.Ino]*opened{} {`,
+		"TestSuccessor", ""},
+	{"tree: the successor does not know who has a lock", "tree/successor.go",
+		`		if len(locks) == 0 {`, `		if true {`,
+		"TestLostToTheSuccessor", ""},
+	{"tree: who was replaced comes back", "tree/index/client.go",
+		`h.Before == x.id || `, ``,
+		"TestWhoMayComeBack", ""},
+	{"tree: who comes back ends who has its partition now", "tree/index/client.go",
+		`h.Before != uuid.Nil && x.places`, `h.Before == uuid.Max && x.places`,
+		"TestWhoWasReplaced", "tree"},
+	{"index: an append goes over what the living have not told", "tree/index/calls.go",
+		`	if err := s.file.adopted(); err != nil {
+		return nil, err
+	}
+	answer, err := s.reserve`, `	answer, err := s.reserve`,
+		"TestSuccessorsWait", ""},
+	{"index: a file is complete whose writer died with the index", "tree/index/open.go",
+		`f.torn || f.old && x.unfinishedOf(f)`, `f.torn`,
+		"TestSuccessorAndTheDead", "tree"},
+	{"index: a file is complete before it is known who died with the index", "tree/index/calls.go",
+		`r.Writer && f.old && f.writers == 1`, `false`,
+		"TestSuccessorsWait", ""},
+	{"index: a birth is not looked at where a file is opened again", "tree/index/successor.go",
+		`case a.Birth != r.Birth:`, `case a.Birth == 0:`,
+		"TestReopen", ""},
 	{"serve: a connection lives as long as its socket", "serve/life.go",
 		`		_ = l.Close()
 `, ``,

@@ -65,12 +65,26 @@ func (a *adoption) what() string {
 // settled returns the adoption that a call of a client on a file has to wait for, as an error.
 func (c *client) settled(a *microfs.Attr) error {
 	c.bury(a.Ino)
-	for p := range c.x.adoptions {
+	return c.x.adopting(a)
+}
+
+// adopting returns an adoption that concerns a file, as an error.
+func (x *Index) adopting(a *microfs.Attr) error {
+	for p := range x.adoptions {
 		if p.concerns(a) {
 			return p
 		}
 	}
 	return nil
+}
+
+// adopted returns what has to be waited for before it is known where the file ends: others may have appended to it and not told.
+func (f *file) adopted() error {
+	a, err := f.read.Stat()
+	if err != nil {
+		return err
+	}
+	return f.x.adopting(&a)
 }
 
 // A mortal is a connection that knows whether its process has ended.
@@ -163,10 +177,17 @@ func (x *Index) adoptShard(a *adoption, fs *microfs.FS, s wire.Shard) error {
 	if err != nil {
 		return err
 	}
+	at, err := f.Stat()
+	if err != nil {
+		return err
+	}
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.closed {
 		return errClosed
+	}
+	if a.files == nil && !at.Closed {
+		x.unfinishedBy(a.partition, s)
 	}
 	if err := x.fill(a, s, parts); err != nil {
 		return fmt.Errorf("inode %d: %w", s.Ino, err)

@@ -50,6 +50,7 @@ type (
 	shardsCall   struct{ wire.Shards }
 	growCall     struct{ wire.Grow }
 	setCredCall  struct{ wire.Cred }
+	reopenCall   struct{ wire.Reopen }
 )
 
 // newCall returns the call of an operation, nil if there is none.
@@ -90,6 +91,7 @@ var calls = [...]func() call{
 	wire.OpShards:   func() call { return new(shardsCall) },
 	wire.OpGrow:     func() call { return new(growCall) },
 	wire.OpSetCred:  func() call { return new(setCredCall) },
+	wire.OpReopen:   func() call { return new(reopenCall) },
 }
 
 func (r *hello) before(c *client) error {
@@ -97,13 +99,12 @@ func (r *hello) before(c *client) error {
 		return err
 	}
 	n, err := c.x.grow(0)
-	r.welcome = wire.Welcome{Timeout: c.x.opts.Timeout, Partitions: n}
+	r.welcome = wire.Welcome{Timeout: c.x.opts.Timeout, Partitions: n, Index: c.x.id}
 	return err
 }
 
 func (r *hello) run(c *client) (wire.Body, error) {
-	c.settle(&r.Hello)
-	return &r.welcome, nil
+	return &r.welcome, c.settle(&r.Hello)
 }
 
 func (goodbye) run(c *client) (wire.Body, error) {
@@ -156,6 +157,11 @@ func (r *closeCall) run(c *client) (wire.Body, error) {
 	if err != nil || !r.Writer && s.opens == s.writers {
 		return nil, syscall.EBADF
 	}
+	if f := s.file; r.Writer && f.old && f.writers == 1 {
+		if err := f.adopted(); err != nil {
+			return nil, err
+		}
+	}
 	if len(r.Ranges) > 0 {
 		if !r.Writer {
 			return nil, syscall.EBADF
@@ -200,6 +206,9 @@ func (r *appendCall) run(c *client) (wire.Body, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := s.file.adopted(); err != nil {
+		return nil, err
+	}
 	answer, err := s.reserve(r.Len, r.Most)
 	return answer, err
 }
@@ -208,6 +217,11 @@ func (r *writeCall) run(c *client) (wire.Body, error) {
 	s, err := c.session(r.Ino, true)
 	if err != nil {
 		return nil, err
+	}
+	if r.Off == wire.AtEnd {
+		if err := s.file.adopted(); err != nil {
+			return nil, err
+		}
 	}
 	return c.writeOwn(s, &r.Write)
 }

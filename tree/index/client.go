@@ -7,6 +7,8 @@ import (
 	"net"
 	"syscall"
 
+	"github.com/google/uuid"
+
 	"nvmecr/microfs"
 	"nvmecr/tree/wire"
 )
@@ -105,19 +107,23 @@ func (c *client) check(h *wire.Hello) error {
 }
 
 // settle makes the client that of its partition. One that was there before has lost the partition, or has died without
-// notice: it ends here.
-func (c *client) settle(h *wire.Hello) {
+// notice: it ends here. One that comes back has lost it if another one is there, or if this index has closed its connection.
+func (c *client) settle(h *wire.Hello) error {
 	x := c.x
+	if h.Before == x.id || h.Before != uuid.Nil && x.places[h.Partition] != nil {
+		return fmt.Errorf("process %d is no longer that of partition %d: %w", h.PID, h.Partition, syscall.ESTALE)
+	}
 	c.ready, c.partition, c.pid, c.host, c.cred = true, h.Partition, h.PID, h.Host, h.Cred
 	x.cred = nil
 	if c.partition == wire.NoPartition {
-		return
+		return nil
 	}
 	if before := x.places[c.partition]; before != nil {
 		_ = before.stream.Close()
 		x.end(before)
 	}
 	x.places[c.partition] = c
+	return nil
 }
 
 // goodbye closes what the client has open, in order.

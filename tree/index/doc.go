@@ -29,5 +29,5 @@
 //	index.go  New, Serve    client.go   a connection     calls.go    one type for each operation
 //	open.go   open files    bytes.go    their bytes      release.go  shards that nobody needs
 //	adopt.go  what clients leave that die             locks.go  of fcntl and flock
-//	check.go  for nvmecr fsck
+//	check.go  for nvmecr fsck        successor.go  in the place of an index that was killed
 package index

@@ -35,6 +35,7 @@ type Options struct {
 
 // An Index answers the calls of clients on a file system.
 type Index struct {
+	id     uuid.UUID // no other one has it
 	fs     *microfs.FS
 	opts   Options
 	ctx    context.Context // ends with Close
@@ -53,7 +54,9 @@ type Index struct {
 	// strays are shards of files that nobody has open, of the file's cut, that no range names.
 	strays    map[microfs.Ino]shardSet
 	adoptions map[*adoption]struct{} // under way
-	spans     []microfs.Span         // scratch
+	// unfinished are shards that a process had open when it was killed, or when the index before this one was.
+	unfinished map[microfs.Ino]shardSet
+	spans      []microfs.Span // scratch
 }
 
 // New returns the index on a file system with ranges, which is mounted for writing, and which nobody else uses until
@@ -64,9 +67,9 @@ func New(fs *microfs.FS, o Options) *Index {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	return &Index{
-		fs: fs, opts: o, ctx: ctx, cancel: cancel,
+		id: uuid.New(), fs: fs, opts: o, ctx: ctx, cancel: cancel,
 		clients: map[*client]struct{}{}, places: map[uint32]*client{}, files: map[microfs.Ino]*file{},
-		strays: map[microfs.Ino]shardSet{}, adoptions: map[*adoption]struct{}{},
+		strays: map[microfs.Ino]shardSet{}, unfinished: map[microfs.Ino]shardSet{}, adoptions: map[*adoption]struct{}{},
 	}
 }
 

@@ -1,8 +1,6 @@
 package index
 
 import (
-	"math"
-	"sort"
 	"syscall"
 
 	"nvmecr/tree/wire"
@@ -10,48 +8,6 @@ import (
 
 // maxLocks is how many ranges a client may have locked: each takes memory of the index.
 const maxLocks = 1 << 16
-
-// A lockSet is what one client has locked of a file with locks of one kind: in order, without overlaps.
-type lockSet []wire.Locked
-
-// search returns the index of the first range that ends behind off.
-func (l lockSet) search(off int64) int {
-	return sort.Search(len(l), func(i int) bool { return l[i].End > off })
-}
-
-// conflict returns the first range that does not go with one that another client wants, or nil.
-func (l lockSet) conflict(want *wire.Locked) *wire.Locked {
-	for i := l.search(want.Start); i < len(l) && l[i].Start < want.End; i++ {
-		if l[i].Write || want.Write {
-			return &l[i]
-		}
-	}
-	return nil
-}
-
-// replaced returns the set with hold in the place of what it has of [start, end).
-func (l lockSet) replaced(start, end int64, hold []wire.Locked) lockSet {
-	var next lockSet
-	next.add(l, 0, start)
-	next.add(hold, start, end)
-	next.add(l, end, math.MaxInt64)
-	return next
-}
-
-// add adds what is in [start, end) of ranges, all of which are behind those of the set. One that continues the last one is one with it.
-func (l *lockSet) add(ranges []wire.Locked, start, end int64) {
-	for _, r := range ranges {
-		r.Start, r.End = max(r.Start, start), min(r.End, end)
-		n := len(*l)
-		switch {
-		case r.Start >= r.End:
-		case n > 0 && (*l)[n-1].End == r.Start && (*l)[n-1].Write == r.Write:
-			(*l)[n-1].End = r.End
-		default:
-			*l = append(*l, r)
-		}
-	}
-}
 
 // valid says whether a request is one.
 func valid(r *wire.Lock) bool {
@@ -78,7 +34,7 @@ func (s *session) lock(r *wire.Lock) (wire.Body, error) {
 	case found.There:
 		return nil, syscall.EAGAIN
 	}
-	now := s.locks[r.Kind].replaced(r.Start, r.End, r.Hold)
+	now := s.locks[r.Kind].Replaced(r.Start, r.End, r.Hold)
 	more := len(now) - len(s.locks[r.Kind])
 	if more > 0 && s.client.locks+more > maxLocks {
 		return nil, syscall.ENOLCK
@@ -95,7 +51,7 @@ func (s *session) inTheWay(r *wire.Lock) wire.Conflict {
 			continue
 		}
 		for i := range r.Hold {
-			if l := o.locks[r.Kind].conflict(&r.Hold[i]); l != nil {
+			if l := o.locks[r.Kind].Conflict(&r.Hold[i]); l != nil {
 				return wire.Conflict{There: true, Locked: *l, PID: o.client.pid}
 			}
 		}

@@ -23,6 +23,7 @@ type file struct {
 	opens   int           // of all clients
 	writers int           // of them
 	torn    bool          // one that wrote has died
+	old     bool          // one that writes had it open at the index before this one
 	// reserved is where the space ends that was given for appends: the largest of its sessions' ends.
 	reserved int64
 	sessions map[*session]struct{}
@@ -35,8 +36,8 @@ type session struct {
 	file     *file
 	opens    int
 	writers  int
-	reserved int64      // where the last space ends that it has and has not published; 0: it has none
-	locks    [2]lockSet // by wire.LockKind
+	reserved int64         // where the last space ends that it has and has not published; 0: it has none
+	locks    [2]wire.Locks // by wire.LockKind
 }
 
 // hold returns a file, which stays until release is called.
@@ -130,11 +131,11 @@ func (x *Index) drop(s *session, opens, writers int, torn bool) (err error) {
 	}
 	if f.writers == 0 && f.write != nil {
 		end := (*microfs.File).Close
-		if f.torn {
+		if f.torn || f.old && x.unfinishedOf(f) {
 			end = (*microfs.File).Abandon
 		}
 		err = end(f.write)
-		f.write, f.torn = nil, false
+		f.write, f.torn, f.old = nil, false, false
 	}
 	for range opens {
 		err = errors.Join(err, f.release())
@@ -144,8 +145,7 @@ func (x *Index) drop(s *session, opens, writers int, torn bool) (err error) {
 
 // open opens what h is: h was opened by the file system, and is closed here.
 func (c *client) open(h *microfs.File, flags uint32) (wire.Body, error) {
-	how := flags & unix.O_ACCMODE // 3 is Linux's own: allows neither
-	write := flags&unix.O_PATH == 0 && (how == unix.O_WRONLY || how == unix.O_RDWR) && !h.IsDir()
+	write := wire.Writing(flags) && !h.IsDir()
 	s, err := c.add(h.Ino(), write)
 	if cerr := h.Close(); err == nil && cerr != nil {
 		err = errors.Join(cerr, c.x.drop(s, 1, b2i(write), false))

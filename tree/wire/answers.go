@@ -3,6 +3,8 @@ package wire
 import (
 	"time"
 
+	"github.com/google/uuid"
+
 	"nvmecr/microfs"
 )
 
@@ -10,11 +12,13 @@ import (
 type Welcome struct {
 	Timeout    time.Duration // of the run
 	Partitions uint32        // of the store
+	Index      uuid.UUID     // which one it is
 }
 
 func (a *Welcome) fields(c *codec) {
 	u64(c, &a.Timeout)
 	u32(c, &a.Partitions)
+	c.array(a.Index[:])
 }
 
 // File answers Open, OpenIno and Map: segments in order, without gaps. More says that there are more behind

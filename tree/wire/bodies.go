@@ -16,6 +16,8 @@ type Hello struct {
 	PID       uint32
 	Host      string
 	Cred      microfs.Cred // who calls, until SetCred
+	// Before is the index that the client comes from, which was killed; zero for a client that has just started.
+	Before uuid.UUID
 }
 
 func (h *Hello) fields(c *codec) {
@@ -25,6 +27,7 @@ func (h *Hello) fields(c *codec) {
 	u32(c, &h.PID)
 	c.text(&h.Host)
 	c.cred(&h.Cred)
+	c.array(h.Before[:])
 }
 
 // Cred is who calls from now on: the request of SetCred.
@@ -54,6 +57,20 @@ type OpenIno struct {
 func (r *OpenIno) fields(c *codec) {
 	u64(c, &r.Ino)
 	u32(c, &r.Flags)
+}
+
+// Reopen opens what the client had open at an index that was killed: so often, and of that so often for writing. ESTALE where it is gone.
+type Reopen struct {
+	Ino            microfs.Ino
+	Birth          uint64
+	Opens, Writers uint32
+}
+
+func (r *Reopen) fields(c *codec) {
+	u64(c, &r.Ino)
+	u64(c, &r.Birth)
+	u32(c, &r.Opens)
+	u32(c, &r.Writers)
 }
 
 // A Publication says what the client has written to its shard of a file and made durable there.

@@ -1,9 +1,11 @@
 package wire
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"sync"
+	"syscall"
 	"time"
 )
 
@@ -19,6 +21,7 @@ type Conn struct {
 	buf    []byte
 	list   []Shard
 	gone   error
+	ended  bool // gone, by the index's end
 }
 
 // NewConn returns the client's end of a connection, on which nothing was sent yet.
@@ -54,6 +57,7 @@ func (c *Conn) Call(op Op, request, answer Body) error {
 	}
 	answered, gone := c.exchange(h, answer)
 	if gone != nil {
+		c.ended = endedBy(gone)
 		c.fail(fmt.Errorf("%w (%v: %v)", ErrGone, op, gone))
 		return c.gone
 	}
@@ -68,6 +72,30 @@ func (c *Conn) Close() error {
 		c.gone = ErrGone
 	}
 	return c.stream.Close()
+}
+
+// Ended says that the connection has failed because the index has ended, or has ended the connection.
+func (c *Conn) Ended() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.ended
+}
+
+func endedBy(err error) bool {
+	for _, end := range []error{io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, syscall.EPIPE, syscall.ECONNRESET} {
+		if errors.Is(err, end) {
+			return true
+		}
+	}
+	return false
+}
+
+// Idle says whether nothing has come that was not asked for, as the end of the connection is. It knows where stream has a method of that name.
+func (c *Conn) Idle() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s, ok := c.stream.(interface{ Idle() bool })
+	return !ok || s.Idle()
 }
 
 func (c *Conn) fail(err error) {

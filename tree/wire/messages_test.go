@@ -30,6 +30,7 @@ var (
 		Attr: microfs.Attr{Ino: 0x1122334455667788, Mode: 0o100644, Nlink: 2, UID: 3, GID: 4, Size: 5, Blocks: 6,
 			Atime: at(7), Mtime: at(8), Ctime: at(9), Btime: at(10), Closed: true, Birth: 11, Cut: 12},
 	}
+	sampleIndex  = uuid.MustParse("ffeeddcc-bbaa-9988-7766-554433221100")
 	sampleCred   = microfs.Cred{UID: 1000, GID: 100, Groups: []uint32{4, 27}}
 	samplePlace  = Name{Dir: 17, Path: "d/file"}
 	sampleRanges = []Range{{Off: 0, Len: 4096}, {Off: 1 << 40, Len: 1}}
@@ -45,8 +46,8 @@ var exchanges = []struct {
 	err             error
 }{
 	{op: OpHello, request: &Hello{Format: 2, Run: uuid.MustParse("00112233-4455-6677-8899-aabbccddeeff"),
-		Partition: NoPartition, PID: 42, Host: "node7", Cred: sampleCred},
-		answer: &Welcome{Timeout: time.Minute, Partitions: 448}},
+		Partition: NoPartition, PID: 42, Host: "node7", Cred: sampleCred, Before: sampleIndex},
+		answer: &Welcome{Timeout: time.Minute, Partitions: 448, Index: sampleIndex}},
 	{op: OpGoodbye},
 	{op: OpOpen, request: &Open{Name: samplePlace, Flags: 0o102, Mode: 0o640}, answer: sampleFile},
 	{op: OpOpenIno, request: &OpenIno{Ino: 7, Flags: 2}, answer: sampleFile},
@@ -79,6 +80,7 @@ var exchanges = []struct {
 	{op: OpShards, request: &Shards{List: []Shard{{Ino: 1, Birth: 2, Cut: 3}, {Ino: 4, Birth: 5, Cut: 6}}}},
 	{op: OpGrow, request: &Grow{Partitions: 3}, answer: &Grow{Partitions: 4}},
 	{op: OpSetCred, request: &Cred{Cred: sampleCred}},
+	{op: OpReopen, request: &Reopen{Ino: 1, Birth: 2, Opens: 4, Writers: 3}},
 	{op: OpStat, request: &Stat{Name: samplePlace}, err: syscall.ENOENT},
 	{op: OpStat, request: &Stat{Name: samplePlace}, err: &microfs.EscapeError{Path: "/etc"}},
 	{op: OpMkdir, request: &Mkdir{Name: samplePlace}, err: &Error{Errno: syscall.ENOSPC, Text: "there is no room for another name"}},
@@ -154,7 +156,7 @@ func TestEveryOperationIsInTheGoldenFile(t *testing.T) {
 	for op, name := range opNames {
 		assert.Equal(t, name != "", there[Op(op)], "%v", Op(op))
 	}
-	assert.Equal(t, "operation 30", Op(30).String())
+	assert.Equal(t, "operation 31", Op(31).String())
 	assert.Equal(t, "operation 1000", Op(1000).String())
 }
 

@@ -36,6 +36,7 @@ const (
 	OpShards   Op = 27 // Shards, nil
 	OpGrow     Op = 28 // Grow, Grow
 	OpSetCred  Op = 29 // Cred, nil
+	OpReopen   Op = 30 // Reopen, nil
 )
 
 var opNames = [...]string{
@@ -44,6 +45,7 @@ var opNames = [...]string{
 	OpTruncate: "Truncate", OpAllocate: "Allocate", OpReadDir: "ReadDir", OpAccess: "Access", OpMkdir: "Mkdir",
 	OpUnlink: "Unlink", OpRename: "Rename", OpLink: "Link", OpSymlink: "Symlink", OpReadlink: "Readlink", OpPath: "Path",
 	OpStatFS: "StatFS", OpSync: "Sync", OpLock: "Lock", OpShards: "Shards", OpGrow: "Grow", OpSetCred: "SetCred",
+	OpReopen: "Reopen",
 }
 
 // String names the operation.

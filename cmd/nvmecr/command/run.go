@@ -167,19 +167,16 @@ func (o *runOptions) serve() (leave func(), err error) {
 	if err := owner.Prepare(group); err != nil {
 		return nil, err
 	}
-	s, err := startServant(o.cfg, o.external, o.joined, o.index, o.stderr)
-	if o.index != nil {
-		o.index.Close()
-	}
+	s, err := o.startServants()
 	if err != nil {
 		owner.Abandon(group)
 		return nil, err
 	}
 	return func() {
-		lingers := s.stop()
+		last, lingers := s.stop()
 		switch {
 		case lingers && o.cfg.Job != "" && !o.joined: // the others of the job need this run's lease
-			_ = s.cmd.Wait()
+			<-last.ended
 			owner.Abandon(group)
 		case lingers:
 			owner.EndRun(group)

@@ -33,7 +33,8 @@ const (
 // A servant is `nvmecr serve` as a process of its own, which ends after this one.
 type servant struct {
 	cmd      *exec.Cmd
-	lifeline *os.File // it ends when this closes, also by our death
+	ended    chan struct{} // closed when it has
+	lifeline *os.File      // it ends when this closes, also by our death
 	stdout   *os.File
 	says     *bufio.Reader // of stdout
 	stderr   io.Writer
@@ -83,7 +84,14 @@ func startServant(cfg *config.Config, linger, joined bool, index *os.File, stder
 		stdout.Close()
 		return nil, fmt.Errorf("cannot start nvmecr serve: %w", err)
 	}
-	s := &servant{cmd: cmd, lifeline: lifeline, stdout: stdout, says: bufio.NewReader(stdout), stderr: stderr, view: cfg.Export}
+	s := &servant{
+		cmd: cmd, ended: make(chan struct{}), lifeline: lifeline,
+		stdout: stdout, says: bufio.NewReader(stdout), stderr: stderr, view: cfg.Export,
+	}
+	go func() {
+		_ = cmd.Wait() // how it has ended is in cmd.ProcessState
+		close(s.ended)
+	}()
 	_ = stdout.SetReadDeadline(time.Now().Add(serveStart))
 	said, err := s.says.ReadString('\n')
 	if err != nil {
@@ -131,12 +139,15 @@ func makeViewDirectory(dir string) error {
 }
 
 // removeDeadViews removes what servers have left on this host that were killed: at own, and where the run was killed, too, or
-// the step of a job of Slurm has ended.
+// the step of a job of Slurm has ended. Those of other runs in progress are not looked at: who looks waits for a server that somebody has stopped.
 func removeDeadViews(own string) {
 	views, _ := filepath.Glob(owner.Directory("*") + "/view")
 	for _, dir := range views {
 		var st unix.Stat_t
-		if unix.Lstat(dir, &st) == unix.ENOTCONN && (dir == own || !owner.InUse(strings.TrimPrefix(filepath.Dir(dir), owner.Directory("")))) {
+		if dir != own && owner.InUse(strings.TrimPrefix(filepath.Dir(dir), owner.Directory(""))) {
+			continue
+		}
+		if unix.Lstat(dir, &st) == unix.ENOTCONN {
 			_ = errors.Join(fuseview.Detach(dir), os.Remove(dir)) // the next run tries again
 		}
 	}
@@ -157,9 +168,15 @@ func (s *servant) stop() (lingers bool) {
 	if said, _ := io.ReadAll(s.says); string(said) == lingering+"\n" {
 		return true
 	}
-	_ = s.cmd.Wait() // how it ends no longer matters to anyone
+	<-s.ended
 	s.removeView()
 	return false
+}
+
+// forget closes what leads to one that has ended. Its view is the successor's.
+func (s *servant) forget() {
+	s.lifeline.Close()
+	s.stdout.Close()
 }
 
 // removeView removes the directory of the view, and what is left of the view if its server was killed.

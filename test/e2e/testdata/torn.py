@@ -4,7 +4,7 @@ torn.py write DIRECTORY LOGS   as a rank: files of its own, blocks and lines of 
                                returned goes into a file of LOGS, outside of the mount.
 torn.py check DIRECTORY LOGS   any process: all that LOGS tells is there. Prints how many promises it has looked at.
 """
-import os, re, sys
+import errno, os, re, sys
 
 BLOCK = 10007
 
@@ -22,6 +22,27 @@ def length(number):
     return 1 + number * 7919 % 90000
 
 
+def surely(change, path, there):
+    """Changes a name. Where the index was killed meanwhile that is EIO, whether it was done or not: `there` is what path is then."""
+    try:
+        return change()
+    except OSError as e:
+        if e.errno != errno.EIO:
+            raise
+    try:
+        os.lstat(path)
+        is_there = True
+    except FileNotFoundError:
+        is_there = False
+    return None if is_there == there else change()
+
+
+def create(path):
+    flags = os.O_WRONLY | os.O_CREAT
+    fd = surely(lambda: os.open(path, flags | os.O_EXCL, 0o600), path, True)
+    return os.open(path, flags, 0o600) if fd is None else fd
+
+
 def write(base, logs):
     rank, size = env("OMPI_COMM_WORLD_RANK", "PMI_RANK"), env("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
     who = "%s-%d" % (os.environ["ROUND"], rank)
@@ -36,7 +57,7 @@ def write(base, logs):
     lines = os.open(os.path.join(base, "lines"), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for i in range(1 << 30):
         own = os.path.join(base, "own-%s-%d" % (who, i))
-        fd = os.open(own, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        fd = create(own)
         data = content(who, i, length(i))
         half = len(data) // 2
         os.write(fd, data[:half])
@@ -55,14 +76,14 @@ def write(base, logs):
         newest = os.path.join(base, "newest-" + who)
         with open(newest + ".tmp", "wb") as f:
             f.write(content(who, i, length(i)))
-        os.rename(newest + ".tmp", newest)
+        surely(lambda: os.rename(newest + ".tmp", newest), newest + ".tmp", False)
         tell("newest", newest, who, i)
-        os.mkdir(own + ".d")
+        surely(lambda: os.mkdir(own + ".d"), own + ".d", True)
         tell("there", own + ".d")
         if i % 3 == 2:
             before = os.path.join(base, "own-%s-%d" % (who, i - 1))
             tell("forget", before)
-            os.unlink(before)
+            surely(lambda: os.unlink(before), before, False)
             tell("gone", before)
 
 

@@ -1,0 +1,75 @@
+package command
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+
+	"nvmecr/internal/config"
+)
+
+// servants are `nvmecr serve`, and those that take its place where it is killed: in a job with one tree it has the tree's
+// index, without which nobody can open a file.
+type servants struct {
+	cfg            config.Config // as the first one has left it
+	linger, joined bool
+	index          *os.File // the socket that other hosts reach whichever it is at; nil if there is none
+	stderr         io.Writer
+
+	mu      sync.Mutex // held while one is started; guards what follows
+	now     *servant
+	stopped bool
+}
+
+// startServants starts the first one, and has it succeeded where it has the tree of the job.
+func (o *runOptions) startServants() (*servants, error) {
+	first, err := startServant(o.cfg, o.external, o.joined, o.index, o.stderr)
+	if err != nil {
+		return nil, err
+	}
+	s := &servants{cfg: *o.cfg, linger: o.external, joined: o.joined, index: o.index, stderr: o.stderr, now: first}
+	s.cfg.FUSE = s.cfg.Export != "" // the processes of the job know of no other view
+	if s.cfg.View == config.ViewJob && !s.joined {
+		go s.succeed()
+	}
+	return s, nil
+}
+
+// succeed starts another one whenever one was killed. One that has ended by itself says why, and would again.
+func (s *servants) succeed() {
+	for last := s.now; last != nil; {
+		<-last.ended
+		last = s.next(last)
+	}
+}
+
+func (s *servants) next(last *servant) *servant {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	status, ok := last.cmd.ProcessState.Sys().(syscall.WaitStatus)
+	if s.stopped || !ok || !status.Signaled() {
+		return nil
+	}
+	last.forget()
+	next, err := startServant(&s.cfg, s.linger, s.joined, s.index, s.stderr)
+	if err != nil {
+		fmt.Fprintf(s.stderr, "nvmecr: nvmecr serve was killed (%v), and no other one takes its place: %v\n", status.Signal(), err)
+		return nil
+	}
+	fmt.Fprintf(s.stderr, "nvmecr: nvmecr serve was killed (%v): another one takes its place\n", status.Signal())
+	s.now = next
+	return next
+}
+
+// stop ends the last one, and says whether it goes on while processes need it.
+func (s *servants) stop() (last *servant, lingers bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopped = true
+	if s.index != nil {
+		s.index.Close()
+	}
+	return s.now, s.now.stop()
+}

@@ -1,0 +1,58 @@
+package index
+
+import (
+	"slices"
+	"syscall"
+
+	"nvmecr/tree/wire"
+)
+
+// This index may be the successor of one that was killed. Processes that had files open there come with their next call, which may be
+// late: meanwhile the start has adopted what they had not published, as if they were dead. That takes nothing from
+// them: an adoption maps what nobody has, and what they publish replaces it.
+
+func (r *reopenCall) run(c *client) (wire.Body, error) {
+	a, err := c.x.inode(r.Ino)
+	switch {
+	case err != nil:
+		return nil, err
+	case a.Birth != r.Birth:
+		return nil, syscall.ESTALE
+	case r.Opens == 0 || r.Opens > maxFiles || r.Writers > r.Opens || c.files[r.Ino] != nil:
+		return nil, syscall.EINVAL
+	}
+	for i := range r.Opens {
+		if _, err := c.add(r.Ino, i < r.Writers); err != nil {
+			return nil, err
+		}
+	}
+	if r.Writers > 0 {
+		c.files[r.Ino].file.old = true
+		c.goesOn(&r.Reopen)
+	}
+	return nil, nil
+}
+
+// goesOn notes that the client has not died with what it writes.
+func (c *client) goesOn(r *wire.Reopen) {
+	set := slices.DeleteFunc(c.x.unfinished[r.Ino], func(k shardKey) bool { return k.place == c.partition })
+	if c.x.unfinished[r.Ino] = set; len(set) == 0 {
+		delete(c.x.unfinished, r.Ino)
+	}
+}
+
+// unfinishedBy notes a shard that its process had open, unless that has come.
+func (x *Index) unfinishedBy(partition uint32, s wire.Shard) {
+	if c := x.places[partition]; c != nil && c.files[s.Ino] != nil && c.files[s.Ino].writers > 0 {
+		return
+	}
+	set := x.unfinished[s.Ino]
+	set.add(shardKey{partition, s.Cut})
+	x.unfinished[s.Ino] = set
+}
+
+// unfinishedOf says whether a process has not come back that was writing to the file beside those that have: it is dead, or has made no call yet.
+func (x *Index) unfinishedOf(f *file) bool {
+	a, err := f.read.Stat()
+	return slices.ContainsFunc(x.unfinished[f.ino], func(k shardKey) bool { return err != nil || k.cut == a.Cut })
+}
