@@ -139,6 +139,9 @@ func (in *inode) openShard() error {
 	if in.shard != nil {
 		return nil
 	}
+	if err := in.begin(); err != nil {
+		return err
+	}
 	s := wire.Shard{Ino: in.ino, Birth: in.birth, Cut: in.attr.Cut}
 	f, err := in.fs.own.Open(microfs.RootIno, s.Name(), unix.O_RDWR|unix.O_CREAT, 0o600)
 	if err != nil {

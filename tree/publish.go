@@ -34,6 +34,24 @@ func (in *inode) publish() error {
 	return in.settle()
 }
 
+// begin tells the index that a file which is complete is about to be written: what is mapped to the shard already is written in place, and
+// the index does not hear of that before it is published. The caller holds in.mu alone.
+func (in *inode) begin() error {
+	if !in.attr.Closed {
+		return nil
+	}
+	p := wire.Publication{Ino: in.ino, Birth: in.birth, Cut: in.attr.Cut, Mtime: time.Now(), Durable: true}
+	var answer wire.AttrAnswer
+	if err := in.fs.client.Call(wire.OpPublish, &p, &answer); err != nil {
+		return err
+	}
+	if a := &answer.Attr; a.Cut != in.attr.Cut || a.Size != in.attr.Size {
+		in.layout.forget()
+	}
+	in.attr = answer.Attr
+	return nil
+}
+
 // tell tells the index of what was written, but for the last message if `last` is to say that. The caller holds in.mu alone.
 func (in *inode) tell(mtime time.Time, last bool) error {
 	in.layout.forget()

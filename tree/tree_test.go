@@ -238,6 +238,43 @@ func TestScriptAppendsBehindCut(t *testing.T) {
 	assert.Equal(t, "x", b.read("/log"))
 }
 
+// TestRewrite: a complete file is complete no more when somebody has begun to write to it in place, until that is closed.
+func TestRewrite(t *testing.T) {
+	r := newRig(t, 2)
+	a, b := r.join(0), r.join(1)
+	complete := func() bool {
+		at, err := b.Stat(root, "/f", true)
+		require.NoError(t, err)
+		return at.Closed
+	}
+	a.write("/f", "hello")
+	require.True(t, complete())
+	f := a.open("/f", unix.O_RDWR)
+	assert.True(t, complete(), "nothing is written")
+	require.NoError(t, f.Close())
+	assert.True(t, complete())
+	f = a.open("/f", unix.O_RDWR)
+	put(t, f, 0, "H")
+	assert.False(t, complete())
+	asked := a.asked.Load()
+	put(t, f, 1, "E")
+	assert.Equal(t, asked, a.asked.Load(), "the first write says so")
+	require.NoError(t, f.Close())
+	assert.True(t, complete())
+	assert.Equal(t, "HEllo", b.read("/f"))
+	f = a.open("/f", unix.O_RDWR)
+	put(t, f, 2, "LLO, and more")
+	a.kill()
+	r.stop()
+	r.start()
+	r.index.Adopt(0)
+	c := r.join(1)
+	assert.Equal(t, "HELLO, and more", c.read("/f"))
+	at, err := c.Stat(root, "/f", true)
+	require.NoError(t, err)
+	assert.False(t, at.Closed, "its writer was killed")
+}
+
 // TestDeath: what a killed process had written and not published is there where nobody else has written.
 func TestDeath(t *testing.T) {
 	r := newRig(t, 2)

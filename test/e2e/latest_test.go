@@ -126,3 +126,18 @@ func TestLatestCannotTell(t *testing.T) {
 	assert.Contains(t, r.stdout, `"complete": false`)
 	assert.Equal(t, "1\n", call(t, s, "latest", "--target", target, "--rank", "2", "out_{step}.h5").ok(t))
 }
+
+// TestLatestOfATree: a checkpoint that is written over in place is complete when that is closed, and not before.
+func TestLatestOfATree(t *testing.T) {
+	s := newStage(t)
+	latest := []string{"latest", "--name", "x", "ck.{step}.*"}
+	rank := func(script string) result {
+		return sh(t, s, "PMI_RANK=1 PMI_SIZE=2 sh -c '"+script+"'; "+s.Nvmecr+" latest \"ck.{step}.*\"", "--name", "x", "--view=job")
+	}
+	assert.Equal(t, "2\n", rank("cd /nvmecr; echo one > ck.1.a; echo two > ck.2.a").ok(t))
+	assert.Equal(t, "2\n", rank("exec 3<> /nvmecr/ck.2.a").ok(t), "nothing is written")
+	assert.Equal(t, "2\n", rank("exec 3<> /nvmecr/ck.2.a; printf T >&3").ok(t))
+	assert.Equal(t, "1\n", rank("exec 3<> /nvmecr/ck.2.a; printf TW >&3; kill -9 $$").ok(t))
+	assert.Equal(t, "1\n", call(t, s, latest...).ok(t), "from outside")
+	assert.Equal(t, "2\n", rank("cat /nvmecr/ck.2.a > /dev/null; echo again > /nvmecr/ck.2.a").ok(t))
+}

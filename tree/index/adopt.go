@@ -42,6 +42,10 @@ func (x *Index) begin(a *adoption) {
 	go func() {
 		defer x.work.Done()
 		err := x.adopt(a)
+		for try := 1; a.files == nil && passing(err) && try < tries; try++ { // its process may live, and write
+			time.Sleep(pause)
+			err = x.adopt(a)
+		}
 		if err != nil && x.ctx.Err() == nil {
 			x.opts.Logf("what a process of partition %d had written and not closed when it died is missing from %s: %v", a.partition, a.what(), err)
 		}
@@ -50,6 +54,18 @@ func (x *Index) begin(a *adoption) {
 		delete(x.adoptions, a)
 		close(a.done)
 	}()
+}
+
+// What a mount beside a writer does not show is looked at again.
+const (
+	tries = 6
+	pause = 5 * time.Millisecond
+)
+
+// passing says whether an error may be gone with a newer mount.
+func passing(err error) bool {
+	var damage *microfs.DamageError
+	return errors.As(err, &damage) || isStale(err)
 }
 
 func (a *adoption) what() string {
