@@ -70,6 +70,7 @@ func Run(ctx context.Context, out io.Writer, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, stage.Close()) }()
+	stage.View = config.ViewRank
 	cfg, err := stage.Config(name)
 	if o.Target != "" {
 		cfg = config.Default()
@@ -166,7 +167,7 @@ func (d *demonstration) killed(ctx context.Context) (Thermo, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.say("\n2. The same under `nvmecr run`, checkpoints under /nvmecr: each rank writes into its partition of\n   %s.", where)
+	d.say("\n2. The same under `nvmecr run --view=rank`, checkpoints under /nvmecr: each rank writes into its partition of\n   %s.", where)
 	known, err := d.awaitInstant(ctx, job)
 	if err != nil {
 		return nil, err

@@ -26,6 +26,8 @@ type Stage struct {
 	Dir string
 	// Nvmecr is the command.
 	Nvmecr string
+	// View is what its runs have for --view if they do not say it; "": nothing.
+	View config.View
 
 	shm string // a directory in memory for the ranks' shared memory, or ""
 	id  string // value of the token
@@ -94,6 +96,9 @@ func (s *Stage) Environ() []string {
 		"TMPDIR="+filepath.Join(s.Dir, "tmp"),
 		"OMP_NUM_THREADS=1",
 	)
+	if s.View != "" {
+		env = append(env, "NVMECR_VIEW="+string(s.View))
+	}
 	if s.shm != "" {
 		env = append(env, "OMPI_MCA_btl_vader_backing_directory="+s.shm)
 	}

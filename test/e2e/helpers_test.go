@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"nvmecr/internal/config"
 	"nvmecr/internal/demo"
 	"nvmecr/internal/demo/demotest"
 )
@@ -32,6 +33,13 @@ func TestMain(m *testing.M) {
 
 // newStage makes a stage that ends with the test.
 var newStage = demotest.NewStage
+
+// newRankStage makes one on which each rank of a run has files of its own, which the test is about.
+func newRankStage(t *testing.T) *demo.Stage {
+	s := newStage(t)
+	s.View = config.ViewRank
+	return s
+}
 
 // hang is how long nothing takes, on however busy a machine.
 const hang = 5 * time.Minute

@@ -49,7 +49,7 @@ func serversOf(t *testing.T, view string) (pids []int) {
 // and after the last one it is gone.
 func TestViewOnOtherHosts(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := newRankStage(t)
 	needsView(t, s, programsHere)
 	agent := otherhost(t, s)
 	_, target := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:256M")
@@ -103,7 +103,7 @@ exec env LD_PRELOAD= $NVMECR_EXPORT/self/sleep $NAP
 // Where the server of another host is killed, as by the end of a step of a job of Slurm, the next process that uses the mount
 // has the view made again.
 func TestViewOnOtherHostKilled(t *testing.T) {
-	s := newStage(t)
+	s := newRankStage(t)
 	needsView(t, s, programsHere)
 	agent := otherhost(t, s)
 	job, err := s.Start([]string{s.Nvmecr, "run", "--", "sh", "-c", `exec env -u LD_PRELOAD ` + agent +

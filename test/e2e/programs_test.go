@@ -18,7 +18,6 @@ import (
 
 	"nvmecr/checkpoint"
 	"nvmecr/internal/demo"
-	"nvmecr/internal/demo/demotest"
 )
 
 // heat is one of the two programs in testdata under one MPI.
@@ -68,7 +67,7 @@ func killAndRestart(t *testing.T, h heat) {
 	seed := time.Now().UnixNano()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(uint64(seed), 0))
-	stage := demotest.NewStage(t)
+	stage := newRankStage(t)
 	program := h.build(t, stage.Dir)
 
 	// This one would never end by itself.

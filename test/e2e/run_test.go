@@ -128,7 +128,7 @@ func TestRanksFromTheLauncher(t *testing.T) {
 	if _, err := exec.LookPath("mpirun.openmpi"); err != nil {
 		t.Skip("OpenMPI (mpirun.openmpi) is not installed: make deps")
 	}
-	s := newStage(t)
+	s := newRankStage(t)
 	args := []string{"run", "--size", "64M", "--", "mpirun.openmpi", "--oversubscribe", "-n", "2"}
 	if os.Getuid() == 0 {
 		args = append(args, "--allow-run-as-root")

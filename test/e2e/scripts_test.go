@@ -81,7 +81,7 @@ func (r result) quiet(t *testing.T) string {
 func TestScriptTouches(t *testing.T) {
 	for name, touch := range touches {
 		t.Run(name, func(t *testing.T) {
-			s := newStage(t)
+			s := newRankStage(t)
 			all := launchers(t, s)
 			l := all[len(name)%len(all)] // TestScripts has both
 			for i := range 2 {
@@ -102,7 +102,7 @@ func TestScriptTouches(t *testing.T) {
 // TestScripts does all of it in one script, with the output of the ranks in the mount while they
 // run, on a target of the run's own and on another one.
 func TestScripts(t *testing.T) {
-	s := newStage(t)
+	s := newRankStage(t)
 	for _, l := range launchers(t, s) {
 		_, target := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:512M")
 		for where, flags := range map[string][]string{"own": {"--size", "512M"}, "target": {"--target", target}} {
@@ -148,7 +148,7 @@ func TestScripts(t *testing.T) {
 // TestScriptAlone: one program, without a launcher or as the only rank, has the whole store to itself as
 // ever, and a place in one that ranks have made.
 func TestScriptAlone(t *testing.T) {
-	s := newStage(t)
+	s := newRankStage(t)
 	for _, l := range launchers(t, s) {
 		for i := 1; i <= 2; i++ {
 			for _, alone := range []string{l.program + " /nvmecr/a", l.line(1, "/nvmecr/a")} {
@@ -167,7 +167,7 @@ func TestScriptAlone(t *testing.T) {
 
 // TestScriptCannotChange: what a rank has is read-only for a script, with one line.
 func TestScriptCannotChange(t *testing.T) {
-	s := newStage(t)
+	s := newRankStage(t)
 	l := launchers(t, s)[0]
 	sh(t, s, l.line(scriptRanks, "/nvmecr/c%"), "--size", "256M").quiet(t)
 	for _, command := range []string{"echo >> /nvmecr/c2", "rm -f /nvmecr/c2", "mv /nvmecr/c2 /nvmecr/d", "truncate -s 0 /nvmecr/c2", "chmod 600 /nvmecr/c2"} {
@@ -182,7 +182,7 @@ func TestScriptCannotChange(t *testing.T) {
 // TestScriptInSmallStore: a store that ranks have made without room for scripts, as earlier versions
 // did, can be read by scripts.
 func TestScriptInSmallStore(t *testing.T) {
-	s := newStage(t)
+	s := newRankStage(t)
 	l := launchers(t, s)[0]
 	sh(t, s, "[ -e /nvmecr/c0 ] || "+l.line(scriptRanks, "/nvmecr/c%"), "--size", "32M").quiet(t)
 	sh(t, s, "set -e; [ -e /nvmecr/c3 ]; cat /nvmecr/c0; "+l.line(scriptRanks, "/nvmecr/c%")+"; "+l.line(1, "-", "/nvmecr/c0")).quiet(t)
@@ -196,7 +196,7 @@ func TestScriptInSmallStore(t *testing.T) {
 // TestScriptTooFull: ranks find that a program without a launcher has filled their store.
 func TestScriptTooFull(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := newRankStage(t)
 	l := launchers(t, s)[0]
 	sh(t, s, "head -c 40M /dev/zero > /nvmecr/large", "--size", "64M").quiet(t)
 	r := sh(t, s, l.line(2, "/nvmecr/c%"), "--timeout", "3s")
@@ -209,7 +209,7 @@ func TestScriptTooFull(t *testing.T) {
 
 // TestScriptKilled kills everything while the ranks run, with their output in the mount, and runs it again.
 func TestScriptKilled(t *testing.T) {
-	s := newStage(t)
+	s := newRankStage(t)
 	for _, l := range launchers(t, s) {
 		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		defer cancel()
@@ -235,7 +235,7 @@ func TestScriptKilled(t *testing.T) {
 
 // TestAnotherRankHasIt: one line says that another rank has what is missing, and none where nobody has it.
 func TestAnotherRankHasIt(t *testing.T) {
-	s := newStage(t)
+	s := newRankStage(t)
 	for _, l := range launchers(t, s) {
 		flags := []string{"--name", l.mpi, "--size", "256M"}
 		out := sh(t, s, l.line(scriptRanks, "-", "/nvmecr/restart"), flags...).quiet(t)

@@ -75,7 +75,7 @@ func TestView(t *testing.T) {
 
 // Each rank has its own files in the view, while all of them write.
 func TestViewOfRanks(t *testing.T) {
-	s := newStage(t)
+	s := newRankStage(t)
 	needsView(t, s, otherPrograms)
 	for _, l := range launchers(t, s) {
 		script := filepath.Join(s.Dir, "rank.sh")
@@ -127,7 +127,7 @@ func serverOf(t *testing.T, view string) int {
 
 // A server that is killed takes the view with it, and not the files.
 func TestServeKilled(t *testing.T) {
-	s := newStage(t)
+	s := newRankStage(t)
 	needsView(t, s, otherPrograms)
 	script := `echo one > /nvmecr/a; echo $NVMECR_EXPORT; while [ ! -e ` + filepath.Join(s.Dir, "go") + ` ]; do sleep 0.01; done
 		env -i cat $NVMECR_EXPORT/self/a; echo $?; echo two >> /nvmecr/a && cat /nvmecr/a`

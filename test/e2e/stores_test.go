@@ -84,7 +84,7 @@ func TestReleasedStoreShowsNothing(t *testing.T) {
 
 // TestOneBadRankHidesNoOther damages rank 0's partition.
 func TestOneBadRankHidesNoOther(t *testing.T) {
-	s := newStage(t)
+	s := newRankStage(t)
 	path := image(t, s, 64, "")
 	target := "file:" + path
 	for _, rank := range []string{"0", "1"} {

@@ -61,7 +61,7 @@ func TestSummaryOfRanks(t *testing.T) {
 	if _, err := exec.LookPath("mpirun.openmpi"); err != nil {
 		t.Skip("OpenMPI (mpirun.openmpi) is not installed: make deps")
 	}
-	s := newStage(t)
+	s := newRankStage(t)
 	rank := `r=$OMPI_COMM_WORLD_RANK; `
 	for _, tc := range []struct{ name, script, want string }{
 		{"numbers", rank + "for i in 200 400; do echo 1 > /nvmecr/melt.$i.$r; done; [ $r = 1 ] || echo 1 > /nvmecr/melt.600.$r", "5 files of 10 B new or changed; newest complete on all 2 ranks: /melt.400.*"},
