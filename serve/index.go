@@ -115,7 +115,7 @@ func hearOfLoss(conn *net.TCPConn, patience time.Duration) error {
 }
 
 func (s *Server) serveTree(conn net.Conn, who string) {
-	x, err := s.openTree()
+	x, err := s.awaitTree()
 	if err == nil {
 		err = x.Serve(conn)
 	} else {
@@ -144,6 +144,19 @@ func refuse(conn net.Conn, err error) {
 	peer := wire.NewPeer(conn)
 	if _, gone := peer.Next(); gone == nil {
 		_ = peer.Answer(err, nil, nil) // the client may be gone
+	}
+}
+
+// reopenPause is between two attempts to open the index.
+const reopenPause = 100 * time.Millisecond
+
+// awaitTree opens the index. A target that cannot be reached is waited for: it was there when nvmecr run looked.
+func (s *Server) awaitTree() (*index.Index, error) {
+	for begin := time.Now(); ; time.Sleep(reopenPause) {
+		x, err := s.openTree()
+		if !store.Away(err) || time.Since(begin)+reopenPause > s.cfg.Timeout {
+			return x, err
+		}
 	}
 }
 

@@ -12,7 +12,6 @@ import (
 	"nvmecr/internal/parttable"
 	"nvmecr/internal/store"
 	"nvmecr/microfs"
-	"nvmecr/nvmf"
 	"nvmecr/posixshim"
 )
 
@@ -76,15 +75,11 @@ func mountOf(part *store.Partition, fs posixshim.FS, opts store.Options) *posixs
 const reopenPause = 100 * time.Millisecond
 
 // openWaiting opens the partition. A target that cannot be reached is waited
-// for, as it is by every call later on: it was there when nvmecr run looked. But
-// what it has half formatted is left to the next run.
+// for, as it is by every call later on: it was there when nvmecr run looked.
 func (o *Opener) openWaiting(p store.Place, opts store.Options) (*store.Partition, error) {
 	for begin := time.Now(); ; time.Sleep(reopenPause) {
 		part, err := store.Open(context.Background(), o.Config, p, opts)
-		var status *nvmf.StatusError
-		away := errors.Is(err, nvmf.ErrUnreachable) || errors.Is(err, nvmf.ErrConnectionLost) ||
-			errors.As(err, &status) && status.Busy()
-		if !away || errors.Is(err, store.ErrHalfFormatted) || time.Since(begin)+reopenPause > o.Config.Timeout {
+		if !store.Away(err) || time.Since(begin)+reopenPause > o.Config.Timeout {
 			return part, err
 		}
 		if opts.Logf != nil {

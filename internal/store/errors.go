@@ -28,6 +28,14 @@ func halfFormatted(err error) error {
 	return err
 }
 
+// Away reports that a target cannot be reached now, or lets nobody in, and that it is worth asking it again. What it has half
+// formatted is left to the next run.
+func Away(err error) bool {
+	var status *nvmf.StatusError
+	return (errors.Is(err, nvmf.ErrUnreachable) || errors.Is(err, nvmf.ErrConnectionLost) ||
+		errors.As(err, &status) && status.Busy()) && !errors.Is(err, ErrHalfFormatted)
+}
+
 // ErrNoSolo: the store has no solo partition, since it was made for ranks by an earlier
 // version, or was too small for one. It is syscall.EROFS.
 var ErrNoSolo = fmt.Errorf("it was made for the ranks of a job, and has no room for what job scripts and programs without a launcher write: write elsewhere, or start over with --fresh: %w", syscall.EROFS)

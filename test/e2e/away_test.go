@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"nvmecr/internal/busy"
+	"nvmecr/internal/config"
 	"nvmecr/internal/demo"
 	"nvmecr/nvmf"
 )
@@ -36,7 +37,7 @@ func portOf(t *testing.T, target string) string {
 // TestTargetComesBack kills the target under a running job and starts it again
 // on the same address: that costs the job a pause.
 func TestTargetComesBack(t *testing.T) {
-	s := newStage(t)
+	s := newRankStage(t)
 	h := heat{"heat.c", "mpirun.openmpi", []string{"mpicc.openmpi"}}
 	program := h.build(t, s.Dir)
 	namespace := "file:" + filepath.Join(s.Dir, "away") + "?size=512M"
@@ -73,7 +74,17 @@ func TestTargetComesBack(t *testing.T) {
 // TestTargetAwayAtTheStart kills the target between the start of a job and the
 // first call under the mount: that waits.
 func TestTargetAwayAtTheStart(t *testing.T) {
+	for _, view := range []config.View{config.ViewRank, config.ViewJob} {
+		t.Run(string(view), func(t *testing.T) {
+			t.Parallel()
+			targetAwayAtTheStart(t, view)
+		})
+	}
+}
+
+func targetAwayAtTheStart(t *testing.T, view config.View) {
 	s := newStage(t)
+	s.View = view
 	fifo := filepath.Join(s.Dir, "fifo")
 	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
 	namespace := "file:" + filepath.Join(s.Dir, "away") + "?size=64M"
