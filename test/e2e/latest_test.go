@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"nvmecr/internal/config"
 	"nvmecr/internal/demo"
 )
 
@@ -20,7 +21,7 @@ func asRank(t *testing.T, s *demo.Stage, target string, rank int, script string)
 // TestLatest asks for the newest complete checkpoint, in the job's script and
 // from outside, while there is none, with some, and behind a torn one.
 func TestLatest(t *testing.T) {
-	s := newStage(t)
+	s := newRankStage(t)
 	target := "file:" + image(t, s, 64, "")
 	const pattern = "melt.{step}.*"
 	latest := func(args ...string) result {
@@ -94,9 +95,21 @@ func TestLatest(t *testing.T) {
 	assert.Equal(t, 2+2+2+5, last.Size)
 }
 
+// TestLatestOfTree: in one tree nobody knows which rank has written what, and the run says at its end what there is by name.
+func TestLatestOfTree(t *testing.T) {
+	s := newStage(t)
+	s.View = config.ViewJob
+	r := sh(t, s, "cd /nvmecr; for f in 200.0 200.1 400.0 400.1 600.0; do echo x > melt.$f; done; echo > log; exec 3> melt.600.1; echo x >&3; kill -9 $$", "--size", "64M")
+	assert.Contains(t, r.stderr, "7 files of 13 B new or changed; newest complete: /melt.400.*\n")
+	r = call(t, s, "latest")
+	assert.Equal(t, "400\n", r.ok(t))
+	assert.Equal(t, "nvmecr: passed over: 600 is incomplete: melt.600.1 was not closed\n", r.stderr)
+	assert.NotContains(t, call(t, s, "latest", "--json").ok(t), `"rank": 0`)
+}
+
 // TestLatestCannotTell: what is not known is not "there is none".
 func TestLatestCannotTell(t *testing.T) {
-	s := newStage(t)
+	s := newRankStage(t)
 	path := image(t, s, 64, "")
 	target := "file:" + path
 	unknown := func(words []string, args ...string) {

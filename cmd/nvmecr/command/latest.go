@@ -100,6 +100,9 @@ func (o *latestOptions) latest(cmd *cobra.Command, pattern string) error {
 	if err != nil {
 		return err
 	}
+	if o.ofTree() {
+		ofNoRank(list)
+	}
 	if o.json {
 		return errors.Join(printJSON(cmd.OutOrStdout(), newSeries(list)), o.end())
 	}
@@ -111,7 +114,7 @@ func (o *latestOptions) latest(cmd *cobra.Command, pattern string) error {
 
 // job is who is expected to have written.
 func (o *latestOptions) job() checkpoint.Job {
-	if o.tree && o.rank == allRanks {
+	if o.ofTree() {
 		return checkpoint.Job{Ranks: 1} // nobody can tell there who wrote what
 	}
 	job := checkpoint.Job{Ranks: o.size, Writers: o.writers}
@@ -133,15 +136,31 @@ func (o *latestOptions) list(ctx context.Context) (files []checkpoint.File) {
 		}
 		err := walk(fs, "/", true, func(name string, a microfs.Attr) error {
 			if a.Mode&syscall.S_IFMT == syscall.S_IFREG {
-				files = append(files, checkpoint.File{
-					Rank: rank, Path: name, Size: a.Size, Created: a.Btime, Modified: a.Mtime, Closed: a.Closed,
-				})
+				files = append(files, checkpointFile(rank, name, a))
 			}
 			return nil
 		})
 		return explain(err, rank, "/")
 	})
 	return files
+}
+
+func checkpointFile(rank int, name string, a microfs.Attr) checkpoint.File {
+	return checkpoint.File{Rank: rank, Path: name, Size: a.Size, Created: a.Btime, Modified: a.Mtime, Closed: a.Closed}
+}
+
+// ofNoRank says of the files of a tree that they are no rank's.
+func ofNoRank(list []checkpoint.Series) {
+	for _, series := range list {
+		for _, set := range series.Sets {
+			for i := range set.Files {
+				set.Files[i].Rank = -1
+			}
+			for i := range set.Missing {
+				set.Missing[i].Rank = -1
+			}
+		}
+	}
 }
 
 func (o *latestOptions) print(w io.Writer, list []checkpoint.Series, pattern string) error {

@@ -144,9 +144,12 @@ func locate(cfg *config.Config) (local bool, err error) {
 	return record.Embedded, nil
 }
 
+// ofTree reports whether the command is about the tree of a job, not about partitions.
+func (r *reader) ofTree() bool { return r.tree && r.rank == allRanks }
+
 // ranks are those whose files the command is about: in a store with one tree that, unless it is asked for a partition.
 func (r *reader) ranks() []int {
-	if r.tree && r.rank == allRanks {
+	if r.ofTree() {
 		return []int{jobTree}
 	}
 	return r.partitions()

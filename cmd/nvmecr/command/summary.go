@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"nvmecr/checkpoint"
 	"nvmecr/internal/config"
 	"nvmecr/internal/owner"
 	"nvmecr/internal/parttable"
@@ -82,6 +83,7 @@ type found struct {
 	bytes  nvmf.Bytes
 	last   complete             // the newest complete file
 	shared map[string]*complete // by the name that all ranks have for it
+	tree   []checkpoint.File    // where all ranks have one tree, also those from before the run
 }
 
 // complete is a file that its writer has closed, in so many ranks.
@@ -107,7 +109,7 @@ func survey(ctx context.Context, cfg *config.Config, begin time.Time) (*found, e
 		f.ranks--
 	}
 	for _, r := range parts {
-		if r.Tree == parttable.TreeOfJob && r.Rank != parttable.Solo {
+		if r.Tree == parttable.TreeOfJob && r.Rank != parttable.Solo && len(parts) > 1 {
 			continue // it has no names
 		}
 		p, err := store.Open(ctx, cfg, store.Place{Rank: r.Rank, Size: f.ranks}, store.Options{ReadOnly: true})
@@ -120,6 +122,9 @@ func survey(ctx context.Context, cfg *config.Config, begin time.Time) (*found, e
 		err = walk(posixshim.Microfs(p.FS), "/", true, func(name string, a microfs.Attr) error {
 			if a.Mode&syscall.S_IFMT == syscall.S_IFREG {
 				f.add(r.Rank, name, a, begin)
+				if r.Tree == parttable.TreeOfJob {
+					f.tree = append(f.tree, checkpointFile(0, name, a))
+				}
 			}
 			return context.Cause(ctx)
 		})
@@ -172,12 +177,31 @@ func (f *found) newest() string {
 	switch {
 	case f.last.name == "":
 		return "none of them is complete"
+	case f.newestOfTree() != "":
+		return "newest complete: " + printable(f.newestOfTree())
 	case best.name != "" && f.ranks > 1:
 		return fmt.Sprintf("newest complete on all %d ranks: %s", f.ranks, printable(best.name))
 	case f.ranks > 1 && f.last.rank != parttable.Solo:
 		return fmt.Sprintf("newest complete: %s of rank %d, none on all ranks", printable(f.last.name), f.last.rank)
 	}
 	return "newest complete: " + printable(f.last.name)
+}
+
+// newestOfTree is the checkpoint of a tree that `nvmecr latest` finds: the files of all ranks, where each has one. "": it finds none.
+func (f *found) newestOfTree() string {
+	list, err := checkpoint.Find(f.tree, "", checkpoint.Job{Ranks: 1})
+	if err != nil {
+		return ""
+	}
+	series, err := checkpoint.Choose(list)
+	if err != nil {
+		return ""
+	}
+	set, ok := series.Newest()
+	if !ok {
+		return ""
+	}
+	return path.Join("/", strings.Replace(series.Pattern, "{step}", set.Name, 1))
 }
 
 // withoutRank has a star for the last number in the file's own name that is the rank's.
