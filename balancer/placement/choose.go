@@ -1,0 +1,355 @@
+package placement
+
+import (
+	"slices"
+
+	"nvmecr/balancer/site"
+)
+
+// solution is how many ranks of each class of hosts write to targets of each class.
+type solution struct {
+	p     *problem
+	flow  [][]int // ranks, [host class][device class]
+	taken []int   // targets of each device class
+
+	room [][]int // ranks that each target taken still gets, while next gives them out
+}
+
+// next gives ranks of a class of hosts, at most n, to a target: which, of what class, and how many.
+func (s *solution) next(h, n int) (d int, t *site.Target, ranks int) {
+	if s.room == nil {
+		s.share()
+	}
+	for s.flow[h][d] == 0 {
+		d++
+	}
+	at := 0
+	for s.room[d][at] == 0 {
+		at++
+	}
+	ranks = min(n, s.flow[h][d], s.room[d][at])
+	s.flow[h][d] -= ranks
+	s.room[d][at] -= ranks
+	return d, s.p.devices[d].targets[at], ranks
+}
+
+// share cuts what each class takes into equal parts.
+func (s *solution) share() {
+	s.room = make([][]int, len(s.taken))
+	for d, n := range s.taken {
+		total := 0
+		for h := range s.flow {
+			total += s.flow[h][d]
+		}
+		s.room[d] = make([]int, n)
+		for i := range n {
+			s.room[d][i] = (total + i) / n // the sum of these is total
+		}
+		slices.Reverse(s.room[d])
+	}
+}
+
+// solve looks for targets of a kind, and for the best flow to them. It returns nil where there is none.
+func (p *problem) solve(kind Kind) *solution {
+	open := make([]int, len(p.devices)) // targets of each class that may be taken
+	for d := range p.devices {
+		if kind != Apart || p.apart(d) {
+			open[d] = len(p.devices[d].targets)
+		}
+	}
+	if sum(open) < p.want {
+		return nil
+	}
+	taken := p.choose(open, kind)
+	s := p.assign(taken, kind)
+	for tries := 0; s == nil && tries < 4*p.want+16; tries++ {
+		if !p.exchange(taken, open, kind) {
+			break
+		}
+		s = p.assign(taken, kind)
+	}
+	if s == nil && kind == Spread {
+		s = p.search(open)
+	}
+	if s != nil && len(p.hosts)*len(p.devices) <= smallProblem {
+		s = p.improve(taken, open, kind, s)
+	}
+	return s
+}
+
+// smallProblem is up to which number of pairs of classes a plan is improved by exchanging targets, one by one.
+const smallProblem = 4096
+
+// choose takes the targets one after the other: each time the one that brings the most of a fair load the fewest switches away from its
+// ranks. It may come to targets that cannot take all ranks.
+func (p *problem) choose(open []int, kind Kind) []int {
+	taken, left := make([]int, len(p.devices)), make([]int, len(p.hosts))
+	for h := range p.hosts {
+		left[h] = p.hosts[h].ranks
+	}
+	near := p.nearest(kind)
+	inDomain := make(map[string]int) // targets taken in the same domains
+	for n := range p.want {
+		quota := (sum(left) + p.want - n - 1) / (p.want - n)
+		best, bestRank := -1, rank{}
+		for d := range p.devices {
+			if taken[d] == open[d] {
+				continue
+			}
+			filled, hops := p.fill(d, near[d], left, quota, nil)
+			r := rank{quota - filled, p.worn(d), hops, p.devices[d].targets[0].Load, inDomain[p.devices[d].key()]}
+			if best < 0 || r.less(bestRank) {
+				best, bestRank = d, r
+			}
+		}
+		p.fill(best, near[best], left, quota, left)
+		taken[best]++
+		inDomain[p.devices[best].key()]++
+	}
+	return taken
+}
+
+// rank is how good a target is, the more important first: ranks that it leaves without one, its health, the sum of distances, its load, and
+// how many of its domains are in use already.
+type rank [5]int
+
+func (r rank) less(o rank) bool { return slices.Compare(r[:], o[:]) < 0 }
+
+func (p *problem) worn(d int) int {
+	if p.devices[d].targets[0].Health != site.OK {
+		return 1
+	}
+	return 0
+}
+
+// nearest lists the classes of hosts that may use each class of targets, the best first.
+func (p *problem) nearest(kind Kind) [][]int {
+	lists := make([][]int, len(p.devices))
+	for d := range p.devices {
+		for h := range p.hosts {
+			if kind == Distant || !p.shares(h, d) {
+				lists[d] = append(lists[d], h)
+			}
+		}
+		slices.SortStableFunc(lists[d], func(a, b int) int { return int(p.cost(a, d, kind) - p.cost(b, d, kind)) })
+	}
+	return lists
+}
+
+// fill gives a target of class d quota ranks of those that are left, the nearest first. It writes what is left then to into, if not nil.
+func (p *problem) fill(d int, near, left []int, quota int, into []int) (filled, hops int) {
+	quota = min(quota, p.devices[d].most)
+	for _, h := range near {
+		n := min(left[h], quota-filled)
+		if n == 0 {
+			continue
+		}
+		filled, hops = filled+n, hops+n*p.hops(h, d)
+		if into != nil {
+			into[h] -= n
+		}
+		if filled == quota {
+			break
+		}
+	}
+	return filled, hops
+}
+
+// cost is what one rank of class h costs on a target of class d.
+func (p *problem) cost(h, d int, kind Kind) int32 {
+	if kind != Distant {
+		return p.distance[h][d]
+	}
+	cost := int32(p.far) - p.distance[h][d] // the more distant the better
+	if p.shares(h, d) {
+		cost += int32(p.far) * 1000
+	}
+	return cost
+}
+
+// assign finds the flow of least cost to the targets taken, or nil if they cannot take all ranks.
+func (p *problem) assign(taken []int, kind Kind) *solution {
+	quotas, ok := p.quotas(taken)
+	if !ok {
+		return nil
+	}
+	f := p.network(taken, quotas, kind)
+	if f.run() < p.ranks {
+		return nil
+	}
+	return &solution{p: p, flow: f.shares(), taken: slices.Clone(taken)}
+}
+
+// quotas returns the ranks of one target of each class taken, rounded down, in equal parts or by bandwidth. Each may take one more. It is
+// false where they have no room for all ranks.
+func (p *problem) quotas(taken []int) ([]int, bool) {
+	quotas := make([]int, len(taken))
+	weight := func(d int) float64 {
+		if p.weighted {
+			return float64(p.devices[d].targets[0].Bandwidth)
+		}
+		return 1
+	}
+	full := make([]bool, len(taken))
+	for ranks := p.ranks; ; {
+		total := 0.0
+		for d, n := range taken {
+			if !full[d] {
+				total += float64(n) * weight(d)
+			}
+		}
+		if total == 0 {
+			return quotas, ranks <= 0
+		}
+		again := false
+		for d, n := range taken {
+			if n == 0 || full[d] {
+				continue
+			}
+			quotas[d] = int(float64(ranks) * weight(d) / total * (1 + 1e-12))
+			if quotas[d] >= p.devices[d].most { // the others take what it has no room for
+				quotas[d], full[d], again = p.devices[d].most, true, true
+			}
+		}
+		if !again {
+			return quotas, true
+		}
+		ranks = p.ranks
+		for d, n := range taken {
+			if full[d] {
+				ranks -= n * quotas[d]
+			}
+		}
+		if ranks < 0 { // they are more than enough, in equal parts too
+			ranks = 0
+		}
+	}
+}
+
+// exchange replaces one target that others could do without by one that ranks without a target may use.
+func (p *problem) exchange(taken, open []int, kind Kind) bool {
+	quotas, ok := p.quotas(taken)
+	if !ok {
+		return p.roomier(taken, open)
+	}
+	f := p.network(taken, quotas, kind)
+	f.run()
+	stuck := f.stuck() // host classes with ranks left, and those that compete with them
+	in, gain := -1, 0
+	for d := range p.devices {
+		if taken[d] == open[d] {
+			continue
+		}
+		helps := 0
+		for h := range p.hosts {
+			if stuck[h] && !p.shares(h, d) {
+				helps += p.hosts[h].ranks
+			}
+		}
+		if helps > gain {
+			in, gain = d, helps
+		}
+	}
+	out, slack := -1, 0
+	for d := range p.devices {
+		if s := f.slack(d); taken[d] > 0 && d != in && (out < 0 || s > slack) {
+			out, slack = d, s
+		}
+	}
+	if in < 0 || out < 0 {
+		return false
+	}
+	taken[in]++
+	taken[out]--
+	return true
+}
+
+// roomier replaces the target with the least room by one with more.
+func (p *problem) roomier(taken, open []int) bool {
+	in, out := -1, -1
+	for d := range p.devices {
+		if taken[d] < open[d] && (in < 0 || p.devices[d].most > p.devices[in].most) {
+			in = d
+		}
+		if taken[d] > 0 && (out < 0 || p.devices[d].most < p.devices[out].most) {
+			out = d
+		}
+	}
+	if in < 0 || out < 0 || p.devices[in].most <= p.devices[out].most {
+		return false
+	}
+	taken[in]++
+	taken[out]--
+	return true
+}
+
+// mostChoices is how many choices of targets are tried one by one where exchanges have not found any.
+const mostChoices = 20_000
+
+// search tries all choices, if they are few.
+func (p *problem) search(open []int) (found *solution) {
+	choices := 1
+	for _, n := range open {
+		if choices *= n + 1; choices > mostChoices {
+			return nil
+		}
+	}
+	taken := make([]int, len(open))
+	var try func(d, left int)
+	try = func(d, left int) {
+		switch {
+		case found != nil:
+		case d == len(open):
+			if left == 0 {
+				found = p.assign(taken, Spread)
+			}
+		default:
+			for n := min(open[d], left); n >= 0; n-- {
+				taken[d] = n
+				try(d+1, left-n)
+			}
+		}
+	}
+	try(0, p.want)
+	return found
+}
+
+// improve exchanges targets as long as the distances become less.
+func (p *problem) improve(taken, open []int, kind Kind, s *solution) *solution {
+	best := p.total(s, kind)
+	for improved := true; improved; {
+		improved = false
+		for out := range taken {
+			for in := range taken {
+				if in == out || taken[out] == 0 || taken[in] == open[in] || p.worn(in) > p.worn(out) {
+					continue
+				}
+				taken[out]--
+				taken[in]++
+				if t := p.assign(taken, kind); t != nil && p.total(t, kind) < best {
+					s, best, improved = t, p.total(t, kind), true
+					continue
+				}
+				taken[out]++
+				taken[in]--
+			}
+		}
+	}
+	return s
+}
+
+func (p *problem) total(s *solution, kind Kind) (cost int) {
+	for h, row := range s.flow {
+		for d, n := range row {
+			cost += n * int(p.cost(h, d, kind))
+		}
+	}
+	return cost
+}
+
+func sum(list []int) (n int) {
+	for _, v := range list {
+		n += v
+	}
+	return n
+}

@@ -1,0 +1,241 @@
+package placement
+
+import (
+	"fmt"
+	"strings"
+
+	"nvmecr/balancer/site"
+	"nvmecr/balancer/topology"
+	"nvmecr/nvmf"
+)
+
+// problem is a job, the nodes and targets as classes.
+type problem struct {
+	job       Job
+	net       *topology.Topology
+	inv       *site.Inventory
+	ranks     int
+	want      int // targets
+	available int
+	far       int // switches to what the topology does not have
+	weighted  bool
+
+	hosts     []hostClass
+	hostClass []int // of each host
+	devices   []deviceClass
+	distance  [][]int32  // in switches, [host class][device class]
+	clash     [][]uint64 // which kinds of domains the two share: a bit for each, the node's last
+
+	held uint64 // the kinds that are looked at
+}
+
+type where struct {
+	at      int      // switch, -1: not known
+	domains []string // by the number of their kind, "" where there is none
+	node    string   // if that is a host of the job and has a target
+}
+
+func (w where) key() string {
+	return fmt.Sprintf("%d\x00%s\x00%s", w.at, w.node, strings.Join(w.domains, "\x00"))
+}
+
+type hostClass struct {
+	where
+	ranks int
+}
+
+type deviceClass struct {
+	where
+	targets []*site.Target // the ones to take first come first
+	most    int            // ranks that one has room for
+}
+
+func newProblem(job Job, net *topology.Topology, inv *site.Inventory) (*problem, error) {
+	p := &problem{job: job, net: net, inv: inv}
+	if len(inv.Domains) > 62 {
+		return nil, fmt.Errorf("%d kinds of failure domains, and 62 are the most: %w", len(inv.Domains), site.ErrInventory)
+	}
+	shared := make(map[string]bool) // nodes that have targets
+	for _, t := range inv.Targets {
+		shared[t.Node] = true
+	}
+	hosts := make(map[string]int)
+	own := make(map[string]bool)
+	for _, h := range job.Hosts {
+		if h.Ranks < 1 {
+			return nil, fmt.Errorf("host %s has %d ranks", h.Name, h.Ranks)
+		}
+		if own[h.Name] {
+			return nil, fmt.Errorf("host %s is there twice", h.Name)
+		}
+		own[h.Name] = true
+		p.ranks += h.Ranks
+		w := p.locate(h.Name, "", inv.Of(h.Name))
+		if shared[h.Name] {
+			w.node = h.Name
+		}
+		c, ok := hosts[w.key()]
+		if !ok {
+			c = len(p.hosts)
+			hosts[w.key()] = c
+			p.hosts = append(p.hosts, hostClass{where: w})
+		}
+		p.hosts[c].ranks += h.Ranks
+		p.hostClass = append(p.hostClass, c)
+	}
+	if p.ranks == 0 {
+		return nil, fmt.Errorf("a job without ranks has nothing to place")
+	}
+	p.classify(own)
+	if err := p.count(); err != nil {
+		return nil, err
+	}
+	p.measure()
+	return p, nil
+}
+
+// locate says where a node or a switch is.
+func (p *problem) locate(node, atSwitch string, domains map[string]string) where {
+	w := where{at: -1}
+	for _, name := range []string{node, atSwitch} {
+		if at, ok := p.net.Switch(name); ok && w.at < 0 && name != "" {
+			w.at = at
+		}
+	}
+	for _, kind := range p.inv.Domains {
+		value := domains[kind]
+		if kind == site.Switch && w.at >= 0 {
+			value = p.net.Name(w.at)
+		}
+		w.domains = append(w.domains, value)
+	}
+	return w
+}
+
+// classify makes classes of the targets that can be had.
+func (p *problem) classify(own map[string]bool) {
+	classes := make(map[string]int)
+	for i := range p.inv.Targets {
+		t := &p.inv.Targets[i]
+		if t.Health == site.Failed || t.Health == site.Drained {
+			continue
+		}
+		domains := t.Domains
+		if inherited := p.inv.Of(t.Node); inherited != nil { // the target's own entries are the later word
+			domains = make(map[string]string)
+			for _, m := range []map[string]string{inherited, t.Domains} {
+				for k, v := range m {
+					domains[k] = v
+				}
+			}
+		}
+		w := p.locate(t.Node, t.Switch, domains)
+		if own[t.Node] {
+			w.node = t.Node
+		}
+		most := p.ranks
+		if p.job.RankCapacity > 0 && t.Capacity > 0 {
+			most = int(min(t.Capacity/p.job.RankCapacity, nvmf.Bytes(p.ranks)))
+		}
+		if most == 0 {
+			continue
+		}
+		key := fmt.Sprintf("%s\x00%d\x00%d\x00%d\x00%s", w.key(), most, t.Bandwidth, t.Load, t.Health)
+		c, ok := classes[key]
+		if !ok {
+			c = len(p.devices)
+			classes[key] = c
+			p.devices = append(p.devices, deviceClass{where: w, most: most})
+		}
+		p.devices[c].targets = append(p.devices[c].targets, t)
+		p.available++
+	}
+}
+
+// count decides how many targets the job gets.
+func (p *problem) count() error {
+	p.weighted = true
+	var least nvmf.Bytes
+	for _, d := range p.devices {
+		b := d.targets[0].Bandwidth
+		p.weighted = p.weighted && b > 0
+		if least == 0 || b < least {
+			least = b
+		}
+	}
+	p.want = p.job.Targets
+	switch {
+	case p.want > 0:
+	case p.job.RankBandwidth > 0 && p.weighted && least > 0:
+		p.want = int((nvmf.Bytes(p.ranks)*p.job.RankBandwidth + least - 1) / least)
+	default:
+		p.want = (p.ranks + RanksPerTarget - 1) / RanksPerTarget
+	}
+	p.want = min(max(p.want, 1), p.ranks) // more would have nothing to do
+	if p.want > p.available {
+		return fmt.Errorf("%d targets are wanted, and %d of %d can be had: %w", p.want, p.available, len(p.inv.Targets), ErrTooFew)
+	}
+	return nil
+}
+
+// measure computes how far the classes are from one another, and what they share.
+func (p *problem) measure() {
+	p.far = 1
+	p.distance, p.clash = make([][]int32, len(p.hosts)), make([][]uint64, len(p.hosts))
+	for h := range p.hosts {
+		p.distance[h], p.clash[h] = make([]int32, len(p.devices)), make([]uint64, len(p.devices))
+		for d := range p.devices {
+			p.distance[h][d] = -1
+			if from, to := p.hosts[h].at, p.devices[d].at; from >= 0 && to >= 0 {
+				hops, _ := p.net.Hops(from, to)
+				p.distance[h][d] = int32(hops)
+				p.far = max(p.far, hops+2)
+			}
+			p.clash[h][d] = clash(p.hosts[h].where, p.devices[d].where)
+		}
+	}
+	for h := range p.hosts {
+		for d := range p.devices {
+			switch {
+			case p.clash[h][d]>>len(p.inv.Domains)&1 == 1: // the same node
+				p.distance[h][d] = 0
+			case p.distance[h][d] < 0:
+				p.distance[h][d] = int32(p.far)
+			}
+		}
+	}
+}
+
+// clash returns which kinds of domains two places share.
+func clash(a, b where) (bits uint64) {
+	for k, v := range a.domains {
+		if v != "" && v == b.domains[k] {
+			bits |= 1 << k
+		}
+	}
+	if a.node != "" && a.node == b.node {
+		bits |= 1 << len(a.domains)
+	}
+	return bits
+}
+
+// hold has the problem look at these kinds of domains, which are the last ones of the inventory's, and at the node.
+func (p *problem) hold(kinds []string) {
+	ignored := len(p.inv.Domains) - len(kinds)
+	p.held = (1<<(len(p.inv.Domains)+1) - 1) &^ (1<<ignored - 1)
+}
+
+func (p *problem) hops(h, d int) int { return int(p.distance[h][d]) }
+
+// shares says whether ranks of a class may not use targets of another.
+func (p *problem) shares(h, d int) bool { return p.clash[h][d]&p.held != 0 }
+
+// apart says whether no rank of the job shares a domain with targets of a class.
+func (p *problem) apart(d int) bool {
+	for h := range p.hosts {
+		if p.shares(h, d) {
+			return false
+		}
+	}
+	return true
+}
