@@ -49,6 +49,7 @@ var goalParts = []struct {
 	{"ranks", (*goalRun).ranks},
 	{"quiet", (*goalRun).quiet},
 	{"allocations", (*goalRun).allocations},
+	{"plan", (*goalRun).plan},
 	{"calls", (*goalRun).calls},
 	{"memory", (*goalRun).memory},
 	{"background", goalsOf(background)},

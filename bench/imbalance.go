@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"nvmecr/bench/model"
@@ -30,8 +31,9 @@ func imbalance(ctx context.Context, e *Env) (*result.Result, error) {
 	res.Parameter("targets", "%d", paperTargets)
 	res.Parameter("a rank's file", "%s", result.Size.Full(paperCheckpoint))
 	res.Parameter("trials", "%d sets of file names, where names decide", trials)
-	columns := make([]result.Column, len(model.Placements))
-	for i, p := range model.Placements {
+	placements := append(slices.Clone(model.Placements), model.Plan)
+	columns := make([]result.Column, len(placements))
+	for i, p := range placements {
 		columns[i] = result.Column{Name: p.Name, Unit: result.Ratio}
 		res.Note("%s: %s.", strings.ToUpper(p.Name[:1])+p.Name[1:], p.About)
 	}
@@ -46,7 +48,7 @@ func imbalance(ctx context.Context, e *Env) (*result.Result, error) {
 	ranks := []int{28, 56, 112, 224, 448, 1792, 7168, 28672}
 	for i, n := range ranks {
 		var cv, full []result.Cell
-		for _, p := range model.Placements {
+		for _, p := range placements {
 			if err := ctx.Err(); err != nil {
 				return nil, context.Cause(ctx)
 			}
@@ -59,7 +61,11 @@ func imbalance(ctx context.Context, e *Env) (*result.Result, error) {
 		slowest.Add(result.Whole.Format(float64(n)), full...)
 		e.progress("placing files", i+1, len(ranks))
 	}
-	res.Tables = []result.Table{spread, slowest}
+	sharing, err := sharingTable(ranks, trials)
+	if err != nil {
+		return nil, err
+	}
+	res.Tables = []result.Table{spread, slowest, sharing}
 	res.Plots = []result.Plot{spreadPlot, slowestPlot}
 	imbalanceFinding(res, spread, slowest)
 	return res, nil
@@ -68,6 +74,9 @@ func imbalance(ctx context.Context, e *Env) (*result.Result, error) {
 // imbalanceOf returns the variation and the fullest target of a placement.
 func imbalanceOf(p model.Placement, ranks, trials int) (variation, fullest result.Measure) {
 	var cv, full stats.Sample
+	if p.Name == model.Plan.Name {
+		trials = 1 // names decide nothing
+	}
 	for trial := range uint64(trials) {
 		loads := p.Place(ranks, paperTargets, paperCheckpoint, trial)
 		s := make(stats.Sample, len(loads))
@@ -77,6 +86,25 @@ func imbalanceOf(p model.Placement, ranks, trials int) (variation, fullest resul
 		cv, full = append(cv, s.Variation()), append(full, model.Slowest(loads))
 	}
 	return result.Middle(cv), result.Middle(full)
+}
+
+// sharingTable says how many ranks lose their data with their rack.
+func sharingTable(ranks []int, trials int) (result.Table, error) {
+	t := result.Table{Title: "Ranks with their data in their own rack", Rows: "ranks",
+		Columns: []result.Column{{Name: "plan", Unit: result.Percent}, {Name: "round robin", Unit: result.Percent}, {Name: "hash ranges", Unit: result.Percent}},
+		Note:    "Nodes of 28 ranks and the targets are in four racks. One failure takes a rank and its checkpoint. All targets are used: a job on one node alone has data in its own rack, too."}
+	for _, n := range ranks {
+		var plan, rank, hash stats.Sample
+		for trial := range uint64(min(trials, 11)) {
+			p, r, h, err := model.Sharing(n, paperTargets, trial)
+			if err != nil {
+				return t, err
+			}
+			plan, rank, hash = append(plan, p), append(rank, r), append(hash, h)
+		}
+		t.Add(result.Whole.Format(float64(n)), result.Number(result.Middle(plan)), result.Number(result.Middle(rank)), result.Number(result.Middle(hash)))
+	}
+	return t, nil
 }
 
 // imbalanceFinding says what the tables say: the columns are those of

@@ -20,5 +20,13 @@ func TestImbalance(t *testing.T) {
 			assert.Less(t, row.Cells[1].Value, r.Tables[0].Lines[i-1].Cells[1].Value, "hashes become evener with the number")
 		}
 	}
+	for i, row := range r.Tables[0].Lines {
+		last := len(row.Cells) - 1
+		assert.InDelta(t, row.Cells[0].Value, row.Cells[last].Value, 1e-9, "the plan is as even as round robin")
+		if row.Name != "28" { // one node, and targets of all racks to be used
+			assert.Zero(t, r.Tables[2].Lines[i].Cells[0].Value, "a plan keeps data out of the rack")
+		}
+		assert.Positive(t, r.Tables[2].Lines[i].Cells[1].Value)
+	}
 	assert.Contains(t, r.Finding, "448 ranks")
 }

@@ -73,9 +73,8 @@ type Plan struct {
 	// Warnings are what the user is told.
 	Warnings []string
 
+	places
 	job  Job
-	net  *topology.Topology
-	inv  *site.Inventory
 	home []int // the first share of each host
 }
 
@@ -142,7 +141,7 @@ func (p *problem) refusal() error {
 
 // plan writes a solution down: classes become hosts and targets again.
 func (p *problem) plan(s *solution, kind Kind, ignored int) *Plan {
-	plan := &Plan{Kind: kind, Domains: append(slices.Clone(p.inv.Domains[ignored:]), site.Node), job: p.job, net: p.net, inv: p.inv}
+	plan := &Plan{Kind: kind, Domains: append(slices.Clone(p.inv.Domains[ignored:]), site.Node), places: p.places, job: p.job}
 	number := make(map[*site.Target]int)
 	for h, host := range p.job.Hosts {
 		plan.home = append(plan.home, len(plan.Shares))

@@ -11,9 +11,8 @@ import (
 
 // problem is a job, the nodes and targets as classes.
 type problem struct {
+	places
 	job       Job
-	net       *topology.Topology
-	inv       *site.Inventory
 	ranks     int
 	want      int // targets
 	available int
@@ -51,7 +50,7 @@ type deviceClass struct {
 }
 
 func newProblem(job Job, net *topology.Topology, inv *site.Inventory) (*problem, error) {
-	p := &problem{job: job, net: net, inv: inv}
+	p := &problem{places: places{net, inv}, job: job}
 	if len(inv.Domains) > 62 {
 		return nil, fmt.Errorf("%d kinds of failure domains, and 62 are the most: %w", len(inv.Domains), site.ErrInventory)
 	}
@@ -70,7 +69,7 @@ func newProblem(job Job, net *topology.Topology, inv *site.Inventory) (*problem,
 		}
 		own[h.Name] = true
 		p.ranks += h.Ranks
-		w := p.locate(h.Name, "", inv.Of(h.Name))
+		w := p.host(h.Name)
 		if shared[h.Name] {
 			w.node = h.Name
 		}
@@ -94,24 +93,6 @@ func newProblem(job Job, net *topology.Topology, inv *site.Inventory) (*problem,
 	return p, nil
 }
 
-// locate says where a node or a switch is.
-func (p *problem) locate(node, atSwitch string, domains map[string]string) where {
-	w := where{at: -1}
-	for _, name := range []string{node, atSwitch} {
-		if at, ok := p.net.Switch(name); ok && w.at < 0 && name != "" {
-			w.at = at
-		}
-	}
-	for _, kind := range p.inv.Domains {
-		value := domains[kind]
-		if kind == site.Switch && w.at >= 0 {
-			value = p.net.Name(w.at)
-		}
-		w.domains = append(w.domains, value)
-	}
-	return w
-}
-
 // classify makes classes of the targets that can be had.
 func (p *problem) classify(own map[string]bool) {
 	classes := make(map[string]int)
@@ -120,16 +101,7 @@ func (p *problem) classify(own map[string]bool) {
 		if t.Health == site.Failed || t.Health == site.Drained {
 			continue
 		}
-		domains := t.Domains
-		if inherited := p.inv.Of(t.Node); inherited != nil { // the target's own entries are the later word
-			domains = make(map[string]string)
-			for _, m := range []map[string]string{inherited, t.Domains} {
-				for k, v := range m {
-					domains[k] = v
-				}
-			}
-		}
-		w := p.locate(t.Node, t.Switch, domains)
+		w := p.target(t)
 		if own[t.Node] {
 			w.node = t.Node
 		}

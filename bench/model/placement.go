@@ -31,12 +31,15 @@ type Placement struct {
 
 // The placements that are compared. The first is nvmecr's.
 var Placements = []Placement{
-	{"round robin", "nvmecr: the balancer gives rank r target r mod T", roundRobin},
+	{"round robin", "nvmecr without a site's inventory: rank r has target r mod T", roundRobin},
 	{"hash ranges", "as GlusterFS: a hash of the file's name falls into one of T equal ranges", hashRanges},
 	{"jump hash", "the consistent hash of Lamping and Veach, which the paper cites", jumpHash},
 	{"hash ring", "consistent hashing on a ring with 100 points for each target", hashRing},
 	{"striping", "as OrangeFS: strips of 64 KiB over all targets, from one that the file's name decides", striping},
 }
+
+// Plan is nvmecr's where a site says where its targets are.
+var Plan = Placement{"plan", "nvmecr plan: targets outside of the ranks' racks, in equal loads", planned}
 
 func roundRobin(ranks, targets int, size uint64, _ uint64) []uint64 {
 	loads := make([]uint64, targets)
