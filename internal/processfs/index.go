@@ -58,30 +58,30 @@ func (o *Opener) awaitIndex(limit time.Time) (io.ReadWriteCloser, error) {
 }
 
 // reachIndex connects to the index, which is on this host, or at one of the addresses that nvmecr run has given.
-func (o *Opener) reachIndex() (stream, error) {
+func (o *Opener) reachIndex() (*stream, error) {
 	fd, err := owner.DialIndex(store.LockGroup(o.Config.Run))
 	if err == nil {
-		return stream(fd), nil
+		return &stream{fd: fd}, nil
 	}
 	secret := wire.Secret(o.Config.IndexSecret)
 	for _, address := range o.Config.Index {
 		s, e := dialTCP(address, o.Config.Timeout)
 		if e == nil {
 			if e = secret.Prove(s); e == nil {
-				return s, s.SetDeadline(time.Time{})
+				return s, nil
 			}
 			_ = s.Close()
 		}
 		err = errors.Join(err, fmt.Errorf("%s: %w", address, e))
 	}
-	return -1, err
+	return nil, err
 }
 
 // dialTCP connects to an address, on the calling thread. Later reads and writes are bounded by the time-out, too.
-func dialTCP(address string, timeout time.Duration) (stream, error) {
+func dialTCP(address string, timeout time.Duration) (*stream, error) {
 	a, err := netip.ParseAddrPort(address)
 	if err != nil {
-		return -1, err
+		return nil, err
 	}
 	family, to := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()})
 	if a.Addr().Is4() {
@@ -89,72 +89,102 @@ func dialTCP(address string, timeout time.Duration) (stream, error) {
 	}
 	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return -1, err
+		return nil, err
 	}
-	s := stream(ownfd.Hold(fd))
-	err = errors.Join(s.SetDeadline(time.Now().Add(timeout)), unix.SetsockoptInt(int(s), unix.IPPROTO_TCP, unix.TCP_NODELAY, 1),
-		unix.SetsockoptInt(int(s), unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1))
+	s := &stream{fd: ownfd.Hold(fd)}
+	err = errors.Join(s.SetTimeout(timeout), unix.SetsockoptInt(s.fd, unix.IPPROTO_TCP, unix.TCP_NODELAY, 1),
+		unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1))
 	if err == nil {
-		_, err = restarting(func() (int, error) { return 0, unix.Connect(int(s), to) })
+		_, err = s.within(unix.POLLOUT, func() (int, error) { return 0, unix.Connect(s.fd, to) })
 	}
 	if err != nil {
-		return -1, errors.Join(err, s.Close())
+		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
 }
 
 // A stream is a connected socket whose reads and writes block the calling thread: the runtime lives in an application, which may have
 // many threads, and few of its own.
-type stream int
+type stream struct {
+	fd      int
+	timeout time.Duration // of each read and write; 0: there is none
+}
 
-func (s stream) Read(b []byte) (int, error) {
-	n, err := restarting(func() (int, error) { return unix.Read(int(s), b) })
+func (s *stream) Read(b []byte) (int, error) {
+	n, err := s.within(unix.POLLIN, func() (int, error) { return unix.Read(s.fd, b) })
 	if err == nil && n == 0 && len(b) > 0 {
 		return 0, io.EOF
 	}
 	return n, err
 }
 
-func (s stream) Write(b []byte) (n int, err error) {
+func (s *stream) Write(b []byte) (n int, err error) {
 	for n < len(b) && err == nil {
 		var m int
 		// No SIGPIPE: the application may have a handler for it.
-		m, err = restarting(func() (int, error) {
-			return unix.SendmsgN(int(s), b[n:], nil, nil, unix.MSG_NOSIGNAL)
+		m, err = s.within(unix.POLLOUT, func() (int, error) {
+			return unix.SendmsgN(s.fd, b[n:], nil, nil, unix.MSG_NOSIGNAL)
 		})
 		n += max(m, 0)
 	}
 	return n, err
 }
 
-// SetDeadline bounds each read and write that follows by the time that is left.
-func (s stream) SetDeadline(t time.Time) error {
-	limit := unix.Timeval{}
-	if !t.IsZero() {
-		limit = unix.NsecToTimeval(max(time.Until(t), time.Millisecond).Nanoseconds())
-	}
-	return errors.Join(unix.SetsockoptTimeval(int(s), unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit),
-		unix.SetsockoptTimeval(int(s), unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit))
+// SetTimeout bounds each read and write that follows.
+func (s *stream) SetTimeout(timeout time.Duration) error {
+	s.timeout = timeout
+	limit := unix.NsecToTimeval(timeout.Nanoseconds())
+	return errors.Join(unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit),
+		unix.SetsockoptTimeval(s.fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit))
 }
 
 // Idle says whether there is nothing to read, nor an end.
-func (s stream) Idle() bool {
-	n, err := restarting(func() (int, error) { return unix.Poll([]unix.PollFd{{Fd: int32(s), Events: unix.POLLIN}}, 0) })
-	return err == nil && n == 0
+func (s *stream) Idle() bool {
+	for {
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}}, 0)
+		if err != unix.EINTR {
+			return err == nil && n == 0
+		}
+	}
 }
 
-func (s stream) Close() error { return ownfd.Close(int(s)) }
+func (s *stream) Close() error { return ownfd.Close(s.fd) }
 
-// restarting is a system call that is made again where a signal has ended it.
-func restarting(call func() (int, error)) (int, error) {
+// within makes a system call, and makes it again where a signal has ended it. The kernel begins to count the time-out anew then: so it
+// is waited here, for what is left of the time.
+func (s *stream) within(events int16, call func() (int, error)) (int, error) {
+	begin := time.Now()
 	for {
 		n, err := call()
 		switch err {
 		case unix.EINTR:
+			if err := s.wait(events, begin); err != nil {
+				return 0, err
+			}
 		case unix.EAGAIN:
 			return max(n, 0), os.ErrDeadlineExceeded
 		default:
 			return max(n, 0), err
+		}
+	}
+}
+
+// wait waits until the socket is ready, as long as is left of a time-out that has begun.
+func (s *stream) wait(events int16, begin time.Time) error {
+	for {
+		left := -1
+		if s.timeout > 0 {
+			left = int(max(0, s.timeout-time.Since(begin)).Milliseconds())
+		}
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(s.fd), Events: events}}, left)
+		switch {
+		case err == unix.EINTR:
+		case err != nil:
+			return err
+		case n == 0:
+			return os.ErrDeadlineExceeded
+		default:
+			return nil
 		}
 	}
 }
