@@ -596,7 +596,7 @@ var edits = []edit{
 `, ``,
 		"TestReleases", ""},
 	{"index: shards of a file that is gone stay", "tree/index/release.go",
-		`if f.lose(0, math.MaxInt64) == nil {`, `if false {`,
+		`f.free(f.shards, true)`, ``,
 		"TestReleases", ""},
 	{"index: a shard of another birth is kept", "tree/index/release.go",
 		`err == nil && f.birth == s.Birth {`, `err == nil {`,
