@@ -188,6 +188,7 @@ exhaustive:
 .PHONY: fuzz
 fuzz:
 	go test ./microfs -run '^TestCrashLong$$' -v -timeout 2h -crash-images $(CRASHES)
+	go test ./tree -run '^TestCrash$$' -v -timeout 2h -images 20
 	@$(call fuzz-tests,$(FUZZTIME)); go run ./internal/testreport "$${fuzz[@]}"
 
 .PHONY: clean

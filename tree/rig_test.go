@@ -71,6 +71,8 @@ type rig struct {
 	disks []*disk
 	fs    *microfs.FS
 	index *index.Index
+	// homeDev is the device of the index's partition in one life of the index.
+	homeDev *blocktest.Faulty
 	// Ranks have devices with a volatile cache, which is lost when they are killed, or write behind.
 	cache, behind bool
 	lost          uint64          // seed of what is lost
@@ -106,7 +108,13 @@ func (r *rig) processes() (list []*rank) {
 
 // start starts the index.
 func (r *rig) start() {
-	r.fs = r.home.mount(r.home.dev, microfs.Options{})
+	var err error
+	r.homeDev, err = blocktest.NewFaulty(attached{r.home.dev})
+	require.NoError(r.t, err)
+	if r.cache {
+		r.homeDev.UseVolatileCache()
+	}
+	r.fs = r.home.mount(r.homeDev, microfs.Options{})
 	r.index = index.New(r.fs, index.Options{Run: testRun, Timeout: hang, Logf: r.t.Logf, Adopt: r.adopt})
 }
 
@@ -114,6 +122,7 @@ func (r *rig) start() {
 func (r *rig) stop() {
 	r.index.Close()
 	require.NoError(r.t, r.fs.Unmount())
+	require.NoError(r.t, r.homeDev.Close())
 }
 
 // adopt mounts a partition whose process has died.
@@ -147,14 +156,15 @@ func (c *countedConn) Write(b []byte) (int, error) {
 // A rank is a process of the job, or one that is no rank.
 type rank struct {
 	*FS
-	r      *rig
-	place  uint32
-	stream net.Conn
-	asked  *atomic.Int64 // how many requests it has sent
-	looks  *readers
-	dev    *blocktest.Faulty // of the own partition; nil if there is none
-	own    *microfs.FS
-	served chan struct{} // closed when the index knows that the process has gone
+	r       *rig
+	place   uint32
+	stream  net.Conn
+	asked   *atomic.Int64 // how many requests it has sent
+	counted *countedConn
+	looks   *readers
+	dev     *blocktest.Faulty // of the own partition; nil if there is none
+	own     *microfs.FS
+	served  chan struct{} // closed when the index knows that the process has gone
 }
 
 // join starts a process that writes a partition, or wire.NoPartition.
@@ -162,7 +172,7 @@ func (r *rig) join(place uint32) *rank {
 	near, far := net.Pipe()
 	p := &rank{r: r, place: place, stream: near, served: make(chan struct{}), looks: &readers{r: r, mounts: map[uint32]*mounted{}}}
 	counted := &countedConn{Conn: near, served: p.served}
-	p.asked = &counted.writes
+	p.asked, p.counted = &counted.writes, counted
 	go func(x *index.Index) {
 		defer close(p.served)
 		_ = x.Serve(far) // the end of a process is an error to it

@@ -116,12 +116,10 @@ func (c *client) publish(s *session, p *wire.Publication) error {
 		return err
 	}
 	f.settleReserved()
-	if !p.Durable {
-		return nil
+	if p.Durable {
+		return f.write.Sync()
 	}
-	err = f.write.Sync()
-	c.x.wasSynced(err)
-	return err
+	return nil
 }
 
 // reserve gives a client space at the end of a file.

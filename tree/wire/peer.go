@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"bufio"
 	"fmt"
 	"io"
 )
@@ -9,7 +8,6 @@ import (
 // A Peer is the index's end of a connection.
 type Peer struct {
 	stream  io.ReadWriter
-	in      *bufio.Reader // of stream
 	codec   codec
 	buf     []byte
 	list    []Shard
@@ -17,13 +15,11 @@ type Peer struct {
 }
 
 // NewPeer returns the index's end of a connection. stream is the caller's to close.
-func NewPeer(stream io.ReadWriter) *Peer {
-	return &Peer{stream: stream, in: bufio.NewReaderSize(stream, usualSize)}
-}
+func NewPeer(stream io.ReadWriter) *Peer { return &Peer{stream: stream} }
 
 // Next waits for a request and returns its operation. io.EOF: the client has closed the connection.
 func (p *Peer) Next() (Op, error) {
-	h, b, err := receive(p.in, p.buf, kindRequest)
+	h, b, err := receive(p.stream, p.buf, kindRequest)
 	p.buf, p.request = b, h
 	return h.op, err
 }

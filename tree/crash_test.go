@@ -1,0 +1,408 @@
+package tree
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"nvmecr/nvmf/blocktest"
+	"nvmecr/posixshim"
+	"nvmecr/tree/wire"
+)
+
+var images = flag.Int("images", 1, "of TestCrash, for each crash: how many outcomes of what was under way")
+
+// A crash is a run of a workload of two ranks that something ends: a message, or a write to one of the three devices. What had returned is
+// there then, and of the step that had not, any part.
+type crash struct {
+	*rig
+	t     *testing.T
+	ranks [2]*rank
+	open  map[string]posixshim.File
+	step  int // that is under way
+}
+
+// A step is some calls of one rank, with all that it writes published and durable at the end.
+type step struct {
+	name string
+	do   func(c *crash) error
+}
+
+func (c *crash) opened(p int, path string, flags int) (posixshim.File, error) {
+	key := fmt.Sprint(p, path)
+	if f := c.open[key]; f != nil {
+		return f, nil
+	}
+	f, err := c.ranks[p].Open(root, path, flags|unix.O_CREAT, 0o644)
+	if err == nil {
+		c.open[key] = f
+	}
+	return f, err
+}
+
+// write writes to a file, which stays open, and syncs it.
+func write(p int, path string, off int64, data string) step {
+	return step{fmt.Sprintf("rank %d writes %d bytes at %d of %s", p, len(data), off, path), func(c *crash) error {
+		f, err := c.opened(p, path, unix.O_RDWR)
+		if err == nil {
+			_, err = f.WriteAt([][]byte{[]byte(data)}, off)
+		}
+		if err == nil {
+			err = f.Sync()
+		}
+		return err
+	}}
+}
+
+func appends(p int, path, data string) step {
+	return step{fmt.Sprintf("rank %d appends to %s", p, path), func(c *crash) error {
+		f, err := c.opened(p, path, unix.O_RDWR)
+		if err == nil {
+			_, _, err = f.AppendBelow([][]byte{[]byte(data)}, posixshim.NoLimit)
+		}
+		if err == nil {
+			err = f.Sync()
+		}
+		return err
+	}}
+}
+
+// closes writes once more and closes.
+func closes(p int, path string, off int64, data string) step {
+	return step{fmt.Sprintf("rank %d writes to %s and closes it", p, path), func(c *crash) error {
+		f, err := c.opened(p, path, unix.O_RDWR)
+		if err == nil {
+			_, err = f.WriteAt([][]byte{[]byte(data)}, off)
+		}
+		if err == nil {
+			delete(c.open, fmt.Sprint(p, path))
+			err = f.Close()
+		}
+		return err
+	}}
+}
+
+// names changes names, durably.
+func names(p int, what string, change func(fs *FS) error) step {
+	return step{fmt.Sprintf("rank %d: %s", p, what), func(c *crash) error {
+		err := change(c.ranks[p].FS)
+		if err == nil {
+			err = c.ranks[p].Sync()
+		}
+		return err
+	}}
+}
+
+func text(b byte, n int) string { return string(bytes.Repeat([]byte{b}, n)) }
+
+var workload = []step{
+	names(0, "mkdir /d", func(fs *FS) error { return fs.Mkdir(root, "/d", 0o755) }),
+	closes(0, "/d/own", 0, text('a', 5000)),
+	write(1, "/shared", 3000, text('b', 3000)),
+	write(0, "/shared", 0, text('c', 3000)),
+	appends(1, "/log", "one line\n"),
+	appends(0, "/log", "another line\n"),
+	names(1, "rename /d/own", func(fs *FS) error { return fs.Rename(root, "/d/own", root, "/moved", 0) }),
+	closes(1, "/moved", 2000, text('d', 6000)),
+	closes(0, "/moved", 100, text('e', 100)),
+	names(0, "truncate /moved", func(fs *FS) error { return fs.Truncate(root, "/moved", 4000) }),
+	closes(1, "/moved", 5000, text('f', 10)),
+	closes(0, "/shared", 1000, text('h', 1000)),
+	closes(1, "/shared", 1500, text('i', 1000)),
+	names(1, "unlink /shared", func(fs *FS) error { return fs.Unlink(root, "/shared") }),
+	closes(0, "/new", 0, text('g', 10)),
+	appends(1, "/log", "the last line\n"),
+	closes(0, "/log", 0, "ONE"),
+}
+
+func newCrash(t *testing.T, cache bool, seed uint64) *crash {
+	c := &crash{rig: newRig(t, 3), t: t, open: map[string]posixshim.File{}}
+	c.cache, c.lost = cache, seed
+	c.stop()
+	c.start() // with the cache
+	for p := range c.ranks {
+		c.ranks[p] = c.join(uint32(p))
+		c.ranks[p].FS.opts.Logf = func(string, ...any) {} // what it says of its end
+	}
+	return c
+}
+
+// run runs the workload until something fails.
+func (c *crash) run() (err error) {
+	for c.step = 0; c.step < len(workload) && err == nil; c.step++ {
+		err = workload[c.step].do(c)
+	}
+	if err != nil {
+		c.step--
+	}
+	return err
+}
+
+// killIndex kills the index, and what its device had not written.
+func (c *crash) killIndex() {
+	require.NoError(c.t, c.homeDev.Crash(c.lost))
+	c.index.Close()
+	_ = c.fs.Unmount()
+}
+
+// killAll kills everything, and starts an index.
+func (c *crash) killAll() {
+	c.killIndex()
+	for _, p := range c.ranks {
+		p.kill()
+	}
+	c.start()
+	for place := range c.disks {
+		c.index.Adopt(uint32(place))
+	}
+}
+
+// A tree is the paths that there are, with what is in them; "/" at the end of directories.
+type treeState map[string]string
+
+// look is what a new process sees.
+func (c *crash) look() treeState {
+	p := c.join(2)
+	defer p.leave()
+	state := treeState{}
+	var list func(dir string)
+	list = func(dir string) {
+		f := p.open(dir, unix.O_RDONLY)
+		entries, err := f.ReadDir("", 0)
+		require.NoError(c.t, err)
+		require.NoError(c.t, f.Close())
+		for _, e := range entries {
+			path := dir + e.Name
+			if e.Mode&unix.S_IFMT == unix.S_IFDIR {
+				state[path+"/"] = ""
+				list(path + "/")
+				continue
+			}
+			state[path] = p.read(path)
+		}
+	}
+	list("/")
+	return state
+}
+
+// between says whether a state may be that in the middle of a step: each name is of before or of after, and so is each byte.
+func between(got, before, after treeState) error {
+	for path := range got {
+		_, was := before[path]
+		_, is := after[path]
+		if !was && !is {
+			return fmt.Errorf("%s is there", path)
+		}
+	}
+	missing := 0
+	for path, old := range before {
+		now, there := got[path]
+		next, stays := after[path]
+		switch {
+		case !there && stays:
+			return fmt.Errorf("%s is not there", path)
+		case !there:
+			missing++
+		case !mixed(now, old, next):
+			return fmt.Errorf("%s has %d bytes that are neither those of before, %d, nor those of after, %d", path, len(now), len(old), len(next))
+		}
+	}
+	if missing > 0 && len(after) == len(before) { // a rename
+		for path := range after {
+			if _, there := got[path]; !there {
+				return fmt.Errorf("%s is gone, and no other name is there", path)
+			}
+		}
+	}
+	return nil
+}
+
+func mixed(now, old, next string) bool {
+	at := func(s string, i int) byte {
+		if i < len(s) {
+			return s[i]
+		}
+		return 0
+	}
+	if len(now) < min(len(old), len(next)) || len(now) > max(len(old), len(next)) {
+		return false
+	}
+	for i := range len(now) {
+		if now[i] != at(old, i) && now[i] != at(next, i) {
+			return false
+		}
+	}
+	return true
+}
+
+// states are those of the workload without a crash: states[i] is that before step i.
+func states(t *testing.T) (list []treeState) {
+	c := newCrash(t, false, 0)
+	list = append(list, c.look())
+	for _, s := range workload {
+		require.NoError(t, s.do(c), s.name)
+		list = append(list, c.look())
+	}
+	return list
+}
+
+// check compares what is there with what had returned.
+func (c *crash) check(list []treeState, what string) {
+	got := c.look()
+	if c.step == len(workload) {
+		require.Equal(c.t, list[c.step], got, what)
+		return
+	}
+	if err := between(got, list[c.step], list[c.step+1]); err != nil {
+		require.Fail(c.t, what, "%v, in the step: %s", err, workload[c.step].name)
+	}
+}
+
+// TestCrash ends the workload at every write to every device, torn, and kills all.
+func TestCrash(t *testing.T) {
+	list := states(t)
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	for _, cache := range []bool{false, true} {
+		for which := range 3 {
+			crashes := 0
+			for cut := 1; ; cut++ {
+				var err error
+				for n := range *images {
+					r := rand.New(rand.NewPCG(seed+uint64(n), uint64(cut)))
+					c := newCrash(t, cache, r.Uint64())
+					dev := []*blocktest.Faulty{c.homeDev, c.ranks[0].dev, c.ranks[1].dev}[which]
+					dev.Shuffle(r.Uint64())
+					dev.CutAt(cut, r.IntN(9000))
+					err = c.run()
+					c.killAll()
+					c.check(list, fmt.Sprintf("cut %d of device %d, cache %v, seed %d: %v", cut, which, cache, seed+uint64(n), err))
+					c.end()
+				}
+				crashes++
+				if err == nil {
+					break
+				}
+			}
+			t.Logf("cache %v, device %d: %d crashes", cache, which, crashes)
+			require.Greater(t, crashes, 10)
+		}
+	}
+}
+
+// end gives back what a run has, before the test ends.
+func (c *crash) end() {
+	for _, p := range c.processes() {
+		p.kill()
+	}
+	c.stop()
+	c.start() // for the clean-up
+}
+
+// A cutter ends a connection at a message: before it arrives, or when it is answered.
+type cutter struct {
+	*countedConn
+	at     int
+	behind bool
+	kill   func()
+}
+
+func (c *cutter) Write(b []byte) (int, error) {
+	if c.at--; c.at != 0 {
+		return c.countedConn.Write(b)
+	}
+	if c.behind {
+		_, _ = c.countedConn.Write(b)
+		_, _ = c.Conn.Read(make([]byte, 1)) // of the answer
+	}
+	c.kill()
+	return 0, syscall.EPIPE
+}
+
+// cutAt has a rank's connection end at a message.
+func (c *crash) cutAt(p *rank, at int, behind bool, kill func()) *cutter {
+	k := &cutter{countedConn: p.counted, at: at, behind: behind, kill: kill}
+	p.client.conn = wire.NewConn(k, hang, p.client.released)
+	return k
+}
+
+// TestCrashAtMessages kills a rank, or the index, at every message, before it has arrived and before its answer has. Behind the kill
+// of the index the workload goes on, unless a change of names was under way.
+func TestCrashAtMessages(t *testing.T) {
+	list := states(t)
+	for _, behind := range []bool{false, true} {
+		for _, index := range []bool{false, true} {
+			for which := range 2 {
+				crashes, doubts := 0, 0
+				for at := 1; ; at++ {
+					c := newCrash(t, false, uint64(at))
+					killed := false
+					for i, p := range c.ranks {
+						p.client.Redial = func(time.Time) (io.ReadWriteCloser, error) { return c.connect(p), nil }
+						if i != which {
+							continue
+						}
+						c.cutAt(p, at, behind, func() {
+							killed = true
+							if index {
+								c.killIndex()
+								c.start()
+								for place := range c.disks {
+									c.index.Adopt(uint32(place))
+								}
+								return
+							}
+							p.client.Redial = nil
+							_ = p.dev.Crash(c.lost)
+							_ = p.stream.Close()
+						})
+					}
+					err := c.run()
+					what := fmt.Sprintf("message %d of rank %d, behind it %v, index %v: %v", at, which, behind, index, err)
+					if err != nil && index {
+						require.ErrorIs(t, err, errDoubt, what)
+						doubts++
+					}
+					if killed {
+						crashes++
+						if !index {
+							c.ranks[which].kill()
+						}
+						c.check(list, what)
+					}
+					c.end()
+					if !killed {
+						require.NoError(t, err)
+						break
+					}
+				}
+				t.Logf("index %v, behind %v, rank %d: %d crashes, %d doubts", index, behind, which, crashes, doubts)
+				require.Greater(t, crashes, 10)
+				if index {
+					require.NotZero(t, doubts)
+				}
+			}
+		}
+	}
+}
+
+// connect connects a rank to the index that there is now.
+func (c *crash) connect(p *rank) io.ReadWriteCloser {
+	near, far := net.Pipe()
+	x, served := c.index, make(chan struct{})
+	go func() {
+		defer close(served)
+		_ = x.Serve(far)
+	}()
+	p.stream, p.served = near, served
+	return &countedConn{Conn: near, served: served}
+}
