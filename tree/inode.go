@@ -29,6 +29,7 @@ type inode struct {
 	layout  layout    // of what the index knows
 	asked   time.Time // when the layout was told: partitions of others are read as they were then, or later
 	sources map[origin]*source
+	newest  *source       // of them: mostly it is the one
 	writers int           // descriptors open for writing
 	shard   *microfs.File // that is written; nil before the first write
 	cut     uint32        // of the shard

@@ -35,8 +35,24 @@ const (
 	pause = 5 * time.Millisecond
 )
 
-// readOnce reads with in.mu held shared where all is there for it, else alone.
+// readOnce reads from the shard that has all of it, as is usual, if it is open.
 func (f *file) readOnce(bufs [][]byte, off int64) (int, error) {
+	in := f.in
+	in.mu.RLock()
+	n := total(bufs)
+	end := min(in.size(), off+n)
+	if p := in.piece(off, end); p.end == off+n && p.from.kind == wire.Mapped && !f.closed {
+		if shard := in.has(p.from); shard != nil {
+			defer in.mu.RUnlock()
+			return in.readShard(shard, bufs, p)
+		}
+	}
+	in.mu.RUnlock()
+	return f.readParts(bufs, off)
+}
+
+// readParts reads with in.mu held shared where all is there for it, else alone.
+func (f *file) readParts(bufs [][]byte, off int64) (int, error) {
 	in := f.in
 	in.mu.RLock()
 	end := min(in.size(), off+total(bufs))
@@ -253,7 +269,12 @@ func (in *inode) readPiece(bufs [][]byte, p piece) (int, error) {
 	case wire.Own:
 		return in.readIndex(bufs, p)
 	}
-	n, err := in.has(p.from).ReadAt(bufs, p.off)
+	return in.readShard(in.has(p.from), bufs, p)
+}
+
+// readShard reads a piece from the shard that has it.
+func (in *inode) readShard(shard *microfs.File, bufs [][]byte, p piece) (int, error) {
+	n, err := shard.ReadAt(bufs, p.off)
 	if err == nil && int64(n) < p.end-p.off {
 		err = errShort
 	}

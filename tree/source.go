@@ -11,6 +11,7 @@ import (
 
 // A source is a shard that is only read.
 type source struct {
+	from  origin
 	file  *microfs.File
 	fs    *microfs.FS // mount that it is in
 	since time.Time   // it shows what was there then
@@ -26,7 +27,10 @@ func (in *inode) has(from origin) *microfs.File {
 	if in.isOwn(from) && in.shard != nil && from.cut == in.cut {
 		return in.shard
 	}
-	s := in.sources[from]
+	s := in.newest
+	if s == nil || s.from != from {
+		s = in.sources[from]
+	}
 	if s == nil || s.since.Before(in.asked) && !in.isOwn(from) {
 		return nil
 	}
@@ -55,7 +59,8 @@ func (in *inode) attach(from origin) error {
 	if in.sources == nil {
 		in.sources = make(map[origin]*source)
 	}
-	in.sources[from] = &source{file: f, fs: fs, since: in.asked}
+	in.newest = &source{from: from, file: f, fs: fs, since: in.asked}
+	in.sources[from] = in.newest
 	return nil
 }
 
@@ -72,5 +77,5 @@ func (in *inode) closeSources() {
 	for _, s := range in.sources {
 		_ = s.file.Close() // it was only read
 	}
-	in.sources = nil
+	in.sources, in.newest = nil, nil
 }
