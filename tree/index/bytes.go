@@ -116,10 +116,12 @@ func (c *client) publish(s *session, p *wire.Publication) error {
 		return err
 	}
 	f.settleReserved()
-	if p.Durable {
-		return f.write.Sync()
+	if !p.Durable {
+		return nil
 	}
-	return nil
+	err = f.write.Sync()
+	c.x.wasSynced(err)
+	return err
 }
 
 // reserve gives a client space at the end of a file.

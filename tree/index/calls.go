@@ -372,7 +372,7 @@ func (statFSCall) run(c *client) (wire.Body, error) {
 	return &wire.StatFS{StatFS: c.x.fs.StatFS()}, nil
 }
 
-func (syncCall) run(c *client) (wire.Body, error) { return nil, c.x.fs.Sync() }
+func (syncCall) run(c *client) (wire.Body, error) { return nil, c.x.sync() }
 
 func (r *lockCall) run(c *client) (wire.Body, error) {
 	s, err := c.session(r.Ino, false)
@@ -382,15 +382,21 @@ func (r *lockCall) run(c *client) (wire.Body, error) {
 	return s.lock(&r.Lock)
 }
 
-func (r *shardsCall) run(c *client) (wire.Body, error) {
+// before looks at one shard after the other, and others have their turn in between: there may be many, each of a file with many
+// ranges.
+func (r *shardsCall) before(c *client) error {
 	if c.partition == wire.NoPartition {
-		return nil, syscall.EINVAL
+		return syscall.EINVAL
 	}
 	for _, s := range r.List {
-		c.inspect(s)
+		if err := c.inspect(s); err != nil {
+			return err
+		}
 	}
-	return nil, nil
+	return nil
 }
+
+func (r *shardsCall) run(*client) (wire.Body, error) { return nil, nil }
 
 func (r *growCall) before(c *client) (err error) {
 	if r.Partitions == 0 {

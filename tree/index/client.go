@@ -29,7 +29,7 @@ type client struct {
 	files     map[microfs.Ino]*session
 	locks     int          // ranges of its files that it has locked
 	queue     []wire.Shard // to remove
-	unsynced  bool         // why they can be removed may not be durable yet
+	soon      bool         // not only when something is synced anyway
 
 	file   wire.File // of the last answer
 	data   []byte

@@ -57,6 +57,7 @@ type Index struct {
 	// unfinished are shards that a process had open when it was killed, or when the index before this one was.
 	unfinished map[microfs.Ino]shardSet
 	spans      []microfs.Span // scratch
+	unsynced   bool           // why shards can be removed may not be durable yet
 }
 
 // New returns the index on a file system with ranges, which is mounted for writing, and which nobody else uses until

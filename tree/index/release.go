@@ -11,6 +11,20 @@ import (
 // maxQueue is how many shards wait for the client of a partition to remove them. More are found by its next Shards.
 const maxQueue = 1 << 20
 
+// sync makes everything durable.
+func (x *Index) sync() error {
+	err := x.fs.Sync()
+	x.wasSynced(err)
+	return err
+}
+
+// wasSynced notes the end of a Sync, of the file system or of a file: that is one.
+func (x *Index) wasSynced(err error) {
+	if err == nil {
+		x.unsynced = false
+	}
+}
+
 // A shardKey is a shard of a file that is known.
 type shardKey struct{ place, cut uint32 }
 
@@ -49,9 +63,7 @@ func (f *file) sweep() {
 		return // the file system is out of service; the next start finds them
 	}
 	if a.Nlink == 0 {
-		if f.lose(0, math.MaxInt64) == nil {
-			f.free(f.shards)
-		}
+		f.freeAll()
 		return
 	}
 	if len(f.shards) == 0 || !f.dropNamed() {
@@ -68,7 +80,21 @@ func (f *file) sweep() {
 	if len(stray) > 0 {
 		f.x.strays[f.ino] = stray
 	}
-	f.free(rest)
+	f.free(rest, true)
+}
+
+// freeAll releases all shards. Those that no range names have hardly any bytes.
+func (f *file) freeAll() {
+	unnamed := f.shards
+	f.shards = nil
+	if f.lose(0, math.MaxInt64) != nil {
+		return
+	}
+	for _, k := range f.shards {
+		unnamed.remove(k)
+	}
+	f.free(f.shards, true)
+	f.free(unnamed, false)
 }
 
 // dropNamed forgets the shards that ranges of the file name. It reports false if it does not know.
@@ -80,45 +106,60 @@ func (f *file) dropNamed() bool {
 	return err == nil
 }
 
-// free tells the partitions, as far as somebody has them, to remove shards.
-func (f *file) free(set shardSet) {
+// free tells the partitions, as far as somebody has them, to remove shards: soon, if they have space to give back.
+func (f *file) free(set shardSet, soon bool) {
 	for _, k := range set {
-		if c := f.x.places[k.place]; c != nil && len(c.queue) < maxQueue {
-			c.queue = append(c.queue, wire.Shard{Ino: f.ino, Birth: f.birth, Cut: k.cut})
-			c.unsynced = true
+		if c := f.x.places[k.place]; c != nil {
+			c.release(wire.Shard{Ino: f.ino, Birth: f.birth, Cut: k.cut}, soon)
 		}
 	}
 }
 
+// release tells the client to remove a shard.
+func (c *client) release(s wire.Shard, soon bool) {
+	if len(c.queue) < maxQueue {
+		c.queue = append(c.queue, s)
+		c.soon, c.x.unsynced = c.soon || soon, true
+	}
+}
+
 // releases takes shards from the queue of a client, for an answer. What has made them of no use is durable then:
-// after a loss of power a range could name them again.
+// after a loss of power a range could name them again. Those for which nobody is in a hurry wait until something is synced.
 func (c *client) releases() []wire.Shard {
-	if len(c.queue) == 0 || c.unsynced && c.x.fs.Sync() != nil {
+	x := c.x
+	if len(c.queue) == 0 {
 		return nil
 	}
-	c.unsynced = false
+	if x.unsynced && (!c.soon && len(c.queue) < wire.MaxReleases || x.sync() != nil) {
+		return nil
+	}
 	n := min(len(c.queue), wire.MaxReleases)
 	list := c.queue[:n]
 	if c.queue = c.queue[n:]; len(c.queue) == 0 {
-		c.queue = nil
+		c.queue, c.soon = nil, false
 	}
 	return list
 }
 
 // inspect decides about a shard that a partition has.
-func (c *client) inspect(s wire.Shard) {
+func (c *client) inspect(s wire.Shard) error {
 	x := c.x
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if c.ended {
+		return errClosed
+	}
 	f, err := x.hold(s.Ino)
-	if err == nil && f.birth == s.Birth {
-		f.shards.add(shardKey{c.partition, s.Cut})
-		_ = f.release() // it was only read
-		return
+	if err != nil && !isStale(err) {
+		return err
 	}
 	if err == nil {
-		_ = f.release()
-	} else if !isStale(err) {
-		return // the file system is out of service
+		defer f.release() // it is only read
 	}
-	c.queue = append(c.queue, s)
-	c.unsynced = true
+	if err == nil && f.birth == s.Birth {
+		f.shards.add(shardKey{c.partition, s.Cut})
+	} else {
+		c.release(s, true)
+	}
+	return nil
 }

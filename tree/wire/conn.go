@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bufio"
 	"errors"
 	"fmt"
 	"io"
@@ -16,6 +17,7 @@ type Conn struct {
 
 	mu     sync.Mutex // held during a call; guards what follows
 	stream io.ReadWriteCloser
+	in     *bufio.Reader // of stream
 	number uint64
 	codec  codec
 	buf    []byte
@@ -26,18 +28,29 @@ type Conn struct {
 
 // NewConn returns the client's end of a connection, on which nothing was sent yet.
 //
-// A call fails after the time-out if stream has a method SetDeadline, as net.Conn does; otherwise the
-// stream's own limits count. released is called with the shards that the client is to remove, before
+// A call fails after the time-out if stream has a method SetDeadline, as net.Conn does. A stream with a method SetTimeout is
+// told it once, instead of before each call. Otherwise the stream's own limits count. released is called with the shards that the client is to remove, before
 // the call returns whose answer has them, and before any other call is made: it must not make one. It may be nil.
 func NewConn(stream io.ReadWriteCloser, timeout time.Duration, released func([]Shard)) *Conn {
-	return &Conn{stream: stream, timeout: timeout, released: released}
+	c := &Conn{stream: stream, in: bufio.NewReaderSize(stream, usualSize), released: released}
+	c.limit(timeout)
+	return c
 }
 
 // SetTimeout sets the time-out of the calls that follow.
 func (c *Conn) SetTimeout(timeout time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.limit(timeout)
+}
+
+func (c *Conn) limit(timeout time.Duration) {
 	c.timeout = timeout
+	if s, ok := c.stream.(interface{ SetTimeout(time.Duration) error }); ok {
+		if err := s.SetTimeout(timeout); err != nil {
+			c.fail(fmt.Errorf("%w (time-out: %v)", ErrGone, err))
+		}
+	}
 }
 
 // Call asks, waits for the answer, and fills answer; either may be nil where the operation has no such body.
@@ -95,7 +108,7 @@ func (c *Conn) Idle() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s, ok := c.stream.(interface{ Idle() bool })
-	return !ok || s.Idle()
+	return !ok || c.in.Buffered() == 0 && s.Idle()
 }
 
 func (c *Conn) fail(err error) {
@@ -113,7 +126,7 @@ func (c *Conn) exchange(h header, answer Body) (err, gone error) {
 	if _, err := c.stream.Write(c.buf); err != nil {
 		return nil, err
 	}
-	got, b, err := receive(c.stream, c.buf, kindAnswer)
+	got, b, err := receive(c.in, c.buf, kindAnswer)
 	c.buf = b
 	switch {
 	case err != nil:

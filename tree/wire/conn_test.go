@@ -120,3 +120,26 @@ func TestCloseEndsCalls(t *testing.T) {
 	_, err := p.Next()
 	assert.Equal(t, io.EOF, err)
 }
+
+// A counted stream counts reads that bring something.
+type counted struct {
+	conversation
+	reads int
+}
+
+func (c *counted) Read(b []byte) (int, error) {
+	n, err := c.conversation.Read(b)
+	if n > 0 {
+		c.reads++
+	}
+	return n, err
+}
+
+func TestAMessageTakesOneRead(t *testing.T) {
+	asked := request(t, OpStat, 1, &Stat{Name: samplePlace})
+	s := &counted{conversation: conversation{Reader: bytes.NewReader(asked)}}
+	p := NewPeer(s)
+	_, err := p.Next()
+	require.NoError(t, err)
+	assert.Equal(t, 1, s.reads)
+}

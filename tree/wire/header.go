@@ -42,6 +42,9 @@ const (
 	maxBody = MaxData + 64<<10
 )
 
+// usualSize is what most messages fit: header and body come with one read then.
+const usualSize = 1 << 10
+
 // errProtocol is what a message is that cannot be.
 var errProtocol = errors.New("not a message of the tree's protocol")
 

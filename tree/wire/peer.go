@@ -1,6 +1,7 @@
 package wire
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 )
@@ -8,6 +9,7 @@ import (
 // A Peer is the index's end of a connection.
 type Peer struct {
 	stream  io.ReadWriter
+	in      *bufio.Reader // of stream
 	codec   codec
 	buf     []byte
 	list    []Shard
@@ -15,11 +17,13 @@ type Peer struct {
 }
 
 // NewPeer returns the index's end of a connection. stream is the caller's to close.
-func NewPeer(stream io.ReadWriter) *Peer { return &Peer{stream: stream} }
+func NewPeer(stream io.ReadWriter) *Peer {
+	return &Peer{stream: stream, in: bufio.NewReaderSize(stream, usualSize)}
+}
 
 // Next waits for a request and returns its operation. io.EOF: the client has closed the connection.
 func (p *Peer) Next() (Op, error) {
-	h, b, err := receive(p.stream, p.buf, kindRequest)
+	h, b, err := receive(p.in, p.buf, kindRequest)
 	p.buf, p.request = b, h
 	return h.op, err
 }
