@@ -29,6 +29,10 @@ type treeIndex struct {
 	pending sync.WaitGroup
 	others  atomic.Int32 // connections of other processes
 
+	connecting sync.Mutex // guards what follows
+	conns      map[net.Conn]struct{}
+	ending     bool
+
 	mu     sync.Mutex // held while the partition is opened, and by Close
 	closed bool
 	index  *index.Index // nil until the first connection
@@ -57,12 +61,48 @@ func (s *Server) acceptTree(listen net.Listener, serve func(net.Conn)) {
 		conn, err := listen.Accept()
 		switch {
 		case err == nil:
-			s.index.pending.Go(func() { serve(conn) })
+			s.index.pending.Go(func() {
+				if s.index.enter(conn) {
+					defer s.index.leave(conn)
+					serve(conn)
+				}
+			})
 		case errors.Is(err, net.ErrClosed):
 			return
 		default:
 			time.Sleep(acceptPause)
 		}
+	}
+}
+
+// enter takes note of a connection, or closes it where all end.
+func (t *treeIndex) enter(conn net.Conn) bool {
+	t.connecting.Lock()
+	defer t.connecting.Unlock()
+	if t.ending {
+		_ = conn.Close()
+		return false
+	}
+	if t.conns == nil {
+		t.conns = map[net.Conn]struct{}{}
+	}
+	t.conns[conn] = struct{}{}
+	return true
+}
+
+func (t *treeIndex) leave(conn net.Conn) {
+	t.connecting.Lock()
+	defer t.connecting.Unlock()
+	delete(t.conns, conn)
+}
+
+// closeConns closes the connections that the index does not have: some may say nothing, and be waited for.
+func (t *treeIndex) closeConns() {
+	t.connecting.Lock()
+	defer t.connecting.Unlock()
+	t.ending = true
+	for conn := range t.conns {
+		_ = conn.Close()
 	}
 }
 
@@ -81,7 +121,7 @@ func (s *Server) serveHere(conn net.Conn) {
 }
 
 // introduction is how long a process of another host may take to prove that it is of the run.
-const introduction = 10 * time.Second
+var introduction = 10 * time.Second
 
 // serveOther serves one connection of another host, if it is a process of the run.
 func (s *Server) serveOther(conn net.Conn) {
@@ -221,6 +261,7 @@ func (t *treeIndex) close() error {
 	if x != nil {
 		x.Close()
 	}
+	t.closeConns()
 	t.pending.Wait()
 	if part == nil {
 		return nil
