@@ -6,6 +6,8 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+
+	"nvmecr/balancer/hostlist"
 )
 
 // A Plan places the ranks of a job, whatever their number. The zero value is round
@@ -17,8 +19,12 @@ import (
 // Each term is the home of the next count ranks, one without a count, from rank 0 on;
 // behind the last term the first one follows again. A device is the number of a
 // namespace, from 0, in the order in which they are named; behind a "+" there are
-// those for copies. "0*28,1*28" has 28 ranks each on two namespaces in turn.
-type Plan struct{ terms []term }
+// those for copies. "0*28,1*28" has 28 ranks each on two namespaces in turn. A plan by hosts has terms for
+// each host (At).
+type Plan struct {
+	terms []term
+	parts []part // of a plan by hosts: terms has them for ranks that fill the hosts in their order
+}
 
 // term is the home of count ranks.
 type term struct {
@@ -33,22 +39,29 @@ const maxPeriod = 1 << 31
 
 // ParsePlan reads the text form of a plan; "" is round robin.
 func ParsePlan(text string) (Plan, error) {
-	var p Plan
 	if text == "" || text == roundRobinText {
-		return p, nil
+		return Plan{}, nil
 	}
+	if strings.Contains(text, "=") {
+		return parseParts(text)
+	}
+	terms, err := parseTerms(text)
+	return Plan{terms: terms}, err
+}
+
+func parseTerms(text string) (terms []term, err error) {
 	period := 0
 	for _, s := range strings.Split(text, ",") {
 		t, err := parseTerm(s)
 		if err != nil {
-			return Plan{}, err
+			return nil, err
 		}
 		if period += t.count; period > maxPeriod {
-			return Plan{}, fmt.Errorf("%q places more than %d ranks", text, maxPeriod)
+			return nil, fmt.Errorf("%q places more than %d ranks", text, maxPeriod)
 		}
-		p.terms = append(p.terms, t)
+		terms = append(terms, t)
 	}
-	return p, nil
+	return terms, nil
 }
 
 func parseTerm(s string) (t term, err error) {
@@ -76,11 +89,7 @@ func parseTerm(s string) (t term, err error) {
 // those from the first one on.
 func List(targets []int) (p Plan) {
 	for _, d := range targets {
-		if last := len(p.terms) - 1; last >= 0 && p.terms[last].devices[0] == d {
-			p.terms[last].count++
-		} else {
-			p.terms = append(p.terms, term{devices: []int{d}, count: 1})
-		}
+		p.add([]int{d}, 1)
 	}
 	return p
 }
@@ -90,8 +99,19 @@ func (p Plan) String() string {
 	if len(p.terms) == 0 {
 		return roundRobinText
 	}
+	if !p.ByHosts() {
+		return textOf(p.terms)
+	}
+	var parts []string
+	for _, part := range p.parts {
+		parts = append(parts, hostlist.Compress(part.hosts)+"="+textOf(part.terms))
+	}
+	return strings.Join(parts, ";")
+}
+
+func textOf(terms []term) string {
 	var b strings.Builder
-	for i, t := range p.terms {
+	for i, t := range terms {
 		if i > 0 {
 			b.WriteByte(',')
 		}

@@ -71,3 +71,50 @@ func TestPlansRefused(t *testing.T) {
 		assert.ErrorContains(t, err, c.says, c.text)
 	}
 }
+
+func TestPlansByHosts(t *testing.T) {
+	for _, c := range []struct {
+		text  string
+		hosts []string // of each rank
+		at    string
+		order string // for ranks that fill the hosts
+	}{
+		{"cn[1-2]=0*2;cn3=1*2", []string{"cn1", "cn1", "cn2", "cn2", "cn3", "cn3"}, "0*4,1*2", "0*4,1*2"},
+		{"cn[1-2]=0*2;cn3=1*2", []string{"cn3", "cn1", "cn2", "cn3", "cn1", "cn2"}, "1,0*2,1,0*2", "0*4,1*2"},
+		{"cn1=0,1", []string{"cn1", "cn1", "cn1"}, "0,1,0", "0,1"},
+		{"a.site.org=0;b=1", []string{"b.site.org", "a"}, "1,0", "0,1"},
+		{"cn1=0+1*2;cn2=1+0", []string{"cn2", "cn1"}, "1+0,0+1", "0+1*2,1+0"},
+	} {
+		plan, err := ParsePlan(c.text)
+		require.NoError(t, err, c.text)
+		assert.True(t, plan.ByHosts())
+		assert.Equal(t, c.text, plan.String())
+		var numbers []int
+		for _, h := range c.hosts {
+			n, err := plan.Host(h)
+			require.NoError(t, err)
+			numbers = append(numbers, n)
+		}
+		at := plan.At(numbers)
+		assert.False(t, at.ByHosts())
+		assert.Equal(t, c.at, at.String())
+		assert.Equal(t, c.order, Plan{terms: plan.terms}.String())
+	}
+	plan, err := ParsePlan("cn1=0")
+	require.NoError(t, err)
+	_, err = plan.Host("cn2")
+	assert.ErrorContains(t, err, "this is host cn2")
+	plan, err = ParsePlan("a.x=0;a.y=1")
+	require.NoError(t, err)
+	n, err := plan.Host("a.y")
+	require.NoError(t, err)
+	assert.Equal(t, 1, n)
+	_, err = plan.Host("a.z")
+	assert.Error(t, err)
+	for text, says := range map[string]string{
+		"cn1=0;": "HOSTS=TARGETS", "cn1=0;cn1=1": "twice", "cn[1=0": "bracket", "cn1=x": "number of a target", "cn[1-3]=0*2147483647": "more than",
+	} {
+		_, err := ParsePlan(text)
+		assert.ErrorContains(t, err, says, text)
+	}
+}

@@ -26,6 +26,8 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+
+	"nvmecr/balancer"
 )
 
 // ErrNoMPI: this build has no MPI, or the application has not initialised it.
@@ -37,6 +39,8 @@ type Job struct {
 	// SharedRank and SharedSize are rank and size in MPI_COMM_CR, the
 	// communicator of the ranks that share this rank's namespace.
 	SharedRank, SharedSize int
+	// Plan places the ranks: what Join was given, or what that is for ranks on these hosts.
+	Plan balancer.Plan
 
 	comms comms
 }

@@ -24,11 +24,12 @@ type comms struct {
 
 // Join finds this process's place in MPI_COMM_WORLD and creates MPI_COMM_CR:
 // one communicator for each of the targets namespaces, of the ranks that have
-// their own device there, as plan has it. Collective over the world.
+// their own device there, as plan has it. For a plan by hosts the ranks first learn which
+// host each of them is on; this one is on host. Collective over the world.
 //
 // Errors: ErrNoMPI before MPI_Init; a *Disagreement on all ranks if the plan cannot place
 // them. All ranks have to be given the same, as nvmecr run does.
-func Join(plan balancer.Plan, targets int) (job *Job, err error) {
+func Join(plan balancer.Plan, targets int, host string) (job *Job, err error) {
 	if !mpi.IsOn() {
 		return nil, ErrNoMPI
 	}
@@ -39,14 +40,38 @@ func Join(plan balancer.Plan, targets int) (job *Job, err error) {
 		}
 	}()
 	world := mpi.NewCommunicator(nil)
-	job = &Job{Rank: world.Rank(), Size: world.Size(), comms: comms{world: world}}
-	sharers, err := sharers(plan, job.Rank, job.Size, targets)
+	job = &Job{Rank: world.Rank(), Size: world.Size(), Plan: plan, comms: comms{world: world}}
+	if plan.ByHosts() {
+		if err := job.findHosts(host); err != nil {
+			return nil, err
+		}
+	}
+	sharers, err := sharers(job.Plan, job.Rank, job.Size, targets)
 	if err != nil { // on every rank
 		return nil, &Disagreement{Errno: errnoOf(err), Cause: err.Error(), Mine: job.Rank == 0}
 	}
 	job.comms.cr, job.comms.first = mpi.NewCommunicator(sharers), sharers[0]
 	job.SharedRank, job.SharedSize = job.comms.cr.Rank(), job.comms.cr.Size()
 	return job, nil
+}
+
+// findHosts makes the job's plan by hosts one for its ranks.
+func (j *Job) findHosts(host string) error {
+	own, err := j.Plan.Host(host)
+	if err := j.Agree(err); err != nil {
+		return err
+	}
+	mine, all := make([]uint64, j.Size), make([]uint64, j.Size)
+	mine[j.Rank] = uint64(own)
+	if err := j.comms.world.AllreduceUint64s(all, mine, mpi.OpMax, 0); err != nil {
+		return err
+	}
+	hosts := make([]int, j.Size)
+	for rank, number := range all {
+		hosts[rank] = int(number)
+	}
+	j.Plan = j.Plan.At(hosts)
+	return nil
 }
 
 // sharers returns the ranks on the namespace of rank's own device.

@@ -59,6 +59,7 @@ func TestUnderMPI(t *testing.T) {
 				{"", 1, []string{"0 of 4", "1 of 4", "2 of 4", "3 of 4"}, []int{0, 0, 0, 0}},
 				{"", 3, []string{"0 of 2", "0 of 1", "0 of 1", "1 of 2"}, []int{0, 1, 2, 0}},
 				{"", 5, []string{"0 of 1", "0 of 1", "0 of 1", "0 of 1"}, []int{0, 1, 2, 3}},
+				{"b=0;a=1", 2, []string{"0 of 2", "0 of 2", "1 of 2", "1 of 2"}, []int{0, 1, 0, 1}},
 				{"1,0*3", 2, []string{"0 of 1", "0 of 3", "1 of 3", "2 of 3"}, []int{0, 1, 1, 1}},
 			} {
 				run := exec.Command(f.launcher[0], append(f.launcher[1:], program)...)

@@ -7,7 +7,7 @@ import "nvmecr/balancer"
 type comms struct{}
 
 // Join fails with ErrNoMPI.
-func Join(plan balancer.Plan, targets int) (*Job, error) { return nil, ErrNoMPI }
+func Join(plan balancer.Plan, targets int, host string) (*Job, error) { return nil, ErrNoMPI }
 
 // agree and formatted return the rank's own outcome: there are no others.
 func (*comms) agree(rank int, mine error) error { return mine }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -29,7 +30,7 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		panic(err)
 	}
-	if _, err := Join(plan, targets); !errors.Is(err, ErrNoMPI) {
+	if _, err := Join(plan, targets, host()); !errors.Is(err, ErrNoMPI) {
 		fmt.Println("Join before MPI_Init:", err)
 		os.Exit(1)
 	}
@@ -42,8 +43,18 @@ func TestMain(m *testing.M) {
 	os.Exit(0)
 }
 
+// host is where a rank says it runs: ranks 0 and 2 on a, 1 and 3 on b.
+func host() string {
+	for _, name := range []string{"OMPI_COMM_WORLD_RANK", "PMI_RANK"} {
+		if rank, err := strconv.Atoi(os.Getenv(name)); err == nil {
+			return string(rune('a' + rank%2))
+		}
+	}
+	return "a"
+}
+
 func application(out *strings.Builder, plan balancer.Plan, targets int) {
-	job, err := Join(plan, targets)
+	job, err := Join(plan, targets, host())
 	if err != nil {
 		fmt.Fprintln(out, "error:", err)
 		return
@@ -74,7 +85,7 @@ func application(out *strings.Builder, plan balancer.Plan, targets int) {
 	fmt.Fprintf(out, "%d not formatted: %v, %v\n", job.Rank, err, errors.Is(err, syscall.ENOSPC))
 
 	// A plan that cannot place them is told by one of them.
-	_, err = Join(balancer.List([]int{0, 0, 7}), targets)
+	_, err = Join(balancer.List([]int{0, 0, 7}), targets, host())
 	report(out, job, err)
 	// The communicators still work, for us and for the application.
 	fmt.Fprintf(out, "%d all well again: %v\n", job.Rank, job.Agree(nil))

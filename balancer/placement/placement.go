@@ -202,15 +202,16 @@ func (p *Plan) Ranks() (n int) {
 	return n
 }
 
-// Mapping is the plan for ranks that fill the hosts in their order, as --mapping has it.
+// Mapping is the plan by hosts, as --mapping has it.
 func (p *Plan) Mapping() balancer.Plan {
-	list := make([]int, 0, p.Ranks())
-	for _, s := range p.Shares {
-		for range s.Ranks {
-			list = append(list, s.Target)
+	hosts, targets := make([]string, len(p.job.Hosts)), make([][]int, len(p.job.Hosts))
+	for i, h := range p.job.Hosts {
+		hosts[i] = h.Name
+		for _, s := range p.Host(i) {
+			targets[i] = append(targets[i], slices.Repeat([]int{s.Target}, s.Ranks)...)
 		}
 	}
-	return balancer.List(list)
+	return balancer.ListByHosts(hosts, targets)
 }
 
 // Host returns the shares of a host's ranks, in their order.

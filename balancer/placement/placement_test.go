@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"nvmecr/balancer"
 	"nvmecr/balancer/site"
 	"nvmecr/balancer/topology"
 	"nvmecr/nvmf"
@@ -107,12 +108,28 @@ func TestPlans(t *testing.T) {
 				assert.Equal(t, c.targets, names(p))
 			}
 			if c.mapping != "" {
-				assert.Equal(t, c.mapping, p.Mapping().String())
+				assert.Equal(t, c.mapping, inOrder(p))
 				assert.Equal(t, c.hops, p.Hops)
 			}
 			check(t, p, c.job)
 		})
 	}
+}
+
+// inOrder is the mapping for ranks that fill the hosts.
+func inOrder(p *Plan) string {
+	var list []int
+	for _, s := range p.Shares {
+		list = append(list, slices.Repeat([]int{s.Target}, s.Ranks)...)
+	}
+	return balancer.List(list).String()
+}
+
+func TestMapping(t *testing.T) {
+	net, inv := read(t, cluster, targets("name: a, target: a, node: st1", "name: b, target: b, node: st2"))
+	p, err := New(Job{Hosts: []Host{{"cn1", 2}, {"cn2", 2}, {"cn3", 3}}, Targets: 2}, net, inv)
+	require.NoError(t, err)
+	assert.Equal(t, "cn[1-2]=0*2;cn3=1*3", p.Mapping().String())
 }
 
 // check looks whether a plan keeps what it promises.

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"runtime"
 	"runtime/debug"
@@ -130,14 +131,29 @@ func settle(job *mpiwrap.Job) error {
 		return fmt.Errorf("before MPI_Init this was rank %d of %d, by %s, now it is rank %d of %d: do not touch %s before MPI_Init: %w",
 			p.Rank, p.Size, p.From, job.Rank, job.Size, opening.Config.Mount, unix.EINVAL)
 	}
+	if opening.Config.Mapping.ByHosts() {
+		if opening.place != nil {
+			return fmt.Errorf("the mapping is by hosts, and which rank is on which is known after MPI_Init: do not touch %s before: %w", opening.Config.Mount, unix.EINVAL)
+		}
+		opening.Config.Mapping = job.Plan // nobody has used it
+	}
 	opening.place = &store.Place{Rank: job.Rank, Size: job.Size, From: "MPI"}
 	return nil
+}
+
+// hostName is how the scheduler calls this host.
+func hostName() string {
+	if name := opening.getenv("SLURMD_NODENAME"); name != "" {
+		return name
+	}
+	name, _ := os.Hostname() // "": no plan has that
+	return name
 }
 
 // mpiInit opens the partition for writing, on all ranks or on none. It is
 // called inside MPI_Init, on the thread that the application called it on.
 func mpiInit() error {
-	job, err := mpiwrap.Join(opening.Config.Mapping, len(opening.Config.Targets))
+	job, err := mpiwrap.Join(opening.Config.Mapping, len(opening.Config.Targets), hostName())
 	if errors.Is(err, mpiwrap.ErrNoMPI) { // this build has none: the launcher's environment will do
 		return report(openForWriting())
 	}

@@ -58,7 +58,7 @@ var settings = []Setting{
 	},
 	{
 		Name: "mapping", Exported: true,
-		Help:    "`MAPPING` of ranks to targets in a new store: round-robin, or a list such as 0*28,1*28, by which 28 ranks each are on the first and on the second target, again from the start behind its end",
+		Help:    "`MAPPING` of ranks to targets in a new store: round-robin, or a list such as 0*28,1*28, by which 28 ranks each are on the first and on the second target, again from the start behind its end; or one by hosts, as nvmecr plan prints",
 		initial: text(balancer.Plan{}.String()),
 		parse: func(c *Config, v string) (err error) {
 			c.Mapping, err = balancer.ParsePlan(v)

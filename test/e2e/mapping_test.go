@@ -55,6 +55,40 @@ func TestMapping(t *testing.T) {
 	}
 }
 
+// TestMappingByHosts: where a rank writes goes by the host on which MPI starts it, whatever its number; a restart goes by the record.
+func TestMappingByHosts(t *testing.T) {
+	for _, h := range []heat{
+		{"heat.c", "mpirun.openmpi", []string{"mpicc.openmpi"}},
+		{"heat.c", "mpirun.mpich", []string{"mpicc.mpich"}},
+	} {
+		t.Run(h.launcher, func(t *testing.T) {
+			s := newStage(t)
+			program := h.build(t, s.Dir)
+			cfg := config.Default()
+			flags := fileTargets(t, s, cfg, 256, 256)
+			// Ranks 0 and 2 are on cn2, 1 and 3 on cn1.
+			onHosts := []string{"sh", "-c", `SLURMD_NODENAME=cn$((2 - ${OMPI_COMM_WORLD_RANK:-$PMI_RANK} % 2)) exec "$0" "$@"`, program, "/nvmecr"}
+			run := func(mapping string, steps ...string) result {
+				args := append(append([]string{"run", "--view=rank", "--mapping", mapping}, flags...), "--")
+				return call(t, s, append(args, demo.MPIRun(h.launcher, 4, append(onHosts, steps...)...)...)...)
+			}
+			unknown := run("cn1=0*2;cn3=1*2", "0", "50", "100")
+			assert.NotEqual(t, 0, unknown.code)
+			assert.Equal(t, 1, strings.Count(unknown.stderr, "this is host cn2"), unknown.stderr)
+			run("cn2=0*2;cn1=1*2", "0", "50", "100").ok(t)
+			ranks, err := store.Ranks(t.Context(), cfg)
+			require.NoError(t, err)
+			for _, r := range ranks {
+				assert.Equal(t, cfg.Targets[r.Rank%2], r.Target, "rank %d", r.Rank)
+			}
+			run("cn1=0*2;cn2=1*2", "100", "50", "200").ok(t)
+			again, err := store.Ranks(t.Context(), cfg)
+			require.NoError(t, err)
+			assert.Equal(t, ranks, again)
+		})
+	}
+}
+
 // fileTargets makes a file of so many MiB for each target of cfg, and returns the flags that name them.
 func fileTargets(t *testing.T, s *demo.Stage, cfg *config.Config, mib ...int64) (flags []string) {
 	for i, size := range mib {

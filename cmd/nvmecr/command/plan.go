@@ -118,7 +118,7 @@ func printRun(w io.Writer, plan *placement.Plan) error {
 			return err
 		}
 	}
-	_, err := fmt.Fprintf(w, "--mapping %s\n", plan.Mapping())
+	_, err := fmt.Fprintf(w, "--mapping %q\n", plan.Mapping())
 	return err
 }
 

@@ -45,7 +45,7 @@ func planning(t *testing.T, env map[string]string, o planOptions) (stdout, stder
 }
 
 func TestPlan(t *testing.T) {
-	const run = "--target \"tcp:10.0.0.2:4420/nqn.st2a\"\n--target \"tcp:10.0.0.3:4420/nqn.st3a\"\n--mapping 0*56,1*56\n"
+	const run = "--target \"tcp:10.0.0.2:4420/nqn.st2a\"\n--target \"tcp:10.0.0.3:4420/nqn.st3a\"\n--mapping \"cn[1-2]=0*28;cn[3-4]=1*28\"\n"
 	for what, c := range map[string]struct {
 		env map[string]string
 		o   planOptions
@@ -53,7 +53,7 @@ func TestPlan(t *testing.T) {
 		"options":     {nil, planOptions{nodes: "cn[1-4]", ranks: 112, devices: 2}},
 		"a list":      {nil, planOptions{nodes: "cn[1-4]", perNode: "28(x4)", devices: 2}},
 		"one for all": {nil, planOptions{nodes: "cn[1-4]", perNode: "28", devices: 2}},
-		"Slurm":       {map[string]string{"SLURM_JOB_NODELIST": "cn[1-4]", "SLURM_TASKS_PER_NODE": "28(x2),56,0"}, planOptions{devices: 2}},
+		"Slurm":       {map[string]string{"SLURM_JOB_NODELIST": "cn[1-4]", "SLURM_TASKS_PER_NODE": "28(x4)"}, planOptions{devices: 2}},
 	} {
 		stdout, stderr, err := planning(t, c.env, c.o)
 		require.NoError(t, err, what)
@@ -69,7 +69,7 @@ func TestPlanExplained(t *testing.T) {
 	assert.Regexp(t, `(?m)^0-3 +cn\[1-4\] +st2a +3$`, stdout)
 	assert.Regexp(t, `(?m)^switch rack2 +4 +4 +0$`, stdout)
 	assert.Contains(t, stderr, "one failure may end ranks and take the data of others")
-	assert.True(t, strings.HasSuffix(stdout, "--mapping 0*4,1*4\n"))
+	assert.True(t, strings.HasSuffix(stdout, "--mapping \"cn[1-4]=0;cn[5-8]=1\"\n"))
 }
 
 func TestPlanDrawn(t *testing.T) {
