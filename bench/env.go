@@ -138,10 +138,17 @@ const (
 	quickRounds   = 3
 )
 
+// DefaultConfig is what the store has where the user says nothing: each rank has files of its own, as those it is compared with have.
+func DefaultConfig() *config.Config {
+	c := config.Default()
+	c.View = config.ViewRank
+	return c
+}
+
 // complete fills in what was not said.
 func (e *Env) complete() {
 	if e.Config == nil {
-		e.Config = config.Default()
+		e.Config = DefaultConfig()
 	}
 	rounds := usualRounds
 	if e.Quick {

@@ -111,7 +111,7 @@ type starter struct {
 
 // newStarter starts a store on the target.
 func newStarter(id nvmf.TransportID) *starter {
-	s := &starter{cfg: config.Default(), size: 1}
+	s := &starter{cfg: DefaultConfig(), size: 1}
 	s.cfg.Name, s.cfg.Targets = storeName, []nvmf.TransportID{id}
 	return s
 }

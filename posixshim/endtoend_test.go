@@ -164,7 +164,7 @@ func (s *store) viewDir() string {
 // environ is that of a process that uses the store.
 func (s *store) environ() []string {
 	return append(os.Environ(), "LD_PRELOAD="+s.preload, "NVMECR_MOUNT="+mount, "NVMECR_TARGET="+s.target,
-		"NVMECR_EXPORT="+s.viewed, "NVMECR_NAME=test", "NVMECR_RUN="+s.id.String(), "NVMECR_TIMEOUT="+posixshim.Hang.String(), "XDG_RUNTIME_DIR="+s.run, "LC_ALL=C.UTF-8",
+		"NVMECR_EXPORT="+s.viewed, "NVMECR_NAME=test", "NVMECR_VIEW=rank", "NVMECR_RUN="+s.id.String(), "NVMECR_TIMEOUT="+posixshim.Hang.String(), "XDG_RUNTIME_DIR="+s.run, "LC_ALL=C.UTF-8",
 		"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
 }
 

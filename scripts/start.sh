@@ -25,7 +25,7 @@ for runtime; do
 		continue
 	fi
 	# shellcheck disable=SC2016 # the inner shell's
-	LD_PRELOAD="$bin/libnvmecr.so $library" NVMECR_MOUNT=/nvmecr NVMECR_TARGET=mem:64M \
+	LD_PRELOAD="$bin/libnvmecr.so $library" NVMECR_MOUNT=/nvmecr NVMECR_TARGET=mem:64M NVMECR_VIEW=rank \
 		sh -c '[ -d /nvmecr ] && LD_PRELOAD= grep -q "/libnvmecr-$1[.]so" /proc/$$/maps' sh "$runtime" ||
 		failed "libnvmecr-$runtime.so"
 done

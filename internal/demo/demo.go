@@ -74,6 +74,7 @@ func Run(ctx context.Context, out io.Writer, o Options) (err error) {
 	cfg, err := stage.Config(name)
 	if o.Target != "" {
 		cfg = config.Default()
+		cfg.View = stage.View
 		err = errors.Join(cfg.Set("name", name), cfg.Set("target", o.Target))
 	}
 	if err != nil {

@@ -195,6 +195,9 @@ func (s *Stage) RunFlags(name string, flags ...string) []string {
 // Config is the configuration by which the store name is read from outside.
 func (s *Stage) Config(name string) (*config.Config, error) {
 	c := config.Default()
+	if s.View != "" {
+		c.View = s.View
+	}
 	return c, errors.Join(c.Set("name", name), c.Set("target", "file:"+s.Image(name)))
 }
 

@@ -318,6 +318,7 @@ func divideAndCrash(t *testing.T, cached bool, n, seed, torn int) (size int, don
 	}
 	where := fmt.Sprintf("%v %d, %d bytes, seed %d", op, n, torn, seed)
 	cfg := config.Default()
+	cfg.View = config.ViewRank
 	cfg.Timeout = 50 * time.Millisecond // to notice that there is no power
 	cfg.Targets = []nvmf.TransportID{{Transport: nvmf.Mem}}
 	mapping, err := balancer.RoundRobin(1, 1)

@@ -106,10 +106,11 @@ func openWaiting(cfg *config.Config, place Place, o Options) (p *Partition, err 
 }
 
 // newStore makes files of the given sizes and a configuration that has them as
-// its targets.
+// its targets, for ranks that have files of their own.
 func newStore(t *testing.T, sizes ...nvmf.Bytes) *config.Config {
 	t.Helper()
 	cfg := config.Default()
+	cfg.View = config.ViewRank
 	cfg.Timeout = hang
 	dir := t.TempDir()
 	for i, size := range sizes {

@@ -122,7 +122,7 @@ func (s *stage) compare(accepted *differences, program, flavour string, cases []
 		}
 		want := s.run(program, local, flavour, user, some)
 		got := s.run(program, mount, flavour, user, some, "LD_PRELOAD="+s.preload, "NVMECR_MOUNT="+mount,
-			"NVMECR_TARGET=mem:256M", "NVMECR_NAME=conformance", "XDG_RUNTIME_DIR="+run)
+			"NVMECR_TARGET=mem:256M", "NVMECR_VIEW=rank", "NVMECR_NAME=conformance", "XDG_RUNTIME_DIR="+run)
 		accepted.compare(s.t, some, want, got)
 	}
 }

@@ -115,7 +115,7 @@ func stored(t *testing.T, s *demo.Stage) nvmf.Bytes {
 
 // TestNamesRunOut: a line says that it is names, once, and statvfs (df -i) that there are none.
 func TestNamesRunOut(t *testing.T) {
-	s := newStage(t)
+	s := newRankStage(t)
 	script := `
 import os
 n = 0

@@ -28,7 +28,7 @@ func compileViews(t *testing.T, s *demo.Stage) string {
 // A large file that is mapped for reading is not copied: the kernel has it, and shows what a local file system would,
 // whatever is done to the mapping, to the file and to its names meanwhile.
 func TestMappedInView(t *testing.T) {
-	s := newStage(t)
+	s := newRankStage(t)
 	needsView(t, s, sharedMappings)
 	program := compileViews(t, s)
 	for _, tt := range []struct {
@@ -62,7 +62,7 @@ func TestMappedInView(t *testing.T) {
 
 // A server that is killed takes the pages with it that nobody has read, and the files are mapped by copies from then on.
 func TestMappedInViewOfKilled(t *testing.T) {
-	s := newStage(t)
+	s := newRankStage(t)
 	needsView(t, s, sharedMappings)
 	ready := filepath.Join(s.Dir, "go")
 	job, err := s.Start([]string{s.Nvmecr, "run", "--", "sh", "-c", `echo $NVMECR_EXPORT; mkfifo ` + ready + `; exec ` +
@@ -83,7 +83,7 @@ func TestMappedInViewOfKilled(t *testing.T) {
 
 // A mapping that outlives the run keeps nothing from its end.
 func TestMappedInViewAtTheEnd(t *testing.T) {
-	s := newStage(t)
+	s := newRankStage(t)
 	needsView(t, s, sharedMappings)
 	r := sh(t, s, `echo $NVMECR_EXPORT; exec `+compileViews(t, s)+` held /nvmecr /view/`)
 	lines := strings.Fields(r.ok(t))

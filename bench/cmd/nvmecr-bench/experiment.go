@@ -44,7 +44,7 @@ type options struct {
 
 func newExperiment(x *bench.Experiment) *cobra.Command {
 	o := &options{}
-	o.env.Config = config.Default()
+	o.env.Config = bench.DefaultConfig()
 	cmd := &cobra.Command{
 		Use:   x.Name + " [flags]",
 		Short: x.Title,

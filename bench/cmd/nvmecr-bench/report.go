@@ -16,7 +16,6 @@ import (
 	"nvmecr/bench/report"
 	"nvmecr/bench/result"
 	"nvmecr/internal/cli"
-	"nvmecr/internal/config"
 )
 
 type reportOptions struct {
@@ -28,7 +27,7 @@ type reportOptions struct {
 
 func newReport() *cobra.Command {
 	o := &reportOptions{}
-	o.env.Config = config.Default()
+	o.env.Config = bench.DefaultConfig()
 	var names []string
 	for _, x := range bench.Experiments {
 		names = append(names, x.Name)
