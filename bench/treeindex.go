@@ -51,6 +51,16 @@ func (a *application) dialIndex(partition uint32) (*indexClient, error) {
 	return &indexClient{Client: c, of: a, cred: who, name: fmt.Sprintf("client.%d.", partition)}, nil
 }
 
+// growStore has the job's store so many partitions.
+func (a *application) growStore(partitions int) error {
+	c, err := a.dialIndex(wire.NoPartition)
+	if err != nil {
+		return err
+	}
+	_, err = c.Partitions(uint32(partitions))
+	return errors.Join(err, c.Goodbye())
+}
+
 // each makes a request so often, and returns the seconds of one.
 func (c *indexClient) each(times int, request func() error) (float64, error) {
 	begin := time.Now()
@@ -162,8 +172,8 @@ type indexRates map[string]map[int]indexRate
 // indexClients are how many ask at the same time.
 var indexClients = []int{1, 4}
 
-// firstUnused is a partition that no rank has.
-const firstUnused = 1 << 20
+// firstUnused is the first partition that no rank has.
+const firstUnused = 1
 
 // indexRates starts an index over a store in memory, and has this process ask it.
 func (e *Env) indexRates(ctx context.Context) (rates indexRates, err error) {
@@ -180,6 +190,9 @@ func (e *Env) indexRates(ctx context.Context) (rates indexRates, err error) {
 		return nil, err
 	}
 	clients := make([]*indexClient, indexClients[len(indexClients)-1])
+	if err := a.growStore(firstUnused + len(clients)); err != nil {
+		return nil, err
+	}
 	for i := range clients {
 		if clients[i], err = a.dialIndex(uint32(firstUnused + i)); err != nil {
 			return nil, err

@@ -1,6 +1,7 @@
 package index
 
 import (
+	"fmt"
 	"math"
 	"syscall"
 
@@ -99,6 +100,9 @@ func (r *hello) before(c *client) error {
 		return err
 	}
 	n, err := c.x.grow(0)
+	if err == nil && n > 0 && r.Partition != wire.NoPartition && r.Partition >= n { // ranges would name it for ever
+		return fmt.Errorf("process %d is to write partition %d, and the store has %d; it has to ask for more first: %w", r.PID, r.Partition, n, syscall.EINVAL)
+	}
 	r.welcome = wire.Welcome{Timeout: c.x.opts.Timeout, Partitions: n, Index: c.x.id}
 	return err
 }

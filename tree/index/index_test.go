@@ -233,6 +233,9 @@ func TestGrow(t *testing.T) {
 	require.NoError(t, v.conn.Call(wire.OpHello, v.hello(), &w))
 	assert.EqualValues(t, 5, w.Partitions)
 	assert.Equal(t, 2, asked, "the store is asked once, and once to grow")
+	last, behind := r.dial(4), r.dial(5)
+	require.NoError(t, last.conn.Call(wire.OpHello, last.hello(), &w))
+	assert.ErrorIs(t, behind.conn.Call(wire.OpHello, behind.hello(), &w), syscall.EINVAL, "a partition that is not there")
 }
 
 func TestFilesAreLimited(t *testing.T) {
