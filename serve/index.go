@@ -256,7 +256,7 @@ func (t *treeIndex) close() error {
 	}
 	t.mu.Lock()
 	t.closed = true
-	x, part := t.index, t.part
+	x, part, views := t.index, t.part, t.views
 	t.mu.Unlock()
 	if x != nil {
 		x.Close()
@@ -266,5 +266,6 @@ func (t *treeIndex) close() error {
 	if part == nil {
 		return nil
 	}
+	views.Close()
 	return part.Close()
 }

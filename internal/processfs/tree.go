@@ -94,12 +94,14 @@ func ReadTree(ctx context.Context, cfg *config.Config, logf func(format string, 
 		x.Close()
 		return nil, errors.Join(err, part.Close())
 	}
+	views := store.NewViews(cfg, logf)
 	closing := func() error {
 		err := client.Goodbye()
 		x.Close()
+		views.Close()
 		return errors.Join(err, part.Close())
 	}
-	fs, err := tree.New(client, tree.Options{Readers: readers{store.NewViews(cfg, logf)}, Logf: logf})
+	fs, err := tree.New(client, tree.Options{Readers: readers{views}, Logf: logf})
 	if err != nil {
 		return nil, errors.Join(err, closing())
 	}

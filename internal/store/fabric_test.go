@@ -1,9 +1,12 @@
 package store
 
 import (
+	"io"
 	"net"
 	"os"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -67,4 +70,88 @@ func TestOverTCP(t *testing.T) {
 	_, err = Open(ctx, &other, Place{Rank: 0, Size: 4}, Options{})
 	require.ErrorIs(t, err, nvmf.ErrNoSubsystem)
 	assert.NotContains(t, err.Error(), "\n")
+}
+
+// A cutter passes connections on, and can cut those there are.
+type cutter struct {
+	net.Listener
+	to    string
+	mu    sync.Mutex
+	conns []net.Conn
+}
+
+func newCutter(t *testing.T, to string) *cutter {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	c := &cutter{Listener: l, to: to}
+	t.Cleanup(func() { _ = l.Close(); c.cut() })
+	go func() {
+		for {
+			here, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.pass(here)
+		}
+	}()
+	return c
+}
+
+func (c *cutter) pass(here net.Conn) {
+	there, err := net.Dial("tcp", c.to)
+	if err != nil {
+		_ = here.Close()
+		return
+	}
+	c.mu.Lock()
+	c.conns = append(c.conns, here, there)
+	c.mu.Unlock()
+	for from, to := range map[net.Conn]net.Conn{here: there, there: here} {
+		go func() { _, _ = io.Copy(to, from); _ = to.Close() }()
+	}
+}
+
+func (c *cutter) cut() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, conn := range c.conns {
+		_ = conn.Close()
+	}
+	c.conns = nil
+}
+
+// Who reads partitions goes on where a connection was lost.
+func TestViewsConnectAgain(t *testing.T) {
+	const nqn = "nqn.2014-08.org.example:store"
+	memory, err := target.NewMemory(64*nvmf.MiB, 4*nvmf.KiB)
+	require.NoError(t, err)
+	tgt, err := target.New(target.Config{Subsystems: []target.Subsystem{{NQN: nqn, Namespaces: []target.Namespace{{Backing: memory}}}}})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, tgt.Close(ctx)) }()
+	addr, err := tgt.Listen("127.0.0.1:0")
+	require.NoError(t, err)
+	through := newCutter(t, addr.String())
+	over := func(addr net.Addr) *config.Config {
+		cfg := config.Default()
+		cfg.Timeout = hang
+		_, port, err := net.SplitHostPort(addr.String())
+		require.NoError(t, err)
+		require.NoError(t, cfg.Set("target", "trtype:TCP traddr:127.0.0.1 trsvcid:"+port+" subnqn:"+nqn+" ns:1"))
+		return cfg
+	}
+	p, err := openWaiting(over(addr), Place{Rank: 0, Size: 2}, Options{})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, p.Close()) }()
+	v := NewViews(over(through.Addr()), nil)
+	defer v.Close()
+	for _, name := range []string{"a", "b", "c"} {
+		require.NoError(t, writeFile(p.FS, name, scriptFile))
+		fs, err := v.Rank(ctx, 0, time.Now())
+		require.NoError(t, err)
+		assert.Equal(t, scriptFile, contentOf(t, fs, name))
+		through.cut()
+		_, err = v.Look(ctx)
+		require.NoError(t, err)
+		through.cut()
+	}
 }

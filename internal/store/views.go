@@ -157,6 +157,18 @@ func (v *Views) rank(ctx context.Context, t, rank int, since time.Time) (*microf
 	return view.FS, nil
 }
 
+// Close closes the connections to the targets. What Look and Rank have returned cannot be read any more.
+func (v *Views) Close() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, t := range v.targets {
+		if t != nil {
+			_ = t.dev.Close() // it was only read
+		}
+	}
+	v.targets, v.views, v.looked = nil, nil, time.Time{}
+}
+
 // target returns target t, connecting to it at first.
 func (v *Views) target(ctx context.Context, t int) (*viewed, error) {
 	if v.targets == nil {
