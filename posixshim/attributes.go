@@ -21,8 +21,8 @@ const (
 	nameLength = 255
 )
 
-// device is st_dev of every mount: no driver has this number.
-var device = unix.Mkdev(0x6e76, 0x6372)
+// device is st_dev of the mount that an inode is of: no driver has such a number.
+func device(ino microfs.Ino) uint64 { return unix.Mkdev(0x6e76, 0x6372+uint32(mountNumber(ino))) }
 
 // emptyPath says that flags of the AT_ family make the open file of a place the one that is meant.
 func emptyPath(place Place, flags int) bool {
@@ -36,8 +36,12 @@ func (p *Process) Attr(place Place, flags int) (microfs.Attr, error) {
 	if emptyPath(place, flags) {
 		return p.FileAttr(place.Dir)
 	}
-	p.await()
-	fs, dir, path, err := p.at(place, false)
+	m, dir, path, err := p.resolve(place)
+	if err != nil {
+		return microfs.Attr{}, err
+	}
+	m.await()
+	fs, err := m.acquire(false)
 	if err != nil {
 		return microfs.Attr{}, err
 	}
@@ -51,7 +55,7 @@ func (p *Process) FileAttr(h Handle) (microfs.Attr, error) {
 	if err != nil {
 		return microfs.Attr{}, err
 	}
-	p.lookAgain()
+	f.at.lookAgain()
 	return f.current().Stat()
 }
 
@@ -74,7 +78,7 @@ func (p *Process) SetFileAttr(h Handle, in microfs.SetAttr) error {
 	if err != nil {
 		return err
 	}
-	if _, err := p.acquire(true); err != nil {
+	if _, err := f.at.acquire(true); err != nil {
 		return err
 	}
 	defer p.mu.RUnlock()
@@ -123,7 +127,7 @@ func (p *Process) Fstat(h Handle, out []byte) error {
 
 func putStat(out []byte, a *microfs.Attr) error {
 	st := syscall.Stat_t{
-		Dev: device, Ino: uint64(a.Ino), Mode: a.Mode, Uid: a.UID, Gid: a.GID, Size: a.Size, Blocks: a.Blocks,
+		Dev: device(a.Ino), Ino: uint64(a.Ino), Mode: a.Mode, Uid: a.UID, Gid: a.GID, Size: a.Size, Blocks: a.Blocks,
 		Atim: timespec(a.Atime), Mtim: timespec(a.Mtime), Ctim: timespec(a.Ctime),
 	}
 	assign(&st.Nlink, uint64(a.Nlink))
@@ -151,7 +155,7 @@ func (p *Process) Statx(place Place, flags int, mask uint32, out []byte) error {
 		Nlink: a.Nlink, Uid: a.UID, Gid: a.GID, Mode: uint16(a.Mode),
 		Ino: uint64(a.Ino), Size: uint64(a.Size), Blocks: uint64(a.Blocks),
 		Atime: stamp(a.Atime), Btime: stamp(a.Btime), Ctime: stamp(a.Ctime), Mtime: stamp(a.Mtime),
-		Dev_major: unix.Major(device), Dev_minor: unix.Minor(device),
+		Dev_major: unix.Major(device(a.Ino)), Dev_minor: unix.Minor(device(a.Ino)),
 	})
 }
 
@@ -165,17 +169,21 @@ func (p *Process) Access(place Place, mode, flags int) error {
 		_, err := p.FileAttr(place.Dir)
 		return err
 	}
-	fs, dir, path, err := p.at(place, false)
+	m, dir, path, err := p.resolve(place)
+	if err != nil {
+		return err
+	}
+	fs, err := m.acquire(false)
 	if err != nil {
 		return err
 	}
 	err = p.access(fs, dir, path, mode, flags)
-	writable := p.mount.Writable
+	writable := m.writable()
 	p.mu.RUnlock()
 	if Errno(err) != syscall.EROFS || writable {
 		return err
 	}
-	fs, err = p.acquire(true)
+	fs, err = m.acquire(true)
 	if err != nil {
 		return err
 	}
@@ -306,13 +314,15 @@ func timeChange(raw []byte, unit int64, now *time.Time) (*time.Time, error) {
 	return &t, nil
 }
 
-// Space tells the size of the file system.
-func (p *Process) Space() (microfs.StatFS, error) {
-	fs, err := p.acquire(false)
+// Space tells the size of the first mount's file system.
+func (p *Process) Space() (microfs.StatFS, error) { return p.mounts[0].space() }
+
+func (m *mountPoint) space() (microfs.StatFS, error) {
+	fs, err := m.acquire(false)
 	if err != nil {
 		return microfs.StatFS{}, err
 	}
-	defer p.mu.RUnlock()
+	defer m.p.mu.RUnlock()
 	return fs.StatFS(), nil
 }
 
@@ -321,20 +331,27 @@ func (p *Process) Statfs(place Place, out []byte) error {
 	if _, err := p.Attr(place, 0); err != nil {
 		return err
 	}
-	return p.Fstatfs(0, out)
+	return p.Fstatfs(place.Dir, out)
 }
 
-// Fstatfs is fstatfs(2), of any file.
-func (p *Process) Fstatfs(_ Handle, out []byte) error {
-	s, err := p.Space()
+// Fstatfs is fstatfs(2); out is a struct statfs.
+func (p *Process) Fstatfs(h Handle, out []byte) error {
+	m, err := p.mountOf(h)
+	if err != nil {
+		return err
+	}
+	s, err := m.space()
 	if err != nil {
 		return err
 	}
 	return put(out, &syscall.Statfs_t{
-		Type: fileSystem, Bsize: int64(s.Hugeblock), Frsize: int64(s.Hugeblock), Namelen: nameLength,
+		Type: fileSystem, Bsize: int64(s.Hugeblock), Frsize: int64(s.Hugeblock), Namelen: nameLength, Fsid: syscall.Fsid{X__val: [2]int32{int32(m.id())}},
 		Blocks: uint64(s.Blocks), Bfree: uint64(s.Free), Bavail: uint64(s.Free), Files: s.Files + s.FilesFree, Ffree: s.FilesFree,
 	})
 }
+
+// id is what statfs and statvfs call f_fsid.
+func (m *mountPoint) id() uint64 { return fileSystem + uint64(m.number) }
 
 // statvfs is struct statvfs of the C library on 64-bit Linux.
 type statvfs struct {
@@ -347,17 +364,21 @@ func (p *Process) Statvfs(place Place, out []byte) error {
 	if _, err := p.Attr(place, 0); err != nil {
 		return err
 	}
-	return p.Fstatvfs(0, out)
+	return p.Fstatvfs(place.Dir, out)
 }
 
-// Fstatvfs is fstatvfs(3), of any file.
-func (p *Process) Fstatvfs(_ Handle, out []byte) error {
-	s, err := p.Space()
+// Fstatvfs is fstatvfs(3); out is a struct statvfs.
+func (p *Process) Fstatvfs(h Handle, out []byte) error {
+	m, err := p.mountOf(h)
+	if err != nil {
+		return err
+	}
+	s, err := m.space()
 	if err != nil {
 		return err
 	}
 	return put(out, &statvfs{
-		Bsize: uint64(s.Hugeblock), Frsize: uint64(s.Hugeblock), Namemax: nameLength, Fsid: fileSystem,
+		Bsize: uint64(s.Hugeblock), Frsize: uint64(s.Hugeblock), Namemax: nameLength, Fsid: m.id(),
 		Flag:   unix.ST_NOSUID | unix.ST_NODEV | unix.ST_NOEXEC,
 		Blocks: uint64(s.Blocks), Bfree: uint64(s.Free), Bavail: uint64(s.Free), Files: s.Files + s.FilesFree, Ffree: s.FilesFree, Favail: s.FilesFree,
 	})

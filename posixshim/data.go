@@ -56,7 +56,7 @@ func (p *Process) writer(h Handle) (*openFile, error) {
 // end of the file, or blocks that are not what they were, are a reason to look
 // again.
 func (p *Process) readAt(f *openFile, bufs [][]byte, off int64) (int, error) {
-	p.look()
+	f.at.look()
 	n, moved, err := p.readOnce(f, bufs, off)
 	if moved {
 		n, _, err = p.readOnce(f, bufs, off)
@@ -84,13 +84,13 @@ func (p *Process) moves(f *openFile) bool {
 func (p *Process) readOnce(f *openFile, bufs [][]byte, off int64) (n int, moved bool, err error) {
 	file := f.file.Load()
 	n, err = readFrom(*file, bufs, off)
-	if n > 0 || p.writes() {
+	if n > 0 || f.at.writes() {
 		return n, false, err
 	}
 	if errors.Is(err, syscall.ESTALE) { // the writer has used the place for something else
-		p.stale.Store(true)
+		f.at.stale.Store(true)
 	}
-	if _, e := p.acquire(false); e != nil {
+	if _, e := f.at.acquire(false); e != nil {
 		return n, false, err
 	}
 	p.mu.RUnlock()
@@ -120,13 +120,6 @@ func (p *Process) Advise(h Handle, off, n int64, advice int) error {
 		return syscall.EINVAL
 	}
 	return f.current().Advise(off, n, advice)
-}
-
-// writes says whether this process is the partition's writer.
-func (p *Process) writes() bool {
-	p.mu.RLock()
-	defer p.mu.RUnlock()
-	return p.mount != nil && p.mount.Writable
 }
 
 // Read reads at the offset and moves it on. 0 is the end of the file.

@@ -109,7 +109,7 @@ func (p *Process) entry(f *openFile) (*microfs.Dirent, error) {
 
 // parent returns the entry "..", which at the mount's root is the root.
 func (p *Process) parent(f *openFile) (*microfs.Dirent, error) {
-	fs, err := p.acquire(false)
+	fs, err := f.at.acquire(false)
 	if err != nil {
 		return nil, err
 	}

@@ -10,7 +10,7 @@ import (
 	"nvmecr/microfs"
 )
 
-// A Place is where a path begins: an open directory, or 0 for the mount. With
+// A Place is where a path begins: an open directory, or the number of a mount. With
 // Itself in Dir it is the open file, and Path says nothing.
 type Place struct {
 	Dir  Handle
@@ -20,25 +20,25 @@ type Place struct {
 // Itself is NV_ITSELF of shim/wire.h.
 const Itself Handle = 1 << 62
 
-// resolve returns the inode that a place's path is relative to, and the path.
-func (p *Process) resolve(at Place) (microfs.Ino, string, error) {
+// resolve returns the mount of a place, the inode that its path is relative to, and the path.
+func (p *Process) resolve(at Place) (*mountPoint, microfs.Ino, string, error) {
 	if at.Path == "" {
-		return 0, "", syscall.ENOENT
+		return nil, 0, "", syscall.ENOENT
 	}
-	if at.Dir == 0 {
-		return microfs.RootIno, at.Path, nil
+	if at.Dir >= 0 && at.Dir < Handle(len(p.mounts)) {
+		return p.mounts[at.Dir], microfs.RootIno, at.Path, nil
 	}
 	f, err := p.files.get(at.Dir &^ Itself)
 	if err != nil {
-		return 0, "", err
+		return nil, 0, "", err
 	}
 	if at.Dir&Itself != 0 {
-		return f.dir, f.path, nil
+		return f.at, f.dir, f.path, nil
 	}
 	if !f.isDir {
-		return 0, "", syscall.ENOTDIR
+		return nil, 0, "", syscall.ENOTDIR
 	}
-	return f.current().Ino(), at.Path, nil
+	return f.at, f.current().Ino(), at.Path, nil
 }
 
 // statusFlags are the flags of open(2) that F_SETFL may change.
@@ -56,12 +56,12 @@ func (p *Process) Open(at Place, flags int, mode uint32) (int, error) {
 		return 0, syscall.EOPNOTSUPP
 	}
 	changes := flags&(syscall.O_ACCMODE|syscall.O_CREAT|syscall.O_TRUNC) != 0 && flags&unix.O_PATH == 0
-	dir, path, err := p.resolve(at)
+	m, dir, path, err := p.resolve(at)
 	if err != nil {
 		return 0, err
 	}
-	p.await()
-	fs, err := p.acquire(changes)
+	m.await()
+	fs, err := m.acquire(changes)
 	if err != nil {
 		return 0, err
 	}
@@ -70,7 +70,7 @@ func (p *Process) Open(at Place, flags int, mode uint32) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	f := &openFile{isDir: file.IsDir(), dir: dir, path: path, first: file}
+	f := &openFile{at: m, isDir: file.IsDir(), dir: dir, path: path, first: file}
 	f.flags.Store(int32(flags&^onceFlags | unix.O_LARGEFILE))
 	f.file.Store(&f.first)
 	h, err := p.files.add(f)
@@ -80,12 +80,13 @@ func (p *Process) Open(at Place, flags int, mode uint32) (int, error) {
 	return int(h), nil
 }
 
-// moveFiles opens the files of one mount in another. One that is no longer
+// moveFiles opens the files of the mount that was in the one there is now. One that is no longer
 // what it was stays in old, or fails with ESTALE from then on. The caller holds p.mu.
-func (p *Process) moveFiles(m *Mount, old *leftMount) {
-	fs, keeps := m.FS, p.keeps(old)
+func (m *mountPoint) moveFiles(old *leftMount) {
+	p, fs := m.p, m.mount.FS
+	keeps := p.keeps(old)
 	p.files.each(func(f *openFile) {
-		if f.left != nil {
+		if f.at != m || f.left != nil {
 			return
 		}
 		before := f.current()
@@ -94,7 +95,7 @@ func (p *Process) moveFiles(m *Mount, old *leftMount) {
 		if err == nil && after.Ino() != before.Ino() && !sameDirectory(fs, before, after) {
 			err = errors.Join(fmt.Errorf("%s has been replaced: %w", f.path, syscall.ESTALE), after.Close())
 		}
-		if err != nil && (m.Tree || p.Attentive && flags == syscall.O_RDONLY && !before.IsDir()) { // it may have another name
+		if err != nil && (m.mount.Tree || p.Attentive && flags == syscall.O_RDONLY && !before.IsDir()) { // it may have another name
 			if renamed, e := fs.OpenIno(before.Ino(), flags); e == nil {
 				after, err = renamed, nil
 			}

@@ -234,15 +234,12 @@ func (e *estate) findLocks(executes bool) {
 func (p *Process) abandon(e *estate) error {
 	var errs []error
 	p.files.each(func(f *openFile) {
-		if e.files[f.handle] == nil && p.mount != nil {
+		if e.files[f.handle] == nil && f.at.mounted() {
 			errs = append(errs, f.current().Close())
 		}
 		p.files.remove(f)
 	})
-	if p.mount != nil {
-		errs = append(errs, p.mount.Close())
-		p.mount = nil
-	}
+	errs = append(errs, p.unmount())
 	p.locks.forgetAll()
 	return errors.Join(errs...)
 }

@@ -127,7 +127,7 @@ func TestHandOver(t *testing.T) {
 	require.NoError(t, unix.Close(socket))
 	n, _ = c.call(request(callRelease, []int64{int64(h), 0}))
 	assert.Zero(t, n)
-	a, err := q.mount.FS.Stat(microfs.RootIno, "own", true)
+	a, err := q.mounts[0].mount.FS.Stat(microfs.RootIno, "own", true)
 	require.NoError(t, err)
 	assert.Zero(t, a.Size)
 	assert.Empty(t, part.logged)
@@ -233,7 +233,7 @@ func TestHeirGivesUp(t *testing.T) {
 	assert.Eventually(t, func() bool {
 		q.mu.RLock()
 		defer q.mu.RUnlock()
-		return q.mount == nil
+		return q.mounts[0].mount == nil
 	}, Hang, 1000000)
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)

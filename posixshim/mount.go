@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"syscall"
 	"time"
 
@@ -98,87 +99,93 @@ func (m microFS) OpenIno(ino microfs.Ino, flags int) (File, error) {
 // command as well as for us, it is after half the time that it took last.
 const fresh = 2 * time.Millisecond
 
-// acquire returns the mount, opening it, looking again, or opening it for
+// acquire returns the file system, opening the mount, looking again, or opening it for
 // writing, as needed. The caller calls p.mu.RUnlock when it is done with it.
-func (p *Process) acquire(write bool) (FS, error) {
-	if p.Used != nil {
+func (m *mountPoint) acquire(write bool) (FS, error) {
+	if p := m.p; p.Used != nil {
 		p.used.Do(p.Used)
 	}
-	return p.obtain(write)
+	return m.obtain(write)
 }
 
 // obtain is acquire for who has not been asked for a file yet.
-func (p *Process) obtain(write bool) (FS, error) {
-	p.mu.RLock()
-	if p.usable(write) {
-		return p.mount.FS, nil
+func (m *mountPoint) obtain(write bool) (FS, error) {
+	mu := &m.p.mu
+	mu.RLock()
+	if m.usable(write) {
+		return m.mount.FS, nil
 	}
-	p.mu.RUnlock()
-	if p.Await != nil {
-		p.Await() // what is read from media has to be there
+	mu.RUnlock()
+	if m.p.Await != nil {
+		m.p.Await() // what is read from media has to be there
 	}
-	if err := p.prepare(write); err != nil {
+	if err := m.prepare(write); err != nil {
 		return nil, err
 	}
-	p.mu.RLock()
-	if p.mount == nil || write && !p.mount.Writable { // given up, or finished, in between
-		p.mu.RUnlock()
+	mu.RLock()
+	if m.mount == nil || write && !m.mount.Writable { // given up, or finished, in between
+		mu.RUnlock()
 		return nil, syscall.EBUSY
 	}
-	return p.mount.FS, nil
+	return m.mount.FS, nil
 }
 
 // await returns when a file has what was written to it past the shim, also by way of other processes. Where others write to a
 // mount that stays usable it is called before a file is opened, or its attributes are told.
-func (p *Process) await() {
-	if p.Attentive {
-		p.FinishCarried() // as for the other calls of this library (Drain)
+func (m *mountPoint) await() {
+	if m.p.Attentive {
+		m.p.FinishCarried() // as for the other calls of this library (Drain)
 	}
-	if p.Await != nil && p.tree.Load() {
-		p.Await()
+	if m.p.Await != nil && m.tree.Load() {
+		m.p.Await()
 	}
 }
 
-// usable says whether the mount serves. The caller holds p.mu.
-func (p *Process) usable(write bool) bool {
-	return p.mount != nil &&
-		(p.mount.Writable || !write && !p.stale.Load() && !p.elsewhere.Load() && !p.Attentive && time.Since(p.opened) < p.fresh)
+// mounted and writable are for holders of Process.mu, as usable is.
+func (m *mountPoint) mounted() bool { return m.mount != nil }
+
+func (m *mountPoint) writable() bool { return m.mount != nil && m.mount.Writable }
+
+// usable says whether the mount serves.
+func (m *mountPoint) usable(write bool) bool {
+	return m.writable() || m.mounted() && !write &&
+		!m.stale.Load() && !m.elsewhere.Load() && !m.p.Attentive && time.Since(m.opened) < m.fresh
 }
 
 // prepare makes the mount usable. Open files move over to a new one.
-func (p *Process) prepare(write bool) error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (m *mountPoint) prepare(write bool) error {
+	m.p.mu.Lock()
+	defer m.p.mu.Unlock()
 	switch {
-	case p.failed != nil:
-		return p.failed
-	case p.finished:
+	case m.p.failed != nil:
+		return m.p.failed
+	case m.p.finished:
 		return errFinished
-	case p.usable(write):
+	case m.usable(write):
 		return nil
 	}
 	begin := time.Now()
-	stale := p.stale.Swap(false)
-	if !write && !stale && p.mount != nil && p.mount.Current != nil && p.mount.Current() {
-		p.looked(begin)
+	stale := m.stale.Swap(false)
+	if !write && !stale && m.mount != nil && m.mount.Current != nil && m.mount.Current() {
+		m.looked(begin)
 		return nil
 	}
-	m, err := p.open(write)
+	next, err := m.open(write)
 	if write {
 		var served *RedirectError
-		p.elsewhere.Store(errors.As(err, &served))
+		m.elsewhere.Store(errors.As(err, &served))
 	}
-	p.fresh = fresh
-	if !write && (m == nil || !m.Writable) {
-		p.looked(begin)
+	m.fresh = fresh
+	if !write && (next == nil || !next.Writable) {
+		m.looked(begin)
 	}
 	switch {
-	case err != nil && !write && p.mount != nil:
+	case err != nil && !write && m.mount != nil:
 		return nil // the writer leaves no quiet moment: the last one will do
 	case err != nil:
 		return unavailable(err)
 	}
-	return p.replace(m)
+	return m.replace(next)
 }
 
 // unavailable keeps a file of ours that is missing or not to be read, one of keys
@@ -214,41 +221,48 @@ func (e *OtherUserError) Unwrap() error { return syscall.EACCES }
 
 // look looks again before an open file is read, if what is read here is written
 // by way of another process.
-func (p *Process) look() {
-	if !p.elsewhere.Load() {
+func (m *mountPoint) look() {
+	if !m.elsewhere.Load() {
 		return
 	}
-	if _, err := p.acquire(false); err == nil {
-		p.mu.RUnlock()
+	if _, err := m.acquire(false); err == nil {
+		m.p.mu.RUnlock()
 	}
 }
 
 // lookAgain looks again before the attributes of an open file are told, unless
 // only this process writes: `tail -f` waits for a size to change.
-func (p *Process) lookAgain() {
-	p.await()
-	if p.writes() {
+func (m *mountPoint) lookAgain() {
+	m.await()
+	if m.writes() {
 		return
 	}
-	if _, err := p.acquire(false); err == nil {
-		p.mu.RUnlock()
+	if _, err := m.acquire(false); err == nil {
+		m.p.mu.RUnlock()
 	}
+}
+
+// writes says whether this process is the writer.
+func (m *mountPoint) writes() bool {
+	m.p.mu.RLock()
+	defer m.p.mu.RUnlock()
+	return m.writable()
 }
 
 // looked notes that what is shown was found at begin, or since.
-func (p *Process) looked(begin time.Time) {
-	p.opened = time.Now()
-	p.fresh = max(fresh, p.opened.Sub(begin)/2)
+func (m *mountPoint) looked(begin time.Time) {
+	m.opened = time.Now()
+	m.fresh = max(fresh, m.opened.Sub(begin)/2)
 }
 
-// replace makes m the mount in place of the one there is, if any. The caller
+// replace makes next the mount in place of the one there is, if any. The caller
 // holds p.mu for writing.
-func (p *Process) replace(m *Mount) error {
-	old := &leftMount{mount: p.mount}
-	p.mount, p.opened = m, time.Now()
-	p.tree.Store(m.Tree)
-	p.moveFiles(m, old)
-	defer p.locks.moved(p.logf)
+func (m *mountPoint) replace(next *Mount) error {
+	old := &leftMount{mount: m.mount}
+	m.mount, m.opened = next, time.Now()
+	m.tree.Store(next.Tree)
+	m.moveFiles(old)
+	defer m.p.locks.moved(m.p.logf)
 	if old.mount == nil || old.files > 0 {
 		return nil
 	}
@@ -283,7 +297,7 @@ func (f *openFile) leave() error {
 // OpenForWriting opens the partition for writing now, and keeps it until the
 // process ends: MPI_Init does so.
 func (p *Process) OpenForWriting() error {
-	if _, err := p.obtain(true); err != nil {
+	if _, err := p.mounts[0].obtain(true); err != nil {
 		return err
 	}
 	p.mu.RUnlock()
@@ -291,7 +305,7 @@ func (p *Process) OpenForWriting() error {
 	return nil
 }
 
-// Fail makes every later call that needs the mount fail with err.
+// Fail makes every later call that needs a mount fail with err.
 func (p *Process) Fail(err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -304,24 +318,28 @@ func (p *Process) Fail(err error) {
 func (p *Process) Yield() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return !p.keep.Load() && p.yield()
+	return !p.keep.Load() && p.mounts[0].yield()
 }
 
-func (p *Process) yield() bool {
-	if p.mount == nil || !p.mount.Writable || p.files.any((*openFile).needsWriter) {
+// has says whether the file is of this mount.
+func (m *mountPoint) has(f *openFile) bool { return f.at == m }
+
+func (m *mountPoint) yield() bool {
+	p := m.p
+	if !m.writable() || p.files.any(func(f *openFile) bool { return m.has(f) && f.needsWriter() }) {
 		return false
 	}
-	err := p.mount.Close()
-	p.mount = nil
+	err := m.mount.Close()
+	m.mount = nil
 	if err != nil {
 		p.logf("giving up the partition: %v", err)
 	}
-	if p.files.count.Load() == 0 {
+	if !p.files.any(m.has) {
 		return true
 	}
-	m, err := p.open(false)
+	next, err := m.open(false)
 	if err == nil {
-		err = p.replace(m)
+		err = m.replace(next)
 	}
 	if err != nil { // the files move when the mount is next needed
 		p.logf("reading on after giving up the partition: %v", err)
@@ -329,7 +347,7 @@ func (p *Process) yield() bool {
 	return true
 }
 
-// GiveUp gives up the partition before the process executes a program: whoever
+// GiveUp gives up what this process writes before it executes a program: whoever
 // writes next, a child of that program, say, need not wonder whether this process,
 // which lives on, still does. A process that has files open for writing, which end
 // with it, goes on with them if the program cannot be executed, and then takes it back:
@@ -337,12 +355,14 @@ func (p *Process) yield() bool {
 func (p *Process) GiveUp() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.finished || p.mount == nil || !p.mount.Writable {
+	if p.finished || !slices.ContainsFunc(p.mounts, (*mountPoint).writable) {
 		return nil
 	}
 	err := p.SyncMappings()
-	if !p.yield() {
-		err = errors.Join(err, p.mount.FS.Vacate())
+	for _, m := range p.mounts {
+		if m.writable() && !m.yield() {
+			err = errors.Join(err, m.mount.FS.Vacate())
+		}
 	}
 	return err
 }
@@ -350,7 +370,7 @@ func (p *Process) GiveUp() error {
 // patience is how long the end of a process waits for its target in silence.
 const patience = 2 * time.Second
 
-// Finish closes every file and the partition. Later calls fail with EIO.
+// Finish closes every file and every mount. Later calls fail with EIO.
 func (p *Process) Finish() error {
 	defer time.AfterFunc(patience, func() {
 		p.logf("process %d is ending, and waits for its target to take what there is left", os.Getpid())
@@ -367,14 +387,22 @@ func (p *Process) Finish() error {
 	}
 	errs := []error{p.SyncMappings()}
 	p.files.each(func(f *openFile) {
-		if p.mount != nil || f.left != nil {
+		if f.at.mounted() || f.left != nil {
 			errs = append(errs, f.current().Close(), f.leave())
 		}
 	})
-	if p.mount != nil {
-		p.closing.Store(true)
-		errs = append(errs, p.mount.Close())
-		p.mount = nil
+	p.closing.Store(slices.ContainsFunc(p.mounts, (*mountPoint).mounted))
+	return errors.Join(append(errs, p.unmount())...)
+}
+
+// unmount ends the use of all mounts. The caller holds p.mu.
+func (p *Process) unmount() error {
+	var errs []error
+	for _, m := range p.mounts {
+		if m.mounted() {
+			errs = append(errs, m.mount.Close())
+			m.mount = nil
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -1,6 +1,7 @@
 package posixshim
 
 import (
+	"errors"
 	"path/filepath"
 	"syscall"
 
@@ -10,12 +11,29 @@ import (
 // at resolves a place and finds the mount. The caller calls p.mu.RUnlock if
 // there is no error.
 func (p *Process) at(place Place, write bool) (FS, microfs.Ino, string, error) {
-	dir, path, err := p.resolve(place)
+	m, dir, path, err := p.resolve(place)
 	if err != nil {
 		return nil, 0, "", err
 	}
-	fs, err := p.acquire(write)
+	fs, err := m.acquire(write)
 	return fs, dir, path, err
+}
+
+// atBoth resolves two places that a call changes. The caller calls p.mu.RUnlock if there is no error; EXDEV if they
+// are of two mounts.
+func (p *Process) atBoth(from, to Place) (fs FS, odir microfs.Ino, opath string, ndir microfs.Ino, npath string, err error) {
+	m, odir, opath, err := p.resolve(from)
+	if err != nil {
+		return nil, 0, "", 0, "", err
+	}
+	other, ndir, npath, err := p.resolve(to)
+	if err == nil && m != other {
+		err = syscall.EXDEV
+	}
+	if err == nil {
+		fs, err = m.acquire(true)
+	}
+	return fs, odir, opath, ndir, npath, err
 }
 
 // Truncate sets the size of a file.
@@ -87,11 +105,7 @@ func (p *Process) Mknod(place Place, mode uint32) error {
 
 // Rename is renameat2(2).
 func (p *Process) Rename(from, to Place, flags uint32) error {
-	odir, opath, err := p.resolve(from)
-	if err != nil {
-		return err
-	}
-	fs, ndir, npath, err := p.at(to, true)
+	fs, odir, opath, ndir, npath, err := p.atBoth(from, to)
 	if err != nil {
 		return err
 	}
@@ -102,11 +116,7 @@ func (p *Process) Rename(from, to Place, flags uint32) error {
 // Link makes a hard link; follow says whether from may be a symbolic link to
 // the file meant.
 func (p *Process) Link(from, to Place, follow int) error {
-	odir, opath, err := p.resolve(from)
-	if err != nil {
-		return err
-	}
-	fs, ndir, npath, err := p.at(to, true)
+	fs, odir, opath, ndir, npath, err := p.atBoth(from, to)
 	if err != nil {
 		return err
 	}
@@ -152,36 +162,37 @@ func (p *Process) Readlink(place Place, buf []byte) (int, error) {
 	return copy(buf, target), nil
 }
 
-// Realpath copies the path of a file below the mount, beginning with "/".
+// Realpath copies the path of a file, beginning with that of its mount, without links and dots.
 func (p *Process) Realpath(place Place, buf []byte) (int, error) {
-	fs, dir, path, err := p.at(place, false)
+	m, dir, path, err := p.resolve(place)
+	if err != nil {
+		return 0, err
+	}
+	fs, err := m.acquire(false)
 	if err != nil {
 		return 0, err
 	}
 	defer p.mu.RUnlock()
 	real, err := fs.RealPath(dir, path)
-	return whole(buf, real, err)
+	return copyPath(buf, m.whole(real), err)
 }
 
-// Fpath copies the path of an open directory below the mount.
+// Fpath copies the path of an open directory, beginning with that of its mount.
 func (p *Process) Fpath(h Handle, buf []byte) (int, error) {
 	f, err := p.files.get(h)
 	if err != nil {
 		return 0, err
 	}
-	fs, err := p.acquire(false)
+	fs, err := f.at.acquire(false)
 	if err != nil {
 		return 0, err
 	}
 	defer p.mu.RUnlock()
 	path, err := fs.PathOf(f.current().Ino())
-	if path == "/" {
-		path = ""
-	}
-	return whole(buf, path, err)
+	return copyPath(buf, f.at.whole(path), err)
 }
 
-// Name copies the path of an open file below the mount as /proc/self/fd shows
+// Name copies the path of an open file, beginning with that of its mount, as /proc/self/fd shows
 // it: with " (deleted)" if it has no name any more. That of one which was renamed
 // since is not known: ENOENT.
 func (p *Process) Name(h Handle, buf []byte) (int, error) {
@@ -192,7 +203,7 @@ func (p *Process) Name(h Handle, buf []byte) (int, error) {
 	if f.isDir {
 		return p.Fpath(h, buf)
 	}
-	fs, err := p.acquire(false)
+	fs, err := f.at.acquire(false)
 	if err != nil {
 		return 0, err
 	}
@@ -204,12 +215,12 @@ func (p *Process) Name(h Handle, buf []byte) (int, error) {
 	parent, base := filepath.Split(f.path)
 	if attr.Nlink == 0 {
 		dir, err := fs.PathOf(f.dir)
-		return whole(buf, filepath.Join("/", dir, f.path)+" (deleted)", err)
+		return copyPath(buf, f.at.whole(filepath.Join("/", dir, f.path))+" (deleted)", err)
 	}
 	// The last component is that of a symbolic link, or leads through some.
 	if now, err := fs.Stat(f.dir, f.path, false); err == nil && now.Ino == attr.Ino {
 		real, err := fs.RealPath(f.dir, parent)
-		return whole(buf, filepath.Join(real, base), err)
+		return copyPath(buf, f.at.whole(filepath.Join(real, base)), err)
 	}
 	real, err := fs.RealPath(f.dir, f.path)
 	if err != nil {
@@ -218,10 +229,10 @@ func (p *Process) Name(h Handle, buf []byte) (int, error) {
 	if now, err := fs.Stat(microfs.RootIno, real, false); err != nil || now.Ino != attr.Ino {
 		return 0, syscall.ENOENT
 	}
-	return whole(buf, real, nil)
+	return copyPath(buf, f.at.whole(real), nil)
 }
 
-func whole(buf []byte, path string, err error) (int, error) {
+func copyPath(buf []byte, path string, err error) (int, error) {
 	if err != nil {
 		return 0, err
 	}
@@ -231,12 +242,15 @@ func whole(buf []byte, path string, err error) (int, error) {
 	return copy(buf, path), nil
 }
 
-// Syncfs makes everything durable that has been acknowledged.
+// Syncfs makes everything durable that has been acknowledged, in all mounts.
 func (p *Process) Syncfs() error {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if p.mount == nil || !p.mount.Writable {
-		return nil
+	var errs []error
+	for _, m := range p.mounts {
+		if m.writable() {
+			errs = append(errs, m.mount.FS.Sync())
+		}
 	}
-	return p.mount.FS.Sync()
+	return errors.Join(errs...)
 }

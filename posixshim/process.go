@@ -1,19 +1,20 @@
 package posixshim
 
 import (
+	"errors"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"nvmecr/microfs"
 )
 
 // A Process is what POSIX keeps for one process, as far as it is ours: its
-// open files and its mount.
+// open files and its mounts.
 type Process struct {
-	open func(write bool) (*Mount, error)
-	logf func(format string, args ...any)
+	mounts []*mountPoint // by number; at least one
+	logf   func(format string, args ...any)
 
 	// Attentive has every call look whether another process has changed something, also where it has looked a moment ago:
 	// for a process that makes the calls of those who know that it was changed. Set before the first call.
@@ -45,22 +46,13 @@ type Process struct {
 	taking   sync.Mutex                    // held by TakeOver
 	kept     atomic.Pointer[[]microfs.Ino] // see Kept
 
-	mu       sync.RWMutex  // held for reading by calls that use mount
-	mount    *Mount        // nil until something needs it
-	tree     atomic.Bool   // mount.Tree
-	opened   time.Time     // when mount was
-	fresh    time.Duration // how long a mount for reading is good for
-	failed   error         // if not nil, the mount cannot be had any more
+	mu       sync.RWMutex // held for reading by calls that use a mount
+	failed   error        // if not nil, no mount can be had any more
 	finished bool
 
-	keep  atomic.Bool // MPI_Init has opened it: never yield
-	stale atomic.Bool // another process may have written since opened
+	keep atomic.Bool // MPI_Init has opened the first mount: never yield
 
-	// elsewhere is set when another process makes the calls of this one that
-	// change something: what is read here has to show them at once.
-	elsewhere atomic.Bool
-
-	credMu sync.Mutex // held from asking who this is until the mount knows
+	credMu sync.Mutex // held from asking who this is until the mounts know
 
 	reportMu sync.Mutex
 	reported string
@@ -73,7 +65,7 @@ func (p *Process) Credentials() error {
 	p.findReal()
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	if p.mount == nil || p.Identify == nil {
+	if p.Identify == nil || !slices.ContainsFunc(p.mounts, (*mountPoint).mounted) {
 		return nil // who opens one asks
 	}
 	// Of two threads that change something at once the last to ask knows both
@@ -84,7 +76,12 @@ func (p *Process) Credentials() error {
 	if err != nil {
 		return err
 	}
-	return p.mount.FS.SetCred(c)
+	for _, m := range p.mounts {
+		if m.mounted() {
+			err = errors.Join(err, m.mount.FS.SetCred(c))
+		}
+	}
+	return err
 }
 
 // findReal notes for whom access(2) asks: whoever has started a set-user-ID program.
@@ -100,9 +97,11 @@ func (p *Process) findReal() {
 	}
 }
 
-// New returns a process that opens its partition with open: for writing, or
+// New returns a process whose first mount, number 0, is its partition, which it opens with open: for writing, or
 // for reading only, in which case it may nevertheless return one for writing.
 // logf gets what the user has to know.
 func New(open func(write bool) (*Mount, error), logf func(format string, args ...any)) *Process {
-	return &Process{open: open, logf: logf, server: server{askTime: askTime}}
+	p := &Process{logf: logf, server: server{askTime: askTime}}
+	p.mounts = []*mountPoint{{p: p, open: open}}
+	return p
 }

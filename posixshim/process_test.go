@@ -345,7 +345,7 @@ func TestReaderKeepsItsMount(t *testing.T) {
 	part.opened = nil
 	p := part.process(t)
 	look := func() error {
-		p.opened = time.Time{} // some time later
+		p.mounts[0].opened = time.Time{} // some time later
 		_, err := p.Attr(at("d/e"), 0)
 		return err
 	}
@@ -358,9 +358,9 @@ func TestReaderKeepsItsMount(t *testing.T) {
 		require.NoError(t, look())
 	}
 	assert.Equal(t, []string{"read", "read"}, part.opened)
-	p.fresh = 0
+	p.mounts[0].fresh = 0
 	require.NoError(t, look())
-	assert.GreaterOrEqual(t, p.fresh, fresh, "it does not look all the time")
+	assert.GreaterOrEqual(t, p.mounts[0].fresh, fresh, "it does not look all the time")
 }
 
 func TestYield(t *testing.T) {
@@ -423,10 +423,10 @@ func TestReaderSeesWhatAnotherWrites(t *testing.T) {
 	require.NoError(t, command.Release(h))
 	require.NoError(t, command.Release(file(t, command, "d/new", create)))
 
-	shell.opened = time.Time{} // some time later
+	shell.mounts[0].opened = time.Time{} // some time later
 	_, err = shell.Attr(Place{cwd, "new"}, 0)
 	require.NoError(t, err)
-	shell.opened = time.Time{}
+	shell.mounts[0].opened = time.Time{}
 	buf := make([]byte, 10)
 	n, err := shell.Read(log, buf)
 	require.NoError(t, err)
@@ -599,8 +599,8 @@ func (b *became) SetCred(c microfs.Cred) error {
 func TestChangesOfUser(t *testing.T) {
 	p := newPartition(t).process(t)
 	file(t, p, "a", unix.O_CREAT|unix.O_RDWR)
-	fs := &became{FS: p.mount.FS}
-	p.mount.FS = fs
+	fs := &became{FS: p.mounts[0].mount.FS}
+	p.mounts[0].mount.FS = fs
 	var uid atomic.Uint32
 	asked, hold := make(chan bool, 2), make(chan bool)
 	p.Identify = func() (microfs.Cred, error) {

@@ -76,7 +76,9 @@ func (s *server) identity() *identity {
 // one by. Calls after the first return the same. It is called before a child is
 // made: what that one does shows in the next look at a mount for reading.
 func (p *Process) Serve() (int, error) {
-	p.stale.Store(true)
+	for _, m := range p.mounts {
+		m.stale.Store(true)
+	}
 	p.server.leaving.Store(false) // it goes on after all
 	number, err := p.serve()
 	return int(number), err

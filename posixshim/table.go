@@ -9,7 +9,7 @@ import (
 )
 
 // A Handle names an open file of a Process: the number of its slot in the low
-// 32 bits, the generation of the slot in the 30 above. 0 names none.
+// 32 bits, the generation of the slot in the 30 above, which is never 0: smaller handles are the numbers of mounts.
 type Handle int64
 
 // lost is NV_LOST of shim/nv.h.
@@ -45,6 +45,7 @@ type openFile struct {
 	flags  atomic.Int32 // of open(2), as F_GETFL and F_SETFL see them
 	refs   atomic.Int32 // descriptors; 0 is closed
 	isDir  bool
+	at     *mountPoint
 
 	// dir and path are where it was opened, for the move to another mount.
 	dir  microfs.Ino

@@ -104,11 +104,10 @@ func (p *Process) TakeOver(ctx context.Context, in *Inheritance) error {
 	if err := t.check(); err != nil {
 		return err
 	}
-	fs, err := t.mount(ctx)
-	if err != nil {
+	if err := t.mount(ctx); err != nil {
 		return err
 	}
-	t.open(fs)
+	t.open()
 	t.takeMemory()
 	p.mu.RUnlock()
 	t.takeLocks()
@@ -119,6 +118,7 @@ func (p *Process) TakeOver(ctx context.Context, in *Inheritance) error {
 			return err
 		}
 	}
+	var err error
 	if h.listen, err = begin.file(serverName(h.number)); err != nil {
 		return err
 	}
@@ -147,10 +147,11 @@ func (t *taking) check() error {
 	}
 	for _, k := range t.in.packets[kindFile] {
 		h := k.handle(8)
-		if h <= 0 || h&Itself != 0 || h>>32 > aboveHeirs || t.files[h] != nil {
+		at := mountNumber(k.ino(16))
+		if h <= 0 || h&Itself != 0 || h>>32 > aboveHeirs || t.files[h] != nil || at >= microfs.Ino(len(t.p.mounts)) {
 			return errHandOver
 		}
-		f := &openFile{isDir: k.get32(48)&1 != 0, dir: k.ino(24), path: string(k.b[56:]), heir: t.heir, offset: max(k.get64(32), 0)}
+		f := &openFile{at: t.p.mounts[at], isDir: k.get32(48)&1 != 0, dir: k.ino(24), path: string(k.b[56:]), heir: t.heir, offset: max(k.get64(32), 0)}
 		f.flags.Store(int32(k.get32(40)))
 		if errno := k.get32(44); errno != 0 && errno < maxErrno {
 			err := error(syscall.Errno(errno))
@@ -185,38 +186,54 @@ func (t *taking) check() error {
 	return nil
 }
 
-// mount opens the partition, for writing if a file is. The caller calls p.mu.RUnlock.
-func (t *taking) mount(ctx context.Context) (FS, error) {
-	write := false
+// mount opens the mounts that files are in, for writing if a file is, and the first one. The caller calls p.mu.RUnlock.
+func (t *taking) mount(ctx context.Context) error {
+	writes := make(map[*mountPoint]bool)
 	var kept []microfs.Ino
 	for _, k := range t.in.packets[kindFile] {
-		write = write || k.get32(40)&syscall.O_ACCMODE != syscall.O_RDONLY && k.get32(40)&unix.O_PATH == 0
+		m := t.files[k.handle(8)].at
+		writes[m] = writes[m] || k.get32(40)&syscall.O_ACCMODE != syscall.O_RDONLY && k.get32(40)&unix.O_PATH == 0
 		kept = append(kept, k.ino(16))
 	}
 	t.p.kept.Store(&kept)
 	defer t.p.kept.Store(nil)
+	first := t.p.mounts[0]
+	for m, write := range writes {
+		if m == first {
+			continue
+		}
+		if err := m.wait(ctx, write); err != nil {
+			return err
+		}
+		t.p.mu.RUnlock()
+	}
+	return first.wait(ctx, writes[first])
+}
+
+// wait is acquire as soon as others let it be.
+func (m *mountPoint) wait(ctx context.Context, write bool) error {
 	for {
-		fs, err := t.p.acquire(write)
+		_, err := m.acquire(write)
 		if err == nil || !errors.Is(err, syscall.EBUSY) {
-			return fs, err
+			return err
 		}
 		select {
 		case <-ctx.Done():
-			return nil, err
+			return err
 		case <-time.After(takePause):
 		}
 	}
 }
 
-// open opens the files in the mount. One that is not there any more is ESTALE for those who have it.
-func (t *taking) open(fs FS) {
+// open opens the files in their mounts. One that is not there any more is ESTALE for those who have it.
+func (t *taking) open() {
 	for _, k := range t.in.packets[kindFile] {
 		f := t.files[k.handle(8)]
 		refs := f.refs.Load()
 		if refs == 0 { // they have closed it meanwhile
 			continue
 		}
-		file, err := reopen(fs, f, k.ino(16))
+		file, err := f.reopen(k.ino(16))
 		if err != nil {
 			t.p.logf("%s, which process %d had open, cannot be used any more: %v", f.path, t.in.PID, err)
 			file = lostFile{goneFile{ino: k.ino(16), dir: f.isDir}}
@@ -231,7 +248,11 @@ func (t *taking) open(fs FS) {
 }
 
 // reopen opens a file by its number, or if it is not this file system's own by its name.
-func reopen(fs FS, f *openFile, ino microfs.Ino) (File, error) {
+func (f *openFile) reopen(ino microfs.Ino) (File, error) {
+	if !f.at.mounted() { // it has ended meanwhile
+		return nil, errFinished
+	}
+	fs := f.at.mount.FS
 	flags := int(f.flags.Load()) & (syscall.O_ACCMODE | syscall.O_APPEND | syscall.O_DSYNC | unix.O_PATH)
 	if f.isDir {
 		return fs.Open(ino, ".", flags, 0)

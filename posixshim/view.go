@@ -113,7 +113,7 @@ func (p *Process) openView(f *openFile) (int, error) {
 	if attr, err := f.current().Stat(); err != nil || view.Dir == "" || !attr.Closed || attr.Ino>>ViewShift != 0 {
 		return -1, fmt.Errorf("the file is being written, or another rank's, or nowhere to be had: %w", errors.Join(syscall.ENOENT, err))
 	}
-	fs, err := p.acquire(true)
+	fs, err := f.at.acquire(true)
 	if err != nil {
 		return -1, err
 	}

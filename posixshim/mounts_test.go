@@ -1,0 +1,193 @@
+package posixshim
+
+import (
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"nvmecr/microfs"
+)
+
+// twoMounts is a process with its partition at /nvmecr and another one at /other, and what both have.
+func twoMounts(t *testing.T) (p *Process, first, second *partition) {
+	first, second = newPartition(t), newPartition(t)
+	p = first.process(t)
+	p.MountAt("/nvmecr")
+	require.NoError(t, p.AddMount("/other", second.open))
+	for n := range Handle(2) {
+		require.NoError(t, p.Mkdir(Place{n, "d"}, 0o700))
+		h, err := p.Open(Place{n, "d/f"}, create, 0o600)
+		require.NoError(t, err)
+		_, err = p.Write(Handle(h), []byte{'0' + byte(n)}, NoLimit)
+		require.NoError(t, err)
+		require.NoError(t, p.Release(Handle(h)))
+	}
+	return p, first, second
+}
+
+// open opens a file of a mount that has to be there.
+func openAt(t *testing.T, p *Process, at Place, flags int) Handle {
+	t.Helper()
+	h, err := p.Open(at, flags, 0o600)
+	require.NoError(t, err)
+	return Handle(h)
+}
+
+func content(t *testing.T, p *Process, h Handle) string {
+	t.Helper()
+	buf := make([]byte, 100)
+	n, err := p.Pread(h, buf, 0)
+	require.NoError(t, err)
+	return string(buf[:n])
+}
+
+func TestMountsHaveFilesOfTheirOwn(t *testing.T) {
+	p, _, _ := twoMounts(t)
+	for n, want := range []string{"0", "1"} {
+		d := openAt(t, p, Place{Handle(n), "d"}, syscall.O_RDONLY)
+		assert.Equal(t, want, content(t, p, openAt(t, p, Place{d, "f"}, syscall.O_RDONLY)), "relative to a directory of mount %d", n)
+	}
+	_, err := p.Open(Place{2, "d"}, syscall.O_RDONLY, 0)
+	assert.Equal(t, syscall.EBADF, err, "there is no mount 2")
+
+	f := openAt(t, p, Place{1, "d/f"}, syscall.O_RDWR)
+	require.NoError(t, p.Unlink(Place{0, "d/f"}))
+	assert.Equal(t, "1", content(t, p, f))
+	require.NoError(t, p.AddMount("/third", p.mounts[1].open))
+	require.NoError(t, p.AddMount("/fourth", p.mounts[1].open))
+	assert.Error(t, p.AddMount("/fifth", p.mounts[1].open))
+}
+
+func TestMountsAreDevices(t *testing.T) {
+	p, _, _ := twoMounts(t)
+	var st [2]unix.Stat_t
+	var vfs [2]statvfs
+	var fs [2]syscall.Statfs_t
+	for n := range 2 {
+		require.NoError(t, p.Stat(Place{Handle(n), "d/f"}, 0, structure(&st[n])))
+		require.NoError(t, p.Statvfs(Place{Handle(n), "d/f"}, structure(&vfs[n])))
+		require.NoError(t, p.Fstatfs(openAt(t, p, Place{Handle(n), "d/f"}, syscall.O_RDONLY), structure(&fs[n])))
+		assert.Equal(t, vfs[n].Fsid, uint64(fs[n].Fsid.X__val[0]))
+	}
+	assert.NotEqual(t, st[0].Dev, st[1].Dev)
+	assert.NotEqual(t, vfs[0].Fsid, vfs[1].Fsid)
+
+	var x unix.Statx_t
+	d := openAt(t, p, Place{1, "d"}, syscall.O_RDONLY)
+	require.NoError(t, p.Statx(Place{d, "f"}, 0, unix.STATX_ALL, structure(&x)))
+	assert.Equal(t, st[1].Dev, unix.Mkdev(x.Dev_major, x.Dev_minor))
+	assert.Equal(t, st[1].Ino, x.Ino)
+	assert.Equal(t, syscall.EBADF, p.Fstatfs(0x7_0000_0005, structure(&fs[0])))
+}
+
+func TestNoNameLeadsIntoAnotherMount(t *testing.T) {
+	p, _, _ := twoMounts(t)
+	d := openAt(t, p, Place{1, "d"}, syscall.O_RDONLY)
+	f := openAt(t, p, Place{1, "d/f"}, syscall.O_RDONLY)
+	assert.Equal(t, syscall.EXDEV, p.Rename(at("d/f"), Place{1, "g"}, 0))
+	assert.Equal(t, syscall.EXDEV, p.Rename(Place{1, "d/f"}, at("g"), 0))
+	assert.Equal(t, syscall.EXDEV, p.Rename(at("d/f"), Place{d, "g"}, 0))
+	assert.Equal(t, syscall.EXDEV, p.Link(at("d/f"), Place{d, "g"}, 0))
+	assert.Equal(t, syscall.EXDEV, p.Link(Place{f | Itself, "."}, at("g"), 0))
+	require.NoError(t, p.Rename(Place{1, "d/f"}, Place{d, "g"}, 0))
+	require.NoError(t, p.Link(Place{d, "g"}, Place{1, "h"}, 0))
+}
+
+// A link into the other mount is an error that says with which path to go on: the shim finds the mount of that.
+func TestLinksLeadIntoAnotherMount(t *testing.T) {
+	p, _, _ := twoMounts(t)
+	require.NoError(t, p.Symlink("/other/d/f", at("link")))
+	_, err := p.Open(at("link"), syscall.O_RDONLY, 0)
+	var escape *microfs.EscapeError
+	require.ErrorAs(t, err, &escape)
+	assert.Equal(t, "/other/d/f", escape.Path)
+}
+
+func TestPathsBeginWithTheirMount(t *testing.T) {
+	p, _, _ := twoMounts(t)
+	require.NoError(t, p.Symlink("d/f", Place{1, "link"}))
+	buf := make([]byte, 100)
+	told := func(n int, err error) string {
+		require.NoError(t, err)
+		return string(buf[:n])
+	}
+	for n, mount := range []string{"/nvmecr", "/other"} {
+		n := Handle(n)
+		assert.Equal(t, mount, told(p.Fpath(openAt(t, p, Place{n, "."}, syscall.O_RDONLY), buf)))
+		assert.Equal(t, mount, told(p.Realpath(Place{n, "d/.."}, buf)))
+		assert.Equal(t, mount+"/d", told(p.Fpath(openAt(t, p, Place{n, "d"}, syscall.O_RDONLY), buf)))
+		assert.Equal(t, mount+"/d/f", told(p.Name(openAt(t, p, Place{n, "d/f"}, syscall.O_RDONLY), buf)))
+	}
+	assert.Equal(t, "/other/d/f", told(p.Realpath(Place{1, "link"}, buf)))
+	f := openAt(t, p, Place{1, "d/f"}, syscall.O_RDONLY)
+	require.NoError(t, p.Unlink(Place{1, "d/f"}))
+	assert.Equal(t, "/other/d/f (deleted)", told(p.Name(f, buf)))
+}
+
+// Files of two mounts that have the same number in their file systems share no lock and no mapping.
+func TestMountsShareNoInodes(t *testing.T) {
+	p, _, _ := twoMounts(t)
+	var files [2]Handle
+	for n := range files {
+		files[n] = openAt(t, p, Place{Handle(n), "d/f"}, syscall.O_RDWR)
+	}
+	first, second := p.mounts[0].mount.FS, p.mounts[1].mount.FS.(numberedFS).FS
+	a, err := first.Stat(microfs.RootIno, "d/f", false)
+	require.NoError(t, err)
+	b, err := second.Stat(microfs.RootIno, "d/f", false)
+	require.NoError(t, err)
+	require.Equal(t, a.Ino, b.Ino, "or this test shows nothing")
+	require.NoError(t, p.Flock(files[0], syscall.LOCK_EX|syscall.LOCK_NB))
+	assert.NoError(t, p.Flock(files[1], syscall.LOCK_EX|syscall.LOCK_NB))
+	for _, h := range files {
+		_, err := p.Map(h, MapShared|MapWrite, 0, page)
+		require.NoError(t, err)
+	}
+	assert.Len(t, p.maps.files, 2)
+	for _, h := range files {
+		require.NoError(t, p.Unmap(h))
+	}
+
+	d := openAt(t, p, Place{1, "d"}, syscall.O_RDONLY)
+	var st unix.Stat_t
+	require.NoError(t, p.Fstat(files[1], structure(&st)))
+	f, err := p.files.get(d)
+	require.NoError(t, err)
+	list, err := f.current().ReadDir("", 10)
+	require.NoError(t, err)
+	require.Len(t, list, 1)
+	assert.Equal(t, st.Ino, uint64(list[0].Ino))
+	assert.Equal(t, []string{".", "..", "f"}, names(t, p, d, 4096))
+}
+
+// Each mount is opened by what is done in it, and given up by itself.
+func TestMountsAreOpenedByThemselves(t *testing.T) {
+	p, first, second := twoMounts(t)
+	require.NoError(t, p.Finish())
+	first.opened, second.opened = nil, nil
+
+	p = first.process(t)
+	require.NoError(t, p.AddMount("/other", second.open))
+	r := openAt(t, p, Place{1, "d/f"}, syscall.O_RDONLY)
+	assert.Empty(t, first.opened)
+	assert.Equal(t, []string{"read"}, second.opened)
+	w := file(t, p, "d/f", syscall.O_RDWR)
+	assert.Equal(t, []string{"write"}, first.opened)
+	assert.Equal(t, []string{"read"}, second.opened)
+	assert.False(t, p.Yield(), "a file of it is open for writing")
+	require.NoError(t, p.Release(w))
+	assert.True(t, p.Yield())
+	assert.Equal(t, "1", content(t, p, r), "files of the other mount stay open")
+	assert.Equal(t, []string{"write"}, first.opened, "and nobody needs this one")
+
+	second.refuse = syscall.EROFS
+	_, err := p.Open(Place{1, "new"}, create, 0o600)
+	assert.Equal(t, syscall.EROFS, Errno(err))
+	assert.Equal(t, syscall.EROFS, Errno(p.Access(Place{1, "d/f"}, unix.W_OK, 0)))
+	assert.NoError(t, p.Access(Place{1, "d/f"}, unix.R_OK, 0))
+	second.refuse = nil
+	require.NoError(t, p.Syncfs())
+}
