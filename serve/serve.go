@@ -61,6 +61,9 @@ func (s *Server) Process(place store.Place) *posixshim.Process {
 		p.Identify, p.Attentive = store.Cred, true
 		processfs.AwaitCarried(p, s.cfg)
 		o.Process = p
+		if err := o.Mount(); err != nil {
+			o.Logf("%v", err)
+		}
 		s.processes[place] = p
 	}
 	return p

@@ -415,7 +415,7 @@ func nvmecr_rt_futimes(h int64, times unsafe.Pointer, times_len uintptr, unit in
 	return result(0, process.Futimes(posixshim.Handle(h), posixshim.Memory(times, times_len), int(unit)))
 }
 
-// fpath: the path of an open directory below the mount, returns its length
+// fpath: the path of an open directory, beginning with its mount, returns its length
 //
 //export nvmecr_rt_fpath
 func nvmecr_rt_fpath(h int64, buf unsafe.Pointer, buf_len uintptr) (answer int64) {
@@ -427,7 +427,7 @@ func nvmecr_rt_fpath(h int64, buf unsafe.Pointer, buf_len uintptr) (answer int64
 	return result(process.Fpath(posixshim.Handle(h), posixshim.Memory(buf, buf_len)))
 }
 
-// name: the path of an open file below the mount, as the kernel shows it, returns its length
+// name: the path of an open file, beginning with its mount, as the kernel shows it, returns its length
 //
 //export nvmecr_rt_name
 func nvmecr_rt_name(h int64, buf unsafe.Pointer, buf_len uintptr) (answer int64) {
@@ -632,7 +632,7 @@ func nvmecr_rt_readlink(at_dir int64, at, at_out *C.char, buf unsafe.Pointer, bu
 	return result(n, outside(err, at_out))
 }
 
-// realpath: the path below the mount without links and dots, returns its length
+// realpath: the path without links and dots, beginning with its mount, returns its length
 //
 //export nvmecr_rt_realpath
 func nvmecr_rt_realpath(at_dir int64, at, at_out *C.char, buf unsafe.Pointer, buf_len uintptr) (answer int64) {
@@ -693,7 +693,7 @@ func nvmecr_rt_fstatvfs(h int64, out unsafe.Pointer, out_len uintptr) (answer in
 	return result(0, process.Fstatvfs(posixshim.Handle(h), posixshim.Memory(out, out_len)))
 }
 
-// syncfs: makes everything durable
+// syncfs: makes everything durable, in all mounts
 //
 //export nvmecr_rt_syncfs
 func nvmecr_rt_syncfs() (answer int64) {

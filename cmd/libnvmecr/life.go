@@ -77,6 +77,9 @@ func start(mount string, variables []byte, own unsafe.Pointer) error {
 		return unix.EINVAL
 	}
 	opening.Config = cfg
+	if err := opening.Mount(); err != nil {
+		return err
+	}
 	process.View = view
 	processfs.AwaitCarried(process, cfg)
 	process.Used = func() { owner.Use(store.LockGroup(cfg.Run)) }

@@ -77,6 +77,7 @@ type Config struct {
 	Targets   []nvmf.TransportID // --target, in order; none means the embedded target
 	Mapping   balancer.Plan      // --mapping: of ranks to targets
 	Mount     string             // --mount: absolute, clean, not "/"
+	MountAll  string             // --mount-all: the same, or "": nowhere
 	Size      nvmf.Bytes         // --size: of the embedded target's namespace; 0: by the disk
 	Fresh     bool               // --fresh: start over; for the command only
 	Timeout   time.Duration      // --timeout: for a target or a rank that does not answer

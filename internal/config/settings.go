@@ -34,6 +34,13 @@ func (s *Setting) Env() string {
 // Default returns the default in the form the environment has it.
 func (s *Setting) Default() string { return s.initial() }
 
+func mountPoint(v string) (string, error) {
+	if !path.IsAbs(v) || path.Clean(v) == "/" {
+		return "", fmt.Errorf("%q is not an absolute path below / such as /nvmecr", v)
+	}
+	return path.Clean(v), nil
+}
+
 // settings is the table.
 var settings = []Setting{
 	{
@@ -70,14 +77,23 @@ var settings = []Setting{
 		Name: "mount", Exported: true,
 		Help:    "`DIRECTORY` under which the application finds its partition",
 		initial: text("/nvmecr"),
-		parse: func(c *Config, v string) error {
-			if !path.IsAbs(v) || path.Clean(v) == "/" {
-				return fmt.Errorf("%q is not an absolute path below / such as /nvmecr", v)
-			}
-			c.Mount = path.Clean(v)
-			return nil
+		parse: func(c *Config, v string) (err error) {
+			c.Mount, err = mountPoint(v)
+			return err
 		},
 		format: func(c *Config) string { return c.Mount },
+	},
+	{
+		Name: "mount-all", Exported: true,
+		Help:    "`DIRECTORY` under which all processes of the job, ranks too, find the files of all ranks for reading; nowhere without one",
+		initial: text(""),
+		parse: func(c *Config, v string) (err error) {
+			if c.MountAll = v; v != "" {
+				c.MountAll, err = mountPoint(v)
+			}
+			return err
+		},
+		format: func(c *Config) string { return c.MountAll },
 	},
 	{
 		Name:    "size",

@@ -847,7 +847,7 @@ static inline int64_t rt_futimes(nv_handle h, const void *times, size_t times_le
 	return nv_leave(&visit, result);
 }
 
-/* fpath: the path of an open directory below the mount, returns its length */
+/* fpath: the path of an open directory, beginning with its mount, returns its length */
 static inline int64_t rt_fpath(nv_handle h, void *buf, size_t buf_len)
 {
 	struct nv_visit visit;
@@ -863,7 +863,7 @@ static inline int64_t rt_fpath(nv_handle h, void *buf, size_t buf_len)
 	return nv_leave(&visit, result);
 }
 
-/* name: the path of an open file below the mount, as the kernel shows it, returns its length */
+/* name: the path of an open file, beginning with its mount, as the kernel shows it, returns its length */
 static inline int64_t rt_name(nv_handle h, void *buf, size_t buf_len)
 {
 	struct nv_visit visit;
@@ -1145,7 +1145,7 @@ static inline int64_t rt_readlink(struct nv_place *at, void *buf, size_t buf_len
 	return nv_leave_at(&visit, result, at);
 }
 
-/* realpath: the path below the mount without links and dots, returns its length */
+/* realpath: the path without links and dots, beginning with its mount, returns its length */
 static inline int64_t rt_realpath(struct nv_place *at, void *buf, size_t buf_len)
 {
 	struct nv_visit visit;
@@ -1231,7 +1231,7 @@ static inline int64_t rt_fstatvfs(nv_handle h, void *out, size_t out_len)
 	return nv_leave(&visit, result);
 }
 
-/* syncfs: makes everything durable */
+/* syncfs: makes everything durable, in all mounts */
 static inline int64_t rt_syncfs(void)
 {
 	struct nv_visit visit;

@@ -65,7 +65,8 @@
 
 #include "wire.h"
 
-/* A handle names an open file description of the runtime; 0 is none. */
+/* A handle names an open file description of the runtime; 0 is none. Where a path begins those below NV_MOUNTS are the
+ * roots of the mounts. */
 typedef int64_t nv_handle;
 
 /* NV_LOST is behind a descriptor that a forked child has from its parent, which
@@ -98,7 +99,7 @@ static inline nv_handle nv_local(nv_handle h)
 
 /* A place is where a path of ours begins. */
 struct nv_place {
-	nv_handle dir;    /* the directory it is relative to; 0 is the mount */
+	nv_handle dir;    /* the directory it is relative to, or the number of a mount */
 	const char *path; /* the rest of the path, in the caller's memory */
 	bool outside;     /* it leads out of the mount: nv_reroute finds what to go on with */
 	bool held;        /* signals are blocked until nv_reroute or nv_go_outside */
@@ -246,18 +247,24 @@ static inline void nv_notice_fork(void)
 		nv_forked_unseen();
 }
 
-/* nv_place_server is who makes a call that begins at an open directory, or 0. */
+/* nv_root says that a path begins at the root of a mount. */
+static inline bool nv_root(nv_handle dir)
+{
+	return dir >= 0 && dir < NV_MOUNTS;
+}
+
+/* nv_place_server is who makes a call that begins at an open directory or a root. */
 static inline int nv_place_server(nv_handle dir)
 {
-	return dir == 0 ? atomic_load_explicit(&nv_home, memory_order_relaxed) : nv_server(dir);
+	return nv_root(dir) ? atomic_load_explicit(&nv_home, memory_order_relaxed) : nv_server(dir);
 }
 
 /* nv_places_server is -1 if the two are of different processes. */
 static inline int nv_places_server(nv_handle a, nv_handle b)
 {
-	if (a != 0 && b != 0 && nv_server(a) != nv_server(b))
+	if (!nv_root(a) && !nv_root(b) && nv_server(a) != nv_server(b))
 		return -1;
-	return nv_place_server(a != 0 ? a : b);
+	return nv_place_server(nv_root(a) ? b : a);
 }
 
 /* nv_enter_at changes server where the call has to go another way. */
@@ -351,7 +358,7 @@ void nv_overflow(void) __attribute__((noreturn));
 /* ---- routing ---- */
 
 extern bool nv_mounted;          /* there is a mount: NVMECR_MOUNT is set */
-extern const char *nv_mount;     /* its path */
+extern const char *nv_mount;     /* the path of the first one */
 extern const char *nv_view;      /* the directory of its view; NULL: there is none */
 
 bool nv_route(int dirfd, const char *path, struct nv_place *at);
@@ -366,7 +373,7 @@ static inline bool nv_reroute(struct nv_place *at)
 {
 	return __builtin_expect(at->outside | at->held, 0) && nv_reroute_outside(at);
 }
-bool nv_find_mount(const char *path); /* before main */
+bool nv_find_mounts(const char *first); /* before main */
 void nv_find_umask(void);             /* before main */
 mode_t nv_umasked(mode_t mode);
 mode_t nv_umask(mode_t mask);

@@ -34,6 +34,9 @@ enum { NV_OWN_DROP, NV_OWN_HOLD, NV_OWN_ASIDE, NV_OWN_BESIDE, NV_OWN_STAY };
  * itself is meant, by the name it was opened with, whatever the path is. */
 #define NV_ITSELF (INT64_C(1) << 62)
 
+/* A process can have so many mounts. Handles below that are their numbers, and mean their roots. */
+#define NV_MOUNTS 4
+
 /* What the runtime's map is asked for. */
 #define NV_MAP_SHARED 1
 #define NV_MAP_WRITE 2

@@ -7,15 +7,33 @@ import (
 	"strings"
 
 	"nvmecr/internal/cli"
+	"nvmecr/internal/config"
 	"nvmecr/internal/store"
 )
 
-// checkMount refuses a mount that would hide what the job cannot do without:
-// under the mount its processes see their partition and nothing else.
-func (o *runOptions) checkMount(program, library string) error {
+// checkMounts refuses a mount that would hide what the job cannot do without:
+// under it processes see their partition, or those of all, and nothing else.
+func (o *runOptions) checkMounts(program, library string) error {
+	all := o.cfg.MountAll
+	if all == "" {
+		return o.checkMount("--mount "+o.cfg.Mount, o.cfg.Mount, program, library)
+	}
+	if o.cfg.View == config.ViewJob {
+		return cli.UsageError{Err: fmt.Errorf("--mount-all %s: with --view=job all files are under --mount %s; leave --mount-all out", all, o.cfg.Mount)}
+	}
+	if below(all, o.cfg.Mount) || below(o.cfg.Mount, all) {
+		return cli.UsageError{Err: fmt.Errorf("--mount-all %s and --mount %s are one in the other; choose a path of its own such as /nvmecr.all", all, o.cfg.Mount)}
+	}
+	if err := o.checkMount("--mount-all "+all, all, program, library); err != nil {
+		return err
+	}
+	return o.checkMount("--mount "+o.cfg.Mount, o.cfg.Mount, program, library)
+}
+
+func (o *runOptions) checkMount(flag, mount, program, library string) error {
 	for _, system := range []string{"/proc", "/sys", "/dev"} {
-		if below(o.cfg.Mount, system) {
-			return cli.UsageError{Err: fmt.Errorf("--mount %s: %s is the system's; choose a path of its own such as /nvmecr", o.cfg.Mount, system)}
+		if below(mount, system) {
+			return cli.UsageError{Err: fmt.Errorf("%s: %s is the system's; choose a path of its own such as /nvmecr", flag, system)}
 		}
 	}
 	state, err := store.FindStateDir(o.cfg.Name)
@@ -37,8 +55,8 @@ func (o *runOptions) checkMount(program, library string) error {
 		if err != nil {
 			real = p.path
 		}
-		if below(p.path, o.cfg.Mount) || below(real, o.cfg.Mount) {
-			return cli.UsageError{Err: fmt.Errorf("--mount %s would hide %s, %s; choose a path of its own such as /nvmecr", o.cfg.Mount, p.what, p.path)}
+		if below(p.path, mount) || below(real, mount) {
+			return cli.UsageError{Err: fmt.Errorf("%s would hide %s, %s; choose a path of its own such as /nvmecr", flag, p.what, p.path)}
 		}
 	}
 	return nil

@@ -101,7 +101,7 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 	if err != nil {
 		return err
 	}
-	if err := o.checkMount(program, library); err != nil {
+	if err := o.checkMounts(program, library); err != nil {
 		return err
 	}
 	dir, err := store.OpenStateDir(o.cfg.Name)

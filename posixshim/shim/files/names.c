@@ -19,16 +19,13 @@ long nv_pathconf(int name)
 /* descriptors_name is what the link of /proc/self/fd for a descriptor of ours says. */
 static ssize_t descriptors_name(struct nv_place *at, char *buf, size_t n)
 {
-	char name[2 * NV_PATH];
-	size_t mount = strlen(nv_mount);
+	char name[NV_PATH];
+	int64_t length = rt_name(at->dir & ~(nv_handle)NV_ITSELF, name, sizeof name);
 
-	memcpy(name, nv_mount, mount);
-	int64_t below = rt_name(at->dir & ~(nv_handle)NV_ITSELF, name + mount, NV_PATH);
-
-	if (below < 0)
+	if (length < 0)
 		return -1;
-	if (n > mount + (size_t)below)
-		n = mount + (size_t)below;
+	if (n > (size_t)length)
+		n = (size_t)length;
 	memcpy(buf, name, n);
 	return (ssize_t)n;
 }
@@ -47,26 +44,13 @@ ssize_t nv_readlink(struct nv_place *at, char *buf, size_t n)
 
 char *nv_realpath(struct nv_place *at, char *resolved)
 {
-	char below[NV_PATH];
-	int64_t n = rt_realpath(at, below, sizeof below);
+	char path[NV_PATH];
+	int64_t n = rt_realpath(at, path, sizeof path - 1);
 
-	if (n < 0)
+	if (n < 0 || (resolved == NULL && (resolved = malloc((size_t)n + 1)) == NULL))
 		return NULL;
-	size_t mount = strlen(nv_mount);
-
-	while (mount > 1 && nv_mount[mount - 1] == '/')
-		mount--;
-	if (n == 1 && below[0] == '/')
-		n = 0; /* the mount itself */
-	if (mount + (size_t)n >= PATH_MAX) {
-		errno = ENAMETOOLONG;
-		return NULL;
-	}
-	if (resolved == NULL && (resolved = malloc(mount + (size_t)n + 1)) == NULL)
-		return NULL;
-	memcpy(resolved, nv_mount, mount);
-	memcpy(resolved + mount, below, (size_t)n);
-	resolved[mount + (size_t)n] = '\0';
+	memcpy(resolved, path, (size_t)n);
+	resolved[n] = '\0';
 	return resolved;
 }
 

@@ -8,7 +8,7 @@ __attribute__((constructor)) static void start(void)
 	if (mount == NULL || *mount != '/')
 		return; /* or without memory: nothing else will work either */
 	nv_find_umask();
-	if (!nv_find_mount(mount))
+	if (!nv_find_mounts(mount))
 		return;
 	nv_at_end = nv_end_process;
 	nv_prepare_process();

@@ -3,9 +3,9 @@
  * While it is below the mount, the kernel's is a directory that has been
  * removed: a program without this library gets ENOENT for every relative path
  * and cannot put a file anywhere else by mistake. The path of that directory
- * says where in the mount we are,
+ * says where we are,
  *
- *     /tmp/nvmecr.cwd.NAME.XXXXXX/PATH/BELOW/THE/MOUNT (deleted)
+ *     /tmp/nvmecr.cwd.NAME.XXXXXX/MOUNT/PATH (deleted)
  *
  * so a program that is executed there, with this library, finds out by
  * reading /proc/self/cwd. NAME is that of the store.
@@ -32,7 +32,7 @@ NV_EARLY static _Atomic bool in_view;
 /* What stands for it if another process has it open for us; -1: none. */
 static _Atomic int stand_in = -1;
 
-/* The path below the mount that nv_find_cwd has found. */
+/* The path that nv_find_cwd has found. */
 static char found[NV_PATH];
 
 static const char *store_name(void)
@@ -59,8 +59,7 @@ static void give(nv_handle h, int fd)
 		rt_release(h);
 }
 
-/* find_removed finds the path below the mount in that of the directory that has
- * been removed. */
+/* find_removed finds the path in that of the directory that has been removed. */
 static __attribute__((noinline)) void find_removed(void)
 {
 	char link[NV_PATH];
@@ -81,7 +80,9 @@ static __attribute__((noinline)) void find_removed(void)
 	if (strncmp(p, name, length) != 0 || p[length] != '.')
 		return;
 	p = strchr(p + length, '/');
-	strcpy(found, p == NULL ? "." : p + 1);
+	if (p == NULL)
+		return;
+	strcpy(found, p);
 	atomic_store(&cwd, CWD_FOUND);
 }
 
@@ -92,9 +93,8 @@ static __attribute__((noinline)) void find_in_view(void)
 	bool own;
 	const char *below = nv_kernel(SYS_getcwd, path, sizeof path) > 0 ? nv_below_view(path, &own) : NULL;
 
-	if (below == NULL)
+	if (below == NULL || snprintf(found, sizeof found, "%s/%s", nv_mount, below) >= (int)sizeof found)
 		return;
-	strcpy(found, below);
 	atomic_store(&in_view, own);
 	atomic_store(&cwd, CWD_FOUND);
 }
@@ -128,10 +128,10 @@ NV_EARLY_CODE nv_handle nv_working(void)
 
 	if (__builtin_expect(h != CWD_FOUND, 1))
 		return h;
-	struct nv_place at = {.path = found};
+	struct nv_place at;
 	int saved = errno;
 
-	h = rt_open(&at, O_PATH | O_DIRECTORY, 0);
+	h = nv_route(AT_FDCWD, found, &at) ? rt_open(&at, O_PATH | O_DIRECTORY, 0) : -1;
 	errno = saved;
 	if (h < 0)
 		return CWD_FOUND;
@@ -221,23 +221,23 @@ static void remove_chain(char *path, size_t start)
 /* sunk opens a directory where nothing is, which says where h is. */
 static int sunk(nv_handle h)
 {
-	char below[NV_PATH], path[NV_PATH];
+	char where[NV_PATH], path[NV_PATH];
 	const char *base = nv_given("XDG_RUNTIME_DIR");
 
 	if (base == NULL || *base != '/' || REAL(access)(base, W_OK) != 0)
 		base = "/tmp";
-	int64_t n = rt_fpath(h, below, sizeof below - 1);
+	int64_t n = rt_fpath(h, where, sizeof where - 1);
 
 	if (n < 0)
 		return -1;
-	below[n] = '\0';
+	where[n] = '\0';
 	int root = snprintf(path, sizeof path, "%s" MARK "%s.XXXXXX", base, store_name());
 
 	if (root < 0 || (size_t)root + (size_t)n + 1 >= sizeof path)
 		return nv_error(ENAMETOOLONG);
 	if (REAL(mkdtemp)(path) == NULL)
 		return -1;
-	memcpy(path + root, below, (size_t)n + 1);
+	memcpy(path + root, where, (size_t)n + 1);
 	int fd = make_chain(path, (size_t)root) ? open_directory(path) : -1, saved = errno;
 
 	remove_chain(path, (size_t)root);
@@ -307,17 +307,16 @@ int nv_fchdir(int fd)
 
 char *nv_getcwd(char *buf, size_t n)
 {
-	char below[NV_PATH];
+	char path[NV_PATH];
 	nv_handle h = nv_working();
 
 	if (h == 0)
 		return REAL(getcwd)(buf, n);
-	int64_t length = rt_fpath(h, below, sizeof below);
+	int64_t length = rt_fpath(h, path, sizeof path);
 
 	if (length < 0)
 		return NULL;
-	size_t mount = strlen(nv_mount);
-	size_t need = mount + (size_t)length + 1;
+	size_t need = (size_t)length + 1;
 
 	if (n < need && (buf != NULL || n != 0)) {
 		errno = n == 0 ? EINVAL : ERANGE;
@@ -325,8 +324,7 @@ char *nv_getcwd(char *buf, size_t n)
 	}
 	if (buf == NULL && (buf = malloc(n > need ? n : need)) == NULL)
 		return NULL;
-	memcpy(buf, nv_mount, mount);
-	memcpy(buf + mount, below, (size_t)length);
-	buf[need - 1] = '\0';
+	memcpy(buf, path, (size_t)length);
+	buf[length] = '\0';
 	return buf;
 }

@@ -32,13 +32,13 @@ static char *joined(void)
 }
 
 /* from_mount makes a place that is relative to an open directory one that begins
- * at the mount, with memory for its path. */
+ * at the root of its mount, with memory for its path. */
 static bool from_mount(struct nv_place *at, char *path)
 {
 	int server = nv_server(at->dir);
 	size_t n = strlen(at->path);
 
-	if (at->dir == 0)
+	if (nv_root(at->dir))
 		return true;
 	if (at->dir < 0 || (at->dir & NV_ITSELF) || path == NULL)
 		return false;
@@ -48,18 +48,22 @@ static bool from_mount(struct nv_place *at, char *path)
 		return false;
 	path[length] = '/';
 	memcpy(path + length + 1, at->path, n + 1);
-	at->dir = 0;
-	at->path = path + strspn(path, "/");
+	struct nv_place whole;
+
+	if (!nv_route(AT_FDCWD, path, &whole))
+		return false;
+	at->dir = whole.dir;
+	at->path = whole.path;
 	return true;
 }
 
 /* nv_redirect finds where a call is to be made again: with the process that has the
  * partition, or here if that one has ended. If there is such a place it ends
- * the visit. Paths then begin at the mount: open directories are not there. */
+ * the visit. Paths then begin at a mount: open directories are not there. */
 bool nv_redirect(struct nv_visit *visit, int64_t result, struct nv_place *at, struct nv_place *also)
 {
 	int server = result == NV_GONE ? 0 : nv_add_server(strtoull(nv_outside, NULL, 16));
-	bool relative = at->dir != 0 || (also != NULL && also->dir != 0);
+	bool relative = !nv_root(at->dir) || (also != NULL && !nv_root(also->dir));
 	char *paths = relative ? joined() : NULL;
 
 	if ((result != NV_GONE && server == 0) || ++at->moves > NV_MOVES || !from_mount(at, paths) ||

@@ -8,18 +8,21 @@
 
 #define MOUNT_DEPTH 32
 
-/* The components of a path below which all is ours: the mount's, and that of the same files in the
- * view. Written once, before main. */
+/* A path below which all is of a mount, by its components. */
 struct prefix {
-	unsigned depth;
+	nv_handle mount; /* its number */
+	unsigned depth;  /* 0: there is none */
 	struct component {
 		const char *name;
 		size_t length;
 	} path[MOUNT_DEPTH];
 };
 
-NV_EARLY static struct prefix mount, view;
-NV_EARLY static char mount_name[NAME_MAX + 1]; /* the mount's last component */
+/* Where further mounts are, by number. */
+static const char variables[NV_MOUNTS][24] = {[1] = "NVMECR_MOUNT_ALL"};
+
+/* The paths of the mounts, by number, and behind them that of the first one's files in the view. Written once, before main. */
+NV_EARLY static struct prefix prefixes[NV_MOUNTS + 1];
 
 static size_t component_length(const char *path)
 {
@@ -48,30 +51,43 @@ NV_EARLY_CODE static bool split(struct prefix *prefix, const char *p)
 /* find_view finds what nvmecr serve exports. */
 NV_EARLY_CODE static void find_view(void)
 {
+	struct prefix *view = &prefixes[NV_MOUNTS];
 	const char *p = nv_given("NVMECR_EXPORT");
 
 	if (p == NULL || *p != '/')
 		return;
-	if (split(&view, p) && split(&view, "self"))
+	if (split(view, p) && split(view, "self"))
 		nv_view = p;
 	else
-		view.depth = 0;
+		view->depth = 0;
 }
 
-/* nv_find_mount is called before main with the mount's path; false: nothing is ours. */
-NV_EARLY_CODE bool nv_find_mount(const char *path)
+/* add_mount adds the mount of a number; false: nothing is intercepted below its path. */
+NV_EARLY_CODE static bool add_mount(nv_handle number, const char *path)
 {
-	nv_mount = path;
-	if (!split(&mount, path)) {
-		nv_complain("the mount %s has more than %d components; nothing is intercepted", nv_mount, MOUNT_DEPTH);
-		return false;
-	}
-	const struct component *last = &mount.path[mount.depth - (mount.depth > 0)];
+	struct prefix *mount = &prefixes[number];
 
-	nv_mounted = mount.depth > 0 && last->length <= NAME_MAX;
+	mount->mount = number;
+	if (split(mount, path))
+		return mount->depth > 0;
+	mount->depth = 0;
+	nv_complain("the mount %s has more than %d components; nothing is intercepted", path, MOUNT_DEPTH);
+	return false;
+}
+
+/* nv_find_mounts is called before main with the path of the first mount; false: nothing is ours. */
+NV_EARLY_CODE bool nv_find_mounts(const char *first)
+{
+	nv_mount = first;
+	nv_mounted = add_mount(0, first);
 	if (!nv_mounted)
 		return false;
-	memcpy(mount_name, last->name, last->length);
+	for (int number = 1; number < NV_MOUNTS; number++) {
+		const char *path = *variables[number] == '\0' ? NULL : nv_given(variables[number]);
+
+		if (path != NULL && *path == '/')
+			add_mount(number, path);
+	}
 	find_view();
 	return true;
 }
@@ -117,16 +133,51 @@ NV_EARLY_CODE static const char *walk(struct walk *w, const char *path)
 	}
 }
 
-/* from_outside returns what follows the mount in a path that is relative to a
+/* find returns what follows the longest prefix in a path, and notes the mount, or returns NULL. Where base is not NULL path is
+ * relative to it. */
+NV_EARLY_CODE static const char *find(const char *base, const char *path, nv_handle *mount)
+{
+	const char *found = NULL;
+	unsigned depth = 0;
+
+	for (const struct prefix *p = prefixes; p <= &prefixes[NV_MOUNTS]; p++) {
+		struct walk w = {.prefix = p, .goes_on = base != NULL};
+
+		if (p->depth <= depth || (base != NULL && walk(&w, base) != NULL))
+			continue;
+		w.goes_on = false;
+		const char *rest = walk(&w, path);
+
+		if (rest != NULL) {
+			found = rest;
+			depth = p->depth;
+			*mount = p->mount;
+		}
+	}
+	return found;
+}
+
+/* names_mount says that a path names the last component of a mount. */
+NV_EARLY_CODE static bool names_mount(const char *path)
+{
+	for (const struct prefix *p = prefixes; p < &prefixes[NV_MOUNTS]; p++) {
+		const struct component *last = &p->path[p->depth - (p->depth > 0)];
+
+		if (p->depth > 0 && memmem(path, strlen(path), last->name, last->length) != NULL)
+			return true;
+	}
+	return false;
+}
+
+/* from_outside returns what follows a mount in a path that is relative to a
  * directory of the kernel's, or NULL. Such a path names the mount's last
  * component, or it leads elsewhere: most are told apart by that alone. */
-NV_EARLY_CODE static const char *from_outside(int dirfd, const char *path)
+NV_EARLY_CODE static const char *from_outside(int dirfd, const char *path, nv_handle *mount)
 {
 	char base[NV_PATH], link[sizeof "/proc/self/fd/" + 10];
-	struct walk w = {.prefix = &mount, .goes_on = true};
 	int saved = errno;
 
-	if (strstr(path, mount_name) == NULL)
+	if (!names_mount(path))
 		return NULL;
 	if (dirfd == AT_FDCWD) {
 		if (REAL(getcwd)(base, sizeof base) == NULL)
@@ -138,10 +189,7 @@ NV_EARLY_CODE static const char *from_outside(int dirfd, const char *path)
 		base[n > 0 ? n : 0] = '\0';
 	}
 	errno = saved;
-	if (base[0] != '/' || walk(&w, base) != NULL)
-		return NULL;
-	w.goes_on = false;
-	return walk(&w, path);
+	return base[0] == '/' ? find(base, path, mount) : NULL;
 }
 
 /* number returns the descriptor that a path ends in, or -1. */
@@ -200,9 +248,7 @@ NV_EARLY_CODE bool nv_route(int dirfd, const char *path, struct nv_place *at)
 	at->outside = at->held = false;
 	at->hops = at->moves = 0;
 	if (*path == '/') {
-		at->path = walk(&(struct walk){&mount, 0, 0, false}, path);
-		if (at->path == NULL && view.depth > 0)
-			at->path = walk(&(struct walk){&view, 0, 0, false}, path);
+		at->path = find(NULL, path, &at->dir);
 		if (at->path != NULL)
 			return strnlen(path, PATH_MAX) < PATH_MAX;
 		if (inside)
@@ -220,7 +266,7 @@ NV_EARLY_CODE bool nv_route(int dirfd, const char *path, struct nv_place *at)
 	at->dir = dirfd == AT_FDCWD ? nv_working() : nv_ours(dirfd);
 	if (at->dir != 0)
 		return true;
-	path = from_outside(dirfd, path);
+	path = from_outside(dirfd, path, &at->dir);
 	if (path != NULL)
 		at->path = path;
 	return path != NULL;

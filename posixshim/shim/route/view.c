@@ -1,9 +1,9 @@
-/* The view that the kernel has of the mount.
+/* The view that the kernel has of the first mount.
  *
  * nvmecr serve exports the files of a run by FUSE. NVMECR_EXPORT names the directory, in which the
  * link self leads each process to its own files. What the kernel, or the dynamic linker, is to open by
  * a path of the mount it is given by that of the view. A host without FUSE has no view: the
- * mount is then like a file system that is mounted noexec. */
+ * mount is then like a file system that is mounted noexec, as the other mounts are. */
 #include <string.h>
 #include <unistd.h>
 
@@ -12,24 +12,31 @@
 
 #define SELF "/self"
 
-/* name_file puts the path of an open file or directory below the mount into below. */
-static int name_file(nv_handle h, char below[NV_PATH])
+/* name_root makes the place of an open file or directory one that begins at the root of its mount. */
+static bool name_root(nv_handle h, struct nv_place *at, char path[NV_PATH])
 {
-	int64_t n = h == 0 ? 0 : h & NV_ITSELF ? rt_name(h & ~NV_ITSELF, below, NV_PATH - 1) : rt_fpath(h, below, NV_PATH - 1);
+	int64_t n = h & NV_ITSELF ? rt_name(h & ~NV_ITSELF, path, NV_PATH - 1) : rt_fpath(h, path, NV_PATH - 1);
 
-	below[n > 0 ? n : 0] = '\0';
-	return n < 0 ? -1 : 0;
+	if (n < 0)
+		return false;
+	path[n] = '\0';
+	return nv_route(AT_FDCWD, path, at);
 }
 
 /* in_view makes the path that a place has in the view. */
 static const char *in_view(const struct nv_place *at, char room[NV_PATH])
 {
-	bool itself = at->dir & NV_ITSELF;
-	char below[NV_PATH];
+	struct nv_place root = {.dir = at->dir, .path = "."};
+	char path[NV_PATH];
 
-	if (name_file(at->dir, below) != 0)
+	if (!nv_root(at->dir) && !name_root(at->dir, &root, path))
 		return NULL;
-	if (snprintf(room, NV_PATH, "%s" SELF "%s%s%s", nv_view, below, itself ? "" : "/", itself ? "" : at->path) < NV_PATH)
+	bool itself = at->dir & NV_ITSELF;
+
+	errno = EACCES;
+	if (root.dir != 0) /* of another mount */
+		return NULL;
+	if (snprintf(room, NV_PATH, "%s" SELF "/%s%s%s", nv_view, root.path, itself ? "" : "/", itself ? "" : at->path) < NV_PATH)
 		return room;
 	errno = ENAMETOOLONG;
 	return NULL;
@@ -66,7 +73,11 @@ static const char *refused(const char *path, enum nv_use use)
 		[NV_EXECUTE] = "executed", [NV_SEARCH] = "executed", [NV_LOAD] = "loaded", [NV_OPEN] = "opened by posix_spawn"};
 	static _Atomic bool told;
 
-	if (!atomic_exchange(&told, true))
+	if (atomic_exchange(&told, true))
+		;
+	else if (nv_view != NULL)
+		nv_complain("%s cannot be %s: the kernel has no view of its mount; keep programs elsewhere", path, uses[use]);
+	else
 		nv_complain("%s cannot be %s: this host has no FUSE view of %s (needs /dev/fuse and root or fusermount3); "
 			    "keep programs elsewhere",
 			    path, uses[use], nv_mount);
@@ -74,7 +85,7 @@ static const char *refused(const char *path, enum nv_use use)
 	return NULL;
 }
 
-/* without_view is nv_by_kernel where there is no view. */
+/* without_view is nv_by_kernel where the mount has no view. */
 static const char *without_view(struct nv_place *at, const char *path, enum nv_use use, char room[NV_PATH])
 {
 	struct stat st = {.st_mode = S_IFREG};
@@ -103,7 +114,7 @@ const char *nv_by_kernel(int dirfd, const char *path, enum nv_use use, char room
 
 	if ((there && !up) || !nv_route(dirfd, path, &at))
 		return path;
-	if (nv_view == NULL)
+	if (nv_view == NULL || (nv_root(at.dir) && at.dir != 0))
 		return without_view(&at, path, use, room);
 	if (up && can_look()) {
 		look(&at, &st);

@@ -1,0 +1,36 @@
+package processfs
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/config"
+	"nvmecr/internal/parttable"
+	"nvmecr/internal/store"
+	"nvmecr/posixshim"
+)
+
+// Mount gives the process its mounts: its own files, and where the run has such a mount the files of all ranks.
+// It is called before the process uses any.
+func (o *Opener) Mount() error {
+	o.Process.MountAt(o.Config.Mount)
+	switch {
+	case o.Config.MountAll == "":
+		return nil
+	case o.Config.View == config.ViewJob:
+		return fmt.Errorf("--mount-all %s: with --view=job all files are under %s: %w", o.Config.MountAll, o.Config.Mount, unix.EINVAL)
+	}
+	cfg := *o.Config
+	cfg.Mount = cfg.MountAll
+	all := &Opener{Config: &cfg, Place: o.Place, Logf: o.Logf}
+	return o.Process.AddMount(cfg.Mount, all.openAll)
+}
+
+// openAll opens for any process, for reading, what one that is alone finds.
+func (o *Opener) openAll(write bool) (*posixshim.Mount, error) {
+	if write {
+		return nil, unix.EROFS
+	}
+	return o.openAlone(store.Place{Rank: parttable.Solo}, store.Options{ReadOnly: true})
+}
