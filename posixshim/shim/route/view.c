@@ -31,12 +31,15 @@ static const char *in_view(const struct nv_place *at, char room[NV_PATH])
 
 	if (!nv_root(at->dir) && !name_root(at->dir, &root, path))
 		return NULL;
+	const char *below = strcmp(root.path, ".") == 0 ? "" : root.path;
 	bool itself = at->dir & NV_ITSELF;
 
-	errno = EACCES;
-	if (root.dir != 0) /* of another mount */
+	if (root.dir != 0) { /* of another mount */
+		errno = EACCES;
 		return NULL;
-	if (snprintf(room, NV_PATH, "%s" SELF "/%s%s%s", nv_view, root.path, itself ? "" : "/", itself ? "" : at->path) < NV_PATH)
+	}
+	if (snprintf(room, NV_PATH, "%s" SELF "%s%s%s%s", nv_view, *below == '\0' ? "" : "/", below, itself ? "" : "/",
+		     itself ? "" : at->path) < NV_PATH)
 		return room;
 	errno = ENAMETOOLONG;
 	return NULL;
