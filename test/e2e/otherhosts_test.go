@@ -122,3 +122,18 @@ func TestViewOnOtherHostKilled(t *testing.T) {
 	require.NoError(t, job.Wait(t.Context()), "%v", job.Stderr.Lines())
 	assert.Equal(t, []string{view, "1", "one", "two"}, job.Stdout.Lines())
 }
+
+// Where the first use of the mount on another host is to execute a program of it, the view is made for that.
+func TestExecuteFirstOnOtherHost(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	needsView(t, s, programsHere)
+	agent := otherhost(t, s)
+	script := filepath.Join(s.Dir, "script")
+	require.NoError(t, os.WriteFile(script, []byte("exec /nvmecr/echo ran on $(hostname)"), 0o600))
+	job, err := s.Start([]string{s.Nvmecr, "run", "--", "sh", "-c", `cp /bin/echo /nvmecr/echo; exec env -u LD_PRELOAD ` + agent +
+		` node7 env LD_PRELOAD=$LD_PRELOAD sh $STAGE/script`}, "STAGE="+s.Dir)
+	require.NoError(t, err)
+	require.NoError(t, job.Wait(t.Context()), "%v", job.Stderr.Lines())
+	assert.Equal(t, []string{"ran on node7"}, job.Stdout.Lines())
+}

@@ -12,6 +12,18 @@
 
 #define SELF "/self"
 
+/* own_name is the name that this process's own files have in the view. It is asked for once, since whoever exports
+ * them may end; "": that was before. */
+NV_EARLY_CODE static const char *own_name(void)
+{
+	static char name[NAME_MAX + 1];
+	char link[NV_PATH];
+
+	if (*name == '\0' && snprintf(link, sizeof link, "%s" SELF, nv_view) < (int)sizeof link)
+		nv_kernel(SYS_readlink, link, name, sizeof name - 1);
+	return name;
+}
+
 /* name_root makes the place of an open file or directory one that begins at the root of its mount. */
 static bool name_root(nv_handle h, struct nv_place *at, char path[NV_PATH])
 {
@@ -119,7 +131,7 @@ const char *nv_by_kernel(int dirfd, const char *path, enum nv_use use, char room
 		return path;
 	if (nv_view == NULL || (nv_root(at.dir) && at.dir != 0))
 		return without_view(&at, path, use, room);
-	if (up && can_look()) {
+	if ((up || *own_name() == '\0') && can_look()) { /* the first use of the mount on a host makes the view */
 		look(&at, &st);
 		errno = saved;
 		if (at.outside)
@@ -135,18 +147,6 @@ const char *nv_file_by_kernel(nv_handle h, enum nv_use use, char room[NV_PATH])
 }
 
 /* ---- the working directory ---- */
-
-/* own_name is the name that this process's own files have in the view. It is asked for once, since whoever exports
- * them may end; "": that was before. */
-NV_EARLY_CODE static const char *own_name(void)
-{
-	static char name[NAME_MAX + 1];
-	char link[NV_PATH];
-
-	if (*name == '\0' && snprintf(link, sizeof link, "%s" SELF, nv_view) < (int)sizeof link)
-		nv_kernel(SYS_readlink, link, name, sizeof name - 1);
-	return name;
-}
 
 /* The files of processes that are alone (store.Place.Tree). */
 #define ALONE "job"
