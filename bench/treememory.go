@@ -103,8 +103,26 @@ func heapOfIndex(ctx context.Context, fs *microfs.FS, n int, fill func(*localInd
 	if err := fill(l, n); err != nil {
 		return 0, err
 	}
+	if err := awaitCheckpoint(ctx, fs); err != nil {
+		return 0, err
+	}
 	bytes = max(0, heapInUse()-before)
 	return bytes, errors.Join(l.clients[0].Goodbye(), l.clients[1].Goodbye())
+}
+
+// awaitCheckpoint waits for the end of a state checkpoint, which has the whole state in memory: none is under way while a quarter of the
+// log is free.
+func awaitCheckpoint(ctx context.Context, fs *microfs.FS) error {
+	for ctx.Err() == nil {
+		if err := fs.Sync(); err != nil {
+			return err
+		}
+		if st := fs.StatFS(); st.LogFree >= st.LogPages/4 {
+			return nil
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	return ctx.Err()
 }
 
 func localClient(x *index.Index, partition uint32) (*indexClient, error) {
