@@ -75,9 +75,6 @@ var values = [...]uint64{
 // editSize is how many bytes of a script make one edit.
 const editSize = 8
 
-// Edits returns how many edits a script of n bytes has.
-func Edits(n int) int { return n / editSize }
-
 // Edit is one change to a place that script chooses, one of places:
 //
 //	0    which place         4-5  where in it, modulo its length
