@@ -16,7 +16,8 @@ import (
 )
 
 // The C of the preloaded library is in every process of a job, and nobody can hold much of it in the head. These are
-// bounds that it only ever comes below.
+// bounds that it only ever comes below. The linker's symbols do not show two calls upwards, by pointers that are set before main: nv_at_end, at
+// the end of the process, and nv_forked_unseen, in a child that fork's handlers have not seen. With them the circle has 19 files.
 const (
 	mostLines  = 5872 // written by hand
 	mostCircle = 4    // files of the largest set of which each calls each other, perhaps by way of others
