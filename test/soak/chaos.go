@@ -41,6 +41,9 @@ var (
 	}
 )
 
+// inTrees is what is done besides where all ranks have one tree.
+var inTrees = []injection{{"indexes killed", 4, (*chaos).killIndex}}
+
 // chaos strikes one job.
 type chaos struct {
 	*testbed
@@ -55,6 +58,9 @@ func (c *chaos) strike() {
 	injections := everywhere
 	if c.relay != nil {
 		injections = append(append([]injection(nil), everywhere...), outside...)
+	}
+	if c.tree {
+		injections = append(injections[:len(injections):len(injections)], inTrees...)
 	}
 	total := 0
 	for _, b := range injections {
@@ -149,6 +155,21 @@ func (c *chaos) freezeTarget() int {
 		c.tally.note("the target goes on")
 	})
 	return 1
+}
+
+// killIndex kills the process that has the index of the tree. Another one takes its place.
+func (c *chaos) killIndex() (killed int) {
+	for _, p := range c.job.processes() {
+		line, _ := os.ReadFile("/proc/" + strconv.Itoa(p) + "/cmdline") // it may have ended
+		if strings.HasPrefix(string(line), c.stage.Nvmecr+"\x00serve\x00") {
+			c.faults.indexKilled()
+			c.job.struck = true
+			if syscall.Kill(p, syscall.SIGKILL) == nil {
+				killed = 1
+			}
+		}
+	}
+	return killed
 }
 
 func (c *chaos) killTarget() int {

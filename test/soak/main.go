@@ -29,6 +29,7 @@ func main() {
 	flag.StringVar(&o.nvmecr, "nvmecr", "bin/nvmecr", "the command")
 	flag.DurationVar(&o.round, "round", 8*time.Second, "how long a round is, on average")
 	flag.StringVar(&o.size, "size", "", "of the namespaces; one of several by default")
+	flag.BoolVar(&o.tree, "tree", false, "one tree for all ranks (--view=job), each of which has a directory of its own in it")
 	flag.Parse()
 	o.long = time.Duration(*minutes * float64(time.Minute))
 	o.keep = true
@@ -45,6 +46,7 @@ type options struct {
 	seed   uint64
 	ranks  int
 	size   string
+	tree   bool // all ranks have one
 	keep   bool // the evidence of a failure
 }
 
@@ -94,10 +96,14 @@ func rounds(out io.Writer, stage *demo.Stage, t *tally, o options) (err error) {
 		if o.size != "" {
 			return o.size
 		}
+		if o.tree { // where the index is full, a close fails
+			return []string{"256M", "512M"}[random.IntN(2)]
+		}
 		return []string{tight, "96M", "256M"}[random.IntN(3)]
 	}
 	external := newTestbed(stage, t, "external", size(), o.ranks)
 	embedded := newTestbed(stage, t, "embedded", size(), o.ranks)
+	external.tree, embedded.tree = o.tree, o.tree
 	testbeds := []*testbed{external, embedded, external}
 	if err := external.external(); err != nil {
 		return err

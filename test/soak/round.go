@@ -68,7 +68,11 @@ func (r *round) start() (*run, error) {
 	j := &run{said: filepath.Join(r.dir, fmt.Sprintf("job%d.said", r.jobs)), tag: fmt.Sprintf("%s.%d.%d", filepath.Base(r.stage.Dir), r.number, r.jobs)}
 	r.tally.note("round %d, job %d on %s under %s", r.number, r.jobs, r.name, r.launcher)
 	var err error
-	j.Job, err = r.stage.Start(r.run(args...), tagName+"="+j.tag)
+	env := []string{tagName + "=" + j.tag}
+	if r.tree {
+		env = append(env, "SOAK_TREE=1")
+	}
+	j.Job, err = r.stage.Start(r.run(args...), env...)
 	return j, err
 }
 
@@ -212,12 +216,26 @@ func (r *round) check() error {
 		// Nothing serves it now; its file does as well.
 		r.faults.over()
 	}
+	if r.tree {
+		if err := r.fromInside(c); err != nil {
+			return err
+		}
+	}
 	if err := r.fromOutside(c); err != nil {
 		return err
 	}
 	r.faults.over()
 	// Only what failed is of interest.
 	return os.RemoveAll(filepath.Join(r.dir, "readback"))
+}
+
+// fromInside looks as a job of another number of ranks, none. Its index finds what ranks had not closed that were killed with theirs.
+func (r *round) fromInside(c *checker) error {
+	inside := filepath.Join(r.dir, "inside")
+	if err := r.alone("cp", "-r", mount+"/.", inside); err != nil {
+		return err
+	}
+	return errors.Join(r.compare(c, inside, "a job without ranks"), os.RemoveAll(inside))
 }
 
 func (r *round) fromOutside(c *checker) error {
@@ -228,19 +246,8 @@ func (r *round) fromOutside(c *checker) error {
 	if _, err := r.call("cp", "/", dest); err != nil {
 		return err
 	}
-	for _, w := range r.histories {
-		copied := dest
-		if r.ranks > 1 {
-			copied = filepath.Join(dest, fmt.Sprintf("rank%d", w.rank))
-		}
-		m, n, differences, err := c.find(w, copied)
-		if err != nil {
-			return err
-		}
-		if m == nil {
-			return fmt.Errorf("what nvmecr cp found (%s) is not what was acknowledged:\n%s", copied, differences)
-		}
-		r.tally.add(&r.tally.Outside, n)
+	if err := r.compare(c, dest, "nvmecr cp"); err != nil {
+		return err
 	}
 	if err := r.marks(); err != nil {
 		return err
@@ -252,6 +259,33 @@ func (r *round) fromOutside(c *checker) error {
 		r.tally.add(&r.tally.Checks, 1)
 	}
 	return os.RemoveAll(dest)
+}
+
+// compare looks at a copy of all of the store.
+func (r *round) compare(c *checker, dest, who string) error {
+	for _, w := range r.histories {
+		copied := r.home(dest, w.rank)
+		m, n, differences, err := c.find(w, copied)
+		if err != nil {
+			return err
+		}
+		if m == nil {
+			return fmt.Errorf("what %s found (%s) is not what was acknowledged:\n%s", who, copied, differences)
+		}
+		r.tally.add(&r.tally.Outside, n)
+	}
+	return nil
+}
+
+// alone runs a command as a job without ranks.
+func (r *round) alone(argv ...string) error {
+	job, err := r.stage.Start(r.run(argv...))
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), patience, errors.New("it hangs"))
+	defer cancel()
+	return job.Wait(ctx)
 }
 
 // marks compares what nvmecr ls says of files that must be complete, or must
@@ -271,9 +305,13 @@ func (r *round) marks() error {
 	}
 	for _, e := range entries {
 		for _, w := range r.histories {
-			name, found := strings.CutPrefix(e.Path, fmt.Sprintf("/a%d/", w.number))
+			home, here := "/", w.rank == e.Rank
+			if r.tree {
+				home, here = r.home("/", w.rank)+"/", true
+			}
+			name, found := strings.CutPrefix(e.Path, fmt.Sprintf("%sa%d/", home, w.number))
 			f := w.model.names[name]
-			if !found || w.rank != e.Rank || w.pending != nil || f == nil || f.state == unknown {
+			if !found || !here || w.pending != nil || f == nil || f.state == unknown {
 				continue
 			}
 			if e.Complete != (f.state == complete) {

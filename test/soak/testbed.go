@@ -22,6 +22,7 @@ type testbed struct {
 	name      string
 	size      string // of the namespace
 	ranks     int
+	tree      bool // all ranks have one
 	stage     *demo.Stage
 	tally     *tally
 	histories []*history
@@ -131,7 +132,21 @@ func (f *testbed) run(argv ...string) []string {
 	if f.relay == nil {
 		line = append(line, "--size", f.size)
 	}
+	if f.tree {
+		line = append(line, "--view=job")
+	}
 	return append(append(line, "--"), argv...)
+}
+
+// home is the directory of a rank, in a copy of all of the store.
+func (f *testbed) home(copied string, rank int) string {
+	switch {
+	case f.tree:
+		return filepath.Join(copied, fmt.Sprintf("r%d", rank))
+	case f.ranks > 1:
+		return filepath.Join(copied, fmt.Sprintf("rank%d", rank))
+	}
+	return copied
 }
 
 // call runs a command of nvmecr on the testbed to its end and returns what it
@@ -161,6 +176,7 @@ type faults struct {
 type fault struct {
 	from, to time.Time // to is zero while it lasts
 	last     bool      // the job that sees it does not live to see its end
+	index    bool      // the index was killed: what had lost its name by then is lost whenever it is used
 }
 
 // grace is how long a fault is an excuse after it is over: connecting takes a
@@ -179,6 +195,13 @@ func (f *faults) begin(last bool) (end func()) {
 	}
 }
 
+// indexKilled is a fault that does not end.
+func (f *faults) indexKilled() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.all = append(f.all, fault{from: time.Now(), index: true})
+}
+
 // until is a fault that ends by itself.
 func (f *faults) until(to time.Time) {
 	f.mu.Lock()
@@ -195,6 +218,9 @@ func (f *faults) excused(starting bool, at int64) bool {
 	when := time.Unix(0, at)
 	for _, one := range f.all {
 		if one.last && one.from.Before(when) && (one.to.IsZero() || when.Before(one.to)) {
+			return true
+		}
+		if one.index && one.from.Before(when) {
 			return true
 		}
 		during := one.from.Before(when) && (one.to.IsZero() || when.Before(one.to.Add(grace)))
