@@ -83,6 +83,24 @@ func TestSuccessor(t *testing.T) {
 	assert.Equal(t, "aaaabb", b.read("/f"))
 }
 
+// TestCompleteByTheSuccessor: a file of which all was synced before is complete when it is closed, and one that nobody wrote to stays so.
+func TestCompleteByTheSuccessor(t *testing.T) {
+	r := newRig(t, 1)
+	p := r.join(0)
+	r.redial(p)
+	p.write("/old", "text")
+	f, old := p.open("/f", unix.O_CREAT|unix.O_RDWR), p.open("/old", unix.O_RDWR)
+	put(t, f, 0, "hello")
+	require.NoError(t, f.Sync())
+	r.succeed()
+	for path, f := range map[string]posixshim.File{"/f": f, "/old": old} {
+		require.NoError(t, f.Close())
+		a, err := p.Stat(root, path, true)
+		require.NoError(t, err)
+		assert.True(t, a.Closed, path)
+	}
+}
+
 // TestSuccessorAndTheDead: of who died with the index the successor has what was written, and who lives waits for that.
 func TestSuccessorAndTheDead(t *testing.T) {
 	r := newRig(t, 2)

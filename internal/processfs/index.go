@@ -27,17 +27,25 @@ func (o *Opener) dialIndex(partition uint32) (*tree.Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := o.awaitIndex(time.Now().Add(o.Config.Timeout))
-	if err != nil {
-		return nil, err
-	}
 	hello := wire.Hello{Format: tree.Format, Run: o.Config.Run, Partition: partition, PID: uint32(os.Getpid()), Host: host, Cred: cred}
-	client, err := tree.Connect(s, hello, o.Config.Timeout)
-	if err == nil {
-		client.Redial = o.awaitIndex
+	limit := time.Now().Add(o.Config.Timeout)
+	for try := 1; ; try++ {
+		s, err := o.awaitIndex(limit)
+		if err != nil {
+			return nil, err
+		}
+		client, err := tree.Connect(s, hello, o.Config.Timeout)
+		if err == nil {
+			client.Redial = o.awaitIndex
+		}
+		if !errors.Is(err, wire.ErrGone) || try == helloTries || time.Now().After(limit) {
+			return client, err
+		}
 	}
-	return client, err
 }
+
+// helloTries is how often a process introduces itself to an index that is killed before it answers.
+const helloTries = 3
 
 // redialPause is between two attempts to reach the index.
 const redialPause = 20 * time.Millisecond

@@ -658,6 +658,9 @@ var edits = []edit{
 	{"index: a file is complete before it is known who died with the index", "tree/index/calls.go",
 		`r.Writer && f.old && f.writers == 1`, `false`,
 		"TestSuccessorsWait", ""},
+	{"index: a file of which all was synced before the kill is never complete", "tree/index/successor.go",
+		`return nil, f.write.MapRanges(nil, 0, a.Mtime)`, `return nil, nil`,
+		"TestCompleteByTheSuccessor", "tree"},
 	{"index: a birth is not looked at where a file is opened again", "tree/index/successor.go",
 		`case a.Birth != r.Birth:`, `case a.Birth == 0:`,
 		"TestReopen", ""},
@@ -674,6 +677,30 @@ var edits = []edit{
 	{"index: a client acts for another user", "tree/index/index.go",
 		`if x.cred != c {`, `if x.cred == nil {`,
 		"TestCredentialsAreTheClients", ""},
+
+	// Partitions for more ranks.
+	{"store: a partition is made again for a rank that has one", "internal/store/grow.go",
+		`if _, ok := g.table.Entry(rank); !ok {`, `if g.table.Entry(rank); true {`,
+		"TestGrow", ""},
+	{"store: a table that has grown does not say for how many ranks", "internal/store/grow.go",
+		`	g.table.JobSize = mapping.Size()
+`, ``,
+		"TestGrow", ""},
+	{"store: the partitions of a table are in no order", "internal/store/grow.go",
+		`return cmp.Compare(a.Start, b.Start) })`, `return cmp.Compare(b.Start, a.Start) })`,
+		"TestGrow", ""},
+	{"store: a partition is shorter than its table says", "internal/store/grow.go",
+		`		e.Length = length
+`, `		e.Length = max(length, e.Length)
+`,
+		"TestGrow|TestGrowBeside", ""},
+	{"store: a partition that was made shorter stays in use", "internal/store/grow.go",
+		`		g.donors = append(g.donors, d)
+`, ``,
+		"TestGrow|TestGrowBeside", ""},
+	{"store: new partitions begin anywhere", "internal/store/grow.go",
+		`gap.Start.AlignUp(align); at+length`, `gap.Start; at+length`,
+		"TestCarve", ""},
 
 	// The command.
 	{"nvmecr: several hosts on a target of this one", "cmd/nvmecr/command/hosts.go",

@@ -26,11 +26,16 @@ func (r *reopenCall) run(c *client) (wire.Body, error) {
 			return nil, err
 		}
 	}
-	if r.Writers > 0 {
-		c.files[r.Ino].file.old = true
-		c.goesOn(&r.Reopen)
+	if r.Writers == 0 {
+		return nil, nil
 	}
-	return nil, nil
+	f := c.files[r.Ino].file
+	f.old = true
+	c.goesOn(&r.Reopen)
+	if a.Closed {
+		return nil, nil
+	}
+	return nil, f.write.MapRanges(nil, 0, a.Mtime) // it was written to: the last close makes it complete
 }
 
 // goesOn notes that the client has not died with what it writes.
