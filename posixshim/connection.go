@@ -23,8 +23,8 @@ type connection struct {
 }
 
 // enter notes a connection, whose other end asks for what h has left, if that is not nil.
-func (s *server) enter(conn *os.File, h *heir) *connection {
-	c := &connection{conn: conn, m: message{heir: h}, done: make(chan struct{})}
+func (s *server) enter(conn *os.File, h *predecessor) *connection {
+	c := &connection{conn: conn, m: message{predecessor: h}, done: make(chan struct{})}
 	s.callersMu.Lock()
 	defer s.callersMu.Unlock()
 	if s.callers == nil {
@@ -78,7 +78,7 @@ func (p *Process) dismiss(c *connection) {
 	delete(p.server.callers, c)
 	p.server.callersMu.Unlock()
 	_ = ownfd.CloseFile(c.conn) // nobody is there to hear of it
-	p.disuse(c.m.heir)
+	p.disuse(c.m.predecessor)
 }
 
 // await waits for the next request. It is false if there is none, or that is not to be worked on.

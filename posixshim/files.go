@@ -192,8 +192,8 @@ func (p *Process) drop(f *openFile) (last bool, err error) {
 		p.server.failed.Store(f.handle, err)
 	}
 	p.files.remove(f) // only now: until then whoever asks waits for the outcome, see unshare
-	if f.heir != nil {
-		go p.disuse(f.heir) // p.mu is held
+	if f.predecessor != nil {
+		go p.disuse(f.predecessor) // p.mu is held
 	}
 	return true, err
 }

@@ -27,8 +27,8 @@ type Successor struct {
 // answerTime is how long a process waits for its successor's answer: longer than that waits for a target.
 const answerTime = 2 * time.Minute
 
-// estate is what is handed over, while that is found out.
-type estate struct {
+// handingOver is what is handed over, while that is found out.
+type handingOver struct {
 	p       *Process
 	callers []*connection
 	files   map[Handle]*openFile
@@ -64,7 +64,7 @@ func (p *Process) HandOver(executes int) (int, error) {
 		return 0, syscall.EIO
 	}
 	defer ownfd.Close(to.Socket)
-	e := &estate{p: p, callers: p.server.haltAll(), files: make(map[Handle]*openFile), watches: make(map[Handle][]*watch)}
+	e := &handingOver{p: p, callers: p.server.haltAll(), files: make(map[Handle]*openFile), watches: make(map[Handle][]*watch)}
 	err = e.find(executes != 0)
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -89,7 +89,7 @@ func (p *Process) connectToSuccessor() (Successor, error) {
 }
 
 // find fills in what is handed over. The caller does not hold p.mu: sharings that end meanwhile need it.
-func (e *estate) find(executes bool) error {
+func (e *handingOver) find(executes bool) error {
 	p := e.p
 	p.files.each(func(f *openFile) {
 		for w := f.watch.Load(); w != nil; w = w.older {
@@ -130,10 +130,10 @@ func (e *estate) find(executes bool) error {
 	return err
 }
 
-func (e *estate) add(p *packet) { e.packets = append(e.packets, p) }
+func (e *handingOver) add(p *packet) { e.packets = append(e.packets, p) }
 
 // addFile adds a packet with a descriptor, unless that has been closed meanwhile.
-func (e *estate) addFile(f *os.File, p *packet) {
+func (e *handingOver) addFile(f *os.File, p *packet) {
 	raw, err := f.SyscallConn()
 	if err == nil {
 		err = raw.Control(func(fd uintptr) { p.fd = int(fd) })
@@ -176,7 +176,7 @@ func (c *connection) packet() *packet {
 }
 
 // findMemory adds the memory of files that others have mapped, with all that is in it.
-func (e *estate) findMemory(lent map[microfs.Ino]bool) error {
+func (e *handingOver) findMemory(lent map[microfs.Ino]bool) error {
 	t := &e.p.maps
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -205,7 +205,7 @@ func (e *estate) findMemory(lent map[microfs.Ino]bool) error {
 
 // findLocks adds the locks on files that are handed over. Record locks of this process end with it, unless it
 // executes a program.
-func (e *estate) findLocks(executes bool) {
+func (e *handingOver) findLocks(executes bool) {
 	l := &e.p.locks
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -231,7 +231,7 @@ func (e *estate) findLocks(executes bool) {
 }
 
 // abandon ends the use of the partition, without an end of the files that are handed over. The caller holds p.mu.
-func (p *Process) abandon(e *estate) error {
+func (p *Process) abandon(e *handingOver) error {
 	var errs []error
 	p.files.each(func(f *openFile) {
 		if e.files[f.handle] == nil && f.at.mounted() {
@@ -245,7 +245,7 @@ func (p *Process) abandon(e *estate) error {
 }
 
 // send sends it all, and waits until the successor has it.
-func (e *estate) send(to Successor, self *identity) error {
+func (e *handingOver) send(to Successor, self *identity) error {
 	begin := newPacket(kindBegin, -1).put32(8, uint32(int32(to.Rank))).put32(12, uint32(to.Size)).
 		put64(16, int64(self.number)).put32(24, uint32(os.Getpid()))
 	rest := e.packets
@@ -275,7 +275,7 @@ func (e *estate) send(to Successor, self *identity) error {
 }
 
 // close closes what the successor has by now.
-func (e *estate) close() {
+func (e *handingOver) close() {
 	s := &e.p.server
 	if listen := s.identity().listen.Load(); listen != nil {
 		_ = ownfd.CloseFile(listen)

@@ -34,7 +34,7 @@ func succession(t testing.TB, p, q *Process) <-chan error {
 	done := make(chan error, 1)
 	go func() {
 		defer unix.Close(to)
-		in, err := ReceiveInheritance(to)
+		in, err := ReceiveHandover(to)
 		if err == nil {
 			if in.Rank != 2 || in.Size != 5 || in.PID != os.Getpid() {
 				err = fmt.Errorf("rank %d of %d, process %d", in.Rank, in.Size, in.PID)
@@ -57,10 +57,10 @@ func connect(t testing.TB, number uint64) *client {
 	return &client{t, fd, nil}
 }
 
-// heir is a process of the same partition that takes over.
-func (p *partition) heir(t testing.TB) *Process {
+// successor is a process of the same partition that takes over.
+func (p *partition) successor(t testing.TB) *Process {
 	own := &partition{dev: p.dev, seg: p.seg} // what is asked of it comes from other goroutines
-	q := NewHeir(own.open, t.Logf)
+	q := NewForTakeover(own.open, t.Logf)
 	t.Cleanup(func() { assert.NoError(t, q.Finish()) })
 	return q
 }
@@ -69,7 +69,7 @@ func (p *partition) heir(t testing.TB) *Process {
 // mappings, what was written past the shim, and what could not be written.
 func TestHandOver(t *testing.T) {
 	part := newPartition(t)
-	p, q := part.process(t), part.heir(t)
+	p, q := part.process(t), part.successor(t)
 	c := p.client(t)
 	h, socket := c.open("f")
 	n, _ := c.call(request(callWrite, []int64{int64(h), NoLimit}, "text"))
@@ -120,7 +120,7 @@ func TestHandOver(t *testing.T) {
 	n, _ = d.call(request(callLock, []int64{int64(h), 78, unix.F_SETLK, int64(len(bytesOf(&whole)))}, string(bytesOf(&whole))))
 	assert.EqualValues(t, -int64(syscall.EAGAIN), n, "the lock is held")
 	other, _ := d.open("other")
-	assert.Greater(t, int64(other)>>32, int64(aboveHeirs))
+	assert.Greater(t, int64(other)>>32, int64(takeoverGeneration))
 	n, _ = d.call(request(callWrite, []int64{int64(h), NoLimit}, "!"))
 	assert.EqualValues(t, 1, n)
 
@@ -136,7 +136,7 @@ func TestHandOver(t *testing.T) {
 // Who has connected before it closes the last file hears what came of that, though the process hands over just then.
 func TestHandOverWhileTheLastCloses(t *testing.T) {
 	part := newPartition(t)
-	p, q := part.process(t), part.heir(t)
+	p, q := part.process(t), part.successor(t)
 	c := p.client(t)
 	h, socket := c.open("f")
 	c.close()
@@ -189,7 +189,7 @@ func TestHandOverToNobody(t *testing.T) {
 // A call that is under way is answered before, one that comes later by the successor, and none twice.
 func TestHandOverAmongCalls(t *testing.T) {
 	part := newPartition(t)
-	p, q := part.process(t), part.heir(t)
+	p, q := part.process(t), part.successor(t)
 	c := p.client(t)
 	h, socket := c.open("f")
 	n, _ := c.call(request(callSetfl, []int64{int64(h), syscall.O_APPEND}))
@@ -217,10 +217,10 @@ func TestHandOverAmongCalls(t *testing.T) {
 	require.NoError(t, unix.Close(socket))
 }
 
-// The end of the last thing that others have of an heir gives the partition up.
-func TestHeirGivesUp(t *testing.T) {
+// The end of the last thing that others have of a predecessor gives the partition up.
+func TestSuccessorGivesUp(t *testing.T) {
 	part := newPartition(t)
-	p, q := part.process(t), part.heir(t)
+	p, q := part.process(t), part.successor(t)
 	c := p.client(t)
 	_, socket := c.open("f")
 	done := succession(t, p, q)
@@ -246,7 +246,7 @@ func TestHandOverOfRenamed(t *testing.T) {
 	part := newPartition(t)
 	p := part.process(t)
 	var q *Process
-	q = NewHeir(func(write bool) (*Mount, error) {
+	q = NewForTakeover(func(write bool) (*Mount, error) {
 		fs, err := microfs.Mount(context.Background(), part.dev, part.seg, microfs.Options{Generation: 1, Keep: q.Kept()})
 		if err != nil {
 			return nil, err
@@ -292,7 +292,7 @@ func TestHandOverAfterLoss(t *testing.T) {
 		}
 		return m, err
 	}, func(format string, args ...any) { part.logged = append(part.logged, fmt.Sprintf(format, args...)) })
-	q := part.heir(t)
+	q := part.successor(t)
 	c := p.client(t)
 	h, socket := c.open("f")
 	f, err := p.files.get(h)
@@ -314,7 +314,7 @@ func TestHandOverAfterLoss(t *testing.T) {
 func TestHandOverRefused(t *testing.T) {
 	part := newPartition(t)
 	p := part.process(t)
-	q := NewHeir(func(bool) (*Mount, error) { return nil, syscall.ENODEV }, t.Logf)
+	q := NewForTakeover(func(bool) (*Mount, error) { return nil, syscall.ENODEV }, t.Logf)
 	c := p.client(t)
 	_, socket := c.open("f")
 	done := succession(t, p, q)
@@ -361,7 +361,7 @@ func TestGoldenHandOver(t *testing.T) {
 	assert.Equal(t, string(golden), text.String(), "the layout has changed: it needs another version")
 }
 
-// Whatever comes in the place of an inheritance ends the connection, at worst, and leaves no
+// Whatever comes in the place of a handover ends the connection, at worst, and leaves no
 // descriptor behind.
 func FuzzHandOver(f *testing.F) {
 	for drop := range samplePackets() {
@@ -378,7 +378,7 @@ func FuzzHandOver(f *testing.F) {
 			return
 		}
 		part := newPartition(t)
-		q := NewHeir(part.open, func(string, ...any) {})
+		q := NewForTakeover(part.open, func(string, ...any) {})
 		defer func() { _ = q.Finish() }() // of files that are not there
 		from, to := packetSockets(t)
 		sent := make(chan struct{})
@@ -388,7 +388,7 @@ func FuzzHandOver(f *testing.F) {
 			sendFuzzed(from, all)
 		}()
 		hostile.Bounded(t, 64<<20, Hang, func() {
-			in, err := ReceiveInheritance(to)
+			in, err := ReceiveHandover(to)
 			if err == nil {
 				ctx, cancel := context.WithCancel(context.Background())
 				cancel()
@@ -439,10 +439,10 @@ func sendFuzzed(to int, all []byte) {
 }
 
 // Nothing at all is the end, and no error to tell.
-func TestNoInheritance(t *testing.T) {
+func TestNoHandover(t *testing.T) {
 	from, to := packetSockets(t)
 	require.NoError(t, unix.Close(from))
-	_, err := ReceiveInheritance(to)
+	_, err := ReceiveHandover(to)
 	assert.Equal(t, io.EOF, err)
 	require.NoError(t, unix.Close(to))
 }

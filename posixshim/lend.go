@@ -16,7 +16,7 @@ import (
 
 // mapped and how are what a request to map asks for: its first numbers.
 func (m *message) mapped() Handle {
-	return m.heir.handle(Handle(binary.NativeEndian.Uint64(m.head[16:])))
+	return m.predecessor.handle(Handle(binary.NativeEndian.Uint64(m.head[16:])))
 }
 func (m *message) how() int { return int(binary.NativeEndian.Uint64(m.head[24:])) }
 

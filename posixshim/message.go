@@ -52,8 +52,8 @@ type message struct {
 	process int  // whose record locks the connection has asked for, if any
 	byPath  bool // the call begins at a path, and can be made by another process
 
-	maps map[Handle]int // how often the connection has mapped files
-	heir *heir          // whose handles it uses, if that is not nil
+	maps        map[Handle]int // how often the connection has mapped files
+	predecessor *predecessor   // whose handles it uses, if that is not nil
 
 	buf   []byte          // what a call may fill
 	reply []byte          // the part of it that goes back; nil: as much as the result says
@@ -103,7 +103,7 @@ func (m *message) number() int64 {
 	return int64(n)
 }
 
-func (m *message) handle() Handle { return m.heir.handle(Handle(m.number())) }
+func (m *message) handle() Handle { return m.predecessor.handle(Handle(m.number())) }
 func (m *message) int() int       { return int(m.number()) }
 func (m *message) uint() uint32   { return uint32(m.number()) }
 

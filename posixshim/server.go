@@ -119,7 +119,7 @@ const acceptPause = 20 * time.Millisecond
 // accept takes connections, until the socket is closed, or its deadline is over: then it closes ended. A process
 // that has no descriptor left tells who comes, by way of one that it keeps for that: they
 // may wait for each other. Those who come ask for what h has left, if that is not nil.
-func (p *Process) accept(listen *os.File, h *heir, ended chan<- struct{}) {
+func (p *Process) accept(listen *os.File, h *predecessor, ended chan<- struct{}) {
 	defer close(ended)
 	raw, err := listen.SyscallConn()
 	spare := spareDescriptor()
@@ -223,7 +223,7 @@ func (p *Process) make(m *message) (result int64, descriptor int) {
 	if m.call == callOpen && err == nil {
 		// What Open has counted is the sharing from now on.
 		h := Handle(n)
-		p.openedFor(m.heir, h)
+		p.openedFor(m.predecessor, h)
 		descriptor, err = p.Share(h)
 		err = errors.Join(err, p.releaseHandle(h))
 	}

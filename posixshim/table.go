@@ -51,10 +51,10 @@ type openFile struct {
 	dir  microfs.Ino
 	path string
 
-	heir   *heir                 // if others know it by what that has left
-	watch  atomic.Pointer[watch] // if other processes share it
-	viewed atomic.Bool           // it is mapped from the view, which needs its place: see view.go
-	lost   atomic.Pointer[error] // why what was written past the shim is not in it
+	predecessor *predecessor          // if others know it by what that has left
+	watch       atomic.Pointer[watch] // if other processes share it
+	viewed      atomic.Bool           // it is mapped from the view, which needs its place: see view.go
+	lost        atomic.Pointer[error] // why what was written past the shim is not in it
 
 	// file is the file in the mount. It is replaced when the process moves
 	// from the mount it reads to one it writes; until then it is the first.

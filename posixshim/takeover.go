@@ -16,21 +16,21 @@ import (
 	"nvmecr/microfs"
 )
 
-// mostInherited is how many packets one process may hand over.
-const mostInherited = 1 << 20
+// mostPackets is how many packets one process may hand over.
+const mostPackets = 1 << 20
 
-// An Inheritance is what a process hands over.
-type Inheritance struct {
+// A Handover is what a process hands over.
+type Handover struct {
 	Rank, Size int // its place
 	PID        int
 
 	packets [kindEnd][]*packet // by kind, each in order
 }
 
-// ReceiveInheritance receives what a process hands over, on a SOCK_SEQPACKET socket. io.EOF says that there is nothing, other
-// errors that it is not an inheritance, or not all of it; nothing is left open then.
-func ReceiveInheritance(socket int) (*Inheritance, error) {
-	in := &Inheritance{}
+// ReceiveHandover receives what a process hands over, on a SOCK_SEQPACKET socket. io.EOF says that there is nothing, other
+// errors that it is not a handover, or not all of it; nothing is left open then.
+func ReceiveHandover(socket int) (*Handover, error) {
+	in := &Handover{}
 	buf := make([]byte, handOverMost)
 	for n := 0; ; n++ {
 		p, err := receivePacket(socket, buf)
@@ -40,7 +40,7 @@ func ReceiveInheritance(socket int) (*Inheritance, error) {
 			begin := in.packets[kindBegin][0]
 			in.Rank, in.Size, in.PID = int(int32(begin.get32(8))), int(begin.get32(12)), int(begin.get32(24))
 			return in, nil
-		case p.kind >= kindEnd || n == mostInherited:
+		case p.kind >= kindEnd || n == mostPackets:
 			err = errHandOver
 		default:
 			in.packets[p.kind] = append(in.packets[p.kind], p)
@@ -56,7 +56,7 @@ func ReceiveInheritance(socket int) (*Inheritance, error) {
 }
 
 // Close closes what nobody has taken over: to those who have the files their owner has ended.
-func (in *Inheritance) Close() {
+func (in *Handover) Close() {
 	for _, packets := range in.packets {
 		for _, p := range packets {
 			if p.fd >= 0 {
@@ -68,7 +68,7 @@ func (in *Inheritance) Close() {
 }
 
 // Answer tells the process what has come of it: nil is that it may end.
-func (in *Inheritance) Answer(socket int, err error) error {
+func (in *Handover) Answer(socket int, err error) error {
 	errno := uint32(0)
 	if err != nil {
 		errno = uint32(Errno(err))
@@ -90,17 +90,17 @@ func (p *packet) file(name string) (*os.File, error) {
 const takePause = 20 * time.Millisecond
 
 // TakeOver goes on with what another process of this one's place has handed over. It waits for the partition until ctx
-// ends, as long as others have it. What it has not taken over when it fails is still the inheritance's. p is one
-// that NewHeir has made.
-func (p *Process) TakeOver(ctx context.Context, in *Inheritance) error {
+// ends, as long as others have it. What it has not taken over when it fails is still the handover's. p is one
+// that NewForTakeover has made.
+func (p *Process) TakeOver(ctx context.Context, in *Handover) error {
 	p.taking.Lock() // one after the other: see Kept
 	defer p.taking.Unlock()
 	begin := in.packets[kindBegin][0]
-	h := &heir{number: uint64(begin.get64(16)), handles: make(map[Handle]Handle)}
+	h := &predecessor{number: uint64(begin.get64(16)), handles: make(map[Handle]Handle)}
 	if err := unix.Listen(begin.fd, unix.SOMAXCONN); err != nil { // this process is whom connections name from now on
 		return fmt.Errorf("the socket of process %d: %w", in.PID, err)
 	}
-	t := &taking{p: p, in: in, heir: h, files: make(map[Handle]*openFile)}
+	t := &taking{p: p, in: in, predecessor: h, files: make(map[Handle]*openFile)}
 	if err := t.check(); err != nil {
 		return err
 	}
@@ -131,12 +131,12 @@ func (p *Process) TakeOver(ctx context.Context, in *Inheritance) error {
 	return nil
 }
 
-// taking is an inheritance on its way to p.
+// taking is a handover on its way to p.
 type taking struct {
-	p     *Process
-	in    *Inheritance
-	heir  *heir
-	files map[Handle]*openFile // by the handles of the other process
+	p           *Process
+	in          *Handover
+	predecessor *predecessor
+	files       map[Handle]*openFile // by the handles of the other process
 }
 
 // check looks at what the packets say of each other, and makes the open files, with as many references as
@@ -148,10 +148,10 @@ func (t *taking) check() error {
 	for _, k := range t.in.packets[kindFile] {
 		h := k.handle(8)
 		at := mountNumber(k.ino(16))
-		if h <= 0 || h&Itself != 0 || h>>32 > aboveHeirs || t.files[h] != nil || at >= microfs.Ino(len(t.p.mounts)) {
+		if h <= 0 || h&Itself != 0 || h>>32 > takeoverGeneration || t.files[h] != nil || at >= microfs.Ino(len(t.p.mounts)) {
 			return errHandOver
 		}
-		f := &openFile{at: t.p.mounts[at], isDir: k.get32(48)&1 != 0, dir: k.ino(24), path: string(k.b[56:]), heir: t.heir, offset: max(k.get64(32), 0)}
+		f := &openFile{at: t.p.mounts[at], isDir: k.get32(48)&1 != 0, dir: k.ino(24), path: string(k.b[56:]), predecessor: t.predecessor, offset: max(k.get64(32), 0)}
 		f.flags.Store(int32(k.get32(40)))
 		if errno := k.get32(44); errno != 0 && errno < maxErrno {
 			err := error(syscall.Errno(errno))
@@ -242,8 +242,8 @@ func (t *taking) open() {
 		f.file.Store(&f.first)
 		h, _ := t.p.files.add(f) // there is room: see check
 		f.refs.Store(refs)
-		t.heir.use()
-		t.heir.handles[k.handle(8)] = h
+		t.predecessor.use()
+		t.predecessor.handles[k.handle(8)] = h
 	}
 }
 
@@ -322,7 +322,7 @@ func (t *taking) takeLocks() {
 	for _, k := range t.in.packets[kindLock] {
 		by, owner := t.files[k.handle(24)], k.handle(16)
 		if owner > 0 {
-			owner = t.heir.handles[owner]
+			owner = t.predecessor.handles[owner]
 		}
 		what := k.get32(48)
 		if by == nil || owner == 0 || k.get64(32) < 0 || k.get64(40) <= k.get64(32) {
@@ -365,13 +365,13 @@ func (t *taking) takeCaller(k *packet) error {
 		return err
 	}
 	t.p.server.connections.Add(1)
-	c := t.p.server.enter(conn, t.heir)
+	c := t.p.server.enter(conn, t.predecessor)
 	c.m.process = int(min(k.get32(8), math.MaxInt32))
 	for at := handOverSizes[kindCaller]; at < len(k.b); at += 16 {
 		if c.m.maps == nil {
 			c.m.maps = make(map[Handle]int)
 		}
-		c.m.maps[t.heir.handles[k.handle(at)]] += int(k.get64(at + 8))
+		c.m.maps[t.predecessor.handles[k.handle(at)]] += int(k.get64(at + 8))
 	}
 	t.p.attend(c)
 	return nil

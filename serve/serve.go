@@ -3,7 +3,7 @@
 // one, which ends with the run; on another host the first process that uses the mount does, and it ends after the last one.
 //
 // It exports the files of the run to the kernel (view.go), and goes on with what processes that end have open and others
-// need (heirs.go). In a run with one tree that of the first host has the tree's index (index.go). What later belongs to a whole host stands here, too.
+// need (takeover.go). In a run with one tree that of the first host has the tree's index (index.go). What later belongs to a whole host stands here, too.
 //
 // It never asks a process of the job for data: what that has written it reads from the store, as
 // readers from outside do. It opens no path under the mount, nor of its own view, so that it never waits for itself.
@@ -33,8 +33,8 @@ type Server struct {
 	processes map[store.Place]*posixshim.Process
 	views     []*fuseview.View
 
-	heirs heirs
-	index treeIndex
+	takeovers takeovers
+	index     treeIndex
 }
 
 // New returns a server for the run that cfg is of. Nothing is opened yet. logf tells the user something, on one line.
@@ -57,7 +57,7 @@ func (s *Server) Process(place store.Place) *posixshim.Process {
 				s.logf("process %d, which serves others: %s", os.Getpid(), fmt.Sprintf(format, args...))
 			},
 		}
-		p = posixshim.NewHeir(o.Open, o.Logf)
+		p = posixshim.NewForTakeover(o.Open, o.Logf)
 		p.Identify, p.Attentive = store.Cred, true
 		processfs.AwaitCarried(p, s.cfg)
 		o.Process = p
@@ -71,7 +71,7 @@ func (s *Server) Process(place store.Place) *posixshim.Process {
 
 // Close ends all use of the store. Who still has files of a view open finds it gone.
 func (s *Server) Close() error {
-	s.heirs.close()
+	s.takeovers.close()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var errs []error

@@ -33,7 +33,7 @@ func OfRun(group string) bool {
 }
 
 // Attend has the group's run served on this host for as long as this process lives, or a child that it forks. Where nobody
-// has called ListenForHeirs it calls start, in one process at a time; start returns once somebody has. It waits
+// has called ListenForHandovers it calls start, in one process at a time; start returns once somebody has. It waits
 // for other processes until ctx ends.
 //
 // It does not look again: whoever has something for one that was killed meanwhile finds out (DialSuccessor).
@@ -93,7 +93,7 @@ func waitForLock(ctx context.Context, fd, command int, lock *unix.Flock_t) error
 	}
 }
 
-// listens says that a process that lives has called ListenForHeirs.
+// listens says that a process that lives has called ListenForHandovers.
 func listens(group string) bool {
 	fd, err := DialSuccessor(group)
 	if err != nil {

@@ -17,14 +17,14 @@ import (
 // attends is a process that attends, and serves where nobody does.
 func attends(group string, patience time.Duration) {
 	said := "attends"
-	var listen *HeirListener
+	var listen *HandoverListener
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	err := Attend(ctx, group, func() error {
 		time.Sleep(50 * time.Millisecond) // the others come meanwhile
 		said = "serves"
 		var err error
-		listen, err = ListenForHeirs(group)
+		listen, err = ListenForHandovers(group)
 		return err
 	})
 	if errors.Is(err, context.DeadlineExceeded) {

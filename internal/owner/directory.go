@@ -111,21 +111,23 @@ func Directory(group string) string { return prefix() + "-" + group }
 // successorFile is where nvmecr serve listens, in the directory of its run's group.
 const successorFile = "serve.sock"
 
-// ErrServed says that another process of this host listens for heirs.
+// ErrServed says that another process of this host listens for handovers.
 var ErrServed = errors.New("another process of this host serves the run")
 
-// A HeirListener is a socket that ListenForHeirs has made.
-type HeirListener struct {
+// A HandoverListener is a socket that ListenForHandovers has made.
+type HandoverListener struct {
 	*net.UnixListener
 	dir int // locked: flock(2)
 }
 
 // Close closes the socket. Another process may then listen.
-func (l *HeirListener) Close() error { return errors.Join(l.UnixListener.Close(), unix.Close(l.dir)) }
+func (l *HandoverListener) Close() error {
+	return errors.Join(l.UnixListener.Close(), unix.Close(l.dir))
+}
 
-// ListenForHeirs makes the socket on which the processes of the group's run on this host hand over what they have open. One
+// ListenForHandovers makes the socket on which the processes of the group's run on this host hand over what they have open. One
 // process at a time does, until it ends; for others it is ErrServed.
-func ListenForHeirs(group string) (*HeirListener, error) {
+func ListenForHandovers(group string) (*HandoverListener, error) {
 	dir, err := directory(group)
 	if err != nil {
 		return nil, err
@@ -147,10 +149,10 @@ func ListenForHeirs(group string) (*HeirListener, error) {
 	if err != nil {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
-	return &HeirListener{l, fd}, nil
+	return &HandoverListener{l, fd}, nil
 }
 
-// DialSuccessor connects to who has called ListenForHeirs, a process of this user, and returns a socket of type SOCK_SEQPACKET, for the caller to
+// DialSuccessor connects to who has called ListenForHandovers, a process of this user, and returns a socket of type SOCK_SEQPACKET, for the caller to
 // close (ownfd). ENOENT and ECONNREFUSED say that there is none on this host.
 func DialSuccessor(group string) (int, error) {
 	return dial(group, successorFile, unix.SOCK_SEQPACKET)

@@ -12,7 +12,7 @@
 // and a run has two more:
 //
 //	run        says that the run is in progress, and whether the partition was used
-//	serve.sock nvmecr serve listens here for what processes hand over (ListenForHeirs)
+//	serve.sock nvmecr serve listens here for what processes hand over (ListenForHandovers)
 //
 // Why a record lock: it belongs to the process. The kernel drops it when the
 // process ends, however it ends, and a forked child does not have it; a lock

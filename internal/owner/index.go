@@ -15,7 +15,7 @@ import (
 const indexFile = "tree.sock"
 
 // ListenForIndex makes the socket on which the processes of the group's run on this host reach the index of the job's tree. Only who
-// has ListenForHeirs may call it.
+// has ListenForHandovers may call it.
 func ListenForIndex(group string) (*net.UnixListener, error) {
 	dir, err := directory(group)
 	if err != nil {

@@ -20,14 +20,14 @@ func TestSuccessor(t *testing.T) {
 	_, err := DialSuccessor("group")
 	assert.ErrorIs(t, err, syscall.ENOENT)
 	require.NoError(t, Prepare("group"))
-	killed, err := ListenForHeirs("group")
+	killed, err := ListenForHandovers("group")
 	require.NoError(t, err)
 	killed.SetUnlinkOnClose(false)
 	require.NoError(t, killed.Close())
 	_, err = DialSuccessor("group")
 	assert.ErrorIs(t, err, syscall.ECONNREFUSED)
 
-	listen, err := ListenForHeirs("group")
+	listen, err := ListenForHandovers("group")
 	require.NoError(t, err)
 	ended := make(chan error)
 	go func() {

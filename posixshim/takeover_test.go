@@ -77,7 +77,7 @@ func TestNobodyToHandOverTo(t *testing.T) {
 	assert.Contains(t, stderr, "\n1\n", "writing fails")
 }
 
-// When nvmecr serve is killed, those who have files of its heirs lose them.
+// When nvmecr serve is killed, those who have files of its predecessors lose them.
 func TestServeKilled(t *testing.T) {
 	s := newStore(t)
 	cmd := s.command("sh", "-c", `sh -c 'exec 3>$0/log; exec bash -c "echo one >&3; echo; read x; trap \"\" PIPE; echo two | dd status=none >&3; echo \$?"' $0; cat $0/log`, mount)

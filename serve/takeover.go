@@ -19,9 +19,9 @@ import (
 	"nvmecr/posixshim"
 )
 
-// heirs are the processes that this one goes on for.
-type heirs struct {
-	listen  *owner.HeirListener
+// takeovers are the processes that this one goes on for.
+type takeovers struct {
+	listen  *owner.HandoverListener
 	pending sync.WaitGroup
 	taking  atomic.Int32 // what is being handed over now
 }
@@ -29,12 +29,12 @@ type heirs struct {
 // TakeOver begins to take over what processes of the run have open that end, or execute a program, while others have
 // files of them. It is called once, before Close.
 func (s *Server) TakeOver() error {
-	listen, err := owner.ListenForHeirs(store.LockGroup(s.cfg.Run))
+	listen, err := owner.ListenForHandovers(store.LockGroup(s.cfg.Run))
 	if err != nil {
 		return fmt.Errorf("socket for what processes hand over: %w", err)
 	}
-	s.heirs.listen = listen
-	s.heirs.pending.Go(func() { s.accept(listen) })
+	s.takeovers.listen = listen
+	s.takeovers.pending.Go(func() { s.accept(listen) })
 	return nil
 }
 
@@ -47,11 +47,11 @@ func (s *Server) Idle() bool {
 			return false
 		}
 	}
-	return s.heirs.taking.Load() == 0 && s.index.others.Load() == 0
+	return s.takeovers.taking.Load() == 0 && s.index.others.Load() == 0
 }
 
 // close waits until what is being handed over has been.
-func (h *heirs) close() {
+func (h *takeovers) close() {
 	if h.listen != nil {
 		_ = h.listen.Close()
 	}
@@ -61,12 +61,12 @@ func (h *heirs) close() {
 // acceptPause is how long a process that is out of descriptors waits.
 const acceptPause = 20 * time.Millisecond
 
-func (s *Server) accept(listen *owner.HeirListener) {
+func (s *Server) accept(listen *owner.HandoverListener) {
 	for {
 		conn, err := listen.AcceptUnix()
 		switch {
 		case err == nil:
-			s.heirs.pending.Go(func() { s.inherit(conn) })
+			s.takeovers.pending.Go(func() { s.receive(conn) })
 		case errors.Is(err, net.ErrClosed):
 			return
 		default:
@@ -79,9 +79,9 @@ func (s *Server) accept(listen *owner.HeirListener) {
 const senderTime = time.Minute
 
 // inherit takes over what one process hands over.
-func (s *Server) inherit(conn *net.UnixConn) {
-	s.heirs.taking.Add(1)
-	defer s.heirs.taking.Add(-1)
+func (s *Server) receive(conn *net.UnixConn) {
+	s.takeovers.taking.Add(1)
+	defer s.takeovers.taking.Add(-1)
 	file, err := conn.File()
 	_ = conn.Close()
 	if err != nil {
@@ -97,7 +97,7 @@ func (s *Server) inherit(conn *net.UnixConn) {
 	if err := unix.SetsockoptTimeval(socket, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait); err != nil {
 		return
 	}
-	in, err := posixshim.ReceiveInheritance(socket)
+	in, err := posixshim.ReceiveHandover(socket)
 	if err == nil {
 		defer in.Close()
 		err = s.takeOver(in)
@@ -108,7 +108,7 @@ func (s *Server) inherit(conn *net.UnixConn) {
 	}
 }
 
-func (s *Server) takeOver(in *posixshim.Inheritance) error {
+func (s *Server) takeOver(in *posixshim.Handover) error {
 	place := store.Place{Rank: in.Rank, Size: in.Size}
 	if place.Rank < 0 && place.Rank != parttable.Solo || place.Size < 1 || place.Rank >= place.Size {
 		return fmt.Errorf("rank %d of %d: %w", in.Rank, in.Size, unix.EINVAL)

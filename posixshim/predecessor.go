@@ -8,10 +8,10 @@ import (
 	"nvmecr/microfs"
 )
 
-// An heir is what a process has become that has handed over what it had open: a number that others know, where
+// A predecessor is what a process has become that has handed over what it had open: a number that others know, where
 // this process listens now, and the handles that they know. Those of this process itself have greater
 // generations.
-type heir struct {
+type predecessor struct {
 	number  uint64
 	listen  *os.File
 	handles map[Handle]Handle // to those of this process; not changed any more
@@ -19,19 +19,19 @@ type heir struct {
 	uses atomic.Int32 // files and connections that others know by the number
 }
 
-// aboveHeirs is the least generation of handles in a process that takes over. No other process gives
+// takeoverGeneration is the least generation of handles in a process that takes over. No other process gives
 // a slot so often.
-const aboveHeirs = 1 << 29
+const takeoverGeneration = 1 << 29
 
-// NewHeir is New for a process that takes over what others have had open.
-func NewHeir(open func(write bool) (*Mount, error), logf func(format string, args ...any)) *Process {
+// NewForTakeover is New for a process that takes over what others have had open.
+func NewForTakeover(open func(write bool) (*Mount, error), logf func(format string, args ...any)) *Process {
 	p := New(open, logf)
-	p.files.above = aboveHeirs
+	p.files.above = takeoverGeneration
 	return p
 }
 
 // handle returns what is behind a handle that another process uses.
-func (h *heir) handle(theirs Handle) Handle {
+func (h *predecessor) handle(theirs Handle) Handle {
 	if h == nil || theirs <= 0 {
 		return theirs
 	}
@@ -41,24 +41,24 @@ func (h *heir) handle(theirs Handle) Handle {
 	return theirs
 }
 
-func (h *heir) use() {
+func (h *predecessor) use() {
 	if h != nil {
 		h.uses.Add(1)
 	}
 }
 
 // openedFor notes that others know an open file by the number of h.
-func (p *Process) openedFor(h *heir, file Handle) {
+func (p *Process) openedFor(h *predecessor, file Handle) {
 	if f, err := p.files.get(file); err == nil && h != nil {
 		h.use()
-		f.heir = h
+		f.predecessor = h
 	}
 }
 
 // disuse is called when something has ended that others know by the number of h. After the last nobody
 // is let in there any more, and the partition is given up if nothing is open. Who has connected before, to hear what
 // the close of a file comes to, is let in yet, and disuse is called again when that one has gone.
-func (p *Process) disuse(h *heir) {
+func (p *Process) disuse(h *predecessor) {
 	if h == nil || h.uses.Add(-1) > 0 || comes(h.listen) {
 		return
 	}
