@@ -1,6 +1,7 @@
 package target_test
 
 import (
+	"io"
 	"net"
 	"testing"
 
@@ -61,6 +62,22 @@ func TestGuestsTakeNobodysPlace(t *testing.T) {
 			})
 		}
 	}
+}
+
+// TestGuestsOfOneAddress: those of one address have a part of the places only, the newest ones.
+func TestGuestsOfOneAddress(t *testing.T) {
+	c, _ := guardedConfig(t)
+	c.MaxConnections = 16
+	_, addr := serve(t, c)
+	var guests []*client
+	for range 16/4 + 2 {
+		guests = append(guests, connect(t, addr))
+	}
+	for _, g := range guests[:2] {
+		_, err := g.c.Read(make([]byte, 1))
+		assert.ErrorIs(t, err, io.EOF)
+	}
+	dial(t, addr, 0).discover(0)
 }
 
 func submit(q nvmf.Queue, cmds ...*nvmf.Command) []*nvmf.Command {

@@ -30,14 +30,23 @@ func (ctl *controller) routineKeepAlive() {
 		if _, err := io.ReadFull(ctl.keepAlive.clock, ticks[:]); err != nil {
 			return
 		}
-		ctl.admin.Lock()
-		err := ctl.sendKeepAlive()
-		ctl.admin.Unlock()
-		if err != nil {
+		if err := ctl.tick(); err != nil {
 			ctl.fail(err)
 			return
 		}
 	}
+}
+
+// tick is sendKeepAlive, or an error if that panics: nothing that a target answers ends the application.
+func (ctl *controller) tick() (err error) {
+	ctl.admin.Lock()
+	defer ctl.admin.Unlock()
+	defer func() {
+		if r := recover(); r != nil {
+			err = fmt.Errorf("keep-alive: %v: %w", r, nvmf.ErrConnectionLost)
+		}
+	}()
+	return ctl.sendKeepAlive()
 }
 
 // sendKeepAlive receives the answer to the last keep-alive and sends the next one. Any

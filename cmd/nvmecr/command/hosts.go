@@ -39,8 +39,9 @@ var hostOptions = []struct {
 	{launchers: []string{"torchrun"}, counts: []string{"--nnodes"}},
 }
 
-// checkCommand refuses commands that a run cannot be about, whatever its targets.
-func checkCommand(argv []string, getenv func(string) string) error {
+// checkCommand refuses commands that a run cannot be about, whatever its targets. Runs that say of which job they are (--job-id) may be
+// started by a launcher: together they are one.
+func checkCommand(argv []string, getenv func(string) string, ofJob bool) error {
 	switch filepath.Base(argv[0]) {
 	case "sbatch":
 		return cli.UsageError{Err: errors.New("sbatch returns when the job is queued, and the run would end with it: put nvmecr into the script, as `nvmecr run -- srun ./app`")}
@@ -48,9 +49,9 @@ func checkCommand(argv []string, getenv func(string) string) error {
 		return nil
 	}
 	place, err := store.PlaceFromEnv(getenv)
-	if err == nil && place.Size > 1 {
+	if err == nil && place.Size > 1 && !ofJob {
 		return cli.UsageError{Err: fmt.Errorf("this is rank %d of %d (%s), and each of them would be a run of its own: turn it round, and let one nvmecr start the launcher, "+
-			"as `nvmecr run -- srun %s` or `nvmecr run -- mpirun -n %d %s`", place.Rank, place.Size, place.From, argv[0], place.Size, argv[0])}
+			"as `nvmecr run -- srun %s` or `nvmecr run -- mpirun -n %d %s`; or start one on each node, with --job-id", place.Rank, place.Size, place.From, argv[0], place.Size, argv[0])}
 	}
 	return nil
 }

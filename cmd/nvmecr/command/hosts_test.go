@@ -37,13 +37,17 @@ func TestCheckCommand(t *testing.T) {
 		{"./app", []string{"OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=4"}, "nvmecr run -- mpirun -n 4 ./app"},
 		{"./app", []string{"RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=1"}, "rank 1 of 2 (RANK)"},
 	} {
-		err := checkCommand(strings.Fields(c.argv), environ(c.env...))
+		err := checkCommand(strings.Fields(c.argv), environ(c.env...), false)
 		if c.says == "" {
 			assert.NoError(t, err, c.argv)
 			continue
 		}
 		assert.ErrorContains(t, err, c.says, c.argv)
 		assert.ErrorAs(t, err, new(cli.UsageError))
+		if strings.Contains(c.argv, "sbatch") {
+			continue
+		}
+		assert.NoError(t, checkCommand(strings.Fields(c.argv), environ(c.env...), true), "one on each node, of one job: %s", c.argv)
 	}
 }
 

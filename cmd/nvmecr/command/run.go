@@ -87,7 +87,7 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 	if err := o.cfg.Resolve(); err != nil {
 		return cli.UsageError{Err: err}
 	}
-	if err := checkCommand(argv, os.Getenv); err != nil {
+	if err := checkCommand(argv, os.Getenv, o.cfg.Job != ""); err != nil {
 		return err
 	}
 	library, err := preload.Library()
