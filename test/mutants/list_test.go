@@ -403,7 +403,7 @@ var edits = []edit{
 		`f != nil && f.handle == h {`, `f != nil {`,
 		"TestHandleOfAClosedFileIsNeverAnother", ""},
 	{"nvmf/target: one address takes all places", "nvmf/target/unauthenticated.go",
-		`case byAddress[peer] >= each:`, `case false:`,
+		`case byAddress[peer] >= each:`, `case byAddress[peer] >= each && false:`,
 		"TestGuestsOfOneAddress", ""},
 	{"posixshim: who reads media does not wait for what others have taken on", "posixshim/mount.go",
 		`m.p.Await() // what is read from media has to be there`, ``,
