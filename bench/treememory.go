@@ -110,14 +110,14 @@ func heapOfIndex(ctx context.Context, fs *microfs.FS, n int, fill func(*localInd
 	return bytes, errors.Join(l.clients[0].Goodbye(), l.clients[1].Goodbye())
 }
 
-// awaitCheckpoint waits for the end of a state checkpoint, which has the whole state in memory: none is under way while a quarter of the
-// log is free.
+// awaitCheckpoint waits for the end of a state checkpoint, which has the whole state in memory: none is under way, nor about to
+// begin, while half of the log is free.
 func awaitCheckpoint(ctx context.Context, fs *microfs.FS) error {
 	for ctx.Err() == nil {
 		if err := fs.Sync(); err != nil {
 			return err
 		}
-		if st := fs.StatFS(); st.LogFree >= st.LogPages/4 {
+		if st := fs.StatFS(); st.LogFree >= st.LogPages/2 {
 			return nil
 		}
 		time.Sleep(10 * time.Millisecond)
