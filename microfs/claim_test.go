@@ -72,6 +72,29 @@ func TestClaims(t *testing.T) {
 	require.NoError(t, fs.Unmount())
 }
 
+// A repair leaves a partition as that of a killed process if it was that.
+func TestRepairDoesNotReleaseForTheKilled(t *testing.T) {
+	for _, killed := range []bool{false, true} {
+		c := newCrashRig(t, variants[0])
+		defer c.dev.Close()
+		c.v.o.Holder = testHolder(1)
+		fs, err := c.mount()
+		require.NoError(t, err)
+		if killed {
+			fs.ckpt.stop()
+		} else {
+			require.NoError(t, fs.Unmount())
+		}
+		for range 2 {
+			_, err = Repair(t.Context(), c.dev, c.seg, c.v.o)
+			require.NoError(t, err)
+			last, err := LastClaim(t.Context(), c.dev, c.seg)
+			require.NoError(t, err)
+			require.Equal(t, !killed, last.Released)
+		}
+	}
+}
+
 // TestDamagedClaim: one slot is enough; without any it is not known who may
 // be writing.
 func TestDamagedClaim(t *testing.T) {

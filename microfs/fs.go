@@ -234,7 +234,10 @@ func now() int64 { return time.Now().UnixNano() }
 
 // Unmount ends the file system: what was acknowledged is made durable, open
 // files become invalid (EIO), the queue is closed. The device stays open.
-func (fs *FS) Unmount() error {
+func (fs *FS) Unmount() error { return fs.unmount(true) }
+
+// unmount is Unmount, but without release the partition still counts as that of a process that was killed.
+func (fs *FS) unmount(release bool) error {
 	fs.ckpt.stop()
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
@@ -245,7 +248,7 @@ func (fs *FS) Unmount() error {
 	if fs.broken == nil && !fs.opts.ReadOnly {
 		err = fs.settleAll()
 	}
-	if err == nil && fs.broken == nil && !fs.opts.ReadOnly {
+	if err == nil && fs.broken == nil && !fs.opts.ReadOnly && release {
 		err = fs.releaseClaim()
 	}
 	if fs.broken == nil {

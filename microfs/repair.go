@@ -16,7 +16,8 @@ import (
 // fails as Mount does. It never drops a file that a path leads to. done lists what it
 // did.
 //
-// Repair claims the partition like any other mount for writing.
+// Repair claims the partition like any other mount for writing. One whose process was killed is not released at the
+// end: somebody may have to look yet for what that process left behind.
 func Repair(ctx context.Context, dev nvmf.Device, seg Segment, opts Options) (done []string, err error) {
 	logf := opts.Logf
 	opts.ReadOnly, opts.mend = false, true
@@ -26,6 +27,14 @@ func Repair(ctx context.Context, dev nvmf.Device, seg Segment, opts Options) (do
 			logf(format, args...)
 		}
 	}
+	killed, claimed := false, opts.Claimed
+	opts.Claimed = func(last *Claim) (Late, error) {
+		killed = !last.Released
+		if claimed == nil {
+			return LateNone, nil
+		}
+		return claimed(last)
+	}
 	fs, err := Mount(ctx, dev, seg, opts)
 	if err != nil {
 		return done, err
@@ -33,7 +42,7 @@ func Repair(ctx context.Context, dev nvmf.Device, seg Segment, opts Options) (do
 	if err = fs.mendSuperblocks(); err == nil {
 		err = fs.Checkpoint()
 	}
-	if uerr := fs.Unmount(); err == nil {
+	if uerr := fs.unmount(!killed); err == nil {
 		err = uerr
 	}
 	return done, err
