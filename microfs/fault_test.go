@@ -25,7 +25,7 @@ func TestDisconnect(t *testing.T) {
 		t.Run(v.name, func(t *testing.T) {
 			t.Parallel()
 			seed := newSeed(t)
-			for s := range uint64(8) {
+			for s := uint64(0); s < 8; s += sweepStep {
 				disconnectOften(t, v, seed+s)
 			}
 		})
@@ -77,7 +77,7 @@ func TestIOErrors(t *testing.T) {
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
 			t.Parallel()
-			for nth := 1; nth <= 60; nth += step {
+			for nth := 1; nth <= 60; nth += step * sweepStep {
 				refuseOnce(t, v, seed, nth)
 			}
 		})
@@ -126,7 +126,7 @@ func TestRefusedStaysRefused(t *testing.T) {
 		for _, end := range []string{"crash", "unmount", "lost, crash"} {
 			t.Run(v.name+"/"+end, func(t *testing.T) {
 				t.Parallel()
-				for nth := 1; nth <= 60; nth += step {
+				for nth := 1; nth <= 60; nth += step * sweepStep {
 					refuseLast(t, v, seed, nth, end)
 				}
 			})

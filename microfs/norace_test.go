@@ -6,4 +6,6 @@ import "testing"
 
 const raceEnabled = false
 
+const sweepStep = 1
+
 func skipRace(*testing.T) {}
