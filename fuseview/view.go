@@ -91,7 +91,7 @@ func mount(dir string, root fs.InodeEmbedder, o Options) (*View, error) {
 		options = append(options, "ro")
 	}
 	var never time.Duration
-	server, err := fs.Mount(dir, root, &fs.Options{
+	fo := &fs.Options{
 		EntryTimeout:    &never,
 		AttrTimeout:     &never,
 		NegativeTimeout: &never,
@@ -106,10 +106,14 @@ func mount(dir string, root fs.InodeEmbedder, o Options) (*View, error) {
 			DisableXAttrs:     true,
 			ExtraCapabilities: fuse.CAP_DIRECT_IO_ALLOW_MMAP | fuse.CAP_ATOMIC_O_TRUNC,
 		},
-	})
+	}
+	// Not fs.Mount, nor WaitMount, which open a file of the view: a server that is killed while it waits for itself never ends, and the
+	// view hangs for all. What is asked before the server runs waits in the kernel.
+	server, err := fuse.NewServer(fs.NewNodeFS(root, fo), dir, &fo.MountOptions)
 	if err != nil {
 		return nil, fmt.Errorf("mounting a view at %s by FUSE: %w", dir, err)
 	}
+	go server.Serve()
 	return &View{server, dir}, nil
 }
 

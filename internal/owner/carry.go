@@ -1,6 +1,7 @@
 package owner
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"io/fs"
@@ -91,7 +92,7 @@ func (c *Carriers) Close() error {
 }
 
 // Await returns when the others have written what they had when it was called. It costs one system call where there are none. One
-// that does not answer in time, as it is stopped, is not waited for again.
+// that does not answer in time is not waited for again, and one that is stopped not at all.
 func (c *Carriers) Await() {
 	if c.Group == "" {
 		return
@@ -122,18 +123,29 @@ func (c *Carriers) await(file string) {
 	}
 	defer func() { _ = ownfd.Close(fd) }()
 	end := time.Now().Add(cmp.Or(c.Timeout, time.Minute))
+	slice := unix.NsecToTimeval(patience.Nanoseconds())
+	if unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &slice) != nil {
+		return
+	}
 	for {
-		left := unix.NsecToTimeval(max(time.Until(end), time.Microsecond).Nanoseconds())
-		if unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &left) != nil {
-			return
-		}
-		switch _, err := unix.Read(fd, make([]byte, 1)); err {
-		case unix.EINTR:
-		case unix.EAGAIN:
+		switch _, err := unix.Read(fd, make([]byte, 1)); {
+		case err == unix.EINTR, err == unix.EAGAIN && !stopped(file) && time.Now().Before(end):
+		case err == unix.EAGAIN && !stopped(file):
 			c.silent.Store(file, true)
 			return
 		default:
 			return
 		}
 	}
+}
+
+// stopped says whether somebody has stopped (SIGSTOP) the process that a socket in carryDir is of: what it has does not come for now.
+func stopped(file string) bool {
+	pid, _, _ := strings.Cut(file, "-")
+	stat, err := os.ReadFile("/proc/" + pid + "/stat")
+	if err != nil {
+		return false
+	}
+	state, found := bytes.CutPrefix(stat[bytes.LastIndexByte(stat, ')')+1:], []byte(" "))
+	return found && len(state) > 0 && (state[0] == 'T' || state[0] == 't')
 }

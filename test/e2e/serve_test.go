@@ -157,3 +157,19 @@ func TestServeStopped(t *testing.T) {
 	require.NoError(t, os.WriteFile(end, nil, 0o600))
 	require.NoError(t, job.Wait(t.Context()), "%v", job.Stderr.Lines())
 }
+
+// A server that does not answer, of a run that somebody has stopped, is no matter of other runs.
+func TestStoppedServerOfAnotherRun(t *testing.T) {
+	s := newStage(t)
+	needsView(t, s, otherPrograms)
+	job, err := s.Start([]string{s.Nvmecr, "run", "--name", "stopped", "--", "sh", "-c", "echo $NVMECR_EXPORT; exec sleep 3600"})
+	require.NoError(t, err)
+	defer job.Kill()
+	require.Eventually(t, func() bool { return len(job.Stdout.Lines()) > 0 }, hang, time.Millisecond)
+	server := serverOf(t, job.Stdout.Lines()[0])
+	require.NoError(t, syscall.Kill(server, syscall.SIGSTOP))
+	defer func() { _ = syscall.Kill(server, syscall.SIGCONT) }()
+	r := sh(t, s, `ls $NVMECR_EXPORT/self && echo x > /nvmecr/x`, "--name", "other")
+	r.ok(t)
+	assert.NotContains(t, r.stderr, "serve")
+}

@@ -111,8 +111,7 @@ func startServant(cfg *config.Config, linger, joined bool, index *os.File, stder
 // joinServant makes the settings those of a run on whose host another run of the job has a servant.
 func joinServant(cfg *config.Config) (err error) {
 	cfg.Command, err = os.Executable()
-	var st unix.Stat_t
-	if cfg.Export = viewOf(cfg); unix.Lstat(filepath.Join(cfg.Export, "self"), &st) != nil {
+	if cfg.Export = viewOf(cfg); lookAt(filepath.Join(cfg.Export, "self")) != nil {
 		cfg.Export = "" // it exports nothing
 	}
 	return err
@@ -126,8 +125,11 @@ func viewOf(cfg *config.Config) string {
 	}) {
 		return ""
 	}
-	return filepath.Join(owner.Directory(store.LockGroup(cfg.Run)), "view")
+	return filepath.Join(owner.Directory(store.LockGroup(cfg.Run)), viewName)
 }
+
+// viewName is the view in the directory of a run.
+const viewName = "view"
 
 // makeViewDirectory makes it, in place of one whose server was killed.
 func makeViewDirectory(dir string) error {
@@ -139,17 +141,35 @@ func makeViewDirectory(dir string) error {
 }
 
 // removeDeadViews removes what servers have left on this host that were killed: at own, and where the run was killed, too, or
-// the step of a job of Slurm has ended. Those of other runs in progress are not looked at: who looks waits for a server that somebody has stopped.
+// the step of a job of Slurm has ended. Those of other runs in progress are not looked at.
 func removeDeadViews(own string) {
-	views, _ := filepath.Glob(owner.Directory("*") + "/view")
-	for _, dir := range views {
-		var st unix.Stat_t
-		if dir != own && owner.InUse(strings.TrimPrefix(filepath.Dir(dir), owner.Directory(""))) {
+	groups, _ := filepath.Glob(owner.Directory("*"))
+	for _, group := range groups {
+		dir := filepath.Join(group, viewName)
+		if dir != own && owner.InUse(strings.TrimPrefix(group, owner.Directory(""))) {
 			continue
 		}
-		if unix.Lstat(dir, &st) == unix.ENOTCONN {
+		if lookAt(dir) == unix.ENOTCONN {
 			_ = errors.Join(fuseview.Detach(dir), os.Remove(dir)) // the next run tries again
 		}
+	}
+}
+
+// viewPatience is how long a server may take to answer for its view. One that was stopped, or hangs in the kernel after it was killed, never does.
+const viewPatience = time.Second
+
+// lookAt returns why there is no view at dir, or os.ErrDeadlineExceeded where nobody answers. The thread that waits then ends with this process.
+func lookAt(dir string) error {
+	answer := make(chan error, 1)
+	go func() {
+		var st unix.Stat_t
+		answer <- unix.Lstat(dir, &st)
+	}()
+	select {
+	case err := <-answer:
+		return err
+	case <-time.After(viewPatience):
+		return os.ErrDeadlineExceeded
 	}
 }
 
@@ -184,8 +204,7 @@ func (s *servant) removeView() {
 	if s.view == "" {
 		return
 	}
-	var st unix.Stat_t
-	if err := unix.Lstat(s.view, &st); err != unix.ENOENT { // it was killed; perhaps a process has started another one
+	if err := lookAt(s.view); err != unix.ENOENT { // it was killed; perhaps a process has started another one
 		_ = fuseview.Detach(s.view)
 	}
 	if err := os.Remove(s.view); err != nil && !errors.Is(err, fs.ErrNotExist) {
