@@ -81,9 +81,10 @@ func (c *Conn) Call(op Op, request, answer Body) error {
 func (c *Conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.gone == nil {
-		c.gone = ErrGone
+	if c.gone != nil {
+		return nil // it is closed, and its descriptor may be somebody else's now
 	}
+	c.gone = ErrGone
 	return c.stream.Close()
 }
 
