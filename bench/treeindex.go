@@ -37,12 +37,15 @@ func (a *application) dialIndex(partition uint32) (*indexClient, error) {
 	if err != nil {
 		return nil, err
 	}
-	fd, err := owner.DialIndex(store.LockGroup(a.cfg.Run))
+	fd, window, err := owner.DialIndex(store.LockGroup(a.cfg.Run), wire.MaxData, a.cfg.Timeout)
 	if err != nil {
 		return nil, err
 	}
 	// Without the other methods of a file the stream has no deadlines: it blocks its thread, as a rank's does.
 	stream := struct{ io.ReadWriteCloser }{os.NewFile(uintptr(fd), "the index")}
+	if err := owner.CloseWindow(window); err != nil { // no request here has data
+		return nil, errors.Join(err, stream.Close())
+	}
 	hello := wire.Hello{Format: tree.Format, Run: a.cfg.Run, Partition: partition, PID: uint32(os.Getpid()), Host: "bench", Cred: who}
 	c, err := tree.Connect(stream, hello, 0)
 	if err != nil {

@@ -127,7 +127,7 @@ func awaitCheckpoint(ctx context.Context, fs *microfs.FS) error {
 
 func localClient(x *index.Index, partition uint32) (*indexClient, error) {
 	ours, theirs := net.Pipe()
-	go func() { _ = x.Serve(theirs) }() // it ends with the connection
+	go func() { _ = x.Serve(theirs, nil) }() // it ends with the connection
 	c, err := tree.Connect(ours, wire.Hello{Format: tree.Format, Partition: partition, Host: "bench"}, 0)
 	return &indexClient{Client: c}, err
 }

@@ -117,7 +117,16 @@ func (s *Server) serveHere(conn net.Conn) {
 		s.index.others.Add(1)
 		defer s.index.others.Add(-1)
 	}
-	s.serveTree(ofProcess(conn, int(cred.Pid)), fmt.Sprintf("process %d", cred.Pid))
+	who := fmt.Sprintf("process %d", cred.Pid)
+	window, err := owner.ShareWindow(conn.(*net.UnixConn), wire.MaxData)
+	if err != nil { // it has gone
+		_ = conn.Close()
+		return
+	}
+	s.serveTree(ofProcess(conn, int(cred.Pid)), window, who)
+	if err := owner.CloseWindow(window); err != nil {
+		s.logf("the job's files, for %s: memory for them: %v", who, err)
+	}
 }
 
 // introduction is how long a process of another host may take to prove that it is of the run.
@@ -137,7 +146,7 @@ func (s *Server) serveOther(conn net.Conn) {
 	}
 	s.index.others.Add(1)
 	defer s.index.others.Add(-1)
-	s.serveTree(conn, "a process of "+conn.RemoteAddr().String())
+	s.serveTree(conn, nil, "a process of "+conn.RemoteAddr().String())
 }
 
 // hearOfLoss has a connection end some time after the other host has vanished, whether there is something to send or not.
@@ -154,10 +163,10 @@ func hearOfLoss(conn *net.TCPConn, patience time.Duration) error {
 	}), err)
 }
 
-func (s *Server) serveTree(conn net.Conn, who string) {
+func (s *Server) serveTree(conn net.Conn, window []byte, who string) {
 	x, err := s.awaitTree()
 	if err == nil {
-		err = x.Serve(conn)
+		err = x.Serve(conn, window)
 	} else {
 		refuse(conn, err)
 	}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math/rand/v2"
-	"net"
 	"syscall"
 	"testing"
 	"time"
@@ -397,12 +396,7 @@ func TestCrashAtMessages(t *testing.T) {
 
 // connect connects a rank to the index that there is now.
 func (c *crash) connect(p *rank) io.ReadWriteCloser {
-	near, far := net.Pipe()
-	x, served := c.index, make(chan struct{})
-	go func() {
-		defer close(served)
-		_ = x.Serve(far)
-	}()
-	p.stream, p.served = near, served
-	return &countedConn{Conn: near, served: served}
+	conn := c.dial()
+	p.stream, p.served = conn, conn.served
+	return conn
 }

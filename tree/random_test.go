@@ -51,7 +51,7 @@ func newJob(t *testing.T, seed uint64) *job {
 	r := rand.New(rand.NewPCG(seed, 0))
 	j := &job{t: t, r: r, names: map[string]*modelFile{}}
 	j.rig = newRig(t, 4)
-	j.cache, j.behind, j.lost = r.IntN(2) == 0, r.IntN(2) == 0, r.Uint64()
+	j.cache, j.behind, j.shares, j.lost = r.IntN(2) == 0, r.IntN(2) == 0, r.IntN(2) == 0, r.Uint64()
 	t.Cleanup(func() {
 		if t.Failed() {
 			for _, line := range j.trace {
@@ -82,7 +82,7 @@ func (j *job) run() {
 // begin starts ranks, and sometimes a process that is none.
 func (j *job) begin() {
 	ranks := 1 + min(j.r.IntN(len(j.disks)), j.r.IntN(len(j.disks)))
-	j.logf("%d ranks, volatile cache %v, write-behind %v", ranks, j.cache, j.behind)
+	j.logf("%d ranks, volatile cache %v, write-behind %v, memory shared with the index %v", ranks, j.cache, j.behind, j.shares)
 	for place := range uint32(ranks) {
 		j.enter(place)
 	}

@@ -75,6 +75,7 @@ type rig struct {
 	homeDev *blocktest.Faulty
 	// Ranks have devices with a volatile cache, which is lost when they are killed, or write behind.
 	cache, behind bool
+	shares        bool            // memory with the index
 	lost          uint64          // seed of what is lost
 	gone          map[uint32]bool // partitions that cannot be reached
 
@@ -83,7 +84,7 @@ type rig struct {
 }
 
 func newRig(t testing.TB, partitions int) *rig {
-	r := &rig{t: t, home: newDisk(t, true), alive: make(map[*rank]struct{})}
+	r := &rig{t: t, home: newDisk(t, true), shares: true, alive: make(map[*rank]struct{})}
 	for range partitions {
 		r.disks = append(r.disks, newDisk(t, false))
 	}
@@ -135,8 +136,26 @@ func (r *rig) adopt(_ context.Context, place uint32) (*microfs.FS, func(), error
 type countedConn struct {
 	net.Conn
 	writes atomic.Int64
-	served <-chan struct{}
+	served chan struct{} // closed when the index knows that the process has gone
+	window []byte        // memory that both ends have; nil: they have none
 }
+
+// dial connects a process to the index.
+func (r *rig) dial() *countedConn {
+	near, far := net.Pipe()
+	c := &countedConn{Conn: near, served: make(chan struct{})}
+	if r.shares {
+		c.window = make([]byte, wire.MaxData)
+	}
+	go func(x *index.Index) {
+		defer close(c.served)
+		_ = x.Serve(far, c.window) // the end of a process is an error to it
+	}(r.index)
+	return c
+}
+
+// Window is the memory that both ends have.
+func (c *countedConn) Window() []byte { return c.window }
 
 // Idle says whether the index has not ended the connection.
 func (c *countedConn) Idle() bool {
@@ -169,15 +188,9 @@ type rank struct {
 
 // join starts a process that writes a partition, or wire.NoPartition.
 func (r *rig) join(place uint32) *rank {
-	near, far := net.Pipe()
-	p := &rank{r: r, place: place, stream: near, served: make(chan struct{}), looks: &readers{r: r, mounts: map[uint32]*mounted{}}}
-	counted := &countedConn{Conn: near, served: p.served}
-	p.asked, p.counted = &counted.writes, counted
-	go func(x *index.Index) {
-		defer close(p.served)
-		_ = x.Serve(far) // the end of a process is an error to it
-	}(r.index)
-	c, err := Connect(counted, wire.Hello{Run: testRun, Partition: place, PID: 1, Host: "here"}, hang)
+	conn := r.dial()
+	p := &rank{r: r, place: place, stream: conn, asked: &conn.writes, counted: conn, served: conn.served, looks: &readers{r: r, mounts: map[uint32]*mounted{}}}
+	c, err := Connect(conn, wire.Hello{Run: testRun, Partition: place, PID: 1, Host: "here"}, hang)
 	require.NoError(r.t, err)
 	if place != wire.NoPartition {
 		p.dev, err = blocktest.NewFaulty(attached{r.disks[place].dev})

@@ -2,7 +2,6 @@ package tree
 
 import (
 	"io"
-	"net"
 	"syscall"
 	"testing"
 	"time"
@@ -28,14 +27,9 @@ func (r *rig) succeed() {
 func (r *rig) redial(list ...*rank) {
 	for _, p := range list {
 		p.client.Redial = func(time.Time) (io.ReadWriteCloser, error) {
-			near, far := net.Pipe()
-			x, served := r.index, make(chan struct{})
-			go func() {
-				defer close(served)
-				_ = x.Serve(far)
-			}()
-			p.stream, p.served = near, served
-			return &countedConn{Conn: near, served: served}, nil
+			conn := r.dial()
+			p.stream, p.served = conn, conn.served
+			return conn, nil
 		}
 	}
 }

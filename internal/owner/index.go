@@ -7,8 +7,11 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"time"
 
 	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/ownfd"
 )
 
 // indexFile is where the index of the job's tree listens, in the directory of its run's group.
@@ -33,4 +36,20 @@ func ListenForIndex(group string) (*net.UnixListener, error) {
 }
 
 // DialIndex connects to what ListenForIndex has made, if that is of this user. The descriptor, a stream, is the runtime's (ownfd).
-func DialIndex(group string) (int, error) { return dial(group, indexFile, unix.SOCK_STREAM) }
+// window is memory of so many bytes that the index shares (ShareWindow), or nil.
+func DialIndex(group string, size int, patience time.Duration) (fd int, window []byte, err error) {
+	if fd, err = dial(group, indexFile, unix.SOCK_STREAM); err != nil {
+		return -1, nil, err
+	}
+	limit := unix.NsecToTimeval(patience.Nanoseconds())
+	if err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &limit); err == nil {
+		window, err = receiveWindow(fd, size)
+	}
+	if err == nil {
+		err = unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, new(unix.Timeval))
+	}
+	if err != nil {
+		return -1, nil, errors.Join(fmt.Errorf("the index of the job's files does not introduce itself: %w", err), ownfd.Close(fd))
+	}
+	return fd, window, nil
+}

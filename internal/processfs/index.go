@@ -65,11 +65,26 @@ func (o *Opener) awaitIndex(limit time.Time) (io.ReadWriteCloser, error) {
 	}
 }
 
+// sharing is a connection to an index on this host, which shares memory with this process.
+type sharing struct {
+	*stream
+	window []byte
+}
+
+// Window is the memory, or nil.
+func (s *sharing) Window() []byte { return s.window }
+
+func (s *sharing) Close() error {
+	err := owner.CloseWindow(s.window)
+	s.window = nil
+	return errors.Join(err, s.stream.Close())
+}
+
 // reachIndex connects to the index, which is on this host, or at one of the addresses that nvmecr run has given.
-func (o *Opener) reachIndex() (*stream, error) {
-	fd, err := owner.DialIndex(store.LockGroup(o.Config.Run))
+func (o *Opener) reachIndex() (io.ReadWriteCloser, error) {
+	fd, window, err := owner.DialIndex(store.LockGroup(o.Config.Run), wire.MaxData, o.Config.Timeout)
 	if err == nil {
-		return &stream{fd: fd}, nil
+		return &sharing{&stream{fd: fd}, window}, nil
 	}
 	secret := wire.Secret(o.Config.IndexSecret)
 	for _, address := range o.Config.Index {

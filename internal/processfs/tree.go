@@ -88,7 +88,7 @@ func ReadTree(ctx context.Context, cfg *config.Config, logf func(format string, 
 	}
 	x := index.New(part.FS, index.Options{Format: tree.Format, Timeout: cfg.Timeout, Logf: logf})
 	ours, theirs := net.Pipe()
-	go func() { _ = x.Serve(theirs) }() // this process is the only client
+	go func() { _ = x.Serve(theirs, nil) }() // this process is the only client
 	client, err := tree.Connect(ours, wire.Hello{Format: tree.Format, Partition: wire.NoPartition, PID: uint32(os.Getpid())}, cfg.Timeout)
 	if err != nil {
 		x.Close()

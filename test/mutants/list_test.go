@@ -569,6 +569,32 @@ var edits = []edit{
 		`	c.gone = err
 `, ``,
 		"TestGone", ""},
+	{"wire: a connection that has failed is closed again", "tree/wire/conn.go",
+		`	if c.gone != nil {
+		return nil // it`, `	if false {
+		return nil // it`,
+		"TestCloseOnce", ""},
+	{"wire: data are left out of the memory that is shared", "tree/wire/codec.go",
+		`copy(c.window, *v)`, ``,
+		"TestShare", ""},
+	{"wire: data are left in the memory that is shared", "tree/wire/codec.go",
+		`case c.window != nil && *v == nil:`, `case c.window != nil:`,
+		"TestShare", ""},
+	{"wire: more data than the memory that is shared has", "tree/wire/codec.go",
+		`	case n > MaxData:
+		c.fail(`, `	case n > MaxData && !c.reading:
+		c.fail(`,
+		"TestShareTooMuch", ""},
+	{"index: memory that a process shares is not looked at", "tree/index/index.go",
+		`	c.peer.Share(window)
+`, ``,
+		"TestTheIndexReadsOnlyItsOwn", ""},
+	{"owner: the other end can make the shared memory shorter", "internal/owner/window.go",
+		`unix.F_SEAL_SHRINK|`, ``,
+		"TestWindow", ""},
+	{"owner: shared memory of another size is taken", "internal/owner/window.go",
+		`if st.Size != int64(size) {`, `if false {`,
+		"TestIntroductions", ""},
 	{"index: a file without a name goes while others have it open", "tree/index/open.go",
 		`if f.opens--; f.opens > 0 {`, `if f.opens--; f.opens > 1 {`,
 		"TestFilesWithoutAName", ""},

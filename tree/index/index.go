@@ -78,12 +78,13 @@ func New(fs *microfs.FS, o Options) *Index {
 var errClosed = errors.New("the index has ended")
 
 // Serve answers the requests of one connection until it ends, and closes it. The caller has made sure that it is of a process of
-// the run's user.
+// the run's user. window is memory that it shares with that process (wire.Peer.Share), or nil.
 // The error says what was wrong with what came over the
 // connection, for a log; nil after its end, whoever has ended it.
-func (x *Index) Serve(stream io.ReadWriteCloser) error {
+func (x *Index) Serve(stream io.ReadWriteCloser, window []byte) error {
 	defer stream.Close()
-	c := &client{x: x, stream: stream, peer: wire.NewPeer(stream), partition: wire.NoPartition, files: map[microfs.Ino]*session{}}
+	c := &client{x: x, stream: stream, peer: wire.NewPeer(stream), partition: wire.NoPartition, files: map[microfs.Ino]*session{}, data: window}
+	c.peer.Share(window)
 	if !x.enter(c) {
 		return errClosed
 	}

@@ -117,12 +117,24 @@ type far struct {
 
 func (f far) Ended() bool { return f.u.ended.Load() }
 
+// sharing is the client's end, where both share memory.
+type sharing struct {
+	net.Conn
+	window []byte
+}
+
+func (s sharing) Window() []byte { return s.window }
+
 // dial returns a client that has not said Hello.
 func (r *rig) dial(place uint32) *user {
 	near, there := net.Pipe()
 	u := &user{r: r, place: place, stream: near, served: make(chan error, 1)}
-	u.conn = wire.NewConn(near, hang, func(list []wire.Shard) { u.removed = append(u.removed, list...) })
-	go func(x *Index) { u.served <- x.Serve(far{there, u}) }(r.x)
+	var window []byte
+	if place == wire.NoPartition { // as a process of the index's host has it
+		window = make([]byte, wire.MaxData)
+	}
+	u.conn = wire.NewConn(sharing{near, window}, hang, func(list []wire.Shard) { u.removed = append(u.removed, list...) })
+	go func(x *Index) { u.served <- x.Serve(far{there, u}, window) }(r.x)
 	return u
 }
 

@@ -19,14 +19,15 @@ type codec struct {
 	b       []byte
 	reading bool
 	err     error
+	window  []byte // that has the data; nil: the message has
 }
 
 // read begins to read what is in b.
-func (c *codec) read(b []byte) { *c = codec{b: b, reading: true} }
+func (c *codec) read(b []byte) { *c = codec{b: b, reading: true, window: c.window} }
 
 // encode makes a message in buf: header, releases if there is such a list, and body. It returns the message.
 func (c *codec) encode(buf []byte, h *header, list *[]Shard, body Body) ([]byte, error) {
-	*c = codec{b: resize(buf, headerSize)}
+	*c = codec{b: resize(buf, headerSize), window: c.window}
 	if list != nil {
 		c.releases(list)
 	}
@@ -149,13 +150,23 @@ func (c *codec) text(v *string) {
 	}
 }
 
-// data is bytes, which are read into the memory that v has.
+// data is bytes, which are read into the memory that v has. Where there is a window the message has only their number, and who reads
+// without memory of its own reads them where they are.
 func (c *codec) data(v *[]byte) {
 	n := len(*v)
 	count(c, &n)
 	switch {
 	case n > MaxData:
 		c.fail(fmt.Sprintf("%d bytes of data", n))
+	case c.err != nil:
+	case c.window != nil && !c.reading:
+		if n > 0 && &(*v)[0] != &c.window[0] {
+			copy(c.window, *v)
+		}
+	case c.window != nil && *v == nil:
+		*v = c.window[:n:n]
+	case c.window != nil:
+		*v = append((*v)[:0], c.window[:n]...)
 	case c.reading:
 		if b := c.take(n); c.err == nil {
 			*v = append((*v)[:0], b...)

@@ -31,9 +31,15 @@ type Conn struct {
 // A call fails after the time-out if stream has a method SetDeadline, as net.Conn does. A stream with a method SetTimeout is
 // told it once, instead of before each call. Otherwise the stream's own limits count. released is called with the shards that the client is to remove, before
 // the call returns whose answer has them, and before any other call is made: it must not make one. It may be nil.
+//
+// Where stream has a method Window, that is memory which both ends have until stream is closed: MaxData bytes, or more, by way of which the data of messages
+// go; or nil. The index's end has it, too (Peer.Share).
 func NewConn(stream io.ReadWriteCloser, timeout time.Duration, released func([]Shard)) *Conn {
 	c := &Conn{stream: stream, in: bufio.NewReaderSize(stream, usualSize), released: released}
 	c.limit(timeout)
+	if s, ok := stream.(interface{ Window() []byte }); ok {
+		c.codec.window = s.Window()
+	}
 	return c
 }
 

@@ -143,3 +143,84 @@ func TestAMessageTakesOneRead(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 1, s.reads)
 }
+
+type closings struct {
+	io.ReadWriter
+	times int
+}
+
+func (c *closings) Close() error {
+	c.times++
+	return nil
+}
+
+// A stream is closed once: its descriptor may be somebody else's then.
+func TestCloseOnce(t *testing.T) {
+	s := &closings{ReadWriter: &bytes.Buffer{}} // the request is no answer
+	c := NewConn(s, 0, nil)
+	require.ErrorIs(t, c.Call(OpSync, nil, nil), ErrGone)
+	require.NoError(t, c.Close())
+	require.NoError(t, c.Close())
+	assert.Equal(t, 1, s.times)
+}
+
+// sharing is a stream whose ends share memory.
+type sharing struct {
+	net.Conn
+	window []byte
+}
+
+func (s sharing) Window() []byte { return s.window }
+
+// Data goes by way of memory that both ends have, and not over the connection.
+func TestShare(t *testing.T) {
+	near, far := net.Pipe()
+	t.Cleanup(func() { near.Close(); far.Close() })
+	window := make([]byte, MaxData)
+	c, p := NewConn(sharing{near, window}, time.Minute, nil), NewPeer(far)
+	p.Share(window)
+	go func() { // what a Read finds is what was written last
+		for {
+			op, err := p.Next()
+			if err != nil {
+				return
+			}
+			assert.Less(t, len(p.buf), 1000)
+			var w Write
+			var r Read
+			if op == OpRead {
+				assert.NoError(t, p.Body(&r))
+				assert.NoError(t, p.Answer(nil, nil, &Data{Bytes: append([]byte("read "), window[:r.Len-5]...)}))
+				continue
+			}
+			assert.NoError(t, p.Body(&w))
+			assert.Equal(t, &window[0], &w.Data[0], "it is not copied")
+			assert.NoError(t, p.Answer(nil, nil, &Written{N: uint32(len(w.Data))}))
+		}
+	}()
+	for _, n := range []int{1, 4096, MaxData} {
+		data := bytes.Repeat([]byte{byte(n) + 7}, n)
+		var w Written
+		require.NoError(t, c.Call(OpWrite, &Write{Data: data}, &w))
+		require.EqualValues(t, n, w.N)
+		n = min(n, MaxData-5)
+		got := Data{Bytes: make([]byte, 0, MaxData)}
+		require.NoError(t, c.Call(OpRead, &Read{Len: uint32(n + 5)}, &got))
+		require.Equal(t, append([]byte("read "), data[:n]...), got.Bytes)
+		clear(window)
+		assert.Equal(t, byte('r'), got.Bytes[0], "the next call changes the window")
+	}
+	assert.ErrorIs(t, c.Call(OpWrite, &Write{Data: make([]byte, MaxData+1)}, nil), errProtocol)
+}
+
+// A message that tells of more data than there can be ends the connection.
+func TestShareTooMuch(t *testing.T) {
+	b := request(t, OpWrite, 1, &Write{Data: make([]byte, 1)})
+	b[headerSize+24+2] = 0x11 // of the length: 0x110001
+	(&header{kind: kindRequest, op: OpWrite, number: 1}).seal(b[:len(b)-1])
+	p := NewPeer(&conversation{Reader: bytes.NewReader(b[:len(b)-1])})
+	p.Share(make([]byte, MaxData))
+	_, err := p.Next()
+	require.NoError(t, err)
+	assert.ErrorIs(t, p.Body(new(Write)), errProtocol)
+}

@@ -5,7 +5,7 @@
 // the header and says what each operation does. A body is its fields in the order of the method
 // "fields" of its type, little-endian, without gaps:
 //
-//   - a string is a 16-bit length and bytes; data is a 32-bit length and bytes
+//   - a string is a 16-bit length and bytes; data is a 32-bit length and bytes, or only the length where both ends share memory (NewConn)
 //   - a list is a 32-bit count and its elements
 //   - a truth is a byte, 0 or 1; a time is nanoseconds since 1970 in 64 bits
 //

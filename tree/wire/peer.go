@@ -21,6 +21,9 @@ func NewPeer(stream io.ReadWriter) *Peer {
 	return &Peer{stream: stream, in: bufio.NewReaderSize(stream, usualSize)}
 }
 
+// Share has the data of messages go by way of memory that both ends have: MaxData bytes, or more.
+func (p *Peer) Share(window []byte) { p.codec.window = window }
+
 // Next waits for a request and returns its operation. io.EOF: the client has closed the connection.
 func (p *Peer) Next() (Op, error) {
 	h, b, err := receive(p.in, p.buf, kindRequest)
@@ -28,7 +31,8 @@ func (p *Peer) Next() (Op, error) {
 	return h.op, err
 }
 
-// Body decodes the body of the request. Nothing of it refers to memory of the peer.
+// Body decodes the body of the request. Nothing of it refers to memory of the peer, but data in shared memory, which are good until
+// the answer.
 func (p *Peer) Body(body Body) error {
 	p.codec.read(p.buf[headerSize:])
 	if body != nil {
