@@ -1,11 +1,13 @@
 package command
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"sync"
 	"syscall"
+	"time"
 
 	"nvmecr/internal/config"
 )
@@ -45,6 +47,10 @@ func (s *servants) succeed() {
 	}
 }
 
+// startTries is how often one is started that does not come to serve.
+const startTries = 5
+
+// next starts another one in the place of the last, if that was killed.
 func (s *servants) next(last *servant) *servant {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,7 +59,12 @@ func (s *servants) next(last *servant) *servant {
 		return nil
 	}
 	last.forget()
-	next, err := startServant(&s.cfg, s.linger, s.joined, s.index, s.stderr)
+	var next *servant
+	err := errors.New("not tried")
+	begin := time.Now()
+	for try := 0; err != nil && try < startTries && time.Since(begin) < serveStart; try++ { // it may be killed before it serves
+		next, err = startServant(&s.cfg, s.linger, s.joined, s.index, s.stderr)
+	}
 	if err != nil {
 		fmt.Fprintf(s.stderr, "nvmecr: nvmecr serve was killed (%v), and no other one takes its place: %v\n", status.Signal(), err)
 		return nil
