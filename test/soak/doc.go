@@ -31,4 +31,8 @@
 // `nvmecr run` has its embedded target. Rounds alternate between testbeds and
 // launchers: OpenMPI, MPICH, and a shell script that starts killed ranks
 // again. Ranks keep their partitions from round to round.
+//
+// With -tree all ranks have one tree (--view=job), and in it a directory each. Each write is synced: of others it is not promised that they
+// replace what was there. The process that has the index is killed, too, and the
+// next round begins behind a look at all files by a job without ranks.
 package main

@@ -46,7 +46,7 @@ func (r *round) play(long time.Duration) error {
 		return err
 	}
 	r.tally.add(&r.tally.Rounds, 1)
-	if r.timeout = patient; r.relay != nil && r.random.IntN(4) == 0 {
+	if r.timeout = patient; r.relay != nil && !r.tree && r.random.IntN(4) == 0 { // the index that gives up does so for all
 		r.timeout = impatient
 	}
 	r.faults.short = r.timeout == impatient

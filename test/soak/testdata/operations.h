@@ -27,6 +27,7 @@ static int op_open(struct actor *a, int h, const char *name, const char *how)
 	flags |= strchr(how, 't') ? O_TRUNC : 0;
 	flags |= strchr(how, 'a') ? O_APPEND : 0;
 	flags |= strchr(how, 'x') ? O_EXCL : 0;
+	flags |= tree ? O_DSYNC : 0;
 	begin(a, "open %d %s %s", h, name, how);
 	if (strchr(how, 's')) {
 		s->stream = fopen(p, strchr(how, 't') ? "w" : "a");
@@ -76,7 +77,7 @@ static long op_stream(struct actor *a, int h, size_t n)
 		die("position of a stream");
 	begin(a, "stream %d %ld %zu", h, (long)at, n);
 	fill(a, a->data, at, n);
-	if (fwrite(a->data, 1, n, s->stream) == n && fflush(s->stream) == 0) {
+	if (fwrite(a->data, 1, n, s->stream) == n && fflush(s->stream) == 0 && (!tree || fdatasync(fileno(s->stream)) == 0)) {
 		s->at += n;
 		return end(a, n, "");
 	}

@@ -68,6 +68,7 @@ struct actor {
 
 static const char *mount, *out;
 static int rank, size;
+static int tree; /* all ranks have one: what is promised is what was synced */
 static struct actor actors[ACTORS];
 static _Atomic int works; /* an operation has returned what it may return */
 
@@ -158,7 +159,7 @@ static long end(struct actor *a, long result, const char *more)
 		return result;
 	}
 	fprintf(stderr, "soak: rank %d, actor %d: operation %u: %s\n", rank, a->number, a->version, strerror(error));
-	if (works && getenv("SOAK_TREE") != NULL) /* an exit would close its files, which can be done */
+	if (works && tree) /* an exit would close its files, which can be done */
 		kill(getpid(), SIGKILL);
 	_exit(works ? CALL_FAILED : NOT_REACHED);
 }
@@ -434,7 +435,7 @@ static void read_back(void)
 	DIR *dir = NULL;
 	int made = 1;
 
-	if (getenv("SOAK_TREE") != NULL) { /* all ranks have one */
+	if (tree) {
 		snprintf(home, sizeof home, "%s/r%d", mount, rank);
 		mount = home;
 		made = mkdir(home, 0700) == 0 || errno == EEXIST;
@@ -510,6 +511,7 @@ int main(int argc, char **argv)
 	rank = number("PMI_RANK", 0);
 	size = number("PMI_SIZE", 1);
 #endif
+	tree = getenv("SOAK_TREE") != NULL;
 	set_up(strtoull(argv[3], NULL, 0), strtoul(argv[4], NULL, 0));
 	all("start %d of %d pid %d", rank, size, getpid());
 	read_back();
