@@ -115,3 +115,68 @@ func TestLostPastTheShim(t *testing.T) {
 		})
 	}
 }
+
+// Who reads media first waits for what other processes have taken on to write; in a job's tree so does who opens a file, or looks at it.
+func TestAwaitsWhatOthersCarry(t *testing.T) {
+	for _, tree := range []bool{false, true} {
+		partition := newPartition(t)
+		p := partition.process(t)
+		h := file(t, p, "f", create)
+		waited, opened := 0, 0
+		reader := New(func(write bool) (*Mount, error) {
+			opened = waited
+			m, err := partition.open(write)
+			if err == nil {
+				m.Tree = tree
+			}
+			return m, err
+		}, t.Logf)
+		reader.Await = func() { waited++ }
+		require.NoError(t, p.Release(h))
+		require.NoError(t, p.Finish())
+		_, err := reader.Attr(at("f"), 0)
+		require.NoError(t, err)
+		assert.Positive(t, opened, "before it opens the partition")
+		before := waited
+		_, err = reader.Open(at("f"), syscall.O_RDONLY, 0)
+		require.NoError(t, err)
+		if tree {
+			assert.Greater(t, waited, before)
+		}
+		require.NoError(t, reader.Finish())
+	}
+}
+
+// What is asked of a process that carries: all is in the files, and those are closed that nobody has any more.
+func TestFinishCarried(t *testing.T) {
+	p := newPartition(t).process(t)
+	var began, ended int
+	p.Carrying = func(begins bool) {
+		if begins {
+			began++
+		} else {
+			ended++
+		}
+	}
+	h := file(t, p, "f", create)
+	socket, err := p.Share(h)
+	require.NoError(t, err)
+	require.NoError(t, p.Release(h))
+	assert.Equal(t, 1, began)
+	_, err = unix.Write(socket, []byte("before"))
+	require.NoError(t, err)
+	p.FinishCarried()
+	attr, err := p.Attr(at("f"), 0)
+	require.NoError(t, err)
+	assert.EqualValues(t, 6, attr.Size)
+	assert.False(t, attr.Closed)
+	_, err = unix.Write(socket, []byte(" the end"))
+	require.NoError(t, err)
+	require.NoError(t, unix.Close(socket))
+	p.FinishCarried()
+	attr, err = p.Attr(at("f"), 0)
+	require.NoError(t, err)
+	assert.EqualValues(t, 14, attr.Size)
+	assert.True(t, attr.Closed)
+	assert.Equal(t, 1, ended)
+}

@@ -3,7 +3,6 @@
 package posixshim_test
 
 import (
-	"bufio"
 	"bytes"
 	"os"
 	"os/exec"
@@ -11,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -273,27 +271,4 @@ for i in range(3):
 	require.NoError(t, err)
 	assert.Equal(t, strings.Repeat("Permission denied\n", 6), stdout)
 	assert.Equal(t, 1, strings.Count(stderr, "\n"), "said once: %s", stderr)
-}
-
-// What a program without the library has written to its output before it ended is there for the next one, however busy the
-// process is that writes it to the file.
-func TestWrittenBeforeTheEnd(t *testing.T) {
-	s := newStore(t)
-	writer := s.command("sh", "-c", "exec env -i sh -c 'echo started >&2; read -r line; echo \"$line\"' >$0/log", mount)
-	stdin, err := writer.StdinPipe()
-	require.NoError(t, err)
-	stderr, err := writer.StderrPipe()
-	require.NoError(t, err)
-	require.NoError(t, writer.Start())
-	line, err := bufio.NewReader(stderr).ReadString('\n')
-	require.NoError(t, err)
-	require.Equal(t, "started\n", line)
-	require.NoError(t, s.serve.Process.Signal(unix.SIGSTOP))
-	goOn := func() { _ = s.serve.Process.Signal(unix.SIGCONT) }
-	time.AfterFunc(300*time.Millisecond, goOn)
-	defer goOn()
-	_, err = stdin.Write([]byte("the last word\n"))
-	require.NoError(t, err)
-	require.NoError(t, writer.Wait())
-	assert.Equal(t, "the last word\n", output(t, s.command("cat", mount+"/log")))
 }

@@ -407,7 +407,7 @@ var edits = []edit{
 		"TestGuestsOfOneAddress", ""},
 	{"posixshim: who reads media does not wait for what others have taken on", "posixshim/mount.go",
 		`m.p.Await() // what is read from media has to be there`, ``,
-		"TestWrittenBeforeTheEnd", ""},
+		"TestAwaitsWhatOthersCarry", ""},
 	{"owner: who carries is not waited for", "internal/owner/carry.go",
 		`c.await(e.Name())`, `_ = e`,
 		"TestCarriers", ""},
