@@ -6,9 +6,10 @@
 // compute nodes, by a greedy algorithm over the network topology; the runtime
 // side assigns the processes to the allocated SSDs round robin and gives each
 // a contiguous segment by its rank among those that share the SSD. This
-// package has the second half: the namespaces were chosen by whoever named
-// them, and the mapping is a pure function of rank, size and their number, so
-// that every process of a rank computes the same without asking anyone.
+// package has the second half, and balancer/placement the first. The mapping is a
+// pure function of rank, size, the plan and the number of namespaces, so that every
+// process of a rank computes the same without asking anyone. A plan by hosts also needs the hosts
+// of all ranks, which these tell one another in MPI_Init (mpiwrap.Join).
 //
 // A Plan says it for any number of ranks, and has a text form, by which it is told
 // to the processes of a job before any of them starts. A Mapping is a Plan for one
