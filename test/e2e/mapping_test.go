@@ -16,13 +16,16 @@ import (
 	"nvmecr/nvmf"
 )
 
+// heatsInC are one program under both MPIs.
+var heatsInC = []heat{
+	{"heat.c", "mpirun.openmpi", []string{"mpicc.openmpi"}},
+	{"heat.c", "mpirun.mpich", []string{"mpicc.mpich"}},
+}
+
 // TestMapping: ranks of an MPI program, and others, write where --mapping says, and a later run
 // without it, or with another one, finds them there.
 func TestMapping(t *testing.T) {
-	for _, h := range []heat{
-		{"heat.c", "mpirun.openmpi", []string{"mpicc.openmpi"}},
-		{"heat.c", "mpirun.mpich", []string{"mpicc.mpich"}},
-	} {
+	for _, h := range heatsInC {
 		t.Run(h.launcher, func(t *testing.T) {
 			s := newStage(t)
 			program := h.build(t, s.Dir)
@@ -57,10 +60,7 @@ func TestMapping(t *testing.T) {
 
 // TestMappingByHosts: where a rank writes goes by the host on which MPI starts it, whatever its number; a restart goes by the record.
 func TestMappingByHosts(t *testing.T) {
-	for _, h := range []heat{
-		{"heat.c", "mpirun.openmpi", []string{"mpicc.openmpi"}},
-		{"heat.c", "mpirun.mpich", []string{"mpicc.mpich"}},
-	} {
+	for _, h := range heatsInC {
 		t.Run(h.launcher, func(t *testing.T) {
 			s := newStage(t)
 			program := h.build(t, s.Dir)
@@ -105,10 +105,7 @@ func fileTargets(t *testing.T, s *demo.Stage, cfg *config.Config, mib ...int64) 
 // TestFormatFails: a rank that cannot format its target tells those who wait for it, which would
 // wait for an hour.
 func TestFormatFails(t *testing.T) {
-	for _, h := range []heat{
-		{"heat.c", "mpirun.openmpi", []string{"mpicc.openmpi"}},
-		{"heat.c", "mpirun.mpich", []string{"mpicc.mpich"}},
-	} {
+	for _, h := range heatsInC {
 		t.Run(h.launcher, func(t *testing.T) {
 			s := newStage(t)
 			program := h.build(t, s.Dir)
