@@ -1,23 +1,18 @@
 package command
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"path"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"nvmecr/checkpoint"
 	"nvmecr/internal/cli"
-	"nvmecr/internal/parttable"
-	"nvmecr/microfs"
-	"nvmecr/posixshim"
 )
 
 // exitUnknown is the status where it cannot be told whether there is a
@@ -25,10 +20,9 @@ import (
 const exitUnknown = 2
 
 type latestOptions struct {
-	reader
-	json    bool
-	files   bool
-	writers []int
+	setReader
+	json  bool
+	files bool
 }
 
 func newLatest() *cobra.Command {
@@ -65,43 +59,18 @@ be told: a partition cannot be read, or the command line makes no sense. With
 			return cli.Status(exitUnknown)
 		},
 	}
-	o.bind(cmd)
+	o.bindSets(cmd)
 	cli.AddSwitch(cmd.Flags(), &o.json, "json", "", "print all checkpoints with their files as JSON [NVMECR_JSON]")
 	cli.AddSwitch(cmd.Flags(), &o.files, "files", "", "print the paths of its files instead of the step [NVMECR_FILES]")
-	cmd.Flags().IntSliceVar(&o.writers, "writers", nil, "`RANKS` that write a part of every checkpoint, such as 0,4,8, where not all do [NVMECR_WRITERS]")
 	return cmd
 }
 
 // latest prints what there is. An error that is no cli.Status says why it
 // cannot be told.
 func (o *latestOptions) latest(cmd *cobra.Command, pattern string) error {
-	if _, err := checkpoint.Find(nil, pattern, checkpoint.Job{}); err != nil {
-		return err
-	}
-	var files []checkpoint.File
-	err := o.open(cmd)
-	switch {
-	case errors.Is(err, parttable.ErrNoTable): // then there is no checkpoint, either
-	case err != nil:
-		return err
-	default:
-		files = o.list(cmd.Context())
-	}
-	for _, w := range o.writers {
-		if w < 0 || w >= o.size && o.size > 0 {
-			return fmt.Errorf("--writers %d: store %q was written by %s, numbered from 0", w, o.cfg.Name, count(o.size, "rank"))
-		}
-	}
-	place := pattern
-	if pattern != "" {
-		place = o.inside(pattern)
-	}
-	list, err := checkpoint.Find(files, place, o.job())
+	list, err := o.series(cmd, pattern)
 	if err != nil {
 		return err
-	}
-	if o.ofTree() {
-		ofNoRank(list)
 	}
 	if o.json {
 		return errors.Join(printJSON(cmd.OutOrStdout(), newSeries(list)), o.end())
@@ -110,57 +79,6 @@ func (o *latestOptions) latest(cmd *cobra.Command, pattern string) error {
 		return cli.Status(exitUnknown)
 	}
 	return o.print(cmd.OutOrStdout(), list, pattern)
-}
-
-// job is who is expected to have written.
-func (o *latestOptions) job() checkpoint.Job {
-	if o.ofTree() {
-		return checkpoint.Job{Ranks: 1} // nobody can tell there who wrote what
-	}
-	job := checkpoint.Job{Ranks: o.size, Writers: o.writers}
-	switch {
-	case len(job.Writers) > 0:
-	case o.rank != allRanks:
-		job.Writers = []int{o.rank}
-	case len(o.broken) > 0: // what they have is not known
-		job.Writers = o.ranks()
-	}
-	return job
-}
-
-// list returns the files of all ranks.
-func (o *latestOptions) list(ctx context.Context) (files []checkpoint.File) {
-	o.each(ctx, func(rank int, fs posixshim.FS) error {
-		if rank == jobTree {
-			rank = 0 // see job
-		}
-		err := walk(fs, "/", true, func(name string, a microfs.Attr) error {
-			if a.Mode&syscall.S_IFMT == syscall.S_IFREG {
-				files = append(files, checkpointFile(rank, name, a))
-			}
-			return nil
-		})
-		return explain(err, rank, "/")
-	})
-	return files
-}
-
-func checkpointFile(rank int, name string, a microfs.Attr) checkpoint.File {
-	return checkpoint.File{Rank: rank, Path: name, Size: a.Size, Created: a.Btime, Modified: a.Mtime, Closed: a.Closed}
-}
-
-// ofNoRank says of the files of a tree that they are no rank's.
-func ofNoRank(list []checkpoint.Series) {
-	for _, series := range list {
-		for _, set := range series.Sets {
-			for i := range set.Files {
-				set.Files[i].Rank = -1
-			}
-			for i := range set.Missing {
-				set.Missing[i].Rank = -1
-			}
-		}
-	}
 }
 
 func (o *latestOptions) print(w io.Writer, list []checkpoint.Series, pattern string) error {
