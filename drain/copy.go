@@ -1,0 +1,243 @@
+package drain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	"golang.org/x/time/rate"
+
+	"nvmecr/internal/crc64"
+)
+
+// ErrDamaged is in errors about bytes that differ from their checksum.
+var ErrDamaged = errors.New("its bytes differ from their checksum")
+
+// blockSize is how much is read, and written, in one call.
+const blockSize = 1 << 20
+
+var zeros [blockSize]byte
+
+// each calls f for all places of a set, several at once. Each worker begins with a worker of its own, which end ends.
+func each(ctx context.Context, places []place, workers int, worker func(context.Context, <-chan place) error) error {
+	queue := make(chan place)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		defer close(queue)
+		for _, p := range places {
+			select {
+			case queue <- p:
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		return nil
+	})
+	for range min(workers, len(places)) {
+		group.Go(func() error { return worker(ctx, queue) })
+	}
+	return group.Wait()
+}
+
+func (s *Set) places(want func(place) bool) (list []place) {
+	for i := range s.Files {
+		for j := range s.Files[i].segments() {
+			if at := (place{i, j}); want(at) {
+				list = append(list, at)
+			}
+		}
+	}
+	return list
+}
+
+// copy copies the segments that no journal has.
+func (p *partial) copy(ctx context.Context, src Source) error {
+	todo := p.set.places(func(at place) bool { return !p.done[at] })
+	limit := p.o.limiter()
+	return each(ctx, todo, p.o.workers(), func(ctx context.Context, queue <-chan place) error {
+		c := &copier{partial: p, src: src, file: -1, buf: make([]byte, blockSize), limit: limit}
+		var err error
+		for at := range queue {
+			if err = c.copy(ctx, at); err != nil {
+				break
+			}
+		}
+		return errors.Join(err, c.close())
+	})
+}
+
+// A copier is one worker: the file that it had last stays open.
+type copier struct {
+	*partial
+	src  Source
+	file int // -1: none
+	from Reader
+	to   *os.File
+	buf  []byte
+
+	limit *rate.Limiter // shared by the workers; or nil
+}
+
+func (c *copier) copy(ctx context.Context, at place) error {
+	f := &c.set.Files[at.file]
+	if err := c.open(at.file); err != nil {
+		return fmt.Errorf("%s: %w", f.In(), err)
+	}
+	off, n := f.segment(at.segment)
+	sum, err := c.segment(ctx, off, n)
+	if err == nil {
+		err = errors.Join(c.o.at("sync"), c.to.Sync())
+	}
+	if err == nil {
+		err = c.record(at, sum)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.In(), err)
+	}
+	c.o.progress(n, 0)
+	return nil
+}
+
+func (c *copier) open(file int) (err error) {
+	if c.file == file {
+		return nil
+	}
+	if err := c.close(); err != nil {
+		return err
+	}
+	f := &c.set.Files[file]
+	if c.from, err = c.src.Open(f.Rank, f.Path); err != nil {
+		return err
+	}
+	if c.to, err = c.create(f); err != nil {
+		return errors.Join(err, c.from.Close())
+	}
+	c.file = file
+	return nil
+}
+
+func (c *copier) close() error {
+	if c.file < 0 {
+		return nil
+	}
+	c.file = -1
+	return errors.Join(c.from.Close(), c.to.Close())
+}
+
+// segment copies one; what is a hole in the store stays one.
+func (c *copier) segment(ctx context.Context, off, n int64) (Sum, error) {
+	sum, end := uint64(0), off+n
+	for off < end {
+		from, to, err := c.from.Data(off)
+		if errors.Is(err, io.EOF) || err == nil && from >= end {
+			from, to, err = end, end, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+		sum = ofZeros(sum, from-off)
+		for off = from; off < min(to, end); {
+			part := c.buf[:min(int64(len(c.buf)), min(to, end)-off)]
+			if err := c.block(ctx, part, off); err != nil {
+				return 0, err
+			}
+			sum = crc64.Update(sum, part)
+			off += int64(len(part))
+		}
+	}
+	return Sum(sum), nil
+}
+
+func (c *copier) block(ctx context.Context, part []byte, off int64) error {
+	if c.limit != nil {
+		if err := c.limit.WaitN(ctx, len(part)); err != nil {
+			return err
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	if n, err := c.from.ReadAt(part, off); n < len(part) {
+		if err == nil || errors.Is(err, io.EOF) {
+			err = ErrChanged // it is shorter now
+		}
+		return err
+	}
+	if err := c.o.at("write"); err != nil {
+		return err
+	}
+	_, err := c.to.WriteAt(part, off)
+	return err
+}
+
+// ofZeros is the checksum of what sum is that of, followed by n zeros.
+func ofZeros(sum uint64, n int64) uint64 {
+	for ; n > 0; n -= blockSize {
+		sum = crc64.Update(sum, zeros[:min(n, blockSize)])
+	}
+	return sum
+}
+
+// verify compares the files in root with the checksums of a set.
+func verify(ctx context.Context, root *os.Root, s *Set, o Options) error {
+	all := s.places(func(place) bool { return true })
+	err := each(ctx, all, o.workers(), func(ctx context.Context, queue <-chan place) error {
+		buf := make([]byte, blockSize)
+		for at := range queue {
+			f := &s.Files[at.file]
+			if err := verifySegment(ctx, root, f, at.segment, buf); err != nil {
+				return fmt.Errorf("%s: %w", f.In(), err)
+			}
+			_, n := f.segment(at.segment)
+			o.progress(0, n)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	for i := range s.Files {
+		info, err := root.Lstat(s.Files[i].In())
+		if err == nil && (info.Size() != s.Files[i].Size || !info.Mode().IsRegular()) {
+			err = fmt.Errorf("%s: %w: it is of %d bytes, not %d", s.Files[i].In(), ErrDamaged, info.Size(), s.Files[i].Size)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func verifySegment(ctx context.Context, root *os.Root, f *File, segment int, buf []byte) error {
+	from, err := root.Open(f.In())
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	off, n := f.segment(segment)
+	// What is durable is dropped from memory and read from where it is. Where that is not done the copy in memory is compared.
+	_ = unix.Fadvise(int(from.Fd()), off, n, unix.FADV_DONTNEED)
+	sum, begin := uint64(0), off
+	for end := off + n; off < end; {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		part := buf[:min(int64(len(buf)), end-off)]
+		if n, err := from.ReadAt(part, off); n < len(part) {
+			if errors.Is(err, io.EOF) {
+				return fmt.Errorf("%w: it ends at byte %d", ErrDamaged, off+int64(n))
+			}
+			return err
+		}
+		sum = crc64.Update(sum, part)
+		off += int64(len(part))
+	}
+	if Sum(sum) != f.Sums[segment] {
+		return fmt.Errorf("%w, in bytes %d to %d", ErrDamaged, begin, off)
+	}
+	return nil
+}

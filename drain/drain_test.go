@@ -1,0 +1,299 @@
+package drain
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func random(t *testing.T, n int) []byte {
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.NewChaCha8([32]byte{byte(seed), byte(seed >> 8), byte(seed >> 16), byte(seed >> 24)})
+	p := make([]byte, n)
+	_, _ = r.Read(p)
+	return p
+}
+
+func open(t *testing.T, dir string) *Level {
+	l, err := Open(dir, "melt")
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, l.Close()) })
+	return l
+}
+
+// requireSet checks that dir has exactly the set: the files with their bytes, times and permissions, and its manifest.
+func requireSet(t *testing.T, l *Level, s *Set, data map[string][]byte) {
+	t.Helper()
+	sets, err := l.Sets()
+	require.NoError(t, err)
+	require.Len(t, sets, 1)
+	assert.True(t, s.Same(&sets[0]))
+	assert.Equal(t, s.Ranks, sets[0].Ranks)
+	require.NoError(t, l.Verify(t.Context(), &sets[0], Options{}))
+	for path, want := range data {
+		name := filepath.Join(sets[0].Dir, path)
+		have, err := os.ReadFile(name)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(want, have), path)
+		info, err := os.Stat(name)
+		require.NoError(t, err)
+		assert.Equal(t, os.FileMode(0o640), info.Mode())
+		assert.True(t, info.ModTime().Equal(noon))
+	}
+	files := 0
+	require.NoError(t, filepath.WalkDir(sets[0].Dir, func(_ string, e os.DirEntry, err error) error {
+		if err == nil && !e.IsDir() {
+			files++
+		}
+		return err
+	}))
+	assert.Equal(t, len(data)+1, files, "the manifest beside the files, and nothing else")
+}
+
+func someFiles(t *testing.T) map[string][]byte {
+	large := append(random(t, SegmentSize+5), make([]byte, 3*blockSize)...)
+	copy(large[2*blockSize:], make([]byte, 20*blockSize)) // a hole
+	return map[string][]byte{
+		"/melt.400.0":     large,
+		"/melt.400.1":     random(t, 3),
+		"/d/e/melt.400.2": {},
+		"/melt.400.3":     make([]byte, 2*blockSize), // a hole
+	}
+}
+
+func TestPut(t *testing.T) {
+	data := someFiles(t)
+	s, m := checkpointOf("400", data)
+	l := open(t, t.TempDir())
+	var copied, verified int64
+	var mu sync.Mutex
+	got, err := l.Put(t.Context(), s, m, Options{Progress: func(c, v int64) {
+		mu.Lock()
+		copied, verified = copied+c, verified+v
+		mu.Unlock()
+	}})
+	require.NoError(t, err)
+	assert.Equal(t, "melt.400", filepath.Base(got.Dir))
+	assert.Equal(t, []int64{s.Size(), s.Size()}, []int64{copied, verified})
+	requireSet(t, l, s, data)
+
+	info, err := os.Stat(filepath.Join(got.Dir, "melt.400.3"))
+	require.NoError(t, err)
+	assert.Zero(t, info.Sys().(*syscall.Stat_t).Blocks, "holes stay holes")
+
+	read := m.read
+	_, err = l.Put(t.Context(), s, m, Options{})
+	require.NoError(t, err)
+	assert.Equal(t, read, m.read, "it is there already")
+	requireSet(t, l, s, data)
+}
+
+// TestCutShort ends a Put before each change of the directory: then nothing counts, or all of it, and the next Put completes it.
+func TestCutShort(t *testing.T) {
+	data := map[string][]byte{"/melt.400.0": random(t, 2*blockSize+7), "/melt.400.1": random(t, 100), "/melt.400.2": nil}
+	dead := errors.New("dead")
+	for at := 0; ; at++ {
+		s, m := checkpointOf("400", data)
+		l := open(t, t.TempDir())
+		n, ended := 0, false
+		_, err := l.Put(t.Context(), s, m, Options{Workers: 1, step: func(string) error {
+			if n++; n > at {
+				ended = true
+			}
+			if ended {
+				return dead
+			}
+			return nil
+		}})
+		if !ended {
+			require.NoError(t, err)
+			require.Greater(t, at, 15)
+			return
+		}
+		require.ErrorIs(t, err, dead)
+		sets, err := l.Sets()
+		require.NoError(t, err)
+		require.Empty(t, sets)
+		read := m.read
+		_, err = l.Put(t.Context(), s, m, Options{Workers: 1})
+		require.NoError(t, err, "after %d changes", at)
+		requireSet(t, l, s, data)
+		assert.LessOrEqual(t, m.read-read, s.Size())
+	}
+}
+
+// TestGoesOn: what a journal has is not read again.
+func TestGoesOn(t *testing.T) {
+	data := map[string][]byte{"/melt.400.0": random(t, 10), "/melt.400.1": random(t, 20), "/melt.400.2": random(t, 40)}
+	s, m := checkpointOf("400", data)
+	dir := t.TempDir()
+	l := open(t, dir)
+	m.files["melt.400.2"].broken = syscall.EIO
+	_, err := l.Put(t.Context(), s, m, Options{Workers: 1})
+	require.ErrorIs(t, err, syscall.EIO)
+	require.Equal(t, int64(30), m.read)
+
+	journals, err := filepath.Glob(filepath.Join(dir, "melt", partialDir, "melt.400", journalPrefix+"*"))
+	require.NoError(t, err)
+	require.Len(t, journals, 1)
+	j, err := os.OpenFile(journals[0], os.O_WRONLY|os.O_APPEND, 0)
+	require.NoError(t, err)
+	_, err = j.WriteString("\x00\n{\"file\":7,\"segment\":0}\n{\"file\":0,\"segment\":-1}\n{\"file\":2,\"segment\":0") // noise, and a line that was cut short
+	require.NoError(t, errors.Join(err, j.Close()))
+
+	m.files["melt.400.2"].broken = nil
+	_, err = l.Put(t.Context(), s, m, Options{})
+	require.NoError(t, err)
+	assert.Equal(t, int64(70), m.read)
+	requireSet(t, l, s, data)
+}
+
+// TestJournalLies: what a journal says and the files have not is found out, and the next Put starts over.
+func TestJournalLies(t *testing.T) {
+	data := map[string][]byte{"/melt.400.0": random(t, 10), "/melt.400.1": random(t, 20)}
+	s, m := checkpointOf("400", data)
+	dir := t.TempDir()
+	l := open(t, dir)
+	m.files["melt.400.1"].broken = syscall.EIO
+	_, err := l.Put(t.Context(), s, m, Options{Workers: 1})
+	require.ErrorIs(t, err, syscall.EIO)
+	m.files["melt.400.1"].broken = nil
+	require.NoError(t, os.WriteFile(filepath.Join(dir, "melt", partialDir, "melt.400", "melt.400.0"), make([]byte, 10), 0o600))
+	_, err = l.Put(t.Context(), s, m, Options{})
+	require.ErrorIs(t, err, ErrDamaged)
+	_, err = l.Put(t.Context(), s, m, Options{})
+	require.NoError(t, err)
+	requireSet(t, l, s, data)
+}
+
+// TestChanged: files that are replaced while they are copied make no set; those of a later checkpoint of the same names one of their own.
+func TestChanged(t *testing.T) {
+	data := map[string][]byte{"/melt.400.0": random(t, 10)}
+	s, m := checkpointOf("400", data)
+	l := open(t, t.TempDir())
+	_, err := l.Put(t.Context(), s, m, Options{step: func(what string) error {
+		if what == "sync" {
+			m.mu.Lock()
+			m.files["melt.400.0"].modified = noon.Add(1)
+			m.mu.Unlock()
+		}
+		return nil
+	}})
+	require.ErrorIs(t, err, ErrChanged)
+	m.files["melt.400.0"].modified = noon
+	first, err := l.Put(t.Context(), s, m, Options{})
+	require.NoError(t, err)
+
+	later := noon.Add(time.Hour)
+	m.files["melt.400.0"].modified = later
+	next, _ := checkpointOf("400", data)
+	next.Files[0].Modified = later
+	second, err := l.Put(t.Context(), next, m, Options{})
+	require.NoError(t, err)
+	assert.Equal(t, first.Dir+"~2", second.Dir)
+	require.NoError(t, l.Remove(first))
+	sets, err := l.Sets()
+	require.NoError(t, err)
+	require.Len(t, sets, 1)
+	assert.Equal(t, second.Dir, sets[0].Dir)
+}
+
+// TestTwoAtOnce: several hosts may put the same set.
+func TestTwoAtOnce(t *testing.T) {
+	data := map[string][]byte{"/melt.400.0": random(t, 5*blockSize), "/a/melt.400.1": random(t, 20)}
+	for range 20 {
+		s, m := checkpointOf("400", data)
+		dir := t.TempDir()
+		var all sync.WaitGroup
+		for range 3 {
+			l := open(t, dir)
+			all.Go(func() {
+				_, err := l.Put(t.Context(), s, m, Options{})
+				assert.NoError(t, err)
+			})
+		}
+		all.Wait()
+		requireSet(t, open(t, dir), s, data)
+	}
+}
+
+func TestDamage(t *testing.T) {
+	data := map[string][]byte{"/melt.400.0": random(t, 2*blockSize), "/melt.400.1": random(t, 20)}
+	cases := []struct {
+		name   string
+		damage func(dir string) error
+		found  error // by Verify
+		sets   bool  // whether the set is listed
+	}{
+		{"a bit", func(dir string) error {
+			data := bytes.Clone(data["/melt.400.0"])
+			data[blockSize+3] ^= 1
+			return os.WriteFile(dir+"/melt.400.0", data, 0)
+		}, ErrDamaged, true},
+		{"shorter", func(dir string) error { return os.Truncate(dir+"/melt.400.1", 19) }, ErrDamaged, true},
+		{"longer", func(dir string) error { return os.Truncate(dir+"/melt.400.1", 21) }, ErrDamaged, true},
+		{"a file is gone", func(dir string) error { return os.Remove(dir + "/melt.400.1") }, os.ErrNotExist, true},
+		{"the manifest is gone", func(dir string) error { return os.Remove(dir + "/" + manifestName) }, nil, false},
+		{"the manifest is cut short", func(dir string) error { return os.Truncate(dir+"/"+manifestName, 100) }, ErrManifest, false},
+		{"the manifest is of another set", func(dir string) error {
+			text, err := os.ReadFile(dir + "/" + manifestName)
+			return errors.Join(err, os.WriteFile(dir+"/"+manifestName, bytes.Replace(text, []byte("400"), []byte("401"), 1), 0))
+		}, ErrManifest, false},
+	}
+	for _, c := range cases {
+		t.Run(c.name, func(t *testing.T) {
+			s, m := checkpointOf("400", data)
+			l := open(t, t.TempDir())
+			put, err := l.Put(t.Context(), s, m, Options{})
+			require.NoError(t, err)
+			require.NoError(t, c.damage(put.Dir))
+			sets, err := l.Sets()
+			assert.Len(t, sets, map[bool]int{true: 1}[c.sets])
+			if c.sets {
+				require.NoError(t, err)
+				err = l.Verify(t.Context(), &sets[0], Options{})
+			}
+			require.ErrorIs(t, err, c.found)
+		})
+	}
+}
+
+func TestRefused(t *testing.T) {
+	_, err := Open(filepath.Join(t.TempDir(), "none"), "melt")
+	require.ErrorIs(t, err, os.ErrNotExist)
+
+	l := open(t, t.TempDir())
+	s, m := checkpointOf("400", map[string][]byte{"/" + manifestName: nil})
+	_, err = l.Put(t.Context(), s, m, Options{})
+	require.ErrorIs(t, err, ErrManifest)
+}
+
+func TestLabel(t *testing.T) {
+	cases := []struct{ pattern, name, want string }{
+		{"melt.{step}.*", "400", "melt.400"},
+		{"ckpt-{step}/**", "000100", "ckpt-000100"},
+		{"{step}/**", "400", "400"},
+		{"{name}.cpt", "state_prev", "state_prev"},
+		{"processor*/{step}/**", "0.005", "processor_0.005"},
+		{"out/a b/{step}", "7", "out_a_b_7"},
+		{"/x/{name}", "../..", "x_.._.."},
+		{"{name}", "..", "_.."},
+		{"{name}", ".hidden", "_.hidden"},
+	}
+	for _, c := range cases {
+		t.Run(fmt.Sprint(c.pattern, c.name), func(t *testing.T) {
+			assert.Equal(t, c.want, label(&Set{Pattern: c.pattern, Name: c.name}))
+		})
+	}
+}

@@ -1,0 +1,146 @@
+package drain
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/google/uuid"
+)
+
+const (
+	partialDir = ".draining"
+	removalDir = ".removing"
+)
+
+// A Level is where the sets of a store are kept.
+type Level struct {
+	dir  string   // absolute
+	root *os.Root // no link in it leads out of it
+}
+
+// Open returns the level of a store in dir, a directory that exists.
+func Open(dir, store string) (*Level, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	if info, err := os.Stat(dir); err != nil || !info.IsDir() {
+		return nil, fmt.Errorf("second level %s: not a directory (make it, or see that its file system is mounted): %w", dir, errors.Join(err, syscall.ENOTDIR))
+	}
+	dir = filepath.Join(dir, store)
+	if err := os.Mkdir(dir, 0o777); err != nil && !errors.Is(err, fs.ErrExist) {
+		return nil, err
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	return &Level{dir, root}, nil
+}
+
+// Close ends the use of the level.
+func (l *Level) Close() error { return l.root.Close() }
+
+// Sets returns the sets that are whole, in order of their directories' names. Directories whose manifest
+// cannot be used are left out and named in the error; the sets are valid nevertheless.
+func (l *Level) Sets() (sets []Set, err error) {
+	entries, err := fs.ReadDir(l.root.FS(), ".")
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range entries {
+		if !e.IsDir() || strings.HasPrefix(e.Name(), ".") {
+			continue
+		}
+		s, e2 := l.manifest(e.Name())
+		switch {
+		case errors.Is(e2, fs.ErrNotExist): // not ours
+		case e2 != nil:
+			err = errors.Join(err, fmt.Errorf("%s: %w", filepath.Join(l.dir, e.Name()), e2))
+		case s.Drained.IsZero():
+			err = errors.Join(err, fmt.Errorf("%s: %w: it has no checksums", filepath.Join(l.dir, e.Name()), ErrManifest))
+		default:
+			s.Dir = filepath.Join(l.dir, e.Name())
+			sets = append(sets, *s)
+		}
+	}
+	return sets, err
+}
+
+func (l *Level) manifest(dir string) (*Set, error) {
+	text, err := l.root.ReadFile(path.Join(dir, manifestName))
+	if err != nil {
+		return nil, err
+	}
+	return decode(text)
+}
+
+// find returns the set that is the same as s, if there is one.
+func (l *Level) find(s *Set) (*Set, error) {
+	sets, err := l.Sets()
+	if i := slices.IndexFunc(sets, func(have Set) bool { return have.Same(s) }); i >= 0 {
+		return &sets[i], nil
+	}
+	if errors.Is(err, ErrManifest) {
+		return nil, nil // of another set
+	}
+	return nil, err
+}
+
+// Remove removes a set. It is gone at once; its space may follow.
+func (l *Level) Remove(s *Set) error {
+	if err := l.root.MkdirAll(removalDir, 0o777); err != nil {
+		return err
+	}
+	err := l.root.Rename(filepath.Base(s.Dir), path.Join(removalDir, uuid.NewString()))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return errors.Join(syncDir(l.root, "."), l.root.RemoveAll(removalDir))
+}
+
+// Verify reads all files of a set and compares the checksums. The error is in ErrDamaged if there is damage.
+func (l *Level) Verify(ctx context.Context, s *Set, o Options) error {
+	root, err := l.root.OpenRoot(filepath.Base(s.Dir))
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return verify(ctx, root, s, o)
+}
+
+var unfit = regexp.MustCompile(`[^A-Za-z0-9._-]+`)
+
+// label is the name of the directory of a set: what its files' paths have up to the step, as far as it is fit for a name.
+func label(s *Set) string {
+	name := s.Name
+	if i := strings.IndexByte(s.Pattern, '{'); i >= 0 {
+		name = s.Pattern[:i] + s.Name
+	}
+	name = unfit.ReplaceAllString(strings.Trim(name, "/"), "_")
+	if name == "" || name[0] == '.' {
+		name = "_" + name
+	}
+	return name[:min(len(name), 200)]
+}
+
+func syncDir(root *os.Root, name string) error {
+	d, err := root.Open(name)
+	if err != nil {
+		return err
+	}
+	err = d.Sync()
+	if errors.Is(err, syscall.EINVAL) {
+		err = nil // some network file systems have no sync of a directory: what it holds is with their servers
+	}
+	return errors.Join(err, d.Close())
+}

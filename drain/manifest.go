@@ -1,0 +1,178 @@
+package drain
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path"
+	"strconv"
+	"strings"
+	"time"
+
+	"nvmecr/internal/crc64"
+)
+
+// The layout is drawn in the package comment. Nothing here may change within version 1.
+const (
+	manifestName  = ".nvmecr-set"
+	journalPrefix = ".nvmecr-journal-"
+	format        = "nvmecr-set"
+	version       = 1
+	// SegmentSize is how many bytes of a file have a checksum of their own.
+	SegmentSize = 64 << 20
+)
+
+// ErrManifest is in errors about a manifest that cannot be used: damaged, or of a later version.
+var ErrManifest = errors.New("not a manifest of a drained set")
+
+// A Set is a checkpoint: files that belong together.
+type Set struct {
+	Store   string    `json:"store"`   // the name of the store that it was read from
+	Pattern string    `json:"pattern"` // of its series, with {step} or {name}
+	Name    string    `json:"name"`    // what stands there
+	Ranks   int       `json:"ranks"`   // of the job
+	Ended   time.Time `json:"ended"`   // the last change of one of its files
+	Drained time.Time `json:"drained"` // zero until it is whole
+	Files   []File    `json:"files"`
+
+	// Dir is its directory, an absolute path; "" as long as it has none.
+	Dir string `json:"-"`
+}
+
+// A File is a regular file of a set.
+type File struct {
+	Rank     int       `json:"rank"` // negative: of the tree that all ranks have
+	Path     string    `json:"path"` // from the root of the rank's files, or of the tree: /melt.400.0
+	Size     int64     `json:"size"` // bytes
+	Mode     Mode      `json:"mode"`
+	Modified time.Time `json:"modified"`
+	// Sums are the checksums of its segments; none until the set is whole.
+	Sums []Sum `json:"crc64nvme,omitempty"`
+}
+
+// A Mode is the permissions of a file, as of chmod.
+type Mode uint32
+
+// MarshalText returns at least four octal digits.
+func (m Mode) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%04o", uint32(m)), nil }
+
+// UnmarshalText reads what MarshalText returns.
+func (m *Mode) UnmarshalText(text []byte) error {
+	n, err := strconv.ParseUint(string(text), 8, 12)
+	*m = Mode(n)
+	return err
+}
+
+// A Sum is the CRC-64/NVME of a segment.
+type Sum uint64
+
+// MarshalText returns 16 hexadecimal digits.
+func (s Sum) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "%016x", uint64(s)), nil }
+
+// UnmarshalText reads what MarshalText returns.
+func (s *Sum) UnmarshalText(text []byte) error {
+	if len(text) != 16 {
+		return fmt.Errorf("checksum %q: not 16 hexadecimal digits", text)
+	}
+	n, err := strconv.ParseUint(string(text), 16, 64)
+	*s = Sum(n)
+	return err
+}
+
+// Size returns the bytes of all files.
+func (s *Set) Size() (n int64) {
+	for _, f := range s.Files {
+		n += f.Size
+	}
+	return n
+}
+
+// Same reports whether two sets are the same checkpoint: files of the same names, sizes and times.
+func (s *Set) Same(other *Set) bool {
+	if s.Pattern != other.Pattern || s.Name != other.Name || len(s.Files) != len(other.Files) {
+		return false
+	}
+	for i, f := range s.Files {
+		g := other.Files[i]
+		if f.Rank != g.Rank || f.Path != g.Path || f.Size != g.Size || !f.Modified.Equal(g.Modified) {
+			return false
+		}
+	}
+	return true
+}
+
+// In returns the path of the file in the directory of its set.
+func (f *File) In() string {
+	name := strings.TrimPrefix(path.Clean("/"+f.Path), "/")
+	if f.Rank >= 0 {
+		name = path.Join(fmt.Sprintf("rank%d", f.Rank), name)
+	}
+	return name
+}
+
+func (f *File) segments() int { return int((f.Size + SegmentSize - 1) / SegmentSize) }
+
+// segment returns where one begins and how long it is.
+func (f *File) segment(i int) (off, n int64) {
+	off = int64(i) * SegmentSize
+	return off, min(SegmentSize, f.Size-off)
+}
+
+// check refuses what no set has: it may come from a file that anybody wrote.
+func (s *Set) check(whole bool) error {
+	seen := map[string]bool{}
+	for i := range s.Files {
+		f := &s.Files[i]
+		in := f.In()
+		switch {
+		case f.Size < 0 || in == "" || seen[in]:
+			return fmt.Errorf("%w: file %q of %d bytes", ErrManifest, f.Path, f.Size)
+		case !strings.Contains(in, "/") && (strings.HasPrefix(in, manifestName) || strings.HasPrefix(in, journalPrefix)):
+			return fmt.Errorf("%w: a file of the checkpoint has the name %s, which the manifest needs", ErrManifest, in)
+		case whole && len(f.Sums) != f.segments():
+			return fmt.Errorf("%w: %d checksums of file %q, of %d segments", ErrManifest, len(f.Sums), f.Path, f.segments())
+		}
+		seen[in] = true
+	}
+	return nil
+}
+
+type envelope struct {
+	Format       string          `json:"format"`
+	Version      int             `json:"version"`
+	Incompatible []string        `json:"incompatible,omitempty"`
+	Sum          Sum             `json:"crc64nvme"`
+	Set          json.RawMessage `json:"set"`
+}
+
+func encode(s *Set) ([]byte, error) {
+	set, err := json.Marshal(s)
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.MarshalIndent(envelope{Format: format, Version: version, Sum: Sum(crc64.Checksum(set)), Set: set}, "", "  ")
+	return append(text, '\n'), err
+}
+
+// decode returns the set of a manifest. Its errors are in ErrManifest.
+func decode(text []byte) (*Set, error) {
+	var e envelope
+	if err := json.Unmarshal(text, &e); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrManifest, err)
+	}
+	var set bytes.Buffer
+	switch {
+	case e.Format != format:
+		return nil, fmt.Errorf("%w: its format is %q", ErrManifest, e.Format)
+	case e.Version != version || len(e.Incompatible) > 0:
+		return nil, fmt.Errorf("%w: version %d with features %q, written by a later nvmecr", ErrManifest, e.Version, e.Incompatible)
+	case json.Compact(&set, e.Set) != nil || crc64.Checksum(set.Bytes()) != uint64(e.Sum):
+		return nil, fmt.Errorf("%w: its checksum is wrong", ErrManifest)
+	}
+	s := &Set{}
+	if err := json.Unmarshal(e.Set, s); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrManifest, err)
+	}
+	return s, s.check(!s.Drained.IsZero())
+}

@@ -1,0 +1,203 @@
+package drain
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/time/rate"
+)
+
+// ErrChanged is in the error of a Put whose files were changed in the store while they were read.
+var ErrChanged = errors.New("it was changed while it was copied")
+
+// A Source is where the files of a set are read. Its method may be called from several goroutines at once.
+type Source interface {
+	Open(rank int, path string) (Reader, error)
+}
+
+// A Reader is an open file. One goroutine at a time uses it.
+type Reader interface {
+	io.ReaderAt
+	// Data returns the first range from off on that is no hole; io.EOF if there is none.
+	Data(off int64) (from, to int64, err error)
+	// Stat returns the size and when the content was last changed.
+	Stat() (size int64, modified time.Time, err error)
+	Close() error
+}
+
+// Options say how to copy.
+type Options struct {
+	// Workers is how many segments are copied at once; 0: 4.
+	Workers int
+	// Limit is the most bytes that are copied in a second; 0: as many as there can be.
+	Limit int64
+	// Progress is told of bytes that have been copied, and of those that have been verified; or nil. Several goroutines call it.
+	Progress func(copied, verified int64)
+
+	step func(what string) error // nil but in tests: before each change of the directory
+}
+
+const fewWorkers = 4
+
+func (o *Options) workers() int { return cmp.Or(o.Workers, fewWorkers) }
+
+// limiter returns nil if there is no limit.
+func (o *Options) limiter() *rate.Limiter {
+	if o.Limit <= 0 {
+		return nil
+	}
+	return rate.NewLimiter(rate.Limit(o.Limit), blockSize)
+}
+
+func (o *Options) at(what string) error {
+	if o.step == nil {
+		return nil
+	}
+	return o.step(what)
+}
+
+func (o *Options) progress(copied, verified int64) {
+	if o.Progress != nil {
+		o.Progress(copied, verified)
+	}
+}
+
+// Put copies a set to the level and returns it as it is there: whole, durable and verified. If it is there already nothing is copied.
+//
+// The error is in ErrChanged, in ErrDamaged if what was read back differs, or one of reading or writing. What has been copied by then is kept
+// for the next Put of the set, unless it is wrong.
+func (l *Level) Put(ctx context.Context, s *Set, src Source, o Options) (*Set, error) {
+	if err := s.check(false); err != nil {
+		return nil, err
+	}
+	if have, err := l.find(s); have != nil || err != nil {
+		return have, err
+	}
+	p, err := l.begin(s, &o)
+	if err != nil {
+		return nil, err
+	}
+	defer p.close()
+	if err = p.copy(ctx, src); err == nil {
+		err = p.finish(ctx, src)
+	}
+	if errors.Is(err, ErrChanged) || errors.Is(err, ErrDamaged) {
+		err = errors.Join(err, l.root.RemoveAll(p.name))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return l.commit(p)
+}
+
+// commit gives the directory its name.
+func (l *Level) commit(p *partial) (*Set, error) {
+	for i := 1; ; i++ {
+		name := label(p.set)
+		if i > 1 {
+			name += "~" + strconv.Itoa(i)
+		}
+		if err := p.o.at("rename"); err != nil {
+			return nil, err
+		}
+		err := l.root.Rename(p.name, name)
+		switch {
+		case errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, fs.ErrExist):
+			if have, err := l.find(p.set); have != nil || err != nil { // somebody else was first
+				return have, errors.Join(err, l.root.RemoveAll(p.name))
+			}
+		case err != nil:
+			if have, e := l.find(p.set); have != nil { // somebody else renamed what both of us have written
+				return have, e
+			}
+			return nil, err
+		default:
+			p.set.Dir = filepath.Join(l.dir, name)
+			return p.set, errors.Join(syncDir(l.root, partialDir), syncDir(l.root, "."))
+		}
+	}
+}
+
+// finish makes what has been copied a whole set, all but its name.
+func (p *partial) finish(ctx context.Context, src Source) error {
+	dirs := map[string]bool{".": true}
+	for i := range p.set.Files {
+		f := &p.set.Files[i]
+		if err := p.settle(f); err != nil {
+			return err
+		}
+		if err := unchanged(src, f); err != nil {
+			return err
+		}
+		for dir := path.Dir(f.In()); !dirs[dir]; dir = path.Dir(dir) {
+			dirs[dir] = true
+		}
+	}
+	for dir := range dirs {
+		if err := syncDir(p.root, dir); err != nil {
+			return err
+		}
+	}
+	if err := verify(ctx, p.root, p.set, *p.o); err != nil {
+		return err
+	}
+	p.set.Drained = time.Now().UTC()
+	if err := p.writeManifest(); err != nil {
+		return err
+	}
+	return p.tidyUp()
+}
+
+// settle gives a file its attributes and makes it durable, also one of no bytes.
+func (p *partial) settle(f *File) error {
+	to, err := p.create(f)
+	if err != nil {
+		return err
+	}
+	err = errors.Join(to.Chmod(fs.FileMode(f.Mode).Perm()|0o400), to.Sync(), to.Close())
+	if err != nil {
+		return err
+	}
+	return p.root.Chtimes(f.In(), f.Modified, f.Modified)
+}
+
+// unchanged compares a file of the store with what was to be copied.
+func unchanged(src Source, f *File) error {
+	r, err := src.Open(f.Rank, f.Path)
+	if err != nil {
+		return fmt.Errorf("%s: %w", f.In(), err)
+	}
+	size, modified, err := r.Stat()
+	if err == nil && (size != f.Size || !modified.Equal(f.Modified)) {
+		err = ErrChanged
+	}
+	if err = errors.Join(err, r.Close()); err != nil {
+		return fmt.Errorf("%s: %w", f.In(), err)
+	}
+	return nil
+}
+
+// tidyUp removes the journals of all who have written this set, and what their ends left of manifests.
+func (p *partial) tidyUp() error {
+	for _, prefix := range []string{journalPrefix, manifestName + "-"} {
+		names, err := fs.Glob(p.root.FS(), prefix+"*")
+		if err != nil {
+			return err
+		}
+		for _, name := range names {
+			if err := p.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
+				return err
+			}
+		}
+	}
+	return syncDir(p.root, ".")
+}
