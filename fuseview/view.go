@@ -27,6 +27,7 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/panics"
 	"nvmecr/posixshim"
 )
 
@@ -62,6 +63,8 @@ type Options struct {
 	// AllowOther lets processes of other users in, who have the rights that the modes of the files
 	// give them. It takes root, or user_allow_other in /etc/fuse.conf.
 	AllowOther bool
+	// Logf tells of a call that has panicked, which is EIO. nil: the default logger does.
+	Logf func(format string, args ...any)
 }
 
 // A View is a mounted view.
@@ -106,6 +109,12 @@ func mount(dir string, root fs.InodeEmbedder, o Options) (*View, error) {
 			DisableXAttrs:     true,
 			ExtraCapabilities: fuse.CAP_DIRECT_IO_ALLOW_MMAP | fuse.CAP_ATOMIC_O_TRUNC,
 		},
+	}
+	if o.Logf != nil {
+		fo.PanicHandler = func(recovered any) fuse.Status {
+			o.Logf("%v", panics.Error("a call by way of the kernel", recovered))
+			return fuse.EIO
+		}
 	}
 	// Not fs.Mount, nor WaitMount, which open a file of the view: a server that is killed while it waits for itself never ends, and the
 	// view hangs for all. What is asked before the server runs waits in the kernel.

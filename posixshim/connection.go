@@ -41,13 +41,10 @@ func (p *Process) attend(c *connection) {
 	go func() {
 		defer close(c.done)
 		defer p.server.connections.Add(-1)
-		defer func() {
-			if r := recover(); r != nil {
-				_ = p.Contain(r) // the other end finds the connection closed
-			}
-		}()
-		defer p.dismiss(c)
-		p.attendTo(c)
+		p.Guard("a call of another process", func() { // which finds the connection closed
+			defer p.dismiss(c)
+			p.attendTo(c)
+		})
 	}()
 }
 

@@ -315,10 +315,13 @@ func (p *Process) Fail(err error) {
 // Yield gives up the partition for another process, unless a file is open for
 // writing or MPI_Init has opened it. Files that are read stay open, and are
 // read from a mount for reading. It is called when the other process asks.
-func (p *Process) Yield() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return !p.keep.Load() && p.mounts[0].yield()
+func (p *Process) Yield() (yields bool) {
+	p.Guard("giving up the partition", func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		yields = !p.keep.Load() && p.mounts[0].yield()
+	})
+	return yields
 }
 
 // has says whether the file is of this mount.

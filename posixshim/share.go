@@ -87,17 +87,14 @@ func (p *Process) Share(h Handle) (int, error) {
 func (p *Process) watchFor(f *openFile, w *watch) {
 	go func() {
 		defer close(w.stopped)
-		defer func() {
-			if r := recover(); r != nil {
-				_ = p.Contain(r)
+		p.Guard("the end of a sharing", func() {
+			if !p.watchOver(w) {
+				return
 			}
-		}()
-		if !p.watchOver(w) {
-			return
-		}
-		if err := p.unshare(f, w); err != nil {
-			p.logf("closing a file that another process had open: %v", err)
-		}
+			if err := p.unshare(f, w); err != nil {
+				p.logf("closing a file that another process had open: %v", err)
+			}
+		})
 	}()
 }
 

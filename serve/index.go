@@ -14,6 +14,7 @@ import (
 
 	"nvmecr/internal/config"
 	"nvmecr/internal/owner"
+	"nvmecr/internal/panics"
 	"nvmecr/internal/parttable"
 	"nvmecr/internal/store"
 	"nvmecr/microfs"
@@ -210,7 +211,8 @@ func (s *Server) awaitTree() (*index.Index, error) {
 }
 
 // openTree opens the index, once.
-func (s *Server) openTree() (*index.Index, error) {
+func (s *Server) openTree() (_ *index.Index, err error) {
+	defer panics.Contain("the opening of the job's index", &err)
 	t := &s.index
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"nvmecr/internal/owner"
+	"nvmecr/internal/panics"
 	"nvmecr/internal/parttable"
 	"nvmecr/internal/store"
 	"nvmecr/posixshim"
@@ -108,7 +109,8 @@ func (s *Server) receive(conn *net.UnixConn) {
 	}
 }
 
-func (s *Server) takeOver(in *posixshim.Handover) error {
+func (s *Server) takeOver(in *posixshim.Handover) (err error) {
+	defer panics.Contain("a handover", &err)
 	place := store.Place{Rank: in.Rank, Size: in.Size}
 	if place.Rank < 0 && place.Rank != parttable.Solo || place.Size < 1 || place.Rank >= place.Size {
 		return fmt.Errorf("rank %d of %d: %w", in.Rank, in.Size, unix.EINVAL)

@@ -23,7 +23,7 @@ import (
 
 // Export mounts the view at dir, an existing directory. The error says what is missing: there may be no FUSE here.
 func (s *Server) Export(dir string) error {
-	view, err := fuseview.MountTrees(dir, fuseview.Trees{Tree: s.tree, Self: s.self, Names: s.names}, fuseview.Options{})
+	view, err := fuseview.MountTrees(dir, fuseview.Trees{Tree: s.tree, Self: s.self, Names: s.names}, fuseview.Options{Logf: s.logf})
 	if err != nil {
 		return err
 	}

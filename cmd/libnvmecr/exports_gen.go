@@ -14,7 +14,7 @@ import (
 //
 //export nvmecr_rt_start
 func nvmecr_rt_start(mount *C.char, variables unsafe.Pointer, variables_len uintptr, own unsafe.Pointer) (answer int64) {
-	defer contain(&answer)
+	defer contain("start", &answer)
 	return result(0, start(C.GoString(mount), posixshim.Memory(variables, variables_len), own))
 }
 
@@ -22,7 +22,7 @@ func nvmecr_rt_start(mount *C.char, variables unsafe.Pointer, variables_len uint
 //
 //export nvmecr_rt_mpi_init
 func nvmecr_rt_mpi_init() (answer int64) {
-	defer contain(&answer)
+	defer contain("mpi_init", &answer)
 	return result(0, mpiInit())
 }
 
@@ -30,7 +30,7 @@ func nvmecr_rt_mpi_init() (answer int64) {
 //
 //export nvmecr_rt_mpi_finalize
 func nvmecr_rt_mpi_finalize() (answer int64) {
-	defer contain(&answer)
+	defer contain("mpi_finalize", &answer)
 	return result(0, mpiFinalize())
 }
 
@@ -38,7 +38,7 @@ func nvmecr_rt_mpi_finalize() (answer int64) {
 //
 //export nvmecr_rt_finish
 func nvmecr_rt_finish() (answer int64) {
-	defer contain(&answer)
+	defer contain("finish", &answer)
 	return result(0, finish())
 }
 
@@ -49,7 +49,7 @@ func nvmecr_rt_open(at_dir int64, at, at_out *C.char, flags int32, mode uint32) 
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("open", &answer)
 	process.Drain()
 	n, err := process.Open(place(at_dir, at), int(flags), mode)
 	return result(n, outside(err, at_out))
@@ -62,7 +62,7 @@ func nvmecr_rt_serve() (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("serve", &answer)
 	process.Drain()
 	return result(process.Serve())
 }
@@ -74,7 +74,7 @@ func nvmecr_rt_share(h int64) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("share", &answer)
 	process.Drain()
 	return result(process.Share(posixshim.Handle(h)))
 }
@@ -86,7 +86,7 @@ func nvmecr_rt_give_up() (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("give_up", &answer)
 	process.Drain()
 	return result(0, process.GiveUp())
 }
@@ -98,7 +98,7 @@ func nvmecr_rt_alone(ends int32) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("alone", &answer)
 	process.Drain()
 	return result(process.Alone(int(ends)))
 }
@@ -110,7 +110,7 @@ func nvmecr_rt_hand_over(executes int32) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("hand_over", &answer)
 	process.Drain()
 	return result(process.HandOver(int(executes)))
 }
@@ -122,7 +122,7 @@ func nvmecr_rt_credentials() (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("credentials", &answer)
 	process.Drain()
 	return result(0, process.Credentials())
 }
@@ -134,7 +134,7 @@ func nvmecr_rt_retain(h int64) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("retain", &answer)
 	process.Drain()
 	return result(0, process.Retain(posixshim.Handle(h)))
 }
@@ -146,7 +146,7 @@ func nvmecr_rt_release(h int64) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("release", &answer)
 	process.Drain()
 	return result(0, process.Release(posixshim.Handle(h)))
 }
@@ -158,7 +158,7 @@ func nvmecr_rt_read(h int64, buf unsafe.Pointer, buf_len uintptr) (answer int64)
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("read", &answer)
 	process.Drain()
 	return result(process.Read(posixshim.Handle(h), posixshim.Memory(buf, buf_len)))
 }
@@ -170,7 +170,7 @@ func nvmecr_rt_write(h int64, buf unsafe.Pointer, buf_len uintptr, most int64) (
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("write", &answer)
 	process.Drain()
 	return result(process.Write(posixshim.Handle(h), posixshim.Memory(buf, buf_len), most))
 }
@@ -182,7 +182,7 @@ func nvmecr_rt_pread(h int64, buf unsafe.Pointer, buf_len uintptr, off int64) (a
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("pread", &answer)
 	process.Drain()
 	return result(process.Pread(posixshim.Handle(h), posixshim.Memory(buf, buf_len), off))
 }
@@ -194,7 +194,7 @@ func nvmecr_rt_pwrite(h int64, buf unsafe.Pointer, buf_len uintptr, off int64, m
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("pwrite", &answer)
 	process.Drain()
 	return result(process.Pwrite(posixshim.Handle(h), posixshim.Memory(buf, buf_len), off, most))
 }
@@ -206,7 +206,7 @@ func nvmecr_rt_readv(h int64, iov unsafe.Pointer, iov_count int32, off int64) (a
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("readv", &answer)
 	process.Drain()
 	return result(process.Readv(posixshim.Handle(h), posixshim.Vectors(iov, iov_count), off))
 }
@@ -218,7 +218,7 @@ func nvmecr_rt_writev(h int64, iov unsafe.Pointer, iov_count int32, off int64, m
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("writev", &answer)
 	process.Drain()
 	return result(process.Writev(posixshim.Handle(h), posixshim.Vectors(iov, iov_count), off, most))
 }
@@ -230,7 +230,7 @@ func nvmecr_rt_seek(h int64, off int64, whence int32) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("seek", &answer)
 	process.Drain()
 	return result(process.Seek(posixshim.Handle(h), off, int(whence)))
 }
@@ -242,7 +242,7 @@ func nvmecr_rt_getfl(h int64) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("getfl", &answer)
 	process.Drain()
 	return result(process.Getfl(posixshim.Handle(h)))
 }
@@ -254,7 +254,7 @@ func nvmecr_rt_setfl(h int64, flags int32) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("setfl", &answer)
 	process.Drain()
 	return result(0, process.Setfl(posixshim.Handle(h), int(flags)))
 }
@@ -266,7 +266,7 @@ func nvmecr_rt_getdents(h int64, buf unsafe.Pointer, buf_len uintptr) (answer in
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("getdents", &answer)
 	process.Drain()
 	return result(process.Getdents(posixshim.Handle(h), posixshim.Memory(buf, buf_len)))
 }
@@ -278,7 +278,7 @@ func nvmecr_rt_fsync(h int64) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("fsync", &answer)
 	process.Drain()
 	return result(0, process.Fsync(posixshim.Handle(h)))
 }
@@ -290,7 +290,7 @@ func nvmecr_rt_ftruncate(h int64, size int64, most int64) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("ftruncate", &answer)
 	process.Drain()
 	return result(0, process.Ftruncate(posixshim.Handle(h), size, most))
 }
@@ -302,7 +302,7 @@ func nvmecr_rt_fallocate(h int64, mode int32, off int64, n int64, most int64) (a
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("fallocate", &answer)
 	process.Drain()
 	return result(0, process.Fallocate(posixshim.Handle(h), int(mode), off, n, most))
 }
@@ -314,7 +314,7 @@ func nvmecr_rt_lock(h int64, pid int32, cmd int32, lock unsafe.Pointer, lock_len
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("lock", &answer)
 	process.Drain()
 	return result(0, process.Lock(posixshim.Handle(h), int(pid), int(cmd), posixshim.Memory(lock, lock_len)))
 }
@@ -326,7 +326,7 @@ func nvmecr_rt_flock(h int64, operation int32) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("flock", &answer)
 	process.Drain()
 	return result(0, process.Flock(posixshim.Handle(h), int(operation)))
 }
@@ -338,7 +338,7 @@ func nvmecr_rt_map(h int64, how int32, off int64, n int64) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("map", &answer)
 	process.Drain()
 	return result(process.Map(posixshim.Handle(h), int(how), off, n))
 }
@@ -350,7 +350,7 @@ func nvmecr_rt_unmap(h int64) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("unmap", &answer)
 	process.Drain()
 	return result(0, process.Unmap(posixshim.Handle(h)))
 }
@@ -362,7 +362,7 @@ func nvmecr_rt_msync(h int64, off int64, n int64) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("msync", &answer)
 	process.Drain()
 	return result(0, process.Msync(posixshim.Handle(h), off, n))
 }
@@ -374,7 +374,7 @@ func nvmecr_rt_fstat(h int64, out unsafe.Pointer, out_len uintptr) (answer int64
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("fstat", &answer)
 	process.Drain()
 	return result(0, process.Fstat(posixshim.Handle(h), posixshim.Memory(out, out_len)))
 }
@@ -386,7 +386,7 @@ func nvmecr_rt_fchmod(h int64, mode uint32) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("fchmod", &answer)
 	process.Drain()
 	return result(0, process.Fchmod(posixshim.Handle(h), mode))
 }
@@ -398,7 +398,7 @@ func nvmecr_rt_fchown(h int64, uid uint32, gid uint32) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("fchown", &answer)
 	process.Drain()
 	return result(0, process.Fchown(posixshim.Handle(h), uid, gid))
 }
@@ -410,7 +410,7 @@ func nvmecr_rt_futimes(h int64, times unsafe.Pointer, times_len uintptr, unit in
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("futimes", &answer)
 	process.Drain()
 	return result(0, process.Futimes(posixshim.Handle(h), posixshim.Memory(times, times_len), int(unit)))
 }
@@ -422,7 +422,7 @@ func nvmecr_rt_fpath(h int64, buf unsafe.Pointer, buf_len uintptr) (answer int64
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("fpath", &answer)
 	process.Drain()
 	return result(process.Fpath(posixshim.Handle(h), posixshim.Memory(buf, buf_len)))
 }
@@ -434,7 +434,7 @@ func nvmecr_rt_name(h int64, buf unsafe.Pointer, buf_len uintptr) (answer int64)
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("name", &answer)
 	process.Drain()
 	return result(process.Name(posixshim.Handle(h), posixshim.Memory(buf, buf_len)))
 }
@@ -446,7 +446,7 @@ func nvmecr_rt_stat(at_dir int64, at, at_out *C.char, flags int32, out unsafe.Po
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("stat", &answer)
 	process.Drain()
 	return result(0, outside(process.Stat(place(at_dir, at), int(flags), posixshim.Memory(out, out_len)), at_out))
 }
@@ -458,7 +458,7 @@ func nvmecr_rt_statx(at_dir int64, at, at_out *C.char, flags int32, mask uint32,
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("statx", &answer)
 	process.Drain()
 	return result(0, outside(process.Statx(place(at_dir, at), int(flags), mask, posixshim.Memory(out, out_len)), at_out))
 }
@@ -470,7 +470,7 @@ func nvmecr_rt_chmod(at_dir int64, at, at_out *C.char, mode uint32, flags int32)
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("chmod", &answer)
 	process.Drain()
 	return result(0, outside(process.Chmod(place(at_dir, at), mode, int(flags)), at_out))
 }
@@ -482,7 +482,7 @@ func nvmecr_rt_chown(at_dir int64, at, at_out *C.char, uid uint32, gid uint32, f
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("chown", &answer)
 	process.Drain()
 	return result(0, outside(process.Chown(place(at_dir, at), uid, gid, int(flags)), at_out))
 }
@@ -494,7 +494,7 @@ func nvmecr_rt_utimes(at_dir int64, at, at_out *C.char, times unsafe.Pointer, ti
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("utimes", &answer)
 	process.Drain()
 	return result(0, outside(process.Utimes(place(at_dir, at), posixshim.Memory(times, times_len), int(unit), int(flags)), at_out))
 }
@@ -506,7 +506,7 @@ func nvmecr_rt_access(at_dir int64, at, at_out *C.char, mode int32, flags int32)
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("access", &answer)
 	process.Drain()
 	return result(0, outside(process.Access(place(at_dir, at), int(mode), int(flags)), at_out))
 }
@@ -518,7 +518,7 @@ func nvmecr_rt_truncate(at_dir int64, at, at_out *C.char, size int64, most int64
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("truncate", &answer)
 	process.Drain()
 	return result(0, outside(process.Truncate(place(at_dir, at), size, most), at_out))
 }
@@ -530,7 +530,7 @@ func nvmecr_rt_mkdir(at_dir int64, at, at_out *C.char, mode uint32) (answer int6
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("mkdir", &answer)
 	process.Drain()
 	return result(0, outside(process.Mkdir(place(at_dir, at), mode), at_out))
 }
@@ -542,7 +542,7 @@ func nvmecr_rt_rmdir(at_dir int64, at, at_out *C.char) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("rmdir", &answer)
 	process.Drain()
 	return result(0, outside(process.Rmdir(place(at_dir, at)), at_out))
 }
@@ -554,7 +554,7 @@ func nvmecr_rt_unlink(at_dir int64, at, at_out *C.char) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("unlink", &answer)
 	process.Drain()
 	return result(0, outside(process.Unlink(place(at_dir, at)), at_out))
 }
@@ -566,7 +566,7 @@ func nvmecr_rt_remove(at_dir int64, at, at_out *C.char) (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("remove", &answer)
 	process.Drain()
 	return result(0, outside(process.Remove(place(at_dir, at)), at_out))
 }
@@ -578,7 +578,7 @@ func nvmecr_rt_mknod(at_dir int64, at, at_out *C.char, mode uint32) (answer int6
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("mknod", &answer)
 	process.Drain()
 	return result(0, outside(process.Mknod(place(at_dir, at), mode), at_out))
 }
@@ -590,7 +590,7 @@ func nvmecr_rt_rename(from_dir int64, from, from_out *C.char, to_dir int64, to, 
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("rename", &answer)
 	process.Drain()
 	return result(0, outside(process.Rename(place(from_dir, from), place(to_dir, to), flags), from_out))
 }
@@ -602,7 +602,7 @@ func nvmecr_rt_link(from_dir int64, from, from_out *C.char, to_dir int64, to, to
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("link", &answer)
 	process.Drain()
 	return result(0, outside(process.Link(place(from_dir, from), place(to_dir, to), int(follow)), from_out))
 }
@@ -614,7 +614,7 @@ func nvmecr_rt_symlink(target *C.char, at_dir int64, at, at_out *C.char) (answer
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("symlink", &answer)
 	process.Drain()
 	return result(0, outside(process.Symlink(C.GoString(target), place(at_dir, at)), at_out))
 }
@@ -626,7 +626,7 @@ func nvmecr_rt_readlink(at_dir int64, at, at_out *C.char, buf unsafe.Pointer, bu
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("readlink", &answer)
 	process.Drain()
 	n, err := process.Readlink(place(at_dir, at), posixshim.Memory(buf, buf_len))
 	return result(n, outside(err, at_out))
@@ -639,7 +639,7 @@ func nvmecr_rt_realpath(at_dir int64, at, at_out *C.char, buf unsafe.Pointer, bu
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("realpath", &answer)
 	process.Drain()
 	n, err := process.Realpath(place(at_dir, at), posixshim.Memory(buf, buf_len))
 	return result(n, outside(err, at_out))
@@ -652,7 +652,7 @@ func nvmecr_rt_statfs(at_dir int64, at, at_out *C.char, out unsafe.Pointer, out_
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("statfs", &answer)
 	process.Drain()
 	return result(0, outside(process.Statfs(place(at_dir, at), posixshim.Memory(out, out_len)), at_out))
 }
@@ -664,7 +664,7 @@ func nvmecr_rt_fstatfs(h int64, out unsafe.Pointer, out_len uintptr) (answer int
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("fstatfs", &answer)
 	process.Drain()
 	return result(0, process.Fstatfs(posixshim.Handle(h), posixshim.Memory(out, out_len)))
 }
@@ -676,7 +676,7 @@ func nvmecr_rt_statvfs(at_dir int64, at, at_out *C.char, out unsafe.Pointer, out
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("statvfs", &answer)
 	process.Drain()
 	return result(0, outside(process.Statvfs(place(at_dir, at), posixshim.Memory(out, out_len)), at_out))
 }
@@ -688,7 +688,7 @@ func nvmecr_rt_fstatvfs(h int64, out unsafe.Pointer, out_len uintptr) (answer in
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("fstatvfs", &answer)
 	process.Drain()
 	return result(0, process.Fstatvfs(posixshim.Handle(h), posixshim.Memory(out, out_len)))
 }
@@ -700,7 +700,7 @@ func nvmecr_rt_syncfs() (answer int64) {
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("syncfs", &answer)
 	process.Drain()
 	return result(0, process.Syncfs())
 }
@@ -712,7 +712,7 @@ func nvmecr_rt_advise(h int64, off int64, n int64, advice int32) (answer int64) 
 	if process.Crashed() {
 		return crashed
 	}
-	defer contain(&answer)
+	defer contain("advise", &answer)
 	process.Drain()
 	return result(0, process.Advise(posixshim.Handle(h), off, n, int(advice)))
 }

@@ -207,7 +207,7 @@ func formatted() func() error {
 func contained(f func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
-			err = process.Contain(r)
+			err = process.Contain("MPI_Init", r)
 		}
 	}()
 	return f()

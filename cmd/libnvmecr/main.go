@@ -67,13 +67,13 @@ func result(n int, err error) int64 {
 // crashed is the answer to every call after one that has panicked.
 const crashed = -int64(syscall.EIO)
 
-// contain is deferred by every function that C calls: a panic does not end the
+// contain is deferred by every function that C calls, with its name: a panic does not end the
 // application.
-func contain(answer *int64) {
+func contain(call string, answer *int64) {
 	if r := recover(); r != nil {
 		*answer = crashed
 		if process != nil {
-			_ = process.Contain(r)
+			_ = process.Contain(call, r)
 		}
 	}
 }

@@ -18,7 +18,7 @@ func AwaitCarried(p *posixshim.Process, cfg *config.Config) {
 	p.Carrying = func(begins bool) {
 		// Where it fails, others may find for a moment less than what was written.
 		if begins {
-			_ = c.Listen(p.FinishCarried)
+			_ = c.Listen(func() { p.Guard("the writing of carried output", p.FinishCarried) })
 		} else {
 			_ = c.Close()
 		}

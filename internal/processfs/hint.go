@@ -77,19 +77,16 @@ func (h hinting) hint(dir microfs.Ino, name string) {
 	go func() {
 		defer close(done)
 		defer cancel()
-		defer func() {
-			if r := recover(); r != nil {
-				_ = h.o.Process.Contain(r)
+		h.o.Process.Guard("a look at the files of other ranks", func() {
+			missing := h.missing(dir, name)
+			if missing == "" {
+				return
 			}
-		}()
-		missing := h.missing(dir, name)
-		if missing == "" {
-			return
-		}
-		if who := h.o.whoHas(ctx, place, missing); who != "" && h.o.said.Swap(1) == 0 {
-			h.o.Logf("%s%s is not there for rank %d; %s: each rank has files of its own",
-				strings.TrimRight(h.o.Config.Mount, "/"), missing, place.Rank, who)
-		}
+			if who := h.o.whoHas(ctx, place, missing); who != "" && h.o.said.Swap(1) == 0 {
+				h.o.Logf("%s%s is not there for rank %d; %s: each rank has files of its own",
+					strings.TrimRight(h.o.Config.Mount, "/"), missing, place.Rank, who)
+			}
+		})
 	}()
 	select {
 	case <-done:

@@ -10,6 +10,7 @@ import (
 	"nvmecr/balancer"
 	"nvmecr/internal/config"
 	"nvmecr/internal/owner"
+	"nvmecr/internal/panics"
 	"nvmecr/internal/parttable"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
@@ -125,7 +126,8 @@ func (p *Partition) Divided() bool {
 }
 
 // onDivide answers a rank of this host that has asked the owner of the solo partition.
-func (p *Partition) onDivide(o *opener, ranks int, by string) error {
+func (p *Partition) onDivide(o *opener, ranks int, by string) (err error) {
+	defer panics.Contain("the division of the store", &err)
 	plan, err := balancer.ParsePlan(by)
 	if err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"nvmecr/internal/panics"
 	"nvmecr/internal/runrecord"
 	"nvmecr/nvmf"
 )
@@ -84,8 +85,9 @@ func (p *leasePart) keep(ctx context.Context) {
 
 // renew writes the next beat, if the record is still ours. It waits for a target that
 // is away for as long as ctx lives.
-func (p *leasePart) renew(ctx context.Context) error {
-	err := p.retry(ctx, func() error {
+func (p *leasePart) renew(ctx context.Context) (err error) {
+	defer panics.Contain("the renewal of the run record", &err)
+	err = p.retry(ctx, func() error {
 		f, err := runrecord.Read(p.dev, p.q)
 		if err != nil {
 			return err

@@ -636,6 +636,13 @@ var edits = []edit{
 	{"index: a shard of another birth is kept", "tree/index/release.go",
 		`err == nil && f.birth == s.Birth {`, `err == nil {`,
 		"TestShards", ""},
+	{"index: a panic of a call ends more than the call", "tree/index/client.go",
+		`body, list, err = nil, nil, x.crash(op.String(), r)`, `panic(r)`,
+		"TestPanic", ""},
+	{"index: a panic in an adoption ends the process", "tree/index/adopt.go",
+		`	defer panics.Contain("the adoption of what a dead process has written", &err)
+`, ``,
+		"TestAdoptionPanics", ""},
 	{"index: an adoption takes others' bytes", "tree/index/adopt.go",
 		`if s.Kind == microfs.SpanHole {`, `if true {`,
 		"TestAdoption", ""},

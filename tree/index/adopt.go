@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/panics"
 	"nvmecr/microfs"
 	"nvmecr/tree/wire"
 )
@@ -130,7 +131,8 @@ func (p *adoption) concerns(a *microfs.Attr) bool {
 }
 
 // adopt maps what the partition has of the files.
-func (x *Index) adopt(a *adoption) error {
+func (x *Index) adopt(a *adoption) (err error) {
+	defer panics.Contain("the adoption of what a dead process has written", &err)
 	fs, done, err := x.opts.Adopt(x.ctx, a.partition)
 	if err != nil {
 		return err

@@ -76,7 +76,7 @@ func (c *client) answer(op wire.Op) error {
 	if c.ready == (op == wire.OpHello) {
 		return fmt.Errorf("%v where Hello has to come first, and once", op)
 	}
-	answer, list, err := c.x.perform(c, r)
+	answer, list, err := c.x.perform(c, op, r)
 	if err == errClosed {
 		return err
 	}
@@ -84,7 +84,15 @@ func (c *client) answer(op wire.Op) error {
 }
 
 // perform runs a call, with the lock where it needs that.
-func (x *Index) perform(c *client, r call) (wire.Body, []wire.Shard, error) {
+func (x *Index) perform(c *client, op wire.Op, r call) (body wire.Body, list []wire.Shard, err error) {
+	if x.crashed.Load() {
+		return nil, nil, syscall.EIO
+	}
+	defer func() {
+		if r := recover(); r != nil {
+			body, list, err = nil, nil, x.crash(op.String(), r)
+		}
+	}()
 	if r, ok := r.(interface{ before(c *client) error }); ok {
 		if err := r.before(c); err != nil {
 			return nil, nil, err

@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/google/uuid"
 
+	"nvmecr/internal/panics"
 	"nvmecr/microfs"
 	"nvmecr/tree/wire"
 )
@@ -44,6 +46,7 @@ type Index struct {
 	growing sync.Mutex     // held while Options.Grow runs; before mu
 	grown   uint32         // partitions that the store has, since nobody else makes any; 0: not known. Guarded by growing
 	work    sync.WaitGroup // adoptions, and Serves
+	crashed atomic.Bool    // set by the first panic, for good
 
 	mu      sync.Mutex // see the package comment; guards what follows
 	closed  bool
@@ -81,17 +84,30 @@ var errClosed = errors.New("the index has ended")
 // the run's user. window is memory that it shares with that process (wire.Peer.Share), or nil.
 // The error says what was wrong with what came over the
 // connection, for a log; nil after its end, whoever has ended it.
-func (x *Index) Serve(stream io.ReadWriteCloser, window []byte) error {
+func (x *Index) Serve(stream io.ReadWriteCloser, window []byte) (err error) {
 	defer stream.Close()
+	defer func() {
+		if r := recover(); r != nil {
+			err = x.crash("the service of a process", r)
+		}
+	}()
 	c := &client{x: x, stream: stream, peer: wire.NewPeer(stream), partition: wire.NoPartition, files: map[microfs.Ino]*session{}, data: window}
 	c.peer.Share(window)
 	if !x.enter(c) {
 		return errClosed
 	}
 	defer x.work.Done()
-	err := c.serve()
-	x.leave(c)
-	return err
+	defer x.leave(c)
+	return c.serve()
+}
+
+// crash tells of a panic during something. All calls after it fail: nobody knows what is half changed.
+func (x *Index) crash(during string, recovered any) error {
+	err := panics.Error(during, recovered)
+	if !x.crashed.Swap(true) {
+		x.opts.Logf("%v; every call on files of the job is EIO from here on", err)
+	}
+	return syscall.EIO
 }
 
 // enter takes note of a client, unless the index is closed.

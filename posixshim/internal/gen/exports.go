@@ -16,7 +16,7 @@ func writeExports(b *bytes.Buffer, t *table) error {
 		if !f.life {
 			fmt.Fprint(&src, "\tif process.Crashed() {\n\t\treturn crashed\n\t}\n")
 		}
-		fmt.Fprint(&src, "\tdefer contain(&answer)\n")
+		fmt.Fprintf(&src, "\tdefer contain(%q, &answer)\n", f.name)
 		if !f.life {
 			fmt.Fprint(&src, "\tprocess.Drain()\n")
 		}

@@ -1,0 +1,118 @@
+package e2e
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A deliberate panic is a line of source that is compiled before another one: nothing of it is in what users get.
+type deliberate struct{ file, line, before string }
+
+var deliberatePanics = []deliberate{
+	{"posixshim/data.go", `if off == 0x7a11 { panic("deliberate") }`, "\ts := takeScratch(buf)\n\tn, err := p.read(h, s.one[:], off)"},
+	{"microfs/file.go", `if off == 0x7a12 { panic("deliberate") }`, "\tif total(bufs) > maxBatch {\n\t\tf.begin(false)"},
+	{"tree/index/calls.go", `if r.Mode&0o777 == 0o751 { panic("deliberate") }`, "\treturn nil, c.x.fs.Mkdir(r.Dir, r.Path, r.Mode)"},
+}
+
+// overlay writes a file for go build -overlay by which the panics are compiled, beside what the libraries are built with anyway.
+func overlay(t *testing.T, dir string) string {
+	var o struct{ Replace map[string]string }
+	b, err := os.ReadFile("../../build/overlay.json")
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(b, &o))
+	for _, d := range deliberatePanics {
+		path, err := filepath.Abs(filepath.Join("../..", d.file))
+		require.NoError(t, err)
+		source, err := os.ReadFile(path)
+		require.NoError(t, err)
+		require.Equal(t, 1, strings.Count(string(source), d.before), "say where the panic is in %s now", d.file)
+		o.Replace[path] = filepath.Join(dir, filepath.Base(d.file))
+		spoiled := strings.Replace(string(source), d.before, d.line+"\n"+d.before, 1)
+		require.NoError(t, os.WriteFile(o.Replace[path], []byte(spoiled), 0o600))
+	}
+	b, err = json.Marshal(o)
+	require.NoError(t, err)
+	path := filepath.Join(dir, "overlay.json")
+	require.NoError(t, os.WriteFile(path, b, 0o600))
+	return path
+}
+
+// panicking builds nvmecr with the panics, and returns the command.
+func panicking(t *testing.T, built string) string {
+	dir := t.TempDir()
+	with := "-overlay=" + overlay(t, dir)
+	for name, args := range map[string][]string{
+		"nvmecr":             {"./cmd/nvmecr"},
+		"libnvmecr-plain.so": {"-buildmode=c-shared", "-ldflags=-X=runtime.godebugDefault=asyncpreemptoff=1", "./cmd/libnvmecr"},
+	} {
+		cmd := exec.Command("go", append([]string{"build", "-buildvcs=false", "-trimpath", with, "-o", filepath.Join(dir, name)}, args...)...)
+		cmd.Dir = "../.."
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+	}
+	require.NoError(t, os.Symlink(filepath.Join(filepath.Dir(built), "libnvmecr.so"), filepath.Join(dir, "libnvmecr.so")))
+	return filepath.Join(dir, "nvmecr")
+}
+
+// TestPanics: a call that panics is EIO, and so are all calls after it. One line says which call that was; the application goes on to
+// its end. So it is for a call that a process makes for another one, and in the index of a job's tree.
+func TestPanics(t *testing.T) {
+	script, err := filepath.Abs("testdata/panics.py")
+	require.NoError(t, err)
+	built := newStage(t)
+	command := panicking(t, built.Nvmecr)
+	for _, c := range []struct{ call, view, during string }{
+		{"read", "rank", "pread"},
+		{"locked", "rank", "pread"},
+		{"child", "rank", "a call of another process"},
+		{"read", "job", "pread"},
+		{"name", "job", "Mkdir"},
+	} {
+		t.Run(c.call+" "+c.view, func(t *testing.T) {
+			s := newStage(t)
+			s.Nvmecr = command
+			r := sh(t, s, "exec python3 "+script+" "+c.call, "--size", "256M", "--view", c.view)
+			assert.Equal(t, "EIO\nthen EIO\ngoes on\n", r.ok(t))
+			said := lines(r.stderr, "please report it")
+			if assert.Len(t, said, 1, r.stderr) {
+				assert.Contains(t, said[0], "internal error during "+c.during+", please report it: deliberate, at nvmecr/")
+				assert.Contains(t, said[0], "is EIO from here on")
+			}
+			assert.NotContains(t, r.stderr, "goroutine")
+		})
+	}
+	t.Run("by way of the kernel", func(t *testing.T) { panicOfView(t, command) })
+}
+
+// panicOfView: a program that the kernel serves has EIO, and the server goes on.
+func panicOfView(t *testing.T, command string) {
+	s := newRankStage(t)
+	needsView(t, s, otherPrograms)
+	s.Nvmecr = command
+	r := sh(t, s, `head -c 100000 /dev/zero > /nvmecr/a
+		env -i LC_ALL=C dd if=$NVMECR_EXPORT/self/a of=/dev/null bs=10 iflag=skip_bytes skip=$((0x7a11)) count=1 2>&1 | grep -o 'Input/output error'
+		env -i cat $NVMECR_EXPORT/self/a | wc -c`)
+	assert.Equal(t, "Input/output error\n100000\n", r.ok(t))
+	said := lines(r.stderr, "please report it")
+	if assert.Len(t, said, 1, r.stderr) {
+		assert.Contains(t, said[0], "internal error during a call by way of the kernel, please report it: deliberate, at nvmecr/posixshim.(*Process).Pread:")
+	}
+	assert.NotContains(t, r.stderr, "goroutine")
+}
+
+// lines returns those that have a word.
+func lines(text, word string) (found []string) {
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, word) {
+			found = append(found, line)
+		}
+	}
+	return found
+}

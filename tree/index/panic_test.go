@@ -1,0 +1,42 @@
+package index
+
+import (
+	"context"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"nvmecr/microfs"
+	"nvmecr/tree/wire"
+)
+
+// TestPanic: a call that panics is EIO, and so is every other one from then on. One line says which call that was.
+func TestPanic(t *testing.T) {
+	r := newRig(t)
+	u, other := r.connect(0), r.connect(1)
+	r.x.opts.Grow = func(uint32) (uint32, error) { panic("deliberate") }
+	for range 2 {
+		assert.ErrorIs(t, u.conn.Call(wire.OpGrow, &wire.Grow{Partitions: 3}, &wire.Grow{}), syscall.EIO)
+	}
+	assert.ErrorIs(t, other.conn.Call(wire.OpMkdir, &wire.Mkdir{Name: at("d"), Mode: 0o755}, nil), syscall.EIO)
+	require.Len(t, r.lines, 1)
+	assert.Contains(t, r.lines[0], "internal error during Grow, please report it: deliberate, at nvmecr/tree/index.TestPanic")
+}
+
+// TestAdoptionPanics: what a dead process has written may make its reader panic. That is missing then, and all else goes on.
+func TestAdoptionPanics(t *testing.T) {
+	r := newRig(t)
+	a, b := r.connect(0), r.connect(1)
+	f := a.open("f", unix.O_RDWR|unix.O_CREAT)
+	a.put(f, 0, "told")
+	a.write(f, 4, "not")
+	r.x.opts.Adopt = func(context.Context, uint32) (*microfs.FS, func(), error) { panic("deliberate") }
+	a.kill()
+	assert.Equal(t, "told", b.read("f"))
+	b.open("g", unix.O_RDWR|unix.O_CREAT)
+	assert.Contains(t, strings.Join(r.lines, "\n"), "deliberate")
+}
