@@ -11,7 +11,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	_ "embed"
 
@@ -38,6 +37,7 @@ type Host struct {
 	Name    string
 	Address string
 
+	mac     string // the same after Boot, as others remember it
 	network *Network
 	init    *process
 }
@@ -57,7 +57,7 @@ func New(t testing.TB, dir string, names ...string) *Network {
 	n := &Network{t: t, dir: filepath.Join(dir, "hosts"), hosts: make(map[string]*Host)}
 	require.NoError(t, os.Mkdir(n.dir, 0o755))
 	for i, name := range names {
-		n.hosts[name] = &Host{Name: name, Address: fmt.Sprintf("10.77.0.%d", i+1), network: n}
+		n.hosts[name] = &Host{Name: name, Address: fmt.Sprintf("10.77.0.%d", i+1), mac: fmt.Sprintf("02:00:0a:4d:00:%02x", i+1), network: n}
 	}
 	n.writeFiles()
 	require.NoError(t, chown(dir))
@@ -115,7 +115,7 @@ func (h *Host) start() (err error) {
 	}
 	pid, board := strconv.Itoa(h.init.first), strconv.Itoa(h.network.board.first)
 	for _, line := range []string{
-		"ip link add dev " + h.Name + " netns " + board + " type veth peer name eth0 netns " + pid,
+		"ip link add dev " + h.Name + " netns " + board + " type veth peer name eth0 address " + h.mac + " netns " + pid,
 		"nsenter --target " + board + " --net ip link set " + h.Name + " master bridge up",
 		"nsenter --target " + pid + " --net ip addr add " + h.Address + "/24 dev eth0",
 		"nsenter --target " + pid + " --net ip link set eth0 up",
@@ -127,10 +127,10 @@ func (h *Host) start() (err error) {
 	return nil
 }
 
-// In returns the command line that runs argv on the host, as the user.
+// In returns the command line that runs argv on the host, as the user, in the directory that hosts share.
 func (h *Host) In(argv ...string) []string {
 	id := strconv.Itoa(User)
-	return append(h.Root("setpriv", "--reuid", id, "--regid", id, "--clear-groups", "--"), argv...)
+	return append(h.Root("setpriv", "--reuid", id, "--regid", id, "--clear-groups", "--", "env", "-C", filepath.Dir(h.network.dir)), argv...)
 }
 
 // Root returns the command line that runs argv on the host, as root.
@@ -154,13 +154,14 @@ func (h *Host) Kill() {
 	h.network.t.Helper()
 	h.Cut()
 	h.init.end()
+	_ = call("nsenter --target " + strconv.Itoa(h.network.board.first) + " --net ip link delete " + h.Name) // it may have gone with the host's end
 }
 
 // Boot starts a host again that was killed, with another boot id.
 func (h *Host) Boot() {
 	h.network.t.Helper()
 	h.network.write(h.Name+".boot", uuid.NewString()+"\n", 0o644)
-	require.Eventually(h.network.t, func() bool { return h.start() == nil }, time.Minute, 10*time.Millisecond, "its old link has to go first")
+	require.NoError(h.network.t, h.start())
 }
 
 // A process is the first one of a namespace. It lives as long as its input is open.
