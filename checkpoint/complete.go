@@ -9,21 +9,20 @@ import (
 	"strings"
 )
 
-// judge finds out what each set of a series lacks. writers are the ranks that
+// judge finds out what each of the sets lacks that jobs of one size have written. writers are the ranks that
 // must have a part of each.
-func judge(sets []Set, writers []int) {
+func judge(sets []*Set, writers []int) {
 	votes, whole := map[part]int{}, make([]bool, len(sets))
 	voters := 0
-	for i := range sets {
-		if whole[i] = sets[i].closed() && len(sets[i].absent(writers)) == 0; whole[i] {
+	for i, s := range sets {
+		if whole[i] = s.closed() && len(s.absent(writers)) == 0; whole[i] {
 			voters++
-			for _, p := range sets[i].parts {
+			for _, p := range s.parts {
 				votes[p]++
 			}
 		}
 	}
-	for i := range sets {
-		s := &sets[i]
+	for i, s := range sets {
 		have := map[part]bool{}
 		for _, p := range s.parts {
 			have[p] = true

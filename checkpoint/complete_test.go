@@ -19,6 +19,8 @@ func TestMissing(t *testing.T) {
 		pattern string
 		ranks   int
 		writers []int
+		tree    bool
+		sizes   map[string]int      // how many ranks the job has from the first file of a step on
 		want    map[string][]string // of each set; those not here are complete
 	}{
 		"all there": {lines: job(3, two, lammps)},
@@ -77,10 +79,30 @@ func TestMissing(t *testing.T) {
 		"each with its metadata": {lines: append(job(2, two[:1], dcp), "0 step-200/__0.metadata", "1 step-200/__1.metadata"), drop: "0:step-200/.metadata"},
 		"named": {lines: []string{"0 last/a.pt", "1 last/a.pt", "0 best/a.pt"}, pattern: "{name}/*",
 			want: map[string][]string{"best": {"best/a.pt of rank 1 is not there"}}},
+		"a tree": {lines: job(3, two, lammps), tree: true},
+		"a tree, a rank is missing in the first set": {lines: job(4, two[:1], lammps), drop: "2:melt.200.2", tree: true,
+			want: map[string][]string{"200": {"rank 2 has no file of it"}}},
+		"a tree, a file is missing, whoever wrote it before": {lines: []string{"0 melt.200.0", "1 melt.200.1", "1 melt.400.0", "0 melt.600.0", "1 melt.600.1"}, tree: true,
+			want: map[string][]string{"400": {"melt.400.1 is not there", "rank 0 has no file of it"}}},
+		"a tree, other ranks write the same files": {lines: []string{"0 melt.200.0", "1 melt.200.1", "1 melt.400.0", "0 melt.400.1"}, tree: true},
+		"a tree, one shared file":                  {lines: []string{"-1 out_200.h5", "-1 out_400.h5"}, ranks: 4, tree: true},
+		"a tree, a shared file, and one of each":   {lines: append(job(2, two, lammps), "-1 melt.200.all", "-1 melt.400.all"), tree: true},
+		"a tree, a shared file without those of a rank": {lines: append(job(3, two[:1], lammps), "-1 melt.200.all"), drop: "2:melt.200.2", tree: true,
+			want: map[string][]string{"200": {"rank 2 has no file of it"}}},
+		"a tree, rank 0 writes for all": {lines: []string{"0 state_step400.cpt", "0 state_step800.cpt"}, ranks: 4, tree: true},
+		"a tree, node leaders":          {lines: job(4, two, lammps), drop: "1:melt.200.1 1:melt.400.1 3:melt.200.3 3:melt.400.3", writers: []int{0, 2}, tree: true},
+		"a tree, fewer ranks go on": {lines: append(job(4, two, lammps), job(2, []string{"600", "800"}, lammps)...), ranks: 4, tree: true,
+			sizes: map[string]int{"200": 4, "600": 2}},
+		"a tree, fewer ranks, one missing": {lines: append(job(4, two, lammps), job(2, []string{"600", "800"}, lammps)...), drop: "1:melt.800.1", ranks: 4, tree: true,
+			sizes: map[string]int{"200": 4, "600": 2}, want: map[string][]string{"800": {"melt.800.1 is not there", "rank 1 has no file of it"}}},
+		"a tree, fewer ranks after one that was cut short": {lines: append(job(4, two, lammps), job(2, []string{"600"}, lammps)...), drop: "2:melt.400.2 3:melt.400.3", ranks: 4, tree: true,
+			sizes: map[string]int{"600": 2}, want: map[string][]string{"400": {"melt.400.2 is not there", "melt.400.3 is not there", "rank 2 has no file of it", "rank 3 has no file of it"}}},
+		"a tree, a single process goes on": {lines: append(job(2, two, lammps), "-1 melt.600.0", "-1 melt.600.base"), ranks: 2, tree: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ranks := c.ranks
 			var all []File
+			var sizes []Size
 			for _, f := range files(t, c.lines...) {
 				if c.ranks == 0 {
 					ranks = max(ranks, f.Rank+1)
@@ -91,8 +113,14 @@ func TestMissing(t *testing.T) {
 				}
 				f.Closed = !among(c.open, id)
 				all = append(all, f)
+				for step, n := range c.sizes {
+					if strings.Contains(f.Path, step) {
+						sizes = append(sizes, Size{f.Created, n})
+						delete(c.sizes, step)
+					}
+				}
 			}
-			list, err := Find(all, c.pattern, Job{Ranks: ranks, Writers: c.writers})
+			list, err := Find(all, c.pattern, Job{Ranks: ranks, Writers: c.writers, Tree: c.tree, Sizes: sizes})
 			require.NoError(t, err)
 			require.Len(t, list, 1)
 			var complete []string

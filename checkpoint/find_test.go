@@ -352,3 +352,27 @@ func TestOfASet(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, list)
 }
+
+// TestUndecided: ranks that have files of no set may be those that write none.
+func TestUndecided(t *testing.T) {
+	for _, c := range []struct {
+		lines string
+		want  string // the set
+	}{
+		{"0 s.1.0,2 s.1.2", ""},
+		{"0 s.1.0,2 s.1.2,0 s.2.0,2 s.2.2", "2"},
+		{"0 s.1.0,2 s.1.2,0 s.2.0,2 s.2.2,0 s.3.0", ""},
+		{"0 s.1.0,2 s.1.2,0 s.2.0,2 s.2.2,0 s.3.0 open", "2"},
+		{"0 s.1.0,1 s.1.1,2 s.1.2,3 s.1.3,0 s.2.0,2 s.2.2,0 s.3.0,2 s.3.2", ""},
+	} {
+		for _, tree := range []bool{false, true} {
+			list, err := Find(files(t, strings.Split(c.lines, ",")...), "s.{step}.*", Job{Ranks: 4, Tree: tree})
+			require.NoError(t, err)
+			set, ok := list[0].Undecided()
+			assert.Equal(t, c.want != "", ok, c.lines)
+			if ok {
+				assert.Equal(t, c.want, set.Name, c.lines)
+			}
+		}
+	}
+}

@@ -22,18 +22,37 @@ type Series struct {
 // Newest returns the last complete set. ok is false if none is complete.
 func (s *Series) Newest() (set *Set, ok bool) { return Newest(s.Sets) }
 
+// Undecided returns a set of a series without a complete one, if it cannot be told whether the set is: all that it lacks is files of ranks of
+// which an earlier set lacks the same, so these ranks may write none.
+func (s *Series) Undecided() (set *Set, ok bool) {
+	if _, ok := s.Newest(); ok {
+		return nil, false
+	}
+	var alike []*Set
+	for i := range s.Sets {
+		if set := &s.Sets[i]; !slices.ContainsFunc(set.Missing, func(p Part) bool { return p.Path != "" }) {
+			alike = append(alike, set)
+		}
+	}
+	n := len(alike)
+	if n < 2 || !slices.Equal(alike[n-1].Missing, alike[n-2].Missing) {
+		return nil, false
+	}
+	return alike[n-1], true
+}
+
 // Find returns the series of checkpoints among files, which are those of all ranks.
 // With a pattern it is one, or none if no file matches; without one ("") it is
 // all that there are, in order of their patterns. The error is in ErrPattern.
 func Find(files []File, text string, job Job) ([]Series, error) {
-	places := ranksIn(files)
+	places := ranksIn(files, job)
 	found := map[string]*collector{}
 	if text != "" {
 		p, err := parsePattern(text)
 		if err != nil {
 			return nil, err
 		}
-		c := &collector{Series: Series{Pattern: text, named: p.named}}
+		c := &collector{Series: Series{Pattern: text, named: p.named}, job: job}
 		for _, f := range files {
 			if at, ok := p.find(f.Path); ok {
 				c.add(f, at, places.of(f.Path))
@@ -50,7 +69,7 @@ func Find(files []File, text string, job Job) ([]Series, error) {
 			stem := stemOf(f.Path, at, all, rank)
 			c := found[stem]
 			if c == nil {
-				c = &collector{Series: Series{Pattern: stem, worded: worded}}
+				c = &collector{Series: Series{Pattern: stem, worded: worded}, job: job}
 				found[stem] = c
 			}
 			c.add(f, at, rank)
@@ -61,7 +80,7 @@ func Find(files []File, text string, job Job) ([]Series, error) {
 		if text == "" {
 			c.Pattern += stepPlace + c.tail()
 		}
-		list = append(list, c.series(job))
+		list = append(list, c.series())
 	}
 	slices.SortFunc(list, func(a, b Series) int { return strings.Compare(a.Pattern, b.Pattern) })
 	return list, nil
@@ -115,9 +134,12 @@ type rankPlaces map[string][]bool
 
 func shapeOf(path string) string { return digits.ReplaceAllString(path, "#") }
 
-func ranksIn(files []File) rankPlaces {
+func ranksIn(files []File, job Job) rankPlaces {
 	places := rankPlaces{}
 	for _, f := range files {
+		if job.Tree && !f.ofRank() {
+			continue // it may be of any
+		}
 		all, shape := numbers(f.Path), shapeOf(f.Path)
 		rank, known := places[shape]
 		if !known {
@@ -131,7 +153,12 @@ func ranksIn(files []File) rankPlaces {
 	return places
 }
 
-func (p rankPlaces) of(path string) []bool { return p[shapeOf(path)] }
+func (p rankPlaces) of(path string) []bool {
+	if rank, known := p[shapeOf(path)]; known {
+		return rank
+	}
+	return make([]bool, len(numbers(path)))
+}
 
 // stemOf returns what is before the step, with * for numbers that may differ
 // within a series.
@@ -152,33 +179,37 @@ func plainPattern(text string) string {
 	return strings.NewReplacer("*", "?", "{", "?").Replace(text)
 }
 
-// A part is a file that a set has or should have: of which rank, and its path
+// A part is a file that a set has or should have: of which rank (in a tree of any), and its path
 // with stepPlace for what differs, and * for an epoch beside it.
 type part struct {
 	rank int
 	path string
 }
 
-func newPart(f File, at span) part {
+func (c *collector) part(f File, at span) part {
 	same := func(text string) string { return epochs.ReplaceAllString(text, "${1}*") }
-	return part{f.Rank, same(f.Path[:at.start]) + stepPlace + same(f.Path[at.end:])}
+	rank := f.Rank
+	if c.job.Tree {
+		rank = -1
+	}
+	return part{rank, same(f.Path[:at.start]) + stepPlace + same(f.Path[at.end:])}
 }
 
 // A collector puts the sets of a series together.
 type collector struct {
 	Series
-	sets map[string]*Set // by plain number, or by name
-	ends map[string]bool // what is behind the steps
-	// lone is the only rank that has files, and several that there is no such;
-	// numbered that its number is in their names.
-	lone              int
-	several, numbered bool
+	job   Job
+	sets  map[string]*Set // by plain number, or by name
+	ends  map[string]bool // what is behind the steps
+	ranks map[int]bool    // that have files
+	// numbered says that the rank's number is in the names.
+	numbered bool
 }
 
 // add takes a file whose path has the step or name at a place.
 func (c *collector) add(f File, at span, rank []bool) {
 	if c.sets == nil {
-		c.sets, c.ends, c.lone = map[string]*Set{}, map[string]bool{}, f.Rank
+		c.sets, c.ends, c.ranks = map[string]*Set{}, map[string]bool{}, map[int]bool{}
 	}
 	name := at.of(f.Path)
 	key := name
@@ -195,12 +226,14 @@ func (c *collector) add(f File, at span, rank []bool) {
 	}
 	set.Files = append(set.Files, f)
 	c.ends[plainPattern(f.Path[at.end:])] = true
-	c.several = c.several || f.Rank != c.lone
+	if f.ofRank() || !c.job.Tree {
+		c.ranks[f.Rank] = true
+	}
 	for i, n := range numbers(f.Path) {
 		own := endsIn(n.word, rankWords) || !n.not && n.start >= at.end
 		c.numbered = c.numbered || own && rank[i]
 	}
-	set.parts = append(set.parts, newPart(f, at))
+	set.parts = append(set.parts, c.part(f, at))
 }
 
 // tail returns a pattern of what is behind the steps.
@@ -230,7 +263,7 @@ func (c *collector) tail() string {
 }
 
 // series returns the sets in order, each with what it lacks.
-func (c *collector) series(job Job) Series {
+func (c *collector) series() Series {
 	s := c.Series
 	for _, set := range c.sets {
 		set.sort()
@@ -242,19 +275,28 @@ func (c *collector) series(job Job) Series {
 		}
 		return compareNumbers(plain(a.Name), plain(b.Name))
 	})
-	judge(s.Sets, c.writers(job))
+	bySize := map[int][]*Set{}
+	for i := range s.Sets {
+		size := c.job.size(&s.Sets[i])
+		bySize[size] = append(bySize[size], &s.Sets[i])
+	}
+	for size, sets := range bySize {
+		judge(sets, c.writers(size))
+	}
 	return s
 }
 
-// writers returns the ranks that are expected to have a part of each set.
-func (c *collector) writers(job Job) []int {
-	if len(job.Writers) > 0 {
-		return job.Writers
-	}
-	if !c.several && !c.numbered {
+// writers returns the ranks that are expected to have a part of each set of a job of so many ranks.
+func (c *collector) writers(ranks int) []int {
+	switch {
+	case ranks == 1 && c.job.Tree:
+		return nil
+	case len(c.job.Writers) > 0:
+		return c.job.Writers
+	case len(c.ranks) <= 1 && !c.numbered:
 		return nil // each set has a file of it
 	}
-	all := make([]int, job.Ranks)
+	all := make([]int, ranks)
 	for i := range all {
 		all[i] = i
 	}

@@ -2,13 +2,14 @@ package checkpoint
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
 
 // A File is a regular file of one rank.
 type File struct {
-	Rank     int    // negative: of a partition that belongs to no rank
+	Rank     int    // negative: of a partition that belongs to no rank; in a tree: not of one rank alone
 	Path     string // from the root of the rank's files: /melt.400.0
 	Size     int64  // bytes
 	Created  time.Time
@@ -21,10 +22,37 @@ type File struct {
 // A Job is what is known of those who write.
 type Job struct {
 	Ranks int // how many the job has
+	// Tree says that all ranks have one tree: a path is one file, whoever has written it, and the Rank of a File is
+	// the one that has.
+	Tree bool
+	// Sizes are the numbers of ranks that it has had one after the other, if there were several. Before the first it had Ranks.
+	Sizes []Size
 	// Writers are the ranks that write a part of every checkpoint. Without
 	// them the package comment says who is expected to.
 	Writers []int
 }
+
+// A Size is how many ranks a job has had from some time on.
+type Size struct {
+	Since time.Time
+	Ranks int
+}
+
+// size returns how many ranks the job had that wrote a set.
+func (j *Job) size(s *Set) int {
+	if j.Tree && !slices.ContainsFunc(s.Files, File.ofRank) {
+		return 1 // a single process has no partition of its own there
+	}
+	ranks := j.Ranks
+	for _, size := range j.Sizes {
+		if !s.Ended().Before(size.Since) {
+			ranks = size.Ranks
+		}
+	}
+	return ranks
+}
+
+func (f File) ofRank() bool { return f.Rank >= 0 }
 
 // A Set is one checkpoint: files that belong together.
 type Set struct {

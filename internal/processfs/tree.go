@@ -35,6 +35,11 @@ func (o *Opener) openTree(p store.Place, opts store.Options) (*posixshim.Mount, 
 	if err != nil {
 		return nil, err
 	}
+	if p.Rank == 0 {
+		if err := tree.NoteSize(part.FS, p.Size); err != nil {
+			return nil, errors.Join(err, part.Close())
+		}
+	}
 	// Only now: who comes with a partition ends the one that had it before.
 	client, err := o.dialIndex(uint32(p.Rank))
 	if err != nil {

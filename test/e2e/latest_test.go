@@ -154,3 +154,46 @@ func TestLatestOfATree(t *testing.T) {
 	assert.Equal(t, "1\n", call(t, s, latest...).ok(t), "from outside")
 	assert.Equal(t, "2\n", rank("cat /nvmecr/ck.2.a > /dev/null; echo again > /nvmecr/ck.2.a").ok(t))
 }
+
+// TestLatestOfRanksInATree: each rank of the job that wrote a checkpoint has to have a file of it, however many ranks other runs have had.
+func TestLatestOfRanksInATree(t *testing.T) {
+	s := newStage(t)
+	run := func(scripts ...string) string { // what the run says at its end
+		r := sh(t, s, strings.Join(scripts, "; "), "--name", "x", "--view=job", "--size", "256M")
+		r.ok(t)
+		return r.stderr
+	}
+	write := func(kind string, step, size int, ranks ...int) string { // the others die before they make their file
+		return fmt.Sprintf("for r in %s; do PMI_RANK=$r PMI_SIZE=%d sh -c 'echo x > /nvmecr/%s.$0.%d' $r; done",
+			strings.Trim(fmt.Sprint(ranks), "[]"), size, kind, step)
+	}
+	latest := func(args ...string) result { return call(t, s, append([]string{"latest", "--name", "x"}, args...)...) }
+	passed := func(step int, words string) string {
+		return fmt.Sprintf("nvmecr: passed over: %d is incomplete: %s\n", step, words)
+	}
+
+	killed := "PMI_RANK=2 PMI_SIZE=4 sh -c 'echo x > /nvmecr/log; kill -9 $$'"
+	assert.Contains(t, run(killed, write("ckpt", 1, 4, 0, 1, 3)), "no checkpoint is complete: /ckpt.*.{step}")
+	r := latest("ckpt.*.{step}")
+	r.refused(t, "1 is incomplete: rank 2 has no file of it")
+	assert.Equal(t, 1, r.code)
+	assert.Contains(t, run(write("ckpt", 1, 4, 0, 1, 2, 3), write("ckpt", 2, 4, 3, 2, 1, 0)), "newest complete: /ckpt.*.2\n")
+	assert.Equal(t, "2\n", latest().ok(t))
+	run(write("ckpt", 3, 2, 0, 1), write("ckpt", 4, 2, 0))
+	r = latest()
+	assert.Equal(t, "3\n", r.ok(t), "two ranks are enough where the job has two")
+	assert.Equal(t, passed(4, "ckpt.1.4 is not there, rank 1 has no file of it"), r.stderr)
+	run(write("ckpt", 4, 6, 0, 1, 2, 3, 4, 5), write("ckpt", 5, 6, 0, 1, 2, 4, 5))
+	r = latest()
+	assert.Equal(t, "4\n", r.ok(t))
+	assert.Equal(t, passed(5, "ckpt.3.5 is not there, rank 3 has no file of it"), r.stderr)
+
+	run(write("node", 1, 6, 0, 3), write("node", 2, 6, 0, 3))
+	r = latest("node.*.{step}")
+	r.refused(t, "2 is incomplete", "the one before lacks the same", "--writers")
+	assert.Equal(t, 2, r.code)
+	assert.Equal(t, "2\n", latest("--writers", "0,3", "node.*.{step}").ok(t))
+	r = latest("--rank", "0")
+	r.refused(t, "one tree for all ranks")
+	assert.Equal(t, 2, r.code)
+}

@@ -39,10 +39,12 @@ of files have one, it asks for a PATTERN.
 
 A checkpoint is complete when each rank has its files, closed: those that most of the
 other checkpoints have, but for the number. Every rank is expected to have some,
-unless one rank only ever writes any, or --writers says which ranks do.
+unless one rank only ever writes any, or --writers says which ranks do. A file that
+several ranks have written together has to be closed by all of them.
 
 The exit status is 0 if there is one, 1 if there is none, and 2 if that cannot
-be told: a partition cannot be read, or the command line makes no sense. With
+be told: a partition cannot be read, the same ranks have no files of several
+checkpoints, or the command line makes no sense. With
 --json, which prints all checkpoints, it is 0 if all could be read.`,
 		Example: `  nvmecr latest                              # 400
   step=$(nvmecr latest 'melt.{step}.*')      # of one kind of files
@@ -95,6 +97,10 @@ func (o *latestOptions) print(w io.Writer, list []checkpoint.Series, pattern str
 	}
 	set, ok := series.Newest()
 	last := &series.Sets[len(series.Sets)-1]
+	if set, undecided := series.Undecided(); undecided {
+		return fmt.Errorf("store %q: %s; the one before lacks the same: if these ranks write none, name with --writers those that do",
+			o.cfg.Name, incomplete(set))
+	}
 	if !ok {
 		return o.none(matching, ": "+incomplete(last))
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"nvmecr/checkpoint"
+	"nvmecr/internal/cli"
 	"nvmecr/internal/parttable"
 	"nvmecr/microfs"
 	"nvmecr/posixshim"
@@ -31,13 +32,18 @@ func (o *setReader) series(cmd *cobra.Command, pattern string) ([]checkpoint.Ser
 		return nil, err
 	}
 	var files []checkpoint.File
+	var job checkpoint.Job
 	err := o.open(cmd)
 	switch {
 	case errors.Is(err, parttable.ErrNoTable): // then there is no checkpoint, either
 	case err != nil:
 		return nil, err
+	case o.tree && o.rank != allRanks:
+		return nil, cli.UsageError{Err: fmt.Errorf("--rank: store %q has one tree for all ranks: its checkpoints are not those of one of them", o.cfg.Name)}
 	default:
-		files = o.list(cmd.Context())
+		if files, job, err = o.list(cmd.Context()); err != nil {
+			return nil, err
+		}
 	}
 	for _, w := range o.writers {
 		if w < 0 || w >= o.size && o.size > 0 {
@@ -48,19 +54,35 @@ func (o *setReader) series(cmd *cobra.Command, pattern string) ([]checkpoint.Ser
 	if pattern != "" {
 		place = o.inside(pattern)
 	}
-	list, err := checkpoint.Find(files, place, o.job())
-	if err == nil && o.ofTree() {
+	list, err := checkpoint.Find(files, place, job)
+	if err == nil && o.tree {
 		ofNoRank(list)
 	}
 	return list, err
 }
 
-// job is who is expected to have written.
-func (o *setReader) job() checkpoint.Job {
-	if o.ofTree() {
-		return checkpoint.Job{Ranks: 1} // nobody can tell there who wrote what
+// list returns the files of all ranks, and who is expected to have written some.
+func (o *setReader) list(ctx context.Context) (files []checkpoint.File, job checkpoint.Job, err error) {
+	job = checkpoint.Job{Ranks: o.size, Writers: o.writers, Tree: o.tree}
+	var tree *treeWriters
+	if o.tree {
+		if tree, err = o.lookAtWriters(ctx); err != nil {
+			return nil, job, err
+		}
+		job.Sizes = tree.sizes
 	}
-	job := checkpoint.Job{Ranks: o.size, Writers: o.writers}
+	o.each(ctx, func(rank int, fs posixshim.FS) error {
+		err := walk(fs, "/", true, func(name string, a microfs.Attr) error {
+			if a.Mode&syscall.S_IFMT == syscall.S_IFREG {
+				if o.tree {
+					rank = tree.rank(a)
+				}
+				files = append(files, checkpointFile(rank, name, a))
+			}
+			return nil
+		})
+		return explain(err, rank, "/")
+	})
 	switch {
 	case len(job.Writers) > 0:
 	case o.rank != allRanks:
@@ -68,40 +90,9 @@ func (o *setReader) job() checkpoint.Job {
 	case len(o.broken) > 0: // what they have is not known
 		job.Writers = o.ranks()
 	}
-	return job
-}
-
-// list returns the files of all ranks.
-func (o *setReader) list(ctx context.Context) (files []checkpoint.File) {
-	o.each(ctx, func(rank int, fs posixshim.FS) error {
-		if rank == jobTree {
-			rank = 0 // see job
-		}
-		err := walk(fs, "/", true, func(name string, a microfs.Attr) error {
-			if a.Mode&syscall.S_IFMT == syscall.S_IFREG {
-				files = append(files, checkpointFile(rank, name, a))
-			}
-			return nil
-		})
-		return explain(err, rank, "/")
-	})
-	return files
+	return files, job, nil
 }
 
 func checkpointFile(rank int, name string, a microfs.Attr) checkpoint.File {
 	return checkpoint.File{Rank: rank, Path: name, Size: a.Size, Created: a.Btime, Modified: a.Mtime, Closed: a.Closed}
-}
-
-// ofNoRank says of the files of a tree that they are no rank's.
-func ofNoRank(list []checkpoint.Series) {
-	for _, series := range list {
-		for _, set := range series.Sets {
-			for i := range set.Files {
-				set.Files[i].Rank = -1
-			}
-			for i := range set.Missing {
-				set.Missing[i].Rank = -1
-			}
-		}
-	}
 }

@@ -84,6 +84,7 @@ type found struct {
 	last   complete             // the newest complete file
 	shared map[string]*complete // by the name that all ranks have for it
 	tree   []checkpoint.File    // where all ranks have one tree, also those from before the run
+	job    checkpoint.Job       // that has written these
 }
 
 // complete is a file that its writer has closed, in so many ranks.
@@ -119,11 +120,19 @@ func survey(ctx context.Context, cfg *config.Config, begin time.Time) (*found, e
 		if err != nil {
 			return nil, err
 		}
+		var tree *treeWriters
+		if r.Tree == parttable.TreeOfJob {
+			tree, err = writersOfTree(ctx, cfg, p.FS, len(parts) > 1)
+			if err != nil {
+				return nil, errors.Join(err, p.Close())
+			}
+			f.job = checkpoint.Job{Ranks: f.ranks, Tree: true, Sizes: tree.sizes}
+		}
 		err = walk(posixshim.Microfs(p.FS), "/", true, func(name string, a microfs.Attr) error {
 			if a.Mode&syscall.S_IFMT == syscall.S_IFREG {
 				f.add(r.Rank, name, a, begin)
-				if r.Tree == parttable.TreeOfJob {
-					f.tree = append(f.tree, checkpointFile(0, name, a))
+				if tree != nil {
+					f.tree = append(f.tree, checkpointFile(tree.rank(a), name, a))
 				}
 			}
 			return context.Cause(ctx)
@@ -177,8 +186,8 @@ func (f *found) newest() string {
 	switch {
 	case f.last.name == "":
 		return "none of them is complete"
-	case f.newestOfTree() != "":
-		return "newest complete: " + printable(f.newestOfTree())
+	case f.tree != nil && f.newestOfTree() != "":
+		return f.newestOfTree()
 	case best.name != "" && f.ranks > 1:
 		return fmt.Sprintf("newest complete on all %d ranks: %s", f.ranks, printable(best.name))
 	case f.ranks > 1 && f.last.rank != parttable.Solo:
@@ -187,9 +196,10 @@ func (f *found) newest() string {
 	return "newest complete: " + printable(f.last.name)
 }
 
-// newestOfTree is the checkpoint of a tree that `nvmecr latest` finds: the files of all ranks, where each has one. "": it finds none.
+// newestOfTree tells of the checkpoint of a tree that `nvmecr latest` finds: the files of all ranks, where each has one. "": it finds nothing
+// that could be one.
 func (f *found) newestOfTree() string {
-	list, err := checkpoint.Find(f.tree, "", checkpoint.Job{Ranks: 1})
+	list, err := checkpoint.Find(f.tree, "", f.job)
 	if err != nil {
 		return ""
 	}
@@ -199,9 +209,9 @@ func (f *found) newestOfTree() string {
 	}
 	set, ok := series.Newest()
 	if !ok {
-		return ""
+		return "no checkpoint is complete: " + printable(path.Join("/", series.Pattern))
 	}
-	return path.Join("/", strings.Replace(series.Pattern, "{step}", set.Name, 1))
+	return "newest complete: " + printable(path.Join("/", strings.Replace(series.Pattern, "{step}", set.Name, 1)))
 }
 
 // withoutRank has a star for the last number in the file's own name that is the rank's.
