@@ -57,7 +57,7 @@ func names(p *Plan) (list []string) {
 
 func TestPlans(t *testing.T) {
 	st := func(n int, more string) string {
-		return fmt.Sprintf("name: st%d, target: tcp:%d, node: st%d%s", n, n, n, more)
+		return fmt.Sprintf("name: st%d, target: file:tcp:%d, node: st%d%s", n, n, n, more)
 	}
 	three := targets(st(1, ""), st(2, ""), st(3, ""))
 	for _, c := range []struct {
@@ -78,16 +78,16 @@ func TestPlans(t *testing.T) {
 		{"more targets than ranks", three, Job{Hosts: hosts(1, "cn1"), Targets: 3}, Apart, []string{"switch", "node"}, []string{"st2"}, "0", 3},
 		{"drained", targets(st(1, ""), st(2, ", health: drained"), st(3, "")), Job{Hosts: hosts(2, "cn1"), Targets: 1}, Apart, []string{"switch", "node"}, []string{"st3"}, "0*2", 2 * 4},
 		{"degraded comes last", targets(st(1, ""), st(2, ", health: degraded"), st(3, "")), Job{Hosts: hosts(2, "cn1"), Targets: 1}, Apart, []string{"switch", "node"}, []string{"st3"}, "0*2", 2 * 4},
-		{"unloaded first", targets(st(2, ", load: 7"), "name: st2b, target: b, node: st2"), Job{Hosts: hosts(2, "cn1"), Targets: 1}, Apart, []string{"switch", "node"}, []string{"st2b"}, "0*2", 2 * 3},
+		{"unloaded first", targets(st(2, ", load: 7"), "name: st2b, target: file:b, node: st2"), Job{Hosts: hosts(2, "cn1"), Targets: 1}, Apart, []string{"switch", "node"}, []string{"st2b"}, "0*2", 2 * 3},
 		{"power", "nodes: [{names: cn1, domains: {power: a}}]\n" + targets(st(2, ", domains: {power: a}"), st(3, "")), Job{Hosts: hosts(2, "cn1"), Targets: 1}, Apart,
 			[]string{"power", "switch", "node"}, []string{"st3"}, "0*2", 2 * 4},
 		{"power is ignored", "nodes: [{names: cn1, domains: {power: a}}]\n" + targets(st(1, ""), st(2, ", domains: {power: a}")), Job{Hosts: hosts(2, "cn1"), Targets: 1}, Apart,
 			[]string{"switch", "node"}, []string{"st2"}, "0*2", 2 * 3},
 		{"the rack, too", targets(st(1, "")), Job{Hosts: hosts(2, "cn1"), Targets: 1}, Apart, []string{"node"}, []string{"st1"}, "0*2", 2},
-		{"even the node", targets("name: own, target: o, node: cn1"), Job{Hosts: hosts(2, "cn1"), Targets: 1}, Distant, []string{"node"}, []string{"own"}, "0*2", 0},
-		{"of two nodes each has the other's", targets("name: a, target: a, node: cn1", "name: b, target: b, node: cn2"), Job{Hosts: hosts(2, "cn1", "cn2"), Targets: 2},
+		{"even the node", targets("name: own, target: file:o, node: cn1"), Job{Hosts: hosts(2, "cn1"), Targets: 1}, Distant, []string{"node"}, []string{"own"}, "0*2", 0},
+		{"of two nodes each has the other's", targets("name: a, target: file:a, node: cn1", "name: b, target: file:b, node: cn2"), Job{Hosts: hosts(2, "cn1", "cn2"), Targets: 2},
 			Spread, []string{"node"}, []string{"b", "a"}, "0*2,1*2", 4},
-		{"not in the topology", targets("name: x, target: x", st(3, "")), Job{Hosts: hosts(1, "cn1"), Targets: 1}, Apart, []string{"switch", "node"}, []string{"st3"}, "0", 4},
+		{"not in the topology", targets("name: x, target: file:x", st(3, "")), Job{Hosts: hosts(1, "cn1"), Targets: 1}, Apart, []string{"switch", "node"}, []string{"st3"}, "0", 4},
 		{"by bandwidth", targets(st(2, ", bandwidth: 3GB"), st(3, ", bandwidth: 1GB")), Job{Hosts: hosts(4, "cn1", "cn2"), Targets: 2}, Apart, []string{"switch", "node"},
 			[]string{"st2", "st3"}, "0*6,1*2", 6*3 + 2*4},
 		{"by need", targets(st(2, ", bandwidth: 1GB"), st(3, ", bandwidth: 1GB")), Job{Hosts: hosts(15, "cn1"), RankBandwidth: 100e6}, Apart, []string{"switch", "node"},
@@ -126,7 +126,7 @@ func inOrder(p *Plan) string {
 }
 
 func TestMapping(t *testing.T) {
-	net, inv := read(t, cluster, targets("name: a, target: a, node: st1", "name: b, target: b, node: st2"))
+	net, inv := read(t, cluster, targets("name: a, target: file:a, node: st1", "name: b, target: file:b, node: st2"))
 	p, err := New(Job{Hosts: []Host{{"cn1", 2}, {"cn2", 2}, {"cn3", 3}}, Targets: 2}, net, inv)
 	require.NoError(t, err)
 	assert.Equal(t, "cn[1-2]=0*2;cn3=1*3", p.Mapping().String())
@@ -159,7 +159,7 @@ func check(t *testing.T, p *Plan, job Job) {
 }
 
 func TestRefuses(t *testing.T) {
-	three := targets("name: a, target: a, node: st1", "name: b, target: b, node: st2, capacity: 1GB", "name: c, target: c, node: st3, health: failed")
+	three := targets("name: a, target: file:a, node: st1", "name: b, target: file:b, node: st2, capacity: 1GB", "name: c, target: file:c, node: st3, health: failed")
 	for _, c := range []struct {
 		job  Job
 		is   error
@@ -181,7 +181,7 @@ func TestRefuses(t *testing.T) {
 			assert.ErrorContains(t, err, c.says)
 		}
 	}
-	net, inv := read(t, cluster, targets("name: a, target: a, node: st1, capacity: 3GB", "name: b, target: b, node: st2, capacity: 4GB"))
+	net, inv := read(t, cluster, targets("name: a, target: file:a, node: st1, capacity: 3GB", "name: b, target: file:b, node: st2, capacity: 4GB"))
 	_, err := New(Job{Hosts: hosts(9, "cn1"), Targets: 2, RankCapacity: 1e9}, net, inv)
 	assert.ErrorIs(t, err, ErrTooFew)
 }
@@ -210,7 +210,7 @@ func randomSite(r *rand.Rand, word string) (*topology.Topology, *site.Inventory,
 	}
 	list := 1 + r.IntN(6)
 	for i := range list {
-		inventory += fmt.Sprintf("  - {name: %st%d, target: t, switch: %srack%d, domains: {power: %sp%d}, load: %d}\n", word, i, word, r.IntN(racks), word, r.IntN(3), r.IntN(2))
+		inventory += fmt.Sprintf("  - {name: %st%d, target: file:t, switch: %srack%d, domains: {power: %sp%d}, load: %d}\n", word, i, word, r.IntN(racks), word, r.IntN(3), r.IntN(2))
 	}
 	job.Targets = 1 + r.IntN(list)
 	topo, err := topology.ParseConf([]byte(net))

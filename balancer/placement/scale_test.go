@@ -28,7 +28,7 @@ func largeSite(tb testing.TB) (*topology.Topology, *site.Inventory) {
 	net.WriteString("SwitchName=spine Switches=row[0-24]\n")
 	inv.WriteString("targets:\n")
 	for i := range 1000 {
-		fmt.Fprintf(&inv, "  - {name: t%d, target: t%d, node: r%ds%d, domains: {power: p%d}}\n", i, i, i/4, i%4+1, 2*(i/4)+i%2)
+		fmt.Fprintf(&inv, "  - {name: t%d, target: file:t%d, node: r%ds%d, domains: {power: p%d}}\n", i, i, i/4, i%4+1, 2*(i/4)+i%2)
 	}
 	topo, err := topology.ParseConf([]byte(net.String()))
 	require.NoError(tb, err)

@@ -8,7 +8,7 @@
 //	    domains: {power: pdu1, cooling: row1}
 //	targets:
 //	  - name: st1a
-//	    target: tcp:10.0.0.1:4420/nqn.2014-08.org.nvmexpress:uuid:...
+//	    target: trtype:TCP traddr:10.0.0.1 subnqn:nqn.2014-08.org.example:st1a ns:1
 //	    node: st1             # in the topology; or switch: the switch that it is at
 //	    capacity: 3.2TB       # that may be given to jobs
 //	    bandwidth: 2.4GB      # for writing, each second
@@ -165,6 +165,9 @@ func (t *Target) check(seen map[string]bool) error {
 		return fmt.Errorf("target %s has a load of %d ranks: %w", t.Name, t.Load, ErrInventory)
 	case !slices.Contains([]string{OK, Degraded, Failed, Drained}, t.Health):
 		return fmt.Errorf("target %s: health %q is none of ok, degraded, failed, drained: %w", t.Name, t.Health, ErrInventory)
+	}
+	if _, err := nvmf.ParseTransportID(t.Target); err != nil {
+		return fmt.Errorf("target %s: %w: %w", t.Name, err, ErrInventory)
 	}
 	seen[t.Name] = true
 	return nil

@@ -30,7 +30,7 @@ func plan(ranks, targets int) (*placement.Plan, error) {
 	fmt.Fprintf(&conf, "SwitchName=spine Switches=rack[0-%d]\n", racks-1)
 	inv.WriteString("version: 1\ntargets:\n")
 	for t := range targets {
-		fmt.Fprintf(&inv, "  - {name: t%d, target: t%d, switch: rack%d}\n", t, t, rackOfTarget(t, targets))
+		fmt.Fprintf(&inv, "  - {name: t%d, target: file:t%d, switch: rack%d}\n", t, t, rackOfTarget(t, targets))
 	}
 	net, err := topology.ParseConf([]byte(conf.String()))
 	if err != nil {

@@ -136,3 +136,12 @@ func lockKey(cfg *config.Config, rank int) string {
 	}
 	return fmt.Sprintf("%.32s-%s-%s", name, which, hex.EncodeToString(h.Sum(nil)[:8]))
 }
+
+// Identify connects to a namespace, for reading, and returns what its target says of it.
+func Identify(ctx context.Context, cfg *config.Config, id nvmf.TransportID) (nvmf.Identity, error) {
+	dev, err := connect(ctx, cfg, id, true)
+	if err != nil {
+		return nvmf.Identity{}, err
+	}
+	return *dev.Identity(), dev.Close()
+}

@@ -26,9 +26,9 @@ SwitchName=spine Switches=rack[1-3]
 	planInventory = `
 version: 1
 targets:
-  - {name: st1a, target: "tcp:10.0.0.1:4420/nqn.st1a", node: st1}
-  - {name: st2a, target: "tcp:10.0.0.2:4420/nqn.st2a", node: st2}
-  - {name: st3a, target: "tcp:10.0.0.3:4420/nqn.st3a", node: st3}
+  - {name: st1a, target: "trtype:TCP traddr:10.0.0.1 subnqn:nqn.st1a", node: st1}
+  - {name: st2a, target: "trtype:TCP traddr:10.0.0.2 subnqn:nqn.st2a", node: st2}
+  - {name: st3a, target: "trtype:TCP traddr:10.0.0.3 subnqn:nqn.st3a", node: st3}
 `
 )
 
@@ -45,7 +45,7 @@ func planning(t *testing.T, env map[string]string, o planOptions) (stdout, stder
 }
 
 func TestPlan(t *testing.T) {
-	const run = "--target \"tcp:10.0.0.2:4420/nqn.st2a\"\n--target \"tcp:10.0.0.3:4420/nqn.st3a\"\n--mapping \"cn[1-2]=0*28;cn[3-4]=1*28\"\n"
+	const run = "--target \"trtype:TCP traddr:10.0.0.2 subnqn:nqn.st2a\"\n--target \"trtype:TCP traddr:10.0.0.3 subnqn:nqn.st3a\"\n--mapping \"cn[1-2]=0*28;cn[3-4]=1*28\"\n"
 	for what, c := range map[string]struct {
 		env map[string]string
 		o   planOptions
