@@ -17,7 +17,6 @@ import (
 
 	"nvmecr/internal/spdklib"
 	"nvmecr/nvmf/dhchap"
-	"nvmecr/nvmf/tlspsk"
 	"nvmecr/test/interop/guest"
 )
 
@@ -62,45 +61,22 @@ func TestDriverAuthentication(t *testing.T) {
 	})
 }
 
-// TestDriverTLS: the driver over SPDK uses TLS, with SPDK's target, which is the
-// only one here that has it.
+// TestDriverTLS: the driver over SPDK uses TLS, with SPDK's target.
 func TestDriverTLS(t *testing.T) {
 	program := driverProgram(t)
-	rpc := startTransport(t)
-	const nqn = "nqn.2014-08.org.nvmecr:interop-tls"
-	call(t, rpc, "nvmf_create_subsystem", params{"nqn": nqn, "serial_number": "INTEROPTLS"})
-	spdkMemory(t, rpc, "tls", 4096)
-	call(t, rpc, "nvmf_subsystem_add_ns", params{"nqn": nqn, "namespace": params{"bdev_name": "tls"}})
-	port, secrets := freePort(t), newKeys()
-	call(t, rpc, "nvmf_subsystem_add_listener", params{"nqn": nqn, "secure_channel": true,
-		"listen_address": params{"trtype": "TCP", "adrfam": "IPv4", "traddr": "127.0.0.1", "trsvcid": fmt.Sprint(port)}})
-	addKey(t, rpc, "host", secrets.Host)
-	addKey(t, rpc, "target", secrets.Controller)
+	id, hosts := startSPDKTLS(t)
 	var lines string
-	for i, more := range []params{{}, {}, {"dhchap_key": "host", "dhchap_ctrlr_key": "target"}} {
-		host, name := newHost(), fmt.Sprint("tls", i)
-		key := tlspsk.New(i == 1)
-		for { // one of 256 SPDK takes for none
-			_, derived, err := key.Derive(host, nqn)
-			require.NoError(t, err)
-			if derived[0] != 0 {
-				break
-			}
-			key = tlspsk.New(i == 1)
-		}
-		addKey(t, rpc, name, key)
-		more["nqn"], more["host"], more["psk"] = nqn, host, name
-		call(t, rpc, "nvmf_subsystem_add_host", more)
-		lines += host + " " + key.Reveal()
-		if more["dhchap_key"] != nil {
-			lines += " " + secrets.Host.Reveal() + " " + secrets.Controller.Reveal()
+	for _, h := range hosts {
+		lines += h.nqn + " " + h.key.Reveal()
+		if !h.keys.Host.IsZero() {
+			lines += " " + h.keys.Host.Reveal() + " " + h.keys.Controller.Reveal()
 		}
 		lines += "\n"
 	}
 	keys := filepath.Join(t.TempDir(), "keys")
 	require.NoError(t, os.WriteFile(keys, []byte(lines), 0o600))
 	cmd := exec.Command(program, "-test.v", "-test.run", "TLS")
-	cmd.Env = append(os.Environ(), fmt.Sprintf("NVMECR_TEST_SPDK_TLS=%s", at(port, nqn)), "NVMECR_TEST_SPDK_TLS_KEYS="+keys)
+	cmd.Env = append(os.Environ(), fmt.Sprintf("NVMECR_TEST_SPDK_TLS=%s", id), "NVMECR_TEST_SPDK_TLS_KEYS="+keys)
 	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	assert.Contains(t, string(out), "--- PASS: TestTLSReset")

@@ -78,13 +78,19 @@ func testPerf(t *testing.T, id nvmf.TransportID, header, data bool) {
 			if data {
 				args = append(args, "-I")
 			}
-			found := regexp.MustCompile(`(?m)^Total\s*:\s+([0-9.]+)`).FindStringSubmatch(tool(t, "spdk_nvme_perf", args...))
-			require.NotNil(t, found, "%s of %s", load, size)
-			rate, err := strconv.ParseFloat(found[1], 64)
-			require.NoError(t, err)
-			assert.Positive(t, rate, "%s of %s", load, size)
+			assert.Positive(t, perf(t, args...), "%s of %s", load, size)
 		}
 	}
+}
+
+// perf runs SPDK's benchmark and returns how many commands it did in a second.
+func perf(t *testing.T, args ...string) float64 {
+	out := tool(t, "spdk_nvme_perf", args...)
+	found := regexp.MustCompile(`(?m)^Total\s*:\s+([0-9.]+)`).FindStringSubmatch(out)
+	require.NotNil(t, found, "%v: %s", args, out)
+	rate, err := strconv.ParseFloat(found[1], 64)
+	require.NoError(t, err)
+	return rate
 }
 
 // testThroughSPDK runs the conformance at a target of SPDK's that has our
