@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -59,6 +60,25 @@ func TestConformanceTree(t *testing.T) {
 		})
 	}
 }
+
+// TestConformanceOfSiblings makes the cases with several descriptors of a file by two processes of a rank: one has the partition, and
+// makes the calls of the other one.
+func TestConformanceOfSiblings(t *testing.T) {
+	s := newStage(t)
+	nvmecr := filepath.Join(s.dir, "nvmecr")
+	copyFile(t, demotest.Nvmecr(t), nvmecr)
+	plain := s.compile("plain", "-O1")
+	cases := slices.DeleteFunc(readCases(t), func(c testCase) bool { return !severalDescriptors.MatchString(c.name) || c.user })
+	require.NotEmpty(t, cases)
+	ranks := []string{"PMI_RANK=0 PMI_SIZE=2", "PMI_RANK=0 PMI_SIZE=2"}
+	local := filepath.Join(s.dir, "local")
+	require.NoError(t, os.Mkdir(local, 0o700))
+	want := s.inTurn(plain, local, false, cases, ranks)
+	got := s.inTurn(plain, mount, false, cases, ranks, nvmecr, "run", "--view=rank", "--size=1G", "--")
+	readDifferences(t, "differences.txt").compare(t, cases, want, got)
+}
+
+var severalDescriptors = regexp.MustCompile("/(by another|sees other|two) descriptors?$")
 
 // A process makes the steps that it is told.
 type process struct {
