@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bytes"
 	"net"
 	"os"
 	"os/exec"
@@ -81,6 +82,32 @@ func TestTreeFromOutside(t *testing.T) {
 	require.NoError(t, err, string(got))
 	call(t, s, "run", "--view=rank", "--", "true").refused(t, "--view=job")
 	assert.Equal(t, "head\n", sh(t, s, "cd /nvmecr; ls head").ok(t), "the store knows what it is")
+}
+
+// TestPartitionsOfATree: commands tell the tree from the partitions that it is in, and name what is damaged as programs do.
+func TestPartitionsOfATree(t *testing.T) {
+	s := newStage(t)
+	sh(t, s, `mkdir /nvmecr/d; for r in 0 1; do PMI_RANK=$r PMI_SIZE=2 sh -c 'echo "what rank $PMI_RANK wrote" > /nvmecr/d/f$PMI_RANK'; done`, "--view=job", "--size", "64M").ok(t)
+	assert.NotContains(t, call(t, s, "ls").ok(t), "RANK")
+	assert.True(t, strings.HasPrefix(call(t, s, "stat", "/d/f1").ok(t), "/d/f1\n"))
+	for _, name := range []string{"index", "solo"} {
+		assert.Contains(t, call(t, s, "ls", "--rank", name).ok(t), "index  drwxr-xr-x")
+	}
+	for _, command := range []string{"stat", "verify", "fsck"} {
+		out := call(t, s, command).ok(t)
+		assert.Contains(t, out, "\nindex", command)
+		assert.NotContains(t, out, "solo", command)
+	}
+	call(t, s, "cat", "--rank", "1", "/d/f1").refused(t, "rank 1", "without --rank")
+
+	image, err := os.ReadFile(s.Image("default"))
+	require.NoError(t, err)
+	spoil(t, s, int64(bytes.Index(image, []byte("what rank 1 wrote\n"))), 1)
+	r := call(t, s, "verify")
+	assert.Equal(t, 1, r.code)
+	assert.Contains(t, r.stdout, "rank 1: /d/f1: bytes 0 to ")
+	call(t, s, "cat", "/d/f1").refused(t, "/d/f1", "rank 1")
+	assert.Equal(t, "what rank 0 wrote\n", call(t, s, "cat", "/d/f0").ok(t))
 }
 
 // TestTreeOnOtherHosts: ranks on another host reach the index by TCP, together with the script on this one; only with the secret of

@@ -56,7 +56,7 @@ func (o *catOptions) print(ctx context.Context, w io.Writer, name string) error 
 	if len(ranks) > 1 {
 		var who []string
 		for _, rank := range ranks {
-			who = append(who, rankColumn(rank))
+			who = append(who, o.rankColumn(rank))
 		}
 		return cli.UsageError{Err: fmt.Errorf("%s: ranks %v have a file of that name, choose one with --rank", name, who)}
 	}
@@ -65,7 +65,7 @@ func (o *catOptions) print(ctx context.Context, w io.Writer, name string) error 
 		return err
 	}
 	defer p.Close()
-	return explain(copyOut(p, name, w), ranks[0], name)
+	return o.explain(copyOut(p, name, w), ranks[0], name)
 }
 
 // copyOut writes the content of a file to w.

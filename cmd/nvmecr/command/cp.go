@@ -54,7 +54,7 @@ func (o *cpOptions) copy(ctx context.Context, name, local string) error {
 	for _, rank := range ranks {
 		dest := local
 		if len(ranks)+len(o.broken) > 1 { // the directory is ours to make: no link leads out of it
-			dest = filepath.Join(local, strings.ReplaceAll(rankName(rank), " ", ""))
+			dest = filepath.Join(local, strings.ReplaceAll(o.rankName(rank), " ", ""))
 			if err := os.MkdirAll(dest, 0o777); err != nil {
 				return err
 			}
@@ -80,7 +80,7 @@ func (o *cpOptions) copyRank(ctx context.Context, rank int, name, local string) 
 	defer p.Close()
 	top, err := p.FS.Stat(microfs.RootIno, name, true)
 	if err != nil {
-		return explain(err, rank, name)
+		return o.explain(err, rank, name)
 	}
 	d, err := openDestination(local, name, fileMode(top.Mode).IsDir())
 	if err != nil {
@@ -154,7 +154,7 @@ func (o *cpOptions) copyOne(p *posixshim.Mount, rank int, name string, d destina
 	case mode&fs.ModeSymlink != 0:
 		to, err := p.FS.Readlink(microfs.RootIno, name)
 		if err != nil {
-			return explain(err, rank, name)
+			return o.explain(err, rank, name)
 		}
 		if err := d.root.Remove(dest); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -162,7 +162,7 @@ func (o *cpOptions) copyOne(p *posixshim.Mount, rank int, name string, d destina
 		return d.root.Symlink(to, dest)
 	}
 	if !a.Closed {
-		fmt.Fprintf(o.stderr, "nvmecr: %s: %s was not closed by its writer: the copy may be cut short\n", rankName(rank), printable(name))
+		fmt.Fprintf(o.stderr, "nvmecr: %s: %s was not closed by its writer: the copy may be cut short\n", o.rankName(rank), printable(name))
 	}
 	return o.copyFile(p, rank, name, d, dest, a)
 }
@@ -186,7 +186,7 @@ func (o *cpOptions) copyFile(p *posixshim.Mount, rank int, name string, d destin
 	if err = copySparse(p, name, f, a.Size); errors.As(err, new(*fs.PathError)) {
 		err = localError{err}
 	}
-	err = explain(err, rank, name)
+	err = o.explain(err, rank, name)
 	if err = errors.Join(err, f.Chmod(fileMode(a.Mode).Perm()), f.Close()); err != nil {
 		return err
 	}

@@ -118,7 +118,7 @@ func (o *fsckOptions) fsck(cmd *cobra.Command) error {
 		}
 	}
 	if o.parts == 0 && o.rank != allRanks && !o.failed {
-		return cli.UsageError{Err: fmt.Errorf("store %q has no %s", o.cfg.Name, rankName(o.rank))}
+		return cli.UsageError{Err: fmt.Errorf("store %q has no %s", o.cfg.Name, o.rankName(o.rank))}
 	}
 	o.report.Clean = o.damaged == 0 && !o.failed
 	var err error
@@ -201,7 +201,7 @@ func (o *fsckOptions) part(r *store.PartReport) {
 		Rank: r.Rank, Target: r.Target.String(), Start: r.Segment.Start, Length: r.Segment.Length,
 		CheckReport: r.CheckReport, Repaired: r.Repaired,
 	}
-	who := rankName(r.Rank)
+	who := o.rankName(r.Rank)
 	if r.Err != nil {
 		p.Error = r.Err.Error()
 	}

@@ -25,7 +25,7 @@ func (o *fsckOptions) partitionsOfTree(ctx context.Context) []store.RankInfo {
 	if err != nil || len(parts) == 0 || parts[0].Tree != parttable.TreeOfJob {
 		return nil // the check tells of the error
 	}
-	o.cfg.View = config.ViewJob
+	o.cfg.View, o.tree = config.ViewJob, true
 	return parts
 }
 
@@ -105,10 +105,10 @@ func (o *fsckOptions) removeShards(ctx context.Context, parts []store.RankInfo, 
 			}
 		}
 		if err := errors.Join(append(errs, part.Close())...); err != nil {
-			return fmt.Errorf("%s: %w", rankName(p.Rank), err)
+			return fmt.Errorf("%s: %w", o.rankName(p.Rank), err)
 		}
 		if !o.json {
-			fmt.Fprintf(o.out, "%s: repair: %s of files of the tree that are gone, or were cut, removed\n", rankName(p.Rank), count(len(list), "file"))
+			fmt.Fprintf(o.out, "%s: repair: %s of files of the tree that are gone, or were cut, removed\n", o.rankName(p.Rank), count(len(list), "file"))
 		}
 	}
 	return nil

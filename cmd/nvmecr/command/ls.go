@@ -52,7 +52,7 @@ since; a checkpoint that the job died in is not.`,
 			if o.json {
 				err = printJSON(cmd.OutOrStdout(), entries)
 			} else {
-				err = printEntries(cmd.OutOrStdout(), entries)
+				err = o.print(cmd.OutOrStdout(), entries)
 			}
 			return errors.Join(err, o.end())
 		},
@@ -102,7 +102,7 @@ func (o *lsOptions) list(ctx context.Context, name string) ([]entry, error) {
 			return nil // another rank has it, or it went away while we looked
 		}
 		found = true
-		return explain(err, rank, name)
+		return o.explain(err, rank, name)
 	})
 	if !found {
 		return nil, o.missing(name)
@@ -150,15 +150,21 @@ func walk(f posixshim.FS, name string, deep bool, visit func(name string, a micr
 	}
 }
 
-func printEntries(w io.Writer, entries []entry) error {
+func (o *lsOptions) print(w io.Writer, entries []entry) error {
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
-	fmt.Fprintln(t, "RANK\tMODE\tSIZE\tMODIFIED\tCOMPLETE\tPATH")
+	if !o.ofTree() {
+		fmt.Fprint(t, "RANK\t")
+	}
+	fmt.Fprintln(t, "MODE\tSIZE\tMODIFIED\tCOMPLETE\tPATH")
 	for _, e := range entries {
 		name := printable(e.Path)
 		if e.Target != "" {
 			name += " -> " + printable(e.Target)
 		}
-		fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%s\n", rankColumn(e.Rank), e.ModeText, e.Size,
+		if !o.ofTree() {
+			fmt.Fprint(t, o.rankColumn(e.Rank), "\t")
+		}
+		fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%s\n", e.ModeText, e.Size,
 			e.Modified.Local().Format("2006-01-02 15:04:05"), completeness(&e), name)
 	}
 	return t.Flush()

@@ -8,8 +8,12 @@ import (
 	"nvmecr/internal/store"
 )
 
-// soloText is how the solo partition is called in place of a rank. In JSON it has number -1.
-const soloText = "solo"
+// soloText is how the solo partition is called in place of a rank, and indexText where it is that of the index of a tree. In
+// JSON it has number -1.
+const (
+	soloText  = "solo"
+	indexText = "index"
+)
 
 // jobTree stands for a rank where the files are those of the tree of the job. In JSON it has number -1, too.
 const jobTree = -3
@@ -28,15 +32,15 @@ func (r *rankFlag) String() string {
 	return rankColumn(int(*r))
 }
 
-// Set takes a number, or "solo".
+// Set takes a number, "solo", or "index".
 func (r *rankFlag) Set(text string) error {
-	if text == soloText {
+	if text == soloText || text == indexText {
 		*r = parttable.Solo
 		return nil
 	}
 	n, err := strconv.ParseUint(text, 10, 31)
 	if err != nil {
-		return fmt.Errorf("%q is not the number of a rank, nor %q", text, soloText)
+		return fmt.Errorf("%q is not the number of a rank, nor %q or %q", text, soloText, indexText)
 	}
 	*r = rankFlag(n)
 	return nil
@@ -56,10 +60,18 @@ func rankColumn(rank int) string {
 	return strconv.Itoa(rank)
 }
 
+// rankColumn is a rank of this store, or its solo partition, in a table, or in the name of a directory.
+func (r *reader) rankColumn(rank int) string {
+	if rank == parttable.Solo && r.tree {
+		return indexText
+	}
+	return rankColumn(rank)
+}
+
 // rankName is a rank in a message.
-func rankName(rank int) string {
+func (r *reader) rankName(rank int) string {
 	if rank < 0 {
-		return rankColumn(rank)
+		return r.rankColumn(rank)
 	}
 	return fmt.Sprintf("rank %d", rank)
 }

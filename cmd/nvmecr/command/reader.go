@@ -50,7 +50,7 @@ func (r *reader) bind(cmd *cobra.Command, more ...string) {
 	r.cfg = config.Default()
 	r.cfg.BindFlags(cmd.Flags(), append(slices.Clone(readerSettings), more...)...)
 	r.rank = allRanks
-	cmd.Flags().Var((*rankFlag)(&r.rank), "rank", "look at the partition of `RANK` only, or at the \"solo\" partition, of job scripts [NVMECR_RANK]")
+	cmd.Flags().Var((*rankFlag)(&r.rank), "rank", "look at the partition of `RANK` only, or at the \"solo\" partition, of job scripts, or at the \"index\" of a tree [NVMECR_RANK]")
 }
 
 // open finds the store. It fails where nothing was ever written.
@@ -200,7 +200,7 @@ func (r *reader) eachOf(ctx context.Context, ranks []int, f func(rank int, fs po
 		p, err := r.mount(ctx, rank)
 		if err != nil {
 			r.broken[rank] = true
-			r.fail(fmt.Errorf("%s: %w", rankName(rank), err))
+			r.fail(fmt.Errorf("%s: %w", r.rankName(rank), err))
 			if errors.Is(err, nvmf.ErrUnreachable) {
 				return // each further rank would wait as long
 			}
@@ -240,6 +240,10 @@ func (r *reader) missing(name string) error {
 	case r.written == 0:
 		return fmt.Errorf("nothing was ever written to store %q", r.cfg.Name)
 	}
+	if r.tree && r.rank != allRanks {
+		return fmt.Errorf("%s: the partition of %s has no such file: it has one for each file of the tree that it has bytes of, and the tree is shown without --rank",
+			name, r.rankName(r.rank))
+	}
 	if r.tree {
 		return fmt.Errorf("%s: store %q has no such file; `nvmecr ls` shows what there is", name, r.cfg.Name)
 	}
@@ -267,7 +271,7 @@ func (r *reader) holders(ctx context.Context, name string) ([]int, error) {
 		if errors.Is(err, syscall.ENOENT) {
 			return nil
 		}
-		return explain(err, rank, name)
+		return r.explain(err, rank, name)
 	})
 	if len(found) == 0 {
 		return nil, r.missing(name)
@@ -276,9 +280,12 @@ func (r *reader) holders(ctx context.Context, name string) ([]int, error) {
 }
 
 // explain says of which rank and file an error is.
-func explain(err error, rank int, name string) error {
-	if err == nil {
+func (r *reader) explain(err error, rank int, name string) error {
+	switch {
+	case err == nil:
 		return nil
+	case rank == jobTree:
+		return fmt.Errorf("%s: %w", name, err)
 	}
-	return fmt.Errorf("%s: %s: %w", rankName(rank), name, err)
+	return fmt.Errorf("%s: %s: %w", r.rankName(rank), name, err)
 }

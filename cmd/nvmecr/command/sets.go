@@ -81,7 +81,7 @@ func (o *setReader) list(ctx context.Context) (files []checkpoint.File, job chec
 			}
 			return nil
 		})
-		return explain(err, rank, "/")
+		return o.explain(err, rank, "/")
 	})
 	switch {
 	case len(job.Writers) > 0:

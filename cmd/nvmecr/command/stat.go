@@ -97,7 +97,7 @@ func (o *statOptions) store(ctx context.Context, w io.Writer) error {
 			return nil
 		})
 		if err != nil && !errors.Is(err, syscall.ENOENT) { // it went away while we looked
-			return explain(err, rank, "/")
+			return o.explain(err, rank, "/")
 		}
 		for i := range list {
 			if list[i].Rank == rank {
@@ -120,7 +120,7 @@ func (o *statOptions) store(ctx context.Context, w io.Writer) error {
 	if o.json {
 		err = printJSON(w, list)
 	} else {
-		err = errors.Join(printPartitions(w, o.cfg.Name, list), printNamesakes(w, same, owners), o.printRun(ctx, w))
+		err = errors.Join(o.printPartitions(w, list), printNamesakes(w, same, owners), o.printRun(ctx, w))
 	}
 	return errors.Join(err, o.end())
 }
@@ -135,8 +135,8 @@ func (p *partition) fill(s microfs.StatFS) {
 	p.Generation, p.Checkpoints = s.Generation, s.Checkpoints
 }
 
-func printPartitions(w io.Writer, name string, list []partition) error {
-	fmt.Fprintf(w, "store %q, %s\n", name, count(len(list), "partition"))
+func (o *statOptions) printPartitions(w io.Writer, list []partition) error {
+	fmt.Fprintf(w, "store %q, %s\n", o.cfg.Name, count(len(list), "partition"))
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(t, "RANK\tUSED\tOF\tFILES\tLOG PAGES\tSTATE\tMOUNTS\tTARGET")
 	for _, p := range list {
@@ -145,10 +145,10 @@ func printPartitions(w io.Writer, name string, list []partition) error {
 			if p.Broken {
 				state = "cannot be read"
 			}
-			fmt.Fprintf(t, "%s\t%s\t%s\t\t\t\t\t%s\n", rankColumn(p.Rank), state, p.Length, p.Target)
+			fmt.Fprintf(t, "%s\t%s\t%s\t\t\t\t\t%s\n", o.rankColumn(p.Rank), state, p.Length, p.Target)
 			continue
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d of %d\t%s of %s\t%d\t%s\n", rankColumn(p.Rank),
+		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d of %d\t%s of %s\t%d\t%s\n", o.rankColumn(p.Rank),
 			p.Capacity-p.Free, p.Capacity, p.Files, p.LogPages-p.LogFree, p.LogPages,
 			p.StateBytes, p.StateMax, p.Generation, p.Target)
 	}
@@ -203,7 +203,7 @@ func (o *statOptions) files(ctx context.Context, w io.Writer, name string) error
 		if err == nil {
 			entries = append(entries, newEntry(rank, name, a))
 		}
-		return explain(err, rank, name)
+		return o.explain(err, rank, name)
 	})
 	if len(entries) == 0 {
 		return o.missing(name)
@@ -212,8 +212,11 @@ func (o *statOptions) files(ctx context.Context, w io.Writer, name string) error
 		return errors.Join(printJSON(w, entries), o.end())
 	}
 	for _, e := range entries {
-		fmt.Fprintf(w, "%s: %s\n  mode      %s, uid %d, gid %d\n  size      %d bytes\n  created   %s\n  modified  %s\n  complete  %s\n",
-			rankName(e.Rank), printable(e.Path), e.ModeText, e.UID, e.GID, e.Size,
+		if !o.ofTree() {
+			fmt.Fprintf(w, "%s: ", o.rankName(e.Rank))
+		}
+		fmt.Fprintf(w, "%s\n  mode      %s, uid %d, gid %d\n  size      %d bytes\n  created   %s\n  modified  %s\n  complete  %s\n",
+			printable(e.Path), e.ModeText, e.UID, e.GID, e.Size,
 			e.Created.Local().Format("2006-01-02 15:04:05.000000"),
 			e.Modified.Local().Format("2006-01-02 15:04:05.000000"), completeness(&e))
 	}

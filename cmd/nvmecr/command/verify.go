@@ -1,10 +1,12 @@
 package command
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
@@ -12,14 +14,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"nvmecr/internal/cli"
+	"nvmecr/internal/parttable"
 	"nvmecr/internal/store"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
+	"nvmecr/posixshim"
+	"nvmecr/tree/wire"
 )
 
 type verifyOptions struct {
 	reader
-	json bool
+	json  bool
+	names map[microfs.Ino]string // of a tree, once they are needed
 }
 
 func newVerify() *cobra.Command {
@@ -70,6 +76,7 @@ type verifyRank struct {
 type damage struct {
 	microfs.BadRange
 	Cause string `json:"cause"`
+	File  string `json:"file,omitempty"` // of the tree, of which this one has bytes
 }
 
 func (o *verifyOptions) verify(cmd *cobra.Command) error {
@@ -80,15 +87,16 @@ func (o *verifyOptions) verify(cmd *cobra.Command) error {
 			continue
 		}
 		if err != nil {
-			o.fail(fmt.Errorf("%s: %w", rankName(rank), err))
+			o.fail(fmt.Errorf("%s: %w", o.rankName(rank), err))
 			if errors.Is(err, nvmf.ErrUnreachable) || cmd.Context().Err() != nil {
 				break
 			}
 			continue
 		}
-		total.add(rank, r)
+		damaged := o.damaged(cmd.Context(), rank, r)
+		total.add(rank, r, damaged)
 		if !o.json {
-			printVerified(cmd.OutOrStdout(), rank, r)
+			o.print(cmd.OutOrStdout(), rank, r, damaged)
 		}
 	}
 	took := time.Since(begin)
@@ -105,11 +113,38 @@ func (o *verifyOptions) verify(cmd *cobra.Command) error {
 	return errors.Join(err, o.end())
 }
 
-func (t *verifyReport) add(rank int, r *microfs.VerifyReport) {
-	v := verifyRank{Rank: rank, Files: r.Files, Bytes: r.Bytes, Unverified: r.Unverified, Damaged: []damage{}, More: r.More}
+// damaged lists what is, in a tree with the names of its files.
+func (o *verifyOptions) damaged(ctx context.Context, rank int, r *microfs.VerifyReport) []damage {
+	list := []damage{}
 	for _, b := range r.Bad {
-		v.Damaged = append(v.Damaged, damage{b, b.Cause.Error()})
+		d := damage{BadRange: b, Cause: b.Cause.Error()}
+		if shard, ok := wire.ParseShard(strings.TrimPrefix(b.Path, "/")); ok && o.tree && rank != parttable.Solo {
+			d.File = o.nameOf(ctx, shard.Ino)
+		}
+		list = append(list, d)
 	}
+	return list
+}
+
+// nameOf returns a path of a file of the tree; "" if it has none, or the index cannot be read, of which its own verification tells.
+func (o *verifyOptions) nameOf(ctx context.Context, ino microfs.Ino) string {
+	if o.names == nil {
+		o.names = map[microfs.Ino]string{}
+		solo, err := store.Open(ctx, o.cfg, store.Place{Rank: parttable.Solo}, store.Options{ReadOnly: true})
+		if err != nil {
+			return ""
+		}
+		defer solo.Close() // it is only read
+		_ = walk(posixshim.Microfs(solo.FS), "/", true, func(name string, a microfs.Attr) error {
+			o.names[a.Ino] = name
+			return nil
+		})
+	}
+	return o.names[ino]
+}
+
+func (t *verifyReport) add(rank int, r *microfs.VerifyReport, damaged []damage) {
+	v := verifyRank{Rank: rank, Files: r.Files, Bytes: r.Bytes, Unverified: r.Unverified, Damaged: damaged, More: r.More}
 	t.Bytes += r.Bytes
 	t.Damaged += damagedFiles(r)
 	t.Ranks = append(t.Ranks, v)
@@ -130,7 +165,7 @@ func (o *verifyOptions) rankBar(cmd *cobra.Command, rank int) (*microfs.VerifyRe
 		var bar *progressbar.ProgressBar
 		vo.Total = func(n nvmf.Bytes) {
 			bar = progressbar.NewOptions64(int64(n), progressbar.OptionSetWriter(screen),
-				progressbar.OptionSetDescription(fmt.Sprintf("%s of %d", rankName(rank), o.size)),
+				progressbar.OptionSetDescription(fmt.Sprintf("%s of %d", o.rankName(rank), o.size)),
 				progressbar.OptionShowBytes(true), progressbar.OptionUseIECUnits(true),
 				progressbar.OptionSetWidth(30), progressbar.OptionThrottle(100*time.Millisecond),
 				progressbar.OptionSetRenderBlankState(true), progressbar.OptionClearOnFinish())
@@ -151,20 +186,24 @@ func isTerminal(f *os.File) bool {
 	return err == nil
 }
 
-func printVerified(w io.Writer, rank int, r *microfs.VerifyReport) {
-	for i := range r.Bad {
-		b := &r.Bad[i]
+func (o *verifyOptions) print(w io.Writer, rank int, r *microfs.VerifyReport, damaged []damage) {
+	for i := range damaged {
+		b := &damaged[i].BadRange
+		name := b.Path
+		if file := damaged[i].File; file != "" {
+			name = file
+		}
 		what := "damaged"
 		if damage := new(microfs.DamageError); !errors.As(b.Cause, &damage) {
 			what = "cannot be read: " + b.Cause.Error()
 		} else if damage.Cause != nil {
 			what = "cannot be read: " + damage.Cause.Error()
 		}
-		fmt.Fprintf(w, "%s: %s: bytes %d to %d (%s at LBA %d): %s\n", rankName(rank), printable(b.Path),
+		fmt.Fprintf(w, "%s: %s: bytes %d to %d (%s at LBA %d): %s\n", o.rankName(rank), printable(name),
 			b.Offset, b.Offset+b.Length-1, size(nvmf.Bytes(b.Length)), b.LBA, what)
 	}
 	if r.More > 0 {
-		fmt.Fprintf(w, "%s: and %d more\n", rankName(rank), r.More)
+		fmt.Fprintf(w, "%s: and %d more\n", o.rankName(rank), r.More)
 	}
 	verdict := "verified"
 	switch n := damagedFiles(r); {
@@ -173,7 +212,7 @@ func printVerified(w io.Writer, rank int, r *microfs.VerifyReport) {
 	case r.Unverified:
 		verdict = "read; nothing can be verified, the store was made with --data-checksum=off"
 	}
-	fmt.Fprintf(w, "%s: %s, %s %s\n", rankName(rank), count(r.Files, "file"), size(r.Bytes), verdict)
+	fmt.Fprintf(w, "%s: %s, %s %s\n", o.rankName(rank), count(r.Files, "file"), size(r.Bytes), verdict)
 }
 
 func (o *verifyOptions) summary(w io.Writer, t *verifyReport, took time.Duration) {

@@ -53,7 +53,7 @@ func (o *mountOptions) serve(cmd *cobra.Command, dir string) error {
 	defer stop()
 	var trees []fuseview.Tree
 	o.each(ctx, func(rank int, _ posixshim.FS) error {
-		trees = append(trees, fuseview.Tree{Name: strings.ReplaceAll(rankName(rank), " ", ""), Process: o.process(ctx, rank), Number: uint64(len(trees)) + 1})
+		trees = append(trees, fuseview.Tree{Name: strings.ReplaceAll(o.rankName(rank), " ", ""), Process: o.process(ctx, rank), Number: uint64(len(trees)) + 1})
 		return nil
 	})
 	if len(trees) == 0 {
