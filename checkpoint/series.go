@@ -269,12 +269,7 @@ func (c *collector) series() Series {
 		set.sort()
 		s.Sets = append(s.Sets, *set)
 	}
-	slices.SortFunc(s.Sets, func(a, b Set) int {
-		if c.named {
-			return cmp.Or(a.Ended().Compare(b.Ended()), strings.Compare(a.Name, b.Name))
-		}
-		return compareNumbers(plain(a.Name), plain(b.Name))
-	})
+	slices.SortFunc(s.Sets, func(a, b Set) int { return compareSets(&a, &b, c.named) })
 	bySize := map[int][]*Set{}
 	for i := range s.Sets {
 		size := c.job.size(&s.Sets[i])
@@ -284,6 +279,19 @@ func (c *collector) series() Series {
 		judge(sets, c.writers(size))
 	}
 	return s
+}
+
+// Sort orders things that have a set of the pattern each, from wherever it is, as the sets of a Series are: the oldest first.
+func Sort[T any](pattern string, list []T, set func(*T) *Set) {
+	named := strings.Contains(pattern, namePlace)
+	slices.SortStableFunc(list, func(a, b T) int { return compareSets(set(&a), set(&b), named) })
+}
+
+func compareSets(a, b *Set, named bool) int {
+	if named {
+		return cmp.Or(a.Ended().Compare(b.Ended()), strings.Compare(a.Name, b.Name))
+	}
+	return cmp.Or(compareNumbers(plain(a.Name), plain(b.Name)), a.Ended().Compare(b.Ended()))
 }
 
 // writers returns the ranks that are expected to have a part of each set of a job of so many ranks.

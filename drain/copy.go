@@ -85,7 +85,7 @@ type copier struct {
 func (c *copier) copy(ctx context.Context, at place) error {
 	f := &c.set.Files[at.file]
 	if err := c.open(at.file); err != nil {
-		return fmt.Errorf("%s: %w", f.In(), err)
+		return fmt.Errorf("%s: %w", c.set.In(f), err)
 	}
 	off, n := f.segment(at.segment)
 	sum, err := c.segment(ctx, off, n)
@@ -96,7 +96,7 @@ func (c *copier) copy(ctx context.Context, at place) error {
 		err = c.record(at, sum)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", f.In(), err)
+		return fmt.Errorf("%s: %w", c.set.In(f), err)
 	}
 	c.o.progress(n, 0)
 	return nil
@@ -189,8 +189,8 @@ func verify(ctx context.Context, root *os.Root, s *Set, o Options) error {
 		buf := make([]byte, blockSize)
 		for at := range queue {
 			f := &s.Files[at.file]
-			if err := verifySegment(ctx, root, f, at.segment, buf); err != nil {
-				return fmt.Errorf("%s: %w", f.In(), err)
+			if err := verifySegment(ctx, root, s, f, at.segment, buf); err != nil {
+				return fmt.Errorf("%s: %w", s.In(f), err)
 			}
 			_, n := f.segment(at.segment)
 			o.progress(0, n)
@@ -201,9 +201,9 @@ func verify(ctx context.Context, root *os.Root, s *Set, o Options) error {
 		return err
 	}
 	for i := range s.Files {
-		info, err := root.Lstat(s.Files[i].In())
+		info, err := root.Lstat(s.In(&s.Files[i]))
 		if err == nil && (info.Size() != s.Files[i].Size || !info.Mode().IsRegular()) {
-			err = fmt.Errorf("%s: %w: it is of %d bytes, not %d", s.Files[i].In(), ErrDamaged, info.Size(), s.Files[i].Size)
+			err = fmt.Errorf("%s: %w: it is of %d bytes, not %d", s.In(&s.Files[i]), ErrDamaged, info.Size(), s.Files[i].Size)
 		}
 		if err != nil {
 			return err
@@ -212,8 +212,8 @@ func verify(ctx context.Context, root *os.Root, s *Set, o Options) error {
 	return nil
 }
 
-func verifySegment(ctx context.Context, root *os.Root, f *File, segment int, buf []byte) error {
-	from, err := root.Open(f.In())
+func verifySegment(ctx context.Context, root *os.Root, s *Set, f *File, segment int, buf []byte) error {
+	from, err := root.Open(s.In(f))
 	if err != nil {
 		return err
 	}

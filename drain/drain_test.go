@@ -99,6 +99,32 @@ func TestPut(t *testing.T) {
 	requireSet(t, l, s, data)
 }
 
+// A buffer is where Get writes to.
+type buffer []byte
+
+func (b buffer) WriteAt(p []byte, off int64) (int, error) { return copy(b[off:], p), nil }
+
+func TestGet(t *testing.T) {
+	data := someFiles(t)
+	s, m := checkpointOf("400", data)
+	l := open(t, t.TempDir())
+	put, err := l.Put(t.Context(), s, m, Options{})
+	require.NoError(t, err)
+	for i, f := range put.Files {
+		b := make(buffer, f.Size)
+		require.NoError(t, l.Get(t.Context(), put, i, b, Options{}))
+		require.True(t, bytes.Equal(data[f.Path], b), f.Path)
+		if f.Size == 0 {
+			continue
+		}
+		to, err := os.OpenFile(filepath.Join(put.Dir, put.In(&f)), os.O_WRONLY, 0)
+		require.NoError(t, err)
+		_, err = to.WriteAt([]byte{b[f.Size/2] + 1}, f.Size/2)
+		require.NoError(t, errors.Join(err, to.Close()))
+		require.ErrorIs(t, l.Get(t.Context(), put, i, b, Options{}), ErrDamaged, f.Path)
+	}
+}
+
 // TestCutShort ends a Put before each change of the directory: then nothing counts, or all of it, and the next Put completes it.
 func TestCutShort(t *testing.T) {
 	data := map[string][]byte{"/melt.400.0": random(t, 2*blockSize+7), "/melt.400.1": random(t, 100), "/melt.400.2": nil}

@@ -14,7 +14,7 @@ var update = flag.Bool("update", false, "write the golden file")
 // TestGolden: the manifest of version 1, byte for byte.
 func TestGolden(t *testing.T) {
 	s := &Set{
-		Store: "melt", Pattern: "melt.{step}.*", Name: "400", Ranks: 2, Ended: noon, Drained: noon.Add(1e9),
+		Store: "melt", Pattern: "melt.{step}.*", Name: "400", Ranks: 2, Tree: false, Ended: noon, Drained: noon.Add(1e9),
 		Files: []File{
 			{Rank: 0, Path: "/melt.400.0", Size: SegmentSize + 1, Mode: 0o640, Modified: noon, Sums: []Sum{0xAE8B14860A799888, 1}},
 			{Rank: 1, Path: "/d/melt.400.1", Mode: 0o600, Modified: noon, Sums: []Sum{}},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -23,6 +24,9 @@ const (
 	SegmentSize = 64 << 20
 )
 
+// mostRanks is more than any job has.
+const mostRanks = 1 << 24
+
 // ErrManifest is in errors about a manifest that cannot be used: damaged, or of a later version.
 var ErrManifest = errors.New("not a manifest of a drained set")
 
@@ -32,6 +36,7 @@ type Set struct {
 	Pattern string    `json:"pattern"` // of its series, with {step} or {name}
 	Name    string    `json:"name"`    // what stands there
 	Ranks   int       `json:"ranks"`   // of the job
+	Tree    bool      `json:"tree"`    // the job had one tree for all ranks, not one for each
 	Ended   time.Time `json:"ended"`   // the last change of one of its files
 	Drained time.Time `json:"drained"` // zero until it is whole
 	Files   []File    `json:"files"`
@@ -42,7 +47,7 @@ type Set struct {
 
 // A File is a regular file of a set.
 type File struct {
-	Rank     int       `json:"rank"` // negative: of the tree that all ranks have
+	Rank     int       `json:"rank"` // whose file it is, or in a tree who has written it; negative: no certain one's
 	Path     string    `json:"path"` // from the root of the rank's files, or of the tree: /melt.400.0
 	Size     int64     `json:"size"` // bytes
 	Mode     Mode      `json:"mode"`
@@ -88,24 +93,17 @@ func (s *Set) Size() (n int64) {
 	return n
 }
 
-// Same reports whether two sets are the same checkpoint: files of the same names, sizes and times.
+// Same reports whether two sets are the same checkpoint, by whatever pattern they were found: files of the same names, sizes and times.
 func (s *Set) Same(other *Set) bool {
-	if s.Pattern != other.Pattern || s.Name != other.Name || len(s.Files) != len(other.Files) {
-		return false
-	}
-	for i, f := range s.Files {
-		g := other.Files[i]
-		if f.Rank != g.Rank || f.Path != g.Path || f.Size != g.Size || !f.Modified.Equal(g.Modified) {
-			return false
-		}
-	}
-	return true
+	return slices.EqualFunc(s.Files, other.Files, func(f, g File) bool {
+		return s.In(&f) == other.In(&g) && f.Size == g.Size && f.Modified.Equal(g.Modified)
+	})
 }
 
-// In returns the path of the file in the directory of its set.
-func (f *File) In() string {
+// In returns the path of a file in the directory of the set.
+func (s *Set) In(f *File) string {
 	name := strings.TrimPrefix(path.Clean("/"+f.Path), "/")
-	if f.Rank >= 0 {
+	if !s.Tree && f.Rank >= 0 {
 		name = path.Join(fmt.Sprintf("rank%d", f.Rank), name)
 	}
 	return name
@@ -121,12 +119,15 @@ func (f *File) segment(i int) (off, n int64) {
 
 // check refuses what no set has: it may come from a file that anybody wrote.
 func (s *Set) check(whole bool) error {
+	if s.Ranks < 1 || s.Ranks > mostRanks {
+		return fmt.Errorf("%w: a job of %d ranks", ErrManifest, s.Ranks)
+	}
 	seen := map[string]bool{}
 	for i := range s.Files {
 		f := &s.Files[i]
-		in := f.In()
+		in := s.In(f)
 		switch {
-		case f.Size < 0 || in == "" || seen[in]:
+		case !s.Tree && f.Rank >= s.Ranks || f.Size < 0 || in == "" || seen[in]:
 			return fmt.Errorf("%w: file %q of %d bytes", ErrManifest, f.Path, f.Size)
 		case !strings.Contains(in, "/") && (strings.HasPrefix(in, manifestName) || strings.HasPrefix(in, journalPrefix)):
 			return fmt.Errorf("%w: a file of the checkpoint has the name %s, which the manifest needs", ErrManifest, in)

@@ -182,10 +182,10 @@ func (p *partial) create(f *File) (*os.File, error) {
 	if err := p.o.at("create"); err != nil {
 		return nil, err
 	}
-	if err := p.root.MkdirAll(path.Dir(f.In()), 0o777); err != nil {
+	if err := p.root.MkdirAll(path.Dir(p.set.In(f)), 0o777); err != nil {
 		return nil, err
 	}
-	to, err := p.root.OpenFile(f.In(), os.O_WRONLY|os.O_CREATE, 0o600)
+	to, err := p.root.OpenFile(p.set.In(f), os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}

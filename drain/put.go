@@ -19,9 +19,12 @@ import (
 // ErrChanged is in the error of a Put whose files were changed in the store while they were read.
 var ErrChanged = errors.New("it was changed while it was copied")
 
-// A Source is where the files of a set are read. Its method may be called from several goroutines at once.
+// A Source is where the files of a set are read.
 type Source interface {
+	// Open opens a file, as it was at the last Refresh or is now. Several goroutines call it at once.
 	Open(rank int, path string) (Reader, error)
+	// Refresh has Open open files as they are now. No Reader is open then.
+	Refresh() error
 }
 
 // A Reader is an open file. One goroutine at a time uses it.
@@ -129,16 +132,19 @@ func (l *Level) commit(p *partial) (*Set, error) {
 
 // finish makes what has been copied a whole set, all but its name.
 func (p *partial) finish(ctx context.Context, src Source) error {
+	if err := src.Refresh(); err != nil {
+		return err
+	}
 	dirs := map[string]bool{".": true}
 	for i := range p.set.Files {
 		f := &p.set.Files[i]
 		if err := p.settle(f); err != nil {
 			return err
 		}
-		if err := unchanged(src, f); err != nil {
+		if err := p.unchanged(src, f); err != nil {
 			return err
 		}
-		for dir := path.Dir(f.In()); !dirs[dir]; dir = path.Dir(dir) {
+		for dir := path.Dir(p.set.In(f)); !dirs[dir]; dir = path.Dir(dir) {
 			dirs[dir] = true
 		}
 	}
@@ -167,21 +173,21 @@ func (p *partial) settle(f *File) error {
 	if err != nil {
 		return err
 	}
-	return p.root.Chtimes(f.In(), f.Modified, f.Modified)
+	return p.root.Chtimes(p.set.In(f), f.Modified, f.Modified)
 }
 
 // unchanged compares a file of the store with what was to be copied.
-func unchanged(src Source, f *File) error {
+func (p *partial) unchanged(src Source, f *File) error {
 	r, err := src.Open(f.Rank, f.Path)
 	if err != nil {
-		return fmt.Errorf("%s: %w", f.In(), err)
+		return fmt.Errorf("%s: %w", p.set.In(f), err)
 	}
 	size, modified, err := r.Stat()
 	if err == nil && (size != f.Size || !modified.Equal(f.Modified)) {
 		err = ErrChanged
 	}
 	if err = errors.Join(err, r.Close()); err != nil {
-		return fmt.Errorf("%s: %w", f.In(), err)
+		return fmt.Errorf("%s: %w", p.set.In(f), err)
 	}
 	return nil
 }

@@ -25,12 +25,14 @@ type content struct {
 func (m *memory) Open(rank int, path string) (Reader, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	c := m.files[(&File{Rank: rank, Path: path}).In()]
+	c := m.files[(&Set{}).In(&File{Rank: rank, Path: path})]
 	if c == nil {
 		return nil, syscall.ENOENT
 	}
 	return &opened{m, c}, nil
 }
+
+func (m *memory) Refresh() error { return nil }
 
 type opened struct {
 	m *memory
@@ -84,7 +86,7 @@ func checkpointOf(name string, data map[string][]byte) (*Set, *memory) {
 	for path, d := range data {
 		f := File{Rank: -1, Path: path, Size: int64(len(d)), Mode: 0o640, Modified: noon}
 		s.Files = append(s.Files, f)
-		m.files[f.In()] = &content{data: d, modified: noon}
+		m.files[s.In(&f)] = &content{data: d, modified: noon}
 	}
 	slices.SortFunc(s.Files, func(a, b File) int { return bytes.Compare([]byte(a.Path), []byte(b.Path)) })
 	return s, m

@@ -1,0 +1,151 @@
+package drain
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	"nvmecr/checkpoint"
+)
+
+// A Checkpoint is one of a store, of the second level, or of both.
+type Checkpoint struct {
+	checkpoint.Set
+	Stored  bool // it is in the store
+	Drained *Set // nil if it is not on the second level
+}
+
+// A Series is the checkpoints of a pattern on both levels.
+type Series struct {
+	Pattern     string
+	Checkpoints []Checkpoint // oldest first
+}
+
+// Newest returns the last complete one, nil if there is none. What is in the store and on the second level counts once.
+func (s *Series) Newest() *Checkpoint {
+	for i := len(s.Checkpoints) - 1; i >= 0; i-- {
+		if s.Checkpoints[i].Complete() {
+			return &s.Checkpoints[i]
+		}
+	}
+	return nil
+}
+
+// Both puts the checkpoints of a store and the sets of the second level together. With a pattern, that by which list was
+// found, the sets that it finds count. A set that is in the store with other content is one of its own.
+func Both(list []checkpoint.Series, drained []Set, pattern string) []Series {
+	all := map[string]*Series{}
+	at := func(pattern string) *Series {
+		if all[pattern] == nil {
+			all[pattern] = &Series{Pattern: pattern}
+		}
+		return all[pattern]
+	}
+	for _, s := range list {
+		to := at(s.Pattern)
+		for _, set := range s.Sets {
+			to.Checkpoints = append(to.Checkpoints, Checkpoint{Set: set, Stored: true})
+		}
+	}
+	for i := range drained {
+		d := &drained[i]
+		if pattern == "" {
+			at(d.Pattern).add(d, d.Name)
+		} else if name, ok := d.found(pattern); ok {
+			at(pattern).add(d, name)
+		}
+	}
+	var merged []Series
+	for _, s := range all {
+		checkpoint.Sort(s.Pattern, s.Checkpoints, func(c *Checkpoint) *checkpoint.Set { return &c.Set })
+		merged = append(merged, *s)
+	}
+	slices.SortFunc(merged, func(a, b Series) int { return strings.Compare(a.Pattern, b.Pattern) })
+	return merged
+}
+
+// add adds a set of the second level, which is called name.
+func (s *Series) add(d *Set, name string) {
+	for i := range s.Checkpoints {
+		c := &s.Checkpoints[i]
+		if c.Drained == nil && d.is(c.Files) {
+			c.Drained = d
+			return
+		}
+	}
+	s.Checkpoints = append(s.Checkpoints, Checkpoint{Set: checkpoint.Set{Name: name, Files: d.asFiles()}, Drained: d})
+}
+
+// found returns the name of the set by a pattern, if the pattern finds it.
+func (s *Set) found(pattern string) (name string, ok bool) {
+	list, err := checkpoint.Find(s.asFiles(), pattern, checkpoint.Job{Ranks: s.Ranks})
+	if err != nil || len(list) != 1 || len(list[0].Sets) != 1 {
+		return "", false
+	}
+	return list[0].Sets[0].Name, true
+}
+
+// asFiles returns the files as the store has them.
+func (s *Set) asFiles() (list []checkpoint.File) {
+	for _, f := range s.Files {
+		list = append(list, checkpoint.File{Rank: f.Rank, Path: f.Path, Size: f.Size, Created: f.Modified, Modified: f.Modified, Closed: true})
+	}
+	return list
+}
+
+// is says whether files of the store are those of the set. Who has written them does not matter in a tree.
+func (s *Set) is(stored []checkpoint.File) bool {
+	if len(stored) != len(s.Files) {
+		return false
+	}
+	at := make(map[string]*File, len(s.Files))
+	for i := range s.Files {
+		at[s.In(&s.Files[i])] = &s.Files[i]
+	}
+	for _, f := range stored {
+		have := at[s.In(&File{Rank: f.Rank, Path: f.Path})]
+		if have == nil || have.Size != f.Size || !have.Modified.Equal(f.Modified) {
+			return false
+		}
+	}
+	return true
+}
+
+// Share returns the indexes of the files that a rank of so many copies to a tree: those that it has written, where as many ranks have; otherwise
+// each has about as many bytes.
+func (s *Set) Share(rank, ranks int) (mine []int) {
+	order := make([]int, 0, len(s.Files))
+	load := make([]int64, ranks)
+	take := func(i, by int) {
+		load[by] += s.Files[i].Size + fileCost
+		if by == rank {
+			mine = append(mine, i)
+		}
+	}
+	for i, f := range s.Files {
+		if ranks == s.Ranks && f.Rank >= 0 && f.Rank < ranks {
+			take(i, f.Rank)
+		} else {
+			order = append(order, i)
+		}
+	}
+	slices.SortStableFunc(order, func(a, b int) int { return cmp.Compare(s.Files[b].Size, s.Files[a].Size) })
+	for _, i := range order {
+		take(i, slices.Index(load, slices.Min(load)))
+	}
+	slices.Sort(mine)
+	return mine
+}
+
+// fileCost is what a file costs beside its bytes, in bytes: it is created, and closed.
+const fileCost = 64 << 10
+
+// Of returns the indexes of the files of a rank; of those of no rank if it is negative.
+func (s *Set) Of(rank int) (mine []int) {
+	for i, f := range s.Files {
+		if f.Rank == rank || f.Rank < 0 && rank < 0 {
+			mine = append(mine, i)
+		}
+	}
+	return mine
+}
