@@ -96,6 +96,9 @@ type Config struct {
 	Unfenced                 bool       // --unfenced: mount also where an old writer may live
 	Takeover                 bool       // --takeover: also from a run in progress; for the command only
 	Job                      string     // --job-id: of runs that are one; for the command only
+	Level2                   string     // --level2: an absolute path; "": none
+	Level2Every              string     // --level2-every: a number or a time
+	Level2Pattern            string     // --level2-pattern: which checkpoints are copied there; "": all that are found
 	FUSE                     bool       // --fuse: export the files by FUSE where that can be done; for the command only
 
 	// Run is the id of the run; not a setting. Nil: it has none.

@@ -3,6 +3,7 @@ package config
 import (
 	"fmt"
 	"path"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"time"
@@ -219,6 +220,32 @@ var settings = []Setting{
 			return nil
 		},
 		format: func(c *Config) string { return c.Job },
+	},
+	{
+		Name: "level2", Exported: true,
+		Help:    "`DIRECTORY` of a parallel file system, which exists, where checkpoints are kept beside those in the store; see nvmecr drain",
+		initial: text(""),
+		parse: func(c *Config, v string) (err error) {
+			if c.Level2 = v; v != "" {
+				c.Level2, err = filepath.Abs(v)
+			}
+			return err
+		},
+		format: func(c *Config) string { return c.Level2 },
+	},
+	{
+		Name: "level2-every", Exported: true,
+		Help:    "copy each `N`th checkpoint to --level2, or one in a time such as 30m; the newest one is copied when the job ends, too",
+		initial: text("1"),
+		parse:   func(c *Config, v string) error { c.Level2Every = v; return nil },
+		format:  func(c *Config) string { return c.Level2Every },
+	},
+	{
+		Name: "level2-pattern", Exported: true,
+		Help:    "`PATTERN` of the checkpoints that are copied to --level2, as for nvmecr latest; without one those that are found by the numbers in their names",
+		initial: text(""),
+		parse:   func(c *Config, v string) error { c.Level2Pattern = v; return nil },
+		format:  func(c *Config) string { return c.Level2Pattern },
 	},
 	{
 		// Not a Switch: it is given to turn it off.

@@ -123,22 +123,25 @@ func TestParallelFS(t *testing.T) {
 			here := func(line string) string {
 				return strings.Replace(onPage(t, line), "/scratch/melt", scratch, 1)
 			}
-			r := command(t, s, env, here("nvmecr run --name melt -- sh drained.sh /scratch/melt"), "APP_SLEEP=200")
-			r.ok(t)
-			assert.NotContains(t, r.stderr, "No such file", r.stderr)
-			drained, err := os.ReadDir(scratch)
-			require.NoError(t, err)
-			assert.GreaterOrEqual(t, len(drained), 2, "while the job ran, and after it")
-			for _, step := range drained {
-				assert.Regexp(t, `^[1-9]0+$`, step.Name())
-				for rank := range 4 {
-					name := fmt.Sprintf("ckpt.%s.%d", step.Name(), rank)
-					r := call(t, s, "cat", "--name", "melt", "/"+name)
-					b, err := os.ReadFile(filepath.Join(scratch, step.Name(), name))
-					require.NoError(t, err)
-					assert.True(t, r.ok(t) == string(b), "%s differs", name)
-				}
+			level2 := func(line string) string { // no shell takes the quotes off
+				line, _, _ = strings.Cut(onPage(t, line), " #")
+				return strings.NewReplacer("/scratch/level2", filepath.Join(s.Dir, "level2"), "'", "").Replace(line)
 			}
+			command(t, s, env, level2("mkdir /scratch/level2")).ok(t)
+			command(t, s, env, level2("nvmecr run --name melt --level2 /scratch/level2 --level2-every 2 --level2-pattern 'ckpt.{step}.*' -- mpirun -n 4 ./app --from 0")).ok(t)
+			assert.Regexp(t, `(?m)^ckpt\.\{step\}\.\* +1000 +4 .* store, level2 .* yes$`, command(t, s, env, level2("nvmecr checkpoints --name melt 'ckpt.{step}.*'")).ok(t))
+			command(t, s, env, level2("nvmecr drain --name melt --all --keep 3 'ckpt.{step}.*'")).ok(t)
+			drained, err := filepath.Glob(filepath.Join(s.Dir, "level2", "melt", "ckpt.*"))
+			require.NoError(t, err)
+			assert.Len(t, drained, 3)
+			assert.Contains(t, command(t, s, env, level2("ls -A /scratch/level2/melt/ckpt.1000")).ok(t), ".nvmecr-set")
+			command(t, s, env, level2("mv /scratch/level2/melt /scratch/level2/again        # the checkpoints are another store's now")).ok(t)
+			r := command(t, s, env, level2("nvmecr run --name again --level2 /scratch/level2 -- true"))
+			r.ok(t)
+			assert.Contains(t, r.stderr, ": 1000, copied back from ")
+			command(t, s, env, level2("nvmecr restore --name again --checkpoint 900")).ok(t)
+			assert.Equal(t, "1000\n", call(t, s, "latest", "--name", "again", "ckpt.{step}.*").ok(t))
+			call(t, s, "release", "--name", "again").ok(t)
 
 			require.NoError(t, os.RemoveAll(scratch))
 			command(t, s, env, onPage(t, "nvmecr verify --name melt")).ok(t)

@@ -74,6 +74,9 @@ func (o *latestOptions) latest(cmd *cobra.Command, pattern string) error {
 	if err != nil {
 		return err
 	}
+	if o.tree {
+		ofNoRank(list)
+	}
 	if o.json {
 		return errors.Join(printJSON(cmd.OutOrStdout(), newSeries(list)), o.end())
 	}
@@ -135,14 +138,19 @@ const mostMissing = 3
 
 // incomplete says what a checkpoint lacks.
 func incomplete(s *checkpoint.Set) string {
-	var missing []string
+	return fmt.Sprintf("%s is incomplete: %s", s.Name, missing(s))
+}
+
+// missing lists what a checkpoint lacks.
+func missing(s *checkpoint.Set) string {
+	var list []string
 	for _, p := range s.Missing[:min(len(s.Missing), mostMissing)] {
-		missing = append(missing, p.String())
+		list = append(list, p.String())
 	}
 	if more := len(s.Missing) - mostMissing; more > 0 {
-		missing = append(missing, fmt.Sprintf("and %d more", more))
+		list = append(list, fmt.Sprintf("and %d more", more))
 	}
-	return fmt.Sprintf("%s is incomplete: %s", s.Name, strings.Join(missing, ", "))
+	return strings.Join(list, ", ")
 }
 
 // A latestSeries is the JSON of checkpoints that one pattern finds.

@@ -29,6 +29,9 @@ import (
 // the data lies on and how to get there.
 var sticky = []string{"target", "hostnqn", "dhchap-secret", "dhchap-ctrl-secret", "tls-psk", "header-digest", "data-digest"}
 
+// levelSettings are those that a run takes over wherever the data lies.
+var levelSettings = []string{"level2", "level2-every", "level2-pattern"}
+
 // fixed are the settings that formatting fixes.
 var fixed = []string{"hugeblock", "data-checksum", "view"}
 
@@ -43,6 +46,7 @@ type runOptions struct {
 	external  bool              // the targets are there when the run has ended
 	index     *os.File          // the socket by which other hosts reach the tree; nil if there is none
 	lease     *store.Lease      // nil if there is none, since the target is the run's own or the run has joined another one
+	oneLevel  bool              // nothing is copied to the second level, or from there, but by the job
 	joined    bool              // the store is in the hands of another run of the job, which this one is a part of
 }
 
@@ -144,7 +148,7 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 	jobArgv, env := preload.Carry(o.cfg, argv, preload.Environ(o.cfg, os.Environ(), library))
 	at := surroundings{unprivileged: o.namespace}
 	mountAt(&at, o.cfg)
-	code, err := runJob(jobArgv, env, at)
+	code, err := o.runDrained(jobArgv, env, at)
 	if err != nil {
 		return err
 	}
@@ -155,6 +159,21 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 		return cli.Status(code)
 	}
 	return nil
+}
+
+// runDrained is runJob, with a second level: what is newest there is in the store before the job begins, and what the job
+// completes is copied.
+func (o *runOptions) runDrained(argv, env []string, at surroundings) (int, error) {
+	if err := o.stage(env, at); err != nil {
+		return 0, err
+	}
+	d, err := o.startDrainer()
+	if err != nil {
+		return 0, err
+	}
+	defer d.finish()
+	defer d.hurry()()
+	return runJob(argv, env, at)
 }
 
 // serve starts nvmecr serve for the processes of the run on this host, which leave ends, unless another run of the job has
@@ -207,6 +226,9 @@ func lockStore(dir *store.StateDir) (*store.DirLock, error) {
 // store, and says so. stop ends what it started.
 func (o *runOptions) prepare(ctx context.Context, dir *store.StateDir, lock *store.DirLock, argv []string) (stop func(), err error) {
 	if err := o.adopt(dir); err != nil {
+		return nil, err
+	}
+	if err := checkLevel2(o.cfg); err != nil {
 		return nil, err
 	}
 	embedded := len(o.cfg.Targets) == 0
@@ -429,6 +451,9 @@ func (o *runOptions) adopt(dir *store.StateDir) error {
 		return err
 	}
 	if o.cfg.Run, err = store.NewRun(record.Run); err != nil {
+		return err
+	}
+	if err := o.cfg.Adopt(only(record.Settings, levelSettings)); err != nil {
 		return err
 	}
 	if !record.Embedded {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -21,8 +22,8 @@ type setReader struct {
 	writers []int
 }
 
-func (o *setReader) bindSets(cmd *cobra.Command) {
-	o.bind(cmd)
+func (o *setReader) bindSets(cmd *cobra.Command, more ...string) {
+	o.bind(cmd, more...)
 	cmd.Flags().IntSliceVar(&o.writers, "writers", nil, "`RANKS` that write a part of every checkpoint, such as 0,4,8, where not all do [NVMECR_WRITERS]")
 }
 
@@ -50,16 +51,19 @@ func (o *setReader) series(cmd *cobra.Command, pattern string) ([]checkpoint.Ser
 			return nil, fmt.Errorf("--writers %d: store %q was written by %s, numbered from 0", w, o.cfg.Name, count(o.size, "rank"))
 		}
 	}
-	place := pattern
-	if pattern != "" {
-		place = o.inside(pattern)
-	}
-	list, err := checkpoint.Find(files, place, job)
-	if err == nil && o.tree {
-		ofNoRank(list)
-	}
-	return list, err
+	return checkpoint.Find(files, o.patternInside(pattern), job)
 }
+
+// patternInside returns a pattern as the series of a store have theirs: from the mount on, without a slash in front.
+func (o *setReader) patternInside(pattern string) string {
+	if pattern == "" {
+		return ""
+	}
+	return strings.TrimPrefix(o.inside(pattern), "/")
+}
+
+// first returns the argument of a command that takes one at most.
+func first(args []string) string { return strings.Join(args, "") }
 
 // list returns the files of all ranks, and who is expected to have written some.
 func (o *setReader) list(ctx context.Context) (files []checkpoint.File, job checkpoint.Job, err error) {

@@ -5,13 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"time"
 
-	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"nvmecr/internal/cli"
 	"nvmecr/internal/parttable"
@@ -160,30 +157,12 @@ func damagedFiles(r *microfs.VerifyReport) int {
 
 // rankBar verifies one rank, with a bar where there is a terminal to draw it on.
 func (o *verifyOptions) rankBar(cmd *cobra.Command, rank int) (*microfs.VerifyReport, error) {
-	var vo store.VerifyOptions
-	if screen, ok := o.stderr.(*os.File); ok && isTerminal(screen) {
-		var bar *progressbar.ProgressBar
-		vo.Total = func(n nvmf.Bytes) {
-			bar = progressbar.NewOptions64(int64(n), progressbar.OptionSetWriter(screen),
-				progressbar.OptionSetDescription(fmt.Sprintf("%s of %d", o.rankName(rank), o.size)),
-				progressbar.OptionShowBytes(true), progressbar.OptionUseIECUnits(true),
-				progressbar.OptionSetWidth(30), progressbar.OptionThrottle(100*time.Millisecond),
-				progressbar.OptionSetRenderBlankState(true), progressbar.OptionClearOnFinish())
-		}
-		// That a bar cannot be drawn is no reason to stop.
-		vo.Progress = func(n nvmf.Bytes) { _ = bar.Add64(int64(n)) }
-		defer func() {
-			if bar != nil {
-				_ = bar.Finish()
-			}
-		}()
-	}
-	return store.Verify(cmd.Context(), o.cfg, store.Place{Rank: rank, Size: o.size}, vo)
-}
-
-func isTerminal(f *os.File) bool {
-	_, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
-	return err == nil
+	var b bar
+	defer b.finish()
+	return store.Verify(cmd.Context(), o.cfg, store.Place{Rank: rank, Size: o.size}, store.VerifyOptions{
+		Total:    func(n nvmf.Bytes) { b.begin(o.stderr, n, fmt.Sprintf("%s of %d", o.rankName(rank), o.size)) },
+		Progress: func(n nvmf.Bytes) { b.add(n) },
+	})
 }
 
 func (o *verifyOptions) print(w io.Writer, rank int, r *microfs.VerifyReport, damaged []damage) {

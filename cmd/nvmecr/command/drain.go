@@ -1,0 +1,176 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"nvmecr/drain"
+	"nvmecr/internal/cli"
+	"nvmecr/nvmf"
+)
+
+type drainOptions struct {
+	levelReader
+	all       bool
+	following bool
+	every     string
+	keep      int
+	limit     string
+}
+
+func newDrain() *cobra.Command {
+	o := &drainOptions{}
+	cmd := &cobra.Command{
+		Use:   "drain [flags] [PATTERN]",
+		Short: "Copy checkpoints to a parallel file system",
+		Long: `Copies the newest complete checkpoint to the directory --level2, also while the
+job runs and after it died. PATTERN says which files are checkpoints, as for
+nvmecr latest.
+
+What has been copied is an ordinary directory, DIRECTORY/NAME/..., that any program can
+read. It gets its name when it is whole, durable, and has been read back and
+compared: a checkpoint that is half copied never counts. A copy that was cut short is
+taken up again by the next call.`,
+		Example: `  nvmecr drain --level2 /lustre/me                    # the newest complete checkpoint
+  nvmecr drain --level2 /lustre/me --all 'melt.{step}.*'
+  nvmecr drain --name melt --level2 /lustre/me --keep 3 --limit 500M`,
+		Args: cli.Args(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return o.run(cmd, first(args))
+		},
+	}
+	o.bindSets(cmd, "level2")
+	cli.AddSwitch(cmd.Flags(), &o.all, "all", "", "all complete checkpoints, not the newest one only [NVMECR_ALL]")
+	cli.AddSwitch(cmd.Flags(), &o.following, "follow", "", "go on while the job runs, until interrupted or standard input ends [NVMECR_FOLLOW]")
+	cmd.Flags().StringVar(&o.every, "every", "1", "with --follow copy each `N`th checkpoint only, or one in a time such as 30m [NVMECR_EVERY]")
+	cmd.Flags().IntVar(&o.keep, "keep", 0, "of the checkpoints of the pattern in DIRECTORY keep the newest `N` only; all without it [NVMECR_KEEP]")
+	cmd.Flags().StringVar(&o.limit, "limit", "", "copy no more than `SIZE` in a second, such as 500M [NVMECR_LIMIT]")
+	return cmd
+}
+
+func (o *drainOptions) run(cmd *cobra.Command, pattern string) error {
+	limit, err := o.check()
+	if err != nil {
+		return err
+	}
+	if o.following {
+		return o.follow(cmd, pattern, limit)
+	}
+	defer o.close()
+	return o.drain(cmd, pattern, limit)
+}
+
+func (o *drainOptions) drain(cmd *cobra.Command, pattern string, limit nvmf.Bytes) error {
+	list, err := o.both(cmd, pattern)
+	if err == nil {
+		err = o.levelNeeded()
+	}
+	if err != nil {
+		return err
+	}
+	series, err := choose(list, "drain")
+	if err != nil {
+		return err
+	}
+	src := newStoreSource(cmd.Context(), &o.reader)
+	defer src.Close()
+	todo := o.todo(series)
+	if len(todo) == 0 {
+		return fmt.Errorf("store %q: no complete checkpoint matches %s", o.cfg.Name, series.Pattern)
+	}
+	for _, c := range todo {
+		if err := o.one(cmd, src, series.Pattern, c, limit); err != nil {
+			o.fail(fmt.Errorf("%s: %w", c.Name, err))
+		}
+	}
+	if !o.failed && o.keep > 0 {
+		if err := o.retain(series.Pattern); err != nil {
+			o.fail(err)
+		}
+	}
+	return o.end()
+}
+
+func (o *drainOptions) check() (limit nvmf.Bytes, err error) {
+	if o.limit != "" {
+		if limit, err = nvmf.ParseSize(o.limit); err != nil {
+			return 0, cli.UsageError{Err: fmt.Errorf("--limit: %w", err)}
+		}
+	}
+	if o.keep < 0 {
+		return 0, cli.UsageError{Err: fmt.Errorf("--keep %d: a number of checkpoints to keep, or 0 for all", o.keep)}
+	}
+	return limit, nil
+}
+
+// todo returns the complete checkpoints that are to be on the second level.
+func (o *drainOptions) todo(s *drain.Series) (list []*drain.Checkpoint) {
+	for i := range s.Checkpoints {
+		if c := &s.Checkpoints[i]; c.Stored && c.Complete() {
+			list = append(list, c)
+		}
+	}
+	if !o.all && len(list) > 1 {
+		list = list[len(list)-1:]
+	}
+	return list
+}
+
+func (o *drainOptions) one(cmd *cobra.Command, src *storeSource, pattern string, c *drain.Checkpoint, limit nvmf.Bytes) error {
+	if c.Drained != nil {
+		fmt.Fprintf(cmd.OutOrStdout(), "%s: is in %s\n", printable(c.Name), printable(c.Drained.Dir))
+		return nil
+	}
+	s, err := o.newDrained(src, pattern, c)
+	if err != nil {
+		return err
+	}
+	var b bar
+	b.begin(o.stderr, nvmf.Bytes(2*s.Size()), "copying, verifying "+printable(c.Name))
+	put, err := o.level.Put(cmd.Context(), s, src, drain.Options{
+		Limit: int64(limit), Progress: func(copied, verified int64) { b.add(nvmf.Bytes(copied + verified)) },
+	})
+	b.finish()
+	if errors.Is(err, drain.ErrChanged) {
+		err = fmt.Errorf("%w: the job is writing it again; run drain once more", err)
+	}
+	if err == nil {
+		err = o.supersede(put)
+	}
+	if err == nil {
+		fmt.Fprintf(cmd.OutOrStdout(), "%s: %s of %s copied to %s\n", printable(c.Name), count(len(s.Files), "file"), size(nvmf.Bytes(s.Size())), printable(put.Dir))
+	}
+	return err
+}
+
+// supersede removes what the second level had of a checkpoint that has been written again since.
+func (o *drainOptions) supersede(put *drain.Set) error {
+	sets, err := o.level.Sets()
+	if err != nil {
+		return err
+	}
+	for i := range sets {
+		if s := &sets[i]; s.Pattern == put.Pattern && s.Name == put.Name && s.Dir != put.Dir {
+			err = errors.Join(err, o.level.Remove(s))
+		}
+	}
+	return err
+}
+
+// retain removes old checkpoints of the pattern from the second level.
+func (o *drainOptions) retain(pattern string) error {
+	sets, err := o.level.Sets()
+	if err != nil {
+		return err
+	}
+	for _, s := range drain.Both(nil, sets, pattern) {
+		for i := range max(len(s.Checkpoints)-o.keep, 0) {
+			if err := o.level.Remove(s.Checkpoints[i].Drained); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,187 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"nvmecr/drain"
+	"nvmecr/internal/cli"
+	"nvmecr/nvmf"
+)
+
+// How often a follower looks: its looks take at most a hundredth of a core, and are no more often than this.
+const (
+	leastLook = 2 * time.Second
+	lookShare = 100
+)
+
+// leastQuiet is how long nothing of a checkpoint must have changed before it is taken for complete while the job runs:
+// its next file may not be there yet. A checkpoint that took longer to write is waited for as long as it took.
+const leastQuiet = 5 * time.Second
+
+// A follower copies checkpoints of a job that runs to the second level.
+type follower struct {
+	*drainOptions
+	cmd     *cobra.Command
+	pattern string
+	limit   nvmf.Bytes
+	every   interval
+
+	series map[string]*following // by pattern
+	told   string                // the last error
+}
+
+// following is what a follower knows of a series.
+type following struct {
+	seen  map[string]bool // complete checkpoints, by name and time
+	since int             // how many of them since the last one was copied
+	last  time.Time       // when that was
+}
+
+// An interval says which checkpoints are copied: each so many, or one in so much time.
+type interval struct {
+	count int
+	time  time.Duration
+}
+
+func parseInterval(text string) (i interval, err error) {
+	if i.count, err = strconv.Atoi(text); err == nil && i.count > 0 {
+		return i, nil
+	}
+	if i.time, err = time.ParseDuration(text); err == nil && i.time > 0 {
+		return interval{time: i.time}, nil
+	}
+	return i, fmt.Errorf("%q is neither a number of checkpoints, such as 10, nor a time, such as 30m", text)
+}
+
+// follow copies checkpoints until the process is told to end, or its standard input ends; then the newest ones. Each byte
+// of that has it copy the newest ones at once.
+func (o *drainOptions) follow(cmd *cobra.Command, pattern string, limit nvmf.Bytes) error {
+	every, err := parseInterval(o.every)
+	if err != nil {
+		return cli.UsageError{Err: fmt.Errorf("--every: %w", err)}
+	}
+	if err := o.cfg.Resolve(); err != nil {
+		return cli.UsageError{Err: err}
+	}
+	// It is the job that is to have the host's time.
+	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 19)
+	f := &follower{drainOptions: o, cmd: cmd, pattern: pattern, limit: limit, every: every, series: map[string]*following{}}
+	ended, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	now := make(chan struct{}, 1)
+	go func() {
+		for one := make([]byte, 1); ; {
+			if _, err := os.Stdin.Read(one); err != nil { // who has started it has ended
+				stop()
+				return
+			}
+			select {
+			case now <- struct{}{}:
+			default: // it is about to look anyway
+			}
+		}
+	}()
+	for {
+		begin := time.Now()
+		_ = f.round(false) // which tells
+		select {
+		case <-ended.Done():
+			f.told = "" // what is told now is the last word
+			return f.round(true)
+		case <-now:
+			_ = f.round(true) // which tells
+		case <-time.After(max(leastLook, lookShare*time.Since(begin))):
+		}
+	}
+}
+
+// round looks once. With all set what is complete is copied whether it is due or not.
+func (f *follower) round(all bool) error {
+	look := *f.drainOptions
+	cfg := *f.cfg
+	look.cfg, look.stderr = &cfg, io.Discard
+	defer look.close()
+	err := f.look(&look, all)
+	if err != nil && !errors.As(err, new(cli.Status)) && err.Error() != f.told {
+		f.told = err.Error()
+		fmt.Fprintln(f.cmd.ErrOrStderr(), cli.OneLine(fmt.Errorf("second level: %w", err)))
+	}
+	return err
+}
+
+func (f *follower) look(o *drainOptions, all bool) error {
+	list, err := o.both(f.cmd, f.pattern)
+	if err == nil {
+		err = o.levelNeeded()
+	}
+	if err != nil {
+		return err
+	}
+	src := newStoreSource(f.cmd.Context(), &o.reader)
+	defer src.Close()
+	for i := range list {
+		s := &list[i]
+		c := f.candidate(s, all)
+		if c == nil || !all && !f.due(s) {
+			continue
+		}
+		if err := o.one(f.cmd, src, s.Pattern, c, f.limit); err != nil {
+			return fmt.Errorf("%s: %w", c.Name, err)
+		}
+		f.of(s).since, f.of(s).last = 0, time.Now()
+		if o.keep > 0 {
+			if err := o.retain(s.Pattern); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// candidate returns the newest complete checkpoint of the store, if nothing changes it any more and it is not on the second level.
+func (f *follower) candidate(s *drain.Series, all bool) *drain.Checkpoint {
+	for i := len(s.Checkpoints) - 1; i >= 0; i-- {
+		c := &s.Checkpoints[i]
+		if !c.Stored || !c.Complete() || !all && time.Since(c.Ended()) < max(leastQuiet, c.Ended().Sub(c.Begun())) {
+			continue
+		}
+		if c.Drained != nil {
+			return nil
+		}
+		return c
+	}
+	return nil
+}
+
+// due says whether so many have become complete, or so much time has passed, that the newest is to be copied.
+func (f *follower) due(s *drain.Series) bool {
+	now := f.of(s)
+	for i := range s.Checkpoints {
+		c := &s.Checkpoints[i]
+		if key := c.Name + " " + c.Ended().String(); c.Stored && c.Complete() && !now.seen[key] {
+			now.seen[key] = true
+			now.since++
+		}
+	}
+	if f.every.time > 0 {
+		return time.Since(now.last) >= f.every.time
+	}
+	return now.since >= f.every.count
+}
+
+func (f *follower) of(s *drain.Series) *following {
+	if f.series[s.Pattern] == nil {
+		f.series[s.Pattern] = &following{seen: map[string]bool{}}
+	}
+	return f.series[s.Pattern]
+}

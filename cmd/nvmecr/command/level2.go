@@ -1,0 +1,99 @@
+package command
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"nvmecr/checkpoint"
+	"nvmecr/drain"
+	"nvmecr/internal/cli"
+)
+
+// A levelReader is what the commands have in common that look at both levels.
+type levelReader struct {
+	setReader
+	level *drain.Level // nil if there is no second one
+}
+
+// both returns the checkpoints of a pattern on both levels. A store that was never written, or that is not there
+// any more, has none.
+func (o *levelReader) both(cmd *cobra.Command, pattern string) ([]drain.Series, error) {
+	list, err := o.series(cmd, pattern)
+	if err != nil && (o.cfg.Level2 == "" || errors.Is(err, checkpoint.ErrPattern) || errors.As(err, new(cli.UsageError))) {
+		return nil, err
+	}
+	if err != nil { // what was copied is there nevertheless
+		o.fail(err)
+	}
+	drained, err := o.drained()
+	return drain.Both(list, drained, o.patternInside(pattern)), err
+}
+
+// drained returns the sets of the second level. Damaged ones are told of.
+func (o *levelReader) drained() (sets []drain.Set, err error) {
+	if o.cfg.Level2 == "" {
+		return nil, nil
+	}
+	if o.level, err = drain.Open(o.cfg.Level2, o.cfg.Name); err != nil {
+		return nil, err
+	}
+	sets, err = o.level.Sets()
+	if err != nil {
+		o.fail(err)
+	}
+	return sets, nil
+}
+
+func (o *levelReader) close() {
+	if o.level != nil {
+		_ = o.level.Close() // nothing is written by it
+	}
+}
+
+// choose returns the series that is meant: with a pattern there is one at most.
+func choose(list []drain.Series, command string) (*drain.Series, error) {
+	plain := make([]checkpoint.Series, len(list))
+	for i, s := range list {
+		plain[i].Pattern = s.Pattern
+		for _, c := range s.Checkpoints {
+			plain[i].Sets = append(plain[i].Sets, c.Set)
+		}
+	}
+	chosen, err := checkpoint.Choose(plain)
+	if err != nil {
+		if len(list) > 0 {
+			err = fmt.Errorf("%w; say which is meant, as in: nvmecr %s '%s'", err, command, list[0].Pattern)
+		}
+		return nil, err
+	}
+	for i := range list {
+		if list[i].Pattern == chosen.Pattern {
+			return &list[i], nil
+		}
+	}
+	return nil, checkpoint.ErrNone
+}
+
+// levelNeeded refuses a command that has nothing to do without a second level.
+func (o *levelReader) levelNeeded() error {
+	if o.cfg.Level2 == "" {
+		return cli.UsageError{Err: fmt.Errorf("no second level: name its directory with --level2, or run the job with it")}
+	}
+	return nil
+}
+
+// newDrained returns what a checkpoint of the store is on the second level.
+func (o *levelReader) newDrained(src *storeSource, pattern string, c *drain.Checkpoint) (*drain.Set, error) {
+	s := &drain.Set{Store: o.cfg.Name, Pattern: pattern, Name: c.Name, Ranks: cmp.Or(o.size, 1), Tree: o.tree, Ended: c.Ended()}
+	for _, f := range c.Files {
+		a, err := src.stat(f.Rank, f.Path)
+		if err != nil {
+			return nil, o.explain(err, f.Rank, f.Path)
+		}
+		s.Files = append(s.Files, drain.File{Rank: f.Rank, Path: f.Path, Size: f.Size, Mode: drain.Mode(a.Mode & 0o777), Modified: f.Modified})
+	}
+	return s, nil
+}

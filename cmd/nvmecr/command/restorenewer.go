@@ -1,0 +1,51 @@
+package command
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"nvmecr/drain"
+	"nvmecr/internal/config"
+	"nvmecr/internal/store"
+)
+
+// restoreNewer sees to it that the store has the newest complete checkpoint of each series, and says which that is. One on the
+// second level that is damaged is passed over for the next older one.
+func (o *restoreOptions) restoreNewer(cmd *cobra.Command, cfg *config.Config, place store.Place, pattern string) error {
+	list, err := o.both(cmd, pattern)
+	if err == nil {
+		err = o.end()
+	}
+	if err != nil {
+		return err
+	}
+	for i := range list {
+		if err := o.restoreNewest(cmd, cfg, place, &list[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (o *restoreOptions) restoreNewest(cmd *cobra.Command, cfg *config.Config, place store.Place, s *drain.Series) (err error) {
+	say := func(c *drain.Checkpoint, where string) {
+		fmt.Fprintf(o.stderr, "nvmecr: newest complete checkpoint of %s: %s, %s\n", printable(s.Pattern), printable(c.Name), where)
+	}
+	for i := len(s.Checkpoints) - 1; i >= 0; i-- {
+		c := &s.Checkpoints[i]
+		switch {
+		case !c.Complete():
+			continue
+		case c.Stored:
+			say(c, "in the store")
+			return nil
+		}
+		if err = o.fetch(cmd.Context(), cfg, place, c.Drained); err == nil {
+			say(c, "copied back from "+printable(c.Drained.Dir))
+			return nil
+		}
+		fmt.Fprintf(o.stderr, "nvmecr: %s is passed over: %v\n", printable(c.Drained.Dir), err)
+	}
+	return err
+}

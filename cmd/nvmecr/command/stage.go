@@ -1,0 +1,27 @@
+package command
+
+import (
+	"fmt"
+	"os"
+)
+
+// stage copies the newest checkpoint from the second level to the store, if the store has not got it: as the first part of the job. A
+// run that starts over, or that is part of another one, does not.
+func (o *runOptions) stage(env []string, at surroundings) error {
+	if o.cfg.Level2 == "" || o.cfg.Fresh || o.joined || o.oneLevel {
+		return nil
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	argv := []string{self, "restore", "--newer"}
+	if o.cfg.Level2Pattern != "" {
+		argv = append(argv, o.cfg.Level2Pattern)
+	}
+	code, err := runJob(argv, env, at)
+	if err == nil && code != 0 {
+		err = fmt.Errorf("the newest checkpoint is not in the store, and could not be copied there from %s (exit status %d)", o.cfg.Level2, code)
+	}
+	return err
+}

@@ -1,0 +1,195 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/config"
+)
+
+// writeSets has three ranks write three checkpoints; rank 1 is killed in the last one.
+const writeSets = `for r in 0 1 2; do PMI_SIZE=3 PMI_RANK=$r sh -c '
+for step in 100 200 300; do
+	mkdir -p /nvmecr/ck-$step/more
+	[ $step$PMI_RANK != 3001 ] || { exec 3> /nvmecr/ck-300/state.1; echo x >&3; kill -9 $$; }
+	for f in state more/grid; do
+		{ echo $f of $PMI_RANK at $step; head -c 3000000 /dev/urandom; } > /nvmecr/ck-$step/$f.$PMI_RANK
+	done
+done' & done; wait`
+
+// levels is what `nvmecr checkpoints --json` lists of the only series: of each checkpoint name, levels, and whether it is complete.
+func levels(t *testing.T, r result) (list []string) {
+	var all []struct {
+		Checkpoints []struct {
+			Name     string
+			Levels   []string
+			Complete bool
+		}
+	}
+	require.NoError(t, json.Unmarshal([]byte(r.stdout), &all), "%s%s", r.stdout, r.stderr)
+	require.Len(t, all, 1)
+	for _, c := range all[0].Checkpoints {
+		list = append(list, fmt.Sprintf("%s %v %t", c.Name, c.Levels, c.Complete))
+	}
+	return list
+}
+
+// TestLevel2: checkpoints are copied to a directory after the job has died, listed, and copied back where the store is lost.
+func TestLevel2(t *testing.T) {
+	for _, view := range []config.View{config.ViewJob, config.ViewRank} {
+		t.Run(string(view), func(t *testing.T) {
+			s := newStage(t)
+			s.View = view
+			dir := filepath.Join(s.Dir, "lustre")
+			require.NoError(t, os.Mkdir(dir, 0o700))
+			sh(t, s, writeSets, "--size", "256M")
+			const pattern = "ck-{step}/**"
+			drain := func(args ...string) result { return call(t, s, append([]string{"drain", "--level2", dir}, args...)...) }
+			list := func() []string { return levels(t, call(t, s, "checkpoints", "--level2", dir, "--json", pattern)) }
+
+			put := filepath.Join(dir, "default", "ck-200")
+			assert.Equal(t, fmt.Sprintf("200: 6 files of 17 MiB copied to %s\n", put), drain(pattern).ok(t))
+			assert.Equal(t, fmt.Sprintf("200: is in %s\n", put), drain(pattern).ok(t))
+			assert.Equal(t, []string{"100 [store] true", "200 [store level2] true", "300 [store] false"}, list())
+			assert.Contains(t, drain(pattern, "--all").ok(t), "100: 6 files of 17 MiB copied")
+			before := tree(t, put)
+			assert.Len(t, before, 7)
+
+			require.NoError(t, os.RemoveAll(filepath.Dir(s.Image("default"))))
+			damaged := filepath.Join(dir, "default", "ck-100", map[config.View]string{config.ViewJob: "", config.ViewRank: "rank1"}[view], "ck-100", "state.1")
+			require.NoError(t, os.Truncate(damaged, 3))
+			restore := func(args ...string) result {
+				return call(t, s, append([]string{"restore", "--level2", dir}, args...)...)
+			}
+			assert.Equal(t, fmt.Sprintf("200: 6 files of 17 MiB copied from %s to store %q\n", put, "default"), restore(pattern).ok(t))
+			assert.Equal(t, "200\n", call(t, s, "latest", pattern).ok(t))
+			back := filepath.Join(s.Dir, "back")
+			call(t, s, "cp", "/", back).ok(t)
+			delete(before, ".nvmecr-set")
+			assert.True(t, sameTree(before, tree(t, back)), "the same files come back")
+
+			r := restore("--checkpoint", "100", pattern)
+			assert.NotZero(t, r.code)
+			assert.Contains(t, r.stderr, "state.1: its bytes differ from their checksum")
+			assert.Equal(t, []string{"100 [level2] true", "200 [store level2] true"}, list(), "nothing of what is damaged stays")
+
+			drain("--keep", "1", pattern).ok(t)
+			assert.Contains(t, list(), "200 [store level2] true")
+			assert.NoDirExists(t, filepath.Join(dir, "default", "ck-100"))
+		})
+	}
+}
+
+// tree returns the files below a directory by path.
+func tree(t *testing.T, dir string) map[string][]byte {
+	files := map[string][]byte{}
+	require.NoError(t, filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+		if err != nil || e.IsDir() {
+			return err
+		}
+		name, _ := filepath.Rel(dir, path)
+		files[name], err = os.ReadFile(path)
+		return err
+	}))
+	return files
+}
+
+func sameTree(a, b map[string][]byte) bool {
+	for name := range a {
+		if !bytes.Equal(a[name], b[name]) {
+			return false
+		}
+	}
+	return len(a) == len(b)
+}
+
+// TestLevel2Refused: what cannot be is said.
+func TestLevel2Refused(t *testing.T) {
+	s := newStage(t)
+	sh(t, s, "echo x > /nvmecr/ck.1", "--size", "64M").ok(t)
+	call(t, s, "drain").refused(t, "no second level", "--level2")
+	call(t, s, "drain", "--level2", filepath.Join(s.Dir, "none")).refused(t, "none", "not a directory")
+	dir := t.TempDir()
+	call(t, s, "restore", "--level2", dir).refused(t, "no file has a number")
+	call(t, s, "drain", "--level2", dir, "--limit", "fast").refused(t, "--limit")
+	call(t, s, "drain", "--level2", dir, "other.{step}").refused(t, "no file")
+	call(t, s, "drain", "--level2", dir).ok(t)
+	call(t, s, "restore", "--level2", dir, "--checkpoint", "2").refused(t, "no checkpoint 2")
+}
+
+// TestRunWithLevel2: a run copies what its job completes, and has it back where the store is lost. What is damaged is passed over.
+func TestRunWithLevel2(t *testing.T) {
+	for _, view := range []config.View{config.ViewJob, config.ViewRank} {
+		t.Run(string(view), func(t *testing.T) {
+			s := newStage(t)
+			s.View = view
+			dir := filepath.Join(s.Dir, "lustre")
+			require.NoError(t, os.Mkdir(dir, 0o700))
+			const pattern = "ck-{step}/**"
+			flags := []string{"--level2", dir, "--level2-pattern", pattern}
+			on := func() []string { return levels(t, call(t, s, "checkpoints", "--level2", dir, "--json", pattern)) }
+
+			sh(t, s, writeSets, append(flags, "--size", "256M")...)
+			assert.Equal(t, []string{"100 [store] true", "200 [store level2] true", "300 [store] false"}, on(), "the newest complete one, at the end")
+			call(t, s, "drain", "--all", pattern).ok(t) // the store remembers its second level
+			require.NoError(t, os.RemoveAll(filepath.Dir(s.Image("default"))))
+
+			newest := filepath.Join(dir, "default", "ck-200")
+			require.NoError(t, filepath.WalkDir(newest, func(path string, e os.DirEntry, err error) error {
+				if err == nil && e.Name() == "grid.2" {
+					err = os.Truncate(path, 100)
+				}
+				return err
+			}))
+			r := sh(t, s, s.Nvmecr+" latest '"+pattern+"'", flags...)
+			assert.Equal(t, "100\n", r.ok(t))
+			assert.Contains(t, r.stderr, newest+" is passed over: ")
+			assert.Contains(t, r.stderr, "newest complete checkpoint of "+pattern+": 100, copied back from "+filepath.Join(dir, "default", "ck-100"))
+			r = sh(t, s, "exit 3")
+			assert.Equal(t, 3, r.code)
+			assert.Contains(t, r.stderr, newest+" is passed over: ")
+			assert.Contains(t, r.stderr, ": 100, in the store")
+
+			require.NoError(t, os.Rename(dir, dir+".away"))
+			sh(t, s, "true").refused(t, "second level "+dir)
+		})
+	}
+}
+
+// TestDrainInTime: a run that is told of its end by a signal copies what is complete at once, while the job goes on.
+func TestDrainInTime(t *testing.T) {
+	s := newStage(t)
+	s.View = config.ViewJob
+	dir := filepath.Join(s.Dir, "lustre")
+	require.NoError(t, os.Mkdir(dir, 0o700))
+	job, err := s.Start([]string{s.Nvmecr, "run", "--size", "64M", "--level2", dir, "--level2-every", "1000", "--",
+		"sh", "-c", "trap 'echo told' USR1; echo x > /nvmecr/step-1; echo written; while :; do sleep 0.1; done"})
+	require.NoError(t, err)
+	until := func(what string, done func() bool) {
+		t.Helper()
+		require.Eventually(t, func() bool { return job.Ended() || done() }, hang, 10*time.Millisecond)
+		require.True(t, done(), "%s: %v", what, job.Stderr.Lines())
+	}
+	until("written", func() bool { return len(job.Stdout.Lines()) == 1 })
+	require.NoError(t, syscall.Kill(job.PID(), syscall.SIGUSR1))
+	until("copied", func() bool {
+		_, err := os.Stat(filepath.Join(dir, "default", "step-1", "step-1"))
+		return err == nil
+	})
+	assert.Contains(t, job.Stdout.Lines(), "told")
+	assert.False(t, job.Ended())
+	job.Kill()
+	_ = job.Wait(t.Context())
+	_, err = s.Kill()
+	require.NoError(t, err)
+	assert.Contains(t, call(t, s, "checkpoints").ok(t), "store, level2")
+}
