@@ -67,6 +67,7 @@ needs() {
 		pkg-config --exists hdf5-openmpi  : libhdf5-openmpi-dev
 		pkg-config --exists hdf5-mpich    : libhdf5-mpich-dev
 		pkg-config --exists pnetcdf       : libpnetcdf-dev
+		pkg-config --exists netcdf-mpi    : libnetcdf-mpi-dev
 		command -v gmx                    : gromacs
 	END
 }

@@ -441,6 +441,14 @@ func TestGroups(t *testing.T) {
 
 	require.NoError(t, os.Symlink(t.TempDir(), prefix()+"-c"))
 	assert.ErrorIs(t, Prepare("c"), syscall.EACCES)
+	require.NoError(t, os.Mkdir(prefix()+"-d", 0o700))
+	require.NoError(t, os.Chmod(prefix()+"-d", 0o770))
+	assert.ErrorIs(t, Prepare("d"), syscall.EACCES, "others can write to it")
+	if os.Geteuid() == 0 {
+		require.NoError(t, os.Mkdir(prefix()+"-e", 0o700))
+		require.NoError(t, os.Chown(prefix()+"-e", 4711, 4711))
+		assert.ErrorIs(t, Prepare("e"), syscall.EACCES, "another user's")
+	}
 	for _, group := range []string{"..", "a/b", strings.Repeat("g", MaxGroup+1)} {
 		assert.ErrorIs(t, Prepare(group), syscall.EINVAL, group)
 	}

@@ -162,7 +162,7 @@ const (
 
 func (c *conn) getLogPage(m *command) nvme.Status {
 	lid, offset, length := m.sqe.LogPage()
-	if length > maxTransfer || offset%4 != 0 {
+	if length > maxTransfer || c.discovers() && length > discoveryTransfer || offset%4 != 0 {
 		return nvme.StatusInvalidField | nvme.DNR
 	}
 	var page []byte

@@ -41,24 +41,36 @@ func (c *conn) sizeQueue(n int) {
 	c.out.size(n)
 }
 
-// discoverySlots is how many commands a discovery controller takes at a time.
-// More wait in the socket.
-const discoverySlots = 32
+// Limits of a discovery controller, which anybody may connect to. More commands wait in the socket.
+const (
+	discoverySlots    = 32       // commands at a time
+	discoveryTransfer = 64 << 10 // bytes of one command
+	discoveryMDTS     = 4        // the same, as mdts
+)
+
+// maxUnsent bounds the answers of a connection that wait to be sent, discoveryTransfer those of
+// a discovery controller; beyond it is what one more command may ask for.
+const maxUnsent = 4 * maxTransfer
 
 // slots is how many commands the connection takes at a time.
 func (c *conn) slots() int {
-	if c.ctrl.sub == discovery {
+	if c.discovers() {
 		return min(int(c.sqSize), discoverySlots)
 	}
 	return int(c.sqSize)
 }
 
-// maxUnsent bounds the answers of a connection that wait to be sent; beyond it
-// is what one more command may ask for.
-const maxUnsent = 4 * maxTransfer
+// discovers says whether this is a connection of a discovery controller.
+func (c *conn) discovers() bool { return c.ctrl != nil && c.ctrl.sub == discovery }
 
 // full reports whether no command can be taken until answers have been sent.
-func (c *conn) full() bool { return len(c.free) == 0 || c.unsentBytes >= maxUnsent }
+func (c *conn) full() bool {
+	most := maxUnsent
+	if c.discovers() {
+		most = discoveryTransfer
+	}
+	return len(c.free) == 0 || c.unsentBytes >= most
+}
 
 // begin starts the command of a capsule, for which there is a slot: validates
 // it, says where its data goes, and executes it if there is none to wait for.

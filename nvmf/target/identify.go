@@ -66,6 +66,7 @@ func (c *conn) identifyController(p *nvme.IdentifyController) {
 	p.SetSGLS(nvme.SGLSSupported | nvme.SGLSOffset | nvme.SGLSTransport)
 	p.SetSubNQN(sub.nqn)
 	if sub == discovery {
+		p.SetMDTS(discoveryMDTS)
 		p.SetControllerType(nvme.ControllerDiscovery)
 		return
 	}

@@ -133,6 +133,12 @@ var edits = slices.Concat(editsOfTrees, []edit{
 		"TestFaultsInMemory", ""},
 
 	// The target.
+	{"target: who asks for discovery and reads nothing has the memory of a host", "nvmf/target/command.go",
+		`	if c.discovers() {
+		most = discoveryTransfer
+	}
+`, ``,
+		"TestDiscoveryMemory", ""},
 	{"target: Flush of a file does nothing", "nvmf/target/filebacking.go",
 		`err = unix.Fdatasync(int(b.f.Fd()))`, `err = nil`,
 		"TestReachesStorage", ""},
