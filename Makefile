@@ -2,8 +2,8 @@
 # make run        installs what is missing, builds, and runs the demonstration
 # make test       all tests; of the fuzz tests what is in their corpora. Ends with
 #                 how many passed, failed, were skipped
-# make test-apps  installs programs that scientists use (see scripts/deps.sh: 250 MB
-#                 to download, 1.1 GB on disk) and tests those; takes minutes
+# make test-apps  installs programs that scientists use (see scripts/deps.sh: 310 MB
+#                 to download, 1.3 GB on disk) and tests those; takes minutes
 # make test-nofuse the programs of test/apps, and test/e2e, without the view that FUSE
 #                 gives the kernel; takes five minutes
 # make interop    our initiator and target with those of Linux, in virtual machines,

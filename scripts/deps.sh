@@ -69,6 +69,8 @@ needs() {
 		pkg-config --exists pnetcdf       : libpnetcdf-dev
 		pkg-config --exists netcdf-mpi    : libnetcdf-mpi-dev
 		command -v gmx                    : gromacs
+		command -v octave-cli             : octave
+		command -v cmake                  : cmake
 	END
 }
 

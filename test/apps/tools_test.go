@@ -17,6 +17,8 @@ func TestTools(t *testing.T) {
 		{"dd, find and du", nil, []string{"sh"}, "find.sh", ``},
 		{"sqlite3", []string{"sqlite3"}, []string{"sh"}, "sqlite.sh", `persist.db-journal`},
 		{"children", []string{"find", "tar", "gzip"}, []string{"sh"}, "children.sh", `a\.tgz`},
+		{"Octave", []string{"octave-cli"}, []string{"sh"}, "octave.sh", `a\.txt`},
+		{"CMake", []string{"cmake", "make"}, []string{"sh"}, "cmake.sh", `build(/.*)?|configured|built|installed/.*|all\.tar`},
 		{"Python", []string{python}, []string{python}, "library.py", ``},
 	} {
 		t.Run(c.name, func(t *testing.T) {
