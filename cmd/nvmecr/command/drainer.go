@@ -97,7 +97,7 @@ func checkLevel2(cfg *config.Config) error {
 	if cfg.Level2 == "" {
 		return nil
 	}
-	if _, err := parseInterval(cfg.Level2Every); err != nil {
+	if _, err := parsePace(cfg.Level2Every); err != nil {
 		return fmt.Errorf("--level2-every: %w", err)
 	}
 	level, err := drain.Open(cfg.Level2, cfg.Name)

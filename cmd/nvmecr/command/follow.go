@@ -34,7 +34,7 @@ type follower struct {
 	cmd     *cobra.Command
 	pattern string
 	limit   nvmf.Bytes
-	every   interval
+	every   pace
 
 	series map[string]*following // by pattern
 	told   string                // the last error
@@ -47,18 +47,18 @@ type following struct {
 	last  time.Time       // when that was
 }
 
-// An interval says which checkpoints are copied: each so many, or one in so much time.
-type interval struct {
+// A pace says which checkpoints are copied: each so many, or one in so much time.
+type pace struct {
 	count int
 	time  time.Duration
 }
 
-func parseInterval(text string) (i interval, err error) {
+func parsePace(text string) (i pace, err error) {
 	if i.count, err = strconv.Atoi(text); err == nil && i.count > 0 {
 		return i, nil
 	}
 	if i.time, err = time.ParseDuration(text); err == nil && i.time > 0 {
-		return interval{time: i.time}, nil
+		return pace{time: i.time}, nil
 	}
 	return i, fmt.Errorf("%q is neither a number of checkpoints, such as 10, nor a time, such as 30m", text)
 }
@@ -66,7 +66,7 @@ func parseInterval(text string) (i interval, err error) {
 // follow copies checkpoints until the process is told to end, or its standard input ends; then the newest ones. Each byte
 // of that has it copy the newest ones at once.
 func (o *drainOptions) follow(cmd *cobra.Command, pattern string, limit nvmf.Bytes) error {
-	every, err := parseInterval(o.every)
+	every, err := parsePace(o.every)
 	if err != nil {
 		return cli.UsageError{Err: fmt.Errorf("--every: %w", err)}
 	}

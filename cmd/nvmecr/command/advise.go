@@ -1,0 +1,192 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"nvmecr/checkpoint/interval"
+	"nvmecr/drain"
+	"nvmecr/internal/cli"
+	"nvmecr/nvmf"
+)
+
+type adviseOptions struct {
+	levelReader
+	json    bool
+	mtbf    span
+	mtbf2   span
+	restart span
+}
+
+func newAdvise() *cobra.Command {
+	o := &adviseOptions{restart: span(time.Minute)}
+	cmd := &cobra.Command{
+		Use:   "advise --mtbf TIME [flags] [PATTERN]",
+		Short: "Suggest how often to write checkpoints",
+		Long: `Suggests the interval at which a job loses least time, to checkpoints and to work that it
+does again after failures (Young, Daly), and says what the present interval costs. What a
+checkpoint takes, and how often there is one, is read off those in the store: a checkpoint takes the time from
+when its first file was created until its last one was changed, the median of all.
+
+With --mtbf2, the mean time between failures that the store does not survive, it also says each how
+many checkpoints are to go to the second level (--level2-every).`,
+		Example: `  nvmecr advise --name melt --mtbf 24h
+  nvmecr advise --name melt --mtbf 24h --mtbf2 30d 'melt.{step}.*'`,
+		Args: cli.Args(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			defer o.close()
+			if o.mtbf <= 0 {
+				return cli.UsageError{Err: errors.New("--mtbf: how long the job runs between two failures, on average, such as 24h or 7d")}
+			}
+			a, err := o.advise(cmd, first(args))
+			if err != nil {
+				return err
+			}
+			if o.json {
+				return printJSON(cmd.OutOrStdout(), a)
+			}
+			return a.print(cmd.OutOrStdout())
+		},
+	}
+	o.bindSets(cmd, "level2")
+	cmd.Flags().Var(&o.mtbf, "mtbf", "mean `TIME` between failures of the job, such as 24h or 7d [NVMECR_MTBF]")
+	cmd.Flags().Var(&o.mtbf2, "mtbf2", "mean `TIME` between failures after which the store is lost, too [NVMECR_MTBF2]")
+	cmd.Flags().Var(&o.restart, "restart", "`TIME` it takes from a failure until the job goes on [NVMECR_RESTART]")
+	cli.AddSwitch(cmd.Flags(), &o.json, "json", "", "print JSON, times in seconds [NVMECR_JSON]")
+	return cmd
+}
+
+// An advice is what there is to say. Times are in seconds.
+type advice struct {
+	Pattern     string  `json:"pattern"`
+	Checkpoints int     `json:"checkpoints"` // that were complete
+	Size        int64   `json:"size"`        // bytes of the newest
+	Cost        float64 `json:"cost"`
+	Interval    float64 `json:"interval,omitempty"` // at present; 0: there was one checkpoint only
+	Lost        float64 `json:"lost,omitempty"`     // which part of the time is, at that interval
+	Best        float64 `json:"best"`
+	LostAtBest  float64 `json:"lostAtBest"`
+	Every       int     `json:"level2Every,omitempty"`
+}
+
+func (o *adviseOptions) advise(cmd *cobra.Command, pattern string) (*advice, error) {
+	list, err := o.both(cmd, pattern)
+	if err != nil {
+		return nil, err
+	}
+	s, err := choose(list, "advise --mtbf "+o.mtbf.String())
+	if err != nil {
+		return nil, err
+	}
+	var costs, gaps []time.Duration
+	var last *drain.Checkpoint
+	for i := range s.Checkpoints {
+		c := &s.Checkpoints[i]
+		if !c.Stored || !c.Complete() {
+			continue
+		}
+		costs = append(costs, max(c.Ended().Sub(c.Begun()), time.Microsecond))
+		if last != nil {
+			gaps = append(gaps, c.Ended().Sub(last.Ended()))
+		}
+		last = c
+	}
+	if last == nil {
+		return nil, fmt.Errorf("store %q: no complete checkpoint matches %s: there is nothing to measure yet", o.cfg.Name, s.Pattern)
+	}
+	level := interval.Level{Cost: median(costs), Restart: time.Duration(o.restart), MTBF: time.Duration(o.mtbf)}
+	a := &advice{
+		Pattern: s.Pattern, Checkpoints: len(costs), Size: last.Size(), Cost: level.Cost.Seconds(),
+		Best: level.Best().Seconds(), LostAtBest: level.Lost(level.Best()),
+	}
+	if len(gaps) > 0 {
+		now := median(gaps)
+		a.Interval, a.Lost = now.Seconds(), level.Lost(now)
+	}
+	if o.mtbf2 > 0 {
+		a.Every = interval.Every(level, interval.Level{Cost: level.Cost, MTBF: time.Duration(o.mtbf2)})
+	}
+	return a, nil
+}
+
+func (a *advice) print(w io.Writer) error {
+	text := func(seconds float64) string {
+		d := time.Duration(seconds * float64(time.Second))
+		switch {
+		case d > time.Minute:
+			return d.Round(time.Second).String()
+		case d > time.Second:
+			return d.Round(10 * time.Millisecond).String()
+		}
+		return d.Round(10 * time.Microsecond).String()
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s: a checkpoint of %s takes %s (median of %d)\n", printable(a.Pattern), size(nvmf.Bytes(a.Size)), text(a.Cost), a.Checkpoints)
+	if a.Interval > 0 {
+		fmt.Fprintf(&b, "at present one in %s: %.2f%% of the time is lost to checkpoints and failures\n", text(a.Interval), 100*a.Lost)
+	}
+	fmt.Fprintf(&b, "best one in %s: %.2f%% is lost\n", text(a.Best), 100*a.LostAtBest)
+	if a.Every > 0 {
+		fmt.Fprintf(&b, "to the second level each %s: --level2-every %d\n", ordinal(a.Every), a.Every)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// ordinal is "1st", "12th".
+func ordinal(n int) string {
+	end := "th"
+	if n%100 < 11 || n%100 > 13 {
+		switch n % 10 {
+		case 1:
+			end = "st"
+		case 2:
+			end = "nd"
+		case 3:
+			end = "rd"
+		}
+	}
+	return strconv.Itoa(n) + end
+}
+
+func median(list []time.Duration) time.Duration {
+	slices.Sort(list)
+	return list[len(list)/2]
+}
+
+// A span is a time that may have days: 7d.
+type span time.Duration
+
+// String returns what Set takes; "" for none.
+func (s *span) String() string {
+	if *s == 0 {
+		return ""
+	}
+	return time.Duration(*s).String()
+}
+
+// Set takes a time, or days.
+func (s *span) Set(text string) error {
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		if n, err := strconv.ParseFloat(days, 64); err == nil && n > 0 && n < 1e5 {
+			*s = span(n * float64(24*time.Hour))
+			return nil
+		}
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d <= 0 {
+		return fmt.Errorf("%q is not a time such as 24h or 7d", text)
+	}
+	*s = span(d)
+	return nil
+}
+
+// Type is what help calls it.
+func (s *span) Type() string { return "time" }

@@ -1,0 +1,38 @@
+package command
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+func TestOrdinal(t *testing.T) {
+	for n, want := range map[int]string{1: "1st", 2: "2nd", 3: "3rd", 4: "4th", 11: "11th", 12: "12th", 13: "13th", 21: "21st", 111: "111th", 122: "122nd"} {
+		assert.Equal(t, want, ordinal(n))
+	}
+}
+
+func TestSpan(t *testing.T) {
+	var s span
+	for text, want := range map[string]time.Duration{"7d": 168 * time.Hour, "1.5d": 36 * time.Hour, "90s": 90 * time.Second} {
+		require.NoError(t, s.Set(text))
+		assert.Equal(t, want, time.Duration(s))
+	}
+	for _, text := range []string{"", "d", "-1d", "7", "0s", "1e9d"} {
+		assert.Error(t, s.Set(text), text)
+	}
+}
+
+func TestPace(t *testing.T) {
+	for text, want := range map[string]pace{"1": {count: 1}, "10": {count: 10}, "30m": {time: 30 * time.Minute}} {
+		got, err := parsePace(text)
+		require.NoError(t, err)
+		assert.Equal(t, want, got)
+	}
+	for _, text := range []string{"", "0", "-1", "-1s", "often"} {
+		_, err := parsePace(text)
+		assert.Error(t, err, text)
+	}
+}
