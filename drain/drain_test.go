@@ -175,7 +175,7 @@ func TestGoesOn(t *testing.T) {
 	require.Len(t, journals, 1)
 	j, err := os.OpenFile(journals[0], os.O_WRONLY|os.O_APPEND, 0)
 	require.NoError(t, err)
-	_, err = j.WriteString("\x00\n{\"file\":7,\"segment\":0}\n{\"file\":0,\"segment\":-1}\n{\"file\":2,\"segment\":0") // noise, and a line that was cut short
+	_, err = j.WriteString("\x00\n{\"file\":7,\"segment\":0}\n{\"file\":0,\"segment\":-1}\n{\"file\":2,\"segment\":0,\"crc64nvme\":\"0000000000000001\"}") // noise, and a line that was cut short
 	require.NoError(t, errors.Join(err, j.Close()))
 
 	m.files["melt.400.2"].broken = nil

@@ -3,7 +3,7 @@ package mutants
 import "slices"
 
 // edits are the faults outside of the log and the file system, by package.
-var edits = slices.Concat(editsOfTrees, []edit{
+var edits = slices.Concat(editsOfTrees, editsOfDrain, []edit{
 	// The file system's superblock.
 	{"microfs: superblock's checksum not looked at", "microfs/superblock.go",
 		`if crc64.Checksum(b[:sbCRC]) != le.Uint64(b[sbCRC:]) {`, `if false {`,
