@@ -33,6 +33,7 @@ needs() {
 			command -v mkfs.xfs               : xfsprogs
 			command -v depmod                 : kmod
 			command -v xz                     : xz-utils
+			command -v keyctl                 : keyutils
 		END
 		return
 	fi
