@@ -258,7 +258,7 @@ var settings = []Setting{
 	{
 		Name: "view", Exported: true,
 		Help:    "`job|rank`: what a process finds under the mount: one tree for all processes of the job, or each rank files of its own; fixed when the store is formatted",
-		initial: text(string(ViewRank)),
+		initial: text(string(ViewJob)),
 		parse: func(c *Config, v string) error {
 			switch view := View(v); view {
 			case ViewJob, ViewRank:

@@ -85,14 +85,14 @@ func TestLAMMPS(t *testing.T) {
 	}
 }
 
-// TestLAMMPSWithMPIIO: a restart file that all ranks write together is refused with words
+// TestLAMMPSWithMPIIO: where each rank has files of its own, a restart file that all ranks write together is refused with words
 // of MPI's and a line of ours, and is no file that one of them has a part of.
 func TestLAMMPSWithMPIIO(t *testing.T) {
 	need(t, "lmp", "mpirun.openmpi")
 	s := newStage(t)
 	line := demo.MPIRun("mpirun.openmpi", ranks, "lmp", "-in", source(t, "restarts.in"), "-log", "none", "-var", "from", "none", "-var", "begin", "0",
 		"-var", "keep", strconv.Itoa(lammpsEvery)+" "+mount+"/melt.*.mpiio", "-var", "last", strconv.Itoa(lammpsEvery), "-var", "end", mount+"/end.mpiio")
-	r := runs(t, s, append(s.RunFlags("melt", "--fresh"), line...)...)
+	r := runs(t, s, append(s.RunFlags("melt", "--fresh", "--view=rank"), line...)...)
 	require.Error(t, r.err)
 	assert.Contains(t, r.stdout+r.stderr, "MPI_ERR_UNSUPPORTED_OPERATION")
 	assert.Contains(t, r.stderr, fmt.Sprintf("by %d ranks is refused", ranks))

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"nvmecr/internal/config"
 	"nvmecr/internal/demo"
 )
 
@@ -115,9 +116,14 @@ func TestJobScriptsOfMPIRun(t *testing.T) {
 
 // TestParallelFS copies checkpoints out, after the job and while it runs, and back, under both MPIs.
 func TestParallelFS(t *testing.T) {
-	for _, mpi := range []string{"openmpi", "mpich"} {
-		t.Run(mpi, func(t *testing.T) {
+	back := map[config.View]string{
+		config.ViewJob:  "nvmecr run --name again -- cp -a /scratch/melt/. /nvmecr/",
+		config.ViewRank: "nvmecr run --name again --view=rank -- mpirun -n 4 sh stage-in.sh /scratch/melt",
+	}
+	for mpi, view := range map[string]config.View{"openmpi": config.ViewJob, "mpich": config.ViewRank} {
+		t.Run(mpi+" "+string(view), func(t *testing.T) {
 			s := newStage(t)
+			s.View = view
 			env := append(jobScripts(t, s, mpi), "NVMECR_SIZE=256M")
 			scratch := filepath.Join(s.Dir, "scratch")
 			here := func(line string) string {
@@ -146,7 +152,7 @@ func TestParallelFS(t *testing.T) {
 			require.NoError(t, os.RemoveAll(scratch))
 			command(t, s, env, onPage(t, "nvmecr verify --name melt")).ok(t)
 			command(t, s, env, here("nvmecr cp --name melt / /scratch/melt")).ok(t)
-			command(t, s, env, here("nvmecr run --name again -- mpirun -n 4 sh stage-in.sh /scratch/melt")).ok(t)
+			command(t, s, env, here(back[view])).ok(t)
 			assert.Equal(t, "1000\n", call(t, s, "latest", "--name", "again", "ckpt.{step}.*").ok(t))
 			call(t, s, "cp", "--name", "again", "/", "again").ok(t)
 			out, err := exec.Command("diff", "-r", scratch, filepath.Join(s.Dir, "again")).CombinedOutput()

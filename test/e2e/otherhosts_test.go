@@ -126,7 +126,7 @@ func TestViewOnOtherHostKilled(t *testing.T) {
 // Where the first use of the mount on another host is to execute a program of it, the view is made for that.
 func TestExecuteFirstOnOtherHost(t *testing.T) {
 	t.Parallel()
-	s := newStage(t)
+	s := newRankStage(t)
 	needsView(t, s, programsHere)
 	agent := otherhost(t, s)
 	script := filepath.Join(s.Dir, "script")
