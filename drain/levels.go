@@ -31,6 +31,16 @@ func (s *Series) Newest() *Checkpoint {
 	return nil
 }
 
+// Stored returns the complete ones of the store, oldest first.
+func (s *Series) Stored() (list []*Checkpoint) {
+	for i := range s.Checkpoints {
+		if c := &s.Checkpoints[i]; c.Stored && c.Complete() {
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
 // Both puts the checkpoints of a store and the sets of the second level together. With a pattern, that by which list was
 // found, the sets that it finds count. A set that is in the store with other content is one of its own.
 func Both(list []checkpoint.Series, drained []Set, pattern string) []Series {

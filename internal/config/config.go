@@ -97,6 +97,7 @@ type Config struct {
 	Takeover                 bool       // --takeover: also from a run in progress; for the command only
 	Job                      string     // --job-id: of runs that are one; for the command only
 	Level2                   string     // --level2: an absolute path; "": none
+	Keep                     string     // --keep: a number, auto, or ""; for the command only
 	Level2Every              string     // --level2-every: a number or a time
 	Level2Pattern            string     // --level2-pattern: which checkpoints are copied there; "": all that are found
 	FUSE                     bool       // --fuse: export the files by FUSE where that can be done; for the command only

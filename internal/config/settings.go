@@ -248,6 +248,13 @@ var settings = []Setting{
 		format:  func(c *Config) string { return c.Level2Pattern },
 	},
 	{
+		Name:    "keep",
+		Help:    "while the job runs keep the newest `N` complete checkpoints of each series only, on each level; or auto: those in the store for which there is space beside another one; all without it",
+		initial: text(""),
+		parse:   func(c *Config, v string) error { c.Keep = v; return nil },
+		format:  func(c *Config) string { return c.Keep },
+	},
+	{
 		// Not a Switch: it is given to turn it off.
 		Name:    "fuse",
 		Help:    "export the files of the run to the kernel, for what the preloaded library does not reach, `on|off`; on where this host has FUSE",

@@ -17,7 +17,9 @@ type drainOptions struct {
 	following bool
 	every     string
 	keep      int
-	limit     string
+	// keepStored is the run's --keep.
+	keepStored string
+	limit      string
 }
 
 func newDrain() *cobra.Command {
@@ -46,6 +48,8 @@ taken up again by the next call.`,
 	cli.AddSwitch(cmd.Flags(), &o.following, "follow", "", "go on while the job runs, until interrupted or standard input ends [NVMECR_FOLLOW]")
 	cmd.Flags().StringVar(&o.every, "every", "1", "with --follow copy each `N`th checkpoint only, or one in a time such as 30m [NVMECR_EVERY]")
 	cmd.Flags().IntVar(&o.keep, "keep", 0, "of the checkpoints of the pattern in DIRECTORY keep the newest `N` only; all without it [NVMECR_KEEP]")
+	cmd.Flags().StringVar(&o.keepStored, "keep-stored", "", "with --follow, in a run: keep the newest `N` in the store only, or as many as there is space for (auto)")
+	_ = cmd.Flags().MarkHidden("keep-stored") // it is there
 	cmd.Flags().StringVar(&o.limit, "limit", "", "copy no more than `SIZE` in a second, such as 500M [NVMECR_LIMIT]")
 	return cmd
 }

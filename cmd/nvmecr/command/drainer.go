@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"strconv"
 	"syscall"
 
 	"nvmecr/drain"
@@ -19,19 +20,26 @@ type drainer struct {
 	cmd      *exec.Cmd
 	lifeline io.WriteCloser // each byte has it copy the newest checkpoints at once; it does so, and ends, when this closes
 	stderr   io.Writer
+	level2   bool // there is one
 }
 
 // startDrainer starts it, unless the run has no second level, or is part of another one that has it. It has the settings of the
 // run, and is told of signals that say that the job is about to end.
 func (o *runOptions) startDrainer() (*drainer, error) {
-	if o.cfg.Level2 == "" || o.joined || o.oneLevel {
+	if o.cfg.Level2 == "" && o.cfg.Keep == "" || o.joined || o.oneLevel {
 		return nil, nil
 	}
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	d := &drainer{cmd: exec.Command(self, "drain", "--follow", "--every", o.cfg.Level2Every), stderr: o.stderr}
+	d := &drainer{cmd: exec.Command(self, "drain", "--follow", "--every", o.cfg.Level2Every), stderr: o.stderr, level2: o.cfg.Level2 != ""}
+	if o.cfg.Keep != "" {
+		d.cmd.Args = append(d.cmd.Args, "--keep-stored", o.cfg.Keep)
+		if k, _ := parseKeep(o.cfg.Keep); k.count > 0 {
+			d.cmd.Args = append(d.cmd.Args, "--keep", strconv.Itoa(k.count))
+		}
+	}
 	if o.cfg.Level2Pattern != "" {
 		d.cmd.Args = append(d.cmd.Args, o.cfg.Level2Pattern)
 	}
@@ -87,13 +95,19 @@ func (d *drainer) finish() {
 		<-ended
 		err = errors.New("interrupted")
 	}
-	if err != nil {
+	if err != nil && d.level2 {
 		fmt.Fprintf(d.stderr, "nvmecr: the newest checkpoint may not be on the second level (%v): nvmecr drain copies it\n", err)
 	}
 }
 
-// checkLevel2 refuses a second level that is not there.
+// checkLevel2 refuses a second level that is not there, and to remove what only ranks can.
 func checkLevel2(cfg *config.Config) error {
+	if _, err := parseKeep(cfg.Keep); err != nil {
+		return fmt.Errorf("--keep: %w", err)
+	}
+	if cfg.Keep != "" && cfg.View == config.ViewRank {
+		return errors.New("--keep: with --view=rank the files of a rank are its own alone to remove; use --view=job")
+	}
 	if cfg.Level2 == "" {
 		return nil
 	}

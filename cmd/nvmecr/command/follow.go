@@ -28,13 +28,14 @@ const (
 // its next file may not be there yet. A checkpoint that took longer to write is waited for as long as it took.
 const leastQuiet = 5 * time.Second
 
-// A follower copies checkpoints of a job that runs to the second level.
+// A follower copies checkpoints of a job that runs to the second level, and removes old ones.
 type follower struct {
 	*drainOptions
 	cmd     *cobra.Command
 	pattern string
 	limit   nvmf.Bytes
 	every   pace
+	kept    keeper // in the store
 
 	series map[string]*following // by pattern
 	told   string                // the last error
@@ -70,15 +71,24 @@ func (o *drainOptions) follow(cmd *cobra.Command, pattern string, limit nvmf.Byt
 	if err != nil {
 		return cli.UsageError{Err: fmt.Errorf("--every: %w", err)}
 	}
-	if err := o.cfg.Resolve(); err != nil {
+	kept, err := parseKeep(o.keepStored)
+	if err == nil {
+		err = o.cfg.Resolve()
+	}
+	if err != nil {
 		return cli.UsageError{Err: err}
+	}
+	if kept == (keeper{}) {
+		if err := o.levelNeeded(); err != nil {
+			return err
+		}
 	}
 	// It is the job that is to have the host's time.
 	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 19)
-	f := &follower{drainOptions: o, cmd: cmd, pattern: pattern, limit: limit, every: every, series: map[string]*following{}}
+	f := &follower{drainOptions: o, cmd: cmd, pattern: pattern, limit: limit, every: every, kept: kept, series: map[string]*following{}}
 	ended, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	now := make(chan struct{}, 1)
+	hurry := make(chan struct{}, 1)
 	go func() {
 		for one := make([]byte, 1); ; {
 			if _, err := os.Stdin.Read(one); err != nil { // who has started it has ended
@@ -86,53 +96,70 @@ func (o *drainOptions) follow(cmd *cobra.Command, pattern string, limit nvmf.Byt
 				return
 			}
 			select {
-			case now <- struct{}{}:
+			case hurry <- struct{}{}:
 			default: // it is about to look anyway
 			}
 		}
 	}()
 	for {
 		begin := time.Now()
-		_ = f.round(false) // which tells
+		_ = f.round(now) // which tells
 		select {
 		case <-ended.Done():
 			f.told = "" // what is told now is the last word
-			return f.round(true)
-		case <-now:
-			_ = f.round(true) // which tells
+			return f.round(last)
+		case <-hurry:
+			_ = f.round(newest) // which tells
 		case <-time.After(max(leastLook, lookShare*time.Since(begin))):
 		}
 	}
 }
 
-// round looks once. With all set what is complete is copied whether it is due or not.
-func (f *follower) round(all bool) error {
+// A round is a look at the checkpoints.
+type round int
+
+const (
+	now    round = iota // what is due is copied
+	newest              // what is complete is copied, due or not, though the job may still write to it
+	last                // and the job has ended
+)
+
+// round looks once.
+func (f *follower) round(r round) error {
 	look := *f.drainOptions
 	cfg := *f.cfg
 	look.cfg, look.stderr = &cfg, io.Discard
 	defer look.close()
-	err := f.look(&look, all)
+	err := f.look(&look, r)
 	if err != nil && !errors.As(err, new(cli.Status)) && err.Error() != f.told {
 		f.told = err.Error()
-		fmt.Fprintln(f.cmd.ErrOrStderr(), cli.OneLine(fmt.Errorf("second level: %w", err)))
+		fmt.Fprintln(f.cmd.ErrOrStderr(), cli.OneLine(fmt.Errorf("checkpoints: %w", err)))
 	}
 	return err
 }
 
-func (f *follower) look(o *drainOptions, all bool) error {
+func (f *follower) look(o *drainOptions, r round) error {
 	list, err := o.both(f.cmd, f.pattern)
-	if err == nil {
-		err = o.levelNeeded()
-	}
 	if err != nil {
 		return err
 	}
+	if o.level != nil {
+		err = f.copy(o, list, r)
+	}
+	for i := range list {
+		err = errors.Join(err, f.kept.tidy(&list[i], r == last))
+	}
+	return err
+}
+
+// copy copies what is due.
+func (f *follower) copy(o *drainOptions, list []drain.Series, r round) error {
 	src := newStoreSource(f.cmd.Context(), &o.reader)
 	defer src.Close()
 	for i := range list {
 		s := &list[i]
-		c := f.candidate(s, all)
-		if c == nil || !all && !f.due(s) {
+		c := f.candidate(s, r)
+		if c == nil || r == now && !f.due(s) {
 			continue
 		}
 		if err := o.one(f.cmd, src, s.Pattern, c, f.limit); err != nil {
@@ -148,11 +175,16 @@ func (f *follower) look(o *drainOptions, all bool) error {
 	return nil
 }
 
+// quiet says whether nothing of a checkpoint has changed for so long that it is not still being written.
+func quiet(c *drain.Checkpoint) bool {
+	return time.Since(c.Ended()) >= max(leastQuiet, c.Ended().Sub(c.Begun()))
+}
+
 // candidate returns the newest complete checkpoint of the store, if nothing changes it any more and it is not on the second level.
-func (f *follower) candidate(s *drain.Series, all bool) *drain.Checkpoint {
+func (f *follower) candidate(s *drain.Series, r round) *drain.Checkpoint {
 	for i := len(s.Checkpoints) - 1; i >= 0; i-- {
 		c := &s.Checkpoints[i]
-		if !c.Stored || !c.Complete() || !all && time.Since(c.Ended()) < max(leastQuiet, c.Ended().Sub(c.Begun())) {
+		if !c.Stored || !c.Complete() || r == now && !quiet(c) {
 			continue
 		}
 		if c.Drained != nil {
@@ -165,18 +197,18 @@ func (f *follower) candidate(s *drain.Series, all bool) *drain.Checkpoint {
 
 // due says whether so many have become complete, or so much time has passed, that the newest is to be copied.
 func (f *follower) due(s *drain.Series) bool {
-	now := f.of(s)
+	seen := f.of(s)
 	for i := range s.Checkpoints {
 		c := &s.Checkpoints[i]
-		if key := c.Name + " " + c.Ended().String(); c.Stored && c.Complete() && !now.seen[key] {
-			now.seen[key] = true
-			now.since++
+		if key := c.Name + " " + c.Ended().String(); c.Stored && c.Complete() && !seen.seen[key] {
+			seen.seen[key] = true
+			seen.since++
 		}
 	}
 	if f.every.time > 0 {
-		return time.Since(now.last) >= f.every.time
+		return time.Since(seen.last) >= f.every.time
 	}
-	return now.since >= f.every.count
+	return seen.since >= f.every.count
 }
 
 func (f *follower) of(s *drain.Series) *following {

@@ -12,7 +12,6 @@ import (
 	"nvmecr/drain"
 	"nvmecr/internal/cli"
 	"nvmecr/internal/config"
-	"nvmecr/internal/processfs"
 	"nvmecr/internal/store"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
@@ -179,14 +178,7 @@ func (o *restoreOptions) share(ctx context.Context, cfg *config.Config, place st
 	if len(mine) == 0 {
 		return o.await()
 	}
-	say := sayer(o.stderr)
-	opener := &processfs.Opener{Config: cfg, Place: func() (store.Place, error) { return place, nil }, Logf: say}
-	opener.Process = posixshim.New(opener.Open, say)
-	opener.Process.Identify = store.Cred
-	if err := opener.Process.Credentials(); err != nil {
-		return err
-	}
-	m, err := opener.Open(true)
+	m, err := openInRun(cfg, place, sayer(o.stderr))
 	if err != nil {
 		return err
 	}
