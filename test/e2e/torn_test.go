@@ -23,12 +23,16 @@ import (
 // tornTimeout is the --timeout of the runs: what is gone is an error after it.
 const tornTimeout = "3s"
 
+// tornTargets is where --target begins in the flags of the runs.
+const tornTargets = 5
+
 // A torn is a store with a tree, ranks that write to it, and what they have been promised.
 type torn struct {
 	*demo.Stage
 	t       *testing.T
 	random  *rand.Rand
 	mpi     string
+	size    int // how many ranks
 	program string
 	logs    string
 	flags   []string
@@ -37,8 +41,6 @@ type torn struct {
 	agent   string    // starts ranks on another host; "" if they are on this one
 	round   int
 }
-
-const tornRanks = 3
 
 // aKill is what becomes of a run in progress.
 type aKill struct {
@@ -51,7 +53,7 @@ type aKill struct {
 }
 
 var kills = []aKill{
-	{"a rank", func(s *torn, _ *demo.Job) { s.kill(s.ranks()[s.random.IntN(tornRanks)]) }, "", true},
+	{"a rank", func(s *torn, _ *demo.Job) { s.kill(s.ranks()[s.random.IntN(s.size)]) }, "", true},
 	{"all ranks", func(s *torn, _ *demo.Job) { s.kill(s.ranks()...) }, "", true},
 	{"the index", (*torn).killIndex, "another one takes its place", true},
 	{"all of it", func(s *torn, run *demo.Job) { s.kill(append(proc.Descendants(run.PID()), run.PID())...) }, "", false},
@@ -91,13 +93,26 @@ func TestTreeKilled(t *testing.T) {
 	}
 }
 
+// TestTreeKilledOnTwoTargets goes on with fewer and with more ranks after each kill, which have their partitions on two targets.
+func TestTreeKilledOnTwoTargets(t *testing.T) {
+	s := newTorn(t, "mpich", "127.0.0.1")
+	_, second := serve(t, s.Stage, "--listen", "127.0.0.1:0", "--namespace", "mem:1G")
+	s.flags = append(s.flags, "--target", second)
+	for _, s.size = range []int{4, 2, 6} {
+		for _, k := range kills[1:4] {
+			s.tear(k)
+			s.check(k)
+		}
+	}
+}
+
 // newTorn makes a store on a target at an address, or, if that is empty, on the runs' own.
 func newTorn(t *testing.T, mpi, address string) *torn {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	program, err := filepath.Abs("testdata/torn.py")
 	require.NoError(t, err)
-	s := &torn{Stage: newStage(t), t: t, random: rand.New(rand.NewPCG(seed, 0)), mpi: "mpirun." + mpi, program: program}
+	s := &torn{Stage: newStage(t), t: t, random: rand.New(rand.NewPCG(seed, 0)), mpi: "mpirun." + mpi, size: 3, program: program}
 	s.logs = filepath.Join(s.Dir, "logs")
 	require.NoError(t, os.Mkdir(s.logs, 0o700))
 	s.flags = []string{"--name", "torn", "--view=job", "--timeout", tornTimeout}
@@ -137,9 +152,9 @@ func (s *torn) tear(k aKill) {
 // launch is how the ranks are started.
 func (s *torn) launch(argv ...string) []string {
 	if s.agent != "" {
-		return append(onNode7(strings.TrimPrefix(s.mpi, "mpirun."), s.agent, tornRanks), argv...)
+		return append(onNode7(strings.TrimPrefix(s.mpi, "mpirun."), s.agent, s.size), argv...)
 	}
-	return demo.MPIRun(s.mpi, tornRanks, argv...)
+	return demo.MPIRun(s.mpi, s.size, argv...)
 }
 
 // await waits until each rank has so many promises.
@@ -172,7 +187,7 @@ func (s *torn) check(k aKill) {
 	out := filepath.Join(s.Dir, "out"+strconv.Itoa(s.round))
 	where := s.flags[:2]
 	if s.target != nil {
-		where = append(where[:2:2], s.flags[len(s.flags)-2:]...)
+		where = append(where[:2:2], s.flags[tornTargets:]...)
 	}
 	for _, argv := range [][]string{{"cp", "/d", out}, {"fsck"}, {"verify"}} {
 		r := call(s.t, s.Stage, append(append(argv[:1:1], where...), argv[1:]...)...)
@@ -185,7 +200,7 @@ func (s *torn) check(k aKill) {
 
 // logsOf are those of the ranks of this round.
 func (s *torn) logsOf() (texts [][]byte) {
-	for rank := range tornRanks {
+	for rank := range s.size {
 		if text, err := os.ReadFile(filepath.Join(s.logs, fmt.Sprintf("%d-%d", s.round, rank))); err == nil {
 			texts = append(texts, text)
 		}
@@ -196,7 +211,7 @@ func (s *torn) logsOf() (texts [][]byte) {
 // progress is how many promises the rank has that has the fewest.
 func (s *torn) progress() int {
 	texts := s.logsOf()
-	if len(texts) < tornRanks {
+	if len(texts) < s.size {
 		return 0
 	}
 	least := bytes.Count(texts[0], []byte("\n"))
