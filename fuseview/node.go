@@ -107,11 +107,15 @@ func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs
 	return n.child(ctx, name, out)
 }
 
-// Getattr is stat(2) and fstat(2): the kernel does not say by which descriptor.
+// Getattr is stat(2) and fstat(2): the kernel does not say by which descriptor. An open file is asked itself, since in a tree what
+// others have written to it is read from then on.
 func (n *node) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
-	attr, err := n.tree.process.Attr(n.place(""), unix.AT_SYMLINK_NOFOLLOW)
-	if f := n.anyOpen(); f != nil && (err != nil || n.tree.stable(attr.Mode, uint64(attr.Ino)) != n.StableAttr()) {
+	var attr microfs.Attr
+	var err error
+	if f := n.anyOpen(); f != nil {
 		attr, err = n.tree.process.FileAttr(f.handle)
+	} else {
+		attr, err = n.tree.process.Attr(n.place(""), unix.AT_SYMLINK_NOFOLLOW)
 	}
 	if err != nil {
 		return n.tree.errno(err)

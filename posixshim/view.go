@@ -18,7 +18,9 @@ import (
 // for nothing, so a page may be touched wherever this process is, also while it holds locks.
 //
 // The server reads beside the writer, which this process has to be: it keeps the file open as long as it is mapped, so
-// that its place is not used for anything else, whatever becomes of its names.
+// that its place is not used for anything else, whatever becomes of its names. In a tree that all processes have the index keeps
+// the place of a file that anybody has open, and others may write to the file: the kernel then shows old bytes or new ones, as two
+// opens of a file that others write do.
 
 // A View is where the kernel has the files of a process.
 type View struct {
@@ -68,7 +70,7 @@ func (p *Process) again(f *openFile, how, view int) (int, bool) {
 		m = newMapping()
 	}
 	if view < 0 && m != nil && m.view >= 0 && !served(m.view) {
-		return 0, false // pages that nobody has read would be SIGBUS: the next mapping is a copy
+		return 0, false // pages that nobody has read would be SIGBUS: the next mapping is another server's, or a copy
 	}
 	// What is written to memory that shows the file shows in shared mappings of that memory only.
 	if m == nil || m.view < 0 && view < 0 || m.fd >= 0 && how&MapShared != 0 || p.Retain(f.handle) != nil {
@@ -79,12 +81,17 @@ func (p *Process) again(f *openFile, how, view int) (int, bool) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.view < 0 {
-		m.view = view
-	} else if view >= 0 {
+	switch {
+	case view < 0:
+	case m.view >= 0 && served(m.view):
 		_ = ownfd.Close(view)
+	default:
+		if m.view >= 0 {
+			_ = ownfd.Close(m.view) // another server has taken the place of a killed one
+		}
+		m.view = view
 	}
-	f.viewed.Store(true)
+	f.viewed.Store(!f.at.tree.Load())
 	m.renew(f)
 	t.add(ino, m)
 	return m.view, true
@@ -102,7 +109,11 @@ func (m *mapping) renew(f *openFile) {
 	if m.view < 0 {
 		return
 	}
-	_, _ = f.current().Stat() // what is to be written behind has to be written before
+	if f.at.tree.Load() {
+		_ = f.current().Sync() // the server knows what has been published
+	} else {
+		_, _ = f.current().Stat() // what is to be written behind has to be written before
+	}
 	var st unix.Stat_t
 	_ = unix.Fstat(m.view, &st)
 }
@@ -113,11 +124,12 @@ func (p *Process) openView(f *openFile) (int, error) {
 	if attr, err := f.current().Stat(); err != nil || view.Dir == "" || !attr.Closed || attr.Ino>>ViewShift != 0 {
 		return -1, fmt.Errorf("the file is being written, or another rank's, or nowhere to be had: %w", errors.Join(syscall.ENOENT, err))
 	}
-	fs, err := f.at.acquire(true)
+	tree := f.at.tree.Load()
+	fs, err := f.at.acquire(!tree)
 	if err != nil {
 		return -1, err
 	}
-	f.viewed.Store(true) // from here on nobody else gets the partition
+	f.viewed.Store(!tree) // from here on nobody else gets the partition
 	path, attr, err := closedFile(fs, f)
 	p.mu.RUnlock()
 	fd := -1

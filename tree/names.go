@@ -155,6 +155,5 @@ func (fs *FS) StatFS() microfs.StatFS {
 		own := fs.own.StatFS()
 		answer.Hugeblock, answer.Blocks, answer.Free = own.Hugeblock, own.Blocks, own.Free
 	}
-	answer.DataCRC = true // the store has it, or there is no tree
 	return answer.StatFS
 }

@@ -117,11 +117,15 @@ func where() (store.Place, error) {
 
 // view is where the kernel of this host has the files of this process.
 func view() (v posixshim.View) {
-	// The view of a tree lacks what this process has written and not published.
-	if p, err := where(); err == nil && opening.Config.Export != "" && opening.Config.View == config.ViewRank {
-		v.Dir, v.Number = p.Tree()
-		v.Dir = filepath.Join(opening.Config.Export, v.Dir)
+	p, err := where()
+	if err != nil || opening.Config.Export == "" {
+		return v
 	}
+	if opening.Config.View == config.ViewJob {
+		p = store.Place{Rank: 0, Size: 1} // the server writes no partition: it has the tree as a process without a rank has it
+	}
+	v.Dir, v.Number = p.Tree()
+	v.Dir = filepath.Join(opening.Config.Export, v.Dir)
 	return v
 }
 

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -14,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"nvmecr/internal/config"
 	"nvmecr/internal/demo"
 )
 
@@ -25,28 +27,55 @@ func compileViews(t *testing.T, s *demo.Stage) string {
 	return program
 }
 
+// mappers are processes that map files, each before its program: one that is alone, with files of its own and in a job's tree, and a rank.
+var mappers = []struct {
+	name string
+	view config.View
+	as   []string
+}{
+	{"alone", config.ViewRank, nil},
+	{"alone in a tree", config.ViewJob, nil},
+	{"a rank in a tree", config.ViewJob, []string{"env", "PMI_RANK=1", "PMI_SIZE=2"}},
+}
+
 // A large file that is mapped for reading is not copied: the kernel has it, and shows what a local file system would,
 // whatever is done to the mapping, to the file and to its names meanwhile.
 func TestMappedInView(t *testing.T) {
-	s := newRankStage(t)
+	for _, m := range mappers {
+		t.Run(m.name, func(t *testing.T) { testMappedInView(t, m.view, m.as) })
+	}
+}
+
+func testMappedInView(t *testing.T, view config.View, as []string) {
+	s := newStage(t)
+	s.View = view
 	needsView(t, s, sharedMappings)
 	program := compileViews(t, s)
-	for _, tt := range []struct {
+	look := func(t *testing.T, flags []string, args ...string) {
+		t.Helper()
+		run := slices.Concat([]string{"run", "--name", "maps", "--fresh"}, flags, []string{"--"}, as, []string{program}, args)
+		assert.Empty(t, call(t, s, run...).ok(t))
+	}
+	type row struct {
 		look  string
 		flags []string
-	}{
+	}
+	rows := []row{
 		{"changes", nil},
 		{"changes", []string{"--durability=close"}},
 		{"names", nil},
 		{"memory", nil},
 		{"sources", nil},
 		{"busy", nil},
-	} {
+	}
+	if view == config.ViewJob {
+		rows = append(rows, row{"others", nil}, row{"others", []string{"--durability=close"}})
+	}
+	for _, tt := range rows {
 		t.Run(tt.look, func(t *testing.T) {
 			out, err := exec.Command(program, tt.look, t.TempDir()).CombinedOutput()
 			require.NoError(t, err, "on a local file system: %s", out)
-			run := append(append([]string{"run", "--name", "maps", "--fresh"}, tt.flags...), "--", program, tt.look, "/nvmecr", "/view/")
-			assert.Empty(t, call(t, s, run...).ok(t))
+			look(t, tt.flags, tt.look, "/nvmecr", "/view/")
 		})
 	}
 	for name, flags := range map[string][]string{
@@ -54,38 +83,51 @@ func TestMappedInView(t *testing.T) {
 		"without checksums": {"--data-checksum=off"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			run := append(append([]string{"run", "--name", "copies", "--fresh"}, flags...), "--", program, "names", "/nvmecr", "memfd:nvmecr")
-			assert.Empty(t, call(t, s, run...).ok(t))
+			look(t, flags, "names", "/nvmecr", "memfd:nvmecr")
 		})
 	}
 }
 
 // A server that is killed takes the pages with it that nobody has read, and the files are mapped by copies from then on.
 func TestMappedInViewOfKilled(t *testing.T) {
-	s := newRankStage(t)
+	for _, m := range mappers {
+		t.Run(m.name, func(t *testing.T) { testMappedInViewOfKilled(t, m.view, m.as) })
+	}
+}
+
+func testMappedInViewOfKilled(t *testing.T, view config.View, as []string) {
+	s := newStage(t)
+	s.View = view
 	needsView(t, s, sharedMappings)
 	ready := filepath.Join(s.Dir, "go")
 	job, err := s.Start([]string{s.Nvmecr, "run", "--", "sh", "-c", `echo $NVMECR_EXPORT; mkfifo ` + ready + `; exec ` +
-		compileViews(t, s) + ` killed /nvmecr /view/ < ` + ready})
+		strings.Join(as, " ") + ` ` + compileViews(t, s) + ` killed /nvmecr /view/ < ` + ready})
 	require.NoError(t, err)
 	require.Eventually(t, func() bool { return len(job.Stdout.Lines()) > 0 }, hang, time.Millisecond)
 	var line *os.File
 	require.Eventually(t, func() bool { line, err = os.OpenFile(ready, os.O_WRONLY, 0); return err == nil }, hang, time.Millisecond)
 	defer line.Close()
-	view := job.Stdout.Lines()[0]
+	export := job.Stdout.Lines()[0]
 	require.Eventually(t, func() bool { return len(job.Stdout.Lines()) > 1 }, hang, time.Millisecond)
-	require.NoError(t, syscall.Kill(serverOf(t, view), syscall.SIGKILL))
+	require.NoError(t, syscall.Kill(serverOf(t, export), syscall.SIGKILL))
 	_, err = line.WriteString("\n")
 	require.NoError(t, err)
 	require.NoError(t, job.Wait(t.Context()), "%v", job.Stderr.Lines())
-	assert.Equal(t, []string{view, "go"}, job.Stdout.Lines())
+	assert.Equal(t, []string{export, "go"}, job.Stdout.Lines())
 }
 
 // A mapping that outlives the run keeps nothing from its end.
 func TestMappedInViewAtTheEnd(t *testing.T) {
-	s := newRankStage(t)
+	for _, m := range mappers {
+		t.Run(m.name, func(t *testing.T) { testMappedInViewAtTheEnd(t, m.view, m.as) })
+	}
+}
+
+func testMappedInViewAtTheEnd(t *testing.T, view config.View, as []string) {
+	s := newStage(t)
+	s.View = view
 	needsView(t, s, sharedMappings)
-	r := sh(t, s, `echo $NVMECR_EXPORT; exec `+compileViews(t, s)+` held /nvmecr /view/`)
+	r := sh(t, s, `echo $NVMECR_EXPORT; exec `+strings.Join(as, " ")+` `+compileViews(t, s)+` held /nvmecr /view/`)
 	lines := strings.Fields(r.ok(t))
 	require.Len(t, lines, 2)
 	pid, err := strconv.Atoi(lines[1])

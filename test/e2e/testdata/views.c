@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -307,6 +308,73 @@ static void busy(void)
 	T(waitpid(asker, &status, 0) == asker && status == 0);
 }
 
+/* Rank 0 of a job of two makes what `others` maps, and changes it until its input ends. */
+static void rank0(void)
+{
+	const long size = 64 * MIB;
+	struct pollfd input = {.fd = 0, .events = POLLIN};
+	char *buf = malloc(MIB);
+	unsigned seed = 20;
+
+	make("f", size, 1);
+	T(write(1, "made", 4) == 4 && read(0, buf, 1) == 1); /* now it is mapped */
+	int fd = open(path("f"), O_RDWR);
+
+	for (int i = 0; poll(&input, 1, 0) == 0; i++) {
+		long at = rand_r(&seed) % (size / PAGE) * PAGE, n = rand_r(&seed) % (MIB / PAGE) * PAGE;
+
+		n = at + n > size ? size - at : n;
+		fill(buf, at, n, 2);
+		T(pwrite(fd, buf, n, at) == n);
+		if (i % 16 == 0)
+			T(fsync(fd) == 0);
+		if (i % 64 == 0) {
+			T(close(fd) == 0);
+			fd = open(path("f"), O_RDWR);
+		}
+	}
+	T(close(fd) == 0);
+	fd = open(path("f"), O_RDWR);
+	for (long at = 0; at < size; at += MIB) {
+		fill(buf, at, MIB, 2);
+		T(pwrite(fd, buf, MIB, at) == MIB);
+	}
+	T(close(fd) == 0);
+	free(buf);
+}
+
+/* Another rank changes the file: what is mapped are its old bytes and its new ones, and later, in another mapping, the new ones. */
+static void others(void)
+{
+	const long size = 64 * MIB, pages = size / PAGE;
+	int to[2], from[2], status;
+	char made[4];
+
+	T(pipe2(to, O_CLOEXEC) == 0 && pipe2(from, O_CLOEXEC) == 0);
+	pid_t writer = fork();
+
+	if (writer == 0) {
+		dup2(to[0], 0);
+		dup2(from[1], 1);
+		setenv("PMI_RANK", "0", 1);
+		setenv("PMI_SIZE", "2", 1);
+		execl("/proc/self/exe", "views", "rank0", dir, NULL);
+		_exit(127);
+	}
+	T(close(to[0]) == 0 && read(from[0], made, 4) == 4);
+	char *m = map("f", size, PROT_READ, MAP_SHARED);
+
+	T(madvise(m, (size_t)size, MADV_RANDOM) == 0 && write(to[1], "", 1) == 1);
+	for (long i = 0; i < pages; i++) {
+		long at = i * 7919 % pages * PAGE; /* each of them once */
+		T(same(m + at, at, PAGE, 1) || same(m + at, at, PAGE, 2));
+	}
+	T(close(to[1]) == 0 && waitpid(writer, &status, 0) == writer && status == 0);
+	char *second = map("f", size, PROT_READ, MAP_PRIVATE);
+
+	T(same(second, 0, size, 2) && munmap(second, (size_t)size) == 0 && munmap(m, (size_t)size) == 0);
+}
+
 /* The pages of a mapping that nobody has read go with the server, and nothing else. */
 static void killed(void)
 {
@@ -325,8 +393,8 @@ static void killed(void)
 	if (fork() == 0)
 		_exit(same(m + 4 * MIB, 4 * MIB, PAGE, 9));
 	T(wait(&status) > 0 && WIFSIGNALED(status) && WTERMSIG(status) == SIGBUS);
-	/* From here on it is a copy. */
-	where = "memfd";
+	/* From here on it is a copy. In a tree another server may have taken its place. */
+	where = strcmp(getenv("NVMECR_VIEW"), "job") == 0 ? NULL : "memfd";
 	char *second = map("f", SIZE, PROT_READ, MAP_SHARED);
 	T(same(second, 0, SIZE, 9) && munmap(second, SIZE) == 0 && munmap(m, SIZE) == 0);
 	m = map("f", SIZE, PROT_READ, MAP_SHARED);
@@ -357,7 +425,7 @@ int main(int argc, char **argv)
 		const char *name;
 		void (*look)(void);
 	} looks[] = {{"changes", changes}, {"names", names}, {"memory", memory}, {"sources", sources},
-		     {"busy", busy}, {"killed", killed}, {"held", held}};
+		     {"busy", busy}, {"others", others}, {"rank0", rank0}, {"killed", killed}, {"held", held}};
 
 	dir = argv[2];
 	where = argc > 3 ? argv[3] : NULL;
