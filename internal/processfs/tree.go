@@ -100,6 +100,7 @@ func ReadTree(ctx context.Context, cfg *config.Config, logf func(format string, 
 		return nil, errors.Join(err, part.Close())
 	}
 	views := store.NewViews(cfg, logf)
+	views.Impatient = true
 	closing := func() error {
 		err := client.Goodbye()
 		x.Close()

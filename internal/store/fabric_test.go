@@ -120,6 +120,35 @@ func (c *cutter) cut() {
 	c.conns = nil
 }
 
+// TestImpatientViews: a target that was waited for in vain is not asked again for as long as that may take, whichever rank's
+// partition is asked for, and then is.
+func TestImpatientViews(t *testing.T) {
+	cfg, _ := newServed(t, 64*nvmf.MiB)
+	p, err := openWaiting(cfg, Place{Rank: 0, Size: 2}, Options{})
+	require.NoError(t, err)
+	require.NoError(t, p.Close())
+	away := *cfg
+	away.Timeout = 100 * time.Millisecond
+	id := cfg.Targets[0]
+	id.Service = "1" // nobody listens there
+	away.Targets = []nvmf.TransportID{id}
+	v := NewViews(&away, nil)
+	defer v.Close()
+	_, err = v.Rank(ctx, 0, time.Now())
+	require.True(t, Away(err), "%v", err)
+	require.Empty(t, v.silent, "who is patient asks each time")
+	v.Impatient = true
+	_, first := v.Rank(ctx, 0, time.Now())
+	require.True(t, Away(first), "%v", first)
+	v.silent[0] = silence{v.silent[0].err, time.Now().Add(hang)} // the machine may be slow
+	_, again := v.Rank(ctx, 1, time.Now())
+	assert.Same(t, first, again)
+	v.silent[0] = silence{first, time.Now()}
+	v.cfg = cfg // the target is there again
+	_, err = v.Rank(ctx, 0, time.Now())
+	assert.NoError(t, err)
+}
+
 // Who reads partitions goes on where a connection was lost.
 func TestViewsConnectAgain(t *testing.T) {
 	const nqn = "nqn.2014-08.org.example:store"

@@ -31,8 +31,13 @@ type Views struct {
 	cfg  *config.Config
 	logf func(format string, args ...any)
 
+	// Impatient has Rank not wait for a target again for the time-out of the run, where it was waited for in vain: for
+	// commands, which ask for one file after the other. Set before the first call.
+	Impatient bool
+
 	mu      sync.Mutex
 	targets []*viewed // nil where nobody has looked
+	silent  map[int]silence
 	views   []View
 	mounts  uint64
 	looked  time.Time
@@ -46,7 +51,13 @@ func NewViews(cfg *config.Config, logf func(format string, args ...any)) *Views 
 	if logf == nil {
 		logf = func(string, ...any) {}
 	}
-	return &Views{cfg: cfg, logf: logf, told: map[int]bool{}}
+	return &Views{cfg: cfg, logf: logf, told: map[int]bool{}, silent: map[int]silence{}}
+}
+
+// A silence is what came of waiting for a target in vain.
+type silence struct {
+	err   error
+	until time.Time
 }
 
 // viewed is a target, and its views by rank.
@@ -111,9 +122,16 @@ func (v *Views) Rank(ctx context.Context, rank int, since time.Time) (*microfs.F
 	}
 	for i := range v.cfg.Targets {
 		t := (home + i) % len(v.cfg.Targets)
+		if s := v.silent[t]; time.Now().Before(s.until) {
+			return nil, s.err
+		}
 		fs, err := v.rank(ctx, t, rank, since)
 		if err != nil {
-			return nil, fmt.Errorf("target %s: %w", v.cfg.Targets[t], err)
+			err = fmt.Errorf("target %s: %w", v.cfg.Targets[t], err)
+			if v.Impatient && Away(err) {
+				v.silent[t] = silence{err, time.Now().Add(v.cfg.Timeout)}
+			}
+			return nil, err
 		}
 		if fs != nil {
 			return fs, nil
