@@ -1,0 +1,106 @@
+package store
+
+import (
+	"bytes"
+	"compress/gzip"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/config"
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+)
+
+var update = flag.Bool("update", false, "write the golden stores anew: those of a version that has been in use are never replaced")
+
+// goldenRanks is how many ranks have written each golden store.
+const goldenRanks = 2
+
+// goldenFile is what the process at a place has written.
+func goldenFile(place Place) []byte {
+	return bytes.Repeat(fmt.Appendf(nil, "rank %d of %d ", place.Rank, place.Size), 5000)
+}
+
+// fillGolden writes a golden store: files of a process that is alone, then of the ranks of a job, one of which is deleted.
+func fillGolden(t *testing.T, cfg *config.Config) {
+	fill := func(p *Partition, place Place) {
+		require.NoError(t, writeFile(p.FS, "deleted", goldenFile(place)))
+		require.NoError(t, writeFile(p.FS, "file", goldenFile(place)))
+		require.NoError(t, p.FS.Unlink(microfs.RootIno, "deleted"))
+	}
+	withPartition(t, cfg, alone, Options{}, func(solo *Partition) {
+		if cfg.View == config.ViewJob {
+			_, err := solo.Grow(ctx, cfg, goldenRanks, quietly)
+			require.NoError(t, err)
+		}
+		fill(solo, alone)
+	})
+	for rank := range goldenRanks {
+		place := Place{Rank: rank, Size: goldenRanks}
+		withPartition(t, cfg, place, Options{}, func(p *Partition) { fill(p, place) })
+	}
+}
+
+// TestGoldenStores: a store of an earlier version opens, has its files and can be written.
+func TestGoldenStores(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("the golden stores are root's")
+	}
+	for _, view := range []config.View{config.ViewRank, config.ViewJob} {
+		t.Run(string(view), func(t *testing.T) {
+			golden := filepath.Join("testdata", "store-"+string(view)+".img.gz.gz") // twice: it is mostly zeros
+			cfg := newStore(t, 64*nvmf.MiB)
+			cfg.View = view
+			if *update {
+				fillGolden(t, cfg)
+				require.NoError(t, os.WriteFile(golden, packed(t, packed(t, content(t, cfg))), 0o644))
+			}
+			compressed, err := os.ReadFile(golden)
+			require.NoError(t, err)
+			image := unpacked(t, unpacked(t, compressed))
+			require.NoError(t, os.WriteFile(cfg.Targets[0].Address, image, 0o600))
+			places := []Place{alone, {Rank: 0, Size: goldenRanks}, {Rank: 1, Size: goldenRanks}}
+			for _, o := range []Options{{ReadOnly: true}, {}} {
+				for _, place := range places {
+					withPartition(t, cfg, place, o, func(p *Partition) {
+						assert.True(t, bytes.Equal(goldenFile(place), contentOf(t, p.FS, "file")), "%v", place)
+						if !o.ReadOnly {
+							require.NoError(t, writeFile(p.FS, "new", goldenFile(place)))
+						}
+					})
+				}
+			}
+			_, parts := checkAll(t, cfg, CheckOptions{Rank: AllRanks})
+			assert.Len(t, parts, len(places))
+			for _, p := range parts {
+				assert.NoError(t, p.Err)
+				assert.True(t, p.Clean(), "%v", p.Findings)
+			}
+		})
+	}
+}
+
+func packed(t *testing.T, data []byte) []byte {
+	var b bytes.Buffer
+	z, err := gzip.NewWriterLevel(&b, gzip.BestCompression)
+	require.NoError(t, err)
+	_, err = z.Write(data)
+	require.NoError(t, err)
+	require.NoError(t, z.Close())
+	return b.Bytes()
+}
+
+func unpacked(t *testing.T, data []byte) []byte {
+	z, err := gzip.NewReader(bytes.NewReader(data))
+	require.NoError(t, err)
+	data, err = io.ReadAll(z)
+	require.NoError(t, err)
+	return data
+}
