@@ -17,7 +17,8 @@
 #                 what fails is kept in testdata/fuzz; and CRASHES contents
 #                 that random crashes may leave (default a million), mounted
 # make exhaustive all contents that crashes in all short workloads may leave, in
-#                 all configurations, mounted; takes hours
+#                 all configurations, mounted; takes hours. Before that, all ways
+#                 to execute a program of the mount with all kinds of programs
 # make faults     every fault of the wire at every PDU of a workload
 # make mutants    deliberate faults of the code, and which test notices each
 # make soak       ranks, targets and connections killed at random for MINUTES
@@ -40,8 +41,9 @@ CRASHES     ?= 1000000
 MINUTES     ?= 1
 COMMIT      := $(shell git describe --always --dirty 2>/dev/null)
 # A clone that belongs to another user builds too: the commit is passed along,
-# not looked up by the go command.
-export GOFLAGS := -buildvcs=false $(GOFLAGS)
+# not looked up by the go command. All is built without the paths of this clone, tests too: a package is compiled once for
+# all of it, and what is compiled in one clone serves another one.
+export GOFLAGS := -buildvcs=false -trimpath $(GOFLAGS)
 # The product, and the benchmark.
 MODULES     := . bench
 # What the race detector is run on: packages in which threads or goroutines meet.
@@ -79,7 +81,7 @@ else
 TAGS   = $(if $(1),-tags $(1))
 endif
 
-COMMAND_FLAGS = $(call TAGS) -trimpath -ldflags "-X nvmecr/internal/cli.commit=$(COMMIT)"
+COMMAND_FLAGS = $(call TAGS) -ldflags "-X nvmecr/internal/cli.commit=$(COMMIT)"
 
 .PHONY: bin/nvmecr
 bin/nvmecr:
@@ -114,6 +116,8 @@ started: bin/nvmecr bin/nvmecr-bench libraries
 run: all
 	bin/nvmecr demo $(DEMOFLAGS)
 
+# One package more than there are cores is tested at a time, since many tests wait: for a target that is gone, for a time-out.
+AT_ONCE := -p $(shell expr $$(nproc) + 1)
 # The packages whose tests take longest go first, so that none of them is left over for one core at the end; test/e2e waits
 # much, and test/apps and it keep both cores busy in vain where their MPI libraries poll: microfs and others are between them.
 LONGEST := ./test/e2e ./microfs ./internal/store ./test/fabric ./posixshim ./test/apps
@@ -124,7 +128,7 @@ SPDK_TESTS = $(if $(HAVE_SPDK),"-timeout 2h -tags spdk ./nvmf/spdk" "-timeout 2h
 .PHONY: test
 test: all lint
 	@export CGO_LDFLAGS="$(strip $(CGO_LDFLAGS) $(SPDK_PATHS))"; \
-	go run ./internal/testreport "-vet off -timeout 2h $(LONGEST) ./..." "-C bench -vet off -timeout 2h ./..." "-vet off -timeout 2h -race -short $(RACE)" $(SPDK_TESTS)
+	go run ./internal/testreport "$(AT_ONCE) -vet off -timeout 2h $(LONGEST) ./..." "-C bench -vet off -timeout 2h ./..." "$(AT_ONCE) -vet off -timeout 2h -race -short $(RACE)" $(SPDK_TESTS)
 
 # What is installed is tested by `make test` from then on.
 .PHONY: test-apps
@@ -154,10 +158,8 @@ fuzz-tests = mapfile -t fuzz < <(grep -ro --include='*_test.go' '^func Fuzz[[:al
 lint:
 	@out=$$(gofmt -l $$(for m in $(MODULES); do go list -C $$m -f '{{.Dir}}' ./...; done)); \
 	if [ -n "$$out" ]; then echo "gofmt wants to change:" $$out; exit 1; fi
-	for m in $(MODULES); do go vet -C $$m ./...; go run -C $$m $(STATICCHECK) ./...; done
+	for m in $(MODULES); do go vet -C $$m -tags interop ./...; go run -C $$m $(STATICCHECK) -tags interop ./...; done
 	go vet -tags mutants ./internal/mutant ./oplog ./microfs
-	go vet -tags interop ./test/interop
-	go run $(STATICCHECK) -tags interop ./test/interop
 	go run $(STATICCHECK) -tags openmpi ./mpiwrap ./cmd/libnvmecr
 	if pkg-config --exists spdk_nvme spdk_env_dpdk; then \
 		go vet -tags spdk ./nvmf/spdk && go run $(STATICCHECK) -tags spdk ./nvmf/spdk; fi
@@ -174,15 +176,16 @@ soak: all
 	go run ./test/soak -minutes $(MINUTES) $(SOAKFLAGS)
 
 .PHONY: faults
-faults:
+faults: all
 	go test ./test/fabric -v -timeout 3h -args -all
 
 .PHONY: mutants
-mutants:
+mutants: all
 	go test ./test/mutants -v -count 1 -timeout 2h -args -all
 
 .PHONY: exhaustive
-exhaustive:
+exhaustive: all
+	EXECUTE=all go test ./posixshim -run '^TestExecutes$$' -count 1
 	go test ./microfs -run '^TestExhaustive$$' -v -timeout 24h -crash-all
 
 .PHONY: fuzz

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"nvmecr/internal/demo/demotest"
+
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -41,10 +43,9 @@ func newStage(t *testing.T) *stage {
 	t.Cleanup(func() { assert.NoError(t, os.RemoveAll(dir)) })
 	require.NoError(t, os.Chmod(dir, 0o777))
 	s := &stage{t: t, dir: dir, preload: filepath.Join(dir, "libnvmecr.so")}
-	out, err := exec.Command("make", "-s", "-C", "../..", "-f", "posixshim/shim.mk", "bin/libnvmecr.so", "bin/libnvmecr-plain.so").CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	bin := filepath.Dir(demotest.Nvmecr(t))
 	for _, name := range []string{"libnvmecr.so", "libnvmecr-plain.so"} { // the checkout may be private
-		copyFile(t, filepath.Join("../../bin", name), filepath.Join(dir, name))
+		copyFile(t, filepath.Join(bin, name), filepath.Join(dir, name))
 	}
 	return s
 }

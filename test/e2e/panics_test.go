@@ -21,44 +21,55 @@ var deliberatePanics = []deliberate{
 	{"tree/index/calls.go", `if r.Mode&0o777 == 0o751 { panic("deliberate") }`, "\treturn nil, c.x.fs.Mkdir(r.Dir, r.Path, r.Mode)"},
 }
 
-// overlay writes a file for go build -overlay by which the panics are compiled, beside what the libraries are built with anyway.
-func overlay(t *testing.T, dir string) string {
-	var o struct{ Replace map[string]string }
-	b, err := os.ReadFile("../../build/overlay.json")
-	require.NoError(t, err)
-	require.NoError(t, json.Unmarshal(b, &o))
+// replacement is the argument of go build -overlay.
+type replacement struct{ Replace map[string]string }
+
+// panics is the one by which the deliberate panics are compiled.
+func panics(t *testing.T, dir string) replacement {
+	r := replacement{map[string]string{}}
 	for _, d := range deliberatePanics {
 		path, err := filepath.Abs(filepath.Join("../..", d.file))
 		require.NoError(t, err)
 		source, err := os.ReadFile(path)
 		require.NoError(t, err)
 		require.Equal(t, 1, strings.Count(string(source), d.before), "say where the panic is in %s now", d.file)
-		o.Replace[path] = filepath.Join(dir, filepath.Base(d.file))
+		r.Replace[path] = filepath.Join(dir, filepath.Base(d.file))
 		spoiled := strings.Replace(string(source), d.before, d.line+"\n"+d.before, 1)
-		require.NoError(t, os.WriteFile(o.Replace[path], []byte(spoiled), 0o600))
+		require.NoError(t, os.WriteFile(r.Replace[path], []byte(spoiled), 0o600))
 	}
-	b, err = json.Marshal(o)
-	require.NoError(t, err)
-	path := filepath.Join(dir, "overlay.json")
-	require.NoError(t, os.WriteFile(path, b, 0o600))
-	return path
+	return r
 }
 
-// panicking builds nvmecr with the panics, and returns the command.
+// and adds what the libraries are built with anyway.
+func (r replacement) and(t *testing.T, path string) replacement {
+	b, err := os.ReadFile(path)
+	require.NoError(t, err)
+	require.NoError(t, json.Unmarshal(b, &r))
+	return r
+}
+
+// build compiles a package of the module.
+func (r replacement) build(t *testing.T, program string, args ...string) {
+	b, err := json.Marshal(r)
+	require.NoError(t, err)
+	overlay := program + ".json"
+	require.NoError(t, os.WriteFile(overlay, b, 0o600))
+	cmd := exec.Command("go", append([]string{"build", "-buildvcs=false", "-trimpath", "-overlay=" + overlay, "-o", program}, args...)...)
+	cmd.Dir = "../.."
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, "%s", out)
+}
+
+// panicking builds nvmecr with the panics, and returns the command. But for what panics, all of it is compiled as make has compiled it.
 func panicking(t *testing.T, built string) string {
 	dir := t.TempDir()
-	with := "-overlay=" + overlay(t, dir)
-	for name, args := range map[string][]string{
-		"nvmecr":             {"./cmd/nvmecr"},
-		"libnvmecr-plain.so": {"-buildmode=c-shared", "-ldflags=-X=runtime.godebugDefault=asyncpreemptoff=1", "./cmd/libnvmecr"},
-	} {
-		cmd := exec.Command("go", append([]string{"build", "-buildvcs=false", "-trimpath", with, "-o", filepath.Join(dir, name)}, args...)...)
-		cmd.Dir = "../.."
-		out, err := cmd.CombinedOutput()
-		require.NoError(t, err, "%s", out)
-	}
+	command := filepath.Join(dir, "nvmecr")
+	r := panics(t, dir)
+	r.build(t, command, "./cmd/nvmecr")
+	r.and(t, "../../build/overlay.json").build(t, filepath.Join(dir, "libnvmecr-plain.so"), "-buildmode=c-shared",
+		"-ldflags=-X=runtime.godebugDefault=asyncpreemptoff=1", "./cmd/libnvmecr")
 	require.NoError(t, os.Symlink(filepath.Join(filepath.Dir(built), "libnvmecr.so"), filepath.Join(dir, "libnvmecr.so")))
-	return filepath.Join(dir, "nvmecr")
+	return command
 }
 
 // TestPanics: a call that panics is EIO, and so are all calls after it. One line says which call that was; the application goes on to

@@ -17,24 +17,11 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"nvmecr/internal/demo/demotest"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/tcp"
 )
-
-// command builds nvmecr, once.
-var command = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "nvmecr-fabric-")
-	if err != nil {
-		return "", err
-	}
-	built = filepath.Join(dir, "nvmecr")
-	cmd := exec.Command("go", "build", "-o", built, "nvmecr/cmd/nvmecr")
-	cmd.Stderr = os.Stderr
-	return built, cmd.Run()
-})
-
-var built string // what command built, for TestMain
 
 // process is a running `nvmecr target`.
 type process struct {
@@ -43,9 +30,7 @@ type process struct {
 }
 
 func startTarget(t *testing.T, listen, namespace string) *process {
-	path, err := command()
-	require.NoError(t, err)
-	p := &process{Cmd: exec.Command(path, "target", "--listen", listen, "--namespace", namespace)}
+	p := &process{Cmd: exec.Command(demotest.Nvmecr(t), "target", "--listen", listen, "--namespace", namespace)}
 	p.Stderr = os.Stderr
 	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := p.StdoutPipe()

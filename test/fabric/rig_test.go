@@ -7,8 +7,6 @@ import (
 	"flag"
 	"fmt"
 	"net"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
@@ -23,15 +21,6 @@ import (
 )
 
 var all = flag.Bool("all", false, "try all moments, not a sample")
-
-func TestMain(m *testing.M) {
-	flag.Parse()
-	code := m.Run()
-	if built != "" {
-		_ = os.RemoveAll(filepath.Dir(built)) // a leftover in the temporary directory
-	}
-	os.Exit(code)
-}
 
 const (
 	nqn     = "nqn.2014-08.org.example:fabric"
