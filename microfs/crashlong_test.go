@@ -15,6 +15,7 @@ var crashImages = flag.Int("crash-images", 3000, "how many images TestCrashLong 
 // TestCrashLong crashes into long random workloads at random moments, and
 // mounts random images of those crashes. `make fuzz` asks for a million.
 func TestCrashLong(t *testing.T) {
+	skipRace(t)
 	seed := newSeed(t)
 	began := time.Now()
 	var mu sync.Mutex // guards what follows

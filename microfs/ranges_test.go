@@ -21,6 +21,7 @@ import (
 
 // TestRangeMap compares the ranges of a file with a list of its bytes.
 func TestRangeMap(t *testing.T) {
+	skipRace(t)
 	seed := newSeed(t)
 	for s := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed+s, 1))

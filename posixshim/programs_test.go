@@ -50,9 +50,9 @@ func TestExecutes(t *testing.T) {
 		runs int // at least so often something was executed
 	}{
 		{"make", 0},
-		{"fork", 100},
-		{"vfork", 100},
-		{"search", 80},
+		{"fork", 60},
+		{"vfork", 40},
+		{"search", 50},
 		{"odd", 15},
 	} {
 		t.Run(c.what, func(t *testing.T) {
