@@ -12,6 +12,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -19,6 +21,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/mutant"
 )
 
 var all = flag.Bool("all", false, "try the edits, too")
@@ -64,6 +68,20 @@ func TestEditsApply(t *testing.T) {
 			assert.True(t, testsOf(t, e.dir())[name], "%s: %s has no test %s", e.name, e.dir(), name)
 		}
 	}
+}
+
+// The page that says how many faults there are is not far behind.
+func TestNumberOfFaults(t *testing.T) {
+	page, err := os.ReadFile(filepath.Join(root, "docs/reliability.md"))
+	require.NoError(t, err)
+	said := regexp.MustCompile(`more than (\d+) deliberate faults, .*, (\d+) of them of the log`).FindStringSubmatch(string(page))
+	require.NotNil(t, said)
+	n, err := strconv.Atoi(said[1])
+	require.NoError(t, err)
+	faults := len(edits) + len(mutant.All)
+	assert.Greater(t, faults, n)
+	assert.LessOrEqual(t, faults, n+50, "say in docs/reliability.md that there are more")
+	assert.Equal(t, strconv.Itoa(len(mutant.All)), said[2])
 }
 
 var tests = map[string]map[string]bool{}
