@@ -22,8 +22,8 @@ import (
 	"nvmecr/internal/demo/demotest"
 )
 
-// waiting is how many parallel tests run at the same time: those that wait most of the time, for what is gone or for a pause
-// to pass.
+// waiting is how many parallel tests run at the same time: those that wait most of the time, for processes to start and to end, for
+// what is gone, or for a pause to pass.
 const waiting = "6"
 
 func TestMain(m *testing.M) {

@@ -11,6 +11,7 @@ import (
 )
 
 func TestTargetsThatCannotBeUsed(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	const port = "1" // a free one might be somebody's by then
 	const friend = "nqn.2014-08.org.example:friend"
@@ -39,6 +40,7 @@ func TestTargetsThatCannotBeUsed(t *testing.T) {
 
 // TestStrangersDataIsKept tries namespaces that hold something else.
 func TestStrangersDataIsKept(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	store := func(patch func(t *testing.T, f *os.File)) string {
 		path := image(t, s, 64, "")
@@ -83,6 +85,7 @@ func TestStrangersDataIsKept(t *testing.T) {
 // TestDamagedSuperblock overwrites the head of the partition: the application
 // is told, and nothing is formatted over what is left.
 func TestDamagedSuperblock(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	path := image(t, s, 64, "")
 	target := "file:" + path
@@ -103,6 +106,7 @@ func TestDamagedSuperblock(t *testing.T) {
 }
 
 func TestDiskFull(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	r := sh(t, s, "dd if=/dev/zero of=/nvmecr/big bs=1M count=100", "--size", "32M")
 	assert.Equal(t, 1, r.code)

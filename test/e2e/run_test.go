@@ -18,6 +18,7 @@ import (
 )
 
 func TestRunPassesStatusAndArguments(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	r := call(t, s, "run", "--", "sh", "-c", `printf '%s|' "$@"; exit 42`, "sh", "--name", "a b")
 	assert.Equal(t, 42, r.code)
@@ -28,6 +29,7 @@ func TestRunPassesStatusAndArguments(t *testing.T) {
 }
 
 func TestASecondRunFindsTheFirstOnesFiles(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	sh(t, s, "echo one > /nvmecr/a", "--size", "64M").ok(t)
 	assert.Equal(t, "one\n", sh(t, s, "cat /nvmecr/a; echo two >> /nvmecr/a").ok(t))
@@ -42,6 +44,7 @@ func TestASecondRunFindsTheFirstOnesFiles(t *testing.T) {
 }
 
 func TestStoresOfOtherNamesAreApart(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	sh(t, s, "echo one > /ckpt/a", "--name", "x", "--size", "64M", "--mount", "/ckpt").ok(t)
 	assert.Empty(t, sh(t, s, "ls /ckpt", "--name", "y", "--size", "64M", "--mount", "/ckpt").ok(t))
@@ -50,6 +53,7 @@ func TestStoresOfOtherNamesAreApart(t *testing.T) {
 }
 
 func TestOneRunAtATime(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	fifo := filepath.Join(s.Dir, "fifo")
 	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
@@ -68,6 +72,7 @@ func TestOneRunAtATime(t *testing.T) {
 
 // TestTargetEndsWithItsRun kills `nvmecr run` alone.
 func TestTargetEndsWithItsRun(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	job, err := s.Start(append(s.RunFlags("default", "--size", "64M"), "sh", "-c", "echo $PPID; sleep 1000"))
 	require.NoError(t, err)
@@ -88,6 +93,7 @@ func TestTargetEndsWithItsRun(t *testing.T) {
 }
 
 func TestReleaseFreesTheName(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	sh(t, s, "echo one > /nvmecr/a", "--size", "64M").ok(t)
 	call(t, s, "release").ok(t)
@@ -104,6 +110,7 @@ func TestReleaseFreesTheName(t *testing.T) {
 }
 
 func TestCopyOut(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	sh(t, s, "mkdir -p /nvmecr/d/e && seq 100000 | dd of=/nvmecr/d/e/f status=none && ln -s e/f /nvmecr/d/l && chmod 640 /nvmecr/d/e/f", "--size", "64M").ok(t)
 	dest := filepath.Join(s.Dir, "out")
@@ -125,6 +132,7 @@ func TestCopyOut(t *testing.T) {
 }
 
 func TestRanksFromTheLauncher(t *testing.T) {
+	t.Parallel()
 	if _, err := exec.LookPath("mpirun.openmpi"); err != nil {
 		t.Skip("OpenMPI (mpirun.openmpi) is not installed: make deps")
 	}
@@ -159,6 +167,7 @@ func TestRanksFromTheLauncher(t *testing.T) {
 // TestCopyStaysInside: a copy keeps holes, and writes nothing outside of its directory, whatever
 // links there are in it.
 func TestCopyStaysInside(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	sh(t, s, `cd /nvmecr && mkdir d e && echo inside > d/f && echo deep > e/g && ln -s /etc l
 		truncate -s 100M sparse && printf end | dd of=sparse bs=1 seek=60M conv=notrunc status=none

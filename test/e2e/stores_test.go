@@ -19,6 +19,7 @@ import (
 
 // TestBadSizeKeepsTheStore asks for sizes that cannot be.
 func TestBadSizeKeepsTheStore(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	sh(t, s, "echo one > /nvmecr/a", "--size", "64M").ok(t)
 	sh(t, s, "true", "--fresh", "--size", "1").refused(t, "--size", "at least 4 MiB")
@@ -34,6 +35,7 @@ func TestBadSizeKeepsTheStore(t *testing.T) {
 
 // TestAnotherUsersStore gives a store away: root leaves it alone.
 func TestAnotherUsersStore(t *testing.T) {
+	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("only root can give a store away")
 	}
@@ -51,6 +53,7 @@ func TestAnotherUsersStore(t *testing.T) {
 
 // TestRunInsideAJob starts a job of another store in a job.
 func TestRunInsideAJob(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	nested := s.Nvmecr + " run --name in --size 64M -- sh -c 'echo in > /nvmecr/a'"
 	sh(t, s, "echo out > /nvmecr/a; "+nested, "--name", "out", "--size", "64M").ok(t)
@@ -63,6 +66,7 @@ func TestRunInsideAJob(t *testing.T) {
 // TestReleasedStoreShowsNothing gives a namespace that was full to another
 // store, and reads whatever can be read of it.
 func TestReleasedStoreShowsNothing(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	target := "file:" + image(t, s, 64, "")
 	sh(t, s, `yes "secret of one" | dd of=/nvmecr/a bs=64k status=none; sync; true`, "--name", "one", "--target", target).ok(t)
@@ -84,6 +88,7 @@ func TestReleasedStoreShowsNothing(t *testing.T) {
 
 // TestOneBadRankHidesNoOther damages rank 0's partition.
 func TestOneBadRankHidesNoOther(t *testing.T) {
+	t.Parallel()
 	s := newRankStage(t)
 	path := image(t, s, 64, "")
 	target := "file:" + path
@@ -114,6 +119,7 @@ func damage(t *testing.T, path string) {
 }
 
 func TestFixedSettingsAreRefused(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	sh(t, s, "echo one > /nvmecr/a", "--size", "64M", "--hugeblock", "64K", "--data-checksum", "off").ok(t)
 	sh(t, s, "true", "--hugeblock", "32K").refused(t, "hugeblock", "64 KiB")
@@ -123,6 +129,7 @@ func TestFixedSettingsAreRefused(t *testing.T) {
 }
 
 func TestMemoryIsNotRecorded(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	r := sh(t, s, "true", "--target", "mem:64M")
 	r.ok(t)
@@ -132,6 +139,7 @@ func TestMemoryIsNotRecorded(t *testing.T) {
 }
 
 func TestMountsThatHideTooMuch(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	for _, mount := range []string{"/proc", "/dev/shm/x", s.Dir, filepath.Dir(s.Dir), filepath.Join(s.Dir, "state"), filepath.Join(s.Dir, "tmp"), "/usr"} {
 		sh(t, s, "true", "--mount", mount).refused(t, "--mount "+mount)
@@ -140,6 +148,7 @@ func TestMountsThatHideTooMuch(t *testing.T) {
 
 // TestReadOnlyImage looks into an image that nobody may write to.
 func TestReadOnlyImage(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	path := image(t, s, 64, "")
 	sh(t, s, `printf one > "/nvmecr/a
@@ -150,6 +159,7 @@ b"`, "--target", "file:"+path).ok(t)
 
 // TestReleaseOfABrokenStore damages the table of a local store.
 func TestReleaseOfABrokenStore(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	for _, size := range []int64{0, 3 << 20} {
 		sh(t, s, "echo one > /nvmecr/a", "--size", "64M").ok(t)
@@ -163,6 +173,7 @@ func TestReleaseOfABrokenStore(t *testing.T) {
 
 // TestStoppedTarget stops the embedded target: the run ends all the same.
 func TestStoppedTarget(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	fifo := filepath.Join(s.Dir, "fifo")
 	require.NoError(t, syscall.Mkfifo(fifo, 0o600))
@@ -183,6 +194,7 @@ func TestStoppedTarget(t *testing.T) {
 }
 
 func TestTargetLines(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	path := image(t, s, 64, "")
 	_, line := serve(t, s, "--listen", "0.0.0.0:0", "--allow-any-host", "--namespace", "file:"+path)
@@ -203,6 +215,7 @@ func TestTargetLines(t *testing.T) {
 
 // TestRootBelongsToTheUser of the job, and is for nobody else.
 func TestRootBelongsToTheUser(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	r := sh(t, s, "stat -c '%u %g %A' /nvmecr")
 	assert.Equal(t, strconv.Itoa(os.Geteuid())+" "+strconv.Itoa(os.Getegid())+" drwx------\n", r.ok(t))
@@ -211,6 +224,7 @@ func TestRootBelongsToTheUser(t *testing.T) {
 // TestOneNamespaceTwice: two addresses of one namespace are not taken for two
 // namespaces, and nothing is written.
 func TestOneNamespaceTwice(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	job, first := serve(t, s, "--listen", "127.0.0.1:0", "--listen", "127.0.0.2:0", "--namespace", "mem:64M")
 	lines := printed(t, job, 2)
@@ -225,6 +239,7 @@ func TestOneNamespaceTwice(t *testing.T) {
 
 // TestStores lists what this host knows.
 func TestStores(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	_, target := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:64M")
 	sh(t, s, "echo > /nvmecr/a", "--name", "here", "--size", "64M").ok(t)
@@ -261,6 +276,7 @@ func TestStores(t *testing.T) {
 
 // TestDiscover: what a target's discovery service says can be given to --target.
 func TestDiscover(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	_, target := serve(t, s, "--listen", "[::1]:0", "--namespace", "mem:64M")
 	port := portOf(t, target)
