@@ -23,6 +23,8 @@
 # make mutants    deliberate faults of the code, and which test notices each
 # make soak       ranks, targets and connections killed at random for MINUTES
 #                 (default 1); every acknowledged byte is accounted for
+# make install    into PREFIX (/usr/local), below DESTDIR if that is set; what Slurm needs, too
+# make run-cluster runs Slurm with four nodes on this machine, loses one, and shows that the job goes on
 # make deps       installs what is missing (Debian, Ubuntu); silent when all is there
 # make clean
 #
@@ -49,8 +51,11 @@ MODULES     := . bench
 # What the race detector is run on: packages in which threads or goroutines meet.
 RACE        := ./nvmf/... ./oplog/... ./microfs/... ./posixshim/... ./internal/jsonrpc ./internal/owner ./internal/store ./cmd/nvmecr/... ./test/fabric
 
+# The plugin for Slurm is built where Slurm's header is.
+SPANK := $(if $(wildcard /usr/include/slurm/spank.h),bin/nvmecr-spank.so)
+
 .PHONY: all
-all: bin/nvmecr bin/nvmecr-bench bin/nvmecr-bench-rank bin/libnvmecr-bench-cubic.so libraries started
+all: bin/nvmecr bin/nvmecr-bench bin/nvmecr-bench-rank bin/libnvmecr-bench-cubic.so $(SPANK) libraries started
 
 # An empty mark file: nothing is looked for again until the list of needs
 # changes. As an included file it is made before anything else, and what is
@@ -102,6 +107,10 @@ bin/libnvmecr-bench-cubic.so: bench/cubic/cubic.c
 	@mkdir -p bin
 	$(CC) -std=gnu11 -D_GNU_SOURCE -O2 -g -fPIC -shared -Wall -Wextra -Werror -o $@ $<
 
+bin/nvmecr-spank.so: slurm/spank/nvmecr.c
+	@mkdir -p bin
+	$(CC) -std=gnu11 -O2 -g -fPIC -shared -Wall -Wextra -Werror -o $@ $<
+
 # bin/libnvmecr*.so; defines the target "libraries".
 ifneq ($(wildcard build/deps),)
 include posixshim/shim.mk
@@ -111,6 +120,22 @@ endif
 .PHONY: started
 started: bin/nvmecr bin/nvmecr-bench libraries
 	@scripts/start.sh $(BIN) $(patsubst $(BIN)/libnvmecr-%.so,%,$(SHIM_RUNTIMES))
+
+PREFIX  ?= /usr/local
+DESTDIR ?=
+
+.PHONY: install
+install: all
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/nvmecr/slurm
+	install bin/nvmecr bin/nvmecr-bench bin/nvmecr-bench-rank $(DESTDIR)$(PREFIX)/bin
+	install bin/libnvmecr*.so $(DESTDIR)$(PREFIX)/lib/nvmecr
+	install slurm/etc/nvmecr-hook.sh $(SPANK) $(DESTDIR)$(PREFIX)/lib/nvmecr/slurm
+	for unit in service timer; do sed 's,@BIN@,$(PREFIX)/bin,' slurm/etc/nvmecr-reconcile.$$unit > $(DESTDIR)$(PREFIX)/lib/nvmecr/slurm/nvmecr-reconcile.$$unit; done
+
+# With a user's eyes: what Slurm, the nodes and the job say.
+.PHONY: run-cluster
+run-cluster: all
+	go test ./test/e2e -run '^TestSlurmNodeLost$$' -v -count 1 -timeout 30m
 
 .PHONY: run
 run: all

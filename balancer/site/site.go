@@ -1,5 +1,5 @@
 // Package site reads a site's inventory: the storage targets that jobs may get namespaces of, where they are, and what fails together
-// beside the network. The file is YAML, of this form; only name and target have to be there:
+// beside the network. The file is YAML, of this form; only name, and target or admin, have to be there:
 //
 //	version: 1
 //	failure-domains: [cooling, power, switch]  # what separates a job from its data, the widest first
@@ -9,6 +9,7 @@
 //	targets:
 //	  - name: st1a
 //	    target: trtype:TCP traddr:10.0.0.1 subnqn:nqn.2014-08.org.example:st1a ns:1
+//	    admin: [ssh, st1, nvmecr, admin, --provisioner, "nvmecr:/run/nvmecr.sock"]  # makes namespaces for jobs, see package slurm
 //	    node: st1             # in the topology; or switch: the switch that it is at
 //	    capacity: 3.2TB       # that may be given to jobs
 //	    bandwidth: 2.4GB      # for writing, each second
@@ -59,9 +60,10 @@ type Inventory struct {
 // A Target is one place for namespaces.
 type Target struct {
 	Name      string
-	Target    string // its transport id, as --target has it
-	Node      string // in the topology
-	Switch    string // where Node is not in the topology
+	Target    string   // its transport id, as --target has it; "" if each job has a namespace of its own
+	Admin     []string // the command that makes those: nvmecr admin, where it is to be run
+	Node      string   // in the topology
+	Switch    string   // where Node is not in the topology
 	Capacity  nvmf.Bytes
 	Bandwidth nvmf.Bytes // a second; 0: not known
 	Domains   map[string]string
@@ -85,6 +87,7 @@ type file struct {
 	}
 	Targets []struct {
 		Name, Target, Node, Switch string
+		Admin                      []string
 		Capacity, Bandwidth        size
 		Domains                    map[string]string
 		Load                       int
@@ -143,7 +146,7 @@ func Parse(data []byte) (*Inventory, error) {
 	}
 	seen := make(map[string]bool)
 	for _, t := range f.Targets {
-		target := Target{t.Name, t.Target, t.Node, t.Switch, nvmf.Bytes(t.Capacity), nvmf.Bytes(t.Bandwidth), t.Domains, t.Load, t.Health}
+		target := Target{t.Name, t.Target, t.Admin, t.Node, t.Switch, nvmf.Bytes(t.Capacity), nvmf.Bytes(t.Bandwidth), t.Domains, t.Load, t.Health}
 		if target.Health == "" {
 			target.Health = OK
 		}
@@ -157,8 +160,8 @@ func Parse(data []byte) (*Inventory, error) {
 
 func (t *Target) check(seen map[string]bool) error {
 	switch {
-	case t.Name == "" || t.Target == "":
-		return fmt.Errorf("target %q needs a name and a target: %w", t.Name, ErrInventory)
+	case t.Name == "" || t.Target == "" && len(t.Admin) == 0:
+		return fmt.Errorf("target %q needs a name, and a target or an admin command: %w", t.Name, ErrInventory)
 	case seen[t.Name]:
 		return fmt.Errorf("target %s is there twice: %w", t.Name, ErrInventory)
 	case t.Load < 0:
@@ -166,7 +169,7 @@ func (t *Target) check(seen map[string]bool) error {
 	case !slices.Contains([]string{OK, Degraded, Failed, Drained}, t.Health):
 		return fmt.Errorf("target %s: health %q is none of ok, degraded, failed, drained: %w", t.Name, t.Health, ErrInventory)
 	}
-	if _, err := nvmf.ParseTransportID(t.Target); err != nil {
+	if _, err := nvmf.ParseTransportID(t.Target); t.Target != "" && err != nil {
 		return fmt.Errorf("target %s: %w: %w", t.Name, err, ErrInventory)
 	}
 	seen[t.Name] = true

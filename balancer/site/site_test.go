@@ -50,7 +50,7 @@ func TestParseRefuses(t *testing.T) {
 		"":                                 "inventory",
 		"version: 2":                       "version 2",
 		"version: 1\nfoo: bar":             "foo",
-		"version: 1\ntargets: [{name: a}]": "needs a name and a target",
+		"version: 1\ntargets: [{name: a}]": "needs a name, and a target",
 		"version: 1\ntargets: [{name: a, target: tcp:b}]":                             "unknown key",
 		"version: 1\ntargets: [{name: a, target: file:b}, {name: a, target: file:c}]": "twice",
 		"version: 1\ntargets: [{name: a, target: file:b, capacity: much}]":            "not a size",

@@ -74,6 +74,19 @@ func readKey[K any](path string, parse func(text string) (K, error), such string
 // and, if the target is to prove itself too, its own.
 func ReadKeys(path string) (map[string]dhchap.Keys, error) { return readHostKeys(path, parseKeys) }
 
+// ReadKeysFrom reads what is in such a file from r, such as a pipe.
+func ReadKeysFrom(r io.Reader) (map[string]dhchap.Keys, error) {
+	b, err := io.ReadAll(io.LimitReader(r, maxSecretFile))
+	if err != nil {
+		return nil, err
+	}
+	lines, err := linesOf(b)
+	if err != nil {
+		return nil, err
+	}
+	return hostKeys("what was read", lines, parseKeys)
+}
+
 // ReadPSKs reads a target's file of keys for TLS: lines of a host NQN and its key.
 func ReadPSKs(path string) (map[string]tlspsk.Key, error) {
 	return readHostKeys(path, func(words []string) (key tlspsk.Key, err error) {
@@ -91,7 +104,13 @@ func readHostKeys[K any](path string, parse func(words []string) (K, error)) (ma
 	if err != nil {
 		return nil, err
 	}
+	return hostKeys(path, lines, parse)
+}
+
+// hostKeys reads lines that are of path, or of what else is named by it.
+func hostKeys[K any](path string, lines []secretLine, parse func(words []string) (K, error)) (map[string]K, error) {
 	all := map[string]K{}
+	var err error
 	for _, l := range lines {
 		nqn := l.words[0]
 		// What is in the place of the NQN may be a key, and is not shown.
@@ -139,7 +158,10 @@ func secretLines(path string) ([]secretLine, error) {
 	if err != nil {
 		return nil, err
 	}
-	var lines []secretLine
+	return linesOf(b)
+}
+
+func linesOf(b []byte) (lines []secretLine, err error) {
 	scan := bufio.NewScanner(bytes.NewReader(b))
 	scan.Buffer(nil, maxSecretFile+1) // any line that there can be
 	for n := 1; scan.Scan(); n++ {

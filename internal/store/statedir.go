@@ -123,9 +123,16 @@ func StateDirs() ([]string, error) {
 	return names, nil
 }
 
+// stateHome is where a batch system says the records of a job are to be: on the host, where a home that hosts share has
+// locks of one that was lost.
+const stateHome = "NVMECR_STATE_HOME"
+
 // stateRoot follows the XDG base directory specification, which says to
 // ignore a path that is not absolute.
 func stateRoot() (string, error) {
+	if dir := os.Getenv(stateHome); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "nvmecr"), nil
+	}
 	if dir := os.Getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
 		return filepath.Join(dir, "nvmecr"), nil
 	}

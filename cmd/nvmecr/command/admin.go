@@ -137,7 +137,7 @@ or Linux has started anew, the keys have to be given again.`,
 }
 
 func (o *adminOptions) addKeys(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&o.keys, "dhchap-keys", "", "`FILE` with a line HOSTNQN HOSTKEY [TARGETKEY] for each of these hosts, perhaps others too [NVMECR_DHCHAP_KEYS]")
+	cmd.Flags().StringVar(&o.keys, "dhchap-keys", "", "`FILE` with a line HOSTNQN HOSTKEY [TARGETKEY] for each of these hosts, perhaps others too; - is the standard input [NVMECR_DHCHAP_KEYS]")
 }
 
 // readKeys reads --dhchap-keys; nil without it. Of the variable there is nothing
@@ -149,7 +149,12 @@ func (o *adminOptions) readKeys(hosts []string) (map[string]dhchap.Keys, error) 
 	case len(hosts) == 0:
 		return nil, cli.UsageError{Err: errors.New("--dhchap-keys without a host: say which hosts are to have their keys of that file")}
 	}
-	keys, err := config.ReadKeys(o.keys)
+	keys, err := func() (map[string]dhchap.Keys, error) {
+		if o.keys == "-" {
+			return config.ReadKeysFrom(os.Stdin)
+		}
+		return config.ReadKeys(o.keys)
+	}()
 	if err != nil {
 		return nil, fmt.Errorf("--dhchap-keys: %w", err)
 	}

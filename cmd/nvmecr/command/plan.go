@@ -114,6 +114,9 @@ func (o *planOptions) run(stdout, stderr io.Writer, getenv func(string) string) 
 // printRun prints the options of nvmecr run, one on a line.
 func printRun(w io.Writer, plan *placement.Plan) error {
 	for _, t := range plan.Targets {
+		if t.Target.Target == "" {
+			return fmt.Errorf("target %s has no namespace of its own in the inventory: its admin command makes them for jobs, as nvmecr slurm does", t.Name)
+		}
 		if _, err := fmt.Fprintf(w, "--target %q\n", t.Target.Target); err != nil {
 			return err
 		}

@@ -33,7 +33,7 @@ name finds it again.`,
 	root.AddCommand(
 		newRun(), newServe(), newTarget(), newAdmin(), newKeygen(),
 		newLs(), newLatest(), newCheckpoints(), newDrain(), newRestore(), newAdvise(), newCat(), newMount(), newCp(), newStat(), newStores(), newFsck(), newVerify(), newRelease(),
-		newHostNQN(), newDiscover(), newCheck(), newPlan(), newDemo(), newBench(), newVersion(),
+		newHostNQN(), newDiscover(), newCheck(), newPlan(), newSlurm(), newDemo(), newBench(), newVersion(),
 	)
 	return root
 }

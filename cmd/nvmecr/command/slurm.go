@@ -1,0 +1,187 @@
+package command
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"nvmecr/balancer/site"
+	"nvmecr/internal/cli"
+	"nvmecr/nvmf"
+	"nvmecr/slurm"
+)
+
+type slurmOptions struct {
+	state, runtime      string
+	inventory, topology string
+	capacity, retain    string
+	json                bool
+}
+
+func newSlurm() *cobra.Command {
+	o := &slurmOptions{}
+	cmd := &cobra.Command{
+		Use:   "slurm",
+		Short: "Give jobs of Slurm checkpoint space with their nodes",
+		Long: `What Slurm's hooks call, so that a job has namespaces on targets of the site's inventory when it starts, and no more when
+it is over. A job asks for them by sbatch --checkpoint=nvmf:2,capacity=40G, or by --comment or --gres=nvmf:2.
+See docs/slurm.md.`,
+		Example: `  nvmecr slurm check
+  nvmecr slurm status`,
+		Args: cli.Args(cobra.NoArgs),
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	f := cmd.PersistentFlags()
+	f.StringVar(&o.state, "state", "/var/spool/nvmecr", "`DIRECTORY` of the leases, which the controller and the nodes share [NVMECR_STATE]")
+	f.StringVar(&o.runtime, "runtime", "/run/nvmecr", "`DIRECTORY` of a node for what its jobs need [NVMECR_RUNTIME]")
+	f.StringVar(&o.inventory, "inventory", inventoryFile, "`FILE` with the site's targets [NVMECR_INVENTORY]")
+	f.StringVar(&o.topology, "topology", "", "`FILE` with the topology; without one that of /etc/slurm [NVMECR_TOPOLOGY]")
+	f.StringVar(&o.capacity, "capacity", "10G", "`SIZE` on each target for jobs that do not say it [NVMECR_CAPACITY]")
+	f.StringVar(&o.retain, "retain", "1d", "`TIME` to keep what has a name after its job, for jobs that do not say it [NVMECR_RETAIN]")
+	cli.AddSwitch(f, &o.json, "json", "", "print JSON [NVMECR_JSON]")
+	for _, hook := range []struct {
+		name, short string
+		run         func(cmd *cobra.Command, h *slurm.Hooks) error
+	}{
+		{"prolog-ctld", "PrologSlurmctld: make a job's namespaces", func(cmd *cobra.Command, h *slurm.Hooks) error {
+			return ofJob(func(id uint32) error {
+				return h.PrologController(cmd.Context(), id, os.Getenv("SPANK_NVMECR_CHECKPOINT"))
+			})
+		}},
+		{"prolog", "Prolog: give a job's user on this node what it needs; never fails", func(cmd *cobra.Command, h *slurm.Hooks) error {
+			return harmless(cmd.ErrOrStderr(), ofJob(func(id uint32) error { return h.Prolog(id, o.runtime) }))
+		}},
+		{"task-prolog", "TaskProlog: print a job's variables", func(cmd *cobra.Command, _ *slurm.Hooks) error {
+			return harmless(cmd.ErrOrStderr(), ofJob(func(id uint32) error { return slurm.TaskProlog(cmd.OutOrStdout(), id, o.runtime) }))
+		}},
+		{"epilog", "Epilog: take away what a job had on this node; never fails", func(cmd *cobra.Command, h *slurm.Hooks) error {
+			return harmless(cmd.ErrOrStderr(), ofJob(func(id uint32) error { return h.Epilog(id, o.runtime) }))
+		}},
+		{"epilog-ctld", "EpilogSlurmctld: note that a job has ended", func(_ *cobra.Command, h *slurm.Hooks) error { return ofJob(h.EpilogController) }},
+		{"reconcile", "Free what jobs need no longer: for cron, or a timer", func(cmd *cobra.Command, h *slurm.Hooks) error { return h.Reconcile(cmd.Context()) }},
+		{"status", "List the leases, and namespaces without one", func(cmd *cobra.Command, h *slurm.Hooks) error { return o.status(cmd, h) }},
+		{"check", "Examine the installation", func(cmd *cobra.Command, h *slurm.Hooks) error { return o.check(cmd, h) }},
+	} {
+		cmd.AddCommand(&cobra.Command{Use: hook.name, Short: hook.short, Example: "  nvmecr slurm " + hook.name, Args: cli.Args(cobra.NoArgs),
+			RunE: func(cmd *cobra.Command, _ []string) error {
+				ctx, stop := signal.NotifyContext(cmd.Context(), syscall.SIGINT, syscall.SIGTERM)
+				defer stop()
+				cmd.SetContext(ctx)
+				h, err := o.hooks(cmd.ErrOrStderr(), hook.name)
+				if err != nil {
+					return err
+				}
+				return hook.run(cmd, h)
+			}})
+	}
+	return cmd
+}
+
+// hooks makes what a hook needs. Nodes need no inventory.
+func (o *slurmOptions) hooks(stderr io.Writer, name string) (*slurm.Hooks, error) {
+	h := &slurm.Hooks{State: o.state, Queue: slurm.Scontrol{}, Targets: slurm.Commands{}, Say: sayer(stderr), Now: time.Now}
+	switch name {
+	case "prolog", "epilog", "task-prolog":
+		return h, nil
+	}
+	var err error
+	if h.Defaults.Capacity, err = nvmf.ParseSize(o.capacity); err != nil {
+		return nil, cli.UsageError{Err: fmt.Errorf("--capacity: %w", err)}
+	}
+	if h.Defaults.Retain, err = slurm.ParseRetain(o.retain); err != nil {
+		return nil, cli.UsageError{Err: fmt.Errorf("--retain: %w", err)}
+	}
+	if h.Network, err = (&planOptions{topology: o.topology}).network(os.Getenv); err != nil {
+		return nil, err
+	}
+	h.Inventory, err = site.Load(o.inventory)
+	return h, err
+}
+
+// ofJob calls a hook for the job of the environment.
+func ofJob(hook func(id uint32) error) error {
+	id, err := strconv.ParseUint(os.Getenv("SLURM_JOB_ID"), 10, 32)
+	if err != nil {
+		return cli.UsageError{Err: fmt.Errorf("SLURM_JOB_ID=%q: Slurm calls this", os.Getenv("SLURM_JOB_ID"))}
+	}
+	return hook(uint32(id))
+}
+
+// harmless says what went wrong, and is none: Slurm takes a node out of service whose Prolog or Epilog fails.
+func harmless(stderr io.Writer, err error) error {
+	if err != nil {
+		fmt.Fprintln(stderr, cli.OneLine(err))
+	}
+	return nil
+}
+
+// leaseLine is a lease as status prints it. It has no key.
+type leaseLine struct {
+	Name    string     `json:"name"`
+	State   string     `json:"state"`
+	User    uint32     `json:"user"`
+	Job     uint32     `json:"job"`
+	Nodes   string     `json:"nodes"`
+	Size    nvmf.Bytes `json:"size"`
+	Targets []string   `json:"targets"`
+	Started time.Time  `json:"started"`
+	Ended   *time.Time `json:"ended,omitempty"`
+	Until   *time.Time `json:"until,omitempty"` // it is freed, unless the job comes again
+}
+
+func describeLease(l *slurm.Lease) leaseLine {
+	line := leaseLine{Name: l.Name, State: "in use", User: l.User, Job: l.Job, Nodes: l.Nodes, Size: l.Size * nvmf.Bytes(len(l.Targets)), Started: l.Started, Ended: l.Ended}
+	for _, t := range l.Targets {
+		line.Targets = append(line.Targets, t.Target)
+	}
+	switch {
+	case !l.Ready:
+		line.State = "incomplete"
+	case l.Ended != nil:
+		until := l.Ended.Add(l.Request.Retain)
+		line.State, line.Until = "retained", &until
+	}
+	return line
+}
+
+func (o *slurmOptions) status(cmd *cobra.Command, h *slurm.Hooks) error {
+	leases, err := h.Leases()
+	strays, e := h.Strays(cmd.Context())
+	err = errors.Join(err, e)
+	lines := make([]leaseLine, 0, len(leases))
+	for _, l := range leases {
+		lines = append(lines, describeLease(l))
+	}
+	for _, s := range strays {
+		lines = append(lines, leaseLine{Name: s.Name, State: "no lease", Targets: []string{s.Target}})
+	}
+	if o.json {
+		return errors.Join(err, printJSON(cmd.OutOrStdout(), lines))
+	}
+	return errors.Join(err, printLeases(cmd.OutOrStdout(), lines))
+}
+
+func printLeases(w io.Writer, lines []leaseLine) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "NAME\tSTATE\tUSER\tJOB\tNODES\tSIZE\tTARGETS\tSINCE")
+	for _, l := range lines {
+		since := "-"
+		if l.Ended != nil {
+			since = "ended " + humanize.Time(*l.Ended)
+		} else if !l.Started.IsZero() {
+			since = humanize.Time(l.Started)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\n", printable(l.Name), l.State, l.User, l.Job, l.Nodes, size(l.Size), strings.Join(l.Targets, ","), since)
+	}
+	return t.Flush()
+}

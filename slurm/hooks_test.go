@@ -1,0 +1,312 @@
+package slurm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/balancer/site"
+	"nvmecr/balancer/topology"
+	"nvmecr/nvmf"
+)
+
+const (
+	network   = "SwitchName=rack1 Nodes=cn[1-2],st1\nSwitchName=rack2 Nodes=cn[3-4],st2\nSwitchName=spine Switches=rack[1-2]\n"
+	inventory = `
+version: 1
+targets:
+  - {name: a, admin: [a], node: st1, capacity: 3GiB}
+  - {name: b, admin: [b], node: st2, capacity: 3GiB}
+  - {name: other, target: "file:x"}
+`
+)
+
+// cluster is a controller, with Slurm and targets that are maps.
+type cluster struct {
+	Hooks
+	jobs map[uint32]Job
+	held map[string]map[string]*held // by target, by namespace
+	said []string
+	now  time.Time
+}
+
+type held struct {
+	size nvmf.Bytes
+	key  string
+}
+
+func newCluster(t *testing.T) *cluster {
+	path := filepath.Join(t.TempDir(), "topology.conf")
+	require.NoError(t, os.WriteFile(path, []byte(network), 0o600))
+	net, err := topology.Load(path)
+	require.NoError(t, err)
+	inv, err := site.Parse([]byte(inventory))
+	require.NoError(t, err)
+	c := &cluster{jobs: make(map[uint32]Job), held: map[string]map[string]*held{"a": {}, "b": {}}, now: time.Unix(1e9, 0)}
+	c.Hooks = Hooks{State: t.TempDir(), Inventory: inv, Network: net, Queue: c, Targets: c, Defaults: Request{Capacity: nvmf.GiB, Retain: time.Hour},
+		Say: func(format string, args ...any) { c.said = append(c.said, fmt.Sprintf(format, args...)) }, Now: func() time.Time { return c.now }}
+	return c
+}
+
+func (c *cluster) Job(_ context.Context, id uint32) (Job, error) {
+	if j, ok := c.jobs[id]; ok {
+		return j, nil
+	}
+	return Job{}, ErrNoJob
+}
+
+func (c *cluster) Create(_ context.Context, on site.Target, name string, size nvmf.Bytes) (string, error) {
+	if c.held[on.Name][name] == nil {
+		c.held[on.Name][name] = &held{size: size}
+	}
+	return "trtype:TCP traddr:" + on.Name + " subnqn:nqn." + name, nil
+}
+
+func (c *cluster) Expose(_ context.Context, on site.Target, name, _, key string) error {
+	c.held[on.Name][name].key = key
+	return nil
+}
+
+func (c *cluster) Delete(_ context.Context, on site.Target, name string) error {
+	delete(c.held[on.Name], name)
+	return nil
+}
+
+func (c *cluster) List(_ context.Context, on site.Target) ([]string, error) {
+	return slices.Sorted(maps.Keys(c.held[on.Name])), nil
+}
+
+// leased expects that what targets hold has a lease.
+func (c *cluster) leased(t *testing.T) {
+	t.Helper()
+	c.step = nil
+	strays, err := c.Strays(t.Context())
+	require.NoError(t, err)
+	assert.Empty(t, strays)
+}
+
+func (c *cluster) start(t *testing.T, id uint32, request string) error {
+	j := c.jobs[id]
+	j.ID, j.User, j.Nodes, j.Ranks, j.Request = id, 1000, "cn[1-2]", 4, request
+	c.jobs[id] = j
+	return c.PrologController(t.Context(), id, "")
+}
+
+// end is that of a job, for good.
+func (c *cluster) end(t *testing.T, id uint32) {
+	j := c.jobs[id]
+	j.Over = true
+	c.jobs[id] = j
+	require.NoError(t, c.EpilogController(id))
+}
+
+func (c *cluster) lease(t *testing.T, name string) *Lease {
+	l, err := c.store().load(name)
+	require.NoError(t, err)
+	return l
+}
+
+func TestLife(t *testing.T) {
+	c := newCluster(t)
+	require.NoError(t, c.start(t, 7, "nvmf:2,capacity=1G"))
+	l := c.lease(t, "slurm-j7")
+	assert.True(t, l.Ready)
+	assert.Equal(t, nvmf.Bytes(512*nvmf.MiB), c.held["a"]["slurm-j7"].size)
+	assert.Equal(t, l.Key, c.held["b"]["slurm-j7"].key)
+	require.NoError(t, c.Reconcile(t.Context()))
+	assert.Len(t, c.held["a"], 1, "it runs")
+
+	// A node is lost: the epilog comes, the job is started again, and finds what it had, by another key.
+	require.NoError(t, c.EpilogController(7))
+	require.NoError(t, c.Reconcile(t.Context()))
+	assert.Len(t, c.held["a"], 1, "it will be started again")
+	j := c.jobs[7]
+	j.Restarts = 1
+	c.jobs[7] = j
+	require.NoError(t, c.start(t, 7, "nvmf:2,capacity=1G"))
+	again := c.lease(t, "slurm-j7")
+	assert.NotEqual(t, l.Key, again.Key)
+	assert.Equal(t, again.Key, c.held["a"]["slurm-j7"].key)
+	assert.Equal(t, l.Targets, again.Targets)
+	assert.Nil(t, again.Ended)
+
+	c.end(t, 7)
+	require.NoError(t, c.Reconcile(t.Context()))
+	assert.Len(t, c.held["a"], 1, "it may be queued again any moment")
+	c.now = c.now.Add(grace)
+	require.NoError(t, c.Reconcile(t.Context()))
+	assert.Empty(t, c.held["a"])
+	assert.Empty(t, c.held["b"])
+	assert.NoFileExists(t, c.store().path("slurm-j7"))
+}
+
+// What has a name is for later jobs of the name, for a time, and one job has it at a time.
+func TestNamed(t *testing.T) {
+	c := newCluster(t)
+	const request = "nvmf:1,name=run7,retain=2h"
+	require.NoError(t, c.start(t, 1, request))
+	require.ErrorContains(t, c.start(t, 2, request), "in use by job 1")
+	c.end(t, 1)
+	delete(c.jobs, 1)
+	c.now = c.now.Add(2*time.Hour - 1)
+	require.NoError(t, c.Reconcile(t.Context()))
+	require.NoError(t, c.start(t, 2, request))
+	assert.True(t, c.lease(t, "slurm-u1000-run7").Reused)
+	require.ErrorContains(t, c.start(t, 2, "nvmf:1,name=run7,capacity=2G"), "ask for the same")
+	c.end(t, 2)
+	c.now = c.now.Add(2 * time.Hour)
+	require.NoError(t, c.Reconcile(t.Context()))
+	leases, err := c.Leases()
+	require.NoError(t, err)
+	assert.Empty(t, leases)
+	c.leased(t)
+}
+
+func TestNothingAskedFor(t *testing.T) {
+	c := newCluster(t)
+	require.NoError(t, c.start(t, 3, ""))
+	require.NoError(t, c.EpilogController(3))
+	require.NoError(t, c.Prolog(3, t.TempDir()))
+	entries, err := os.ReadDir(c.State)
+	require.NoError(t, err)
+	assert.LessOrEqual(t, len(entries), 1, "the lock")
+}
+
+// Space that leases have is not given to another job.
+func TestFull(t *testing.T) {
+	c := newCluster(t)
+	require.NoError(t, c.start(t, 1, "nvmf:2,capacity=4G"))
+	require.NoError(t, c.start(t, 2, "nvmf:2,capacity=2G"))
+	require.Error(t, c.start(t, 3, "nvmf:2,capacity=1G"))
+	c.end(t, 1)
+	c.now = c.now.Add(grace)
+	require.NoError(t, c.Reconcile(t.Context()))
+	require.NoError(t, c.start(t, 3, "nvmf:2,capacity=1G"))
+}
+
+var errKilled = errors.New("killed")
+
+// killedAt runs do, which is killed at the nth step, and reports whether it came to that.
+func (c *cluster) killedAt(n int, do func() error) (where string, killed bool) {
+	c.step = func(what string) error {
+		if n--; n >= 0 {
+			return nil
+		}
+		where = what
+		return errKilled
+	}
+	err := do()
+	c.step = nil
+	return where, errors.Is(err, errKilled)
+}
+
+// Every hook is killed at every step. What targets hold has a lease, always; the hook that is repeated, or the reconciler, ends
+// what was begun.
+func TestKilledAnywhere(t *testing.T) {
+	const request = "nvmf:2,capacity=1G,name=x,retain=1h"
+	ready := func(t *testing.T) *cluster {
+		c := newCluster(t)
+		require.NoError(t, c.start(t, 1, request))
+		return c
+	}
+	for _, hook := range []struct {
+		name  string
+		from  func(t *testing.T) *cluster
+		do    func(t *testing.T, c *cluster) error
+		steps int
+	}{
+		{"PrologController", newCluster, func(t *testing.T, c *cluster) error { return c.start(t, 1, request) }, 6},
+		{"PrologController again", ready, func(t *testing.T, c *cluster) error {
+			j := c.jobs[1]
+			j.Restarts = 1
+			c.jobs[1] = j
+			return c.start(t, 1, request)
+		}, 6},
+		{"EpilogController", ready, func(_ *testing.T, c *cluster) error { return c.EpilogController(1) }, 1},
+		{"Reconcile", func(t *testing.T) *cluster {
+			c := ready(t)
+			j := c.jobs[1]
+			j.Over = true
+			c.jobs[1] = j
+			require.NoError(t, c.Reconcile(t.Context()))
+			c.now = c.now.Add(time.Hour)
+			return c
+		}, func(t *testing.T, c *cluster) error { return c.Reconcile(t.Context()) }, 3},
+	} {
+		for n := range hook.steps + 1 {
+			t.Run(fmt.Sprintf("%s/%d", hook.name, n), func(t *testing.T) {
+				c := hook.from(t)
+				where, killed := c.killedAt(n, func() error { return hook.do(t, c) })
+				require.Equal(t, n < hook.steps, killed, "%d steps, killed %s", hook.steps, where)
+				c.leased(t)
+				if strings.HasPrefix(hook.name, "Prolog") {
+					require.NoError(t, hook.do(t, c), "killed %s", where)
+					l := c.lease(t, "slurm-u1000-x")
+					assert.True(t, l.Ready)
+					for _, target := range []string{"a", "b"} {
+						assert.Equal(t, l.Key, c.held[target][l.Name].key, "killed %s", where)
+					}
+				}
+				j := c.jobs[1]
+				j.Over = true
+				c.jobs[1] = j
+				require.NoError(t, c.Reconcile(t.Context()))
+				c.now = c.now.Add(2 * time.Hour)
+				require.NoError(t, c.Reconcile(t.Context()))
+				leases, err := c.Leases()
+				require.NoError(t, err)
+				assert.Empty(t, leases)
+				assert.Empty(t, c.held["a"], "killed %s", where)
+				assert.Empty(t, c.held["b"], "killed %s", where)
+			})
+		}
+	}
+}
+
+// A namespace that was made without ever being given to the job is freed with the job, however long it is to be retained.
+func TestNeverReady(t *testing.T) {
+	c := newCluster(t)
+	_, killed := c.killedAt(3, func() error { return c.start(t, 1, "nvmf:2,name=x,retain=9d") })
+	require.True(t, killed)
+	delete(c.jobs, 1)
+	require.NoError(t, c.Reconcile(t.Context()))
+	c.now = c.now.Add(grace)
+	require.NoError(t, c.Reconcile(t.Context()))
+	assert.Empty(t, c.held["a"])
+	assert.Empty(t, c.held["b"])
+}
+
+func TestManifest(t *testing.T) {
+	c := newCluster(t)
+	runtime := filepath.Join(t.TempDir(), "run")
+	require.NoError(t, c.start(t, 7, "nvmf:2"))
+	l := c.lease(t, "slurm-j7")
+	l.User = uint32(os.Getuid()) // this test need not be root
+	require.NoError(t, c.store().save(l))
+	for range 2 { // repeated
+		require.NoError(t, c.Prolog(7, runtime))
+	}
+	for name, mode := range map[string]os.FileMode{"7": os.ModeDir | 0o700, "7/key": 0o400, "7/environment": 0o400} {
+		info, err := os.Stat(filepath.Join(runtime, name))
+		require.NoError(t, err)
+		assert.Equal(t, mode, info.Mode(), name)
+	}
+	var out strings.Builder
+	require.NoError(t, TaskProlog(&out, 7, runtime))
+	assert.Equal(t, "export NVMECR_NAME=slurm-j7\nexport NVMECR_TARGET="+l.Targets[0].Namespace+";"+l.Targets[1].Namespace+
+		"\nexport NVMECR_HOSTNQN="+l.HostNQN+"\nexport NVMECR_DHCHAP_SECRET="+runtime+"/7/key\nexport NVMECR_STATE_HOME="+runtime+"/7/state\nexport NVMECR_MAPPING="+l.Mapping+"\n", out.String())
+	assert.NotContains(t, out.String(), l.Key)
+	require.NoError(t, c.Epilog(7, runtime))
+	assert.NoDirExists(t, filepath.Join(runtime, "7"))
+	require.NoError(t, TaskProlog(&out, 7, runtime), "a job without a lease")
+}

@@ -1,0 +1,79 @@
+package slurm
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"nvmecr/internal/crc64"
+	"nvmecr/nvmf"
+)
+
+// A Lease is what a job, or several of one name one after the other, hold.
+type Lease struct {
+	Name     string       `json:"name"` // of the namespaces, too
+	User     uint32       `json:"user"`
+	Request  Request      `json:"request"`
+	Job      uint32       `json:"job"`      // the last one
+	Restarts uint32       `json:"restarts"` // of that job
+	Nodes    string       `json:"nodes"`    // of that job
+	Ranks    int          `json:"ranks"`
+	Targets  []LeasedSpot `json:"targets"`
+	Size     nvmf.Bytes   `json:"size"`    // of each namespace
+	Mapping  string       `json:"mapping"` // of ranks to targets, for the first start
+	Reused   bool         `json:"reused"`  // the last start is not the first one
+	HostNQN  string       `json:"hostnqn"` // of all hosts of the job
+	Key      string       `json:"key"`     // by which they prove it; of the last start
+	Ready    bool         `json:"ready"`   // all namespaces were there once, and the job could write
+	Started  time.Time    `json:"started"` // the last start
+	Ended    *time.Time   `json:"ended,omitempty"`
+}
+
+// A LeasedSpot is a namespace on a target.
+type LeasedSpot struct {
+	Target    string `json:"target"`    // by its name in the inventory
+	Namespace string `json:"namespace"` // as --target takes it; "" until it is made
+}
+
+// file is the form of a lease's file: version and checksum first, so that a later version, or a file that was cut short, is told.
+type file struct {
+	Format  string          `json:"format"`
+	Version int             `json:"version"`
+	CRC64   string          `json:"crc64"` // of the bytes of Lease, as they are here
+	Lease   json.RawMessage `json:"lease"`
+}
+
+const (
+	format  = "nvmecr-lease"
+	version = 1
+)
+
+// ErrLease is a lease that cannot be read.
+var ErrLease = errors.New("not a lease that can be read")
+
+func encode(l *Lease) ([]byte, error) {
+	body, err := json.Marshal(l)
+	if err != nil {
+		return nil, err
+	}
+	b, err := json.Marshal(file{format, version, fmt.Sprintf("%016x", crc64.Checksum(body)), body})
+	return append(b, '\n'), err
+}
+
+func decode(b []byte) (*Lease, error) {
+	var f file
+	switch err := json.Unmarshal(b, &f); {
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", ErrLease, err)
+	case f.Format != format || f.Version != version:
+		return nil, fmt.Errorf("%w: format %q, version %d: this program knows %s, version %d", ErrLease, f.Format, f.Version, format, version)
+	case f.CRC64 != fmt.Sprintf("%016x", crc64.Checksum(f.Lease)):
+		return nil, fmt.Errorf("%w: its checksum does not hold", ErrLease)
+	}
+	l := new(Lease)
+	if err := json.Unmarshal(f.Lease, l); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrLease, err)
+	}
+	return l, nil
+}

@@ -1,0 +1,84 @@
+package slurm
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+)
+
+// A manifest is what a job's user needs on a node: a directory of the job's number that only the user can read,
+//
+//	environment   lines NAME=VALUE, settings of nvmecr run
+//	key           by which the node proves to be a host of the job
+//	state         records of its runs: not in a home that nodes share, where a node that was lost may have them locked
+//
+// It is made by root, in a directory of root's.
+
+// Prolog makes the manifest on this node, in runtime. Nothing is done for a job without a lease.
+func (h *Hooks) Prolog(id uint32, runtime string) error {
+	l, err := h.store().ofJob(id)
+	if l == nil {
+		return err
+	}
+	if !l.Ready {
+		return fmt.Errorf("job %d: its lease %s is not ready", id, l.Name)
+	}
+	if err := h.Epilog(id, runtime); err != nil {
+		return err
+	}
+	dir := manifestOf(id, runtime)
+	key := filepath.Join(dir, "key")
+	if err := errors.Join(os.MkdirAll(runtime, 0o755), os.Mkdir(dir, 0o700)); err != nil {
+		return err
+	}
+	environment := strings.Join(l.environment(key), "\n") + "\n"
+	for path, text := range map[string]string{key: l.Key + "\n", filepath.Join(dir, "environment"): environment} {
+		if err := errors.Join(os.WriteFile(path, []byte(text), 0o400), os.Chown(path, int(l.User), -1)); err != nil {
+			return err
+		}
+	}
+	return os.Chown(dir, int(l.User), -1) // last: from now on it can be used
+}
+
+func manifestOf(id uint32, runtime string) string {
+	return filepath.Join(runtime, strconv.FormatUint(uint64(id), 10))
+}
+
+// environment are the settings of the job's runs. The mapping is for the first start: later ones find ranks where the
+// partition table has them, whatever nodes they are on.
+func (l *Lease) environment(key string) []string {
+	var targets []string
+	for _, s := range l.Targets {
+		targets = append(targets, s.Namespace)
+	}
+	env := []string{"NVMECR_NAME=" + l.Name, "NVMECR_TARGET=" + strings.Join(targets, ";"), "NVMECR_HOSTNQN=" + l.HostNQN, "NVMECR_DHCHAP_SECRET=" + key,
+		"NVMECR_STATE_HOME=" + filepath.Join(filepath.Dir(key), "state")}
+	if !l.Reused {
+		env = append(env, "NVMECR_MAPPING="+l.Mapping)
+	}
+	return env
+}
+
+// Epilog removes the manifest from this node.
+func (h *Hooks) Epilog(id uint32, runtime string) error { return os.RemoveAll(manifestOf(id, runtime)) }
+
+// TaskProlog prints the job's variables as Slurm's TaskProlog does, where there is a manifest.
+func TaskProlog(w io.Writer, id uint32, runtime string) error {
+	b, err := os.ReadFile(filepath.Join(manifestOf(id, runtime), "environment"))
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, line := range strings.Split(strings.TrimSpace(string(b)), "\n") {
+		if _, err := fmt.Fprintln(w, "export", line); err != nil {
+			return err
+		}
+	}
+	return nil
+}

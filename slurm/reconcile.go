@@ -1,0 +1,114 @@
+package slurm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// grace is how long a job has to be over, at least: one whose node is lost is, for a moment, before it is queued again.
+const grace = time.Minute
+
+// Reconcile frees the leases of jobs that are over, when they need not be retained any longer, or never came to have space. A lease that
+// cannot be freed, such as of a target that is down, is left for the next time, and does not keep others from being freed.
+func (h *Hooks) Reconcile(ctx context.Context) error {
+	unlock, err := h.store().lock()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	leases, err := h.store().all()
+	for _, l := range leases {
+		if e := h.reconcile(ctx, l); e != nil {
+			err = errors.Join(err, fmt.Errorf("lease %s: %w", l.Name, e))
+		}
+	}
+	return err
+}
+
+func (h *Hooks) reconcile(ctx context.Context, l *Lease) error {
+	job, err := h.Queue.Job(ctx, l.Job)
+	if err != nil && !errors.Is(err, ErrNoJob) {
+		return err
+	}
+	if err == nil && !job.Over {
+		return nil // it runs, or will: also one whose Epilog came because a node was lost
+	}
+	if l.Ended == nil { // its EpilogSlurmctld was killed, or never came
+		now := h.Now()
+		l.Ended = &now
+		if err := h.at("before the end is written"); err != nil {
+			return err
+		}
+		if err := h.store().save(l); err != nil {
+			return err
+		}
+	}
+	wait := grace
+	if l.Ready {
+		wait = max(grace, l.Request.Retain)
+	}
+	if h.Now().Before(l.Ended.Add(wait)) {
+		return nil
+	}
+	return h.free(ctx, l)
+}
+
+// free deletes the namespaces of a lease, then the lease.
+func (h *Hooks) free(ctx context.Context, l *Lease) error {
+	for _, spot := range l.Targets {
+		on, err := h.target(spot.Target)
+		if err == nil {
+			err = h.at("before a delete")
+		}
+		if err == nil {
+			err = h.Targets.Delete(ctx, on, l.Name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if err := h.at("before the lease is removed"); err != nil {
+		return err
+	}
+	h.Say("freed %s, of job %d", l.Name, l.Job)
+	return h.store().remove(l.Name)
+}
+
+// Leases returns the leases, and an error for each that cannot be read.
+func (h *Hooks) Leases() ([]*Lease, error) { return h.store().all() }
+
+// A Stray is a namespace that has a lease's name, and no lease: the state directory was lost, or another controller's.
+type Stray struct{ Target, Name string }
+
+// Strays compares what targets hold with the leases. Targets that do not answer are errors, and the others are compared all the same.
+func (h *Hooks) Strays(ctx context.Context) (strays []Stray, err error) {
+	unlock, err := h.store().lock()
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	leases, err := h.store().all()
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range h.Inventory.Targets {
+		if len(t.Admin) == 0 {
+			continue
+		}
+		names, e := h.Targets.List(ctx, t)
+		err = errors.Join(err, e)
+		for _, name := range names {
+			leased := slices.ContainsFunc(leases, func(l *Lease) bool {
+				return l.Name == name && slices.ContainsFunc(l.Targets, func(s LeasedSpot) bool { return s.Target == t.Name })
+			})
+			if strings.HasPrefix(name, "slurm-") && !leased {
+				strays = append(strays, Stray{t.Name, name})
+			}
+		}
+	}
+	return strays, err
+}

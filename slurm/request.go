@@ -1,0 +1,92 @@
+package slurm
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"nvmecr/nvmf"
+)
+
+// A Request is what a job asks for.
+type Request struct {
+	Targets  int           `json:"targets"`
+	Capacity nvmf.Bytes    `json:"capacity"` // of all targets together
+	Name     string        `json:"name,omitempty"`
+	Retain   time.Duration `json:"retain"` // after the end of the job
+	Strict   bool          `json:"strict,omitempty"`
+}
+
+// Limits of what may be asked for.
+const (
+	maxTargets = 1024
+	maxRetain  = 365 * 24 * time.Hour
+	maxName    = 24 // with the user's number and the target's own prefix it is the name of a namespace
+)
+
+// ErrRequest is what the errors of ParseRequest are made of.
+var ErrRequest = errors.New("not a request such as nvmf:2,capacity=40G,name=run7,retain=2d,strict")
+
+// ParseRequest reads a request: nvmf:TARGETS, then options. Without a capacity it is that of defaults for each target, without a time to
+// retain that of defaults, which is for requests with a name: what has none no later job could find.
+func ParseRequest(text string, defaults Request) (Request, error) {
+	r := defaults
+	words := strings.Split(text, ",")
+	count, ok := strings.CutPrefix(words[0], "nvmf:")
+	n, err := strconv.Atoi(count)
+	if !ok || err != nil || n < 1 || n > maxTargets {
+		return r, fmt.Errorf("%q: a number of targets from 1 to %d comes first: %w", text, maxTargets, ErrRequest)
+	}
+	r.Targets, r.Capacity = n, defaults.Capacity*nvmf.Bytes(n)
+	retain := time.Duration(-1)
+	for _, word := range words[1:] {
+		key, value, _ := strings.Cut(word, "=")
+		switch key {
+		case "capacity":
+			r.Capacity, err = nvmf.ParseSize(value)
+		case "name":
+			r.Name, err = value, checkName(value)
+		case "retain":
+			retain, err = ParseRetain(value)
+		case "strict":
+			r.Strict = true
+		default:
+			err = fmt.Errorf("%q is none of capacity, name, retain, strict", word)
+		}
+		if err != nil {
+			return r, fmt.Errorf("%q: %w: %w", text, err, ErrRequest)
+		}
+	}
+	switch {
+	case retain >= 0:
+		r.Retain = retain
+	case r.Name == "":
+		r.Retain = 0
+	}
+	return r, nil
+}
+
+func checkName(name string) error {
+	ok := len(name) >= 1 && len(name) <= maxName
+	for _, c := range name {
+		ok = ok && (c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("._-", c))
+	}
+	if !ok || strings.ContainsAny(name[:1], "._-") {
+		return fmt.Errorf("name %q has to be 1 to %d letters, digits, dots, dashes and underscores, a letter or digit first", name, maxName)
+	}
+	return nil
+}
+
+// ParseRetain reads a time: 2d, 12h, 30m or a number of seconds.
+func ParseRetain(text string) (time.Duration, error) {
+	units := map[string]time.Duration{"": time.Second, "m": time.Minute, "h": time.Hour, "d": 24 * time.Hour}
+	number := strings.TrimRight(text, "mhd")
+	unit, known := units[text[len(number):]]
+	n, err := strconv.ParseUint(number, 10, 31)
+	if err != nil || !known || time.Duration(n) > maxRetain/unit {
+		return 0, fmt.Errorf("retain %q is not a time such as 2d, 12h or 30m, at most 365d", text)
+	}
+	return time.Duration(n) * unit, nil
+}

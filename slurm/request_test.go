@@ -1,0 +1,97 @@
+package slurm
+
+import (
+	"flag"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/nvmf"
+)
+
+func TestParseRequest(t *testing.T) {
+	defaults := Request{Capacity: nvmf.GiB, Retain: time.Hour}
+	for text, want := range map[string]Request{
+		"nvmf:2":                                  {Targets: 2, Capacity: 2 * nvmf.GiB},
+		"nvmf:2,capacity=40G":                     {Targets: 2, Capacity: 40 * nvmf.GiB},
+		"nvmf:1,name=run7":                        {Targets: 1, Capacity: nvmf.GiB, Name: "run7", Retain: time.Hour},
+		"nvmf:1,strict,retain=2d":                 {Targets: 1, Capacity: nvmf.GiB, Strict: true, Retain: 48 * time.Hour},
+		"nvmf:3,retain=90,name=a.b":               {Targets: 3, Capacity: 3 * nvmf.GiB, Name: "a.b", Retain: 90 * time.Second},
+		"nvmf:1,name=x,retain=0":                  {Targets: 1, Capacity: nvmf.GiB, Name: "x"},
+		"nvmf:1,capacity=512M,name=x,retain=365d": {Targets: 1, Capacity: 512 * nvmf.MiB, Name: "x", Retain: maxRetain},
+	} {
+		r, err := ParseRequest(text, defaults)
+		require.NoError(t, err, text)
+		assert.Equal(t, want, r, text)
+	}
+	for _, text := range []string{"", "nvmf", "nvmf:0", "nvmf:x", "nvmf:9999", "gpu:1", "nvmf:1,", "nvmf:1,size=3", "nvmf:1,capacity=much",
+		"nvmf:1,name=", "nvmf:1,name=../x", "nvmf:1,name=.x", "nvmf:1,name=aaaaaaaaaaaaaaaaaaaaaaaaa", "nvmf:1,retain=366d", "nvmf:1,retain=d", "nvmf:1,retain=2dd", "nvmf:1,retain=-1"} {
+		_, err := ParseRequest(text, defaults)
+		assert.ErrorIs(t, err, ErrRequest, text)
+	}
+}
+
+func TestParseJob(t *testing.T) {
+	const line = "JobId=7 JobName=a Comment=x UserId=you(1000) GroupId=you(1000) JobState=RUNNING Reason=None Requeue=1 Restarts=1 NodeList=cn[1-2] NumNodes=2 NumCPUs=4 NumTasks=4 "
+	for _, tt := range []struct{ more, request string }{
+		{"TresPerNode=gres:nvmf:2", "nvmf:2"},
+		{"Comment=nvmf:2,capacity=40G TresPerNode=gres:nvmf:3", "nvmf:2,capacity=40G"},
+		{"TresPerNode=gres:gpu:2", ""},
+		{"", ""},
+	} {
+		j, err := parseJob(7, line+tt.more)
+		require.NoError(t, err)
+		assert.Equal(t, Job{ID: 7, User: 1000, Nodes: "cn[1-2]", Ranks: 4, Restarts: 1, Request: tt.request}, j)
+	}
+	for state, over := range map[string]bool{"COMPLETED": true, "NODE_FAIL": true, "CANCELLED": true, "PENDING": false, "RUNNING": false,
+		"REQUEUED": false, "COMPLETING": false, "CONFIGURING": false, "SUSPENDED": false, "REQUEUE_HOLD": false} {
+		j, err := parseJob(7, "UserId=you(1000) JobState="+state)
+		require.NoError(t, err)
+		assert.Equal(t, over, j.Over, state)
+	}
+	_, err := parseJob(7, "")
+	require.Error(t, err)
+}
+
+// A lease that was cut short, or changed, is none.
+func TestDecodeLease(t *testing.T) {
+	b, err := encode(&Lease{Name: "a", Job: 7})
+	require.NoError(t, err)
+	l, err := decode(b)
+	require.NoError(t, err)
+	assert.Equal(t, uint32(7), l.Job)
+	for i := range b[:len(b)-1] {
+		changed := append([]byte(nil), b...)
+		changed[i] ^= 1
+		if got, err := decode(changed); err == nil {
+			assert.Equal(t, l, got, "byte %d: a change of what is no value", i)
+		}
+		_, err := decode(b[:i])
+		require.ErrorIs(t, err, ErrLease)
+	}
+}
+
+var update = flag.Bool("update", false, "write the golden files")
+
+// What is stored stays as it is.
+func TestGoldenLease(t *testing.T) {
+	ended := time.Unix(1e9+60, 0).UTC()
+	l := &Lease{Name: "slurm-u1000-run7", User: 1000, Request: Request{Targets: 2, Capacity: 40 * nvmf.GiB, Name: "run7", Retain: 48 * time.Hour, Strict: true},
+		Job: 7, Restarts: 1, Nodes: "cn[1-2]", Ranks: 56, Size: 20 * nvmf.GiB, Mapping: "cn1=0*28;cn2=1*28", Reused: true,
+		Targets: []LeasedSpot{{Target: "a", Namespace: "trtype:TCP traddr:10.0.0.1 trsvcid:4420 subnqn:nqn.a ns:1"}, {Target: "b"}},
+		HostNQN: "nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000001", Key: "DHHC-1:00:x:", Ready: true, Started: time.Unix(1e9, 0).UTC(), Ended: &ended}
+	b, err := encode(l)
+	require.NoError(t, err)
+	if *update {
+		require.NoError(t, os.WriteFile("testdata/lease.golden", b, 0o600))
+	}
+	want, err := os.ReadFile("testdata/lease.golden")
+	require.NoError(t, err)
+	assert.Equal(t, string(want), string(b))
+	again, err := decode(want)
+	require.NoError(t, err)
+	assert.Equal(t, l, again)
+}

@@ -1,0 +1,119 @@
+package slurm
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// A Store is the state directory. What it is made of:
+//
+//	lock          held by whoever changes a lease
+//	NAME.lease    a lease, mode 0600: it has a key
+//
+// It belongs to Slurm's user. Nodes read it as root: so it is on a file system that the controller and the nodes share, with root on the nodes let in.
+type Store struct{ dir string }
+
+const suffix = ".lease"
+
+// lock takes the lock, which ends with the process too.
+func (s *Store) lock() (unlock func(), err error) {
+	f, err := os.OpenFile(filepath.Join(s.dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("state directory: %w; make it, for Slurm's user alone (mode 0700)", err)
+	}
+	for {
+		if err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX); !errors.Is(err, syscall.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("lock of the state directory: %w", err), f.Close())
+	}
+	return func() { _ = f.Close() }, nil
+}
+
+func (s *Store) path(name string) string { return filepath.Join(s.dir, name+suffix) }
+
+// load returns a lease; fs.ErrNotExist if there is none of that name.
+func (s *Store) load(name string) (*Lease, error) {
+	b, err := os.ReadFile(s.path(name))
+	if err != nil {
+		return nil, err
+	}
+	l, err := decode(b)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.path(name), err)
+	}
+	return l, nil
+}
+
+// save writes a lease in the place of the one there is, whole or not at all.
+func (s *Store) save(l *Lease) error {
+	b, err := encode(l)
+	if err != nil {
+		return err
+	}
+	next := s.path(l.Name) + ".new"
+	f, err := os.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("lease %s: %w", l.Name, err)
+	}
+	return errors.Join(os.Rename(next, s.path(l.Name)), s.sync())
+}
+
+func (s *Store) remove(name string) error {
+	if err := os.Remove(s.path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return s.sync()
+}
+
+func (s *Store) sync() error {
+	d, err := os.Open(s.dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// all returns the leases by name, and an error for each that cannot be read: the others count all the same.
+func (s *Store) all() (leases []*Lease, err error) {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return nil, fmt.Errorf("state directory: %w", err)
+	}
+	for _, e := range entries {
+		name, ok := strings.CutSuffix(e.Name(), suffix)
+		if !ok {
+			continue
+		}
+		l, e := s.load(name)
+		switch {
+		case errors.Is(e, fs.ErrNotExist): // removed meanwhile
+		case e != nil:
+			err = errors.Join(err, e)
+		default:
+			leases = append(leases, l)
+		}
+	}
+	return leases, err
+}
+
+// ofJob returns the lease of a job; nil if it has none.
+func (s *Store) ofJob(job uint32) (*Lease, error) {
+	leases, err := s.all()
+	if i := slices.IndexFunc(leases, func(l *Lease) bool { return l.Job == job }); i >= 0 {
+		return leases[i], nil
+	}
+	return nil, err
+}

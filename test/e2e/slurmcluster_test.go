@@ -1,0 +1,221 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/config"
+	"nvmecr/internal/demo"
+	"nvmecr/test/hosts"
+)
+
+// A slurmCluster is Slurm with hosts of their own: the controller, two racks of two nodes, and in each rack a host with a target. Its hooks
+// are those that an installation has. Jobs are of a user that is not root.
+type slurmCluster struct {
+	*demo.Stage
+	*hosts.Network
+	t   *testing.T
+	env []string
+}
+
+const slurmConf = `ClusterName=test
+SlurmctldHost=ctl(CTL)
+SlurmUser=root
+AuthType=auth/none
+AuthInfo=cred_expire=5
+CredType=cred/none
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SlurmdParameters=config_overrides
+ReturnToService=2
+SlurmdTimeout=10
+SchedulerParameters=bf_interval=1,sched_interval=1
+TopologyPlugin=topology/tree
+GresTypes=nvmf
+StateSaveLocation=DIR/state
+SlurmdSpoolDir=/run/slurmd
+SlurmctldPidFile=/run/slurmctld.pid
+SlurmdPidFile=/run/slurmd.pid
+SlurmctldLogFile=DIR/slurmctld.log
+SlurmdLogFile=DIR/%n.log
+PlugStackConfig=DIR/plugstack.conf
+PrologFlags=Alloc
+PrologSlurmctld=DIR/hook.sh
+EpilogSlurmctld=DIR/hook.sh
+Prolog=DIR/hook.sh
+Epilog=DIR/hook.sh
+TaskProlog=DIR/hook.sh
+NodeName=st[1-2] State=DOWN Reason=storage
+PartitionName=main Nodes=cn[1-4] Default=YES State=UP
+`
+
+// newSlurmCluster starts it.
+func newSlurmCluster(t *testing.T) *slurmCluster {
+	for _, program := range []string{"/usr/sbin/slurmctld", "/usr/sbin/slurmd", "/usr/bin/srun", "/usr/include/slurm/spank.h"} {
+		if _, err := os.Stat(program); err != nil {
+			t.Skipf("Slurm is not installed (%s): apt-get install slurmctld slurmd slurm-client libslurm-dev", program)
+		}
+	}
+	s := newStage(t)
+	s.View = config.ViewRank
+	dir := filepath.Join(s.Dir, "slurm")
+	c := &slurmCluster{Stage: s, t: t, env: append(jobScripts(t, s, "openmpi"), "HOME="+s.Dir, "SLURM_CONF="+filepath.Join(dir, "slurm.conf"), "OMPI_MCA_mpi_yield_when_idle=1")}
+	c.Network = hosts.New(t, s.Dir, "ctl", "cn1", "cn2", "cn3", "cn4", "st1", "st2")
+	require.NoError(t, os.MkdirAll(filepath.Join(dir, "state"), 0o755))
+	c.configure(dir)
+	for _, name := range []string{"st1", "st2"} {
+		h := c.Host(name)
+		job, err := s.Start(h.Root(s.Nvmecr, "target", "--listen", h.Address+":4420", "--admin", filepath.Join(dir, name+".sock"), "--pool", "mem:2G"))
+		require.NoError(t, err)
+		eventually(t, func() bool { return len(job.Stderr.Lines()) > 0 || job.Ended() }, "the target's line")
+		require.False(t, job.Ended(), "%v", job.Stderr.Lines())
+	}
+	c.daemon("ctl", "slurmctld", "-D")
+	for i := range 4 {
+		c.daemon(fmt.Sprint("cn", i+1), "slurmd", "-D", "-N", fmt.Sprint("cn", i+1))
+	}
+	eventually(t, func() bool {
+		out, err := c.on("ctl", "sinfo", "--noheader", "--Node", "--states=idle")
+		return err == nil && strings.Count(out, "idle") == 4
+	}, "nodes that are idle")
+	return c
+}
+
+// configure writes what an administrator does.
+func (c *slurmCluster) configure(dir string) {
+	spool := filepath.Join(dir, "spool")
+	require.NoError(c.t, os.Mkdir(spool, 0o700))
+	plugin := filepath.Join(dir, "nvmecr-spank.so")
+	out, err := exec.Command("cc", "-std=gnu11", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-o", plugin, "../../slurm/spank/nvmecr.c").CombinedOutput()
+	require.NoError(c.t, err, string(out))
+	conf := strings.NewReplacer("DIR", dir, "CTL", c.Host("ctl").Address).Replace(slurmConf)
+	for i := range 4 {
+		conf += fmt.Sprintf("NodeName=cn%d NodeAddr=%s CPUs=2 RealMemory=500 Gres=nvmf:4\n", i+1, c.Host(fmt.Sprint("cn", i+1)).Address)
+	}
+	inventory := "version: 1\ntargets:\n"
+	for _, st := range []string{"st1", "st2"} {
+		inventory += fmt.Sprintf("  - {name: %s, node: %[1]s, capacity: 2GiB, admin: [%s, admin, --provisioner, 'nvmecr:%s/%[1]s.sock']}\n", st, c.Nvmecr, dir)
+	}
+	hook, err := filepath.Abs("../../slurm/etc/nvmecr-hook.sh")
+	require.NoError(c.t, err)
+	for name, text := range map[string]string{
+		"slurm.conf":     conf,
+		"gres.conf":      "NodeName=cn[1-4] Name=nvmf Count=4\n",
+		"topology.conf":  "SwitchName=rack1 Nodes=cn[1-2],st1\nSwitchName=rack2 Nodes=cn[3-4],st2\nSwitchName=spine Switches=rack[1-2]\n",
+		"plugstack.conf": "optional " + plugin + "\n",
+		"site.yaml":      inventory,
+		"hook.sh": fmt.Sprintf("#!/bin/sh\nexport NVMECR_STATE=%s NVMECR_INVENTORY=%s/site.yaml NVMECR_TOPOLOGY=%[2]s/topology.conf SLURM_CONF=%[2]s/slurm.conf\n[ $SLURM_SCRIPT_CONTEXT = prolog_task ] || exec 2>>%[2]s/hook.$SLURM_SCRIPT_CONTEXT.log\nexec %[3]s\n",
+			spool, dir, hook),
+	} {
+		require.NoError(c.t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755))
+	}
+}
+
+// daemon starts one on a host, as root.
+func (c *slurmCluster) daemon(host string, argv ...string) {
+	_, err := c.Start(c.Host(host).Root(append([]string{"/usr/sbin/" + argv[0]}, argv[1:]...)...), c.env...)
+	require.NoError(c.t, err)
+}
+
+// on runs a command on a host as the user.
+func (c *slurmCluster) on(host string, argv ...string) (string, error) {
+	job, err := c.Start(c.Host(host).In(argv...), c.env...)
+	require.NoError(c.t, err)
+	err = job.Wait(c.t.Context())
+	return strings.Join(job.Stdout.Lines(), "\n"), err
+}
+
+// admin runs `nvmecr slurm` on the controller, as root.
+func (c *slurmCluster) admin(args ...string) (string, error) {
+	dir := filepath.Join(c.Dir, "slurm")
+	line := append([]string{c.Nvmecr, "slurm", "--state", dir + "/spool", "--inventory", dir + "/site.yaml", "--topology", dir + "/topology.conf"}, args...)
+	job, err := c.Start(c.Host("ctl").Root(line...), c.env...)
+	require.NoError(c.t, err)
+	err = job.Wait(c.t.Context())
+	return strings.Join(job.Stdout.Lines(), "\n"), err
+}
+
+// leases are what `nvmecr slurm status` lists.
+func (c *slurmCluster) leases() (leases []struct{ Name, State, Nodes string }) {
+	out, err := c.admin("status", "--json")
+	require.NoError(c.t, err)
+	require.NoError(c.t, json.Unmarshal([]byte(out), &leases))
+	return leases
+}
+
+// submit has a script started by sbatch, with options in it, and returns the job's number.
+func (c *slurmCluster) submit(options, script string, env ...string) string {
+	require.NoError(c.t, os.WriteFile(filepath.Join(c.Dir, "job.sbatch"), []byte("#!/bin/sh\n#SBATCH "+options+"\n"+script), 0o755))
+	job, err := c.Start(c.Host("ctl").In("sbatch", "--parsable", "job.sbatch"), append(c.env, env...)...)
+	require.NoError(c.t, err)
+	require.NoError(c.t, job.Wait(c.t.Context()))
+	return job.Stdout.Lines()[0]
+}
+
+func (c *slurmCluster) log() string {
+	out, _ := exec.Command("sh", "-c", "tail -n 30 "+c.Dir+"/slurm/*.log "+c.Dir+"/*.out").CombinedOutput()
+	return string(out)
+}
+
+// A node of a job is cut off with the batch script on it. Slurm queues the job again, which finds its checkpoint, goes on from it on other
+// nodes, and ends. What the lost node comes back with reaches nothing.
+func TestSlurmNodeLost(t *testing.T) {
+	t.Parallel()
+	c := newSlurmCluster(t)
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Log(c.log())
+		}
+	})
+	id := c.submit("--checkpoint=nvmf:2,capacity=512M --nodes=2 --ntasks=4 --requeue --open-mode=append --output=run.out", "exec nvmecr run -- sh steps.sh\n", "APP_SLEEP=400")
+	eventually(t, func() bool {
+		out, _ := os.ReadFile(filepath.Join(c.Dir, "run.out"))
+		return strings.Contains(string(out), "from step 0")
+	}, "the job's first line")
+	leases := c.leases()
+	require.Len(t, leases, 1)
+	assert.Equal(t, "in use", leases[0].State)
+	first := regexp.MustCompile(`\d`).FindString(leases[0].Nodes)
+	lost := c.Host("cn" + first) // where the batch script is
+	out, err := exec.Command("sh", "-c", strings.Join(lost.Root("ls", "-ln", "/run/nvmecr/"+id), " ")).Output()
+	require.NoError(t, err)
+	assert.Regexp(t, `-r-------- 1 65534 0 .* environment\n-r-------- 1 65534 0 .* key\n`, string(out))
+	awaitManifestStep(t, c, lost, id, "200")
+	lost.Cut()
+	text := says(t, c.Stage, "run.out", "app: done")
+	assert.Regexp(t, `(?s)app: 4 ranks, from step 0\n.*app: 4 ranks, from step [2-9]00\n.*app: done`, text)
+	lost.Join()
+	eventually(t, func() bool {
+		leases := c.leases()
+		return len(leases) == 1 && leases[0].State == "retained"
+	}, "the end of the job")
+	eventually(t, func() bool {
+		_, err := c.admin("reconcile")
+		require.NoError(t, err)
+		return len(c.leases()) == 0
+	}, "space that is free again")
+}
+
+// awaitManifestStep waits for a checkpoint, as the job's user sees it on a node of the job.
+func awaitManifestStep(t *testing.T, c *slurmCluster, h *hosts.Host, id, step string) {
+	env, err := exec.Command("sh", "-c", strings.Join(h.Root("cat", "/run/nvmecr/"+id+"/environment"), " ")).Output()
+	require.NoError(t, err)
+	eventually(t, func() bool {
+		job, err := c.Start(h.In(c.Nvmecr, "latest", "ckpt.{step}.*"), append(c.env, strings.Split(strings.TrimSpace(string(env)), "\n")...)...)
+		require.NoError(t, err)
+		return job.Wait(t.Context()) == nil && job.Stdout.Lines()[0] >= step
+	}, "a checkpoint")
+}
