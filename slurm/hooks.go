@@ -26,6 +26,7 @@ type Hooks struct {
 	Queue     Queue
 	Targets   Targets
 	Defaults  Request                          // what a request does not say: Capacity is for each target, Retain for requests with a name
+	Grace     time.Duration                    // how long a job has to be over, at least: one whose node is lost is, for a moment, before it is queued again
 	Say       func(format string, args ...any) // where an administrator reads it
 	Now       func() time.Time
 	step      func(what string) error // for tests: dies here

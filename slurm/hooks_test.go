@@ -53,7 +53,7 @@ func newCluster(t *testing.T) *cluster {
 	inv, err := site.Parse([]byte(inventory))
 	require.NoError(t, err)
 	c := &cluster{jobs: make(map[uint32]Job), held: map[string]map[string]*held{"a": {}, "b": {}}, now: time.Unix(1e9, 0)}
-	c.Hooks = Hooks{State: t.TempDir(), Inventory: inv, Network: net, Queue: c, Targets: c, Defaults: Request{Capacity: nvmf.GiB, Retain: time.Hour},
+	c.Hooks = Hooks{State: t.TempDir(), Inventory: inv, Network: net, Queue: c, Targets: c, Defaults: Request{Capacity: nvmf.GiB, Retain: time.Hour}, Grace: time.Minute,
 		Say: func(format string, args ...any) { c.said = append(c.said, fmt.Sprintf(format, args...)) }, Now: func() time.Time { return c.now }}
 	return c
 }
@@ -143,7 +143,7 @@ func TestLife(t *testing.T) {
 	c.end(t, 7)
 	require.NoError(t, c.Reconcile(t.Context()))
 	assert.Len(t, c.held["a"], 1, "it may be queued again any moment")
-	c.now = c.now.Add(grace)
+	c.now = c.now.Add(c.Grace)
 	require.NoError(t, c.Reconcile(t.Context()))
 	assert.Empty(t, c.held["a"])
 	assert.Empty(t, c.held["b"])
@@ -189,7 +189,7 @@ func TestFull(t *testing.T) {
 	require.NoError(t, c.start(t, 2, "nvmf:2,capacity=2G"))
 	require.Error(t, c.start(t, 3, "nvmf:2,capacity=1G"))
 	c.end(t, 1)
-	c.now = c.now.Add(grace)
+	c.now = c.now.Add(c.Grace)
 	require.NoError(t, c.Reconcile(t.Context()))
 	require.NoError(t, c.start(t, 3, "nvmf:2,capacity=1G"))
 }
@@ -280,7 +280,7 @@ func TestNeverReady(t *testing.T) {
 	require.True(t, killed)
 	delete(c.jobs, 1)
 	require.NoError(t, c.Reconcile(t.Context()))
-	c.now = c.now.Add(grace)
+	c.now = c.now.Add(c.Grace)
 	require.NoError(t, c.Reconcile(t.Context()))
 	assert.Empty(t, c.held["a"])
 	assert.Empty(t, c.held["b"])

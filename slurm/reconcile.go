@@ -6,11 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"time"
 )
-
-// grace is how long a job has to be over, at least: one whose node is lost is, for a moment, before it is queued again.
-const grace = time.Minute
 
 // Reconcile frees the leases of jobs that are over, when they need not be retained any longer, or never came to have space. A lease that
 // cannot be freed, such as of a target that is down, is left for the next time, and does not keep others from being freed.
@@ -47,9 +43,9 @@ func (h *Hooks) reconcile(ctx context.Context, l *Lease) error {
 			return err
 		}
 	}
-	wait := grace
+	wait := h.Grace
 	if l.Ready {
-		wait = max(grace, l.Request.Retain)
+		wait = max(wait, l.Request.Retain)
 	}
 	if h.Now().Before(l.Ended.Add(wait)) {
 		return nil

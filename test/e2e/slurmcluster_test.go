@@ -41,7 +41,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 ReturnToService=2
-SlurmdTimeout=10
+SlurmdTimeout=5
 SchedulerParameters=bf_interval=1,sched_interval=1
 TopologyPlugin=topology/tree
 GresTypes=nvmf
@@ -156,10 +156,16 @@ func (c *slurmCluster) leases() (leases []struct{ Name, State, Nodes string }) {
 	return leases
 }
 
-// submit has a script started by sbatch, with options in it, and returns the job's number.
-func (c *slurmCluster) submit(options, script string, env ...string) string {
-	require.NoError(c.t, os.WriteFile(filepath.Join(c.Dir, "job.sbatch"), []byte("#!/bin/sh\n#SBATCH "+options+"\n"+script), 0o755))
-	job, err := c.Start(c.Host("ctl").In("sbatch", "--parsable", "job.sbatch"), append(c.env, env...)...)
+// submitPage submits a script that is indented on a page, as the page says, and returns the job's number.
+func (c *slurmCluster) submitPage(page, script string, env ...string) string {
+	text, err := os.ReadFile("../../docs/" + page)
+	require.NoError(c.t, err)
+	require.Contains(c.t, string(text), "       $ sbatch "+script+"\n")
+	m := regexp.MustCompile("(?s)```sh\n( *#!/bin/sh\n *# " + regexp.QuoteMeta(script) + ":.*?)```").FindSubmatch(text)
+	require.NotNil(c.t, m)
+	lines := regexp.MustCompile(`(?m)^ +`).ReplaceAllString(string(m[1]), "")
+	require.NoError(c.t, os.WriteFile(filepath.Join(c.Dir, script), []byte(lines), 0o755))
+	job, err := c.Start(c.Host("ctl").In("sbatch", "--parsable", script), append(c.env, env...)...)
 	require.NoError(c.t, err)
 	require.NoError(c.t, job.Wait(c.t.Context()))
 	return job.Stdout.Lines()[0]
@@ -180,9 +186,9 @@ func TestSlurmNodeLost(t *testing.T) {
 			t.Log(c.log())
 		}
 	})
-	id := c.submit("--checkpoint=nvmf:2,capacity=512M --nodes=2 --ntasks=4 --requeue --open-mode=append --output=run.out", "exec nvmecr run -- sh steps.sh\n", "APP_SLEEP=400")
+	id := c.submitPage("quickstart-cluster.md", "cluster.sbatch", "APP_SLEEP=400")
 	eventually(t, func() bool {
-		out, _ := os.ReadFile(filepath.Join(c.Dir, "run.out"))
+		out, _ := os.ReadFile(filepath.Join(c.Dir, "cluster.out"))
 		return strings.Contains(string(out), "from step 0")
 	}, "the job's first line")
 	leases := c.leases()
@@ -192,10 +198,10 @@ func TestSlurmNodeLost(t *testing.T) {
 	lost := c.Host("cn" + first) // where the batch script is
 	out, err := exec.Command("sh", "-c", strings.Join(lost.Root("ls", "-ln", "/run/nvmecr/"+id), " ")).Output()
 	require.NoError(t, err)
-	assert.Regexp(t, `-r-------- 1 65534 0 .* environment\n-r-------- 1 65534 0 .* key\n`, string(out))
+	assert.Regexp(t, `-r-------- 1 65534 +0 .* environment\n-r-------- 1 65534 +0 .* key\n`, string(out))
 	awaitManifestStep(t, c, lost, id, "200")
 	lost.Cut()
-	text := says(t, c.Stage, "run.out", "app: done")
+	text := says(t, c.Stage, "cluster.out", "app: done")
 	assert.Regexp(t, `(?s)app: 4 ranks, from step 0\n.*app: 4 ranks, from step [2-9]00\n.*app: done`, text)
 	lost.Join()
 	eventually(t, func() bool {
@@ -203,7 +209,7 @@ func TestSlurmNodeLost(t *testing.T) {
 		return len(leases) == 1 && leases[0].State == "retained"
 	}, "the end of the job")
 	eventually(t, func() bool {
-		_, err := c.admin("reconcile")
+		_, err := c.admin("reconcile", "--grace=1s")
 		require.NoError(t, err)
 		return len(c.leases()) == 0
 	}, "space that is free again")

@@ -25,6 +25,7 @@ type slurmOptions struct {
 	state, runtime      string
 	inventory, topology string
 	capacity, retain    string
+	grace               time.Duration
 	json                bool
 }
 
@@ -48,6 +49,7 @@ See docs/slurm.md.`,
 	f.StringVar(&o.topology, "topology", "", "`FILE` with the topology; without one that of /etc/slurm [NVMECR_TOPOLOGY]")
 	f.StringVar(&o.capacity, "capacity", "10G", "`SIZE` on each target for jobs that do not say it [NVMECR_CAPACITY]")
 	f.StringVar(&o.retain, "retain", "1d", "`TIME` to keep what has a name after its job, for jobs that do not say it [NVMECR_RETAIN]")
+	f.DurationVar(&o.grace, "grace", time.Minute, "`TIME` for which a job has to be over before anything of it is freed: while a node is lost it is for a moment [NVMECR_GRACE]")
 	cli.AddSwitch(f, &o.json, "json", "", "print JSON [NVMECR_JSON]")
 	for _, hook := range []struct {
 		name, short string
@@ -89,7 +91,7 @@ See docs/slurm.md.`,
 
 // hooks makes what a hook needs. Nodes need no inventory.
 func (o *slurmOptions) hooks(stderr io.Writer, name string) (*slurm.Hooks, error) {
-	h := &slurm.Hooks{State: o.state, Queue: slurm.Scontrol{}, Targets: slurm.Commands{}, Say: sayer(stderr), Now: time.Now}
+	h := &slurm.Hooks{State: o.state, Queue: slurm.Scontrol{}, Targets: slurm.Commands{}, Grace: o.grace, Say: sayer(stderr), Now: time.Now}
 	switch name {
 	case "prolog", "epilog", "task-prolog":
 		return h, nil
