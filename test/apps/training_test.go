@@ -39,3 +39,25 @@ func TestTraining(t *testing.T) {
 		})
 	}
 }
+
+// TestTorchrun trains in parallel under torchrun (testdata/ddp.py): what rank 0 saves all load, with other numbers of workers and after a kill.
+func TestTorchrun(t *testing.T) {
+	need(t, "torchrun", python, "python:torch")
+	s := newStage(t)
+	line := func(workers int, dir string, more ...string) []string {
+		// Debian's torch 1.13 with Python 3.11 takes no default for these two; there is no worker 9.
+		return append([]string{"torchrun", "--redirects=9:3", "--tee=9:3", "--standalone", "--nproc_per_node=" + strconv.Itoa(workers), source(t, "ddp.py"), dir}, more...)
+	}
+	alikeInTree(t, s, "", whole, func(dir string) (all [][]string) {
+		for _, workers := range []int{2, 3} {
+			all = append(all, line(workers, dir, "10"))
+		}
+		return all
+	})
+	require.Error(t, runs(t, s, append(s.RunFlags("tree"), line(2, mount, "10", "die")...)...).err)
+	r := runs(t, s, s.Nvmecr, "latest", "--name", "tree", "step-{step}/**")
+	require.NoError(t, r.err)
+	assert.Equal(t, "25\n", r.stdout, "30 is cut short")
+	r = runs(t, s, append(s.RunFlags("tree"), line(1, mount, "3")...)...)
+	require.NoError(t, r.err)
+}
