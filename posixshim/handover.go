@@ -198,6 +198,9 @@ func (e *handingOver) findMemory(lent map[microfs.Ino]bool) error {
 		}
 		m.mu.Lock()
 		e.add(p.put64(16, m.size))
+		if m.clean.fd >= 0 {
+			e.add(newPacket(kindClean, m.clean.fd).put64(8, int64(ino)))
+		}
 		m.mu.Unlock()
 	}
 	return errors.Join(errs...)

@@ -18,7 +18,7 @@ import (
 // over a SOCK_SEQPACKET socket of this host by itself, with at most one descriptor. Little endian:
 //
 //	every     0  4  magic      "NVHO"
-//	          4  2  version    1
+//	          4  2  version    2
 //	          6  2  kind
 //	1 begin   8  4  rank       -1 is the solo partition's
 //	         12  4  size       of the job
@@ -51,13 +51,15 @@ import (
 //	         16  8  size       of it, in bytes
 //	         24  8  writer     the handle that it is written through; 0
 //	                           the memory of the file's mappings comes along
-//	7 end     8  4  count      of the packets before
-//	8 answer  8  4  errno      0: taken
+//	7 clean   8  8  inode      of memory that has a writer
+//	                           what that memory was when it was saved comes along
+//	8 end     8  4  count      of the packets before
+//	9 answer  8  4  errno      0: taken
 //
 // testdata/handover.hex has one of each.
 const (
 	handOverMagic   = "NVHO"
-	handOverVersion = 1
+	handOverVersion = 2
 	handOverMost    = 1 << 14 // bytes of a packet
 )
 
@@ -71,16 +73,17 @@ const (
 	kindCaller
 	kindLock
 	kindMemory
+	kindClean
 	kindEnd
 	kindAnswer
 )
 
 // handOverSizes are the bytes of each kind, without what follows in some.
-var handOverSizes = [...]int{kindBegin: 28, kindFile: 56, kindWatch: 20, kindCaller: 16, kindLock: 52, kindMemory: 32, kindEnd: 12, kindAnswer: 12}
+var handOverSizes = [...]int{kindBegin: 28, kindFile: 56, kindWatch: 20, kindCaller: 16, kindLock: 52, kindMemory: 32, kindClean: 16, kindEnd: 12, kindAnswer: 12}
 
 // withDescriptor are the kinds with which a descriptor comes.
 func (k handOverKind) withDescriptor() bool {
-	return k == kindBegin || k == kindWatch || k == kindCaller || k == kindMemory
+	return k == kindBegin || k == kindWatch || k == kindCaller || k == kindMemory || k == kindClean
 }
 
 var errHandOver = fmt.Errorf("not what a process of this version hands over: %w", syscall.EPROTO)

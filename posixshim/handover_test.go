@@ -342,7 +342,8 @@ func samplePackets() []*packet {
 		f, newPacket(kindWatch, -1).put64(8, 0x1_0000_0002).put32(16, 1), c,
 		newPacket(kindLock, -1).put64(8, 3).put64(16, -4711).put64(24, 0x1_0000_0002).put64(32, 1).put64(40, 9).put32(48, 1),
 		newPacket(kindMemory, -1).put64(8, 3).put64(16, 4096).put64(24, 0x1_0000_0002),
-		newPacket(kindEnd, -1).put32(8, 6), newPacket(kindAnswer, -1).put32(8, uint32(syscall.EIO)),
+		newPacket(kindClean, -1).put64(8, 3),
+		newPacket(kindEnd, -1).put32(8, 7), newPacket(kindAnswer, -1).put32(8, uint32(syscall.EIO)),
 	}
 }
 
@@ -425,7 +426,7 @@ func sendFuzzed(to int, all []byte) {
 			p.fd, err = listenAt(&unix.SockaddrUnix{}, 1)
 			_ = unix.Close(fds[0])
 		}
-		if p.kind == kindMemory {
+		if p.kind == kindMemory || p.kind == kindClean {
 			_ = unix.Close(fds[0])
 			if p.fd, err = unix.MemfdCreate("fuzz", 0); err == nil {
 				err = unix.Ftruncate(p.fd, 4096)

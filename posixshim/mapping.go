@@ -1,7 +1,6 @@
 package posixshim
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"math"
@@ -19,16 +18,16 @@ import (
 // which all mappings of the file in this process, in its forked children, and in
 // processes that it serves (lend.go) show. What is written to the file through descriptors goes there as well;
 // what is written to the memory goes to the file with msync, munmap,
-// MPI_Finalize and the end of the process: the pages that differ. What is in
+// MPI_Finalize and the end of the process: what was changed (changes.go). What is in
 // the file is always what was there at one of those points, or was written. Of a file
 // that nobody writes to by memory the kernel may show the file itself instead (view.go).
 type mapping struct {
-	fd   int        // of the memory; -1 if there is none
-	mu   sync.Mutex // in front of what is written to the file, too
-	refs int
-	data []byte // all of the memory, as we see it
-	size int64  // of the file and of the memory
-	have []bool // which chunks have been read from the file
+	memory
+	clean memory     // what the memory was when it was read or saved, if there is a writer
+	mu    sync.Mutex // in front of what is written to the file, too
+	refs  int
+	size  int64  // of the file and of the memory
+	have  []bool // which chunks have been read from the file
 
 	writer *openFile // what the memory is written through; nil if nobody may
 
@@ -91,13 +90,17 @@ func (p *Process) Map(h Handle, how int, off, n int64) (int, error) {
 			return 0, err
 		}
 	}
-	if err := m.fill(p, f, off, n); err != nil {
+	err = m.fill(p, f, off, n)
+	if err == nil && access == syscall.O_RDWR {
+		err = m.keepClean()
+	}
+	if err == nil {
+		err = p.Retain(h)
+	}
+	if err != nil {
 		if m.refs == 0 {
 			m.free()
 		}
-		return 0, err
-	}
-	if err := p.Retain(h); err != nil {
 		return 0, err
 	}
 	if access == syscall.O_RDWR && m.writer == nil {
@@ -133,7 +136,9 @@ func (p *Process) mapPrivate(f *openFile, off, n int64) (int, error) {
 	return m.fd, m.unsee()
 }
 
-func newMapping() *mapping { return &mapping{fd: -1, view: -1} }
+func newMapping() *mapping {
+	return &mapping{memory: memory{fd: -1}, clean: memory{fd: -1}, view: -1}
+}
 
 // remember makes memory of the size of a file, with nothing of it yet.
 func (m *mapping) remember(f *openFile) error {
@@ -141,13 +146,11 @@ func (m *mapping) remember(f *openFile) error {
 	if err != nil {
 		return err
 	}
-	fd, err := unix.MemfdCreate("nvmecr", unix.MFD_CLOEXEC)
-	if err != nil {
-		return fmt.Errorf("memory for a mapped file: %w", err)
-	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.fd = ownfd.Hold(fd)
+	if m.memory, err = newMemory(); err != nil {
+		return err
+	}
 	if err := m.resize(attr.Size, false); err != nil {
 		m.forget()
 		return err
@@ -155,11 +158,34 @@ func (m *mapping) remember(f *openFile) error {
 	return nil
 }
 
+// keepClean makes the copy that changes are told by. Until now nobody could write to the memory.
+func (m *mapping) keepClean() (err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.clean.fd >= 0 {
+		return nil
+	}
+	if m.clean, err = newMemory(); err == nil {
+		err = m.clean.resize(m.size)
+	}
+	if err != nil {
+		m.clean.free()
+		return err
+	}
+	hole := m.inHole(m.clean.seekData)
+	return m.chunks(0, m.size, func(_ int, start, end int64) error {
+		if !hole(start, end) {
+			copy(m.clean.data[start:end], m.data[start:end])
+		}
+		return nil
+	})
+}
+
 // forget gives the memory back.
 func (m *mapping) forget() {
-	_ = m.unsee()
-	_ = ownfd.Close(m.fd)
-	m.fd, m.size, m.have = -1, 0, nil
+	m.memory.free()
+	m.clean.free()
+	m.size, m.have = 0, nil
 }
 
 // free gives everything back.
@@ -173,30 +199,18 @@ func (m *mapping) free() {
 	}
 }
 
-func (m *mapping) unsee() error {
-	if m.data == nil {
-		return nil
-	}
-	data := m.data
-	m.data = nil
-	return unix.Munmap(data)
-}
-
 // resize makes the memory as long as the file is now. have says that what is
 // new is zeros in the file.
 func (m *mapping) resize(size int64, have bool) error {
 	if size == m.size {
 		return nil
 	}
-	if err := m.unsee(); err != nil {
-		return err
-	}
 	var limit unix.Rlimit // the memory is a file to it, and nobody expects its signal here
 	if err := unix.Getrlimit(unix.RLIMIT_FSIZE, &limit); err == nil && size > m.size && uint64(size) > limit.Cur {
 		return fmt.Errorf("memory for a mapped file (ulimit -f): %w", syscall.EFBIG)
 	}
-	if err := unix.Ftruncate(m.fd, size); err != nil {
-		return fmt.Errorf("memory for a mapped file: %w", err)
+	if err := errors.Join(m.memory.resize(size), m.clean.resize(size)); err != nil {
+		return err
 	}
 	m.size = size
 	chunks := int((size + mapChunk - 1) / mapChunk)
@@ -204,14 +218,6 @@ func (m *mapping) resize(size int64, have bool) error {
 		m.have = append(m.have, have)
 	}
 	m.have = m.have[:chunks]
-	if size == 0 {
-		return nil
-	}
-	data, err := unix.Mmap(m.fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
-	if err != nil {
-		return fmt.Errorf("memory for a mapped file: %w", err)
-	}
-	m.data = data
 	return nil
 }
 
@@ -227,15 +233,13 @@ func (m *mapping) chunks(off, n int64, do func(i int, start, end int64) error) e
 }
 
 // inHole returns a function that says whether there is nothing in [start, end),
-// neither in the file nor in the memory, when it is called with rising ones: of
+// neither in the memory nor in what seekData is of, when it is called with rising ones: of
 // a large file with little in it, as LMDB maps, only that little is looked at.
-func (m *mapping) inHole(file File) func(start, end int64) bool {
+func (m *mapping) inHole(seekData func(int64) (int64, error)) func(start, end int64) bool {
 	data := int64(-1)
 	return func(start, end int64) bool {
 		if data < start {
-			data = min(nextData(start, file.SeekData), nextData(start, func(at int64) (int64, error) {
-				return unix.Seek(m.fd, at, unix.SEEK_DATA)
-			}))
+			data = min(nextData(start, seekData), nextData(start, m.seekData))
 		}
 		return data >= end
 	}
@@ -258,22 +262,27 @@ func nextData(at int64, seek func(int64) (int64, error)) int64 {
 func (m *mapping) fill(p *Process, f *openFile, off, n int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	hole := m.inHole(f.current())
+	hole := m.inHole(f.current().SeekData)
 	return m.chunks(off, n, func(i int, start, end int64) error {
 		if m.have[i] || hole(start, end) {
 			m.have[i] = true
 			return nil
 		}
-		for start < end {
-			got, err := p.readAt(f, [][]byte{m.data[start:end]}, start)
+		to := m.data[start:end]
+		if m.clean.fd >= 0 {
+			to = m.clean.data[start:end]
+		}
+		for got := 0; got < len(to); {
+			n, err := p.readAt(f, [][]byte{to[got:]}, start+int64(got))
 			if err != nil {
 				return err
 			}
-			if got == 0 {
+			if n == 0 {
 				break // the file has become shorter
 			}
-			start += int64(got)
+			got += n
 		}
+		copy(m.data[start:end], to)
 		m.have[i] = true
 		return nil
 	})
@@ -352,7 +361,7 @@ func (p *Process) SyncMappings() error {
 	return errors.Join(errs...)
 }
 
-// save writes the pages that differ from what the file has.
+// save writes what was changed.
 func (m *mapping) save(off, n int64) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -367,17 +376,14 @@ func (m *mapping) saveLocked(off, n int64) error {
 	if err != nil {
 		return err
 	}
-	was := make([]byte, min(mapChunk, m.size))
-	hole := m.inHole(m.writer.current())
+	hole := m.inHole(m.clean.seekData)
+	now := make([]byte, min(mapChunk, m.size))
 	err = m.chunks(off, n, func(i int, start, end int64) error {
 		if !m.have[i] || hole(start, end) {
 			return nil
 		}
-		got, err := m.writer.current().ReadAt([][]byte{was[:end-start]}, start)
-		if err != nil {
-			return err
-		}
-		return m.saveChunk(was[:got], start, end)
+		copy(now, m.data[start:end]) // others may be writing there
+		return m.saveChunk(start, m.clean.data[start:end], now[:end-start])
 	})
 	if err != nil {
 		return fmt.Errorf("what was written to the memory of %s, which is mapped, cannot be written to the file: %w", m.writer.path, err)
@@ -385,24 +391,12 @@ func (m *mapping) saveLocked(off, n int64) error {
 	return nil
 }
 
-func (m *mapping) saveChunk(was []byte, start, end int64) error {
-	changed := func(at int64) bool {
-		to := min(at+page, end)
-		old := was[min(at-start, int64(len(was))):min(to-start, int64(len(was)))]
-		return !bytes.Equal(old, m.data[at:to])
-	}
-	for at := start; at < end; {
-		if !changed(at) {
-			at += page
-			continue
-		}
-		from := at
-		for at < end && changed(at) {
-			at += page
-		}
-		at = min(at, end)
-		n, err := m.writer.current().WriteAt([][]byte{m.data[from:at]}, from)
-		if err == nil && int64(n) < at-from {
+// saveChunk writes what in a chunk at start of the file was changed, and notes that in clean.
+func (m *mapping) saveChunk(start int64, clean, now []byte) error {
+	for _, c := range changes(clean, now) {
+		n, err := m.writer.current().WriteAt([][]byte{now[c.start:c.end]}, start+int64(c.start))
+		copy(clean[c.start:], now[c.start:c.start+max(n, 0)])
+		if err == nil && n < c.end-c.start {
 			err = syscall.ENOSPC
 		}
 		if err != nil {
@@ -451,12 +445,15 @@ func (p *Process) besideMapping(f *openFile, do func() error) error {
 	if err != nil {
 		return err
 	}
-	hole := m.inHole(f.current())
+	hole := m.inHole(f.current().SeekData)
 	return m.chunks(0, m.size, func(i int, start, end int64) error {
 		if !m.have[i] || hole(start, end) {
 			return nil
 		}
 		_, err := f.current().ReadAt([][]byte{m.data[start:end]}, start)
+		if m.clean.fd >= 0 {
+			copy(m.clean.data[start:end], m.data[start:end])
+		}
 		return err
 	})
 }
@@ -502,6 +499,9 @@ func (m *mapping) mirror(f *openFile, bufs [][]byte, off, n int64) error {
 	for _, b := range bufs {
 		b = b[:min(int64(len(b)), n)]
 		copy(m.data[off:], b) // of a chunk that was not read it will be read again
+		if m.clean.fd >= 0 {
+			copy(m.clean.data[off:], b)
+		}
 		off += int64(len(b))
 		n -= int64(len(b))
 	}

@@ -289,28 +289,54 @@ func (t *taking) takeMemory() {
 			t.p.server.lent.Add(int32(k.get64(at + 8)))
 		}
 	}
+	clean := make(map[microfs.Ino]*packet)
+	for _, k := range t.in.packets[kindClean] {
+		clean[k.ino(8)] = k
+	}
 	for _, k := range t.in.packets[kindMemory] {
 		ino := k.ino(8)
-		m := &mapping{fd: k.fd, view: -1, refs: refs[ino], writer: t.files[k.handle(24)]}
-		var st unix.Stat_t
-		err := unix.Fstat(m.fd, &st)
-		if err == nil && (maps.files[ino] != nil || refs[ino] == 0 || st.Size != k.get64(16)) {
-			err = syscall.EBUSY
+		m := newMapping()
+		m.fd, m.refs, m.writer = k.fd, refs[ino], t.files[k.handle(24)]
+		c := clean[ino]
+		if c != nil {
+			m.clean.fd = c.fd
 		}
-		if err == nil {
-			err = m.resize(st.Size, true)
+		err := error(syscall.EBUSY)
+		if maps.files[ino] == nil && refs[ino] != 0 {
+			err = m.takeOver(k.get64(16))
 		}
 		if err != nil {
 			t.p.logf("memory of a file that process %d had mapped for others: what they write to it is lost: %v", t.in.PID, err)
 			continue
 		}
 		k.fd = -1
+		if c != nil {
+			c.fd = -1
+		}
 		if maps.files == nil {
 			maps.files = make(map[microfs.Ino]*mapping)
 		}
 		maps.files[ino] = m
 	}
 	maps.count.Store(int32(len(maps.files)))
+}
+
+// takeOver goes on with memory of a size, which another process had. Without what it was when it was saved nobody can tell
+// what was changed.
+func (m *mapping) takeOver(size int64) error {
+	for _, fd := range []int{m.fd, m.clean.fd} {
+		if fd < 0 && m.writer == nil {
+			continue
+		}
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			return err
+		}
+		if st.Size != size {
+			return syscall.EBUSY
+		}
+	}
+	return m.resize(size, true)
 }
 
 // takeLocks goes on with locks.

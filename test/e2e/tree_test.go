@@ -51,6 +51,15 @@ func TestTree(t *testing.T) {
 	}
 }
 
+// TestTreeMappedByRanks: what ranks write to one mapped file is all there, also where they share pages.
+func TestTreeMappedByRanks(t *testing.T) {
+	s := newStage(t)
+	program := mpiProgram(t, s.Dir, "openmpi", "mapped")
+	for range 2 {
+		require.Equal(t, "ok\n", ranks(t, s, "openmpi", 3, program, "/nvmecr/f").ok(t))
+	}
+}
+
 // TestTreeOfScripts: a job script and the programs that it starts have one tree.
 func TestTreeOfScripts(t *testing.T) {
 	s := newStage(t)

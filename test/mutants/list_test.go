@@ -447,6 +447,12 @@ var edits = slices.Concat(editsOfTrees, editsOfDrain, []edit{
 		`	e.findLocks(executes)
 `, ``,
 		"TestHandOver", ""},
+	{"posixshim: memory that others map is written by pages", "posixshim/changes.go",
+		`in := differing(was, now, part{at, end}, 1)`, `in := differing(was, now, part{at, end}, page)`,
+		"TestChangesOfSeveral|TestMappingKeepsWhatOthersWrote", ""},
+	{"posixshim: what was saved is saved again", "posixshim/mapping.go",
+		`copy(clean[c.start:], now[c.start:c.start+max(n, 0)])`, `_ = clean`,
+		"TestMappingSavesOnce", ""},
 	{"posixshim: a file of another view is mapped", "posixshim/view.go",
 		`if err == nil && (st.Ino != uint64(attr.Ino)`, `if false && (st.Ino != uint64(attr.Ino)`,
 		"TestMappedByCopy", ""},

@@ -1,0 +1,112 @@
+package posixshim
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// Several processes change bytes of their own in memory of one file: none takes back what another one has written.
+func TestChangesOfSeveral(t *testing.T) {
+	const n = 3 * page / 2
+	for _, tc := range []struct {
+		name string
+		unit int // bytes in a row that are one process's
+		most int // changes of each process
+	}{
+		{"bytes", n/9 + 1, 5},
+		{"floats in turn", 8, n/8/3 + 1},
+		{"rows", 1000, 3},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			seed := uint64(time.Now().UnixNano())
+			t.Logf("seed %d", seed)
+			r := rand.New(rand.NewPCG(seed, 0))
+			file, want := make([]byte, n), make([]byte, n)
+			for i := range file {
+				file[i] = byte(r.Uint32())
+				want[i] = file[i] + 1 + byte(r.Uint32()%255)
+			}
+			read := bytes.Clone(file)
+			for process := range 3 {
+				now := bytes.Clone(read)
+				for i := range now {
+					if i/tc.unit%3 == process {
+						now[i] = want[i]
+					}
+				}
+				all := changes(read, now)
+				assert.LessOrEqual(t, len(all), tc.most)
+				for _, c := range all {
+					copy(file[c.start:c.end], now[c.start:c.end])
+				}
+			}
+			assert.True(t, bytes.Equal(want, file))
+		})
+	}
+}
+
+// Small numbers, of which only some bytes differ from zero, are few changes.
+func TestChangesOfNumbers(t *testing.T) {
+	was, now := make([]byte, 4*page), make([]byte, 4*page)
+	for i := 0; i < len(now); i += 8 {
+		now[i] = byte(i/8)%255 + 1
+	}
+	assert.Equal(t, []part{{0, 4 * page}}, changes(was, now))
+	assert.Empty(t, changes(now, now))
+}
+
+// What another process has written to a mapped file in the meantime stays, also in a page that was changed; and stays
+// when what was changed is saved a second time.
+func TestMappingKeepsWhatOthersWrote(t *testing.T) {
+	const size = 2 * mapChunk
+	p := newPartition(t).process(t)
+	h := file(t, p, "f", create)
+	require.NoError(t, p.Ftruncate(h, size, NoLimit))
+	memory := mapped(t, p, h, size)
+	f, err := p.files.get(h)
+	require.NoError(t, err)
+	others := map[int64]string{0: "others", mapChunk + 10: "others", size - 6: "others"}
+	for at, b := range others { // not by way of p, whose memory would have it
+		_, err := f.current().WriteAt([][]byte{[]byte(b)}, at)
+		require.NoError(t, err)
+	}
+	copy(memory[6:], "ours")
+	copy(memory[mapChunk:], "ours")
+	for range 2 {
+		require.NoError(t, p.Msync(h, 0, size))
+	}
+	require.NoError(t, p.SyncMappings())
+	others[6], others[mapChunk] = "ours", "ours"
+	for at, want := range others {
+		got := make([]byte, len(want))
+		_, err := p.Pread(h, got, at)
+		require.NoError(t, err)
+		assert.Equal(t, want, string(got), at)
+	}
+	require.NoError(t, p.Unmap(h))
+}
+
+// What was saved is not written again over what another process has written since.
+func TestMappingSavesOnce(t *testing.T) {
+	p := newPartition(t).process(t)
+	h := file(t, p, "f", create)
+	require.NoError(t, p.Ftruncate(h, page, NoLimit))
+	memory := mapped(t, p, h, page)
+	f, err := p.files.get(h)
+	require.NoError(t, err)
+	copy(memory, "ours")
+	require.NoError(t, p.Msync(h, 0, page))
+	_, err = f.current().WriteAt([][]byte{[]byte("others")}, 0)
+	require.NoError(t, err)
+	require.NoError(t, p.Msync(h, 0, page))
+	got := make([]byte, 6)
+	_, err = p.Pread(h, got, 0)
+	require.NoError(t, err)
+	assert.Equal(t, "others", string(got))
+	require.NoError(t, p.Unmap(h))
+}
