@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"nvmecr/internal/config"
 	"nvmecr/internal/demo"
 	"nvmecr/nvmf"
 )
@@ -132,9 +133,11 @@ func (f *testbed) run(argv ...string) []string {
 	if f.relay == nil {
 		line = append(line, "--size", f.size)
 	}
+	view := config.ViewRank
 	if f.tree {
-		line = append(line, "--view=job")
+		view = config.ViewJob
 	}
+	line = append(line, "--view="+string(view))
 	return append(append(line, "--"), argv...)
 }
 
