@@ -7,13 +7,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"nvmecr/internal/config"
 	"nvmecr/internal/demo"
 	"nvmecr/test/hosts"
 )
@@ -70,7 +70,6 @@ func newSlurmCluster(t *testing.T) *slurmCluster {
 		}
 	}
 	s := newStage(t)
-	s.View = config.ViewRank
 	dir := filepath.Join(s.Dir, "slurm")
 	c := &slurmCluster{Stage: s, t: t, env: append(jobScripts(t, s, "openmpi"), "HOME="+s.Dir, "SLURM_CONF="+filepath.Join(dir, "slurm.conf"), "OMPI_MCA_mpi_yield_when_idle=1")}
 	c.Network = hosts.New(t, s.Dir, "ctl", "cn1", "cn2", "cn3", "cn4", "st1", "st2")
@@ -117,7 +116,7 @@ func (c *slurmCluster) configure(dir string) {
 		"topology.conf":  "SwitchName=rack1 Nodes=cn[1-2],st1\nSwitchName=rack2 Nodes=cn[3-4],st2\nSwitchName=spine Switches=rack[1-2]\n",
 		"plugstack.conf": "optional " + plugin + "\n",
 		"site.yaml":      inventory,
-		"hook.sh": fmt.Sprintf("#!/bin/sh\nexport NVMECR_STATE=%s NVMECR_INVENTORY=%s/site.yaml NVMECR_TOPOLOGY=%[2]s/topology.conf SLURM_CONF=%[2]s/slurm.conf\n[ $SLURM_SCRIPT_CONTEXT = prolog_task ] || exec 2>>%[2]s/hook.$SLURM_SCRIPT_CONTEXT.log\nexec %[3]s\n",
+		"hook.sh": fmt.Sprintf("#!/bin/sh\nexport NVMECR_CAPACITY=64M NVMECR_STATE=%s NVMECR_INVENTORY=%s/site.yaml NVMECR_TOPOLOGY=%[2]s/topology.conf SLURM_CONF=%[2]s/slurm.conf\n[ $SLURM_SCRIPT_CONTEXT = prolog_task ] || exec 2>>%[2]s/hook.$SLURM_SCRIPT_CONTEXT.log\nexec %[3]s\n",
 			spool, dir, hook),
 	} {
 		require.NoError(c.t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755))
@@ -148,8 +147,10 @@ func (c *slurmCluster) admin(args ...string) (string, error) {
 	return strings.Join(job.Stdout.Lines(), "\n"), err
 }
 
+type lease struct{ Name, State, Nodes string }
+
 // leases are what `nvmecr slurm status` lists.
-func (c *slurmCluster) leases() (leases []struct{ Name, State, Nodes string }) {
+func (c *slurmCluster) leases() (leases []lease) {
 	out, err := c.admin("status", "--json")
 	require.NoError(c.t, err)
 	require.NoError(c.t, json.Unmarshal([]byte(out), &leases))
@@ -186,27 +187,30 @@ func TestSlurmNodeLost(t *testing.T) {
 			t.Log(c.log())
 		}
 	})
+	out, err := c.admin("check")
+	require.NoError(t, err, out)
+	assert.NotContains(t, out, "missing")
+	askOtherwise(t, c)
 	id := c.submitPage("quickstart-cluster.md", "cluster.sbatch", "APP_SLEEP=400")
 	eventually(t, func() bool {
 		out, _ := os.ReadFile(filepath.Join(c.Dir, "cluster.out"))
 		return strings.Contains(string(out), "from step 0")
 	}, "the job's first line")
-	leases := c.leases()
+	leases := slices.DeleteFunc(c.leases(), func(l lease) bool { return l.Name != "slurm-j"+id })
 	require.Len(t, leases, 1)
 	assert.Equal(t, "in use", leases[0].State)
 	first := regexp.MustCompile(`\d`).FindString(leases[0].Nodes)
 	lost := c.Host("cn" + first) // where the batch script is
-	out, err := exec.Command("sh", "-c", strings.Join(lost.Root("ls", "-ln", "/run/nvmecr/"+id), " ")).Output()
+	ls, err := exec.Command("sh", "-c", strings.Join(lost.Root("ls", "-ln", "/run/nvmecr/"+id), " ")).Output()
 	require.NoError(t, err)
-	assert.Regexp(t, `-r-------- 1 65534 +0 .* environment\n-r-------- 1 65534 +0 .* key\n`, string(out))
+	assert.Regexp(t, `-r-------- 1 65534 +0 .* environment\n-r-------- 1 65534 +0 .* key\n`, string(ls))
 	awaitManifestStep(t, c, lost, id, "200")
 	lost.Cut()
 	text := says(t, c.Stage, "cluster.out", "app: done")
 	assert.Regexp(t, `(?s)app: 4 ranks, from step 0\n.*app: 4 ranks, from step [2-9]00\n.*app: done`, text)
 	lost.Join()
 	eventually(t, func() bool {
-		leases := c.leases()
-		return len(leases) == 1 && leases[0].State == "retained"
+		return !slices.ContainsFunc(c.leases(), func(l lease) bool { return l.State != "retained" })
 	}, "the end of the job")
 	eventually(t, func() bool {
 		_, err := c.admin("reconcile", "--grace=1s")
@@ -224,4 +228,15 @@ func awaitManifestStep(t *testing.T, c *slurmCluster, h *hosts.Host, id, step st
 		require.NoError(t, err)
 		return job.Wait(t.Context()) == nil && job.Stdout.Lines()[0] >= step
 	}, "a checkpoint")
+}
+
+// askOtherwise has jobs ask for space without the plugin's option, and for none.
+func askOtherwise(t *testing.T, c *slurmCluster) {
+	for option, targets := range map[string]int{"--gres=nvmf:2": 2, "--comment=nvmf:1,capacity=32M": 1, "--comment=other": 0} {
+		out, err := c.on("ctl", "sbatch", "--wait", "--output=asked.out", option, "--wrap", `echo "targets: $NVMECR_TARGET"`)
+		require.NoError(t, err, out)
+		text := says(t, c.Stage, "asked.out", "targets: ")
+		assert.Equal(t, targets, strings.Count(text, "subnqn:"), "%s: %s", option, text)
+		require.NoError(t, os.Remove(filepath.Join(c.Dir, "asked.out")))
+	}
 }
