@@ -454,7 +454,7 @@ static int search(void)
 	look();
 	set_path("%s/hi:%s/hi", dir, dir);
 	look();
-	set_path("%s/bin:%s/hi", dir, dir);
+	set_path("%s/bin::%s/hi", dir, dir);
 	look();
 	set_path("bin::/bin");
 	look();
