@@ -20,7 +20,7 @@ var (
 	// ErrNoNames: the state checkpoint has no room for another name, inode or range. It is
 	// syscall.ENOSPC.
 	ErrNoNames = fmt.Errorf("there is no room for another name: names and inodes have 1/128 of a partition, "+
-		"with the ranges of a job's index 1/8 of that one, at most 256 MiB; "+
+		"with the ranges of a job's index 1/64 of the store, at most 256 MiB; "+
 		"larger partitions (--size, or larger namespaces) hold more, and so do fewer, larger files: %w", syscall.ENOSPC)
 	// ErrInUse: a partition cannot be made as short as was asked for, since there is
 	// data beyond that length.

@@ -107,8 +107,8 @@ func (g *geometry) divide() error {
 	rest := g.seg.Length - used
 	perBlock := g.statePerBlock()
 	names := min(max(rest/128, 64*nvmf.KiB), rest/8, maxNamesRoom)
-	if g.ranges { // there is little else in it
-		names = min(rest/8, maxNamesRoom)
+	if g.ranges { // the names of all ranks, and where their bytes are
+		names = min(max(rest/64, nvmf.MiB), rest/8, maxNamesRoom)
 	}
 	blocks := (rest - 2*framedSize(names)) / (g.hugeblock + 2*perBlock)
 	g.stateSize = framedSize(names + blocks*perBlock + stateFixed)

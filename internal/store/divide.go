@@ -27,7 +27,7 @@ const (
 
 // The solo partition of a store with one tree has the names, and what job scripts write.
 const (
-	indexPart = 8 // 1/8
+	indexPart = 16 // 1/16
 	indexMost = 64 * nvmf.GiB
 )
 
@@ -175,6 +175,9 @@ func (p *Partition) divide(ctx context.Context, o *opener, mapping balancer.Mapp
 	// Ranks that get much less than in a store of their own would find out when it is full.
 	end := min(id.Capacity()/2, id.Capacity()-min(id.Capacity(), nvmf.Bytes(slots)*minLength(table.Hugeblock).AlignUp(align))).AlignDown(align)
 	free := max(soloLength(&cfg, id.Capacity()), segmentAlign)
+	if _, err := layout(id, &cfg, slots, solo.Start+free, id.Capacity()); err != nil {
+		return err // were there no files
+	}
 	solo.Rank = parttable.Solo
 	if solo.Length, err = p.FS.Shrink(free, 0, align, end-min(end, solo.Start)); errors.Is(err, microfs.ErrInUse) {
 		return fmt.Errorf("%w; less than half of the namespace would be left for ranks: copy out what is needed (nvmecr cp), and start over with --fresh", err)
