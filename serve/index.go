@@ -245,6 +245,7 @@ func (s *Server) openTree() (_ *index.Index, err error) {
 			return uint32(n), err
 		},
 	})
+	part.Sweep = func(rank int, fs *microfs.FS) error { return t.index.Sweep(uint32(rank), fs) }
 	for _, rank := range unreleased {
 		if rank != parttable.Solo {
 			t.index.Adopt(uint32(rank))

@@ -60,7 +60,7 @@ func (p *Partition) Grow(ctx context.Context, cfg *config.Config, ranks int, log
 
 // growTarget grows target t. One without a table is formatted by the ranks that come to it.
 func (p *Partition) growTarget(ctx context.Context, o *opener, t int, mapping balancer.Mapping) (err error) {
-	g := &growth{opener: o, t: t, dev: p.Device, solo: p.FS}
+	g := &growth{opener: o, t: t, dev: p.Device, solo: p.FS, sweep: p.Sweep}
 	if t > 0 {
 		g.solo = nil
 		if g.dev, err = connect(ctx, o.cfg, o.cfg.Targets[t], false); err != nil {
@@ -90,7 +90,8 @@ type growth struct {
 	t      int
 	dev    nvmf.Device
 	table  *parttable.Table
-	solo   *microfs.FS // open for writing, if it is here
+	solo   *microfs.FS                          // open for writing, if it is here
+	sweep  func(rank int, fs *microfs.FS) error // or nil
 	donors []*Partition
 }
 
@@ -172,6 +173,11 @@ func (g *growth) shorten(ctx context.Context, e *parttable.Entry, share nvmf.Byt
 		}
 		g.donors = append(g.donors, d)
 		fs = d.FS
+		if g.sweep != nil {
+			if err := g.sweep(e.Rank, fs); err != nil {
+				g.opts.Logf("%s may keep what nobody needs: %v", partitionName(e.Rank), err)
+			}
+		}
 	}
 	length, err := fs.Shrink(free, share, align, e.Length)
 	if err == nil {

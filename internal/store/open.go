@@ -55,6 +55,9 @@ type Partition struct {
 	Target nvmf.TransportID
 	Table  *parttable.Table
 	Place  Place
+	// Sweep, if not nil, is called by Grow with a rank's partition, open for writing, that is about to be made shorter: it removes what
+	// nobody needs there. It is set before.
+	Sweep func(rank int, fs *microfs.FS) error
 
 	changing sync.Mutex // held while the store is divided, and by Close
 	closed   bool

@@ -156,17 +156,8 @@ func (x *Index) tornShards(a *adoption, fs *microfs.FS) (shards []wire.Shard, er
 	if a.files != nil {
 		return shards, nil
 	}
-	root, err := fs.OpenIno(microfs.RootIno, unix.O_RDONLY)
-	if err != nil {
-		return nil, err
-	}
-	defer root.Close()
-	names, err := root.ReadDir("", 0)
-	for _, n := range names {
-		s, ok := wire.ParseShard(n.Name)
-		if !ok {
-			continue
-		}
+	there, err := shardsIn(fs)
+	for _, s := range there {
 		// Whether the shard is complete says nothing: its rank may have closed it, and not told.
 		if at, err := x.inode(s.Ino); err == nil && at.Birth == s.Birth && !at.Closed {
 			shards = append(shards, s)

@@ -102,14 +102,9 @@ func (c *check) unused(number uint32) error {
 	if err != nil {
 		return nil // see Check
 	}
-	root, err := fs.OpenIno(microfs.RootIno, unix.O_RDONLY)
-	if err != nil {
-		return err
-	}
-	defer root.Close() // it was only read
-	names, err := root.ReadDir("", 0)
-	for _, n := range names {
-		if s, ok := wire.ParseShard(n.Name); ok && !c.needed(place{number, s}) {
+	shards, err := shardsIn(fs)
+	for _, s := range shards {
+		if !c.needed(place{number, s}) {
 			c.Unused[number] = append(c.Unused[number], s)
 		}
 	}
