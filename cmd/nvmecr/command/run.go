@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -316,6 +317,9 @@ func (o *runOptions) checkEmbedded(dir *store.StateDir, argv []string) error {
 
 // check returns the number of ranks whose partitions are on the targets.
 func (o *runOptions) check(ctx context.Context) (int, error) {
+	if err := o.checkShared(); err != nil {
+		return 0, err
+	}
 	if o.cfg.Fresh {
 		if err := store.Reset(ctx, o.cfg); err != nil {
 			return 0, err
@@ -332,6 +336,20 @@ func (o *runOptions) check(ctx context.Context) (int, error) {
 		err = o.checkFixed(ranks[0])
 	}
 	return len(ranks), err
+}
+
+// checkShared refuses one tree on what only one process can have: others could not read what that has written.
+func (o *runOptions) checkShared() error {
+	private := func(t nvmf.TransportID) bool { return t.Transport == nvmf.Mem || t.Transport == nvmf.PCIe }
+	i := slices.IndexFunc(o.cfg.Targets, private)
+	switch {
+	case i < 0 || o.cfg.View != config.ViewJob:
+		return nil
+	case o.cfg.Given("view"):
+		return fmt.Errorf("--view=job: target %s is one process's alone, and one tree needs what all can reach: serve it with nvmecr target and name that, or leave --view out", o.cfg.Targets[i])
+	}
+	o.cfg.View = config.ViewRank
+	return nil
 }
 
 // record remembers the targets, unless they do not outlast their processes.
