@@ -260,7 +260,7 @@ func (n *node) Statfs(_ context.Context, out *fuse.StatfsOut) syscall.Errno {
 		return n.tree.errno(err)
 	}
 	*out = fuse.StatfsOut{
-		Blocks: uint64(s.Blocks), Bfree: uint64(s.Free), Bavail: uint64(s.Free), Files: s.Files + s.FilesFree, Ffree: s.FilesFree,
+		Blocks: uint64(s.Blocks), Bfree: uint64(s.Free), Bavail: uint64(s.Avail), Files: s.Files + s.FilesFree, Ffree: s.FilesFree,
 		Bsize: uint32(s.Hugeblock), Frsize: uint32(s.Hugeblock), NameLen: 255,
 	}
 	return 0

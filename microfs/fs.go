@@ -274,6 +274,9 @@ func (fs *FS) settleAll() error {
 	return err
 }
 
+// DataCRC says whether data is checksummed: nothing is read then that belongs to another file by now.
+func (fs *FS) DataCRC() bool { return fs.g.sums }
+
 // StatFS returns the facts of statfs(2) and more.
 func (fs *FS) StatFS() StatFS {
 	fs.mu.Lock()
@@ -287,8 +290,9 @@ func (fs *FS) StatFS() StatFS {
 		Hugeblock: fs.g.hugeblock, Blocks: fs.g.usable - fs.g.spare(), Free: fs.available() - min(fs.available(), fs.g.spare()),
 		Files: uint64(t.inodes.count), LogPages: fs.g.logPages, LogFree: fs.log.Free(),
 		StateBytes: t.bytes, StateMax: room, OpenFiles: fs.opens,
-		Generation: fs.log.Generation(), Checkpoints: fs.ckpt.header.sequence - 1, DataCRC: fs.g.sums, Ranges: fs.g.ranges,
+		Generation: fs.log.Generation(), Checkpoints: fs.ckpt.header.sequence - 1, Ranges: fs.g.ranges,
 	}
+	st.Avail = st.Free
 	if fs.opts.ReadOnly {
 		st.Generation-- // Generation counts this mount, which has sealed nothing
 	}

@@ -82,6 +82,7 @@ type StatFS struct {
 	Hugeblock   nvmf.Bytes
 	Blocks      Hugeblock // in the data area, without those that only overwrites take
 	Free        Hugeblock // of them
+	Avail       Hugeblock // of these those that who asks can have
 	Files       uint64    // inodes in use
 	FilesFree   uint64    // how many more the state area has room for, about
 	LogPages    uint64
@@ -91,7 +92,6 @@ type StatFS struct {
 	OpenFiles   int
 	Generation  uint64 // mounts for writing since format
 	Checkpoints uint64 // state checkpoints since format
-	DataCRC     bool   // data is checksummed: nothing is read that belongs to another file by now
 	Ranges      bool   // files may have bytes in other partitions
 }
 

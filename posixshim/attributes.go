@@ -346,7 +346,7 @@ func (p *Process) Fstatfs(h Handle, out []byte) error {
 	}
 	return put(out, &syscall.Statfs_t{
 		Type: fileSystem, Bsize: int64(s.Hugeblock), Frsize: int64(s.Hugeblock), Namelen: nameLength, Fsid: syscall.Fsid{X__val: [2]int32{int32(m.id())}},
-		Blocks: uint64(s.Blocks), Bfree: uint64(s.Free), Bavail: uint64(s.Free), Files: s.Files + s.FilesFree, Ffree: s.FilesFree,
+		Blocks: uint64(s.Blocks), Bfree: uint64(s.Free), Bavail: uint64(s.Avail), Files: s.Files + s.FilesFree, Ffree: s.FilesFree,
 	})
 }
 
@@ -380,6 +380,6 @@ func (p *Process) Fstatvfs(h Handle, out []byte) error {
 	return put(out, &statvfs{
 		Bsize: uint64(s.Hugeblock), Frsize: uint64(s.Hugeblock), Namemax: nameLength, Fsid: m.id(),
 		Flag:   unix.ST_NOSUID | unix.ST_NODEV | unix.ST_NOEXEC,
-		Blocks: uint64(s.Blocks), Bfree: uint64(s.Free), Bavail: uint64(s.Free), Files: s.Files + s.FilesFree, Ffree: s.FilesFree, Favail: s.FilesFree,
+		Blocks: uint64(s.Blocks), Bfree: uint64(s.Free), Bavail: uint64(s.Avail), Files: s.Files + s.FilesFree, Ffree: s.FilesFree, Favail: s.FilesFree,
 	})
 }

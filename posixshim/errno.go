@@ -50,11 +50,8 @@ func (p *Process) Errno(err error) syscall.Errno {
 		}
 	case syscall.EROFS: // files of the mount can be written, but not by everybody
 		p.report(err)
-	case syscall.ENOSPC:
-		if errors.Is(err, microfs.ErrNoNames) { // df shows free space
-			p.report(err)
-		}
-	case syscall.EIO, syscall.EBUSY, syscall.ENODEV, syscall.EPERM, syscall.ETIMEDOUT, syscall.ECONNREFUSED:
+	case syscall.ENOSPC, // there is space, as df shows, but not for this
+		syscall.EIO, syscall.EBUSY, syscall.ENODEV, syscall.EPERM, syscall.ETIMEDOUT, syscall.ECONNREFUSED:
 		p.report(err)
 	}
 	return errno

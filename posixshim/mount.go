@@ -32,6 +32,7 @@ type FS interface {
 	PathOf(dir microfs.Ino) (string, error)
 	RealPath(dir microfs.Ino, path string) (string, error)
 	StatFS() microfs.StatFS
+	DataCRC() bool
 	Vacate() error
 	Sync() error
 }
@@ -278,7 +279,7 @@ type leftMount struct {
 // keeps says whether files that have lost their names are read on where they were. Whoever has them open
 // keeps their place, and where nobody does, checksums tell.
 func (p *Process) keeps(old *leftMount) bool {
-	return p.Attentive && old.mount != nil && !old.mount.Writable && old.mount.FS.StatFS().DataCRC
+	return p.Attentive && old.mount != nil && !old.mount.Writable && old.mount.FS.DataCRC()
 }
 
 // leave takes a file that was closed from the mount that it stayed in. The caller holds p.mu for writing.

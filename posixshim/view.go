@@ -159,7 +159,7 @@ func closedFile(fs FS, f *openFile) (path string, attr microfs.Attr, err error) 
 	case err != nil:
 	case !attr.Closed || attr.Mode&syscall.S_IFMT != syscall.S_IFREG:
 		err = fmt.Errorf("the file is being written: %w", syscall.ETXTBSY)
-	case !fs.StatFS().DataCRC:
+	case !fs.DataCRC():
 		err = fmt.Errorf("readers cannot tell whether data is the file's: %w", syscall.EOPNOTSUPP)
 	default:
 		path, err = fs.RealPath(f.dir, f.path)

@@ -238,10 +238,12 @@ func (s *Server) openTree() (_ *index.Index, err error) {
 			fs, err := t.views.Rank(ctx, int(partition), time.Now())
 			return fs, func() {}, err
 		},
+		Space: t.views.Space,
 		Grow: func(partitions uint32) (uint32, error) {
 			ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 			defer cancel()
 			n, err := part.Grow(ctx, s.cfg, int(partitions), s.info)
+			t.views.Forget()
 			return uint32(n), err
 		},
 	})

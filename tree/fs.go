@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"nvmecr/microfs"
+	"nvmecr/nvmf"
 	"nvmecr/posixshim"
 	"nvmecr/tree/wire"
 )
@@ -29,6 +30,8 @@ type Options struct {
 	// Own is the partition that Hello has named, mounted for writing; nil if there is none. It is the caller's to unmount.
 	Own     *microfs.FS
 	Readers Readers
+	// Room returns how much of a store, of a size and with so much free, the process could write once it has a partition. nil: it gets none.
+	Room func(total, free nvmf.Bytes) nvmf.Bytes
 	// Logf tells the user something, on one line. It may be nil.
 	Logf func(format string, args ...any)
 }
@@ -39,7 +42,8 @@ type FS struct {
 	own    *microfs.FS // nil: what is written goes to the index
 	place  uint32      // of own
 	opts   Options
-	ranges int // in a message, at most
+	ranges int  // in a message, at most
+	sums   bool // data is checksummed
 	cred   atomic.Pointer[microfs.Cred]
 
 	mu     sync.Mutex
@@ -55,7 +59,7 @@ func New(client *Client, o Options) (*FS, error) {
 		o.Logf = func(string, ...any) {}
 	}
 	fs := &FS{
-		client: client, own: o.Own, place: client.hello.Partition, opts: o, ranges: wire.MaxRanges,
+		client: client, own: o.Own, place: client.hello.Partition, opts: o, ranges: wire.MaxRanges, sums: client.welcome.DataCRC,
 		inodes: make(map[identity]*inode), shards: make(map[wire.Shard]struct{}),
 	}
 	cred := client.hello.Cred

@@ -144,16 +144,3 @@ func (fs *FS) Truncate(dir microfs.Ino, path string, size int64) error {
 	}
 	return in.settle()
 }
-
-// StatFS tells of the space where this process writes, and of the names of the tree.
-func (fs *FS) StatFS() microfs.StatFS {
-	var answer wire.StatFS
-	if err := fs.client.Call(wire.OpStatFS, nil, &answer); err != nil {
-		fs.opts.Logf("the space of the job's files: %v", err)
-	}
-	if fs.own != nil {
-		own := fs.own.StatFS()
-		answer.Hugeblock, answer.Blocks, answer.Free = own.Hugeblock, own.Blocks, own.Free
-	}
-	return answer.StatFS
-}

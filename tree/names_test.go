@@ -71,7 +71,7 @@ func TestNames(t *testing.T) {
 	assert.ErrorAs(t, err, &escape)
 	require.NoError(t, a.Sync())
 	assert.NotZero(t, a.StatFS().Free)
-	assert.True(t, r.join(wire.NoPartition).StatFS().DataCRC)
+	assert.True(t, r.join(wire.NoPartition).DataCRC())
 }
 
 // TestReadDir: more names than an answer has, and a part of them.

@@ -78,6 +78,7 @@ type rig struct {
 	shares        bool            // memory with the index
 	lost          uint64          // seed of what is lost
 	gone          map[uint32]bool // partitions that cannot be reached
+	more          nvmf.Bytes      // space of partitions that are no disks here
 
 	mu    sync.Mutex
 	alive map[*rank]struct{}
@@ -116,7 +117,7 @@ func (r *rig) start() {
 		r.homeDev.UseVolatileCache()
 	}
 	r.fs = r.home.mount(r.homeDev, microfs.Options{})
-	r.index = index.New(r.fs, index.Options{Run: testRun, Timeout: hang, Logf: r.t.Logf, Adopt: r.adopt})
+	r.index = index.New(r.fs, index.Options{Run: testRun, Timeout: hang, Logf: r.t.Logf, Adopt: r.adopt, Space: r.space})
 }
 
 // stop ends the index, as a kill of its process does for its clients.
@@ -130,6 +131,19 @@ func (r *rig) stop() {
 func (r *rig) adopt(_ context.Context, place uint32) (*microfs.FS, func(), error) {
 	fs := r.disks[place].mount(r.disks[place].dev, microfs.Options{ReadOnly: true})
 	return fs, func() { _ = fs.Unmount() }, nil
+}
+
+// space is what all disks have.
+func (r *rig) space(context.Context) (total, free nvmf.Bytes, _ error) {
+	for _, d := range r.disks {
+		fs := d.mount(attached{d.dev}, microfs.Options{ReadOnly: true})
+		s := fs.StatFS()
+		total, free = total+nvmf.Bytes(s.Blocks)*s.Hugeblock, free+nvmf.Bytes(s.Free)*s.Hugeblock
+		if err := fs.Unmount(); err != nil {
+			return 0, 0, err
+		}
+	}
+	return total + r.more, free + r.more, nil
 }
 
 // A countedConn counts what is sent. A request is sent at once.

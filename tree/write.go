@@ -19,14 +19,19 @@ func (f *file) WriteAt(bufs [][]byte, off int64) (int, error) {
 	case total(bufs) == 0:
 		return 0, nil
 	case f.fs.own != nil && !f.sync:
-		return f.writeShard(bufs, off)
+		n, err := f.writeShard(bufs, off)
+		if n == 0 && err == syscall.ENOSPC && f.fs.collect() {
+			n, err = f.writeShard(bufs, off)
+		}
+		return n, f.fs.spaceError(err)
 	}
 	in, err := f.useAlone()
 	if err != nil {
 		return 0, err
 	}
 	defer in.mu.Unlock()
-	return f.put(bufs, off)
+	n, err := f.put(bufs, off)
+	return n, f.fs.spaceError(err)
 }
 
 func (f *file) writeShard(bufs [][]byte, off int64) (int, error) {
@@ -86,7 +91,7 @@ func (f *file) AppendBelow(bufs [][]byte, most int64) (n int, end int64, err err
 		in.reserved = space.Off + space.Len
 	}
 	n, err = f.put(bufs, space.Off)
-	return n, space.Off + int64(n), err
+	return n, space.Off + int64(n), f.fs.spaceError(err)
 }
 
 // put writes to where the file's bytes go, and publishes them if each write is to be durable. The caller holds in.mu alone.

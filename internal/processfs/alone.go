@@ -65,7 +65,7 @@ func (b blank) StatFS() microfs.StatFS {
 	if size, err := store.SoloSize(context.Background(), b.cfg); err == nil {
 		st.Hugeblock = b.cfg.Hugeblock
 		st.Blocks = microfs.Hugeblock(size / st.Hugeblock)
-		st.Free = st.Blocks
+		st.Free, st.Avail = st.Blocks, st.Blocks
 	}
 	return st
 }

@@ -12,6 +12,7 @@ import (
 	"nvmecr/internal/parttable"
 	"nvmecr/internal/store"
 	"nvmecr/microfs"
+	"nvmecr/nvmf"
 	"nvmecr/posixshim"
 	"nvmecr/tree"
 	"nvmecr/tree/index"
@@ -26,7 +27,7 @@ func (o *Opener) openTree(p store.Place, opts store.Options) (*posixshim.Mount, 
 		if err != nil {
 			return nil, err
 		}
-		return o.treeMount(client, nil, p.Alone())
+		return o.treeMount(client, tree.Options{Room: o.room(p, client)}, nil, p.Alone())
 	}
 	if err := o.grow(p); err != nil {
 		return nil, err
@@ -45,7 +46,7 @@ func (o *Opener) openTree(p store.Place, opts store.Options) (*posixshim.Mount, 
 	if err != nil {
 		return nil, errors.Join(err, part.Close())
 	}
-	return o.treeMount(client, part, true)
+	return o.treeMount(client, tree.Options{Own: part.FS}, part.Close, true)
 }
 
 // grow has the store partitions for all ranks of the job.
@@ -58,12 +59,28 @@ func (o *Opener) grow(p store.Place) error {
 	return errors.Join(err, client.Goodbye())
 }
 
-// treeMount is the tree over a connection, and a partition or nil, both of which it takes over.
-func (o *Opener) treeMount(client *tree.Client, part *store.Partition, writable bool) (*posixshim.Mount, error) {
-	to := tree.Options{Readers: readers{o.views}, Logf: o.Logf}
-	closePart := func() error { return nil }
-	if part != nil {
-		to.Own, closePart = part.FS, part.Close
+// room returns tree.Options.Room of a process that has not opened the partition of its rank.
+func (o *Opener) room(p store.Place, client *tree.Client) func(total, free nvmf.Bytes) nvmf.Bytes {
+	if p.Alone() {
+		return nil
+	}
+	partitions, _ := client.Partitions(0) // which the index has told before
+	return func(total, free nvmf.Bytes) nvmf.Bytes {
+		if partitions > 1 {
+			if fs, err := o.views.Rank(context.Background(), p.Rank, time.Now()); err == nil {
+				s := fs.StatFS()
+				return nvmf.Bytes(s.Free) * s.Hugeblock
+			}
+		}
+		return min(free, total/nvmf.Bytes(p.Size)) // nobody has written to it yet: all will have as much
+	}
+}
+
+// treeMount is the tree over a connection, which it takes over, and closePart, of a partition or nil.
+func (o *Opener) treeMount(client *tree.Client, to tree.Options, closePart func() error, writable bool) (*posixshim.Mount, error) {
+	to.Readers, to.Logf = readers{o.views}, o.Logf
+	if closePart == nil {
+		closePart = func() error { return nil }
 	}
 	fs, err := tree.New(client, to)
 	if err != nil {
@@ -91,7 +108,9 @@ func ReadTree(ctx context.Context, cfg *config.Config, logf func(format string, 
 	if err != nil {
 		return nil, err
 	}
-	x := index.New(part.FS, index.Options{Format: tree.Format, Timeout: cfg.Timeout, Logf: logf})
+	views := store.NewViews(cfg, logf)
+	views.Impatient = true
+	x := index.New(part.FS, index.Options{Format: tree.Format, Timeout: cfg.Timeout, Logf: logf, Space: views.Space})
 	ours, theirs := net.Pipe()
 	go func() { _ = x.Serve(theirs, nil) }() // this process is the only client
 	client, err := tree.Connect(ours, wire.Hello{Format: tree.Format, Partition: wire.NoPartition, PID: uint32(os.Getpid())}, cfg.Timeout)
@@ -99,8 +118,6 @@ func ReadTree(ctx context.Context, cfg *config.Config, logf func(format string, 
 		x.Close()
 		return nil, errors.Join(err, part.Close())
 	}
-	views := store.NewViews(cfg, logf)
-	views.Impatient = true
 	closing := func() error {
 		err := client.Goodbye()
 		x.Close()

@@ -78,6 +78,11 @@ const leastFresh = 2 * time.Millisecond
 func (v *Views) Look(ctx context.Context) ([]View, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	return v.lookAll(ctx)
+}
+
+// lookAll is Look for who holds v.mu.
+func (v *Views) lookAll(ctx context.Context) ([]View, error) {
 	begin := time.Now()
 	if begin.Sub(v.looked) < v.fresh {
 		return v.views, nil
@@ -173,6 +178,42 @@ func (v *Views) rank(ctx context.Context, t, rank int, since time.Time) (*microf
 	view.looked = now
 	target.views[rank] = view
 	return view.FS, nil
+}
+
+// Space returns how many bytes files can have in the partitions of all ranks, and how many of these are free, as Look finds them. A partition that
+// nobody has written to yet is all free, one that cannot be read has no free space.
+func (v *Views) Space(ctx context.Context) (total, free nvmf.Bytes, err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if _, err := v.lookAll(ctx); err != nil {
+		return 0, 0, err
+	}
+	for _, t := range v.targets {
+		if t.table == nil || t.table.JobSize == 1 {
+			continue
+		}
+		for _, e := range t.table.Entries {
+			if e.Rank == parttable.Solo {
+				continue
+			}
+			has, left := e.Length, e.Length
+			if view, ok := t.views[e.Rank]; ok {
+				s := view.FS.StatFS()
+				has, left = nvmf.Bytes(s.Blocks)*s.Hugeblock, nvmf.Bytes(s.Free)*s.Hugeblock
+			} else if v.told[e.Rank] {
+				left = 0
+			}
+			total, free = total+has, free+left
+		}
+	}
+	return total, free, nil
+}
+
+// Forget has the next Look look, however soon it comes.
+func (v *Views) Forget() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.looked = time.Time{}
 }
 
 // Close closes the connections to the targets. What Look and Rank have returned cannot be read any more.

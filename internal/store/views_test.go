@@ -52,3 +52,33 @@ func TestViewOfRank(t *testing.T) {
 	_, err = v.Rank(ctx, 3, time.Now())
 	require.ErrorIs(t, err, microfs.ErrUnformatted)
 }
+
+// TestSpaceOfViews: what files have in the partitions of all ranks, also in those that nobody has written to or can read.
+func TestSpaceOfViews(t *testing.T) {
+	cfg := newTree(t, 256*nvmf.MiB, 128*nvmf.MiB)
+	v := NewViews(cfg, nil)
+	space := func() (total, free nvmf.Bytes) {
+		v.Forget()
+		total, free, err := v.Space(ctx)
+		require.NoError(t, err)
+		return total, free
+	}
+	total, _ := space()
+	require.Zero(t, total, "there is no store")
+	withPartition(t, cfg, alone, Options{}, func(solo *Partition) {
+		total, _ = space()
+		require.Zero(t, total, "there are no ranks")
+		_, err := solo.Grow(ctx, cfg, 3, quietly)
+		require.NoError(t, err)
+	})
+	mustOpen(t, cfg, 3) // formats the second target
+	total, empty := space()
+	require.Greater(t, total, 340*nvmf.MiB)
+	require.Less(t, total-empty, nvmf.MiB)
+	withPartition(t, cfg, Place{Rank: 1, Size: 3}, Options{}, func(p *Partition) {
+		require.NoError(t, writeFile(p.FS, "a", make([]byte, 20*nvmf.MiB)))
+		again, free := space()
+		assert.Equal(t, total, again)
+		assert.EqualValues(t, 20*nvmf.MiB, empty-free)
+	})
+}

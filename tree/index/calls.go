@@ -45,7 +45,6 @@ type (
 	symlinkCall  struct{ wire.Symlink }
 	readlinkCall struct{ wire.Readlink }
 	pathCall     struct{ wire.Path }
-	statFSCall   struct{}
 	syncCall     struct{}
 	lockCall     struct{ wire.Lock }
 	shardsCall   struct{ wire.Shards }
@@ -86,7 +85,7 @@ var calls = [...]func() call{
 	wire.OpSymlink:  func() call { return new(symlinkCall) },
 	wire.OpReadlink: func() call { return new(readlinkCall) },
 	wire.OpPath:     func() call { return new(pathCall) },
-	wire.OpStatFS:   func() call { return statFSCall{} },
+	wire.OpStatFS:   func() call { return new(statFSCall) },
 	wire.OpSync:     func() call { return syncCall{} },
 	wire.OpLock:     func() call { return new(lockCall) },
 	wire.OpShards:   func() call { return new(shardsCall) },
@@ -103,7 +102,7 @@ func (r *hello) before(c *client) error {
 	if err == nil && n > 0 && r.Partition != wire.NoPartition && r.Partition >= n { // ranges would name it for ever
 		return fmt.Errorf("process %d is to write partition %d, and the store has %d; it has to ask for more first: %w", r.PID, r.Partition, n, syscall.EINVAL)
 	}
-	r.welcome = wire.Welcome{Timeout: c.x.opts.Timeout, Partitions: n, Index: c.x.id}
+	r.welcome = wire.Welcome{Timeout: c.x.opts.Timeout, Partitions: n, Index: c.x.id, DataCRC: c.x.fs.DataCRC()}
 	return err
 }
 
@@ -370,10 +369,6 @@ func (r *pathCall) run(c *client) (wire.Body, error) {
 		path, err = c.x.fs.RealPath(r.Dir, r.Name.Path)
 	}
 	return &wire.Text{Text: path}, err
-}
-
-func (statFSCall) run(c *client) (wire.Body, error) {
-	return &wire.StatFS{StatFS: c.x.fs.StatFS()}, nil
 }
 
 func (syncCall) run(c *client) (wire.Body, error) { return nil, c.x.sync() }

@@ -14,6 +14,7 @@ import (
 
 	"nvmecr/internal/panics"
 	"nvmecr/microfs"
+	"nvmecr/nvmf"
 	"nvmecr/tree/wire"
 )
 
@@ -31,6 +32,9 @@ type Options struct {
 	// Grow makes sure that the store has a number of partitions, and returns how many there are. nil: there are as
 	// many as there are, 0 for all that clients know.
 	Grow func(partitions uint32) (uint32, error)
+	// Space returns how many bytes files can have in the partitions of ranks, and how many of these are free. It is called for several
+	// clients at the same time. nil: there are none.
+	Space func(ctx context.Context) (total, free nvmf.Bytes, err error)
 	// Logf tells what users have to know. May be nil.
 	Logf func(format string, args ...any)
 }
@@ -45,6 +49,7 @@ type Index struct {
 
 	growing sync.Mutex     // held while Options.Grow runs; before mu
 	grown   uint32         // partitions that the store has, since nobody else makes any; 0: not known. Guarded by growing
+	growths int            // how often that was called. Guarded by growing
 	work    sync.WaitGroup // adoptions, and Serves
 	crashed atomic.Bool    // set by the first panic, for good
 
@@ -200,6 +205,7 @@ func (x *Index) grow(partitions uint32) (uint32, error) {
 	if x.grown > 0 && partitions <= x.grown {
 		return x.grown, nil
 	}
+	x.growths++
 	n, err := x.opts.Grow(partitions)
 	if err == nil {
 		x.grown = n

@@ -13,12 +13,14 @@ type Welcome struct {
 	Timeout    time.Duration // of the run
 	Partitions uint32        // of the store
 	Index      uuid.UUID     // which one it is
+	DataCRC    bool          // data is checksummed
 }
 
 func (a *Welcome) fields(c *codec) {
 	u64(c, &a.Timeout)
 	u32(c, &a.Partitions)
 	c.array(a.Index[:])
+	c.truth(&a.DataCRC)
 }
 
 // File answers Open, OpenIno and Map: segments in order, without gaps. More says that there are more behind
@@ -103,6 +105,7 @@ func (a *StatFS) fields(c *codec) {
 	u64(c, &s.Hugeblock)
 	u32(c, &s.Blocks)
 	u32(c, &s.Free)
+	u32(c, &s.Avail)
 	u64(c, &s.Files)
 	u64(c, &s.FilesFree)
 	u64(c, &s.LogPages)
@@ -112,6 +115,5 @@ func (a *StatFS) fields(c *codec) {
 	count(c, &s.OpenFiles)
 	u64(c, &s.Generation)
 	u64(c, &s.Checkpoints)
-	c.truth(&s.DataCRC)
 	c.truth(&s.Ranges)
 }

@@ -135,8 +135,20 @@ func (p *partition) fill(s microfs.StatFS) {
 	p.Generation, p.Checkpoints = s.Generation, s.Checkpoints
 }
 
+// used says how much of all partitions files take.
+func used(list []partition) string {
+	var used, all nvmf.Bytes
+	for _, p := range list {
+		if !p.Formatted {
+			all += p.Length
+		}
+		used, all = used+p.Capacity-p.Free, all+p.Capacity
+	}
+	return fmt.Sprintf("%s of %s are used", used, all)
+}
+
 func (o *statOptions) printPartitions(w io.Writer, list []partition) error {
-	fmt.Fprintf(w, "store %q, %s\n", o.cfg.Name, count(len(list), "partition"))
+	fmt.Fprintf(w, "store %q, %s: %s\n", o.cfg.Name, count(len(list), "partition"), used(list))
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	fmt.Fprintln(t, "RANK\tUSED\tOF\tFILES\tLOG PAGES\tSTATE\tMOUNTS\tTARGET")
 	for _, p := range list {
