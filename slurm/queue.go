@@ -28,7 +28,7 @@ type Queue interface {
 }
 
 // ErrNoJob says that Slurm has no such job: it is over, and long since.
-var ErrNoJob = errors.New("Slurm has no such job")
+var ErrNoJob = errors.New("there is no such job any more")
 
 // Scontrol is the Queue that scontrol tells of.
 type Scontrol struct{}
