@@ -128,6 +128,7 @@ func TestLife(t *testing.T) {
 
 	// A node is lost: the epilog comes, the job is started again, and finds what it had, by another key.
 	require.NoError(t, c.EpilogController(7))
+	c.now = c.now.Add(c.Grace)
 	require.NoError(t, c.Reconcile(t.Context()))
 	assert.Len(t, c.held["a"], 1, "it will be started again")
 	j := c.jobs[7]

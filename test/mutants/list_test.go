@@ -224,6 +224,21 @@ var edits = slices.Concat(editsOfTrees, editsOfDrain, []edit{
 		`if c.auth.Err() != nil && !c.refused {`, `if false {`,
 		"TestWrongKeysAreSlow", ""},
 
+	// Space for jobs of Slurm.
+	{"slurm: a lease is written when its namespaces are there", "slurm/hooks.go",
+		`return l, h.store().save(l)`, `return l, nil`,
+		"TestKilledAnywhere", ""},
+	{"slurm: what is freed has no lease while it goes", "slurm/reconcile.go",
+		`for _, spot := range l.Targets {`, `_ = h.store().remove(l.Name); for _, spot := range l.Targets {`,
+		"TestKilledAnywhere", ""},
+	{"slurm: a lost node's key lets it in again", "slurm/hooks.go",
+		`job.Nodes, r, h.Now(), nil
+	l.Key = dhchap.NewSecret(dhchap.SHA256).Reveal()`, `job.Nodes, r, h.Now(), nil`,
+		"TestLife", ""},
+	{"slurm: the end of a job is the end of its space", "slurm/reconcile.go",
+		`if err == nil && !job.Over {`, `if err == nil && !job.Over && l.Ended == nil {`,
+		"TestLife", ""},
+
 	// PDUs.
 	{"pdu: header digest not looked at", "nvmf/pdu/rules.go",
 		`got, want := le.Uint32(b[h.HLen:]), Digest(0, b[:h.HLen]); got != want {`, `got, want := le.Uint32(b[h.HLen:]), Digest(0, b[:h.HLen]); got != want && false {`,
