@@ -27,12 +27,13 @@ func newMount() *cobra.Command {
 		Use:   "mount [flags] DIRECTORY",
 		Short: "Show a store's files to every program, through FUSE",
 		Long: `Mounts the files of a store at a directory, for reading, by FUSE: while the
-job runs and after it died, on any host that can reach its namespaces. Each rank
-has a directory there; with --rank it is the files of that rank. What the ranks
-write shows at once. It ends with Ctrl-C, SIGTERM, or when the directory is
+job runs and after it died, on any host that can reach its namespaces. It is the
+tree of the job, or, where each rank has files of its own, a directory for each;
+with --rank it is the files of that rank. What the ranks write shows at once, in
+a tree when it is closed or synced. It ends with Ctrl-C, SIGTERM, or when the directory is
 unmounted.`,
 		Example: `  nvmecr mount --name melt /mnt/melt &
-  tail -f /mnt/melt/rank0/log.lammps`,
+  tail -f /mnt/melt/log.lammps`,
 		Args: cli.Args(cobra.ExactArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := o.open(cmd); err != nil {
