@@ -65,7 +65,7 @@ type localIndex struct {
 
 // useOfIndex returns what the heap holds more after fill, and how long a mount of the partition takes then, in seconds.
 func useOfIndex(ctx context.Context, n int, fill func(*localIndex, int) error) (heap, mount float64, err error) {
-	dev, err := memdev.New(nvmf.Bytes(n)*8*nvmf.KiB+nvmf.GiB, 4096, memdev.Options{})
+	dev, err := memdev.New(nvmf.Bytes(n)*16*nvmf.KiB+nvmf.GiB, 4096, memdev.Options{})
 	if err != nil {
 		return 0, 0, err
 	}
