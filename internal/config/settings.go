@@ -249,7 +249,7 @@ var settings = []Setting{
 	},
 	{
 		Name:    "keep",
-		Help:    "while the job runs keep the newest `N` complete checkpoints of each series only, on each level; or auto: those in the store for which there is space beside another one; all without it",
+		Help:    "while the job runs keep the newest `N` complete checkpoints of each series only, on each level; or auto: those in the store for which there is space beside two more; all without it",
 		initial: text(""),
 		parse:   func(c *Config, v string) error { c.Keep = v; return nil },
 		format:  func(c *Config) string { return c.Keep },

@@ -53,22 +53,27 @@ func (k keeper) tidy(s *drain.Series, ended bool) error {
 	if err != nil {
 		return err
 	}
-	newest := stored[len(stored)-1]
+	newest, have := stored[len(stored)-1], freeOfRanks(m.FS)
 	for _, c := range stored[:len(stored)-1] {
-		if k.count > 0 && len(stored) <= k.count || k.auto && free(m.FS) > newest.Size() {
+		if k.count > 0 && len(stored) <= k.count || k.auto && have > spare*newest.Size() {
 			break
 		}
 		if err = removeFiles(m.FS, s.Pattern, c.Files); err != nil {
 			break
 		}
-		stored = stored[1:]
+		stored, have = stored[1:], have+c.Size() // ranks give it back when they next look
 	}
 	return errors.Join(err, m.Close())
 }
 
-func free(files posixshim.FS) int64 {
+// spare is the space that auto leaves, in checkpoints of the size of the newest: no rank has more than its part of it, and the next one
+// may be larger.
+const spare = 2
+
+// freeOfRanks is what is free of the store without what processes that are no ranks, as this one, have for themselves.
+func freeOfRanks(files posixshim.FS) int64 {
 	st := files.StatFS()
-	return int64(st.Free) * int64(st.Hugeblock)
+	return int64(st.Free-min(st.Avail, st.Free)) * int64(st.Hugeblock)
 }
 
 // removeFiles removes the files of a checkpoint, and directories of it that are empty then.
