@@ -1,6 +1,7 @@
 package posixshim
 
 import (
+	"fmt"
 	"syscall"
 	"testing"
 
@@ -60,5 +61,19 @@ func TestReadsMoveTheOffset(t *testing.T) {
 		_, err = p.Pread(h, got, 0)
 		require.NoError(t, err)
 		assert.Equal(t, "ab", string(got))
+	}
+}
+
+// TestUnavailable: a mount that cannot be opened fails with EIO where the cause is no answer that a file gives.
+func TestUnavailable(t *testing.T) {
+	for cause, want := range map[error]syscall.Errno{
+		syscall.ENOENT: syscall.EIO, syscall.EACCES: syscall.EIO, syscall.ECONNREFUSED: syscall.EIO, syscall.EHOSTUNREACH: syscall.EIO, syscall.EPIPE: syscall.EIO,
+		syscall.ENOSPC: syscall.ENOSPC, syscall.EROFS: syscall.EROFS, syscall.EBUSY: syscall.EBUSY,
+	} {
+		p := New(func(bool) (*Mount, error) { return nil, fmt.Errorf("opening: %w", cause) }, func(string, ...any) {})
+		p.MountAt("/nvmecr")
+		err := p.Mkdir(at("d"), 0o700)
+		assert.Equal(t, want, p.Errno(err), cause)
+		assert.ErrorContains(t, err, cause.Error())
 	}
 }

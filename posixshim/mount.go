@@ -198,7 +198,10 @@ func unavailable(err error) error {
 		return err
 	}
 	switch Errno(err) {
-	case syscall.ENOENT, syscall.EACCES:
+	case syscall.ENOENT, syscall.EACCES,
+		// A target that cannot be reached: no call on a file fails with these.
+		syscall.ECONNREFUSED, syscall.ECONNRESET, syscall.ECONNABORTED, syscall.EPIPE, syscall.ENOTCONN,
+		syscall.EHOSTUNREACH, syscall.EHOSTDOWN, syscall.ENETUNREACH, syscall.ENETDOWN:
 		return fmt.Errorf("%v: %w", err, syscall.EIO)
 	}
 	return err
