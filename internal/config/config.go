@@ -96,6 +96,7 @@ type Config struct {
 	Unfenced                 bool       // --unfenced: mount also where an old writer may live
 	Takeover                 bool       // --takeover: also from a run in progress; for the command only
 	Job                      string     // --job-id: of runs that are one; for the command only
+	MaxRanks                 int        // --max-ranks: of the largest program of the job; 0: not known
 	Level2                   string     // --level2: an absolute path; "": none
 	Keep                     string     // --keep: a number, auto, or ""; for the command only
 	Level2Every              string     // --level2-every: a number or a time

@@ -222,6 +222,20 @@ var settings = []Setting{
 		format: func(c *Config) string { return c.Job },
 	},
 	{
+		Name: "max-ranks", Exported: true,
+		Help:    "`N` ranks of the largest program, where programs of several sizes run at the same time in one tree: the store has partitions for all of them from the start",
+		initial: text("0"),
+		parse: func(c *Config, v string) error {
+			n, err := strconv.ParseUint(v, 10, 24)
+			c.MaxRanks = int(n)
+			if err != nil {
+				return fmt.Errorf("%q is not a number of ranks", v)
+			}
+			return nil
+		},
+		format: func(c *Config) string { return strconv.Itoa(c.MaxRanks) },
+	},
+	{
 		Name: "level2", Exported: true,
 		Help:    "`DIRECTORY` of a parallel file system, which exists, where checkpoints are kept beside those in the store; see nvmecr drain",
 		initial: text(""),

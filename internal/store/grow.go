@@ -22,6 +22,8 @@ import (
 // writing. Ranks that have their partition open keep it as it is. A crash leaves the partitions of before, or those of after, on each
 // target.
 //
+// It makes partitions for cfg.MaxRanks at least, once it makes any: what ranks have in use cannot be given to others.
+//
 // With 0 it only says how many there are. A store that no ranks have come to has one, which is the solo partition.
 //
 // Errors: ENOSPC where the others have no room to give; those of the targets.
@@ -33,6 +35,7 @@ func (p *Partition) Grow(ctx context.Context, cfg *config.Config, ranks int, log
 	if table.JobSize >= ranks {
 		return table.JobSize, nil
 	}
+	ranks = max(ranks, cfg.MaxRanks)
 	mapping, err := mapRanks(cfg, cfg.Mapping, ranks)
 	if err != nil {
 		return 0, err
@@ -147,7 +150,7 @@ func (g *growth) makeRoom(ctx context.Context, n int) ([]balancer.Segment, error
 			return segs, nil
 		}
 		if len(order) == 0 {
-			return nil, fmt.Errorf("%d more, and those that are there, used or in use by processes, leave room for none of %v: remove files (nvmecr cp copies them out), or take a larger namespace: %w",
+			return nil, fmt.Errorf("%d more, and those that are there, used or in use by processes, leave room for none of %v: start a run of programs that run at the same time with --max-ranks of the largest one, remove files (nvmecr cp copies them out), or take a larger namespace: %w",
 				n, least, syscall.ENOSPC)
 		}
 		if err := g.shorten(ctx, &g.table.Entries[order[0]], share); err != nil {

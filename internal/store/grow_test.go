@@ -97,6 +97,17 @@ func TestGrowBeside(t *testing.T) {
 	runRanksFrom(t, cfg, 0, 4)
 }
 
+// TestGrowToLargest: where the largest program is known there are partitions for it from the start, also while ranks of a smaller one are at work.
+func TestGrowToLargest(t *testing.T) {
+	cfg := newTree(t, 64*nvmf.MiB)
+	cfg.MaxRanks = 5
+	files := map[int][]byte{}
+	runRanks(t, cfg, 2, 5, files)
+	withPartition(t, cfg, Place{Rank: 0, Size: 2}, Options{}, func(*Partition) {
+		withPartition(t, cfg, Place{Rank: 1, Size: 2}, Options{}, func(*Partition) { runRanksFrom(t, cfg, 2, 5) })
+	})
+}
+
 func runRanksFrom(t *testing.T, cfg *config.Config, first, size int) {
 	t.Helper()
 	withPartition(t, cfg, alone, Options{}, func(solo *Partition) {
