@@ -36,12 +36,13 @@ func Ranks(ctx context.Context, cfg *config.Config) ([]RankInfo, error) {
 // Partitions lists the partitions of the store in order of rank, the solo partition last, read from the
 // tables of all targets. The error is parttable.ErrNoTable if no target has a
 // table; targets without one are left out otherwise, a job with fewer ranks
-// than targets leaves some unused.
+// than targets leaves some unused. Where some targets cannot be reached, it lists the partitions on the others, and
+// the error is in nvmf.ErrUnreachable.
 func Partitions(ctx context.Context, cfg *config.Config) ([]RankInfo, error) {
 	var infos []RankInfo
 	var missing error
 	found := false
-	err := eachTarget(ctx, cfg, true, func(t int, id nvmf.TransportID, dev nvmf.Device) error {
+	err := eachReachable(ctx, cfg, true, func(t int, id nvmf.TransportID, dev nvmf.Device) error {
 		table, err := ours(ctx, cfg, t, dev, os.Geteuid() == 0)
 		if errors.Is(err, parttable.ErrNoTable) {
 			missing = fmt.Errorf("target %s: %w", id, err)
@@ -174,14 +175,35 @@ func wipe(ctx context.Context, cfg *config.Config, check func(nvmf.Device) (bool
 	})
 }
 
-// eachTarget connects to the targets one after the other.
+// eachTarget connects to the targets one after the other, and ends at the first error.
 func eachTarget(ctx context.Context, cfg *config.Config, readOnly bool, f func(t int, id nvmf.TransportID, dev nvmf.Device) error) error {
+	return visitTargets(ctx, cfg, readOnly, func(error) bool { return false }, f)
+}
+
+// eachReachable is eachTarget without those that cannot be reached, which are in the error.
+func eachReachable(ctx context.Context, cfg *config.Config, readOnly bool, f func(t int, id nvmf.TransportID, dev nvmf.Device) error) error {
+	var away error
+	err := visitTargets(ctx, cfg, readOnly, func(err error) bool {
+		gone := errors.Is(err, nvmf.ErrUnreachable)
+		if gone {
+			away = errors.Join(away, err)
+		}
+		return gone
+	}, f)
+	return errors.Join(err, away)
+}
+
+// visitTargets leaves out those whose error in connecting skip takes.
+func visitTargets(ctx context.Context, cfg *config.Config, readOnly bool, skip func(error) bool, f func(t int, id nvmf.TransportID, dev nvmf.Device) error) error {
 	if len(cfg.Targets) == 0 {
 		return ErrNoTarget
 	}
 	var seen namespaces
 	for t, id := range cfg.Targets {
 		dev, err := connect(ctx, cfg, id, readOnly)
+		if err != nil && skip(err) {
+			continue
+		}
 		if err != nil {
 			return err
 		}

@@ -129,3 +129,41 @@ func awaitLines(t *testing.T, j *demo.Job, n int) {
 		time.Sleep(time.Millisecond)
 	}
 }
+
+// TestOneTargetAwayOutside: where one of several targets is gone, what the others have is listed and copied, and one line says what is missing.
+func TestOneTargetAwayOutside(t *testing.T) {
+	for _, view := range []config.View{config.ViewRank, config.ViewJob} {
+		t.Run(string(view), func(t *testing.T) {
+			s := newStage(t)
+			s.View = view
+			var targets []string
+			var jobs []*demo.Job
+			for i := range 2 {
+				job, target := serve(t, s, "--listen", awayAddress()+":0", "--namespace", fmt.Sprint("file:", filepath.Join(s.Dir, fmt.Sprint("away", i)), "?size=128M"))
+				targets, jobs = append(targets, "--target", target), append(jobs, job)
+			}
+			targets = append(targets, "--timeout", "3s")
+			const write = "for r in 0 1 2 3; do PMI_SIZE=4 PMI_RANK=$r sh -c 'echo of rank $PMI_RANK > /nvmecr/f$PMI_RANK'; done"
+			call(t, s, append(append([]string{"run"}, targets...), "--", "sh", "-c", write)...).ok(t)
+			jobs[1].Kill()
+			require.Error(t, jobs[1].Wait(t.Context()))
+
+			r := call(t, s, append([]string{"ls"}, targets...)...)
+			assert.Equal(t, 1, r.code)
+			assert.Contains(t, r.stderr, "target cannot be reached")
+			for _, name := range []string{"f0", "f2"} { // ranks 1 and 3 are on the target that is gone
+				assert.Contains(t, r.stdout, "/"+name)
+			}
+			out := filepath.Join(s.Dir, "out")
+			r = call(t, s, append(append([]string{"cp"}, targets...), "/", out)...)
+			assert.Equal(t, 1, r.code)
+			have := tree(t, out)
+			for _, rank := range []string{"0", "2"} {
+				name := map[config.View]string{config.ViewRank: "rank" + rank + "/f" + rank, config.ViewJob: "f" + rank}[view]
+				assert.Equal(t, "of rank "+rank+"\n", string(have[name]), r.stderr)
+			}
+			assert.Len(t, have, 2)
+			assert.Equal(t, 2, call(t, s, append(append([]string{"latest"}, targets...), "f{step}")...).code, "it cannot be told")
+		})
+	}
+}

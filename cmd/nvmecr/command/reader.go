@@ -60,7 +60,8 @@ func (r *reader) open(cmd *cobra.Command) error {
 	}
 	ctx := cmd.Context()
 	parts, err := store.Partitions(ctx, r.cfg)
-	if err != nil {
+	away := len(parts) > 0 && errors.Is(err, nvmf.ErrUnreachable)
+	if err != nil && !away {
 		return neverWritten(err, r.cfg.Name)
 	}
 	r.size = len(parts)
@@ -71,6 +72,13 @@ func (r *reader) open(cmd *cobra.Command) error {
 	if r.solo = r.size > 0 && parts[r.size-1].Rank == parttable.Solo; r.solo {
 		r.size--
 	}
+	if away { // the others are looked at
+		r.fail(err)
+		r.size = parts[0].JobSize
+		if !r.ofTree() { // of which other parts are read
+			r.leaveOut(parts)
+		}
+	}
 	if r.rank == parttable.Solo && !r.solo {
 		return cli.UsageError{Err: fmt.Errorf("store %q has no partition for job scripts and programs without a launcher beside those of ranks", r.cfg.Name)}
 	}
@@ -78,6 +86,19 @@ func (r *reader) open(cmd *cobra.Command) error {
 		return cli.UsageError{Err: fmt.Errorf("store %q has no rank %d: it was written by %s, numbered from 0", r.cfg.Name, r.rank, count(r.size, "rank"))}
 	}
 	return nil
+}
+
+// leaveOut notes that ranks whose partitions are not among parts cannot be read.
+func (r *reader) leaveOut(parts []store.RankInfo) {
+	there := map[int]bool{}
+	for _, p := range parts {
+		there[p.Rank] = true
+	}
+	for rank := range r.size {
+		if !there[rank] {
+			r.broken[rank] = true
+		}
+	}
 }
 
 // neverWritten says what it means that no target has a table.
@@ -197,6 +218,9 @@ func (r *reader) each(ctx context.Context, f func(rank int, fs posixshim.FS) err
 
 func (r *reader) eachOf(ctx context.Context, ranks []int, f func(rank int, fs posixshim.FS) error) {
 	for _, rank := range ranks {
+		if r.broken[rank] { // told already
+			continue
+		}
 		p, err := r.mount(ctx, rank)
 		if err != nil {
 			r.broken[rank] = true
