@@ -145,6 +145,19 @@ func TestOwnBytes(t *testing.T) {
 	assert.Equal(t, asked+1, p.asked.Load(), "a close is one message")
 }
 
+// TestOneMessageForAWrite: what a process without a partition writes from several buffers goes in one message, and so as a whole.
+func TestOneMessageForAWrite(t *testing.T) {
+	p := newRig(t, 0).join(wire.NoPartition)
+	f := p.open("/f", unix.O_CREAT|unix.O_RDWR)
+	asked := p.asked.Load()
+	n, err := f.WriteAt([][]byte{[]byte("some "), nil, []byte("buffers, "), []byte("one write")}, 0)
+	require.NoError(t, err)
+	assert.Equal(t, 23, n)
+	assert.Equal(t, asked+1, p.asked.Load())
+	require.NoError(t, f.Close())
+	assert.Equal(t, "some buffers, one write", p.read("/f"))
+}
+
 // TestManyRanges: a file of more ranges than the answer to an open, or a publication, has.
 func TestManyRanges(t *testing.T) {
 	r := newRig(t, 2)

@@ -2,6 +2,7 @@ package tree
 
 import (
 	"fmt"
+	"slices"
 	"syscall"
 
 	"nvmecr/microfs"
@@ -116,9 +117,13 @@ func (f *file) put(bufs [][]byte, off int64) (n int, err error) {
 	return n, err
 }
 
-// writeIndex writes to the index's own partition. The caller holds in.mu alone.
+// writeIndex writes to the index's own partition: what a message holds is there as a whole or not at all if the process is killed. The caller
+// holds in.mu alone.
 func (f *file) writeIndex(bufs [][]byte, off int64) (done int, err error) {
 	f.in.layout.forget()
+	if n := total(bufs); len(bufs) > 1 && n <= wire.MaxData {
+		bufs = [][]byte{slices.Concat(bufs...)}
+	}
 	for _, b := range bufs {
 		for len(b) > 0 {
 			var answer wire.Written
