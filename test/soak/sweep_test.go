@@ -34,7 +34,7 @@ func TestKilledAtEveryCall(t *testing.T) {
 	require.NoError(t, err, string(out))
 	require.NoError(t, os.Mkdir(filepath.Join(stage.Dir, "readback"), 0o700))
 
-	job, err := stage.Start(append(stage.RunFlags("sweep", "--size", "64M"), "sh", mustAbs(t, "testdata/sweep.sh"), strconv.Itoa(steps), killat,
+	job, err := stage.Start(append(stage.RunFlags("sweep", "--view=rank", "--size", "64M"), "sh", mustAbs(t, "testdata/sweep.sh"), strconv.Itoa(steps), killat,
 		programs["sh"], mount, stage.Dir, seed, "1"))
 	require.NoError(t, err)
 	require.NoError(t, job.Wait(t.Context()))
