@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -185,7 +186,7 @@ func TestDrainInTime(t *testing.T) {
 		_, err := os.Stat(filepath.Join(dir, "default", "step-1", "step-1"))
 		return err == nil
 	})
-	assert.Contains(t, job.Stdout.Lines(), "told")
+	until("told", func() bool { return slices.Contains(job.Stdout.Lines(), "told") }) // by the shell, when its sleep has ended
 	assert.False(t, job.Ended())
 	job.Kill()
 	_ = job.Wait(t.Context())
