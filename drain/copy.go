@@ -56,9 +56,9 @@ func (s *Set) places(want func(place) bool) (list []place) {
 
 // copy copies the segments that no journal has.
 func (p *partial) copy(ctx context.Context, src Source) error {
-	todo := p.set.places(func(at place) bool { return !p.done[at] })
+	missing := p.set.places(func(at place) bool { return !p.done[at] })
 	limit := p.o.limiter()
-	return each(ctx, todo, p.o.workers(), func(ctx context.Context, queue <-chan place) error {
+	return each(ctx, missing, p.o.workers(), func(ctx context.Context, queue <-chan place) error {
 		c := &copier{partial: p, src: src, file: -1, buf: make([]byte, blockSize), limit: limit}
 		var err error
 		for at := range queue {

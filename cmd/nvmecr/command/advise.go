@@ -87,11 +87,7 @@ func (o *adviseOptions) advise(cmd *cobra.Command, pattern string) (*advice, err
 	}
 	var costs, gaps []time.Duration
 	var last *drain.Checkpoint
-	for i := range s.Checkpoints {
-		c := &s.Checkpoints[i]
-		if !c.Stored || !c.Complete() {
-			continue
-		}
+	for _, c := range s.Stored() {
 		costs = append(costs, max(c.Ended().Sub(c.Begun()), time.Microsecond))
 		if last != nil {
 			gaps = append(gaps, c.Ended().Sub(last.Ended()))

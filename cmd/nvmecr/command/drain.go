@@ -80,11 +80,11 @@ func (o *drainOptions) drain(cmd *cobra.Command, pattern string, limit nvmf.Byte
 	}
 	src := newStoreSource(cmd.Context(), &o.reader)
 	defer src.Close()
-	todo := o.todo(series)
-	if len(todo) == 0 {
+	pending := o.pending(series)
+	if len(pending) == 0 {
 		return fmt.Errorf("store %q: no complete checkpoint matches %s", o.cfg.Name, series.Pattern)
 	}
-	for _, c := range todo {
+	for _, c := range pending {
 		if err := o.one(cmd, src, series.Pattern, c, limit); err != nil {
 			o.fail(fmt.Errorf("%s: %w", c.Name, err))
 		}
@@ -109,13 +109,9 @@ func (o *drainOptions) check() (limit nvmf.Bytes, err error) {
 	return limit, nil
 }
 
-// todo returns the complete checkpoints that are to be on the second level.
-func (o *drainOptions) todo(s *drain.Series) (list []*drain.Checkpoint) {
-	for i := range s.Checkpoints {
-		if c := &s.Checkpoints[i]; c.Stored && c.Complete() {
-			list = append(list, c)
-		}
-	}
+// pending returns the complete checkpoints that are to be on the second level.
+func (o *drainOptions) pending(s *drain.Series) (list []*drain.Checkpoint) {
+	list = s.Stored()
 	if !o.all && len(list) > 1 {
 		list = list[len(list)-1:]
 	}

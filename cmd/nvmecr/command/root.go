@@ -16,14 +16,14 @@ func Main(args []string) int { return cli.Execute(newRoot(), forBench(args)) }
 func newRoot() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "nvmecr",
-		Short: "Checkpoint storage of its own for every rank of an MPI job",
-		Long: `nvmecr gives every rank of an unmodified MPI application a private file system
-on its slice of an NVMe-over-Fabrics namespace. What the application writes
-under the mount (/nvmecr) survives the death of the job; a run of the same
-name finds it again.`,
+		Short: "Checkpoint storage for MPI jobs, on NVMe-over-Fabrics namespaces",
+		Long: `nvmecr gives all ranks of an unmodified MPI application one tree of files under the
+mount (/nvmecr), or with --view=rank each a private file system. What a rank writes goes to its own
+slice of an NVMe-over-Fabrics namespace and survives the death of the job; a run of the
+same name finds it again.`,
 		Example: `  nvmecr run -- mpirun -n 4 ./app            # checkpoints go under /nvmecr
-  nvmecr ls                                  # what each rank holds
-  nvmecr cp --rank 0 /state.42 ./state.42    # copy a file out`,
+  nvmecr ls                                  # what there is
+  nvmecr cp /state.42 ./state.42             # copy a file out`,
 		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
