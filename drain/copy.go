@@ -8,7 +8,6 @@ import (
 	"os"
 
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/sys/unix"
 	"golang.org/x/time/rate"
 
 	"nvmecr/internal/crc64"
@@ -76,7 +75,7 @@ type copier struct {
 	src  Source
 	file int // -1: none
 	from Reader
-	to   *os.File
+	to   file
 	buf  []byte
 
 	limit *rate.Limiter // shared by the workers; or nil
@@ -183,7 +182,7 @@ func ofZeros(sum uint64, n int64) uint64 {
 }
 
 // verify compares the files in root with the checksums of a set.
-func verify(ctx context.Context, root *os.Root, s *Set, o Options) error {
+func verify(ctx context.Context, root directory, s *Set, o Options) error {
 	all := s.places(func(place) bool { return true })
 	err := each(ctx, all, o.workers(), func(ctx context.Context, queue <-chan place) error {
 		buf := make([]byte, blockSize)
@@ -201,9 +200,9 @@ func verify(ctx context.Context, root *os.Root, s *Set, o Options) error {
 		return err
 	}
 	for i := range s.Files {
-		info, err := root.Lstat(s.In(&s.Files[i]))
-		if err == nil && (info.Size() != s.Files[i].Size || !info.Mode().IsRegular()) {
-			err = fmt.Errorf("%s: %w: it is of %d bytes, not %d", s.In(&s.Files[i]), ErrDamaged, info.Size(), s.Files[i].Size)
+		size, err := root.Size(s.In(&s.Files[i]))
+		if err == nil && size != s.Files[i].Size {
+			err = fmt.Errorf("%s: %w: it is of %d bytes, not %d", s.In(&s.Files[i]), ErrDamaged, size, s.Files[i].Size)
 		}
 		if err != nil {
 			return err
@@ -212,15 +211,14 @@ func verify(ctx context.Context, root *os.Root, s *Set, o Options) error {
 	return nil
 }
 
-func verifySegment(ctx context.Context, root *os.Root, s *Set, f *File, segment int, buf []byte) error {
-	from, err := root.Open(s.In(f))
+func verifySegment(ctx context.Context, root directory, s *Set, f *File, segment int, buf []byte) error {
+	from, err := root.Open(s.In(f), os.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}
 	defer from.Close()
 	off, n := f.segment(segment)
-	// What is durable is dropped from memory and read from where it is. Where that is not done the copy in memory is compared.
-	_ = unix.Fadvise(int(from.Fd()), off, n, unix.FADV_DONTNEED)
+	from.Forget(off, n) // where that is not done what is in memory is compared
 	sum, begin := uint64(0), off
 	for end := off + n; off < end; {
 		if ctx.Err() != nil {

@@ -1,5 +1,6 @@
 // Package drain keeps checkpoint sets in a second level: a directory of a parallel
-// file system, which outlasts the namespaces of the job.
+// file system, which outlasts the namespaces of the job ([Open]); or a microfs of its own on
+// one of them ([OpenArea]).
 //
 // A set that has been drained is an ordinary directory. Any program can read its
 // files, without nvmecr. It is there as a whole or not at all: the directory gets

@@ -7,9 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"syscall"
-
-	"golang.org/x/sys/unix"
 
 	"nvmecr/internal/crc64"
 )
@@ -18,7 +15,7 @@ import (
 // The error is in ErrDamaged if the bytes differ from their checksums: then w has some of them.
 func (l *Level) Get(ctx context.Context, s *Set, file int, w io.WriterAt, o Options) error {
 	f := &s.Files[file]
-	from, err := l.root.Open(filepath.Join(filepath.Base(s.Dir), s.In(f)))
+	from, err := l.root.Open(filepath.Join(filepath.Base(s.Dir), s.In(f)), os.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}
@@ -34,11 +31,11 @@ func (l *Level) Get(ctx context.Context, s *Set, file int, w io.WriterAt, o Opti
 	return nil
 }
 
-func getSegment(ctx context.Context, from *os.File, w io.WriterAt, f *File, segment int, buf []byte) error {
+func getSegment(ctx context.Context, from file, w io.WriterAt, f *File, segment int, buf []byte) error {
 	off, n := f.segment(segment)
 	sum, end := uint64(0), off+n
 	for off < end {
-		data, hole, err := nextData(from, off)
+		data, hole, err := from.Data(off)
 		if err != nil {
 			return err
 		}
@@ -63,20 +60,4 @@ func getSegment(ctx context.Context, from *os.File, w io.WriterAt, f *File, segm
 		return fmt.Errorf("%w, in bytes %d to %d", ErrDamaged, end-n, end)
 	}
 	return nil
-}
-
-// nextData returns the first range from off on that is no hole; behind all of them if there is none.
-func nextData(f *os.File, off int64) (from, to int64, err error) {
-	from, err = unix.Seek(int(f.Fd()), off, unix.SEEK_DATA)
-	if err == nil {
-		to, err = unix.Seek(int(f.Fd()), from, unix.SEEK_HOLE)
-	}
-	const behind = 1<<63 - 1
-	switch {
-	case errors.Is(err, syscall.ENXIO): // a hole up to the end
-		return behind, behind, nil
-	case errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EOPNOTSUPP): // a file system that knows no holes
-		return off, behind, nil
-	}
-	return from, to, err
 }

@@ -23,8 +23,8 @@ const (
 
 // A Level is where the sets of a store are kept.
 type Level struct {
-	dir  string   // absolute
-	root *os.Root // no link in it leads out of it
+	dir  string // absolute
+	root directory
 }
 
 // Open returns the level of a store in dir, a directory that exists.
@@ -44,7 +44,7 @@ func Open(dir, store string) (*Level, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Level{dir, root}, nil
+	return &Level{dir, hostDir{root}}, nil
 }
 
 // Close ends the use of the level.
@@ -53,23 +53,23 @@ func (l *Level) Close() error { return l.root.Close() }
 // Sets returns the sets that are whole, in order of their directories' names. Directories whose manifest
 // cannot be used are left out and named in the error; the sets are valid nevertheless.
 func (l *Level) Sets() (sets []Set, err error) {
-	entries, err := fs.ReadDir(l.root.FS(), ".")
+	names, err := l.root.List()
 	if err != nil {
 		return nil, err
 	}
-	for _, e := range entries {
-		if !e.IsDir() || strings.HasPrefix(e.Name(), ".") {
+	for _, name := range names {
+		if strings.HasPrefix(name, ".") {
 			continue
 		}
-		s, e2 := l.manifest(e.Name())
+		s, e2 := l.manifest(name)
 		switch {
-		case errors.Is(e2, fs.ErrNotExist): // not ours
+		case errors.Is(e2, fs.ErrNotExist) || errors.Is(e2, syscall.ENOTDIR): // not ours
 		case e2 != nil:
-			err = errors.Join(err, fmt.Errorf("%s: %w", filepath.Join(l.dir, e.Name()), e2))
+			err = errors.Join(err, fmt.Errorf("%s: %w", filepath.Join(l.dir, name), e2))
 		case s.Drained.IsZero():
-			err = errors.Join(err, fmt.Errorf("%s: %w: it has no checksums", filepath.Join(l.dir, e.Name()), ErrManifest))
+			err = errors.Join(err, fmt.Errorf("%s: %w: it has no checksums", filepath.Join(l.dir, name), ErrManifest))
 		default:
-			s.Dir = filepath.Join(l.dir, e.Name())
+			s.Dir = filepath.Join(l.dir, name)
 			sets = append(sets, *s)
 		}
 	}
@@ -77,7 +77,7 @@ func (l *Level) Sets() (sets []Set, err error) {
 }
 
 func (l *Level) manifest(dir string) (*Set, error) {
-	text, err := l.root.ReadFile(path.Join(dir, manifestName))
+	text, err := readFile(l.root, path.Join(dir, manifestName))
 	if err != nil {
 		return nil, err
 	}
@@ -98,19 +98,19 @@ func (l *Level) find(s *Set) (*Set, error) {
 
 // Remove removes a set. It is gone at once; its space may follow.
 func (l *Level) Remove(s *Set) error {
-	if err := l.root.MkdirAll(removalDir, 0o777); err != nil {
+	if err := l.root.MkdirAll(removalDir); err != nil {
 		return err
 	}
 	err := l.root.Rename(filepath.Base(s.Dir), path.Join(removalDir, uuid.NewString()))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	return errors.Join(syncDir(l.root, "."), l.root.RemoveAll(removalDir))
+	return errors.Join(l.root.Sync("."), l.root.RemoveAll(removalDir))
 }
 
 // Verify reads all files of a set and compares the checksums. The error is in ErrDamaged if there is damage.
 func (l *Level) Verify(ctx context.Context, s *Set, o Options) error {
-	root, err := l.root.OpenRoot(filepath.Base(s.Dir))
+	root, err := l.root.Sub(filepath.Base(s.Dir))
 	if err != nil {
 		return err
 	}
@@ -131,16 +131,4 @@ func label(s *Set) string {
 		name = "_" + name
 	}
 	return name[:min(len(name), 200)]
-}
-
-func syncDir(root *os.Root, name string) error {
-	d, err := root.Open(name)
-	if err != nil {
-		return err
-	}
-	err = d.Sync()
-	if errors.Is(err, syscall.EINVAL) {
-		err = nil // some network file systems have no sync of a directory: what it holds is with their servers
-	}
-	return errors.Join(err, d.Close())
 }

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"path"
+	"strings"
 	"sync"
 
 	"github.com/google/uuid"
@@ -15,13 +16,13 @@ import (
 // A partial is a set that is being written: a directory in partialDir.
 type partial struct {
 	name string // of the directory, in the level
-	root *os.Root
+	root directory
 	set  *Set
 	o    *Options
 
 	mu      sync.Mutex // for what is below
 	done    map[place]bool
-	journal *os.File
+	journal file
 }
 
 // A place is a segment of a file of the set.
@@ -67,10 +68,10 @@ func (p *partial) open(l *Level) (err error) {
 	if err := p.o.at("directory"); err != nil {
 		return err
 	}
-	if err := l.root.MkdirAll(p.name, 0o777); err != nil {
+	if err := l.root.MkdirAll(p.name); err != nil {
 		return err
 	}
-	p.root, err = l.root.OpenRoot(p.name)
+	p.root, err = l.root.Sub(p.name)
 	return err
 }
 
@@ -101,18 +102,21 @@ func (p *partial) startJournal() error {
 			}
 		}
 	}
-	names, err := fs.Glob(p.root.FS(), journalPrefix+"*")
+	names, err := p.root.List()
 	if err != nil {
 		return err
 	}
 	for _, name := range names {
-		text, err := p.root.ReadFile(name)
+		if !strings.HasPrefix(name, journalPrefix) {
+			continue
+		}
+		text, err := readFile(p.root, name)
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 		p.readJournal(text)
 	}
-	p.journal, err = p.root.OpenFile(journalPrefix+uuid.NewString(), os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o666)
+	p.journal, err = p.root.Open(journalPrefix+uuid.NewString(), os.O_WRONLY|os.O_CREATE|os.O_EXCL|os.O_APPEND, 0o666)
 	return err
 }
 
@@ -164,12 +168,12 @@ func (p *partial) writeManifest() error {
 		if errors.Is(err, fs.ErrNotExist) {
 			continue // who was quicker has tidied up
 		}
-		return errors.Join(err, syncDir(p.root, "."))
+		return errors.Join(err, p.root.Sync("."))
 	}
 }
 
 func (p *partial) writeFile(name string, text []byte) error {
-	f, err := p.root.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	f, err := p.root.Open(name, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
 	if err != nil {
 		return err
 	}
@@ -178,14 +182,14 @@ func (p *partial) writeFile(name string, text []byte) error {
 }
 
 // create opens a file of the set for writing; it has its size from then on.
-func (p *partial) create(f *File) (*os.File, error) {
+func (p *partial) create(f *File) (file, error) {
 	if err := p.o.at("create"); err != nil {
 		return nil, err
 	}
-	if err := p.root.MkdirAll(path.Dir(p.set.In(f)), 0o777); err != nil {
+	if err := p.root.MkdirAll(path.Dir(p.set.In(f))); err != nil {
 		return nil, err
 	}
-	to, err := p.root.OpenFile(p.set.In(f), os.O_WRONLY|os.O_CREATE, 0o600)
+	to, err := p.root.Open(p.set.In(f), os.O_WRONLY|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, err
 	}

@@ -10,6 +10,7 @@ import (
 	"path"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -125,7 +126,7 @@ func (l *Level) commit(p *partial) (*Set, error) {
 			return nil, err
 		default:
 			p.set.Dir = filepath.Join(l.dir, name)
-			return p.set, errors.Join(syncDir(l.root, partialDir), syncDir(l.root, "."))
+			return p.set, errors.Join(l.root.Sync(partialDir), l.root.Sync("."))
 		}
 	}
 }
@@ -149,7 +150,7 @@ func (p *partial) finish(ctx context.Context, src Source) error {
 		}
 	}
 	for dir := range dirs {
-		if err := syncDir(p.root, dir); err != nil {
+		if err := p.root.Sync(dir); err != nil {
 			return err
 		}
 	}
@@ -173,7 +174,7 @@ func (p *partial) settle(f *File) error {
 	if err != nil {
 		return err
 	}
-	return p.root.Chtimes(p.set.In(f), f.Modified, f.Modified)
+	return p.root.Chtimes(p.set.In(f), f.Modified)
 }
 
 // unchanged compares a file of the store with what was to be copied.
@@ -194,16 +195,17 @@ func (p *partial) unchanged(src Source, f *File) error {
 
 // tidyUp removes the journals of all who have written this set, and what their ends left of manifests.
 func (p *partial) tidyUp() error {
-	for _, prefix := range []string{journalPrefix, manifestName + "-"} {
-		names, err := fs.Glob(p.root.FS(), prefix+"*")
-		if err != nil {
+	names, err := p.root.List()
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if !strings.HasPrefix(name, journalPrefix) && !strings.HasPrefix(name, manifestName+"-") {
+			continue
+		}
+		if err := p.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		for _, name := range names {
-			if err := p.root.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-		}
 	}
-	return syncDir(p.root, ".")
+	return p.root.Sync(".")
 }

@@ -1,0 +1,105 @@
+package drain
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+	"nvmecr/nvmf/memdev"
+)
+
+// An areaDevice is what an area lies on.
+type areaDevice struct {
+	dev nvmf.Device
+	seg microfs.Segment
+}
+
+func newAreaDevice(t *testing.T, size nvmf.Bytes) *areaDevice {
+	dev, err := memdev.New(size, 4096, memdev.Options{})
+	require.NoError(t, err)
+	a := &areaDevice{dev, microfs.Segment{Length: size}}
+	require.NoError(t, microfs.Format(t.Context(), dev, a.seg, microfs.FormatOptions{Generation: 1, Size: 1, LogPages: 64}))
+	return a
+}
+
+// mount mounts the area. Whoever has mounted it before is dead.
+func (a *areaDevice) mount(t *testing.T, readOnly bool) *Level {
+	files, err := microfs.Mount(t.Context(), a.dev, a.seg, microfs.Options{Generation: 1, ReadOnly: readOnly})
+	require.NoError(t, err)
+	return OpenArea(files, "area")
+}
+
+// requireIn checks that a level has a set and nothing else, and that its files are data.
+func requireIn(t *testing.T, l *Level, s *Set, data map[string][]byte) {
+	t.Helper()
+	sets, err := l.Sets()
+	require.NoError(t, err)
+	require.Len(t, sets, 1)
+	require.True(t, s.Same(&sets[0]))
+	require.NoError(t, l.Verify(t.Context(), &sets[0], Options{}))
+	for i, f := range sets[0].Files {
+		got := make(buffer, f.Size)
+		require.NoError(t, l.Get(t.Context(), &sets[0], i, got, Options{}))
+		require.True(t, bytes.Equal(data[f.Path], got), f.Path)
+	}
+}
+
+func TestArea(t *testing.T) {
+	data := someFiles(t)
+	s, m := checkpointOf("400", data)
+	a := newAreaDevice(t, 256<<20)
+	l := a.mount(t, false)
+	put, err := l.Put(t.Context(), s, m, Options{})
+	require.NoError(t, err)
+	requireIn(t, l, s, data)
+	requireIn(t, a.mount(t, true), s, data)
+
+	files := a.mount(t, true).root.(areaDir).fs
+	hole, err := files.Stat(microfs.RootIno, "/melt.400/melt.400.3", false)
+	require.NoError(t, err)
+	assert.Zero(t, hole.Blocks, "holes stay holes")
+	large, err := files.Stat(microfs.RootIno, "/melt.400/melt.400.0", false)
+	require.NoError(t, err)
+	assert.Equal(t, uint32(0o640), large.Mode&0o777)
+	assert.True(t, large.Mtime.Equal(noon))
+
+	require.NoError(t, l.Remove(put))
+	sets, err := a.mount(t, true).Sets()
+	require.NoError(t, err)
+	require.Empty(t, sets)
+}
+
+// TestAreaCutShort ends a Put before each change, with its process: then nothing counts, and the next process completes it.
+func TestAreaCutShort(t *testing.T) {
+	data := map[string][]byte{"/melt.400.0": random(t, 2*blockSize+7), "/d/melt.400.1": random(t, 100), "/melt.400.2": nil}
+	dead := errors.New("dead")
+	for at := 0; ; at++ {
+		s, m := checkpointOf("400", data)
+		a := newAreaDevice(t, 16<<20)
+		n := 0
+		_, err := a.mount(t, false).Put(t.Context(), s, m, Options{Workers: 1, step: func(string) error {
+			if n++; n > at {
+				return dead
+			}
+			return nil
+		}})
+		if n <= at {
+			require.NoError(t, err)
+			require.Greater(t, at, 15)
+			return
+		}
+		require.ErrorIs(t, err, dead)
+		l := a.mount(t, false)
+		sets, err := l.Sets()
+		require.NoError(t, err)
+		require.Empty(t, sets)
+		_, err = l.Put(t.Context(), s, m, Options{Workers: 1})
+		require.NoError(t, err, "after %d changes", at)
+		requireIn(t, l, s, data)
+	}
+}

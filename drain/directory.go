@@ -1,0 +1,135 @@
+package drain
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A directory is where a level keeps its sets. Names in it are relative paths, and none leads out of it.
+type directory interface {
+	Open(name string, flags int, mode fs.FileMode) (file, error)
+	// Sub returns a directory in it, which is closed on its own.
+	Sub(name string) (directory, error)
+	// List returns what is in it: names, in their order.
+	List() ([]string, error)
+	MkdirAll(name string) error
+	Rename(from, to string) error
+	Remove(name string) error
+	RemoveAll(name string) error
+	Chtimes(name string, modified time.Time) error
+	// Size returns that of a file. For anything else the error is in ErrDamaged.
+	Size(name string) (int64, error)
+	// Sync makes the names in a directory durable.
+	Sync(name string) error
+	Close() error
+}
+
+// A file is an open file of a directory. Writes go to its end, or to where they say.
+type file interface {
+	io.Writer
+	io.WriterAt
+	io.ReaderAt
+	io.Closer
+	Truncate(size int64) error
+	Chmod(mode fs.FileMode) error
+	Sync() error
+	// Data returns the first range from off on that is no hole; behind all of them if there is none.
+	Data(off int64) (from, to int64, err error)
+	// Forget has a range that is durable read from where it is, not from memory, as far as that can be.
+	Forget(off, n int64)
+}
+
+// behindAll is where Data finds data that is not there.
+const behindAll = 1<<63 - 1
+
+// readFile returns all that a file has.
+func readFile(d directory, name string) (text []byte, err error) {
+	f, err := d.Open(name, os.O_RDONLY, 0)
+	if err != nil {
+		return nil, err
+	}
+	text, err = io.ReadAll(io.NewSectionReader(f, 0, behindAll))
+	return text, errors.Join(err, f.Close())
+}
+
+// A hostDir is a directory of a file system of the host.
+type hostDir struct{ *os.Root }
+
+func (d hostDir) Open(name string, flags int, mode fs.FileMode) (file, error) {
+	f, err := d.OpenFile(name, flags, mode)
+	if err != nil {
+		return nil, err
+	}
+	return hostFile{f}, nil
+}
+
+func (d hostDir) Sub(name string) (directory, error) {
+	sub, err := d.OpenRoot(name)
+	if err != nil {
+		return nil, err
+	}
+	return hostDir{sub}, nil
+}
+
+func (d hostDir) List() (names []string, err error) {
+	entries, err := fs.ReadDir(d.FS(), ".")
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	return names, err
+}
+
+func (d hostDir) MkdirAll(name string) error { return d.Root.MkdirAll(name, 0o777) }
+
+func (d hostDir) Chtimes(name string, modified time.Time) error {
+	return d.Root.Chtimes(name, modified, modified)
+}
+
+func (d hostDir) Size(name string) (int64, error) {
+	info, err := d.Lstat(name)
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s: %w: it is no file", name, ErrDamaged)
+	}
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
+}
+
+func (d hostDir) Sync(name string) error {
+	f, err := d.Root.Open(name)
+	if err != nil {
+		return err
+	}
+	err = f.Sync()
+	if errors.Is(err, syscall.EINVAL) {
+		err = nil // some network file systems have no sync of a directory: what it holds is with their servers
+	}
+	return errors.Join(err, f.Close())
+}
+
+// A hostFile is a file of a file system of the host.
+type hostFile struct{ *os.File }
+
+func (f hostFile) Data(off int64) (from, to int64, err error) {
+	from, err = unix.Seek(int(f.Fd()), off, unix.SEEK_DATA)
+	if err == nil {
+		to, err = unix.Seek(int(f.Fd()), from, unix.SEEK_HOLE)
+	}
+	switch {
+	case errors.Is(err, syscall.ENXIO): // a hole up to the end
+		return behindAll, behindAll, nil
+	case errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EOPNOTSUPP): // a file system that knows no holes
+		return off, behindAll, nil
+	}
+	return from, to, err
+}
+
+func (f hostFile) Forget(off, n int64) { _ = unix.Fadvise(int(f.Fd()), off, n, unix.FADV_DONTNEED) }
