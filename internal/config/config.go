@@ -49,6 +49,15 @@ const (
 	ViewRank View = "rank" // the files of its rank
 )
 
+// Copies says which copies of checkpoints a store keeps on other targets.
+type Copies string
+
+// The kinds of copies.
+const (
+	CopiesNone    Copies = "none"
+	CopiesPartner Copies = "partner" // a second one, on a target of another failure domain
+)
+
 // JobVariable names the store in whose job a process runs. The settings in the
 // environment are then that store's: a command there that is about another
 // store leaves them alone.
@@ -101,6 +110,7 @@ type Config struct {
 	Keep                     string     // --keep: a number, auto, or ""; for the command only
 	Level2Every              string     // --level2-every: a number or a time
 	Level2Pattern            string     // --level2-pattern: which checkpoints are copied there; "": all that are found
+	Copies                   Copies     // --copies: on other targets
 	FUSE                     bool       // --fuse: export the files by FUSE where that can be done; for the command only
 
 	// Run is the id of the run; not a setting. Nil: it has none.

@@ -42,6 +42,8 @@ const (
 	offNameLength   = 120
 	offName         = 124
 	offEntriesCRC   = 192
+	offCopiesStart  = 200
+	offCopiesLength = 208
 	offHeaderCRC    = 4088
 )
 
@@ -85,6 +87,8 @@ func encode(t *Table, slot int) []byte {
 	le.PutUint32(b[offNameLength:], uint32(len(t.Name)))
 	copy(b[offName:offName+MaxName], t.Name)
 	le.PutUint64(b[offEntriesCRC:], crc64.Checksum(entries))
+	le.PutUint64(b[offCopiesStart:], uint64(t.Copies.Start))
+	le.PutUint64(b[offCopiesLength:], uint64(t.Copies.Length))
 	le.PutUint64(b[offHeaderCRC:], crc64.Checksum(b[:offHeaderCRC]))
 	return b
 }
@@ -125,6 +129,9 @@ func decodeHeader(b []byte, slot int) (t *Table, entries int, err error) {
 		Written:            time.Unix(0, int64(le.Uint64(b[offWritten:]))).UTC(),
 	}
 	copy(t.Namespace[:], b[offNamespace:])
+	if t.Incompatible&CopyArea != 0 {
+		t.Copies = Extent{nvmf.Bytes(le.Uint64(b[offCopiesStart:])), nvmf.Bytes(le.Uint64(b[offCopiesLength:]))}
+	}
 	return t, int(n), nil
 }
 

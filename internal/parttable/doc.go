@@ -18,7 +18,7 @@
 //	   0  16  magic "NVMECR-PARTTABLE"
 //	  16   4  version, 1 or 2
 //	  20   4  slot this copy belongs to, 0 or 1
-//	  24   8  incompatible features: unknown bits refuse the table; bit 0: shards
+//	  24   8  incompatible features: unknown bits refuse the table; bit 0: shards; bit 1: a copy area
 //	  32   8  read-only compatible features: unknown bits refuse writing
 //	  40   8  compatible features: unknown bits do not matter
 //	  48   8  sequence: the copy with the higher one is the newer
@@ -37,7 +37,9 @@
 //	 124  64  name of the store, padded with zeros
 //	 188   4  0
 //	 192   8  CRC-64/NVME of the entries
-//	 200      zeros
+//	 200   8  start of the copy area, 0 without one
+//	 208   8  its length
+//	 216      zeros
 //	4088   8  CRC-64/NVME of bytes 0 to 4088 of the header
 //
 //	entry, in ascending order of start
@@ -46,6 +48,9 @@
 //	   8   8  start of the partition in the namespace
 //	  16   8  length
 //	  24   8  0
+//
+// The copy area lies behind all partitions. A microfs of its own is there, with copies of what other
+// targets hold.
 //
 // In version 1 entries are in ascending order of rank, too, all ranks are less
 // than the job size, and there is no solo partition. A table that version 1 can

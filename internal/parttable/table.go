@@ -2,6 +2,7 @@ package parttable
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,6 +32,12 @@ const Solo = -1
 // have are shards of files there (docs/dev/tree.md).
 const Shards = 1 << 0
 
+// CopyArea is the incompatible feature of a namespace that has one (Table.Copies): who does not know of it would give its room to ranks.
+const CopyArea = 1 << 1
+
+// Copies stands for a rank where a segment is the copy area.
+const Copies = -4
+
 // A Table is the content of a partition table.
 type Table struct {
 	// Features, as masks; see the package comment.
@@ -48,6 +55,26 @@ type Table struct {
 	Created    time.Time
 	Written    time.Time // set by Write
 	Entries    []Entry   // ascending, by rank and by start
+	Copies     Extent    // the copy area, with the feature CopyArea
+}
+
+// An Extent is a part of a namespace.
+type Extent struct{ Start, Length nvmf.Bytes }
+
+// Room returns where the partitions of a namespace of that capacity have to end.
+func (t *Table) Room(capacity nvmf.Bytes) nvmf.Bytes {
+	if t.Incompatible&CopyArea != 0 {
+		return t.Copies.Start
+	}
+	return capacity
+}
+
+// FileSystems returns the partitions, and behind them the copy area, if there is one.
+func (t *Table) FileSystems() []Entry {
+	if t.Incompatible&CopyArea == 0 {
+		return t.Entries
+	}
+	return append(slices.Clip(t.Entries), Entry{Rank: Copies, Start: t.Copies.Start, Length: t.Copies.Length})
 }
 
 // An Entry is one partition.
@@ -57,9 +84,9 @@ type Entry struct {
 	Start, Length nvmf.Bytes
 }
 
-// Entry returns the partition of rank.
+// Entry returns the partition of rank, or the copy area.
 func (t *Table) Entry(rank int) (Entry, bool) {
-	for _, e := range t.Entries {
+	for _, e := range t.FileSystems() {
 		if e.Rank == rank {
 			return e, true
 		}
@@ -137,7 +164,7 @@ type Want struct {
 // difference is and what to do.
 func (t *Table) Check(w Want) error {
 	switch {
-	case t.Incompatible&^Shards != 0 || t.ReadOnlyCompatible != 0 && !w.ReadOnly:
+	case t.Incompatible&^(Shards|CopyArea) != 0 || t.ReadOnlyCompatible != 0 && !w.ReadOnly:
 		return fmt.Errorf("%w: features %#x and %#x; use the nvmecr that wrote it",
 			ErrVersion, t.Incompatible, t.ReadOnlyCompatible)
 	case t.Name != w.Name:
@@ -200,6 +227,10 @@ func (t *Table) validate(version uint32, capacity nvmf.Bytes) error {
 	if version < t.version() {
 		return fmt.Errorf("ranks that are not in ascending order below %d", t.JobSize)
 	}
+	if t.Incompatible&CopyArea != 0 && (t.Copies.Start < HeadSize || t.Copies.Start > capacity || t.Copies.Length == 0 || t.Copies.Length > capacity-t.Copies.Start) {
+		return fmt.Errorf("copy area at %d, %d bytes long", t.Copies.Start, t.Copies.Length)
+	}
+	capacity = t.Room(capacity)
 	// Ascending, so no two of them overlap.
 	end, ranks := HeadSize, make(map[int]bool)
 	for _, e := range t.Entries {

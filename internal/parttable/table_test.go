@@ -70,9 +70,16 @@ func divided() *Table {
 	return t
 }
 
+// withCopies is a table of a namespace with a copy area.
+func withCopies() *Table {
+	t := sample()
+	t.Incompatible, t.Copies = CopyArea, Extent{Start: 10 * nvmf.MiB, Length: 6 * nvmf.MiB}
+	return t
+}
+
 // The bytes of a version never change.
 func TestGolden(t *testing.T) {
-	for name, table := range map[string]*Table{"v1-slot1": sample(), "v2-slot1": divided()} {
+	for name, table := range map[string]*Table{"v1-slot1": sample(), "v2-slot1": divided(), "copies-slot1": withCopies()} {
 		name = "testdata/" + name + ".bin"
 		image := encode(table, 1)
 		if *update {
@@ -185,7 +192,19 @@ func TestDecodeRefuses(t *testing.T) {
 			require.ErrorIs(t, err, errDamaged)
 		})
 	}
-	for _, table := range []*Table{sample(), divided()} {
+	for name, edit := range map[string]func(b []byte){
+		"in a partition":  func(b []byte) { le.PutUint64(b[offCopiesStart:], 9<<20) },
+		"in the head":     func(b []byte) { le.PutUint64(b[offCopiesStart:], 1<<20) },
+		"behind the end":  func(b []byte) { le.PutUint64(b[offCopiesLength:], 7<<20) },
+		"start overflows": func(b []byte) { le.PutUint64(b[offCopiesStart:], 1<<64-1) },
+		"empty":           func(b []byte) { le.PutUint64(b[offCopiesLength:], 0) },
+	} {
+		t.Run("copy area, "+name, func(t *testing.T) {
+			_, err := decode(resealed(withCopies(), edit), 0)
+			require.ErrorIs(t, err, errDamaged)
+		})
+	}
+	for _, table := range []*Table{sample(), divided(), withCopies()} {
 		_, err := decode(resealed(table, func(b []byte) {}), 0)
 		require.NoError(t, err, "without an edit")
 	}
@@ -219,8 +238,9 @@ func TestCheck(t *testing.T) {
 		{"targets in another order", func(_ *Table, w *Want) { w.Target = 0 }, ErrOtherTargets},
 		{"fewer targets", func(_ *Table, w *Want) { w.Targets = 3 }, ErrOtherTargets},
 		{"any targets", func(_ *Table, w *Want) { w.Target, w.Targets = 0, 0 }, nil},
-		{"unknown incompatible feature", func(t *Table, _ *Want) { t.Incompatible = 2 }, ErrVersion},
-		{"unknown incompatible feature, reading", func(t *Table, w *Want) { t.Incompatible, w.ReadOnly = 2, true }, ErrVersion},
+		{"unknown incompatible feature", func(t *Table, _ *Want) { t.Incompatible = 4 }, ErrVersion},
+		{"unknown incompatible feature, reading", func(t *Table, w *Want) { t.Incompatible, w.ReadOnly = 4, true }, ErrVersion},
+		{"a copy area", func(t *Table, _ *Want) { t.Incompatible = CopyArea }, nil},
 		{"the tree of the job", func(t *Table, w *Want) { t.Incompatible, w.Tree = Shards, TreeOfJob }, nil},
 		{"either tree", func(t *Table, w *Want) { t.Incompatible = Shards }, nil},
 		{"a tree for each rank", func(t *Table, w *Want) { w.Tree = TreeOfRanks }, nil},

@@ -43,7 +43,7 @@ type TargetReport struct {
 
 // A PartReport is what was found of a rank's partition.
 type PartReport struct {
-	Rank    int // or parttable.Solo
+	Rank    int // or parttable.Solo, or parttable.Copies
 	Target  nvmf.TransportID
 	Segment microfs.Segment
 	// CheckReport is what is there now: after the repair, if there was one.
@@ -85,7 +85,7 @@ func Check(ctx context.Context, cfg *config.Config, o CheckOptions) error {
 		if c.table == nil {
 			continue
 		}
-		for _, e := range c.table.Entries {
+		for _, e := range c.table.FileSystems() {
 			if o.Rank == AllRanks || o.Rank == e.Rank {
 				c.entry, c.keeper = e, e.Rank == c.table.Keeper() && len(r.Findings) > 0
 				parts = append(parts, c)
@@ -98,7 +98,7 @@ func Check(ctx context.Context, cfg *config.Config, o CheckOptions) error {
 	slices.SortFunc(parts, func(a, b partCheck) int { return soloLast(a.entry.Rank, b.entry.Rank) })
 	for i := range parts {
 		r := parts[i].check(ctx, o.Repair)
-		if r.Rank == parttable.Solo && r.Err == nil && r.Unformatted {
+		if (r.Rank == parttable.Solo || r.Rank == parttable.Copies) && r.Err == nil && r.Unformatted {
 			continue // most jobs have no use for it
 		}
 		o.Part(r)

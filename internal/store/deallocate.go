@@ -29,14 +29,14 @@ func giveBack(ctx context.Context, cfg *config.Config, dev nvmf.Device) (err err
 		return err
 	}
 	defer func() { err = errors.Join(err, q.Close()) }()
-	for _, e := range table.Entries {
+	for _, e := range table.FileSystems() {
 		err := deallocate(ctx, q, dev.Identity(), e.Start, e.Length)
 		var refused *nvmf.StatusError
 		if errors.As(err, &refused) && !nvmf.IsConflict(err) && !nvmf.IsPreempted(err) {
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("deallocating rank %d: %w", e.Rank, err)
+			return fmt.Errorf("deallocating %s: %w", partitionName(e.Rank), err)
 		}
 	}
 	return nil

@@ -171,11 +171,12 @@ func (p *Partition) divide(ctx context.Context, o *opener, mapping balancer.Mapp
 	cfg := *o.cfg
 	cfg.Hugeblock = table.Hugeblock
 	id, align, slots := p.Device.Identity(), alignment(table.Hugeblock), len(ranks)
+	room := table.Room(id.Capacity())
 	solo, _ := table.SoloEntry()
 	// Ranks that get much less than in a store of their own would find out when it is full.
-	end := min(id.Capacity()/2, id.Capacity()-min(id.Capacity(), nvmf.Bytes(slots)*minLength(table.Hugeblock).AlignUp(align))).AlignDown(align)
-	free := max(soloLength(&cfg, id.Capacity()), segmentAlign)
-	if _, err := layout(id, &cfg, slots, solo.Start+free, id.Capacity()); err != nil {
+	end := min(room/2, room-min(room, nvmf.Bytes(slots)*minLength(table.Hugeblock).AlignUp(align))).AlignDown(align)
+	free := max(soloLength(&cfg, room), segmentAlign)
+	if _, err := layout(id, &cfg, slots, solo.Start+free, room); err != nil {
 		return err // were there no files
 	}
 	solo.Rank = parttable.Solo
@@ -185,7 +186,7 @@ func (p *Partition) divide(ctx context.Context, o *opener, mapping balancer.Mapp
 	if err != nil {
 		return err
 	}
-	segs, err := layout(id, &cfg, slots, solo.Start+solo.Length, id.Capacity())
+	segs, err := layout(id, &cfg, slots, solo.Start+solo.Length, room)
 	if err != nil {
 		return err
 	}

@@ -41,10 +41,10 @@ func Erase(ctx context.Context, cfg *config.Config, progress func(done, all nvmf
 			return err
 		}
 		var done, all nvmf.Bytes
-		for _, e := range table.Entries {
+		for _, e := range table.FileSystems() {
 			all += e.Length
 		}
-		for _, e := range table.Entries {
+		for _, e := range table.FileSystems() {
 			err := zero(ctx, dev, e.Start, e.Length, func(n nvmf.Bytes) {
 				if done += n; progress != nil {
 					progress(done, all)

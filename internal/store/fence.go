@@ -77,7 +77,7 @@ func isSelf(h, me microfs.Holder) bool {
 // knows who wrote to one, because its claims are damaged, sure decides.
 func quiet(ctx context.Context, cfg *config.Config, dev nvmf.Device, table *parttable.Table, sure bool) error {
 	me := self(cfg.Run)
-	for _, e := range table.Entries {
+	for _, e := range table.FileSystems() {
 		last, err := microfs.LastClaim(ctx, dev, microfs.Segment{Start: e.Start, Length: e.Length})
 		switch {
 		case errors.Is(err, microfs.ErrUnformatted):

@@ -74,15 +74,19 @@ func format(ctx context.Context, dev nvmf.Device, cfg *config.Config, t int, map
 	if err := checkSlots(len(ranks)); err != nil {
 		return nil, err
 	}
-	end, solo := id.Capacity(), nvmf.Bytes(0)
+	room, solo := id.Capacity()-copyLength(cfg, id), nvmf.Bytes(0)
+	end := room
 	if size > 1 && t == 0 && !id.Private {
-		solo = soloLength(cfg, id.Capacity())
-		end = (end - solo).AlignDown(alignment(cfg.Hugeblock))
+		solo = soloLength(cfg, room)
+		end = (room - solo).AlignDown(alignment(cfg.Hugeblock))
 	}
 	segs, err := layout(id, cfg, len(ranks), parttable.HeadSize, end)
 	if err != nil && solo > 0 && cfg.View == config.ViewRank {
 		solo = 0
-		segs, err = layout(id, cfg, len(ranks), parttable.HeadSize, id.Capacity())
+		segs, err = layout(id, cfg, len(ranks), parttable.HeadSize, room)
+	}
+	if err == nil && room < id.Capacity() {
+		_, err = layout(id, cfg, 1, room, id.Capacity())
 	}
 	if err != nil {
 		return nil, err
@@ -100,6 +104,10 @@ func format(ctx context.Context, dev nvmf.Device, cfg *config.Config, t int, map
 	if cfg.View == config.ViewJob {
 		table.Incompatible = parttable.Shards
 	}
+	if room < id.Capacity() {
+		table.Incompatible |= parttable.CopyArea
+		table.Copies = parttable.Extent{Start: room, Length: id.Capacity() - room}
+	}
 	if table.Generation, err = parttable.NewGeneration(); err != nil {
 		return nil, err
 	}
@@ -111,7 +119,7 @@ func format(ctx context.Context, dev nvmf.Device, cfg *config.Config, t int, map
 	if solo > 0 {
 		table.Entries = append(table.Entries, parttable.Entry{Rank: parttable.Solo, Start: end, Length: solo})
 	}
-	if err := parttable.Begin(ctx, dev, superblocks(table.Entries)); err != nil {
+	if err := parttable.Begin(ctx, dev, superblocks(table.FileSystems())); err != nil {
 		return nil, fmt.Errorf("formatting: %w", halfFormatted(err))
 	}
 	if err := parttable.Write(ctx, dev, table); err != nil {

@@ -135,8 +135,8 @@ func (g *growth) makeRoom(ctx context.Context, n int) ([]balancer.Segment, error
 		return nil, nil
 	}
 	align, least := alignment(g.table.Hugeblock), minLength(g.table.Hugeblock)
-	capacity := g.dev.Identity().Capacity()
-	share := max((capacity / nvmf.Bytes(len(g.table.Entries)+n)).AlignDown(align), least)
+	room := g.table.Room(g.dev.Identity().Capacity())
+	share := max((room / nvmf.Bytes(len(g.table.Entries)+n)).AlignDown(align), least)
 	order := make([]int, len(g.table.Entries))
 	for i := range order {
 		order[i] = i
@@ -145,7 +145,7 @@ func (g *growth) makeRoom(ctx context.Context, n int) ([]balancer.Segment, error
 		return cmp.Compare(g.table.Entries[b].Length, g.table.Entries[a].Length)
 	})
 	for {
-		segs := carve(g.free(capacity), n, align)
+		segs := carve(g.free(room), n, align)
 		if len(segs) > 0 && (segs[0].Length >= share-share/4 || len(order) == 0 && segs[0].Length >= least) {
 			return segs, nil
 		}
@@ -165,7 +165,7 @@ func (g *growth) shorten(ctx context.Context, e *parttable.Entry, share nvmf.Byt
 	align := alignment(g.table.Hugeblock)
 	fs, free := g.solo, share/8
 	if e.Rank == parttable.Solo {
-		share = max(share, soloLength(g.cfg, g.dev.Identity().Capacity()))
+		share = max(share, soloLength(g.cfg, g.table.Room(g.dev.Identity().Capacity())))
 	} else {
 		d, err := Open(ctx, g.cfg, Place{Rank: e.Rank, Size: g.table.JobSize}, Options{Logf: g.opts.Logf})
 		if err != nil {
@@ -190,7 +190,7 @@ func (g *growth) shorten(ctx context.Context, e *parttable.Entry, share nvmf.Byt
 }
 
 // free returns what no partition has, in order.
-func (g *growth) free(capacity nvmf.Bytes) (gaps []balancer.Segment) {
+func (g *growth) free(room nvmf.Bytes) (gaps []balancer.Segment) {
 	end := parttable.HeadSize
 	for _, e := range g.table.Entries {
 		if e.Start > end {
@@ -198,8 +198,8 @@ func (g *growth) free(capacity nvmf.Bytes) (gaps []balancer.Segment) {
 		}
 		end = e.Start + e.Length
 	}
-	if capacity > end {
-		gaps = append(gaps, balancer.Segment{Start: end, Length: capacity - end})
+	if room > end {
+		gaps = append(gaps, balancer.Segment{Start: end, Length: room - end})
 	}
 	return gaps
 }

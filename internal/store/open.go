@@ -187,7 +187,11 @@ func (o *opener) own(ctx context.Context, p *Partition) error {
 	if o.place.Alone() {
 		rank = parttable.Solo
 	}
-	lock, err := owner.Acquire(ctx, LockGroup(o.cfg.Run), lockKey(o.cfg, rank), o.opts.Note, onYield)
+	key := lockKey(o.cfg, rank)
+	if rank == parttable.Copies { // each target has one
+		key = fmt.Sprintf("%s-%d", key, o.home.Target)
+	}
+	lock, err := owner.Acquire(ctx, LockGroup(o.cfg.Run), key, o.opts.Note, onYield)
 	if p.lock = lock; lock != nil && o.place.Alone() {
 		lock.OnDivide(func(ranks uint32, mapping string) error { return p.onDivide(o, int(ranks), mapping) })
 	}

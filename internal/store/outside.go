@@ -25,6 +25,8 @@ type RankInfo struct {
 	JobSize int
 	// Tree is what the partitions hold.
 	Tree parttable.Tree
+	// Copies says that its target has a copy area.
+	Copies bool
 }
 
 // Ranks lists the partitions of ranks, in their order. For errors see Partitions.
@@ -53,7 +55,7 @@ func Partitions(ctx context.Context, cfg *config.Config) ([]RankInfo, error) {
 		}
 		found = true
 		for _, e := range table.Entries {
-			infos = append(infos, RankInfo{e.Rank, id, microfs.Segment{Start: e.Start, Length: e.Length}, table.Hugeblock, table.JobSize, table.Tree()})
+			infos = append(infos, RankInfo{e.Rank, id, microfs.Segment{Start: e.Start, Length: e.Length}, table.Hugeblock, table.JobSize, table.Tree(), table.Copies.Length > 0})
 		}
 		return nil
 	})

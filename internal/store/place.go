@@ -31,8 +31,11 @@ func (p Place) Tree() (name string, number uint64) {
 
 // partitionName is how messages call the partition of a rank.
 func partitionName(rank int) string {
-	if rank == parttable.Solo {
+	switch rank {
+	case parttable.Solo:
 		return "the solo partition"
+	case parttable.Copies:
+		return "the copy area"
 	}
 	return fmt.Sprintf("the partition of rank %d", rank)
 }

@@ -81,7 +81,7 @@ type fsckTarget struct {
 }
 
 type fsckRank struct {
-	Rank   int        `json:"rank"` // -1: the solo partition
+	Rank   int        `json:"rank"` // -1: the solo partition; -4: the copy area
 	Target string     `json:"target"`
 	Start  nvmf.Bytes `json:"start"`
 	Length nvmf.Bytes `json:"length"`

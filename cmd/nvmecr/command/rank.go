@@ -56,6 +56,8 @@ func rankColumn(rank int) string {
 		return soloText
 	case jobTree:
 		return "job"
+	case parttable.Copies:
+		return "copies"
 	}
 	return strconv.Itoa(rank)
 }
