@@ -3,8 +3,10 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"nvmecr/internal/config"
 	"nvmecr/internal/runrecord"
@@ -20,7 +22,7 @@ func (l *Lease) Open(cfg *config.Config) {
 }
 
 // TakeOrJoin is TakeLease, or where a living run of cfg.Job has the store, joins that: cfg is of its run then, with its index, and the lease
-// is nil. It waits until the run lets others join. Errors are those of TakeLease, and *LivingError where the run is of another user.
+// is nil. It waits until the run lets others join, as long as cfg.Timeout. Errors are those of TakeLease, and *LivingError where the run is of another user.
 func TakeOrJoin(ctx context.Context, cfg *config.Config, say func(format string, args ...any)) (*Lease, error) {
 	for {
 		lease, err := TakeLease(ctx, cfg, say)
@@ -37,7 +39,7 @@ func TakeOrJoin(ctx context.Context, cfg *config.Config, say func(format string,
 
 // join joins the run that has the store. False: it has ended.
 func join(ctx context.Context, cfg *config.Config) (joined bool, err error) {
-	for {
+	for begin := time.Now(); ; {
 		run, err := InProgress(ctx, cfg)
 		switch {
 		case err != nil:
@@ -54,6 +56,8 @@ func join(ctx context.Context, cfg *config.Config) (joined bool, err error) {
 				cfg.Index = strings.Split(run.Job.Index, ",")
 			}
 			return true, nil
+		case time.Since(begin) > cfg.Timeout:
+			return false, fmt.Errorf("store %q is in use by %v, which is of job %q, too, and is not ready after %v (--timeout): see what it waits for, or end it", cfg.Name, run, cfg.Job, cfg.Timeout)
 		}
 		// The first run looks at its targets, and may format them: it is alive, or the next look at its lease tells.
 		if err := sleep(ctx, beatInterval/4); err != nil {

@@ -2,6 +2,7 @@ package store
 
 import (
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -28,6 +29,11 @@ func TestJoin(t *testing.T) {
 	_, err = TakeOrJoin(ctx, &other, quietly)
 	require.ErrorAs(t, err, new(*LivingError))
 	assert.ErrorContains(t, err, "is in use by")
+
+	impatient := joining
+	impatient.Timeout = time.Millisecond
+	_, err = TakeOrJoin(ctx, &impatient, quietly)
+	require.ErrorContains(t, err, "is not ready after 1ms (--timeout)")
 
 	type result struct {
 		lease *Lease

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bytes"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -160,25 +161,35 @@ const nodeScript = `for r in $0; do RANK=$r WORLD_SIZE=4 LOCAL_RANK=$r TORCHELAS
 	for r in 0 1 2 3; do until [ -s /nvmecr/d/$r ]; do sleep 0.05; done; done; cat /nvmecr/d/*
 	touch $STAGE/done.$RANK; for r in 0 1 2 3; do until [ -e $STAGE/done.$r ]; do sleep 0.05; done; done' & done; wait`
 
-// TestRunOnEachNode: runs with one id of a job are one run of the store, on one host or on several.
+// TestRunOnEachNode: runs with one id of a job, their own or that of the step in which Slurm starts them, are one run of the
+// store, on one host or on several.
 func TestRunOnEachNode(t *testing.T) {
 	s := newStage(t)
 	agent := otherhost(t, s)
 	_, target := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:256M")
 	target = strings.Replace(target, "traddr:127.0.0.1", "traddr:localhost", 1)
-	for _, hosts := range [][]string{{"", "node7"}, {"", ""}} {
+	for _, c := range []struct {
+		hosts []string
+		id    string
+		flags []string
+		env   []string // and SLURM_PROCID
+	}{
+		{[]string{"", "node7"}, "4711", []string{"--job-id", "4711"}, nil},
+		{[]string{"", ""}, "slurm-7.0", nil, []string{"SLURM_JOB_ID=7", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=2"}},
+	} {
+		hosts := c.hosts
 		t.Run(strings.Join(hosts, "+"), func(t *testing.T) {
 			for r := range 4 { // of the hosts before
 				_ = os.Remove(filepath.Join(s.Dir, "done."+strconv.Itoa(r)))
 			}
-			run := []string{"run", "--fresh", "--job-id", "4711", "--view=job", "--name", "nodes", "--target", target, "--", "sh", "-c", nodeScript}
+			run := slices.Concat([]string{"run", "--fresh"}, c.flags, []string{"--view=job", "--name", "nodes", "--target", target, "--", "sh", "-c", nodeScript})
 			var jobs []*demo.Job
 			for i, host := range hosts {
 				line := append(append([]string{s.Nvmecr}, run...), []string{"0 1", "2 3"}[i])
 				if host != "" {
 					line = append([]string{agent, host, "env", "XDG_STATE_HOME=" + filepath.Join(s.Dir, host)}, quoted(line)...)
 				}
-				job, err := s.Start(line, "STAGE="+s.Dir)
+				job, err := s.Start(line, append(c.env, "SLURM_PROCID="+strconv.Itoa(i), "STAGE="+s.Dir)...)
 				require.NoError(t, err)
 				jobs = append(jobs, job)
 			}
@@ -188,15 +199,14 @@ func TestRunOnEachNode(t *testing.T) {
 				require.NoError(t, job.Wait(t.Context()), "%v", job.Stderr.Lines())
 				lines := job.Stdout.Lines()
 				assert.Equal(t, []string{"of 0", "of 0", "of 1", "of 1", "of 2", "of 2", "of 3", "of 3"}, slices.Sorted(slices.Values(lines)), "%v", job.Stderr.Lines())
-				if strings.Contains(strings.Join(job.Stderr.Lines(), "\n"), `joined job "4711"`) {
+				if strings.Contains(strings.Join(job.Stderr.Lines(), "\n"), fmt.Sprintf("joined job %q", c.id)) {
 					joined++
 				}
 			}
 			assert.Equal(t, 1, joined)
 		})
 	}
-	refused := call(t, s, "run", "--job-id", "4711", "--", "true")
-	refused.refused(t, "--target")
+	call(t, s, "run", "--job-id", "4711", "--", "true").refused(t, "--target")
 }
 
 // quoted is a command line for a shell.

@@ -51,7 +51,7 @@ func checkCommand(argv []string, getenv func(string) string, ofJob bool) error {
 	place, err := store.PlaceFromEnv(getenv)
 	if err == nil && place.Size > 1 && !ofJob {
 		return cli.UsageError{Err: fmt.Errorf("this is rank %d of %d (%s), and each of them would be a run of its own: turn it round, and let one nvmecr start the launcher, "+
-			"as `nvmecr run -- srun %s` or `nvmecr run -- mpirun -n %d %s`; or start one on each node, with --job-id", place.Rank, place.Size, place.From, argv[0], place.Size, argv[0])}
+			"as `nvmecr run -- srun %s` or `nvmecr run -- mpirun -n %d %s`; or start one on each node, with --target and --job-id", place.Rank, place.Size, place.From, argv[0], place.Size, argv[0])}
 	}
 	return nil
 }

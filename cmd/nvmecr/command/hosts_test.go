@@ -51,6 +51,30 @@ func TestCheckCommand(t *testing.T) {
 	}
 }
 
+func TestLaunchedJob(t *testing.T) {
+	step := []string{"SLURM_JOB_ID=3", "SLURM_STEP_ID=2", "SLURM_PROCID=1", "SLURM_STEP_NUM_TASKS=2", "SLURM_NTASKS=8"}
+	elastic := []string{"RANK=1", "WORLD_SIZE=2", "LOCAL_RANK=1"}
+	for _, c := range []struct {
+		what string
+		env  []string
+		id   string
+	}{
+		{"no launcher", nil, ""},
+		{"a task of a step", step, "slurm-3.2"},
+		{"a task of a step, by PMI", append(step, "PMI_RANK=1", "PMI_SIZE=2"), "slurm-3.2"},
+		{"a rank of mpirun, whose daemon is a task", append(step, "OMPI_COMM_WORLD_RANK=5", "OMPI_COMM_WORLD_SIZE=8"), ""},
+		{"the only task", []string{"SLURM_JOB_ID=3", "SLURM_STEP_ID=2", "SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=1"}, ""},
+		{"a batch script", []string{"SLURM_JOB_ID=3", "SLURM_PROCID=0", "SLURM_NTASKS=8"}, ""},
+		{"a worker of torchrun", append(elastic, "TORCHELASTIC_RUN_ID=melt"), "torchrun-melt"},
+		{"a worker of torchrun without an id", append(elastic, "TORCHELASTIC_RUN_ID=none"), ""},
+		{"one with a long id", append(elastic, "TORCHELASTIC_RUN_ID="+strings.Repeat("m", 64)), ""},
+		{"a worker of torchrun in a step", append(append(elastic, step...), "TORCHELASTIC_RUN_ID=melt"), "torchrun-melt"},
+		{"ranks of mpirun", []string{"OMPI_COMM_WORLD_RANK=1", "OMPI_COMM_WORLD_SIZE=4"}, ""},
+	} {
+		assert.Equal(t, c.id, launchedJob(environ(c.env...)), c.what)
+	}
+}
+
 func TestCheckHosts(t *testing.T) {
 	dir := t.TempDir()
 	here, both := filepath.Join(dir, "here"), filepath.Join(dir, "both")

@@ -92,6 +92,9 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 	if err := o.cfg.Resolve(); err != nil {
 		return cli.UsageError{Err: err}
 	}
+	if o.cfg.Job == "" {
+		o.cfg.Job = launchedJob(os.Getenv)
+	}
 	if err := checkCommand(argv, os.Getenv, o.cfg.Job != ""); err != nil {
 		return err
 	}
@@ -235,6 +238,9 @@ func (o *runOptions) prepare(ctx context.Context, dir *store.StateDir, lock *sto
 	embedded := len(o.cfg.Targets) == 0
 	o.external = !embedded
 	if embedded {
+		if o.cfg.Job != "" && !o.cfg.Given("job-id") {
+			return nil, checkCommand(argv, os.Getenv, false)
+		}
 		if o.cfg.Job != "" {
 			return nil, errors.New("--job-id: runs on several nodes share a namespace, and the target of a run without --target is of its host alone; name one with --target")
 		}
