@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"nvmecr/internal/demo"
+	"nvmecr/internal/proc"
 )
 
 // lateWriter writes a line, and another one when a file is there. It says what
@@ -122,6 +123,8 @@ func TestSurvivorOfAnotherRun(t *testing.T) {
 			pid, err := strconv.Atoi(printed(t, old, 1)[0])
 			require.NoError(t, err)
 			require.NoError(t, syscall.Kill(old.PID(), syscall.SIGKILL))
+			// Before the command has ended it holds the store's lock, and its end wakes stopped processes up.
+			require.Eventually(t, func() bool { return proc.Ended(old.PID()) }, hang, time.Millisecond)
 			if c.stopped {
 				require.NoError(t, syscall.Kill(pid, syscall.SIGSTOP))
 			}
