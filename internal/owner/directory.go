@@ -64,12 +64,17 @@ func Prepare(group string) error {
 	}
 	// Without it the last owner would take the directory away, by which OtherUser tells
 	// whose run this is.
-	run, err := os.OpenFile(filepath.Join(dir, runFile), os.O_RDWR|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
+	name := filepath.Join(dir, runFile)
+	run, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC|unix.O_NOFOLLOW, 0o600)
 	if err == nil {
 		err = unix.Flock(int(run.Fd()), unix.LOCK_SH)
 	}
 	if err != nil {
 		return fmt.Errorf("directory of the partition locks: %w", err)
+	}
+	if !sameFile(int(run.Fd()), name) { // sweepGroups has just removed what a killed run had left
+		_ = run.Close()
+		return Prepare(group)
 	}
 	if old, ok := prepared.Swap(group, run); ok {
 		_ = old.(*os.File).Close()
@@ -108,6 +113,9 @@ func InUse(group string) bool {
 // Directory returns the directory of a group, which Prepare has made.
 func Directory(group string) string { return prefix() + "-" + group }
 
+// ViewName is the mount point of the view of a run, in the directory of its group.
+const ViewName = "view"
+
 // successorFile is where nvmecr serve listens, in the directory of its run's group.
 const successorFile = "serve.sock"
 
@@ -126,7 +134,7 @@ func (l *HandoverListener) Close() error {
 }
 
 // ListenForHandovers makes the socket on which the processes of the group's run on this host hand over what they have open. One
-// process at a time does, until it ends; for others it is ErrServed.
+// process at a time does, until it ends; for others it is ErrServed. What killed runs have left on this host is removed.
 func ListenForHandovers(group string) (*HandoverListener, error) {
 	dir, err := directory(group)
 	if err != nil {
@@ -149,6 +157,7 @@ func ListenForHandovers(group string) (*HandoverListener, error) {
 	if err != nil {
 		return nil, errors.Join(err, unix.Close(fd))
 	}
+	sweepGroups(time.Now().Add(-groupAge))
 	return &HandoverListener{l, fd}, nil
 }
 
@@ -214,7 +223,8 @@ func removeGroup(dir string, before time.Time) {
 	_ = os.Remove(filepath.Join(dir, indexFile))
 	_ = os.Remove(filepath.Join(dir, attendFile))
 	_ = os.RemoveAll(filepath.Join(dir, carryDir))
-	_ = os.Remove(dir) // unless a lock is left
+	_ = os.Remove(filepath.Join(dir, ViewName)) // unless it is mounted
+	_ = os.Remove(dir)                          // unless a lock is left
 }
 
 // EndRun undoes Prepare where a server goes on, which removes the directory (Leave).
@@ -248,7 +258,7 @@ func OtherUser(group string) (uid uint32, other bool) {
 }
 
 // Abandon removes the directory of a group, with what killed owners have left. One that
-// is in use stays, and is removed after a day by whoever comes by.
+// is in use stays, and the next run on this host removes it when it is not any more.
 func Abandon(group string) {
 	if checkGroup(group) == nil && group != "" {
 		removeGroup(prefix()+"-"+group, time.Now().Add(time.Minute))
@@ -256,14 +266,48 @@ func Abandon(group string) {
 	}
 }
 
-// sweepGroups removes what groups have left that nobody uses any more.
+// groupAge is how long a directory of a group may be there before somebody has locked something in it.
+const groupAge = time.Minute
+
+// sweepGroups removes the directories of groups from before whose processes were all killed.
 func sweepGroups(before time.Time) {
 	dirs, _ := filepath.Glob(prefix() + "-*")
 	for _, dir := range dirs {
 		var st unix.Stat_t
 		if unix.Lstat(dir, &st) == nil && int(st.Uid) == os.Geteuid() && time.Unix(st.Mtim.Unix()).Before(before) {
-			removeGroup(dir, before)
+			sweepGroup(dir, before)
 		}
+	}
+}
+
+// sweepGroup removes one, unless a process of it lives: it takes the locks of them all first.
+func sweepGroup(dir string, before time.Time) {
+	for _, l := range []struct {
+		file string
+		mode int
+		take func(fd int) error
+	}{
+		{"", os.O_RDONLY, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) }}, // ListenForHandovers
+		{runFile, os.O_RDWR, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) }},
+		{attendFile, os.O_RDWR, func(fd int) error {
+			return unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, byteLock(unix.F_WRLCK, attendByte))
+		}},
+	} {
+		f, err := os.OpenFile(filepath.Join(dir, l.file), l.mode|unix.O_NOFOLLOW, 0)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return
+		}
+		defer f.Close()
+		if l.take(int(f.Fd())) != nil {
+			return
+		}
+	}
+	sweep(dir, before)
+	if locks, err := filepath.Glob(filepath.Join(dir, "*.lock")); err == nil && len(locks) == 0 {
+		removeGroup(dir, before)
 	}
 }
 

@@ -30,7 +30,8 @@
 // jobs go on; two processes could hold "the" lock. The files have the sticky
 // bit, which keeps cleaners of /tmp off them. An owner removes them when it
 // gives up, so a lock counts only if the name still leads to the file that was
-// locked; what killed owners leave is removed after a day by whoever comes by.
+// locked; what killed owners leave is removed after a day by whoever comes by, and with
+// the directory of their run, by the next one on the host, when all of its processes have ended.
 //
 // # The protocol
 //

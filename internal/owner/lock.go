@@ -103,11 +103,7 @@ func Acquire(ctx context.Context, group, key, note string, onYield func() bool) 
 		return nil, err
 	}
 	path := filepath.Join(dir, key)
-	swept.Do(func() {
-		before := time.Now().Add(-litterAge)
-		sweep(dir, before)
-		sweepGroups(before)
-	})
+	swept.Do(func() { sweep(dir, time.Now().Add(-litterAge)) })
 	heldMu.Lock()
 	busy := held[path]
 	held[path] = true

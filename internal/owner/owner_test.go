@@ -42,9 +42,11 @@ func TestMain(m *testing.M) {
 		os.RemoveAll(dir)
 		os.Exit(code)
 	case "busy":
-		hold(func() bool { return false })
+		hold("", func() bool { return false })
+	case "busy used":
+		hold("used", func() bool { return false })
 	case "yields":
-		hold(func() bool { return true })
+		hold("", func() bool { return true })
 	case "forks":
 		forkedChild()
 	case "races":
@@ -60,9 +62,9 @@ func TestMain(m *testing.M) {
 	}
 }
 
-// hold acquires the key "k", says so, and stays until stdin ends.
-func hold(onYield func() bool) {
-	if _, err := Acquire(context.Background(), "", "k", "", onYield); err != nil {
+// hold acquires the key "k" of a group, says so, and stays until stdin ends.
+func hold(group string, onYield func() bool) {
+	if _, err := Acquire(context.Background(), group, "k", "", onYield); err != nil {
 		fmt.Println("error:", err)
 		os.Exit(1)
 	}
@@ -433,11 +435,6 @@ func TestGroups(t *testing.T) {
 	assert.DirExists(t, prefix()+"-a", "in use")
 	assert.NoDirExists(t, prefix()+"-b")
 	require.NoError(t, a.Release())
-	require.NoError(t, Prepare("a"))
-	sweepGroups(time.Now().Add(-time.Hour))
-	assert.DirExists(t, prefix()+"-a", "it is new")
-	sweepGroups(time.Now().Add(time.Hour))
-	assert.NoDirExists(t, prefix()+"-a")
 
 	require.NoError(t, os.Symlink(t.TempDir(), prefix()+"-c"))
 	assert.ErrorIs(t, Prepare("c"), syscall.EACCES)
@@ -495,6 +492,33 @@ func TestSweep(t *testing.T) {
 	_, err = Acquire(soon(t), "", "k", "", nil)
 	require.ErrorIs(t, err, syscall.EBUSY)
 	require.NoError(t, mine.Release())
+}
+
+// What is left of a group whose processes were all killed is removed, what one has that lives never is.
+func TestSweepGroups(t *testing.T) {
+	future := time.Now().Add(time.Hour)
+	for _, role := range []string{"prepares", "attends used", "busy used"} {
+		t.Run(role, func(t *testing.T) {
+			dir := Directory("used")
+			p := start(t, role)
+			require.Contains(t, []string{"prepared", "serves", "held"}, p.line(t))
+			require.NoError(t, os.MkdirAll(filepath.Join(dir, ViewName), 0o700))
+			before, err := os.ReadDir(dir)
+			require.NoError(t, err)
+			sweepGroups(future)
+			after, err := os.ReadDir(dir)
+			require.NoError(t, err)
+			assert.Equal(t, before, after, "it is in use")
+			p.kill()
+			sweepGroups(time.Now().Add(-time.Hour))
+			assert.DirExists(t, dir, "it is new")
+			sweepGroups(future)
+			assert.NoDirExists(t, dir)
+		})
+	}
+	require.NoError(t, Prepare("used"))
+	assert.True(t, InUse("used"))
+	Abandon("used")
 }
 
 // A process that has changed its user is told whose the run is, on the host where it began,

@@ -125,11 +125,8 @@ func viewOf(cfg *config.Config) string {
 	}) {
 		return ""
 	}
-	return filepath.Join(owner.Directory(store.LockGroup(cfg.Run)), viewName)
+	return filepath.Join(owner.Directory(store.LockGroup(cfg.Run)), owner.ViewName)
 }
-
-// viewName is the view in the directory of a run.
-const viewName = "view"
 
 // makeViewDirectory makes it, in place of one whose server was killed.
 func makeViewDirectory(dir string) error {
@@ -145,7 +142,7 @@ func makeViewDirectory(dir string) error {
 func removeDeadViews(own string) {
 	groups, _ := filepath.Glob(owner.Directory("*"))
 	for _, group := range groups {
-		dir := filepath.Join(group, viewName)
+		dir := filepath.Join(group, owner.ViewName)
 		if dir != own && owner.InUse(strings.TrimPrefix(group, owner.Directory(""))) {
 			continue
 		}
