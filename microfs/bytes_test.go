@@ -17,6 +17,7 @@ import (
 // TestBytes reads, writes, appends and truncates at awkward places through
 // several open files of the same inodes, and compares byte by byte.
 func TestBytes(t *testing.T) {
+	skipRace(t)
 	tests := []struct {
 		hugeblock, lba nvmf.Bytes
 		noSums, cache  bool

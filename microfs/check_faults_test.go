@@ -180,6 +180,7 @@ func TestCheckBesideWriter(t *testing.T) {
 // TestCheckCrash checks contents that a device may have after a crash: no crash
 // leaves anything worse than notes, whether a mount follows or not.
 func TestCheckCrash(t *testing.T) {
+	skipRace(t)
 	crashes := 20
 	if testing.Short() {
 		crashes = 5

@@ -78,6 +78,7 @@ func (r *logRig) restate(change func(*tree), stored func(*tree, []byte) []byte) 
 // TestCheck damages one structure and expects that finding, and what becomes of
 // it when it is repaired.
 func TestCheck(t *testing.T) {
+	skipRace(t)
 	scribble := func(b []byte) { copy(b, pattern(len(b), 9)) }
 	tests := []struct {
 		name     string
@@ -274,6 +275,7 @@ func TestCheckTree(t *testing.T) {
 
 // TestCheckModel checks what random operations leave, unmounted or not.
 func TestCheckModel(t *testing.T) {
+	skipRace(t)
 	for _, v := range everyVariant {
 		t.Run(v.name, func(t *testing.T) {
 			seed := newSeed(t)

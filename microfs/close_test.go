@@ -12,6 +12,7 @@ import (
 // file keeps everything that was acknowledged before, in all the cases that Close
 // tells apart.
 func TestCloseKeeps(t *testing.T) {
+	skipRace(t)
 	data := pattern(50_000, 9)
 	write := func(t *testing.T, f *File) {
 		_, err := f.WriteAt([][]byte{data}, 0)
