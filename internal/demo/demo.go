@@ -25,14 +25,20 @@ import (
 //go:embed melt.in
 var melt string
 
-// The job: LAMMPS on this many ranks, a box of 4*cells^3 atoms, a checkpoint
-// every so many steps.
+// The job: LAMMPS on this many ranks, for so many steps.
 const (
 	ranks = 4
-	cells = 20
-	every = 200
 	steps = 1200
 	name  = "demo" // of the store
+)
+
+// work is how much of it there is: a box of 4*cells^3 atoms, a checkpoint every so many steps.
+type work struct{ cells, every int }
+
+var (
+	shown = work{cells: 20, every: 200}
+	// brief takes a third of the time. It has more intervals, so that as many seconds are left when it is killed.
+	brief = work{cells: 14, every: 100}
 )
 
 // restarts is the pattern of what LAMMPS writes for "restart N melt.*.%".
@@ -45,11 +51,14 @@ type Options struct {
 	// Target is the transport id of a namespace of somebody else's target,
 	// whose content is overwritten; "" for the one that nvmecr brings along.
 	Target string
+	// Brief asks for a smaller job, for tests.
+	Brief bool
 }
 
 // demonstration is one run of the story.
 type demonstration struct {
 	*Stage
+	work
 	out    io.Writer
 	random *rand.Rand
 	target string         // of Options
@@ -84,11 +93,14 @@ func Run(ctx context.Context, out io.Writer, o Options) (err error) {
 		return err
 	}
 	d := &demonstration{
-		Stage: stage, out: out, cfg: cfg, target: o.Target,
+		Stage: stage, work: shown, out: out, cfg: cfg, target: o.Target,
 		random: rand.New(rand.NewPCG(uint64(o.Seed), 0)),
 	}
+	if o.Brief {
+		d.work = brief
+	}
 	d.say("LAMMPS, Lennard-Jones melt of %d atoms on %d ranks, %d steps, a checkpoint every %d. Seed %d.",
-		4*cells*cells*cells, ranks, steps, every, o.Seed)
+		4*d.cells*d.cells*d.cells, ranks, steps, d.every, o.Seed)
 	return d.tell(ctx)
 }
 
@@ -135,10 +147,10 @@ func launcher() string {
 }
 
 // lammps is a command line of the melt.
-func lammps(dir string, from int) []string {
+func (w work) lammps(dir string, from int) []string {
 	return MPIRun(launcher(), ranks, "lmp", "-in", "melt.in", "-log", "none",
-		"-var", "dir", dir, "-var", "from", fmt.Sprint(from), "-var", "cells", fmt.Sprint(cells),
-		"-var", "every", fmt.Sprint(every), "-var", "steps", fmt.Sprint(steps))
+		"-var", "dir", dir, "-var", "from", fmt.Sprint(from), "-var", "cells", fmt.Sprint(w.cells),
+		"-var", "every", fmt.Sprint(w.every), "-var", "steps", fmt.Sprint(steps))
 }
 
 // undisturbed is the run without nvmecr that the other is compared with.
@@ -147,7 +159,7 @@ func (d *demonstration) undisturbed(ctx context.Context) (Thermo, error) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
-	job, err := d.Start(lammps(dir, 0))
+	job, err := d.Start(d.lammps(dir, 0))
 	if err != nil {
 		return nil, err
 	}
@@ -164,7 +176,7 @@ func (d *demonstration) killed(ctx context.Context) (Thermo, error) {
 	if d.target != "" {
 		flags, where, killed = []string{"--target", d.target}, d.target, "ranks, mpirun and nvmecr, not the target"
 	}
-	job, err := d.Start(append(d.RunFlags(name, flags...), lammps("/nvmecr", 0)...))
+	job, err := d.Start(append(d.RunFlags(name, flags...), d.lammps("/nvmecr", 0)...))
 	if err != nil {
 		return nil, err
 	}
@@ -277,7 +289,7 @@ func (d *demonstration) restarted(ctx context.Context, from *checkpoint.Set, ste
 	if d.target != "" {
 		flags = []string{"--target", d.target}
 	}
-	job, err := d.Start(append(d.RunFlags(name, flags...), lammps("/nvmecr", step)...))
+	job, err := d.Start(append(d.RunFlags(name, flags...), d.lammps("/nvmecr", step)...))
 	if err != nil {
 		return nil, err
 	}

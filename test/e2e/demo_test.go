@@ -12,7 +12,7 @@ import (
 	"nvmecr/internal/demo/demotest"
 )
 
-// TestDemo is the demonstration.
+// TestDemo is the demonstration, of a smaller job.
 func TestDemo(t *testing.T) {
 	if _, err := exec.LookPath("lmp"); err != nil {
 		t.Skip("LAMMPS (lmp) is not installed: make deps")
@@ -22,7 +22,7 @@ func TestDemo(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*hang)
 	defer cancel()
 	var out demo.Output
-	err := demo.Run(ctx, &out, demo.Options{Nvmecr: command, Seed: seed})
+	err := demo.Run(ctx, &out, demo.Options{Nvmecr: command, Seed: seed, Brief: true})
 	require.NoError(t, err, out.Tail(100))
 	t.Log(out.Tail(100))
 }
