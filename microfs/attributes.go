@@ -73,7 +73,10 @@ func (fs *FS) Truncate(dir Ino, path string, size int64) error {
 		return err
 	}
 	if in.writers() == 0 && fs.losses.of(in.ino) == nil {
-		return fs.closeWritten(in)
+		if err := fs.closeWritten(in); err != nil {
+			return err
+		}
+		return fs.sync()
 	}
 	return nil
 }

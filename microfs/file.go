@@ -265,12 +265,22 @@ func (f *File) seek(off int64, data bool) (int64, error) {
 
 // Close closes the file. The last close by a writer makes the file durable and sets
 // Attr.Closed; after an error the file may be neither.
-func (f *File) Close() error { return f.close(true) }
+func (f *File) Close() error {
+	_, err := f.close(true, true)
+	return err
+}
+
+// CloseUnsynced is Close without a flush. owing says that Close would have made something durable: the caller has
+// to call Flush before anybody hears that the file is closed.
+func (f *File) CloseUnsynced() (owing bool, err error) { return f.close(true, false) }
 
 // Abandon closes the file for a writer that has not come to its end: it sets no Attr.Closed.
-func (f *File) Abandon() error { return f.close(false) }
+func (f *File) Abandon() error {
+	_, err := f.close(false, false)
+	return err
+}
 
-func (f *File) close(complete bool) error {
+func (f *File) close(complete, durable bool) (owing bool, err error) {
 	f.fs.mu.Lock()
 	defer f.fs.leave()
 	for f.long > 0 {
@@ -278,7 +288,7 @@ func (f *File) close(complete bool) error {
 	}
 	in := f.in
 	if in == nil {
-		return syscall.EBADF
+		return false, syscall.EBADF
 	}
 	if f.fs.broken == nil && f.fs.claim.Released {
 		_ = f.fs.resume() // or it is broken
@@ -293,7 +303,7 @@ func (f *File) close(complete bool) error {
 	f.fs.opens--
 	in.done(f.writable)
 	if f.fs.broken != nil {
-		return f.fs.broken
+		return false, f.fs.broken
 	}
 	if in.nlink == 0 && in.open == nil {
 		f.fs.tree.forget(in, f.fs.freed)
@@ -301,20 +311,24 @@ func (f *File) close(complete bool) error {
 		failed = nil // nobody misses it
 	}
 	if !complete || !f.writable || in.writers() > 0 || in.nlink > 0 && f.fs.losses.of(in.ino) != nil {
-		return failed
+		return false, failed
 	}
 	// Nothing of a file without a name survives, but changes before its close do: the
 	// rename that has put another one in its place, say.
 	if in.nlink > 0 && in.written && (in.changed || !f.fs.closeCreated(in)) {
 		if err := f.fs.closeWritten(in); err != nil {
-			return err
+			return false, err
 		}
-	} else if f.fs.log.Unflushed() { // it may just have been created
-		if err := f.fs.sync(); err != nil {
-			return err
-		}
+	} else if !f.fs.log.Unflushed() { // else it may just have been created
+		return false, failed
 	}
-	return failed
+	if !durable {
+		return true, failed
+	}
+	if err := f.fs.sync(); err != nil {
+		return false, err
+	}
+	return false, failed
 }
 
 // closeCreated closes a file that was created and never written, without a round
@@ -330,6 +344,7 @@ func (fs *FS) closeCreated(in *inode) bool {
 	return true
 }
 
+// closeWritten logs that a file is closed that was written. A sync has to follow.
 func (fs *FS) closeWritten(in *inode) error {
 	fs.rec = oplog.Record{Type: oplog.Close, Ino: uint64(in.ino), Time: now()}
 	if err := fs.record(); err != nil {
@@ -337,5 +352,5 @@ func (fs *FS) closeWritten(in *inode) error {
 	}
 	in.written = false
 	in.dropTail()
-	return fs.sync()
+	return nil
 }

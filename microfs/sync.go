@@ -17,6 +17,18 @@ func (fs *FS) Sync() error {
 	return fs.syncAll()
 }
 
+// Flush is Sync, but leaves what a write behind has lost to be told by Sync and Close.
+func (fs *FS) Flush() error {
+	if err := fs.enter(); err != nil {
+		return err
+	}
+	defer fs.leave()
+	if fs.opts.ReadOnly {
+		return nil
+	}
+	return fs.sync()
+}
+
 // syncAll is sync for all files: it also returns the error of a write behind that
 // failed, once.
 func (fs *FS) syncAll() error {

@@ -136,6 +136,22 @@ var editsOfTrees = []edit{
 	{"index: a publication of another birth is taken", "tree/index/bytes.go",
 		`case p.Birth != a.Birth:`, `case false:`,
 		"TestWhoMayWhat", ""},
+	{"index: a publication is answered before it is durable", "tree/index/bytes.go",
+		`c.x.owing = c.x.owing || p.Durable`, ``,
+		"TestSyncs|TestSyncFails", ""},
+	{"index: a close is answered before it is durable", "tree/index/open.go",
+		`f.x.owing = f.x.owing || owing`, `_ = owing`,
+		"TestSyncs|TestSyncFails", ""},
+	{"index: a call counts as durable that was not synced", "tree/index/sync.go",
+		`	return x.sync()
+}
+
+// sync`, `	x.synced()
+	return nil
+}
+
+// sync`,
+		"TestSyncs|TestSyncFails", ""},
 	{"index: shards of the file's cut are released", "tree/index/release.go",
 		`if k.cut == a.Cut {`, `if false {`,
 		"TestReleases", ""},
@@ -202,7 +218,7 @@ var editsOfTrees = []edit{
 	answer, err := s.reserve`, `	answer, err := s.reserve`,
 		"TestSuccessorsWait", ""},
 	{"index: a file is complete whose writer died with the index", "tree/index/open.go",
-		`f.torn || f.old && x.unfinishedOf(f)`, `f.torn`,
+		`!f.torn && !(f.old && f.x.unfinishedOf(f))`, `!f.torn`,
 		"TestSuccessorAndTheDead", "tree"},
 	{"index: a file is complete before it is known who died with the index", "tree/index/calls.go",
 		`r.Writer && f.old && f.writers == 1`, `false`,

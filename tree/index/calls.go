@@ -371,7 +371,13 @@ func (r *pathCall) run(c *client) (wire.Body, error) {
 	return &wire.Text{Text: path}, err
 }
 
-func (syncCall) run(c *client) (wire.Body, error) { return nil, c.x.sync() }
+func (syncCall) run(c *client) (wire.Body, error) {
+	err := c.x.fs.Sync()
+	if err == nil {
+		c.x.synced()
+	}
+	return nil, err
+}
 
 func (r *lockCall) run(c *client) (wire.Body, error) {
 	s, err := c.session(r.Ino, false)

@@ -21,7 +21,7 @@
 //
 // Serve is called on a goroutine of the caller's for each connection, and answers its requests there. One mutex, Index.mu,
 // guards all state and is held during a request: the file system's calls take turns anyway. It comes before the
-// lock of the file system. It is not held while a request waits for an adoption or for its connection, nor while Options.Adopt
+// lock of the file system, and behind Index.paying, which is held while what several requests have done is made durable for all of them (sync.go). It is not held while a request waits for an adoption or for its connection, nor while Options.Adopt
 // and Options.Grow run.
 //
 // # Files
@@ -29,5 +29,6 @@
 //	index.go  New, Serve    client.go   a connection     calls.go    one type for each operation
 //	open.go   open files    bytes.go    their bytes      release.go  shards that nobody needs
 //	adopt.go  what clients leave that die             locks.go  of fcntl and flock
+//	sync.go   what is durable before an answer
 //	check.go  for nvmecr fsck        successor.go  in the place of an index that was killed
 package index

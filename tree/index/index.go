@@ -66,6 +66,11 @@ type Index struct {
 	unfinished map[microfs.Ino]shardSet
 	spans      []microfs.Span // scratch
 	unsynced   bool           // why shards can be removed may not be durable yet
+	owing      bool           // what the call that runs has done is to be durable before it is answered
+	owed       uint64         // how many such calls there have been
+
+	paying sync.Mutex    // held during a sync for calls; before mu
+	paid   atomic.Uint64 // how many of them are durable
 }
 
 // New returns the index on a file system with ranges, which is mounted for writing, and which nobody else uses until
@@ -151,9 +156,12 @@ func (x *Index) Close() {
 func (x *Index) do(c *client, r call) (wire.Body, []wire.Shard, error) {
 	var limit <-chan time.Time // nil: there is none
 	for {
-		body, list, err := x.once(c, r)
+		body, list, number, err := x.once(c, r)
 		p, ok := err.(*adoption)
 		if !ok {
+			if err == nil {
+				err = x.pay(number)
+			}
 			return body, list, err
 		}
 		if limit == nil && x.opts.Timeout > 0 {
@@ -172,24 +180,26 @@ func (x *Index) do(c *client, r call) (wire.Body, []wire.Shard, error) {
 	}
 }
 
-// once runs a call under the lock, and returns its answer and the shards that the client is to remove.
-func (x *Index) once(c *client, r call) (body wire.Body, list []wire.Shard, err error) {
+// once runs a call under the lock, and returns its answer, the shards that the client is to remove, and the call's number if it
+// is to be durable before the answer (pay).
+func (x *Index) once(c *client, r call) (body wire.Body, list []wire.Shard, number uint64, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if c.ended {
-		return nil, nil, errClosed
+		return nil, nil, 0, errClosed
 	}
 	if x.cred != c {
 		if err := x.fs.SetCred(c.cred); err != nil {
-			return nil, nil, err
+			return nil, nil, 0, err
 		}
 		x.cred = c
 	}
+	x.owing = false
 	body, err = r.run(c)
 	if _, waits := err.(*adoption); !waits {
 		list = c.releases()
 	}
-	return body, list, err
+	return body, list, x.owe(), err
 }
 
 // grow makes partitions. It needs no lock of the index.

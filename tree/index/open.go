@@ -130,16 +130,23 @@ func (x *Index) drop(s *session, opens, writers int, torn bool) (err error) {
 		delete(f.sessions, s)
 	}
 	if f.writers == 0 && f.write != nil {
-		end := (*microfs.File).Close
-		if f.torn || f.old && x.unfinishedOf(f) {
-			end = (*microfs.File).Abandon
-		}
-		err = end(f.write)
-		f.write, f.torn, f.old = nil, false, false
+		err = f.endWriting()
 	}
 	for range opens {
 		err = errors.Join(err, f.release())
 	}
+	return err
+}
+
+// endWriting closes the file that nobody has open for writing any more.
+func (f *file) endWriting() error {
+	write, complete := f.write, !f.torn && !(f.old && f.x.unfinishedOf(f))
+	f.write, f.torn, f.old = nil, false, false
+	if !complete {
+		return write.Abandon()
+	}
+	owing, err := write.CloseUnsynced()
+	f.x.owing = f.x.owing || owing
 	return err
 }
 

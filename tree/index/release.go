@@ -11,20 +11,6 @@ import (
 // maxQueue is how many shards wait for the client of a partition to remove them. More are found by its next Shards.
 const maxQueue = 1 << 20
 
-// sync makes everything durable.
-func (x *Index) sync() error {
-	err := x.fs.Sync()
-	x.wasSynced(err)
-	return err
-}
-
-// wasSynced notes the end of a Sync, of the file system or of a file: that is one.
-func (x *Index) wasSynced(err error) {
-	if err == nil {
-		x.unsynced = false
-	}
-}
-
 // A shardKey is a shard of a file that is known.
 type shardKey struct{ place, cut uint32 }
 
