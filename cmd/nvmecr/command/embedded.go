@@ -21,11 +21,11 @@ import (
 	"nvmecr/nvmf/dhchap"
 )
 
-// embeddedStart is how long the embedded target may take to listen.
-const embeddedStart = 10 * time.Second
-
-// embeddedEnd is how long it may take to end.
-const embeddedEnd = 15 * time.Second
+// embeddedStart is how long the embedded target may take to listen, embeddedEnd how long to end, as with serveStart.
+const (
+	embeddedStart = 2 * time.Minute
+	embeddedEnd   = time.Minute
+)
 
 // An embedded target is `nvmecr target` as a process of its own, on a loopback
 // port that the kernel chose.

@@ -24,10 +24,11 @@ import (
 	"nvmecr/nvmf"
 )
 
-// serveStart is how long `nvmecr serve` may take to begin, serveEnd how long to end.
+// serveStart is how long `nvmecr serve` may take to begin, serveEnd how long to end. One that ends is noticed at once: these
+// are for one that hangs, and longer than anything takes on a busy host.
 const (
-	serveStart = 30 * time.Second
-	serveEnd   = 15 * time.Second
+	serveStart = 2 * time.Minute
+	serveEnd   = time.Minute
 )
 
 // A servant is `nvmecr serve` as a process of its own, which ends after this one.

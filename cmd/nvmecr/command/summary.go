@@ -21,9 +21,9 @@ import (
 	"nvmecr/posixshim"
 )
 
-// summaryTime is how long the end of a run looks at what there is, on a busy host, too: a store of
-// some thousand files takes a few milliseconds. One that takes longer has no summary.
-const summaryTime = time.Second
+// summaryTime is how long the end of a run looks at what there is: a store of some thousand files takes a few
+// milliseconds, on a host of a hundred processes for each core a second. One that takes longer has no summary.
+const summaryTime = 10 * time.Second
 
 // summarize prints the last line of a run that began at begin and ended with status
 // code, if there is one. What goes wrong in making it is not the run's.
