@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -66,26 +67,29 @@ func ranksHold(t *testing.T, s *demo.Stage, lines int, flags ...string) {
 	}
 }
 
+// slow is said on a busy machine, too.
+var slow = regexp.MustCompile(`^nvmecr: process \d+ is ending, and waits for its target `)
+
 // quiet expects that a script succeeded and nothing of ours has complained.
 func (r result) quiet(t *testing.T) string {
 	t.Helper()
 	r.ok(t)
 	for _, line := range strings.Split(r.stderr, "\n") {
-		assert.True(t, line == "" || strings.HasPrefix(line, "nvmecr: store "), "%s", r.stderr)
+		assert.True(t, line == "" || strings.HasPrefix(line, "nvmecr: store ") || slow.MatchString(line), "%s", r.stderr)
 	}
 	return r.stdout
 }
 
 // TestScriptTouches does each of them before, between and after the ranks, on a fresh store and on
-// one that is there.
+// one that is there. What MPI starts is in TestScripts.
 func TestScriptTouches(t *testing.T) {
+	t.Parallel()
+	ranks := fmt.Sprintf(`for r in $(seq 0 %d); do PMI_SIZE=%d PMI_RANK=$r sh -c 'echo rank $PMI_RANK >> /nvmecr/c$PMI_RANK' & done; wait`, scriptRanks-1, scriptRanks)
 	for name, touch := range touches {
 		t.Run(name, func(t *testing.T) {
 			s := newRankStage(t)
-			all := launchers(t, s)
-			l := all[len(name)%len(all)] // TestScripts has both
 			for i := range 2 {
-				script := []string{"set -e", touch, l.line(scriptRanks, "/nvmecr/c%"), touch}
+				script := []string{"set -e", touch, ranks, touch}
 				if i == 0 {
 					script = append(script, script[2:]...)
 				}

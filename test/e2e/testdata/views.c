@@ -216,11 +216,12 @@ static void memory(void)
 	char *moved = mremap(m + 3 * MIB, 5 * MIB, 2 * MIB, MREMAP_MAYMOVE);
 
 	T(moved == m + 3 * MIB && same(moved, 3 * MIB, 2 * MIB, 5));
-	T(available() + SIZE <= before + MIB); /* it is there */
+	/* It is there. Of the space of a local file system others take and give some, too. */
+	T(where == NULL || available() + SIZE <= before + MIB);
 	T(munmap(p, SIZE) == 0 && munmap(m, 4 * MIB) == 0);
 	T(same(m + 4 * MIB, 4 * MIB, MIB, 5));
 	T(munmap(m + 4 * MIB, MIB) == 0);
-	while (available() + MIB < before)
+	while (where != NULL && available() + MIB < before)
 		usleep(1000); /* the kernel tells of a last munmap when that has returned */
 	/* Who maps it next finds the pages there. */
 	make("f", SIZE, 12);
