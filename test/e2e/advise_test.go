@@ -12,6 +12,7 @@ import (
 
 // TestAdvise: what checkpoints cost is read off a store.
 func TestAdvise(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.View = config.ViewJob
 	call(t, s, "advise", "--mtbf", "1h").refused(t, `no store "default"`)

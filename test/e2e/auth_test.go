@@ -142,6 +142,7 @@ func TestTLS(t *testing.T) {
 // has not the key that was made for the run, is refused; what belongs to the job is not.
 // The key goes with the run.
 func TestOwnTargetAsksForKeys(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	r := sh(t, s, `echo data > /nvmecr/a
 		`+s.Nvmecr+` ls || exit 1
@@ -166,6 +167,7 @@ func TestOwnTargetAsksForKeys(t *testing.T) {
 
 // TestTargetDeniesByDefault: a target that other hosts reach says which may connect.
 func TestTargetDeniesByDefault(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	for name, c := range map[string]struct {
 		flags []string

@@ -74,6 +74,7 @@ func TestTargetComesBack(t *testing.T) {
 // TestTargetAwayAtTheStart kills the target between the start of a job and the
 // first call under the mount: that waits.
 func TestTargetAwayAtTheStart(t *testing.T) {
+	t.Parallel()
 	for _, view := range []config.View{config.ViewRank, config.ViewJob} {
 		t.Run(string(view), func(t *testing.T) {
 			t.Parallel()
@@ -132,6 +133,7 @@ func awaitLines(t *testing.T, j *demo.Job, n int) {
 
 // TestOneTargetAwayOutside: where one of several targets is gone, what the others have is listed and copied, and one line says what is missing.
 func TestOneTargetAwayOutside(t *testing.T) {
+	t.Parallel()
 	for _, view := range []config.View{config.ViewRank, config.ViewJob} {
 		t.Run(string(view), func(t *testing.T) {
 			s := newStage(t)

@@ -48,6 +48,7 @@ func superblock(t *testing.T, s *demo.Stage, at int64) int64 {
 const fillStore = `mkdir /nvmecr/d; dd if=/dev/zero of=/nvmecr/d/big bs=1000000 count=3 status=none; echo hi > /nvmecr/a; ln -s a /nvmecr/l; mkdir /nvmecr/e`
 
 func TestFsckAndVerify(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	sh(t, s, fillStore, "--size", "64M").ok(t)
 	out := call(t, s, "fsck").ok(t)
@@ -121,6 +122,7 @@ func TestFsckAndVerify(t *testing.T) {
 }
 
 func TestFsckUsage(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	call(t, s, "fsck").refused(t, `no store "default"`)
 	sh(t, s, "true", "--size", "64M", "--data-checksum", "off").ok(t)
@@ -139,6 +141,7 @@ func TestFsckUsage(t *testing.T) {
 // TestFsckWhileAJobRuns looks at a store that is in use, and is kept from
 // repairing it.
 func TestFsckWhileAJobRuns(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	fifo := filepath.Join(s.Dir, "fifo")
 	require.NoError(t, syscall.Mkfifo(fifo, 0o600))

@@ -48,6 +48,7 @@ func TestDaemon(t *testing.T) {
 
 // A run whose processes have all ended does not wait for its server.
 func TestServerEndsWithTheRun(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	_, target := serve(t, s, "--listen", "127.0.0.1:0", "--namespace", "mem:64M")
 	clock := busy.Start(t)

@@ -10,6 +10,7 @@ import (
 
 // A limit or a directory that a run cannot do without is missing where it is taken away, by a line with what to do.
 func TestCheckLacks(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	for _, tt := range []struct{ name, without, line string }{
 		{"all is there", "true", ""},

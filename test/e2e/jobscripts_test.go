@@ -227,6 +227,7 @@ func says(t *testing.T, s *demo.Stage, file, words string) string {
 }
 
 func TestJobScriptsOfSlurm(t *testing.T) {
+	t.Parallel()
 	for _, mpi := range []string{"openmpi", "mpich"} {
 		t.Run(mpi, func(t *testing.T) {
 			s := newStage(t)

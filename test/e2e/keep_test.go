@@ -13,6 +13,7 @@ import (
 
 // TestKeep: of the checkpoints of a job the newest stay, on each level, and never is the newest complete one removed.
 func TestKeep(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.View = config.ViewJob
 	dir := filepath.Join(s.Dir, "lustre")

@@ -21,6 +21,7 @@ func asRank(t *testing.T, s *demo.Stage, target string, rank int, script string)
 // TestLatest asks for the newest complete checkpoint, in the job's script and
 // from outside, while there is none, with some, and behind a torn one.
 func TestLatest(t *testing.T) {
+	t.Parallel()
 	s := newRankStage(t)
 	target := "file:" + image(t, s, 64, "")
 	const pattern = "melt.{step}.*"
@@ -97,6 +98,7 @@ func TestLatest(t *testing.T) {
 
 // TestLatestOfTree: in one tree nobody knows which rank has written what, and the run says at its end what there is by name.
 func TestLatestOfTree(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.View = config.ViewJob
 	r := sh(t, s, "cd /nvmecr; for f in 200.0 200.1 400.0 400.1 600.0; do echo x > melt.$f; done; echo > log; exec 3> melt.600.1; echo x >&3; kill -9 $$", "--size", "64M")
@@ -109,6 +111,7 @@ func TestLatestOfTree(t *testing.T) {
 
 // TestLatestCannotTell: what is not known is not "there is none".
 func TestLatestCannotTell(t *testing.T) {
+	t.Parallel()
 	s := newRankStage(t)
 	path := image(t, s, 64, "")
 	target := "file:" + path
@@ -142,6 +145,7 @@ func TestLatestCannotTell(t *testing.T) {
 
 // TestLatestOfATree: a checkpoint that is written over in place is complete when that is closed, and not before.
 func TestLatestOfATree(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	latest := []string{"latest", "--name", "x", "ck.{step}.*"}
 	rank := func(script string) result {
@@ -157,6 +161,7 @@ func TestLatestOfATree(t *testing.T) {
 
 // TestLatestOfRanksInATree: each rank of the job that wrote a checkpoint has to have a file of it, however many ranks other runs have had.
 func TestLatestOfRanksInATree(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	run := func(scripts ...string) string { // what the run says at its end
 		r := sh(t, s, strings.Join(scripts, "; "), "--name", "x", "--view=job", "--size", "256M")

@@ -46,6 +46,7 @@ func levels(t *testing.T, r result) (list []string) {
 
 // TestLevel2: checkpoints are copied to a directory after the job has died, listed, and copied back where the store is lost.
 func TestLevel2(t *testing.T) {
+	t.Parallel()
 	for _, view := range []config.View{config.ViewJob, config.ViewRank} {
 		t.Run(string(view), func(t *testing.T) {
 			s := newStage(t)
@@ -115,6 +116,7 @@ func sameTree(a, b map[string][]byte) bool {
 
 // TestLevel2Refused: what cannot be is said.
 func TestLevel2Refused(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	sh(t, s, "echo x > /nvmecr/ck.1", "--size", "64M").ok(t)
 	call(t, s, "drain").refused(t, "no second level", "--level2")
@@ -129,6 +131,7 @@ func TestLevel2Refused(t *testing.T) {
 
 // TestRunWithLevel2: a run copies what its job completes, and has it back where the store is lost. What is damaged is passed over.
 func TestRunWithLevel2(t *testing.T) {
+	t.Parallel()
 	for _, view := range []config.View{config.ViewJob, config.ViewRank} {
 		t.Run(string(view), func(t *testing.T) {
 			s := newStage(t)
@@ -168,6 +171,7 @@ func TestRunWithLevel2(t *testing.T) {
 
 // TestDrainInTime: a run that is told of its end by a signal copies what is complete at once, while the job goes on.
 func TestDrainInTime(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	s.View = config.ViewJob
 	dir := filepath.Join(s.Dir, "lustre")

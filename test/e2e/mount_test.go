@@ -39,6 +39,7 @@ func mountView(t *testing.T, s *demo.Stage, flags ...string) string {
 
 // TestMount looks at a job's files by programs that know nothing of nvmecr, while the job writes them.
 func TestMount(t *testing.T) {
+	t.Parallel()
 	s := newRankStage(t)
 	goOn, done := filepath.Join(s.Dir, "go"), filepath.Join(s.Dir, "done")
 	script := "mkdir /nvmecr/d; echo one > /nvmecr/d/a; ln -s a /nvmecr/d/l; cp /bin/true /nvmecr/d/true; " +

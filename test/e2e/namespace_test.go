@@ -38,6 +38,7 @@ func asNobody(t *testing.T, home string, fusermount bool, privileges string, arg
 
 // A user who cannot mount has the view in a user namespace, and only then is in one.
 func TestUserNamespace(t *testing.T) {
+	t.Parallel()
 	nvmecr := demotest.Nvmecr(t)
 	if os.Geteuid() != 0 {
 		t.Skip("root makes hosts without fusermount3")

@@ -103,6 +103,7 @@ exec env LD_PRELOAD= $NVMECR_EXPORT/self/sleep $NAP
 // Where the server of another host is killed, as by the end of a step of a job of Slurm, the next process that uses the mount
 // has the view made again.
 func TestViewOnOtherHostKilled(t *testing.T) {
+	t.Parallel()
 	s := newRankStage(t)
 	needsView(t, s, programsHere)
 	agent := otherhost(t, s)

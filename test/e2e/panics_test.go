@@ -75,6 +75,7 @@ func panicking(t *testing.T, built string) string {
 // TestPanics: a call that panics is EIO, and so are all calls after it. One line says which call that was; the application goes on to
 // its end. So it is for a call that a process makes for another one, and in the index of a job's tree.
 func TestPanics(t *testing.T) {
+	t.Parallel()
 	script, err := filepath.Abs("testdata/panics.py")
 	require.NoError(t, err)
 	built := newStage(t)

@@ -51,6 +51,7 @@ cmp in /nvmecr/after; cat in in | cmp - /nvmecr/across`
 
 // TestTreeKillsWithoutARank: a program that no launcher started is killed at any time: what it had synced is there.
 func TestTreeKillsWithoutARank(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	random := seeded(t)
 	input(t, s, random, 2<<20+321)

@@ -120,6 +120,7 @@ func TestDiskFull(t *testing.T) {
 // TestRuntimeMissing takes the runtime away: the application hears of it, and
 // is not given a local directory instead.
 func TestRuntimeMissing(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	bin := filepath.Join(s.Dir, "bin")
 	require.NoError(t, os.Mkdir(bin, 0o700))

@@ -14,6 +14,7 @@ import (
 // TestKeyOfAKilledRun: the key of a run that was killed with all that belongs to it stays in a place that its user alone reads. It opens
 // nothing any more: the next run has a target and a key of its own, which it takes away at its end.
 func TestKeyOfAKilledRun(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	job, err := s.Start(append(s.RunFlags("x", "--size", "64M"), "sh", "-c", "echo data > /nvmecr/a; echo begun; sleep 600"))
 	require.NoError(t, err)

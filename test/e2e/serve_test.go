@@ -57,6 +57,7 @@ func staticAppend(t *testing.T, s *demo.Stage) string {
 
 // The files of the run are the kernel's, too, as those of the process that asks.
 func TestView(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	needsView(t, s, otherPrograms)
 	out := sh(t, s, `set -e; echo hi > /nvmecr/a; mkdir /nvmecr/d; cp /bin/echo /nvmecr/d
@@ -94,6 +95,7 @@ echo of $r > /nvmecr/mine; echo $(env -u LD_PRELOAD readlink $NVMECR_EXPORT/self
 // Where the directory of --mount exists, programs that the library is not in find the files there, and
 // nobody else does.
 func TestMountPoint(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("a mount namespace takes root")
 	}
@@ -127,6 +129,7 @@ func serverOf(t *testing.T, view string) int {
 
 // A server that is killed takes the view with it, and not the files.
 func TestServeKilled(t *testing.T) {
+	t.Parallel()
 	s := newRankStage(t)
 	needsView(t, s, otherPrograms)
 	script := `echo one > /nvmecr/a; echo $NVMECR_EXPORT; while [ ! -e ` + filepath.Join(s.Dir, "go") + ` ]; do sleep 0.01; done
@@ -144,6 +147,7 @@ func TestServeKilled(t *testing.T) {
 
 // A server that somebody has stopped holds up no other run of the host.
 func TestServeStopped(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	needsView(t, s, otherPrograms)
 	end := filepath.Join(s.Dir, "end")
@@ -160,6 +164,7 @@ func TestServeStopped(t *testing.T) {
 
 // A server that does not answer, of a run that somebody has stopped, is no matter of other runs.
 func TestStoppedServerOfAnotherRun(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	needsView(t, s, otherPrograms)
 	job, err := s.Start([]string{s.Nvmecr, "run", "--name", "stopped", "--", "sh", "-c", "echo $NVMECR_EXPORT; exec sleep 3600"})

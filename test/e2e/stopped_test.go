@@ -16,6 +16,7 @@ import (
 
 // TestTreeStopped: nobody waits for a rank that was stopped, and of an index that was, no call waits longer than the time-out.
 func TestTreeStopped(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	program, err := filepath.Abs("testdata/stopped.py")
 	require.NoError(t, err)

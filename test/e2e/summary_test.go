@@ -24,6 +24,7 @@ func lastLines(t *testing.T, r result) []string {
 // TestSummary: a run ends with a line about what it has left, or that nothing was
 // opened, on stderr, and with none where there is nothing to say or nobody wants it.
 func TestSummary(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	for _, tc := range []struct {
 		name, script string
@@ -83,6 +84,7 @@ func TestSummaryOfRanks(t *testing.T) {
 // TestEmbeddedStoreGivesBack: one process writes checkpoints again and again, and keeps
 // two of them. The image takes little more than they do, and less than was written.
 func TestEmbeddedStoreGivesBack(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	const checkpoint = 32 * nvmf.MiB
 	script := `
@@ -115,6 +117,7 @@ func stored(t *testing.T, s *demo.Stage) nvmf.Bytes {
 
 // TestNamesRunOut: a line says that it is names, once, and statvfs (df -i) that there are none.
 func TestNamesRunOut(t *testing.T) {
+	t.Parallel()
 	s := newRankStage(t)
 	script := `
 import os

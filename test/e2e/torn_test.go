@@ -268,6 +268,7 @@ func TestCheckOfTree(t *testing.T) {
 
 // TestTreeOpenFiles: what a rank has open stays what it is when the rank takes its partition, or leaves it to a child.
 func TestTreeOpenFiles(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	program, err := filepath.Abs("testdata/moved.py")
 	require.NoError(t, err)

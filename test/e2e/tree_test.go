@@ -96,6 +96,7 @@ func TestTreeFromOutside(t *testing.T) {
 
 // TestPartitionsOfATree: commands tell the tree from the partitions that it is in, and name what is damaged as programs do.
 func TestPartitionsOfATree(t *testing.T) {
+	t.Parallel()
 	s := newStage(t)
 	sh(t, s, `mkdir /nvmecr/d; for r in 0 1; do PMI_RANK=$r PMI_SIZE=2 sh -c 'echo "what rank $PMI_RANK wrote" > /nvmecr/d/f$PMI_RANK'; done`, "--view=job", "--size", "64M").ok(t)
 	assert.NotContains(t, call(t, s, "ls").ok(t), "RANK")

@@ -57,6 +57,7 @@ os.system("setpriv --reuid 65534 sh -c 'echo output' > /nvmecr/log; cat /nvmecr/
 // TestChildrenOfAnotherUser: they have what they were given open for writing as standard output, and
 // the rest is EACCES, with a line that says why.
 func TestChildrenOfAnotherUser(t *testing.T) {
+	t.Parallel()
 	if os.Getuid() != 0 {
 		t.Skip("only root can change its user")
 	}

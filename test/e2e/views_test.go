@@ -41,6 +41,7 @@ var mappers = []struct {
 // A large file that is mapped for reading is not copied: the kernel has it, and shows what a local file system would,
 // whatever is done to the mapping, to the file and to its names meanwhile.
 func TestMappedInView(t *testing.T) {
+	t.Parallel()
 	for _, m := range mappers {
 		t.Run(m.name, func(t *testing.T) { testMappedInView(t, m.view, m.as) })
 	}
@@ -90,6 +91,7 @@ func testMappedInView(t *testing.T, view config.View, as []string) {
 
 // A server that is killed takes the pages with it that nobody has read, and the files are mapped by copies from then on.
 func TestMappedInViewOfKilled(t *testing.T) {
+	t.Parallel()
 	for _, m := range mappers {
 		t.Run(m.name, func(t *testing.T) { testMappedInViewOfKilled(t, m.view, m.as) })
 	}
@@ -118,6 +120,7 @@ func testMappedInViewOfKilled(t *testing.T, view config.View, as []string) {
 
 // A mapping that outlives the run keeps nothing from its end.
 func TestMappedInViewAtTheEnd(t *testing.T) {
+	t.Parallel()
 	for _, m := range mappers {
 		t.Run(m.name, func(t *testing.T) { testMappedInViewAtTheEnd(t, m.view, m.as) })
 	}
