@@ -297,7 +297,7 @@ func TestManifest(t *testing.T) {
 	for range 2 { // repeated
 		require.NoError(t, c.Prolog(7, runtime))
 	}
-	for name, mode := range map[string]os.FileMode{"7": os.ModeDir | 0o700, "7/key": 0o400, "7/environment": 0o400} {
+	for name, mode := range map[string]os.FileMode{"7": os.ModeDir | 0o700, "7/key": 0o400, "7/environment": 0o400, "7/restarts": 0o400} {
 		info, err := os.Stat(filepath.Join(runtime, name))
 		require.NoError(t, err)
 		assert.Equal(t, mode, info.Mode(), name)

@@ -13,6 +13,7 @@ import (
 // A manifest is what a job's user needs on a node: a directory of the job's number that only the user can read,
 //
 //	environment   lines NAME=VALUE, settings of nvmecr run
+//	restarts      how often the job was started before
 //	key           by which the node proves to be a host of the job
 //	state         records of its runs: not in a home that nodes share, where a node that was lost may have them locked
 //
@@ -36,7 +37,11 @@ func (h *Hooks) Prolog(id uint32, runtime string) error {
 		return err
 	}
 	environment := strings.Join(l.environment(key), "\n") + "\n"
-	for path, text := range map[string]string{key: l.Key + "\n", filepath.Join(dir, "environment"): environment} {
+	for path, text := range map[string]string{
+		key:                               l.Key + "\n",
+		filepath.Join(dir, "environment"): environment,
+		filepath.Join(dir, "restarts"):    fmt.Sprintln(l.Restarts),
+	} {
 		if err := errors.Join(os.WriteFile(path, []byte(text), 0o400), os.Chown(path, int(l.User), -1)); err != nil {
 			return err
 		}
@@ -68,17 +73,29 @@ func (h *Hooks) Epilog(id uint32, runtime string) error { return os.RemoveAll(ma
 
 // TaskProlog prints the job's variables as Slurm's TaskProlog does, where there is a manifest.
 func TaskProlog(w io.Writer, id uint32, runtime string) error {
-	b, err := os.ReadFile(filepath.Join(manifestOf(id, runtime), "environment"))
+	env, err := Environment(id, runtime)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil
 	}
-	if err != nil {
-		return err
-	}
-	for _, line := range strings.Split(strings.TrimSpace(string(b)), "\n") {
+	for _, line := range env {
 		if _, err := fmt.Fprintln(w, "export", line); err != nil {
 			return err
 		}
 	}
-	return nil
+	return err
+}
+
+// Environment returns the lines NAME=VALUE of a job's manifest on this node; os.ErrNotExist if it has none.
+func Environment(id uint32, runtime string) ([]string, error) {
+	b, err := os.ReadFile(filepath.Join(manifestOf(id, runtime), "environment"))
+	if err != nil {
+		return nil, err
+	}
+	return strings.Split(strings.TrimSpace(string(b)), "\n"), nil
+}
+
+// Step names what the nodes of a step have in common, and no other step or start of the job has.
+func Step(id uint32, step, runtime string) (string, error) {
+	b, err := os.ReadFile(filepath.Join(manifestOf(id, runtime), "restarts"))
+	return fmt.Sprintf("slurm-%d.%s.%s", id, strings.TrimSpace(string(b)), step), err
 }

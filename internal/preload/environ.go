@@ -69,8 +69,9 @@ func Carry(cfg *config.Config, argv, env []string) ([]string, []string) {
 		}
 		return append(with, argv[1:]...), env
 	}
-	if old := lookup(env, ompiEnvList); old != "" {
-		names = append([]string{old}, names...)
+	if old := lookup(env, ompiEnvList); old != "" { // perhaps by another nvmecr run, around this one
+		had := strings.Split(old, ";")
+		names = append(had, slices.DeleteFunc(names, func(n string) bool { return slices.Contains(had, n) })...)
 	}
 	return argv, set(env, ompiEnvList, strings.Join(names, ";"))
 }

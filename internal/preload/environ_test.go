@@ -66,6 +66,9 @@ func TestCarryToOtherHosts(t *testing.T) {
 	_, env = Carry(configured(t, there), argv, []string{ompiEnvList + "=FOO;BAR=1"})
 	assert.Equal(t, "FOO;BAR=1;"+list, lookup(env, ompiEnvList))
 
+	_, again := Carry(configured(t, there), argv, env)
+	assert.Equal(t, env, again, "the run is a part of another one")
+
 	got, env = Carry(configured(t, there), with, base)
 	assert.Empty(t, lookup(env, ompiEnvList), "mpirun refuses both")
 	assert.Equal(t, []string{"mpirun", "-x", "LD_PRELOAD", "-x"}, got[:4])

@@ -15,7 +15,9 @@ var launchers = []struct {
 	id     func(getenv func(string) string) string
 }{
 	{prefix: "torchrun-", of: ofTorchrun, id: func(getenv func(string) string) string { return getenv("TORCHELASTIC_RUN_ID") }},
-	{prefix: "slurm-", of: ofStep, id: func(getenv func(string) string) string { return getenv("SLURM_JOB_ID") + "." + getenv("SLURM_STEP_ID") }},
+	{prefix: "slurm-", of: ofStep, id: func(getenv func(string) string) string {
+		return getenv("SLURM_JOB_ID") + "." + getenv("SLURM_RESTART_COUNT") + "." + getenv("SLURM_STEP_ID") // a job that is queued again has the steps again
+	}},
 }
 
 // launchedJob is the id of the job of an `nvmecr run` that is itself one of several tasks of a launcher: together these are one run. "" where it is

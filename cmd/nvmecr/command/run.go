@@ -48,6 +48,7 @@ type runOptions struct {
 	index     *os.File          // the socket by which other hosts reach the tree; nil if there is none
 	lease     *store.Lease      // nil if there is none, since the target is the run's own or the run has joined another one
 	oneLevel  bool              // nothing is copied to the second level, or from there, but by the job
+	step      bool              // its processes are tasks of a step of Slurm, which starts them
 	joined    bool              // the store is in the hands of another run of the job, which this one is a part of
 }
 
@@ -119,12 +120,29 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 	if err := o.enterNamespace(dir); err != nil {
 		return err
 	}
+	code, err := o.around(ctx, dir, argv, func() (int, error) {
+		jobArgv, env := preload.Carry(o.cfg, argv, preload.Environ(o.cfg, os.Environ(), library))
+		at := surroundings{unprivileged: o.namespace}
+		mountAt(&at, o.cfg)
+		return o.runDrained(jobArgv, env, at)
+	})
+	if err != nil {
+		return err
+	}
+	if code != 0 {
+		return cli.Status(code)
+	}
+	return nil
+}
+
+// around has job run while the store is held open for its processes, and returns its status. argv is the job's command, if it has one.
+func (o *runOptions) around(ctx context.Context, dir *store.StateDir, argv []string, job func() (int, error)) (int, error) {
 	lock, err := lockStore(dir)
 	var locked *store.LockedError
 	switch {
 	case o.cfg.Job != "" && errors.As(err, &locked): // by another run of the job, whichever of the two comes to have the lease
 	case err != nil:
-		return err
+		return 0, err
 	default:
 		defer lock.Unlock()
 	}
@@ -136,33 +154,23 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 	}()
 	stop, err := o.prepare(ctx, dir, lock, argv)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer stop()
 	leave, err := o.serve()
 	if err != nil {
-		return err
+		return 0, err
 	}
 	defer leave()
 	if o.lease != nil && o.cfg.Job != "" { // it makes the secret of the run known to who may read the targets
 		o.lease.Open(o.cfg)
 	}
-
 	begin := time.Now()
-	jobArgv, env := preload.Carry(o.cfg, argv, preload.Environ(o.cfg, os.Environ(), library))
-	at := surroundings{unprivileged: o.namespace}
-	mountAt(&at, o.cfg)
-	code, err := o.runDrained(jobArgv, env, at)
-	if err != nil {
-		return err
-	}
-	if !o.joined {
+	code, err := job()
+	if err == nil && !o.joined {
 		o.summarize(ctx, dir, begin, code)
 	}
-	if code != 0 {
-		return cli.Status(code)
-	}
-	return nil
+	return code, err
 }
 
 // runDrained is runJob, with a second level: what is newest there is in the store before the job begins, and what the job
@@ -258,12 +266,12 @@ func (o *runOptions) prepare(ctx context.Context, dir *store.StateDir, lock *sto
 	}
 	stop = func() {}
 	if !embedded {
+		asked := o.cfg.View
 		if o.lease, err = store.TakeOrJoin(ctx, o.cfg, sayer(o.stderr)); err != nil {
 			return nil, err
 		}
 		if o.joined = o.lease == nil; o.joined {
-			o.announceJoined()
-			return stop, nil
+			return stop, o.announceJoined(asked)
 		}
 		stop = o.lease.End
 	}
@@ -301,9 +309,17 @@ func (o *runOptions) prepare(ctx context.Context, dir *store.StateDir, lock *sto
 	return stop, nil
 }
 
-// announceJoined prints the line in place of that about where the data is.
-func (o *runOptions) announceJoined() {
+// announceJoined prints the line in place of that about where the data is. It refuses a view that is not that of the run it has joined.
+func (o *runOptions) announceJoined(asked config.View) error {
+	if o.cfg.Given("view") && asked != o.cfg.View {
+		return fmt.Errorf("--view=%s: job %q has store %q open with --view=%s already; leave --view out, or say it where the job begins (in a job of Slurm: NVMECR_VIEW=%[1]s sbatch ...)",
+			asked, o.cfg.Job, o.cfg.Name, o.cfg.View)
+	}
+	if o.step { // of many nodes, one of which has said where the data is
+		return nil
+	}
 	fmt.Fprintf(o.stderr, "nvmecr: store %q at %s: joined job %q\n", o.cfg.Name, o.cfg.Mount, o.cfg.Job)
+	return nil
 }
 
 // checkEmbedded refuses runs that the embedded target cannot serve.

@@ -86,6 +86,7 @@ See docs/slurm.md.`,
 				return hook.run(cmd, h)
 			}})
 	}
+	cmd.AddCommand(newSlurmStep(&o.runtime))
 	return cmd
 }
 
