@@ -1,7 +1,9 @@
 package apps
 
 import (
+	"fmt"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -10,34 +12,60 @@ import (
 	"nvmecr/internal/demo"
 )
 
-// TestTraining does what training frameworks do to files (testdata/training.py): 4 ranks save three steps, a rank is killed in
-// the middle of the fourth, and 2 and 3 ranks load the newest that is whole.
+// TestTraining does what training frameworks do to files (testdata/training.py): 4 ranks save three steps, then a rank is killed at each of some
+// places of the next one, and another number of ranks loads the newest that is whole.
 func TestTraining(t *testing.T) {
 	need(t, "mpirun.openmpi", python, "python:mpi4py")
-	for _, c := range []struct{ kind, writer string }{
-		{"dcp", "fork"}, {"dcp", "spawn"}, {"zero", "thread"}, {"local", "fork"}, {"stage", "thread"},
+	type kill struct {
+		at     string
+		loaded []int // the steps that may be the newest whole one then; nil: the next kill comes first
+	}
+	for _, c := range []struct {
+		kind, writer string
+		kills        []kill
+		last         string // load
+	}{
+		{"dcp", "fork", []kill{{"data", nil}, {"metadata", []int{3}}, {"tracker", []int{4}}}, "load"},
+		{"dcp", "spawn", []kill{{"parent", []int{3}}}, "load"},
+		{"zero", "thread", []kill{{"data", []int{3}}}, "load"},
+		{"local", "fork", []kill{{"data", []int{3, 4}}}, "lose"}, // the others may have whole copies of what the killed rank has saved
+		{"stage", "thread", []kill{{"data", nil}, {"tracker", []int{3}}}, "load"},
 	} {
 		t.Run(c.kind+" "+c.writer, func(t *testing.T) {
 			s := newStage(t)
 			line := func(ranks int, dir string, more ...string) []string {
 				return demo.MPIRun("mpirun.openmpi", ranks, append([]string{python, source(t, "training.py"), c.kind, dir}, more...)...)
 			}
-			alikeInTree(t, s, "", whole, func(dir string) (all [][]string) {
-				for step := 1; step <= 3; step++ {
-					all = append(all, line(4, dir, "save", strconv.Itoa(step), c.writer))
-				}
-				return append(all, line(2, dir, "load"))
+			alikeInTree(t, s, "", whole, func(dir string) [][]string {
+				return [][]string{line(4, dir, "save", "1", "3", c.writer), line(2, dir, "load")}
 			})
-			killed := runs(t, s, append(s.RunFlags("tree"), line(4, mount, "save", "4", c.writer, "kill")...)...)
-			require.Error(t, killed.err)
-			for _, ranks := range []int{3, 2} {
-				loaded := runs(t, s, append(s.RunFlags("tree"), line(ranks, mount, "load")...)...)
-				require.NoError(t, loaded.err)
-				// The others may have whole copies of what the killed rank has saved.
-				assert.Contains(t, []string{"load 3\n", map[bool]string{true: "load 4\n"}[c.kind == "local"]}, loaded.stdout)
+			for i, k := range c.kills {
+				killed := runs(t, s, append(s.RunFlags("tree"), line(4, mount, "save", "4", "4", c.writer, k.at)...)...)
+				require.Error(t, killed.err)
+				if c.kind == "zero" {
+					latest := runs(t, s, s.Nvmecr, "latest", "--name", "tree", "global_step{step}/**")
+					assert.Equal(t, "3\n", latest.stdout, "the file latest says 4: %s", latest.stderr)
+				}
+				if k.loaded == nil {
+					continue
+				}
+				load := "load"
+				if i == len(c.kills)-1 {
+					load = c.last
+				}
+				loaded := runs(t, s, append(s.RunFlags("tree"), line([]int{3, 2, 8}[i], mount, load)...)...)
+				require.NoError(t, loaded.err, "after a kill at %s", k.at)
+				assert.Contains(t, k.loaded, step(t, loaded.stdout), "after a kill at %s", k.at)
 			}
 		})
 	}
+}
+
+// step is the one that training.py has loaded.
+func step(t *testing.T, said string) (n int) {
+	_, err := fmt.Sscanf(said[strings.LastIndexByte(strings.TrimSpace(said), ' ')+1:], "%d", &n)
+	require.NoError(t, err, said)
+	return n
 }
 
 // TestTorchrun trains in parallel under torchrun (testdata/ddp.py): what rank 0 saves all load, with other numbers of workers and after a kill.

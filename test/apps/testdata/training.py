@@ -1,11 +1,12 @@
 """What training frameworks do to files when they save and load checkpoints, without the frameworks.
 
-    training.py KIND DIRECTORY save STEP WRITER [KILL]   or   training.py KIND DIRECTORY load
+    training.py KIND DIRECTORY save FIRST LAST WRITER [KILL]   or   training.py KIND DIRECTORY load [lose]
 
 dcp:   torch.distributed.checkpoint, Megatron, torchtitan     zero:  DeepSpeed
 local: NVIDIA's resiliency extension                           stage: DLRover, Hugging Face, Lightning
 
-WRITER is what writes a rank's files: thread, fork or spawn. With KILL the last rank is killed in the middle of its data.
+WRITER is what writes a rank's files while the rank goes on: thread, fork or spawn. KILL is where a rank is killed: the last one in the middle of
+its data, or while its child writes it (parent); rank 0 before one of its own steps. With lose the files of ranks are removed.
 A step is loaded by any number of ranks. All bytes follow from their names, so that every reader can check them.
 """
 import glob
@@ -41,7 +42,7 @@ def written(path, body, killed=False, mode="wb", sync=False):
         f.write(body)
         if killed:
             f.flush()
-            os.kill(os.getpid(), signal.SIGKILL)
+            die()
         f.write(bytes(427))
         if sync:
             f.flush()
@@ -65,15 +66,20 @@ def get(path):
         return f.read()
 
 
-def by(writer, work, *args):
-    """Runs work in a thread or a child, and to its end."""
-    if writer == "thread":
-        t = threading.Thread(target=work, args=args)
-    else:
-        t = multiprocessing.get_context(writer).Process(target=work, args=args)
-    t.start()
-    t.join()
-    assert writer == "thread" or t.exitcode == 0, f"the child ended with {t.exitcode}"
+def die():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def by(writer, work, *lists, meanwhile=lambda: None):
+    """Runs work with each list of arguments in a thread or a child, all at once, and to their ends."""
+    new = threading.Thread if writer == "thread" else multiprocessing.get_context(writer).Process
+    all = [new(target=work, args=args) for args in lists]
+    for one in all:
+        one.start()
+    meanwhile()
+    for one in all:
+        one.join()
+        assert writer == "thread" or one.exitcode == 0, f"the child ended with {one.exitcode}"
 
 
 def all_alike(comm, value):
@@ -93,24 +99,30 @@ def dcp_save(comm, top, step, writer, kill):
     where = f"{top}/step-{step}"
     os.makedirs(where, exist_ok=True)
     assert not all_alike(comm, os.path.exists(f"{where}/.metadata"))
-    purge = threading.Thread(target=shutil.rmtree, args=(f"{top}/step-{step - 2}",))
-    if comm.rank == 0 and step > 2:
-        purge.start()  # while others write
-    for thread in range(2):
-        by(writer, dcp_write, where, step, comm.rank, thread, kill and comm.rank == comm.size - 1)
+    last = comm.rank == comm.size - 1
+
+    def train():
+        if kill == "parent" and last:
+            die()
+        if comm.rank == 0:
+            shutil.rmtree(f"{top}/step-{step - 2}", ignore_errors=True)  # while others write
+        os.listdir(top)
+    by(writer, dcp_write, *((where, step, comm.rank, thread, kill == "data" and last) for thread in range(2)), meanwhile=train)
     items = comm.gather([(f"__{comm.rank}_{t}.distcp", comm.rank, t) for t in range(2)])
     if comm.rank == 0:
         with open(f"{where}/.metadata.tmp", "wb") as f:
             pickle.dump([i for one in items for i in one], f)
             f.flush()
             os.fsync(f.fileno())
+        if kill == "metadata":
+            die()
         os.rename(f"{where}/.metadata.tmp", f"{where}/.metadata")
         put(f"{where}/metadata.json", json.dumps({"step": step}))
     comm.barrier()
     if comm.rank == 0:
+        if kill == "tracker":
+            die()
         put(f"{top}/latest_checkpointed_iteration.txt", str(step))
-        if step > 2:
-            purge.join()
     comm.barrier()
     assert get(f"{top}/latest_checkpointed_iteration.txt") == str(step)
     names = all_alike(comm, sorted(os.listdir(where)))
@@ -176,7 +188,7 @@ def zero_save(comm, top, step, writer, kill):
     last = comm.rank == comm.size - 1
     while kill and last and get(f"{top}/latest") != f"global_step{step}":
         time.sleep(0.01)  # it is slow
-    by(writer, zero_write, where, step, comm.rank, kill and last)
+    by(writer, zero_write, (where, step, comm.rank, kill == "data" and last))
     comm.barrier()
     assert get(f"{top}/latest") == f"global_step{step}"
     assert len(all_alike(comm, sorted(os.listdir(where)))) == 2 * comm.size + 1
@@ -212,8 +224,7 @@ def local_write(own, step, owner, killed):
 def local_save(comm, top, step, writer, kill):
     own = f"{top}/session/{comm.rank}"
     os.makedirs(own, exist_ok=True)
-    for owner in sorted({comm.rank, comm.rank ^ 1}):
-        by(writer, local_write, own, step, owner, kill and comm.rank == comm.size - 1)
+    by(writer, local_write, *((own, step, owner, kill == "data" and comm.rank == comm.size - 1) for owner in (comm.rank, comm.rank ^ 1)))
     comm.barrier()
     have = comm.allgather(sorted(os.listdir(own)))
     assert sum(f"iter_{step:07}_" in n for one in have for n in one) == 2 * comm.size, have
@@ -224,14 +235,26 @@ def local_save(comm, top, step, writer, kill):
     assert len(all_alike(comm, sorted(glob.glob(f"{top}/session/*/*")))) == 2 * comm.size
 
 
+def local_lose(comm, top):
+    """A node is lost, and then its partner."""
+    step = local_load(comm, top)
+    for rank, left in (1, step), (0, -1):
+        comm.barrier()
+        if comm.rank == 0:
+            shutil.rmtree(f"{top}/session/{rank}")
+        comm.barrier()
+        assert local_load(comm, top) == left
+    return step
+
+
 def local_load(comm, top):
     files = all_alike(comm, sorted(glob.glob(f"{top}/session/*/*_local.pt")))
     owners = {}
     for path in files:
         _, step, owner, _ = os.path.basename(path).split("_")
         owners.setdefault(int(step), {})[int(owner)] = path
-    step = max(s for s, o in owners.items() if len(o) == SAVERS)
-    for owner, path in owners[step].items():
+    step = max((s for s, o in owners.items() if len(o) == SAVERS), default=-1)
+    for owner, path in owners.get(step, {}).items():
         assert read(path, 100_000) == data(step, owner), path
     return step
 
@@ -257,11 +280,13 @@ def tracker(top):
         return ""
 
 
-def stage_commit(top, step, ranks):
+def stage_commit(top, step, ranks, kill):
     until(lambda: len(os.listdir(f"{top}/stage/{step}.done")) == ranks)
     shutil.rmtree(f"{top}/checkpoint-{step}", ignore_errors=True)
     os.rename(f"{top}/stage/{step}", f"{top}/checkpoint-{step}")
     shutil.rmtree(f"{top}/stage/{step}.done")
+    if kill == "tracker":
+        die()
     put(f"{top}/tracker.tmp", str(step))
     os.rename(f"{top}/tracker.tmp", f"{top}/tracker.txt")
 
@@ -289,13 +314,14 @@ def stage_model(comm, where, step):
 
 def stage_save(comm, top, step, writer, kill):
     if comm.rank == 0:
-        shutil.rmtree(f"{top}/stage/{step}", ignore_errors=True)
+        for left in f"{step}", f"{step}.done":  # by a rank that was killed
+            shutil.rmtree(f"{top}/stage/{left}", ignore_errors=True)
         os.makedirs(f"{top}/stage/{step}")
         os.makedirs(f"{top}/stage/{step}.done")
     until(lambda: os.path.exists(f"{top}/stage/{step}.done"))
-    by(writer, stage_write, top, step, comm.rank, kill and comm.rank == comm.size - 1)
+    by(writer, stage_write, (top, step, comm.rank, kill == "data" and comm.rank == comm.size - 1))
     if comm.rank == 0:
-        stage_commit(top, step, comm.size)
+        stage_commit(top, step, comm.size, kill)
     until(lambda: tracker(top) == str(step))
     where = f"{top}/checkpoint-{step}"
     os.makedirs(where, exist_ok=True)
@@ -329,10 +355,11 @@ def main():
     kind, top, what = sys.argv[1:4]
     comm = world()
     if what == "save":
-        step, writer, kill = int(sys.argv[4]), sys.argv[5], len(sys.argv) > 6
-        globals()[f"{kind}_save"](comm, top, step, writer, kill)
+        first, last, writer, kill = int(sys.argv[4]), int(sys.argv[5]), sys.argv[6], "".join(sys.argv[7:])
+        for step in range(first, last + 1):
+            globals()[f"{kind}_save"](comm, top, step, writer, kill)
     else:
-        step = all_alike(comm, globals()[f"{kind}_load"](comm, top))
+        step = all_alike(comm, globals()[f"{kind}_{sys.argv[-1]}"](comm, top))
     comm.barrier()
     if comm.rank == 0:
         print(what, step, flush=True)
