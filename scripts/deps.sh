@@ -62,6 +62,7 @@ needs() {
 		module h5py                       : python3-h5py
 		module netCDF4                    : python3-netcdf4
 		module mpi4py                     : python3-mpi4py
+		module h5py._debian_h5py_mpi      : python3-h5py-mpi
 		module torch                      : python3-torch
 		pkg-config --exists hdf5-serial   : libhdf5-dev
 		pkg-config --exists netcdf        : libnetcdf-dev

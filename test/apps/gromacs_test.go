@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -36,22 +37,34 @@ func prepareWater(t *testing.T, s *demo.Stage, steps int) string {
 	return filepath.Join(dir, "water.tpr")
 }
 
-// mdrun is a command line that runs GROMACS in a directory, the same way each time.
-func mdrun(dir, input string, more ...string) []string {
-	return append([]string{"sh", "-ec", `cd "$1"; shift; exec gmx -quiet mdrun -s "$@"`, "-", dir, input, "-deffnm", "water",
-		"-reprod", "-ntmpi", "1", "-ntomp", "1", "-nb", "cpu", "-cpt", gromacsMinutes}, more...)
+// mdrun is a command line that runs GROMACS in a directory, the same way each time: program is one of its commands, under a launcher perhaps.
+func mdrun(program []string, dir, input string, more ...string) []string {
+	line := slices.Concat([]string{"sh", "-ec", `cd "$1"; shift; exec "$@"`, "-", dir}, program,
+		[]string{"-quiet", "mdrun", "-s", input, "-deffnm", "water", "-reprod", "-ntomp", "1", "-nb", "cpu", "-cpt", gromacsMinutes}, more)
+	if len(program) == 1 { // without a launcher it has ranks that are threads
+		line = append(line, "-ntmpi", "1")
+	}
+	return line
 }
 
-// TestGROMACS kills GROMACS in the middle, goes on from its checkpoint, and
+// TestGROMACS kills GROMACS in the middle, a process of one thread or several ranks, goes on from its checkpoint, and
 // expects the trajectory of an undisturbed run, to the byte.
 func TestGROMACS(t *testing.T) {
 	need(t, "gmx")
+	t.Run("process", func(t *testing.T) { killGROMACS(t, "gmx") })
+	t.Run("ranks", func(t *testing.T) {
+		need(t, "mpirun.openmpi", "gmx_mpi")
+		killGROMACS(t, demo.MPIRun("mpirun.openmpi", ranks, "gmx_mpi")...)
+	})
+}
+
+func killGROMACS(t *testing.T, program ...string) {
 	ctx, cancel := context.WithTimeout(t.Context(), limit)
 	defer cancel()
 	s := newStage(t)
 	input := prepareWater(t, s, 5000)
 
-	job, err := s.Start(append(s.RunFlags("water", "--fresh"), mdrun(mount, input)...), environment...)
+	job, err := s.Start(append(s.RunFlags("water", "--fresh"), mdrun(program, mount, input)...), environment...)
 	require.NoError(t, err)
 	for seen := 0; seen < 2; {
 		require.False(t, job.Ended(), "GROMACS ended: %s%s", job.Stdout.Tail(20), job.Stderr.Tail(20))
@@ -66,13 +79,13 @@ func TestGROMACS(t *testing.T) {
 
 	// The checkpoint goes with the state of the other files: they are locked,
 	// compared with their checksums, and cut where the checkpoint was taken.
-	again := runs(t, s, append(s.RunFlags("water"), mdrun(mount, input, "-cpi", "water.cpt")...)...)
+	again := runs(t, s, append(s.RunFlags("water"), mdrun(program, mount, input, "-cpi", "water.cpt")...)...)
 	require.NoError(t, again.err)
 	log := runs(t, s, s.Nvmecr, "cat", "--name", "water", "/water.log").stdout
 	assert.Contains(t, log, "Restarting from checkpoint, appending to previous log file")
 
 	local := native(t, s)
-	require.NoError(t, runs(t, s, mdrun(local, input)...).err)
+	require.NoError(t, runs(t, s, mdrun(program, local, input)...).err)
 	copied := filepath.Join(s.Dir, "copied")
 	require.NoError(t, runs(t, s, s.Nvmecr, "cp", "--name", "water", "/", copied).err)
 	for _, name := range []string{"water.xtc", "water.gro"} {

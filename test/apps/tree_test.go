@@ -74,6 +74,18 @@ func TestSharedFiles(t *testing.T) {
 	}
 }
 
+// TestSharedFileOfPython: ranks write one HDF5 file together by h5py over MPI-IO, and other numbers of ranks read it.
+func TestSharedFileOfPython(t *testing.T) {
+	need(t, "mpirun.openmpi", python, "python:mpi4py", "python:h5py._debian_h5py_mpi")
+	s := newStage(t)
+	alikeInTree(t, s, "", whole, func(dir string) [][]string {
+		line := func(ranks int, what string) []string {
+			return demo.MPIRun("mpirun.openmpi", ranks, python, source(t, "shared.py"), dir, what)
+		}
+		return [][]string{line(3, "write"), line(2, "read")}
+	})
+}
+
 // TestParallelNetCDF: ranks write one NetCDF-4 file together, over parallel HDF5, and other numbers of ranks read it. Debian has it for Open MPI.
 func TestParallelNetCDF(t *testing.T) {
 	need(t, "mpirun.openmpi")
@@ -169,6 +181,6 @@ func TestGROMACSInTree(t *testing.T) {
 	input := prepareWater(t, s, 400)
 	// The log, the checkpoint and the energies have times of the day.
 	alikeInTree(t, s, `#?water.*\.(log|cpt|edr)(\.\d+#)?`, nil, func(dir string) [][]string {
-		return [][]string{mdrun(dir, input, "-nsteps", "200"), mdrun(dir, input, "-cpi", "water.cpt")}
+		return [][]string{mdrun([]string{"gmx"}, dir, input, "-nsteps", "200"), mdrun([]string{"gmx"}, dir, input, "-cpi", "water.cpt")}
 	})
 }
