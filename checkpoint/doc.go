@@ -55,6 +55,7 @@
 //     series, at any step, as where rank 0 writes for all, then that rank is
 //     enough, unless its own number is in the names, as in LAMMPS' melt.400.0:
 //     a rank that died before its first checkpoint has left no other trace.
+//     In one tree that may be another rank in each set, as before and after a restart.
 //     Where some ranks write for others, [Job.Writers] says which;
 //   - what most other sets have, those with unclosed files or without a rank left out: the same rank, and
 //     the same path but for the number. The first set of a series is compared

@@ -201,7 +201,7 @@ type collector struct {
 	job   Job
 	sets  map[string]*Set // by plain number, or by name
 	ends  map[string]bool // what is behind the steps
-	ranks map[int]bool    // that have files
+	ranks map[int]bool    // that have files, of any set
 	// numbered says that the rank's number is in the names.
 	numbered bool
 }
@@ -226,9 +226,7 @@ func (c *collector) add(f File, at span, rank []bool) {
 	}
 	set.Files = append(set.Files, f)
 	c.ends[plainPattern(f.Path[at.end:])] = true
-	if f.ofRank() || !c.job.Tree {
-		c.ranks[f.Rank] = true
-	}
+	c.ranks[f.Rank] = true
 	for i, n := range numbers(f.Path) {
 		own := endsIn(n.word, rankWords) || !n.not && n.start >= at.end
 		c.numbered = c.numbered || own && rank[i]
@@ -294,6 +292,19 @@ func compareSets(a, b *Set, named bool) int {
 	return cmp.Or(compareNumbers(plain(a.Name), plain(b.Name)), a.Ended().Compare(b.Ended()))
 }
 
+// oneWriter says that one rank writes for all. In a tree it need not be the same rank at all times: a file's path does not change with it.
+func (c *collector) oneWriter() bool {
+	if !c.job.Tree {
+		return len(c.ranks) <= 1
+	}
+	for _, set := range c.sets {
+		if ranks := set.Ranks(); len(ranks) > 2 || len(ranks) == 2 && ranks[0] >= 0 {
+			return false
+		}
+	}
+	return true
+}
+
 // writers returns the ranks that are expected to have a part of each set of a job of so many ranks.
 func (c *collector) writers(ranks int) []int {
 	switch {
@@ -301,7 +312,7 @@ func (c *collector) writers(ranks int) []int {
 		return nil
 	case len(c.job.Writers) > 0:
 		return c.job.Writers
-	case len(c.ranks) <= 1 && !c.numbered:
+	case c.oneWriter() && !c.numbered:
 		return nil // each set has a file of it
 	}
 	all := make([]int, ranks)
