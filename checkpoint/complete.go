@@ -44,8 +44,8 @@ func judge(sets []*Set, writers []int) {
 // miss fills in Missing. lacks are parts that other sets have.
 func (s *Set) miss(lacks []part, writers []int) {
 	for _, f := range s.Files {
-		if !f.Closed {
-			s.Missing = append(s.Missing, Part{Rank: f.Rank, Path: f.Path, Open: true})
+		if !f.Closed || f.Lost {
+			s.Missing = append(s.Missing, Part{Rank: f.Rank, Path: f.Path, Open: !f.Closed, Lost: f.Lost})
 		}
 	}
 	named, paths := map[int]bool{}, map[string]bool{}
@@ -78,7 +78,7 @@ func (s *Set) sort() {
 
 // closed reports whether all files are.
 func (s *Set) closed() bool {
-	return !slices.ContainsFunc(s.Files, func(f File) bool { return !f.Closed })
+	return !slices.ContainsFunc(s.Files, func(f File) bool { return !f.Closed || f.Lost })
 }
 
 // absent returns those of ranks that have no file.

@@ -112,7 +112,7 @@ func TestMissing(t *testing.T) {
 				if c.ranks == 0 {
 					ranks = max(ranks, f.Rank+1)
 				}
-				id := Part{f.Rank, f.Path, false}
+				id := Part{Rank: f.Rank, Path: f.Path}
 				if among(c.drop, id) {
 					continue
 				}

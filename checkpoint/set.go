@@ -17,6 +17,8 @@ type File struct {
 	// Closed says that its last writer has closed it and nothing has changed
 	// it since.
 	Closed bool
+	// Lost says that it has bytes where nothing is any more: on a target that was replaced.
+	Lost bool
 }
 
 // A Job is what is known of those who write.
@@ -71,6 +73,7 @@ type Part struct {
 	Rank int    // negative: no certain one
 	Path string // "" if the rank has no file of the set, and no other set says which it should be
 	Open bool   // the file is there, but its writer has not closed it
+	Lost bool   // the file is there, but not all of its bytes
 }
 
 // String says what is missing: "melt.400.0 of rank 0 was not closed".
@@ -81,6 +84,9 @@ func (p Part) String() string {
 		return fmt.Sprintf("rank %d has no file of it", p.Rank)
 	case p.Rank >= 0:
 		path = fmt.Sprintf("%s of rank %d", path, p.Rank)
+	}
+	if p.Lost {
+		return path + " has lost bytes"
 	}
 	if p.Open {
 		return path + " was not closed"

@@ -33,6 +33,9 @@
 // Each line of a journal is JSON, a segment whose bytes are durable: the index of its file
 // in the manifest, its own index, and its checksum. A last line without a line feed is ignored.
 //
+// In a copy area ([Copies]) a set has a part of its files; the manifest says in "rest" which others there are, and in "parts" which
+// targets have parts.
+//
 // # Interruption
 //
 // A set that is half drained has no directory of its own, whenever the

@@ -8,20 +8,23 @@ import (
 	"nvmecr/checkpoint"
 )
 
-// A Checkpoint is one of a store, of the second level, or of both.
+// A Checkpoint is one of a store, of its copies, of the second level, or of several of these.
 type Checkpoint struct {
 	checkpoint.Set
-	Stored  bool // it is in the store
+	Stored bool // it is in the store
+	Copied *Set // nil if there are no copies of it
+	// Need are the files of Copied that the store has not got, or not all of.
+	Need    []int
 	Drained *Set // nil if it is not on the second level
 }
 
-// A Series is the checkpoints of a pattern on both levels.
+// A Series is the checkpoints of a pattern on all levels.
 type Series struct {
 	Pattern     string
 	Checkpoints []Checkpoint // oldest first
 }
 
-// Newest returns the last complete one, nil if there is none. What is in the store and on the second level counts once.
+// Newest returns the last complete one, nil if there is none. What is on several levels counts once.
 func (s *Series) Newest() *Checkpoint {
 	for i := len(s.Checkpoints) - 1; i >= 0; i-- {
 		if s.Checkpoints[i].Complete() {
@@ -29,6 +32,11 @@ func (s *Series) Newest() *Checkpoint {
 		}
 	}
 	return nil
+}
+
+// Recoverable reports whether copies have what the store lacks of it.
+func (c *Checkpoint) Recoverable() bool {
+	return c.Copied != nil && len(c.Copied.uncopied(c.Need)) == 0
 }
 
 // Stored returns the complete ones of the store, oldest first.
@@ -41,9 +49,10 @@ func (s *Series) Stored() (list []*Checkpoint) {
 	return list
 }
 
-// Both puts the checkpoints of a store and the sets of the second level together. With a pattern, that by which list was
-// found, the sets that it finds count. A set that is in the store with other content is one of its own.
-func Both(list []checkpoint.Series, drained []Set, pattern string) []Series {
+// Merge puts the checkpoints of a store, their copies and the sets of the second level together. With a pattern, that by which list was
+// found, the sets that it finds count. A set that is in the store with other content is one of its own; one that is
+// incomplete there is whole where another level has the same, or copies have what it lacks.
+func Merge(list []checkpoint.Series, copied, drained []Set, pattern string) []Series {
 	all := map[string]*Series{}
 	at := func(pattern string) *Series {
 		if all[pattern] == nil {
@@ -57,14 +66,18 @@ func Both(list []checkpoint.Series, drained []Set, pattern string) []Series {
 			to.Checkpoints = append(to.Checkpoints, Checkpoint{Set: set, Stored: true})
 		}
 	}
-	for i := range drained {
-		d := &drained[i]
-		if pattern == "" {
-			at(d.Pattern).add(d, d.Name)
-		} else if name, ok := d.found(pattern); ok {
-			at(pattern).add(d, name)
+	merge := func(sets []Set, add func(s *Series, d *Set, name string)) {
+		for i := range sets {
+			d := &sets[i]
+			if pattern == "" {
+				add(at(d.Pattern), d, d.Name)
+			} else if name, ok := d.found(pattern); ok {
+				add(at(pattern), d, name)
+			}
 		}
 	}
+	merge(copied, (*Series).addCopies)
+	merge(drained, (*Series).addDrained)
 	var merged []Series
 	for _, s := range all {
 		checkpoint.Sort(s.Pattern, s.Checkpoints, func(c *Checkpoint) *checkpoint.Set { return &c.Set })
@@ -74,16 +87,69 @@ func Both(list []checkpoint.Series, drained []Set, pattern string) []Series {
 	return merged
 }
 
-// add adds a set of the second level, which is called name.
-func (s *Series) add(d *Set, name string) {
+// addDrained adds a set of the second level, which is called name.
+func (s *Series) addDrained(d *Set, name string) {
 	for i := range s.Checkpoints {
 		c := &s.Checkpoints[i]
 		if c.Drained == nil && d.is(c.Files) {
-			c.Drained = d
+			if c.Drained = d; !c.Complete() {
+				c.Stored, c.Missing = false, nil
+			}
 			return
 		}
 	}
 	s.Checkpoints = append(s.Checkpoints, Checkpoint{Set: checkpoint.Set{Name: name, Files: d.asFiles()}, Drained: d})
+}
+
+// addCopies adds a set of copies.
+func (s *Series) addCopies(d *Set, name string) {
+	for i := range s.Checkpoints {
+		c := &s.Checkpoints[i]
+		if need, ok := d.need(c.Files); c.Copied == nil && ok {
+			if c.Copied, c.Need = d, need; len(need) > 0 {
+				c.Files = d.asFiles()
+				c.Stored, c.Missing = false, d.uncopied(need)
+			}
+			return
+		}
+	}
+	need, _ := d.need(nil)
+	c := Checkpoint{Set: checkpoint.Set{Name: name, Files: d.asFiles(), Missing: d.uncopied(need)}, Copied: d, Need: need}
+	s.Checkpoints = append(s.Checkpoints, c)
+}
+
+// need returns the files of the set that are not among those of a store, or without all of their bytes. ok is false if the store has others, or
+// other content.
+func (s *Set) need(stored []checkpoint.File) (need []int, ok bool) {
+	have := make(map[string]checkpoint.File, len(stored))
+	for _, f := range stored {
+		have[s.In(&File{Rank: f.Rank, Path: f.Path})] = f
+	}
+	found := 0
+	for i := range s.Files {
+		f := &s.Files[i]
+		g, there := have[s.In(f)]
+		if there {
+			found++
+		}
+		if there && (g.Size != f.Size || !g.Modified.Equal(f.Modified)) {
+			return nil, false
+		}
+		if !there || g.Lost || !g.Closed {
+			need = append(need, i)
+		}
+	}
+	return need, found == len(stored)
+}
+
+// uncopied returns those of files of the set of which there is no copy any more.
+func (s *Set) uncopied(files []int) (missing []checkpoint.Part) {
+	for _, i := range files {
+		if !s.holds(i) {
+			missing = append(missing, checkpoint.Part{Rank: s.Files[i].Rank, Path: s.Files[i].Path, Lost: true})
+		}
+	}
+	return missing
 }
 
 // found returns the name of the set by a pattern, if the pattern finds it.

@@ -41,8 +41,14 @@ type Set struct {
 	Drained time.Time `json:"drained"` // zero until it is whole
 	Files   []File    `json:"files"`
 
+	// Parts are the numbers of the targets that have parts of the set of which this is one, and Rest the files that this part has not; see Copies.
+	Parts []int  `json:"parts,omitempty"`
+	Rest  []File `json:"rest,omitempty"`
 	// Dir is its directory, an absolute path; "" as long as it has none.
 	Dir string `json:"-"`
+
+	held []part  // of a set of Copies
+	at   [][]int // which of them have a copy of each file
 }
 
 // A File is a regular file of a set.
@@ -123,15 +129,20 @@ func (s *Set) check(whole bool) error {
 		return fmt.Errorf("%w: a job of %d ranks", ErrManifest, s.Ranks)
 	}
 	seen := map[string]bool{}
-	for i := range s.Files {
-		f := &s.Files[i]
+	for i := range len(s.Files) + len(s.Rest) {
+		var f *File
+		if i < len(s.Files) {
+			f = &s.Files[i]
+		} else {
+			f = &s.Rest[i-len(s.Files)]
+		}
 		in := s.In(f)
 		switch {
 		case !s.Tree && f.Rank >= s.Ranks || f.Size < 0 || in == "" || seen[in]:
 			return fmt.Errorf("%w: file %q of %d bytes", ErrManifest, f.Path, f.Size)
 		case !strings.Contains(in, "/") && (strings.HasPrefix(in, manifestName) || strings.HasPrefix(in, journalPrefix)):
 			return fmt.Errorf("%w: a file of the checkpoint has the name %s, which the manifest needs", ErrManifest, in)
-		case whole && len(f.Sums) != f.segments():
+		case whole && i < len(s.Files) && len(f.Sums) != f.segments():
 			return fmt.Errorf("%w: %d checksums of file %q, of %d segments", ErrManifest, len(f.Sums), f.Path, f.segments())
 		}
 		seen[in] = true

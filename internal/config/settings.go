@@ -262,6 +262,20 @@ var settings = []Setting{
 		format:  func(c *Config) string { return c.Level2Pattern },
 	},
 	{
+		Name: "copies", Exported: true,
+		Help:    "`none|partner`: whether checkpoints are kept a second time, on targets of another failure domain; they get half of each target, when it is formatted",
+		initial: text(string(CopiesNone)),
+		parse: func(c *Config, v string) error {
+			switch copies := Copies(v); copies {
+			case CopiesNone, CopiesPartner:
+				c.Copies = copies
+				return nil
+			}
+			return fmt.Errorf("%q is not none or partner", v)
+		},
+		format: func(c *Config) string { return string(c.Copies) },
+	},
+	{
 		Name:    "keep",
 		Help:    "while the job runs keep the newest `N` complete checkpoints of each series only, on each level; or auto: those in the store for which there is space beside two more; all without it",
 		initial: text(""),

@@ -55,7 +55,7 @@ many checkpoints are to go to the second level (--level2-every).`,
 			return a.print(cmd.OutOrStdout())
 		},
 	}
-	o.bindSets(cmd, "level2")
+	o.bindSets(cmd, "level2", "copies")
 	cmd.Flags().Var(&o.mtbf, "mtbf", "mean `TIME` between failures of the job, such as 24h or 7d [NVMECR_MTBF]")
 	cmd.Flags().Var(&o.mtbf2, "mtbf2", "mean `TIME` between failures after which the store is lost, too [NVMECR_MTBF2]")
 	cmd.Flags().Var(&o.restart, "restart", "`TIME` it takes from a failure until the job goes on [NVMECR_RESTART]")
@@ -77,7 +77,7 @@ type advice struct {
 }
 
 func (o *adviseOptions) advise(cmd *cobra.Command, pattern string) (*advice, error) {
-	list, err := o.both(cmd, pattern)
+	list, err := o.allLevels(cmd, pattern)
 	if err != nil {
 		return nil, err
 	}

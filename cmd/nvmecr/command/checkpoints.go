@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -25,18 +26,20 @@ func newCheckpoints() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "checkpoints [flags] [PATTERN]",
 		Short: "List the checkpoints on all levels",
-		Long: `Lists the checkpoints of a store, and of its second level if it has one
+		Long: `Lists the checkpoints of a store, their copies on other targets (--copies), and those of its second level if it has one
 (--level2): sets of files of all ranks whose names have the same number in them. PATTERN is
 that of nvmecr latest; without it the number is looked for in the names of all files.
 
-A checkpoint on the second level is complete: it was read back and compared when it was
-copied, and VERIFIED says when.`,
+A checkpoint that was copied is complete there: it was read back and compared, and VERIFIED says
+when. "copies 1/2" says that one of two targets with parts of the copies has them: the loss of
+another target may take the checkpoint.`,
 		Example: `  nvmecr checkpoints
   nvmecr checkpoints --name melt --level2 /lustre/me 'melt.{step}.*'`,
 		Args: cli.Args(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			defer o.close()
-			list, err := o.both(cmd, first(args))
+			o.findLost = true
+			list, err := o.allLevels(cmd, first(args))
 			if err != nil {
 				return err
 			}
@@ -48,7 +51,7 @@ copied, and VERIFIED says when.`,
 			return errors.Join(err, o.end())
 		},
 	}
-	o.bindSets(cmd, "level2")
+	o.bindSets(cmd, "level2", "copies")
 	cli.AddSwitch(cmd.Flags(), &o.json, "json", "", "print JSON, with the files [NVMECR_JSON]")
 	return cmd
 }
@@ -56,6 +59,7 @@ copied, and VERIFIED says when.`,
 // The levels, as they are listed.
 const (
 	levelStore  = "store"
+	levelCopies = "copies"
 	levelSecond = "level2"
 )
 
@@ -63,10 +67,32 @@ func levelsOf(c *drain.Checkpoint) (list []string) {
 	if c.Stored {
 		list = append(list, levelStore)
 	}
+	if c.Copied != nil {
+		list = append(list, levelCopies)
+	}
 	if c.Drained != nil {
 		list = append(list, levelSecond)
 	}
 	return list
+}
+
+// levelText is levelsOf for people.
+func levelText(c *drain.Checkpoint) string {
+	list := levelsOf(c)
+	if i := slices.Index(list, levelCopies); i >= 0 && !c.Copied.Protected() {
+		list[i] = fmt.Sprintf("%s %d/%d", levelCopies, c.Copied.PartsThere(), len(c.Copied.Parts))
+	}
+	return strings.Join(list, ", ")
+}
+
+// verifiedAt returns when a checkpoint was last read back on another level than the store; nil if it is on none.
+func verifiedAt(c *drain.Checkpoint) (at *time.Time) {
+	for _, s := range []*drain.Set{c.Copied, c.Drained} {
+		if s != nil && (at == nil || s.Drained.After(*at)) {
+			at = &s.Drained
+		}
+	}
+	return at
 }
 
 func printCheckpoints(w io.Writer, list []drain.Series) error {
@@ -76,14 +102,14 @@ func printCheckpoints(w io.Writer, list []drain.Series) error {
 		for i := range s.Checkpoints {
 			c := &s.Checkpoints[i]
 			verified, complete := "-", "yes"
-			if c.Drained != nil {
-				verified = c.Drained.Drained.Local().Format(time.DateTime)
+			if at := verifiedAt(c); at != nil {
+				verified = at.Local().Format(time.DateTime)
 			}
 			if !c.Complete() {
 				complete = "no: " + missing(&c.Set)
 			}
 			fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", printable(s.Pattern), printable(c.Name), len(c.Files), size(nvmf.Bytes(c.Size())),
-				c.Ended().Local().Format(time.DateTime), strings.Join(levelsOf(c), ", "), verified, complete)
+				c.Ended().Local().Format(time.DateTime), levelText(c), verified, complete)
 		}
 	}
 	return t.Flush()
@@ -99,6 +125,7 @@ type leveledSeries struct {
 type leveledSet struct {
 	latestSet
 	Levels    []string   `json:"levels"`
+	Protected bool       `json:"protected"`           // all copies are there
 	Directory string     `json:"directory,omitempty"` // on the second level
 	Verified  *time.Time `json:"verified,omitempty"`
 }
@@ -112,9 +139,11 @@ func newLeveled(list []drain.Series) []leveledSeries {
 		}
 		for i := range s.Checkpoints {
 			c := &s.Checkpoints[i]
-			set := leveledSet{latestSet: newSet(&c.Set), Levels: levelsOf(c)}
+			set := leveledSet{
+				latestSet: newSet(&c.Set), Levels: levelsOf(c), Verified: verifiedAt(c), Protected: c.Copied != nil && c.Copied.Protected(),
+			}
 			if c.Drained != nil {
-				set.Directory, set.Verified = c.Drained.Dir, &c.Drained.Drained
+				set.Directory = c.Drained.Dir
 			}
 			series.Sets = append(series.Sets, set)
 		}

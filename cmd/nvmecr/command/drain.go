@@ -43,7 +43,7 @@ taken up again by the next call.`,
 			return o.run(cmd, first(args))
 		},
 	}
-	o.bindSets(cmd, "level2")
+	o.bindSets(cmd, "level2", "copies")
 	cli.AddSwitch(cmd.Flags(), &o.all, "all", "", "all complete checkpoints, not the newest one only [NVMECR_ALL]")
 	cli.AddSwitch(cmd.Flags(), &o.following, "follow", "", "go on while the job runs, until interrupted or standard input ends [NVMECR_FOLLOW]")
 	cmd.Flags().StringVar(&o.every, "every", "1", "with --follow copy each `N`th checkpoint only, or one in a time such as 30m [NVMECR_EVERY]")
@@ -67,7 +67,7 @@ func (o *drainOptions) run(cmd *cobra.Command, pattern string) error {
 }
 
 func (o *drainOptions) drain(cmd *cobra.Command, pattern string, limit nvmf.Bytes) error {
-	list, err := o.both(cmd, pattern)
+	list, err := o.allLevels(cmd, pattern)
 	if err == nil {
 		err = o.levelNeeded()
 	}
@@ -90,7 +90,7 @@ func (o *drainOptions) drain(cmd *cobra.Command, pattern string, limit nvmf.Byte
 		}
 	}
 	if !o.failed && o.keep > 0 {
-		if err := o.retain(series.Pattern); err != nil {
+		if err := o.retain(o.level, series.Pattern); err != nil {
 			o.fail(err)
 		}
 	}
@@ -137,40 +137,10 @@ func (o *drainOptions) one(cmd *cobra.Command, src *storeSource, pattern string,
 		err = fmt.Errorf("%w: the job is writing it again; run drain once more", err)
 	}
 	if err == nil {
-		err = o.supersede(put)
+		err = supersede(o.level, put)
 	}
 	if err == nil {
 		fmt.Fprintf(cmd.OutOrStdout(), "%s: %s of %s copied to %s\n", printable(c.Name), count(len(s.Files), "file"), size(nvmf.Bytes(s.Size())), printable(put.Dir))
 	}
 	return err
-}
-
-// supersede removes what the second level had of a checkpoint that has been written again since.
-func (o *drainOptions) supersede(put *drain.Set) error {
-	sets, err := o.level.Sets()
-	if err != nil {
-		return err
-	}
-	for i := range sets {
-		if s := &sets[i]; s.Pattern == put.Pattern && s.Name == put.Name && s.Dir != put.Dir {
-			err = errors.Join(err, o.level.Remove(s))
-		}
-	}
-	return err
-}
-
-// retain removes old checkpoints of the pattern from the second level.
-func (o *drainOptions) retain(pattern string) error {
-	sets, err := o.level.Sets()
-	if err != nil {
-		return err
-	}
-	for _, s := range drain.Both(nil, sets, pattern) {
-		for i := range max(len(s.Checkpoints)-o.keep, 0) {
-			if err := o.level.Remove(s.Checkpoints[i].Drained); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }

@@ -20,20 +20,20 @@ type drainer struct {
 	cmd      *exec.Cmd
 	lifeline io.WriteCloser // each byte has it copy the newest checkpoints at once; it does so, and ends, when this closes
 	stderr   io.Writer
-	level2   bool // there is one
+	copies   bool // it makes some
 }
 
 // startDrainer starts it, unless the run has no second level, or is part of another one that has it. It has the settings of the
 // run, and is told of signals that say that the job is about to end.
 func (o *runOptions) startDrainer() (*drainer, error) {
-	if o.cfg.Level2 == "" && o.cfg.Keep == "" || o.joined || o.oneLevel {
+	if o.cfg.Level2 == "" && o.cfg.Copies == config.CopiesNone && o.cfg.Keep == "" || o.joined || o.oneLevel {
 		return nil, nil
 	}
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	d := &drainer{cmd: exec.Command(self, "drain", "--follow", "--every", o.cfg.Level2Every), stderr: o.stderr, level2: o.cfg.Level2 != ""}
+	d := &drainer{cmd: exec.Command(self, "drain", "--follow", "--every", o.cfg.Level2Every), stderr: o.stderr, copies: o.cfg.Level2 != "" || o.cfg.Copies != config.CopiesNone}
 	if o.cfg.Keep != "" {
 		d.cmd.Args = append(d.cmd.Args, "--keep-stored", o.cfg.Keep)
 		if k, _ := parseKeep(o.cfg.Keep); k.count > 0 {
@@ -95,8 +95,8 @@ func (d *drainer) finish() {
 		<-ended
 		err = errors.New("interrupted")
 	}
-	if err != nil && d.level2 {
-		fmt.Fprintf(d.stderr, "nvmecr: the newest checkpoint may not be on the second level (%v): nvmecr drain copies it\n", err)
+	if err != nil && d.copies {
+		fmt.Fprintf(d.stderr, "nvmecr: the newest checkpoint may not be copied (%v): the next run does it, or nvmecr drain to the second level\n", err)
 	}
 }
 

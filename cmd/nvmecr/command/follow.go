@@ -28,7 +28,7 @@ const (
 // its next file may not be there yet. A checkpoint that took longer to write is waited for as long as it took.
 const leastQuiet = 5 * time.Second
 
-// A follower copies checkpoints of a job that runs to the second level, and removes old ones.
+// A follower copies checkpoints of a job that runs to other targets and to the second level, and removes old ones.
 type follower struct {
 	*drainOptions
 	cmd     *cobra.Command
@@ -79,7 +79,7 @@ func (o *drainOptions) follow(cmd *cobra.Command, pattern string, limit nvmf.Byt
 		return cli.UsageError{Err: err}
 	}
 	if kept == (keeper{}) {
-		if err := o.levelNeeded(); err != nil {
+		if err := o.anyLevelNeeded(); err != nil {
 			return err
 		}
 	}
@@ -139,12 +139,15 @@ func (f *follower) round(r round) error {
 }
 
 func (f *follower) look(o *drainOptions, r round) error {
-	list, err := o.both(f.cmd, f.pattern)
+	list, err := o.allLevels(f.cmd, f.pattern)
 	if err != nil {
 		return err
 	}
+	if o.copies != nil {
+		err = f.protect(o, list, r)
+	}
 	if o.level != nil {
-		err = f.copy(o, list, r)
+		err = errors.Join(err, f.copy(o, list, r))
 	}
 	for i := range list {
 		err = errors.Join(err, f.kept.tidy(&list[i], r == last))
@@ -158,7 +161,7 @@ func (f *follower) copy(o *drainOptions, list []drain.Series, r round) error {
 	defer src.Close()
 	for i := range list {
 		s := &list[i]
-		c := f.candidate(s, r)
+		c := f.candidate(s, r, func(c *drain.Checkpoint) bool { return c.Drained != nil })
 		if c == nil || r == now && !f.due(s) {
 			continue
 		}
@@ -167,7 +170,7 @@ func (f *follower) copy(o *drainOptions, list []drain.Series, r round) error {
 		}
 		f.of(s).since, f.of(s).last = 0, time.Now()
 		if o.keep > 0 {
-			if err := o.retain(s.Pattern); err != nil {
+			if err := o.retain(o.level, s.Pattern); err != nil {
 				return err
 			}
 		}
@@ -180,14 +183,14 @@ func quiet(c *drain.Checkpoint) bool {
 	return time.Since(c.Ended()) >= max(leastQuiet, c.Ended().Sub(c.Begun()))
 }
 
-// candidate returns the newest complete checkpoint of the store, if nothing changes it any more and it is not on the second level.
-func (f *follower) candidate(s *drain.Series, r round) *drain.Checkpoint {
+// candidate returns the newest complete checkpoint of the store, if nothing changes it any more and it has not been copied.
+func (f *follower) candidate(s *drain.Series, r round, copied func(*drain.Checkpoint) bool) *drain.Checkpoint {
 	for i := len(s.Checkpoints) - 1; i >= 0; i-- {
 		c := &s.Checkpoints[i]
 		if !c.Stored || !c.Complete() || r == now && !quiet(c) {
 			continue
 		}
-		if c.Drained != nil {
+		if copied(c) {
 			return nil
 		}
 		return c

@@ -177,6 +177,7 @@ type latestPart struct {
 	Rank *int   `json:"rank,omitempty"`
 	Path string `json:"path,omitempty"`
 	Open bool   `json:"open,omitempty"` // it is there, and was not closed
+	Lost bool   `json:"lost,omitempty"` // it is there, without all of its bytes
 }
 
 type latestFile struct {
@@ -207,7 +208,7 @@ func newSet(s *checkpoint.Set) latestSet {
 		Name: s.Name, Complete: s.Complete(), Ranks: s.Ranks(), Size: s.Size(), Begun: s.Begun(), Ended: s.Ended(),
 	}
 	for _, p := range s.Missing {
-		part := latestPart{Path: p.Path, Open: p.Open}
+		part := latestPart{Path: p.Path, Open: p.Open, Lost: p.Lost}
 		if p.Rank >= 0 {
 			part.Rank = &p.Rank
 		}

@@ -12,24 +12,25 @@ import (
 	"nvmecr/internal/cli"
 )
 
-// A levelReader is what the commands have in common that look at both levels.
+// A levelReader is what the commands have in common that look at all levels.
 type levelReader struct {
 	setReader
-	level *drain.Level // nil if there is no second one
+	level  *drain.Level // nil if there is no second one
+	copies *copyAreas   // nil if there are none
 }
 
-// both returns the checkpoints of a pattern on both levels. A store that was never written, or that is not there
+// allLevels returns the checkpoints of a pattern on all levels. A store that was never written, or that is not there
 // any more, has none.
-func (o *levelReader) both(cmd *cobra.Command, pattern string) ([]drain.Series, error) {
+func (o *levelReader) allLevels(cmd *cobra.Command, pattern string) ([]drain.Series, error) {
 	list, err := o.series(cmd, pattern)
-	if err != nil && (o.cfg.Level2 == "" || errors.Is(err, checkpoint.ErrPattern) || errors.As(err, new(cli.UsageError))) {
+	if err != nil && (o.anyLevelNeeded() != nil || errors.Is(err, checkpoint.ErrPattern) || errors.As(err, new(cli.UsageError))) {
 		return nil, err
 	}
 	if err != nil { // what was copied is there nevertheless
 		o.fail(err)
 	}
 	drained, err := o.drained()
-	return drain.Both(list, drained, o.patternInside(pattern)), err
+	return drain.Merge(list, o.copied(cmd.Context()), drained, o.patternInside(pattern)), err
 }
 
 // drained returns the sets of the second level. Damaged ones are told of.
@@ -48,6 +49,9 @@ func (o *levelReader) drained() (sets []drain.Set, err error) {
 }
 
 func (o *levelReader) close() {
+	if o.copies != nil {
+		_ = o.copies.close() // they were only read
+	}
 	if o.level != nil {
 		_ = o.level.Close() // nothing is written by it
 	}

@@ -34,10 +34,12 @@ var readerSettings = []string{"name", "target", "mount", "timeout", "hostnqn", "
 // on stderr where it happens, and the command ends with a failure.
 type reader struct {
 	cfg    *config.Config
-	rank   int  // allRanks, or parttable.Solo, too
-	size   int  // ranks of the job that wrote the store
-	solo   bool // it has a solo partition beside those of ranks
-	tree   bool // it has one tree for all ranks
+	rank   int         // allRanks, or parttable.Solo, too
+	size   int         // ranks of the job that wrote the store
+	solo   bool        // it has a solo partition beside those of ranks
+	tree   bool        // it has one tree for all ranks
+	areas  bool        // its targets have copy areas
+	on     map[int]int // the target of each partition
 	stderr io.Writer
 
 	failed  bool         // something was told
@@ -69,8 +71,16 @@ func (r *reader) open(cmd *cobra.Command) error {
 		r.cfg.View = config.View(parts[0].Tree.String())
 	}
 	r.tree = r.cfg.View == config.ViewJob
+	r.on = make(map[int]int, len(parts))
+	for _, p := range parts {
+		r.on[p.Rank] = slices.Index(r.cfg.Targets, p.Target)
+		r.areas = r.areas || p.Copies
+	}
 	if r.solo = r.size > 0 && parts[r.size-1].Rank == parttable.Solo; r.solo {
 		r.size--
+	}
+	if len(parts) > 0 { // a target that was replaced has none
+		r.size = max(r.size, parts[0].JobSize)
 	}
 	if away { // the others are looked at
 		r.fail(err)
@@ -194,7 +204,7 @@ func (r *reader) partitions() []int {
 // mount opens a rank's partition for reading, or the tree; nil if it was never written.
 func (r *reader) mount(ctx context.Context, rank int) (*posixshim.Mount, error) {
 	m, err := r.openFiles(ctx, rank)
-	if errors.Is(err, microfs.ErrUnformatted) {
+	if errors.Is(err, microfs.ErrUnformatted) || errors.Is(err, parttable.ErrNoTable) {
 		return nil, nil
 	}
 	return m, err

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
@@ -21,17 +23,18 @@ import (
 type restoreOptions struct {
 	levelReader
 	name     string
-	together bool // started by startRanks
-	newer    bool // started by a run that begins
+	from     string // a level, or ""
+	together bool   // started by startRanks
+	newer    bool   // started by a run that begins
 }
 
 func newRestore() *cobra.Command {
 	o := &restoreOptions{}
 	cmd := &cobra.Command{
 		Use:   "restore [flags] [PATTERN]",
-		Short: "Copy a checkpoint back from the parallel file system",
-		Long: `Copies a checkpoint from the directory --level2 into the store, the newest one unless
---checkpoint says which. Every byte is compared with its checksum. Until all of a rank's files are
+		Short: "Copy a checkpoint back into the store",
+		Long: `Copies a checkpoint from its copies on other targets (--copies), or from the directory --level2,
+into the store, the newest one unless --checkpoint says which. Every byte is compared with its checksum. Until all of a rank's files are
 there none of them counts as complete.
 
 Outside of a job it starts a run of the store for it. In a job each rank copies its part:
@@ -44,8 +47,9 @@ mpirun -n 4 nvmecr restore ... copies from all hosts at once.`,
 			return o.restore(cmd, args)
 		},
 	}
-	o.bind(cmd, "level2")
+	o.bind(cmd, "level2", "copies")
 	cmd.Flags().StringVar(&o.name, "checkpoint", "", "the checkpoint `NAME`, as nvmecr checkpoints lists it [NVMECR_CHECKPOINT]")
+	cmd.Flags().StringVar(&o.from, "from", "", "the `LEVEL` to copy from, copies or level2; either without it [NVMECR_FROM]")
 	cli.AddSwitch(cmd.Flags(), &o.together, "together", "", "close the files when all ranks have written theirs")
 	cli.AddSwitch(cmd.Flags(), &o.newer, "newer", "", "of each pattern copy what is newer than all that the store has")
 	for _, name := range []string{"together", "newer"} {
@@ -57,6 +61,9 @@ mpirun -n 4 nvmecr restore ... copies from all hosts at once.`,
 func (o *restoreOptions) restore(cmd *cobra.Command, args []string) error {
 	if err := o.cfg.Resolve(); err != nil {
 		return cli.UsageError{Err: err}
+	}
+	if o.from != "" && o.from != levelCopies && o.from != levelSecond {
+		return cli.UsageError{Err: fmt.Errorf("--from: %q is neither %s nor %s", o.from, levelCopies, levelSecond)}
 	}
 	o.stderr = cmd.ErrOrStderr()
 	if os.Getenv(config.RunVariable) == "" {
@@ -70,29 +77,63 @@ func (o *restoreOptions) restore(cmd *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
+	if o.together {
+		return o.restorePart(cmd, cfg, place, first(args))
+	}
 	if o.newer {
 		return o.restoreNewer(cmd, cfg, place, first(args))
 	}
-	set, err := o.find(first(args))
+	from, err := o.find(cmd, first(args))
 	if err != nil {
 		return err
 	}
-	if err := o.fetch(cmd.Context(), cfg, place, set); err != nil || launched(place) {
+	if err := o.fetch(cmd.Context(), cfg, place, from); err != nil || launched(place) {
 		return err
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "%s: %s of %s copied from %s to store %q\n", printable(set.Name),
-		count(len(set.Files), "file"), size(nvmf.Bytes(set.Size())), printable(set.Dir), o.cfg.Name)
+	files, bytes := from.amount()
+	fmt.Fprintf(cmd.OutOrStdout(), "%s: %s of %s copied from %s to store %q\n", printable(from.set.Name),
+		count(files, "file"), size(bytes), printable(from.set.Dir), o.cfg.Name)
 	return nil
 }
 
+// An origin is where a checkpoint is copied from.
+type origin struct {
+	level string // as --from has it
+	set   *drain.Set
+	need  []int // of its files; nil: all
+	get   func(ctx context.Context, s *drain.Set, file int, w io.WriterAt, o drain.Options) error
+}
+
+// origins returns those of a checkpoint that --from lets be, the nearest first.
+func (o *restoreOptions) origins(c *drain.Checkpoint) (list []origin) {
+	if c.Recoverable() && o.from != levelSecond {
+		list = append(list, origin{levelCopies, c.Copied, append([]int{}, c.Need...), o.copies.Get})
+	}
+	if c.Drained != nil && o.from != levelCopies {
+		list = append(list, origin{levelSecond, c.Drained, nil, o.level.Get})
+	}
+	return list
+}
+
+// amount returns how much is copied.
+func (from origin) amount() (files int, bytes nvmf.Bytes) {
+	if from.need == nil {
+		return len(from.set.Files), nvmf.Bytes(from.set.Size())
+	}
+	for _, i := range from.need {
+		bytes += nvmf.Bytes(from.set.Files[i].Size)
+	}
+	return len(from.need), bytes
+}
+
 // fetch copies a set: as a rank its part, otherwise as all ranks.
-func (o *restoreOptions) fetch(ctx context.Context, cfg *config.Config, place store.Place, set *drain.Set) error {
+func (o *restoreOptions) fetch(ctx context.Context, cfg *config.Config, place store.Place, from origin) error {
 	if !launched(place) {
-		if err := startRanks(ctx, set, o.stderr); err != nil {
+		if err := startRanks(ctx, from, o.stderr); err != nil {
 			return err
 		}
 	}
-	return o.share(ctx, cfg, place, set)
+	return o.share(ctx, cfg, place, from)
 }
 
 // inRun starts a run of the store whose job is this command.
@@ -100,7 +141,7 @@ func (o *restoreOptions) inRun(cmd *cobra.Command, args []string) error {
 	if err := o.locate(); err != nil {
 		return err
 	}
-	set, err := o.find(first(args))
+	from, err := o.find(cmd, first(args))
 	if err != nil {
 		return err
 	}
@@ -109,10 +150,14 @@ func (o *restoreOptions) inRun(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	if !o.cfg.Given("view") {
-		o.cfg.View = viewOfSet(set)
+		o.cfg.View = viewOfSet(from.set)
 	}
 	run := &runOptions{cfg: o.cfg, stderr: o.stderr, oneLevel: true}
-	return run.run(cmd.Context(), append([]string{self, "restore", "--checkpoint", set.Name}, args...))
+	if o.copies != nil { // the run writes to the targets that they are on
+		_ = o.copies.close() // they were only read
+		o.copies = nil
+	}
+	return run.run(cmd.Context(), append([]string{self, "restore", "--from", from.level, "--checkpoint", from.set.Name}, args...))
 }
 
 // viewOfSet is that of a store which a set is restored to.
@@ -123,43 +168,49 @@ func viewOfSet(set *drain.Set) config.View {
 	return config.ViewRank
 }
 
-// locate finds out where the second level of the store is, if nobody has said it.
+// locate finds out where the levels of the store are, if nobody has said it.
 func (o *restoreOptions) locate() error {
-	if o.cfg.Level2 == "" {
+	if o.anyLevelNeeded() != nil {
 		if _, err := locate(o.cfg); err != nil {
 			return err
 		}
 	}
-	return o.levelNeeded()
+	return o.anyLevelNeeded()
 }
 
 // find returns the checkpoint that is meant.
-func (o *restoreOptions) find(pattern string) (*drain.Set, error) {
-	if err := o.levelNeeded(); err != nil {
-		return nil, err
+func (o *restoreOptions) find(cmd *cobra.Command, pattern string) (from origin, err error) {
+	if err := o.anyLevelNeeded(); err != nil {
+		return from, err
 	}
-	drained, err := o.drained()
+	o.findLost = true
+	list, err := o.allLevels(cmd, pattern)
 	if err != nil {
-		return nil, err
+		return from, err
 	}
-	list := drain.Both(nil, drained, o.patternInside(pattern))
+	for i := range list { // what only the store has is no choice
+		list[i].Checkpoints = slices.DeleteFunc(list[i].Checkpoints, func(c drain.Checkpoint) bool { return len(o.origins(&c)) == 0 })
+	}
+	list = slices.DeleteFunc(list, func(s drain.Series) bool { return len(s.Checkpoints) == 0 })
 	series, err := choose(list, "restore")
 	if err != nil {
-		return nil, err
+		return from, err
 	}
 	for i := len(series.Checkpoints) - 1; i >= 0; i-- {
-		if c := &series.Checkpoints[i]; o.name == "" || o.name == c.Name {
-			return c.Drained, nil
+		c := &series.Checkpoints[i]
+		if o.name == "" || o.name == c.Name {
+			return o.origins(c)[0], nil
 		}
 	}
-	return nil, fmt.Errorf("%s has no checkpoint %s of %s; `nvmecr checkpoints` lists those that it has", o.cfg.Level2, o.name, series.Pattern)
+	return from, fmt.Errorf("no checkpoint %s of %s outside of the store; `nvmecr checkpoints` lists those that there are", o.name, series.Pattern)
 }
 
 // launched says whether a launcher has started the process, as a rank.
 func launched(place store.Place) bool { return place.From != "" }
 
 // share copies this process's part of the set.
-func (o *restoreOptions) share(ctx context.Context, cfg *config.Config, place store.Place, set *drain.Set) error {
+func (o *restoreOptions) share(ctx context.Context, cfg *config.Config, place store.Place, from origin) error {
+	set := from.set
 	if cfg.View != viewOfSet(set) {
 		return fmt.Errorf("%s was written with --view=%s, and the store has --view=%s: use another --name, or start over with --fresh", set.Dir, viewOfSet(set), cfg.View)
 	}
@@ -175,6 +226,9 @@ func (o *restoreOptions) share(ctx context.Context, cfg *config.Config, place st
 	default:
 		mine = set.Of(place.Rank)
 	}
+	if from.need != nil {
+		mine = slices.DeleteFunc(mine, func(i int) bool { return !slices.Contains(from.need, i) })
+	}
 	if len(mine) == 0 {
 		return o.await()
 	}
@@ -182,7 +236,7 @@ func (o *restoreOptions) share(ctx context.Context, cfg *config.Config, place st
 	if err != nil {
 		return err
 	}
-	return errors.Join(o.write(ctx, m.FS, set, mine), m.Close())
+	return errors.Join(o.write(ctx, m.FS, from, mine), m.Close())
 }
 
 // await returns when all have written their files, where that is known.
@@ -194,7 +248,8 @@ func (o *restoreOptions) await() error {
 }
 
 // write copies files. They are closed, and so complete, when the last one is there; if that cannot be, none stays.
-func (o *restoreOptions) write(ctx context.Context, files posixshim.FS, set *drain.Set, mine []int) (err error) {
+func (o *restoreOptions) write(ctx context.Context, files posixshim.FS, from origin, mine []int) (err error) {
+	set := from.set
 	var open []posixshim.File
 	defer func() {
 		for _, f := range open {
@@ -212,7 +267,7 @@ func (o *restoreOptions) write(ctx context.Context, files posixshim.FS, set *dra
 			return fmt.Errorf("%s: %w", set.Files[i].Path, err)
 		}
 		open = append(open, f)
-		if err := o.level.Get(ctx, set, i, storeWriter{f}, drain.Options{}); err != nil {
+		if err := from.get(ctx, set, i, storeWriter{f}, drain.Options{}); err != nil {
 			return err
 		}
 		at := microfs.SetAttr{Atime: &set.Files[i].Modified, Mtime: &set.Files[i].Modified}

@@ -10,10 +10,11 @@ import (
 	"nvmecr/internal/store"
 )
 
-// restoreNewer sees to it that the store has the newest complete checkpoint of each series, and says which that is. One on the
-// second level that is damaged is passed over for the next older one.
+// restoreNewer sees to it that the store has the newest complete checkpoint of each series, and says which that is. One that is
+// damaged on another level is passed over for the next older one.
 func (o *restoreOptions) restoreNewer(cmd *cobra.Command, cfg *config.Config, place store.Place, pattern string) error {
-	list, err := o.both(cmd, pattern)
+	o.findLost = true
+	list, err := o.allLevels(cmd, pattern)
 	if err == nil {
 		err = o.end()
 	}
@@ -41,11 +42,22 @@ func (o *restoreOptions) restoreNewest(cmd *cobra.Command, cfg *config.Config, p
 			say(c, "in the store")
 			return nil
 		}
-		if err = o.fetch(cmd.Context(), cfg, place, c.Drained); err == nil {
-			say(c, "copied back from "+printable(c.Drained.Dir))
-			return nil
+		for _, from := range o.origins(c) {
+			if err = o.fetch(cmd.Context(), cfg, place, from); err == nil {
+				say(c, from.said())
+				return nil
+			}
+			fmt.Fprintf(o.stderr, "nvmecr: %s is passed over: %v\n", printable(from.set.Dir), err)
 		}
-		fmt.Fprintf(o.stderr, "nvmecr: %s is passed over: %v\n", printable(c.Drained.Dir), err)
 	}
 	return err
+}
+
+// said says for restoreNewest where a checkpoint came from.
+func (from origin) said() string {
+	if from.need == nil {
+		return "copied back from " + printable(from.set.Dir)
+	}
+	files, bytes := from.amount()
+	return fmt.Sprintf("%s of %s copied back from %s", count(files, "file"), size(bytes), printable(from.set.Dir))
 }

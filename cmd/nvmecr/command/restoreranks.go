@@ -2,19 +2,25 @@ package command
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 
+	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 
 	"nvmecr/drain"
+	"nvmecr/internal/config"
+	"nvmecr/internal/store"
 )
 
-// startRanks starts this command once for each rank of the set, and has all of them close their files when all have written them.
-func startRanks(ctx context.Context, set *drain.Set, stderr io.Writer) error {
+// startRanks starts this command once for each rank of the set, tells it which files are needed, and has all of them close their files when all have written them.
+func startRanks(ctx context.Context, from origin, stderr io.Writer) error {
+	set := from.set
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -29,11 +35,16 @@ func startRanks(ctx context.Context, set *drain.Set, stderr io.Writer) error {
 	}
 	defer ready.Close()
 	defer let.Close()
+	need, err := needFile(from.need)
+	if err != nil {
+		return errors.Join(err, say.Close(), wait.Close())
+	}
+	defer need.Close()
 	var group errgroup.Group // one that fails leaves it to the others to remove what they have written
 	for rank := range set.Ranks {
-		c := exec.CommandContext(ctx, self, "restore", "--checkpoint", set.Name, "--together", set.Pattern)
+		c := exec.CommandContext(ctx, self, "restore", "--from", from.level, "--checkpoint", set.Name, "--together", set.Pattern)
 		c.Env = append(os.Environ(), fmt.Sprintf("PMI_RANK=%d", rank), fmt.Sprintf("PMI_SIZE=%d", set.Ranks))
-		c.Stderr, c.ExtraFiles = stderr, []*os.File{say, wait}
+		c.Stderr, c.ExtraFiles = stderr, []*os.File{say, wait, need}
 		if err = c.Start(); err != nil {
 			break
 		}
@@ -50,6 +61,45 @@ func startRanks(ctx context.Context, set *drain.Set, stderr io.Writer) error {
 		_, err = let.Write(make([]byte, set.Ranks))
 	}
 	return errors.Join(err, let.Close(), group.Wait())
+}
+
+// needFile returns a file without a name that says which files are needed.
+func needFile(need []int) (*os.File, error) {
+	fd, err := unix.MemfdCreate("need", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "need")
+	if err := json.NewEncoder(f).Encode(need); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// restorePart is what startRanks has each rank do: it copies its part of what is needed.
+func (o *restoreOptions) restorePart(cmd *cobra.Command, cfg *config.Config, place store.Place, pattern string) error {
+	var need []int
+	f := io.NewSectionReader(os.NewFile(5, "need"), 0, 1<<62) // ExtraFiles; all have one offset
+	if err := json.NewDecoder(f).Decode(&need); err != nil {
+		return err
+	}
+	drained, err := o.drained()
+	if err != nil {
+		return err
+	}
+	for _, s := range drain.Merge(nil, o.copied(cmd.Context()), drained, o.patternInside(pattern)) {
+		for i := range s.Checkpoints {
+			c := &s.Checkpoints[i]
+			switch {
+			case c.Name != o.name:
+			case o.from == levelCopies && c.Copied != nil:
+				return o.share(cmd.Context(), cfg, place, origin{levelCopies, c.Copied, need, o.copies.Get})
+			case o.from == levelSecond && c.Drained != nil:
+				return o.share(cmd.Context(), cfg, place, origin{levelSecond, c.Drained, need, o.level.Get})
+			}
+		}
+	}
+	return fmt.Errorf("checkpoint %s of %s is not on %s any more", o.name, pattern, o.from)
 }
 
 // together waits until all ranks that startRanks has started have written their files.

@@ -31,7 +31,7 @@ import (
 var sticky = []string{"target", "hostnqn", "dhchap-secret", "dhchap-ctrl-secret", "tls-psk", "header-digest", "data-digest"}
 
 // levelSettings are those that a run takes over wherever the data lies.
-var levelSettings = []string{"level2", "level2-every", "level2-pattern"}
+var levelSettings = []string{"level2", "level2-every", "level2-pattern", "copies"}
 
 // fixed are the settings that formatting fixes.
 var fixed = []string{"hugeblock", "data-checksum", "view"}
@@ -243,6 +243,9 @@ func (o *runOptions) prepare(ctx context.Context, dir *store.StateDir, lock *sto
 	if err := checkLevel2(o.cfg); err != nil {
 		return nil, err
 	}
+	if err := checkCopies(o.cfg); err != nil {
+		return nil, err
+	}
 	embedded := len(o.cfg.Targets) == 0
 	o.external = !embedded
 	if embedded {
@@ -398,6 +401,9 @@ func (o *runOptions) checkFixed(found store.RankInfo) error {
 		return fmt.Errorf("store %q has --view=%s, now it is to be %s; "+remedy, o.cfg.Name, view, o.cfg.View, "view")
 	}
 	o.cfg.View = view
+	if o.cfg.Copies != config.CopiesNone && !found.Copies {
+		return fmt.Errorf("store %q was formatted without room for copies; leave --copies out, or use another --name; or copy out what is needed (nvmecr cp), and start over with --fresh", o.cfg.Name)
+	}
 	const sums = "data-checksum"
 	if now := o.cfg.Values()[sums]; o.cfg.Given(sums) && o.formatted[sums] != "" && o.formatted[sums] != now {
 		return fmt.Errorf("store %q has --data-checksum=%s, now it is to be %s; "+remedy, o.cfg.Name, o.formatted[sums], now, sums)

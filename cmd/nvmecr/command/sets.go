@@ -19,7 +19,8 @@ import (
 // A setReader is what the commands have in common that look for checkpoints in a store.
 type setReader struct {
 	reader
-	writers []int
+	writers  []int
+	findLost bool // look for files that have lost bytes with a target
 }
 
 func (o *setReader) bindSets(cmd *cobra.Command, more ...string) {
@@ -81,7 +82,9 @@ func (o *setReader) list(ctx context.Context) (files []checkpoint.File, job chec
 				if o.tree {
 					rank = tree.rank(a)
 				}
-				files = append(files, checkpointFile(rank, name, a))
+				f := checkpointFile(rank, name, a)
+				f.Lost = o.tree && tree.lost[a.Ino]
+				files = append(files, f)
 			}
 			return nil
 		})

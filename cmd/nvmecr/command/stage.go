@@ -3,12 +3,14 @@ package command
 import (
 	"fmt"
 	"os"
+
+	"nvmecr/internal/config"
 )
 
-// stage copies the newest checkpoint from the second level to the store, if the store has not got it: as the first part of the job. A
+// stage copies the newest checkpoint from its copies or the second level to the store, if the store has not got it: as the first part of the job. A
 // run that starts over, or that is part of another one, does not.
 func (o *runOptions) stage(env []string, at surroundings) error {
-	if o.cfg.Level2 == "" || o.cfg.Fresh || o.joined || o.oneLevel {
+	if o.cfg.Level2 == "" && o.cfg.Copies == config.CopiesNone || o.cfg.Fresh || o.joined || o.oneLevel {
 		return nil
 	}
 	self, err := os.Executable()
@@ -21,7 +23,7 @@ func (o *runOptions) stage(env []string, at surroundings) error {
 	}
 	code, err := runJob(argv, env, at)
 	if err == nil && code != 0 {
-		err = fmt.Errorf("the newest checkpoint is not in the store, and could not be copied there from %s (exit status %d)", o.cfg.Level2, code)
+		err = fmt.Errorf("the newest checkpoint is not in the store, and could not be copied there (exit status %d)", code)
 	}
 	return err
 }

@@ -12,6 +12,7 @@ import (
 	"nvmecr/internal/store"
 	"nvmecr/microfs"
 	"nvmecr/tree"
+	"nvmecr/tree/index"
 )
 
 // noRank is the rank of a file of a tree that is not of one rank alone.
@@ -19,8 +20,9 @@ const noRank = -1
 
 // treeWriters says who has written the files of a tree.
 type treeWriters struct {
-	alone map[microfs.Ino]int // the rank that has all bytes which any rank has; noRank if several have some
-	sizes []checkpoint.Size   // how many ranks the job has had
+	alone map[microfs.Ino]int  // the rank that has all bytes which any rank has; noRank if several have some
+	sizes []checkpoint.Size    // how many ranks the job has had
+	lost  map[microfs.Ino]bool // what has bytes that are not there any more
 }
 
 // writersOfTree asks the index's partition and, where ranks have partitions, that of rank 0.
@@ -65,14 +67,34 @@ func (w *treeWriters) rank(a microfs.Attr) int {
 // lookAtWriters is writersOfTree from outside of a run.
 func (o *setReader) lookAtWriters(ctx context.Context) (*treeWriters, error) {
 	solo, err := store.Open(ctx, o.cfg, store.Place{Rank: parttable.Solo}, store.Options{ReadOnly: true})
-	if errors.Is(err, microfs.ErrUnformatted) {
+	if errors.Is(err, microfs.ErrUnformatted) || errors.Is(err, parttable.ErrNoTable) {
 		return &treeWriters{}, nil
 	}
 	if err != nil {
 		return nil, err
 	}
 	w, err := writersOfTree(ctx, o.cfg, solo.FS, o.solo)
+	if err == nil && o.findLost {
+		w.lost, err = o.lostOfTree(ctx, solo)
+	}
 	return w, errors.Join(err, solo.Close())
+}
+
+// lostOfTree returns the files which the index maps to shards that their partitions have not got, as where a target has been replaced. Beside a
+// job, which changes them, none.
+func (o *setReader) lostOfTree(ctx context.Context, solo *store.Partition) (map[microfs.Ino]bool, error) {
+	since, views := time.Now(), store.NewViews(o.cfg, nil)
+	views.Impatient = true
+	defer views.Close()
+	report, err := index.Check(solo.FS, nil, func(rank uint32) (*microfs.FS, error) { return views.Rank(ctx, int(rank), since) })
+	if err != nil || !solo.Current() {
+		return nil, err
+	}
+	lost := map[microfs.Ino]bool{}
+	for _, f := range report.Findings {
+		lost[f.Ino] = true
+	}
+	return lost, nil
 }
 
 // ofNoRank says of the files of a tree that they are no rank's.

@@ -1,0 +1,197 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"nvmecr/drain"
+	"nvmecr/internal/config"
+	"nvmecr/internal/parttable"
+	"nvmecr/internal/store"
+	"nvmecr/microfs"
+	"nvmecr/nvmf"
+)
+
+// copyAreas are the copy areas of the targets of a store, mounted.
+type copyAreas struct {
+	*drain.Copies
+	mounted []*store.Partition
+}
+
+// openCopies mounts the areas. A target that has none, or on which nothing was written yet, is left out; one that cannot be used is told of, too.
+func openCopies(ctx context.Context, cfg *config.Config, readOnly bool, tell func(error)) *copyAreas {
+	c := &copyAreas{}
+	areas := make([]*drain.Level, len(cfg.Targets))
+	for t := range cfg.Targets {
+		p, err := store.OpenCopies(ctx, cfg, t, store.Options{ReadOnly: readOnly})
+		switch {
+		case errors.Is(err, parttable.ErrNoTable), errors.Is(err, store.ErrNoCopies), errors.Is(err, microfs.ErrUnformatted):
+		case err != nil:
+			tell(fmt.Errorf("copies: %w", err))
+		default:
+			c.mounted = append(c.mounted, p)
+			areas[t] = drain.OpenArea(p.FS, fmt.Sprintf("copies on target %s", p.Target))
+		}
+	}
+	c.Copies = drain.NewCopies(areas, domains(cfg.Targets))
+	return c
+}
+
+func (c *copyAreas) close() (err error) {
+	for _, p := range c.mounted {
+		err = errors.Join(err, p.Close())
+	}
+	return err
+}
+
+// domains returns the failure domains of targets: those at one address fail together, unless all of them are.
+func domains(targets []nvmf.TransportID) (list []string) {
+	for _, t := range targets {
+		list = append(list, t.Address)
+	}
+	if !slices.ContainsFunc(list, func(d string) bool { return d != list[0] }) {
+		for i := range list {
+			list[i] = fmt.Sprint(i)
+		}
+	}
+	return list
+}
+
+// checkCopies refuses copies where there is no place for them.
+func checkCopies(cfg *config.Config) error {
+	private := func(t nvmf.TransportID) bool { return t.Transport == nvmf.Mem || t.Transport == nvmf.PCIe }
+	switch i := slices.IndexFunc(cfg.Targets, private); {
+	case cfg.Copies == config.CopiesNone:
+		return nil
+	case i >= 0:
+		return fmt.Errorf("--copies: target %s is one process's alone, and another one makes the copies: serve it with nvmecr target and name that", cfg.Targets[i])
+	case len(cfg.Targets) < 2:
+		return errors.New("--copies: a copy is on another target, and there is one only: name several with --target, or leave --copies out")
+	}
+	return nil
+}
+
+// copied returns the sets of which there are copies. Damaged ones are told of.
+func (o *levelReader) copied(ctx context.Context) []drain.Set {
+	if o.cfg.Copies == config.CopiesNone && !o.areas {
+		return nil
+	}
+	o.copies = openCopies(ctx, o.cfg, true, o.fail)
+	sets, err := o.copies.Sets()
+	if err != nil {
+		o.fail(err)
+	}
+	return sets
+}
+
+// depends returns the targets by whose loss a file is lost.
+func (o *levelReader) depends(f *drain.File) (targets []int) {
+	switch _, alone := o.on[f.Rank]; {
+	case alone && f.Rank >= 0:
+		targets = []int{o.on[f.Rank]}
+	case o.tree: // of several ranks, or nobody knows
+		for _, t := range o.on {
+			targets = append(targets, t)
+		}
+	}
+	if o.tree || len(targets) == 0 {
+		targets = append(targets, 0) // the first one has the index, and the solo partition
+	}
+	slices.Sort(targets)
+	return slices.Compact(targets)
+}
+
+// protect makes copies of checkpoints that have none yet, or not all.
+func (f *follower) protect(o *drainOptions, list []drain.Series, r round) error {
+	protected := func(c *drain.Checkpoint) bool { return c.Copied != nil && c.Copied.Protected() }
+	due := map[*drain.Series]*drain.Checkpoint{}
+	for i := range list {
+		if c := f.candidate(&list[i], r, protected); c != nil {
+			due[&list[i]] = c
+		}
+	}
+	if len(due) == 0 {
+		return nil
+	}
+	cfg, err := config.FromEnv(os.Getenv) // it has the run, by which areas are written to
+	if err != nil {
+		return err
+	}
+	var unusable error
+	areas := openCopies(f.cmd.Context(), cfg, false, func(err error) { unusable = errors.Join(unusable, err) })
+	for s, c := range due {
+		e := f.copyOne(o, areas.Copies, s.Pattern, c)
+		if e == nil && o.keep > 0 {
+			e = o.retain(areas.Copies, s.Pattern)
+		}
+		if e != nil {
+			err = errors.Join(err, fmt.Errorf("%s: %w", c.Name, e))
+		}
+	}
+	return errors.Join(err, unusable, areas.close())
+}
+
+func (f *follower) copyOne(o *drainOptions, areas *drain.Copies, pattern string, c *drain.Checkpoint) error {
+	src := newStoreSource(f.cmd.Context(), &o.reader)
+	defer src.Close()
+	s, err := o.newDrained(src, pattern, c)
+	if err != nil {
+		return err
+	}
+	put, err := areas.Put(f.cmd.Context(), s, src, o.depends, drain.Options{Limit: int64(f.limit)})
+	if err != nil {
+		return err
+	}
+	if err := supersede(areas, put); err != nil {
+		return err
+	}
+	fmt.Fprintf(f.cmd.OutOrStdout(), "%s: %s of %s copied to other targets\n", printable(c.Name), count(len(s.Files), "file"), size(nvmf.Bytes(s.Size())))
+	return nil
+}
+
+// A setKeeper is a level, as far as it has sets and can remove them.
+type setKeeper interface {
+	Sets() ([]drain.Set, error)
+	Remove(*drain.Set) error
+}
+
+// supersede removes what a level had of a checkpoint that has been written again since.
+func supersede(level setKeeper, put *drain.Set) error {
+	sets, err := level.Sets()
+	if err != nil {
+		return err
+	}
+	for i := range sets {
+		if s := &sets[i]; s.Pattern == put.Pattern && s.Name == put.Name && !s.Same(put) {
+			err = errors.Join(err, level.Remove(s))
+		}
+	}
+	return err
+}
+
+// retain removes old checkpoints of a pattern from a level.
+func (o *drainOptions) retain(level setKeeper, pattern string) error {
+	sets, err := level.Sets()
+	if err != nil {
+		return err
+	}
+	for _, s := range drain.Merge(nil, nil, sets, pattern) {
+		for i := range max(len(s.Checkpoints)-o.keep, 0) {
+			if err := level.Remove(s.Checkpoints[i].Drained); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// anyLevelNeeded refuses a command that has nothing to do without copies or a second level.
+func (o *levelReader) anyLevelNeeded() error {
+	if o.cfg.Copies != config.CopiesNone {
+		return nil
+	}
+	return o.levelNeeded()
+}

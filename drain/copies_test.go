@@ -1,0 +1,293 @@
+package drain
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/checkpoint"
+	"nvmecr/nvmf"
+)
+
+// A fleet is the copy areas of some targets.
+type fleet struct {
+	devices []*areaDevice
+	domains []string
+}
+
+func newFleet(t *testing.T, size nvmf.Bytes, domains ...string) *fleet {
+	f := &fleet{domains: domains}
+	for range domains {
+		f.devices = append(f.devices, newAreaDevice(t, size))
+	}
+	return f
+}
+
+// mount mounts all areas but those of a domain. Whoever has mounted them before is dead.
+func (f *fleet) mount(t *testing.T, readOnly bool, without ...string) *Copies {
+	areas := make([]*Level, len(f.devices))
+	for i, d := range f.devices {
+		if !slices.Contains(without, f.domains[i]) {
+			areas[i] = d.mount(t, readOnly)
+		}
+	}
+	return NewCopies(areas, f.domains)
+}
+
+// ofRanks returns a checkpoint of a file for each rank, of n bytes, and one that all have written.
+func ofRanks(t *testing.T, name string, ranks, n int) (*Set, *memory, map[string][]byte) {
+	data := map[string][]byte{"/all." + name: random(t, n)}
+	for rank := range ranks {
+		data[fmt.Sprintf("/melt.%s.%d", name, rank)] = random(t, n)
+	}
+	s, m := checkpointOf(name, data)
+	s.Tree = true
+	return s, m, data
+}
+
+// inTree returns what files of ofRanks depend on where ranks have the targets in turn and the first one has the index.
+func inTree(targets int) func(*File) []int {
+	return func(f *File) []int {
+		on := []int{0}
+		var rank int
+		if n, _ := fmt.Sscanf(f.Path[max(len(f.Path)-2, 0):], ".%d", &rank); n == 1 && f.Path[1] == 'm' {
+			return append(on, rank%targets)
+		}
+		for t := range targets {
+			on = append(on, t)
+		}
+		return on
+	}
+}
+
+// TestCopiesCover: whichever failure domain is lost, the files that depend on it are in copies elsewhere, and without two that need not be so, but is told.
+func TestCopiesCover(t *testing.T) {
+	for _, domains := range [][]string{{"a", "b"}, {"a", "b", "c"}, {"a", "a", "b", "b"}, {"a", "b", "c", "d", "e"}} {
+		t.Run(fmt.Sprint(domains), func(t *testing.T) {
+			s, m, data := ofRanks(t, "400", 7, 1000)
+			fleet, depends := newFleet(t, 8<<20, domains...), inTree(len(domains))
+			put, err := fleet.mount(t, false).Put(t.Context(), s, m, depends, Options{})
+			require.NoError(t, err)
+			require.True(t, put.Protected())
+			for _, lost := range domains {
+				c := fleet.mount(t, true, lost)
+				sets, err := c.Sets()
+				require.NoError(t, err)
+				for i := range s.Files {
+					f := &s.Files[i]
+					if slices.ContainsFunc(depends(f), func(t int) bool { return domains[t] == lost }) {
+						requireCopy(t, c, sets, f, data[f.Path])
+					}
+				}
+			}
+			whole, err := fleet.mount(t, true).Sets()
+			require.NoError(t, err)
+			require.Len(t, whole, 1)
+			assert.True(t, whole[0].Protected())
+			assert.True(t, put.hasPart(&whole[0]))
+			none, err := fleet.mount(t, true, domains...).Sets()
+			require.NoError(t, err)
+			assert.Empty(t, none)
+		})
+	}
+}
+
+func requireCopy(t *testing.T, c *Copies, sets []Set, f *File, want []byte) {
+	t.Helper()
+	require.Len(t, sets, 1)
+	i := slices.IndexFunc(sets[0].Files, func(g File) bool { return g.Path == f.Path })
+	require.True(t, sets[0].holds(i), "no copy of %s is left", f.Path)
+	got := make(buffer, f.Size)
+	require.NoError(t, c.Get(t.Context(), &sets[0], i, got, Options{}))
+	require.True(t, bytes.Equal(want, got), f.Path)
+}
+
+func TestOneDomain(t *testing.T) {
+	s, m, _ := ofRanks(t, "400", 2, 10)
+	_, err := newFleet(t, 8<<20, "a", "a").mount(t, false).Put(t.Context(), s, m, inTree(2), Options{})
+	require.ErrorIs(t, err, ErrOneDomain)
+}
+
+// TestCopiesCutShort ends a Put before each change, with its process: a set that is listed then is whole, it is protected only when all is there, and the next
+// process completes it.
+func TestCopiesCutShort(t *testing.T) {
+	dead := errors.New("dead")
+	for at := 0; ; at++ {
+		s, m, data := ofRanks(t, "400", 2, 100)
+		fleet := newFleet(t, 4<<20, "a", "b", "c")
+		n := 0
+		_, err := fleet.mount(t, false).Put(t.Context(), s, m, inTree(3), Options{Workers: 1, step: func(string) error {
+			if n++; n > at {
+				return dead
+			}
+			return nil
+		}})
+		if n <= at {
+			require.NoError(t, err)
+			require.Greater(t, at, 30)
+			return
+		}
+		require.ErrorIs(t, err, dead)
+		sets, err := fleet.mount(t, true).Sets()
+		require.NoError(t, err)
+		for i := range sets {
+			require.Len(t, sets[i].Files, len(s.Files))
+			require.False(t, sets[i].Protected(), "after %d changes", at)
+		}
+		c := fleet.mount(t, false)
+		_, err = c.Put(t.Context(), s, m, inTree(3), Options{Workers: 1})
+		require.NoError(t, err, "after %d changes", at)
+		sets, err = c.Sets()
+		require.NoError(t, err)
+		require.Len(t, sets, 1)
+		require.True(t, sets[0].Protected())
+		require.NoError(t, c.Verify(t.Context(), &sets[0], Options{}))
+		for i := range sets[0].Files {
+			requireCopy(t, c, sets, &sets[0].Files[i], data[sets[0].Files[i].Path])
+		}
+	}
+}
+
+// TestCopiesAfterCutShort: what is half written does not stay when the job is at a later checkpoint.
+func TestCopiesAfterCutShort(t *testing.T) {
+	fleet := newFleet(t, 8<<20, "a", "b", "c")
+	s, m, _ := ofRanks(t, "400", 3, 100)
+	renames := 0
+	dead := errors.New("dead")
+	_, err := fleet.mount(t, false).Put(t.Context(), s, m, inTree(3), Options{step: func(what string) error {
+		if what == "rename" {
+			renames++
+		}
+		if renames == 2 {
+			return dead
+		}
+		return nil
+	}})
+	require.ErrorIs(t, err, dead)
+	next, m, _ := ofRanks(t, "600", 3, 100)
+	c := fleet.mount(t, false)
+	_, err = c.Put(t.Context(), next, m, inTree(3), Options{})
+	require.NoError(t, err)
+	sets, err := c.Sets()
+	require.NoError(t, err)
+	require.Len(t, sets, 2)
+	assert.False(t, sets[0].Protected())
+	assert.True(t, sets[1].Protected())
+	for _, area := range c.areas {
+		names, err := areaDir{area.root.(areaDir).fs, partialDir}.List()
+		require.NoError(t, err)
+		assert.Empty(t, names)
+	}
+}
+
+// TestCopiesSpace: the oldest goes for the next one, and the newest stays when that has no room.
+func TestCopiesSpace(t *testing.T) {
+	fleet := newFleet(t, 8<<20, "a", "b")
+	c := fleet.mount(t, false)
+	put := func(step int, size int) error {
+		s, m, _ := ofRanks(t, fmt.Sprint(step), 1, size)
+		s.Ended = noon.Add(time.Duration(step) * time.Second)
+		_, err := c.Put(t.Context(), s, m, inTree(2), Options{})
+		return err
+	}
+	for step := 1; step <= 5; step++ {
+		require.NoError(t, put(step, 1<<20))
+	}
+	names := func() (names []string) {
+		sets, err := fleet.mount(t, true).Sets()
+		require.NoError(t, err)
+		for _, s := range sets {
+			names = append(names, s.Name)
+		}
+		return names
+	}
+	have := names()
+	assert.Contains(t, have, "5")
+	assert.NotContains(t, have, "1")
+	require.ErrorIs(t, put(6, 6<<20), syscall.ENOSPC)
+	assert.Equal(t, []string{"5"}, names())
+	require.NoError(t, put(7, 1<<20))
+	assert.Equal(t, []string{"5", "7"}, names())
+}
+
+// TestCopiesReplaced: when a target has been replaced the next Put brings back its part.
+func TestCopiesReplaced(t *testing.T) {
+	fleet := newFleet(t, 8<<20, "a", "b", "c")
+	s, m, _ := ofRanks(t, "400", 6, 100)
+	_, err := fleet.mount(t, false).Put(t.Context(), s, m, inTree(3), Options{})
+	require.NoError(t, err)
+	fleet.devices[2] = newAreaDevice(t, 8<<20)
+	degraded, err := fleet.mount(t, true).Sets()
+	require.NoError(t, err)
+	require.Len(t, degraded, 1)
+	assert.False(t, degraded[0].Protected())
+	read := m.read
+	_, err = fleet.mount(t, false).Put(t.Context(), s, m, inTree(3), Options{})
+	require.NoError(t, err)
+	assert.Less(t, m.read-read, s.Size(), "what is there is not copied again")
+	sets, err := fleet.mount(t, true).Sets()
+	require.NoError(t, err)
+	require.Len(t, sets, 1)
+	assert.True(t, sets[0].Protected())
+}
+
+// TestMergeCopies: a checkpoint is complete if each file is in the store as it was, or in a copy.
+func TestMergeCopies(t *testing.T) {
+	s, m, _ := ofRanks(t, "400", 3, 10)
+	fleet := newFleet(t, 8<<20, "a", "b", "c")
+	_, err := fleet.mount(t, false).Put(t.Context(), s, m, inTree(3), Options{})
+	require.NoError(t, err)
+	stored := func(edit func(f *checkpoint.File) bool) []checkpoint.Series {
+		var files []checkpoint.File
+		for _, f := range s.asFiles() {
+			if edit(&f) {
+				files = append(files, f)
+			}
+		}
+		return []checkpoint.Series{{Pattern: s.Pattern, Sets: []checkpoint.Set{{Name: s.Name, Files: files}}}}
+	}
+	for _, c := range []struct {
+		name     string
+		without  []string
+		edit     func(f *checkpoint.File) bool // false: the store has not got it
+		sets     int
+		need     int
+		complete bool
+	}{
+		{"all is there", nil, func(*checkpoint.File) bool { return true }, 1, 0, true},
+		{"lost with b, where no copies of it are", []string{"b"}, func(f *checkpoint.File) bool {
+			f.Lost = f.Path == "/melt.400.1"
+			return true
+		}, 1, 1, true},
+		{"what b had a copy of is lost, too", []string{"b"}, func(f *checkpoint.File) bool {
+			f.Lost = f.Path == "/melt.400.0"
+			return true
+		}, 1, 1, false},
+		{"not there", nil, func(f *checkpoint.File) bool { return f.Path != "/melt.400.2" }, 1, 1, true},
+		{"nothing there, with a", []string{"a"}, func(*checkpoint.File) bool { return false }, 1, 4, true},
+		{"written again", nil, func(f *checkpoint.File) bool {
+			f.Modified = f.Modified.Add(1)
+			return true
+		}, 2, 0, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			sets, err := fleet.mount(t, true, c.without...).Sets()
+			require.NoError(t, err)
+			merged := Merge(stored(c.edit), sets, nil, "")
+			require.Len(t, merged, 1)
+			require.Len(t, merged[0].Checkpoints, c.sets)
+			got := &merged[0].Checkpoints[c.sets-1]
+			require.Len(t, got.Need, c.need)
+			assert.Equal(t, c.complete, got.Complete())
+			assert.Equal(t, c.complete && c.sets == 1, got.Recoverable())
+			assert.Equal(t, c.need == 0, got.Stored)
+		})
+	}
+}

@@ -1,0 +1,89 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/config"
+	"nvmecr/internal/demo"
+)
+
+// copyTargets makes files to be targets, or makes those anew that are lost, and returns the flags that name all.
+func copyTargets(t *testing.T, s *demo.Stage, targets int, lost ...int) (flags []string) {
+	for i := range targets {
+		flags = append(flags, "--target", "file:"+filepath.Join(s.Dir, fmt.Sprint("target.", i)))
+	}
+	for _, i := range lost {
+		name := filepath.Join(s.Dir, fmt.Sprint("target.", i))
+		_ = os.Remove(name) // the first time there is none
+		require.NoError(t, os.WriteFile(name, nil, 0o600))
+		require.NoError(t, os.Truncate(name, 256<<20))
+	}
+	return flags
+}
+
+// TestCopies: whichever target is lost and replaced, the next run has the newest complete checkpoint again, byte for byte, and both copies; beyond that it is told.
+func TestCopies(t *testing.T) {
+	const pattern = "ck-{step}/**"
+	for _, c := range []struct {
+		view    config.View
+		targets int
+		lost    int
+	}{
+		{config.ViewJob, 3, 0}, // with the index
+		{config.ViewJob, 2, 1},
+		{config.ViewRank, 2, 1},
+	} {
+		t.Run(fmt.Sprintf("%s, %d targets, %d lost", c.view, c.targets, c.lost), func(t *testing.T) {
+			s := newStage(t)
+			s.View = c.view
+			all := []int{0, 1, 2}[:c.targets]
+			flags := append(copyTargets(t, s, c.targets, all...), "--copies", "partner", "--level2-pattern", pattern)
+			sh(t, s, writeSets, flags...)
+			list := func() []string { return levels(t, call(t, s, "checkpoints", "--json", pattern)) }
+			require.Contains(t, list(), "200 [store copies] true")
+			assert.Contains(t, list(), "100 [store] true", "each newest one is copied")
+			before := filepath.Join(s.Dir, "before")
+			call(t, s, "cp", "/", before) // what rank 1 has not closed is told of
+
+			copyTargets(t, s, c.targets, c.lost)
+			require.Contains(t, list(), "200 [copies] true")
+			r := sh(t, s, "true")
+			r.ok(t)
+			assert.Contains(t, r.stderr, "newest complete checkpoint of "+pattern+": 200, ")
+			assert.Contains(t, r.stderr, "copied back from copies/ck-200")
+			require.Contains(t, list(), "200 [store copies] true")
+			assert.Contains(t, call(t, s, "checkpoints", pattern).stdout, "store, copies  ", "all parts are there again")
+			after := filepath.Join(s.Dir, "after")
+			call(t, s, "cp", "/", after)
+			was, is := tree(t, before), tree(t, after)
+			found := 0
+			for name, data := range was {
+				if filepath.Base(filepath.Dir(name)) == "ck-200" || filepath.Base(filepath.Dir(filepath.Dir(name))) == "ck-200" {
+					require.Equal(t, data, is[name], name)
+					found++
+				}
+			}
+			require.Equal(t, 6, found)
+
+			copyTargets(t, s, c.targets, all[:2]...) // two failure domains
+			assert.NotContains(t, call(t, s, "checkpoints", pattern).stdout, "  yes", "what is lost is not taken for whole")
+			assert.NotContains(t, sh(t, s, "true").stderr, "newest complete checkpoint")
+		})
+	}
+}
+
+// TestCopiesRefused: what cannot be is said.
+func TestCopiesRefused(t *testing.T) {
+	s := newStage(t)
+	sh(t, s, "true", "--copies", "partner").refused(t, "--copies", "another target")
+	sh(t, s, "true", "--copies", "three").refused(t, "--copies", "partner")
+	flags := copyTargets(t, s, 2, 0, 1)
+	sh(t, s, "echo x > /nvmecr/ck.1", flags...).ok(t)
+	sh(t, s, "true", append(flags, "--copies", "partner")...).refused(t, "formatted without room for copies", "--fresh")
+}
