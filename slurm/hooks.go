@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -42,8 +43,13 @@ func (h *Hooks) at(what string) error {
 	return h.step(what)
 }
 
+// ErrUnmeetable says that what a job asks for it cannot get, however long it waits.
+var ErrUnmeetable = errors.New("waiting does not help, and the job is held: cancel it (scancel), and ask for something else")
+
 // PrologController gives a job that is about to start what request asks for; "": what Slurm says that it asks for. Nothing is done for a job
 // that asks for nothing. What was made for an earlier start of the job, or by a hook that was killed, is found again.
+//
+// Slurm queues a job again for which this fails. The job's user finds the reason with the job, which is held where it would fail again and again.
 func (h *Hooks) PrologController(ctx context.Context, id uint32, request string) error {
 	job, err := h.Queue.Job(ctx, id)
 	if err != nil {
@@ -52,9 +58,29 @@ func (h *Hooks) PrologController(ctx context.Context, id uint32, request string)
 	if request = cmp.Or(request, job.Request); request == "" {
 		return nil
 	}
+	err = h.start(ctx, job, request)
+	if err != nil {
+		return errors.Join(err, h.refuse(ctx, id, err))
+	}
+	if job.Told {
+		return h.Queue.Explain(ctx, id, "")
+	}
+	return nil
+}
+
+// refuse tells the job's user why.
+func (h *Hooks) refuse(ctx context.Context, id uint32, why error) error {
+	err := h.Queue.Explain(ctx, id, strings.ReplaceAll(why.Error(), "\n", "; "))
+	if errors.Is(why, ErrUnmeetable) {
+		err = errors.Join(err, h.Queue.Hold(ctx, id))
+	}
+	return err
+}
+
+func (h *Hooks) start(ctx context.Context, job Job, request string) error {
 	r, err := ParseRequest(request, h.Defaults)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w; %w", err, ErrUnmeetable)
 	}
 	unlock, err := h.store().lock()
 	if err != nil {
@@ -97,8 +123,15 @@ func (h *Hooks) lease(ctx context.Context, job Job, r Request) (*Lease, error) {
 
 // newLease plans where the job writes.
 func (h *Hooks) newLease(job Job, r Request, name string) (*Lease, error) {
-	plan, err := h.plan(job, r)
+	leases, err := h.store().all()
 	if err != nil {
+		return nil, err // a lease that cannot be read has space somewhere
+	}
+	plan, err := h.plan(job, r, leases)
+	if err != nil {
+		if _, alone := h.plan(job, r, nil); alone != nil {
+			err = fmt.Errorf("%w; %w", err, ErrUnmeetable)
+		}
 		return nil, err
 	}
 	for _, w := range plan.Warnings {
@@ -127,7 +160,8 @@ func (h *Hooks) renew(ctx context.Context, l *Lease, job Job, r Request) error {
 		}
 	}
 	if size := sizeOn(r, len(l.Targets)); size != l.Size || r.Targets != l.Request.Targets {
-		return fmt.Errorf("job %d: lease %s is of %s on %d targets, and what is asked for differs: ask for the same, or use another name", job.ID, l.Name, l.Size*nvmf.Bytes(len(l.Targets)), len(l.Targets))
+		return fmt.Errorf("job %d: lease %s is of %s on %d targets, and what is asked for differs: ask for the same, or use another name; %w",
+			job.ID, l.Name, l.Size*nvmf.Bytes(len(l.Targets)), len(l.Targets), ErrUnmeetable)
 	}
 	if l.Job == job.ID && l.Restarts == job.Restarts && l.Ended == nil {
 		return nil // the hook is repeated
@@ -145,11 +179,7 @@ func sizeOn(r Request, targets int) nvmf.Bytes {
 }
 
 // plan chooses among the targets that can make namespaces, less what other leases have of them.
-func (h *Hooks) plan(job Job, r Request) (*placement.Plan, error) {
-	leases, err := h.store().all()
-	if err != nil {
-		return nil, err // a lease that cannot be read has space somewhere
-	}
+func (h *Hooks) plan(job Job, r Request, leases []*Lease) (*placement.Plan, error) {
 	inventory := *h.Inventory
 	inventory.Targets = nil
 	for _, t := range h.Inventory.Targets {

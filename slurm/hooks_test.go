@@ -38,6 +38,9 @@ type cluster struct {
 	held map[string]map[string]*held // by target, by namespace
 	said []string
 	now  time.Time
+
+	told  map[uint32]string
+	holds []uint32
 }
 
 type held struct {
@@ -52,7 +55,7 @@ func newCluster(t *testing.T) *cluster {
 	require.NoError(t, err)
 	inv, err := site.Parse([]byte(inventory))
 	require.NoError(t, err)
-	c := &cluster{jobs: make(map[uint32]Job), held: map[string]map[string]*held{"a": {}, "b": {}}, now: time.Unix(1e9, 0)}
+	c := &cluster{jobs: make(map[uint32]Job), held: map[string]map[string]*held{"a": {}, "b": {}}, now: time.Unix(1e9, 0), told: make(map[uint32]string)}
 	c.Hooks = Hooks{State: t.TempDir(), Inventory: inv, Network: net, Queue: c, Targets: c, Defaults: Request{Capacity: nvmf.GiB, Retain: time.Hour}, Grace: time.Minute,
 		Say: func(format string, args ...any) { c.said = append(c.said, fmt.Sprintf(format, args...)) }, Now: func() time.Time { return c.now }}
 	return c
@@ -63,6 +66,19 @@ func (c *cluster) Job(_ context.Context, id uint32) (Job, error) {
 		return j, nil
 	}
 	return Job{}, ErrNoJob
+}
+
+func (c *cluster) Explain(_ context.Context, id uint32, text string) error {
+	j := c.jobs[id]
+	j.Told = text != ""
+	c.jobs[id] = j
+	c.told[id] = text
+	return nil
+}
+
+func (c *cluster) Hold(_ context.Context, id uint32) error {
+	c.holds = append(c.holds, id)
+	return nil
 }
 
 func (c *cluster) Create(_ context.Context, on site.Target, name string, size nvmf.Bytes) (string, error) {
@@ -193,6 +209,33 @@ func TestFull(t *testing.T) {
 	c.now = c.now.Add(c.Grace)
 	require.NoError(t, c.Reconcile(t.Context()))
 	require.NoError(t, c.start(t, 3, "nvmf:2,capacity=1G"))
+}
+
+// A job learns why it does not start, and what can never be given to it is not tried again and again.
+func TestRefused(t *testing.T) {
+	c := newCluster(t)
+	require.NoError(t, c.start(t, 1, "nvmf:2,capacity=5G,name=x"))
+	for _, tt := range []struct {
+		request, told string
+		held          bool
+	}{
+		{"nvmf:2,capacity=2G", "too few targets", false}, // job 1 may end
+		{"nvmf:2,capacity=9G", "too few targets", true},
+		{"nvmf:2,capacity=5G,name=x", `name "x" is in use by job 1`, false},
+		{"nvmf:2,capacity=much", "not a request", true},
+		{"nvmf:3", "targets", true},
+	} {
+		c.holds = nil
+		require.Error(t, c.start(t, 2, tt.request), tt.request)
+		assert.Contains(t, c.told[2], tt.told)
+		assert.Equal(t, tt.held, len(c.holds) > 0, "%s: %s", tt.request, c.told[2])
+	}
+	c.end(t, 1)
+	c.holds = nil
+	require.ErrorContains(t, c.start(t, 2, "nvmf:1,name=x"), "ask for the same")
+	assert.Equal(t, []uint32{2}, c.holds)
+	require.NoError(t, c.start(t, 2, "nvmf:2,capacity=5G,name=x"))
+	assert.Empty(t, c.told[2], "it has started")
 }
 
 var errKilled = errors.New("killed")

@@ -19,12 +19,17 @@ type Job struct {
 	Restarts uint32
 	Request  string // "" if it asks for nothing
 	Over     bool   // and will not be started again
+	Told     bool   // Slurm shows a text of ours with it
 }
 
 // A Queue is where jobs are asked for.
 type Queue interface {
 	// Job returns a job; ErrNoJob if Slurm does not know it any more.
 	Job(ctx context.Context, id uint32) (Job, error)
+	// Explain has Slurm show a text with the job; "": none any more.
+	Explain(ctx context.Context, id uint32, text string) error
+	// Hold has the job wait until somebody releases it.
+	Hold(ctx context.Context, id uint32) error
 }
 
 // ErrNoJob says that Slurm has no such job: it is over, and long since.
@@ -43,6 +48,30 @@ func (Scontrol) Job(ctx context.Context, id uint32) (Job, error) {
 		return Job{}, fmt.Errorf("scontrol show job %d: %w: %s", id, err, out)
 	}
 	return parseJob(id, string(out))
+}
+
+// Explain sets the job's AdminComment, which scontrol show job prints.
+func (Scontrol) Explain(ctx context.Context, id uint32, text string) error {
+	if text != "" {
+		text = sign + text
+	}
+	return scontrol(ctx, "update", fmt.Sprintf("JobId=%d", id), "AdminComment="+text)
+}
+
+// sign begins our texts.
+const sign = "nvmecr: "
+
+// Hold queues a job that is about to start again, and holds it.
+func (Scontrol) Hold(ctx context.Context, id uint32) error {
+	return scontrol(ctx, "requeuehold", strconv.FormatUint(uint64(id), 10))
+}
+
+func scontrol(ctx context.Context, args ...string) error {
+	out, err := exec.CommandContext(ctx, "scontrol", args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("scontrol %s: %w: %s", args[0], err, strings.TrimSpace(string(out)))
+	}
+	return nil
 }
 
 // over are the states after which a job does not run again, unless it is requeued, which is a state of its own.
@@ -73,7 +102,8 @@ func parseJob(id uint32, line string) (Job, error) {
 	}
 	ranks, _ := strconv.Atoi(strings.Split(fields["NumTasks"], "-")[0]) // 0 where it is not known
 	restarts, _ := strconv.ParseUint(fields["Restarts"], 10, 32)
-	j := Job{ID: id, User: uint32(uid), Nodes: fields["NodeList"], Ranks: ranks, Restarts: uint32(restarts), Over: over.MatchString(fields["JobState"])}
+	j := Job{ID: id, User: uint32(uid), Nodes: fields["NodeList"], Ranks: ranks, Restarts: uint32(restarts), Over: over.MatchString(fields["JobState"]),
+		Told: strings.Contains(line, " AdminComment="+sign)}
 	if m := comment.FindStringSubmatch(line); m != nil {
 		j.Request = m[1]
 	} else if m := gres.FindStringSubmatch(fields["TresPerNode"]); m != nil {

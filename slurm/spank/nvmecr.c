@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,13 +22,29 @@
 
 SPANK_PLUGIN(nvmecr, 1)
 
-static char request[256]; /* of which "" is none */
+static char request[256];   /* of which "" is none */
+static const char *program; /* nvmecr; NULL: not known */
+
+/* Whether nvmecr takes the request. If not it has said why to whoever submits the job. */
+static int valid(void)
+{
+	char *argv[] = { (char *)program, "slurm", "request", request, NULL };
+	pid_t pid;
+	int status;
+	if (posix_spawn(&pid, program, NULL, NULL, argv, environ))
+		return 1; /* the host has none: the controller looks, too */
+	while (waitpid(pid, &status, 0) < 0)
+		if (errno != EINTR)
+			return 1;
+	return status == 0;
+}
 
 static int checkpoint(int value, const char *argument, int remote)
 {
 	(void)value;
-	(void)remote;
-	return snprintf(request, sizeof request, "%s", argument) < (int)sizeof request ? ESPANK_SUCCESS : ESPANK_BAD_ARG;
+	if (snprintf(request, sizeof request, "%s", argument) >= (int)sizeof request || (!remote && program && !valid()))
+		return ESPANK_BAD_ARG;
+	return ESPANK_SUCCESS;
 }
 
 static struct spank_option option = {
@@ -37,8 +54,7 @@ static struct spank_option option = {
 
 int slurm_spank_init(spank_t sp, int ac, char **av)
 {
-	(void)ac;
-	(void)av;
+	program = ac ? av[0] : NULL;
 	return spank_option_register(sp, &option);
 }
 
@@ -140,12 +156,12 @@ int slurm_spank_user_init(spank_t sp, int ac, char **av)
 	uint32_t job, id;
 	char **env, job_text[16], id_text[16];
 	int ours[2], out[2];
-	if (!ac || spank_get_item(sp, S_JOB_ID, &job) || spank_get_item(sp, S_JOB_STEPID, &id) || !wanted(sp, job, id, runtime) ||
+	if (!program || spank_get_item(sp, S_JOB_ID, &job) || spank_get_item(sp, S_JOB_STEPID, &id) || !wanted(sp, job, id, runtime) ||
 	    spank_get_item(sp, S_JOB_ENV, &env))
 		return ESPANK_SUCCESS;
 	snprintf(job_text, sizeof job_text, "%u", job);
 	snprintf(id_text, sizeof id_text, id == SLURM_BATCH_SCRIPT ? "batch" : id == SLURM_INTERACTIVE_STEP ? "interactive" : "%u", id);
-	char *argv[] = { av[0], "slurm", "step", "--runtime", (char *)runtime, job_text, id_text, NULL };
+	char *argv[] = { (char *)program, "slurm", "step", "--runtime", (char *)runtime, job_text, id_text, NULL };
 	if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ours))
 		return ESPANK_ERROR;
 	if (pipe2(out, O_CLOEXEC)) {

@@ -24,6 +24,10 @@ func TestSlurmAsked(t *testing.T) {
 		nodes = "--nodes=2 --ntasks=4 "
 		done  = `(?s)from step 0\n.*app: done\n.*newest complete: /ckpt.1000.\*`
 	)
+	out, err = c.on("ctl", "sh", "-c", "sbatch --checkpoint=nvmf:two --wrap true 2>&1")
+	require.Error(t, err)
+	assert.Contains(t, out, "a number of targets from 1")
+	neverGiven(t, c)
 	for name, tt := range map[string]struct {
 		env     string
 		command string   // options of sbatch, and then the script, or srun
@@ -58,4 +62,18 @@ func TestSlurmAsked(t *testing.T) {
 			}
 		})
 	}
+}
+
+// neverGiven has a job ask for more than all targets have: Slurm does not try it again and again, and says why.
+func neverGiven(t *testing.T, c *slurmCluster) {
+	id, err := c.on("ctl", "sbatch", "--parsable", "--checkpoint=nvmf:2,capacity=9T", "--wrap", "true")
+	require.NoError(t, err)
+	var job string
+	eventually(t, func() bool {
+		job, _ = c.on("ctl", "scontrol", "show", "job", id)
+		return strings.Contains(job, "Reason=job_requeued_in_held_state")
+	}, "a job that is held")
+	assert.Contains(t, job, "AdminComment=nvmecr: 2 targets are wanted, and 0 of 2 can be had")
+	_, err = c.on("ctl", "scancel", id)
+	require.NoError(t, err)
 }

@@ -86,7 +86,13 @@ See docs/slurm.md.`,
 				return hook.run(cmd, h)
 			}})
 	}
-	cmd.AddCommand(newSlurmStep(&o.runtime))
+	cmd.AddCommand(newSlurmStep(&o.runtime), &cobra.Command{
+		Use: "request REQUEST", Short: "Look whether a request is one: for the SPANK plugin", Example: "  nvmecr slurm request nvmf:2,capacity=40G", Hidden: true, Args: cli.Args(cobra.ExactArgs(1)),
+		RunE: func(_ *cobra.Command, args []string) error {
+			_, err := slurm.ParseRequest(args[0], slurm.Request{})
+			return err
+		},
+	})
 	return cmd
 }
 
