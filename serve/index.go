@@ -44,6 +44,9 @@ type treeIndex struct {
 // ServeTree begins to take connections to the index of the job's tree: of processes of this host, and at others, which may be nil, of
 // those that know the secret of the run. It is called once, before Close, by who has called TakeOver.
 func (s *Server) ServeTree(others net.Listener) error {
+	if err := shortenSlices(); err != nil {
+		s.info("the job's files: the index may answer late where the processors are busy: %v", err)
+	}
 	here, err := owner.ListenForIndex(store.LockGroup(s.cfg.Run))
 	if err != nil {
 		return err
