@@ -36,7 +36,7 @@ func (h *Hooks) Prolog(id uint32, runtime string) error {
 	if err := errors.Join(os.MkdirAll(runtime, 0o755), os.Mkdir(dir, 0o700)); err != nil {
 		return err
 	}
-	environment := strings.Join(l.environment(key), "\n") + "\n"
+	environment := strings.Join(l.Settings(key), "\n") + "\n"
 	for path, text := range map[string]string{
 		key:                               l.Key + "\n",
 		filepath.Join(dir, "environment"): environment,
@@ -53,9 +53,9 @@ func manifestOf(id uint32, runtime string) string {
 	return filepath.Join(runtime, strconv.FormatUint(uint64(id), 10))
 }
 
-// environment are the settings of the job's runs. The mapping is for the first start: later ones find ranks where the
+// Settings are those of the job's runs, NAME=VALUE, with its key in the file key. The mapping is for the first start: later ones find ranks where the
 // partition table has them, whatever nodes they are on.
-func (l *Lease) environment(key string) []string {
+func (l *Lease) Settings(key string) []string {
 	var targets []string
 	for _, s := range l.Targets {
 		targets = append(targets, s.Namespace)

@@ -42,6 +42,8 @@ SelectTypeParameters=CR_Core
 SlurmdParameters=config_overrides
 ReturnToService=2
 SlurmdTimeout=5
+MessageTimeout=5
+TCPTimeout=1
 SchedulerParameters=bf_interval=1,sched_interval=1
 TopologyPlugin=topology/tree
 GresTypes=nvmf
@@ -152,7 +154,10 @@ func (c *slurmCluster) admin(args ...string) (string, error) {
 	return strings.Join(job.Stdout.Lines(), "\n"), err
 }
 
-type lease struct{ Name, State, Nodes string }
+type lease struct {
+	Name, State, Nodes string
+	Used               int64
+}
 
 // leases are what `nvmecr slurm status` lists.
 func (c *slurmCluster) leases() (leases []lease) {
@@ -201,6 +206,7 @@ func TestSlurmNodeLost(t *testing.T) {
 	require.NoError(t, err)
 	assert.Regexp(t, `-r-------- 1 65534 +0 .* environment\n-r-------- 1 65534 +0 .* key\n`, string(ls))
 	awaitManifestStep(t, c, lost, id, "200")
+	assert.Positive(t, c.leases()[0].Used, "what the checkpoint has")
 	lost.Cut()
 	text := says(t, c.Stage, "cluster.out", "app: done")
 	assert.Regexp(t, `(?s)app: 4 ranks, from step 0\n.*app: 4 ranks, from step [2-9]00\n.*app: done`, text)

@@ -1,18 +1,14 @@
 package command
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
 	"strconv"
-	"strings"
 	"syscall"
-	"text/tabwriter"
 	"time"
 
-	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
 
 	"nvmecr/balancer/site"
@@ -132,65 +128,4 @@ func harmless(stderr io.Writer, err error) error {
 		fmt.Fprintln(stderr, cli.OneLine(err))
 	}
 	return nil
-}
-
-// leaseLine is a lease as status prints it. It has no key.
-type leaseLine struct {
-	Name    string     `json:"name"`
-	State   string     `json:"state"`
-	User    uint32     `json:"user"`
-	Job     uint32     `json:"job"`
-	Nodes   string     `json:"nodes"`
-	Size    nvmf.Bytes `json:"size"`
-	Targets []string   `json:"targets"`
-	Started time.Time  `json:"started"`
-	Ended   *time.Time `json:"ended,omitempty"`
-	Until   *time.Time `json:"until,omitempty"` // it is freed, unless the job comes again
-}
-
-func describeLease(l *slurm.Lease) leaseLine {
-	line := leaseLine{Name: l.Name, State: "in use", User: l.User, Job: l.Job, Nodes: l.Nodes, Size: l.Size * nvmf.Bytes(len(l.Targets)), Started: l.Started, Ended: l.Ended}
-	for _, t := range l.Targets {
-		line.Targets = append(line.Targets, t.Target)
-	}
-	switch {
-	case !l.Ready:
-		line.State = "incomplete"
-	case l.Ended != nil:
-		until := l.Ended.Add(l.Request.Retain)
-		line.State, line.Until = "retained", &until
-	}
-	return line
-}
-
-func (o *slurmOptions) status(cmd *cobra.Command, h *slurm.Hooks) error {
-	leases, err := h.Leases()
-	strays, e := h.Strays(cmd.Context())
-	err = errors.Join(err, e)
-	lines := make([]leaseLine, 0, len(leases))
-	for _, l := range leases {
-		lines = append(lines, describeLease(l))
-	}
-	for _, s := range strays {
-		lines = append(lines, leaseLine{Name: s.Name, State: "no lease", Targets: []string{s.Target}})
-	}
-	if o.json {
-		return errors.Join(err, printJSON(cmd.OutOrStdout(), lines))
-	}
-	return errors.Join(err, printLeases(cmd.OutOrStdout(), lines))
-}
-
-func printLeases(w io.Writer, lines []leaseLine) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "NAME\tSTATE\tUSER\tJOB\tNODES\tSIZE\tTARGETS\tSINCE")
-	for _, l := range lines {
-		since := "-"
-		if l.Ended != nil {
-			since = "ended " + humanize.Time(*l.Ended)
-		} else if !l.Started.IsZero() {
-			since = humanize.Time(l.Started)
-		}
-		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\n", printable(l.Name), l.State, l.User, l.Job, l.Nodes, size(l.Size), strings.Join(l.Targets, ","), since)
-	}
-	return t.Flush()
 }

@@ -1,0 +1,134 @@
+package command
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/spf13/cobra"
+
+	"nvmecr/nvmf"
+	"nvmecr/slurm"
+)
+
+// leaseLine is a lease as status prints it. It has no key.
+type leaseLine struct {
+	Name    string      `json:"name"`
+	State   string      `json:"state"`
+	User    uint32      `json:"user"`
+	Job     uint32      `json:"job"`
+	Nodes   string      `json:"nodes"`
+	Size    nvmf.Bytes  `json:"size"`
+	Used    *nvmf.Bytes `json:"used,omitempty"` // by files; not there where the store cannot be looked at from here
+	Targets []string    `json:"targets"`
+	Started time.Time   `json:"started"`
+	Ended   *time.Time  `json:"ended,omitempty"`
+	Until   *time.Time  `json:"until,omitempty"` // it is freed, unless the job comes again
+}
+
+func describeLease(l *slurm.Lease) leaseLine {
+	line := leaseLine{Name: l.Name, State: "in use", User: l.User, Job: l.Job, Nodes: l.Nodes, Size: l.Size * nvmf.Bytes(len(l.Targets)), Started: l.Started, Ended: l.Ended}
+	for _, t := range l.Targets {
+		line.Targets = append(line.Targets, t.Target)
+	}
+	switch {
+	case !l.Ready:
+		line.State = "incomplete"
+	case l.Ended != nil:
+		until := l.Ended.Add(l.Request.Retain)
+		line.State, line.Until = "retained", &until
+	}
+	return line
+}
+
+func (o *slurmOptions) status(cmd *cobra.Command, h *slurm.Hooks) error {
+	leases, err := h.Leases()
+	strays, e := h.Strays(cmd.Context())
+	err = errors.Join(err, e)
+	lines := make([]leaseLine, 0, len(leases))
+	for _, l := range leases {
+		line := describeLease(l)
+		if l.Ready {
+			line.Used = usedOf(cmd.Context(), l)
+		}
+		lines = append(lines, line)
+	}
+	for _, s := range strays {
+		lines = append(lines, leaseLine{Name: s.Name, State: "no lease", Targets: []string{s.Target}})
+	}
+	if o.json {
+		return errors.Join(err, printJSON(cmd.OutOrStdout(), lines))
+	}
+	return errors.Join(err, printLeases(cmd.OutOrStdout(), lines))
+}
+
+func printLeases(w io.Writer, lines []leaseLine) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "NAME\tSTATE\tUSER\tJOB\tNODES\tSIZE\tUSED\tTARGETS\tSINCE")
+	for _, l := range lines {
+		since := "-"
+		if l.Ended != nil {
+			since = "ended " + humanize.Time(*l.Ended)
+		} else if !l.Started.IsZero() {
+			since = humanize.Time(l.Started)
+		}
+		used := "-"
+		if l.Used != nil {
+			used = size(*l.Used)
+		}
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n", printable(l.Name), l.State, l.User, l.Job, l.Nodes, size(l.Size), used, strings.Join(l.Targets, ","), since)
+	}
+	return t.Flush()
+}
+
+// lookTime is how long a store may take to say how full it is.
+const lookTime = 5 * time.Second
+
+// usedOf is what files have of a lease, as `nvmecr stat` sees it with the key of the job; nil where that cannot be told.
+func usedOf(ctx context.Context, l *slurm.Lease) *nvmf.Bytes {
+	ctx, cancel := context.WithTimeout(ctx, lookTime)
+	defer cancel()
+	self, err := os.Executable()
+	if err != nil {
+		return nil
+	}
+	key, err := keyFile(l.Key)
+	if err != nil {
+		return nil
+	}
+	defer os.RemoveAll(filepath.Dir(key))
+	cmd := exec.CommandContext(ctx, self, "stat", "--json")
+	cmd.Env = append(os.Environ(), l.Settings(key)...)
+	out, err := cmd.Output()
+	if err != nil {
+		return nil
+	}
+	var list []partition
+	if err := json.Unmarshal(out, &list); err != nil {
+		return nil
+	}
+	used := new(nvmf.Bytes)
+	for _, p := range list {
+		*used += p.Capacity - p.Free
+	}
+	return used
+}
+
+// keyFile writes a key where nobody else reads it.
+func keyFile(key string) (string, error) {
+	dir, err := os.MkdirTemp("", "nvmecr-status-")
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "key")
+	return path, os.WriteFile(path, []byte(key+"\n"), 0o600)
+}
