@@ -272,6 +272,12 @@ func TestMergeCopies(t *testing.T) {
 		}, 1, 1, false},
 		{"not there", nil, func(f *checkpoint.File) bool { return f.Path != "/melt.400.2" }, 1, 1, true},
 		{"nothing there, with a", []string{"a"}, func(*checkpoint.File) bool { return false }, 1, 4, true},
+		{"copied back, and killed there", []string{"b"}, func(f *checkpoint.File) bool {
+			if f.Path == "/melt.400.1" {
+				f.Modified, f.Closed = f.Modified.Add(1), false
+			}
+			return true
+		}, 1, 1, true},
 		{"written again", nil, func(f *checkpoint.File) bool {
 			f.Modified = f.Modified.Add(1)
 			return true

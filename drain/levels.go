@@ -118,8 +118,8 @@ func (s *Series) addCopies(d *Set, name string) {
 	s.Checkpoints = append(s.Checkpoints, c)
 }
 
-// need returns the files of the set that are not among those of a store, or without all of their bytes. ok is false if the store has others, or
-// other content.
+// need returns the files of the set that are not among those of a store, or without all of their bytes, as where copying them back was cut short. ok is false if the
+// store has others, or other content.
 func (s *Set) need(stored []checkpoint.File) (need []int, ok bool) {
 	have := make(map[string]checkpoint.File, len(stored))
 	for _, f := range stored {
@@ -132,11 +132,11 @@ func (s *Set) need(stored []checkpoint.File) (need []int, ok bool) {
 		if there {
 			found++
 		}
-		if there && (g.Size != f.Size || !g.Modified.Equal(f.Modified)) {
-			return nil, false
-		}
-		if !there || g.Lost || !g.Closed {
+		switch {
+		case !there || g.Lost || !g.Closed:
 			need = append(need, i)
+		case g.Size != f.Size || !g.Modified.Equal(f.Modified):
+			return nil, false
 		}
 	}
 	return need, found == len(stored)

@@ -87,3 +87,22 @@ func TestCopiesRefused(t *testing.T) {
 	sh(t, s, "echo x > /nvmecr/ck.1", flags...).ok(t)
 	sh(t, s, "true", append(flags, "--copies", "partner")...).refused(t, "formatted without room for copies", "--fresh")
 }
+
+// TestRebuild: what was lost of older checkpoints, too, comes back from their copies.
+func TestRebuild(t *testing.T) {
+	const pattern = "ck-{step}/**"
+	s := newStage(t)
+	flags := append(copyTargets(t, s, 3, 0, 1, 2), "--copies", "partner", "--level2-pattern", pattern)
+	for _, step := range []string{"100", "200"} { // each run copies its newest
+		sh(t, s, "for r in 0 1 2; do PMI_SIZE=3 PMI_RANK=$r sh -c 'mkdir -p /nvmecr/ck-"+step+"; head -c 300000 /dev/urandom > /nvmecr/ck-"+step+"/state.$PMI_RANK' & done; wait", flags...).ok(t)
+	}
+	before, after := filepath.Join(s.Dir, "before"), filepath.Join(s.Dir, "after")
+	call(t, s, "cp", "/", before).ok(t)
+	copyTargets(t, s, 3, 2)
+	r := call(t, s, append([]string{"rebuild", pattern}, flags[:6]...)...)
+	assert.Equal(t, "1 of 1: 100: 1 file of 293 KiB copied back from copies/ck-100\n", r.ok(t))
+	assert.Contains(t, r.stderr, ": 200, 1 file of 293 KiB copied back from copies/ck-200")
+	call(t, s, "cp", "/", after).ok(t)
+	assert.True(t, sameTree(tree(t, before), tree(t, after)), "byte for byte")
+	assert.Empty(t, call(t, s, "rebuild", pattern).ok(t))
+}

@@ -74,15 +74,15 @@ func checkCopies(cfg *config.Config) error {
 	return nil
 }
 
-// copied returns the sets of which there are copies. Damaged ones are told of.
+// copied returns the sets of which there are copies. Damaged ones are told of, and areas that cannot be used: the others, and the store, are there all the same.
 func (o *levelReader) copied(ctx context.Context) []drain.Set {
 	if o.cfg.Copies == config.CopiesNone && !o.areas {
 		return nil
 	}
-	o.copies = openCopies(ctx, o.cfg, true, o.fail)
+	o.copies = openCopies(ctx, o.cfg, true, o.say)
 	sets, err := o.copies.Sets()
 	if err != nil {
-		o.fail(err)
+		o.say(err)
 	}
 	return sets
 }

@@ -253,6 +253,11 @@ func (r *reader) eachOf(ctx context.Context, ranks []int, f func(rank int, fs po
 // fail tells of an error, on one line; the command goes on.
 func (r *reader) fail(err error) {
 	r.failed = true
+	r.say(err)
+}
+
+// say tells of an error that is no failure of the command.
+func (r *reader) say(err error) {
 	if !errors.As(err, new(cli.Status)) { // told already
 		fmt.Fprintln(r.stderr, cli.OneLine(err))
 	}

@@ -26,6 +26,7 @@ type restoreOptions struct {
 	from     string // a level, or ""
 	together bool   // started by startRanks
 	newer    bool   // started by a run that begins
+	lost     bool   // started by newRebuild
 }
 
 func newRestore() *cobra.Command {
@@ -52,7 +53,8 @@ mpirun -n 4 nvmecr restore ... copies from all hosts at once.`,
 	cmd.Flags().StringVar(&o.from, "from", "", "the `LEVEL` to copy from, copies or level2; either without it [NVMECR_FROM]")
 	cli.AddSwitch(cmd.Flags(), &o.together, "together", "", "close the files when all ranks have written theirs")
 	cli.AddSwitch(cmd.Flags(), &o.newer, "newer", "", "of each pattern copy what is newer than all that the store has")
-	for _, name := range []string{"together", "newer"} {
+	cli.AddSwitch(cmd.Flags(), &o.lost, "lost", "", "copy all that has been lost of checkpoints of which there are copies")
+	for _, name := range []string{"together", "newer", "lost"} {
 		_ = cmd.Flags().MarkHidden(name) // it is there
 	}
 	return cmd
@@ -79,6 +81,9 @@ func (o *restoreOptions) restore(cmd *cobra.Command, args []string) error {
 	}
 	if o.together {
 		return o.restorePart(cmd, cfg, place, first(args))
+	}
+	if o.lost {
+		return o.restoreLost(cmd, cfg, place, first(args))
 	}
 	if o.newer {
 		return o.restoreNewer(cmd, cfg, place, first(args))

@@ -32,7 +32,7 @@ same name finds it again.`,
 	root.SetVersionTemplate("{{.Version}}")
 	root.AddCommand(
 		newRun(), newServe(), newTarget(), newAdmin(), newKeygen(),
-		newLs(), newLatest(), newCheckpoints(), newDrain(), newRestore(), newAdvise(), newCat(), newMount(), newCp(), newStat(), newStores(), newFsck(), newVerify(), newRelease(),
+		newLs(), newLatest(), newCheckpoints(), newDrain(), newRestore(), newRebuild(), newAdvise(), newCat(), newMount(), newCp(), newStat(), newStores(), newFsck(), newVerify(), newRelease(),
 		newHostNQN(), newDiscover(), newCheck(), newPlan(), newSlurm(), newDemo(), newBench(), newVersion(),
 	)
 	return root

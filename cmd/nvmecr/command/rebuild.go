@@ -1,0 +1,77 @@
+package command
+
+import (
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"nvmecr/drain"
+	"nvmecr/internal/cli"
+	"nvmecr/internal/config"
+	"nvmecr/internal/store"
+)
+
+func newRebuild() *cobra.Command {
+	o := &restoreOptions{}
+	cmd := &cobra.Command{
+		Use:   "rebuild [flags] [PATTERN]",
+		Short: "Copy back what was lost with a target, from the copies",
+		Long: `Brings back all checkpoints of which copies on other targets (--copies) have what the store has lost,
+with a target that was replaced: first the newest, then the older ones, a line for each. Name the new target with
+--target, in the place of the lost one. Interrupted, it goes on when it is called again.
+
+A run does that for the newest checkpoint when it begins.`,
+		Example: `  nvmecr rebuild --name melt
+  nvmecr rebuild --name melt --target ADDRESS-1 --target ADDRESS-OF-THE-NEW-ONE`,
+		Args: cli.Args(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o.stderr = cmd.ErrOrStderr()
+			if err := o.cfg.Resolve(); err != nil {
+				return cli.UsageError{Err: err}
+			}
+			return o.rebuild(cmd, args)
+		},
+	}
+	o.bind(cmd, "copies")
+	return cmd
+}
+
+// rebuild is a run that has the newest checkpoints when it begins, like any other, and whose job is the rest.
+func (o *restoreOptions) rebuild(cmd *cobra.Command, args []string) error {
+	if _, err := locate(o.cfg); err != nil && !o.cfg.Given("target") {
+		return err
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	run := &runOptions{cfg: o.cfg, stderr: o.stderr}
+	return run.run(cmd.Context(), append([]string{self, "restore", "--lost"}, args...))
+}
+
+// restoreLost copies back what the store lacks of checkpoints, the newest first.
+func (o *restoreOptions) restoreLost(cmd *cobra.Command, cfg *config.Config, place store.Place, pattern string) error {
+	o.findLost, o.from = true, levelCopies
+	list, err := o.allLevels(cmd, pattern)
+	if err != nil {
+		return err
+	}
+	var lost []*drain.Checkpoint
+	for _, s := range list {
+		for i := len(s.Checkpoints) - 1; i >= 0; i-- {
+			if c := &s.Checkpoints[i]; c.Recoverable() && len(c.Need) > 0 {
+				lost = append(lost, c)
+			}
+		}
+	}
+	for i, c := range lost {
+		from := o.origins(c)[0]
+		if err := o.fetch(cmd.Context(), cfg, place, from); err != nil {
+			o.fail(fmt.Errorf("%s: %w", c.Name, err))
+			continue
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "%d of %d: %s: %s\n", i+1, len(lost), printable(c.Name), from.said())
+	}
+	return o.end()
+}
