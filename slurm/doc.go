@@ -23,5 +23,6 @@
 // Each start of a job has a key of its own. The targets are told it in the place of that of the last start, which cuts
 // off the hosts that have the last one: a node that was lost and comes back reaches nothing.
 //
-// Methods may be called at the same time by several processes: one lock of the state directory is held by each that changes it.
+// Methods may be called at the same time by several processes: each holds the lock of the lease that it
+// changes, and that of the state directory only while it plans. So a target that hangs delays the jobs that have space on it, and no others.
 package slurm

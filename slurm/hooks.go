@@ -82,7 +82,7 @@ func (h *Hooks) start(ctx context.Context, job Job, request string) error {
 	if err != nil {
 		return fmt.Errorf("%w; %w", err, ErrUnmeetable)
 	}
-	unlock, err := h.store().lock()
+	unlock, err := h.store().lockLease(leaseName(job, r))
 	if err != nil {
 		return err
 	}
@@ -104,6 +104,11 @@ func leaseName(job Job, r Request) string {
 
 // lease returns the lease for this start of the job, written down.
 func (h *Hooks) lease(ctx context.Context, job Job, r Request) (*Lease, error) {
+	unlock, err := h.store().lock() // until it is written other leases do not see what space it has
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
 	name := leaseName(job, r)
 	l, err := h.store().load(name)
 	switch {
@@ -248,13 +253,19 @@ func (h *Hooks) target(name string) (site.Target, error) {
 
 // EpilogController notes that a job has ended. It may be started again: nothing is freed.
 func (h *Hooks) EpilogController(id uint32) error {
-	unlock, err := h.store().lock()
+	l, err := h.store().ofJob(id)
+	if l == nil {
+		return err
+	}
+	unlock, err := h.store().lockLease(l.Name)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	l, err := h.store().ofJob(id)
-	if l == nil || l.Ended != nil {
+	switch l, err = h.store().load(l.Name); {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil || l.Job != id || l.Ended != nil:
 		return err
 	}
 	now := h.Now()

@@ -39,6 +39,7 @@ type cluster struct {
 	said []string
 	now  time.Time
 
+	hang  func(name string) // in Create
 	told  map[uint32]string
 	holds []uint32
 }
@@ -82,6 +83,9 @@ func (c *cluster) Hold(_ context.Context, id uint32) error {
 }
 
 func (c *cluster) Create(_ context.Context, on site.Target, name string, size nvmf.Bytes) (string, error) {
+	if c.hang != nil {
+		c.hang(name)
+	}
 	if c.held[on.Name][name] == nil {
 		c.held[on.Name][name] = &held{size: size}
 	}
@@ -236,6 +240,29 @@ func TestRefused(t *testing.T) {
 	assert.Equal(t, []uint32{2}, c.holds)
 	require.NoError(t, c.start(t, 2, "nvmf:2,capacity=5G,name=x"))
 	assert.Empty(t, c.told[2], "it has started")
+}
+
+// While a target hangs for one job others start, and end, and what that job has planned is not given to them.
+func TestTargetHangs(t *testing.T) {
+	c := newCluster(t)
+	require.NoError(t, c.start(t, 1, "nvmf:1,capacity=1G"))
+	c.hang = func(name string) {
+		if name != "slurm-j2" {
+			return
+		}
+		c.hang = nil
+		require.NoError(t, c.start(t, 3, "nvmf:1,capacity=1G"))
+		require.Error(t, c.start(t, 4, "nvmf:2,capacity=2G"))
+		c.end(t, 1)
+		c.now = c.now.Add(c.Grace)
+		require.NoError(t, c.Reconcile(t.Context()))
+	}
+	require.NoError(t, c.start(t, 2, "nvmf:2,capacity=3G"))
+	assert.Nil(t, c.hang)
+	leases, err := c.Leases()
+	require.NoError(t, err)
+	assert.Len(t, leases, 2, "job 1 is freed")
+	c.leased(t)
 }
 
 var errKilled = errors.New("killed")

@@ -4,25 +4,37 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"slices"
 	"strings"
 )
 
 // Reconcile frees the leases of jobs that are over, when they need not be retained any longer, or never came to have space. A lease that
-// cannot be freed, such as of a target that is down, is left for the next time, and does not keep others from being freed.
+// cannot be freed, such as of a target that is down, is left for the next time, as is one that a hook has, and does not keep others from being freed.
 func (h *Hooks) Reconcile(ctx context.Context) error {
-	unlock, err := h.store().lock()
-	if err != nil {
-		return err
-	}
-	defer unlock()
 	leases, err := h.store().all()
 	for _, l := range leases {
-		if e := h.reconcile(ctx, l); e != nil {
+		if e := h.reconcileLocked(ctx, l.Name); e != nil {
 			err = errors.Join(err, fmt.Errorf("lease %s: %w", l.Name, e))
 		}
 	}
 	return err
+}
+
+func (h *Hooks) reconcileLocked(ctx context.Context, name string) error {
+	unlock, ok, err := h.store().tryLease(name)
+	if !ok {
+		return err
+	}
+	defer unlock()
+	l, err := h.store().load(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return h.reconcile(ctx, l)
 }
 
 func (h *Hooks) reconcile(ctx context.Context, l *Lease) error {
@@ -82,15 +94,16 @@ type Stray struct{ Target, Name string }
 
 // Strays compares what targets hold with the leases. Targets that do not answer are errors, and the others are compared all the same.
 func (h *Hooks) Strays(ctx context.Context) (strays []Stray, err error) {
-	unlock, err := h.store().lock()
-	if err != nil {
+	if strays, err = h.unleased(ctx); len(strays) == 0 {
 		return nil, err
 	}
-	defer unlock()
-	leases, err := h.store().all()
-	if err != nil {
-		return nil, err
-	}
+	// What is freed meanwhile loses its lease behind its namespace: it is gone when looked at again.
+	again, err := h.unleased(ctx)
+	return slices.DeleteFunc(again, func(s Stray) bool { return !slices.Contains(strays, s) }), err
+}
+
+// unleased lists what targets hold before the leases, since a lease is written before its first namespace is made.
+func (h *Hooks) unleased(ctx context.Context) (strays []Stray, err error) {
 	for _, t := range h.Inventory.Targets {
 		if len(t.Admin) == 0 {
 			continue
@@ -98,13 +111,18 @@ func (h *Hooks) Strays(ctx context.Context) (strays []Stray, err error) {
 		names, e := h.Targets.List(ctx, t)
 		err = errors.Join(err, e)
 		for _, name := range names {
-			leased := slices.ContainsFunc(leases, func(l *Lease) bool {
-				return l.Name == name && slices.ContainsFunc(l.Targets, func(s LeasedSpot) bool { return s.Target == t.Name })
-			})
-			if strings.HasPrefix(name, "slurm-") && !leased {
+			if strings.HasPrefix(name, "slurm-") {
 				strays = append(strays, Stray{t.Name, name})
 			}
 		}
 	}
-	return strays, err
+	leases, e := h.store().all()
+	if e != nil {
+		return nil, errors.Join(err, e)
+	}
+	return slices.DeleteFunc(strays, func(s Stray) bool {
+		return slices.ContainsFunc(leases, func(l *Lease) bool {
+			return l.Name == s.Name && slices.ContainsFunc(l.Targets, func(spot LeasedSpot) bool { return spot.Target == s.Target })
+		})
+	}), err
 }

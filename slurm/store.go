@@ -8,12 +8,15 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"nvmecr/internal/crc64"
 )
 
 // A Store is the state directory. What it is made of:
 //
-//	lock          held by whoever changes a lease
+//	lock          byte 0 is locked while space is planned, a byte of its own for each lease while that is changed
 //	NAME.lease    a lease, mode 0600: it has a key
 //
 // It belongs to Slurm's user. Nodes read it as root: so it is on a file system that the controller and the nodes share, with root on the nodes let in.
@@ -21,14 +24,35 @@ type Store struct{ dir string }
 
 const suffix = ".lease"
 
-// lock takes the lock, which ends with the process too.
-func (s *Store) lock() (unlock func(), err error) {
+// lock takes the lock of the directory, which is held while space is planned, and never while a target is spoken to.
+func (s *Store) lock() (unlock func(), err error) { return s.lockByte(0, unix.F_OFD_SETLKW) }
+
+// lockLease takes the lock of one lease, which whoever changes it holds all the time. Who needs both takes this one first.
+func (s *Store) lockLease(name string) (unlock func(), err error) {
+	return s.lockByte(byteOf(name), unix.F_OFD_SETLKW)
+}
+
+// tryLease is lockLease for who does not wait: ok is false where somebody has it.
+func (s *Store) tryLease(name string) (unlock func(), ok bool, err error) {
+	unlock, err = s.lockByte(byteOf(name), unix.F_OFD_SETLK)
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+		return nil, false, nil
+	}
+	return unlock, err == nil, err
+}
+
+// byteOf is which byte of the file lock is a lease's. Two that share one wait for each other, no more.
+func byteOf(name string) int64 { return 1 + int64(crc64.Checksum([]byte(name))>>2) }
+
+// lockByte locks a byte of the file, until unlock or the end of the process.
+func (s *Store) lockByte(at int64, how int) (unlock func(), err error) {
 	f, err := os.OpenFile(filepath.Join(s.dir, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("state directory: %w; make it, for Slurm's user alone (mode 0700)", err)
 	}
+	l := unix.Flock_t{Type: unix.F_WRLCK, Whence: 0, Start: at, Len: 1}
 	for {
-		if err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX); !errors.Is(err, syscall.EINTR) {
+		if err = unix.FcntlFlock(f.Fd(), how, &l); !errors.Is(err, unix.EINTR) {
 			break
 		}
 	}
