@@ -18,7 +18,6 @@ import (
 
 	"nvmecr/checkpoint"
 	"nvmecr/internal/config"
-	"nvmecr/internal/store"
 	"nvmecr/nvmf"
 )
 
@@ -79,11 +78,9 @@ func Run(ctx context.Context, out io.Writer, o Options) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, stage.Close()) }()
-	stage.View = config.ViewRank
 	cfg, err := stage.Config(name)
 	if o.Target != "" {
 		cfg = config.Default()
-		cfg.View = stage.View
 		err = errors.Join(cfg.Set("name", name), cfg.Set("target", o.Target))
 	}
 	if err != nil {
@@ -180,7 +177,7 @@ func (d *demonstration) killed(ctx context.Context) (Thermo, error) {
 	if err != nil {
 		return nil, err
 	}
-	d.say("\n2. The same under `nvmecr run --view=rank`, checkpoints under /nvmecr: each rank writes into its partition of\n   %s.", where)
+	d.say("\n2. The same under `nvmecr run`, checkpoints under /nvmecr, one tree for all ranks: each writes into its partition of\n   %s.", where)
 	known, err := d.awaitInstant(ctx, job)
 	if err != nil {
 		return nil, err
@@ -226,18 +223,12 @@ func (d *demonstration) awaitInstant(ctx context.Context, job *Job) ([]int, erro
 	return known, nil
 }
 
-// begun reports whether rank 0 has begun a checkpoint after the one of step.
-// Looking at one rank is quicker than a Survey, and checkpoints are short.
+// begun reports whether a checkpoint has been begun after the one of step.
 func (d *demonstration) begun(ctx context.Context, step string) bool {
-	files, err := readRoot(ctx, d.cfg, store.Place{Rank: 0, Size: ranks})
+	sets, err := Survey(ctx, d.cfg, ranks, restarts)
 	if err != nil {
 		return false // it changed while we looked
 	}
-	series, err := checkpoint.Find(files, restarts, checkpoint.Job{Ranks: 1})
-	if err != nil || len(series) == 0 {
-		return false
-	}
-	sets := series[0].Sets
 	at := slices.IndexFunc(sets, func(s checkpoint.Set) bool { return s.Name == step })
 	return at >= 0 && at < len(sets)-1
 }
@@ -267,9 +258,12 @@ func (d *demonstration) sayCheckpoints(all []checkpoint.Set) {
 		if !c.Complete() {
 			var missing []string
 			for _, p := range c.Missing {
-				if p.Path == "" {
+				switch {
+				case p.Path == "":
 					missing = append(missing, p.String())
-				} else {
+				case p.Rank < 0: // the index knows no bytes of it yet
+					missing = append(missing, path.Base(p.Path))
+				default:
 					missing = append(missing, fmt.Sprintf("%s of rank %d", path.Base(p.Path), p.Rank))
 				}
 			}
@@ -293,7 +287,7 @@ func (d *demonstration) restarted(ctx context.Context, from *checkpoint.Set, ste
 	if err != nil {
 		return nil, err
 	}
-	d.say("\n3. Started again, from step %d, the newest that every rank holds complete.", step)
+	d.say("\n3. Started again, from step %d, the newest that is complete in all ranks.", step)
 	for !job.Ended() && readThermo(job.Stdout.Lines()).last() < 0 {
 		if err := sleep(ctx, 2*time.Millisecond); err != nil {
 			return nil, err

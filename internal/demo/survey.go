@@ -10,6 +10,7 @@ import (
 
 	"nvmecr/checkpoint"
 	"nvmecr/internal/config"
+	"nvmecr/internal/parttable"
 	"nvmecr/internal/store"
 	"nvmecr/microfs"
 )
@@ -17,15 +18,23 @@ import (
 // Survey reads from outside which checkpoints of a pattern the store of a job of
 // so many ranks holds, oldest first.
 func Survey(ctx context.Context, cfg *config.Config, ranks int, pattern string) ([]checkpoint.Set, error) {
+	tree := cfg.View == config.ViewJob
+	places := []store.Place{{Rank: parttable.Solo}} // the names of a tree
+	if !tree {
+		places = nil
+		for rank := range ranks {
+			places = append(places, store.Place{Rank: rank, Size: ranks})
+		}
+	}
 	var files []checkpoint.File
-	for rank := range ranks {
-		more, err := readRoot(ctx, cfg, store.Place{Rank: rank, Size: ranks})
+	for _, place := range places {
+		more, err := readRoot(ctx, cfg, place)
 		if err != nil {
-			return nil, fmt.Errorf("rank %d: %w", rank, err)
+			return nil, fmt.Errorf("partition %d: %w", place.Rank, err)
 		}
 		files = append(files, more...)
 	}
-	series, err := checkpoint.Find(files, pattern, checkpoint.Job{Ranks: ranks})
+	series, err := checkpoint.Find(files, pattern, checkpoint.Job{Ranks: ranks, Tree: tree})
 	if err != nil || len(series) == 0 {
 		return nil, err
 	}
@@ -53,6 +62,10 @@ func readRoot(ctx context.Context, cfg *config.Config, place store.Place) (files
 		return nil, err
 	}
 	defer p.Close()
+	rank, err := writers(p.FS, place)
+	if err != nil {
+		return nil, err
+	}
 	root, err := p.FS.Open(microfs.RootIno, "/", 0, 0)
 	if err != nil {
 		return nil, err
@@ -73,10 +86,25 @@ func readRoot(ctx context.Context, cfg *config.Config, place store.Place) (files
 				return nil, err
 			}
 			files = append(files, checkpoint.File{
-				Rank: place.Rank, Path: path.Join("/", d.Name), Size: a.Size, Created: a.Btime, Modified: a.Mtime, Closed: a.Closed,
+				Rank: rank(a.Ino), Path: path.Join("/", d.Name), Size: a.Size, Created: a.Btime, Modified: a.Mtime, Closed: a.Closed,
 			})
 		}
 	}
+}
+
+// writers returns the function that says which rank has written a file: in a tree the first that the index knows bytes of.
+func writers(fs *microfs.FS, place store.Place) (rank func(microfs.Ino) int, err error) {
+	first := map[microfs.Ino]int{}
+	err = fs.EachRange(func(a microfs.Attr, ranges []microfs.Range) error {
+		first[a.Ino] = int(ranges[0].Place)
+		return nil
+	})
+	return func(ino microfs.Ino) int {
+		if r, ok := first[ino]; ok {
+			return r
+		}
+		return place.Rank
+	}, err
 }
 
 // took is how long a checkpoint took to write.
