@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,6 +27,7 @@ import (
 //	$XDG_STATE_HOME/nvmecr/NAME/   (default ~/.local/state), mode 0700
 //	  store.json      Record of the last run, replaced atomically
 //	  namespace.img   what the embedded target serves
+//	  verified        when all of the store was last found to be as it was written
 //	  run.key         by which the run in progress proves itself to its target
 //	  lock            flock'd by the run in progress and its target; holds a pid
 type StateDir struct {
@@ -158,6 +160,26 @@ func exists(path string) bool {
 func (d *StateDir) WriteKey(text string) (path string, err error) {
 	path = filepath.Join(d.Path, "run.key")
 	return path, replaceFile(path, []byte(text+"\n")) // os.CreateTemp makes it mode 0600
+}
+
+func (d *StateDir) verified() string { return filepath.Join(d.Path, "verified") }
+
+// RecordVerified remembers that all that had been written by then was found to be as it was written.
+func (d *StateDir) RecordVerified(when time.Time) error {
+	text, err := when.UTC().MarshalText()
+	if err != nil {
+		return err
+	}
+	return replaceFile(d.verified(), append(text, '\n'))
+}
+
+// Verified returns when that was last; the zero time if it is not known.
+func (d *StateDir) Verified() (when time.Time) {
+	text, err := os.ReadFile(d.verified())
+	if err != nil || when.UnmarshalText(bytes.TrimSpace(text)) != nil {
+		return time.Time{}
+	}
+	return when
 }
 
 // Recorded says whether there is a record.

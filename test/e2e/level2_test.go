@@ -66,6 +66,10 @@ func TestLevel2(t *testing.T) {
 			before := tree(t, put)
 			assert.Len(t, before, 7)
 
+			assert.NotContains(t, call(t, s, "checkpoints", "--json", pattern).ok(t), "storeVerified")
+			call(t, s, "verify").ok(t)
+			assert.Contains(t, call(t, s, "checkpoints", "--json", pattern).ok(t), "storeVerified")
+
 			require.NoError(t, os.RemoveAll(filepath.Dir(s.Image("default"))))
 			damaged := filepath.Join(dir, "default", "ck-100", map[config.View]string{config.ViewJob: "", config.ViewRank: "rank1"}[view], "ck-100", "state.1")
 			require.NoError(t, os.Truncate(damaged, 3))

@@ -5,14 +5,17 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"nvmecr/checkpoint"
 	"nvmecr/drain"
 	"nvmecr/internal/cli"
+	"nvmecr/internal/store"
 	"nvmecr/nvmf"
 )
 
@@ -30,9 +33,10 @@ func newCheckpoints() *cobra.Command {
 (--level2): sets of files of all ranks whose names have the same number in them. PATTERN is
 that of nvmecr latest; without it the number is looked for in the names of all files.
 
-A checkpoint that was copied is complete there: it was read back and compared, and VERIFIED says
-when. "copies 1/2" says that one of two targets with parts of the copies has them: the loss of
-another target may take the checkpoint.`,
+VERIFIED says when it was read and compared with its checksums, on each of its levels: in the store
+by the last nvmecr verify on this host that read all of it and found no damage, elsewhere when it
+was copied. "copies 1/2" says that one of two targets with parts of the copies has them: the loss
+of another target may take the checkpoint.`,
 		Example: `  nvmecr checkpoints
   nvmecr checkpoints --name melt --level2 /lustre/me 'melt.{step}.*'`,
 		Args: cli.Args(cobra.MaximumNArgs(1)),
@@ -44,9 +48,9 @@ another target may take the checkpoint.`,
 				return err
 			}
 			if o.json {
-				err = printJSON(cmd.OutOrStdout(), newLeveled(list))
+				err = printJSON(cmd.OutOrStdout(), newLeveled(list, o.verified()))
 			} else {
-				err = printCheckpoints(cmd.OutOrStdout(), list)
+				err = printCheckpoints(cmd.OutOrStdout(), list, o.verified())
 			}
 			return errors.Join(err, o.end())
 		},
@@ -95,21 +99,63 @@ func verifiedAt(c *drain.Checkpoint) (at *time.Time) {
 	return at
 }
 
-func printCheckpoints(w io.Writer, list []drain.Series) error {
+// verified returns when all of the store was last verified, by nvmecr verify on this host; the zero time: never.
+func (o *checkpointsOptions) verified() time.Time {
+	dir, err := store.FindStateDir(o.cfg.Name)
+	if err != nil {
+		return time.Time{}
+	}
+	return dir.Verified()
+}
+
+// isVerified says whether a checkpoint was in the store when that was verified, as it is now.
+func isVerified(c *drain.Checkpoint, stored time.Time) bool {
+	return c.Stored && c.Complete() && len(c.Need) == 0 && !slices.ContainsFunc(c.Files, func(f checkpoint.File) bool { return !f.Created.Before(stored) || !f.Modified.Before(stored) })
+}
+
+// verifiedOn is when it was verified on each of its levels.
+func verifiedOn(c *drain.Checkpoint, stored time.Time) (list []string) {
+	text := func(t time.Time) string { return t.Local().Format(time.DateTime) }
+	switch {
+	case isVerified(c, stored):
+		list = append(list, text(stored))
+	case c.Stored:
+		list = append(list, "-")
+	}
+	for _, s := range []*drain.Set{c.Copied, c.Drained} {
+		if s != nil {
+			list = append(list, text(s.Drained))
+		}
+	}
+	return list
+}
+
+// ranksOf is how many ranks have written files of it; "-" where that is not known.
+func ranksOf(c *drain.Checkpoint) string {
+	n := 0
+	for _, rank := range c.Ranks() {
+		if rank >= 0 {
+			n++
+		}
+	}
+	if n == 0 {
+		return "-"
+	}
+	return strconv.Itoa(n)
+}
+
+func printCheckpoints(w io.Writer, list []drain.Series, stored time.Time) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "PATTERN\tNAME\tFILES\tSIZE\tENDED\tON\tVERIFIED\tCOMPLETE")
+	fmt.Fprintln(t, "PATTERN\tNAME\tRANKS\tFILES\tSIZE\tENDED\tON\tVERIFIED\tCOMPLETE")
 	for _, s := range list {
 		for i := range s.Checkpoints {
 			c := &s.Checkpoints[i]
-			verified, complete := "-", "yes"
-			if at := verifiedAt(c); at != nil {
-				verified = at.Local().Format(time.DateTime)
-			}
+			complete := "yes"
 			if !c.Complete() {
 				complete = "no: " + missing(&c.Set)
 			}
-			fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", printable(s.Pattern), printable(c.Name), len(c.Files), size(nvmf.Bytes(c.Size())),
-				c.Ended().Local().Format(time.DateTime), levelText(c), verified, complete)
+			fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", printable(s.Pattern), printable(c.Name), ranksOf(c), len(c.Files), size(nvmf.Bytes(c.Size())),
+				c.Ended().Local().Format(time.DateTime), levelText(c), strings.Join(verifiedOn(c, stored), ", "), complete)
 		}
 	}
 	return t.Flush()
@@ -125,12 +171,13 @@ type leveledSeries struct {
 type leveledSet struct {
 	latestSet
 	Levels    []string   `json:"levels"`
-	Protected bool       `json:"protected"`           // all copies are there
-	Directory string     `json:"directory,omitempty"` // on the second level
-	Verified  *time.Time `json:"verified,omitempty"`
+	Protected bool       `json:"protected"`               // all copies are there
+	Stored    *time.Time `json:"storeVerified,omitempty"` // when nvmecr verify last read the store
+	Directory string     `json:"directory,omitempty"`     // on the second level
+	Verified  *time.Time `json:"verified,omitempty"`      // there, or on copies
 }
 
-func newLeveled(list []drain.Series) []leveledSeries {
+func newLeveled(list []drain.Series, stored time.Time) []leveledSeries {
 	all := []leveledSeries{}
 	for _, s := range list {
 		series := leveledSeries{Pattern: s.Pattern, Sets: []leveledSet{}}
@@ -141,6 +188,9 @@ func newLeveled(list []drain.Series) []leveledSeries {
 			c := &s.Checkpoints[i]
 			set := leveledSet{
 				latestSet: newSet(&c.Set), Levels: levelsOf(c), Verified: verifiedAt(c), Protected: c.Copied != nil && c.Copied.Protected(),
+			}
+			if isVerified(c, stored) {
+				set.Stored = &stored
 			}
 			if c.Drained != nil {
 				set.Directory = c.Drained.Dir

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -107,7 +108,21 @@ func (o *verifyOptions) verify(cmd *cobra.Command) error {
 	if total.Damaged > 0 {
 		o.failed = true
 	}
+	if !o.failed && o.rank == allRanks && !total.unverified() {
+		o.remember(begin)
+	}
 	return errors.Join(err, o.end())
+}
+
+func (t *verifyReport) unverified() bool {
+	return slices.ContainsFunc(t.Ranks, func(r verifyRank) bool { return r.Unverified })
+}
+
+// remember has `nvmecr checkpoints` say when the store was verified, where this host knows the store.
+func (o *verifyOptions) remember(when time.Time) {
+	if dir, err := store.FindStateDir(o.cfg.Name); err == nil && dir.Recorded() {
+		_ = dir.RecordVerified(when) // who may only read it verifies nevertheless
+	}
 }
 
 // damaged lists what is, in a tree with the names of its files.
