@@ -4,6 +4,8 @@
 #                 how many passed, failed, were skipped
 # make test-apps  installs programs that scientists use (see scripts/deps.sh: 310 MB
 #                 to download, 1.3 GB on disk) and tests those; takes minutes
+# make build/versitygw the object store that second levels in S3 are tested with, where it is
+#                 there (a module of its own: some minutes, 300 MB in Go's caches)
 # make test-nofuse the programs of test/apps, and test/e2e, without the view that FUSE
 #                 gives the kernel; takes five minutes
 # make interop    our initiator and target with those of Linux, in virtual machines,
@@ -157,9 +159,12 @@ test: all lint
 
 # What is installed is tested by `make test` from then on.
 .PHONY: test-apps
-test-apps: all
+test-apps: all build/versitygw
 	@scripts/deps.sh apps
-	@go run ./internal/testreport "-timeout 2h -count 1 ./test/apps"
+	@go run ./internal/testreport "-timeout 2h -count 1 ./test/apps ./drain/s3"
+
+build/versitygw: internal/s3server/versitygw/go.mod
+	go build -C internal/s3server/versitygw -o ../../../$@ github.com/versity/versitygw/cmd/versitygw
 
 # The stages of the tests take this setting over.
 .PHONY: test-nofuse

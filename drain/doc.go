@@ -1,6 +1,6 @@
 // Package drain keeps checkpoint sets in a second level: a directory of a parallel
 // file system, which outlasts the namespaces of the job ([Open]); or a microfs of its own on
-// one of them ([OpenArea]).
+// one of them ([OpenArea]); or a bucket of an object store ([OpenBucket], package drain/s3).
 //
 // A set that has been drained is an ordinary directory. Any program can read its
 // files, without nvmecr. It is there as a whole or not at all: the directory gets
@@ -44,8 +44,14 @@
 // compares all of them in the end. If the files of the set in the store have been replaced, it starts
 // over. What a removal leaves, the next one removes.
 //
+// # In a bucket
+//
+// The layout is the same, of objects, but for .draining and .removing, and a set's directory has ~ and 16 hexadecimal digits behind
+// its name: the CRC-64/NVME of its files' paths, sizes and times. As an object store cannot rename, the manifest is written last: a set without one does
+// not count. A Put goes on where the last one ended, object by object.
+//
 // # Concurrency
 //
-// All methods of [Level] are safe for concurrent use, also by several hosts: two that put
+// All methods of an [Archive] are safe for concurrent use, also by several hosts: two that put
 // the same set write the same bytes, and one of them gives the directory its name.
 package drain

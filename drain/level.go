@@ -9,7 +9,6 @@ import (
 	"path"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strings"
 	"syscall"
 
@@ -82,18 +81,6 @@ func (l *Level) manifest(dir string) (*Set, error) {
 		return nil, err
 	}
 	return decode(text)
-}
-
-// find returns the set that is the same as s, if there is one.
-func (l *Level) find(s *Set) (*Set, error) {
-	sets, err := l.Sets()
-	if i := slices.IndexFunc(sets, func(have Set) bool { return have.Same(s) }); i >= 0 {
-		return &sets[i], nil
-	}
-	if errors.Is(err, ErrManifest) {
-		return nil, nil // of another set
-	}
-	return nil, err
 }
 
 // Remove removes a set. It is gone at once; its space may follow.

@@ -83,7 +83,7 @@ func (l *Level) Put(ctx context.Context, s *Set, src Source, o Options) (*Set, e
 	if err := s.check(false); err != nil {
 		return nil, err
 	}
-	if have, err := l.find(s); have != nil || err != nil {
+	if have, err := find(l, s); have != nil || err != nil {
 		return have, err
 	}
 	p, err := l.begin(s, &o)
@@ -116,11 +116,11 @@ func (l *Level) commit(p *partial) (*Set, error) {
 		err := l.root.Rename(p.name, name)
 		switch {
 		case errors.Is(err, syscall.ENOTEMPTY) || errors.Is(err, fs.ErrExist):
-			if have, err := l.find(p.set); have != nil || err != nil { // somebody else was first
+			if have, err := find(l, p.set); have != nil || err != nil { // somebody else was first
 				return have, errors.Join(err, l.root.RemoveAll(p.name))
 			}
 		case err != nil:
-			if have, e := l.find(p.set); have != nil { // somebody else renamed what both of us have written
+			if have, e := find(l, p.set); have != nil { // somebody else renamed what both of us have written
 				return have, e
 			}
 			return nil, err
@@ -142,7 +142,7 @@ func (p *partial) finish(ctx context.Context, src Source) error {
 		if err := p.settle(f); err != nil {
 			return err
 		}
-		if err := p.unchanged(src, f); err != nil {
+		if err := unchanged(src, p.set, f); err != nil {
 			return err
 		}
 		for dir := path.Dir(p.set.In(f)); !dirs[dir]; dir = path.Dir(dir) {
@@ -178,17 +178,17 @@ func (p *partial) settle(f *File) error {
 }
 
 // unchanged compares a file of the store with what was to be copied.
-func (p *partial) unchanged(src Source, f *File) error {
+func unchanged(src Source, s *Set, f *File) error {
 	r, err := src.Open(f.Rank, f.Path)
 	if err != nil {
-		return fmt.Errorf("%s: %w", p.set.In(f), err)
+		return fmt.Errorf("%s: %w", s.In(f), err)
 	}
 	size, modified, err := r.Stat()
 	if err == nil && (size != f.Size || !modified.Equal(f.Modified)) {
 		err = ErrChanged
 	}
 	if err = errors.Join(err, r.Close()); err != nil {
-		return fmt.Errorf("%s: %w", p.set.In(f), err)
+		return fmt.Errorf("%s: %w", s.In(f), err)
 	}
 	return nil
 }

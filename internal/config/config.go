@@ -106,7 +106,7 @@ type Config struct {
 	Takeover                 bool       // --takeover: also from a run in progress; for the command only
 	Job                      string     // --job-id: of runs that are one; for the command only
 	MaxRanks                 int        // --max-ranks: of the largest program of the job; 0: not known
-	Level2                   string     // --level2: an absolute path; "": none
+	Level2                   string     // --level2: an absolute path, or the URL of a bucket; "": none
 	Keep                     string     // --keep: a number, auto, or ""; for the command only
 	Level2Every              string     // --level2-every: a number or a time
 	Level2Pattern            string     // --level2-pattern: which checkpoints are copied there; "": all that are found

@@ -237,10 +237,10 @@ var settings = []Setting{
 	},
 	{
 		Name: "level2", Exported: true,
-		Help:    "`DIRECTORY` of a parallel file system, which exists, where checkpoints are kept beside those in the store; see nvmecr drain",
+		Help:    "`DIRECTORY` of a parallel file system, or s3://BUCKET/PREFIX, which exists, where checkpoints are kept beside those in the store; see nvmecr drain",
 		initial: text(""),
 		parse: func(c *Config, v string) (err error) {
-			if c.Level2 = v; v != "" {
+			if c.Level2 = v; v != "" && !strings.HasPrefix(v, "s3://") {
 				c.Level2, err = filepath.Abs(v)
 			}
 			return err

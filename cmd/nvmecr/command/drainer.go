@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"syscall"
 
-	"nvmecr/drain"
 	"nvmecr/internal/config"
 )
 
@@ -114,7 +113,7 @@ func checkLevel2(cfg *config.Config) error {
 	if _, err := parsePace(cfg.Level2Every); err != nil {
 		return fmt.Errorf("--level2-every: %w", err)
 	}
-	level, err := drain.Open(cfg.Level2, cfg.Name)
+	level, err := openLevel2(cfg)
 	if err != nil {
 		return err
 	}

@@ -4,19 +4,23 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"os"
+	"strings"
 
 	"github.com/spf13/cobra"
 
 	"nvmecr/checkpoint"
 	"nvmecr/drain"
+	"nvmecr/drain/s3"
 	"nvmecr/internal/cli"
+	"nvmecr/internal/config"
 )
 
 // A levelReader is what the commands have in common that look at all levels.
 type levelReader struct {
 	setReader
-	level  *drain.Level // nil if there is no second one
-	copies *copyAreas   // nil if there are none
+	level  drain.Archive // nil if there is no second one
+	copies *copyAreas    // nil if there are none
 }
 
 // allLevels returns the checkpoints of a pattern on all levels. A store that was never written, or that is not there
@@ -38,7 +42,7 @@ func (o *levelReader) drained() (sets []drain.Set, err error) {
 	if o.cfg.Level2 == "" {
 		return nil, nil
 	}
-	if o.level, err = drain.Open(o.cfg.Level2, o.cfg.Name); err != nil {
+	if o.level, err = openLevel2(o.cfg); err != nil {
 		return nil, err
 	}
 	sets, err = o.level.Sets()
@@ -46,6 +50,18 @@ func (o *levelReader) drained() (sets []drain.Set, err error) {
 		o.fail(err)
 	}
 	return sets, nil
+}
+
+// openLevel2 opens the second level of a store: a directory, or a bucket.
+func openLevel2(cfg *config.Config) (drain.Archive, error) {
+	if strings.HasPrefix(cfg.Level2, s3.Scheme) {
+		return s3.Open(cfg.Level2, cfg.Name, os.Getenv)
+	}
+	level, err := drain.Open(cfg.Level2, cfg.Name)
+	if err != nil {
+		return nil, err
+	}
+	return level, nil
 }
 
 func (o *levelReader) close() {
@@ -84,7 +100,7 @@ func choose(list []drain.Series, command string) (*drain.Series, error) {
 // levelNeeded refuses a command that has nothing to do without a second level.
 func (o *levelReader) levelNeeded() error {
 	if o.cfg.Level2 == "" {
-		return cli.UsageError{Err: fmt.Errorf("no second level: name its directory with --level2, or run the job with it")}
+		return cli.UsageError{Err: fmt.Errorf("no second level: name its directory, or s3://BUCKET/PREFIX, with --level2, or run the job with it")}
 	}
 	return nil
 }

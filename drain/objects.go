@@ -1,0 +1,220 @@
+package drain
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path"
+	"time"
+
+	"nvmecr/internal/crc64"
+)
+
+// objects is an Archive in a bucket.
+type objects struct {
+	bucket Bucket
+	prefix string // of the names of all objects; with a slash at its end
+	url    string // of that prefix; without one
+}
+
+// OpenBucket returns the level of a store in a bucket, under a prefix, which may be empty. url is that of bucket and prefix.
+func OpenBucket(b Bucket, url, prefix, store string) Archive {
+	return &objects{bucket: b, prefix: path.Join(prefix, store) + "/", url: url + "/" + store}
+}
+
+// Close has nothing to do.
+func (l *objects) Close() error { return nil }
+
+// in returns the name of the object of a file, or the prefix of those of a set.
+func (l *objects) in(dir, name string) string { return l.prefix + dir + "/" + name }
+
+// objectsDir is what the objects of a set have in front of their names. Another set has another one: two never mix.
+func objectsDir(s *Set) string {
+	sum := uint64(0)
+	for i := range s.Files {
+		f := &s.Files[i]
+		sum = crc64.Update(sum, fmt.Appendf(nil, "%q %d %d\n", s.In(f), f.Size, f.Modified.UnixNano()))
+	}
+	return fmt.Sprintf("%s~%016x", label(s), sum)
+}
+
+// Sets returns the sets whose manifest is there.
+func (l *objects) Sets() (sets []Set, err error) {
+	ctx := context.Background()
+	dirs, err := l.bucket.Dirs(ctx, l.prefix)
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range dirs {
+		s, e2 := l.manifest(ctx, dir)
+		switch {
+		case errors.Is(e2, fs.ErrNotExist): // not whole, or not ours
+		case errors.Is(e2, ErrManifest):
+			err = errors.Join(err, fmt.Errorf("%s/%s: %w", l.url, dir, e2))
+		case e2 != nil:
+			return nil, e2
+		default:
+			sets = append(sets, *s)
+		}
+	}
+	return sets, err
+}
+
+func (l *objects) manifest(ctx context.Context, dir string) (*Set, error) {
+	r, err := l.bucket.Get(ctx, l.in(dir, manifestName), 0, -1)
+	if err != nil {
+		return nil, err
+	}
+	text, err := io.ReadAll(r)
+	if err = errors.Join(err, r.Close()); err != nil {
+		return nil, err
+	}
+	s, err := decode(text)
+	if err != nil {
+		return nil, err
+	}
+	if s.Drained.IsZero() {
+		return nil, fmt.Errorf("%w: it has no checksums", ErrManifest)
+	}
+	s.Dir = l.url + "/" + dir
+	return s, nil
+}
+
+// Get is that of [Level].
+func (l *objects) Get(ctx context.Context, s *Set, file int, w io.WriterAt, o Options) error {
+	f := &s.Files[file]
+	buf := make([]byte, blockSize)
+	for i := range f.segments() {
+		err := l.read(ctx, s, f, i, buf, func(part []byte, off int64) error {
+			if bytes.Equal(part, zeros[:len(part)]) {
+				return nil // w has them
+			}
+			_, err := w.WriteAt(part, off)
+			return err
+		})
+		if err != nil {
+			return fmt.Errorf("%s/%s: %w", s.Dir, s.In(f), err)
+		}
+		_, n := f.segment(i)
+		o.progress(n, 0)
+	}
+	return nil
+}
+
+// Verify is that of [Level].
+func (l *objects) Verify(ctx context.Context, s *Set, o Options) error {
+	there, err := l.there(ctx, path.Base(s.Dir))
+	if err != nil {
+		return err
+	}
+	for i := range s.Files {
+		switch size, ok := there[s.In(&s.Files[i])]; {
+		case !ok:
+			return fmt.Errorf("%s: %w", s.In(&s.Files[i]), fs.ErrNotExist)
+		case size != s.Files[i].Size:
+			return fmt.Errorf("%s: %w: it is of %d bytes, not %d", s.In(&s.Files[i]), ErrDamaged, size, s.Files[i].Size)
+		}
+	}
+	all := s.places(func(place) bool { return true })
+	return each(ctx, all, o.workers(), func(ctx context.Context, queue <-chan place) error {
+		buf := make([]byte, blockSize)
+		for at := range queue {
+			f := &s.Files[at.file]
+			if err := l.read(ctx, s, f, at.segment, buf, func([]byte, int64) error { return nil }); err != nil {
+				return fmt.Errorf("%s: %w", s.In(f), err)
+			}
+			_, n := f.segment(at.segment)
+			o.progress(0, n)
+		}
+		return nil
+	})
+}
+
+// read calls use for all blocks of a segment, and compares its checksum.
+func (l *objects) read(ctx context.Context, s *Set, f *File, segment int, buf []byte, use func(part []byte, off int64) error) error {
+	off, n := f.segment(segment)
+	r, err := l.bucket.Get(ctx, l.in(path.Base(s.Dir), s.In(f)), off, n)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	sum, begin := uint64(0), off
+	for end := off + n; off < end; {
+		part := buf[:min(int64(len(buf)), end-off)]
+		if _, err := io.ReadFull(r, part); err != nil {
+			if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+				err = fmt.Errorf("%w: it ends before byte %d", ErrDamaged, off+int64(len(part)))
+			}
+			return err
+		}
+		sum = crc64.Update(sum, part)
+		if err := use(part, off); err != nil {
+			return err
+		}
+		off += int64(len(part))
+	}
+	if Sum(sum) != f.Sums[segment] {
+		return fmt.Errorf("%w, in bytes %d to %d", ErrDamaged, begin, off)
+	}
+	return nil
+}
+
+// there returns the sizes of the objects of a directory, by their names in it.
+func (l *objects) there(ctx context.Context, dir string) (map[string]int64, error) {
+	list, err := l.bucket.List(ctx, l.in(dir, ""))
+	if err != nil {
+		return nil, err
+	}
+	sizes := make(map[string]int64, len(list))
+	for _, o := range list {
+		sizes[o.Name[len(l.in(dir, "")):]] = o.Size
+	}
+	return sizes, nil
+}
+
+// abandoned is how old a set without a manifest must be before Remove takes it for one that nobody completes.
+const abandoned = 24 * time.Hour
+
+// Remove removes a set. It is gone at once: its manifest goes first. What others have left half written or half removed goes when
+// it is old.
+func (l *objects) Remove(s *Set) error {
+	ctx := context.Background()
+	dir := path.Base(s.Dir)
+	if err := l.bucket.Remove(ctx, l.in(dir, manifestName)); err != nil {
+		return err
+	}
+	if err := l.clear(ctx, dir, 0); err != nil {
+		return err
+	}
+	dirs, err := l.bucket.Dirs(ctx, l.prefix)
+	if err != nil {
+		return err
+	}
+	for _, dir := range dirs {
+		if _, err := l.manifest(ctx, dir); errors.Is(err, fs.ErrNotExist) {
+			if err := l.clear(ctx, dir, abandoned); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// clear removes all objects of a directory, if all are older than age.
+func (l *objects) clear(ctx context.Context, dir string, age time.Duration) error {
+	list, err := l.bucket.List(ctx, l.in(dir, ""))
+	if err != nil {
+		return err
+	}
+	var names []string
+	for _, o := range list {
+		if age > 0 && time.Since(o.Modified) < age {
+			return nil
+		}
+		names = append(names, o.Name)
+	}
+	return l.bucket.Remove(ctx, names...)
+}

@@ -1,0 +1,225 @@
+package drain
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/time/rate"
+
+	"nvmecr/internal/crc64"
+)
+
+// An upload is a set that is being written to a bucket.
+type upload struct {
+	*objects
+	dir   string
+	set   *Set // with room for checksums
+	src   Source
+	o     *Options
+	there map[string]int64 // what a Put before has written, by name in the directory
+	files []uploading      // by file of the set
+}
+
+// uploading is an object of several parts.
+type uploading struct {
+	mu   sync.Mutex // while to begins
+	to   Upload
+	left atomic.Int32 // parts
+}
+
+// Put is that of [Level]. Objects that a Put before has completed are not sent again, but read back as all are.
+func (l *objects) Put(ctx context.Context, s *Set, src Source, o Options) (*Set, error) {
+	if err := s.check(false); err != nil {
+		return nil, err
+	}
+	if have, err := find(l, s); have != nil || err != nil {
+		return have, err
+	}
+	u := &upload{objects: l, dir: objectsDir(s), set: s.bare(), src: src, o: &o, files: make([]uploading, len(s.Files))}
+	for i := range s.Files {
+		n := s.Files[i].segments()
+		if n > mostParts {
+			return nil, fmt.Errorf("%s: of %d bytes, and an object has %d parts of %d bytes at most: use a directory as second level", s.In(&s.Files[i]), s.Files[i].Size, mostParts, SegmentSize)
+		}
+		u.files[i].left.Store(int32(n))
+	}
+	u.set.Dir = l.url + "/" + u.dir
+	err := u.send(ctx)
+	if err == nil {
+		err = u.finish(ctx)
+	}
+	if errors.Is(err, ErrChanged) || errors.Is(err, ErrDamaged) {
+		err = errors.Join(err, l.clear(context.WithoutCancel(ctx), u.dir, 0))
+	}
+	if err != nil {
+		return nil, err
+	}
+	return u.set, nil
+}
+
+// send writes all objects but the manifest.
+func (u *upload) send(ctx context.Context) (err error) {
+	if u.there, err = u.objects.there(ctx, u.dir); err != nil {
+		return err
+	}
+	for i := range u.set.Files {
+		if f := &u.set.Files[i]; f.Size == 0 {
+			if err := u.bucket.Put(ctx, u.in(u.dir, u.set.In(f)), bytes.NewReader(nil), 0); err != nil {
+				return err
+			}
+		}
+	}
+	limit := u.o.limiter()
+	err = each(ctx, u.set.places(func(place) bool { return true }), u.o.workers(), func(ctx context.Context, queue <-chan place) error {
+		w := &sender{upload: u, file: -1, limit: limit}
+		var err error
+		for at := range queue {
+			if err = w.send(ctx, at); err != nil {
+				err = fmt.Errorf("%s: %w", u.set.In(&u.set.Files[at.file]), err)
+				break
+			}
+		}
+		return errors.Join(err, w.close())
+	})
+	if err != nil {
+		for i := range u.files {
+			if to := u.files[i].to; to != nil && u.files[i].left.Load() > 0 {
+				to.Abort()
+			}
+		}
+	}
+	return err
+}
+
+// finish makes the objects a whole set: the manifest comes last.
+func (u *upload) finish(ctx context.Context) error {
+	if err := u.src.Refresh(); err != nil {
+		return err
+	}
+	for i := range u.set.Files {
+		if err := unchanged(u.src, u.set, &u.set.Files[i]); err != nil {
+			return err
+		}
+	}
+	if err := u.Verify(ctx, u.set, *u.o); err != nil {
+		return err
+	}
+	u.set.Drained = time.Now().UTC()
+	text, err := encode(u.set)
+	if err != nil {
+		return err
+	}
+	return u.bucket.Put(ctx, u.in(u.dir, manifestName), bytes.NewReader(text), int64(len(text)))
+}
+
+// A sender is one worker: the file that it had last stays open.
+type sender struct {
+	*upload
+	file  int // -1: none
+	from  Reader
+	limit *rate.Limiter // shared by the workers; or nil
+}
+
+func (w *sender) send(ctx context.Context, at place) (err error) {
+	f := &w.set.Files[at.file]
+	if w.file != at.file {
+		if err := w.close(); err != nil {
+			return err
+		}
+		if w.from, err = w.src.Open(f.Rank, f.Path); err != nil {
+			return err
+		}
+		w.file = at.file
+	}
+	off, n := f.segment(at.segment)
+	r := &segmentReader{ctx: ctx, from: w.from, off: off, n: n, limit: w.limit}
+	name := w.set.In(f)
+	switch size, there := w.there[name]; {
+	case there && size == f.Size:
+		_, err = io.Copy(io.Discard, r) // its checksum
+	case f.segments() == 1:
+		err = w.bucket.Put(ctx, w.in(w.dir, name), r, n)
+	default:
+		err = w.part(ctx, at, r, n)
+	}
+	if err == nil {
+		w.set.Files[at.file].Sums[at.segment] = Sum(r.sum)
+		w.o.progress(n, 0)
+	}
+	return err
+}
+
+// part writes one of several; who writes the last one completes the object.
+func (w *sender) part(ctx context.Context, at place, r io.ReadSeeker, n int64) (err error) {
+	file, name := &w.files[at.file], w.in(w.dir, w.set.In(&w.set.Files[at.file]))
+	file.mu.Lock()
+	if file.to == nil {
+		file.to, err = w.bucket.Begin(ctx, name)
+	}
+	file.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	if err := file.to.Part(ctx, at.segment, r, n); err != nil {
+		return err
+	}
+	if file.left.Add(-1) > 0 {
+		return nil
+	}
+	return file.to.Complete(ctx)
+}
+
+func (w *sender) close() error {
+	if w.file < 0 {
+		return nil
+	}
+	w.file = -1
+	return w.from.Close()
+}
+
+// A segmentReader reads a segment of the store, and has its checksum when all of it has been read.
+type segmentReader struct {
+	ctx    context.Context // of the worker
+	from   Reader
+	off, n int64
+	limit  *rate.Limiter
+
+	done int64
+	sum  uint64
+}
+
+func (r *segmentReader) Read(p []byte) (int, error) {
+	if r.done == r.n {
+		return 0, io.EOF
+	}
+	p = p[:min(int64(len(p)), blockSize, r.n-r.done)]
+	if r.limit != nil {
+		if err := r.limit.WaitN(r.ctx, len(p)); err != nil {
+			return 0, err
+		}
+	}
+	if n, err := r.from.ReadAt(p, r.off+r.done); n < len(p) {
+		if err == nil || errors.Is(err, io.EOF) {
+			err = ErrChanged // it is shorter now
+		}
+		return 0, err
+	}
+	r.sum = crc64.Update(r.sum, p)
+	r.done += int64(len(p))
+	return len(p), nil
+}
+
+// Seek goes back to the start: what was sent has been lost.
+func (r *segmentReader) Seek(off int64, whence int) (int64, error) {
+	if off != 0 || whence != io.SeekStart {
+		return 0, errors.New("a segment is read from its start only")
+	}
+	r.done, r.sum = 0, 0
+	return 0, nil
+}
