@@ -207,10 +207,16 @@ func TestSlurmNodeLost(t *testing.T) {
 	assert.Regexp(t, `-r-------- 1 65534 +0 .* environment\n-r-------- 1 65534 +0 .* key\n`, string(ls))
 	awaitManifestStep(t, c, lost, id, "200")
 	assert.Positive(t, c.leases()[0].Used, "what the checkpoint has")
+	old := credentials(t, c, lost, id)
+	said, err := c.with(lost, old, c.Nvmecr, "ls")
+	require.NoError(t, err, said)
 	lost.Cut()
 	text := says(t, c.Stage, "cluster.out", "app: done")
 	assert.Regexp(t, `(?s)app: 4 ranks, from step 0\n.*app: 4 ranks, from step [2-9]00\n.*app: done`, text)
 	lost.Join()
+	said, err = c.with(lost, old, c.Nvmecr, "ls")
+	require.Error(t, err, "the space is there until it is freed, and the key is that of another start")
+	assert.Contains(t, said, "authentication")
 	eventually(t, func() bool {
 		return !slices.ContainsFunc(c.leases(), func(l lease) bool { return l.State != "retained" })
 	}, "the end of the job")
@@ -219,6 +225,27 @@ func TestSlurmNodeLost(t *testing.T) {
 		require.NoError(t, err)
 		return len(c.leases()) == 0
 	}, "space that is free again")
+}
+
+// credentials are the settings of a job on a host, and its key, as they are now.
+func credentials(t *testing.T, c *slurmCluster, h *hosts.Host, id string) []string {
+	read := func(name string) string {
+		b, err := exec.Command("sh", "-c", strings.Join(h.Root("cat", "/run/nvmecr/"+id+"/"+name), " ")).Output()
+		require.NoError(t, err)
+		return strings.TrimSpace(string(b))
+	}
+	key := filepath.Join(c.Dir, "old.key")
+	require.NoError(t, os.WriteFile(key, []byte(read("key")+"\n"), 0o400))
+	require.NoError(t, os.Chown(key, hosts.User, hosts.User))
+	return append(strings.Split(read("environment"), "\n"), "NVMECR_DHCHAP_SECRET="+key, "NVMECR_STATE_HOME="+c.Dir)
+}
+
+// with runs a command on a host as the user, with more variables, and returns what it says on standard error.
+func (c *slurmCluster) with(h *hosts.Host, env []string, argv ...string) (string, error) {
+	job, err := c.Start(h.In(argv...), append(c.env, env...)...)
+	require.NoError(c.t, err)
+	err = job.Wait(c.t.Context())
+	return strings.Join(job.Stderr.Lines(), "\n"), err
 }
 
 // awaitManifestStep waits for a checkpoint, as the job's user sees it on a node of the job.
