@@ -207,16 +207,20 @@ func TestSlurmNodeLost(t *testing.T) {
 	assert.Regexp(t, `-r-------- 1 65534 +0 .* environment\n-r-------- 1 65534 +0 .* key\n`, string(ls))
 	awaitManifestStep(t, c, lost, id, "200")
 	assert.Positive(t, c.leases()[0].Used, "what the checkpoint has")
+	t.Logf("Job %s writes checkpoints to two targets, in both racks. Step 200 is complete.", id)
 	old := credentials(t, c, lost, id)
 	said, err := c.with(lost, old, c.Nvmecr, "ls")
 	require.NoError(t, err, said)
 	lost.Cut()
+	t.Logf("%s is cut off, with the batch script and two ranks on it, which live on. Nothing more is done.", lost.Name)
 	text := says(t, c.Stage, "cluster.out", "app: done")
 	assert.Regexp(t, `(?s)app: 4 ranks, from step 0\n.*app: 4 ranks, from step [2-9]00\n.*app: done`, text)
+	t.Logf("Slurm has started the job again, which has gone on from its newest complete checkpoint, and ended. Its output:\n%s", text)
 	lost.Join()
 	said, err = c.with(lost, old, c.Nvmecr, "ls")
 	require.Error(t, err, "the space is there until it is freed, and the key is that of another start")
 	assert.Contains(t, said, "authentication")
+	t.Logf("%s is back, and gets at nothing with what it had: %s", lost.Name, said)
 	eventually(t, func() bool {
 		return !slices.ContainsFunc(c.leases(), func(l lease) bool { return l.State != "retained" })
 	}, "the end of the job")
@@ -225,6 +229,7 @@ func TestSlurmNodeLost(t *testing.T) {
 		require.NoError(t, err)
 		return len(c.leases()) == 0
 	}, "space that is free again")
+	t.Log("The space of the job is free again.")
 }
 
 // credentials are the settings of a job on a host, and its key, as they are now.
