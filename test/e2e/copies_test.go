@@ -2,9 +2,11 @@ package e2e
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -105,4 +107,32 @@ func TestRebuild(t *testing.T) {
 	call(t, s, "cp", "/", after).ok(t)
 	assert.True(t, sameTree(tree(t, before), tree(t, after)), "byte for byte")
 	assert.Empty(t, call(t, s, "rebuild", pattern).ok(t))
+}
+
+// TestRebuildKilled: a rebuild that is killed, with all that it has started, is completed by the next one, whichever target was lost.
+func TestRebuildKilled(t *testing.T) {
+	s := newStage(t)
+	flags := append(copyTargets(t, s, 3, 0, 1, 2), "--copies", "partner")
+	sh(t, s, "for r in 0 1 2; do PMI_SIZE=3 PMI_RANK=$r sh -c 'head -c 9000000 /dev/urandom > /nvmecr/ck.200.$PMI_RANK' & done; wait", flags...).ok(t)
+	before := filepath.Join(s.Dir, "before")
+	call(t, s, "cp", "/", before).ok(t)
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	for round := range 3 {
+		lost := random.IntN(3)
+		copyTargets(t, s, 3, lost)
+		run, err := s.Start([]string{s.Nvmecr, "rebuild"})
+		require.NoError(t, err)
+		time.Sleep(time.Duration(random.IntN(600)) * time.Millisecond) // any instant is right
+		_, err = s.Kill()
+		require.NoError(t, err)
+		_ = run.Wait(t.Context()) // it was killed, or was done
+		r := call(t, s, "rebuild")
+		r.ok(t)
+		after := filepath.Join(s.Dir, fmt.Sprint("after", round))
+		call(t, s, "cp", "/", after).ok(t)
+		require.True(t, sameTree(tree(t, before), tree(t, after)), "target %d: %s", lost, r.stderr)
+		require.Contains(t, call(t, s, "checkpoints").stdout, "store, copies  ", "target %d: %s", lost, r.stderr)
+	}
 }
