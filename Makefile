@@ -24,7 +24,7 @@
 # make faults     every fault of the wire at every PDU of a workload
 # make mutants    deliberate faults of the code, and which test notices each
 # make soak       ranks, targets and connections killed at random for MINUTES
-#                 (default 1); every acknowledged byte is accounted for
+#                 (default 1), and as long in one tree; every acknowledged byte is accounted for
 # make install    into PREFIX (/usr/local), below DESTDIR if that is set; what Slurm needs, too
 # make run-cluster runs Slurm with four nodes on this machine, loses one, and shows that the job goes on
 # make deps       installs what is missing (Debian, Ubuntu); silent when all is there
@@ -204,6 +204,7 @@ bench: all
 .PHONY: soak
 soak: all
 	go run ./test/soak -minutes $(MINUTES) $(SOAKFLAGS)
+	go run ./test/soak -minutes $(MINUTES) -tree $(SOAKFLAGS)
 
 .PHONY: faults
 faults: all

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -10,17 +11,21 @@ import (
 	"nvmecr/internal/demo/demotest"
 )
 
-// TestSoak is a short one.
+// TestSoak is a short one, of private files and of one tree.
 func TestSoak(t *testing.T) {
-	long := 12 * time.Second
+	long := 6 * time.Second
 	if testing.Short() {
 		long = 2 * time.Second
 	}
-	var out strings.Builder
-	err := soak(&out, options{
-		nvmecr: demotest.Nvmecr(t), long: long, round: 4 * time.Second, ranks: 2,
-		seed: uint64(time.Now().UnixNano()) % 1_000_000, keep: true,
-	})
-	t.Log(out.String())
-	require.NoError(t, err)
+	for _, tree := range []bool{false, true} {
+		t.Run(fmt.Sprintf("tree %t", tree), func(t *testing.T) {
+			var out strings.Builder
+			err := soak(&out, options{
+				nvmecr: demotest.Nvmecr(t), long: long, round: 4 * time.Second, ranks: 2, tree: tree,
+				seed: uint64(time.Now().UnixNano()) % 1_000_000, keep: true,
+			})
+			t.Log(out.String())
+			require.NoError(t, err)
+		})
+	}
 }
