@@ -225,11 +225,10 @@ void nv_find_descriptors(void);
 void nv_hand_over(void); /* at the end of the process */
 void nv_before_exec(void); /* before a program is executed */
 int nv_exec_failed(void);
-int nv_sharing(void); /* in a forked child: the server that its parent is */
-void nv_forget_sharing(void); /* in a child that was forked unseen */
+int nv_sharing(bool shared); /* in a forked child: the server that its parent is, if that has shared its files */
 
-/* A page that the kernel empties in a forked child, however that was made, while
- * fork's own handlers set mine again. */
+/* A page that the kernel empties in a forked child, however that was made. nv_begin_child
+ * sets mine again. */
 struct nv_emptied {
 	int mine;
 } __attribute__((aligned(4096)));
@@ -237,14 +236,22 @@ struct nv_emptied {
 extern struct nv_emptied nv_emptied;
 extern bool nv_armed;
 void nv_arm(void);
-extern void (*nv_forked_unseen)(void); /* signals.c */
 
-/* nv_notice_fork keeps a child from going on with what is its parent's: the Go
- * runtime, without its threads, and connections. */
-static inline void nv_notice_fork(void)
+/* nv_unnoticed_child says that this is a forked child that still has all that is its parent's. */
+static inline bool nv_unnoticed_child(void)
 {
-	if (__builtin_expect(nv_armed && !nv_emptied.mine, 0))
-		nv_forked_unseen();
+	return nv_armed && !nv_emptied.mine;
+}
+
+/* nv_must_not_enter sets errno where no call can be made: in a handler of a fault in what the runtime has called, and in a
+ * child whose first call is libc's own, of a stream. */
+static inline bool nv_must_not_enter(void)
+{
+	int error = nv_state == NV_INSIDE ? EDEADLK : nv_unnoticed_child() ? EIO : 0;
+
+	if (error != 0)
+		errno = error;
+	return error != 0;
 }
 
 /* nv_root says that a path begins at the root of a mount. */

@@ -31,13 +31,20 @@ int nv_fflush(FILE *stream);
 bool nv_own_memory(void);    /* false in a vfork child */
 void nv_take_memory(pid_t process);
 void nv_prepare_process(void);
+void nv_begin_child(void);
+
+/* nv_notice_fork is called first in each interposed call. It keeps a child from going on with what is its
+ * parent's: the Go runtime, without its threads, and connections. */
+static inline void nv_notice_fork(void)
+{
+	if (__builtin_expect(nv_unnoticed_child(), 0))
+		nv_begin_child();
+}
+
 int nv_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg);
 void nv_forget_runtime(void); /* in a forked child */
 void nv_prepare_exit(void);
-extern void (*nv_at_end)(void); /* nv_end_process */
 void nv_begin_end(void);
-void nv_end_process(void);
-void nv_finish(void);        /* at the end of the process */
 void nv_await_end(void);     /* after a call that failed */
 void nv_forget_end(void);    /* in a forked child */
 

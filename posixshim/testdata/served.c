@@ -570,6 +570,19 @@ static void fails(void)
 	SAY("child: %ld\n", (long)lseek(fd, 0, SEEK_END));
 }
 
+/* A library may have a handler of fork that comes before those of the preloaded one, and call what is interposed. */
+static void call_early(void)
+{
+	close(-1);
+}
+
+static void register_early(void)
+{
+	pthread_atfork(NULL, NULL, call_early);
+}
+
+__attribute__((section(".preinit_array"), used)) static void (*const before_libraries)(void) = register_early;
+
 int main(int argc, char **argv)
 {
 	static const struct {

@@ -55,6 +55,7 @@ func writeWrapper(b *bytes.Buffer, c *call) error {
 	}
 	fmt.Fprintf(b, "\n%snv_call_%s(%s) NV_CALL(%q);\n", c.ret, c.name, c.prototype(), c.name)
 	fmt.Fprintf(b, "%snv_call_%s(%s)\n{\n", c.ret, c.name, c.prototype())
+	fmt.Fprint(b, "\tnv_notice_fork();\n")
 	c.writeVariadic(b)
 	paths, fds, dirs := c.count("path"), c.count("fd"), c.count("dir")
 	switch {

@@ -1,18 +1,7 @@
-/* When the process ends.
- *
- * Files have to work until the last stream is flushed: libgfortran closes its
- * units in a destructor, and libc flushes streams that were left open after
- * all destructors have run. libc does that from the newest stream to the
- * oldest, so a stream that is older than any of ours is flushed behind them.
- * We keep such a stream, the sentinel, empty; a destructor puts a byte into
- * it, and when libc writes that byte the process is truly at its end. */
+/* Whether the process is ending (process/exit.c). */
 #include <time.h>
-#include <unistd.h>
 
 #include "nv.h"
-
-NV_EARLY static FILE *sentinel;
-static pid_t owner;
 
 /* The use of the mount is being ended, or has been; and by this thread. */
 static _Atomic bool ending;
@@ -43,31 +32,4 @@ void nv_forget_end(void)
 {
 	atomic_store(&ending, false);
 	ends = false;
-}
-
-void (*nv_at_end)(void);
-
-static ssize_t at_end(void *cookie, const char *buf, size_t n)
-{
-	(void)cookie;
-	(void)buf;
-	if (getpid() == owner) /* a forked child has nothing to end */
-		nv_at_end();
-	return (ssize_t)n;
-}
-
-/* nv_prepare_exit is called when the runtime has been loaded, or another process has
- * made a mapping for this one. */
-void nv_prepare_exit(void)
-{
-	if (owner == getpid() && sentinel != NULL)
-		return;
-	owner = getpid();
-	sentinel = fopencookie(NULL, "w", (cookie_io_functions_t){.write = at_end});
-}
-
-__attribute__((destructor)) static void arm(void)
-{
-	if (sentinel != NULL)
-		fputc('\n', sentinel);
 }

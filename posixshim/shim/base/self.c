@@ -20,11 +20,9 @@ bool nv_own_memory(void)
 	return atomic_load(&memory_of) == getpid();
 }
 
-/* What the kernel empties in a child: nv_notice_fork. */
+/* What the kernel empties in a child: nv_unnoticed_child. */
 NV_LARGE struct nv_emptied nv_emptied;
 bool nv_armed;
-
-void (*nv_forked_unseen)(void);
 
 /* nv_arm is called before there is anything that a child must not go on with. */
 void nv_arm(void)

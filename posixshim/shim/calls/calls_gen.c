@@ -10,6 +10,7 @@
 int nv_call_open(const char *path, int flags, ...) NV_CALL("open");
 int nv_call_open(const char *path, int flags, ...)
 {
+	nv_notice_fork();
 	va_list ap;
 
 	va_start(ap, flags);
@@ -38,6 +39,7 @@ extern __typeof__(nv_call_open) nv_call_open64 NV_CALL("open64") NV_ALIAS("open"
 int nv_call_openat(int dirfd, const char *path, int flags, ...) NV_CALL("openat");
 int nv_call_openat(int dirfd, const char *path, int flags, ...)
 {
+	nv_notice_fork();
 	va_list ap;
 
 	va_start(ap, flags);
@@ -66,6 +68,7 @@ extern __typeof__(nv_call_openat) nv_call_openat64 NV_CALL("openat64") NV_ALIAS(
 int nv_call___open_2(const char *path, int flags) NV_CALL("__open_2");
 int nv_call___open_2(const char *path, int flags)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -89,6 +92,7 @@ extern __typeof__(nv_call___open_2) nv_call___open64_2 NV_CALL("__open64_2") NV_
 int nv_call___openat_2(int dirfd, const char *path, int flags) NV_CALL("__openat_2");
 int nv_call___openat_2(int dirfd, const char *path, int flags)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(dirfd, path, &at))
@@ -112,6 +116,7 @@ extern __typeof__(nv_call___openat_2) nv_call___openat64_2 NV_CALL("__openat64_2
 int nv_call_creat(const char *path, mode_t mode) NV_CALL("creat");
 int nv_call_creat(const char *path, mode_t mode)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -135,6 +140,7 @@ extern __typeof__(nv_call_creat) nv_call_creat64 NV_CALL("creat64") NV_ALIAS("cr
 int nv_call_close(int fd) NV_CALL("close");
 int nv_call_close(int fd)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -146,18 +152,21 @@ int nv_call_close(int fd)
 int nv_call_close_range(unsigned first, unsigned last, int flags) NV_CALL("close_range");
 int nv_call_close_range(unsigned first, unsigned last, int flags)
 {
+	nv_notice_fork();
 	return nv_close_range(first, last, flags);
 }
 
 void nv_call_closefrom(int low) NV_CALL("closefrom");
 void nv_call_closefrom(int low)
 {
+	nv_notice_fork();
 	nv_closefrom(low);
 }
 
 int nv_call_dup(int fd) NV_CALL("dup");
 int nv_call_dup(int fd)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -168,18 +177,21 @@ int nv_call_dup(int fd)
 int nv_call_dup2(int fd, int newfd) NV_CALL("dup2");
 int nv_call_dup2(int fd, int newfd)
 {
+	nv_notice_fork();
 	return nv_dup2(fd, newfd);
 }
 
 int nv_call_dup3(int fd, int newfd, int flags) NV_CALL("dup3");
 int nv_call_dup3(int fd, int newfd, int flags)
 {
+	nv_notice_fork();
 	return nv_dup3(fd, newfd, flags);
 }
 
 int nv_call_fcntl(int fd, int cmd, ...) NV_CALL("fcntl");
 int nv_call_fcntl(int fd, int cmd, ...)
 {
+	nv_notice_fork();
 	va_list ap;
 
 	va_start(ap, cmd);
@@ -196,6 +208,7 @@ extern __typeof__(nv_call_fcntl) nv_call_fcntl64 NV_CALL("fcntl64") NV_ALIAS("fc
 int nv_call_ioctl(int fd, unsigned long request, ...) NV_CALL("ioctl");
 int nv_call_ioctl(int fd, unsigned long request, ...)
 {
+	nv_notice_fork();
 	va_list ap;
 
 	va_start(ap, request);
@@ -211,6 +224,7 @@ int nv_call_ioctl(int fd, unsigned long request, ...)
 int nv_call_flock(int fd, int operation) NV_CALL("flock");
 int nv_call_flock(int fd, int operation)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -221,6 +235,7 @@ int nv_call_flock(int fd, int operation)
 int nv_call_lockf(int fd, int command, off_t length) NV_CALL("lockf");
 int nv_call_lockf(int fd, int command, off_t length)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -232,6 +247,7 @@ extern __typeof__(nv_call_lockf) nv_call_lockf64 NV_CALL("lockf64") NV_ALIAS("lo
 int nv_call_isatty(int fd) NV_CALL("isatty");
 int nv_call_isatty(int fd)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -244,6 +260,7 @@ int nv_call_isatty(int fd)
 ssize_t nv_call_read(int fd, void *buf, size_t n) NV_CALL("read");
 ssize_t nv_call_read(int fd, void *buf, size_t n)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -255,6 +272,7 @@ ssize_t nv_call_read(int fd, void *buf, size_t n)
 ssize_t nv_call___read_chk(int fd, void *buf, size_t n, size_t have) NV_CALL("__read_chk");
 ssize_t nv_call___read_chk(int fd, void *buf, size_t n, size_t have)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -266,6 +284,7 @@ ssize_t nv_call___read_chk(int fd, void *buf, size_t n, size_t have)
 ssize_t nv_call_write(int fd, const void *buf, size_t n) NV_CALL("write");
 ssize_t nv_call_write(int fd, const void *buf, size_t n)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -277,6 +296,7 @@ ssize_t nv_call_write(int fd, const void *buf, size_t n)
 ssize_t nv_call_pread(int fd, void *buf, size_t n, off_t off) NV_CALL("pread");
 ssize_t nv_call_pread(int fd, void *buf, size_t n, off_t off)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -289,6 +309,7 @@ extern __typeof__(nv_call_pread) nv_call_pread64 NV_CALL("pread64") NV_ALIAS("pr
 ssize_t nv_call___pread_chk(int fd, void *buf, size_t n, off_t off, size_t have) NV_CALL("__pread_chk");
 ssize_t nv_call___pread_chk(int fd, void *buf, size_t n, off_t off, size_t have)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -301,6 +322,7 @@ extern __typeof__(nv_call___pread_chk) nv_call___pread64_chk NV_CALL("__pread64_
 ssize_t nv_call_pwrite(int fd, const void *buf, size_t n, off_t off) NV_CALL("pwrite");
 ssize_t nv_call_pwrite(int fd, const void *buf, size_t n, off_t off)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -313,6 +335,7 @@ extern __typeof__(nv_call_pwrite) nv_call_pwrite64 NV_CALL("pwrite64") NV_ALIAS(
 ssize_t nv_call_readv(int fd, const struct iovec *iov, int count) NV_CALL("readv");
 ssize_t nv_call_readv(int fd, const struct iovec *iov, int count)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -324,6 +347,7 @@ ssize_t nv_call_readv(int fd, const struct iovec *iov, int count)
 ssize_t nv_call_writev(int fd, const struct iovec *iov, int count) NV_CALL("writev");
 ssize_t nv_call_writev(int fd, const struct iovec *iov, int count)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -335,6 +359,7 @@ ssize_t nv_call_writev(int fd, const struct iovec *iov, int count)
 ssize_t nv_call_preadv(int fd, const struct iovec *iov, int count, off_t off) NV_CALL("preadv");
 ssize_t nv_call_preadv(int fd, const struct iovec *iov, int count, off_t off)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -347,6 +372,7 @@ extern __typeof__(nv_call_preadv) nv_call_preadv64 NV_CALL("preadv64") NV_ALIAS(
 ssize_t nv_call_pwritev(int fd, const struct iovec *iov, int count, off_t off) NV_CALL("pwritev");
 ssize_t nv_call_pwritev(int fd, const struct iovec *iov, int count, off_t off)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -359,6 +385,7 @@ extern __typeof__(nv_call_pwritev) nv_call_pwritev64 NV_CALL("pwritev64") NV_ALI
 ssize_t nv_call_preadv2(int fd, const struct iovec *iov, int count, off_t off, int flags) NV_CALL("preadv2");
 ssize_t nv_call_preadv2(int fd, const struct iovec *iov, int count, off_t off, int flags)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -371,6 +398,7 @@ extern __typeof__(nv_call_preadv2) nv_call_preadv64v2 NV_CALL("preadv64v2") NV_A
 ssize_t nv_call_pwritev2(int fd, const struct iovec *iov, int count, off_t off, int flags) NV_CALL("pwritev2");
 ssize_t nv_call_pwritev2(int fd, const struct iovec *iov, int count, off_t off, int flags)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -383,6 +411,7 @@ extern __typeof__(nv_call_pwritev2) nv_call_pwritev64v2 NV_CALL("pwritev64v2") N
 off_t nv_call_lseek(int fd, off_t off, int whence) NV_CALL("lseek");
 off_t nv_call_lseek(int fd, off_t off, int whence)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -394,6 +423,7 @@ extern __typeof__(nv_call_lseek) nv_call_lseek64 NV_CALL("lseek64") NV_ALIAS("ls
 int nv_call_fsync(int fd) NV_CALL("fsync");
 int nv_call_fsync(int fd)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -405,6 +435,7 @@ int nv_call_fsync(int fd)
 int nv_call_fdatasync(int fd) NV_CALL("fdatasync");
 int nv_call_fdatasync(int fd)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -416,6 +447,7 @@ int nv_call_fdatasync(int fd)
 int nv_call_syncfs(int fd) NV_CALL("syncfs");
 int nv_call_syncfs(int fd)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -426,12 +458,14 @@ int nv_call_syncfs(int fd)
 void nv_call_sync(void) NV_CALL("sync");
 void nv_call_sync(void)
 {
+	nv_notice_fork();
 	(REAL(sync)(), (void)(nv_loaded() ? rt_syncfs() : 0));
 }
 
 int nv_call_sync_file_range(int fd, off_t off, off_t n, unsigned flags) NV_CALL("sync_file_range");
 int nv_call_sync_file_range(int fd, off_t off, off_t n, unsigned flags)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -443,6 +477,7 @@ int nv_call_sync_file_range(int fd, off_t off, off_t n, unsigned flags)
 int nv_call_ftruncate(int fd, off_t size) NV_CALL("ftruncate");
 int nv_call_ftruncate(int fd, off_t size)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -454,6 +489,7 @@ extern __typeof__(nv_call_ftruncate) nv_call_ftruncate64 NV_CALL("ftruncate64") 
 int nv_call_truncate(const char *path, off_t size) NV_CALL("truncate");
 int nv_call_truncate(const char *path, off_t size)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -476,6 +512,7 @@ extern __typeof__(nv_call_truncate) nv_call_truncate64 NV_CALL("truncate64") NV_
 int nv_call_fallocate(int fd, int mode, off_t off, off_t n) NV_CALL("fallocate");
 int nv_call_fallocate(int fd, int mode, off_t off, off_t n)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -488,6 +525,7 @@ extern __typeof__(nv_call_fallocate) nv_call_fallocate64 NV_CALL("fallocate64") 
 int nv_call_posix_fallocate(int fd, off_t off, off_t n) NV_CALL("posix_fallocate");
 int nv_call_posix_fallocate(int fd, off_t off, off_t n)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -502,6 +540,7 @@ extern __typeof__(nv_call_posix_fallocate) nv_call_posix_fallocate64 NV_CALL("po
 int nv_call_posix_fadvise(int fd, off_t off, off_t n, int advice) NV_CALL("posix_fadvise");
 int nv_call_posix_fadvise(int fd, off_t off, off_t n, int advice)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -516,6 +555,7 @@ extern __typeof__(nv_call_posix_fadvise) nv_call_posix_fadvise64 NV_CALL("posix_
 ssize_t nv_call_readahead(int fd, off64_t off, size_t n) NV_CALL("readahead");
 ssize_t nv_call_readahead(int fd, off64_t off, size_t n)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -528,6 +568,7 @@ ssize_t nv_call_readahead(int fd, off64_t off, size_t n)
 ssize_t nv_call_copy_file_range(int fd, off64_t *inoff, int fd2, off64_t *outoff, size_t n, unsigned flags) NV_CALL("copy_file_range");
 ssize_t nv_call_copy_file_range(int fd, off64_t *inoff, int fd2, off64_t *outoff, size_t n, unsigned flags)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd), h2 = nv_called_with(fd2);
 
 	if (h == 0 && h2 == 0)
@@ -538,6 +579,7 @@ ssize_t nv_call_copy_file_range(int fd, off64_t *inoff, int fd2, off64_t *outoff
 ssize_t nv_call_sendfile(int fd, int fd2, off_t *off, size_t n) NV_CALL("sendfile");
 ssize_t nv_call_sendfile(int fd, int fd2, off_t *off, size_t n)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd), h2 = nv_called_with(fd2);
 
 	if (h == 0 && h2 == 0)
@@ -549,6 +591,7 @@ extern __typeof__(nv_call_sendfile) nv_call_sendfile64 NV_CALL("sendfile64") NV_
 ssize_t nv_call_splice(int fd, off64_t *inoff, int fd2, off64_t *outoff, size_t n, unsigned flags) NV_CALL("splice");
 ssize_t nv_call_splice(int fd, off64_t *inoff, int fd2, off64_t *outoff, size_t n, unsigned flags)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd), h2 = nv_called_with(fd2);
 
 	if (h == 0 && h2 == 0)
@@ -559,6 +602,7 @@ ssize_t nv_call_splice(int fd, off64_t *inoff, int fd2, off64_t *outoff, size_t 
 int nv_call_epoll_ctl(int epfd, int op, int fd, struct epoll_event *event) NV_CALL("epoll_ctl");
 int nv_call_epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -569,6 +613,7 @@ int nv_call_epoll_ctl(int epfd, int op, int fd, struct epoll_event *event)
 ssize_t nv_call_tee(int fd, int fd2, size_t n, unsigned flags) NV_CALL("tee");
 ssize_t nv_call_tee(int fd, int fd2, size_t n, unsigned flags)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd), h2 = nv_called_with(fd2);
 
 	if (h == 0 && h2 == 0)
@@ -579,6 +624,7 @@ ssize_t nv_call_tee(int fd, int fd2, size_t n, unsigned flags)
 ssize_t nv_call_vmsplice(int fd, const struct iovec *iov, size_t count, unsigned flags) NV_CALL("vmsplice");
 ssize_t nv_call_vmsplice(int fd, const struct iovec *iov, size_t count, unsigned flags)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -589,6 +635,7 @@ ssize_t nv_call_vmsplice(int fd, const struct iovec *iov, size_t count, unsigned
 int nv_call_inotify_add_watch(int fd, const char *path, uint32_t mask) NV_CALL("inotify_add_watch");
 int nv_call_inotify_add_watch(int fd, const char *path, uint32_t mask)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -610,6 +657,7 @@ int nv_call_inotify_add_watch(int fd, const char *path, uint32_t mask)
 int nv_call_name_to_handle_at(int dirfd, const char *path, struct file_handle *handle, int *mount_id, int flags) NV_CALL("name_to_handle_at");
 int nv_call_name_to_handle_at(int dirfd, const char *path, struct file_handle *handle, int *mount_id, int flags)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(dirfd, path, &at))
@@ -631,6 +679,7 @@ int nv_call_name_to_handle_at(int dirfd, const char *path, struct file_handle *h
 int nv_call_tcgetattr(int fd, struct termios *out) NV_CALL("tcgetattr");
 int nv_call_tcgetattr(int fd, struct termios *out)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -641,6 +690,7 @@ int nv_call_tcgetattr(int fd, struct termios *out)
 int nv_call_mknod(const char *path, mode_t mode, dev_t dev) NV_CALL("mknod");
 int nv_call_mknod(const char *path, mode_t mode, dev_t dev)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -662,6 +712,7 @@ int nv_call_mknod(const char *path, mode_t mode, dev_t dev)
 int nv_call_mknodat(int dirfd, const char *path, mode_t mode, dev_t dev) NV_CALL("mknodat");
 int nv_call_mknodat(int dirfd, const char *path, mode_t mode, dev_t dev)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(dirfd, path, &at))
@@ -683,6 +734,7 @@ int nv_call_mknodat(int dirfd, const char *path, mode_t mode, dev_t dev)
 int nv_call_mkfifo(const char *path, mode_t mode) NV_CALL("mkfifo");
 int nv_call_mkfifo(const char *path, mode_t mode)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -704,6 +756,7 @@ int nv_call_mkfifo(const char *path, mode_t mode)
 int nv_call_mkfifoat(int dirfd, const char *path, mode_t mode) NV_CALL("mkfifoat");
 int nv_call_mkfifoat(int dirfd, const char *path, mode_t mode)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(dirfd, path, &at))
@@ -725,6 +778,7 @@ int nv_call_mkfifoat(int dirfd, const char *path, mode_t mode)
 ssize_t nv_call_getxattr(const char *path, const char *name, void *value, size_t n) NV_CALL("getxattr");
 ssize_t nv_call_getxattr(const char *path, const char *name, void *value, size_t n)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -746,6 +800,7 @@ ssize_t nv_call_getxattr(const char *path, const char *name, void *value, size_t
 ssize_t nv_call_lgetxattr(const char *path, const char *name, void *value, size_t n) NV_CALL("lgetxattr");
 ssize_t nv_call_lgetxattr(const char *path, const char *name, void *value, size_t n)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -767,6 +822,7 @@ ssize_t nv_call_lgetxattr(const char *path, const char *name, void *value, size_
 ssize_t nv_call_fgetxattr(int fd, const char *name, void *value, size_t n) NV_CALL("fgetxattr");
 ssize_t nv_call_fgetxattr(int fd, const char *name, void *value, size_t n)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -777,6 +833,7 @@ ssize_t nv_call_fgetxattr(int fd, const char *name, void *value, size_t n)
 int nv_call_setxattr(const char *path, const char *name, const void *value, size_t n, int flags) NV_CALL("setxattr");
 int nv_call_setxattr(const char *path, const char *name, const void *value, size_t n, int flags)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -798,6 +855,7 @@ int nv_call_setxattr(const char *path, const char *name, const void *value, size
 int nv_call_lsetxattr(const char *path, const char *name, const void *value, size_t n, int flags) NV_CALL("lsetxattr");
 int nv_call_lsetxattr(const char *path, const char *name, const void *value, size_t n, int flags)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -819,6 +877,7 @@ int nv_call_lsetxattr(const char *path, const char *name, const void *value, siz
 int nv_call_fsetxattr(int fd, const char *name, const void *value, size_t n, int flags) NV_CALL("fsetxattr");
 int nv_call_fsetxattr(int fd, const char *name, const void *value, size_t n, int flags)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -829,6 +888,7 @@ int nv_call_fsetxattr(int fd, const char *name, const void *value, size_t n, int
 ssize_t nv_call_listxattr(const char *path, char *list, size_t n) NV_CALL("listxattr");
 ssize_t nv_call_listxattr(const char *path, char *list, size_t n)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -850,6 +910,7 @@ ssize_t nv_call_listxattr(const char *path, char *list, size_t n)
 ssize_t nv_call_llistxattr(const char *path, char *list, size_t n) NV_CALL("llistxattr");
 ssize_t nv_call_llistxattr(const char *path, char *list, size_t n)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -871,6 +932,7 @@ ssize_t nv_call_llistxattr(const char *path, char *list, size_t n)
 ssize_t nv_call_flistxattr(int fd, char *list, size_t n) NV_CALL("flistxattr");
 ssize_t nv_call_flistxattr(int fd, char *list, size_t n)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -881,6 +943,7 @@ ssize_t nv_call_flistxattr(int fd, char *list, size_t n)
 int nv_call_removexattr(const char *path, const char *name) NV_CALL("removexattr");
 int nv_call_removexattr(const char *path, const char *name)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -902,6 +965,7 @@ int nv_call_removexattr(const char *path, const char *name)
 int nv_call_lremovexattr(const char *path, const char *name) NV_CALL("lremovexattr");
 int nv_call_lremovexattr(const char *path, const char *name)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -923,6 +987,7 @@ int nv_call_lremovexattr(const char *path, const char *name)
 int nv_call_fremovexattr(int fd, const char *name) NV_CALL("fremovexattr");
 int nv_call_fremovexattr(int fd, const char *name)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -935,6 +1000,7 @@ int nv_call_fremovexattr(int fd, const char *name)
 int nv_call_stat(const char *path, struct stat *st) NV_CALL("stat");
 int nv_call_stat(const char *path, struct stat *st)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -957,6 +1023,7 @@ extern __typeof__(nv_call_stat) nv_call_stat64 NV_CALL("stat64") NV_ALIAS("stat"
 int nv_call_lstat(const char *path, struct stat *st) NV_CALL("lstat");
 int nv_call_lstat(const char *path, struct stat *st)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -979,6 +1046,7 @@ extern __typeof__(nv_call_lstat) nv_call_lstat64 NV_CALL("lstat64") NV_ALIAS("ls
 int nv_call_fstat(int fd, struct stat *st) NV_CALL("fstat");
 int nv_call_fstat(int fd, struct stat *st)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -990,6 +1058,7 @@ extern __typeof__(nv_call_fstat) nv_call_fstat64 NV_CALL("fstat64") NV_ALIAS("fs
 int nv_call_fstatat(int dirfd, const char *path, struct stat *st, int flags) NV_CALL("fstatat");
 int nv_call_fstatat(int dirfd, const char *path, struct stat *st, int flags)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(dirfd, path, &at))
@@ -1012,6 +1081,7 @@ extern __typeof__(nv_call_fstatat) nv_call_fstatat64 NV_CALL("fstatat64") NV_ALI
 int nv_call___xstat(int version, const char *path, struct stat *st) NV_CALL("__xstat");
 int nv_call___xstat(int version, const char *path, struct stat *st)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -1034,6 +1104,7 @@ extern __typeof__(nv_call___xstat) nv_call___xstat64 NV_CALL("__xstat64") NV_ALI
 int nv_call___lxstat(int version, const char *path, struct stat *st) NV_CALL("__lxstat");
 int nv_call___lxstat(int version, const char *path, struct stat *st)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -1056,6 +1127,7 @@ extern __typeof__(nv_call___lxstat) nv_call___lxstat64 NV_CALL("__lxstat64") NV_
 int nv_call___fxstat(int version, int fd, struct stat *st) NV_CALL("__fxstat");
 int nv_call___fxstat(int version, int fd, struct stat *st)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -1067,6 +1139,7 @@ extern __typeof__(nv_call___fxstat) nv_call___fxstat64 NV_CALL("__fxstat64") NV_
 int nv_call___fxstatat(int version, int dirfd, const char *path, struct stat *st, int flags) NV_CALL("__fxstatat");
 int nv_call___fxstatat(int version, int dirfd, const char *path, struct stat *st, int flags)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(dirfd, path, &at))
@@ -1089,6 +1162,7 @@ extern __typeof__(nv_call___fxstatat) nv_call___fxstatat64 NV_CALL("__fxstatat64
 int nv_call_statx(int dirfd, const char *path, int flags, unsigned mask, struct statx *stx) NV_CALL("statx");
 int nv_call_statx(int dirfd, const char *path, int flags, unsigned mask, struct statx *stx)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(dirfd, path, &at))
@@ -1110,6 +1184,7 @@ int nv_call_statx(int dirfd, const char *path, int flags, unsigned mask, struct 
 int nv_call_statfs(const char *path, struct statfs *st) NV_CALL("statfs");
 int nv_call_statfs(const char *path, struct statfs *st)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -1132,6 +1207,7 @@ extern __typeof__(nv_call_statfs) nv_call_statfs64 NV_CALL("statfs64") NV_ALIAS(
 int nv_call_fstatfs(int fd, struct statfs *st) NV_CALL("fstatfs");
 int nv_call_fstatfs(int fd, struct statfs *st)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -1143,6 +1219,7 @@ extern __typeof__(nv_call_fstatfs) nv_call_fstatfs64 NV_CALL("fstatfs64") NV_ALI
 int nv_call_statvfs(const char *path, struct statvfs *st) NV_CALL("statvfs");
 int nv_call_statvfs(const char *path, struct statvfs *st)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -1165,6 +1242,7 @@ extern __typeof__(nv_call_statvfs) nv_call_statvfs64 NV_CALL("statvfs64") NV_ALI
 int nv_call_fstatvfs(int fd, struct statvfs *st) NV_CALL("fstatvfs");
 int nv_call_fstatvfs(int fd, struct statvfs *st)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -1176,6 +1254,7 @@ extern __typeof__(nv_call_fstatvfs) nv_call_fstatvfs64 NV_CALL("fstatvfs64") NV_
 long nv_call_pathconf(const char *path, int name) NV_CALL("pathconf");
 long nv_call_pathconf(const char *path, int name)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -1197,6 +1276,7 @@ long nv_call_pathconf(const char *path, int name)
 long nv_call_fpathconf(int fd, int name) NV_CALL("fpathconf");
 long nv_call_fpathconf(int fd, int name)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -1207,6 +1287,7 @@ long nv_call_fpathconf(int fd, int name)
 int nv_call_access(const char *path, int mode) NV_CALL("access");
 int nv_call_access(const char *path, int mode)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -1228,6 +1309,7 @@ int nv_call_access(const char *path, int mode)
 int nv_call_eaccess(const char *path, int mode) NV_CALL("eaccess");
 int nv_call_eaccess(const char *path, int mode)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -1250,6 +1332,7 @@ extern __typeof__(nv_call_eaccess) nv_call_euidaccess NV_CALL("euidaccess") NV_A
 int nv_call_faccessat(int dirfd, const char *path, int mode, int flags) NV_CALL("faccessat");
 int nv_call_faccessat(int dirfd, const char *path, int mode, int flags)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(dirfd, path, &at))
@@ -1271,6 +1354,7 @@ int nv_call_faccessat(int dirfd, const char *path, int mode, int flags)
 int nv_call_chmod(const char *path, mode_t mode) NV_CALL("chmod");
 int nv_call_chmod(const char *path, mode_t mode)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -1292,6 +1376,7 @@ int nv_call_chmod(const char *path, mode_t mode)
 int nv_call_lchmod(const char *path, mode_t mode) NV_CALL("lchmod");
 int nv_call_lchmod(const char *path, mode_t mode)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -1313,6 +1398,7 @@ int nv_call_lchmod(const char *path, mode_t mode)
 int nv_call_fchmod(int fd, mode_t mode) NV_CALL("fchmod");
 int nv_call_fchmod(int fd, mode_t mode)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -1323,6 +1409,7 @@ int nv_call_fchmod(int fd, mode_t mode)
 int nv_call_fchmodat(int dirfd, const char *path, mode_t mode, int flags) NV_CALL("fchmodat");
 int nv_call_fchmodat(int dirfd, const char *path, mode_t mode, int flags)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(dirfd, path, &at))
@@ -1344,6 +1431,7 @@ int nv_call_fchmodat(int dirfd, const char *path, mode_t mode, int flags)
 int nv_call_chown(const char *path, uid_t uid, gid_t gid) NV_CALL("chown");
 int nv_call_chown(const char *path, uid_t uid, gid_t gid)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -1365,6 +1453,7 @@ int nv_call_chown(const char *path, uid_t uid, gid_t gid)
 int nv_call_lchown(const char *path, uid_t uid, gid_t gid) NV_CALL("lchown");
 int nv_call_lchown(const char *path, uid_t uid, gid_t gid)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -1386,6 +1475,7 @@ int nv_call_lchown(const char *path, uid_t uid, gid_t gid)
 int nv_call_fchown(int fd, uid_t uid, gid_t gid) NV_CALL("fchown");
 int nv_call_fchown(int fd, uid_t uid, gid_t gid)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -1396,6 +1486,7 @@ int nv_call_fchown(int fd, uid_t uid, gid_t gid)
 int nv_call_fchownat(int dirfd, const char *path, uid_t uid, gid_t gid, int flags) NV_CALL("fchownat");
 int nv_call_fchownat(int dirfd, const char *path, uid_t uid, gid_t gid, int flags)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(dirfd, path, &at))
@@ -1417,6 +1508,7 @@ int nv_call_fchownat(int dirfd, const char *path, uid_t uid, gid_t gid, int flag
 int nv_call_utime(const char *path, const struct utimbuf *times) NV_CALL("utime");
 int nv_call_utime(const char *path, const struct utimbuf *times)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -1438,6 +1530,7 @@ int nv_call_utime(const char *path, const struct utimbuf *times)
 int nv_call_utimes(const char *path, const struct timeval times[2]) NV_CALL("utimes");
 int nv_call_utimes(const char *path, const struct timeval times[2])
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -1459,6 +1552,7 @@ int nv_call_utimes(const char *path, const struct timeval times[2])
 int nv_call_lutimes(const char *path, const struct timeval times[2]) NV_CALL("lutimes");
 int nv_call_lutimes(const char *path, const struct timeval times[2])
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -1480,6 +1574,7 @@ int nv_call_lutimes(const char *path, const struct timeval times[2])
 int nv_call_futimes(int fd, const struct timeval times[2]) NV_CALL("futimes");
 int nv_call_futimes(int fd, const struct timeval times[2])
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -1490,6 +1585,7 @@ int nv_call_futimes(int fd, const struct timeval times[2])
 int nv_call_futimesat(int dirfd, const char *path, const struct timeval times[2]) NV_CALL("futimesat");
 int nv_call_futimesat(int dirfd, const char *path, const struct timeval times[2])
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(dirfd, path, &at))
@@ -1511,6 +1607,7 @@ int nv_call_futimesat(int dirfd, const char *path, const struct timeval times[2]
 int nv_call_futimens(int fd, const struct timespec times[2]) NV_CALL("futimens");
 int nv_call_futimens(int fd, const struct timespec times[2])
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -1521,6 +1618,7 @@ int nv_call_futimens(int fd, const struct timespec times[2])
 int nv_call_utimensat(int dirfd, const char *path, const struct timespec times[2], int flags) NV_CALL("utimensat");
 int nv_call_utimensat(int dirfd, const char *path, const struct timespec times[2], int flags)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(dirfd, path, &at))
@@ -1542,6 +1640,7 @@ int nv_call_utimensat(int dirfd, const char *path, const struct timespec times[2
 mode_t nv_call_umask(mode_t mask) NV_CALL("umask");
 mode_t nv_call_umask(mode_t mask)
 {
+	nv_notice_fork();
 	return nv_umask(mask);
 }
 
@@ -1550,60 +1649,70 @@ mode_t nv_call_umask(mode_t mask)
 int nv_call_setuid(uid_t uid) NV_CALL("setuid");
 int nv_call_setuid(uid_t uid)
 {
+	nv_notice_fork();
 	return nv_credentials_changed(REAL(setuid)(uid));
 }
 
 int nv_call_seteuid(uid_t uid) NV_CALL("seteuid");
 int nv_call_seteuid(uid_t uid)
 {
+	nv_notice_fork();
 	return nv_credentials_changed(REAL(seteuid)(uid));
 }
 
 int nv_call_setreuid(uid_t uid, uid_t euid) NV_CALL("setreuid");
 int nv_call_setreuid(uid_t uid, uid_t euid)
 {
+	nv_notice_fork();
 	return nv_credentials_changed(REAL(setreuid)(uid, euid));
 }
 
 int nv_call_setresuid(uid_t uid, uid_t euid, uid_t saved) NV_CALL("setresuid");
 int nv_call_setresuid(uid_t uid, uid_t euid, uid_t saved)
 {
+	nv_notice_fork();
 	return nv_credentials_changed(REAL(setresuid)(uid, euid, saved));
 }
 
 int nv_call_setgid(gid_t gid) NV_CALL("setgid");
 int nv_call_setgid(gid_t gid)
 {
+	nv_notice_fork();
 	return nv_credentials_changed(REAL(setgid)(gid));
 }
 
 int nv_call_setegid(gid_t gid) NV_CALL("setegid");
 int nv_call_setegid(gid_t gid)
 {
+	nv_notice_fork();
 	return nv_credentials_changed(REAL(setegid)(gid));
 }
 
 int nv_call_setregid(gid_t gid, gid_t egid) NV_CALL("setregid");
 int nv_call_setregid(gid_t gid, gid_t egid)
 {
+	nv_notice_fork();
 	return nv_credentials_changed(REAL(setregid)(gid, egid));
 }
 
 int nv_call_setresgid(gid_t gid, gid_t egid, gid_t saved) NV_CALL("setresgid");
 int nv_call_setresgid(gid_t gid, gid_t egid, gid_t saved)
 {
+	nv_notice_fork();
 	return nv_credentials_changed(REAL(setresgid)(gid, egid, saved));
 }
 
 int nv_call_setgroups(size_t n, const gid_t *groups) NV_CALL("setgroups");
 int nv_call_setgroups(size_t n, const gid_t *groups)
 {
+	nv_notice_fork();
 	return nv_credentials_changed(REAL(setgroups)(n, groups));
 }
 
 int nv_call_initgroups(const char *user, gid_t group) NV_CALL("initgroups");
 int nv_call_initgroups(const char *user, gid_t group)
 {
+	nv_notice_fork();
 	return nv_credentials_changed(REAL(initgroups)(user, group));
 }
 
@@ -1612,6 +1721,7 @@ int nv_call_initgroups(const char *user, gid_t group)
 int nv_call_unlink(const char *path) NV_CALL("unlink");
 int nv_call_unlink(const char *path)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -1633,6 +1743,7 @@ int nv_call_unlink(const char *path)
 int nv_call_unlinkat(int dirfd, const char *path, int flags) NV_CALL("unlinkat");
 int nv_call_unlinkat(int dirfd, const char *path, int flags)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(dirfd, path, &at))
@@ -1654,6 +1765,7 @@ int nv_call_unlinkat(int dirfd, const char *path, int flags)
 int nv_call_remove(const char *path) NV_CALL("remove");
 int nv_call_remove(const char *path)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -1675,6 +1787,7 @@ int nv_call_remove(const char *path)
 int nv_call_rename(const char *path, const char *path2) NV_CALL("rename");
 int nv_call_rename(const char *path, const char *path2)
 {
+	nv_notice_fork();
 	struct nv_place at, at2;
 	bool ours = nv_route(AT_FDCWD, path, &at);
 
@@ -1688,6 +1801,7 @@ int nv_call_rename(const char *path, const char *path2)
 int nv_call_renameat(int dirfd, const char *path, int dirfd2, const char *path2) NV_CALL("renameat");
 int nv_call_renameat(int dirfd, const char *path, int dirfd2, const char *path2)
 {
+	nv_notice_fork();
 	struct nv_place at, at2;
 	bool ours = nv_route(dirfd, path, &at);
 
@@ -1701,6 +1815,7 @@ int nv_call_renameat(int dirfd, const char *path, int dirfd2, const char *path2)
 int nv_call_renameat2(int dirfd, const char *path, int dirfd2, const char *path2, unsigned flags) NV_CALL("renameat2");
 int nv_call_renameat2(int dirfd, const char *path, int dirfd2, const char *path2, unsigned flags)
 {
+	nv_notice_fork();
 	struct nv_place at, at2;
 	bool ours = nv_route(dirfd, path, &at);
 
@@ -1714,6 +1829,7 @@ int nv_call_renameat2(int dirfd, const char *path, int dirfd2, const char *path2
 int nv_call_link(const char *path, const char *path2) NV_CALL("link");
 int nv_call_link(const char *path, const char *path2)
 {
+	nv_notice_fork();
 	struct nv_place at, at2;
 	bool ours = nv_route(AT_FDCWD, path, &at);
 
@@ -1727,6 +1843,7 @@ int nv_call_link(const char *path, const char *path2)
 int nv_call_linkat(int dirfd, const char *path, int dirfd2, const char *path2, int flags) NV_CALL("linkat");
 int nv_call_linkat(int dirfd, const char *path, int dirfd2, const char *path2, int flags)
 {
+	nv_notice_fork();
 	struct nv_place at, at2;
 	bool ours = nv_route(dirfd, path, &at);
 
@@ -1740,6 +1857,7 @@ int nv_call_linkat(int dirfd, const char *path, int dirfd2, const char *path2, i
 int nv_call_symlink(const char *target, const char *path) NV_CALL("symlink");
 int nv_call_symlink(const char *target, const char *path)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -1761,6 +1879,7 @@ int nv_call_symlink(const char *target, const char *path)
 int nv_call_symlinkat(const char *target, int dirfd, const char *path) NV_CALL("symlinkat");
 int nv_call_symlinkat(const char *target, int dirfd, const char *path)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(dirfd, path, &at))
@@ -1782,6 +1901,7 @@ int nv_call_symlinkat(const char *target, int dirfd, const char *path)
 ssize_t nv_call_readlink(const char *path, char *buf, size_t n) NV_CALL("readlink");
 ssize_t nv_call_readlink(const char *path, char *buf, size_t n)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -1803,6 +1923,7 @@ ssize_t nv_call_readlink(const char *path, char *buf, size_t n)
 ssize_t nv_call___readlink_chk(const char *path, char *buf, size_t n, size_t have) NV_CALL("__readlink_chk");
 ssize_t nv_call___readlink_chk(const char *path, char *buf, size_t n, size_t have)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -1824,6 +1945,7 @@ ssize_t nv_call___readlink_chk(const char *path, char *buf, size_t n, size_t hav
 ssize_t nv_call_readlinkat(int dirfd, const char *path, char *buf, size_t n) NV_CALL("readlinkat");
 ssize_t nv_call_readlinkat(int dirfd, const char *path, char *buf, size_t n)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(dirfd, path, &at))
@@ -1845,6 +1967,7 @@ ssize_t nv_call_readlinkat(int dirfd, const char *path, char *buf, size_t n)
 ssize_t nv_call___readlinkat_chk(int dirfd, const char *path, char *buf, size_t n, size_t have) NV_CALL("__readlinkat_chk");
 ssize_t nv_call___readlinkat_chk(int dirfd, const char *path, char *buf, size_t n, size_t have)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(dirfd, path, &at))
@@ -1866,6 +1989,7 @@ ssize_t nv_call___readlinkat_chk(int dirfd, const char *path, char *buf, size_t 
 char *nv_call_realpath(const char *path, char *resolved) NV_CALL("realpath");
 char *nv_call_realpath(const char *path, char *resolved)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -1887,6 +2011,7 @@ char *nv_call_realpath(const char *path, char *resolved)
 char *nv_call___realpath_chk(const char *path, char *resolved, size_t have) NV_CALL("__realpath_chk");
 char *nv_call___realpath_chk(const char *path, char *resolved, size_t have)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -1908,6 +2033,7 @@ char *nv_call___realpath_chk(const char *path, char *resolved, size_t have)
 char *nv_call_canonicalize_file_name(const char *path) NV_CALL("canonicalize_file_name");
 char *nv_call_canonicalize_file_name(const char *path)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -1929,6 +2055,7 @@ char *nv_call_canonicalize_file_name(const char *path)
 int nv_call_mkstemp(char *name) NV_CALL("mkstemp");
 int nv_call_mkstemp(char *name)
 {
+	nv_notice_fork();
 	return nv_mkstemp(name, 0, 0);
 }
 extern __typeof__(nv_call_mkstemp) nv_call_mkstemp64 NV_CALL("mkstemp64") NV_ALIAS("mkstemp");
@@ -1936,6 +2063,7 @@ extern __typeof__(nv_call_mkstemp) nv_call_mkstemp64 NV_CALL("mkstemp64") NV_ALI
 int nv_call_mkostemp(char *name, int flags) NV_CALL("mkostemp");
 int nv_call_mkostemp(char *name, int flags)
 {
+	nv_notice_fork();
 	return nv_mkstemp(name, 0, flags);
 }
 extern __typeof__(nv_call_mkostemp) nv_call_mkostemp64 NV_CALL("mkostemp64") NV_ALIAS("mkostemp");
@@ -1943,6 +2071,7 @@ extern __typeof__(nv_call_mkostemp) nv_call_mkostemp64 NV_CALL("mkostemp64") NV_
 int nv_call_mkstemps(char *name, int suffix) NV_CALL("mkstemps");
 int nv_call_mkstemps(char *name, int suffix)
 {
+	nv_notice_fork();
 	return nv_mkstemp(name, suffix, 0);
 }
 extern __typeof__(nv_call_mkstemps) nv_call_mkstemps64 NV_CALL("mkstemps64") NV_ALIAS("mkstemps");
@@ -1950,6 +2079,7 @@ extern __typeof__(nv_call_mkstemps) nv_call_mkstemps64 NV_CALL("mkstemps64") NV_
 int nv_call_mkostemps(char *name, int suffix, int flags) NV_CALL("mkostemps");
 int nv_call_mkostemps(char *name, int suffix, int flags)
 {
+	nv_notice_fork();
 	return nv_mkstemp(name, suffix, flags);
 }
 extern __typeof__(nv_call_mkostemps) nv_call_mkostemps64 NV_CALL("mkostemps64") NV_ALIAS("mkostemps");
@@ -1957,6 +2087,7 @@ extern __typeof__(nv_call_mkostemps) nv_call_mkostemps64 NV_CALL("mkostemps64") 
 char *nv_call_mkdtemp(char *name) NV_CALL("mkdtemp");
 char *nv_call_mkdtemp(char *name)
 {
+	nv_notice_fork();
 	return nv_mkdtemp(name);
 }
 
@@ -1965,6 +2096,7 @@ char *nv_call_mkdtemp(char *name)
 int nv_call_mkdir(const char *path, mode_t mode) NV_CALL("mkdir");
 int nv_call_mkdir(const char *path, mode_t mode)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -1986,6 +2118,7 @@ int nv_call_mkdir(const char *path, mode_t mode)
 int nv_call_mkdirat(int dirfd, const char *path, mode_t mode) NV_CALL("mkdirat");
 int nv_call_mkdirat(int dirfd, const char *path, mode_t mode)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(dirfd, path, &at))
@@ -2007,6 +2140,7 @@ int nv_call_mkdirat(int dirfd, const char *path, mode_t mode)
 int nv_call_rmdir(const char *path) NV_CALL("rmdir");
 int nv_call_rmdir(const char *path)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -2028,36 +2162,42 @@ int nv_call_rmdir(const char *path)
 int nv_call_chdir(const char *path) NV_CALL("chdir");
 int nv_call_chdir(const char *path)
 {
+	nv_notice_fork();
 	return nv_chdir(path);
 }
 
 int nv_call_fchdir(int fd) NV_CALL("fchdir");
 int nv_call_fchdir(int fd)
 {
+	nv_notice_fork();
 	return nv_fchdir(fd);
 }
 
 char *nv_call_getcwd(char *buf, size_t n) NV_CALL("getcwd");
 char *nv_call_getcwd(char *buf, size_t n)
 {
+	nv_notice_fork();
 	return nv_getcwd(buf, n);
 }
 
 char *nv_call___getcwd_chk(char *buf, size_t n, size_t have) NV_CALL("__getcwd_chk");
 char *nv_call___getcwd_chk(char *buf, size_t n, size_t have)
 {
+	nv_notice_fork();
 	return (nv_check(n <= have), nv_getcwd(buf, n));
 }
 
 char *nv_call_get_current_dir_name(void) NV_CALL("get_current_dir_name");
 char *nv_call_get_current_dir_name(void)
 {
+	nv_notice_fork();
 	return nv_getcwd(NULL, 0);
 }
 
 DIR *nv_call_opendir(const char *path) NV_CALL("opendir");
 DIR *nv_call_opendir(const char *path)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -2079,6 +2219,7 @@ DIR *nv_call_opendir(const char *path)
 DIR *nv_call_fdopendir(int fd) NV_CALL("fdopendir");
 DIR *nv_call_fdopendir(int fd)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -2089,6 +2230,7 @@ DIR *nv_call_fdopendir(int fd)
 int nv_call_closedir(DIR *stream) NV_CALL("closedir");
 int nv_call_closedir(DIR *stream)
 {
+	nv_notice_fork();
 	struct nv_dir *dir = nv_dir_of(stream);
 
 	if (dir == NULL)
@@ -2099,6 +2241,7 @@ int nv_call_closedir(DIR *stream)
 struct dirent *nv_call_readdir(DIR *stream) NV_CALL("readdir");
 struct dirent *nv_call_readdir(DIR *stream)
 {
+	nv_notice_fork();
 	struct nv_dir *dir = nv_dir_of(stream);
 
 	if (dir == NULL)
@@ -2110,6 +2253,7 @@ extern __typeof__(nv_call_readdir) nv_call_readdir64 NV_CALL("readdir64") NV_ALI
 int nv_call_readdir_r(DIR *stream, struct dirent *entry, struct dirent **result) NV_CALL("readdir_r");
 int nv_call_readdir_r(DIR *stream, struct dirent *entry, struct dirent **result)
 {
+	nv_notice_fork();
 	struct nv_dir *dir = nv_dir_of(stream);
 
 	if (dir == NULL)
@@ -2124,6 +2268,7 @@ extern __typeof__(nv_call_readdir_r) nv_call_readdir64_r NV_CALL("readdir64_r") 
 void nv_call_rewinddir(DIR *stream) NV_CALL("rewinddir");
 void nv_call_rewinddir(DIR *stream)
 {
+	nv_notice_fork();
 	struct nv_dir *dir = nv_dir_of(stream);
 
 	if (dir == NULL)
@@ -2137,6 +2282,7 @@ void nv_call_rewinddir(DIR *stream)
 void nv_call_seekdir(DIR *stream, long position) NV_CALL("seekdir");
 void nv_call_seekdir(DIR *stream, long position)
 {
+	nv_notice_fork();
 	struct nv_dir *dir = nv_dir_of(stream);
 
 	if (dir == NULL)
@@ -2150,6 +2296,7 @@ void nv_call_seekdir(DIR *stream, long position)
 long nv_call_telldir(DIR *stream) NV_CALL("telldir");
 long nv_call_telldir(DIR *stream)
 {
+	nv_notice_fork();
 	struct nv_dir *dir = nv_dir_of(stream);
 
 	if (dir == NULL)
@@ -2160,6 +2307,7 @@ long nv_call_telldir(DIR *stream)
 int nv_call_dirfd(DIR *stream) NV_CALL("dirfd");
 int nv_call_dirfd(DIR *stream)
 {
+	nv_notice_fork();
 	struct nv_dir *dir = nv_dir_of(stream);
 
 	if (dir == NULL)
@@ -2170,6 +2318,7 @@ int nv_call_dirfd(DIR *stream)
 ssize_t nv_call_getdents64(int fd, void *buf, size_t n) NV_CALL("getdents64");
 ssize_t nv_call_getdents64(int fd, void *buf, size_t n)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
@@ -2182,6 +2331,7 @@ ssize_t nv_call_getdents64(int fd, void *buf, size_t n)
 FILE *nv_call_fopen(const char *path, const char *mode) NV_CALL("fopen");
 FILE *nv_call_fopen(const char *path, const char *mode)
 {
+	nv_notice_fork();
 	struct nv_place at;
 
 	if (!nv_route(AT_FDCWD, path, &at))
@@ -2189,7 +2339,7 @@ FILE *nv_call_fopen(const char *path, const char *mode)
 	FILE *result;
 
 	do
-		result = nv_fopen(&at, mode);
+		result = (nv_prepare_exit(), nv_fopen(&at, mode));
 	while (nv_reroute(&at));
 	if (__builtin_expect(at.outside, 0)) {
 		char outside[strlen(at.path) + 1];
@@ -2204,59 +2354,68 @@ extern __typeof__(nv_call_fopen) nv_call_fopen64 NV_CALL("fopen64") NV_ALIAS("fo
 FILE *nv_call_fdopen(int fd, const char *mode) NV_CALL("fdopen");
 FILE *nv_call_fdopen(int fd, const char *mode)
 {
+	nv_notice_fork();
 	nv_handle h = nv_called_with(fd);
 
 	if (__builtin_expect(h == 0, 1))
 		return REAL(fdopen)(fd, mode);
-	return nv_fdopen(fd, h, mode);
+	return (nv_prepare_exit(), nv_fdopen(fd, h, mode));
 }
 
 FILE *nv_call_freopen(const char *name, const char *mode, FILE *stream) NV_CALL("freopen");
 FILE *nv_call_freopen(const char *name, const char *mode, FILE *stream)
 {
-	return nv_freopen(name, mode, stream);
+	nv_notice_fork();
+	return (nv_prepare_exit(), nv_freopen(name, mode, stream));
 }
 extern __typeof__(nv_call_freopen) nv_call_freopen64 NV_CALL("freopen64") NV_ALIAS("freopen");
 
 int nv_call_fclose(FILE *stream) NV_CALL("fclose");
 int nv_call_fclose(FILE *stream)
 {
+	nv_notice_fork();
 	return nv_fclose(stream);
 }
 
 int nv_call_fflush(FILE *stream) NV_CALL("fflush");
 int nv_call_fflush(FILE *stream)
 {
+	nv_notice_fork();
 	return nv_fflush(stream);
 }
 
 size_t nv_call_fread(void *buf, size_t size, size_t n, FILE *stream) NV_CALL("fread");
 size_t nv_call_fread(void *buf, size_t size, size_t n, FILE *stream)
 {
+	nv_notice_fork();
 	return nv_cookie(nv_input(stream)) ? nv_fread(buf, size, n, nv_input(stream)) : REAL(fread)(buf, size, n, nv_input(stream));
 }
 
 size_t nv_call_fread_unlocked(void *buf, size_t size, size_t n, FILE *stream) NV_CALL("fread_unlocked");
 size_t nv_call_fread_unlocked(void *buf, size_t size, size_t n, FILE *stream)
 {
+	nv_notice_fork();
 	return nv_cookie(nv_input(stream)) ? nv_fread(buf, size, n, nv_input(stream)) : REAL(fread_unlocked)(buf, size, n, nv_input(stream));
 }
 
 size_t nv_call___fread_chk(void *buf, size_t have, size_t size, size_t n, FILE *stream) NV_CALL("__fread_chk");
 size_t nv_call___fread_chk(void *buf, size_t have, size_t size, size_t n, FILE *stream)
 {
+	nv_notice_fork();
 	return nv_cookie(nv_input(stream)) ? nv_fread_chk(buf, have, size, n, nv_input(stream)) : REAL(__fread_chk)(buf, have, size, n, nv_input(stream));
 }
 
 size_t nv_call___fread_unlocked_chk(void *buf, size_t have, size_t size, size_t n, FILE *stream) NV_CALL("__fread_unlocked_chk");
 size_t nv_call___fread_unlocked_chk(void *buf, size_t have, size_t size, size_t n, FILE *stream)
 {
+	nv_notice_fork();
 	return nv_cookie(nv_input(stream)) ? nv_fread_chk(buf, have, size, n, nv_input(stream)) : REAL(__fread_unlocked_chk)(buf, have, size, n, nv_input(stream));
 }
 
 int nv_call_fgetc(FILE *stream) NV_CALL("fgetc");
 int nv_call_fgetc(FILE *stream)
 {
+	nv_notice_fork();
 	return REAL(fgetc)(nv_input(stream));
 }
 extern __typeof__(nv_call_fgetc) nv_call_getc NV_CALL("getc") NV_ALIAS("fgetc");
@@ -2264,48 +2423,56 @@ extern __typeof__(nv_call_fgetc) nv_call_getc NV_CALL("getc") NV_ALIAS("fgetc");
 int nv_call_fgetc_unlocked(FILE *stream) NV_CALL("fgetc_unlocked");
 int nv_call_fgetc_unlocked(FILE *stream)
 {
+	nv_notice_fork();
 	return REAL(fgetc_unlocked)(nv_input(stream));
 }
 
 int nv_call_getc_unlocked(FILE *stream) NV_CALL("getc_unlocked");
 int nv_call_getc_unlocked(FILE *stream)
 {
+	nv_notice_fork();
 	return REAL(fgetc_unlocked)(nv_input(stream));
 }
 
 int nv_call___uflow(FILE *stream) NV_CALL("__uflow");
 int nv_call___uflow(FILE *stream)
 {
+	nv_notice_fork();
 	return REAL(__uflow)(nv_input(stream));
 }
 
 int nv_call_ungetc(int c, FILE *stream) NV_CALL("ungetc");
 int nv_call_ungetc(int c, FILE *stream)
 {
+	nv_notice_fork();
 	return REAL(ungetc)(c, nv_input(stream));
 }
 
 char *nv_call_fgets(char *line, int n, FILE *stream) NV_CALL("fgets");
 char *nv_call_fgets(char *line, int n, FILE *stream)
 {
+	nv_notice_fork();
 	return REAL(fgets)(line, n, nv_input(stream));
 }
 
 char *nv_call_fgets_unlocked(char *line, int n, FILE *stream) NV_CALL("fgets_unlocked");
 char *nv_call_fgets_unlocked(char *line, int n, FILE *stream)
 {
+	nv_notice_fork();
 	return REAL(fgets_unlocked)(line, n, nv_input(stream));
 }
 
 char *nv_call___fgets_chk(char *line, size_t have, int n, FILE *stream) NV_CALL("__fgets_chk");
 char *nv_call___fgets_chk(char *line, size_t have, int n, FILE *stream)
 {
+	nv_notice_fork();
 	return REAL(__fgets_chk)(line, have, n, nv_input(stream));
 }
 
 ssize_t nv_call_getdelim(char **line, size_t *n, int end, FILE *stream) NV_CALL("getdelim");
 ssize_t nv_call_getdelim(char **line, size_t *n, int end, FILE *stream)
 {
+	nv_notice_fork();
 	return REAL(getdelim)(line, n, end, nv_input(stream));
 }
 extern __typeof__(nv_call_getdelim) nv_call___getdelim NV_CALL("__getdelim") NV_ALIAS("getdelim");
@@ -2313,12 +2480,14 @@ extern __typeof__(nv_call_getdelim) nv_call___getdelim NV_CALL("__getdelim") NV_
 ssize_t nv_call_getline(char **line, size_t *n, FILE *stream) NV_CALL("getline");
 ssize_t nv_call_getline(char **line, size_t *n, FILE *stream)
 {
+	nv_notice_fork();
 	return REAL(getdelim)(line, n, '\n', nv_input(stream));
 }
 
 int nv_call_fscanf(FILE *stream, const char *format, ...) NV_CALL("fscanf");
 int nv_call_fscanf(FILE *stream, const char *format, ...)
 {
+	nv_notice_fork();
 	va_list ap;
 
 	va_start(ap, format);
@@ -2330,12 +2499,14 @@ int nv_call_fscanf(FILE *stream, const char *format, ...)
 int nv_call_vfscanf(FILE *stream, const char *format, va_list ap) NV_CALL("vfscanf");
 int nv_call_vfscanf(FILE *stream, const char *format, va_list ap)
 {
+	nv_notice_fork();
 	return REAL(vfscanf)(nv_input(stream), format, ap);
 }
 
 int nv_call___isoc99_fscanf(FILE *stream, const char *format, ...) NV_CALL("__isoc99_fscanf");
 int nv_call___isoc99_fscanf(FILE *stream, const char *format, ...)
 {
+	nv_notice_fork();
 	va_list ap;
 
 	va_start(ap, format);
@@ -2347,12 +2518,14 @@ int nv_call___isoc99_fscanf(FILE *stream, const char *format, ...)
 int nv_call___isoc99_vfscanf(FILE *stream, const char *format, va_list ap) NV_CALL("__isoc99_vfscanf");
 int nv_call___isoc99_vfscanf(FILE *stream, const char *format, va_list ap)
 {
+	nv_notice_fork();
 	return REAL(__isoc99_vfscanf)(nv_input(stream), format, ap);
 }
 
 int nv_call_feof(FILE *stream) NV_CALL("feof");
 int nv_call_feof(FILE *stream)
 {
+	nv_notice_fork();
 	return REAL(feof)(nv_input(stream));
 }
 extern __typeof__(nv_call_feof) nv_call_feof_unlocked NV_CALL("feof_unlocked") NV_ALIAS("feof");
@@ -2360,6 +2533,7 @@ extern __typeof__(nv_call_feof) nv_call_feof_unlocked NV_CALL("feof_unlocked") N
 int nv_call_ferror(FILE *stream) NV_CALL("ferror");
 int nv_call_ferror(FILE *stream)
 {
+	nv_notice_fork();
 	return REAL(ferror)(nv_input(stream));
 }
 extern __typeof__(nv_call_ferror) nv_call_ferror_unlocked NV_CALL("ferror_unlocked") NV_ALIAS("ferror");
@@ -2367,6 +2541,7 @@ extern __typeof__(nv_call_ferror) nv_call_ferror_unlocked NV_CALL("ferror_unlock
 void nv_call_clearerr(FILE *stream) NV_CALL("clearerr");
 void nv_call_clearerr(FILE *stream)
 {
+	nv_notice_fork();
 	REAL(clearerr)(nv_input(stream));
 }
 extern __typeof__(nv_call_clearerr) nv_call_clearerr_unlocked NV_CALL("clearerr_unlocked") NV_ALIAS("clearerr");
@@ -2374,6 +2549,7 @@ extern __typeof__(nv_call_clearerr) nv_call_clearerr_unlocked NV_CALL("clearerr_
 int nv_call_dprintf(int fd, const char *format, ...) NV_CALL("dprintf");
 int nv_call_dprintf(int fd, const char *format, ...)
 {
+	nv_notice_fork();
 	va_list ap;
 
 	va_start(ap, format);
@@ -2385,12 +2561,14 @@ int nv_call_dprintf(int fd, const char *format, ...)
 int nv_call_vdprintf(int fd, const char *format, va_list ap) NV_CALL("vdprintf");
 int nv_call_vdprintf(int fd, const char *format, va_list ap)
 {
+	nv_notice_fork();
 	return nv_vdprintf(fd, format, ap);
 }
 
 int nv_call___dprintf_chk(int fd, int flag, const char *format, ...) NV_CALL("__dprintf_chk");
 int nv_call___dprintf_chk(int fd, int flag, const char *format, ...)
 {
+	nv_notice_fork();
 	va_list ap;
 
 	va_start(ap, format);
@@ -2402,12 +2580,14 @@ int nv_call___dprintf_chk(int fd, int flag, const char *format, ...)
 int nv_call___vdprintf_chk(int fd, int flag, const char *format, va_list ap) NV_CALL("__vdprintf_chk");
 int nv_call___vdprintf_chk(int fd, int flag, const char *format, va_list ap)
 {
+	nv_notice_fork();
 	return (nv_checked(flag), nv_vdprintf(fd, format, ap));
 }
 
 wint_t nv_call_fgetwc(FILE *stream) NV_CALL("fgetwc");
 wint_t nv_call_fgetwc(FILE *stream)
 {
+	nv_notice_fork();
 	return nv_wide(nv_input(stream)) ? REAL(fgetwc)(nv_input(stream)) : WEOF;
 }
 extern __typeof__(nv_call_fgetwc) nv_call_getwc NV_CALL("getwc") NV_ALIAS("fgetwc");
@@ -2417,6 +2597,7 @@ extern __typeof__(nv_call_fgetwc) nv_call_getwc_unlocked NV_CALL("getwc_unlocked
 wint_t nv_call_getwchar(void) NV_CALL("getwchar");
 wint_t nv_call_getwchar(void)
 {
+	nv_notice_fork();
 	return nv_wide(*nv_standard_stream(0)) ? REAL(getwchar)() : WEOF;
 }
 extern __typeof__(nv_call_getwchar) nv_call_getwchar_unlocked NV_CALL("getwchar_unlocked") NV_ALIAS("getwchar");
@@ -2424,6 +2605,7 @@ extern __typeof__(nv_call_getwchar) nv_call_getwchar_unlocked NV_CALL("getwchar_
 wint_t nv_call_fputwc(wchar_t wc, FILE *stream) NV_CALL("fputwc");
 wint_t nv_call_fputwc(wchar_t wc, FILE *stream)
 {
+	nv_notice_fork();
 	return nv_wide(stream) ? REAL(fputwc)(wc, stream) : WEOF;
 }
 extern __typeof__(nv_call_fputwc) nv_call_putwc NV_CALL("putwc") NV_ALIAS("fputwc");
@@ -2433,12 +2615,14 @@ extern __typeof__(nv_call_fputwc) nv_call_putwc_unlocked NV_CALL("putwc_unlocked
 wint_t nv_call_ungetwc(wint_t wc, FILE *stream) NV_CALL("ungetwc");
 wint_t nv_call_ungetwc(wint_t wc, FILE *stream)
 {
+	nv_notice_fork();
 	return nv_wide(nv_input(stream)) ? REAL(ungetwc)(wc, nv_input(stream)) : WEOF;
 }
 
 wchar_t *nv_call_fgetws(wchar_t *line, int n, FILE *stream) NV_CALL("fgetws");
 wchar_t *nv_call_fgetws(wchar_t *line, int n, FILE *stream)
 {
+	nv_notice_fork();
 	return nv_wide(nv_input(stream)) ? REAL(fgetws)(line, n, nv_input(stream)) : NULL;
 }
 extern __typeof__(nv_call_fgetws) nv_call_fgetws_unlocked NV_CALL("fgetws_unlocked") NV_ALIAS("fgetws");
@@ -2446,6 +2630,7 @@ extern __typeof__(nv_call_fgetws) nv_call_fgetws_unlocked NV_CALL("fgetws_unlock
 wchar_t *nv_call___fgetws_chk(wchar_t *line, size_t have, int n, FILE *stream) NV_CALL("__fgetws_chk");
 wchar_t *nv_call___fgetws_chk(wchar_t *line, size_t have, int n, FILE *stream)
 {
+	nv_notice_fork();
 	return nv_wide(nv_input(stream)) ? REAL(__fgetws_chk)(line, have, n, nv_input(stream)) : NULL;
 }
 extern __typeof__(nv_call___fgetws_chk) nv_call___fgetws_unlocked_chk NV_CALL("__fgetws_unlocked_chk") NV_ALIAS("__fgetws_chk");
@@ -2453,6 +2638,7 @@ extern __typeof__(nv_call___fgetws_chk) nv_call___fgetws_unlocked_chk NV_CALL("_
 int nv_call_fputws(const wchar_t *text, FILE *stream) NV_CALL("fputws");
 int nv_call_fputws(const wchar_t *text, FILE *stream)
 {
+	nv_notice_fork();
 	return nv_wide(stream) ? REAL(fputws)(text, stream) : EOF;
 }
 extern __typeof__(nv_call_fputws) nv_call_fputws_unlocked NV_CALL("fputws_unlocked") NV_ALIAS("fputws");
@@ -2460,6 +2646,7 @@ extern __typeof__(nv_call_fputws) nv_call_fputws_unlocked NV_CALL("fputws_unlock
 int nv_call_fwprintf(FILE *stream, const wchar_t *format, ...) NV_CALL("fwprintf");
 int nv_call_fwprintf(FILE *stream, const wchar_t *format, ...)
 {
+	nv_notice_fork();
 	va_list ap;
 
 	va_start(ap, format);
@@ -2471,12 +2658,14 @@ int nv_call_fwprintf(FILE *stream, const wchar_t *format, ...)
 int nv_call_vfwprintf(FILE *stream, const wchar_t *format, va_list ap) NV_CALL("vfwprintf");
 int nv_call_vfwprintf(FILE *stream, const wchar_t *format, va_list ap)
 {
+	nv_notice_fork();
 	return nv_wide(stream) ? REAL(vfwprintf)(stream, format, ap) : EOF;
 }
 
 int nv_call___fwprintf_chk(FILE *stream, int flag, const wchar_t *format, ...) NV_CALL("__fwprintf_chk");
 int nv_call___fwprintf_chk(FILE *stream, int flag, const wchar_t *format, ...)
 {
+	nv_notice_fork();
 	va_list ap;
 
 	va_start(ap, format);
@@ -2488,12 +2677,14 @@ int nv_call___fwprintf_chk(FILE *stream, int flag, const wchar_t *format, ...)
 int nv_call___vfwprintf_chk(FILE *stream, int flag, const wchar_t *format, va_list ap) NV_CALL("__vfwprintf_chk");
 int nv_call___vfwprintf_chk(FILE *stream, int flag, const wchar_t *format, va_list ap)
 {
+	nv_notice_fork();
 	return nv_wide(stream) ? REAL(__vfwprintf_chk)(stream, flag, format, ap) : EOF;
 }
 
 int nv_call_fwscanf(FILE *stream, const wchar_t *format, ...) NV_CALL("fwscanf");
 int nv_call_fwscanf(FILE *stream, const wchar_t *format, ...)
 {
+	nv_notice_fork();
 	va_list ap;
 
 	va_start(ap, format);
@@ -2505,12 +2696,14 @@ int nv_call_fwscanf(FILE *stream, const wchar_t *format, ...)
 int nv_call_vfwscanf(FILE *stream, const wchar_t *format, va_list ap) NV_CALL("vfwscanf");
 int nv_call_vfwscanf(FILE *stream, const wchar_t *format, va_list ap)
 {
+	nv_notice_fork();
 	return nv_wide(nv_input(stream)) ? REAL(vfwscanf)(nv_input(stream), format, ap) : EOF;
 }
 
 int nv_call___isoc99_fwscanf(FILE *stream, const wchar_t *format, ...) NV_CALL("__isoc99_fwscanf");
 int nv_call___isoc99_fwscanf(FILE *stream, const wchar_t *format, ...)
 {
+	nv_notice_fork();
 	va_list ap;
 
 	va_start(ap, format);
@@ -2522,6 +2715,7 @@ int nv_call___isoc99_fwscanf(FILE *stream, const wchar_t *format, ...)
 int nv_call___isoc99_vfwscanf(FILE *stream, const wchar_t *format, va_list ap) NV_CALL("__isoc99_vfwscanf");
 int nv_call___isoc99_vfwscanf(FILE *stream, const wchar_t *format, va_list ap)
 {
+	nv_notice_fork();
 	return nv_wide(nv_input(stream)) ? REAL(__isoc99_vfwscanf)(nv_input(stream), format, ap) : EOF;
 }
 
@@ -2530,6 +2724,7 @@ int nv_call___isoc99_vfwscanf(FILE *stream, const wchar_t *format, va_list ap)
 void *nv_call_mmap(void *addr, size_t n, int prot, int flags, int fd, off_t off) NV_CALL("mmap");
 void *nv_call_mmap(void *addr, size_t n, int prot, int flags, int fd, off_t off)
 {
+	nv_notice_fork();
 	return nv_mmap(addr, n, prot, flags, fd, off);
 }
 extern __typeof__(nv_call_mmap) nv_call_mmap64 NV_CALL("mmap64") NV_ALIAS("mmap");
@@ -2537,18 +2732,21 @@ extern __typeof__(nv_call_mmap) nv_call_mmap64 NV_CALL("mmap64") NV_ALIAS("mmap"
 int nv_call_munmap(void *addr, size_t n) NV_CALL("munmap");
 int nv_call_munmap(void *addr, size_t n)
 {
+	nv_notice_fork();
 	return nv_munmap(addr, n);
 }
 
 int nv_call_msync(void *addr, size_t n, int flags) NV_CALL("msync");
 int nv_call_msync(void *addr, size_t n, int flags)
 {
+	nv_notice_fork();
 	return nv_msync(addr, n, flags);
 }
 
 void *nv_call_mremap(void *addr, size_t n, size_t to, int flags, ...) NV_CALL("mremap");
 void *nv_call_mremap(void *addr, size_t n, size_t to, int flags, ...)
 {
+	nv_notice_fork();
 	va_list ap;
 
 	va_start(ap, flags);
@@ -2562,30 +2760,35 @@ void *nv_call_mremap(void *addr, size_t n, size_t to, int flags, ...)
 int nv_call_poll(struct pollfd *fds, nfds_t n, int timeout) NV_CALL("poll");
 int nv_call_poll(struct pollfd *fds, nfds_t n, int timeout)
 {
+	nv_notice_fork();
 	return nv_poll(fds, n, timeout);
 }
 
 int nv_call___poll_chk(struct pollfd *fds, nfds_t n, int timeout, size_t have) NV_CALL("__poll_chk");
 int nv_call___poll_chk(struct pollfd *fds, nfds_t n, int timeout, size_t have)
 {
+	nv_notice_fork();
 	return (nv_check(n <= have / sizeof *fds), nv_poll(fds, n, timeout));
 }
 
 int nv_call_ppoll(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask) NV_CALL("ppoll");
 int nv_call_ppoll(struct pollfd *fds, nfds_t n, const struct timespec *timeout, const sigset_t *mask)
 {
+	nv_notice_fork();
 	return nv_ppoll(fds, n, timeout, mask);
 }
 
 int nv_call_select(int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *timeout) NV_CALL("select");
 int nv_call_select(int n, fd_set *r, fd_set *w, fd_set *e, struct timeval *timeout)
 {
+	nv_notice_fork();
 	return nv_select(n, r, w, e, timeout);
 }
 
 int nv_call_pselect(int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *timeout, const sigset_t *mask) NV_CALL("pselect");
 int nv_call_pselect(int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *timeout, const sigset_t *mask)
 {
+	nv_notice_fork();
 	return nv_pselect(n, r, w, e, timeout, mask);
 }
 
@@ -2594,6 +2797,7 @@ int nv_call_pselect(int n, fd_set *r, fd_set *w, fd_set *e, const struct timespe
 int nv_call_aio_read(struct aiocb *cb) NV_CALL("aio_read");
 int nv_call_aio_read(struct aiocb *cb)
 {
+	nv_notice_fork();
 	return nv_aio_read(cb);
 }
 extern __typeof__(nv_call_aio_read) nv_call_aio_read64 NV_CALL("aio_read64") NV_ALIAS("aio_read");
@@ -2601,6 +2805,7 @@ extern __typeof__(nv_call_aio_read) nv_call_aio_read64 NV_CALL("aio_read64") NV_
 int nv_call_aio_write(struct aiocb *cb) NV_CALL("aio_write");
 int nv_call_aio_write(struct aiocb *cb)
 {
+	nv_notice_fork();
 	return nv_aio_write(cb);
 }
 extern __typeof__(nv_call_aio_write) nv_call_aio_write64 NV_CALL("aio_write64") NV_ALIAS("aio_write");
@@ -2610,12 +2815,14 @@ extern __typeof__(nv_call_aio_write) nv_call_aio_write64 NV_CALL("aio_write64") 
 int nv_call_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg) NV_CALL("pthread_create");
 int nv_call_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg)
 {
+	nv_notice_fork();
 	return nv_pthread_create(thread, attr, start, arg);
 }
 
 int nv_call_sigaction(int signum, const struct sigaction *act, struct sigaction *old) NV_CALL("sigaction");
 int nv_call_sigaction(int signum, const struct sigaction *act, struct sigaction *old)
 {
+	nv_notice_fork();
 	return nv_sigaction(signum, act, old);
 }
 extern __typeof__(nv_call_sigaction) nv_call___sigaction NV_CALL("__sigaction") NV_ALIAS("sigaction");
@@ -2623,6 +2830,7 @@ extern __typeof__(nv_call_sigaction) nv_call___sigaction NV_CALL("__sigaction") 
 sighandler_t nv_call_signal(int signum, sighandler_t handler) NV_CALL("signal");
 sighandler_t nv_call_signal(int signum, sighandler_t handler)
 {
+	nv_notice_fork();
 	return nv_signal(signum, handler);
 }
 extern __typeof__(nv_call_signal) nv_call_bsd_signal NV_CALL("bsd_signal") NV_ALIAS("signal");
@@ -2631,6 +2839,7 @@ extern __typeof__(nv_call_signal) nv_call_ssignal NV_CALL("ssignal") NV_ALIAS("s
 sighandler_t nv_call___sysv_signal(int signum, sighandler_t handler) NV_CALL("__sysv_signal");
 sighandler_t nv_call___sysv_signal(int signum, sighandler_t handler)
 {
+	nv_notice_fork();
 	return nv_sysv_signal(signum, handler);
 }
 extern __typeof__(nv_call___sysv_signal) nv_call_sysv_signal NV_CALL("sysv_signal") NV_ALIAS("__sysv_signal");
@@ -2638,6 +2847,7 @@ extern __typeof__(nv_call___sysv_signal) nv_call_sysv_signal NV_CALL("sysv_signa
 int nv_call_setrlimit(int resource, const struct rlimit *limit) NV_CALL("setrlimit");
 int nv_call_setrlimit(int resource, const struct rlimit *limit)
 {
+	nv_notice_fork();
 	return nv_relimited(REAL(setrlimit)(resource, limit));
 }
 extern __typeof__(nv_call_setrlimit) nv_call_setrlimit64 NV_CALL("setrlimit64") NV_ALIAS("setrlimit");
@@ -2645,6 +2855,7 @@ extern __typeof__(nv_call_setrlimit) nv_call_setrlimit64 NV_CALL("setrlimit64") 
 int nv_call_prlimit(pid_t pid, int resource, const struct rlimit *limit, struct rlimit *old) NV_CALL("prlimit");
 int nv_call_prlimit(pid_t pid, int resource, const struct rlimit *limit, struct rlimit *old)
 {
+	nv_notice_fork();
 	return nv_relimited(REAL(prlimit)(pid, resource, limit, old));
 }
 extern __typeof__(nv_call_prlimit) nv_call_prlimit64 NV_CALL("prlimit64") NV_ALIAS("prlimit");
@@ -2652,6 +2863,7 @@ extern __typeof__(nv_call_prlimit) nv_call_prlimit64 NV_CALL("prlimit64") NV_ALI
 long nv_call_ulimit(int cmd, ...) NV_CALL("ulimit");
 long nv_call_ulimit(int cmd, ...)
 {
+	nv_notice_fork();
 	va_list ap;
 
 	va_start(ap, cmd);
@@ -2665,6 +2877,7 @@ NV_JUMP("vfork", "nv_vfork");
 void nv_call__exit(int status) NV_CALL("_exit");
 void nv_call__exit(int status)
 {
+	nv_notice_fork();
 	nv_quit(status);
 }
 extern __typeof__(nv_call__exit) nv_call__Exit NV_CALL("_Exit") NV_ALIAS("_exit");
@@ -2672,30 +2885,35 @@ extern __typeof__(nv_call__exit) nv_call__Exit NV_CALL("_Exit") NV_ALIAS("_exit"
 int nv_call_execve(const char *path, char *const argv[], char *const envp[]) NV_CALL("execve");
 int nv_call_execve(const char *path, char *const argv[], char *const envp[])
 {
+	nv_notice_fork();
 	return nv_execve(path, argv, envp);
 }
 
 int nv_call_execv(const char *path, char *const argv[]) NV_CALL("execv");
 int nv_call_execv(const char *path, char *const argv[])
 {
+	nv_notice_fork();
 	return nv_execve(path, argv, environ);
 }
 
 int nv_call_execvp(const char *file, char *const argv[]) NV_CALL("execvp");
 int nv_call_execvp(const char *file, char *const argv[])
 {
+	nv_notice_fork();
 	return nv_execvpe(file, argv, environ);
 }
 
 int nv_call_execvpe(const char *file, char *const argv[], char *const envp[]) NV_CALL("execvpe");
 int nv_call_execvpe(const char *file, char *const argv[], char *const envp[])
 {
+	nv_notice_fork();
 	return nv_execvpe(file, argv, envp);
 }
 
 int nv_call_execl(const char *path, const char *arg, ...) NV_CALL("execl");
 int nv_call_execl(const char *path, const char *arg, ...)
 {
+	nv_notice_fork();
 	va_list ap;
 
 	va_start(ap, arg);
@@ -2707,6 +2925,7 @@ int nv_call_execl(const char *path, const char *arg, ...)
 int nv_call_execle(const char *path, const char *arg, ...) NV_CALL("execle");
 int nv_call_execle(const char *path, const char *arg, ...)
 {
+	nv_notice_fork();
 	va_list ap;
 
 	va_start(ap, arg);
@@ -2718,6 +2937,7 @@ int nv_call_execle(const char *path, const char *arg, ...)
 int nv_call_execlp(const char *file, const char *arg, ...) NV_CALL("execlp");
 int nv_call_execlp(const char *file, const char *arg, ...)
 {
+	nv_notice_fork();
 	va_list ap;
 
 	va_start(ap, arg);
@@ -2729,24 +2949,28 @@ int nv_call_execlp(const char *file, const char *arg, ...)
 int nv_call_fexecve(int fd, char *const argv[], char *const envp[]) NV_CALL("fexecve");
 int nv_call_fexecve(int fd, char *const argv[], char *const envp[])
 {
+	nv_notice_fork();
 	return nv_fexecve(fd, argv, envp);
 }
 
 int nv_call_execveat(int dirfd, const char *path, char *const argv[], char *const envp[], int flags) NV_CALL("execveat");
 int nv_call_execveat(int dirfd, const char *path, char *const argv[], char *const envp[], int flags)
 {
+	nv_notice_fork();
 	return nv_execveat(dirfd, path, argv, envp, flags);
 }
 
 int nv_call_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attr, char *const argv[], char *const envp[]) NV_CALL("posix_spawn");
 int nv_call_posix_spawn(pid_t *pid, const char *path, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attr, char *const argv[], char *const envp[])
 {
+	nv_notice_fork();
 	return nv_posix_spawn(pid, path, actions, attr, argv, envp);
 }
 
 int nv_call_posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attr, char *const argv[], char *const envp[]) NV_CALL("posix_spawnp");
 int nv_call_posix_spawnp(pid_t *pid, const char *file, const posix_spawn_file_actions_t *actions, const posix_spawnattr_t *attr, char *const argv[], char *const envp[])
 {
+	nv_notice_fork();
 	return nv_posix_spawnp(pid, file, actions, attr, argv, envp);
 }
 
@@ -2755,12 +2979,14 @@ NV_JUMP("dlopen", "nv_dlopen");
 int nv_call_posix_spawn_file_actions_addopen(posix_spawn_file_actions_t *actions, int fd, const char *path, int flags, mode_t mode) NV_CALL("posix_spawn_file_actions_addopen");
 int nv_call_posix_spawn_file_actions_addopen(posix_spawn_file_actions_t *actions, int fd, const char *path, int flags, mode_t mode)
 {
+	nv_notice_fork();
 	return nv_add_open(actions, fd, path, flags, mode);
 }
 
 int nv_call_posix_spawn_file_actions_addchdir_np(posix_spawn_file_actions_t *actions, const char *path) NV_CALL("posix_spawn_file_actions_addchdir_np");
 int nv_call_posix_spawn_file_actions_addchdir_np(posix_spawn_file_actions_t *actions, const char *path)
 {
+	nv_notice_fork();
 	return nv_add_chdir(actions, path);
 }
 extern __typeof__(nv_call_posix_spawn_file_actions_addchdir_np) nv_call_posix_spawn_file_actions_addchdir NV_CALL("posix_spawn_file_actions_addchdir") NV_ALIAS("posix_spawn_file_actions_addchdir_np");
@@ -2768,18 +2994,21 @@ extern __typeof__(nv_call_posix_spawn_file_actions_addchdir_np) nv_call_posix_sp
 int nv_call_system(const char *command) NV_CALL("system");
 int nv_call_system(const char *command)
 {
+	nv_notice_fork();
 	return nv_system(command);
 }
 
 void nv_call_openlog(const char *name, int options, int facility) NV_CALL("openlog");
 void nv_call_openlog(const char *name, int options, int facility)
 {
+	nv_notice_fork();
 	nv_openlog(name, options, facility);
 }
 
 long nv_call_syscall(long number, ...) NV_CALL("syscall");
 long nv_call_syscall(long number, ...)
 {
+	nv_notice_fork();
 	va_list ap;
 
 	va_start(ap, number);
@@ -2791,5 +3020,6 @@ long nv_call_syscall(long number, ...)
 FILE *nv_call_popen(const char *command, const char *mode) NV_CALL("popen");
 FILE *nv_call_popen(const char *command, const char *mode)
 {
+	nv_notice_fork();
 	return nv_popen(command, mode);
 }

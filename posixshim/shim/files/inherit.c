@@ -100,21 +100,16 @@ void nv_share_all(void)
 	errno = saved;
 }
 
-int nv_sharing(void)
+int nv_sharing(bool shared)
 {
 	static const pthread_mutex_t free_lock = PTHREAD_MUTEX_INITIALIZER;
 	uint64_t parent = atomic_exchange(&number, 0);
-	int server = parent == 0 ? 0 : nv_add_server(parent);
+	int server = parent == 0 || !shared ? 0 : nv_add_server(parent);
 
 	sharing = free_lock;
 	if (server != 0)
 		atomic_store(&nv_home, server);
 	return server;
-}
-
-void nv_forget_sharing(void)
-{
-	atomic_store(&number, 0);
 }
 
 /* adopt notes what fd stands for, if it was given to the program to be executed. */

@@ -177,8 +177,6 @@ void *nv_mmap(void *addr, size_t n, int prot, int flags, int fd, off_t off)
 		return MAP_FAILED;
 	bool kept = shared || (sent ? nv_local(result) != 0 : (result & NV_MAP_KEPT) != 0);
 
-	if (kept && sent)
-		nv_prepare_exit();
 	hold();
 	char *start = MAP_FAILED;
 

@@ -86,24 +86,6 @@ sighandler_t nv_sysv_signal(int signum, sighandler_t handler)
 	return set_handler(signum, handler, SA_RESETHAND | SA_NODEFER, REAL(__sysv_signal));
 }
 
-static void before_fork(void);
-static void in_child(void);
-static void forked_unseen(void);
-
-/* What pthread_atfork is in glibc, and what it takes from there, so that
- * programs of musl, which has no such thing, can load this library. */
-extern int __register_atfork(void (*before)(void), void (*parent)(void), void (*child)(void), void *library) __attribute__((weak));
-static char library; /* its address tells it from others */
-
-/* nv_prepare_process is called before main. */
-NV_EARLY_CODE void nv_prepare_process(void)
-{
-	nv_take_memory((pid_t)nv_kernel(SYS_getpid));
-	nv_forked_unseen = forked_unseen;
-	if (__register_atfork != NULL)
-		__register_atfork(before_fork, NULL, in_child, &library);
-}
-
 static pid_t forked(void)
 {
 	return fork();
@@ -119,15 +101,24 @@ pid_t (*nv_vfork(void))(void)
 	return nv_loaded() || nv_served() || nv_working_now() != 0 ? forked : REAL(vfork);
 }
 
+/* fork's handlers are at work: a child has been given what is open. */
+static __thread bool forking __attribute__((tls_model("initial-exec")));
+
 /* Nothing is locked from here on until the child is there: fork waits for locks
  * of libc, whose holder may be writing to a process that waits for our server. */
 static void before_fork(void)
 {
 	expect_signals();
 	nv_share_all();
+	forking = true;
 }
 
-static void forget_parent(void)
+static void in_parent(void)
+{
+	forking = false;
+}
+
+static void forget_parent(bool shared)
 {
 	bool loaded = nv_loaded();
 
@@ -141,22 +132,36 @@ static void forget_parent(void)
 	if (loaded)
 		nv_forget_runtime();
 	nv_forget_mappings();
-	nv_lose_descriptors(nv_sharing());
+	nv_lose_descriptors(nv_sharing(shared));
 	nv_lose_cwd();
+}
+
+/* nv_begin_child is called in a child: by fork's handlers, or by its first interposed call if that comes before them, from
+ * another library's handler, or without them, after _Fork or clone. With such a child nothing has been shared. */
+void nv_begin_child(void)
+{
+	int saved = errno;
+
+	forget_parent(forking);
+	forking = false;
+	errno = saved;
 }
 
 static void in_child(void)
 {
-	int saved = errno;
-
-	forget_parent();
-	errno = saved;
+	if (forking)
+		nv_begin_child();
 }
 
-/* forked_unseen makes a child of one that was forked without the handlers of
- * pthread_atfork, by _Fork or clone. What is open has not been shared with it. */
-static void forked_unseen(void)
+/* What pthread_atfork is in glibc, and what it takes from there, so that
+ * programs of musl, which has no such thing, can load this library. */
+extern int __register_atfork(void (*before)(void), void (*parent)(void), void (*child)(void), void *library) __attribute__((weak));
+static char library; /* its address tells it from others */
+
+/* nv_prepare_process is called before main. */
+NV_EARLY_CODE void nv_prepare_process(void)
 {
-	nv_forget_sharing();
-	in_child();
+	nv_take_memory((pid_t)nv_kernel(SYS_getpid));
+	if (__register_atfork != NULL)
+		__register_atfork(before_fork, in_parent, in_child, &library);
 }

@@ -10,7 +10,6 @@ __attribute__((constructor)) static void start(void)
 	nv_find_umask();
 	if (!nv_find_mounts(mount))
 		return;
-	nv_at_end = nv_end_process;
 	nv_prepare_process();
 	nv_find_cwd();
 	nv_find_descriptors();

@@ -456,12 +456,9 @@ int64_t nv_remote_call(struct nv_message *m)
 bool nv_enter_remote(struct nv_visit *visit)
 {
 	visit->errno_before = errno;
-	nv_notice_fork();
 	visit->state_before = nv_state;
-	if (nv_state == NV_INSIDE) { /* a handler of a fault, in what the runtime has called */
-		errno = EDEADLK;
+	if (__builtin_expect(nv_must_not_enter(), 0))
 		return false;
-	}
 	nv_block_signals(&visit->mask_before);
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &visit->cancel_before);
 	nv_state = NV_INSIDE;

@@ -165,8 +165,6 @@ static void load(void)
 
 	nv_vacate();
 	atomic_store(&nv_load_result, result);
-	if (result == LOAD_DONE)
-		nv_prepare_exit();
 }
 
 /* prepare loads the runtime if there is none. */
@@ -210,12 +208,8 @@ bool nv_enter(struct nv_visit *visit)
 {
 	visit->errno_before = errno;
 	visit->state_before = NV_READY;
-	nv_notice_fork();
-	if (__builtin_expect(nv_state == NV_INSIDE, 0)) {
-		/* A handler of a fault, in what the runtime has called. */
-		errno = EDEADLK;
+	if (__builtin_expect(nv_must_not_enter(), 0))
 		return false;
-	}
 	nv_block_signals(&visit->mask_before);
 	if (__builtin_expect(nv_state != NV_READY, 0) && !first_visit()) {
 		nv_unblock_signals(visit->mask_before);
