@@ -176,7 +176,7 @@ func TestRunOnEachNode(t *testing.T) {
 		env   []string // and SLURM_PROCID
 	}{
 		{[]string{"", "node7"}, "4711", []string{"--job-id", "4711"}, nil},
-		{[]string{"", ""}, "slurm-7.0", nil, []string{"SLURM_JOB_ID=7", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=2"}},
+		{[]string{"", ""}, "slurm-7.0.0", nil, []string{"SLURM_JOB_ID=7", "SLURM_STEP_ID=0", "SLURM_STEP_NUM_TASKS=2"}},
 	} {
 		hosts := c.hosts
 		t.Run(strings.Join(hosts, "+"), func(t *testing.T) {

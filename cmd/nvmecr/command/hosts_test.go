@@ -60,8 +60,8 @@ func TestLaunchedJob(t *testing.T) {
 		id   string
 	}{
 		{"no launcher", nil, ""},
-		{"a task of a step", step, "slurm-3..2"},
-		{"a task of a step, by PMI", append(step, "PMI_RANK=1", "PMI_SIZE=2"), "slurm-3..2"},
+		{"a task of a step", step, "slurm-3.0.2"},
+		{"a task of a step, by PMI", append(step, "PMI_RANK=1", "PMI_SIZE=2"), "slurm-3.0.2"},
 		{"a task of a job that was queued again", append(step, "SLURM_RESTART_COUNT=1"), "slurm-3.1.2"},
 		{"a rank of mpirun, whose daemon is a task", append(step, "OMPI_COMM_WORLD_RANK=5", "OMPI_COMM_WORLD_SIZE=8"), ""},
 		{"the only task", []string{"SLURM_JOB_ID=3", "SLURM_STEP_ID=2", "SLURM_PROCID=0", "SLURM_STEP_NUM_TASKS=1"}, ""},

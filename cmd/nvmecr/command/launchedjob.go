@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"strconv"
 
 	"nvmecr/internal/runrecord"
@@ -16,7 +17,8 @@ var launchers = []struct {
 }{
 	{prefix: "torchrun-", of: ofTorchrun, id: func(getenv func(string) string) string { return getenv("TORCHELASTIC_RUN_ID") }},
 	{prefix: "slurm-", of: ofStep, id: func(getenv func(string) string) string {
-		return getenv("SLURM_JOB_ID") + "." + getenv("SLURM_RESTART_COUNT") + "." + getenv("SLURM_STEP_ID") // a job that is queued again has the steps again
+		restarts := cmp.Or(getenv("SLURM_RESTART_COUNT"), "0") // a job that is queued again has the steps again
+		return getenv("SLURM_JOB_ID") + "." + restarts + "." + getenv("SLURM_STEP_ID")
 	}},
 }
 
