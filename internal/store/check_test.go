@@ -60,6 +60,7 @@ func checkAll(t *testing.T, cfg *config.Config, o CheckOptions) (targets []*Targ
 }
 
 func TestCheckStore(t *testing.T) {
+	t.Parallel()
 	cfg := filled(t)
 	before := content(t, cfg)
 	targets, parts := checkAll(t, cfg, CheckOptions{Rank: AllRanks})
@@ -163,6 +164,7 @@ func TestCheckRepairsNothingOfOthers(t *testing.T) {
 }
 
 func TestVerifyDamage(t *testing.T) {
+	t.Parallel()
 	cfg := filled(t)
 	b, err := os.ReadFile(cfg.Targets[1].Address)
 	require.NoError(t, err)
@@ -187,6 +189,7 @@ func TestVerifyDamage(t *testing.T) {
 
 // TestVerifyLooksAgain: what only one mount finds bad has been rewritten.
 func TestVerifyLooksAgain(t *testing.T) {
+	t.Parallel()
 	cfg := filled(t)
 	b, err := os.ReadFile(cfg.Targets[1].Address)
 	require.NoError(t, err)
@@ -206,6 +209,7 @@ func TestVerifyLooksAgain(t *testing.T) {
 
 // TestBesideAJob checks and verifies while a rank replaces its files.
 func TestBesideAJob(t *testing.T) {
+	t.Parallel()
 	cfg := newStore(t, 32*nvmf.MiB)
 	p, err := Open(ctx, cfg, Place{Rank: 0, Size: 1}, Options{})
 	require.NoError(t, err)

@@ -13,6 +13,7 @@ import (
 
 // TestCopyAreas: they are beside the partitions, whatever becomes of these, and are a file system each.
 func TestCopyAreas(t *testing.T) {
+	t.Parallel()
 	for _, view := range []config.View{config.ViewJob, config.ViewRank} {
 		t.Run(string(view), func(t *testing.T) {
 			cfg := newStore(t, 256*nvmf.MiB, 128*nvmf.MiB, 128*nvmf.MiB)

@@ -92,6 +92,7 @@ func TestSoloFirst(t *testing.T) {
 
 // TestRanksFirst: they leave a part of the store for scripts, if it is not too small.
 func TestRanksFirst(t *testing.T) {
+	t.Parallel()
 	cfg := newStore(t, 256*nvmf.MiB)
 	mustOpen(t, cfg, 4)
 	_, err := Open(ctx, cfg, alone, Options{ReadOnly: true})
@@ -238,6 +239,7 @@ func TestScriptRaces(t *testing.T) {
 
 // TestSoloTooFull: a store whose files reach far is not divided, and nothing has changed.
 func TestSoloTooFull(t *testing.T) {
+	t.Parallel()
 	cfg := newStore(t, 64*nvmf.MiB)
 	withPartition(t, cfg, alone, Options{}, func(p *Partition) {
 		require.NoError(t, writeFile(p.FS, "large", bytes.Repeat([]byte{7}, 40<<20)))
@@ -281,6 +283,7 @@ func TestSoloHeld(t *testing.T) {
 // without a volatile cache. Afterwards the store is what it was, or divided, and can
 // be divided.
 func TestDivideCrash(t *testing.T) {
+	t.Parallel()
 	outcomes := map[int]int{}
 	for _, cached := range []bool{false, true} {
 		for n := 1; ; n++ {

@@ -18,6 +18,7 @@ import (
 
 // TestErase: nothing of what was written is left in the partitions, names included.
 func TestErase(t *testing.T) {
+	t.Parallel()
 	path := filepath.Join(t.TempDir(), "image")
 	d, err := filedev.Create(path, 32*nvmf.MiB, filedev.Options{LBASize: 4096})
 	require.NoError(t, err)

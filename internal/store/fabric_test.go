@@ -20,6 +20,7 @@ import (
 // Four rank processes over NVMe/TCP, with digests, on two namespaces of one
 // target that admits only their host NQN; one of them is killed.
 func TestOverTCP(t *testing.T) {
+	t.Parallel()
 	const nqn, host = "nqn.2014-08.org.example:store", "nqn.2014-08.org.nvmexpress:uuid:8d3ba4e5-6c4b-4d59-a3c5-0f6a8a0a2c11"
 	var spaces []target.Namespace
 	for i := 0; i < 2; i++ {

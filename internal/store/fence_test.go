@@ -101,6 +101,7 @@ func TestFence(t *testing.T) {
 }
 
 func TestMayTakeOver(t *testing.T) {
+	t.Parallel()
 	me := self(uuid.MustParse("01900000-0000-7000-8000-000000000002"))
 	foreign := microfs.Claim{Holder: microfs.Holder{Host: "other", Boot: uuid.New(), PID: 1, Run: uuid.MustParse("01900000-0000-7000-8000-000000000001")}}
 	sameRun := foreign

@@ -50,6 +50,7 @@ func fillGolden(t *testing.T, cfg *config.Config) {
 
 // TestGoldenStores: a store of an earlier version opens, has its files and can be written.
 func TestGoldenStores(t *testing.T) {
+	t.Parallel()
 	if os.Geteuid() != 0 {
 		t.Skip("the golden stores are root's")
 	}

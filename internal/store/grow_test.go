@@ -52,6 +52,7 @@ func runRanks(t *testing.T, cfg *config.Config, size, most int, files map[int][]
 
 // TestGrow: runs of any number of ranks, one after the other, find what was there.
 func TestGrow(t *testing.T) {
+	t.Parallel()
 	for _, targets := range []int{1, 2, 3} {
 		t.Run(fmt.Sprintf("%d targets", targets), func(t *testing.T) {
 			cfg := newTree(t, []nvmf.Bytes{256 * nvmf.MiB, 128 * nvmf.MiB, 128 * nvmf.MiB}[:targets]...)
@@ -123,6 +124,7 @@ func runRanksFrom(t *testing.T, cfg *config.Config, first, size int) {
 
 // TestGrowKilled: a process that is killed while it makes partitions leaves all that is in those that are there.
 func TestGrowKilled(t *testing.T) {
+	t.Parallel()
 	if testing.Short() {
 		t.Skip("kills a process at each step of growing: not in a short run")
 	}

@@ -13,6 +13,7 @@ import (
 
 // TestJoin: a run of the same job waits until the first lets it join, and is of its run then; others are refused.
 func TestJoin(t *testing.T) {
+	t.Parallel()
 	first := newStore(t, 64*nvmf.MiB)
 	first.Job, first.View = "4711", config.ViewJob
 	other, joining := *first, *first

@@ -18,6 +18,7 @@ import (
 // lets it try again, and then delivers what the first attempt had sent: what
 // was written meanwhile is there.
 func TestLateFormat(t *testing.T) {
+	t.Parallel()
 	ended, half := false, 0
 	step := 2
 	if testing.Short() {

@@ -210,6 +210,7 @@ func TestIdle(t *testing.T) {
 
 // TestLease: the life of a lease, on a target with reservations and on one without.
 func TestLease(t *testing.T) {
+	t.Parallel()
 	for name, cfg := range onBoth(t) {
 		t.Run(name, func(t *testing.T) {
 			var l lines
@@ -287,6 +288,7 @@ func TestTakeover(t *testing.T) {
 
 // TestReleasedMeanwhile: a run whose store was released writes nothing there any more.
 func TestReleasedMeanwhile(t *testing.T) {
+	t.Parallel()
 	cfg, _ := newServed(t, 16*nvmf.MiB)
 	var l lines
 	first := aRun(t, cfg, uuid.Nil)
@@ -309,6 +311,7 @@ func TestReleasedMeanwhile(t *testing.T) {
 // TestLeaseOfSeveral: the record of each target is looked at, and all before anything is
 // written.
 func TestLeaseOfSeveral(t *testing.T) {
+	t.Parallel()
 	cfg := newStore(t, 16*nvmf.MiB, 16*nvmf.MiB)
 	mustOpen(t, cfg, 2)
 	before := content(t, cfg)[:16*nvmf.MiB]
@@ -323,6 +326,7 @@ func TestLeaseOfSeveral(t *testing.T) {
 
 // TestLeaseOnData: what is not this store's is not written to.
 func TestLeaseOnData(t *testing.T) {
+	t.Parallel()
 	for name, c := range map[string]struct {
 		prepare func(cfg *config.Config)
 		fresh   bool
@@ -431,6 +435,7 @@ func TestOverwritten(t *testing.T) {
 // TestLeaseOverCuts cuts the connection at every third command that a lease takes, and at
 // every third answer, from its beginning to its end: it comes to be and ends as without.
 func TestLeaseOverCuts(t *testing.T) {
+	t.Parallel()
 	cfg, port := newServed(t, 16*nvmf.MiB)
 	mustOpen(t, cfg, 1)
 	last, seed := uuid.Nil, uint64(time.Now().UnixNano())

@@ -23,6 +23,7 @@ func targetsOf(t *testing.T, infos []RankInfo) (targets []string) {
 
 // The ranks are where the mapping has them, and stay there, whatever a later run is told.
 func TestMappings(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		plan     string
 		size     int

@@ -30,6 +30,7 @@ func divided(t *testing.T, cfg *config.Config, ranks int) (index, each nvmf.Byte
 
 // TestSpaceOfRanks: nearly all of a store with one tree is for files of ranks, and processes without a rank have some of it.
 func TestSpaceOfRanks(t *testing.T) {
+	t.Parallel()
 	const mib, gib = nvmf.MiB, nvmf.GiB
 	for _, tt := range []struct {
 		size  nvmf.Bytes

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -47,8 +48,12 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	_ = flag.Set("test.parallel", waiting) // every test has that flag, and the command line may change it
 	os.Exit(m.Run())
 }
+
+// waiting is how many parallel tests run at the same time: they wait for what is gone, and for a disk.
+const waiting = "6"
 
 // grow makes partitions for so many ranks.
 func grow(ranks string) error {
@@ -201,6 +206,7 @@ func TestMoreTargetsThanRanks(t *testing.T) {
 
 // What is refused, and that nothing is written then.
 func TestRefused(t *testing.T) {
+	t.Parallel()
 	big := 16 * nvmf.MiB
 	for _, c := range []struct {
 		name string
@@ -280,6 +286,7 @@ func TestTooSmall(t *testing.T) {
 }
 
 func TestReaderFormatsNothing(t *testing.T) {
+	t.Parallel()
 	cfg := newStore(t, 32*nvmf.MiB)
 	before := content(t, cfg)
 	_, err := Open(ctx, cfg, Place{Rank: 0, Size: 1}, Options{ReadOnly: true})
@@ -344,6 +351,7 @@ func TestPrivateDevice(t *testing.T) {
 }
 
 func TestDamagedCopyIsRepaired(t *testing.T) {
+	t.Parallel()
 	cfg := newStore(t, 32*nvmf.MiB)
 	gens, _ := mustOpen(t, cfg, 2)
 	whole := content(t, cfg)[:parttable.HeadSize]
@@ -365,6 +373,7 @@ func TestDamagedCopyIsRepaired(t *testing.T) {
 }
 
 func TestResetAndRelease(t *testing.T) {
+	t.Parallel()
 	cfg := newStore(t, 32*nvmf.MiB, 32*nvmf.MiB)
 	n, err := Release(ctx, cfg)
 	require.NoError(t, err)
