@@ -141,7 +141,7 @@ func (o *serveOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 	}
 	if !o.untilIdle {
 		killed := awaitEnd(ctx, stdin)
-		if !o.linger || !killed && s.Idle() { // if it was killed, the processes of the job have not ended
+		if !o.linger || !killed && becomesIdle(s) { // if it was killed, the processes of the job have not ended
 			return s.Close()
 		}
 	}
@@ -153,6 +153,19 @@ func (o *serveOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 	err = s.Close()
 	owner.Leave(group)
 	return err
+}
+
+// endSeen is how long after the end of a job it may take until its processes are seen to have ended, on a busy host, too.
+const endSeen = time.Second
+
+// becomesIdle reports whether nobody has files of s, at once or as soon as s has seen the end of the job's processes.
+func becomesIdle(s *serve.Server) bool {
+	for begin := time.Now(); !s.Idle(); time.Sleep(endSeen / 100) {
+		if time.Since(begin) > endSeen {
+			return false
+		}
+	}
+	return true
 }
 
 // serveTree has s serve the tree of the job, to processes of this host, and of others where it is given a socket for that.
