@@ -127,9 +127,15 @@ type areaFile struct {
 	end int64
 }
 
-func (f *areaFile) ReadAt(p []byte, off int64) (n int, err error) {
+func (f *areaFile) ReadAt(p []byte, off int64) (int, error) { return ReadAt(f.File, p, off) }
+
+// ReadAt fills p from off on, as an io.ReaderAt does, from a file that reads into several buffers and may read less: one of a
+// microfs, or of a tree.
+func ReadAt(f interface {
+	ReadAt(bufs [][]byte, off int64) (int, error)
+}, p []byte, off int64) (n int, err error) {
 	for n < len(p) {
-		m, err := f.File.ReadAt([][]byte{p[n:]}, off+int64(n))
+		m, err := f.ReadAt([][]byte{p[n:]}, off+int64(n))
 		if err != nil {
 			return n, err
 		}

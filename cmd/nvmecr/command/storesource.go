@@ -90,19 +90,7 @@ func (s *storeSource) Close() error { return s.Refresh() }
 type storeReader struct{ posixshim.File }
 
 // ReadAt fills p, or ends with io.EOF.
-func (r storeReader) ReadAt(p []byte, off int64) (n int, err error) {
-	for n < len(p) {
-		m, err := r.File.ReadAt([][]byte{p[n:]}, off+int64(n))
-		if err != nil {
-			return n, err
-		}
-		if m == 0 {
-			return n, io.EOF
-		}
-		n += m
-	}
-	return n, nil
-}
+func (r storeReader) ReadAt(p []byte, off int64) (int, error) { return drain.ReadAt(r.File, p, off) }
 
 // Data returns the next range that is no hole.
 func (r storeReader) Data(off int64) (from, to int64, err error) {
