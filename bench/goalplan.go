@@ -29,7 +29,11 @@ func (g *goalRun) plan(context.Context) error {
 	conf, inventory, job := largeSite()
 	var times stats.Sample
 	var allocated float64
-	for range 5 {
+	rounds := 5
+	if g.Quick {
+		rounds = 1
+	}
+	for range rounds {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
 		begin := time.Now()
@@ -73,7 +77,7 @@ func largeSite() (conf, inventory []byte, job placement.Job) {
 	inv.WriteString("targets:\n")
 	job.Targets = planRacks * planTargets
 	for i := range job.Targets {
-		fmt.Fprintf(&inv, "  - {name: t%d, target: t%d, node: r%ds%d, domains: {power: p%d}}\n", i, i, i/planTargets, i%planTargets+1, 2*(i/planTargets)+i%2)
+		fmt.Fprintf(&inv, "  - {name: t%d, target: 'trtype:TCP traddr:10.0.%d.%d subnqn:nqn.2014-08.org.example:t%d ns:1', node: r%ds%d, domains: {power: p%d}}\n", i, i/250, i%250+1, i, i/planTargets, i%planTargets+1, 2*(i/planTargets)+i%2)
 	}
 	return []byte(net.String()), []byte(inv.String()), job
 }

@@ -99,13 +99,13 @@ func TestGoals(t *testing.T) {
 		t.Skip("takes seconds")
 	}
 	var names []string
-	for _, part := range []string{"bandwidth", "latency", "creates", "quiet", "allocations", "calls"} {
+	for _, part := range []string{"bandwidth", "latency", "creates", "quiet", "allocations", "plan", "calls"} {
 		for _, g := range measured(t, nil, "goals", "--ranks", "2", "--only", part).Goals {
 			names = append(names, g.What)
 			assert.False(t, g.Absent, g.What)
 		}
 	}
-	assert.Len(t, names, 8+3+1+2+2+16)
+	assert.Len(t, names, 8+3+1+2+2+2+16)
 }
 
 // The processes of a job are the ranks, and only one of them prints.
