@@ -37,6 +37,7 @@ func TestPrograms(t *testing.T) {
 		{"edges", "gcc", "edges.c", nil, nil},
 		{"edges, fortified", "gcc", "edges.c", fortify, nil},
 		{"system calls by number", "gcc", "raw.c", nil, nil},
+		{"libaio", "gcc", "libaio.c", nil, nil},
 		{"mappings", "gcc", "mappings.c", nil, []string{"at-exit"}},
 		{"processes", "gcc", "forks.c", []string{"-pthread"}, nil},
 		{"cancellation", "gcc", "cancels.c", []string{"-pthread"}, nil},

@@ -19,7 +19,7 @@ import (
 // The C of the preloaded library is in every process of a job, and nobody can hold much of it in the head. These are
 // bounds that it only ever comes below.
 const (
-	mostLines  = 5868 // written by hand
+	mostLines  = 5950 // written by hand
 	mostCircle = 4    // files of the largest set of which each calls each other, perhaps by way of others
 )
 

@@ -333,6 +333,7 @@ struct nv_real {
 	int (*pselect)(int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *timeout, const sigset_t *mask);
 	int (*aio_read)(struct aiocb *cb);
 	int (*aio_write)(struct aiocb *cb);
+	int (*io_submit)(aio_context_t context, long n, struct iocb **list);
 	int (*pthread_create)(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg);
 	int (*sigaction)(int signum, const struct sigaction *act, struct sigaction *old);
 	sighandler_t (*signal)(int signum, sighandler_t handler);

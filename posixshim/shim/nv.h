@@ -37,6 +37,7 @@
 #include <fcntl.h>
 #include <grp.h>
 #include <limits.h>
+#include <linux/aio_abi.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -485,6 +486,7 @@ int nv_pselect(int n, fd_set *r, fd_set *w, fd_set *e, const struct timespec *ti
 
 int nv_aio_read(struct aiocb *cb);
 int nv_aio_write(struct aiocb *cb);
+long nv_io_submit(aio_context_t context, long n, struct iocb **list); /* -errno, as of libaio */
 
 /* ---- MPI (mpiwrap/interpose) ---- */
 

@@ -20,6 +20,7 @@ func TestTools(t *testing.T) {
 		{"Octave", []string{"octave-cli"}, []string{"sh"}, "octave.sh", `a\.txt`},
 		{"CMake", []string{"cmake", "make"}, []string{"sh"}, "cmake.sh", `build(/.*)?|configured|built|installed/.*|all\.tar`},
 		{"Python", []string{python}, []string{python}, "library.py", ``},
+		{"fio", []string{"fio"}, []string{"sh"}, "fio.sh", `.*\.0\.0`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			need(t, c.needs...)

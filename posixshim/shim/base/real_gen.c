@@ -211,6 +211,7 @@ const char nv_real_names[][NV_NAME] = {
 	"pselect",
 	"aio_read",
 	"aio_write",
+	"io_submit",
 	"pthread_create",
 	"sigaction",
 	"signal",
@@ -307,18 +308,18 @@ const unsigned short nv_real_signal[] = {
 	200, /* ppoll */
 	201, /* select */
 	202, /* pselect */
-	206, /* sigaction */
-	207, /* signal */
-	208, /* __sysv_signal */
-	209, /* setrlimit */
-	210, /* prlimit */
-	212, /* vfork */
-	213, /* _exit */
-	214, /* execve */
-	217, /* execvpe */
-	221, /* fexecve */
-	222, /* execveat */
-	230, /* syscall */
+	207, /* sigaction */
+	208, /* signal */
+	209, /* __sysv_signal */
+	210, /* setrlimit */
+	211, /* prlimit */
+	213, /* vfork */
+	214, /* _exit */
+	215, /* execve */
+	218, /* execvpe */
+	222, /* fexecve */
+	223, /* execveat */
+	231, /* syscall */
 };
 
 const unsigned nv_real_signal_count = 77;

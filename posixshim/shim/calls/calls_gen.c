@@ -2810,6 +2810,13 @@ int nv_call_aio_write(struct aiocb *cb)
 }
 extern __typeof__(nv_call_aio_write) nv_call_aio_write64 NV_CALL("aio_write64") NV_ALIAS("aio_write");
 
+int nv_call_io_submit(aio_context_t context, long n, struct iocb **list) NV_CALL("io_submit");
+int nv_call_io_submit(aio_context_t context, long n, struct iocb **list)
+{
+	nv_notice_fork();
+	return (int)nv_io_submit(context, n, list);
+}
+
 /* ---- Signals, threads and processes ---- */
 
 int nv_call_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *), void *arg) NV_CALL("pthread_create");
