@@ -175,7 +175,7 @@ func (f *areaFile) Data(off int64) (from, to int64, err error) {
 		to, err = f.SeekHole(from)
 	}
 	if errors.Is(err, syscall.ENXIO) {
-		return behindAll, behindAll, nil
+		return pastEnd, pastEnd, nil
 	}
 	return from, to, err
 }

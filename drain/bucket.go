@@ -31,8 +31,8 @@ type Upload interface {
 	Abort()
 }
 
-// mostParts is how many an object of S3 may have.
-const mostParts = 10000
+// maxParts is how many an object of S3 may have.
+const maxParts = 10000
 
 // An Object is one of a listing.
 type Object struct {

@@ -37,10 +37,10 @@ type part struct {
 }
 
 // Protected reports whether all parts of a set of copies are there.
-func (s *Set) Protected() bool { return s.PartsThere() == len(s.Parts) }
+func (s *Set) Protected() bool { return s.PartsPresent() == len(s.Parts) }
 
-// PartsThere returns how many parts of a set of copies there are, of len(s.Parts).
-func (s *Set) PartsThere() int { return len(s.held) }
+// PartsPresent returns how many parts of a set of copies there are, of len(s.Parts).
+func (s *Set) PartsPresent() int { return len(s.present) }
 
 // holds says whether there is a copy of a file of a set of copies.
 func (s *Set) holds(file int) bool { return len(s.at[file]) > 0 }
@@ -68,7 +68,7 @@ func (c *Copies) Sets() (sets []Set, err error) {
 // whole returns the set that a part is of, without any part.
 func (s *Set) whole() Set {
 	w := *s
-	w.Dir, w.Rest, w.held = path.Join("copies", label(s)), nil, nil
+	w.Dir, w.Rest, w.present = path.Join("copies", label(s)), nil, nil
 	w.Files = slices.Concat(s.Files, s.Rest)
 	slices.SortFunc(w.Files, func(a, b File) int { return cmp.Or(cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Path, b.Path)) })
 	w.at = make([][]int, len(w.Files))
@@ -87,10 +87,10 @@ func (s *Set) addPart(p part) {
 	}
 	for _, f := range p.set.Files {
 		if i, ok := index[s.In(&f)]; ok {
-			s.at[i] = append(s.at[i], len(s.held))
+			s.at[i] = append(s.at[i], len(s.present))
 		}
 	}
-	s.held = append(s.held, p)
+	s.present = append(s.present, p)
 	if p.set.Drained.Before(s.Drained) {
 		s.Drained = p.set.Drained
 	}
@@ -101,7 +101,7 @@ func (s *Set) addPart(p part) {
 func (c *Copies) Put(ctx context.Context, s *Set, src Source, depends func(*File) []int, o Options) (*Set, error) {
 	parts, err := c.divide(s, depends)
 	if err == nil {
-		err = c.tidy(s)
+		err = c.removeStalePartials(s)
 	}
 	if err != nil {
 		return nil, err
@@ -116,7 +116,7 @@ func (c *Copies) Put(ctx context.Context, s *Set, src Source, depends func(*File
 		}
 		err = fmt.Errorf("%s: %w", p.level.dir, err)
 		if errors.Is(err, syscall.ENOSPC) { // it would be in the way of the next one
-			err = errors.Join(err, c.Remove(&done), p.level.forgetPartials(""))
+			err = errors.Join(err, c.Remove(&done), p.level.removePartials(""))
 		}
 		return nil, err
 	}
@@ -228,7 +228,7 @@ func (c *Copies) oldest(target int, next *Set) (old *Set, err error) {
 	}
 	for i := range sets {
 		s := &sets[i]
-		if s != stays[s.Pattern] && slices.ContainsFunc(s.held, func(p part) bool { return p.target == target }) {
+		if s != stays[s.Pattern] && slices.ContainsFunc(s.present, func(p part) bool { return p.target == target }) {
 			return s, err
 		}
 	}
@@ -240,11 +240,11 @@ func (s *Set) sameAs(o *Set) bool {
 	return s.Pattern == o.Pattern && s.Name == o.Name && s.Ended.Equal(o.Ended)
 }
 
-// tidy removes what is half written of other sets than the next one, which goes on there.
-func (c *Copies) tidy(next *Set) error {
+// removeStalePartials removes what is half written of other sets than the next one, which goes on there.
+func (c *Copies) removeStalePartials(next *Set) error {
 	for _, area := range c.areas {
 		if area != nil {
-			if err := area.forgetPartials(label(next)); err != nil {
+			if err := area.removePartials(label(next)); err != nil {
 				return err
 			}
 		}
@@ -252,8 +252,8 @@ func (c *Copies) tidy(next *Set) error {
 	return nil
 }
 
-// forgetPartials removes sets that are half written, but one. Nobody else writes to the level.
-func (l *Level) forgetPartials(but string) error {
+// removePartials removes sets that are half written, but one. Nobody else writes to the level.
+func (l *Level) removePartials(but string) error {
 	d, err := l.root.Sub(partialDir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -274,7 +274,7 @@ func (l *Level) forgetPartials(but string) error {
 func (c *Copies) Get(ctx context.Context, s *Set, file int, w io.WriterAt, o Options) error {
 	err := fmt.Errorf("%s: no copy is left: %w", s.Files[file].Path, fs.ErrNotExist)
 	for n, at := range s.at[file] {
-		p := s.held[at]
+		p := s.present[at]
 		i := slices.IndexFunc(p.set.Files, func(f File) bool { return s.In(&f) == s.In(&s.Files[file]) })
 		e := p.level.Get(ctx, p.set, i, w, o)
 		if e == nil {
@@ -291,7 +291,7 @@ func (c *Copies) Get(ctx context.Context, s *Set, file int, w io.WriterAt, o Opt
 
 // Verify is Level.Verify, for all parts.
 func (c *Copies) Verify(ctx context.Context, s *Set, o Options) (err error) {
-	for _, p := range s.held {
+	for _, p := range s.present {
 		err = errors.Join(err, p.level.Verify(ctx, p.set, o))
 	}
 	return err
@@ -299,7 +299,7 @@ func (c *Copies) Verify(ctx context.Context, s *Set, o Options) (err error) {
 
 // Remove removes a set.
 func (c *Copies) Remove(s *Set) (err error) {
-	for _, p := range s.held {
+	for _, p := range s.present {
 		err = errors.Join(err, p.level.Remove(p.set))
 	}
 	return err

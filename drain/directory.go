@@ -46,8 +46,8 @@ type file interface {
 	Forget(off, n int64)
 }
 
-// behindAll is where Data finds data that is not there.
-const behindAll = 1<<63 - 1
+// pastEnd is where Data finds data that is not there.
+const pastEnd = 1<<63 - 1
 
 // readFile returns all that a file has.
 func readFile(d directory, name string) (text []byte, err error) {
@@ -55,7 +55,7 @@ func readFile(d directory, name string) (text []byte, err error) {
 	if err != nil {
 		return nil, err
 	}
-	text, err = io.ReadAll(io.NewSectionReader(f, 0, behindAll))
+	text, err = io.ReadAll(io.NewSectionReader(f, 0, pastEnd))
 	return text, errors.Join(err, f.Close())
 }
 
@@ -125,9 +125,9 @@ func (f hostFile) Data(off int64) (from, to int64, err error) {
 	}
 	switch {
 	case errors.Is(err, syscall.ENXIO): // a hole up to the end
-		return behindAll, behindAll, nil
+		return pastEnd, pastEnd, nil
 	case errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EOPNOTSUPP): // a file system that knows no holes
-		return off, behindAll, nil
+		return off, pastEnd, nil
 	}
 	return from, to, err
 }

@@ -24,8 +24,8 @@ const (
 	SegmentSize = 64 << 20
 )
 
-// mostRanks is more than any job has.
-const mostRanks = 1 << 24
+// maxRanks is more than any job has.
+const maxRanks = 1 << 24
 
 // ErrManifest is in errors about a manifest that cannot be used: damaged, or of a later version.
 var ErrManifest = errors.New("not a manifest of a drained set")
@@ -47,8 +47,8 @@ type Set struct {
 	// Dir is its directory, an absolute path; "" as long as it has none.
 	Dir string `json:"-"`
 
-	held []part  // of a set of Copies
-	at   [][]int // which of them have a copy of each file
+	present []part  // of a set of Copies
+	at      [][]int // which of them have a copy of each file
 }
 
 // A File is a regular file of a set.
@@ -125,7 +125,7 @@ func (f *File) segment(i int) (off, n int64) {
 
 // check refuses what no set has: it may come from a file that anybody wrote.
 func (s *Set) check(whole bool) error {
-	if s.Ranks < 1 || s.Ranks > mostRanks {
+	if s.Ranks < 1 || s.Ranks > maxRanks {
 		return fmt.Errorf("%w: a job of %d ranks", ErrManifest, s.Ranks)
 	}
 	seen := map[string]bool{}

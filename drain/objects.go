@@ -106,7 +106,7 @@ func (l *objects) Get(ctx context.Context, s *Set, file int, w io.WriterAt, o Op
 
 // Verify is that of [Level].
 func (l *objects) Verify(ctx context.Context, s *Set, o Options) error {
-	there, err := l.there(ctx, path.Base(s.Dir))
+	there, err := l.sizes(ctx, path.Base(s.Dir))
 	if err != nil {
 		return err
 	}
@@ -162,8 +162,8 @@ func (l *objects) read(ctx context.Context, s *Set, f *File, segment int, buf []
 	return nil
 }
 
-// there returns the sizes of the objects of a directory, by their names in it.
-func (l *objects) there(ctx context.Context, dir string) (map[string]int64, error) {
+// sizes returns the sizes of the objects of a directory, by their names in it.
+func (l *objects) sizes(ctx context.Context, dir string) (map[string]int64, error) {
 	list, err := l.bucket.List(ctx, l.in(dir, ""))
 	if err != nil {
 		return nil, err

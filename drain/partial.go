@@ -56,7 +56,7 @@ func (l *Level) begin(s *Set, o *Options) (_ *partial, err error) {
 		}
 		fallthrough
 	default:
-		p.set = s.bare()
+		p.set = s.withoutSums()
 		if err := p.writeManifest(); err != nil {
 			return nil, err
 		}
@@ -82,8 +82,8 @@ func (p *partial) close() {
 	_ = p.root.Close() // nothing is written by it
 }
 
-// bare returns the set with room for checksums and none in it.
-func (s *Set) bare() *Set {
+// withoutSums returns the set with room for checksums and none in it.
+func (s *Set) withoutSums() *Set {
 	c := *s
 	c.Files = nil
 	for _, f := range s.Files {

@@ -50,9 +50,9 @@ type Options struct {
 	step func(what string) error // nil but in tests: before each change of the directory
 }
 
-const fewWorkers = 4
+const defaultWorkers = 4
 
-func (o *Options) workers() int { return cmp.Or(o.Workers, fewWorkers) }
+func (o *Options) workers() int { return cmp.Or(o.Workers, defaultWorkers) }
 
 // limiter returns nil if there is no limit.
 func (o *Options) limiter() *rate.Limiter {
@@ -139,7 +139,7 @@ func (p *partial) finish(ctx context.Context, src Source) error {
 	dirs := map[string]bool{".": true}
 	for i := range p.set.Files {
 		f := &p.set.Files[i]
-		if err := p.settle(f); err != nil {
+		if err := p.syncFile(f); err != nil {
 			return err
 		}
 		if err := unchanged(src, p.set, f); err != nil {
@@ -161,11 +161,11 @@ func (p *partial) finish(ctx context.Context, src Source) error {
 	if err := p.writeManifest(); err != nil {
 		return err
 	}
-	return p.tidyUp()
+	return p.removeJournals()
 }
 
-// settle gives a file its attributes and makes it durable, also one of no bytes.
-func (p *partial) settle(f *File) error {
+// syncFile gives a file its attributes and makes it durable, also one of no bytes.
+func (p *partial) syncFile(f *File) error {
 	to, err := p.create(f)
 	if err != nil {
 		return err
@@ -193,8 +193,8 @@ func unchanged(src Source, s *Set, f *File) error {
 	return nil
 }
 
-// tidyUp removes the journals of all who have written this set, and what their ends left of manifests.
-func (p *partial) tidyUp() error {
+// removeJournals removes the journals of all who have written this set, and what their ends left of manifests.
+func (p *partial) removeJournals() error {
 	names, err := p.root.List()
 	if err != nil {
 		return err

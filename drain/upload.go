@@ -18,19 +18,19 @@ import (
 // An upload is a set that is being written to a bucket.
 type upload struct {
 	*objects
-	dir   string
-	set   *Set // with room for checksums
-	src   Source
-	o     *Options
-	there map[string]int64 // what a Put before has written, by name in the directory
-	files []uploading      // by file of the set
+	dir      string
+	set      *Set // with room for checksums
+	src      Source
+	o        *Options
+	existing map[string]int64 // what a Put before has written, by name in the directory
+	files    []uploading      // by file of the set
 }
 
 // uploading is an object of several parts.
 type uploading struct {
-	mu   sync.Mutex // while to begins
-	to   Upload
-	left atomic.Int32 // parts
+	mu        sync.Mutex // while to begins
+	to        Upload
+	remaining atomic.Int32 // parts
 }
 
 // Put is that of [Level]. Objects that a Put before has completed are not sent again, but read back as all are.
@@ -41,13 +41,13 @@ func (l *objects) Put(ctx context.Context, s *Set, src Source, o Options) (*Set,
 	if have, err := find(l, s); have != nil || err != nil {
 		return have, err
 	}
-	u := &upload{objects: l, dir: objectsDir(s), set: s.bare(), src: src, o: &o, files: make([]uploading, len(s.Files))}
+	u := &upload{objects: l, dir: objectsDir(s), set: s.withoutSums(), src: src, o: &o, files: make([]uploading, len(s.Files))}
 	for i := range s.Files {
 		n := s.Files[i].segments()
-		if n > mostParts {
-			return nil, fmt.Errorf("%s: of %d bytes, and an object has %d parts of %d bytes at most: use a directory as second level", s.In(&s.Files[i]), s.Files[i].Size, mostParts, SegmentSize)
+		if n > maxParts {
+			return nil, fmt.Errorf("%s: of %d bytes, and an object has %d parts of %d bytes at most: use a directory as second level", s.In(&s.Files[i]), s.Files[i].Size, maxParts, SegmentSize)
 		}
-		u.files[i].left.Store(int32(n))
+		u.files[i].remaining.Store(int32(n))
 	}
 	u.set.Dir = l.url + "/" + u.dir
 	err := u.send(ctx)
@@ -65,7 +65,7 @@ func (l *objects) Put(ctx context.Context, s *Set, src Source, o Options) (*Set,
 
 // send writes all objects but the manifest.
 func (u *upload) send(ctx context.Context) (err error) {
-	if u.there, err = u.objects.there(ctx, u.dir); err != nil {
+	if u.existing, err = u.objects.sizes(ctx, u.dir); err != nil {
 		return err
 	}
 	for i := range u.set.Files {
@@ -89,7 +89,7 @@ func (u *upload) send(ctx context.Context) (err error) {
 	})
 	if err != nil {
 		for i := range u.files {
-			if to := u.files[i].to; to != nil && u.files[i].left.Load() > 0 {
+			if to := u.files[i].to; to != nil && u.files[i].remaining.Load() > 0 {
 				to.Abort()
 			}
 		}
@@ -140,7 +140,7 @@ func (w *sender) send(ctx context.Context, at place) (err error) {
 	off, n := f.segment(at.segment)
 	r := &segmentReader{ctx: ctx, from: w.from, off: off, n: n, limit: w.limit}
 	name := w.set.In(f)
-	switch size, there := w.there[name]; {
+	switch size, there := w.existing[name]; {
 	case there && size == f.Size:
 		_, err = io.Copy(io.Discard, r) // its checksum
 	case f.segments() == 1:
@@ -169,7 +169,7 @@ func (w *sender) part(ctx context.Context, at place, r io.ReadSeeker, n int64) (
 	if err := file.to.Part(ctx, at.segment, r, n); err != nil {
 		return err
 	}
-	if file.left.Add(-1) > 0 {
+	if file.remaining.Add(-1) > 0 {
 		return nil
 	}
 	return file.to.Complete(ctx)

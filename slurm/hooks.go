@@ -28,7 +28,7 @@ type Hooks struct {
 	Targets   Targets
 	Defaults  Request                          // what a request does not say: Capacity is for each target, Retain for requests with a name
 	Grace     time.Duration                    // how long a job has to be over, at least: one whose node is lost is, for a moment, before it is queued again
-	Say       func(format string, args ...any) // where an administrator reads it
+	Logf      func(format string, args ...any) // where an administrator reads it
 	Now       func() time.Time
 	step      func(what string) error // for tests: dies here
 }
@@ -62,7 +62,7 @@ func (h *Hooks) PrologController(ctx context.Context, id uint32, request string)
 	if err != nil {
 		return errors.Join(err, h.refuse(ctx, id, err))
 	}
-	if job.Told {
+	if job.Explained {
 		return h.Queue.Explain(ctx, id, "")
 	}
 	return nil
@@ -140,7 +140,7 @@ func (h *Hooks) newLease(job Job, r Request, name string) (*Lease, error) {
 		return nil, err
 	}
 	for _, w := range plan.Warnings {
-		h.Say("job %d: %s", job.ID, w)
+		h.Logf("job %d: %s", job.ID, w)
 	}
 	l := &Lease{Name: name, User: job.User, Request: r, Job: job.ID, Restarts: job.Restarts, Nodes: job.Nodes, Ranks: plan.Ranks(),
 		Mapping: plan.Mapping().String(), Size: sizeOn(r, len(plan.Targets)), HostNQN: "nqn.2014-08.org.nvmexpress:uuid:" + uuid.NewString(), Started: h.Now()}

@@ -58,7 +58,7 @@ func newCluster(t *testing.T) *cluster {
 	require.NoError(t, err)
 	c := &cluster{jobs: make(map[uint32]Job), held: map[string]map[string]*held{"a": {}, "b": {}}, now: time.Unix(1e9, 0), told: make(map[uint32]string)}
 	c.Hooks = Hooks{State: t.TempDir(), Inventory: inv, Network: net, Queue: c, Targets: c, Defaults: Request{Capacity: nvmf.GiB, Retain: time.Hour}, Grace: time.Minute,
-		Say: func(format string, args ...any) { c.said = append(c.said, fmt.Sprintf(format, args...)) }, Now: func() time.Time { return c.now }}
+		Logf: func(format string, args ...any) { c.said = append(c.said, fmt.Sprintf(format, args...)) }, Now: func() time.Time { return c.now }}
 	return c
 }
 
@@ -71,7 +71,7 @@ func (c *cluster) Job(_ context.Context, id uint32) (Job, error) {
 
 func (c *cluster) Explain(_ context.Context, id uint32, text string) error {
 	j := c.jobs[id]
-	j.Told = text != ""
+	j.Explained = text != ""
 	c.jobs[id] = j
 	c.told[id] = text
 	return nil
@@ -110,9 +110,9 @@ func (c *cluster) List(_ context.Context, on site.Target) ([]string, error) {
 func (c *cluster) leased(t *testing.T) {
 	t.Helper()
 	c.step = nil
-	strays, err := c.Strays(t.Context())
+	orphans, err := c.Orphans(t.Context())
 	require.NoError(t, err)
-	assert.Empty(t, strays)
+	assert.Empty(t, orphans)
 }
 
 func (c *cluster) start(t *testing.T, id uint32, request string) error {

@@ -12,14 +12,14 @@ import (
 
 // A Job is what Slurm says of one.
 type Job struct {
-	ID       uint32
-	User     uint32
-	Nodes    string // a list, as cn[1-4]
-	Ranks    int
-	Restarts uint32
-	Request  string // "" if it asks for nothing
-	Over     bool   // and will not be started again
-	Told     bool   // Slurm shows a text of ours with it
+	ID        uint32
+	User      uint32
+	Nodes     string // a list, as cn[1-4]
+	Ranks     int
+	Restarts  uint32
+	Request   string // "" if it asks for nothing
+	Over      bool   // and will not be started again
+	Explained bool   // Slurm shows a text of ours with it
 }
 
 // A Queue is where jobs are asked for.
@@ -103,7 +103,7 @@ func parseJob(id uint32, line string) (Job, error) {
 	ranks, _ := strconv.Atoi(strings.Split(fields["NumTasks"], "-")[0]) // 0 where it is not known
 	restarts, _ := strconv.ParseUint(fields["Restarts"], 10, 32)
 	j := Job{ID: id, User: uint32(uid), Nodes: fields["NodeList"], Ranks: ranks, Restarts: uint32(restarts), Over: over.MatchString(fields["JobState"]),
-		Told: strings.Contains(line, " AdminComment="+sign)}
+		Explained: strings.Contains(line, " AdminComment="+sign)}
 	if m := comment.FindStringSubmatch(line); m != nil {
 		j.Request = m[1]
 	} else if m := gres.FindStringSubmatch(fields["TresPerNode"]); m != nil {

@@ -82,28 +82,28 @@ func (h *Hooks) free(ctx context.Context, l *Lease) error {
 	if err := h.at("before the lease is removed"); err != nil {
 		return err
 	}
-	h.Say("freed %s, of job %d", l.Name, l.Job)
+	h.Logf("freed %s, of job %d", l.Name, l.Job)
 	return h.store().remove(l.Name)
 }
 
 // Leases returns the leases, and an error for each that cannot be read.
 func (h *Hooks) Leases() ([]*Lease, error) { return h.store().all() }
 
-// A Stray is a namespace that has a lease's name, and no lease: the state directory was lost, or another controller's.
-type Stray struct{ Target, Name string }
+// An Orphan is a namespace that has a lease's name, and no lease: the state directory was lost, or another controller's.
+type Orphan struct{ Target, Name string }
 
-// Strays compares what targets hold with the leases. Targets that do not answer are errors, and the others are compared all the same.
-func (h *Hooks) Strays(ctx context.Context) (strays []Stray, err error) {
-	if strays, err = h.unleased(ctx); len(strays) == 0 {
+// Orphans compares what targets hold with the leases. Targets that do not answer are errors, and the others are compared all the same.
+func (h *Hooks) Orphans(ctx context.Context) (orphans []Orphan, err error) {
+	if orphans, err = h.unleased(ctx); len(orphans) == 0 {
 		return nil, err
 	}
 	// What is freed meanwhile loses its lease behind its namespace: it is gone when looked at again.
 	again, err := h.unleased(ctx)
-	return slices.DeleteFunc(again, func(s Stray) bool { return !slices.Contains(strays, s) }), err
+	return slices.DeleteFunc(again, func(s Orphan) bool { return !slices.Contains(orphans, s) }), err
 }
 
 // unleased lists what targets hold before the leases, since a lease is written before its first namespace is made.
-func (h *Hooks) unleased(ctx context.Context) (strays []Stray, err error) {
+func (h *Hooks) unleased(ctx context.Context) (orphans []Orphan, err error) {
 	for _, t := range h.Inventory.Targets {
 		if len(t.Admin) == 0 {
 			continue
@@ -112,7 +112,7 @@ func (h *Hooks) unleased(ctx context.Context) (strays []Stray, err error) {
 		err = errors.Join(err, e)
 		for _, name := range names {
 			if strings.HasPrefix(name, "slurm-") {
-				strays = append(strays, Stray{t.Name, name})
+				orphans = append(orphans, Orphan{t.Name, name})
 			}
 		}
 	}
@@ -120,7 +120,7 @@ func (h *Hooks) unleased(ctx context.Context) (strays []Stray, err error) {
 	if e != nil {
 		return nil, errors.Join(err, e)
 	}
-	return slices.DeleteFunc(strays, func(s Stray) bool {
+	return slices.DeleteFunc(orphans, func(s Orphan) bool {
 		return slices.ContainsFunc(leases, func(l *Lease) bool {
 			return l.Name == s.Name && slices.ContainsFunc(l.Targets, func(spot LeasedSpot) bool { return spot.Target == s.Target })
 		})

@@ -21,7 +21,7 @@ func (f *file) ReadAt(bufs [][]byte, off int64) (int, error) {
 	}
 	for try := 1; ; try++ {
 		n, err := f.readOnce(bufs, off)
-		if err == nil || try == tries || !passing(err) {
+		if err == nil || try == tries || !transient(err) {
 			return n, err
 		}
 		time.Sleep(pause)
@@ -104,8 +104,8 @@ func (in *inode) lost(p piece, cause error) error {
 // errShort: a shard ends before bytes that the index has mapped.
 var errShort = errors.New("the file there is too short")
 
-// passing says whether an error of reading may be gone with a newer mount or layout.
-func passing(err error) bool {
+// transient says whether an error of reading may be gone with a newer mount or layout.
+func transient(err error) bool {
 	var lost *lostError
 	var damage *microfs.DamageError
 	if !errors.As(err, &lost) {

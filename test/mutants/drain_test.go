@@ -41,7 +41,7 @@ var editsOfDrain = []edit{
 		`if len(to) == 2 {`, `if len(to) == 1 {`,
 		"TestCopiesCover", ""},
 	{"drain: copies of which a part is missing are called whole", "drain/copies.go",
-		`return s.PartsThere() == len(s.Parts)`, `return s.PartsThere() > 0`,
+		`return s.PartsPresent() == len(s.Parts)`, `return s.PartsPresent() > 0`,
 		"TestCopiesCutShort", ""},
 	{"drain: the newest copies go for the next ones", "drain/copies.go",
 		`if s != stays[s.Pattern] && slices`, `if slices`,

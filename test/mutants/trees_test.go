@@ -127,7 +127,7 @@ var editsOfTrees = []edit{
 		"TestSpaceOfAppendersThatAreGone", ""},
 	{"index: a cut takes others' space", "tree/index/bytes.go",
 		`		s.reserved = 0
-		f.settleReserved()
+		f.updateReserved()
 	}
 	return f.attrAnswer(nil)`, `		f.reserved = 0
 	}
@@ -137,10 +137,10 @@ var editsOfTrees = []edit{
 		`case p.Birth != a.Birth:`, `case false:`,
 		"TestWhoMayWhat", ""},
 	{"index: a publication is answered before it is durable", "tree/index/bytes.go",
-		`c.x.owing = c.x.owing || p.Durable`, ``,
+		`c.x.needsSync = c.x.needsSync || p.Durable`, ``,
 		"TestSyncs|TestSyncFails", ""},
 	{"index: a close is answered before it is durable", "tree/index/open.go",
-		`f.x.owing = f.x.owing || owing`, `_ = owing`,
+		`f.x.needsSync = f.x.needsSync || owing`, `_ = owing`,
 		"TestSyncs|TestSyncFails", ""},
 	{"index: a call counts as durable that was not synced", "tree/index/sync.go",
 		`	return x.sync()
@@ -195,7 +195,7 @@ var editsOfTrees = []edit{
 		`(m.mount.Tree || p.Attentive`, `(p.Attentive`,
 		"TestOpenFilesInTree", ""},
 	{"index: who writes is not asked whether it lives", "tree/index/adopt.go",
-		`	c.bury(a.Ino)
+		`	c.reap(a.Ino)
 `, ``,
 		"TestTheDeadAreAskedFor", ""},
 	// Where the index was killed.
@@ -212,16 +212,16 @@ var editsOfTrees = []edit{
 		`h.Before != uuid.Nil && x.places`, `h.Before == uuid.Max && x.places`,
 		"TestWhoWasReplaced", "tree"},
 	{"index: an append goes over what the living have not told", "tree/index/calls.go",
-		`	if err := s.file.adopted(); err != nil {
+		`	if err := s.file.pendingAdoption(); err != nil {
 		return nil, err
 	}
 	answer, err := s.reserve`, `	answer, err := s.reserve`,
 		"TestSuccessorsWait", ""},
 	{"index: a file is complete whose writer died with the index", "tree/index/open.go",
-		`!f.torn && !(f.old && f.x.unfinishedOf(f))`, `!f.torn`,
+		`!f.torn && !(f.reopened && f.x.hasUnfinished(f))`, `!f.torn`,
 		"TestSuccessorAndTheDead", "tree"},
 	{"index: a file is complete before it is known who died with the index", "tree/index/calls.go",
-		`r.Writer && f.old && f.writers == 1`, `false`,
+		`r.Writer && f.reopened && f.writers == 1`, `false`,
 		"TestSuccessorsWait", ""},
 	{"index: a file of which all was synced before the kill is never complete", "tree/index/successor.go",
 		`return nil, f.write.MapRanges(nil, 0, a.Mtime)`, `return nil, nil`,

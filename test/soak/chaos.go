@@ -53,8 +53,8 @@ type chaos struct {
 	errs   chan error     // of what was to be put right again
 }
 
-// strike does something, and reports whether anything was there to be struck.
-func (c *chaos) strike() {
+// inject does something, and reports whether anything was there to be struck.
+func (c *chaos) inject() {
 	injections := everywhere
 	if c.relay != nil {
 		injections = append(append([]injection(nil), everywhere...), outside...)
@@ -91,7 +91,7 @@ func (c *chaos) killRank() int {
 	if !ok || syscall.Kill(pid, syscall.SIGKILL) != nil {
 		return 0
 	}
-	c.job.struck = true
+	c.job.injected = true
 	return 1
 }
 
@@ -117,13 +117,13 @@ func (c *chaos) freezeRank() int {
 
 func (c *chaos) killJob() int {
 	defer c.faults.begin(c.relay == nil)() // an embedded target may go before the ranks
-	c.job.struck = true
+	c.job.injected = true
 	return min(1, c.job.kill())
 }
 
 func (c *chaos) killLauncher() int {
 	defer c.faults.begin(c.relay == nil)()
-	c.job.struck = true
+	c.job.injected = true
 	c.job.Kill()
 	time.Sleep(between(c.random, 0, 500*time.Millisecond))
 	return min(1, c.job.kill())
@@ -163,7 +163,7 @@ func (c *chaos) killIndex() (killed int) {
 		line, _ := os.ReadFile("/proc/" + strconv.Itoa(p) + "/cmdline") // it may have ended
 		if strings.HasPrefix(string(line), c.stage.Nvmecr+"\x00serve\x00") {
 			c.faults.indexKilled()
-			c.job.struck = true
+			c.job.injected = true
 			if syscall.Kill(p, syscall.SIGKILL) == nil {
 				killed = 1
 			}
@@ -245,10 +245,10 @@ func (c *chaos) killLate() int {
 // A run is a job that was started, and all its processes.
 type run struct {
 	*demo.Job
-	tag    string
-	said   string // the file for what it prints
-	struck bool   // something of it was killed
-	shared map[string]bool
+	tag      string
+	said     string // the file for what it prints
+	injected bool   // something of it was killed
+	shared   map[string]bool
 }
 
 // sharedMemory is what ranks leave behind that are killed while MPI starts.

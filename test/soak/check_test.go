@@ -132,9 +132,9 @@ func TestChecker(t *testing.T) {
 			dir := t.TempDir()
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "r0.a0.journal"), []byte(c.journal), 0o600))
 			require.NoError(t, os.MkdirAll(filepath.Join(dir, "readback", "empty"), 0o700))
-			lay(t, filepath.Join(dir, "readback", "copy", "a0"), c.copy)
-			lay(t, filepath.Join(dir, "readback", "again", "a0"), map[string]string{"f": w(20, 3)})
-			err := hear(dir)
+			writeFiles(t, filepath.Join(dir, "readback", "copy", "a0"), c.copy)
+			writeFiles(t, filepath.Join(dir, "readback", "again", "a0"), map[string]string{"f": w(20, 3)})
+			err := readJournals(dir)
 			if c.want == "" {
 				assert.NoError(t, err)
 			} else {
@@ -144,13 +144,13 @@ func TestChecker(t *testing.T) {
 	}
 }
 
-func hear(dir string) error {
+func readJournals(dir string) error {
 	never := new(faults)
 	c := &checker{dir: dir, excused: never.excused, whole: 1 << 20, tally: newTally(io.Discard), histories: []*history{{model: newModel()}}}
-	return c.hear()
+	return c.readJournals()
 }
 
-func lay(t *testing.T, dir string, files map[string]string) {
+func writeFiles(t *testing.T, dir string, files map[string]string) {
 	if files != nil {
 		require.NoError(t, os.MkdirAll(dir, 0o700))
 	}

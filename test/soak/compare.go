@@ -10,9 +10,9 @@ import (
 	"strings"
 )
 
-// settle compares the copy that a restarted rank made of all it found with
+// verifyReadback compares the copy that a restarted rank made of all it found with
 // the model of the history, and decides the operation in doubt.
-func (c *checker) settle(w *history, copied string) error {
+func (c *checker) verifyReadback(w *history, copied string) error {
 	if w.pending != nil {
 		w.model.doubt(w.pending)
 	}

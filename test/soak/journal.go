@@ -94,8 +94,8 @@ type checker struct {
 	histories []*history
 }
 
-// hear follows the journals of the round to their ends.
-func (c *checker) hear() error {
+// readJournals follows the journals of the round to their ends.
+func (c *checker) readJournals() error {
 	var errs []error
 	for _, w := range c.histories {
 		name := filepath.Join(c.dir, fmt.Sprintf("r%d.a%d.journal", w.rank, w.number))
@@ -165,7 +165,7 @@ func (c *checker) happened(w *history, what string, words []string) error {
 		}
 	case what == "readback" && len(words) == 1:
 		w.reached = true
-		return c.settle(w, filepath.Join(c.dir, "readback", words[0]))
+		return c.verifyReadback(w, filepath.Join(c.dir, "readback", words[0]))
 	case what == "refused" && len(words) == 2:
 		if err := c.refused(words[0], words[1]); err != nil {
 			return fmt.Errorf("the mount was refused: %w", err)

@@ -68,9 +68,9 @@ func (m *model) clone() *model {
 // kill forgets what a process takes with it.
 func (m *model) kill() { clear(m.handles) }
 
-// unsettle forgets what is known of the mark of a file that is opened or
+// forgetState forgets what is known of the mark of a file that is opened or
 // changed in a way that may set or clear it.
-func (f *file) unsettle() { f.state = unknown }
+func (f *file) forgetState() { f.state = unknown }
 
 // opens is how many handles f has.
 func (m *model) opens(f *file) (n int) {
@@ -177,7 +177,7 @@ func (m *model) apply(o *operation, limit int64) (result, error) {
 		f, _, err := m.find(o.name(0))
 		if err == 0 {
 			f.data = f.data.truncate(o.number(1))
-			f.unsettle()
+			f.forgetState()
 		}
 		return failed(err), nil
 	case "stat":
@@ -201,7 +201,7 @@ func (m *model) apply(o *operation, limit int64) (result, error) {
 		return result{}, nil
 	case "ftruncate":
 		h.file.data = h.file.data.truncate(o.number(1))
-		h.file.unsettle()
+		h.file.forgetState()
 		return result{}, nil
 	case "read":
 		n := max(0, min(o.number(2), h.file.data.size()-o.number(1)))
@@ -304,10 +304,10 @@ func (m *model) open(h, name, how string) syscall.Errno {
 		m.names[name] = f
 	case has("t"):
 		f.data = nil
-		f.unsettle()
+		f.forgetState()
 	}
 	if f.state == torn && m.opens(f) == 0 {
-		f.unsettle() // whoever wrote to it was killed; this one may close it
+		f.forgetState() // whoever wrote to it was killed; this one may close it
 	}
 	m.handles[h] = &handle{file: f, append: strings.Contains(how, "a")}
 	return 0
@@ -318,10 +318,10 @@ func (m *model) open(h, name, how string) syscall.Errno {
 func (m *model) doubt(o *operation) {
 	for _, arg := range o.args {
 		if h := m.handles[arg]; h != nil {
-			h.file.unsettle()
+			h.file.forgetState()
 		}
 		if f := m.names[arg]; f != nil {
-			f.unsettle()
+			f.forgetState()
 		}
 	}
 }

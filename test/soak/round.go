@@ -94,8 +94,8 @@ func (r *round) chaos(job *run, long time.Duration) (err error) {
 	}
 	for end := time.Now().Add(long); time.Now().Before(end); {
 		time.Sleep(between(r.random, 10*time.Millisecond, 900*time.Millisecond))
-		c.strike()
-		if c.job.struck && r.launcher != "sh" {
+		c.inject()
+		if c.job.injected && r.launcher != "sh" {
 			c.job.awaitEnd(2 * time.Second) // mpirun ends the others
 		}
 		if err := r.again(c); err != nil {
@@ -138,7 +138,7 @@ func (r *round) again(c *chaos) error {
 	if e := c.job.sane(); e != nil {
 		return e
 	}
-	if err != nil && !c.job.struck {
+	if err != nil && !c.job.injected {
 		if !r.faults.excused(true, time.Now().UnixNano()) {
 			return fmt.Errorf("the job ended though nothing of it was killed: %w", err)
 		}
@@ -162,7 +162,7 @@ func (r *round) stop(job *run) error {
 			rankless = 0
 		}
 		// PMIx has a deadlock at the end of an mpirun that lost a rank.
-		if rankless > 20 && job.struck {
+		if rankless > 20 && job.injected {
 			r.tally.event("launchers killed that hung without ranks", min(1, job.kill()))
 		}
 	}
@@ -171,7 +171,7 @@ func (r *round) stop(job *run) error {
 	if e := job.sane(); e != nil {
 		return errors.Join(err, e)
 	}
-	if err != nil && !job.struck && !r.faults.excused(true, time.Now().UnixNano()) {
+	if err != nil && !job.injected && !r.faults.excused(true, time.Now().UnixNano()) {
 		return fmt.Errorf("the job did not end well though nothing of it was killed: %w", err)
 	}
 	return nil
@@ -209,7 +209,7 @@ func ended() context.Context {
 // check hears the journals and looks at the store from outside.
 func (r *round) check() error {
 	c := &checker{dir: r.dir, excused: r.faults.excused, whole: r.whole(), tally: r.tally, histories: r.histories}
-	if err := c.hear(); err != nil {
+	if err := c.readJournals(); err != nil {
 		return err
 	}
 	if r.relay == nil {

@@ -45,7 +45,7 @@ func TestKilledAtEveryCall(t *testing.T) {
 	never := new(faults)
 	tally := newTally(io.Discard)
 	c := &checker{dir: stage.Dir, excused: never.excused, whole: 1 << 20, tally: tally, histories: []*history{w}}
-	require.NoError(t, c.hear())
+	require.NoError(t, c.readJournals())
 	require.Nil(t, w.pending)
 	t.Logf("killed at each of %d calls; %d operations acknowledged, %d in doubt", calls, tally.Operations, tally.Doubts)
 	assert.EqualValues(t, calls+2, w.starts)

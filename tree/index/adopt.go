@@ -43,7 +43,7 @@ func (x *Index) begin(a *adoption) {
 	go func() {
 		defer x.work.Done()
 		err := x.adopt(a)
-		for try := 1; a.files == nil && passing(err) && try < tries; try++ { // its process may live, and write
+		for try := 1; a.files == nil && transient(err) && try < tries; try++ { // its process may live, and write
 			time.Sleep(pause)
 			err = x.adopt(a)
 		}
@@ -63,8 +63,8 @@ const (
 	pause = 5 * time.Millisecond
 )
 
-// passing says whether an error may be gone with a newer mount.
-func passing(err error) bool {
+// transient says whether an error may be gone with a newer mount.
+func transient(err error) bool {
 	var damage *microfs.DamageError
 	return errors.As(err, &damage) || isStale(err)
 }
@@ -79,14 +79,14 @@ func (a *adoption) what() string {
 	return fmt.Sprintf("%d files", len(a.files))
 }
 
-// settled returns the adoption that a call of a client on a file has to wait for, as an error.
-func (c *client) settled(a *microfs.Attr) error {
-	c.bury(a.Ino)
-	return c.x.adopting(a)
+// pendingAdoption returns the adoption that a call of a client on a file has to wait for, as an error.
+func (c *client) pendingAdoption(a *microfs.Attr) error {
+	c.reap(a.Ino)
+	return c.x.adoptionOf(a)
 }
 
-// adopting returns an adoption that concerns a file, as an error.
-func (x *Index) adopting(a *microfs.Attr) error {
+// adoptionOf returns an adoption that concerns a file, as an error.
+func (x *Index) adoptionOf(a *microfs.Attr) error {
 	for p := range x.adoptions {
 		if p.concerns(a) {
 			return p
@@ -95,27 +95,27 @@ func (x *Index) adopting(a *microfs.Attr) error {
 	return nil
 }
 
-// adopted returns what has to be waited for before it is known where the file ends: others may have appended to it and not told.
-func (f *file) adopted() error {
+// pendingAdoption returns what has to be waited for before it is known where the file ends: others may have appended to it and not told.
+func (f *file) pendingAdoption() error {
 	a, err := f.read.Stat()
 	if err != nil {
 		return err
 	}
-	return f.x.adopting(&a)
+	return f.x.adoptionOf(&a)
 }
 
-// A mortal is a connection that knows whether its process has ended.
-type mortal interface{ Ended() bool }
+// An ender is a connection that knows whether its process has ended.
+type ender interface{ Ended() bool }
 
-// bury ends the other clients that write to a file and whose processes have ended, before their connections say so: who was told
+// reap ends the other clients that write to a file and whose processes have ended, before their connections say so: who was told
 // of their end may have started this client.
-func (c *client) bury(ino microfs.Ino) {
+func (c *client) reap(ino microfs.Ino) {
 	f := c.x.files[ino]
 	if f == nil || f.writers == 0 {
 		return
 	}
 	for s := range f.sessions {
-		if m, ok := s.client.stream.(mortal); ok && s.client != c && s.writers > 0 && m.Ended() {
+		if e, ok := s.client.stream.(ender); ok && s.client != c && s.writers > 0 && e.Ended() {
 			_ = s.client.stream.Close()
 			c.x.end(s.client)
 		}
@@ -196,7 +196,7 @@ func (x *Index) adoptShard(a *adoption, fs *microfs.FS, s wire.Shard) error {
 		return errClosed
 	}
 	if a.files == nil && !at.Closed {
-		x.unfinishedBy(a.partition, s)
+		x.noteUnfinished(a.partition, s)
 	}
 	if err := x.fill(a, s, parts); err != nil {
 		return fmt.Errorf("inode %d: %w", s.Ino, err)

@@ -65,13 +65,13 @@ func (f *file) spans(off, n int64, most int) (_ []microfs.Span, err error) {
 	return f.x.spans, err
 }
 
-// someSpans is how many spans are looked at at once.
-const someSpans = 1024
+// spanBatch is how many spans are looked at at once.
+const spanBatch = 1024
 
 // placed calls visit for each range of a part of the file until that returns false. visit must not call the file.
 func (f *file) placed(off, n int64, visit func(shardKey) bool) error {
 	for n > 0 {
-		spans, err := f.spans(off, n, someSpans)
+		spans, err := f.spans(off, n, spanBatch)
 		if err != nil || len(spans) == 0 {
 			return err
 		}
@@ -103,7 +103,7 @@ func (c *client) publish(s *session, p *wire.Publication) error {
 		if r.Off < 0 || r.Len <= 0 || r.Off > math.MaxInt64-r.Len {
 			return syscall.EINVAL
 		}
-		if err := f.lose(r.Off, r.Len); err != nil {
+		if err := f.noteUnmapped(r.Off, r.Len); err != nil {
 			return err
 		}
 		c.ranges = append(c.ranges, microfs.Range{Off: r.Off, Len: r.Len, Place: c.partition, Cut: p.Cut})
@@ -115,8 +115,8 @@ func (c *client) publish(s *session, p *wire.Publication) error {
 	if err := f.write.MapRanges(c.ranges, p.Size, p.Mtime); err != nil {
 		return err
 	}
-	f.settleReserved()
-	c.x.owing = c.x.owing || p.Durable
+	f.updateReserved()
+	c.x.needsSync = c.x.needsSync || p.Durable
 	return nil
 }
 
@@ -143,8 +143,8 @@ func (f *file) end() (int64, error) {
 	return max(a.Size, f.reserved), err
 }
 
-// settleReserved finds out anew how far space is given away. What nobody has written at the end can be given again.
-func (f *file) settleReserved() {
+// updateReserved finds out anew how far space is given away. What nobody has written at the end can be given again.
+func (f *file) updateReserved() {
 	if f.reserved == 0 {
 		return
 	}
@@ -170,7 +170,7 @@ func (c *client) writeOwn(s *session, r *wire.Write) (wire.Body, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := f.lose(off, int64(len(bufs[0]))); err != nil {
+	if err := f.noteUnmapped(off, int64(len(bufs[0]))); err != nil {
 		return nil, err
 	}
 	n, err := f.write.WriteAt(bufs, off)
@@ -179,7 +179,7 @@ func (c *client) writeOwn(s *session, r *wire.Write) (wire.Body, error) {
 	}
 	if off+int64(n) >= s.reserved { // the space of its append is used
 		s.reserved = 0
-		f.settleReserved()
+		f.updateReserved()
 	}
 	a, err := f.attr()
 	return &wire.Written{Off: off, N: uint32(n), Attr: a}, err
@@ -203,7 +203,7 @@ func (c *client) readOwn(f *file, off int64, n uint32) (wire.Body, error) {
 
 // truncate sets the size of a file by set, after which the client has no space of it any more.
 func (c *client) truncate(f *file, size int64, set func() error) (wire.Body, error) {
-	if err := f.lose(max(0, size), math.MaxInt64-max(0, size)); err != nil {
+	if err := f.noteUnmapped(max(0, size), math.MaxInt64-max(0, size)); err != nil {
 		return nil, err
 	}
 	if err := set(); err != nil {
@@ -211,7 +211,7 @@ func (c *client) truncate(f *file, size int64, set func() error) (wire.Body, err
 	}
 	if s := c.files[f.ino]; s != nil {
 		s.reserved = 0
-		f.settleReserved()
+		f.updateReserved()
 	}
 	return f.attrAnswer(nil)
 }
@@ -225,7 +225,7 @@ func (f *file) allocate(r *wire.Allocate) error {
 		return syscall.EFBIG
 	}
 	if r.Mode != wire.Extend {
-		if err := f.lose(r.Off, r.Len); err != nil {
+		if err := f.noteUnmapped(r.Off, r.Len); err != nil {
 			return err
 		}
 		if err := f.write.Punch(r.Off, r.Len); err != nil {

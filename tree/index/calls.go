@@ -107,7 +107,7 @@ func (r *hello) before(c *client) error {
 }
 
 func (r *hello) run(c *client) (wire.Body, error) {
-	return &r.welcome, c.settle(&r.Hello)
+	return &r.welcome, c.register(&r.Hello)
 }
 
 func (goodbye) run(c *client) (wire.Body, error) {
@@ -119,7 +119,7 @@ func (r *openCall) run(c *client) (wire.Body, error) {
 	x, flags := c.x, int(r.Flags)
 	a, err := x.fs.Stat(r.Dir, r.Path, flags&unix.O_NOFOLLOW == 0)
 	if err == nil && flags&unix.O_PATH == 0 {
-		if err := c.settled(&a); err != nil {
+		if err := c.pendingAdoption(&a); err != nil {
 			return nil, err
 		}
 	}
@@ -129,7 +129,7 @@ func (r *openCall) run(c *client) (wire.Body, error) {
 			return nil, err
 		}
 		defer held.release()
-		if err := held.lose(0, math.MaxInt64); err != nil {
+		if err := held.noteUnmapped(0, math.MaxInt64); err != nil {
 			return nil, err
 		}
 	}
@@ -143,7 +143,7 @@ func (r *openCall) run(c *client) (wire.Body, error) {
 func (r *openInoCall) run(c *client) (wire.Body, error) {
 	a, err := c.x.inode(r.Ino)
 	if err == nil {
-		err = c.settled(&a)
+		err = c.pendingAdoption(&a)
 	}
 	if err != nil {
 		return nil, err
@@ -160,8 +160,8 @@ func (r *closeCall) run(c *client) (wire.Body, error) {
 	if err != nil || !r.Writer && s.opens == s.writers {
 		return nil, syscall.EBADF
 	}
-	if f := s.file; r.Writer && f.old && f.writers == 1 {
-		if err := f.adopted(); err != nil {
+	if f := s.file; r.Writer && f.reopened && f.writers == 1 {
+		if err := f.pendingAdoption(); err != nil {
 			return nil, err
 		}
 	}
@@ -192,7 +192,7 @@ func (r *mapCall) run(c *client) (wire.Body, error) {
 	}
 	a, err := s.file.read.Stat()
 	if err == nil {
-		err = c.settled(&a)
+		err = c.pendingAdoption(&a)
 	}
 	if err != nil {
 		return nil, err
@@ -209,7 +209,7 @@ func (r *appendCall) run(c *client) (wire.Body, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := s.file.adopted(); err != nil {
+	if err := s.file.pendingAdoption(); err != nil {
 		return nil, err
 	}
 	answer, err := s.reserve(r.Len, r.Most)
@@ -222,7 +222,7 @@ func (r *writeCall) run(c *client) (wire.Body, error) {
 		return nil, err
 	}
 	if r.Off == wire.AtEnd {
-		if err := s.file.adopted(); err != nil {
+		if err := s.file.pendingAdoption(); err != nil {
 			return nil, err
 		}
 	}
@@ -248,7 +248,7 @@ func (x *Index) stat(n wire.Name, follow bool) (microfs.Attr, error) {
 func (r *statCall) run(c *client) (wire.Body, error) {
 	a, err := c.x.stat(r.Name, r.Follow)
 	if err == nil {
-		err = c.settled(&a)
+		err = c.pendingAdoption(&a)
 	}
 	return &wire.AttrAnswer{Attr: wire.Attr{Attr: a}}, err
 }
@@ -277,7 +277,7 @@ func (r *truncCall) run(c *client) (wire.Body, error) {
 	}
 	a, err := x.fs.Stat(r.Dir, r.Path, true)
 	if err == nil {
-		err = c.settled(&a)
+		err = c.pendingAdoption(&a)
 	}
 	if err != nil {
 		return nil, err

@@ -29,7 +29,7 @@ type client struct {
 	files     map[microfs.Ino]*session
 	locks     int          // ranges of its files that it has locked
 	queue     []wire.Shard // to remove
-	soon      bool         // not only when something is synced anyway
+	urgent    bool         // not only when something is synced anyway
 
 	file   wire.File // of the last answer
 	data   []byte
@@ -114,9 +114,9 @@ func (c *client) check(h *wire.Hello) error {
 	return nil
 }
 
-// settle makes the client that of its partition. One that was there before has lost the partition, or has died without
+// register makes the client that of its partition. One that was there before has lost the partition, or has died without
 // notice: it ends here. One that comes back has lost it if another one is there, or if this index has closed its connection.
-func (c *client) settle(h *wire.Hello) error {
+func (c *client) register(h *wire.Hello) error {
 	x := c.x
 	if h.Before == x.id || h.Before != uuid.Nil && x.places[h.Partition] != nil {
 		return fmt.Errorf("process %d is no longer that of partition %d: %w", h.PID, h.Partition, syscall.ESTALE)

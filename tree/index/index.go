@@ -59,18 +59,18 @@ type Index struct {
 	clients map[*client]struct{}
 	places  map[uint32]*client // by partition
 	files   map[microfs.Ino]*file
-	// strays are shards of files that nobody has open, of the file's cut, that no range names.
-	strays    map[microfs.Ino]shardSet
+	// orphans are shards of files that nobody has open, of the file's cut, that no range names.
+	orphans   map[microfs.Ino]shardSet
 	adoptions map[*adoption]struct{} // under way
 	// unfinished are shards that a process had open when it was killed, or when the index before this one was.
-	unfinished map[microfs.Ino]shardSet
-	spans      []microfs.Span // scratch
-	unsynced   bool           // why shards can be removed may not be durable yet
-	owing      bool           // what the call that runs has done is to be durable before it is answered
-	owed       uint64         // how many such calls there have been
+	unfinished     map[microfs.Ino]shardSet
+	spans          []microfs.Span // scratch
+	unsynced       bool           // why shards can be removed may not be durable yet
+	needsSync      bool           // what the call that runs has done is to be durable before it is answered
+	syncsRequested uint64         // how many such calls there have been
 
-	paying sync.Mutex    // held during a sync for calls; before mu
-	paid   atomic.Uint64 // how many of them are durable
+	syncing   sync.Mutex    // held during a sync for calls; before mu
+	syncsDone atomic.Uint64 // how many of them are durable
 }
 
 // New returns the index on a file system with ranges, which is mounted for writing, and which nobody else uses until
@@ -83,7 +83,7 @@ func New(fs *microfs.FS, o Options) *Index {
 	return &Index{
 		id: uuid.New(), fs: fs, opts: o, ctx: ctx, cancel: cancel,
 		clients: map[*client]struct{}{}, places: map[uint32]*client{}, files: map[microfs.Ino]*file{},
-		strays: map[microfs.Ino]shardSet{}, unfinished: map[microfs.Ino]shardSet{}, adoptions: map[*adoption]struct{}{},
+		orphans: map[microfs.Ino]shardSet{}, unfinished: map[microfs.Ino]shardSet{}, adoptions: map[*adoption]struct{}{},
 	}
 }
 
@@ -160,7 +160,7 @@ func (x *Index) do(c *client, r call) (wire.Body, []wire.Shard, error) {
 		p, ok := err.(*adoption)
 		if !ok {
 			if err == nil {
-				err = x.pay(number)
+				err = x.awaitSync(number)
 			}
 			return body, list, err
 		}
@@ -194,12 +194,12 @@ func (x *Index) once(c *client, r call) (body wire.Body, list []wire.Shard, numb
 		}
 		x.cred = c
 	}
-	x.owing = false
+	x.needsSync = false
 	body, err = r.run(c)
 	if _, waits := err.(*adoption); !waits {
 		list = c.releases()
 	}
-	return body, list, x.owe(), err
+	return body, list, x.deferSync(), err
 }
 
 // grow makes partitions. It needs no lock of the index.

@@ -27,7 +27,7 @@ func (s *session) lock(r *wire.Lock) (wire.Body, error) {
 	if !valid(r) {
 		return nil, syscall.EINVAL
 	}
-	found := s.inTheWay(r)
+	found := s.conflict(r)
 	switch {
 	case r.Test:
 		return &found, nil
@@ -44,8 +44,8 @@ func (s *session) lock(r *wire.Lock) (wire.Body, error) {
 	return &found, nil
 }
 
-// inTheWay returns a lock of another client that does not go with a request, if there is one.
-func (s *session) inTheWay(r *wire.Lock) wire.Conflict {
+// conflict returns a lock of another client that does not go with a request, if there is one.
+func (s *session) conflict(r *wire.Lock) wire.Conflict {
 	for o := range s.file.sessions {
 		if o == s {
 			continue

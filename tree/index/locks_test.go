@@ -20,8 +20,8 @@ func (u *user) hold(ino microfs.Ino, kind wire.LockKind, start, end int64, hold 
 	return u.conn.Call(wire.OpLock, &wire.Lock{Ino: ino, Kind: kind, Start: start, End: end, Hold: hold}, &wire.Conflict{})
 }
 
-// inTheWay returns the lock that is in the way of one of the client's.
-func (u *user) inTheWay(ino microfs.Ino, kind wire.LockKind, want wire.Locked) (c wire.Conflict) {
+// conflict returns the lock that is in the way of one of the client's.
+func (u *user) conflict(ino microfs.Ino, kind wire.LockKind, want wire.Locked) (c wire.Conflict) {
 	u.r.t.Helper()
 	u.ok(wire.OpLock, &wire.Lock{Ino: ino, Kind: kind, Start: want.Start, End: want.End, Hold: []wire.Locked{want}, Test: true}, &c)
 	return c
@@ -70,8 +70,8 @@ func TestLocks(t *testing.T) {
 				if want.There {
 					want.PID = a.hello().PID
 				}
-				assert.Equal(t, want, b.inTheWay(f.Ino, kind, tc.want))
-				assert.False(t, b.inTheWay(f.Ino, 1-kind, tc.want).There, "the other kind")
+				assert.Equal(t, want, b.conflict(f.Ino, kind, tc.want))
+				assert.False(t, b.conflict(f.Ino, 1-kind, tc.want).There, "the other kind")
 				err := b.hold(f.Ino, kind, tc.want.Start, tc.want.End, tc.want)
 				if want.There {
 					assert.Equal(t, syscall.EAGAIN, err)

@@ -15,15 +15,15 @@ const maxFiles = 1 << 16
 
 // A file is one that clients have open, or that a call holds. The file system keeps it, whatever its name.
 type file struct {
-	x       *Index
-	ino     microfs.Ino
-	birth   uint64
-	read    *microfs.File
-	write   *microfs.File // while clients have it open for writing
-	opens   int           // of all clients
-	writers int           // of them
-	torn    bool          // one that wrote has died
-	old     bool          // one that writes had it open at the index before this one
+	x        *Index
+	ino      microfs.Ino
+	birth    uint64
+	read     *microfs.File
+	write    *microfs.File // while clients have it open for writing
+	opens    int           // of all clients
+	writers  int           // of them
+	torn     bool          // one that wrote has died
+	reopened bool          // one that writes had it open at the index before this one
 	// reserved is where the space ends that was given for appends: the largest of its sessions' ends.
 	reserved int64
 	sessions map[*session]struct{}
@@ -52,8 +52,8 @@ func (x *Index) hold(ino microfs.Ino) (*file, error) {
 		if err != nil {
 			return nil, errors.Join(err, h.Close())
 		}
-		f = &file{x: x, ino: ino, birth: a.Birth, read: h, sessions: map[*session]struct{}{}, shards: x.strays[ino]}
-		delete(x.strays, ino)
+		f = &file{x: x, ino: ino, birth: a.Birth, read: h, sessions: map[*session]struct{}{}, shards: x.orphans[ino]}
+		delete(x.orphans, ino)
 		x.files[ino] = f
 	}
 	f.opens++
@@ -122,7 +122,7 @@ func (x *Index) drop(s *session, opens, writers int, torn bool) (err error) {
 	f.torn = f.torn || torn && writers > 0
 	if s.writers == 0 {
 		s.reserved = 0
-		f.settleReserved()
+		f.updateReserved()
 	}
 	if s.opens == 0 {
 		s.unlock()
@@ -140,13 +140,13 @@ func (x *Index) drop(s *session, opens, writers int, torn bool) (err error) {
 
 // endWriting closes the file that nobody has open for writing any more.
 func (f *file) endWriting() error {
-	write, complete := f.write, !f.torn && !(f.old && f.x.unfinishedOf(f))
-	f.write, f.torn, f.old = nil, false, false
+	write, complete := f.write, !f.torn && !(f.reopened && f.x.hasUnfinished(f))
+	f.write, f.torn, f.reopened = nil, false, false
 	if !complete {
 		return write.Abandon()
 	}
 	owing, err := write.CloseUnsynced()
-	f.x.owing = f.x.owing || owing
+	f.x.needsSync = f.x.needsSync || owing
 	return err
 }
 

@@ -479,7 +479,7 @@ func (w *world) end() {
 	w.r.x.mu.Lock()
 	defer w.r.x.mu.Unlock()
 	assert.Empty(w.t, w.r.x.files)
-	assert.Empty(w.t, w.r.x.strays)
+	assert.Empty(w.t, w.r.x.orphans)
 }
 
 var (

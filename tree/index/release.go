@@ -33,8 +33,8 @@ func (s *shardSet) remove(k shardKey) {
 	}
 }
 
-// lose notes the shards whose ranges are about to be taken from a part of the file: no range may name them then.
-func (f *file) lose(off, n int64) error {
+// noteUnmapped notes the shards whose ranges are about to be taken from a part of the file: no range may name them then.
+func (f *file) noteUnmapped(off, n int64) error {
 	return f.placed(off, n, func(k shardKey) bool {
 		f.shards.add(k)
 		return true
@@ -55,16 +55,16 @@ func (f *file) sweep() {
 	if len(f.shards) == 0 || !f.dropNamed() {
 		return
 	}
-	var stray, rest shardSet
+	var orphans, rest shardSet
 	for _, k := range f.shards {
 		if k.cut == a.Cut { // it may be written to again
-			stray = append(stray, k)
+			orphans = append(orphans, k)
 		} else {
 			rest = append(rest, k)
 		}
 	}
-	if len(stray) > 0 {
-		f.x.strays[f.ino] = stray
+	if len(orphans) > 0 {
+		f.x.orphans[f.ino] = orphans
 	}
 	f.free(rest, true)
 }
@@ -73,7 +73,7 @@ func (f *file) sweep() {
 func (f *file) freeAll() {
 	unnamed := f.shards
 	f.shards = nil
-	if f.lose(0, math.MaxInt64) != nil {
+	if f.noteUnmapped(0, math.MaxInt64) != nil {
 		return
 	}
 	for _, k := range f.shards {
@@ -105,7 +105,7 @@ func (f *file) free(set shardSet, soon bool) {
 func (c *client) release(s wire.Shard, soon bool) {
 	if len(c.queue) < maxQueue {
 		c.queue = append(c.queue, s)
-		c.soon, c.x.unsynced = c.soon || soon, true
+		c.urgent, c.x.unsynced = c.urgent || soon, true
 	}
 }
 
@@ -116,13 +116,13 @@ func (c *client) releases() []wire.Shard {
 	if len(c.queue) == 0 {
 		return nil
 	}
-	if x.unsynced && (!c.soon && len(c.queue) < wire.MaxReleases || x.sync() != nil) {
+	if x.unsynced && (!c.urgent && len(c.queue) < wire.MaxReleases || x.sync() != nil) {
 		return nil
 	}
 	n := min(len(c.queue), wire.MaxReleases)
 	list := c.queue[:n]
 	if c.queue = c.queue[n:]; len(c.queue) == 0 {
-		c.queue, c.soon = nil, false
+		c.queue, c.urgent = nil, false
 	}
 	return list
 }

@@ -30,24 +30,24 @@ func (r *reopenCall) run(c *client) (wire.Body, error) {
 		return nil, nil
 	}
 	f := c.files[r.Ino].file
-	f.old = true
-	c.goesOn(&r.Reopen)
+	f.reopened = true
+	c.resume(&r.Reopen)
 	if a.Closed {
 		return nil, nil
 	}
 	return nil, f.write.MapRanges(nil, 0, a.Mtime) // it was written to: the last close makes it complete
 }
 
-// goesOn notes that the client has not died with what it writes.
-func (c *client) goesOn(r *wire.Reopen) {
+// resume notes that the client has not died with what it writes.
+func (c *client) resume(r *wire.Reopen) {
 	set := slices.DeleteFunc(c.x.unfinished[r.Ino], func(k shardKey) bool { return k.place == c.partition })
 	if c.x.unfinished[r.Ino] = set; len(set) == 0 {
 		delete(c.x.unfinished, r.Ino)
 	}
 }
 
-// unfinishedBy notes a shard that its process had open, unless that has come.
-func (x *Index) unfinishedBy(partition uint32, s wire.Shard) {
+// noteUnfinished notes a shard that its process had open, unless that has come.
+func (x *Index) noteUnfinished(partition uint32, s wire.Shard) {
 	if c := x.places[partition]; c != nil && c.files[s.Ino] != nil && c.files[s.Ino].writers > 0 {
 		return
 	}
@@ -56,8 +56,8 @@ func (x *Index) unfinishedBy(partition uint32, s wire.Shard) {
 	x.unfinished[s.Ino] = set
 }
 
-// unfinishedOf says whether a process has not come back that was writing to the file beside those that have: it is dead, or has made no call yet.
-func (x *Index) unfinishedOf(f *file) bool {
+// hasUnfinished says whether a process has not come back that was writing to the file beside those that have: it is dead, or has made no call yet.
+func (x *Index) hasUnfinished(f *file) bool {
 	a, err := f.read.Stat()
 	return slices.ContainsFunc(x.unfinished[f.ino], func(k shardKey) bool { return err != nil || k.cut == a.Cut })
 }

@@ -2,26 +2,26 @@ package index
 
 import "runtime"
 
-// A call whose work is to be durable before it is answered says so (Index.owing), and is answered after a sync, which may take
+// A call whose work is to be durable before it is answered says so (Index.needsSync), and is answered after a sync, which may take
 // longer than ten calls. So calls that have had their turn before a sync begins share it.
 
-// owe returns the number of the call that has run if it is to be durable, else 0. The caller holds mu.
-func (x *Index) owe() uint64 {
-	if !x.owing {
+// deferSync returns the number of the call that has run if it is to be durable, else 0. The caller holds mu.
+func (x *Index) deferSync() uint64 {
+	if !x.needsSync {
 		return 0
 	}
-	x.owed++
-	return x.owed
+	x.syncsRequested++
+	return x.syncsRequested
 }
 
-// pay makes the call of that number durable. The caller does not hold mu.
-func (x *Index) pay(number uint64) error {
-	if number <= x.paid.Load() {
+// awaitSync makes the call of that number durable. The caller does not hold mu.
+func (x *Index) awaitSync(number uint64) error {
+	if number <= x.syncsDone.Load() {
 		return nil
 	}
-	x.paying.Lock()
-	defer x.paying.Unlock()
-	if number <= x.paid.Load() {
+	x.syncing.Lock()
+	defer x.syncing.Unlock()
+	if number <= x.syncsDone.Load() {
 		return nil
 	}
 	runtime.Gosched() // who waits for mu has its turn first
@@ -41,6 +41,6 @@ func (x *Index) sync() error {
 
 // synced notes that everything is durable. The caller holds mu.
 func (x *Index) synced() {
-	x.unsynced, x.owing = false, false
-	x.paid.Store(x.owed)
+	x.unsynced, x.needsSync = false, false
+	x.syncsDone.Store(x.syncsRequested)
 }

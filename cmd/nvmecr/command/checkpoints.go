@@ -84,7 +84,7 @@ func levelsOf(c *drain.Checkpoint) (list []string) {
 func levelText(c *drain.Checkpoint) string {
 	list := levelsOf(c)
 	if i := slices.Index(list, levelCopies); i >= 0 && !c.Copied.Protected() {
-		list[i] = fmt.Sprintf("%s %d/%d", levelCopies, c.Copied.PartsThere(), len(c.Copied.Parts))
+		list[i] = fmt.Sprintf("%s %d/%d", levelCopies, c.Copied.PartsPresent(), len(c.Copied.Parts))
 	}
 	return strings.Join(list, ", ")
 }

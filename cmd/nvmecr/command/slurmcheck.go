@@ -15,7 +15,7 @@ import (
 
 // check examines an installation, on the controller.
 func (o *slurmOptions) check(cmd *cobra.Command, h *slurm.Hooks) error {
-	all := []finding{o.checkState(), checkStrays(cmd.Context(), h)}
+	all := []finding{o.checkState(), checkOrphans(cmd.Context(), h)}
 	for _, t := range h.Inventory.Targets {
 		if len(t.Admin) == 0 {
 			continue
@@ -43,13 +43,13 @@ func (o *slurmOptions) checkState() finding {
 	return f
 }
 
-func checkStrays(ctx context.Context, h *slurm.Hooks) finding {
-	strays, err := h.Strays(ctx)
+func checkOrphans(ctx context.Context, h *slurm.Hooks) finding {
+	orphans, err := h.Orphans(ctx)
 	switch {
 	case err != nil:
 		return finds("leases", "%v", err).lacks(findingPoor, "what targets hold cannot be compared with the leases")
-	case len(strays) > 0:
-		return finds("leases", "%d namespaces have none", len(strays)).lacks(findingPoor, "`nvmecr slurm status` names them; nvmecr admin delete frees one")
+	case len(orphans) > 0:
+		return finds("leases", "%d namespaces have none", len(orphans)).lacks(findingPoor, "`nvmecr slurm status` names them; nvmecr admin delete frees one")
 	}
 	return finds("leases", "what targets hold is leased")
 }

@@ -52,7 +52,7 @@ func describeLease(l *slurm.Lease) leaseLine {
 
 func (o *slurmOptions) status(cmd *cobra.Command, h *slurm.Hooks) error {
 	leases, err := h.Leases()
-	strays, e := h.Strays(cmd.Context())
+	orphans, e := h.Orphans(cmd.Context())
 	err = errors.Join(err, e)
 	lines := make([]leaseLine, 0, len(leases))
 	for _, l := range leases {
@@ -62,7 +62,7 @@ func (o *slurmOptions) status(cmd *cobra.Command, h *slurm.Hooks) error {
 		}
 		lines = append(lines, line)
 	}
-	for _, s := range strays {
+	for _, s := range orphans {
 		lines = append(lines, leaseLine{Name: s.Name, State: "no lease", Targets: []string{s.Target}})
 	}
 	if o.json {
