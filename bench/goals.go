@@ -61,6 +61,7 @@ var goalParts = []struct {
 	{"replay", goalsOf(replay)},
 	{"view", goalsOf(view)},
 	{"tree", goalsOf(jobTree)},
+	{"level2", (*goalRun).level2},
 	{"spdk", (*goalRun).spdk},
 	{"spdk-rank", (*goalRun).spdkRank},
 	{"spdk-ranks", (*goalRun).spdkRanks},

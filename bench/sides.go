@@ -202,6 +202,11 @@ func (a *application) start(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	return a.startRanks(ctx)
+}
+
+// startRanks starts the ranks alone.
+func (a *application) startRanks(ctx context.Context) error {
 	env, err := a.env.Under(a.cfg, base())
 	if err != nil {
 		return err

@@ -157,9 +157,12 @@ func (b *testbed) fuseLoopbackSide(ctx context.Context, a *application) (*side, 
 }
 
 // FuseLoopback is the process that passes a directory on by FUSE, at another one, until input ends. It says on output
-// when that is mounted.
-func FuseLoopback(dir, mounted string, input io.Reader, output io.Writer) error {
+// when that is mounted. With a limit it passes on that many bytes in a second.
+func FuseLoopback(dir, mounted string, limit int, input io.Reader, output io.Writer) error {
 	root, err := fs.NewLoopbackRoot(dir)
+	if limit > 0 {
+		root, err = newSlowRoot(dir, limit)
+	}
 	if err != nil {
 		return err
 	}

@@ -21,8 +21,8 @@ const blockSize = 1 << 20
 
 var zeros [blockSize]byte
 
-// each calls f for all places of a set, several at once. Each worker begins with a worker of its own, which end ends.
-func each(ctx context.Context, places []place, workers int, worker func(context.Context, <-chan place) error) error {
+// each has workers, several at once, take all places of a set.
+func (o *Options) each(ctx context.Context, places []place, worker func(context.Context, <-chan place) error) error {
 	queue := make(chan place)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
@@ -36,8 +36,13 @@ func each(ctx context.Context, places []place, workers int, worker func(context.
 		}
 		return nil
 	})
-	for range min(workers, len(places)) {
-		group.Go(func() error { return worker(ctx, queue) })
+	for range min(o.workers(), len(places)) {
+		group.Go(func() error {
+			if o.Background {
+				stepBack()
+			}
+			return worker(ctx, queue)
+		})
 	}
 	return group.Wait()
 }
@@ -57,7 +62,7 @@ func (s *Set) places(want func(place) bool) (list []place) {
 func (p *partial) copy(ctx context.Context, src Source) error {
 	missing := p.set.places(func(at place) bool { return !p.done[at] })
 	limit := p.o.limiter()
-	return each(ctx, missing, p.o.workers(), func(ctx context.Context, queue <-chan place) error {
+	return p.o.each(ctx, missing, func(ctx context.Context, queue <-chan place) error {
 		c := &copier{partial: p, src: src, file: -1, buf: make([]byte, blockSize), limit: limit}
 		var err error
 		for at := range queue {
@@ -152,13 +157,8 @@ func (c *copier) segment(ctx context.Context, off, n int64) (Sum, error) {
 }
 
 func (c *copier) block(ctx context.Context, part []byte, off int64) error {
-	if c.limit != nil {
-		if err := c.limit.WaitN(ctx, len(part)); err != nil {
-			return err
-		}
-	}
-	if err := ctx.Err(); err != nil {
-		return context.Cause(ctx)
+	if err := await(ctx, c.limit, len(part)); err != nil {
+		return err
 	}
 	if n, err := c.from.ReadAt(part, off); n < len(part) {
 		if err == nil || errors.Is(err, io.EOF) {
@@ -173,6 +173,16 @@ func (c *copier) block(ctx context.Context, part []byte, off int64) error {
 	return err
 }
 
+// await waits until n bytes are within the limit, if there is one.
+func await(ctx context.Context, limit *rate.Limiter, n int) error {
+	if limit != nil {
+		if err := limit.WaitN(ctx, n); err != nil {
+			return err
+		}
+	}
+	return context.Cause(ctx)
+}
+
 // ofZeros is the checksum of what sum is that of, followed by n zeros.
 func ofZeros(sum uint64, n int64) uint64 {
 	for ; n > 0; n -= blockSize {
@@ -184,11 +194,12 @@ func ofZeros(sum uint64, n int64) uint64 {
 // verify compares the files in root with the checksums of a set.
 func verify(ctx context.Context, root directory, s *Set, o Options) error {
 	all := s.places(func(place) bool { return true })
-	err := each(ctx, all, o.workers(), func(ctx context.Context, queue <-chan place) error {
+	limit := o.limiter()
+	err := o.each(ctx, all, func(ctx context.Context, queue <-chan place) error {
 		buf := make([]byte, blockSize)
 		for at := range queue {
 			f := &s.Files[at.file]
-			if err := verifySegment(ctx, root, s, f, at.segment, buf); err != nil {
+			if err := verifySegment(ctx, root, s, f, at.segment, buf, limit); err != nil {
 				return fmt.Errorf("%s: %w", s.In(f), err)
 			}
 			_, n := f.segment(at.segment)
@@ -211,7 +222,7 @@ func verify(ctx context.Context, root directory, s *Set, o Options) error {
 	return nil
 }
 
-func verifySegment(ctx context.Context, root directory, s *Set, f *File, segment int, buf []byte) error {
+func verifySegment(ctx context.Context, root directory, s *Set, f *File, segment int, buf []byte, limit *rate.Limiter) error {
 	from, err := root.Open(s.In(f), os.O_RDONLY, 0)
 	if err != nil {
 		return err
@@ -221,10 +232,10 @@ func verifySegment(ctx context.Context, root directory, s *Set, f *File, segment
 	from.Forget(off, n) // where that is not done what is in memory is compared
 	sum, begin := uint64(0), off
 	for end := off + n; off < end; {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
 		part := buf[:min(int64(len(buf)), end-off)]
+		if err := await(ctx, limit, len(part)); err != nil {
+			return err
+		}
 		if n, err := from.ReadAt(part, off); n < len(part) {
 			if errors.Is(err, io.EOF) {
 				return fmt.Errorf("%w: it ends at byte %d", ErrDamaged, off+int64(n))

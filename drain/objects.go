@@ -119,11 +119,12 @@ func (l *objects) Verify(ctx context.Context, s *Set, o Options) error {
 		}
 	}
 	all := s.places(func(place) bool { return true })
-	return each(ctx, all, o.workers(), func(ctx context.Context, queue <-chan place) error {
+	limit := o.limiter()
+	return o.each(ctx, all, func(ctx context.Context, queue <-chan place) error {
 		buf := make([]byte, blockSize)
 		for at := range queue {
 			f := &s.Files[at.file]
-			if err := l.read(ctx, s, f, at.segment, buf, func([]byte, int64) error { return nil }); err != nil {
+			if err := l.read(ctx, s, f, at.segment, buf, func(part []byte, _ int64) error { return await(ctx, limit, len(part)) }); err != nil {
 				return fmt.Errorf("%s: %w", s.In(f), err)
 			}
 			_, n := f.segment(at.segment)

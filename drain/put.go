@@ -42,8 +42,10 @@ type Reader interface {
 type Options struct {
 	// Workers is how many segments are copied at once; 0: 4.
 	Workers int
-	// Limit is the most bytes that are copied in a second; 0: as many as there can be.
+	// Limit is the most bytes that are copied in a second, and then verified; 0: as many as there can be.
 	Limit int64
+	// Background has the threads that copy run when nothing else on the host wants to.
+	Background bool
 	// Progress is told of bytes that have been copied, and of those that have been verified; or nil. Several goroutines call it.
 	Progress func(copied, verified int64)
 

@@ -76,7 +76,7 @@ func (u *upload) send(ctx context.Context) (err error) {
 		}
 	}
 	limit := u.o.limiter()
-	err = each(ctx, u.set.places(func(place) bool { return true }), u.o.workers(), func(ctx context.Context, queue <-chan place) error {
+	err = u.o.each(ctx, u.set.places(func(place) bool { return true }), func(ctx context.Context, queue <-chan place) error {
 		w := &sender{upload: u, file: -1, limit: limit}
 		var err error
 		for at := range queue {
@@ -199,10 +199,8 @@ func (r *segmentReader) Read(p []byte) (int, error) {
 		return 0, io.EOF
 	}
 	p = p[:min(int64(len(p)), blockSize, r.n-r.done)]
-	if r.limit != nil {
-		if err := r.limit.WaitN(r.ctx, len(p)); err != nil {
-			return 0, err
-		}
+	if err := await(r.ctx, r.limit, len(p)); err != nil {
+		return 0, err
 	}
 	if n, err := r.from.ReadAt(p, r.off+r.done); n < len(p) {
 		if err == nil || errors.Is(err, io.EOF) {

@@ -52,13 +52,16 @@ func newRankRaw() *cobra.Command {
 	return cmd
 }
 
-// newFuseLoopback is for the experiment view alone.
+// newFuseLoopback is for the experiments that need a directory of FUSE.
 func newFuseLoopback() *cobra.Command {
-	return &cobra.Command{
+	var limit int
+	cmd := &cobra.Command{
 		Use: "fuse-loopback DIRECTORY MOUNTED", Hidden: true,
 		Args: cli.Args(cobra.ExactArgs(2)),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return bench.FuseLoopback(args[0], args[1], cmd.InOrStdin(), cmd.OutOrStdout())
+			return bench.FuseLoopback(args[0], args[1], limit, cmd.InOrStdin(), cmd.OutOrStdout())
 		},
 	}
+	cmd.Flags().IntVar(&limit, "limit", 0, "pass on `BYTES` in a second; 0: as many as there can be")
+	return cmd
 }

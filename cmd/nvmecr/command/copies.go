@@ -123,7 +123,7 @@ func (f *follower) protect(o *drainOptions, list []drain.Series, r round) error 
 	var unusable error
 	areas := openCopies(f.cmd.Context(), cfg, false, func(err error) { unusable = errors.Join(unusable, err) })
 	for s, c := range due {
-		e := f.copyOne(o, areas.Copies, s.Pattern, c)
+		e := f.copyOne(o, areas.Copies, s.Pattern, c, drain.Options{Limit: int64(f.limit), Background: r == now})
 		if e == nil && o.keep > 0 {
 			e = o.retain(areas.Copies, s.Pattern)
 		}
@@ -134,14 +134,14 @@ func (f *follower) protect(o *drainOptions, list []drain.Series, r round) error 
 	return errors.Join(err, unusable, areas.close())
 }
 
-func (f *follower) copyOne(o *drainOptions, areas *drain.Copies, pattern string, c *drain.Checkpoint) error {
+func (f *follower) copyOne(o *drainOptions, areas *drain.Copies, pattern string, c *drain.Checkpoint, how drain.Options) error {
 	src := newStoreSource(f.cmd.Context(), &o.reader)
 	defer src.Close()
 	s, err := o.newDrained(src, pattern, c)
 	if err != nil {
 		return err
 	}
-	put, err := areas.Put(f.cmd.Context(), s, src, o.depends, drain.Options{Limit: int64(f.limit)})
+	put, err := areas.Put(f.cmd.Context(), s, src, o.depends, how)
 	if err != nil {
 		return err
 	}

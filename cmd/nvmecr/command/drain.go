@@ -85,7 +85,7 @@ func (o *drainOptions) drain(cmd *cobra.Command, pattern string, limit nvmf.Byte
 		return fmt.Errorf("store %q: no complete checkpoint matches %s", o.cfg.Name, series.Pattern)
 	}
 	for _, c := range pending {
-		if err := o.one(cmd, src, series.Pattern, c, limit); err != nil {
+		if err := o.one(cmd, src, series.Pattern, c, drain.Options{Limit: int64(limit)}); err != nil {
 			o.fail(fmt.Errorf("%s: %w", c.Name, err))
 		}
 	}
@@ -118,7 +118,7 @@ func (o *drainOptions) pending(s *drain.Series) (list []*drain.Checkpoint) {
 	return list
 }
 
-func (o *drainOptions) one(cmd *cobra.Command, src *storeSource, pattern string, c *drain.Checkpoint, limit nvmf.Bytes) error {
+func (o *drainOptions) one(cmd *cobra.Command, src *storeSource, pattern string, c *drain.Checkpoint, how drain.Options) error {
 	if c.Drained != nil {
 		fmt.Fprintf(cmd.OutOrStdout(), "%s: is in %s\n", printable(c.Name), printable(c.Drained.Dir))
 		return nil
@@ -129,9 +129,8 @@ func (o *drainOptions) one(cmd *cobra.Command, src *storeSource, pattern string,
 	}
 	var b bar
 	b.begin(o.stderr, nvmf.Bytes(2*s.Size()), "copying, verifying "+printable(c.Name))
-	put, err := o.level.Put(cmd.Context(), s, src, drain.Options{
-		Limit: int64(limit), Progress: func(copied, verified int64) { b.add(nvmf.Bytes(copied + verified)) },
-	})
+	how.Progress = func(copied, verified int64) { b.add(nvmf.Bytes(copied + verified)) }
+	put, err := o.level.Put(cmd.Context(), s, src, how)
 	b.finish()
 	if errors.Is(err, drain.ErrChanged) {
 		err = fmt.Errorf("%w: the job is writing it again; run drain once more", err)

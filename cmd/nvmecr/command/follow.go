@@ -1,18 +1,18 @@
 package command
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
-
 	"nvmecr/drain"
 	"nvmecr/internal/cli"
 	"nvmecr/nvmf"
@@ -83,8 +83,6 @@ func (o *drainOptions) follow(cmd *cobra.Command, pattern string, limit nvmf.Byt
 			return err
 		}
 	}
-	// It is the job that is to have the host's time.
-	_ = unix.Setpriority(unix.PRIO_PROCESS, 0, 19)
 	f := &follower{drainOptions: o, cmd: cmd, pattern: pattern, limit: limit, every: every, kept: kept, series: map[string]*following{}}
 	ended, stop := signal.NotifyContext(cmd.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -103,16 +101,34 @@ func (o *drainOptions) follow(cmd *cobra.Command, pattern string, limit nvmf.Byt
 	}()
 	for {
 		begin := time.Now()
-		_ = f.round(now) // which tells
+		f.calmly(ended, hurry)
 		select {
 		case <-ended.Done():
 			f.told = "" // what is told now is the last word
-			return f.round(last)
+			return f.round(cmd.Context(), last)
 		case <-hurry:
-			_ = f.round(newest) // which tells
+			_ = f.round(cmd.Context(), newest) // which tells
 		case <-time.After(max(leastLook, lookShare*time.Since(begin))):
 		}
 	}
+}
+
+// calmly looks once, and leaves off when there is no more time for that: what it has copied by then the next round goes on from.
+func (f *follower) calmly(ended context.Context, hurry chan struct{}) {
+	ctx, stop := context.WithCancel(ended)
+	defer stop()
+	go func() {
+		select {
+		case <-hurry:
+			stop()
+			select {
+			case hurry <- struct{}{}: // whoever called this is to see it
+			default:
+			}
+		case <-ctx.Done():
+		}
+	}()
+	_ = f.round(ctx, now) // which tells
 }
 
 // A round is a look at the checkpoints.
@@ -125,13 +141,16 @@ const (
 )
 
 // round looks once.
-func (f *follower) round(r round) error {
+func (f *follower) round(ctx context.Context, r round) error {
+	before := f.cmd.Context()
+	f.cmd.SetContext(ctx)
+	defer f.cmd.SetContext(before)
 	look := *f.drainOptions
 	cfg := *f.cfg
 	look.cfg, look.stderr = &cfg, io.Discard
 	defer look.close()
 	err := f.look(&look, r)
-	if err != nil && !errors.As(err, new(cli.Status)) && err.Error() != f.told {
+	if err != nil && ctx.Err() == nil && !errors.As(err, new(cli.Status)) && err.Error() != f.told {
 		f.told = err.Error()
 		fmt.Fprintln(f.cmd.ErrOrStderr(), cli.OneLine(fmt.Errorf("checkpoints: %w", err)))
 	}
@@ -165,7 +184,7 @@ func (f *follower) copy(o *drainOptions, list []drain.Series, r round) error {
 		if c == nil || r == now && !f.due(s) {
 			continue
 		}
-		if err := o.one(f.cmd, src, s.Pattern, c, f.limit); err != nil {
+		if err := o.one(f.cmd, src, s.Pattern, c, f.gently(s, c, r)); err != nil {
 			return fmt.Errorf("%s: %w", c.Name, err)
 		}
 		f.of(s).since, f.of(s).last = 0, time.Now()
@@ -176,6 +195,47 @@ func (f *follower) copy(o *drainOptions, list []drain.Series, r round) error {
 		}
 	}
 	return nil
+}
+
+// The job is not to feel that a checkpoint is copied: that takes at most this part of the rate at which the job has written it, if only as much is left
+// of links and targets, and no less than leastRate.
+const (
+	shareOfRate = 20
+	leastRate   = 16 << 20
+)
+
+// gently returns how to copy while the job runs: behind all else on the host, and slowly, but so that it is done before the next one is due. A job that
+// has ended, or is about to, is not spared.
+func (f *follower) gently(s *drain.Series, c *drain.Checkpoint, r round) drain.Options {
+	if r != now {
+		return drain.Options{Limit: int64(f.limit)}
+	}
+	rate := int64(f.limit)
+	if rate == 0 {
+		rate = max(leastRate, perSecond(c.Size(), c.Ended().Sub(c.Begun()))/shareOfRate, perSecond(4*c.Size(), f.untilNext(s, c)))
+	}
+	return drain.Options{Limit: rate, Background: true}
+}
+
+// untilNext is how long it takes from a checkpoint to the next one that is due, as far as that is known: 0 if it is not.
+func (f *follower) untilNext(s *drain.Series, c *drain.Checkpoint) time.Duration {
+	if f.every.time > 0 {
+		return f.every.time
+	}
+	stored := s.Stored()
+	i := slices.Index(stored, c)
+	if i < 1 {
+		return 0
+	}
+	return time.Duration(f.every.count) * c.Ended().Sub(stored[i-1].Ended())
+}
+
+// perSecond is a rate in bytes; 0 if the time is not known.
+func perSecond(bytes int64, in time.Duration) int64 {
+	if in <= 0 {
+		return 0
+	}
+	return int64(float64(bytes) / in.Seconds())
 }
 
 // quiet says whether nothing of a checkpoint has changed for so long that it is not still being written.

@@ -1,0 +1,111 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/time/rate"
+
+	"nvmecr/nvmf"
+)
+
+// slowRate is what the stand-in of a parallel file system reads and writes in a second, all processes together: what a node has of one
+// is well below what NVMe-oF gives it.
+const slowRate = 256 * nvmf.MiB
+
+// slowDirectory is a directory in memory that FUSE passes on, of so many bytes in a second: the stand-in of a parallel file system.
+func (b *testbed) slowDirectory(perSecond nvmf.Bytes) (string, error) {
+	dir, err := b.env.memoryDir()
+	if err != nil {
+		return "", err
+	}
+	if dir, err = b.env.claims.in(dir); err != nil {
+		return "", err
+	}
+	if dir, err = os.MkdirTemp(dir, "slow-"); err != nil {
+		return "", err
+	}
+	mounted, err := os.MkdirTemp(b.env.scratch, "slow-")
+	if err != nil {
+		return "", err
+	}
+	limit := strconv.FormatUint(uint64(perSecond), 10)
+	server, err := startDaemon(exec.Command(b.env.Bench, "fuse-loopback", "--limit", limit, dir, mounted), "mounted")
+	if err != nil {
+		return "", fmt.Errorf("a directory of limited rate: %w", err)
+	}
+	b.closers = append(b.closers, server)
+	return mounted, nil
+}
+
+// A slowNode is a file or directory whose bytes take their time.
+type slowNode struct {
+	fs.LoopbackNode
+	limit *rate.Limiter // shared by all
+}
+
+// newSlowRoot is [fs.NewLoopbackRoot] with a limit of bytes in a second.
+func newSlowRoot(dir string, perSecond int) (fs.InodeEmbedder, error) {
+	plain, err := fs.NewLoopbackRoot(dir)
+	if err != nil {
+		return nil, err
+	}
+	data := plain.(*fs.LoopbackNode).RootData
+	limit := rate.NewLimiter(rate.Limit(perSecond), int(nvmf.MiB))
+	data.NewNode = func(root *fs.LoopbackRoot, _ *fs.Inode, _ string, _ *syscall.Stat_t) fs.InodeEmbedder {
+		return &slowNode{fs.LoopbackNode{RootData: root}, limit}
+	}
+	root := &slowNode{fs.LoopbackNode{RootData: data}, limit}
+	data.RootNode = root
+	return root, nil
+}
+
+// Open opens a file.
+func (n *slowNode) Open(ctx context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
+	f, more, errno := n.LoopbackNode.Open(ctx, flags)
+	return n.slow(f), more, errno
+}
+
+// Create makes a file and opens it.
+func (n *slowNode) Create(ctx context.Context, name string, flags, mode uint32, out *fuse.EntryOut) (*fs.Inode, fs.FileHandle, uint32, syscall.Errno) {
+	inode, f, more, errno := n.LoopbackNode.Create(ctx, name, flags, mode, out)
+	return inode, n.slow(f), more, errno
+}
+
+func (n *slowNode) slow(f fs.FileHandle) fs.FileHandle {
+	if f, ok := f.(*fs.LoopbackFile); ok {
+		return &slowFile{f, n.limit}
+	}
+	return f
+}
+
+// A slowFile is an open one.
+type slowFile struct {
+	*fs.LoopbackFile
+	limit *rate.Limiter
+}
+
+// PassthroughFd has none: the kernel would read and write by itself.
+func (f *slowFile) PassthroughFd() (int, bool) { return -1, false }
+
+// Read waits as long as the bytes take.
+func (f *slowFile) Read(ctx context.Context, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
+	if f.limit.WaitN(ctx, len(dest)) != nil {
+		return nil, syscall.EINTR
+	}
+	return f.LoopbackFile.Read(ctx, dest, off)
+}
+
+// Write waits as long as the bytes take.
+func (f *slowFile) Write(ctx context.Context, data []byte, off int64) (uint32, syscall.Errno) {
+	if f.limit.WaitN(ctx, len(data)) != nil {
+		return 0, syscall.EINTR
+	}
+	return f.LoopbackFile.Write(ctx, data, off)
+}
