@@ -9,7 +9,9 @@ import (
 	"io/fs"
 	"maps"
 	"path"
+	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 )
 
@@ -287,6 +289,42 @@ func (c *Copies) Get(ctx context.Context, s *Set, file int, w io.WriterAt, o Opt
 		}
 	}
 	return err
+}
+
+// CopyAt returns which file of the set a file of the copy area of a target is a copy of, by its path there; -1: of none.
+func (s *Set) CopyAt(target int, name string) int {
+	for _, p := range s.present {
+		if in, ok := strings.CutPrefix(name, path.Join("/", filepath.Base(p.set.Dir))+"/"); ok && p.target == target {
+			return slices.IndexFunc(s.Files, func(f File) bool { return s.In(&f) == in })
+		}
+	}
+	return -1
+}
+
+// ReadAt fills b with what the first copy that can be read has of a file from off on. It is what was copied, as far as the area itself can tell.
+func (c *Copies) ReadAt(s *Set, file int, b []byte, off int64) error {
+	err := fmt.Errorf("%s: no copy is left: %w", s.Files[file].Path, fs.ErrNotExist)
+	for n, at := range s.at[file] {
+		p := s.present[at]
+		e := p.level.readAt(path.Join(filepath.Base(p.set.Dir), s.In(&s.Files[file])), b, off)
+		if e == nil {
+			return nil
+		}
+		if n == 0 {
+			err = nil
+		}
+		err = errors.Join(err, e)
+	}
+	return err
+}
+
+func (l *Level) readAt(name string, b []byte, off int64) error {
+	f, err := l.root.Open(name, syscall.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.ReadAt(b, off)
+	return errors.Join(err, f.Close())
 }
 
 // Verify is Level.Verify, for all parts.

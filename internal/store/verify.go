@@ -25,7 +25,16 @@ const confirmations = 20
 // same bytes bad in the same place. For place and errors see Open, which it
 // calls with Options.ReadOnly.
 func Verify(ctx context.Context, cfg *config.Config, place Place, o VerifyOptions) (*microfs.VerifyReport, error) {
-	r, err := verifyOnce(ctx, cfg, place, o, nil)
+	return verify(ctx, o, func() (*Partition, error) { return Open(ctx, cfg, place, Options{ReadOnly: true}) })
+}
+
+// VerifyCopies is Verify for the copy area of target t. For errors see OpenCopies.
+func VerifyCopies(ctx context.Context, cfg *config.Config, t int, o VerifyOptions) (*microfs.VerifyReport, error) {
+	return verify(ctx, o, func() (*Partition, error) { return OpenCopies(ctx, cfg, t, Options{ReadOnly: true}) })
+}
+
+func verify(ctx context.Context, o VerifyOptions, open func() (*Partition, error)) (*microfs.VerifyReport, error) {
+	r, err := verifyOnce(ctx, o, open, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -35,7 +44,7 @@ func Verify(ctx context.Context, cfg *config.Config, place Place, o VerifyOption
 		if len(suspects) == 0 {
 			break
 		}
-		again, err := verifyOnce(ctx, cfg, place, VerifyOptions{}, inodes(suspects))
+		again, err := verifyOnce(ctx, VerifyOptions{}, open, inodes(suspects))
 		if err != nil {
 			return nil, err
 		}
@@ -53,9 +62,9 @@ func Verify(ctx context.Context, cfg *config.Config, place Place, o VerifyOption
 	return r, nil
 }
 
-// verifyOnce is Verify on one mount.
-func verifyOnce(ctx context.Context, cfg *config.Config, place Place, o VerifyOptions, only []microfs.Ino) (*microfs.VerifyReport, error) {
-	p, err := Open(ctx, cfg, place, Options{ReadOnly: true})
+// verifyOnce is verify on one mount.
+func verifyOnce(ctx context.Context, o VerifyOptions, open func() (*Partition, error), only []microfs.Ino) (*microfs.VerifyReport, error) {
+	p, err := open()
 	if err != nil {
 		return nil, err
 	}

@@ -1,10 +1,14 @@
 package e2e
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -88,6 +92,68 @@ func TestCopiesRefused(t *testing.T) {
 	flags := copyTargets(t, s, 2, 0, 1)
 	sh(t, s, "echo x > /nvmecr/ck.1", flags...).ok(t)
 	sh(t, s, "true", append(flags, "--copies", "partner")...).refused(t, "formatted without room for copies", "--fresh")
+}
+
+// spoilTarget inverts a byte of what a target has of some data, and returns which target that is: 0 and up, of those that are not to be left alone.
+func spoilTarget(t *testing.T, s *demo.Stage, targets int, data []byte, alone ...int) int {
+	for i := range targets {
+		name := filepath.Join(s.Dir, fmt.Sprint("target.", i))
+		image, err := os.ReadFile(name)
+		require.NoError(t, err)
+		if at := bytes.Index(image, data); at >= 0 && !slices.Contains(alone, i) {
+			f, err := os.OpenFile(name, os.O_WRONLY, 0)
+			require.NoError(t, err)
+			_, err = f.WriteAt([]byte{image[at] ^ 1}, int64(at))
+			require.NoError(t, errors.Join(err, f.Close()))
+			return i
+		}
+	}
+	require.Fail(t, "no target has it")
+	return -1
+}
+
+// TestVerifyRepair: what is damaged of a checkpoint, or of its copy, is as it was after verify --repair; what is damaged in both is told.
+func TestVerifyRepair(t *testing.T) {
+	for _, view := range []config.View{config.ViewJob, config.ViewRank} {
+		t.Run(string(view), func(t *testing.T) {
+			s := newStage(t)
+			s.View = view
+			flags := append(copyTargets(t, s, 3, 0, 1, 2), "--copies", "partner")
+			sh(t, s, "for r in 0 1 2; do PMI_SIZE=3 PMI_RANK=$r sh -c 'head -c 300000 /dev/urandom > /nvmecr/ck.200.$PMI_RANK' & done; wait", flags...).ok(t)
+			before := filepath.Join(s.Dir, "before")
+			call(t, s, "cp", "/", before).ok(t)
+			files := tree(t, before)
+			part := func(rank, off int) []byte {
+				for name, data := range files {
+					if strings.HasSuffix(name, fmt.Sprint("ck.200.", rank)) {
+						return data[off : off+64]
+					}
+				}
+				return nil
+			}
+			const unit = 32 << 10
+			first := spoilTarget(t, s, 3, part(1, 0)) // the file, or its copy
+			spoilTarget(t, s, 3, part(1, 2*unit), first)
+			spoilTarget(t, s, 3, part(2, 299936))
+			r := call(t, s, "verify")
+			assert.Equal(t, 1, r.code)
+			assert.Equal(t, 3, strings.Count(r.stdout, ": damaged\n"), r.stdout)
+			out := call(t, s, "verify", "--repair").ok(t)
+			assert.Equal(t, 3, strings.Count(out, ": damaged, and written again\n"), out)
+			assert.Contains(t, out, "all of it as it was written, 3 files mended\n")
+			assert.NotContains(t, call(t, s, "verify").ok(t), "damaged")
+			after := filepath.Join(s.Dir, "after")
+			call(t, s, "cp", "/", after).ok(t)
+			require.True(t, sameTree(files, tree(t, after)))
+
+			spoilTarget(t, s, 3, part(0, unit), spoilTarget(t, s, 3, part(0, unit)))
+			spoilTarget(t, s, 3, part(0, 5*unit))
+			r = call(t, s, "verify", "--repair")
+			assert.Equal(t, 1, r.code)
+			assert.Equal(t, 2, strings.Count(r.stdout, ": damaged, and not mended: "), r.stdout)
+			assert.Equal(t, 1, strings.Count(r.stdout, ": damaged, and written again\n"), r.stdout)
+		})
+	}
 }
 
 // TestRebuild: what was lost of older checkpoints, too, comes back from their copies.

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 
-	"github.com/google/uuid"
 	"github.com/spf13/cobra"
 
 	"nvmecr/internal/cli"
@@ -97,14 +95,11 @@ func (o *fsckOptions) fsck(cmd *cobra.Command) error {
 		return err
 	}
 	if o.repair {
-		unlock, err := o.lock()
+		unlock, err := o.takeStore(ctx)
 		if err != nil {
 			return err
 		}
 		defer unlock()
-		if err := store.Idle(ctx, o.cfg, sayer(o.stderr)); err != nil {
-			return err
-		}
 	}
 	o.report.Name = o.cfg.Name
 	o.report.Targets, o.report.Ranks = []fsckTarget{}, []fsckRank{}
@@ -131,32 +126,6 @@ func (o *fsckOptions) fsck(cmd *cobra.Command) error {
 		o.failed = true
 	}
 	return errors.Join(err, o.end())
-}
-
-// lock makes this a run of the store: it keeps others on this host away, if
-// the store has anything here, and has an id of its own.
-func (o *fsckOptions) lock() (unlock func() error, err error) {
-	unlock = func() error { return nil }
-	var last uuid.UUID
-	names, err := store.StateDirs()
-	if err == nil && slices.Contains(names, o.cfg.Name) {
-		var dir *store.StateDir
-		if dir, err = store.FindStateDir(o.cfg.Name); err != nil {
-			return nil, err
-		}
-		lock, err := lockStore(dir)
-		if err != nil {
-			return nil, err
-		}
-		unlock = lock.Unlock
-		if record, err := dir.Load(); err == nil {
-			last = record.Run
-		}
-	}
-	if err == nil {
-		o.cfg.Run, err = store.NewRun(last)
-	}
-	return unlock, err
 }
 
 func (o *fsckOptions) check(ctx context.Context) error {

@@ -1,6 +1,7 @@
 package command
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,8 +23,10 @@ import (
 
 type verifyOptions struct {
 	reader
-	json  bool
-	names map[microfs.Ino]string // of a tree, once they are needed
+	json   bool
+	repair bool
+	names  map[microfs.Ino]string // of a tree, once they are needed
+	mender *mender                // with --repair, once it is needed
 }
 
 func newVerify() *cobra.Command {
@@ -31,15 +34,19 @@ func newVerify() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify [flags]",
 		Short: "Read every byte of every file against its checksum",
-		Long: `Reads all that the ranks, or one of them, have written, against its checksums,
+		Long: `Reads all that the ranks, or one of them, have written, and the copies of it (--copies), against its checksums,
 and names every damaged part of a file. It changes nothing and may run while the
 job does. On a store made with --data-checksum=off it can only tell whether
 everything can be read.
 
-The exit status is 0 if all is well, 1 if something is damaged or cannot be
+With --repair damaged parts of checkpoints are written again as they were, from their copies, and those of copies from the store. It
+is refused while a run of the store is in progress on any host (--takeover does not ask).
+
+The exit status is 0 if all is well (after the repair, if there was one), 1 if something is damaged or cannot be
 read.`,
 		Example: `  nvmecr verify
-  nvmecr verify --name melt --rank 3`,
+  nvmecr verify --name melt --rank 3
+  nvmecr verify --name melt --repair`,
 		Args: cli.Args(cobra.NoArgs),
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.open(cmd); err != nil {
@@ -48,7 +55,8 @@ read.`,
 			return o.verify(cmd)
 		},
 	}
-	o.bind(cmd)
+	o.bind(cmd, "unfenced", "takeover")
+	cli.AddSwitch(cmd.Flags(), &o.repair, "repair", "", "write what is damaged again, from copies of it [NVMECR_REPAIR]")
 	cli.AddSwitch(cmd.Flags(), &o.json, "json", "", "print JSON [NVMECR_JSON]")
 	return cmd
 }
@@ -58,12 +66,14 @@ type verifyReport struct {
 	Name    string       `json:"name"`
 	Bytes   nvmf.Bytes   `json:"bytes"`
 	Seconds float64      `json:"seconds"`
-	Damaged int          `json:"damaged"` // files
+	Damaged int          `json:"damaged"`          // files
+	Mended  int          `json:"mended,omitempty"` // files that were damaged
 	Ranks   []verifyRank `json:"ranks"`
 }
 
 type verifyRank struct {
-	Rank       int        `json:"rank"` // -1: the solo partition
+	Rank       int        `json:"rank"`             // -1: the solo partition; -4: a copy area
+	Target     string     `json:"target,omitempty"` // of a copy area
 	Files      int        `json:"files"`
 	Bytes      nvmf.Bytes `json:"bytes"`
 	Unverified bool       `json:"unverified,omitempty"` // there are no checksums
@@ -75,35 +85,102 @@ type damage struct {
 	microfs.BadRange
 	Cause string `json:"cause"`
 	File  string `json:"file,omitempty"` // of the tree, of which this one has bytes
+	// Mended: it has been written again. Otherwise, with --repair, Lost says why not.
+	Mended bool   `json:"mended,omitempty"`
+	Lost   string `json:"lost,omitempty"`
+}
+
+// A volume is a file system that is verified: the partition of a rank, or the copy area of a target.
+type volume struct {
+	rank   int // or parttable.Solo, or parttable.Copies
+	target int // of a copy area
+}
+
+// volumes returns those that the command is about.
+func (o *verifyOptions) volumes() (list []volume) {
+	for _, rank := range o.partitions() {
+		list = append(list, volume{rank: rank})
+	}
+	if o.areas && o.rank == allRanks {
+		for t := range o.cfg.Targets {
+			list = append(list, volume{parttable.Copies, t})
+		}
+	}
+	return list
+}
+
+func (o *verifyOptions) volumeName(v volume) string {
+	if v.rank == parttable.Copies {
+		return fmt.Sprintf("copies on target %s", o.cfg.Targets[v.target])
+	}
+	return o.rankName(v.rank)
+}
+
+// open mounts the volume.
+func (v volume) open(ctx context.Context, r *reader, opts store.Options) (*store.Partition, error) {
+	if v.rank == parttable.Copies {
+		return store.OpenCopies(ctx, r.cfg, v.target, opts)
+	}
+	return store.Open(ctx, r.cfg, store.Place{Rank: v.rank, Size: r.size}, opts)
 }
 
 func (o *verifyOptions) verify(cmd *cobra.Command) error {
-	begin, total := time.Now(), verifyReport{Name: o.cfg.Name, Ranks: []verifyRank{}}
-	for _, rank := range o.partitions() {
-		r, err := o.rankBar(cmd, rank)
-		if errors.Is(err, microfs.ErrUnformatted) {
-			continue
-		}
+	if o.repair {
+		unlock, err := o.takeStore(cmd.Context())
 		if err != nil {
-			o.fail(fmt.Errorf("%s: %w", o.rankName(rank), err))
-			if errors.Is(err, nvmf.ErrUnreachable) || cmd.Context().Err() != nil {
-				break
-			}
+			return err
+		}
+		defer unlock()
+	}
+	begin, total := time.Now(), verifyReport{Name: o.cfg.Name, Ranks: []verifyRank{}}
+	for _, v := range o.volumes() {
+		err := o.volume(cmd, v, &total)
+		switch {
+		case err == nil, errors.Is(err, microfs.ErrUnformatted):
+			continue
+		case v.rank == parttable.Copies && (errors.Is(err, parttable.ErrNoTable) || errors.Is(err, store.ErrNoCopies)):
 			continue
 		}
-		damaged := o.damaged(cmd.Context(), rank, r)
-		total.add(rank, r, damaged)
-		if !o.json {
-			o.print(cmd.OutOrStdout(), rank, r, damaged)
+		o.fail(fmt.Errorf("%s: %w", o.volumeName(v), err))
+		if errors.Is(err, nvmf.ErrUnreachable) || cmd.Context().Err() != nil {
+			break
 		}
 	}
+	o.mender.close()
+	return o.conclude(cmd.OutOrStdout(), &total, begin)
+}
+
+// volume verifies one, and mends what is damaged there.
+func (o *verifyOptions) volume(cmd *cobra.Command, v volume, total *verifyReport) error {
+	r, err := o.volumeBar(cmd, v)
+	if err != nil {
+		return err
+	}
+	damaged := o.damaged(cmd.Context(), v.rank, r)
+	if o.repair && len(damaged) > 0 {
+		if o.mender == nil {
+			o.mender = newMender(cmd, &o.reader)
+		}
+		o.mender.mend(cmd.Context(), v, damaged)
+	}
+	report := total.add(v, r, damaged)
+	if v.rank == parttable.Copies {
+		report.Target = o.cfg.Targets[v.target].String()
+	}
+	if !o.json {
+		o.print(cmd.OutOrStdout(), v, report)
+	}
+	return nil
+}
+
+func (o *verifyOptions) conclude(w io.Writer, total *verifyReport, begin time.Time) error {
 	took := time.Since(begin)
 	total.Seconds = took.Seconds()
 	var err error
 	if o.json {
-		err = printJSON(cmd.OutOrStdout(), total)
+		err = printJSON(w, total)
 	} else {
-		o.summary(cmd.OutOrStdout(), &total, took)
+		o.summary(w, total, took)
 	}
 	if total.Damaged > 0 {
 		o.failed = true
@@ -155,58 +232,93 @@ func (o *verifyOptions) nameOf(ctx context.Context, ino microfs.Ino) string {
 	return o.names[ino]
 }
 
-func (t *verifyReport) add(rank int, r *microfs.VerifyReport, damaged []damage) {
-	v := verifyRank{Rank: rank, Files: r.Files, Bytes: r.Bytes, Unverified: r.Unverified, Damaged: damaged, More: r.More}
+func (t *verifyReport) add(v volume, r *microfs.VerifyReport, damaged []damage) *verifyRank {
 	t.Bytes += r.Bytes
-	t.Damaged += damagedFiles(r)
-	t.Ranks = append(t.Ranks, v)
+	report := verifyRank{Rank: v.rank, Files: r.Files, Bytes: r.Bytes, Unverified: r.Unverified, Damaged: damaged, More: r.More}
+	bad, mended := report.count()
+	t.Damaged, t.Mended = t.Damaged+bad, t.Mended+mended
+	t.Ranks = append(t.Ranks, report)
+	return &t.Ranks[len(t.Ranks)-1]
 }
 
-func damagedFiles(r *microfs.VerifyReport) int {
-	files := map[microfs.Ino]bool{}
-	for i := range r.Bad {
-		files[r.Bad[i].Ino] = true
+// count returns how many files are damaged, and how many were and are not any more.
+func (v *verifyRank) count() (bad, mended int) {
+	files := map[microfs.Ino]bool{} // whether they are mended
+	for i := range v.Damaged {
+		d := &v.Damaged[i]
+		before, known := files[d.Ino]
+		files[d.Ino] = d.Mended && (before || !known)
 	}
-	return len(files)
+	for _, ok := range files {
+		if ok {
+			mended++
+		} else {
+			bad++
+		}
+	}
+	if v.More > 0 {
+		bad = max(bad, 1)
+	}
+	return bad, mended
 }
 
-// rankBar verifies one rank, with a bar where there is a terminal to draw it on.
-func (o *verifyOptions) rankBar(cmd *cobra.Command, rank int) (*microfs.VerifyReport, error) {
+// volumeBar verifies a volume, with a bar where there is a terminal to draw it on.
+func (o *verifyOptions) volumeBar(cmd *cobra.Command, v volume) (*microfs.VerifyReport, error) {
 	var b bar
 	defer b.finish()
-	return store.Verify(cmd.Context(), o.cfg, store.Place{Rank: rank, Size: o.size}, store.VerifyOptions{
-		Total:    func(n nvmf.Bytes) { b.begin(o.stderr, n, fmt.Sprintf("%s of %d", o.rankName(rank), o.size)) },
+	what := o.volumeName(v)
+	if v.rank != parttable.Copies {
+		what = fmt.Sprintf("%s of %d", what, o.size)
+	}
+	opts := store.VerifyOptions{
+		Total:    func(n nvmf.Bytes) { b.begin(o.stderr, n, what) },
 		Progress: func(n nvmf.Bytes) { b.add(n) },
-	})
+	}
+	if v.rank == parttable.Copies {
+		return store.VerifyCopies(cmd.Context(), o.cfg, v.target, opts)
+	}
+	return store.Verify(cmd.Context(), o.cfg, store.Place{Rank: v.rank, Size: o.size}, opts)
 }
 
-func (o *verifyOptions) print(w io.Writer, rank int, r *microfs.VerifyReport, damaged []damage) {
-	for i := range damaged {
-		b := &damaged[i].BadRange
-		name := b.Path
-		if file := damaged[i].File; file != "" {
-			name = file
-		}
-		what := "damaged"
-		if damage := new(microfs.DamageError); !errors.As(b.Cause, &damage) {
-			what = "cannot be read: " + b.Cause.Error()
-		} else if damage.Cause != nil {
-			what = "cannot be read: " + damage.Cause.Error()
-		}
-		fmt.Fprintf(w, "%s: %s: bytes %d to %d (%s at LBA %d): %s\n", o.rankName(rank), printable(name),
-			b.Offset, b.Offset+b.Length-1, size(nvmf.Bytes(b.Length)), b.LBA, what)
+func (o *verifyOptions) print(w io.Writer, v volume, r *verifyRank) {
+	name := o.volumeName(v)
+	for i := range r.Damaged {
+		d := &r.Damaged[i]
+		fmt.Fprintf(w, "%s: %s: bytes %d to %d (%s at LBA %d): %s\n", name, printable(cmp.Or(d.File, d.Path)),
+			d.Offset, d.Offset+d.Length-1, size(nvmf.Bytes(d.Length)), d.LBA, d.text())
 	}
 	if r.More > 0 {
-		fmt.Fprintf(w, "%s: and %d more\n", o.rankName(rank), r.More)
+		fmt.Fprintf(w, "%s: and %d more\n", name, r.More)
 	}
 	verdict := "verified"
-	switch n := damagedFiles(r); {
-	case n > 0:
-		verdict = "read, " + count(n, "file") + " damaged"
+	switch bad, mended := r.count(); {
+	case bad > 0 && mended > 0:
+		verdict = fmt.Sprintf("read, %s damaged, %d mended", count(bad, "file"), mended)
+	case bad > 0:
+		verdict = "read, " + count(bad, "file") + " damaged"
+	case mended > 0:
+		verdict = "read, " + count(mended, "file") + " mended"
 	case r.Unverified:
 		verdict = "read; nothing can be verified, the store was made with --data-checksum=off"
 	}
-	fmt.Fprintf(w, "%s: %s, %s %s\n", o.rankName(rank), count(r.Files, "file"), size(r.Bytes), verdict)
+	fmt.Fprintf(w, "%s: %s, %s %s\n", name, count(r.Files, "file"), size(r.Bytes), verdict)
+}
+
+// text says what is wrong, and what became of it.
+func (d *damage) text() string {
+	what := "damaged"
+	if damage := new(microfs.DamageError); !errors.As(d.BadRange.Cause, &damage) {
+		what = "cannot be read: " + d.Cause
+	} else if damage.Cause != nil {
+		what = "cannot be read: " + damage.Cause.Error()
+	}
+	switch {
+	case d.Mended:
+		what += ", and written again"
+	case d.Lost != "":
+		what += ", and not mended: " + d.Lost
+	}
+	return what
 }
 
 func (o *verifyOptions) summary(w io.Writer, t *verifyReport, took time.Duration) {
@@ -216,6 +328,8 @@ func (o *verifyOptions) summary(w io.Writer, t *verifyReport, took time.Duration
 		verdict = count(t.Damaged, "damaged file")
 	case o.failed:
 		verdict = "not all could be read"
+	case t.Mended > 0:
+		verdict = "all of it as it was written, " + count(t.Mended, "file") + " mended"
 	default:
 		for _, r := range t.Ranks {
 			if r.Unverified {

@@ -1,0 +1,161 @@
+package command
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"nvmecr/drain"
+	"nvmecr/internal/cli"
+	"nvmecr/internal/parttable"
+	"nvmecr/internal/store"
+	"nvmecr/microfs"
+)
+
+// A mender writes damaged parts of files again: those of the store as copies have them, those of copies as the store has them, or other copies.
+type mender struct {
+	levels levelReader
+	src    *storeSource
+	sets   []*drain.Set // of copies
+	killed []int        // ranks whose processes have not closed their partitions
+	err    error        // nothing can be mended
+}
+
+func newMender(cmd *cobra.Command, r *reader) *mender {
+	m := &mender{}
+	m.levels.bind(&cobra.Command{}) // to look at all ranks
+	cfg := *r.cfg
+	m.levels.cfg, m.levels.stderr = &cfg, r.stderr
+	list, err := m.levels.allLevels(cmd, "")
+	for i := range list {
+		for _, c := range list[i].Checkpoints {
+			if c.Copied != nil {
+				m.sets = append(m.sets, c.Copied)
+			}
+		}
+	}
+	m.src = newStoreSource(cmd.Context(), &m.levels.reader)
+	m.killed, m.err = store.Unreleased(cmd.Context(), &cfg)
+	m.err = errors.Join(err, m.err)
+	return m
+}
+
+func (m *mender) close() {
+	if m == nil {
+		return
+	}
+	_ = m.src.Close() // it was only read
+	m.levels.close()
+}
+
+// mend writes damaged parts of a volume again, as far as that can be, and reads them back. It notes in them what became of each.
+func (m *mender) mend(ctx context.Context, v volume, damaged []damage) {
+	if err := m.mendAll(ctx, v, damaged); err != nil {
+		for i := range damaged {
+			damaged[i].Mended, damaged[i].Lost = false, cli.OneLine(err)
+		}
+	}
+}
+
+func (m *mender) mendAll(ctx context.Context, v volume, damaged []damage) error {
+	switch {
+	case m.err != nil:
+		return m.err
+	case m.levels.tree && slices.Contains(m.killed, v.rank):
+		return errors.New("its process was killed: a run of the store comes first (nvmecr run -- true)")
+	}
+	p, err := v.open(ctx, &m.levels.reader, store.Options{})
+	if err != nil {
+		return err
+	}
+	only := []microfs.Ino{}
+	for i := range damaged {
+		only = append(only, damaged[i].Ino)
+		if err := m.write(p.FS, v, &damaged[i]); err != nil {
+			damaged[i].Lost = cli.OneLine(err)
+		}
+	}
+	again, err := p.FS.Verify(ctx, microfs.VerifyOptions{Only: slices.Compact(only)})
+	for i := range damaged {
+		d := &damaged[i]
+		switch d.Mended = !slices.ContainsFunc(again.Bad, d.overlaps); {
+		case d.Mended:
+			d.Lost = ""
+		case d.Lost == "":
+			d.Lost = "it was written, and is damaged again: the device does not keep it"
+		}
+	}
+	return errors.Join(err, p.Close())
+}
+
+func (d *damage) overlaps(b microfs.BadRange) bool {
+	return d.Ino == b.Ino && d.Offset < b.Offset+b.Length && b.Offset < d.Offset+d.Length
+}
+
+// mendStep is how much is written at once: many whole units.
+const mendStep = 1 << 20
+
+// write writes a part again, as far as there are sources of it.
+func (m *mender) write(fs *microfs.FS, v volume, d *damage) error {
+	from := m.sources(v, d)
+	if len(from) == 0 {
+		return errors.New("there is no copy of it")
+	}
+	var failed error
+	buf := make([]byte, min(d.Length, mendStep))
+	for off, end := d.Offset, d.Offset+d.Length; off < end; off += mendStep {
+		part := buf[:min(mendStep, end-off)]
+		var err error
+		for _, read := range from {
+			e := read(part, off)
+			if e == nil {
+				e = fs.Mend(d.Ino, off, part)
+			}
+			if e == nil {
+				err = nil
+				break
+			}
+			err = cmp.Or(err, e)
+		}
+		failed = cmp.Or(failed, err)
+	}
+	return failed
+}
+
+// A partReader fills b with what a file has from off on.
+type partReader func(b []byte, off int64) error
+
+// sources returns where the bytes of a damaged file may be, too. They are compared with its checksums before they are written.
+func (m *mender) sources(v volume, d *damage) (list []partReader) {
+	for _, s := range m.sets {
+		file := -1
+		if v.rank == parttable.Copies {
+			if file = s.CopyAt(v.target, d.Path); file >= 0 {
+				list = append(list, m.stored(&s.Files[file]))
+			}
+		} else {
+			want := s.In(&drain.File{Rank: v.rank, Path: cmp.Or(d.File, d.Path)})
+			file = slices.IndexFunc(s.Files, func(f drain.File) bool { return s.In(&f) == want })
+		}
+		if file >= 0 {
+			list = append(list, func(b []byte, off int64) error { return m.levels.copies.ReadAt(s, file, b, off) })
+		}
+	}
+	return list
+}
+
+// stored reads a file of the store.
+func (m *mender) stored(f *drain.File) partReader {
+	return func(b []byte, off int64) error {
+		r, err := m.src.Open(f.Rank, f.Path)
+		if err != nil {
+			return fmt.Errorf("%s: %w", f.Path, err)
+		}
+		_, err = r.ReadAt(b, off)
+		return errors.Join(err, r.Close())
+	}
+}

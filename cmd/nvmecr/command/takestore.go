@@ -1,0 +1,47 @@
+package command
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"nvmecr/internal/store"
+)
+
+// takeStore makes a command that writes to partitions a run of the store. It is refused while another one is in progress on any host.
+func (r *reader) takeStore(ctx context.Context) (unlock func() error, err error) {
+	if unlock, err = r.lock(); err != nil {
+		return nil, err
+	}
+	if err := store.Idle(ctx, r.cfg, sayer(r.stderr)); err != nil {
+		return nil, errors.Join(err, unlock())
+	}
+	return unlock, nil
+}
+
+// lock keeps other runs on this host away, if the store has anything here, and makes an id for this one.
+func (r *reader) lock() (unlock func() error, err error) {
+	unlock = func() error { return nil }
+	var last uuid.UUID
+	names, err := store.StateDirs()
+	if err == nil && slices.Contains(names, r.cfg.Name) {
+		var dir *store.StateDir
+		if dir, err = store.FindStateDir(r.cfg.Name); err != nil {
+			return nil, err
+		}
+		lock, err := lockStore(dir)
+		if err != nil {
+			return nil, err
+		}
+		unlock = lock.Unlock
+		if record, err := dir.Load(); err == nil {
+			last = record.Run
+		}
+	}
+	if err == nil {
+		r.cfg.Run, err = store.NewRun(last)
+	}
+	return unlock, err
+}

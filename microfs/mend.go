@@ -1,0 +1,62 @@
+package microfs
+
+import (
+	"errors"
+	"fmt"
+	"syscall"
+
+	"nvmecr/internal/crc64"
+	"nvmecr/nvmf"
+)
+
+// ErrNotSame: bytes that were to replace damaged ones are not those that the file had.
+var ErrNotSame = errors.New("these are not the bytes that were written")
+
+// Mend writes data, which was found elsewhere, to where the file has it on the device, after a [BadRange]. The file does not change: the bytes are compared
+// with its checksums before. The range begins with a unit, and ends with one or with what was written.
+//
+// ErrNotSame, ENOTSUP without checksums of data, EROFS, ENOENT, EINVAL for another range, or what the device says.
+func (fs *FS) Mend(ino Ino, off int64, data []byte) error {
+	if err := fs.enterWrite(); err != nil {
+		return err
+	}
+	defer fs.leave()
+	in := fs.tree.inodes.get(ino)
+	switch {
+	case in == nil || !in.isRegular():
+		return syscall.ENOENT
+	case !fs.g.sums:
+		return fmt.Errorf("the store has no checksums to compare with: %w", syscall.ENOTSUP)
+	}
+	for pos := nvmf.Bytes(off); len(data) > 0; {
+		n, err := fs.mendPart(in, pos, data)
+		if err != nil {
+			return err
+		}
+		pos, data = pos+n, data[n:]
+	}
+	return nil
+}
+
+// mendPart is Mend as far as one extent goes, and returns how far that is.
+func (fs *FS) mendPart(in *inode, pos nvmf.Bytes, data []byte) (nvmf.Bytes, error) {
+	g := fs.g
+	x, start := in.writtenFrom(g, pos)
+	if x == nil || start != pos || pos%g.unit != 0 {
+		return 0, syscall.EINVAL
+	}
+	at := pos - nvmf.Bytes(x.file)*g.hugeblock
+	n := min(nvmf.Bytes(len(data)), x.covered-at)
+	if n%g.unit != 0 && at+n != x.covered {
+		return 0, syscall.EINVAL
+	}
+	for done := nvmf.Bytes(0); done < n; done += g.unit {
+		unit := data[done:min(n, done+g.unit)]
+		if crc64.Checksum(unit) != in.extents.sums.get(x.unit(g, int((at+done)/g.unit))) {
+			return 0, fmt.Errorf("bytes %d to %d: %w", pos+done, pos+done+nvmf.Bytes(len(unit))-1, ErrNotSame)
+		}
+	}
+	blocks := make([]byte, n.AlignUp(g.lba)) // behind what was written are zeros
+	copy(blocks, data[:n])
+	return n, fs.transfer(nvmf.Write, g.lbaOf(g.dataOffset(x.phys)+at), blocks, true)
+}
