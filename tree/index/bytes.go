@@ -69,14 +69,14 @@ func (f *file) spans(off, n int64, most int) (_ []microfs.Span, err error) {
 const spanBatch = 1024
 
 // placed calls visit for each range of a part of the file until that returns false. visit must not call the file.
-func (f *file) placed(off, n int64, visit func(shardKey) bool) error {
+func (f *file) placed(off, n int64, visit func(k shardKey, bytes int64) bool) error {
 	for n > 0 {
 		spans, err := f.spans(off, n, spanBatch)
 		if err != nil || len(spans) == 0 {
 			return err
 		}
 		for i := range spans {
-			if s := &spans[i]; s.Kind == microfs.SpanPlaced && !visit(shardKey{s.Place, s.Cut}) {
+			if s := &spans[i]; s.Kind == microfs.SpanPlaced && !visit(shardKey{s.Place, s.Cut}, s.Len) {
 				return nil
 			}
 		}

@@ -29,7 +29,7 @@ type client struct {
 	files     map[microfs.Ino]*session
 	locks     int          // ranges of its files that it has locked
 	queue     []wire.Shard // to remove
-	urgent    bool         // not only when something is synced anyway
+	room      int64        // that they have, about
 
 	file   wire.File // of the last answer
 	data   []byte
@@ -134,11 +134,12 @@ func (c *client) register(h *wire.Hello) error {
 	return nil
 }
 
-// goodbye closes what the client has open, in order.
+// goodbye closes what the client has open, in order. It removes its shards as long as it has its partition.
 func (c *client) goodbye() {
 	for _, s := range c.files {
 		_ = c.x.drop(s, s.opens, s.writers, false) // who wants to know closes them
 	}
+	c.hurry()
 	c.forget()
 }
 

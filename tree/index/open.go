@@ -28,6 +28,7 @@ type file struct {
 	reserved int64
 	sessions map[*session]struct{}
 	shards   shardSet // that no range may name
+	unmapped int64    // how many bytes they had, about
 }
 
 // A session is what one client has open of a file.

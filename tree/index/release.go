@@ -8,6 +8,10 @@ import (
 	"nvmecr/tree/wire"
 )
 
+// enoughRoom is how many bytes released shards may have, about, that wait until something is synced anyway: a sync for each small file
+// would take longer than the removal.
+const enoughRoom = 16 << 20
+
 // maxQueue is how many shards wait for the client of a partition to remove them. More are found by its next Shards.
 const maxQueue = 1 << 20
 
@@ -35,8 +39,9 @@ func (s *shardSet) remove(k shardKey) {
 
 // noteUnmapped notes the shards whose ranges are about to be taken from a part of the file: no range may name them then.
 func (f *file) noteUnmapped(off, n int64) error {
-	return f.placed(off, n, func(k shardKey) bool {
+	return f.placed(off, n, func(k shardKey, bytes int64) bool {
 		f.shards.add(k)
+		f.unmapped += bytes
 		return true
 	})
 }
@@ -66,63 +71,71 @@ func (f *file) sweep() {
 	if len(orphans) > 0 {
 		f.x.orphans[f.ino] = orphans
 	}
-	f.free(rest, true)
+	f.free(rest, f.unmapped)
 }
 
 // freeAll releases all shards. Those that no range names have hardly any bytes.
 func (f *file) freeAll() {
 	unnamed := f.shards
-	f.shards = nil
+	f.shards, f.unmapped = nil, 0
 	if f.noteUnmapped(0, math.MaxInt64) != nil {
 		return
 	}
 	for _, k := range f.shards {
 		unnamed.remove(k)
 	}
-	f.free(f.shards, true)
-	f.free(unnamed, false)
+	f.free(f.shards, f.unmapped)
+	f.free(unnamed, 0)
 }
 
 // dropNamed forgets the shards that ranges of the file name. It reports false if it does not know.
 func (f *file) dropNamed() bool {
-	err := f.placed(0, math.MaxInt64, func(k shardKey) bool {
+	err := f.placed(0, math.MaxInt64, func(k shardKey, _ int64) bool {
 		f.shards.remove(k)
 		return len(f.shards) > 0
 	})
 	return err == nil
 }
 
-// free tells the partitions, as far as somebody has them, to remove shards: soon, if they have space to give back.
-func (f *file) free(set shardSet, soon bool) {
+// free tells the partitions, as far as somebody has them, to remove shards, which have so many bytes, or more.
+func (f *file) free(set shardSet, bytes int64) {
 	for _, k := range set {
 		if c := f.x.places[k.place]; c != nil {
-			c.release(wire.Shard{Ino: f.ino, Birth: f.birth, Cut: k.cut}, soon)
+			c.release(wire.Shard{Ino: f.ino, Birth: f.birth, Cut: k.cut}, bytes)
 		}
 	}
 }
 
-// release tells the client to remove a shard.
-func (c *client) release(s wire.Shard, soon bool) {
+// release tells the client to remove a shard of so many bytes.
+func (c *client) release(s wire.Shard, bytes int64) {
 	if len(c.queue) < maxQueue {
-		c.queue = append(c.queue, s)
-		c.urgent, c.x.unsynced = c.urgent || soon, true
+		c.queue, c.room = append(c.queue, s), c.room+min(bytes, enoughRoom)
+		c.x.unsynced = true
+	}
+}
+
+// hurry has the next answer tell what waits to be released.
+func (c *client) hurry() {
+	if len(c.queue) > 0 {
+		c.room = enoughRoom
 	}
 }
 
 // releases takes shards from the queue of a client, for an answer. What has made them of no use is durable then:
-// after a loss of power a range could name them again. Those for which nobody is in a hurry wait until something is synced.
+// after a loss of power a range could name them again. Few small ones wait until something is synced, or until the client
+// asks how much room there is, or takes leave.
 func (c *client) releases() []wire.Shard {
 	x := c.x
 	if len(c.queue) == 0 {
 		return nil
 	}
-	if x.unsynced && (!c.urgent && len(c.queue) < wire.MaxReleases || x.sync() != nil) {
+	if x.unsynced && (c.room < enoughRoom && len(c.queue) < wire.MaxReleases || x.sync() != nil) {
 		return nil
 	}
 	n := min(len(c.queue), wire.MaxReleases)
 	list := c.queue[:n]
 	if c.queue = c.queue[n:]; len(c.queue) == 0 {
-		c.queue, c.urgent = nil, false
+		c.queue, c.room = nil, 0
 	}
 	return list
 }
@@ -145,7 +158,7 @@ func (c *client) inspect(s wire.Shard) error {
 	if err == nil && f.birth == s.Birth {
 		f.shards.add(shardKey{c.partition, s.Cut})
 	} else {
-		c.release(s, true)
+		c.release(s, enoughRoom)
 	}
 	return nil
 }

@@ -148,19 +148,3 @@ func TestManyReleases(t *testing.T) {
 	assert.Len(t, a.removed, wire.MaxReleases)
 	assert.ElementsMatch(t, list, a.collect())
 }
-
-// A shard that no range names has no space to give back: nothing is synced for it.
-func TestOneWithoutBytesIsReleasedWithTheNextSync(t *testing.T) {
-	r := newRig(t)
-	a := r.connect(3)
-	remove := func(name string) { a.ok(wire.OpUnlink, &wire.Unlink{Name: at(name)}, nil) }
-	full, empty := a.create("full", "bytes"), a.create("empty", "")
-	remove("full")
-	a.stat("/")
-	assert.Equal(t, shardOf(full), a.removed, "at once")
-	remove("empty")
-	a.stat("/")
-	assert.Equal(t, shardOf(full), a.removed)
-	a.ok(wire.OpSync, nil, nil)
-	assert.Equal(t, append(shardOf(full), shardOf(empty)...), a.removed)
-}

@@ -59,7 +59,7 @@ func (x *Index) needs(partition uint32, s wire.Shard) bool {
 		return err != nil
 	}
 	needed := a.Cut == s.Cut
-	err = f.placed(0, math.MaxInt64, func(k shardKey) bool {
+	err = f.placed(0, math.MaxInt64, func(k shardKey, _ int64) bool {
 		needed = needed || k == shardKey{partition, s.Cut}
 		return !needed
 	})

@@ -53,6 +53,56 @@ func TestSyncs(t *testing.T) {
 	assert.True(t, a.stat("f").Closed)
 }
 
+// What a rank is to remove costs a sync where that gives much space back, where it is much, or where the rank asks for space; else it
+// comes with the sync of another call.
+func TestReleasesSync(t *testing.T) {
+	r, dev := newVolatileRig(t)
+	a, b := r.connect(0), r.connect(1)
+	unlink := func(names ...string) func() {
+		return func() {
+			for _, name := range names {
+				b.ok(wire.OpUnlink, &wire.Unlink{Name: at(name)}, nil)
+			}
+			b.ok(wire.OpStat, &wire.Stat{Name: at("")}, &wire.AttrAnswer{})
+			a.ok(wire.OpStat, &wire.Stat{Name: at("")}, &wire.AttrAnswer{})
+		}
+	}
+	create := func(name string, size int64) wire.Attr {
+		f := a.open(name, unix.O_RDWR|unix.O_CREAT)
+		put := publication(f, wire.Range{Len: size})
+		a.ok(wire.OpClose, &wire.Close{Writer: true, Publication: put}, nil)
+		return f
+	}
+	var small, large []wire.Shard
+	for _, name := range []string{"1", "2", "3", "4", "7"} {
+		small = append(small, shardOf(create(name, 4096))...)
+	}
+	for _, name := range []string{"5", "6"} {
+		large = append(large, shardOf(create(name, enoughRoom/2))...)
+	}
+	for _, c := range []struct {
+		what     string
+		do       func()
+		flushes  int
+		released []wire.Shard
+	}{
+		{"small files are removed", unlink("1", "2"), 0, nil},
+		{"another one syncs", func() { b.ok(wire.OpSync, nil, nil); unlink()() }, 1, small[:2]},
+		{"a small and a large one", unlink("3", "5"), 0, nil},
+		{"one more", unlink("6"), 1, append(small[2:3:3], large...)},
+		{"a small one", unlink("4"), 0, nil},
+		{"the rank asks for space", func() { a.ok(wire.OpStatFS, nil, &wire.StatFS{}) }, 1, small[3:4]},
+		{"a small one", unlink("7"), 0, nil},
+		{"the rank takes leave", func() { a.ok(wire.OpGoodbye, nil, nil) }, 1, small[4:]},
+	} {
+		before := dev.Count(nvmf.Flush)
+		c.do()
+		assert.Equal(t, c.flushes, dev.Count(nvmf.Flush)-before, c.what)
+		assert.Equal(t, c.released, a.removed, c.what)
+		a.removed = nil
+	}
+}
+
 func TestSyncFails(t *testing.T) {
 	r, dev := newVolatileRig(t)
 	a := r.connect(0)
