@@ -107,7 +107,7 @@ func Choose(list []Series) (*Series, error) {
 	}
 	if len(list) > 1 {
 		var patterns []string
-		for _, s := range list[:min(len(list), mostPatterns)] {
+		for _, s := range list[:min(len(list), maxPatterns)] {
 			patterns = append(patterns, s.Pattern)
 		}
 		if more := len(list) - len(patterns); more > 0 {
@@ -125,8 +125,8 @@ func (s *Series) ofRanks() bool {
 	})
 }
 
-// mostPatterns is how many an error lists.
-const mostPatterns = 5
+// maxPatterns is how many an error lists.
+const maxPatterns = 5
 
 // rankPlaces says of paths of one shape, which differ in numbers only, which of
 // the numbers are that of the rank in all of them.

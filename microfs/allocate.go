@@ -210,7 +210,7 @@ func (fs *FS) recordAll(recs []oplog.Record) error {
 			for i := range recs {
 				ptrs[i] = &recs[i]
 			}
-			return fs.settled(ptrs...)
+			return fs.committed(ptrs...)
 		}
 		if err = fs.recoverFrom(err); err != nil {
 			return err
@@ -245,7 +245,7 @@ func (fs *FS) punch(in *inode, off, end int64) error {
 		return err
 	}
 	if in.ranges.meets(off, end) {
-		if err := fs.roomFor(rangeSize); err != nil {
+		if err := fs.checkStateSpace(rangeSize); err != nil {
 			return err
 		}
 		return fs.deallocate(in, whole, in.dropRange(off, end))

@@ -118,7 +118,7 @@ func (fs *FS) truncate(in *inode, size int64) error {
 	in.dropTail()
 	in.written = true
 	if size == 0 {
-		fs.losses.mend(in.ino)
+		fs.losses.clear(in.ino)
 	}
 	return nil
 }

@@ -214,7 +214,7 @@ func (fs *FS) checkpointStep() error {
 		}
 	}
 	if err != nil && (nvmf.IsConflict(err) || nvmf.IsPreempted(err)) {
-		if err = fs.settleConflict(err); err == nil {
+		if err = fs.resolveConflict(err); err == nil {
 			return nil
 		}
 	}
@@ -256,7 +256,7 @@ func (fs *FS) beginCheckpoint() error {
 	if cap(state) <= keepState {
 		c.spare = state
 	}
-	if nvmf.Bytes(len(state)) > framedRoom(fs.g.stateSize) {
+	if nvmf.Bytes(len(state)) > framedCapacity(fs.g.stateSize) {
 		return errStateTooLarge
 	}
 	c.prior = fs.log.Prior()

@@ -202,7 +202,7 @@ func (fs *FS) Vacate() error {
 		return err
 	}
 	defer fs.leave()
-	if err := fs.settleAll(); err != nil || fs.broken != nil || fs.claim.Sequence == 0 {
+	if err := fs.flushAll(); err != nil || fs.broken != nil || fs.claim.Sequence == 0 {
 		return err
 	}
 	return fs.changeClaim(true)

@@ -60,7 +60,7 @@ func (fs *FS) freeLog() error {
 
 // record logs and applies fs.rec, an operation without data.
 func (fs *FS) record() error {
-	if err := fs.room(); err != nil {
+	if err := fs.checkNameSpace(); err != nil {
 		return err
 	}
 	for {
@@ -80,9 +80,9 @@ func (fs *FS) record() error {
 		err := await(fs.q, cmds)
 		switch {
 		case err == nil && ahead != nil:
-			return fs.settled()
+			return fs.committed()
 		case err == nil:
-			return fs.settled(&fs.rec)
+			return fs.committed(&fs.rec)
 		case ahead != nil:
 			fs.tree.undo(ahead, &fs.rec)
 		}
@@ -92,9 +92,9 @@ func (fs *FS) record() error {
 	}
 }
 
-// settled is called when a group has settled: it applies its records.
-func (fs *FS) settled(recs ...*oplog.Record) error {
-	fs.log.Settled()
+// committed is called when a group has settled: it applies its records.
+func (fs *FS) committed(recs ...*oplog.Record) error {
+	fs.log.Committed()
 	fs.conflicts, fs.silentSince, fs.lastChange = 0, time.Time{}, fs.clock()
 	for _, r := range recs {
 		if err := fs.tree.apply(r, fs.freed); err != nil {
@@ -183,12 +183,12 @@ func (fs *FS) runGroup(cmds []*nvmf.Command) error {
 	if err := fs.run(cmds); err != nil {
 		return err
 	}
-	fs.log.Settled()
+	fs.log.Committed()
 	return nil
 }
 
-// room fails with ErrNoNames if the state area could not hold what fs.rec adds.
-func (fs *FS) room() error {
+// checkNameSpace fails with ErrNoNames if the state area could not hold what fs.rec adds.
+func (fs *FS) checkNameSpace() error {
 	var more nvmf.Bytes
 	switch fs.rec.Type {
 	case oplog.Create:
@@ -198,12 +198,12 @@ func (fs *FS) room() error {
 	default:
 		return nil
 	}
-	return fs.roomFor(more)
+	return fs.checkStateSpace(more)
 }
 
-// roomFor fails with ErrNoNames if the state area could not hold more.
-func (fs *FS) roomFor(more nvmf.Bytes) error {
-	if stateFixed+nvmf.Bytes(fs.g.blocks)*fs.worstPerBlock()+fs.tree.bytes+more > framedRoom(fs.g.stateSize) {
+// checkStateSpace fails with ErrNoNames if the state area could not hold more.
+func (fs *FS) checkStateSpace(more nvmf.Bytes) error {
+	if stateFixed+nvmf.Bytes(fs.g.blocks)*fs.worstPerBlock()+fs.tree.bytes+more > framedCapacity(fs.g.stateSize) {
 		return ErrNoNames
 	}
 	return nil

@@ -240,7 +240,7 @@ func (fs *FS) deallocated(err error) {
 		}
 		return
 	case nvmf.IsConflict(err) || nvmf.IsPreempted(err):
-		if err := fs.settleConflict(err); err != nil {
+		if err := fs.resolveConflict(err); err != nil {
 			fs.logf("deallocating: %v", err)
 			fs.pool.stopTracking()
 		}

@@ -41,7 +41,7 @@
 //	allocate.go         fallocate: reserving, punching
 //	plan.go             choosing hugeblocks           pool.go    free runs
 //	write.go            stages of a write             scratch.go commands, checksums
-//	behind.go           write-behind
+//	writebehind.go      write-behind
 //	commit.go           a log group                   retired.go blocks of lost commands
 //	sync.go             durability                    reconnect.go  lost connections
 //	apply.go            a record changes the tree     inode.go, inodetable.go, nametable.go  the tree
@@ -53,7 +53,7 @@
 //	read.go             reads, verified               format.go  an empty file system
 //	shrink.go           making the partition shorter
 //	ranges.go           bytes in other partitions     rangemap.go  in lists
-//	readahead.go        small, sequential reads       aheadpool.go  their buffers
+//	readahead.go        small, sequential reads       readaheadpool.go  their buffers
 //	lock.go             a fair lock
 //	types.go            types of the interface        errors.go, fs.go, io.go
 //

@@ -72,7 +72,7 @@ func (f *File) end(write bool) {
 }
 
 // ReadAt reads into bufs in turn. It may see a part of a write of more than 8 MiB
-// that is under way. EBADF, EISDIR, EINVAL, EIO; *ElsewhereError where other
+// that is under way. EBADF, EISDIR, EINVAL, EIO; *RemoteRangeError where other
 // partitions have some of the bytes.
 func (f *File) ReadAt(bufs [][]byte, off int64) (int, error) {
 	if err := f.use(); err != nil {
@@ -85,7 +85,7 @@ func (f *File) ReadAt(bufs [][]byte, off int64) (int, error) {
 	case f.in.isDir():
 		return 0, syscall.EISDIR
 	}
-	if err := f.in.elsewhere(off, off+int64(total(bufs))); err != nil {
+	if err := f.in.remoteRange(off, off+int64(total(bufs))); err != nil {
 		return 0, err
 	}
 	if total(bufs) > maxBatch {

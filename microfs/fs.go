@@ -60,7 +60,7 @@ type Options struct {
 	// Logf reports what happens in the background and on damage. May be nil.
 	Logf func(format string, args ...any)
 
-	mend       bool       // see Repair
+	repair     bool       // see Repair
 	behindSize nvmf.Bytes // the most that is written behind; 0: the constant
 }
 
@@ -246,7 +246,7 @@ func (fs *FS) unmount(release bool) error {
 	}
 	var err error
 	if fs.broken == nil && !fs.opts.ReadOnly {
-		err = fs.settleAll()
+		err = fs.flushAll()
 	}
 	if err == nil && fs.broken == nil && !fs.opts.ReadOnly && release {
 		err = fs.releaseClaim()
@@ -261,8 +261,8 @@ func (fs *FS) unmount(release bool) error {
 	return err
 }
 
-// settleAll writes and makes durable whatever is buffered, and deallocates.
-func (fs *FS) settleAll() error {
+// flushAll writes and makes durable whatever is buffered, and deallocates.
+func (fs *FS) flushAll() error {
 	fs.writeBehind()
 	err := fs.syncAll()
 	if fs.log.InDoubt() {
@@ -285,7 +285,7 @@ func (fs *FS) StatFS() StatFS {
 		fs.writeBehind()
 	}
 	t := fs.tree
-	room := framedRoom(fs.g.stateSize) - stateFixed - nvmf.Bytes(fs.g.blocks)*fs.worstPerBlock()
+	room := framedCapacity(fs.g.stateSize) - stateFixed - nvmf.Bytes(fs.g.blocks)*fs.worstPerBlock()
 	st := StatFS{
 		Hugeblock: fs.g.hugeblock, Blocks: fs.g.usable - fs.g.spare(), Free: fs.available() - min(fs.available(), fs.g.spare()),
 		Files: uint64(t.inodes.count), LogPages: fs.g.logPages, LogFree: fs.log.Free(),

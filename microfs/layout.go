@@ -89,8 +89,8 @@ func CheckFormat(id *nvmf.Identity, seg Segment, o FormatOptions) error {
 	return err
 }
 
-// maxNamesRoom bounds the room for names and inodes in a state area.
-const maxNamesRoom = 256 * nvmf.MiB
+// maxNamesSpace bounds the room for names and inodes in a state area.
+const maxNamesSpace = 256 * nvmf.MiB
 
 // statePerBlock is what a hugeblock takes at most in a state checkpoint.
 func (g *geometry) statePerBlock() nvmf.Bytes { return extentSize + 8*(g.hugeblock/g.unit) }
@@ -106,9 +106,9 @@ func (g *geometry) divide() error {
 	}
 	rest := g.seg.Length - used
 	perBlock := g.statePerBlock()
-	names := min(max(rest/128, 64*nvmf.KiB), rest/8, maxNamesRoom)
+	names := min(max(rest/128, 64*nvmf.KiB), rest/8, maxNamesSpace)
 	if g.ranges { // the names of all ranks, and where their bytes are
-		names = min(max(rest/64, nvmf.MiB), rest/8, maxNamesRoom)
+		names = min(max(rest/64, nvmf.MiB), rest/8, maxNamesSpace)
 	}
 	blocks := (rest - 2*framedSize(names)) / (g.hugeblock + 2*perBlock)
 	g.stateSize = framedSize(names + blocks*perBlock + stateFixed)

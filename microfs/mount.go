@@ -189,12 +189,12 @@ func (fs *FS) readState() error {
 	if err != nil {
 		return err
 	}
-	r := &stateReader{b: state, mend: fs.opts.mend}
+	r := &stateReader{b: state, repair: fs.opts.repair}
 	if fs.tree, err = r.tree(fs.g); err != nil {
 		return err
 	}
-	if fs.opts.mend {
-		fs.tree.mend(fs.logf)
+	if fs.opts.repair {
+		fs.tree.repair(fs.logf)
 	}
 	return fs.tree.check()
 }
@@ -438,7 +438,7 @@ func (fs *FS) seal() error {
 			err = fs.run(fs.log.Commit())
 		}
 		if err == nil {
-			fs.log.Settled()
+			fs.log.Committed()
 			return nil
 		}
 		if err = fs.recoverFrom(err); err != nil {

@@ -40,7 +40,7 @@ func (p *planner) plan(pos, end nvmf.Bytes) (nvmf.Bytes, error) {
 	end = min(end, pos+maxBatch)
 	start := pos
 	if p.drops = p.in.ranges.meets(int64(pos), int64(end)); p.drops {
-		if err := p.fs.roomFor(rangeSize); err != nil {
+		if err := p.fs.checkStateSpace(rangeSize); err != nil {
 			return pos, err
 		}
 		p.s.drop = p.in.dropRange(int64(pos), int64(end))

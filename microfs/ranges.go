@@ -39,20 +39,20 @@ type Span struct {
 	Kind SpanKind
 }
 
-// ElsewhereError is the error of a read that meets a range. It unwraps to EIO.
-type ElsewhereError struct {
+// RemoteRangeError is the error of a read that meets a range. It unwraps to EIO.
+type RemoteRangeError struct {
 	Ino   Ino
 	Range Range
 }
 
 // Error names file, range and place.
-func (e *ElsewhereError) Error() string {
+func (e *RemoteRangeError) Error() string {
 	return fmt.Sprintf("bytes %d to %d of inode %d are not in this partition but in that of place %d",
 		e.Range.Off, e.Range.End()-1, e.Ino, e.Range.Place)
 }
 
 // Unwrap returns EIO.
-func (e *ElsewhereError) Unwrap() error { return syscall.EIO }
+func (e *RemoteRangeError) Unwrap() error { return syscall.EIO }
 
 // MapRanges says of ranges of the file, in turn, that other partitions have the bytes. What
 // the file has there itself is freed. The file is at least size bytes long then, of which
@@ -78,7 +78,7 @@ func (f *File) MapRanges(ranges []Range, size int64, mtime time.Time) error {
 	case size > 0 && uint64(size) > fs.g.maxFileSize():
 		return syscall.EFBIG
 	}
-	if err := fs.roomFor(2 * rangeSize * nvmf.Bytes(len(ranges))); err != nil {
+	if err := fs.checkStateSpace(2 * rangeSize * nvmf.Bytes(len(ranges))); err != nil {
 		return fmt.Errorf("%d ranges: %w", len(ranges), err)
 	}
 	if err := fs.dropPrivileges(in); err != nil {
@@ -91,7 +91,7 @@ func (f *File) MapRanges(ranges []Range, size int64, mtime time.Time) error {
 // than their own ranges do.
 func (fs *FS) mapRanges(in *inode, ranges []Range, size, mtime int64) error {
 	for {
-		part := ranges[:min(len(ranges), oplog.MostRanges)]
+		part := ranges[:min(len(ranges), oplog.MaxRanges)]
 		ranges = ranges[len(part):]
 		r := oplog.Record{Type: oplog.MapRange, Ino: uint64(in.ino), Time: min(max(mtime, in.ctime), now()), Ranges: part, Mtime: mtime}
 		if r.Size = uint64(size); len(ranges) > 0 {
@@ -172,10 +172,10 @@ func (in *inode) spanAt(g *geometry, off, end int64) Span {
 	return s
 }
 
-// elsewhere returns an error if ranges have bytes of [off, end).
-func (in *inode) elsewhere(off, end int64) error {
+// remoteRange returns an error if ranges have bytes of [off, end).
+func (in *inode) remoteRange(off, end int64) error {
 	if r := in.ranges.at(in.ranges.find(off)); off >= 0 && r != nil && r.Off < min(end, in.size) {
-		return &ElsewhereError{Ino: in.ino, Range: *r}
+		return &RemoteRangeError{Ino: in.ino, Range: *r}
 	}
 	return nil
 }

@@ -220,7 +220,7 @@ func TestRangesAreData(t *testing.T) {
 	require.Equal(t, before, fs.available(), "what was reserved under a range is free")
 
 	buf := make([]byte, 10)
-	var elsewhere *ElsewhereError
+	var elsewhere *RemoteRangeError
 	_, err := f.ReadAt([][]byte{buf}, 5)
 	require.ErrorAs(t, err, &elsewhere)
 	require.ErrorIs(t, err, syscall.EIO)
@@ -253,7 +253,7 @@ func TestLargeReadOfMappedFile(t *testing.T) {
 	}
 	got := make([]byte, size)
 	n, err := f.ReadAt([][]byte{got}, 0)
-	require.ErrorAs(t, err, new(*ElsewhereError))
+	require.ErrorAs(t, err, new(*RemoteRangeError))
 	require.NoError(t, <-done)
 	require.Equal(t, maxBatch, nvmf.Bytes(n))
 	require.True(t, bytes.Equal(large[:n], got[:n]))
@@ -367,7 +367,7 @@ func TestEachRange(t *testing.T) {
 func TestRangesInParts(t *testing.T) {
 	seed := newSeed(t)
 	var ranges []Range
-	for i := range int64(3*oplog.MostRanges + 7) {
+	for i := range int64(3*oplog.MaxRanges + 7) {
 		ranges = append(ranges, rangeOf(i*10, 5, uint32(i), 0))
 	}
 	size := int64(len(ranges)*10 + 1000)
@@ -401,7 +401,7 @@ func TestRangesInParts(t *testing.T) {
 		default:
 			require.Equal(t, ranges[n-1].End(), a.Size, "no longer than its ranges")
 		}
-		require.True(t, n%oplog.MostRanges == 0 || n == len(ranges), "%d ranges", n)
+		require.True(t, n%oplog.MaxRanges == 0 || n == len(ranges), "%d ranges", n)
 		require.True(t, !acked || n == len(ranges))
 		seen[n] = true
 		fs.ckpt.stop()
@@ -415,7 +415,7 @@ func TestRangesInParts(t *testing.T) {
 func TestRangesNoRoom(t *testing.T) {
 	_, fs, f := withRanges(t)
 	var ranges []Range
-	for i := range int64(oplog.MostRanges) {
+	for i := range int64(oplog.MaxRanges) {
 		ranges = append(ranges, rangeOf(2*i, 1, 0, 0))
 	}
 	n := 0

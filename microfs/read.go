@@ -51,7 +51,7 @@ func (fs *FS) readFrom(in *inode, pos, end nvmf.Bytes) (nvmf.Bytes, error) {
 			return pos, err
 		}
 		end = min(end, nvmf.Bytes(in.size)) // it may have been cut
-		if err := in.elsewhere(int64(pos), int64(end)); err != nil {
+		if err := in.remoteRange(int64(pos), int64(end)); err != nil {
 			return pos, err
 		}
 	}

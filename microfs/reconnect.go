@@ -31,7 +31,7 @@ func (fs *FS) recoverFrom(err error) error {
 	}
 	if !lost(err) {
 		fs.log.Failed()
-		return fs.settleConflict(err)
+		return fs.resolveConflict(err)
 	}
 	fs.log.Lost()
 	return fs.reconnect(err)
@@ -41,10 +41,10 @@ func (fs *FS) recoverFrom(err error) error {
 // the file system gives up.
 const maxConflicts = 8
 
-// settleConflict returns nil if err was a reservation conflict and the namespace is
+// resolveConflict returns nil if err was a reservation conflict and the namespace is
 // reserved for this run again: a target that was restarted had lost the reservation.
 // Where a later run has the namespace, the file system goes out of service.
-func (fs *FS) settleConflict(err error) error {
+func (fs *FS) resolveConflict(err error) error {
 	if !nvmf.IsConflict(err) && !nvmf.IsPreempted(err) || fs.opts.Reserve == nil || fs.broken != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (fs *FS) reconnect(cause error) error {
 		}
 		err := fs.reacquire(ctx)
 		if err == nil {
-			err = fs.checkSettled()
+			err = fs.checkCommitted()
 		}
 		if err == nil {
 			fs.logf("connection to the target is back")
@@ -132,10 +132,10 @@ func unavailable(err error) bool {
 // errPowerLost: the volatile write cache was lost, with acknowledged data in it.
 var errPowerLost = errors.New("the target lost what was not flushed, as when its power fails")
 
-// checkSettled checks that the device still holds all settled data: the last log
+// checkCommitted checks that the device still holds all settled data: the last log
 // image, and with a volatile write cache everything since the last flush, since the
 // target may have lost power.
-func (fs *FS) checkSettled() error {
+func (fs *FS) checkCommitted() error {
 	if mutant.On(mutant.NoTailCheck) {
 		return nil
 	}

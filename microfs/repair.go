@@ -20,7 +20,7 @@ import (
 // end: somebody may have to look yet for what that process left behind.
 func Repair(ctx context.Context, dev nvmf.Device, seg Segment, opts Options) (done []string, err error) {
 	logf := opts.Logf
-	opts.ReadOnly, opts.mend = false, true
+	opts.ReadOnly, opts.repair = false, true
 	opts.Logf = func(format string, args ...any) {
 		done = append(done, fmt.Sprintf(format, args...))
 		if logf != nil {
@@ -39,7 +39,7 @@ func Repair(ctx context.Context, dev nvmf.Device, seg Segment, opts Options) (do
 	if err != nil {
 		return done, err
 	}
-	if err = fs.mendSuperblocks(); err == nil {
+	if err = fs.repairSuperblocks(); err == nil {
 		err = fs.Checkpoint()
 	}
 	if uerr := fs.unmount(!killed); err == nil {
@@ -48,9 +48,9 @@ func Repair(ctx context.Context, dev nvmf.Device, seg Segment, opts Options) (do
 	return done, err
 }
 
-// mendSuperblocks makes both copies the one that was mounted by. A mount writes
+// repairSuperblocks makes both copies the one that was mounted by. A mount writes
 // again only what is damaged.
-func (fs *FS) mendSuperblocks() error {
+func (fs *FS) repairSuperblocks() error {
 	fs.mu.Lock()
 	defer fs.mu.Unlock()
 	got, want := make([]byte, blockSize), make([]byte, blockSize)
@@ -68,10 +68,10 @@ func (fs *FS) mendSuperblocks() error {
 	return nil
 }
 
-// mend drops what no path leads to and corrects what is counted, so that the
+// repair drops what no path leads to and corrects what is counted, so that the
 // records of the log find a tree that makes sense. Inodes without a path stay
 // as files that were open without a name do: records may still name them.
-func (t *tree) mend(logf func(format string, args ...any)) {
+func (t *tree) repair(logf func(format string, args ...any)) {
 	up := t.reachable()
 	var lost []entry
 	for e := range t.names.all() {

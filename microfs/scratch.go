@@ -66,20 +66,20 @@ type builder struct {
 	lba   nvmf.LBA
 	cmd   *nvmf.Command
 	first int // of cmd's slices in vec
-	room  nvmf.Bytes
+	left  nvmf.Bytes
 }
 
 // add appends memory to the stream.
 func (b *builder) add(p []byte) {
 	for len(p) > 0 {
-		if b.room == 0 {
+		if b.left == 0 {
 			b.open()
 		}
-		n := min(len(p), int(b.room))
+		n := min(len(p), int(b.left))
 		b.s.vec = append(b.s.vec, p[:n])
-		b.room -= nvmf.Bytes(n)
+		b.left -= nvmf.Bytes(n)
 		p = p[n:]
-		if b.room == 0 {
+		if b.left == 0 {
 			b.close()
 		}
 	}
@@ -101,7 +101,7 @@ func (b *builder) open() {
 	}
 	b.cmd = &b.s.cmds[len(b.s.list)]
 	b.cmd.Opcode, b.cmd.FUA, b.cmd.LBA = b.op, b.fua, b.lba
-	b.first, b.room = len(b.s.vec), b.limit
+	b.first, b.left = len(b.s.vec), b.limit
 }
 
 // close ends the command being built; the stream must be at an LBA boundary.
@@ -109,11 +109,11 @@ func (b *builder) close() {
 	if b.cmd == nil {
 		return
 	}
-	b.cmd.Blocks = nvmf.LBA((b.limit - b.room) / b.size)
+	b.cmd.Blocks = nvmf.LBA((b.limit - b.left) / b.size)
 	b.cmd.Data = b.s.vec[b.first:len(b.s.vec):len(b.s.vec)]
 	b.lba += b.cmd.Blocks
 	b.s.list = append(b.s.list, b.cmd)
-	b.cmd, b.room = nil, 0
+	b.cmd, b.left = nil, 0
 }
 
 // summer computes the checksums of units over a stream of slices.

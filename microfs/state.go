@@ -155,12 +155,12 @@ type stateReader struct {
 	// malformed, if set, is called with what is malformed; reading continues
 	// without it.
 	malformed func(Ino, error)
-	// mend says that the caller corrects wrong counts and parents.
-	mend bool
+	// repair says that the caller corrects wrong counts and parents.
+	repair bool
 }
 
 // lenient reports whether parents may be wrong: the caller checks them.
-func (r *stateReader) lenient() bool { return r.mend || r.malformed != nil }
+func (r *stateReader) lenient() bool { return r.repair || r.malformed != nil }
 
 // refuse returns err, which ends the reading, or passes it to malformed and returns nil.
 func (r *stateReader) refuse(ino Ino, err error) error {

@@ -28,9 +28,9 @@ func framedSize(n nvmf.Bytes) nvmf.Bytes {
 	return (blocks + (blocks+groupBlocks-2)/(groupBlocks-1)) * blockSize
 }
 
-// framedRoom returns the length of the longest state that an area of size
+// framedCapacity returns the length of the longest state that an area of size
 // bytes holds.
-func framedRoom(size nvmf.Bytes) nvmf.Bytes {
+func framedCapacity(size nvmf.Bytes) nvmf.Bytes {
 	blocks := size / blockSize
 	return (blocks - (blocks+groupBlocks-1)/groupBlocks) * statePayload
 }

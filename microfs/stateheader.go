@@ -74,7 +74,7 @@ func decodeStateHeader(b []byte, g *geometry) (*stateHeader, error) {
 			CRC: le.Uint64(b[hdPageCRC:]), Generation: le.Uint64(b[hdGen:]),
 		},
 	}
-	if h.area > 1 || h.length > framedRoom(g.stateSize) || h.sequence >= maxSequence {
+	if h.area > 1 || h.length > framedCapacity(g.stateSize) || h.sequence >= maxSequence {
 		return nil, fmt.Errorf("state header describes an impossible state: %w", ErrCorrupt)
 	}
 	return h, nil

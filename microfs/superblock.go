@@ -142,7 +142,7 @@ func (g *geometry) check() error {
 		g.unit == min(g.hugeblock, maxUnit) &&
 		g.logPages >= minLogPages && g.logPages <= 1<<24 &&
 		g.seg.Length < 1<<60 && g.seg.Start < 1<<60 && g.seg.Length%blockSize == 0 && g.seg.Start%blockSize == 0 &&
-		g.stateSize%blockSize == 0 && g.stateSize <= framedSize(maxNamesRoom+g.seg.Length/g.hugeblock*g.statePerBlock()+stateFixed) &&
+		g.stateSize%blockSize == 0 && g.stateSize <= framedSize(maxNamesSpace+g.seg.Length/g.hugeblock*g.statePerBlock()+stateFixed) &&
 		g.state[0]%blockSize == 0 && g.state[0] < g.seg.Length && g.state[0] >= logOffset+nvmf.Bytes(g.logPages)*2*oplog.PageSize &&
 		g.state[1]%blockSize == 0 && g.state[1] >= g.state[0]+g.stateSize && g.state[1] < g.seg.Length &&
 		g.data%g.hugeblock == 0 && g.data >= g.state[1]+g.stateSize && g.data < g.seg.Length &&

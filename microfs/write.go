@@ -164,11 +164,11 @@ func (fs *FS) finishInPage() error {
 	}
 }
 
-// logRoom makes room in the log for an operation of n bytes that takes more
+// logSpace makes room in the log for an operation of n bytes that takes more
 // than one group, as scattered as it may come to lie: a state checkpoint in the
 // middle of it would hold a part of it. A log that is too small for that takes
 // the operation in parts.
-func (fs *FS) logRoom(n nvmf.Bytes) error {
+func (fs *FS) logSpace(n nvmf.Bytes) error {
 	g := fs.g
 	perBlock := pieceNeed + 8*g.unitsPerBlock()
 	pages := uint64(int(n/g.hugeblock)+2)*uint64(perBlock)/uint64(oplog.Capacity-perBlock) + 4
@@ -202,7 +202,7 @@ func (fs *FS) writeGroup(in *inode, cur *cursor, pos, end nvmf.Bytes) (nvmf.Byte
 		}
 		if !lost(err) {
 			p.refused(err)
-			if err = fs.settleConflict(err); err != nil {
+			if err = fs.resolveConflict(err); err != nil {
 				return pos, err
 			}
 			continue
@@ -218,7 +218,7 @@ func (fs *FS) writeGroup(in *inode, cur *cursor, pos, end nvmf.Bytes) (nvmf.Byte
 // commitWrite runs the stages begin to apply for a plan.
 func (fs *FS) commitWrite(p *planner) error {
 	if p.left > 0 && !fs.log.Open() {
-		if err := fs.logRoom(p.left); err != nil {
+		if err := fs.logSpace(p.left); err != nil {
 			return err
 		}
 	}
@@ -251,7 +251,7 @@ func (fs *FS) commitWrite(p *planner) error {
 		}
 		return err
 	}
-	fs.log.Settled()
+	fs.log.Committed()
 	fs.conflicts, fs.silentSince = 0, time.Time{}
 	for i := range s.parts {
 		if err := fs.tree.apply(&s.parts[i].rec, fs.freed); err != nil {

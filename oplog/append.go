@@ -24,7 +24,7 @@ func (l *Log) Append(r *Record, pending bool) error {
 			return nil
 		}
 	}
-	if r.Len() > l.next.room() {
+	if r.Len() > l.next.free() {
 		return ErrTooLarge
 	}
 	off := offRecords + l.next.records
@@ -125,7 +125,7 @@ func (b *pageBuffer) grow(g *Geometry, r *Record) int {
 	if len(r.CRCs) > 0 {
 		more = int(at-first)*8 + writeSize + 8*len(r.CRCs) - length
 	}
-	if more > b.room() {
+	if more > b.free() {
 		return 0
 	}
 	if len(r.CRCs) > 0 { // without checksums a record may cover any length

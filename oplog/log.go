@@ -153,7 +153,7 @@ func (l *Log) Begin(need int) ([]*nvmf.Command, error) {
 // startGroup prepares the next image for need bytes.
 func (l *Log) startGroup(need int) ([]*nvmf.Command, error) {
 	l.list, l.mirror = l.list[:0], false
-	if !l.roll && l.cur.room()+len(l.cur.pending)*pendingSize >= need {
+	if !l.roll && l.cur.free()+len(l.cur.pending)*pendingSize >= need {
 		l.newPage = 0
 		l.next.copyRecords(l.cur)
 		l.next.follow()
@@ -262,8 +262,8 @@ func (l *Log) Commit() []*nvmf.Command {
 // the next page names only one of the two images.
 func (l *Log) copies() bool { return l.slot >= 0 && !l.lostSlot && !mutant.On(mutant.NoCopy) }
 
-// Settled ends the group: its image and data have completed.
-func (l *Log) Settled() {
+// Committed ends the group: its image and data have completed.
+func (l *Log) Committed() {
 	if l.blanking != 0 {
 		l.blanked, l.blanking = l.blanking, 0
 	}

@@ -71,7 +71,7 @@ func (r *ring) seal(t require.TestingT, l *Log) {
 	require.NoError(t, err)
 	r.apply(prep)
 	r.apply(l.Commit())
-	l.Settled()
+	l.Committed()
 }
 
 func (r *ring) group(t require.TestingT, l *Log, recs ...Record) {
@@ -86,7 +86,7 @@ func (r *ring) group(t require.TestingT, l *Log, recs ...Record) {
 		require.NoError(t, l.Append(&recs[i], true))
 	}
 	r.apply(l.Commit())
-	l.Settled()
+	l.Committed()
 }
 
 // samples has one record of each type.
@@ -126,7 +126,7 @@ func TestRecordsRoundTrip(t *testing.T) {
 
 // TestMostRanges: so many ranges fit a page together with what is deferred, one more does not.
 func TestMostRanges(t *testing.T) {
-	r := Record{Type: MapRange, Ranges: make([]Range, MostRanges)}
+	r := Record{Type: MapRange, Ranges: make([]Range, MaxRanges)}
 	require.LessOrEqual(t, r.Len()+maxDeferred, Capacity)
 	require.Greater(t, r.Len()+rangeSize+maxDeferred, Capacity)
 }
@@ -185,7 +185,7 @@ func TestReplayAndWrap(t *testing.T) {
 			require.ErrorIs(t, err, ErrFull)
 			if cmds := l.Mirror(); cmds != nil {
 				r.apply(cmds)
-				l.Settled()
+				l.Committed()
 			}
 			prior = l.Prior()
 			l.Release(prior)
@@ -291,14 +291,14 @@ func BenchmarkGroup(b *testing.B) {
 		rec.File, rec.Phys, rec.End = uint32(i), uint32(i), 32768
 		if _, err := l.Begin(rec.Len() + pendingSize); err != nil {
 			if cmds := l.Mirror(); cmds != nil {
-				l.Settled()
+				l.Committed()
 			}
 			l.Release(l.Prior())
 			_, _ = l.Begin(rec.Len() + pendingSize)
 		}
 		_ = l.Append(&rec, true)
 		l.Commit()
-		l.Settled()
+		l.Committed()
 	}
 }
 

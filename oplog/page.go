@@ -247,7 +247,7 @@ func (b *pageBuffer) load(im *image) {
 	b.cut = im.cut
 }
 
-func (b *pageBuffer) room() int {
+func (b *pageBuffer) free() int {
 	return Capacity - b.records - len(b.pending)*pendingSize
 }
 

@@ -95,9 +95,9 @@ const (
 	dropSize     = 40
 )
 
-// MostRanges is how many ranges a MapRange record has at most: it fits a page, and
+// MaxRanges is how many ranges a MapRange record has at most: it fits a page, and
 // what is deferred with it.
-const MostRanges = (Capacity - maxDeferred - mapRangeSize) / rangeSize
+const MaxRanges = (Capacity - maxDeferred - mapRangeSize) / rangeSize
 
 // A Range is a part of a file whose bytes another partition has. Place says which
 // one, Cut how often the file had been cut when they were written.

@@ -30,7 +30,7 @@ func TestUnchanged(t *testing.T) {
 	for i := range 20 * int(testGeometry.Pages) { // several turns of the ring, 17 records a page
 		step("a group", func() { r.group(t, w, grown(i)) })
 		if i%50 == 20 {
-			step("the mirror", func() { r.apply(w.Mirror()); w.Settled() })
+			step("the mirror", func() { r.apply(w.Mirror()); w.Committed() })
 		}
 		if w.Free() < 3 {
 			step("the group behind a state checkpoint", func() {

@@ -55,7 +55,7 @@ func (p *Process) FileAttr(h Handle) (microfs.Attr, error) {
 	if err != nil {
 		return microfs.Attr{}, err
 	}
-	f.at.lookAgain()
+	f.at.revalidateAttributes()
 	return f.current().Stat()
 }
 

@@ -31,7 +31,7 @@ func (m *memory) resize(size int64) error {
 	if m.fd < 0 {
 		return nil
 	}
-	if err := m.unsee(); err != nil {
+	if err := m.unmap(); err != nil {
 		return err
 	}
 	if err := unix.Ftruncate(m.fd, size); err != nil {
@@ -48,7 +48,7 @@ func (m *memory) resize(size int64) error {
 	return nil
 }
 
-func (m *memory) unsee() error {
+func (m *memory) unmap() error {
 	if m.data == nil {
 		return nil
 	}
@@ -67,7 +67,7 @@ func (m *memory) seekData(at int64) (int64, error) {
 
 // free gives the memory back.
 func (m *memory) free() {
-	_ = m.unsee()
+	_ = m.unmap()
 	if m.fd >= 0 {
 		_ = ownfd.Close(m.fd)
 	}

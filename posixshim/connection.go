@@ -14,8 +14,8 @@ import (
 type connection struct {
 	conn *os.File
 	m    message
-	done chan struct{} // closed when nobody attends to it any more
-	left bool          // it is between two calls then, and can be handed over
+	done chan struct{} // closed when nobody serves it any more
+	idle bool          // it is between two calls then, and can be handed over
 
 	mu   sync.Mutex
 	busy bool // a request comes, is worked on, or is answered
@@ -31,24 +31,24 @@ func (s *server) enter(conn *os.File, h *predecessor) *connection {
 		s.callers = make(map[*connection]struct{})
 	}
 	s.callers[c] = struct{}{}
-	h.use()
+	h.acquire()
 	return c
 }
 
-// attend serves a connection, on a goroutine of its own, until the other end closes it, or sends what
+// serveConnection serves a connection, on a goroutine of its own, until the other end closes it, or sends what
 // is no request, or until halt.
-func (p *Process) attend(c *connection) {
+func (p *Process) serveConnection(c *connection) {
 	go func() {
 		defer close(c.done)
 		defer p.server.connections.Add(-1)
 		p.Guard("a call of another process", func() { // which finds the connection closed
-			defer p.dismiss(c)
-			p.attendTo(c)
+			defer p.closeConnection(c)
+			p.serveRequests(c)
 		})
 	}()
 }
 
-func (p *Process) attendTo(c *connection) {
+func (p *Process) serveRequests(c *connection) {
 	m := &c.m
 	raw, err := c.conn.SyscallConn()
 	for in := bufio.NewReader(c.conn); err == nil && c.await(in); {
@@ -62,12 +62,12 @@ func (p *Process) attendTo(c *connection) {
 	}
 }
 
-// dismiss ends what belongs to a connection that has ended.
-func (p *Process) dismiss(c *connection) {
-	if c.left {
+// closeConnection ends what belongs to a connection that has ended.
+func (p *Process) closeConnection(c *connection) {
+	if c.idle {
 		return
 	}
-	if err := p.takeAllBack(&c.m); err != nil {
+	if err := p.unmapAllForPeer(&c.m); err != nil {
 		p.logf("a file that another process had mapped: %v", err)
 	}
 	p.locks.ended(c.m.process)
@@ -75,18 +75,18 @@ func (p *Process) dismiss(c *connection) {
 	delete(p.server.callers, c)
 	p.server.callersMu.Unlock()
 	_ = ownfd.CloseFile(c.conn) // nobody is there to hear of it
-	p.disuse(c.m.predecessor)
+	p.releasePredecessor(c.m.predecessor)
 }
 
 // await waits for the next request. It is false if there is none, or that is not to be worked on.
 func (c *connection) await(in *bufio.Reader) bool {
 	if stop := c.set(false); stop {
-		c.left = in.Buffered() == 0 // one who does not wait for answers is not served by anybody
+		c.idle = in.Buffered() == 0 // one who does not wait for answers is not served by anybody
 		return false
 	}
 	_, err := in.Peek(1)
 	if stop := c.set(err == nil); stop && errors.Is(err, os.ErrDeadlineExceeded) {
-		c.left = true
+		c.idle = true
 	}
 	return err == nil
 }
@@ -142,7 +142,7 @@ func (s *server) haltAll() []*connection {
 			}
 			<-c.done
 		}
-		if c.left {
+		if c.idle {
 			left = append(left, c)
 		}
 	}

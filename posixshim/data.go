@@ -56,7 +56,7 @@ func (p *Process) writer(h Handle) (*openFile, error) {
 // end of the file, or blocks that are not what they were, are a reason to look
 // again.
 func (p *Process) readAt(f *openFile, bufs [][]byte, off int64) (int, error) {
-	f.at.look()
+	f.at.revalidate()
 	n, moved, err := p.readOnce(f, bufs, off)
 	if moved {
 		n, _, err = p.readOnce(f, bufs, off)
@@ -68,7 +68,7 @@ func (p *Process) readAt(f *openFile, bufs [][]byte, off int64) (int, error) {
 	return n, err
 }
 
-// movingTime is how long an attentive process tries to read what is being changed.
+// movingTime is how long a process that revalidates tries to read what is being changed.
 const movingTime = 10 * time.Second
 
 // moves says of a file that could not be read where it was that it is somewhere else: it has not stayed in a mount
@@ -76,8 +76,8 @@ const movingTime = 10 * time.Second
 func (p *Process) moves(f *openFile) bool {
 	p.mu.RLock()
 	defer p.mu.RUnlock()
-	_, gone := f.current().(lostFile)
-	return p.Attentive && !gone && f.left == nil && f.current().Ino()>>ViewShift == 0
+	_, gone := f.current().(staleFile)
+	return p.Revalidate && !gone && f.retired == nil && f.current().Ino()>>ViewShift == 0
 }
 
 // readOnce reads from the mount there is now. moved says that there is another one by then, where nothing was read.

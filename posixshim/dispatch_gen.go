@@ -75,7 +75,7 @@ func (p *Process) dispatch(m *message) (result int, err error) {
 			return result, err
 		}
 	case callRead:
-		h, buf := m.handle(), m.room()
+		h, buf := m.handle(), m.replyBuffer()
 		if m.whole() {
 			result, err = p.Read(h, buf)
 			return result, err
@@ -87,7 +87,7 @@ func (p *Process) dispatch(m *message) (result int, err error) {
 			return result, err
 		}
 	case callPread:
-		h, buf, off := m.handle(), m.room(), m.number()
+		h, buf, off := m.handle(), m.replyBuffer(), m.number()
 		if m.whole() {
 			result, err = p.Pread(h, buf, off)
 			return result, err
@@ -99,7 +99,7 @@ func (p *Process) dispatch(m *message) (result int, err error) {
 			return result, err
 		}
 	case callReadv:
-		h, iov, off := m.handle(), vector(m.room()), m.number()
+		h, iov, off := m.handle(), vector(m.replyBuffer()), m.number()
 		if m.whole() {
 			result, err = p.Readv(h, iov, off)
 			return result, err
@@ -129,7 +129,7 @@ func (p *Process) dispatch(m *message) (result int, err error) {
 			return result, err
 		}
 	case callGetdents:
-		h, buf := m.handle(), m.room()
+		h, buf := m.handle(), m.replyBuffer()
 		if m.whole() {
 			result, err = p.Getdents(h, buf)
 			return result, err
@@ -207,13 +207,13 @@ func (p *Process) dispatch(m *message) (result int, err error) {
 			return result, err
 		}
 	case callFpath:
-		h, buf := m.handle(), m.room()
+		h, buf := m.handle(), m.replyBuffer()
 		if m.whole() {
 			result, err = p.Fpath(h, buf)
 			return result, err
 		}
 	case callName:
-		h, buf := m.handle(), m.room()
+		h, buf := m.handle(), m.replyBuffer()
 		if m.whole() {
 			result, err = p.Name(h, buf)
 			return result, err
@@ -309,13 +309,13 @@ func (p *Process) dispatch(m *message) (result int, err error) {
 			return result, err
 		}
 	case callReadlink:
-		at, buf := m.place(), m.room()
+		at, buf := m.place(), m.replyBuffer()
 		if m.whole() {
 			result, err = p.Readlink(at, buf)
 			return result, err
 		}
 	case callRealpath:
-		at, buf := m.place(), m.room()
+		at, buf := m.place(), m.replyBuffer()
 		if m.whole() {
 			result, err = p.Realpath(at, buf)
 			return result, err

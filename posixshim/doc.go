@@ -15,7 +15,7 @@
 //
 // Forked children, programs that are executed, and other processes of the rank
 // that find the partition in use send their calls here: server.go makes them,
-// share.go says how long a file is open for them, message.go what is sent. What others have open of a process
+// inherit.go says how long a file is open for them, message.go what is sent. What others have open of a process
 // that ends, or executes a program, goes on in its successor: handover.go gives it, takeover.go takes it.
 //
 // # Concurrency

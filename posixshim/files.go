@@ -82,11 +82,11 @@ func (p *Process) Open(at Place, flags int, mode uint32) (int, error) {
 
 // moveFiles opens the files of the mount that was in the one there is now. One that is no longer
 // what it was stays in old, or fails with ESTALE from then on. The caller holds p.mu.
-func (m *mountPoint) moveFiles(old *leftMount) {
+func (m *mountPoint) moveFiles(old *retiredMount) {
 	p, fs := m.p, m.mount.FS
 	keeps := p.keeps(old)
 	p.files.each(func(f *openFile) {
-		if f.at != m || f.left != nil {
+		if f.at != m || f.retired != nil {
 			return
 		}
 		before := f.current()
@@ -95,19 +95,19 @@ func (m *mountPoint) moveFiles(old *leftMount) {
 		if err == nil && after.Ino() != before.Ino() && !sameDirectory(fs, before, after) {
 			err = errors.Join(fmt.Errorf("%s has been replaced: %w", f.path, syscall.ESTALE), after.Close())
 		}
-		if err != nil && (m.mount.Tree || p.Attentive && flags == syscall.O_RDONLY && !before.IsDir()) { // it may have another name
+		if err != nil && (m.mount.Tree || p.Revalidate && flags == syscall.O_RDONLY && !before.IsDir()) { // it may have another name
 			if renamed, e := fs.OpenIno(before.Ino(), flags); e == nil {
 				after, err = renamed, nil
 			}
 		}
 		if err != nil && keeps && !before.IsDir() {
-			f.left = old
+			f.retired = old
 			old.files++
 			return
 		}
 		if err != nil {
 			p.logf("%s cannot be used any more: %v", f.path, err)
-			after = lostFile{before}
+			after = staleFile{before}
 		}
 		f.file.Store(&after)
 		// It was only read, or its mount is closed: there is nothing to lose.
@@ -166,7 +166,7 @@ func (p *Process) release(f *openFile) error {
 	if last, err := p.drop(f); last {
 		return err
 	}
-	return p.settle(f)
+	return p.closeShared(f)
 }
 
 // drop takes away one reference. The last one closes the file.
@@ -174,7 +174,7 @@ func (p *Process) drop(f *openFile) (last bool, err error) {
 	if f.refs.Add(-1) > 0 {
 		return false, nil
 	}
-	if p.Attentive { // it may have stayed in a mount of its own
+	if p.Revalidate { // it may have stayed in a mount of its own
 		p.mu.Lock()
 		defer p.mu.Unlock()
 	} else {
@@ -184,8 +184,8 @@ func (p *Process) drop(f *openFile) (last bool, err error) {
 	p.locks.gone(f)
 	if !p.finished {
 		err = f.current().Close()
-		if f.left != nil {
-			err = errors.Join(err, f.leave())
+		if f.retired != nil {
+			err = errors.Join(err, f.leaveRetired())
 		}
 	}
 	if err != nil && f.watch.Load() != nil {
@@ -193,7 +193,7 @@ func (p *Process) drop(f *openFile) (last bool, err error) {
 	}
 	p.files.remove(f) // only now: until then whoever asks waits for the outcome, see unshare
 	if f.predecessor != nil {
-		go p.disuse(f.predecessor) // p.mu is held
+		go p.releasePredecessor(f.predecessor) // p.mu is held
 	}
 	return true, err
 }
@@ -280,26 +280,26 @@ func (p *Process) Ftruncate(h Handle, size, most int64) error {
 	return p.besideMapping(f, func() error { return f.current().Truncate(size) })
 }
 
-// lostFile stands for a file that is gone from the mount.
-type lostFile struct{ was File }
+// staleFile stands for a file that is gone from the mount.
+type staleFile struct{ was File }
 
-func (l lostFile) Ino() microfs.Ino                   { return l.was.Ino() }
-func (l lostFile) IsDir() bool                        { return l.was.IsDir() }
-func (lostFile) Size() (int64, error)                 { return 0, syscall.ESTALE }
-func (lostFile) ReadAt([][]byte, int64) (int, error)  { return 0, syscall.ESTALE }
-func (lostFile) WriteAt([][]byte, int64) (int, error) { return 0, syscall.ESTALE }
-func (lostFile) AppendBelow([][]byte, int64) (int, int64, error) {
+func (l staleFile) Ino() microfs.Ino                   { return l.was.Ino() }
+func (l staleFile) IsDir() bool                        { return l.was.IsDir() }
+func (staleFile) Size() (int64, error)                 { return 0, syscall.ESTALE }
+func (staleFile) ReadAt([][]byte, int64) (int, error)  { return 0, syscall.ESTALE }
+func (staleFile) WriteAt([][]byte, int64) (int, error) { return 0, syscall.ESTALE }
+func (staleFile) AppendBelow([][]byte, int64) (int, int64, error) {
 	return 0, 0, syscall.ESTALE
 }
-func (lostFile) Truncate(int64) error                          { return syscall.ESTALE }
-func (lostFile) Allocate(int64, int64, bool) error             { return syscall.ESTALE }
-func (lostFile) Punch(int64, int64) error                      { return syscall.ESTALE }
-func (lostFile) ZeroRange(int64, int64, bool) error            { return syscall.ESTALE }
-func (lostFile) Advise(int64, int64, int) error                { return nil }
-func (lostFile) Sync() error                                   { return syscall.ESTALE }
-func (lostFile) Stat() (microfs.Attr, error)                   { return microfs.Attr{}, syscall.ESTALE }
-func (lostFile) SetAttr(microfs.SetAttr) error                 { return syscall.ESTALE }
-func (lostFile) ReadDir(string, int) ([]microfs.Dirent, error) { return nil, syscall.ESTALE }
-func (lostFile) SeekData(int64) (int64, error)                 { return 0, syscall.ESTALE }
-func (lostFile) SeekHole(int64) (int64, error)                 { return 0, syscall.ESTALE }
-func (lostFile) Close() error                                  { return nil }
+func (staleFile) Truncate(int64) error                          { return syscall.ESTALE }
+func (staleFile) Allocate(int64, int64, bool) error             { return syscall.ESTALE }
+func (staleFile) Punch(int64, int64) error                      { return syscall.ESTALE }
+func (staleFile) ZeroRange(int64, int64, bool) error            { return syscall.ESTALE }
+func (staleFile) Advise(int64, int64, int) error                { return nil }
+func (staleFile) Sync() error                                   { return syscall.ESTALE }
+func (staleFile) Stat() (microfs.Attr, error)                   { return microfs.Attr{}, syscall.ESTALE }
+func (staleFile) SetAttr(microfs.SetAttr) error                 { return syscall.ESTALE }
+func (staleFile) ReadDir(string, int) ([]microfs.Dirent, error) { return nil, syscall.ESTALE }
+func (staleFile) SeekData(int64) (int64, error)                 { return 0, syscall.ESTALE }
+func (staleFile) SeekHole(int64) (int64, error)                 { return 0, syscall.ESTALE }
+func (staleFile) Close() error                                  { return nil }

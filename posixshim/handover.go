@@ -47,7 +47,7 @@ func (p *Process) HandOver(executes int) (int, error) {
 	if self == nil || self.listen.Load() == nil {
 		return 0, nil
 	}
-	if p.left() == 0 { // by now
+	if p.sharedFiles() == 0 { // by now
 		p.server.answerAll()
 		return 0, nil
 	}
@@ -101,26 +101,26 @@ func (e *handingOver) find(executes bool) error {
 		}
 	})
 	err := p.SyncMappings()
-	lent := make(map[microfs.Ino]bool)
+	mappedByPeers := make(map[microfs.Ino]bool)
 	for _, c := range e.callers {
 		for h := range c.m.maps {
 			if f, err := p.files.get(h); err == nil {
 				e.files[h] = f
-				lent[f.current().Ino()] = true
+				mappedByPeers[f.current().Ino()] = true
 			}
 		}
 	}
-	err = errors.Join(err, e.findMemory(lent))
+	err = errors.Join(err, e.findMemory(mappedByPeers))
 	for _, f := range e.files {
 		e.add(f.packet())
 	}
 	for h, watches := range e.watches {
 		for _, w := range watches {
-			carries := uint32(0)
-			if w.carrier != nil {
-				carries = 1
+			relays := uint32(0)
+			if w.relay != nil {
+				relays = 1
 			}
-			e.addFile(w.File, newPacket(kindWatch, -1).put64(8, int64(h)).put32(16, carries))
+			e.addFile(w.File, newPacket(kindWatch, -1).put64(8, int64(h)).put32(16, relays))
 		}
 	}
 	for _, c := range e.callers {
@@ -176,13 +176,13 @@ func (c *connection) packet() *packet {
 }
 
 // findMemory adds the memory of files that others have mapped, with all that is in it.
-func (e *handingOver) findMemory(lent map[microfs.Ino]bool) error {
+func (e *handingOver) findMemory(mappedByPeers map[microfs.Ino]bool) error {
 	t := &e.p.maps
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	var errs []error
 	for ino, m := range t.files {
-		if !lent[ino] || m.fd < 0 { // what is mapped from the view is there for everybody
+		if !mappedByPeers[ino] || m.fd < 0 { // what is mapped from the view is there for everybody
 			continue
 		}
 		p := newPacket(kindMemory, m.fd).put64(8, int64(ino))
@@ -265,7 +265,7 @@ func (e *handingOver) send(to Successor, self *identity) error {
 	if err := unix.SetsockoptTimeval(to.Socket, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &wait); err != nil {
 		return err
 	}
-	answer, err := receivePacket(to.Socket, make([]byte, handOverMost))
+	answer, err := receivePacket(to.Socket, make([]byte, handOverMax))
 	switch {
 	case err != nil:
 		return err
@@ -291,7 +291,7 @@ func (e *handingOver) close() {
 	s.callersMu.Unlock()
 	for _, watches := range e.watches {
 		for _, w := range watches {
-			e.p.removeCarrier(w)
+			e.p.removeRelay(w)
 			_ = ownfd.CloseFile(w.File)
 		}
 	}
@@ -303,5 +303,5 @@ func (e *handingOver) close() {
 	}
 	t.count.Store(0)
 	t.mu.Unlock()
-	s.lent.Store(0)
+	s.peerMappings.Store(0)
 }

@@ -60,7 +60,7 @@ import (
 const (
 	handOverMagic   = "NVHO"
 	handOverVersion = 2
-	handOverMost    = 1 << 14 // bytes of a packet
+	handOverMax     = 1 << 14 // bytes of a packet
 )
 
 // A kind of packet.

@@ -112,7 +112,7 @@ func TestHandOver(t *testing.T) {
 	assert.Zero(t, n)
 	n, body = c.call(request(callPread, []int64{int64(h), 20, 0}))
 	assert.Equal(t, "Text past", string(body), "%d", n)
-	assert.EqualValues(t, 0, q.server.lent.Load())
+	assert.EqualValues(t, 0, q.server.peerMappings.Load())
 	assert.Zero(t, q.maps.count.Load())
 
 	// A connection by the number it had.

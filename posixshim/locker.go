@@ -23,8 +23,8 @@ type Held struct {
 	Write      bool
 }
 
-// together returns what the owners of locks have of a range.
-func together(held []lock, start, end int64) []Held {
+// merged returns what the owners of locks have of a range.
+func merged(held []lock, start, end int64) []Held {
 	var all []Held
 	for _, h := range held {
 		if h := (Held{max(h.start, start), min(h.end, end), h.write}); h.Start < h.End {
@@ -44,17 +44,17 @@ func together(held []lock, start, end int64) []Held {
 	return all[:n]
 }
 
-// agree asks who keeps locks between processes to agree that the locks of a file in the range of l are those in held.
-func agree(f *openFile, whole bool, l *lock, held []lock) error {
+// lockRemotely asks who keeps locks between processes to agree that the locks of a file in the range of l are those in held.
+func lockRemotely(f *openFile, whole bool, l *lock, held []lock) error {
 	locker, ok := f.current().(Locker)
 	if !ok {
 		return nil
 	}
-	return locker.Lock(whole, l.start, l.end, together(held, l.start, l.end))
+	return locker.Lock(whole, l.start, l.end, merged(held, l.start, l.end))
 }
 
-// elsewhere returns a lock of other processes that is in the way of l, if there is one.
-func elsewhere(f *openFile, l *lock) (*lock, error) {
+// remoteConflict returns a lock of other processes that is in the way of l, if there is one.
+func remoteConflict(f *openFile, l *lock) (*lock, error) {
 	locker, ok := f.current().(Locker)
 	if !ok {
 		return nil, nil
@@ -66,8 +66,8 @@ func elsewhere(f *openFile, l *lock) (*lock, error) {
 	return &lock{owner: ofProcess(pid), start: h.Start, end: h.End, write: h.Write}, nil
 }
 
-// moved takes the locks again of files that are in another mount now. Those that others were faster to take are lost.
-func (l *locks) moved(logf func(format string, args ...any)) {
+// reacquire takes the locks again of files that are in another mount now. Those that others were faster to take are lost.
+func (l *locks) reacquire(logf func(format string, args ...any)) {
 	if l.files.Load() == 0 {
 		return
 	}
@@ -76,7 +76,7 @@ func (l *locks) moved(logf func(format string, args ...any)) {
 	for _, m := range []*map[microfs.Ino][]lock{&l.ranges, &l.whole} {
 		for ino, held := range *m {
 			f := held[0].by
-			if err := agree(f, m == &l.whole, everything(0), held); err != nil {
+			if err := lockRemotely(f, m == &l.whole, everything(0), held); err != nil {
 				logf("the locks on %s are lost: %v", f.path, err)
 				l.put(m, ino, nil)
 			}

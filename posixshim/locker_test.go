@@ -109,6 +109,6 @@ func TestLocker(t *testing.T) {
 func TestTogether(t *testing.T) {
 	held := []lock{{owner: 1, start: 30, end: 40, write: true}, {owner: 2, start: 0, end: 10}, {owner: 3, start: 5, end: 7}, {owner: 1, start: 9, end: 20},
 		{owner: 3, start: 20, end: 25}}
-	assert.Equal(t, []Held{{2, 20, false}, {20, 25, false}, {30, 35, true}}, together(held, 2, 35))
-	assert.Empty(t, together(held, 25, 30))
+	assert.Equal(t, []Held{{2, 20, false}, {20, 25, false}, {30, 35, true}}, merged(held, 2, 35))
+	assert.Empty(t, merged(held, 25, 30))
 }

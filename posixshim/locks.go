@@ -127,7 +127,7 @@ func (p *Process) Lock(h Handle, pid, cmd int, raw []byte) error {
 	if cmd == unix.F_GETLK || cmd == unix.F_OFD_GETLK {
 		found := conflict(held, &want)
 		if found == nil {
-			found, err = elsewhere(f, &want)
+			found, err = remoteConflict(f, &want)
 		}
 		if err == nil {
 			tell(arg, found)
@@ -230,10 +230,10 @@ func (p *Process) Flock(h Handle, operation int) error {
 func (l *locks) set(m *map[microfs.Ino][]lock, want *lock, after []lock, take bool) error {
 	f := want.by
 	ino := f.current().Ino()
-	err := agree(f, m == &l.whole, want, after)
+	err := lockRemotely(f, m == &l.whole, want, after)
 	if take && err != nil {
 		if !errors.Is(err, syscall.EAGAIN) { // it may have been given, and nobody has it
-			_ = agree(f, m == &l.whole, want, (*m)[ino])
+			_ = lockRemotely(f, m == &l.whole, want, (*m)[ino])
 		}
 		return err
 	}

@@ -16,7 +16,7 @@ import (
 
 // A file that is mapped shared is copied into memory of the kernel (a memfd),
 // which all mappings of the file in this process, in its forked children, and in
-// processes that it serves (lend.go) show. What is written to the file through descriptors goes there as well;
+// processes that it serves (remotemap.go) show. What is written to the file through descriptors goes there as well;
 // what is written to the memory goes to the file with msync, munmap,
 // MPI_Finalize and the end of the process: what was changed (changes.go). What is in
 // the file is always what was there at one of those points, or was written. Of a file
@@ -133,7 +133,7 @@ func (p *Process) mapPrivate(f *openFile, off, n int64) (int, error) {
 		return 0, err
 	}
 	ownfd.Drop(m.fd)
-	return m.fd, m.unsee()
+	return m.fd, m.unmap()
 }
 
 func newMapping() *mapping {

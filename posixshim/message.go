@@ -147,8 +147,8 @@ func (m *message) exchange() []byte {
 	return data
 }
 
-// room is a buffer of as many bytes as the caller has room for.
-func (m *message) room() []byte {
+// replyBuffer is a buffer of as many bytes as the caller has room for.
+func (m *message) replyBuffer() []byte {
 	n := m.number()
 	if n < 0 {
 		m.bad = true
@@ -167,7 +167,7 @@ func vector(b []byte) []syscall.Iovec {
 
 // structure is a room that goes back as a whole.
 func (m *message) structure() []byte {
-	m.reply = m.room()
+	m.reply = m.replyBuffer()
 	return m.reply
 }
 

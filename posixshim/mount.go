@@ -94,11 +94,11 @@ func (m microFS) OpenIno(ino microfs.Ino, flags int) (File, error) {
 	return f, nil
 }
 
-// fresh is how old what a reader sees may be. A process that reads while
+// defaultMaxAge is how old what a reader sees may be. A process that reads while
 // another one writes looks again after this time: less than it takes a shell
 // to run a command and look at what that left. Where looking takes long, for a
 // command as well as for us, it is after half the time that it took last.
-const fresh = 2 * time.Millisecond
+const defaultMaxAge = 2 * time.Millisecond
 
 // acquire returns the file system, opening the mount, looking again, or opening it for
 // writing, as needed. The caller calls p.mu.RUnlock when it is done with it.
@@ -134,8 +134,8 @@ func (m *mountPoint) obtain(write bool) (FS, error) {
 // await returns when a file has what was written to it past the shim, also by way of other processes. Where others write to a
 // mount that stays usable it is called before a file is opened, or its attributes are told.
 func (m *mountPoint) await() {
-	if m.p.Attentive {
-		m.p.FinishCarried() // as for the other calls of this library (Drain)
+	if m.p.Revalidate {
+		m.p.FinishRelayed() // as for the other calls of this library (Drain)
 	}
 	if m.p.Await != nil && m.tree.Load() {
 		m.p.Await()
@@ -150,7 +150,7 @@ func (m *mountPoint) writable() bool { return m.mount != nil && m.mount.Writable
 // usable says whether the mount serves.
 func (m *mountPoint) usable(write bool) bool {
 	return m.writable() || m.mounted() && !write &&
-		!m.stale.Load() && !m.elsewhere.Load() && !m.p.Attentive && time.Since(m.opened) < m.fresh
+		!m.stale.Load() && !m.redirected.Load() && !m.p.Revalidate && time.Since(m.opened) < m.maxAge
 }
 
 // prepare makes the mount usable. Open files move over to a new one.
@@ -168,17 +168,17 @@ func (m *mountPoint) prepare(write bool) error {
 	begin := time.Now()
 	stale := m.stale.Swap(false)
 	if !write && !stale && m.mount != nil && m.mount.Current != nil && m.mount.Current() {
-		m.looked(begin)
+		m.revalidated(begin)
 		return nil
 	}
 	next, err := m.open(write)
 	if write {
 		var served *RedirectError
-		m.elsewhere.Store(errors.As(err, &served))
+		m.redirected.Store(errors.As(err, &served))
 	}
-	m.fresh = fresh
+	m.maxAge = defaultMaxAge
 	if !write && (next == nil || !next.Writable) {
-		m.looked(begin)
+		m.revalidated(begin)
 	}
 	switch {
 	case err != nil && !write && m.mount != nil:
@@ -223,10 +223,10 @@ func (e *OtherUserError) Error() string {
 // Unwrap returns syscall.EACCES.
 func (e *OtherUserError) Unwrap() error { return syscall.EACCES }
 
-// look looks again before an open file is read, if what is read here is written
+// revalidate looks again before an open file is read, if what is read here is written
 // by way of another process.
-func (m *mountPoint) look() {
-	if !m.elsewhere.Load() {
+func (m *mountPoint) revalidate() {
+	if !m.redirected.Load() {
 		return
 	}
 	if _, err := m.acquire(false); err == nil {
@@ -234,9 +234,9 @@ func (m *mountPoint) look() {
 	}
 }
 
-// lookAgain looks again before the attributes of an open file are told, unless
+// revalidateAttributes looks again before the attributes of an open file are told, unless
 // only this process writes: `tail -f` waits for a size to change.
-func (m *mountPoint) lookAgain() {
+func (m *mountPoint) revalidateAttributes() {
 	m.await()
 	if m.writes() {
 		return
@@ -253,45 +253,45 @@ func (m *mountPoint) writes() bool {
 	return m.writable()
 }
 
-// looked notes that what is shown was found at begin, or since.
-func (m *mountPoint) looked(begin time.Time) {
+// revalidated notes that what is shown was found at begin, or since.
+func (m *mountPoint) revalidated(begin time.Time) {
 	m.opened = time.Now()
-	m.fresh = max(fresh, m.opened.Sub(begin)/2)
+	m.maxAge = max(defaultMaxAge, m.opened.Sub(begin)/2)
 }
 
 // replace makes next the mount in place of the one there is, if any. The caller
 // holds p.mu for writing.
 func (m *mountPoint) replace(next *Mount) error {
-	old := &leftMount{mount: m.mount}
+	old := &retiredMount{mount: m.mount}
 	m.mount, m.opened = next, time.Now()
 	m.tree.Store(next.Tree)
 	m.moveFiles(old)
-	defer m.p.locks.moved(m.p.logf)
+	defer m.p.locks.reacquire(m.p.logf)
 	if old.mount == nil || old.files > 0 {
 		return nil
 	}
 	return old.mount.Close()
 }
 
-// A leftMount is a mount for reading that was replaced, in which there are open files that the later ones do not have.
-type leftMount struct {
+// A retiredMount is a mount for reading that was replaced, in which there are open files that the later ones do not have.
+type retiredMount struct {
 	mount *Mount
 	files int
 }
 
 // keeps says whether files that have lost their names are read on where they were. Whoever has them open
 // keeps their place, and where nobody does, checksums tell.
-func (p *Process) keeps(old *leftMount) bool {
-	return p.Attentive && old.mount != nil && !old.mount.Writable && old.mount.FS.DataCRC()
+func (p *Process) keeps(old *retiredMount) bool {
+	return p.Revalidate && old.mount != nil && !old.mount.Writable && old.mount.FS.DataCRC()
 }
 
-// leave takes a file that was closed from the mount that it stayed in. The caller holds p.mu for writing.
-func (f *openFile) leave() error {
-	if f.left == nil {
+// leaveRetired takes a file that was closed from the mount that it stayed in. The caller holds p.mu for writing.
+func (f *openFile) leaveRetired() error {
+	if f.retired == nil {
 		return nil
 	}
-	old := f.left
-	f.left = nil
+	old := f.retired
+	f.retired = nil
 	if old.files--; old.files > 0 {
 		return nil
 	}
@@ -394,8 +394,8 @@ func (p *Process) Finish() error {
 	}
 	errs := []error{p.SyncMappings()}
 	p.files.each(func(f *openFile) {
-		if f.at.mounted() || f.left != nil {
-			errs = append(errs, f.current().Close(), f.leave())
+		if f.at.mounted() || f.retired != nil {
+			errs = append(errs, f.current().Close(), f.leaveRetired())
 		}
 	})
 	p.closing.Store(slices.ContainsFunc(p.mounts, (*mountPoint).mounted))

@@ -17,17 +17,17 @@ type mountPoint struct {
 
 	mount  *Mount        // nil until something needs it
 	opened time.Time     // when mount was
-	fresh  time.Duration // how long a mount for reading is good for
+	maxAge time.Duration // how long a mount for reading is good for
 	tree   atomic.Bool   // mount.Tree
 
 	stale atomic.Bool // another process may have written since opened
-	// elsewhere is set when another process makes the calls of this one that
+	// redirected is set when another process makes the calls of this one that
 	// change something: what is read here has to show them at once.
-	elsewhere atomic.Bool
+	redirected atomic.Bool
 }
 
 // NV_MOUNTS of shim/wire.h is how many mounts a process can have.
-const mostMounts = 4
+const maxMounts = 4
 
 // MountAt says where the first mount is, before the first call. Paths that are told begin with that.
 func (p *Process) MountAt(path string) { p.mounts[0].path = path }
@@ -36,8 +36,8 @@ func (p *Process) MountAt(path string) { p.mounts[0].path = path }
 // Place names its root by the number. What has it open for writing is this process alone: open may refuse that with EROFS.
 func (p *Process) AddMount(path string, open func(write bool) (*Mount, error)) error {
 	number := microfs.Ino(len(p.mounts))
-	if number == mostMounts {
-		return fmt.Errorf("%s would be mount %d, and a process has at most %d", path, number+1, mostMounts)
+	if number == maxMounts {
+		return fmt.Errorf("%s would be mount %d, and a process has at most %d", path, number+1, maxMounts)
 	}
 	p.mounts = append(p.mounts, &mountPoint{p: p, path: path, number: number, open: func(write bool) (*Mount, error) {
 		m, err := open(write)

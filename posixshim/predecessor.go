@@ -41,7 +41,7 @@ func (h *predecessor) handle(theirs Handle) Handle {
 	return theirs
 }
 
-func (h *predecessor) use() {
+func (h *predecessor) acquire() {
 	if h != nil {
 		h.uses.Add(1)
 	}
@@ -50,16 +50,16 @@ func (h *predecessor) use() {
 // openedFor notes that others know an open file by the number of h.
 func (p *Process) openedFor(h *predecessor, file Handle) {
 	if f, err := p.files.get(file); err == nil && h != nil {
-		h.use()
+		h.acquire()
 		f.predecessor = h
 	}
 }
 
-// disuse is called when something has ended that others know by the number of h. After the last nobody
+// releasePredecessor is called when something has ended that others know by the number of h. After the last nobody
 // is let in there any more, and the partition is given up if nothing is open. Who has connected before, to hear what
 // the close of a file comes to, is let in yet, and disuse is called again when that one has gone.
-func (p *Process) disuse(h *predecessor) {
-	if h == nil || h.uses.Add(-1) > 0 || comes(h.listen) {
+func (p *Process) releasePredecessor(h *predecessor) {
+	if h == nil || h.uses.Add(-1) > 0 || hasPending(h.listen) {
 		return
 	}
 	_ = ownfd.CloseFile(h.listen) // who comes now looks for itself

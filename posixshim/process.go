@@ -16,9 +16,9 @@ type Process struct {
 	mounts []*mountPoint // by number; at least one
 	logf   func(format string, args ...any)
 
-	// Attentive has every call look whether another process has changed something, also where it has looked a moment ago:
+	// Revalidate has every call look whether another process has changed something, also where it has looked a moment ago:
 	// for a process that makes the calls of those who know that it was changed. Set before the first call.
-	Attentive bool
+	Revalidate bool
 	// Used, if not nil, is called before the first call on a path or file of ours.
 	Used func()
 	used sync.Once
@@ -26,9 +26,9 @@ type Process struct {
 	Ending func()
 	// Successor, if not nil, connects to who goes on with what this process has open when it ends.
 	Successor func() (Successor, error)
-	// Carrying, if not nil, is called when this process begins or ends to write to files what others write past the shim. While it
-	// does, others may ask for FinishCarried.
-	Carrying func(begins bool)
+	// Relaying, if not nil, is called when this process begins or ends to write to files what others write past the shim. While it
+	// does, others may ask for FinishRelayed.
+	Relaying func(begins bool)
 	// Await, if not nil, returns when other processes have written what they had so.
 	Await func()
 	// View, if not nil, returns where the kernel of this host has the files of this process.
@@ -38,13 +38,13 @@ type Process struct {
 	// real is for whom access(2) asks: nil if that is who Identify returns.
 	real atomic.Pointer[microfs.Cred]
 
-	files    table
-	locks    locks
-	maps     mappings
-	server   server
-	carriers carriers
-	taking   sync.Mutex                    // held by TakeOver
-	kept     atomic.Pointer[[]microfs.Ino] // see Kept
+	files  table
+	locks  locks
+	maps   mappings
+	server server
+	relays relays
+	taking sync.Mutex                    // held by TakeOver
+	kept   atomic.Pointer[[]microfs.Ino] // see Kept
 
 	mu       sync.RWMutex // held for reading by calls that use a mount
 	failed   error        // if not nil, no mount can be had any more

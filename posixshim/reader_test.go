@@ -62,9 +62,9 @@ func TestReaderKeepsItsMount(t *testing.T) {
 		require.NoError(t, look())
 	}
 	assert.Equal(t, []string{"read", "read"}, part.opened)
-	p.mounts[0].fresh = 0
+	p.mounts[0].maxAge = 0
 	require.NoError(t, look())
-	assert.GreaterOrEqual(t, p.mounts[0].fresh, fresh, "it does not look all the time")
+	assert.GreaterOrEqual(t, p.mounts[0].maxAge, defaultMaxAge, "it does not look all the time")
 }
 
 func TestYield(t *testing.T) {

@@ -42,14 +42,14 @@ type server struct {
 	// failed holds, by handle, the errors of closes that nobody has heard of.
 	failed sync.Map
 
-	// unasked holds, by handle, when sharings ended that nobody has asked about
+	// unreported holds, by handle, when sharings ended that nobody has asked about
 	// since, for askTime. connections and calls count who may ask, and what is not
 	// answered.
-	unasked            sync.Map
+	unreported         sync.Map
 	askTime            time.Duration
 	connections, calls atomic.Int32
 
-	lent atomic.Int32 // mappings that other processes have
+	peerMappings atomic.Int32 // mappings that other processes have
 
 	callersMu sync.Mutex
 	callers   map[*connection]struct{}
@@ -133,7 +133,7 @@ func (p *Process) accept(listen *os.File, h *predecessor, ended chan<- struct{})
 			}
 			if (failed == unix.EMFILE || failed == unix.ENFILE) && spare >= 0 {
 				_ = ownfd.Close(spare)
-				turnAway(int(on), failed.(unix.Errno))
+				reject(int(on), failed.(unix.Errno))
 				spare = spareDescriptor()
 			}
 			return failed != unix.EAGAIN
@@ -146,7 +146,7 @@ func (p *Process) accept(listen *os.File, h *predecessor, ended chan<- struct{})
 			p.server.connections.Add(-1)
 			_ = ownfd.Close(fd)
 		default:
-			p.attend(p.server.enter(os.NewFile(uintptr(fd), listen.Name()), h))
+			p.serveConnection(p.server.enter(os.NewFile(uintptr(fd), listen.Name()), h))
 		}
 	}
 	if spare >= 0 {
@@ -162,8 +162,8 @@ func acceptOne(on int) (int, error) {
 	return ownfd.Hold(fd), nil
 }
 
-// turnAway answers somebody's first request with an errno and ends the connection.
-func turnAway(on int, errno unix.Errno) {
+// reject answers somebody's first request with an errno and ends the connection.
+func reject(on int, errno unix.Errno) {
 	fd, err := acceptOne(on)
 	if err != nil {
 		return
@@ -190,7 +190,7 @@ func samePeer(fd int) bool {
 // reply makes the call of m and sends what comes of it.
 func (p *Process) reply(to syscall.RawConn, m *message) error {
 	p.Drain()
-	result, descriptor := p.make(m)
+	result, descriptor := p.perform(m)
 	err := m.send(to, result, 0, descriptor)
 	if descriptor != 0 {
 		err = errors.Join(err, ownfd.Close(descriptor))
@@ -198,9 +198,9 @@ func (p *Process) reply(to syscall.RawConn, m *message) error {
 	return err
 }
 
-// make makes a call. The descriptor that it returns, if it is not 0, goes to
+// perform makes a call. The descriptor that it returns, if it is not 0, goes to
 // the other process and is closed here.
-func (p *Process) make(m *message) (result int64, descriptor int) {
+func (p *Process) perform(m *message) (result int64, descriptor int) {
 	var n int
 	var err error
 	if m.call == callOpen {
@@ -212,11 +212,11 @@ func (p *Process) make(m *message) (result int64, descriptor int) {
 	}
 	switch {
 	case m.call == callRelease:
-		err = p.releaseOther(m.handle(), m.process)
+		err = p.releaseForPeer(m.handle(), m.process)
 	case m.call == callMap:
-		n, descriptor, err = p.lend(m)
+		n, descriptor, err = p.mapForPeer(m)
 	case m.call == callUnmap:
-		err = p.takeBack(m, m.mapped())
+		err = p.unmapForPeer(m, m.mapped())
 	default:
 		n, err = p.dispatch(m)
 	}
@@ -246,10 +246,10 @@ func (p *Process) make(m *message) (result int64, descriptor int) {
 	return -int64(p.Errno(err)), 0
 }
 
-// releaseOther is told by another process that it has closed a descriptor of
+// releaseForPeer is told by another process that it has closed a descriptor of
 // the open file. process is 0 if it has had no record locks.
-func (p *Process) releaseOther(h Handle, process int) error {
-	defer p.server.unasked.Delete(h)
+func (p *Process) releaseForPeer(h Handle, process int) error {
+	defer p.server.unreported.Delete(h)
 	f, err := p.files.get(h)
 	if err != nil { // the watch was faster
 		if late, ok := p.server.failed.LoadAndDelete(h); ok {
@@ -258,7 +258,7 @@ func (p *Process) releaseOther(h Handle, process int) error {
 		return nil
 	}
 	p.locks.closed(f, process)
-	return errors.Join(p.settle(f), f.unwritten())
+	return errors.Join(p.closeShared(f), f.unwritten())
 }
 
 // An RedirectError says that another process of the rank has the partition

@@ -52,7 +52,7 @@ func (p *Process) client(t testing.TB) *client {
 	p.server.connections.Add(1)
 	conn := p.server.enter(os.NewFile(uintptr(fds[1]), "connection"), nil)
 	c := &client{t, fds[0], conn.done}
-	p.attend(conn)
+	p.serveConnection(conn)
 	t.Cleanup(c.close)
 	return c
 }
@@ -273,7 +273,7 @@ func TestCloseByAnotherProcess(t *testing.T) {
 			require.NoError(t, p.Release(h)) // its own descriptor
 			require.NoError(t, unix.Close(socket))
 			require.Eventually(t, func() bool { return c.wait(h) }, Hang, time.Millisecond)
-			assert.ErrorIs(t, p.releaseOther(h, 0), syscall.ENOSPC)
+			assert.ErrorIs(t, p.releaseForPeer(h, 0), syscall.ENOSPC)
 			assert.True(t, closed.Load())
 		})
 	}

@@ -60,8 +60,8 @@ type openFile struct {
 	// from the mount it reads to one it writes; until then it is the first.
 	file  atomic.Pointer[File]
 	first File
-	// left is the mount that it has stayed in, because no later one has it; nil as a rule. Guarded by Process.mu.
-	left *leftMount
+	// retired is the mount that it has stayed in, because no later one has it; nil as a rule. Guarded by Process.mu.
+	retired *retiredMount
 
 	mu      sync.Mutex // offset and listing
 	offset  int64

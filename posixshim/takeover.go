@@ -16,8 +16,8 @@ import (
 	"nvmecr/microfs"
 )
 
-// mostPackets is how many packets one process may hand over.
-const mostPackets = 1 << 20
+// maxPackets is how many packets one process may hand over.
+const maxPackets = 1 << 20
 
 // A Handover is what a process hands over.
 type Handover struct {
@@ -31,7 +31,7 @@ type Handover struct {
 // errors that it is not a handover, or not all of it; nothing is left open then.
 func ReceiveHandover(socket int) (*Handover, error) {
 	in := &Handover{}
-	buf := make([]byte, handOverMost)
+	buf := make([]byte, handOverMax)
 	for n := 0; ; n++ {
 		p, err := receivePacket(socket, buf)
 		switch {
@@ -40,7 +40,7 @@ func ReceiveHandover(socket int) (*Handover, error) {
 			begin := in.packets[kindBegin][0]
 			in.Rank, in.Size, in.PID = int(int32(begin.get32(8))), int(begin.get32(12)), int(begin.get32(24))
 			return in, nil
-		case p.kind >= kindEnd || n == mostPackets:
+		case p.kind >= kindEnd || n == maxPackets:
 			err = errHandOver
 		default:
 			in.packets[p.kind] = append(in.packets[p.kind], p)
@@ -111,8 +111,8 @@ func (p *Process) TakeOver(ctx context.Context, in *Handover) error {
 	t.takeMemory()
 	p.mu.RUnlock()
 	t.takeLocks()
-	h.use() // until everything is there
-	defer p.disuse(h)
+	h.acquire() // until everything is there
+	defer p.releasePredecessor(h)
 	for _, w := range in.packets[kindWatch] {
 		if err := t.takeWatch(w); err != nil {
 			return err
@@ -236,13 +236,13 @@ func (t *taking) open() {
 		file, err := f.reopen(k.ino(16))
 		if err != nil {
 			t.p.logf("%s, which process %d had open, cannot be used any more: %v", f.path, t.in.PID, err)
-			file = lostFile{goneFile{ino: k.ino(16), dir: f.isDir}}
+			file = staleFile{staleIdentity{ino: k.ino(16), dir: f.isDir}}
 		}
 		f.first = file
 		f.file.Store(&f.first)
 		h, _ := t.p.files.add(f) // there is room: see check
 		f.refs.Store(refs)
-		t.predecessor.use()
+		t.predecessor.acquire()
 		t.predecessor.handles[k.handle(8)] = h
 	}
 }
@@ -267,15 +267,15 @@ func (f *openFile) reopen(ino microfs.Ino) (File, error) {
 	return file, err
 }
 
-// goneFile is what a lostFile was that this process never had.
-type goneFile struct {
+// staleIdentity is what a staleFile was that this process never had.
+type staleIdentity struct {
 	File
 	ino microfs.Ino
 	dir bool
 }
 
-func (g goneFile) Ino() microfs.Ino { return g.ino }
-func (g goneFile) IsDir() bool      { return g.dir }
+func (g staleIdentity) Ino() microfs.Ino { return g.ino }
+func (g staleIdentity) IsDir() bool      { return g.dir }
 
 // takeMemory goes on with the memory of mapped files.
 func (t *taking) takeMemory() {
@@ -286,7 +286,7 @@ func (t *taking) takeMemory() {
 	for _, k := range t.in.packets[kindCaller] {
 		for at := handOverSizes[kindCaller]; at < len(k.b); at += 16 {
 			refs[t.files[k.handle(at)].current().Ino()] += int(k.get64(at + 8))
-			t.p.server.lent.Add(int32(k.get64(at + 8)))
+			t.p.server.peerMappings.Add(int32(k.get64(at + 8)))
 		}
 	}
 	clean := make(map[microfs.Ino]*packet)
@@ -342,7 +342,7 @@ func (m *mapping) takeOver(size int64) error {
 // takeLocks goes on with locks.
 func (t *taking) takeLocks() {
 	l := &t.p.locks
-	defer l.moved(t.p.logf)
+	defer l.reacquire(t.p.logf)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, k := range t.in.packets[kindLock] {
@@ -374,11 +374,11 @@ func (t *taking) takeWatch(k *packet) error {
 	w.foreign.Store(true)
 	if k.get32(16)&1 != 0 {
 		h := f.handle
-		w.carrier = &carrier{file: f, write: func(b []byte) (int, error) { return t.p.Write(h, b, NoLimit) }}
+		w.relay = &relay{file: f, write: func(b []byte) (int, error) { return t.p.Write(h, b, NoLimit) }}
 	}
 	f.share(w)
-	if w.carrier != nil {
-		t.p.addCarrier(w)
+	if w.relay != nil {
+		t.p.addRelay(w)
 	}
 	t.p.watchFor(f, w)
 	return nil
@@ -399,6 +399,6 @@ func (t *taking) takeCaller(k *packet) error {
 		}
 		c.m.maps[t.predecessor.handles[k.handle(at)]] += int(k.get64(at + 8))
 	}
-	t.p.attend(c)
+	t.p.serveConnection(c)
 	return nil
 }

@@ -35,9 +35,9 @@ const ViewShift = 40
 // kernel's they change nothing.
 const ViewFlags = unix.O_NONBLOCK | unix.O_NOFOLLOW
 
-// leastView is the smallest mapping that is not copied: the copy costs less than the calls to the server, and lasts
+// minView is the smallest mapping that is not copied: the copy costs less than the calls to the server, and lasts
 // when the server is killed.
-const leastView = 1 << 20
+const minView = 1 << 20
 
 // MapKept is NV_MAP_KEPT of shim/wire.h.
 const MapKept = 1 << 32
@@ -48,19 +48,19 @@ func (p *Process) mapView(f *openFile, how int, n int64) (int, bool) {
 	if p.View == nil || f.flags.Load()&syscall.O_ACCMODE != syscall.O_RDONLY {
 		return 0, false
 	}
-	if fd, ok := p.again(f, how, -1); ok || n < leastView {
+	if fd, ok := p.refMapping(f, how, -1); ok || n < minView {
 		return fd, ok
 	}
 	view, err := p.openView(f)
 	if err != nil {
 		return 0, false // a copy serves as well, if not as fast
 	}
-	fd, ok := p.again(f, how, ownfd.Hold(view))
+	fd, ok := p.refMapping(f, how, ownfd.Hold(view))
 	return fd, ok
 }
 
-// again counts one more mapping of a file from the view, whose descriptor is view, or what it has been mapped by before.
-func (p *Process) again(f *openFile, how, view int) (int, bool) {
+// refMapping counts one more mapping of a file from the view, whose descriptor is view, or what it has been mapped by before.
+func (p *Process) refMapping(f *openFile, how, view int) (int, bool) {
 	t := &p.maps
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -69,7 +69,7 @@ func (p *Process) again(f *openFile, how, view int) (int, bool) {
 	if m == nil && view >= 0 {
 		m = newMapping()
 	}
-	if view < 0 && m != nil && m.view >= 0 && !served(m.view) {
+	if view < 0 && m != nil && m.view >= 0 && !viewAlive(m.view) {
 		return 0, false // pages that nobody has read would be SIGBUS: the next mapping is another server's, or a copy
 	}
 	// What is written to memory that shows the file shows in shared mappings of that memory only.
@@ -83,7 +83,7 @@ func (p *Process) again(f *openFile, how, view int) (int, bool) {
 	defer m.mu.Unlock()
 	switch {
 	case view < 0:
-	case m.view >= 0 && served(m.view):
+	case m.view >= 0 && viewAlive(m.view):
 		_ = ownfd.Close(view)
 	default:
 		if m.view >= 0 {
@@ -97,8 +97,8 @@ func (p *Process) again(f *openFile, how, view int) (int, bool) {
 	return m.view, true
 }
 
-// served says that the server answers for a descriptor of its view.
-func served(view int) bool {
+// viewAlive says that the server answers for a descriptor of its view.
+func viewAlive(view int) bool {
 	var st unix.Stat_t
 	return unix.Fstat(view, &st) == nil
 }

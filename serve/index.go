@@ -207,7 +207,7 @@ const reopenPause = 100 * time.Millisecond
 func (s *Server) awaitTree() (*index.Index, error) {
 	for begin := time.Now(); ; time.Sleep(reopenPause) {
 		x, err := s.openTree()
-		if !store.Away(err) || time.Since(begin)+reopenPause > s.cfg.Timeout {
+		if !store.Unavailable(err) || time.Since(begin)+reopenPause > s.cfg.Timeout {
 			return x, err
 		}
 	}

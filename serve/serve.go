@@ -58,8 +58,8 @@ func (s *Server) Process(place store.Place) *posixshim.Process {
 			},
 		}
 		p = posixshim.NewForTakeover(o.Open, o.Logf)
-		p.Identify, p.Attentive = store.Cred, true
-		processfs.AwaitCarried(p, s.cfg)
+		p.Identify, p.Revalidate = store.Cred, true
+		processfs.AwaitRelays(p, s.cfg)
 		o.Process = p
 		if err := o.Mount(); err != nil {
 			o.Logf("%v", err)

@@ -30,8 +30,8 @@ type Options struct {
 	// Own is the partition that Hello has named, mounted for writing; nil if there is none. It is the caller's to unmount.
 	Own     *microfs.FS
 	Readers Readers
-	// Room returns how much of a store, of a size and with so much free, the process could write once it has a partition. nil: it gets none.
-	Room func(total, free nvmf.Bytes) nvmf.Bytes
+	// Available returns how much of a store, of a size and with so much free, the process could write once it has a partition. nil: it gets none.
+	Available func(total, free nvmf.Bytes) nvmf.Bytes
 	// Logf tells the user something, on one line. It may be nil.
 	Logf func(format string, args ...any)
 }

@@ -21,8 +21,8 @@ func (fs *FS) StatFS() microfs.StatFS {
 		own := fs.own.StatFS()
 		answer.Avail = in(unit, nvmf.Bytes(own.Free)*own.Hugeblock)
 		answer.Free = max(answer.Free, answer.Avail)
-	case fs.opts.Room != nil:
-		answer.Avail = in(unit, fs.opts.Room(nvmf.Bytes(answer.Blocks)*unit, nvmf.Bytes(answer.Free)*unit))
+	case fs.opts.Available != nil:
+		answer.Avail = in(unit, fs.opts.Available(nvmf.Bytes(answer.Blocks)*unit, nvmf.Bytes(answer.Free)*unit))
 	}
 	return answer.StatFS
 }

@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// Most is how many names one list may stand for.
-const Most = 1 << 20
+// Max is how many names one list may stand for.
+const Max = 1 << 20
 
 // Expand returns the names in the order in which the list has them, as often as it has them. It fails for what is no list, and for
 // one of more than Most names.
@@ -22,7 +22,7 @@ func Expand(list string) ([]string, error) {
 		if part == "" {
 			return nil, fmt.Errorf("%q: an empty name in a list of hosts", list)
 		}
-		more, err := expand(part, Most-len(names))
+		more, err := expand(part, Max-len(names))
 		if err != nil {
 			return nil, fmt.Errorf("%q: %w", list, err)
 		}
@@ -59,7 +59,7 @@ func expand(part string, most int) ([]string, error) {
 			return nil, fmt.Errorf("%q is not the name of a host", part)
 		}
 		if most < 1 {
-			return nil, fmt.Errorf("more than %d hosts", Most)
+			return nil, fmt.Errorf("more than %d hosts", Max)
 		}
 		return []string{part}, nil
 	}
@@ -84,7 +84,7 @@ func expand(part string, most int) ([]string, error) {
 			return nil, err
 		}
 		if last-first >= uint64(most) || (int(last-first)+1)*len(tails) > most-len(names) {
-			return nil, fmt.Errorf("more than %d hosts", Most)
+			return nil, fmt.Errorf("more than %d hosts", Max)
 		}
 		for n := first; n <= last; n++ {
 			for _, tail := range tails {

@@ -283,14 +283,14 @@ func (p *problem) roomier(taken, open []int) bool {
 	return true
 }
 
-// mostChoices is how many choices of targets are tried one by one where exchanges have not found any.
-const mostChoices = 20_000
+// maxChoices is how many choices of targets are tried one by one where exchanges have not found any.
+const maxChoices = 20_000
 
 // search tries all choices, if they are few.
 func (p *problem) search(open []int) (found *solution) {
 	choices := 1
 	for _, n := range open {
-		if choices *= n + 1; choices > mostChoices {
+		if choices *= n + 1; choices > maxChoices {
 			return nil
 		}
 	}

@@ -18,8 +18,8 @@ const (
 	svgLetter = 12
 )
 
-// mostRows is up to how many nodes and targets each has a row of its own; of more, those of one switch share one.
-const mostRows = 200
+// maxRows is up to how many nodes and targets each has a row of its own; of more, those of one switch share one.
+const maxRows = 200
 
 // SVG writes a drawing: the nodes on the left and the targets on the right, by switches, and a line for who writes where, red where a rank and its
 // target share a failure domain.
@@ -131,7 +131,7 @@ func (p *Plan) columns() (left, right *column) {
 		where = append(where, at)
 		atSwitch[at] = append(atSwitch[at], h.Name)
 	}
-	own := len(p.job.Hosts) <= mostRows
+	own := len(p.job.Hosts) <= maxRows
 	for i, h := range p.job.Hosts {
 		text := fmt.Sprintf("%s: %d ranks", h.Name, h.Ranks)
 		if !own {
@@ -139,7 +139,7 @@ func (p *Plan) columns() (left, right *column) {
 		}
 		left.add(where[i], text, own)
 	}
-	own = len(p.Targets) <= mostRows
+	own = len(p.Targets) <= maxRows
 	for i := range p.Targets {
 		t := &p.Targets[i]
 		text := fmt.Sprintf("%s: %d ranks", t.Name, t.Ranks)

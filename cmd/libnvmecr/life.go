@@ -81,9 +81,9 @@ func start(mount string, variables []byte, own unsafe.Pointer) error {
 		return err
 	}
 	process.View = view
-	processfs.AwaitCarried(process, cfg)
+	processfs.AwaitRelays(process, cfg)
 	process.Used = func() { owner.Use(store.LockGroup(cfg.Run)) }
-	attend(cfg)
+	attachToServer(cfg)
 	return nil
 }
 
@@ -129,9 +129,9 @@ func view() (v posixshim.View) {
 	return v
 }
 
-// settle records the place that MPI says. It fails if the partition of another
+// recordPlace records the place that MPI says. It fails if the partition of another
 // place may already be open.
-func settle(job *mpiwrap.Job) error {
+func recordPlace(job *mpiwrap.Job) error {
 	opening.mu.Lock()
 	defer opening.mu.Unlock()
 	if p := opening.place; p != nil && (p.Rank != job.Rank || p.Size != job.Size) {
@@ -165,7 +165,7 @@ func mpiInit() error {
 		return report(openForWriting())
 	}
 	if err == nil {
-		if err = settle(job); err == nil {
+		if err = recordPlace(job); err == nil {
 			err = openInJob(job)
 		} else {
 			_ = job.Formatted(err) // the ranks that share the target wait for it

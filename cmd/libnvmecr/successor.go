@@ -16,9 +16,9 @@ import (
 	"nvmecr/posixshim"
 )
 
-// attend has nvmecr serve export the files of the run on this host, until its last process has ended. On the host of
+// attachToServer has nvmecr serve export the files of the run on this host, until its last process has ended. On the host of
 // nvmecr run that is done; on others the first process that uses the mount starts it. Where that fails there is no view.
-func attend(cfg *config.Config) {
+func attachToServer(cfg *config.Config) {
 	group := store.LockGroup(cfg.Run)
 	if cfg.Export == "" || group == "" || owner.OfRun(group) {
 		return
@@ -28,7 +28,7 @@ func attend(cfg *config.Config) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), cfg.Timeout)
 	defer cancel()
-	err := owner.Attend(ctx, group, func() error { return startServer(cfg) })
+	err := owner.Attach(ctx, group, func() error { return startServer(cfg) })
 	if err != nil && cfg.Log != config.LogError {
 		complain("files are not exported to the kernel of this host: %v", err)
 	}

@@ -92,7 +92,7 @@ func forgetRun(group string) {
 	}
 }
 
-// InUse reports whether the process that has called Prepare lives, or one that attends the run on this host.
+// InUse reports whether the process that has called Prepare lives, or one that has attached to the run on this host.
 func InUse(group string) bool {
 	dir := Directory(group)
 	if run, err := os.Open(filepath.Join(dir, runFile)); err == nil {
@@ -101,13 +101,13 @@ func InUse(group string) bool {
 			return true
 		}
 	}
-	attend, err := os.Open(filepath.Join(dir, attendFile))
+	file, err := os.Open(filepath.Join(dir, attachFile))
 	if err != nil {
 		return false
 	}
-	defer attend.Close()
-	lock := byteLock(unix.F_WRLCK, attendByte)
-	return unix.FcntlFlock(attend.Fd(), unix.F_OFD_GETLK, lock) == nil && lock.Type != unix.F_UNLCK
+	defer file.Close()
+	lock := byteLock(unix.F_WRLCK, attachByte)
+	return unix.FcntlFlock(file.Fd(), unix.F_OFD_GETLK, lock) == nil && lock.Type != unix.F_UNLCK
 }
 
 // Directory returns the directory of a group, which Prepare has made.
@@ -221,8 +221,8 @@ func removeGroup(dir string, before time.Time) {
 	_ = os.Remove(filepath.Join(dir, runFile))
 	_ = os.Remove(filepath.Join(dir, successorFile))
 	_ = os.Remove(filepath.Join(dir, indexFile))
-	_ = os.Remove(filepath.Join(dir, attendFile))
-	_ = os.RemoveAll(filepath.Join(dir, carryDir))
+	_ = os.Remove(filepath.Join(dir, attachFile))
+	_ = os.RemoveAll(filepath.Join(dir, relayDir))
 	_ = os.Remove(filepath.Join(dir, ViewName)) // unless it is mounted
 	_ = os.Remove(dir)                          // unless a lock is left
 }
@@ -289,8 +289,8 @@ func sweepGroup(dir string, before time.Time) {
 	}{
 		{"", os.O_RDONLY, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) }}, // ListenForHandovers
 		{runFile, os.O_RDWR, func(fd int) error { return unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) }},
-		{attendFile, os.O_RDWR, func(fd int) error {
-			return unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, byteLock(unix.F_WRLCK, attendByte))
+		{attachFile, os.O_RDWR, func(fd int) error {
+			return unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, byteLock(unix.F_WRLCK, attachByte))
 		}},
 	} {
 		f, err := os.OpenFile(filepath.Join(dir, l.file), l.mode|unix.O_NOFOLLOW, 0)

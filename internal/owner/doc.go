@@ -14,7 +14,7 @@
 //	run        says that the run is in progress, and whether the partition was used
 //	serve.sock nvmecr serve listens here for what processes hand over (ListenForHandovers)
 //	tree.sock  the index of the job's tree listens here, and shares memory with each process that connects (ListenForIndex)
-//	carry/     has a socket of each process that writes to files what others write to descriptors (Carriers)
+//	relay/     has a socket of each process that writes to files what others write to descriptors (Relays)
 //
 // Why a record lock: it belongs to the process. The kernel drops it when the
 // process ends, however it ends, and a forked child does not have it; a lock

@@ -51,14 +51,14 @@ func TestMain(m *testing.M) {
 		forkedChild()
 	case "races":
 		race()
-	case "attends":
-		attends("group", time.Minute)
-	case "attends used":
-		attends("used", time.Minute)
+	case "attaches":
+		attaches("group", time.Minute)
+	case "attaches used":
+		attaches("used", time.Minute)
 	case "prepares":
 		prepares()
 	case "waits":
-		attends("group", time.Millisecond)
+		attaches("group", time.Millisecond)
 	}
 }
 
@@ -497,7 +497,7 @@ func TestSweep(t *testing.T) {
 // What is left of a group whose processes were all killed is removed, what one has that lives never is.
 func TestSweepGroups(t *testing.T) {
 	future := time.Now().Add(time.Hour)
-	for _, role := range []string{"prepares", "attends used", "busy used"} {
+	for _, role := range []string{"prepares", "attaches used", "busy used"} {
 		t.Run(role, func(t *testing.T) {
 			dir := Directory("used")
 			p := start(t, role)

@@ -61,8 +61,8 @@ type Table struct {
 // An Extent is a part of a namespace.
 type Extent struct{ Start, Length nvmf.Bytes }
 
-// Room returns where the partitions of a namespace of that capacity have to end.
-func (t *Table) Room(capacity nvmf.Bytes) nvmf.Bytes {
+// End returns where the partitions of a namespace of that capacity have to end.
+func (t *Table) End(capacity nvmf.Bytes) nvmf.Bytes {
 	if t.Incompatible&CopyArea != 0 {
 		return t.Copies.Start
 	}
@@ -230,7 +230,7 @@ func (t *Table) validate(version uint32, capacity nvmf.Bytes) error {
 	if t.Incompatible&CopyArea != 0 && (t.Copies.Start < HeadSize || t.Copies.Start > capacity || t.Copies.Length == 0 || t.Copies.Length > capacity-t.Copies.Start) {
 		return fmt.Errorf("copy area at %d, %d bytes long", t.Copies.Start, t.Copies.Length)
 	}
-	capacity = t.Room(capacity)
+	capacity = t.End(capacity)
 	// Ascending, so no two of them overlap.
 	end, ranks := HeadSize, make(map[int]bool)
 	for _, e := range t.Entries {

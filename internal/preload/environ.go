@@ -47,13 +47,13 @@ func Environ(cfg *config.Config, base []string, library string) []string {
 	return set(env, "LD_PRELOAD", preload)
 }
 
-// Carry makes OpenMPI's mpirun take the preload and the settings to other
+// Propagate makes OpenMPI's mpirun take the preload and the settings to other
 // hosts; MPICH's Hydra and srun take everything unless told otherwise. Names
 // go into a variable, so that it also works for an mpirun inside a script.
 // mpirun refuses that variable together with options -x: where the job has
 // any, the names become options too. Targets that only this host can reach
 // need none of it.
-func Carry(cfg *config.Config, argv, env []string) ([]string, []string) {
+func Propagate(cfg *config.Config, argv, env []string) ([]string, []string) {
 	if !slices.ContainsFunc(cfg.Targets, Remote) {
 		return argv, env
 	}

@@ -53,28 +53,28 @@ func TestCarryToOtherHosts(t *testing.T) {
 	with := []string{"mpirun", "-x", "FOO", "-n", "4", "app"}
 	base := []string{"A=1"}
 
-	got, env := Carry(configured(t, here), argv, base)
+	got, env := Propagate(configured(t, here), argv, base)
 	assert.Equal(t, argv, got)
 	assert.Empty(t, lookup(env, ompiEnvList), "only this host can reach the target")
 
-	got, env = Carry(configured(t, there), argv, base)
+	got, env = Propagate(configured(t, there), argv, base)
 	assert.Equal(t, argv, got)
 	list := lookup(env, ompiEnvList)
 	assert.Contains(t, list, "LD_PRELOAD;")
 	assert.Contains(t, list, ";NVMECR_TARGET;")
 
-	_, env = Carry(configured(t, there), argv, []string{ompiEnvList + "=FOO;BAR=1"})
+	_, env = Propagate(configured(t, there), argv, []string{ompiEnvList + "=FOO;BAR=1"})
 	assert.Equal(t, "FOO;BAR=1;"+list, lookup(env, ompiEnvList))
 
-	_, again := Carry(configured(t, there), argv, env)
+	_, again := Propagate(configured(t, there), argv, env)
 	assert.Equal(t, env, again, "the run is a part of another one")
 
-	got, env = Carry(configured(t, there), with, base)
+	got, env = Propagate(configured(t, there), with, base)
 	assert.Empty(t, lookup(env, ompiEnvList), "mpirun refuses both")
 	assert.Equal(t, []string{"mpirun", "-x", "LD_PRELOAD", "-x"}, got[:4])
 	assert.Equal(t, with[1:], got[len(got)-len(with)+1:])
 
-	got, env = Carry(configured(t, there), []string{"hydra", "app", "-x"}, base)
+	got, env = Propagate(configured(t, there), []string{"hydra", "app", "-x"}, base)
 	assert.Equal(t, []string{"hydra", "app", "-x"}, got, "-x is the application's")
 	assert.Equal(t, list, lookup(env, ompiEnvList))
 }

@@ -45,7 +45,7 @@ func (o *Opener) layers() ([]unionfs.Layer, error) {
 	if o.noRanks.Load() {
 		return nil, nil
 	}
-	views, err := o.views.Look(context.Background())
+	views, err := o.views.Refresh(context.Background())
 	list := make([]unionfs.Layer, len(views))
 	for i, v := range views {
 		list[i] = unionfs.Layer{Rank: v.Rank, FS: posixshim.Microfs(v.FS), Mount: v.Mount}

@@ -15,7 +15,7 @@ import (
 // writing gets those that it lacks. One that is open for reading, the first of this process,
 // is opened for writing for that. What goes wrong costs directories, not the partition.
 func (o *Opener) withDirectories(part *store.Partition, opts store.Options) (*posixshim.Mount, error) {
-	m := mountOf(part, hinting{posixshim.Microfs(part.FS), o}, opts)
+	m := mountOf(part, hintFS{posixshim.Microfs(part.FS), o}, opts)
 	if opts.ReadOnly && o.compared.Swap(true) {
 		return m, nil
 	}
@@ -24,8 +24,8 @@ func (o *Opener) withDirectories(part *store.Partition, opts store.Options) (*po
 		o.Logf("directories that the job script has made may be missing: %v", err)
 		return m, nil
 	}
-	if len(list) == store.MostDirectories {
-		o.Logf("the job script has made more than %d directories: some may be missing", store.MostDirectories)
+	if len(list) == store.MaxDirectories {
+		o.Logf("the job script has made more than %d directories: some may be missing", store.MaxDirectories)
 	}
 	lacking := lacks(part.FS, list)
 	switch {

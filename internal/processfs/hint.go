@@ -20,18 +20,18 @@ import (
 // another rank has it one line says so. Looking costs other partitions a mount for reading, so it is
 // done few times, in few partitions, for a short time, and for no program in which nothing is missing.
 const (
-	mostHints    = 3               // looks of a process
+	maxHints     = 3               // looks of a process
 	hintPatience = 2 * time.Second // of one look
 	hintAll      = 8               // in a job of so many ranks all are looked at
 )
 
-// hinting is a rank's file system.
-type hinting struct {
+// hintFS is a rank's file system.
+type hintFS struct {
 	posixshim.FS
 	o *Opener
 }
 
-func (h hinting) Open(dir microfs.Ino, path string, flags int, mode uint32) (posixshim.File, error) {
+func (h hintFS) Open(dir microfs.Ino, path string, flags int, mode uint32) (posixshim.File, error) {
 	f, err := h.FS.Open(dir, path, flags, mode)
 	if err == syscall.ENOENT {
 		h.hint(dir, path)
@@ -39,7 +39,7 @@ func (h hinting) Open(dir microfs.Ino, path string, flags int, mode uint32) (pos
 	return f, err
 }
 
-func (h hinting) Stat(dir microfs.Ino, path string, follow bool) (microfs.Attr, error) {
+func (h hintFS) Stat(dir microfs.Ino, path string, follow bool) (microfs.Attr, error) {
 	a, err := h.FS.Stat(dir, path, follow)
 	if err == syscall.ENOENT {
 		h.hint(dir, path)
@@ -47,7 +47,7 @@ func (h hinting) Stat(dir microfs.Ino, path string, follow bool) (microfs.Attr, 
 	return a, err
 }
 
-func (h hinting) Access(dir microfs.Ino, path string, mode uint32, follow bool) error {
+func (h hintFS) Access(dir microfs.Ino, path string, mode uint32, follow bool) error {
 	err := h.FS.Access(dir, path, mode, follow)
 	if err == syscall.ENOENT {
 		h.hint(dir, path)
@@ -55,7 +55,7 @@ func (h hinting) Access(dir microfs.Ino, path string, mode uint32, follow bool) 
 	return err
 }
 
-func (h hinting) Mkdir(dir microfs.Ino, path string, mode uint32) error {
+func (h hintFS) Mkdir(dir microfs.Ino, path string, mode uint32) error {
 	err := h.FS.Mkdir(dir, path, mode)
 	if err == syscall.ENOENT {
 		h.hint(dir, path)
@@ -64,8 +64,8 @@ func (h hinting) Mkdir(dir microfs.Ino, path string, mode uint32) error {
 }
 
 // hint looks whether another rank has what is missing.
-func (h hinting) hint(dir microfs.Ino, name string) {
-	if name == "" || h.o.said.Load() != 0 || h.o.looks.Load() >= mostHints || h.o.looks.Add(1) > mostHints {
+func (h hintFS) hint(dir microfs.Ino, name string) {
+	if name == "" || h.o.said.Load() != 0 || h.o.looks.Load() >= maxHints || h.o.looks.Add(1) > maxHints {
 		return
 	}
 	place, err := h.o.Place()
@@ -82,7 +82,7 @@ func (h hinting) hint(dir microfs.Ino, name string) {
 			if missing == "" {
 				return
 			}
-			if who := h.o.whoHas(ctx, place, missing); who != "" && h.o.said.Swap(1) == 0 {
+			if who := h.o.rankWith(ctx, place, missing); who != "" && h.o.said.Swap(1) == 0 {
 				h.o.Logf("%s%s is not there for rank %d; %s: each rank has files of its own",
 					strings.TrimRight(h.o.Config.Mount, "/"), missing, place.Rank, who)
 			}
@@ -95,7 +95,7 @@ func (h hinting) hint(dir microfs.Ino, name string) {
 }
 
 // missing returns the part of a path, from the root, up to what is missing.
-func (h hinting) missing(dir microfs.Ino, name string) string {
+func (h hintFS) missing(dir microfs.Ino, name string) string {
 	start, err := h.FS.PathOf(dir)
 	if err != nil {
 		return ""
@@ -113,11 +113,11 @@ func (h hinting) missing(dir microfs.Ino, name string) string {
 	return ""
 }
 
-// whoHas names a rank that has a path, or the job script.
-func (o *Opener) whoHas(ctx context.Context, place store.Place, name string) string {
+// rankWith names a rank that has a path, or the job script.
+func (o *Opener) rankWith(ctx context.Context, place store.Place, name string) string {
 	cfg := *o.Config
 	cfg.Timeout = hintPatience
-	for _, rank := range others(place) {
+	for _, rank := range ranksToSearch(place) {
 		if ctx.Err() != nil {
 			return ""
 		}
@@ -139,9 +139,9 @@ func (o *Opener) whoHas(ctx context.Context, place store.Place, name string) str
 	return ""
 }
 
-// others are the ranks to look at: all of a small job, else those that are most likely to have
+// ranksToSearch are the ranks to look at: all of a small job, else those that are most likely to have
 // what another one lacks.
-func others(place store.Place) []int {
+func ranksToSearch(place store.Place) []int {
 	list := []int{parttable.Solo}
 	add := func(rank int) {
 		if rank != place.Rank && !slices.Contains(list, rank) {

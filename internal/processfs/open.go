@@ -79,7 +79,7 @@ const reopenPause = 100 * time.Millisecond
 func (o *Opener) openWaiting(p store.Place, opts store.Options) (*store.Partition, error) {
 	for begin := time.Now(); ; time.Sleep(reopenPause) {
 		part, err := store.Open(context.Background(), o.Config, p, opts)
-		if !store.Away(err) || time.Since(begin)+reopenPause > o.Config.Timeout {
+		if !store.Unavailable(err) || time.Since(begin)+reopenPause > o.Config.Timeout {
 			return part, err
 		}
 		if opts.Logf != nil {

@@ -27,7 +27,7 @@ func (o *Opener) openTree(p store.Place, opts store.Options) (*posixshim.Mount, 
 		if err != nil {
 			return nil, err
 		}
-		return o.treeMount(client, tree.Options{Room: o.room(p, client)}, nil, p.Alone())
+		return o.treeMount(client, tree.Options{Available: o.spaceFor(p, client)}, nil, p.Alone())
 	}
 	if err := o.grow(p); err != nil {
 		return nil, err
@@ -59,8 +59,8 @@ func (o *Opener) grow(p store.Place) error {
 	return errors.Join(err, client.Goodbye())
 }
 
-// room returns tree.Options.Room of a process that has not opened the partition of its rank.
-func (o *Opener) room(p store.Place, client *tree.Client) func(total, free nvmf.Bytes) nvmf.Bytes {
+// spaceFor returns tree.Options.Room of a process that has not opened the partition of its rank.
+func (o *Opener) spaceFor(p store.Place, client *tree.Client) func(total, free nvmf.Bytes) nvmf.Bytes {
 	if p.Alone() {
 		return nil
 	}

@@ -108,7 +108,7 @@ func Check(ctx context.Context, cfg *config.Config, o CheckOptions) error {
 			break
 		}
 		if r.Err == nil {
-			r.again(ctx, cfg)
+			r.recheck(ctx, cfg)
 		}
 		o.Target(r)
 	}
@@ -136,8 +136,8 @@ func (c *partCheck) inspect(ctx context.Context, r *TargetReport, repair bool) (
 	return c.table.Check(w), nil
 }
 
-// again looks at a table after its repair.
-func (r *TargetReport) again(ctx context.Context, cfg *config.Config) {
+// recheck looks at a table after its repair.
+func (r *TargetReport) recheck(ctx context.Context, cfg *config.Config) {
 	c := partCheck{cfg: cfg, t: slices.Index(cfg.Targets, r.Target)}
 	if c.dev, r.Err = connect(ctx, cfg, r.Target, true); r.Err != nil {
 		return

@@ -56,7 +56,7 @@ func (o *opener) openCopies(ctx context.Context, p *Partition, t int) (err error
 			return err
 		}
 	}
-	if p.Table, err = ours(ctx, o.cfg, t, p.Device, o.opts.ReadOnly && os.Geteuid() == 0); err != nil {
+	if p.Table, err = readOwnTable(ctx, o.cfg, t, p.Device, o.opts.ReadOnly && os.Geteuid() == 0); err != nil {
 		return err
 	}
 	entry, ok := o.entry(p.Table)

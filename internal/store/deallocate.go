@@ -9,14 +9,14 @@ import (
 	"nvmecr/nvmf"
 )
 
-// giveBackChunk is how many bytes a command deallocates: few enough to be done
+// deallocateChunk is how many bytes a command deallocates: few enough to be done
 // within the time that a command may take.
-const giveBackChunk = 64 * nvmf.MiB
+const deallocateChunk = 64 * nvmf.MiB
 
-// giveBack deallocates the partitions of this store on dev, if there are any, before
+// deallocateAll deallocates the partitions of this store on dev, if there are any, before
 // their table is wiped: afterwards they may be another store's. It is advice, so a
 // device that refuses keeps what it has.
-func giveBack(ctx context.Context, cfg *config.Config, dev nvmf.Device) (err error) {
+func deallocateAll(ctx context.Context, cfg *config.Config, dev nvmf.Device) (err error) {
 	if !dev.Identity().CanDeallocate {
 		return nil
 	}
@@ -45,7 +45,7 @@ func giveBack(ctx context.Context, cfg *config.Config, dev nvmf.Device) (err err
 // deallocate deallocates a part of a device, in multiples of its blocks.
 func deallocate(ctx context.Context, q nvmf.Queue, id *nvmf.Identity, start, length nvmf.Bytes) error {
 	for end := start + length; start < end; {
-		n := min(giveBackChunk, end-start)
+		n := min(deallocateChunk, end-start)
 		cmds := []*nvmf.Command{{Opcode: nvmf.Deallocate, LBA: nvmf.LBA(start / id.LBASize), Blocks: nvmf.LBA(n / id.LBASize)}}
 		q.Submit(cmds)
 		if err := q.Wait(cmds); err != nil {

@@ -17,8 +17,8 @@ type Directory struct {
 	Mode uint32 // permission bits
 }
 
-// MostDirectories is how many SoloDirectories returns at most.
-const MostDirectories = 4096
+// MaxDirectories is how many SoloDirectories returns at most.
+const MaxDirectories = 4096
 
 // SoloDirectories returns the directories of the solo partition of the store that p, a
 // rank's, belongs to, each before those in it; none where there is no solo partition or nobody has written to it.
@@ -81,7 +81,7 @@ func below(fs *microfs.FS, list []Directory, dir string) ([]Directory, error) {
 		if err != nil {
 			return nil, err
 		}
-		if len(list) <= MostDirectories {
+		if len(list) <= MaxDirectories {
 			list = append(list, Directory{Path: name, Mode: a.Mode & 0o1777})
 		}
 	}

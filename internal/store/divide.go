@@ -19,8 +19,8 @@ import (
 // The solo partition of a store for ranks: a part of the namespace within bounds.
 const (
 	soloPart   = 32 // 1/32
-	soloLeast  = 8 * nvmf.MiB
-	soloMost   = nvmf.GiB
+	soloMin    = 8 * nvmf.MiB
+	soloMax    = nvmf.GiB
 	soloBlocks = 32 // hugeblocks at least
 	soloShare  = 8  // none where that is more than 1/8
 )
@@ -28,17 +28,17 @@ const (
 // The solo partition of a store with one tree has the names, and what job scripts write.
 const (
 	indexPart = 16 // 1/16
-	indexMost = 64 * nvmf.GiB
+	indexMax  = 64 * nvmf.GiB
 )
 
 // soloLength is how much of a namespace of that capacity ranks leave for the solo
 // partition; 0 is none.
 func soloLength(cfg *config.Config, capacity nvmf.Bytes) nvmf.Bytes {
-	align, least := alignment(cfg.Hugeblock), max(soloLeast, soloBlocks*cfg.Hugeblock)
+	align, least := alignment(cfg.Hugeblock), max(soloMin, soloBlocks*cfg.Hugeblock)
 	if cfg.View == config.ViewJob {
-		return max(min(capacity/indexPart, indexMost), min(least, capacity/2)).AlignDown(align)
+		return max(min(capacity/indexPart, indexMax), min(least, capacity/2)).AlignDown(align)
 	}
-	n := max(min(capacity/soloPart, soloMost), least).AlignDown(align)
+	n := max(min(capacity/soloPart, soloMax), least).AlignDown(align)
 	if n > capacity/soloShare {
 		return 0
 	}
@@ -171,7 +171,7 @@ func (p *Partition) divide(ctx context.Context, o *opener, mapping balancer.Mapp
 	cfg := *o.cfg
 	cfg.Hugeblock = table.Hugeblock
 	id, align, slots := p.Device.Identity(), alignment(table.Hugeblock), len(ranks)
-	room := table.Room(id.Capacity())
+	room := table.End(id.Capacity())
 	solo, _ := table.SoloEntry()
 	// Ranks that get much less than in a store of their own would find out when it is full.
 	end := min(room/2, room-min(room, nvmf.Bytes(slots)*minLength(table.Hugeblock).AlignUp(align))).AlignDown(align)

@@ -28,9 +28,9 @@ func halfFormatted(err error) error {
 	return err
 }
 
-// Away reports that a target cannot be reached now, or lets nobody in, and that it is worth asking it again. What it has half
+// Unavailable reports that a target cannot be reached now, or lets nobody in, and that it is worth asking it again. What it has half
 // formatted is left to the next run.
-func Away(err error) bool {
+func Unavailable(err error) bool {
 	var status *nvmf.StatusError
 	return (errors.Is(err, nvmf.ErrUnreachable) || errors.Is(err, nvmf.ErrConnectionLost) ||
 		errors.As(err, &status) && status.Busy()) && !errors.Is(err, ErrHalfFormatted)

@@ -136,11 +136,11 @@ func TestImpatientViews(t *testing.T) {
 	v := NewViews(&away, nil)
 	defer v.Close()
 	_, err = v.Rank(ctx, 0, time.Now())
-	require.True(t, Away(err), "%v", err)
+	require.True(t, Unavailable(err), "%v", err)
 	require.Empty(t, v.silent, "who is patient asks each time")
 	v.Impatient = true
 	_, first := v.Rank(ctx, 0, time.Now())
-	require.True(t, Away(first), "%v", first)
+	require.True(t, Unavailable(first), "%v", first)
 	v.silent[0] = silence{v.silent[0].err, time.Now().Add(hang)} // the machine may be slow
 	_, again := v.Rank(ctx, 1, time.Now())
 	assert.Same(t, first, again)
@@ -180,7 +180,7 @@ func TestViewsConnectAgain(t *testing.T) {
 		require.NoError(t, err)
 		assert.Equal(t, scriptFile, contentOf(t, fs, name))
 		through.cut()
-		_, err = v.Look(ctx)
+		_, err = v.Refresh(ctx)
 		require.NoError(t, err)
 		through.cut()
 	}

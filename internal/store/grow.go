@@ -115,7 +115,7 @@ func (g *growth) run(ctx context.Context, mapping balancer.Mapping) error {
 	if err := checkSlots(len(g.table.Entries) + len(missing)); err != nil {
 		return err
 	}
-	segs, err := g.makeRoom(ctx, len(missing))
+	segs, err := g.makeSpace(ctx, len(missing))
 	if err != nil {
 		return err
 	}
@@ -129,13 +129,13 @@ func (g *growth) run(ctx context.Context, mapping balancer.Mapping) error {
 	return parttable.Extend(ctx, g.dev, g.table, superblocks(made))
 }
 
-// makeRoom returns room for n partitions, making others shorter, the longest first, until what comes of it is near to an equal share.
-func (g *growth) makeRoom(ctx context.Context, n int) ([]balancer.Segment, error) {
+// makeSpace returns room for n partitions, making others shorter, the longest first, until what comes of it is near to an equal share.
+func (g *growth) makeSpace(ctx context.Context, n int) ([]balancer.Segment, error) {
 	if n == 0 {
 		return nil, nil
 	}
 	align, least := alignment(g.table.Hugeblock), minLength(g.table.Hugeblock)
-	room := g.table.Room(g.dev.Identity().Capacity())
+	room := g.table.End(g.dev.Identity().Capacity())
 	share := max((room / nvmf.Bytes(len(g.table.Entries)+n)).AlignDown(align), least)
 	order := make([]int, len(g.table.Entries))
 	for i := range order {
@@ -165,7 +165,7 @@ func (g *growth) shorten(ctx context.Context, e *parttable.Entry, share nvmf.Byt
 	align := alignment(g.table.Hugeblock)
 	fs, free := g.solo, share/8
 	if e.Rank == parttable.Solo {
-		share = max(share, soloLength(g.cfg, g.table.Room(g.dev.Identity().Capacity())))
+		share = max(share, soloLength(g.cfg, g.table.End(g.dev.Identity().Capacity())))
 	} else {
 		d, err := Open(ctx, g.cfg, Place{Rank: e.Rank, Size: g.table.JobSize}, Options{Logf: g.opts.Logf})
 		if err != nil {

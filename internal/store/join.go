@@ -22,11 +22,11 @@ func (l *Lease) Open(cfg *config.Config) {
 }
 
 // TakeOrJoin is TakeLease, or where a living run of cfg.Job has the store, joins that: cfg is of its run then, with its index, and the lease
-// is nil. It waits until the run lets others join, as long as cfg.Timeout. Errors are those of TakeLease, and *LivingError where the run is of another user.
+// is nil. It waits until the run lets others join, as long as cfg.Timeout. Errors are those of TakeLease, and *InProgressError where the run is of another user.
 func TakeOrJoin(ctx context.Context, cfg *config.Config, say func(format string, args ...any)) (*Lease, error) {
 	for {
 		lease, err := TakeLease(ctx, cfg, say)
-		var living *LivingError
+		var living *InProgressError
 		if cfg.Job == "" || !errors.As(err, &living) || living.Run == nil || living.Run.Job.ID != cfg.Job || living.Run.UID != uint32(os.Geteuid()) {
 			return lease, err
 		}
@@ -63,7 +63,7 @@ func join(ctx context.Context, cfg *config.Config) (joined bool, err error) {
 		if err := sleep(ctx, beatInterval/4); err != nil {
 			return false, err
 		}
-		if _, err := look(ctx, cfg, func(string, ...any) {}, func(int, nvmf.Device) error { return nil }); !errors.As(err, new(*LivingError)) {
+		if _, err := look(ctx, cfg, func(string, ...any) {}, func(int, nvmf.Device) error { return nil }); !errors.As(err, new(*InProgressError)) {
 			return false, err
 		}
 	}

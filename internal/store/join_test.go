@@ -28,7 +28,7 @@ func TestJoin(t *testing.T) {
 	require.NoError(t, err)
 	require.NotNil(t, lease)
 	_, err = TakeOrJoin(ctx, &other, quietly)
-	require.ErrorAs(t, err, new(*LivingError))
+	require.ErrorAs(t, err, new(*InProgressError))
 	assert.ErrorContains(t, err, "is in use by")
 
 	impatient := joining

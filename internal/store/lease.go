@@ -26,12 +26,12 @@ const (
 
 // Bounds for the interval that a record names: the media may hold anything.
 const (
-	leastInterval = 100 * time.Millisecond
-	mostInterval  = 15 * time.Second
+	minInterval = 100 * time.Millisecond
+	maxInterval = 15 * time.Second
 )
 
-// A LivingError says that a run of the store is in progress. It is syscall.EBUSY.
-type LivingError struct {
+// A InProgressError says that a run of the store is in progress. It is syscall.EBUSY.
+type InProgressError struct {
 	Store  string
 	Target nvmf.TransportID
 	Run    *runrecord.Record // nil: it is being renewed, and cannot be read
@@ -39,7 +39,7 @@ type LivingError struct {
 }
 
 // Error names the run, and what can be done.
-func (e *LivingError) Error() string {
+func (e *InProgressError) Error() string {
 	if e.Run == nil {
 		return fmt.Sprintf("store %q is in use by a run that cannot be read (target %s); wait for it to end, or take the store from it with --takeover", e.Store, e.Target)
 	}
@@ -51,11 +51,11 @@ func (e *LivingError) Error() string {
 }
 
 // Unwrap returns syscall.EBUSY.
-func (e *LivingError) Unwrap() error { return syscall.EBUSY }
+func (e *InProgressError) Unwrap() error { return syscall.EBUSY }
 
 // Idle returns nil if no run of the store is in progress on any host: its run records
 // say so, or its process has ended, or nobody has renewed them for some seconds,
-// which Idle waits for and says. Otherwise the error is a *LivingError, unless
+// which Idle waits for and says. Otherwise the error is a *InProgressError, unless
 // cfg.Takeover. Errors of the targets are as they are.
 func Idle(ctx context.Context, cfg *config.Config, say func(format string, args ...any)) error {
 	_, err := look(ctx, cfg, say, func(int, nvmf.Device) error { return nil })
@@ -109,7 +109,7 @@ type watch struct {
 	patience time.Duration // for them; 0: nobody needs any
 }
 
-// sweep looks once. It fails with *LivingError for a run that is known to live.
+// sweep looks once. It fails with *InProgressError for a run that is known to live.
 func (w *watch) sweep(ctx context.Context, permit func(t int, dev nvmf.Device) error) error {
 	w.interval, w.patience = 0, 0
 	return eachTarget(ctx, w.cfg, true, func(t int, id nvmf.TransportID, dev nvmf.Device) error {
@@ -129,13 +129,13 @@ func (w *watch) sweep(ctx context.Context, permit func(t int, dev nvmf.Device) e
 			return nil
 		case errors.Is(now.Err, runrecord.ErrVersion):
 			return fmt.Errorf("%w; use the nvmecr that wrote it, or take the store from its run with --takeover", now.Err)
-		case verdict == runLives, before != nil && !now.Same(before):
-			return &LivingError{Store: w.cfg.Name, Target: id, Run: now.Record, Here: verdict == runLives}
+		case verdict == runAlive, before != nil && !now.Same(before):
+			return &InProgressError{Store: w.cfg.Name, Target: id, Run: now.Record, Here: verdict == runAlive}
 		}
 		interval := beatInterval
 		w.who = fmt.Sprintf("target %s has a run record that cannot be read", id)
 		if r := now.Record; r != nil {
-			interval = min(max(r.Interval, leastInterval), mostInterval)
+			interval = min(max(r.Interval, minInterval), maxInterval)
 			w.who = fmt.Sprintf("the last run of store %q, %v, has not ended by itself", r.Store, r)
 		}
 		w.interval, w.patience = max(w.interval, interval), max(w.patience, missedBeats*interval)
@@ -149,7 +149,7 @@ type verdict int
 const (
 	runUnknown verdict = iota // nobody knows but who waits for the next renewal
 	runOver                   // there is none, or it has ended
-	runLives                  // its process is one of this host's
+	runAlive                  // its process is one of this host's
 )
 
 // judge says whether the run of a record lives, as far as this host knows.
@@ -173,7 +173,7 @@ func judge(f *runrecord.Found) verdict {
 	case errors.Is(err, errEnded), err == nil && start != r.Start:
 		return runOver
 	case err == nil:
-		return runLives
+		return runAlive
 	}
 	return runUnknown
 }

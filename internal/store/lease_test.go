@@ -27,7 +27,7 @@ import (
 )
 
 // quick is a pace for tests in which nobody starts at the same time.
-var quick = pace{beat: 10 * time.Millisecond, settle: func(context.Context, bool) error { return nil }}
+var quick = pace{beat: 10 * time.Millisecond, quiesce: func(context.Context, bool) error { return nil }}
 
 // lines collects what is said.
 type lines struct {
@@ -134,9 +134,9 @@ func TestIdle(t *testing.T) {
 	with := func(r *runrecord.Record, f func(r *runrecord.Record)) *runrecord.Record { c := *r; f(&c); return &c }
 	dead := with(here, func(r *runrecord.Record) { r.Start-- })
 	ended := with(elsewhere("default", time.Hour), func(r *runrecord.Record) { r.Ended = true })
-	clone := with(dead, func(r *runrecord.Record) { r.Boot, r.Interval = uuid.New(), leastInterval })
-	hidden := with(dead, func(r *runrecord.Record) { r.UID++; r.Interval = leastInterval })
-	silent := elsewhere("default", leastInterval)
+	clone := with(dead, func(r *runrecord.Record) { r.Boot, r.Interval = uuid.New(), minInterval })
+	hidden := with(dead, func(r *runrecord.Record) { r.UID++; r.Interval = minInterval })
+	silent := elsewhere("default", minInterval)
 	raw := func(f func(b []byte)) func(t *testing.T, cfg *config.Config) {
 		return func(t *testing.T, cfg *config.Config) {
 			put(t, cfg, 0, silent)
@@ -200,7 +200,7 @@ func TestIdle(t *testing.T) {
 			if c.waits {
 				assert.Contains(t, l.all(), "looking until")
 				assert.NotContains(t, l.all(), "\n", "once")
-				assert.GreaterOrEqual(t, time.Since(begin), missedBeats*leastInterval)
+				assert.GreaterOrEqual(t, time.Since(begin), missedBeats*minInterval)
 			} else {
 				assert.Empty(t, l.all())
 			}
@@ -226,7 +226,7 @@ func TestLease(t *testing.T) {
 
 			second := aRun(t, cfg, first.Run)
 			_, err = takeLease(ctx, second, l.say, quick)
-			var living *LivingError
+			var living *InProgressError
 			require.ErrorAs(t, err, &living)
 			require.ErrorIs(t, err, syscall.EBUSY)
 			require.Equal(t, first.Run, living.Run.Run)
@@ -319,7 +319,7 @@ func TestLeaseOfSeveral(t *testing.T) {
 	run := aRun(t, cfg, uuid.Nil)
 	var l lines
 	_, err := takeLease(ctx, run, l.say, quick)
-	require.ErrorAs(t, err, new(*LivingError))
+	require.ErrorAs(t, err, new(*InProgressError))
 	require.ErrorContains(t, err, cfg.Targets[1].Address)
 	require.True(t, bytes.Equal(before, content(t, cfg)[:16*nvmf.MiB]))
 }
@@ -378,7 +378,7 @@ func TestStartedTogether(t *testing.T) {
 		cfg, _ := newServed(t, 16*nvmf.MiB)
 		const runs = 4
 		leases, errs, delay := make([]*Lease, runs), make([]error, runs), make([]time.Duration, runs)
-		slow := pace{beat: time.Hour, settle: usualPace.settle}
+		slow := pace{beat: time.Hour, quiesce: defaultPace.quiesce}
 		var wg sync.WaitGroup
 		for i := range runs {
 			run := aRun(t, cfg, uuid.Nil)
@@ -409,7 +409,7 @@ func TestStartedTogether(t *testing.T) {
 }
 
 func isBusy(err error) bool {
-	return errors.As(err, new(*LivingError)) || errors.Is(err, nvmf.ErrFenced)
+	return errors.As(err, new(*InProgressError)) || errors.Is(err, nvmf.ErrFenced)
 }
 
 // TestOverwritten: where nothing keeps the other run out, the one whose record is gone
@@ -422,9 +422,9 @@ func TestOverwritten(t *testing.T) {
 			if later {
 				other.Run = aRun(t, cfg, run.Run).Run
 			}
-			overwrite := pace{beat: time.Hour, settle: func(context.Context, bool) error { put(t, cfg, 0, other); return nil }}
+			overwrite := pace{beat: time.Hour, quiesce: func(context.Context, bool) error { put(t, cfg, 0, other); return nil }}
 			_, err := takeLease(ctx, run, t.Logf, overwrite)
-			require.ErrorAs(t, err, new(*LivingError))
+			require.ErrorAs(t, err, new(*InProgressError))
 			require.ErrorContains(t, err, "node7")
 			require.Equal(t, other.Run, record(t, cfg, 0).Run)
 			require.False(t, record(t, cfg, 0).Ended)
@@ -464,7 +464,7 @@ func TestLeaseOverCuts(t *testing.T) {
 			last = run.Run
 			run.Targets = []nvmf.TransportID{wire.Through(cfg.Targets[0])}
 			var l lines
-			once := pace{beat: time.Hour, settle: quick.settle}
+			once := pace{beat: time.Hour, quiesce: quick.quiesce}
 			lease, err := takeLease(ctx, run, l.say, once)
 			require.NoError(t, err, "%v, command %d", to, n)
 			require.NoError(t, lease.parts[0].confirm(ctx), "it is fenced")

@@ -17,11 +17,11 @@ func mapRanks(cfg *config.Config, plan balancer.Plan, size int) (balancer.Mappin
 	return m, err
 }
 
-// SettleMapping makes the mapping of cfg the one that the partition tables record. ranks are those
+// ResolveMapping makes the mapping of cfg the one that the partition tables record. ranks are those
 // that Ranks has found. It fails where the mapping names targets that are not there; and, while some
 // targets are not formatted yet, as after a crash of the first run, where it is not the one by which
 // the others were: it would give a rank a second partition.
-func SettleMapping(cfg *config.Config, ranks []RankInfo) error {
+func ResolveMapping(cfg *config.Config, ranks []RankInfo) error {
 	const most = 1 << 31
 	if _, err := cfg.Mapping.Map(most, len(cfg.Targets)); err != nil {
 		return err

@@ -46,7 +46,7 @@ func TestMappings(t *testing.T) {
 			assert.Equal(t, c.want, targetsOf(t, infos))
 
 			require.NoError(t, cfg.Set("mapping", "0*2,2,1*2"))
-			require.NoError(t, SettleMapping(cfg, infos))
+			require.NoError(t, ResolveMapping(cfg, infos))
 			if c.size > 1 {
 				assert.Equal(t, c.recorded, cfg.Mapping.String())
 			}
@@ -101,7 +101,7 @@ func TestUnfinishedMapping(t *testing.T) {
 		{"1", "first one is used"},
 	} {
 		require.NoError(t, cfg.Set("mapping", c.plan))
-		err := SettleMapping(cfg, infos)
+		err := ResolveMapping(cfg, infos)
 		if c.says == "" {
 			assert.NoError(t, err)
 		} else {

@@ -45,7 +45,7 @@ func Partitions(ctx context.Context, cfg *config.Config) ([]RankInfo, error) {
 	var missing error
 	found := false
 	err := eachReachable(ctx, cfg, true, func(t int, id nvmf.TransportID, dev nvmf.Device) error {
-		table, err := ours(ctx, cfg, t, dev, os.Geteuid() == 0)
+		table, err := readOwnTable(ctx, cfg, t, dev, os.Geteuid() == 0)
 		if errors.Is(err, parttable.ErrNoTable) {
 			missing = fmt.Errorf("target %s: %w", id, err)
 			return nil
@@ -69,9 +69,9 @@ func Partitions(ctx context.Context, cfg *config.Config) ([]RankInfo, error) {
 // soloLast orders ranks, and the solo partition behind them.
 func soloLast(a, b int) int { return cmp.Compare(uint(a), uint(b)) }
 
-// ours reads the table of target t and checks that it is this store's, whatever
+// readOwnTable reads the table of target t and checks that it is this store's, whatever
 // the number of ranks.
-func ours(ctx context.Context, cfg *config.Config, t int, dev nvmf.Device, anyUser bool) (*parttable.Table, error) {
+func readOwnTable(ctx context.Context, cfg *config.Config, t int, dev nvmf.Device, anyUser bool) (*parttable.Table, error) {
 	table, err := readTable(ctx, cfg, dev)
 	if err != nil {
 		return nil, err
@@ -168,7 +168,7 @@ func wipe(ctx context.Context, cfg *config.Config, check func(nvmf.Device) (bool
 		}
 		reserve, err := fence(ctx, cfg, dev)
 		if err == nil {
-			err = giveBack(ctx, cfg, dev)
+			err = deallocateAll(ctx, cfg, dev)
 		}
 		if err == nil {
 			err = blank(dev, reserve != nil)

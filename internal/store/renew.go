@@ -156,7 +156,7 @@ func (p *leasePart) reason(ctx context.Context, err error) error {
 		return err
 	}
 	err = p.beaten(ctx, err)
-	if living := new(LivingError); errors.As(err, &living) && living.Run != nil {
+	if living := new(InProgressError); errors.As(err, &living) && living.Run != nil {
 		return fmt.Errorf("%w: %v", errTaken, living.Run)
 	}
 	return err

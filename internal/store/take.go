@@ -35,13 +35,13 @@ type Lease struct {
 // A pace is how fast things go.
 type pace struct {
 	beat time.Duration // between renewals
-	// settle waits before the last look. A run that has looked before it could see our
+	// quiesce waits before the last look. A run that has looked before it could see our
 	// record has written its own by then; with reservations it has removed us from the
 	// registrants, however long that takes.
-	settle func(ctx context.Context, reserved bool) error
+	quiesce func(ctx context.Context, reserved bool) error
 }
 
-var usualPace = pace{beat: beatInterval, settle: func(ctx context.Context, reserved bool) error {
+var defaultPace = pace{beat: beatInterval, quiesce: func(ctx context.Context, reserved bool) error {
 	if reserved {
 		return sleep(ctx, 100*time.Millisecond)
 	}
@@ -56,10 +56,10 @@ var usualPace = pace{beat: beatInterval, settle: func(ctx context.Context, reser
 // cfg.Fresh what Reset would replace. say is told, a line each time, what is waited
 // for and what becomes of the lease later, also from other goroutines.
 //
-// Errors: *LivingError; nvmf.ErrFenced; parttable's for a target of somebody else;
+// Errors: *InProgressError; nvmf.ErrFenced; parttable's for a target of somebody else;
 // those of the targets.
 func TakeLease(ctx context.Context, cfg *config.Config, say func(format string, args ...any)) (*Lease, error) {
-	return takeLease(ctx, cfg, say, usualPace)
+	return takeLease(ctx, cfg, say, defaultPace)
 }
 
 func takeLease(ctx context.Context, cfg *config.Config, say func(format string, args ...any), pace pace) (*Lease, error) {
@@ -88,7 +88,7 @@ func takeLease(ctx context.Context, cfg *config.Config, say func(format string, 
 	}
 	err = l.take(ctx, found, me)
 	if err == nil {
-		err = l.settle(ctx, pace)
+		err = l.confirm(ctx, pace)
 	}
 	if err != nil {
 		l.End()
@@ -145,14 +145,14 @@ func (l *Lease) take(ctx context.Context, found []*runrecord.Found, me runrecord
 	return nil
 }
 
-// settle waits until no run can write its record that has not seen ours, and looks
+// confirm waits until no run can write its record that has not seen ours, and looks
 // whether ours is still there.
-func (l *Lease) settle(ctx context.Context, pace pace) error {
+func (l *Lease) confirm(ctx context.Context, pace pace) error {
 	reserved := true
 	for _, p := range l.parts {
 		reserved = reserved && p.reserve != nil
 	}
-	if err := pace.settle(ctx, reserved); err != nil {
+	if err := pace.quiesce(ctx, reserved); err != nil {
 		return err
 	}
 	for _, p := range l.parts {
@@ -248,5 +248,5 @@ func (p *leasePart) beaten(ctx context.Context, err error) error {
 }
 
 func (p *leasePart) living(f *runrecord.Found) error {
-	return &LivingError{Store: p.lease.cfg.Name, Target: p.id, Run: f.Record, Here: judge(f) == runLives}
+	return &InProgressError{Store: p.lease.cfg.Name, Target: p.id, Run: f.Record, Here: judge(f) == runAlive}
 }

@@ -13,7 +13,7 @@ import (
 // Unreleased returns the ranks whose partitions were not closed by the last process that had them: it lives, or was killed.
 func Unreleased(ctx context.Context, cfg *config.Config) (ranks []int, err error) {
 	err = eachTarget(ctx, cfg, true, func(t int, _ nvmf.TransportID, dev nvmf.Device) error {
-		table, err := ours(ctx, cfg, t, dev, false)
+		table, err := readOwnTable(ctx, cfg, t, dev, false)
 		if errors.Is(err, parttable.ErrNoTable) {
 			return nil
 		}

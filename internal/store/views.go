@@ -21,7 +21,7 @@ type View struct {
 	// may have been overwritten.
 	Mount uint64
 
-	looked time.Time // what is acknowledged then is there
+	refreshed time.Time // what is acknowledged then is there
 }
 
 // Views are the partitions of all ranks of a store as a process sees them that is none of
@@ -35,14 +35,14 @@ type Views struct {
 	// commands, which ask for one file after the other. Set before the first call.
 	Impatient bool
 
-	mu      sync.Mutex
-	targets []*viewed // nil where nobody has looked
-	silent  map[int]silence
-	views   []View
-	mounts  uint64
-	looked  time.Time
-	fresh   time.Duration
-	told    map[int]bool // ranks whose partition cannot be read
+	mu        sync.Mutex
+	targets   []*viewed // nil where nobody has looked
+	silent    map[int]silence
+	views     []View
+	mounts    uint64
+	refreshed time.Time
+	fresh     time.Duration
+	told      map[int]bool // ranks whose partition cannot be read
 }
 
 // NewViews returns the views of the store that cfg names. Nothing is opened yet. logf tells what
@@ -68,14 +68,14 @@ type viewed struct {
 	views map[int]View
 }
 
-// leastFresh is how long what Look has found is good for, at least; where looking takes
+// minFresh is how long what Look has found is good for, at least; where looking takes
 // long it is half of that time.
-const leastFresh = 2 * time.Millisecond
+const minFresh = 2 * time.Millisecond
 
-// Look returns the views of all ranks that have written, in their order, as they are now or
+// Refresh returns the views of all ranks that have written, in their order, as they are now or
 // were a moment ago. A partition that cannot be read is left out, and told of once. The
 // error is about a target as a whole.
-func (v *Views) Look(ctx context.Context) ([]View, error) {
+func (v *Views) Refresh(ctx context.Context) ([]View, error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.lookAll(ctx)
@@ -84,14 +84,14 @@ func (v *Views) Look(ctx context.Context) ([]View, error) {
 // lookAll is Look for who holds v.mu.
 func (v *Views) lookAll(ctx context.Context) ([]View, error) {
 	begin := time.Now()
-	if begin.Sub(v.looked) < v.fresh {
+	if begin.Sub(v.refreshed) < v.fresh {
 		return v.views, nil
 	}
 	byRank, size := map[int]View{}, 0
 	for t := range v.cfg.Targets {
 		target, err := v.target(ctx, t)
 		if err == nil {
-			err = v.look(ctx, target)
+			err = v.refresh(ctx, target)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("looking at what the ranks have written: target %s: %w", v.cfg.Targets[t], err)
@@ -109,8 +109,8 @@ func (v *Views) lookAll(ctx context.Context) ([]View, error) {
 			v.views = append(v.views, view)
 		}
 	}
-	v.looked = time.Now()
-	v.fresh = max(leastFresh, v.looked.Sub(begin)/2)
+	v.refreshed = time.Now()
+	v.fresh = max(minFresh, v.refreshed.Sub(begin)/2)
 	return v.views, nil
 }
 
@@ -133,7 +133,7 @@ func (v *Views) Rank(ctx context.Context, rank int, since time.Time) (*microfs.F
 		fs, err := v.rank(ctx, t, rank, since)
 		if err != nil {
 			err = fmt.Errorf("target %s: %w", v.cfg.Targets[t], err)
-			if v.Impatient && Away(err) {
+			if v.Impatient && Unavailable(err) {
 				v.silent[t] = silence{err, time.Now().Add(v.cfg.Timeout)}
 			}
 			return nil, err
@@ -152,12 +152,12 @@ func (v *Views) rank(ctx context.Context, t, rank int, since time.Time) (*microf
 		return nil, err
 	}
 	view, ok := target.views[rank]
-	if ok && view.looked.After(since) {
+	if ok && view.refreshed.After(since) {
 		return view.FS, nil
 	}
 	now := time.Now()
 	if ok && view.FS.Current(func(nvmf.Queue) bool { return true }) {
-		view.looked = now
+		view.refreshed = now
 		target.views[rank] = view
 		return view.FS, nil
 	}
@@ -175,7 +175,7 @@ func (v *Views) rank(ctx context.Context, t, rank int, since time.Time) (*microf
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", partitionName(rank), err)
 	}
-	view.looked = now
+	view.refreshed = now
 	target.views[rank] = view
 	return view.FS, nil
 }
@@ -213,7 +213,7 @@ func (v *Views) Space(ctx context.Context) (total, free nvmf.Bytes, err error) {
 func (v *Views) Forget() {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	v.looked = time.Time{}
+	v.refreshed = time.Time{}
 }
 
 // Close closes the connections to the targets. What Look and Rank have returned cannot be read any more.
@@ -225,7 +225,7 @@ func (v *Views) Close() {
 			_ = t.dev.Close() // it was only read
 		}
 	}
-	v.targets, v.views, v.looked = nil, nil, time.Time{}
+	v.targets, v.views, v.refreshed = nil, nil, time.Time{}
 }
 
 // target returns target t, connecting to it at first.
@@ -277,8 +277,8 @@ func (v *Views) readTable(ctx context.Context, t *viewed) error {
 	return nil
 }
 
-// look makes the views of a target what they would be if all were mounted now.
-func (v *Views) look(ctx context.Context, t *viewed) error {
+// refresh makes the views of a target what they would be if all were mounted now.
+func (v *Views) refresh(ctx context.Context, t *viewed) error {
 	if err := v.readTable(ctx, t); err != nil {
 		return err
 	}

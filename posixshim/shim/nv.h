@@ -220,7 +220,7 @@ nv_handle nv_token(int fd);
 bool nv_named(int fd);
 bool nv_enter_remote(struct nv_visit *visit);
 bool nv_redirect(struct nv_visit *visit, int64_t result, struct nv_place *at, struct nv_place *also);
-void nv_carry(int fd); /* a file may have become fd */
+void nv_arm_relay(int fd); /* a file may have become fd */
 void nv_share_all(void); /* before fork, and before a program is executed */
 void nv_find_descriptors(void);
 void nv_hand_over(void); /* at the end of the process */

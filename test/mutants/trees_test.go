@@ -195,7 +195,7 @@ var editsOfTrees = []edit{
 		`a.Birth == p.Birth && a.Cut == p.Cut`, `a.Birth != p.Birth`,
 		"TestCheckFindsNothing", ""},
 	{"posixshim: a name that is gone takes an open file of the tree along", "posixshim/files.go",
-		`(m.mount.Tree || p.Attentive`, `(p.Attentive`,
+		`(m.mount.Tree || p.Revalidate`, `(p.Revalidate`,
 		"TestOpenFilesInTree", ""},
 	{"index: who writes is not asked whether it lives", "tree/index/adopt.go",
 		`	c.reap(a.Ino)

@@ -194,7 +194,7 @@ func (c *client) readOwn(f *file, off int64, n uint32) (wire.Body, error) {
 		c.data = make([]byte, n)
 	}
 	got, err := f.read.ReadAt([][]byte{c.data[:n]}, off)
-	var elsewhere *microfs.ElsewhereError
+	var elsewhere *microfs.RemoteRangeError
 	if errors.As(err, &elsewhere) {
 		return nil, syscall.EAGAIN
 	}

@@ -21,6 +21,6 @@
 //	header.go  the header       codec.go   encoding and decoding
 //	ops.go     operations       bodies.go  bodies of requests      answers.go  bodies of answers
 //	types.go   Shard, Segment   errors.go  errors across the connection
-//	locks.go   sets of locks    again.go   what can be asked again
+//	locks.go   sets of locks    retry.go   what can be asked again
 //	conn.go    the client's end peer.go    the index's end
 package wire

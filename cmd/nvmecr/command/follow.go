@@ -20,13 +20,13 @@ import (
 
 // How often a follower looks: its looks take at most a hundredth of a core, and are no more often than this.
 const (
-	leastLook = 2 * time.Second
+	minLook   = 2 * time.Second
 	lookShare = 100
 )
 
-// leastQuiet is how long nothing of a checkpoint must have changed before it is taken for complete while the job runs:
+// minQuiet is how long nothing of a checkpoint must have changed before it is taken for complete while the job runs:
 // its next file may not be there yet. A checkpoint that took longer to write is waited for as long as it took.
-const leastQuiet = 5 * time.Second
+const minQuiet = 5 * time.Second
 
 // A follower copies checkpoints of a job that runs to other targets and to the second level, and removes old ones.
 type follower struct {
@@ -108,7 +108,7 @@ func (o *drainOptions) follow(cmd *cobra.Command, pattern string, limit nvmf.Byt
 			return f.round(cmd.Context(), last)
 		case <-hurry:
 			_ = f.round(cmd.Context(), newest) // which tells
-		case <-time.After(max(leastLook, lookShare*time.Since(begin))):
+		case <-time.After(max(minLook, lookShare*time.Since(begin))):
 		}
 	}
 }
@@ -240,7 +240,7 @@ func perSecond(bytes int64, in time.Duration) int64 {
 
 // quiet says whether nothing of a checkpoint has changed for so long that it is not still being written.
 func quiet(c *drain.Checkpoint) bool {
-	return time.Since(c.Ended()) >= max(leastQuiet, c.Ended().Sub(c.Begun()))
+	return time.Since(c.Ended()) >= max(minQuiet, c.Ended().Sub(c.Begun()))
 }
 
 // candidate returns the newest complete checkpoint of the store, if nothing changes it any more and it has not been copied.

@@ -140,9 +140,9 @@ func checkRuntimes() finding {
 
 // Limits below which a process cannot use the mount: see docs/programs.md.
 const (
-	leastDescriptors = 32
-	goodDescriptors  = 1024
-	leastAddresses   = 2 * nvmf.GiB
+	minDescriptors  = 32
+	goodDescriptors = 1024
+	minAddresses    = 2 * nvmf.GiB
 )
 
 func checkDescriptors() finding {
@@ -151,7 +151,7 @@ func checkDescriptors() finding {
 	switch {
 	case err != nil:
 		return finds("open files", "%v", err).lacks(findingMissing, "see ulimit -n")
-	case limit < leastDescriptors:
+	case limit < minDescriptors:
 		return f.lacks(findingMissing, fmt.Sprintf("ulimit -n %d", goodDescriptors))
 	case limit < goodDescriptors:
 		return f.lacks(findingPoor, fmt.Sprintf("programs have half of that for themselves: ulimit -n %d", goodDescriptors))
@@ -165,7 +165,7 @@ func checkAddresses(limit uint64, err error) finding {
 		return finds("addresses", "%v", err).lacks(findingMissing, "see ulimit -v")
 	case limit == unix.RLIM_INFINITY:
 		return finds("addresses", "unlimited")
-	case nvmf.Bytes(limit) < leastAddresses:
+	case nvmf.Bytes(limit) < minAddresses:
 		return finds("addresses", "%s", nvmf.Bytes(limit)).lacks(findingMissing, "the first file of a process reserves 2 GiB: ulimit -v unlimited")
 	}
 	return finds("addresses", "%s", nvmf.Bytes(limit))

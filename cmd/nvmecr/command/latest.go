@@ -133,8 +133,8 @@ func (o *latestOptions) none(pattern, why string) error {
 	return cli.Status(cli.Failure)
 }
 
-// mostMissing is how many files a message names; JSON has all.
-const mostMissing = 3
+// maxMissing is how many files a message names; JSON has all.
+const maxMissing = 3
 
 // incomplete says what a checkpoint lacks.
 func incomplete(s *checkpoint.Set) string {
@@ -144,10 +144,10 @@ func incomplete(s *checkpoint.Set) string {
 // missing lists what a checkpoint lacks.
 func missing(s *checkpoint.Set) string {
 	var list []string
-	for _, p := range s.Missing[:min(len(s.Missing), mostMissing)] {
+	for _, p := range s.Missing[:min(len(s.Missing), maxMissing)] {
 		list = append(list, p.String())
 	}
-	if more := len(s.Missing) - mostMissing; more > 0 {
+	if more := len(s.Missing) - maxMissing; more > 0 {
 		list = append(list, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(list, ", ")

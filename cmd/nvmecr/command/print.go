@@ -16,8 +16,8 @@ import (
 	"nvmecr/nvmf"
 )
 
-// sayer returns a function that tells something on w, in a line. Any goroutine may call it.
-func sayer(w io.Writer) func(format string, args ...any) {
+// lineLogger returns a function that tells something on w, in a line. Any goroutine may call it.
+func lineLogger(w io.Writer) func(format string, args ...any) {
 	return func(format string, args ...any) { fmt.Fprintln(w, cli.OneLine(fmt.Errorf(format, args...))) }
 }
 

@@ -72,7 +72,7 @@ func (o *releaseOptions) release(ctx context.Context, w, stderr io.Writer) error
 		return err
 	}
 	if !local { // that one has a lock
-		if err := store.Idle(ctx, o.cfg, sayer(stderr)); err != nil {
+		if err := store.Idle(ctx, o.cfg, lineLogger(stderr)); err != nil {
 			return err
 		}
 	}

@@ -237,7 +237,7 @@ func (o *restoreOptions) share(ctx context.Context, cfg *config.Config, place st
 	if len(mine) == 0 {
 		return o.await()
 	}
-	m, err := openInRun(cfg, place, sayer(o.stderr))
+	m, err := openInRun(cfg, place, lineLogger(o.stderr))
 	if err != nil {
 		return err
 	}

@@ -121,7 +121,7 @@ func (o *runOptions) run(ctx context.Context, argv []string) error {
 		return err
 	}
 	code, err := o.around(ctx, dir, argv, func() (int, error) {
-		jobArgv, env := preload.Carry(o.cfg, argv, preload.Environ(o.cfg, os.Environ(), library))
+		jobArgv, env := preload.Propagate(o.cfg, argv, preload.Environ(o.cfg, os.Environ(), library))
 		at := surroundings{unprivileged: o.namespace}
 		mountAt(&at, o.cfg)
 		return o.runDrained(jobArgv, env, at)
@@ -193,12 +193,12 @@ func (o *runOptions) runDrained(argv, env []string, at surroundings) (int, error
 func (o *runOptions) serve() (leave func(), err error) {
 	group := store.LockGroup(o.cfg.Run)
 	if o.joined && owner.InUse(group) {
-		return func() {}, joinServant(o.cfg)
+		return func() {}, joinServeProcess(o.cfg)
 	}
 	if err := owner.Prepare(group); err != nil {
 		return nil, err
 	}
-	s, err := o.startServants()
+	s, err := o.startSupervisor()
 	if err != nil {
 		owner.Abandon(group)
 		return nil, err
@@ -270,7 +270,7 @@ func (o *runOptions) prepare(ctx context.Context, dir *store.StateDir, lock *sto
 	stop = func() {}
 	if !embedded {
 		asked := o.cfg.View
-		if o.lease, err = store.TakeOrJoin(ctx, o.cfg, sayer(o.stderr)); err != nil {
+		if o.lease, err = store.TakeOrJoin(ctx, o.cfg, lineLogger(o.stderr)); err != nil {
 			return nil, err
 		}
 		if o.joined = o.lease == nil; o.joined {
@@ -352,10 +352,10 @@ func (o *runOptions) check(ctx context.Context) (int, error) {
 	}
 	ranks, err := store.Ranks(ctx, o.cfg)
 	if errors.Is(err, parttable.ErrNoTable) {
-		return 0, store.SettleMapping(o.cfg, nil)
+		return 0, store.ResolveMapping(o.cfg, nil)
 	}
 	if err == nil {
-		err = store.SettleMapping(o.cfg, ranks)
+		err = store.ResolveMapping(o.cfg, ranks)
 	}
 	if err == nil && len(ranks) > 0 {
 		err = o.checkFixed(ranks[0])
@@ -451,7 +451,7 @@ func (o *runOptions) makeImage(dir *store.StateDir) error {
 func (o *runOptions) newImage(image string) error {
 	if o.cfg.Size == 0 {
 		var err error
-		if o.cfg.Size, err = roomFor(filepath.Dir(image)); err != nil {
+		if o.cfg.Size, err = spaceFor(filepath.Dir(image)); err != nil {
 			return err
 		}
 	}
@@ -471,18 +471,18 @@ func (o *runOptions) newImage(image string) error {
 // What an image may take where nobody says: the file is sparse, and a store that is
 // written to again and again comes to take all of its size.
 const (
-	leastImage = 64 * nvmf.MiB
-	mostImage  = nvmf.TiB
+	minImage = 64 * nvmf.MiB
+	maxImage = nvmf.TiB
 )
 
-// roomFor is half of what the file system of dir has free for us.
-func roomFor(dir string) (nvmf.Bytes, error) {
+// spaceFor is half of what the file system of dir has free for us.
+func spaceFor(dir string) (nvmf.Bytes, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(dir, &fs); err != nil {
 		return 0, fmt.Errorf("free space in %s: %w", dir, err)
 	}
 	half := nvmf.Bytes(fs.Bavail) * nvmf.Bytes(fs.Bsize) / 2
-	return min(max(half-half%nvmf.MiB, leastImage), mostImage), nil
+	return min(max(half-half%nvmf.MiB, minImage), maxImage), nil
 }
 
 // adopt completes the settings with what the last run of the store recorded:

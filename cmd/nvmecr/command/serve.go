@@ -106,7 +106,7 @@ func untilIdle(ctx context.Context, s *serve.Server, group string) {
 		case <-ctx.Done():
 			return
 		}
-		if idle++; !s.Idle() || idle == idleLooks && !owner.Unattended(group) {
+		if idle++; !s.Idle() || idle == idleLooks && !owner.Unattached(group) {
 			idle = 0
 		}
 	}
@@ -146,7 +146,7 @@ func (o *serveOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 		}
 	}
 	fmt.Fprintln(stdout, lingering) // to nobody if nvmecr run was killed
-	if err := letGo(); err != nil {
+	if err := detachStdio(); err != nil {
 		return errors.Join(err, s.Close())
 	}
 	untilIdle(ctx, s, group)
@@ -196,8 +196,8 @@ func awaitEnd(ctx context.Context, input io.Reader) (killed bool) {
 	return killed
 }
 
-// letGo closes what this process has of who has started it: terminals, and pipes that somebody reads to their end.
-func letGo() error {
+// detachStdio closes what this process has of who has started it: terminals, and pipes that somebody reads to their end.
+func detachStdio() error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return err

@@ -94,7 +94,7 @@ See docs/slurm.md.`,
 
 // hooks makes what a hook needs. Nodes need no inventory.
 func (o *slurmOptions) hooks(stderr io.Writer, name string) (*slurm.Hooks, error) {
-	h := &slurm.Hooks{State: o.state, Queue: slurm.Scontrol{}, Targets: slurm.Commands{}, Grace: o.grace, Logf: sayer(stderr), Now: time.Now}
+	h := &slurm.Hooks{State: o.state, Queue: slurm.Scontrol{}, Targets: slurm.Commands{}, Grace: o.grace, Logf: lineLogger(stderr), Now: time.Now}
 	switch name {
 	case "prolog", "epilog", "task-prolog":
 		return h, nil

@@ -74,12 +74,12 @@ func newStep() (*step, error) {
 	if !ok {
 		return nil, errors.New("standard input is not the socket of Slurm's plugin, which starts this")
 	}
-	go s.attend(plugin)
+	go s.receiveTasks(plugin)
 	return s, nil
 }
 
-// attend takes what the tasks give, until they have ended.
-func (s *step) attend(plugin *net.UnixConn) {
+// receiveTasks takes what the tasks give, until they have ended.
+func (s *step) receiveTasks(plugin *net.UnixConn) {
 	defer close(s.ended)
 	word, rights := make([]byte, 1), make([]byte, syscall.CmsgSpace(4))
 	for {
@@ -177,7 +177,7 @@ func (s *step) hold(ctx context.Context, job, name, runtime string, out io.Write
 
 // drained is runDrained for tasks that the step starts.
 func (s *step) drained(o *runOptions, before []string, library string, out io.WriteCloser) error {
-	_, env := preload.Carry(o.cfg, []string{"srun"}, preload.Environ(o.cfg, os.Environ(), library))
+	_, env := preload.Propagate(o.cfg, []string{"srun"}, preload.Environ(o.cfg, os.Environ(), library))
 	if err := o.stage(env, surroundings{}); err != nil {
 		return err
 	}

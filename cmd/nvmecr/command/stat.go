@@ -188,18 +188,18 @@ func namesakes(owners map[string][]int) (paths []string) {
 	return paths
 }
 
-// mostNamesakes is how many are printed; JSON has all.
-const mostNamesakes = 10
+// maxNamesakes is how many are printed; JSON has all.
+const maxNamesakes = 10
 
 func printNamesakes(w io.Writer, paths []string, owners map[string][]int) error {
 	if len(paths) == 0 {
 		return nil
 	}
 	fmt.Fprintf(w, "%s in several ranks, each of which has a file of its own:\n", count(len(paths), "path"))
-	for _, name := range paths[:min(len(paths), mostNamesakes)] {
+	for _, name := range paths[:min(len(paths), maxNamesakes)] {
 		fmt.Fprintf(w, "  %s: %s\n", printable(name), count(len(owners[name]), "rank"))
 	}
-	if more := len(paths) - mostNamesakes; more > 0 {
+	if more := len(paths) - maxNamesakes; more > 0 {
 		fmt.Fprintf(w, "  and %d more\n", more)
 	}
 	return nil

@@ -15,7 +15,7 @@ func (r *reader) takeStore(ctx context.Context) (unlock func() error, err error)
 	if unlock, err = r.lock(); err != nil {
 		return nil, err
 	}
-	if err := store.Idle(ctx, r.cfg, sayer(r.stderr)); err != nil {
+	if err := store.Idle(ctx, r.cfg, lineLogger(r.stderr)); err != nil {
 		return nil, errors.Join(err, unlock())
 	}
 	return unlock, nil

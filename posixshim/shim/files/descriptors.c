@@ -178,7 +178,7 @@ static int share(int fd, nv_handle h)
 	if (fd >= 0)
 		set(fd, h);
 	end_change();
-	nv_carry(fd);
+	nv_arm_relay(fd);
 	return fd;
 }
 
@@ -250,7 +250,7 @@ int nv_open(struct nv_place *at, int flags, mode_t mode)
 		REAL(close)(at->descriptor);
 	}
 	set(fd, h);
-	nv_carry(fd);
+	nv_arm_relay(fd);
 	errno = saved;
 	return fd;
 }
@@ -348,7 +348,7 @@ static int replace(int fd, int newfd, int flags)
 		set(newfd, h);
 	end_change();
 	if (r >= 0 && h != 0)
-		nv_carry(newfd);
+		nv_arm_relay(newfd);
 	if (r < 0 && h != 0 && nv_server(h) == 0)
 		drop(h);
 	if (r < 0)

@@ -2,7 +2,7 @@
  *
  * Before this process forks or executes a program, its placeholders are
  * replaced by descriptors that say which file of which process they stand for,
- * for who has this library, and are of no use to others: posixshim/share.go.
+ * for who has this library, and are of no use to others: posixshim/inherit.go.
  * Those who have them send their calls here (remote.c).
  *
  * A process that ends while others have files of it, or executes a program that
@@ -69,10 +69,10 @@ static void share_all(void)
 		share_one(nv_ours(fd));
 }
 
-/* nv_carry is called when a file of ours may have become descriptor fd. To a standard
+/* nv_arm_relay is called when a file of ours may have become descriptor fd. To a standard
  * one programs write past this library, with the streams that the C library has: a file
- * that is open for writing gets there what carries that (posixshim/carry.go). */
-void nv_carry(int fd)
+ * that is open for writing gets a socket there whose bytes are relayed (posixshim/relay.go). */
+void nv_arm_relay(int fd)
 {
 	nv_handle h = (unsigned)fd <= STDERR_FILENO ? nv_ours(fd) : 0;
 	int saved = errno;

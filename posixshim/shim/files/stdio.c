@@ -25,7 +25,7 @@ struct cookie {
  * which cannot be intercepted, so while descriptor 0 is
  * ours the variable stdin is nv_input_ours, and libc's is nv_input_theirs, which who has
  * kept its address, as std::cin does, may go on using (nv_input). What is
- * written inside the library reaches the file (nv_carry). */
+ * written inside the library reaches the file (nv_arm_relay). */
 FILE *nv_input_ours, *nv_input_theirs;
 
 /* is_ours says that a stream is one of ours: libc gives streams of fopencookie no descriptor. */

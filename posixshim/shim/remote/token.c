@@ -1,5 +1,5 @@
 /* The names of the sockets by which processes have files of each other, which say whose
- * file a descriptor stands for. posixshim/share.go makes them. */
+ * file a descriptor stands for. posixshim/inherit.go makes them. */
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>

@@ -21,29 +21,29 @@ import (
 // offset or at its end. Every call first waits for what was written so before it
 // (Drain), so that the order is that of the calls.
 
-// A carrier is the server's end of such a socket.
-type carrier struct {
+// A relay is the server's end of such a socket.
+type relay struct {
 	file  *openFile
 	write func([]byte) (int, error)
 
-	mu   sync.Mutex // held from taking bytes until they are in the file
-	buf  []byte
-	told bool // the user knows that writing has failed
-	over bool // another process carries from now on
+	mu         sync.Mutex // held from taking bytes until they are in the file
+	buf        []byte
+	reported   bool // the user knows that writing has failed
+	handedOver bool // another process relays from now on
 }
 
-// carryAtOnce is how many bytes are taken from a socket at once.
-const carryAtOnce = 256 << 10
+// relayChunk is how many bytes are taken from a socket at once.
+const relayChunk = 256 << 10
 
-// carriers are all those of a process.
-type carriers struct {
+// relays are all those of a process.
+type relays struct {
 	mu  sync.Mutex // held to replace the list
 	all atomic.Pointer[[]*watch]
 }
 
-// changeCarriers replaces the list. Other processes know whether there is one.
-func (p *Process) changeCarriers(change func([]*watch) []*watch) {
-	c := &p.carriers
+// changeRelays replaces the list. Other processes know whether there is one.
+func (p *Process) changeRelays(change func([]*watch) []*watch) {
+	c := &p.relays
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var now []*watch
@@ -56,17 +56,17 @@ func (p *Process) changeCarriers(change func([]*watch) []*watch) {
 	} else {
 		c.all.Store(&now)
 	}
-	if p.Carrying != nil && (before != nil) != (len(now) > 0) {
-		p.Carrying(len(now) > 0)
+	if p.Relaying != nil && (before != nil) != (len(now) > 0) {
+		p.Relaying(len(now) > 0)
 	}
 }
 
-func (p *Process) addCarrier(w *watch) {
-	p.changeCarriers(func(all []*watch) []*watch { return append(all, w) })
+func (p *Process) addRelay(w *watch) {
+	p.changeRelays(func(all []*watch) []*watch { return append(all, w) })
 }
 
-func (p *Process) removeCarrier(w *watch) {
-	p.changeCarriers(func(all []*watch) []*watch {
+func (p *Process) removeRelay(w *watch) {
+	p.changeRelays(func(all []*watch) []*watch {
 		return slices.DeleteFunc(all, func(v *watch) bool { return v == w })
 	})
 }
@@ -75,17 +75,17 @@ func (p *Process) removeCarrier(w *watch) {
 // It is called before each call, which must see that. A process no file of which can be
 // written to so pays for a load.
 func (p *Process) Drain() {
-	if all := p.carriers.all.Load(); all != nil {
+	if all := p.relays.all.Load(); all != nil {
 		for _, w := range *all {
 			p.drain(w)
 		}
 	}
 }
 
-// FinishCarried drains, and closes the files that no process has any more: for another process, which has seen the end of
+// FinishRelayed drains, and closes the files that no process has any more: for another process, which has seen the end of
 // those that wrote.
-func (p *Process) FinishCarried() {
-	all := p.carriers.all.Load()
+func (p *Process) FinishRelayed() {
+	all := p.relays.all.Load()
 	if all == nil {
 		return
 	}
@@ -93,34 +93,34 @@ func (p *Process) FinishCarried() {
 		if !p.drain(w) {
 			continue
 		}
-		if err := p.unshare(w.carrier.file, w); err != nil {
+		if err := p.unshare(w.relay.file, w); err != nil {
 			p.logf("closing a file that another process had open: %v", err)
 		}
 	}
 }
 
-// drain does so for one socket. It reports whether that is the end, as carry does.
+// drain does so for one socket. It reports whether that is the end, as relay does.
 func (p *Process) drain(w *watch) (end bool) {
-	if w.carrier == nil {
+	if w.relay == nil {
 		return false
 	}
 	// One that is closed has been drained.
 	if raw, err := w.SyscallConn(); err == nil {
-		_ = raw.Control(func(fd uintptr) { end = p.carry(w.carrier, int(fd)) })
+		_ = raw.Control(func(fd uintptr) { end = p.relay(w.relay, int(fd)) })
 	}
 	return end
 }
 
-// carry writes what there is in the socket to the file. It reports whether that is
+// relay writes what there is in the socket to the file. It reports whether that is
 // the end: no process has the other end any more.
-func (p *Process) carry(c *carrier, fd int) (end bool) {
+func (p *Process) relay(c *relay, fd int) (end bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.over {
+	if c.handedOver {
 		return false
 	}
 	if c.buf == nil {
-		c.buf = make([]byte, carryAtOnce)
+		c.buf = make([]byte, relayChunk)
 	}
 	for {
 		n, _, err := unix.Recvfrom(fd, c.buf, unix.MSG_DONTWAIT)
@@ -139,7 +139,7 @@ func (p *Process) carry(c *carrier, fd int) (end bool) {
 // put writes bytes to the file. Who has written them cannot be told of a failure
 // any more: the next fsync or close of the file is, as for a local file whose blocks
 // could not be written, and the user.
-func (p *Process) put(c *carrier, b []byte) {
+func (p *Process) put(c *relay, b []byte) {
 	for len(b) > 0 {
 		n, err := c.write(b)
 		if err == nil && n == 0 {
@@ -147,8 +147,8 @@ func (p *Process) put(c *carrier, b []byte) {
 		}
 		if err != nil {
 			c.file.lost.Store(&err)
-			if !c.told { // standard error may be this very file
-				c.told = true
+			if !c.reported { // standard error may be this very file
+				c.reported = true
 				p.logf("%s: %d bytes that a program wrote to its output are lost: %v", c.file.path, len(b), err)
 			}
 			return
@@ -166,15 +166,15 @@ func (f *openFile) unwritten() error {
 	return nil
 }
 
-// watchOver waits until no process has the other end of w any more, and writes what
+// awaitHangup waits until no process has the other end of w any more, and writes what
 // comes until then. It is false if another process goes on with that.
-func (p *Process) watchOver(w *watch) bool {
+func (p *Process) awaitHangup(w *watch) bool {
 	var err error
-	if w.carrier == nil {
+	if w.relay == nil {
 		var b [1]byte
 		_, err = w.Read(b[:])
 	} else if raw, e := w.SyscallConn(); e == nil {
-		err = raw.Read(func(fd uintptr) bool { return p.carry(w.carrier, int(fd)) })
+		err = raw.Read(func(fd uintptr) bool { return p.relay(w.relay, int(fd)) })
 	}
 	return !errors.Is(err, os.ErrDeadlineExceeded)
 }
@@ -183,9 +183,9 @@ func (p *Process) watchOver(w *watch) bool {
 func (w *watch) halt() {
 	_ = w.SetReadDeadline(past) // one that is closed has stopped
 	<-w.stopped
-	if c := w.carrier; c != nil {
+	if c := w.relay; c != nil {
 		c.mu.Lock()
-		c.over = true
+		c.handedOver = true
 		c.mu.Unlock()
 	}
 }

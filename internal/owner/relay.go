@@ -21,33 +21,33 @@ import (
 
 // A process may have taken on to write to files what other processes write to sockets (posixshim). Who opens a file, or looks at
 // its size, has to find what was written before, also by a process that has ended since. Each process that has such sockets
-// therefore listens in the directory carryDir of its group: it ends a connection when it has written what was there.
+// therefore listens in the directory relayDir of its group: it ends a connection when it has written what was there.
 
-// carryDir is in the directory of a group, while a process carries.
-const carryDir = "carry"
+// relayDir is in the directory of a group, while a process relays.
+const relayDir = "relay"
 
-// Carriers are the processes of a run on this host that carry. The methods may be called from any goroutine.
-type Carriers struct {
+// Relays are the processes of a run on this host that relay. The methods may be called from any goroutine.
+type Relays struct {
 	Group   string
 	Timeout time.Duration // how long Await waits for one process, once
 
 	mu     sync.Mutex
 	listen *os.File
-	file   string // of this process's socket, in carryDir
+	file   string // of this process's socket, in relayDir
 
 	silent sync.Map // files of those that have not answered
 }
 
-var carryNumber atomic.Uint64 // of those of this process
+var relayNumber atomic.Uint64 // of those of this process
 
 // Listen makes this process one of them, until Close: finish writes to the files what there is.
-func (c *Carriers) Listen(finish func()) error {
+func (c *Relays) Listen(finish func()) error {
 	dir, err := directory(c.Group)
 	if err != nil {
 		return err
 	}
-	dir = filepath.Join(dir, carryDir)
-	file := strconv.Itoa(os.Getpid()) + "-" + strconv.FormatUint(carryNumber.Add(1), 10)
+	dir = filepath.Join(dir, relayDir)
+	file := strconv.Itoa(os.Getpid()) + "-" + strconv.FormatUint(relayNumber.Add(1), 10)
 	hidden := filepath.Join(dir, "."+file) // until it listens
 	var listen *os.File
 	for range 3 { // Close of another process may remove the directory
@@ -77,15 +77,15 @@ func (c *Carriers) Listen(finish func()) error {
 }
 
 // Close undoes Listen.
-func (c *Carriers) Close() error {
+func (c *Relays) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.listen == nil {
 		return nil
 	}
-	dir := filepath.Join(Directory(c.Group), carryDir)
+	dir := filepath.Join(Directory(c.Group), relayDir)
 	_ = os.Remove(filepath.Join(dir, c.file))
-	_ = os.Remove(dir) // unless another process carries, too
+	_ = os.Remove(dir) // unless another process relays, too
 	err := ownfd.CloseFile(c.listen)
 	c.listen, c.file = nil, ""
 	return err
@@ -93,11 +93,11 @@ func (c *Carriers) Close() error {
 
 // Await returns when the others have written what they had when it was called. It costs one system call where there are none. One
 // that does not answer in time is not waited for again, and one that is stopped not at all.
-func (c *Carriers) Await() {
+func (c *Relays) Await() {
 	if c.Group == "" {
 		return
 	}
-	dir := filepath.Join(Directory(c.Group), carryDir)
+	dir := filepath.Join(Directory(c.Group), relayDir)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return
@@ -113,11 +113,11 @@ func (c *Carriers) Await() {
 }
 
 // await waits for one process.
-func (c *Carriers) await(file string) {
-	fd, err := dial(c.Group, filepath.Join(carryDir, file), unix.SOCK_STREAM)
+func (c *Relays) await(file string) {
+	fd, err := dial(c.Group, filepath.Join(relayDir, file), unix.SOCK_STREAM)
 	if err != nil {
 		if errors.Is(err, syscall.ECONNREFUSED) { // it was killed
-			_ = os.Remove(filepath.Join(Directory(c.Group), carryDir, file))
+			_ = os.Remove(filepath.Join(Directory(c.Group), relayDir, file))
 		}
 		return
 	}
@@ -139,7 +139,7 @@ func (c *Carriers) await(file string) {
 	}
 }
 
-// stopped says whether somebody has stopped (SIGSTOP) the process that a socket in carryDir is of: what it has does not come for now.
+// stopped says whether somebody has stopped (SIGSTOP) the process that a socket in relayDir is of: what it has does not come for now.
 func stopped(file string) bool {
 	pid, _, _ := strings.Cut(file, "-")
 	stat, err := os.ReadFile("/proc/" + pid + "/stat")

@@ -47,8 +47,8 @@ func TestWrittenPastTheShim(t *testing.T) {
 	_, err = unix.Write(socket, []byte("last"))
 	require.NoError(t, err)
 	require.NoError(t, unix.Close(socket))
-	require.NoError(t, p.releaseOther(h, 0), "the last descriptor")
-	assert.Nil(t, p.carriers.all.Load())
+	require.NoError(t, p.releaseForPeer(h, 0), "the last descriptor")
+	assert.Nil(t, p.relays.all.Load())
 	h = file(t, p, "f", syscall.O_RDONLY)
 	assert.EqualValues(t, len(want)+4, size(t, p, h))
 	require.NoError(t, p.Release(h))
@@ -91,7 +91,7 @@ func TestLostPastTheShim(t *testing.T) {
 	for name, hears := range map[string]func(p *Process, h Handle) error{
 		"fsync":           (*Process).Fsync,
 		"close":           (*Process).Release,
-		"another process": func(p *Process, h Handle) error { return p.releaseOther(h, 0) },
+		"another process": func(p *Process, h Handle) error { return p.releaseForPeer(h, 0) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPartition(t).process(t)
@@ -110,14 +110,14 @@ func TestLostPastTheShim(t *testing.T) {
 			}
 			assert.ErrorIs(t, hears(p, h), syscall.ENOSPC)
 			assert.Equal(t, 1, said)
-			assert.NoError(t, p.releaseOther(h, 0), "only once")
+			assert.NoError(t, p.releaseForPeer(h, 0), "only once")
 			require.NoError(t, unix.Close(socket))
 		})
 	}
 }
 
 // Who reads media first waits for what other processes have taken on to write; in a job's tree so does who opens a file, or looks at it.
-func TestAwaitsWhatOthersCarry(t *testing.T) {
+func TestAwaitsOtherRelays(t *testing.T) {
 	for _, tree := range []bool{false, true} {
 		partition := newPartition(t)
 		p := partition.process(t)
@@ -147,11 +147,11 @@ func TestAwaitsWhatOthersCarry(t *testing.T) {
 	}
 }
 
-// What is asked of a process that carries: all is in the files, and those are closed that nobody has any more.
-func TestFinishCarried(t *testing.T) {
+// What is asked of a process that relays: all is in the files, and those are closed that nobody has any more.
+func TestFinishRelayed(t *testing.T) {
 	p := newPartition(t).process(t)
 	var began, ended int
-	p.Carrying = func(begins bool) {
+	p.Relaying = func(begins bool) {
 		if begins {
 			began++
 		} else {
@@ -165,7 +165,7 @@ func TestFinishCarried(t *testing.T) {
 	assert.Equal(t, 1, began)
 	_, err = unix.Write(socket, []byte("before"))
 	require.NoError(t, err)
-	p.FinishCarried()
+	p.FinishRelayed()
 	attr, err := p.Attr(at("f"), 0)
 	require.NoError(t, err)
 	assert.EqualValues(t, 6, attr.Size)
@@ -173,7 +173,7 @@ func TestFinishCarried(t *testing.T) {
 	_, err = unix.Write(socket, []byte(" the end"))
 	require.NoError(t, err)
 	require.NoError(t, unix.Close(socket))
-	p.FinishCarried()
+	p.FinishRelayed()
 	attr, err = p.Attr(at("f"), 0)
 	require.NoError(t, err)
 	assert.EqualValues(t, 14, attr.Size)

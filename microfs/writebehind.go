@@ -153,8 +153,8 @@ func (l *losses) add(ino Ino, err error) {
 // count as complete (Attr.Closed) any more.
 func (l losses) of(ino Ino) error { return l[ino].last }
 
-// mend notes that the file has been truncated to 0: it misses nothing any more.
-func (l losses) mend(ino Ino) {
+// clear notes that the file has been truncated to 0: it misses nothing any more.
+func (l losses) clear(ino Ino) {
 	if x, ok := l[ino]; ok {
 		l[ino] = loss{count: x.count}
 	}

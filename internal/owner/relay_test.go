@@ -12,15 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Who awaits carriers finds done what they had to do, and does not wait for those that have ended or do not answer.
-func TestCarriers(t *testing.T) {
-	group := "carrytest"
+// A process that awaits relays finds done what they had to do, and does not wait for those that have ended or do not answer.
+func TestRelays(t *testing.T) {
+	group := "relaytest"
 	require.NoError(t, Prepare(group))
 	t.Cleanup(func() { Abandon(group) })
-	reader := &Carriers{Group: group, Timeout: time.Minute}
-	reader.Await() // nobody carries
+	reader := &Relays{Group: group, Timeout: time.Minute}
+	reader.Await() // nobody relays
 
-	var one, two Carriers
+	var one, two Relays
 	one.Group, two.Group = group, group
 	var done, own atomic.Int32
 	require.NoError(t, one.Listen(func() { time.Sleep(10 * time.Millisecond); done.Add(1) }))
@@ -34,7 +34,7 @@ func TestCarriers(t *testing.T) {
 	reader.Await()
 	assert.EqualValues(t, 3, done.Load())
 
-	dir := filepath.Join(Directory(group), carryDir)
+	dir := filepath.Join(Directory(group), relayDir)
 	killed := filepath.Join(dir, "1-1")
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	require.NoError(t, err)
@@ -51,7 +51,7 @@ func TestCarriers(t *testing.T) {
 	reader.Await() // not again
 	close(stopped)
 
-	for _, c := range []*Carriers{&one, &two, reader} {
+	for _, c := range []*Relays{&one, &two, reader} {
 		require.NoError(t, c.Close())
 	}
 	assert.NoDirExists(t, dir)

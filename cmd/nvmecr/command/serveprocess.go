@@ -31,8 +31,8 @@ const (
 	serveEnd   = time.Minute
 )
 
-// A servant is `nvmecr serve` as a process of its own, which ends after this one.
-type servant struct {
+// A serveProcess is `nvmecr serve` as a process of its own, which ends after this one.
+type serveProcess struct {
 	cmd      *exec.Cmd
 	ended    chan struct{} // closed when it has
 	lifeline *os.File      // it ends when this closes, also by our death
@@ -42,10 +42,10 @@ type servant struct {
 	view     string // that it has exported; "" if it has not
 }
 
-// startServant starts it with the settings of the run. The view that it exports is then one of the settings. One that lingers
+// startServeProcess starts it with the settings of the run. The view that it exports is then one of the settings. One that lingers
 // goes on behind the run while processes of the job have files of it. index is the socket for the tree's other hosts, or nil; one that has joined
 // has no tree.
-func startServant(cfg *config.Config, linger, joined bool, index *os.File, stderr io.Writer) (*servant, error) {
+func startServeProcess(cfg *config.Config, linger, joined bool, index *os.File, stderr io.Writer) (*serveProcess, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func startServant(cfg *config.Config, linger, joined bool, index *os.File, stder
 		stdout.Close()
 		return nil, fmt.Errorf("cannot start nvmecr serve: %w", err)
 	}
-	s := &servant{
+	s := &serveProcess{
 		cmd: cmd, ended: make(chan struct{}), lifeline: lifeline,
 		stdout: stdout, says: bufio.NewReader(stdout), stderr: stderr, view: cfg.Export,
 	}
@@ -109,8 +109,8 @@ func startServant(cfg *config.Config, linger, joined bool, index *os.File, stder
 	return s, nil
 }
 
-// joinServant makes the settings those of a run on whose host another run of the job has a servant.
-func joinServant(cfg *config.Config) (err error) {
+// joinServeProcess makes the settings those of a run on whose host another run of the job has a serve process.
+func joinServeProcess(cfg *config.Config) (err error) {
 	cfg.Command, err = os.Executable()
 	if cfg.Export = viewOf(cfg); lookAt(filepath.Join(cfg.Export, "self")) != nil {
 		cfg.Export = "" // it exports nothing
@@ -172,7 +172,7 @@ func lookAt(dir string) error {
 }
 
 // stop ends it, and waits until it has ended, or says that it goes on while processes need it.
-func (s *servant) stop() (lingers bool) {
+func (s *serveProcess) stop() (lingers bool) {
 	_, _ = s.lifeline.WriteString("ended\n") // it may have been killed
 	s.lifeline.Close()
 	defer s.stdout.Close()
@@ -192,13 +192,13 @@ func (s *servant) stop() (lingers bool) {
 }
 
 // forget closes what leads to one that has ended. Its view is the successor's.
-func (s *servant) forget() {
+func (s *serveProcess) forget() {
 	s.lifeline.Close()
 	s.stdout.Close()
 }
 
 // removeView removes the directory of the view, and what is left of the view if its server was killed.
-func (s *servant) removeView() {
+func (s *serveProcess) removeView() {
 	if s.view == "" {
 		return
 	}

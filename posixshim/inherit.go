@@ -20,7 +20,7 @@ import (
 // children have it, programs that are
 // executed have it, it can be duplicated and sent; whoever has this library
 // asks for its name (getsockname) and knows which file of which process it is.
-// Who has not can write to it if the file is open for writing (carry.go). Of others the
+// Who has not can write to it if the file is open for writing (relay.go). Of others the
 // socket only listens, and writing is ENOTCONN. Nobody can read it
 // (EINVAL, EAGAIN), or open it anew (ENXIO).
 //
@@ -31,7 +31,7 @@ import (
 // watch is that end.
 type watch struct {
 	*os.File
-	carrier *carrier // if the file is open for writing
+	relay *relay // if the file is open for writing
 
 	end sync.Once
 	err error // of the end, once that is done
@@ -64,7 +64,7 @@ func (p *Process) Share(h Handle) (int, error) {
 	if err := p.Retain(h); err != nil {
 		return 0, err
 	}
-	socket, w, err := p.standIn(f)
+	socket, w, err := p.newSharedSocket(f)
 	if w != nil {
 		w.stopped = make(chan struct{})
 	}
@@ -76,8 +76,8 @@ func (p *Process) Share(h Handle) (int, error) {
 	if err != nil {
 		return 0, errors.Join(fmt.Errorf("sharing an open file with a child: %w", err), p.releaseHandle(h))
 	}
-	if w.carrier != nil {
-		p.addCarrier(w)
+	if w.relay != nil {
+		p.addRelay(w)
 	}
 	p.watchFor(f, w)
 	return socket, nil
@@ -88,7 +88,7 @@ func (p *Process) watchFor(f *openFile, w *watch) {
 	go func() {
 		defer close(w.stopped)
 		p.Guard("the end of a sharing", func() {
-			if !p.watchOver(w) {
+			if !p.awaitHangup(w) {
 				return
 			}
 			if err := p.unshare(f, w); err != nil {
@@ -117,8 +117,8 @@ func (f *openFile) share(w *watch) bool {
 	}
 }
 
-// standIn makes the socket of an open file, and the connection to it.
-func (p *Process) standIn(f *openFile) (int, *watch, error) {
+// newSharedSocket makes the socket of an open file, and the connection to it.
+func (p *Process) newSharedSocket(f *openFile) (int, *watch, error) {
 	number, err := p.serve()
 	if err != nil {
 		return 0, nil, err
@@ -127,7 +127,7 @@ func (p *Process) standIn(f *openFile) (int, *watch, error) {
 	if f.flags.Load()&syscall.O_ACCMODE != syscall.O_RDONLY {
 		socket, end, err := connected(name)
 		write := func(b []byte) (int, error) { return p.Write(f.handle, b, NoLimit) }
-		return socket, &watch{File: end, carrier: &carrier{file: f, write: write}}, err
+		return socket, &watch{File: end, relay: &relay{file: f, write: write}}, err
 	}
 	socket, err := listenAt(name, 0)
 	if err != nil {
@@ -170,7 +170,7 @@ func listenAt(name unix.Sockaddr, backlog int) (int, error) {
 func (p *Process) unshare(f *openFile, w *watch) error {
 	w.end.Do(func() {
 		p.drain(w)
-		p.removeCarrier(w)
+		p.removeRelay(w)
 		p.server.ended(f.handle)
 		closed := ownfd.CloseFile(w.File)
 		last, err := p.drop(f)
@@ -187,18 +187,18 @@ func (p *Process) unshare(f *openFile, w *watch) error {
 	return w.err
 }
 
-// settle ends the sharing of an open file of which no process has a descriptor
+// closeShared ends the sharing of an open file of which no process has a descriptor
 // any more: whoever closed the last one gets the outcome.
-func (p *Process) settle(f *openFile) error {
-	ended, err := p.settled(f)
+func (p *Process) closeShared(f *openFile) error {
+	ended, err := p.closeHungUp(f)
 	if ended {
 		p.server.failed.Delete(f.handle) // the caller has heard of it
-		p.server.unasked.Delete(f.handle)
+		p.server.unreported.Delete(f.handle)
 	}
 	return err
 }
 
-func (p *Process) settled(f *openFile) (ended bool, err error) {
+func (p *Process) closeHungUp(f *openFile) (ended bool, err error) {
 	for w := f.watch.Load(); w != nil; w = w.older {
 		if w.ended() {
 			ended = true
@@ -233,7 +233,7 @@ func (p *Process) Alone(ends int) (int, error) {
 			w.foreign.Store(true)
 		}
 	})
-	left := p.left()
+	left := p.sharedFiles()
 	if left == 0 {
 		p.server.answerAll()
 	}
@@ -244,35 +244,35 @@ func (p *Process) Alone(ends int) (int, error) {
 // another process may ask what came of that. It is counted in naps: on a busy machine,
 // where the other one has to wait for a processor, so has this one, and naps take longer.
 const (
-	askTime = time.Second
-	askNap  = time.Millisecond
+	askTime  = time.Second
+	askPause = time.Millisecond
 )
 
 // ended notes that a sharing has ended, and forgets what nobody will ask about any more.
 func (s *server) ended(h Handle) {
-	s.unasked.Range(func(old, at any) bool {
+	s.unreported.Range(func(old, at any) bool {
 		if time.Since(at.(time.Time)) > 60*s.askTime {
-			s.unasked.Delete(old)
+			s.unreported.Delete(old)
 		}
 		return true
 	})
-	s.unasked.Store(h, time.Now())
+	s.unreported.Store(h, time.Now())
 }
 
 // answerAll waits until nobody is about to ask, or waits for an answer: who is
 // not answered takes this process for one that was killed.
 func (s *server) answerAll() {
 	since := time.Now().Add(-s.askTime)
-	for naps := time.Duration(0); naps*askNap < s.askTime && s.owes(since); naps++ {
-		time.Sleep(askNap)
+	for naps := time.Duration(0); naps*askPause < s.askTime && s.hasUnreported(since); naps++ {
+		time.Sleep(askPause)
 	}
 }
 
-// owes says whether somebody may ask about what has ended since then, or waits for an
+// hasUnreported says whether somebody may ask about what has ended since then, or waits for an
 // answer. It looks at what is asked first: that becomes a call before it is answered.
-func (s *server) owes(since time.Time) (owes bool) {
-	if comes(s.identity().listen.Load()) || s.connections.Load() > 0 {
-		s.unasked.Range(func(_, at any) bool {
+func (s *server) hasUnreported(since time.Time) (owes bool) {
+	if hasPending(s.identity().listen.Load()) || s.connections.Load() > 0 {
+		s.unreported.Range(func(_, at any) bool {
 			owes = at.(time.Time).After(since)
 			return !owes
 		})
@@ -280,8 +280,8 @@ func (s *server) owes(since time.Time) (owes bool) {
 	return owes || s.calls.Load() > 0
 }
 
-// comes says whether somebody has connected who has not been let in yet.
-func comes(listen *os.File) bool {
+// hasPending says whether somebody has connected who has not been let in yet.
+func hasPending(listen *os.File) bool {
 	if listen == nil {
 		return false
 	}
@@ -297,12 +297,12 @@ func comes(listen *os.File) bool {
 	return err == nil && fds[0].Revents&unix.POLLIN != 0
 }
 
-func (p *Process) left() (left int) {
+func (p *Process) sharedFiles() (left int) {
 	p.server.mu.Lock()
 	defer p.server.mu.Unlock()
-	left = int(p.server.lent.Load())
+	left = int(p.server.peerMappings.Load())
 	p.files.each(func(f *openFile) {
-		_, _ = p.settled(f) // what fails is said by who watches
+		_, _ = p.closeHungUp(f) // what fails is said by who watches
 		if w := f.watch.Load(); w != nil && !w.ended() {
 			left++
 		}

@@ -20,9 +20,9 @@ func (m *message) mapped() Handle {
 }
 func (m *message) how() int { return int(binary.NativeEndian.Uint64(m.head[24:])) }
 
-// lend makes the call to map a file for another process. The result is the handle to unmap,
+// mapForPeer makes the call to map a file for another process. The result is the handle to unmap,
 // and the descriptor goes to that process.
-func (p *Process) lend(m *message) (result, descriptor int, err error) {
+func (p *Process) mapForPeer(m *message) (result, descriptor int, err error) {
 	h, how := m.mapped(), m.how()
 	fd, err := p.dispatch(m)
 	if err != nil {
@@ -32,36 +32,36 @@ func (p *Process) lend(m *message) (result, descriptor int, err error) {
 		return 0, ownfd.Hold(fd), nil // there is nothing to unmap
 	}
 	fd &^= MapKept
-	p.server.lent.Add(1)
+	p.server.peerMappings.Add(1)
 	if m.maps == nil {
 		m.maps = make(map[Handle]int)
 	}
 	m.maps[h]++
 	if descriptor, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 3); err != nil {
-		return 0, 0, errors.Join(err, p.takeBack(m, h))
+		return 0, 0, errors.Join(err, p.unmapForPeer(m, h))
 	}
 	return int(h), ownfd.Hold(descriptor), nil
 }
 
-// takeBack unmaps a file that was mapped for the other end of a connection.
-func (p *Process) takeBack(m *message, h Handle) error {
+// unmapForPeer unmaps a file that was mapped for the other end of a connection.
+func (p *Process) unmapForPeer(m *message, h Handle) error {
 	if m.maps[h] == 0 {
 		return syscall.EINVAL
 	}
 	if m.maps[h]--; m.maps[h] == 0 {
 		delete(m.maps, h)
 	}
-	p.server.lent.Add(-1)
+	p.server.peerMappings.Add(-1)
 	return p.Unmap(h)
 }
 
-// takeAllBack is called when a connection has ended.
-func (p *Process) takeAllBack(m *message) error {
+// unmapAllForPeer is called when a connection has ended.
+func (p *Process) unmapAllForPeer(m *message) error {
 	var errs []error
 	for h, n := range m.maps {
 		errs = append(errs, p.saveMapping(h))
 		for ; n > 0; n-- {
-			errs = append(errs, p.takeBack(m, h))
+			errs = append(errs, p.unmapForPeer(m, h))
 		}
 	}
 	return errors.Join(errs...)

@@ -14,13 +14,13 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// attends is a process that attends, and serves where nobody does.
-func attends(group string, patience time.Duration) {
-	said := "attends"
+// attaches is a process that attaches, and serves where nobody does.
+func attaches(group string, patience time.Duration) {
+	said := "attaches"
 	var listen *HandoverListener
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	err := Attend(ctx, group, func() error {
+	err := Attach(ctx, group, func() error {
 		time.Sleep(50 * time.Millisecond) // the others come meanwhile
 		said = "serves"
 		var err error
@@ -53,26 +53,26 @@ func TestAttend(t *testing.T) {
 	assert.False(t, OfRun("group"))
 	processes := make([]*process, 6)
 	for i := range processes {
-		processes[i] = start(t, "attends")
+		processes[i] = start(t, "attaches")
 	}
 	said := map[string]int{}
 	for _, p := range processes {
 		said[p.line(t)]++
 	}
-	assert.Equal(t, map[string]int{"serves": 1, "attends": len(processes) - 1}, said)
+	assert.Equal(t, map[string]int{"serves": 1, "attaches": len(processes) - 1}, said)
 	for _, p := range processes {
-		assert.False(t, Unattended("group"))
+		assert.False(t, Unattached("group"))
 		require.NoError(t, p.stdin.Close())
 		require.NoError(t, p.Wait())
 	}
-	require.True(t, Unattended("group"))
+	require.True(t, Unattached("group"))
 	assert.Equal(t, "waited", start(t, "waits").line(t))
 	require.NoError(t, remove(Directory("group")+"/"+successorFile)) // of the one that has just ended
 	Leave("group")
 	assert.NoDirExists(t, Directory("group"))
 	// The next one finds no lock in a directory of its own.
-	assert.Equal(t, "serves", start(t, "attends").line(t))
-	assert.False(t, Unattended("group"))
+	assert.Equal(t, "serves", start(t, "attaches").line(t))
+	assert.False(t, Unattached("group"))
 	require.NoError(t, Prepare("group"))
 	assert.True(t, OfRun("group"))
 	assert.True(t, InUse("group"))
@@ -80,7 +80,7 @@ func TestAttend(t *testing.T) {
 	assert.True(t, OfRun("group"), "that is the run's to remove")
 }
 
-// A run is in use while the process that has prepared it lives, and while a process of another host's run attends.
+// A run is in use while the process that has prepared it lives, and while a process of another host's run attaches.
 func TestInUse(t *testing.T) {
 	assert.False(t, InUse("used"), "there is no directory")
 	p := start(t, "prepares")
@@ -92,7 +92,7 @@ func TestInUse(t *testing.T) {
 	assert.True(t, InUse("used"))
 	EndRun("used")
 	assert.False(t, InUse("used"))
-	p = start(t, "attends used")
+	p = start(t, "attaches used")
 	assert.Equal(t, "serves", p.line(t))
 	assert.True(t, InUse("used"))
 	p.kill()

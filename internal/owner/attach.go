@@ -13,12 +13,12 @@ import (
 	"nvmecr/internal/ownfd"
 )
 
-// attendFile is in the directory of a group on hosts other than that of `nvmecr run`. Its bytes are locked: attendByte by
-// all processes that attend, for reading, and by a server that ends, for writing; startByte by who starts a server.
-const attendFile = "attend"
+// attachFile is in the directory of a group on hosts other than that of `nvmecr run`. Its bytes are locked: attachByte by
+// all processes that attach, for reading, and by a server that ends, for writing; startByte by who starts a server.
+const attachFile = "attach"
 
 const (
-	attendByte = iota // fcntl(2), F_OFD_SETLK: children that are forked have it, too
+	attachByte = iota // fcntl(2), F_OFD_SETLK: children that are forked have it, too
 	startByte         // F_SETLK: they have it not, so nobody waits for them
 )
 
@@ -32,36 +32,36 @@ func OfRun(group string) bool {
 	return err == nil
 }
 
-// Attend has the group's run served on this host for as long as this process lives, or a child that it forks. Where nobody
+// Attach has the group's run served on this host for as long as this process lives, or a child that it forks. Where nobody
 // has called ListenForHandovers it calls start, in one process at a time; start returns once somebody has. It waits
 // for other processes until ctx ends.
 //
 // It does not look again: whoever has something for one that was killed meanwhile finds out (DialSuccessor).
-func Attend(ctx context.Context, group string, start func() error) error {
-	fd, err := attend(ctx, group)
+func Attach(ctx context.Context, group string, start func() error) error {
+	fd, err := attach(ctx, group)
 	if err != nil {
-		return fmt.Errorf("attending the run on this host: %w", err)
+		return fmt.Errorf("attaching to the run on this host: %w", err)
 	}
-	if listens(group) {
+	if isListening(group) {
 		return nil
 	}
 	if err := waitForLock(ctx, fd, unix.F_SETLK, byteLock(unix.F_WRLCK, startByte)); err != nil {
 		return fmt.Errorf("waiting for the process that starts nvmecr serve: %w", err)
 	}
-	if !listens(group) {
+	if !isListening(group) {
 		err = start()
 	}
 	return errors.Join(err, unix.FcntlFlock(uintptr(fd), unix.F_SETLK, byteLock(unix.F_UNLCK, startByte)))
 }
 
-// attend returns the descriptor by which this process attends, the runtime's.
-func attend(ctx context.Context, group string) (int, error) {
+// attach returns the descriptor by which this process attaches, the runtime's.
+func attach(ctx context.Context, group string) (int, error) {
 	for {
 		dir, err := directory(group)
 		if err != nil {
 			return -1, err
 		}
-		name := filepath.Join(dir, attendFile)
+		name := filepath.Join(dir, attachFile)
 		fd, err := unix.Open(name, unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
 		if errors.Is(err, unix.ENOENT) { // a server that ended has just removed the directory
 			continue
@@ -70,7 +70,7 @@ func attend(ctx context.Context, group string) (int, error) {
 			return -1, &fs.PathError{Op: "open", Path: name, Err: err}
 		}
 		fd = ownfd.Hold(fd)
-		err = waitForLock(ctx, fd, unix.F_OFD_SETLK, byteLock(unix.F_RDLCK, attendByte))
+		err = waitForLock(ctx, fd, unix.F_OFD_SETLK, byteLock(unix.F_RDLCK, attachByte))
 		if err == nil && sameFile(fd, name) {
 			return fd, nil
 		}
@@ -93,8 +93,8 @@ func waitForLock(ctx context.Context, fd, command int, lock *unix.Flock_t) error
 	}
 }
 
-// listens says that a process that lives has called ListenForHandovers.
-func listens(group string) bool {
+// isListening says that a process that lives has called ListenForHandovers.
+func isListening(group string) bool {
 	fd, err := DialSuccessor(group)
 	if err != nil {
 		return false
@@ -103,23 +103,23 @@ func listens(group string) bool {
 	return true
 }
 
-// Unattended says that no process attends, and sees to it that none begins to: Attend waits until this process has ended.
-func Unattended(group string) bool {
-	fd, err := unix.Open(filepath.Join(Directory(group), attendFile), unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
+// Unattached says that no process attaches, and sees to it that none begins to: Attach waits until this process has ended.
+func Unattached(group string) bool {
+	fd, err := unix.Open(filepath.Join(Directory(group), attachFile), unix.O_RDWR|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return true // without a directory nobody can
 	}
-	if unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, byteLock(unix.F_WRLCK, attendByte)) != nil {
+	if unix.FcntlFlock(uintptr(fd), unix.F_OFD_SETLK, byteLock(unix.F_WRLCK, attachByte)) != nil {
 		_ = unix.Close(fd)
 		return false
 	}
 	return true // the lock ends with this process
 }
 
-// Leave removes what a server leaves on a host where nobody attends any more, and nobody else has a lock.
+// Leave removes what a server leaves on a host where nobody attaches any more, and nobody else has a lock.
 func Leave(group string) {
 	dir := Directory(group)
-	if OfRun(group) || remove(filepath.Join(dir, attendFile)) != nil {
+	if OfRun(group) || remove(filepath.Join(dir, attachFile)) != nil {
 		return // Abandon does it, or the next one
 	}
 	_ = os.Remove(dir)

@@ -14,7 +14,7 @@ import (
 	"nvmecr/microfs"
 )
 
-// An attentive process reads a file on that its writer keeps open, whatever becomes of its names, and with what is in it
+// A process that revalidates reads a file on that its writer keeps open, whatever becomes of its names, and with what is in it
 // as long as it has one.
 func TestAttentiveReadsOn(t *testing.T) {
 	before, after := bytes.Repeat([]byte("before"), 100_000), bytes.Repeat([]byte("after!"), 100_000)
@@ -42,7 +42,7 @@ func TestAttentiveReadsOn(t *testing.T) {
 			require.NoError(t, microfs.Format(context.Background(), part.dev, part.seg,
 				microfs.FormatOptions{Generation: 1, Size: 1, NoDataCRC: !tt.checksums}))
 			w, r := part.process(t), part.process(t)
-			r.Attentive = true
+			r.Revalidate = true
 			held := file(t, w, "f", create)
 			write(t, w, held, before)
 			h := file(t, r, "f", syscall.O_RDONLY)
@@ -89,7 +89,7 @@ func TestAttentiveClosesMounts(t *testing.T) {
 		m.Close = func() error { open.Add(-1); return closing() }
 		return m, nil
 	}, t.Logf)
-	r.Attentive = true
+	r.Revalidate = true
 	look := func() {
 		_, err := r.Attr(at("/"), 0)
 		require.NoError(t, err)
@@ -135,7 +135,7 @@ func TestAttentiveReadsBesideWrites(t *testing.T) {
 		moves--
 		return m, err
 	}, t.Logf)
-	r.Attentive = true
+	r.Revalidate = true
 	defer func() { assert.NoError(t, r.Finish()) }()
 	h := file(t, r, "f", syscall.O_RDONLY)
 	write(t, w, held, bytes.Repeat([]byte{2}, 4096))
@@ -154,7 +154,7 @@ func TestAttentiveReadsBesideWrites(t *testing.T) {
 func TestViewedKeepsThePartition(t *testing.T) {
 	p := newPartition(t).process(t)
 	h := file(t, p, "f", create)
-	write(t, p, h, make([]byte, leastView))
+	write(t, p, h, make([]byte, minView))
 	require.NoError(t, p.Release(h))
 	h = file(t, p, "f", syscall.O_RDONLY)
 	f, err := p.files.get(h)
@@ -176,15 +176,15 @@ func TestMappedByCopy(t *testing.T) {
 			p := newPartition(t).process(t)
 			p.View = func() View { return view }
 			h := file(t, p, "status", create)
-			write(t, p, h, bytes.Repeat([]byte{7}, leastView))
+			write(t, p, h, bytes.Repeat([]byte{7}, minView))
 			require.NoError(t, p.Release(h))
 			h = file(t, p, "status", syscall.O_RDONLY)
 			memory := make([]byte, 1)
-			fd, err := p.Map(h, 0, 0, leastView)
+			fd, err := p.Map(h, 0, 0, minView)
 			require.NoError(t, err)
 			require.Zero(t, fd&MapKept)
 			defer syscall.Close(fd)
-			_, err = syscall.Pread(fd, memory, leastView-1)
+			_, err = syscall.Pread(fd, memory, minView-1)
 			require.NoError(t, err)
 			assert.Equal(t, byte(7), memory[0])
 			assert.True(t, p.Yield())
