@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -19,7 +20,7 @@ import (
 // move before they are submitted.
 type hooked struct {
 	nvmf.Device
-	tell *func(n nvmf.Bytes)
+	tell *hook
 }
 
 func (d hooked) OpenQueue(ctx context.Context, depth int) (nvmf.Queue, error) {
@@ -29,7 +30,7 @@ func (d hooked) OpenQueue(ctx context.Context, depth int) (nvmf.Queue, error) {
 
 type hookedQueue struct {
 	nvmf.Queue
-	tell *func(n nvmf.Bytes)
+	tell *hook
 }
 
 func (q hookedQueue) Submit(cmds []*nvmf.Command) {
@@ -37,21 +38,28 @@ func (q hookedQueue) Submit(cmds []*nvmf.Command) {
 	for _, c := range cmds {
 		n += c.Length()
 	}
-	if *q.tell != nil {
-		(*q.tell)(n)
+	if f := q.tell.Load(); f != nil {
+		(*f)(n)
 	}
 	q.Queue.Submit(cmds)
 }
 
-// onHooked returns a file system whose device calls what the pointer points to.
-func onHooked(t *testing.T, size nvmf.Bytes, o Options) (*FS, *func(n nvmf.Bytes)) {
-	hook := new(func(n nvmf.Bytes))
+// hook is what a device calls, if anything: goroutines of the file system call it, too.
+type hook struct {
+	atomic.Pointer[func(n nvmf.Bytes)]
+}
+
+func (h *hook) set(f func(n nvmf.Bytes)) { h.Store(&f) }
+
+// onHooked returns a file system whose device calls the hook.
+func onHooked(t *testing.T, size nvmf.Bytes, o Options) (*FS, *hook) {
+	hook := new(hook)
 	dev := hooked{memory(t, size, 4096), hook}
 	seg := Segment{Length: size}
 	require.NoError(t, Format(t.Context(), dev, seg, FormatOptions{}))
 	fs, err := Mount(t.Context(), dev, seg, o)
 	require.NoError(t, err)
-	t.Cleanup(func() { *hook = nil; _ = fs.Unmount() })
+	t.Cleanup(func() { hook.Store(nil); _ = fs.Unmount() })
 	return fs, hook
 }
 
@@ -96,7 +104,7 @@ func TestLargeGivesWay(t *testing.T) {
 				var others sync.WaitGroup
 				var moved nvmf.Bytes
 				var waiters int64
-				*hook = func(n nvmf.Bytes) {
+				hook.set(func(n nvmf.Bytes) {
 					if n = n.AlignDown(64 * nvmf.KiB); n == 0 { // a waiter's, not data and a log image
 						return
 					}
@@ -112,10 +120,10 @@ func TestLargeGivesWay(t *testing.T) {
 						assert.NoError(t, err)
 					})
 					waitInLine(fs)
-				}
+				})
 				n, err := run(f)
 				others.Wait()
-				*hook = nil
+				hook.Store(nil)
 				require.NoError(t, err)
 				require.Equal(t, size, n)
 				require.Equal(t, int64(size/maxBatch), waiters)
@@ -161,13 +169,13 @@ func TestLargeWriteIsOne(t *testing.T) {
 			require.NoError(t, err)
 			done := make(chan error)
 			began := false
-			*hook = func(n nvmf.Bytes) {
+			hook.set(func(n nvmf.Bytes) {
 				if !began && n >= nvmf.MiB {
 					began = true
 					go func() { done <- c.other(f, same) }()
 					waitInLine(fs)
 				}
-			}
+			})
 			_, end, err := f.Append([][]byte{large})
 			require.NoError(t, err)
 			require.EqualValues(t, size, end)
@@ -192,13 +200,13 @@ func TestLargeReadOfCutFile(t *testing.T) {
 	require.NoError(t, err)
 	done := make(chan error)
 	began := false
-	*hook = func(n nvmf.Bytes) {
+	hook.set(func(n nvmf.Bytes) {
 		if !began && n >= nvmf.MiB {
 			began = true
 			go func() { done <- f.Truncate(9 << 20) }()
 			waitInLine(fs)
 		}
-	}
+	})
 	got := make([]byte, size)
 	n, err := f.ReadAt([][]byte{got}, 0)
 	require.NoError(t, err)

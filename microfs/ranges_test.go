@@ -244,13 +244,13 @@ func TestLargeReadOfMappedFile(t *testing.T) {
 	require.NoError(t, err)
 	done := make(chan error)
 	began := false
-	*hook = func(n nvmf.Bytes) {
+	hook.set(func(n nvmf.Bytes) {
 		if !began && n >= nvmf.MiB {
 			began = true
 			go func() { done <- f.MapRanges([]Range{rangeOf(size-50, 1, 1, 0)}, size, time.Now()) }()
 			waitInLine(fs)
 		}
-	}
+	})
 	got := make([]byte, size)
 	n, err := f.ReadAt([][]byte{got}, 0)
 	require.ErrorAs(t, err, new(*RemoteRangeError))

@@ -63,7 +63,7 @@ func TestReadAheadRoundTrips(t *testing.T) {
 			require.NoError(t, err)
 			require.NoError(t, f.Advise(0, 0, c.advice))
 			trips, moved := 0, nvmf.Bytes(0)
-			*hook = func(n nvmf.Bytes) { trips, moved = trips+1, moved+n }
+			hook.set(func(n nvmf.Bytes) { trips, moved = trips+1, moved+n })
 			if !c.random {
 				require.True(t, bytes.Equal(want, readPieces(t, f, c.piece)))
 				require.LessOrEqual(t, moved, nvmf.Bytes(size+18*int(fs.g.unit)), "bytes read twice")
