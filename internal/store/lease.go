@@ -84,15 +84,15 @@ func look(ctx context.Context, cfg *config.Config, say func(format string, args 
 		return nil, err
 	}
 	for begin := time.Now(); time.Since(begin) < w.patience; {
-		if time.Since(begin) >= w.interval && !w.told {
-			w.told = true
-			say("%s; looking until %v later whether it lives (--takeover does not wait)", w.who, w.patience)
-		}
 		if err := sleep(ctx, w.interval/4); err != nil {
 			return nil, err
 		}
 		if err := w.sweep(ctx, permit); err != nil {
 			return nil, err
+		}
+		if w.patience > 0 && time.Since(begin) >= w.interval && !w.told {
+			w.told = true
+			say("%s; looking until %v later whether it lives (--takeover does not wait)", w.who, w.patience)
 		}
 	}
 	return w.found, nil
