@@ -60,18 +60,41 @@ func (s *Set) places(want func(place) bool) (list []place) {
 
 // copy copies the segments that no journal has.
 func (p *partial) copy(ctx context.Context, src Source) error {
-	missing := p.set.places(func(at place) bool { return !p.done[at] })
 	limit := p.o.limiter()
-	return p.o.each(ctx, missing, func(ctx context.Context, queue <-chan place) error {
+	return p.o.each(ctx, p.missing(), func(ctx context.Context, queue <-chan place) error {
 		c := &copier{partial: p, src: src, file: -1, buf: make([]byte, blockSize), limit: limit}
 		var err error
 		for at := range queue {
-			if err = c.copy(ctx, at); err != nil {
+			if p.set.Compress != Plain {
+				err = c.compress(ctx, at.file)
+			} else {
+				err = c.copy(ctx, at)
+			}
+			if err != nil {
+				err = fmt.Errorf("%s: %w", p.set.In(&p.set.Files[at.file]), err)
 				break
 			}
 		}
 		return errors.Join(err, c.close())
 	})
+}
+
+// missing returns the segments that no journal has. A compressed file is one place.
+func (p *partial) missing() []place {
+	if p.set.Compress == Plain {
+		return p.set.places(func(at place) bool { return !p.done[at] })
+	}
+	var list []place
+	for i := range p.set.Files {
+		missing := p.set.Files[i].Size == 0
+		for j := range p.set.Files[i].segments() {
+			missing = missing || !p.done[place{i, j}]
+		}
+		if missing {
+			list = append(list, place{file: i})
+		}
+	}
+	return list
 }
 
 // A copier is one worker: the file that it had last stays open.
@@ -89,7 +112,7 @@ type copier struct {
 func (c *copier) copy(ctx context.Context, at place) error {
 	f := &c.set.Files[at.file]
 	if err := c.open(at.file); err != nil {
-		return fmt.Errorf("%s: %w", c.set.In(f), err)
+		return err
 	}
 	off, n := f.segment(at.segment)
 	sum, err := c.segment(ctx, off, n)
@@ -99,11 +122,10 @@ func (c *copier) copy(ctx context.Context, at place) error {
 	if err == nil {
 		err = c.record(at, sum)
 	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", c.set.In(f), err)
+	if err == nil {
+		c.o.progress(n, 0)
 	}
-	c.o.progress(n, 0)
-	return nil
+	return err
 }
 
 func (c *copier) open(file int) (err error) {
@@ -191,23 +213,41 @@ func ofZeros(sum uint64, n int64) uint64 {
 	return sum
 }
 
+// toVerify returns the places that are verified at once: segments, or whole files that are compressed.
+func (s *Set) toVerify() []place {
+	if s.Compress == Plain {
+		return s.places(func(place) bool { return true })
+	}
+	list := make([]place, len(s.Files))
+	for i := range list {
+		list[i].file = i
+	}
+	return list
+}
+
 // verify compares the files in root with the checksums of a set.
 func verify(ctx context.Context, root directory, s *Set, o Options) error {
-	all := s.places(func(place) bool { return true })
 	limit := o.limiter()
-	err := o.each(ctx, all, func(ctx context.Context, queue <-chan place) error {
+	err := o.each(ctx, s.toVerify(), func(ctx context.Context, queue <-chan place) error {
 		buf := make([]byte, blockSize)
 		for at := range queue {
 			f := &s.Files[at.file]
-			if err := verifySegment(ctx, root, s, f, at.segment, buf, limit); err != nil {
+			_, n := f.segment(at.segment)
+			var err error
+			if s.Compress != Plain {
+				n = f.Size
+				err = s.expand(ctx, root, f, buf, func(part []byte, _ int64) error { return await(ctx, limit, len(part)) })
+			} else {
+				err = verifySegment(ctx, root, s, f, at.segment, buf, limit)
+			}
+			if err != nil {
 				return fmt.Errorf("%s: %w", s.In(f), err)
 			}
-			_, n := f.segment(at.segment)
 			o.progress(0, n)
 		}
 		return nil
 	})
-	if err != nil {
+	if err != nil || s.Compress != Plain {
 		return err
 	}
 	for i := range s.Files {

@@ -30,6 +30,9 @@
 // without white space between tokens. "set" is a [Set]. A file is checked in segments of
 // 64 MiB, the last one shorter; a hole counts as zeros.
 //
+// A set with "compress" has the feature "compress" as well: it is "zstd" or "lz4", each file has .zst or .lz4 behind its name and is a stream of that format, and sizes and
+// checksums are those of what was compressed.
+//
 // Each line of a journal is JSON, a segment whose bytes are durable: the index of its file
 // in the manifest, its own index, and its checksum. A last line without a line feed is ignored.
 //

@@ -15,6 +15,9 @@ import (
 // The error is in ErrDamaged if the bytes differ from their checksums: then w has some of them.
 func (l *Level) Get(ctx context.Context, s *Set, file int, w io.WriterAt, o Options) error {
 	f := &s.Files[file]
+	if s.Compress != Plain {
+		return l.getCompressed(ctx, s, f, w, o)
+	}
 	from, err := l.root.Open(filepath.Join(filepath.Base(s.Dir), s.In(f)), os.O_RDONLY, 0)
 	if err != nil {
 		return err
@@ -28,6 +31,20 @@ func (l *Level) Get(ctx context.Context, s *Set, file int, w io.WriterAt, o Opti
 		_, n := f.segment(i)
 		o.progress(n, 0)
 	}
+	return nil
+}
+
+// getCompressed is Get of a file that is compressed.
+func (l *Level) getCompressed(ctx context.Context, s *Set, f *File, w io.WriterAt, o Options) error {
+	dir, err := l.root.Sub(filepath.Base(s.Dir))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	if err := s.expand(ctx, dir, f, make([]byte, blockSize), intoHoles(w)); err != nil {
+		return fmt.Errorf("%s: %w", filepath.Join(s.Dir, s.stored(f)), err)
+	}
+	o.progress(f.Size, 0)
 	return nil
 }
 

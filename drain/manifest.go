@@ -20,6 +20,8 @@ const (
 	journalPrefix = ".nvmecr-journal-"
 	format        = "nvmecr-set"
 	version       = 1
+	// featureCompress is the feature of sets whose files are compressed.
+	featureCompress = "compress"
 	// SegmentSize is how many bytes of a file have a checksum of their own.
 	SegmentSize = 64 << 20
 )
@@ -40,6 +42,8 @@ type Set struct {
 	Ended   time.Time `json:"ended"`   // the last change of one of its files
 	Drained time.Time `json:"drained"` // zero until it is whole
 	Files   []File    `json:"files"`
+	// Compress says how all files are stored.
+	Compress Compression `json:"compress,omitempty"`
 
 	// Parts are the numbers of the targets that have parts of the set of which this is one, and Rest the files that this part has not; see Copies.
 	Parts []int  `json:"parts,omitempty"`
@@ -115,6 +119,9 @@ func (s *Set) In(f *File) string {
 	return name
 }
 
+// stored returns the path of what is stored of a file.
+func (s *Set) stored(f *File) string { return s.In(f) + s.Compress.suffix() }
+
 func (f *File) segments() int { return int((f.Size + SegmentSize - 1) / SegmentSize) }
 
 // segment returns where one begins and how long it is.
@@ -127,6 +134,9 @@ func (f *File) segment(i int) (off, n int64) {
 func (s *Set) check(whole bool) error {
 	if s.Ranks < 1 || s.Ranks > maxRanks {
 		return fmt.Errorf("%w: a job of %d ranks", ErrManifest, s.Ranks)
+	}
+	if _, err := ParseCompression(string(s.Compress)); err != nil {
+		return fmt.Errorf("%w: its compression: %w", ErrManifest, err)
 	}
 	seen := map[string]bool{}
 	for i := range len(s.Files) + len(s.Rest) {
@@ -163,7 +173,11 @@ func encode(s *Set) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	text, err := json.MarshalIndent(envelope{Format: format, Version: version, Sum: Sum(crc64.Checksum(set)), Set: set}, "", "  ")
+	e := envelope{Format: format, Version: version, Sum: Sum(crc64.Checksum(set)), Set: set}
+	if s.Compress != Plain {
+		e.Incompatible = []string{featureCompress}
+	}
+	text, err := json.MarshalIndent(e, "", "  ")
 	return append(text, '\n'), err
 }
 
@@ -177,7 +191,7 @@ func decode(text []byte) (*Set, error) {
 	switch {
 	case e.Format != format:
 		return nil, fmt.Errorf("%w: its format is %q", ErrManifest, e.Format)
-	case e.Version != version || len(e.Incompatible) > 0:
+	case e.Version != version || slices.ContainsFunc(e.Incompatible, func(name string) bool { return name != featureCompress }):
 		return nil, fmt.Errorf("%w: version %d with features %q, written by a later nvmecr", ErrManifest, e.Version, e.Incompatible)
 	case json.Compact(&set, e.Set) != nil || crc64.Checksum(set.Bytes()) != uint64(e.Sum):
 		return nil, fmt.Errorf("%w: its checksum is wrong", ErrManifest)

@@ -88,13 +88,7 @@ func (l *objects) Get(ctx context.Context, s *Set, file int, w io.WriterAt, o Op
 	f := &s.Files[file]
 	buf := make([]byte, blockSize)
 	for i := range f.segments() {
-		err := l.read(ctx, s, f, i, buf, func(part []byte, off int64) error {
-			if bytes.Equal(part, zeros[:len(part)]) {
-				return nil // w has them
-			}
-			_, err := w.WriteAt(part, off)
-			return err
-		})
+		err := l.read(ctx, s, f, i, buf, intoHoles(w))
 		if err != nil {
 			return fmt.Errorf("%s/%s: %w", s.Dir, s.In(f), err)
 		}
@@ -102,6 +96,17 @@ func (l *objects) Get(ctx context.Context, s *Set, file int, w io.WriterAt, o Op
 		o.progress(n, 0)
 	}
 	return nil
+}
+
+// intoHoles writes blocks to w, which has zeros where nothing is written.
+func intoHoles(w io.WriterAt) func(part []byte, off int64) error {
+	return func(part []byte, off int64) error {
+		if bytes.Equal(part, zeros[:len(part)]) {
+			return nil
+		}
+		_, err := w.WriteAt(part, off)
+		return err
+	}
 }
 
 // Verify is that of [Level].
@@ -142,6 +147,11 @@ func (l *objects) read(ctx context.Context, s *Set, f *File, segment int, buf []
 		return err
 	}
 	defer r.Close()
+	return checkSegment(r, off, n, f.Sums[segment], buf, use)
+}
+
+// checkSegment calls use for all blocks of a segment, of n bytes from off on, which come from r, and compares its checksum.
+func checkSegment(r io.Reader, off, n int64, want Sum, buf []byte, use func(part []byte, off int64) error) error {
 	sum, begin := uint64(0), off
 	for end := off + n; off < end; {
 		part := buf[:min(int64(len(buf)), end-off)]
@@ -157,7 +167,7 @@ func (l *objects) read(ctx context.Context, s *Set, f *File, segment int, buf []
 		}
 		off += int64(len(part))
 	}
-	if Sum(sum) != f.Sums[segment] {
+	if Sum(sum) != want {
 		return fmt.Errorf("%w, in bytes %d to %d", ErrDamaged, begin, off)
 	}
 	return nil

@@ -48,7 +48,7 @@ func (l *Level) begin(s *Set, o *Options) (_ *partial, err error) {
 	}()
 	there, err := l.manifest(p.name)
 	switch {
-	case err == nil && there.Same(s): // with the checksums, if all but the name was done
+	case err == nil && there.Same(s) && there.Compress == s.Compress: // with the checksums, if all but the name was done
 		p.set = there
 	case !errors.Is(err, fs.ErrNotExist): // of another set, or cut short
 		if err := errors.Join(p.root.Close(), l.root.RemoveAll(p.name), p.open(l)); err != nil {
@@ -181,17 +181,17 @@ func (p *partial) writeFile(name string, text []byte) error {
 	return errors.Join(err, p.o.at("manifest"), f.Sync(), f.Close())
 }
 
-// create opens a file of the set for writing; it has its size from then on.
+// create opens a file of the set for writing. Unless it is compressed it has its size from then on.
 func (p *partial) create(f *File) (file, error) {
 	if err := p.o.at("create"); err != nil {
 		return nil, err
 	}
-	if err := p.root.MkdirAll(path.Dir(p.set.In(f))); err != nil {
+	if err := p.root.MkdirAll(path.Dir(p.set.stored(f))); err != nil {
 		return nil, err
 	}
-	to, err := p.root.Open(p.set.In(f), os.O_WRONLY|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, err
+	to, err := p.root.Open(p.set.stored(f), os.O_WRONLY|os.O_CREATE, 0o600)
+	if err != nil || p.set.Compress != Plain {
+		return to, err
 	}
 	if err := to.Truncate(f.Size); err != nil {
 		return nil, errors.Join(err, to.Close())

@@ -176,7 +176,7 @@ func (p *partial) syncFile(f *File) error {
 	if err != nil {
 		return err
 	}
-	return p.root.Chtimes(p.set.In(f), f.Modified)
+	return p.root.Chtimes(p.set.stored(f), f.Modified)
 }
 
 // unchanged compares a file of the store with what was to be copied.

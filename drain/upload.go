@@ -38,6 +38,9 @@ func (l *objects) Put(ctx context.Context, s *Set, src Source, o Options) (*Set,
 	if err := s.check(false); err != nil {
 		return nil, err
 	}
+	if s.Compress != Plain {
+		return nil, errors.New("files of a bucket cannot be compressed: leave --compress out, or use a directory as second level")
+	}
 	if have, err := find(l, s); have != nil || err != nil {
 		return have, err
 	}

@@ -110,6 +110,7 @@ type Config struct {
 	Keep                     string     // --keep: a number, auto, or ""; for the command only
 	Level2Every              string     // --level2-every: a number or a time
 	Level2Pattern            string     // --level2-pattern: which checkpoints are copied there; "": all that are found
+	Compress                 string     // --compress: how files of --level2 are stored: lz4, zstd or "", as they are
 	Copies                   Copies     // --copies: on other targets
 	FUSE                     bool       // --fuse: export the files by FUSE where that can be done; for the command only
 

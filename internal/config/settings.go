@@ -262,6 +262,18 @@ var settings = []Setting{
 		format:  func(c *Config) string { return c.Level2Pattern },
 	},
 	{
+		Name: "compress", Exported: true,
+		Help:    "`lz4|zstd`: compress what is copied to --level2: files there are FILE.lz4 or FILE.zst; without it they are as they are",
+		initial: text(""),
+		parse: func(c *Config, v string) error {
+			if c.Compress = v; v != "" && v != "lz4" && v != "zstd" {
+				return fmt.Errorf("%q is not lz4 or zstd", v)
+			}
+			return nil
+		},
+		format: func(c *Config) string { return c.Compress },
+	},
+	{
 		Name: "copies", Exported: true,
 		Help:    "`none|partner`: whether checkpoints are kept a second time, on targets of another failure domain; they get half of each target, when it is formatted",
 		initial: text(string(CopiesNone)),

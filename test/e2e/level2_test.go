@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -116,6 +117,24 @@ func sameTree(a, b map[string][]byte) bool {
 		}
 	}
 	return len(a) == len(b)
+}
+
+// TestCompressed: a set that is compressed can be read without nvmecr, and comes back.
+func TestCompressed(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	dir := t.TempDir()
+	text := strings.Repeat("well compressed ", 1000)
+	sh(t, s, "printf '"+text+"' > /nvmecr/ck.1", "--size", "64M").ok(t)
+	assert.Contains(t, call(t, s, "drain", "--level2", dir, "--compress", "lz4").ok(t), "1: 1 file of 16 KiB copied")
+	info, err := os.Stat(filepath.Join(dir, "default", "ck.1", "ck.1.lz4"))
+	require.NoError(t, err)
+	assert.Less(t, info.Size(), int64(1000))
+	require.NoError(t, os.RemoveAll(filepath.Dir(s.Image("default"))))
+	call(t, s, "restore", "--level2", dir).ok(t)
+	assert.Equal(t, text, call(t, s, "cat", "/ck.1").ok(t))
+	sh(t, s, "true", "--level2", "s3://bucket", "--compress", "lz4").refused(t, "--compress", "bucket")
+	call(t, s, "drain", "--level2", dir, "--compress", "gzip").refused(t, "lz4 or zstd")
 }
 
 // TestLevel2Refused: what cannot be is said.

@@ -43,7 +43,7 @@ taken up again by the next call.`,
 			return o.run(cmd, first(args))
 		},
 	}
-	o.bindSets(cmd, "level2", "copies")
+	o.bindSets(cmd, "level2", "compress", "copies")
 	cli.AddSwitch(cmd.Flags(), &o.all, "all", "", "all complete checkpoints, not the newest one only [NVMECR_ALL]")
 	cli.AddSwitch(cmd.Flags(), &o.following, "follow", "", "go on while the job runs, until interrupted or standard input ends [NVMECR_FOLLOW]")
 	cmd.Flags().StringVar(&o.every, "every", "1", "with --follow copy each `N`th checkpoint only, or one in a time such as 30m [NVMECR_EVERY]")
@@ -127,6 +127,7 @@ func (o *drainOptions) one(cmd *cobra.Command, src *storeSource, pattern string,
 	if err != nil {
 		return err
 	}
+	s.Compress = drain.Compression(o.cfg.Compress)
 	var b bar
 	b.begin(o.stderr, nvmf.Bytes(2*s.Size()), "copying, verifying "+printable(c.Name))
 	how.Progress = func(copied, verified int64) { b.add(nvmf.Bytes(copied + verified)) }

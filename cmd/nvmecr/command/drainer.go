@@ -9,8 +9,10 @@ import (
 	"os/exec"
 	"os/signal"
 	"strconv"
+	"strings"
 	"syscall"
 
+	"nvmecr/drain/s3"
 	"nvmecr/internal/config"
 )
 
@@ -112,6 +114,9 @@ func checkLevel2(cfg *config.Config) error {
 	}
 	if _, err := parsePace(cfg.Level2Every); err != nil {
 		return fmt.Errorf("--level2-every: %w", err)
+	}
+	if cfg.Compress != "" && strings.HasPrefix(cfg.Level2, s3.Scheme) {
+		return errors.New("--compress: files of a bucket are stored as they are; use a directory as second level, or leave it out")
 	}
 	level, err := openLevel2(cfg)
 	if err != nil {

@@ -31,7 +31,7 @@ import (
 var sticky = []string{"target", "hostnqn", "dhchap-secret", "dhchap-ctrl-secret", "tls-psk", "header-digest", "data-digest"}
 
 // levelSettings are those that a run takes over wherever the data lies.
-var levelSettings = []string{"level2", "level2-every", "level2-pattern", "copies"}
+var levelSettings = []string{"level2", "level2-every", "level2-pattern", "compress", "copies"}
 
 // fixed are the settings that formatting fixes.
 var fixed = []string{"hugeblock", "data-checksum", "view"}
