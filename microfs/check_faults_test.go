@@ -202,7 +202,7 @@ func TestCheckCrash(t *testing.T) {
 					copy(mem.Bytes(), rec.base)
 					crashMedia(r, mem.Bytes(), rec.trace, k, int(v.lba), v.cache)
 					if r.IntN(2) == 0 {
-						rec.crashRecovery(t, r, mem.Bytes(), what)
+						rec.crashRecovery(t, r, mem, what)
 						what += ", and in the recovery"
 					}
 					got, err := Check(context.Background(), mem, traceSegment, CheckOptions{Generation: 7})

@@ -30,6 +30,7 @@ type recording struct {
 	trace *blocktest.Trace
 	marks []mark
 	names []string // of the operations
+	found []byte   // by the last recovery; its memory is used again, since new memory is slow
 }
 
 // mark is what holds when the trace has that many events.
@@ -188,7 +189,7 @@ func (rec *recording) crash(t *testing.T, r *rand.Rand, mem *memdev.Device) {
 	copy(data, rec.base)
 	crashMedia(r, data, rec.trace, k, int(rec.v.lba), rec.v.cache)
 	if r.IntN(3) == 0 {
-		rec.crashRecovery(t, r, data, what)
+		rec.crashRecovery(t, r, mem, what)
 		what += ", and in the recovery"
 	}
 	fs := rec.mount(t, mem, what)
@@ -211,12 +212,16 @@ func (rec *recording) crash(t *testing.T, r *rand.Rand, mem *memdev.Device) {
 	require.NoError(t, fs.q.Close())
 }
 
-// crashRecovery mounts data and crashes at any moment of that.
-func (rec *recording) crashRecovery(t *testing.T, r *rand.Rand, data []byte, what string) {
-	mem, err := memdev.New(traceSize, rec.v.lba, memdev.Options{})
-	require.NoError(t, err)
-	copy(mem.Bytes(), data)
-	dev, err := blocktest.NewFaulty(mem)
+// lent is a device that its borrower does not close.
+type lent struct{ nvmf.Device }
+
+func (lent) Close() error { return nil }
+
+// crashRecovery mounts mem and crashes at any moment of that.
+func (rec *recording) crashRecovery(t *testing.T, r *rand.Rand, mem *memdev.Device, what string) {
+	data := mem.Bytes()
+	rec.found = append(rec.found[:0], data...)
+	dev, err := blocktest.NewFaulty(lent{mem})
 	require.NoError(t, err)
 	defer dev.Close()
 	if rec.v.cache {
@@ -227,6 +232,7 @@ func (rec *recording) crashRecovery(t *testing.T, r *rand.Rand, data []byte, wha
 	fs := rec.mount(t, dev, what)
 	require.NoError(t, fs.q.Close())
 	tr := dev.Recorded()
+	copy(data, rec.found)
 	crashMedia(r, data, tr, r.IntN(len(tr.Events)+1), int(rec.v.lba), rec.v.cache)
 }
 
