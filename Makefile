@@ -51,7 +51,9 @@ export GOFLAGS := -buildvcs=false -trimpath $(GOFLAGS)
 # The product, and the benchmark.
 MODULES     := . bench
 # What the race detector is run on: packages in which threads or goroutines meet.
-RACE        := ./nvmf/... ./oplog/... ./microfs/... ./posixshim/... ./internal/jsonrpc ./internal/owner ./internal/store ./cmd/nvmecr/... ./test/fabric
+RACE        := ./nvmf/filedev ./nvmf/memdev ./nvmf/tcp ./nvmf/target ./nvmf/tls ./nvmf/wiretest \
+	./nvmf/provision/embedded ./nvmf/provision/nvmet ./nvmf/provision/spdk \
+	./microfs ./posixshim ./internal/jsonrpc ./internal/owner ./internal/store ./cmd/nvmecr/command ./test/fabric
 
 # The plugin for Slurm is built where Slurm's header is.
 SPANK := $(if $(wildcard /usr/include/slurm/spank.h),bin/nvmecr-spank.so)
