@@ -1,10 +1,12 @@
 package store
 
 import (
+	"fmt"
 	"io"
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -79,6 +81,7 @@ type cutter struct {
 	to    string
 	mu    sync.Mutex
 	conns []net.Conn
+	left  atomic.Int64 // bytes from the target until they are cut; not positive: they are not
 }
 
 func newCutter(t *testing.T, to string) *cutter {
@@ -107,9 +110,16 @@ func (c *cutter) pass(here net.Conn) {
 	c.mu.Lock()
 	c.conns = append(c.conns, here, there)
 	c.mu.Unlock()
-	for from, to := range map[net.Conn]net.Conn{here: there, there: here} {
-		go func() { _, _ = io.Copy(to, from); _ = to.Close() }()
+	go func() { _, _ = io.Copy(there, here); _ = there.Close() }()
+	go func() { _, _ = io.Copy(here, io.TeeReader(there, c)); _ = here.Close() }()
+}
+
+// Write counts what comes from the target.
+func (c *cutter) Write(b []byte) (int, error) {
+	if left := c.left.Add(-int64(len(b))); left <= 0 && left+int64(len(b)) > 0 {
+		c.cut()
 	}
+	return len(b), nil
 }
 
 func (c *cutter) cut() {
@@ -183,5 +193,13 @@ func TestViewsConnectAgain(t *testing.T) {
 		_, err = v.Refresh(ctx)
 		require.NoError(t, err)
 		through.cut()
+	}
+	for n := int64(1); through.left.Load() <= 0; n *= 2 { // until nothing is cut
+		name := fmt.Sprint(n)
+		require.NoError(t, writeFile(p.FS, name, scriptFile))
+		through.left.Store(n)
+		fs, err := v.Rank(ctx, 0, time.Now())
+		require.NoError(t, err, "cut after %d bytes", n)
+		assert.Equal(t, scriptFile, contentOf(t, fs, name))
 	}
 }

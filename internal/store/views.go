@@ -115,8 +115,36 @@ func (v *Views) lookAll(ctx context.Context) ([]View, error) {
 }
 
 // Rank returns the file system of one rank, or for parttable.Solo of those that are alone, with all that was acknowledged before
-// since. Errors: microfs.ErrUnformatted if it has written nothing; those of microfs.Mount; of the target.
+// since. A target that is away, or is lost meanwhile, is waited for as long as the time-out of the run. Errors: microfs.ErrUnformatted if the rank has written
+// nothing; those of microfs.Mount; of the target.
 func (v *Views) Rank(ctx context.Context, rank int, since time.Time) (*microfs.FS, error) {
+	for begin := time.Now(); ; {
+		fs, t, err := v.find(ctx, rank, since)
+		if !Unavailable(err) || t < 0 {
+			return fs, err
+		}
+		if time.Since(begin)+lostPause > v.cfg.Timeout {
+			return nil, v.givenUp(t, err)
+		}
+		if err := sleep(ctx, lostPause); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// givenUp notes that a target was waited for in vain, for who is impatient.
+func (v *Views) givenUp(t int, err error) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.Impatient {
+		v.silent[t] = silence{err, time.Now().Add(v.cfg.Timeout)}
+	}
+	return err
+}
+
+// find looks for the partition of a rank on all targets, beginning with the likeliest, and returns on which one the search has ended;
+// -1 if that was waited for in vain before.
+func (v *Views) find(ctx context.Context, rank int, since time.Time) (fs *microfs.FS, t int, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	home := 0
@@ -126,23 +154,36 @@ func (v *Views) Rank(ctx context.Context, rank int, since time.Time) (*microfs.F
 		}
 	}
 	for i := range v.cfg.Targets {
-		t := (home + i) % len(v.cfg.Targets)
+		t = (home + i) % len(v.cfg.Targets)
 		if s := v.silent[t]; time.Now().Before(s.until) {
-			return nil, s.err
+			return nil, -1, s.err
 		}
 		fs, err := v.rank(ctx, t, rank, since)
+		if errors.Is(err, nvmf.ErrConnectionLost) {
+			err = v.reset(ctx, t, err)
+		}
 		if err != nil {
-			err = fmt.Errorf("target %s: %w", v.cfg.Targets[t], err)
-			if v.Impatient && Unavailable(err) {
-				v.silent[t] = silence{err, time.Now().Add(v.cfg.Timeout)}
-			}
-			return nil, err
+			return nil, t, fmt.Errorf("target %s: %w", v.cfg.Targets[t], err)
 		}
 		if fs != nil {
-			return fs, nil
+			return fs, t, nil
 		}
 	}
-	return nil, fmt.Errorf("%s: %w", partitionName(rank), microfs.ErrUnformatted)
+	return nil, t, fmt.Errorf("%s: %w", partitionName(rank), microfs.ErrUnformatted)
+}
+
+// reset connects to a target again, after the error cause, which it returns: what was looked for has to be looked for anew.
+func (v *Views) reset(ctx context.Context, t int, cause error) error {
+	target := v.targets[t]
+	if target == nil {
+		return cause
+	}
+	ctx, cancel := context.WithTimeout(ctx, v.cfg.Timeout)
+	defer cancel()
+	if err := target.q.Reset(ctx); err != nil {
+		return fmt.Errorf("%w: %w", cause, err)
+	}
+	return cause
 }
 
 // rank is Rank on one target; nil is a rank that is not there.
