@@ -32,7 +32,11 @@
 // launchers: OpenMPI, MPICH, and a shell script that starts killed ranks
 // again. Ranks keep their partitions from round to round.
 //
-// With -tree all ranks have one tree (--view=job), and in it a directory each. Each write is synced: of others it is not promised that they
+// # One tree
+//
+// With -tree all ranks have one tree (--view=job), and each actor is played by one rank after the other, whichever has its journal locked: a
+// rank changes what others have made, and reads what they have written. A rank that takes an actor over from one that was killed
+// reads its directory back first. How many ranks a job has differs. Each write is synced: of others it is not promised that they
 // replace what was there. The process that has the index is killed, too, and the
 // next round begins behind a look at all files by a job without ranks.
 package main

@@ -179,9 +179,9 @@ func (c *checker) happened(w *history, what string, words []string) error {
 			return err
 		}
 		c.tally.pause(time.Duration(ms)*time.Millisecond, w.source(0).actor, words[1])
-	case what == "unreadable" && len(words) == 3:
+	case what == "unreadable" && len(words) > 2:
 		if err := c.refused(words[0], words[1]); err != nil {
-			return fmt.Errorf("a rank cannot read %s: %w", words[2], err)
+			return fmt.Errorf("a rank cannot read %s: %w", strings.Join(words[2:], " "), err)
 		}
 		if first {
 			c.tally.add(&c.tally.Errors, 1)

@@ -29,7 +29,7 @@ func main() {
 	flag.StringVar(&o.nvmecr, "nvmecr", "bin/nvmecr", "the command")
 	flag.DurationVar(&o.round, "round", 8*time.Second, "how long a round is, on average")
 	flag.StringVar(&o.size, "size", "", "of the namespaces; one of several by default")
-	flag.BoolVar(&o.tree, "tree", false, "one tree for all ranks (--view=job), each of which has a directory of its own in it")
+	flag.BoolVar(&o.tree, "tree", false, "one tree for all ranks (--view=job), which take turns at its files")
 	flag.Parse()
 	o.long = time.Duration(*minutes * float64(time.Minute))
 	o.keep = true

@@ -36,6 +36,8 @@ type round struct {
 	random   *rand.Rand
 	dir      string
 	jobs     int
+
+	indexKilled bool // in the round
 }
 
 // play starts jobs and strikes them for that long, ends them, and hears what
@@ -59,18 +61,22 @@ func (r *round) play(long time.Duration) error {
 
 func (r *round) start() (*run, error) {
 	r.jobs++
+	ranks := r.ranks
+	if r.tree { // all of them play all actors
+		ranks = 1 + r.random.IntN(r.ranks+1)
+	}
 	args := []string{r.programs[r.launcher], mount, r.dir, strconv.FormatUint(r.random.Uint64(), 10), strconv.Itoa(r.number)}
 	if r.launcher == "sh" {
-		args = append([]string{"sh", filepath.Join(r.stage.Dir, "ranks.sh"), strconv.Itoa(r.ranks)}, args...)
+		args = append([]string{"sh", filepath.Join(r.stage.Dir, "ranks.sh"), strconv.Itoa(ranks)}, args...)
 	} else {
-		args = demo.MPIRun(r.launcher, r.ranks, args...)
+		args = demo.MPIRun(r.launcher, ranks, args...)
 	}
 	j := &run{said: filepath.Join(r.dir, fmt.Sprintf("job%d.said", r.jobs)), tag: fmt.Sprintf("%s.%d.%d", filepath.Base(r.stage.Dir), r.number, r.jobs)}
 	r.tally.note("round %d, job %d on %s under %s", r.number, r.jobs, r.name, r.launcher)
 	var err error
 	env := []string{tagName + "=" + j.tag}
 	if r.tree {
-		env = append(env, "SOAK_TREE=1")
+		env = append(env, fmt.Sprintf("SOAK_TREE=%d", r.ranks))
 	}
 	j.Job, err = r.stage.Start(r.run(args...), env...)
 	return j, err
@@ -212,6 +218,7 @@ func (r *round) check() error {
 	if err := c.readJournals(); err != nil {
 		return err
 	}
+	r.indexKilled = r.faults.withIndex()
 	if r.relay == nil {
 		// Nothing serves it now; its file does as well.
 		r.faults.over()
@@ -312,6 +319,10 @@ func (r *round) marks() error {
 			name, found := strings.CutPrefix(e.Path, fmt.Sprintf("%sa%d/", home, w.number))
 			f := w.model.names[name]
 			if !found || !here || w.pending != nil || f == nil || f.state == unknown {
+				continue
+			}
+			if !e.Complete && f.state == complete && r.indexKilled {
+				f.forgetState() // another writer may have died before it: the next index cannot know in which order
 				continue
 			}
 			if e.Complete != (f.state == complete) {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -203,6 +204,13 @@ func (f *faults) indexKilled() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.all = append(f.all, fault{from: time.Now(), index: true})
+}
+
+// withIndex says whether one of them was that the index was killed.
+func (f *faults) withIndex() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.ContainsFunc(f.all, func(one fault) bool { return one.index })
 }
 
 // until is a fault that ends by itself.

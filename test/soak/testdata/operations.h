@@ -61,7 +61,7 @@ static size_t arrived(struct actor *a, int fd, off_t at, size_t n)
 	size_t k = 0;
 
 	if (got < 0)
-		die("looking at what a stream has written");
+		unreadable("what a stream has written");
 	while (k < (size_t)got && found[k] == a->data[k])
 		k++;
 	free(found);
@@ -74,7 +74,7 @@ static long op_stream(struct actor *a, int h, size_t n)
 	off_t at = position(s);
 
 	if (at < 0)
-		die("position of a stream");
+		unreadable("the position of a stream");
 	begin(a, "stream %d %ld %zu", h, (long)at, n);
 	fill(a, a->data, at, n);
 	if (fwrite(a->data, 1, n, s->stream) == n && fflush(s->stream) == 0 && (!tree || fdatasync(fileno(s->stream)) == 0)) {
@@ -101,7 +101,7 @@ static long op_write(struct actor *a, int h, size_t n)
 	int positional = !s->append && chance(a, 2);
 	off_t at = positional ? (off_t)chance(a, chance(a, 20) ? 1 << 20 : 4 << 20) : position(s);
 	if (at < 0)
-		die("position of a file");
+		unreadable("the position of a file");
 	if (at > 32 << 20)
 		return 0;
 	int vector = chance(a, 4) == 0;

@@ -2,7 +2,9 @@
  * One rank of the soak: rank MOUNT OUT SEED ROUND. It first reads back all it
  * finds in the mount, into OUT/readback, for others to judge. Then its actors,
  * a thread each with a directory of its own in the mount, write checkpoints
- * and change files at random, until the file OUT/stop exists.
+ * and change files at random, until the file OUT/stop exists. In one tree
+ * (SOAK_TREE) the actors of all ranks are played in turns, and read back by the
+ * next rank where one was killed.
  *
  * Each operation is noted in the actor's journal, outside the mount, with one
  * write before it begins (what it is going to do) and one when it has returned
@@ -28,6 +30,7 @@
 #include <stdio_ext.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -58,7 +61,7 @@ struct slot {
 };
 
 struct actor {
-	int number, journal;
+	int owner, number, journal; /* the owner is a rank */
 	uint32_t version;
 	uint64_t seed, random;
 	long long begun; /* when the operation in progress began */
@@ -68,7 +71,8 @@ struct actor {
 
 static const char *mount, *out;
 static int rank, size;
-static int tree; /* all ranks have one: what is promised is what was synced */
+static uint32_t round_number;
+static int tree; /* how many ranks' actors all ranks play in turns, in one tree: what is promised is what was synced. 0: each has files of its own */
 static struct actor actors[ACTORS];
 static _Atomic int works; /* an operation has returned what it may return */
 
@@ -137,6 +141,13 @@ static int expected(int error)
 	return error == 0 || error == ENOENT || error == EEXIST || error == ENOTEMPTY || error == ENOSPC;
 }
 
+__attribute__((noreturn)) static void give_up(void)
+{
+	if (works && tree) /* an exit would close its files, which can be done */
+		kill(getpid(), SIGKILL);
+	_exit(works ? CALL_FAILED : NOT_REACHED);
+}
+
 /* end notes what came of the operation. An errno that no operation here can
  * bring about by itself is noted with the time, and is the rank's end. */
 static long end(struct actor *a, long result, const char *more)
@@ -159,9 +170,7 @@ static long end(struct actor *a, long result, const char *more)
 		return result;
 	}
 	fprintf(stderr, "soak: rank %d, actor %d: operation %u: %s\n", rank, a->number, a->version, strerror(error));
-	if (works && tree) /* an exit would close its files, which can be done */
-		kill(getpid(), SIGKILL);
-	_exit(works ? CALL_FAILED : NOT_REACHED);
+	give_up();
 }
 
 static void all(const char *format, ...)
@@ -191,7 +200,7 @@ static uint64_t mix(uint64_t x)
 
 static void fill(struct actor *a, unsigned char *data, off_t off, size_t n)
 {
-	uint64_t who = (uint64_t)(rank * ACTORS + a->number + 1) << 56 | (uint64_t)a->version << 24;
+	uint64_t who = (uint64_t)(a->owner * ACTORS + a->number + 1) << 56 | (uint64_t)a->version << 24;
 
 	for (size_t i = 0; i < n;) {
 		uint64_t word = mix(who | (uint64_t)(off + i) / 8);
@@ -246,8 +255,18 @@ static const char *path(struct actor *a, const char *name)
 	static _Thread_local int turn;
 
 	turn = !turn;
-	snprintf(paths[turn], sizeof paths[turn], "%s/a%d%s%s", mount, a->number, *name ? "/" : "", name);
+	int n = snprintf(paths[turn], sizeof paths[turn], tree ? "%s/r%d" : "%s", mount, a->owner);
+	snprintf(paths[turn] + n, sizeof paths[turn] - n, "/a%d%s%s", a->number, *name ? "/" : "", name);
 	return paths[turn];
+}
+
+static void unreadable(const char *p)
+{
+	int error = errno;
+
+	all("unreadable %lld %d %s", now(), error, p);
+	fprintf(stderr, "soak: rank %d: %s: %s\n", rank, p, strerror(error));
+	give_up();
 }
 
 #include "operations.h"
@@ -313,16 +332,29 @@ static void step(struct actor *a)
 	}
 }
 
-static void *run(void *arg)
+static int stopped(void)
 {
-	struct actor *a = arg;
 	char stop[4096];
 
 	snprintf(stop, sizeof stop, "%s/stop", out);
-	while (access(stop, F_OK) != 0)
-		step(a);
+	return access(stop, F_OK) == 0;
+}
+
+static void close_all(struct actor *a)
+{
 	for (int h = 0; h < SLOTS; h++)
 		op_close(a, h);
+}
+
+static void *run(void *arg)
+{
+	struct actor *a = arg;
+
+	begin(a, "mkdir -");
+	end(a, mkdir(path(a, ""), 0700), "");
+	while (!stopped())
+		step(a);
+	close_all(a);
 	return NULL;
 }
 
@@ -338,20 +370,10 @@ static void few_steps(long steps)
 	end(a, mkdir(path(a, ""), 0700), "");
 	while (steps-- > 0)
 		step(a);
-	for (int h = 0; h < SLOTS; h++)
-		op_close(a, h);
+	close_all(a);
 }
 
 /* Reading back. */
-
-static void unreadable(const char *p)
-{
-	int error = errno;
-
-	all("unreadable %lld %d %s", now(), error, p);
-	fprintf(stderr, "soak: rank %d: %s: %s\n", rank, p, strerror(error));
-	_exit(CALL_FAILED);
-}
 
 static void copy_file(struct actor *a, const char *from, const char *to)
 {
@@ -428,22 +450,13 @@ static void copy(struct actor *a, const char *from, const char *to)
 	closedir(dir);
 }
 
-static void read_back(void)
+/* Only a process that writes decides what became of the calls that an earlier
+ * one did not see the end of: MPI_Init makes one, and this. */
+static void reach(void)
 {
-	char to[4096], name[64];
-	static char home[4096];
 	DIR *dir = NULL;
-	int made = 1;
 
-	if (tree) {
-		snprintf(home, sizeof home, "%s/r%d", mount, rank);
-		mount = home;
-		made = mkdir(home, 0700) == 0 || errno == EEXIST;
-	}
-
-	/* Only a process that writes decides what became of the calls that an
-	 * earlier one did not see the end of: MPI_Init makes one, and this. */
-	if (made && (chmod(mount, 0700) == 0 || errno == ENOSPC))
+	if (chmod(mount, 0700) == 0 || errno == ENOSPC)
 		dir = opendir(mount);
 	if (dir == NULL) {
 		int error = errno;
@@ -452,10 +465,22 @@ static void read_back(void)
 		_exit(NOT_REACHED);
 	}
 	closedir(dir);
-	snprintf(name, sizeof name, "r%d.%d.%lld", rank, getpid(), now());
-	snprintf(to, sizeof to, "%s/readback/%s", out, name);
-	copy(&actors[0], mount, to);
-	all("readback %s", name);
+}
+
+/* Copies a directory of the mount, if it is there, under a name that is returned, for others to judge. */
+static const char *read_back(struct actor *a, const char *from, const char *as)
+{
+	static _Thread_local char name[64];
+	char to[4096];
+
+	int n = snprintf(name, sizeof name, "r%d.%d.%lld", rank, getpid(), now());
+	n = snprintf(to, sizeof to, "%s/readback/%s", out, name);
+	if (*as && mkdir(to, 0700) != 0)
+		die(to);
+	snprintf(to + n, sizeof to - n, "%s", as);
+	if (access(from, F_OK) == 0 || errno != ENOENT)
+		copy(a, from, to);
+	return name;
 }
 
 static int number(const char *name, int otherwise)
@@ -465,31 +490,100 @@ static int number(const char *name, int otherwise)
 	return text == NULL ? otherwise : atoi(text);
 }
 
-static void set_up(uint64_t seed, uint32_t round)
+/* Versions go on where the rank before this one was killed: it had fewer than it wrote pieces of 8 bytes. */
+static void open_journal(struct actor *a)
 {
-	char name[4096], buffer[65536];
+	char name[4096];
 
+	snprintf(name, sizeof name, "%s/r%d.a%d.journal", out, a->owner, a->number);
+	a->journal = open(name, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+	if (a->journal < 0 || (tree && flock(a->journal, LOCK_EX) != 0))
+		die(name);
+	a->version = (round_number << 20) + lseek(a->journal, 0, SEEK_END) / 8;
+}
+
+/* Turns: in one tree an actor is played by one rank after the other. Its journal is locked meanwhile. */
+
+static const char passed[] = "= passed .\n";
+
+static int was_passed(struct actor *a)
+{
+	char last[sizeof passed] = "";
+	off_t end = lseek(a->journal, 0, SEEK_END);
+
+	return end >= (off_t)sizeof passed && pread(a->journal, last, sizeof last - 1, end - (sizeof last - 1)) > 0 && strcmp(last, passed) == 0;
+}
+
+/* Who has played the actor before was killed, or this is the first turn of the round. */
+static void take_over(struct actor *a)
+{
+	char line[128], home[4096];
+	int n = snprintf(line, sizeof line, "\n= start %d of %d pid %d .\n", rank, size, getpid());
+
+	put(a, line, n);
+	snprintf(home, sizeof home, "%s/r%d", mount, a->owner);
+	if (mkdir(home, 0700) != 0 && errno != EEXIST)
+		unreadable(home);
+	sprintf(line, "/a%d", a->number);
+	const char *name = read_back(a, path(a, ""), line);
+	n = snprintf(line, sizeof line, "= readback %s .\n", name);
+	put(a, line, n);
+	begin(a, "mkdir -");
+	end(a, mkdir(path(a, ""), 0700), "");
+}
+
+static void play(struct actor *a, int who, int steps)
+{
+	a->owner = who / ACTORS;
+	a->number = who % ACTORS;
+	open_journal(a);
+	if (!was_passed(a))
+		take_over(a);
+	while (steps-- > 0)
+		step(a);
+	close_all(a);
+	put(a, passed, sizeof passed - 1);
+	close(a->journal);
+	a->journal = -1;
+}
+
+static void *take_turns(void *arg)
+{
+	struct actor *a = arg;
+
+	while (!stopped())
+		play(a, chance(a, tree * ACTORS), 1 + chance(a, chance(a, 4) ? 20 : 200));
+	for (int who = 0; who < tree * ACTORS; who++)
+		play(a, who, 0);
+	return NULL;
+}
+
+static void set_up(uint64_t seed)
+{
 	for (int i = 0; i < ACTORS; i++)
 		actors[i].journal = -1;
 	for (int i = 0; i < ACTORS; i++) {
 		struct actor *a = &actors[i];
+		a->owner = rank;
 		a->number = i;
 		a->seed = seed;
 		a->random = mix(seed ^ mix((uint64_t)getpid() << 16 | rank << 4 | i));
 		a->data = malloc(LARGEST);
+		if (a->data == NULL)
+			die("memory");
 		for (int h = 0; h < SLOTS; h++)
 			a->slots[h].fd = -1;
-		snprintf(name, sizeof name, "%s/r%d.a%d.journal", out, rank, i);
-		a->journal = open(name, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-		if (a->journal < 0 || a->data == NULL)
-			die(name);
-		/* Versions go on where the rank before this one was killed: it
-		 * had fewer than it wrote lines. */
-		a->version = round << 20;
-		for (ssize_t n; (n = read(a->journal, buffer, sizeof buffer)) > 0;)
-			for (ssize_t j = 0; j < n; j++)
-				a->version += buffer[j] == '\n';
+		if (!tree)
+			open_journal(a);
 	}
+}
+
+/* All actors have files of their own, which no other rank sees. */
+static void start_alone(void)
+{
+	all("start %d of %d pid %d", rank, size, getpid());
+	reach();
+	all("readback %s", read_back(&actors[0], mount, ""));
 }
 
 int main(int argc, char **argv)
@@ -511,20 +605,19 @@ int main(int argc, char **argv)
 	rank = number("PMI_RANK", 0);
 	size = number("PMI_SIZE", 1);
 #endif
-	tree = getenv("SOAK_TREE") != NULL;
-	set_up(strtoull(argv[3], NULL, 0), strtoul(argv[4], NULL, 0));
-	all("start %d of %d pid %d", rank, size, getpid());
-	read_back();
+	round_number = strtoul(argv[4], NULL, 0);
+	tree = number("SOAK_TREE", 0);
+	set_up(strtoull(argv[3], NULL, 0));
+	if (tree)
+		reach();
+	else
+		start_alone();
 	if (number("SOAK_STEPS", -1) >= 0) {
 		few_steps(number("SOAK_STEPS", 0));
 		return 0;
 	}
-	for (int i = 0; i < ACTORS; i++) {
-		begin(&actors[i], "mkdir -");
-		end(&actors[i], mkdir(path(&actors[i], ""), 0700), "");
-	}
 	for (int i = 0; i < ACTORS; i++)
-		if (pthread_create(&threads[i], NULL, run, &actors[i]) != 0)
+		if (pthread_create(&threads[i], NULL, tree ? take_turns : run, &actors[i]) != 0)
 			die("thread");
 	for (int i = 0; i < ACTORS; i++)
 		pthread_join(threads[i], NULL);
