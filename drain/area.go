@@ -112,7 +112,7 @@ func (d areaDir) Chtimes(name string, modified time.Time) error {
 func (d areaDir) Size(name string) (int64, error) {
 	a, err := d.fs.Stat(microfs.RootIno, d.in(name), false)
 	if err == nil && a.Mode&syscall.S_IFMT != syscall.S_IFREG {
-		err = fmt.Errorf("%s: %w: it is no file", d.in(name), ErrDamaged)
+		err = fmt.Errorf("%s: %w: it is not a regular file", d.in(name), ErrDamaged)
 	}
 	return a.Size, err
 }

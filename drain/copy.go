@@ -14,7 +14,7 @@ import (
 )
 
 // ErrDamaged is in errors about bytes that differ from their checksum.
-var ErrDamaged = errors.New("its bytes differ from their checksum")
+var ErrDamaged = errors.New("checksum mismatch")
 
 // blockSize is how much is read, and written, in one call.
 const blockSize = 1 << 20

@@ -95,7 +95,7 @@ func (d hostDir) Chtimes(name string, modified time.Time) error {
 func (d hostDir) Size(name string) (int64, error) {
 	info, err := d.Lstat(name)
 	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s: %w: it is no file", name, ErrDamaged)
+		err = fmt.Errorf("%s: %w: it is not a regular file", name, ErrDamaged)
 	}
 	if err != nil {
 		return 0, err

@@ -230,7 +230,7 @@ func (fs *FS) deallocated(err error) {
 		d.lost = time.Now()
 		var silent *nvmf.TimeoutError
 		if errors.As(err, &silent) {
-			fs.logf("the device is not asked to deallocate any more: %v", err)
+			fs.logf("deallocation is switched off for this device: %v", err)
 			fs.pool.stopTracking()
 		}
 		for _, r := range d.runs {
@@ -249,7 +249,7 @@ func (fs *FS) deallocated(err error) {
 		}
 		return
 	default:
-		fs.logf("the device deallocates nothing, and is not asked again: %v", err)
+		fs.logf("the device deallocates nothing, and gets no more such commands: %v", err)
 		fs.pool.stopTracking()
 	}
 	for _, r := range d.runs {

@@ -212,7 +212,7 @@ func (fs *FS) readStateArea(h *stateHeader) ([]byte, error) {
 	}
 	state, repaired, err := unframe(framed, h.length, h.sequence)
 	if err == nil && checksum(state) != h.crc {
-		err = fmt.Errorf("checksum does not hold: %w", ErrCorrupt)
+		err = fmt.Errorf("checksum mismatch: %w", ErrCorrupt)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("state checkpoint %d at bytes %d to %d of the partition: %w",

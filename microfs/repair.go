@@ -63,7 +63,7 @@ func (fs *FS) repairSuperblocks() error {
 		if err := fs.transfer(nvmf.Write, fs.g.lbaOf(at), want, true); err != nil {
 			return err
 		}
-		fs.logf("superblock copy %d: it was not the same as the other, and is now", i)
+		fs.logf("superblock copy %d: it differed from the other copy, and was rewritten", i)
 	}
 	return nil
 }
@@ -80,7 +80,7 @@ func (t *tree) repair(logf func(format string, args ...any)) {
 		}
 	}
 	for _, e := range lost {
-		logf("inode %d, name %q in inode %d: no path leads there; it is dropped", e.ino, e.name, e.dir)
+		logf("inode %d, name %q in inode %d: no path leads to it, and it is removed", e.ino, e.name, e.dir)
 		t.names.remove(e.dir, e.name)
 		t.bytes -= nvmf.Bytes(entrySize + len(e.name))
 	}
@@ -110,7 +110,7 @@ func (t *tree) repair(logf func(format string, args ...any)) {
 		ino := in.ino
 		if in.nlink != links[ino] {
 			if links[ino] == 0 {
-				logf("inode %d: no path leads there; it is dropped, with %d hugeblocks", ino, in.mapped)
+				logf("inode %d: no path leads to it, and it is removed, with %d hugeblocks", ino, in.mapped)
 			} else {
 				logf("inode %d: %d links instead of %d", ino, links[ino], in.nlink)
 			}

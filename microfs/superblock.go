@@ -103,7 +103,7 @@ func decodeSuperblock(b []byte) (*geometry, error) {
 		return nil, fmt.Errorf("superblock has version %d, this program knows %d: %w", v, sbVersion, ErrVersion)
 	}
 	if crc64.Checksum(b[:sbCRC]) != le.Uint64(b[sbCRC:]) {
-		return nil, fmt.Errorf("superblock checksum does not hold: %w", ErrCorrupt)
+		return nil, fmt.Errorf("superblock checksum mismatch: %w", ErrCorrupt)
 	}
 	if f := le.Uint64(b[sbIncompat:]) &^ knownIncompat; f != 0 {
 		return nil, fmt.Errorf("superblock has unknown features %#x: %w", f, ErrVersion)

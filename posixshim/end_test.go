@@ -40,7 +40,7 @@ func TestEndIsTold(t *testing.T) {
 	t.Run("slowly", func(t *testing.T) {
 		var first string
 		ends(t, func() { first = <-told })
-		assert.Equal(t, fmt.Sprintf("process %d is ending, and waits for its target to take what there is left", os.Getpid()), first)
+		assert.Equal(t, fmt.Sprintf("process %d ends, and waits until the target has taken the data that is still buffered", os.Getpid()), first)
 		assert.Empty(t, told, "once")
 	})
 }

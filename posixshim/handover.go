@@ -56,7 +56,7 @@ func (p *Process) HandOver(executes int) (int, error) {
 	<-self.accepted // it has given a descriptor back that the connection may need
 	to, err := p.connectToSuccessor()
 	if err != nil {
-		p.logf("process %d has nobody to hand over to what other processes have open of it, and they lose that (nvmecr serve, which nvmecr run starts on its host, is not to be reached): %v",
+		p.logf("process %d ends and cannot hand the open files that it shares over to nvmecr serve: calls of other processes on them fail: %v",
 			os.Getpid(), err)
 		_ = listen.SetReadDeadline(time.Time{})
 		self.accepted = make(chan struct{})
@@ -75,7 +75,7 @@ func (p *Process) HandOver(executes int) (int, error) {
 	e.close()
 	p.server.self.Store(nil) // if others come again it is by another number
 	if err != nil {
-		p.logf("process %d could not hand over what other processes have open of it, and they lose that: %v", os.Getpid(), err)
+		p.logf("process %d ends and could not hand over the open files that it shares: calls of other processes on them fail: %v", os.Getpid(), err)
 		return 0, syscall.EIO
 	}
 	return int(self.number), nil

@@ -180,7 +180,7 @@ func TestHandOverToNobody(t *testing.T) {
 	assert.Equal(t, syscall.EIO, err)
 	assert.Zero(t, n)
 	require.Len(t, said, 1)
-	assert.Contains(t, said[0], "has nobody to hand over to")
+	assert.Contains(t, said[0], "cannot hand the open files that it shares over")
 	m, _ := c.call(request(callWrite, []int64{int64(h), NoLimit}, "text"))
 	assert.EqualValues(t, 4, m)
 	require.NoError(t, unix.Close(socket))

@@ -380,7 +380,7 @@ const patience = 2 * time.Second
 // Finish closes every file and every mount. Later calls fail with EIO.
 func (p *Process) Finish() error {
 	defer time.AfterFunc(patience, func() {
-		p.logf("process %d is ending, and waits for its target to take what there is left", os.Getpid())
+		p.logf("process %d ends, and waits until the target has taken the data that is still buffered", os.Getpid())
 	}).Stop()
 	p.Drain()
 	p.mu.Lock()

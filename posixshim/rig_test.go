@@ -197,7 +197,7 @@ func (s *store) view() *store {
 }
 
 // slow is what processes say whose end takes long, as it may on a busy machine.
-var slow = regexp.MustCompile(`(?m)^nvmecr: process \d+ is ending, and waits for its target .*\n`)
+var slow = regexp.MustCompile(`(?m)^nvmecr: process \d+ ends, and waits until the target has taken .*\n`)
 
 // output is what the command prints. It has to succeed.
 func output(t testing.TB, cmd *exec.Cmd) string {

@@ -66,7 +66,7 @@ wc -l <copy
 // Without nvmecr serve, on another host or when it was killed, who ends says that others lose its
 // files, and ends. Programs whose C library writes past the shim may get SIGPIPE.
 func TestNobodyToHandOverTo(t *testing.T) {
-	const told = `nvmecr: process \d+ has nobody to hand over to what other processes have open of it`
+	const told = `nvmecr: process \d+ ends and cannot hand the open files that it shares over to nvmecr serve`
 	s := newStore(t)
 	require.NoError(t, s.serve.Process.Kill())
 	_ = s.serve.Wait()

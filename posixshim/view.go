@@ -122,7 +122,7 @@ func (m *mapping) renew(f *openFile) {
 func (p *Process) openView(f *openFile) (int, error) {
 	view := p.View()
 	if attr, err := f.current().Stat(); err != nil || view.Dir == "" || !attr.Closed || attr.Ino>>ViewShift != 0 {
-		return -1, fmt.Errorf("the file is being written, or another rank's, or nowhere to be had: %w", errors.Join(syscall.ENOENT, err))
+		return -1, fmt.Errorf("the file is being written, is another rank's, or is not in the view: %w", errors.Join(syscall.ENOENT, err))
 	}
 	tree := f.at.tree.Load()
 	fs, err := f.at.acquire(!tree)

@@ -129,7 +129,7 @@ func (s *Server) serveHere(conn net.Conn) {
 	}
 	s.serveTree(ofProcess(conn, int(cred.Pid)), window, who)
 	if err := owner.CloseWindow(window); err != nil {
-		s.logf("the job's files, for %s: memory for them: %v", who, err)
+		s.logf("index of the tree: memory to share with %s: %v", who, err)
 	}
 }
 
@@ -175,7 +175,7 @@ func (s *Server) serveTree(conn net.Conn, window []byte, who string) {
 		refuse(conn, err)
 	}
 	if err != nil {
-		s.logf("the job's files, for %s: %v", who, err)
+		s.logf("index of the tree: connection of %s: %v", who, err)
 	}
 }
 

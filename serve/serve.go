@@ -54,7 +54,7 @@ func (s *Server) Process(place store.Place) *posixshim.Process {
 			Config: s.cfg,
 			Place:  func() (store.Place, error) { return place, nil },
 			Logf: func(format string, args ...any) {
-				s.logf("process %d, which serves others: %s", os.Getpid(), fmt.Sprintf(format, args...))
+				s.logf("nvmecr serve, process %d: %s", os.Getpid(), fmt.Sprintf(format, args...))
 			},
 		}
 		p = posixshim.NewForTakeover(o.Open, o.Logf)

@@ -105,7 +105,7 @@ func (s *Server) receive(conn *net.UnixConn) {
 		_ = in.Answer(socket, err) // one that was killed meanwhile needs none
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
-		s.logf("what process %d had open fails for those who have it from there: %v", cred.Pid, err)
+		s.logf("the open files that process %d shared cannot be taken over, and calls on them fail: %v", cred.Pid, err)
 	}
 }
 

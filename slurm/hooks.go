@@ -44,7 +44,7 @@ func (h *Hooks) at(what string) error {
 }
 
 // ErrUnmeetable says that what a job asks for it cannot get, however long it waits.
-var ErrUnmeetable = errors.New("waiting does not help, and the job is held: cancel it (scancel), and ask for something else")
+var ErrUnmeetable = errors.New("the job is held, since waiting does not help: cancel it (scancel), and change the request")
 
 // PrologController gives a job that is about to start what request asks for; "": what Slurm says that it asks for. Nothing is done for a job
 // that asks for nothing. What was made for an earlier start of the job, or by a hook that was killed, is found again.
@@ -161,11 +161,11 @@ func (h *Hooks) renew(ctx context.Context, l *Lease, job Job, r Request) error {
 		case err != nil && !errors.Is(err, ErrNoJob):
 			return err
 		case err == nil && !holder.Over:
-			return fmt.Errorf("job %d: name %q is in use by job %d: let this one follow that (sbatch --dependency=afterany:%d)", job.ID, r.Name, l.Job, l.Job)
+			return fmt.Errorf("job %d: name %q is in use by job %d: start this job after that one (sbatch --dependency=afterany:%d)", job.ID, r.Name, l.Job, l.Job)
 		}
 	}
 	if size := sizeOn(r, len(l.Targets)); size != l.Size || r.Targets != l.Request.Targets {
-		return fmt.Errorf("job %d: lease %s is of %s on %d targets, and what is asked for differs: ask for the same, or use another name; %w",
+		return fmt.Errorf("job %d: lease %s has %s on %d targets, and the request differs: request the same, or use another name; %w",
 			job.ID, l.Name, l.Size*nvmf.Bytes(len(l.Targets)), len(l.Targets), ErrUnmeetable)
 	}
 	if l.Job == job.ID && l.Restarts == job.Restarts && l.Ended == nil {

@@ -183,7 +183,7 @@ func TestNamed(t *testing.T) {
 	require.NoError(t, c.Reconcile(t.Context()))
 	require.NoError(t, c.start(t, 2, request))
 	assert.True(t, c.lease(t, "slurm-u1000-run7").Reused)
-	require.ErrorContains(t, c.start(t, 2, "nvmf:1,name=run7,capacity=2G"), "ask for the same")
+	require.ErrorContains(t, c.start(t, 2, "nvmf:1,name=run7,capacity=2G"), "request the same")
 	c.end(t, 2)
 	c.now = c.now.Add(2 * time.Hour)
 	require.NoError(t, c.Reconcile(t.Context()))
@@ -236,7 +236,7 @@ func TestRefused(t *testing.T) {
 	}
 	c.end(t, 1)
 	c.holds = nil
-	require.ErrorContains(t, c.start(t, 2, "nvmf:1,name=x"), "ask for the same")
+	require.ErrorContains(t, c.start(t, 2, "nvmf:1,name=x"), "request the same")
 	assert.Equal(t, []uint32{2}, c.holds)
 	require.NoError(t, c.start(t, 2, "nvmf:2,capacity=5G,name=x"))
 	assert.Empty(t, c.told[2], "it has started")

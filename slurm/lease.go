@@ -69,7 +69,7 @@ func decode(b []byte) (*Lease, error) {
 	case f.Format != format || f.Version != version:
 		return nil, fmt.Errorf("%w: format %q, version %d: this program knows %s, version %d", ErrLease, f.Format, f.Version, format, version)
 	case f.CRC64 != fmt.Sprintf("%016x", crc64.Checksum(f.Lease)):
-		return nil, fmt.Errorf("%w: its checksum does not hold", ErrLease)
+		return nil, fmt.Errorf("%w: checksum mismatch", ErrLease)
 	}
 	l := new(Lease)
 	if err := json.Unmarshal(f.Lease, l); err != nil {

@@ -40,7 +40,7 @@ func (c Commands) Create(ctx context.Context, on site.Target, name string, size 
 		return "", fmt.Errorf("target %s: create: %w", on.Name, err)
 	}
 	if len(n.Targets) == 0 {
-		return "", fmt.Errorf("target %s: the namespace is there, and the target listens nowhere", on.Name)
+		return "", fmt.Errorf("target %s: the namespace exists, but the target listens on no address", on.Name)
 	}
 	return n.Targets[0].String(), nil
 }

@@ -126,7 +126,7 @@ func (c *Client) succeed() error {
 			}
 		}
 		c.Redial = nil
-		return fmt.Errorf("%w (no other one takes its place: %v)", wire.ErrGone, err)
+		return fmt.Errorf("%w (no other index has started: %v)", wire.ErrGone, err)
 	}
 }
 

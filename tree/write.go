@@ -134,7 +134,7 @@ func (f *file) writeIndex(bufs [][]byte, off int64) (done int, err error) {
 			f.in.attr = answer.Attr
 			n := min(int(answer.N), len(request.Data))
 			if n == 0 {
-				return done, fmt.Errorf("writing by way of the index: nothing of %d bytes was written, and nobody says why: %w", len(request.Data), syscall.EIO)
+				return done, fmt.Errorf("writing by way of the index: nothing of %d bytes was written, without an error: %w", len(request.Data), syscall.EIO)
 			}
 			done, b = done+n, b[n:]
 		}

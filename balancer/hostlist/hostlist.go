@@ -65,7 +65,7 @@ func expand(part string, most int) ([]string, error) {
 	}
 	inside, after, closed := strings.Cut(rest, "]")
 	if !closed || strings.Contains(inside, "[") || strings.Contains(before, "]") {
-		return nil, fmt.Errorf("%q has a bracket without its other one", part)
+		return nil, fmt.Errorf("%q has an unbalanced bracket", part)
 	}
 	if strings.ContainsAny(before, " \t") {
 		return nil, fmt.Errorf("%q is not the name of a host", part)

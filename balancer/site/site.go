@@ -101,7 +101,7 @@ type size nvmf.Bytes
 func (s *size) UnmarshalYAML(n *yaml.Node) error {
 	v, err := humanize.ParseBytes(n.Value)
 	if err != nil {
-		return fmt.Errorf("line %d: %q is not a size as 3.2TB or 40GiB", n.Line, n.Value)
+		return fmt.Errorf("line %d: %q is not a size such as 3.2TB or 40GiB", n.Line, n.Value)
 	}
 	*s = size(v)
 	return nil

@@ -135,12 +135,12 @@ func recordPlace(job *mpiwrap.Job) error {
 	opening.mu.Lock()
 	defer opening.mu.Unlock()
 	if p := opening.place; p != nil && (p.Rank != job.Rank || p.Size != job.Size) {
-		return fmt.Errorf("before MPI_Init this was rank %d of %d, by %s, now it is rank %d of %d: do not touch %s before MPI_Init: %w",
+		return fmt.Errorf("this is rank %d of %d by %s, and rank %d of %d by MPI_Init: the program must not use %s before MPI_Init: %w",
 			p.Rank, p.Size, p.From, job.Rank, job.Size, opening.Config.Mount, unix.EINVAL)
 	}
 	if opening.Config.Mapping.ByHosts() {
 		if opening.place != nil {
-			return fmt.Errorf("the mapping is by hosts, and which rank is on which is known after MPI_Init: do not touch %s before: %w", opening.Config.Mount, unix.EINVAL)
+			return fmt.Errorf("--mapping names hosts, and the host of each rank is known from MPI_Init on: the program must not use %s before MPI_Init: %w", opening.Config.Mount, unix.EINVAL)
 		}
 		opening.Config.Mapping = job.Plan // nobody has used it
 	}

@@ -69,7 +69,7 @@ func dialSuccessor(group string) (socket int, err error) {
 // its children.
 func startServer(cfg *config.Config) error {
 	if cfg.Command == "" {
-		return errors.New("nobody says where nvmecr is")
+		return errors.New("the path of nvmecr is not known: start the program with nvmecr run")
 	}
 	cmd := exec.Command(cfg.Command, "serve", "--detach")
 	cmd.Dir = "/"

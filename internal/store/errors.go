@@ -38,7 +38,7 @@ func Unavailable(err error) bool {
 
 // ErrNoSolo: the store has no solo partition, since it was made for ranks by an earlier
 // version, or was too small for one. It is syscall.EROFS.
-var ErrNoSolo = fmt.Errorf("it was made for the ranks of a job, and has no room for what job scripts and programs without a launcher write: write elsewhere, or start over with --fresh: %w", syscall.EROFS)
+var ErrNoSolo = fmt.Errorf("it has partitions for ranks only, and none for job scripts and programs without a launcher: write to another path, or start over with --fresh: %w", syscall.EROFS)
 
 // ErrUndivided: all of the store is the solo partition. The ranks of a job get their
 // partitions when one of them opens its own for writing.

@@ -58,7 +58,7 @@ func (o *opener) mayTakeOver(me microfs.Holder, reserved, local bool) func(*micr
 			time.Sleep(cmp.Or(o.opts.drain, drain))
 			return microfs.LateUnlikely, nil
 		case o.cfg.Unfenced:
-			o.opts.Logf("%s is taken over from %v, which may live, as --unfenced asks", partitionName(o.place.Rank), last)
+			o.opts.Logf("%s is taken over from %v, which may still run, because of --unfenced", partitionName(o.place.Rank), last)
 			return microfs.LateAny, nil
 		}
 		return microfs.LateNone, &HeldError{Rank: o.place.Rank, Last: *last, SameRun: sameRun && reserved}

@@ -150,7 +150,7 @@ func (g *growth) makeSpace(ctx context.Context, n int) ([]balancer.Segment, erro
 			return segs, nil
 		}
 		if len(order) == 0 {
-			return nil, fmt.Errorf("%d more, and those that are there, used or in use by processes, leave room for none of %v: start a run of programs that run at the same time with --max-ranks of the largest one, remove files (nvmecr cp copies them out), or take a larger namespace: %w",
+			return nil, fmt.Errorf("no space for %d more partitions of at least %v: the others are used, or open in a process; start a run of programs that run at the same time with --max-ranks of the largest one, remove files (nvmecr cp copies them out), or take a larger namespace: %w",
 				n, least, syscall.ENOSPC)
 		}
 		if err := g.shorten(ctx, &g.table.Entries[order[0]], share); err != nil {

@@ -92,7 +92,7 @@ func look(ctx context.Context, cfg *config.Config, say func(format string, args 
 		}
 		if w.patience > 0 && time.Since(begin) >= w.interval && !w.told {
 			w.told = true
-			say("%s; looking until %v later whether it lives (--takeover does not wait)", w.who, w.patience)
+			say("%s; waiting %v for a sign of life (--takeover does not wait)", w.who, w.patience)
 		}
 	}
 	return w.found, nil

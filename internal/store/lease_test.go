@@ -198,7 +198,7 @@ func TestIdle(t *testing.T) {
 				require.ErrorContains(t, err, w)
 			}
 			if c.waits {
-				assert.Contains(t, l.all(), "looking until")
+				assert.Contains(t, l.all(), "for a sign of life")
 				assert.NotContains(t, l.all(), "\n", "once")
 				assert.GreaterOrEqual(t, time.Since(begin), missedBeats*minInterval)
 			} else {

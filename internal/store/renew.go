@@ -61,7 +61,7 @@ func (l *Lease) End() {
 	select {
 	case <-done:
 	case <-time.After(silent):
-		l.say("a target does not answer: that this run has ended is not recorded there, and a run on another host will look for %v whether it lives", missedBeats*beatInterval)
+		l.say("a target does not answer, and the end of this run is not recorded there: a run on another host waits %v before it takes the store", missedBeats*beatInterval)
 	}
 }
 
@@ -124,7 +124,7 @@ func (p *leasePart) retry(ctx context.Context, f func() error) error {
 		}
 		p.again = true
 		away := time.AfterFunc(missedBeats*p.me.Interval, func() {
-			p.lease.say("target %s: %v; nvmecr goes on trying to say there that this run is in progress", p.id, err)
+			p.lease.say("target %s: %v; nvmecr keeps trying to renew the record of this run there", p.id, err)
 		})
 		e := p.q.Reset(ctx)
 		away.Stop()
@@ -194,7 +194,7 @@ func (p *leasePart) leave() {
 // end tells of an error at the end.
 func (p *leasePart) end(err error) {
 	if err != nil {
-		p.lease.say("target %s: that this run has ended is not recorded, and a run on another host will look for %v whether it lives: %v",
+		p.lease.say("target %s: the end of this run is not recorded, and a run on another host waits %v before it takes the store: %v",
 			p.id, missedBeats*p.me.Interval, err)
 	}
 }

@@ -195,7 +195,7 @@ func (p *leasePart) take(ctx context.Context, before *runrecord.Found) error {
 	case errors.Is(err, parttable.ErrForeign), errors.Is(err, parttable.ErrCorrupt):
 		err = nil // --fresh overwrites it
 	case err == nil && !table.HasRunRecord():
-		p.lease.say("target %s: %d partitions leave no room to say that this run is in progress: a run on another host may take the store over", p.id, len(table.Entries))
+		p.lease.say("target %s: %d partitions leave no space for the record of this run: a run on another host may take the store over", p.id, len(table.Entries))
 		p.full = true
 		return nil
 	}

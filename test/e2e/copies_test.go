@@ -87,7 +87,7 @@ func TestCopies(t *testing.T) {
 // TestCopiesRefused: what cannot be is said.
 func TestCopiesRefused(t *testing.T) {
 	s := newStage(t)
-	sh(t, s, "true", "--copies", "partner").refused(t, "--copies", "another target")
+	sh(t, s, "true", "--copies", "partner").refused(t, "--copies", "a second target")
 	sh(t, s, "true", "--copies", "three").refused(t, "--copies", "partner")
 	flags := copyTargets(t, s, 2, 0, 1)
 	sh(t, s, "echo x > /nvmecr/ck.1", flags...).ok(t)

@@ -86,7 +86,7 @@ func TestLevel2(t *testing.T) {
 
 			r := restore("--checkpoint", "100", pattern)
 			assert.NotZero(t, r.code)
-			assert.Contains(t, r.stderr, "state.1: its bytes differ from their checksum")
+			assert.Contains(t, r.stderr, "state.1: checksum mismatch")
 			assert.Equal(t, []string{"100 [level2] true", "200 [store level2] true"}, list(), "nothing of what is damaged stays")
 
 			drain("--keep", "1", pattern).ok(t)

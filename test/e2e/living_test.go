@@ -115,7 +115,7 @@ func TestHostGone(t *testing.T) {
 			r := call(t, s, "run", "--name", "x", "--target", id, "--", "cat", "/nvmecr/a")
 			t.Logf("going on took %v", time.Since(begin))
 			assert.Equal(t, "kept\n", r.ok(t))
-			assert.Equal(t, elsewhere, strings.Contains(r.stderr, "looking until 8s later whether it lives"), r.stderr)
+			assert.Equal(t, elsewhere, strings.Contains(r.stderr, "waiting 8s for a sign of life"), r.stderr)
 		})
 	}
 }

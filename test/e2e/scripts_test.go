@@ -68,7 +68,7 @@ func ranksHold(t *testing.T, s *demo.Stage, lines int, flags ...string) {
 }
 
 // slow is said on a busy machine, too.
-var slow = regexp.MustCompile(`^nvmecr: process \d+ is ending, and waits for its target `)
+var slow = regexp.MustCompile(`^nvmecr: process \d+ ends, and waits until the target has taken `)
 
 // quiet expects that a script succeeded and nothing of ours has complained.
 func (r result) quiet(t *testing.T) string {
@@ -192,7 +192,7 @@ func TestScriptInSmallStore(t *testing.T) {
 	sh(t, s, "set -e; [ -e /nvmecr/c3 ]; cat /nvmecr/c0; "+l.line(scriptRanks, "/nvmecr/c%")+"; "+l.line(1, "-", "/nvmecr/c0")).quiet(t)
 	r := sh(t, s, "mkdir -p /nvmecr/out")
 	assert.NotZero(t, r.code)
-	assert.Contains(t, r.stderr, "has no room for what job scripts and programs without a launcher write")
+	assert.Contains(t, r.stderr, "none for job scripts and programs without a launcher")
 	assert.Contains(t, r.stderr, "Read-only file system")
 	ranksHold(t, s, 2)
 }

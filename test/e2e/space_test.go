@@ -47,7 +47,7 @@ if cp /nvmecr/file.0 /nvmecr/copy; then exit 1; fi; rm /nvmecr/copy /nvmecr/file
 
 // TestTreeNeedsSharedTargets: what each process has for itself cannot have one tree.
 func TestTreeNeedsSharedTargets(t *testing.T) {
-	call(t, newStage(t), "run", "--view=job", "--target", "mem:64M", "--", "true").refused(t, "mem:67108864 is one process's alone")
+	call(t, newStage(t), "run", "--view=job", "--target", "mem:64M", "--", "true").refused(t, "mem:67108864 can be opened by one process only")
 }
 
 // TestSpaceOfRanksThatAreNoMore: ranks of a larger job have the space of files that others have removed since the last job, and all that is left is there.

@@ -55,7 +55,7 @@ type aKill struct {
 var kills = []aKill{
 	{"a rank", func(s *torn, _ *demo.Job) { s.kill(s.ranks()[s.random.IntN(s.size)]) }, "", true},
 	{"all ranks", func(s *torn, _ *demo.Job) { s.kill(s.ranks()...) }, "", true},
-	{"the index", (*torn).killIndex, "another one takes its place", true},
+	{"the index", (*torn).killIndex, "and is started again", true},
 	{"all of it", func(s *torn, run *demo.Job) { s.kill(append(proc.Descendants(run.PID()), run.PID())...) }, "", false},
 	{"the target", func(s *torn, _ *demo.Job) { s.kill(s.processes("target")...) }, "Input/output error", false},
 }
@@ -65,7 +65,7 @@ func TestIndexKilledFarAway(t *testing.T) {
 	s := newTorn(t, "mpich", "127.0.0.1")
 	s.agent = otherhost(t, s.Stage)
 	s.flags[len(s.flags)-1] = strings.Replace(s.flags[len(s.flags)-1], "traddr:127.0.0.1", "traddr:localhost", 1) // a name, which launchers carry elsewhere
-	k := aKill{"the index", (*torn).killIndex, "another one takes its place", true}
+	k := aKill{"the index", (*torn).killIndex, "and is started again", true}
 	s.tear(k)
 	s.check(k)
 }

@@ -23,8 +23,8 @@ var edits = slices.Concat(editsOfTrees, editsOfDrain, []edit{
 		`fs.unreportedFlush = err`, `_ = err`,
 		"TestDeallocateFlushFails", ""},
 	{"microfs: a device that refuses to deallocate is asked again", "microfs/deallocate.go",
-		`		fs.logf("the device deallocates nothing, and is not asked again: %v", err)
-		fs.pool.stopTracking()`, `		fs.logf("the device deallocates nothing, and is not asked again: %v", err)`,
+		`		fs.logf("the device deallocates nothing, and gets no more such commands: %v", err)
+		fs.pool.stopTracking()`, `		fs.logf("the device deallocates nothing, and gets no more such commands: %v", err)`,
 		"TestDeallocateRefused", ""},
 	{"microfs: a busy application loses what it is about to use", "microfs/deallocate.go",
 		`fs.pool.usedBlocks() >= d.kept(&fs.pool)+batch`, `fs.pool.usedBlocks() > 0`,

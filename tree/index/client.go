@@ -106,7 +106,7 @@ func (c *client) check(h *wire.Hello) error {
 	o := &c.x.opts
 	switch {
 	case h.Run != o.Run:
-		return fmt.Errorf("process %d is of run %v, and these files are in the hands of run %v: %w", h.PID, h.Run, o.Run, syscall.ESTALE)
+		return fmt.Errorf("process %d is of run %v, and the index serves run %v: %w", h.PID, h.Run, o.Run, syscall.ESTALE)
 	case h.Format != o.Format:
 		return fmt.Errorf("process %d knows version %d of the store's format, and the store has %d; use one build of nvmecr in the whole job: %w",
 			h.PID, h.Format, o.Format, syscall.EPROTO)

@@ -100,7 +100,7 @@ func receive(r io.Reader, buf []byte, kind uint8) (h header, b []byte, err error
 		return h, b, unexpected(err)
 	}
 	if le.Uint32(b[offCRC:]) != sum(b) {
-		return h, b, fmt.Errorf("the checksum does not hold: %w", errProtocol)
+		return h, b, fmt.Errorf("checksum mismatch: %w", errProtocol)
 	}
 	return h, b, nil
 }

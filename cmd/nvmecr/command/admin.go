@@ -94,7 +94,7 @@ Nobody sees it until it is exposed, here with --host or later.`,
 		case o.json:
 			return printJSON(w, n)
 		case len(n.Targets) == 0:
-			return fmt.Errorf("job %s: the namespace is there, and the target listens nowhere", n.Job)
+			return fmt.Errorf("job %s: the namespace exists, but the target listens on no address", n.Job)
 		}
 		_, err = fmt.Fprintln(w, n.Targets[0])
 		return err

@@ -67,9 +67,9 @@ func checkCopies(cfg *config.Config) error {
 	case cfg.Copies == config.CopiesNone:
 		return nil
 	case i >= 0:
-		return fmt.Errorf("--copies: target %s is one process's alone, and another one makes the copies: serve it with nvmecr target and name that", cfg.Targets[i])
+		return fmt.Errorf("--copies: target %s can be opened by one process only, and another process makes the copies: serve it with nvmecr target and name that target", cfg.Targets[i])
 	case len(cfg.Targets) < 2:
-		return errors.New("--copies: a copy is on another target, and there is one only: name several with --target, or leave --copies out")
+		return errors.New("--copies: copies need a second target: name several with --target, or leave --copies out")
 	}
 	return nil
 }

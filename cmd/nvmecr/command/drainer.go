@@ -97,7 +97,7 @@ func (d *drainer) finish() {
 		err = errors.New("interrupted")
 	}
 	if err != nil && d.copies {
-		fmt.Fprintf(d.stderr, "nvmecr: the newest checkpoint may not be copied (%v): the next run does it, or nvmecr drain to the second level\n", err)
+		fmt.Fprintf(d.stderr, "nvmecr: the newest checkpoint may not be copied (%v): the next run copies it, or nvmecr drain does, to the second level\n", err)
 	}
 }
 
@@ -107,7 +107,7 @@ func checkLevel2(cfg *config.Config) error {
 		return fmt.Errorf("--keep: %w", err)
 	}
 	if cfg.Keep != "" && cfg.View == config.ViewRank {
-		return errors.New("--keep: with --view=rank the files of a rank are its own alone to remove; use --view=job")
+		return errors.New("--keep: with --view=rank only the rank itself can remove its files; use --view=job")
 	}
 	if cfg.Level2 == "" {
 		return nil

@@ -216,7 +216,7 @@ func bytesOf(option, text string) (nvmf.Bytes, error) {
 	}
 	n, err := humanize.ParseBytes(text)
 	if err != nil {
-		return 0, fmt.Errorf("%s: %q is not a size as 100MB or 10GiB", option, text)
+		return 0, fmt.Errorf("%s: %q is not a size such as 100MB or 10GiB", option, text)
 	}
 	return nvmf.Bytes(n), nil
 }
@@ -236,7 +236,7 @@ func (o *planOptions) network(getenv func(string) string) (*topology.Topology, e
 	if address := getenv("SLURM_TOPOLOGY_ADDR"); address != "" {
 		return net, net.AddAddress(address, getenv("SLURM_TOPOLOGY_ADDR_PATTERN"))
 	}
-	return nil, fmt.Errorf("there is none of %s: --topology names the file: %w", strings.Join(topologyFiles, ", "), fs.ErrNotExist)
+	return nil, fmt.Errorf("none of %s exists: name the file with --topology: %w", strings.Join(topologyFiles, ", "), fs.ErrNotExist)
 }
 
 // plannedJSON is a plan as JSON.

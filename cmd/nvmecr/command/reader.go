@@ -280,7 +280,7 @@ func (r *reader) missing(name string) error {
 		return fmt.Errorf("nothing was ever written to store %q", r.cfg.Name)
 	}
 	if r.tree && r.rank != allRanks {
-		return fmt.Errorf("%s: the partition of %s has no such file: it has one for each file of the tree that it has bytes of, and the tree is shown without --rank",
+		return fmt.Errorf("%s: the partition of %s has no such file: a partition has parts of the files of the tree; leave --rank out to see the tree",
 			name, r.rankName(r.rank))
 	}
 	if r.tree {

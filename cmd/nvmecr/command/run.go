@@ -227,7 +227,7 @@ func lockStore(dir *store.StateDir) (*store.DirLock, error) {
 			return lock, err
 		}
 		if time.Since(begin) > lastWords {
-			return nil, fmt.Errorf("store %q: its last run, process %d, was killed, and its target does not end (stopped, perhaps: see `pgrep -af 'nvmecr target'`): wake it up with kill -CONT, or kill it, what it acknowledged is kept",
+			return nil, fmt.Errorf("store %q: its last run, process %d, was killed, and the target of that run has not ended (stopped, perhaps: see `pgrep -af 'nvmecr target'`): continue it with kill -CONT, or kill it; acknowledged data is kept",
 				locked.Name, locked.PID)
 		}
 		time.Sleep(10 * time.Millisecond)
@@ -371,7 +371,7 @@ func (o *runOptions) checkShared() error {
 	case i < 0 || o.cfg.View != config.ViewJob:
 		return nil
 	case o.cfg.Given("view"):
-		return fmt.Errorf("--view=job: target %s is one process's alone, and one tree needs what all can reach: serve it with nvmecr target and name that, or leave --view out", o.cfg.Targets[i])
+		return fmt.Errorf("--view=job: target %s can be opened by one process only, and one tree needs a target that all processes reach: serve it with nvmecr target and name that target, or leave --view out", o.cfg.Targets[i])
 	}
 	o.cfg.View = config.ViewRank
 	return nil

@@ -66,10 +66,10 @@ func (s *supervisor) next(last *serveProcess) *serveProcess {
 		next, err = startServeProcess(&s.cfg, s.linger, s.joined, s.index, s.stderr)
 	}
 	if err != nil {
-		fmt.Fprintf(s.stderr, "nvmecr: nvmecr serve was killed (%v), and no other one takes its place: %v\n", status.Signal(), err)
+		fmt.Fprintf(s.stderr, "nvmecr: nvmecr serve was killed (%v), and could not be started again: %v\n", status.Signal(), err)
 		return nil
 	}
-	fmt.Fprintf(s.stderr, "nvmecr: nvmecr serve was killed (%v): another one takes its place\n", status.Signal())
+	fmt.Fprintf(s.stderr, "nvmecr: nvmecr serve was killed (%v), and is started again\n", status.Signal())
 	s.now = next
 	return next
 }
