@@ -84,26 +84,28 @@ func TestDivideByMapping(t *testing.T) {
 	}
 }
 
-// Half a first run, and then another mapping: some ranks would get a second partition.
+// Half a first run, and then another mapping, or a target that was replaced: the ranks that the first target has stay there, and no other ones come.
 func TestUnfinishedMapping(t *testing.T) {
-	cfg := newStore(t, 64*nvmf.MiB, 64*nvmf.MiB)
-	p, err := Open(ctx, cfg, Place{Rank: 0, Size: 4}, Options{}) // formats target 0, for ranks 0 and 2
+	cfg := newStore(t, 64*nvmf.MiB, 64*nvmf.MiB, 64*nvmf.MiB)
+	require.NoError(t, cfg.Set("mapping", "0*2,1,2"))
+	p, err := Open(ctx, cfg, Place{Rank: 0, Size: 6}, Options{}) // formats target 0, for ranks 0, 1, 4 and 5
 	require.NoError(t, err)
 	require.NoError(t, p.Close())
 	infos, err := Ranks(ctx, cfg)
 	require.NoError(t, err)
-	for _, c := range []struct{ plan, says string }{
-		{"round-robin", ""},
-		{"0,1", ""},
-		{"0*2,1*2", "rank 2 on target 0"},
-		{"0,1*3", "rank 2 on target 0"},
-		{"0,2", "0 to 1"},
-		{"1", "first one is used"},
+	for _, c := range []struct{ plan, becomes, says string }{
+		{"0*2,1,2", "0*2,1,2", ""},
+		{"0*2,2,1", "0*2,2,1", ""},
+		{"round-robin", "0*2,1,2,0*2", ""},
+		{"0,1*3,2", "0*2,1,2,0*2", ""},
+		{"0,3", "", "0 to 2"},
+		{"1", "", "first one is used"},
 	} {
 		require.NoError(t, cfg.Set("mapping", c.plan))
 		err := ResolveMapping(cfg, infos)
 		if c.says == "" {
-			assert.NoError(t, err)
+			require.NoError(t, err)
+			assert.Equal(t, c.becomes, cfg.Mapping.String())
 		} else {
 			assert.ErrorContains(t, err, c.says)
 		}
