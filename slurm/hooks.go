@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 	"time"
 
@@ -168,6 +169,9 @@ func (h *Hooks) renew(ctx context.Context, l *Lease, job Job, r Request) error {
 		return fmt.Errorf("job %d: lease %s has %s on %d targets, and the request differs: request the same, or use another name; %w",
 			job.ID, l.Name, l.Size*nvmf.Bytes(len(l.Targets)), len(l.Targets), ErrUnmeetable)
 	}
+	if err := h.replace(l, job, r); err != nil {
+		return err
+	}
 	if l.Job == job.ID && l.Restarts == job.Restarts && l.Ended == nil {
 		return nil // the hook is repeated
 	}
@@ -183,12 +187,45 @@ func sizeOn(r Request, targets int) nvmf.Bytes {
 	return (size + nvmf.MiB - 1) / nvmf.MiB * nvmf.MiB
 }
 
-// plan chooses among the targets that can make namespaces, less what other leases have of them.
-func (h *Hooks) plan(job Job, r Request, leases []*Lease) (*placement.Plan, error) {
+// replace gives a lease other targets in the place of those that have failed for good. What was there is lost, unless there are copies of it.
+func (h *Hooks) replace(l *Lease, job Job, r Request) error {
+	var failed []int
+	for i, spot := range l.Targets {
+		if h.failed(spot.Target) {
+			failed = append(failed, i)
+		}
+	}
+	if len(failed) == 0 {
+		return nil
+	}
+	leases, err := h.store().all()
+	if err != nil {
+		return err
+	}
+	r.Targets, r.Capacity = len(failed), l.Size*nvmf.Bytes(len(failed))
+	plan, err := h.plan(job, r, leases, l.Targets...)
+	if err != nil {
+		return fmt.Errorf("lease %s, in the place of %s, which has failed: %w", l.Name, l.Targets[failed[0]].Target, err)
+	}
+	for n, i := range failed {
+		h.Logf("lease %s: target %s has failed, and %s takes its place", l.Name, l.Targets[i].Target, plan.Targets[n].Name)
+		l.Targets[i] = LeasedSpot{Target: plan.Targets[n].Name}
+	}
+	return nil
+}
+
+// failed says whether the inventory calls a target that: it does not come back with what it had.
+func (h *Hooks) failed(name string) bool {
+	t, err := h.target(name)
+	return err == nil && t.Health == site.Failed
+}
+
+// plan chooses among the targets that can make namespaces, less what other leases have of them, and without some.
+func (h *Hooks) plan(job Job, r Request, leases []*Lease, but ...LeasedSpot) (*placement.Plan, error) {
 	inventory := *h.Inventory
 	inventory.Targets = nil
 	for _, t := range h.Inventory.Targets {
-		if len(t.Admin) == 0 {
+		if len(t.Admin) == 0 || slices.ContainsFunc(but, func(s LeasedSpot) bool { return s.Target == t.Name }) {
 			continue
 		}
 		for _, l := range leases {

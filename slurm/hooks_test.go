@@ -40,9 +40,12 @@ type cluster struct {
 	now  time.Time
 
 	hang  func(name string) // in Create
+	gone  string            // a target that does not answer
 	told  map[uint32]string
 	holds []uint32
 }
+
+var errGone = errors.New("connection refused")
 
 type held struct {
 	size nvmf.Bytes
@@ -86,6 +89,9 @@ func (c *cluster) Create(_ context.Context, on site.Target, name string, size nv
 	if c.hang != nil {
 		c.hang(name)
 	}
+	if c.gone == on.Name {
+		return "", errGone
+	}
 	if c.held[on.Name][name] == nil {
 		c.held[on.Name][name] = &held{size: size}
 	}
@@ -98,11 +104,17 @@ func (c *cluster) Expose(_ context.Context, on site.Target, name, _, key string)
 }
 
 func (c *cluster) Delete(_ context.Context, on site.Target, name string) error {
+	if c.gone == on.Name {
+		return errGone
+	}
 	delete(c.held[on.Name], name)
 	return nil
 }
 
 func (c *cluster) List(_ context.Context, on site.Target) ([]string, error) {
+	if c.gone == on.Name {
+		return nil, errGone
+	}
 	return slices.Sorted(maps.Keys(c.held[on.Name])), nil
 }
 
@@ -171,6 +183,15 @@ func TestLife(t *testing.T) {
 	assert.NoFileExists(t, c.store().path("slurm-j7"))
 }
 
+// A job has its data in another rack, if it can be.
+func TestPlanned(t *testing.T) {
+	c := newCluster(t)
+	require.NoError(t, c.start(t, 1, "nvmf:1"))
+	assert.Equal(t, "b", c.lease(t, "slurm-j1").Targets[0].Target)
+	require.Error(t, c.start(t, 2, "nvmf:2,strict"))
+	assert.Equal(t, []uint32{2}, c.holds)
+}
+
 // What has a name is for later jobs of the name, for a time, and one job has it at a time.
 func TestNamed(t *testing.T) {
 	c := newCluster(t)
@@ -191,6 +212,40 @@ func TestNamed(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, leases)
 	c.leased(t)
+}
+
+// A target has failed for good: the next start has another one in its place, and the end frees what is left.
+func TestTargetReplaced(t *testing.T) {
+	c := newCluster(t)
+	const request = "nvmf:2,capacity=2G,copies"
+	require.NoError(t, c.start(t, 1, request))
+	a := slices.IndexFunc(c.Inventory.Targets, func(t site.Target) bool { return t.Name == "a" })
+	c.Inventory.Targets[a].Health, c.gone = site.Failed, "a"
+	require.NoError(t, c.EpilogController(1))
+	require.ErrorContains(t, c.start(t, 1, request), "in the place of a, which has failed")
+
+	c.held["c"] = map[string]*held{}
+	c.Inventory.Targets = append(c.Inventory.Targets, site.Target{Name: "c", Admin: []string{"c"}, Node: "st1", Capacity: 3 * nvmf.GiB, Health: site.OK})
+	require.NoError(t, c.start(t, 1, request))
+	l := c.lease(t, "slurm-j1")
+	assert.Equal(t, []LeasedSpot{{"c", "trtype:TCP traddr:c subnqn:nqn.slurm-j1"}, {"b", "trtype:TCP traddr:b subnqn:nqn.slurm-j1"}}, l.Targets)
+	assert.Contains(t, l.Settings("key"), "NVMECR_COPIES=partner")
+	assert.Equal(t, l.Key, c.held["c"]["slurm-j1"].key)
+	c.leased(t)
+
+	c.gone = "b"
+	c.end(t, 1)
+	c.now = c.now.Add(c.Grace)
+	require.ErrorIs(t, c.Reconcile(t.Context()), errGone)
+	assert.FileExists(t, c.store().path("slurm-j1"), "what it has is not free yet")
+	c.Inventory.Targets[a+1].Health = site.Failed
+	require.NoError(t, c.Reconcile(t.Context()))
+	assert.Empty(t, c.held["c"])
+	assert.NoFileExists(t, c.store().path("slurm-j1"))
+	c.gone = ""
+	orphans, err := c.Orphans(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, []Orphan{{"a", "slurm-j1"}, {"b", "slurm-j1"}}, orphans, "they are seen when they are back")
 }
 
 func TestNothingAskedFor(t *testing.T) {

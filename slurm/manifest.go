@@ -62,6 +62,9 @@ func (l *Lease) Settings(key string) []string {
 	}
 	env := []string{"NVMECR_NAME=" + l.Name, "NVMECR_TARGET=" + strings.Join(targets, ";"), "NVMECR_HOSTNQN=" + l.HostNQN, "NVMECR_DHCHAP_SECRET=" + key,
 		"NVMECR_STATE_HOME=" + filepath.Join(filepath.Dir(key), "state")}
+	if l.Request.Copies {
+		env = append(env, "NVMECR_COPIES=partner")
+	}
 	if !l.Reused {
 		env = append(env, "NVMECR_MAPPING="+l.Mapping)
 	}

@@ -7,6 +7,10 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+
+	"golang.org/x/sync/errgroup"
+
+	"nvmecr/balancer/site"
 )
 
 // Reconcile frees the leases of jobs that are over, when they need not be retained any longer, or never came to have space. A lease that
@@ -75,7 +79,7 @@ func (h *Hooks) free(ctx context.Context, l *Lease) error {
 		if err == nil {
 			err = h.Targets.Delete(ctx, on, l.Name)
 		}
-		if err != nil {
+		if err != nil && !h.failed(spot.Target) {
 			return err
 		}
 	}
@@ -102,20 +106,40 @@ func (h *Hooks) Orphans(ctx context.Context) (orphans []Orphan, err error) {
 	return slices.DeleteFunc(again, func(s Orphan) bool { return !slices.Contains(orphans, s) }), err
 }
 
-// unleased lists what targets hold before the leases, since a lease is written before its first namespace is made.
-func (h *Hooks) unleased(ctx context.Context) (orphans []Orphan, err error) {
-	for _, t := range h.Inventory.Targets {
+// listsAtOnce bounds how many targets are asked at the same time.
+const listsAtOnce = 64
+
+// held lists the namespaces that targets have for jobs. Targets are asked at once: the slowest one determines how long that takes.
+func (h *Hooks) held(ctx context.Context) (all []Orphan, err error) {
+	names, errs := make([][]string, len(h.Inventory.Targets)), make([]error, len(h.Inventory.Targets))
+	var group errgroup.Group
+	group.SetLimit(listsAtOnce)
+	for i, t := range h.Inventory.Targets {
 		if len(t.Admin) == 0 {
 			continue
 		}
-		names, e := h.Targets.List(ctx, t)
-		err = errors.Join(err, e)
-		for _, name := range names {
+		group.Go(func() error {
+			names[i], errs[i] = h.Targets.List(ctx, t)
+			if t.Health == site.Failed {
+				errs[i] = nil // as is known
+			}
+			return nil
+		})
+	}
+	_ = group.Wait() // errs has them all
+	for i, t := range h.Inventory.Targets {
+		for _, name := range names[i] {
 			if strings.HasPrefix(name, "slurm-") {
-				orphans = append(orphans, Orphan{t.Name, name})
+				all = append(all, Orphan{t.Name, name})
 			}
 		}
 	}
+	return all, errors.Join(errs...)
+}
+
+// unleased lists what targets hold before the leases, since a lease is written before its first namespace is made.
+func (h *Hooks) unleased(ctx context.Context) (orphans []Orphan, err error) {
+	orphans, err = h.held(ctx)
 	leases, e := h.store().all()
 	if e != nil {
 		return nil, errors.Join(err, e)

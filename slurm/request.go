@@ -17,6 +17,7 @@ type Request struct {
 	Name     string        `json:"name,omitempty"`
 	Retain   time.Duration `json:"retain"` // after the end of the job
 	Strict   bool          `json:"strict,omitempty"`
+	Copies   bool          `json:"copies,omitempty"` // of checkpoints, on other targets
 }
 
 // Limits of what may be asked for.
@@ -52,12 +53,17 @@ func ParseRequest(text string, defaults Request) (Request, error) {
 			retain, err = ParseRetain(value)
 		case "strict":
 			r.Strict = true
+		case "copies":
+			r.Copies = true
 		default:
-			err = fmt.Errorf("%q is none of capacity, name, retain, strict", word)
+			err = fmt.Errorf("%q is none of capacity, name, retain, strict, copies", word)
 		}
 		if err != nil {
 			return r, fmt.Errorf("%q: %w: %w", text, err, ErrRequest)
 		}
+	}
+	if r.Copies && r.Targets < 2 {
+		return r, fmt.Errorf("%q: copies are on other targets, so there have to be two at least: %w", text, ErrRequest)
 	}
 	switch {
 	case retain >= 0:

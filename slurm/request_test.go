@@ -20,6 +20,7 @@ func TestParseRequest(t *testing.T) {
 		"nvmf:1,name=run7":                        {Targets: 1, Capacity: nvmf.GiB, Name: "run7", Retain: time.Hour},
 		"nvmf:1,strict,retain=2d":                 {Targets: 1, Capacity: nvmf.GiB, Strict: true, Retain: 48 * time.Hour},
 		"nvmf:3,retain=90,name=a.b":               {Targets: 3, Capacity: 3 * nvmf.GiB, Name: "a.b", Retain: 90 * time.Second},
+		"nvmf:2,copies":                           {Targets: 2, Capacity: 2 * nvmf.GiB, Copies: true},
 		"nvmf:1,name=x,retain=0":                  {Targets: 1, Capacity: nvmf.GiB, Name: "x"},
 		"nvmf:1,capacity=512M,name=x,retain=365d": {Targets: 1, Capacity: 512 * nvmf.MiB, Name: "x", Retain: maxRetain},
 	} {
@@ -27,7 +28,7 @@ func TestParseRequest(t *testing.T) {
 		require.NoError(t, err, text)
 		assert.Equal(t, want, r, text)
 	}
-	for _, text := range []string{"", "nvmf", "nvmf:0", "nvmf:x", "nvmf:9999", "gpu:1", "nvmf:1,", "nvmf:1,size=3", "nvmf:1,capacity=much",
+	for _, text := range []string{"", "nvmf", "nvmf:0", "nvmf:x", "nvmf:9999", "gpu:1", "nvmf:1,", "nvmf:1,copies", "nvmf:1,size=3", "nvmf:1,capacity=much",
 		"nvmf:1,name=", "nvmf:1,name=../x", "nvmf:1,name=.x", "nvmf:1,name=aaaaaaaaaaaaaaaaaaaaaaaaa", "nvmf:1,retain=366d", "nvmf:1,retain=d", "nvmf:1,retain=2dd", "nvmf:1,retain=-1"} {
 		_, err := ParseRequest(text, defaults)
 		assert.ErrorIs(t, err, ErrRequest, text)

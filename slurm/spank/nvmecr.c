@@ -48,7 +48,7 @@ static int checkpoint(int value, const char *argument, int remote)
 }
 
 static struct spank_option option = {
-	"checkpoint", "nvmf:N[,capacity=SIZE][,name=NAME][,retain=TIME][,strict]",
+	"checkpoint", "nvmf:N[,capacity=SIZE][,name=NAME][,retain=TIME][,strict][,copies]",
 	"checkpoint space on N targets, for the life of the job (nvmecr)", 1, 0, checkpoint,
 };
 

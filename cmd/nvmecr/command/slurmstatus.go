@@ -15,6 +15,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 
 	"nvmecr/nvmf"
 	"nvmecr/slurm"
@@ -50,18 +51,31 @@ func describeLease(l *slurm.Lease) leaseLine {
 	return line
 }
 
+// looksAtOnce bounds how many stores are looked at at the same time.
+const looksAtOnce = 16
+
+func describeLeases(ctx context.Context, leases []*slurm.Lease) []leaseLine {
+	lines := make([]leaseLine, len(leases))
+	var group errgroup.Group
+	group.SetLimit(looksAtOnce)
+	for i, l := range leases {
+		lines[i] = describeLease(l)
+		if l.Ready {
+			group.Go(func() error {
+				lines[i].Used = usedOf(ctx, l)
+				return nil
+			})
+		}
+	}
+	_ = group.Wait() // what cannot be told is not there
+	return lines
+}
+
 func (o *slurmOptions) status(cmd *cobra.Command, h *slurm.Hooks) error {
 	leases, err := h.Leases()
 	orphans, e := h.Orphans(cmd.Context())
 	err = errors.Join(err, e)
-	lines := make([]leaseLine, 0, len(leases))
-	for _, l := range leases {
-		line := describeLease(l)
-		if l.Ready {
-			line.Used = usedOf(cmd.Context(), l)
-		}
-		lines = append(lines, line)
-	}
+	lines := describeLeases(cmd.Context(), leases)
 	for _, s := range orphans {
 		lines = append(lines, leaseLine{Name: s.Name, State: "no lease", Targets: []string{s.Target}})
 	}
