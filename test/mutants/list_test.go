@@ -239,6 +239,28 @@ var edits = slices.Concat(editsOfTrees, editsOfDrain, []edit{
 		`if err == nil && !job.Over {`, `if err == nil && !job.Over && l.Ended == nil {`,
 		"TestLife", ""},
 
+	{"slurm: what is freed is given up by its lease, and not deleted", "slurm/reconcile.go",
+		`if err != nil && !h.failed(spot.Target) {`, `if err != nil && h.step != nil {`,
+		"TestTargetReplaced", ""},
+	{"slurm: a name is taken from the job that has it", "slurm/hooks.go",
+		`case err == nil && !holder.Over:`, `case holder.Over && false:`,
+		"TestNamed", ""},
+	{"slurm: the targets of a new start keep the last key", "slurm/hooks.go",
+		`if err := h.Targets.Expose(ctx, on, l.Name, l.HostNQN, l.Key); err != nil {`, `if l.Reused {
+			continue
+		}
+		if err := h.Targets.Expose(ctx, on, l.Name, l.HostNQN, l.Key); err != nil {`,
+		"TestLife", ""},
+	{"slurm: the keys of a job stay on its nodes", "slurm/manifest.go",
+		`return os.RemoveAll(manifestOf(id, runtime))`, `return nil`,
+		"TestManifest", ""},
+	{"slurm: a target that has failed is kept", "slurm/hooks.go",
+		`if h.failed(spot.Target) {`, `if h.failed(spot.Target) && false {`,
+		"TestTargetReplaced", ""},
+	{"slurm: the plan knows nothing of switches", "slurm/hooks.go",
+		`placement.New(want, h.Network, &inventory)`, `placement.New(want, new(topology.Topology), &inventory)`,
+		"TestPlanned", ""},
+
 	// PDUs.
 	{"pdu: header digest not looked at", "nvmf/pdu/rules.go",
 		`got, want := le.Uint32(b[h.HLen:]), Digest(0, b[:h.HLen]); got != want {`, `got, want := le.Uint32(b[h.HLen:]), Digest(0, b[:h.HLen]); got != want && false {`,
