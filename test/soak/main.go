@@ -96,8 +96,8 @@ func rounds(out io.Writer, stage *demo.Stage, t *tally, o options) (err error) {
 		if o.size != "" {
 			return o.size
 		}
-		if o.tree { // where the index is full, a close fails
-			return []string{"256M", "512M"}[random.IntN(2)]
+		if o.tree { // a job of one rank has a 16th, and no write is to be cut short; where the index is full, a close fails
+			return []string{"2G", "4G"}[random.IntN(2)]
 		}
 		return []string{tight, "96M", "256M"}[random.IntN(3)]
 	}
