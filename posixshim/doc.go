@@ -1,42 +1,42 @@
 // Package posixshim is POSIX on top of microfs: open file descriptions with
 // offsets and flags, directory streams, the errno of every failure. It is the
-// Go half of the preloaded library; the C half (shim/) decides what is ours
-// and calls a [Process] through cmd/libnvmecr. The calls between the two, and
-// everything that is interposed, come from calls.txt.
+// Go half of the preloaded library. The C half (shim/) decides which paths and
+// descriptors belong to the mount, and calls a [Process] through cmd/libnvmecr. calls.txt
+// lists the calls between the two halves and all interposed functions.
 //
 // # The mount
 //
-// A process opens its partition when a path needs it: for reading, until the
-// first call that changes something; then, or in MPI_Init, for writing. Files
-// that are open move over to the new mount. A partition mounted for writing is
-// given up when another process asks for it and nothing is open.
+// A process opens its partition at the first path that needs it: for reading, until the
+// first call that changes something; from then on, or from MPI_Init on, for writing. Open files
+// move to the new mount. A process yields a partition that is mounted for writing
+// when another process asks for it and no file is open.
 //
 // # Other processes
 //
-// Forked children, programs that are executed, and other processes of the rank
-// that find the partition in use send their calls here: server.go makes them,
-// inherit.go says how long a file is open for them, message.go what is sent. What others have open of a process
-// that ends, or executes a program, goes on in its successor: handover.go gives it, takeover.go takes it.
+// Forked children, executed programs, and other processes of the rank
+// that find the partition in use send their calls to this process: server.go executes them,
+// inherit.go says how long a file stays open for them, message.go is the protocol. When a process ends, or executes a
+// program, its successor (nvmecr serve) takes over the open files that it shares: handover.go sends them, takeover.go receives them.
 //
 // # Concurrency
 //
 // All methods of Process may be called from any thread at any time. Calls that
-// share an offset take turns; positional ones do not wait for anybody here.
+// share an offset take turns; positional calls take no lock of this package.
 //
 // Lock order:
 //
-//	the shim's, of those who share what is open
+//	the shim's lock of open files that are shared
 //	  Process.taking
 //	    server.mu
 //	      openFile.mu
 //	        Process.mu
-//	          microfs's own
+//	          those of microfs
 //	            locks.mu
-//	              a Locker's own
+//	              those of a Locker
 //
 // A handle is looked up without a lock: the slot of the table is an atomic
 // pointer, and the handle carries the generation of the slot, so that one that
-// was closed (by a thread that raced) is EBADF and never another file.
+// was closed by a racing thread is EBADF and never another file.
 package posixshim
 
 //go:generate go run ./internal/gen -root ..

@@ -1,12 +1,12 @@
-// Package serve is what `nvmecr serve` does: for the processes of a run on one host it does what none of them can
-// do for the others, because each of them may end at any time. There is one such process for a run and host. `nvmecr run` starts
-// one, which ends with the run; on another host the first process that uses the mount does, and it ends after the last one.
+// Package serve is the server behind `nvmecr serve`, one process for each run and host. It does work for all processes of the run on
+// the host, each of which may end at any time. `nvmecr run` starts the server on its own host, where it ends with the run. On another
+// host the first process that uses the mount starts it, and the server ends after the last process.
 //
-// It exports the files of the run to the kernel (view.go), and goes on with what processes that end have open and others
-// need (takeover.go). In a run with one tree that of the first host has the tree's index (index.go). What later belongs to a whole host stands here, too.
+// The server exports the files of the run to the kernel (view.go), and takes over the open files that an ending process shares with
+// others (takeover.go). In a run with one tree the server on the host of `nvmecr run` has the index (index.go).
 //
-// It never asks a process of the job for data: what that has written it reads from the store, as
-// readers from outside do. It opens no path under the mount, nor of its own view, so that it never waits for itself.
+// The server never requests data from a process of the job: it reads the store, as
+// readers from outside do. It opens no path under the mount or in its own view, so it never waits for itself.
 //
 // All methods are safe for concurrent use.
 package serve
@@ -42,8 +42,8 @@ func New(cfg *config.Config, logf func(format string, args ...any)) *Server {
 	return &Server{cfg: cfg, logf: logf, processes: make(map[store.Place]*posixshim.Process)}
 }
 
-// Process returns the process that makes calls for those at a place: what they find under the mount it finds. It is opened
-// by the first call, and yields what it has open to those who have the place.
+// Process returns the posixshim.Process that executes calls for a place in the job, with the same files under the mount. The first call
+// opens it. It yields the partition to a process of the job at that place.
 func (s *Server) Process(place store.Place) *posixshim.Process {
 	place.From = ""
 	s.mu.Lock()
@@ -69,7 +69,7 @@ func (s *Server) Process(place store.Place) *posixshim.Process {
 	return p
 }
 
-// Close ends all use of the store. Who still has files of a view open finds it gone.
+// Close ends all use of the store. Files of a view that are still open fail from then on.
 func (s *Server) Close() error {
 	s.takeovers.close()
 	s.mu.Lock()

@@ -4,30 +4,30 @@
 //
 // # Promises
 //
-//   - Names and attributes are the index's: each call asks it.
-//   - What this process writes goes to its shard of the file, in its own partition: no message and nothing allocated. The
-//     ranges that were written are published by Close and Sync: the shard is durable first.
-//   - A read sees what this process has written, by whatever descriptor, and what others had published when the
-//     file was opened, or synced, last. Bytes of the own partition are read without a message.
-//   - After an error of Sync what was written stays to be published by the next one. After an error of Close it is
-//     lost to the tree, unless the index adopts it.
+//   - The index has names and attributes: each call on them is a request to the index.
+//   - A write goes to the process's shard of the file, in its own partition, without a message and without an allocation. Close
+//     and Sync publish the written ranges to the index, after they have made the shard durable.
+//   - A read sees all writes of this process, by any descriptor, and what other processes had published when this process
+//     last opened or synced the file. Data of the own partition is read without a message.
+//   - After an error of Sync the written ranges stay to be published by the next Sync. After an error of Close they are
+//     lost to the tree, unless the index adopts them.
 //   - A process without a partition writes by way of the index.
-//   - Where the index was killed, what is open goes on with its successor. A file that has lost its last name, or whose lock another process
-//     has by then, is EIO; so is a change of names that was under way.
-//   - A lock is in the way of all processes of the job. Who has it sees what was written under it before.
+//   - When the index was killed, open files continue with its successor. EIO is the result for a file without a name, for a file whose lock
+//     another process has taken meanwhile, and for a change of names that was under way.
+//   - A lock holds among all processes of the job. Its holder sees all data that earlier holders have written.
 //
 // # Concurrency
 //
 // All methods are safe for concurrent use. Order of the locks:
 //
-//	inode.mu        held shared by reads and writes of a file, alone by what changes where its bytes are
+//	inode.mu        held for reading by reads and writes of a file, for writing by changes of its layout
 //	  Client.mu     during a call; before wire.Conn's
 //	    FS.mu       the tables; nothing is called with it
 //	  inode.noting  the ranges that were written; nothing is called with it
 //	  those of microfs
 //
-// A read holds inode.mu also while another's partition is read. The first read behind an open or a sync holds it alone,
-// since it may have to ask for the map and to mount.
+// A read holds inode.mu also while it reads the partition of another rank. The first read after an open or a sync holds the mutex for writing,
+// since it may have to request the map and to mount that partition.
 //
 // # Files
 //

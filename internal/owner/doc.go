@@ -1,12 +1,12 @@
-// Package owner settles which process of this host owns a partition: one at a
-// time; the others ask it to yield or wait for its end.
+// Package owner makes one process of this host at a time the owner of a partition. Other
+// processes ask the owner to yield, or wait for its end.
 //
 // Each key has two files in /tmp/nvmecr-UID-GROUP, a directory of mode 0700. A group is
 // a run: its name follows from the run's id, which is random, so that no other user can
 // make the directory first.
 //
-//	KEY.lock   the owner holds a POSIX record lock (fcntl F_SETLK) on it; in it
-//	           is the owner's note, how those who find it busy may reach it
+//	KEY.lock   the owner holds a POSIX record lock (fcntl F_SETLK) on it; its content
+//	           is the owner's note, which says how other processes reach the owner
 //	KEY.sock   the owner listens here while it holds the lock
 //
 // and a run has four more:
@@ -14,7 +14,7 @@
 //	run        says that the run is in progress, and whether the partition was used
 //	serve.sock nvmecr serve listens here for what processes hand over (ListenForHandovers)
 //	tree.sock  the index of the job's tree listens here, and shares memory with each process that connects (ListenForIndex)
-//	relay/     has a socket of each process that writes to files what others write to descriptors (Relays)
+//	relay/     has a socket of each process that relays data from sockets to files (Relays)
 //
 // Why a record lock: it belongs to the process. The kernel drops it when the
 // process ends, however it ends, and a forked child does not have it; a lock
