@@ -84,10 +84,24 @@ var (
 	comment = regexp.MustCompile(`(?:^| )Comment=(nvmf:\S+)`)
 )
 
-// parseJob reads the line of scontrol -o show job.
-func parseJob(id uint32, line string) (Job, error) {
+// lineOf returns a job's line of scontrol -o show job. By the number of the first job of an array, or of a heterogeneous one, scontrol tells of all of them.
+func lineOf(id uint32, out string) (line string, ok bool) {
+	for line := range strings.Lines(out) {
+		if strings.HasPrefix(line, fmt.Sprintf("JobId=%d ", id)) {
+			return strings.TrimSpace(line), true
+		}
+	}
+	return "", false
+}
+
+// parseJob reads what scontrol -o show job prints.
+func parseJob(id uint32, out string) (Job, error) {
+	line, ok := lineOf(id, out)
+	if !ok {
+		return Job{}, fmt.Errorf("job %d: %w", id, ErrNoJob)
+	}
 	fields := make(map[string]string)
-	for _, m := range field.FindAllStringSubmatch(strings.TrimSpace(line), -1) {
+	for _, m := range field.FindAllStringSubmatch(line, -1) {
 		if _, twice := fields[m[1]]; !twice {
 			fields[m[1]] = m[2]
 		}

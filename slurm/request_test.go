@@ -49,12 +49,19 @@ func TestParseJob(t *testing.T) {
 	}
 	for state, over := range map[string]bool{"COMPLETED": true, "NODE_FAIL": true, "CANCELLED": true, "PENDING": false, "RUNNING": false,
 		"REQUEUED": false, "COMPLETING": false, "CONFIGURING": false, "SUSPENDED": false, "REQUEUE_HOLD": false} {
-		j, err := parseJob(7, "UserId=you(1000) JobState="+state)
+		j, err := parseJob(7, "JobId=7 UserId=you(1000) JobState="+state)
 		require.NoError(t, err)
 		assert.Equal(t, over, j.Over, state)
 	}
-	_, err := parseJob(7, "")
-	require.Error(t, err)
+	_, err := parseJob(7, "JobId=7 JobName=x")
+	require.ErrorContains(t, err, "UserId")
+
+	const array = "JobId=8 ArrayJobId=7 ArrayTaskId=1 UserId=you(1000) JobState=COMPLETED\nJobId=7 ArrayJobId=7 ArrayTaskId=2 UserId=you(1000) JobState=RUNNING NodeList=cn3\n"
+	j, err := parseJob(7, array)
+	require.NoError(t, err)
+	assert.Equal(t, Job{ID: 7, User: 1000, Nodes: "cn3"}, j, "another task of its array has ended")
+	_, err = parseJob(7, "JobId=8 ArrayJobId=7 ArrayTaskId=1 UserId=you(1000) JobState=RUNNING\n")
+	require.ErrorIs(t, err, ErrNoJob)
 }
 
 // A lease that was cut short, or changed, is none.
