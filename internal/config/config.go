@@ -108,6 +108,7 @@ type Config struct {
 	MaxRanks                 int        // --max-ranks: of the largest program of the job; 0: not known
 	Level2                   string     // --level2: an absolute path, or the URL of a bucket; "": none
 	Keep                     string     // --keep: a number, auto, or ""; for the command only
+	MTBF                     string     // --mtbf: a time, or ""; for the command only
 	Level2Every              string     // --level2-every: a number or a time
 	Level2Pattern            string     // --level2-pattern: which checkpoints are copied there; "": all that are found
 	Compress                 string     // --compress: how files of --level2 are stored: lz4, zstd or "", as they are

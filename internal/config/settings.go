@@ -295,6 +295,13 @@ var settings = []Setting{
 		format:  func(c *Config) string { return c.Keep },
 	},
 	{
+		Name:    "mtbf",
+		Help:    "mean `TIME` between failures of the job, such as 24h or 7d: the end of a run says how much of the time is lost to checkpoints and failures; see nvmecr advise",
+		initial: text(""),
+		parse:   func(c *Config, v string) error { c.MTBF = v; return nil },
+		format:  func(c *Config) string { return c.MTBF },
+	},
+	{
 		// Not a Switch: it is given to turn it off.
 		Name:    "fuse",
 		Help:    "export the files of the run to the kernel, for what the preloaded library does not reach, `on|off`; on where this host has FUSE",

@@ -11,8 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"nvmecr/checkpoint"
 	"nvmecr/checkpoint/interval"
-	"nvmecr/drain"
 	"nvmecr/internal/cli"
 	"nvmecr/nvmf"
 )
@@ -25,8 +25,11 @@ type adviseOptions struct {
 	restart span
 }
 
+// usualRestart is how long it takes from a failure until a job goes on, where nobody says it.
+const usualRestart = time.Minute
+
 func newAdvise() *cobra.Command {
-	o := &adviseOptions{restart: span(time.Minute)}
+	o := &adviseOptions{restart: span(usualRestart)}
 	cmd := &cobra.Command{
 		Use:   "advise --mtbf TIME [flags] [PATTERN]",
 		Short: "Suggest how often to write checkpoints",
@@ -85,50 +88,73 @@ func (o *adviseOptions) advise(cmd *cobra.Command, pattern string) (*advice, err
 	if err != nil {
 		return nil, err
 	}
-	var costs, gaps []time.Duration
-	var last *drain.Checkpoint
+	var sets []*checkpoint.Set
 	for _, c := range s.Stored() {
-		costs = append(costs, max(c.Ended().Sub(c.Begun()), time.Microsecond))
-		if last != nil {
-			gaps = append(gaps, c.Ended().Sub(last.Ended()))
-		}
-		last = c
+		sets = append(sets, &c.Set)
 	}
-	if last == nil {
+	if len(sets) == 0 {
 		return nil, fmt.Errorf("store %q: no complete checkpoint matches %s: there is nothing to measure yet", o.cfg.Name, s.Pattern)
 	}
-	level := interval.Level{Cost: median(costs), Restart: time.Duration(o.restart), MTBF: time.Duration(o.mtbf)}
-	a := &advice{
-		Pattern: s.Pattern, Checkpoints: len(costs), Size: last.Size(), Cost: level.Cost.Seconds(),
-		Best: level.Best().Seconds(), LostAtBest: level.Lost(level.Best()),
-	}
-	if len(gaps) > 0 {
-		now := median(gaps)
-		a.Interval, a.Lost = now.Seconds(), level.Lost(now)
-	}
+	a := &advice{Pattern: s.Pattern}
+	level := a.measure(sets, time.Duration(o.mtbf), time.Duration(o.restart))
 	if o.mtbf2 > 0 {
 		a.Every = interval.Every(level, interval.Level{Cost: level.Cost, MTBF: time.Duration(o.mtbf2)})
 	}
 	return a, nil
 }
 
-func (a *advice) print(w io.Writer) error {
-	text := func(seconds float64) string {
-		d := time.Duration(seconds * float64(time.Second))
-		switch {
-		case d > time.Minute:
-			return d.Round(time.Second).String()
-		case d > time.Second:
-			return d.Round(10 * time.Millisecond).String()
+// measure reads off complete checkpoints, oldest first, what they cost, and with a mean time between failures what is lost and what would be best.
+func (a *advice) measure(sets []*checkpoint.Set, mtbf, restart time.Duration) interval.Level {
+	var costs, gaps []time.Duration
+	for i, c := range sets {
+		costs = append(costs, max(c.Ended().Sub(c.Begun()), time.Microsecond))
+		if i > 0 {
+			gaps = append(gaps, c.Ended().Sub(sets[i-1].Ended()))
 		}
-		return d.Round(10 * time.Microsecond).String()
 	}
+	level := interval.Level{Cost: median(costs), Restart: restart, MTBF: mtbf}
+	a.Checkpoints, a.Size, a.Cost = len(sets), sets[len(sets)-1].Size(), level.Cost.Seconds()
+	if mtbf > 0 {
+		a.Best, a.LostAtBest = level.Best().Seconds(), level.Lost(level.Best())
+	}
+	if len(gaps) > 0 {
+		now := median(gaps)
+		a.Interval = now.Seconds()
+		if mtbf > 0 {
+			a.Lost = level.Lost(now)
+		}
+	}
+	return level
+}
+
+// inSummary is what the summary of a run says of the checkpoints that it has written.
+func (a *advice) inSummary(mtbf time.Duration) string {
+	line := fmt.Sprintf("nvmecr: a checkpoint of %s takes %s, one in %s: %.2f%% of the time", printable(a.Pattern), shortTime(a.Cost), shortTime(a.Interval), 100*a.Cost/a.Interval)
+	if mtbf > 0 {
+		line += fmt.Sprintf("; with failures %.2f%% is lost, with one in %s it would be %.2f%%", 100*a.Lost, shortTime(a.Best), 100*a.LostAtBest)
+	}
+	return line
+}
+
+// shortTime is a time in seconds as people say it.
+func shortTime(seconds float64) string {
+	d := time.Duration(seconds * float64(time.Second))
+	switch {
+	case d > time.Minute:
+		return d.Round(time.Second).String()
+	case d > time.Second:
+		return d.Round(10 * time.Millisecond).String()
+	}
+	return d.Round(10 * time.Microsecond).String()
+}
+
+func (a *advice) print(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s: a checkpoint of %s takes %s (median of %d)\n", printable(a.Pattern), size(nvmf.Bytes(a.Size)), text(a.Cost), a.Checkpoints)
+	fmt.Fprintf(&b, "%s: a checkpoint of %s takes %s (median of %d)\n", printable(a.Pattern), size(nvmf.Bytes(a.Size)), shortTime(a.Cost), a.Checkpoints)
 	if a.Interval > 0 {
-		fmt.Fprintf(&b, "at present one in %s: %.2f%% of the time is lost to checkpoints and failures\n", text(a.Interval), 100*a.Lost)
+		fmt.Fprintf(&b, "at present one in %s: %.2f%% of the time is lost to checkpoints and failures\n", shortTime(a.Interval), 100*a.Lost)
 	}
-	fmt.Fprintf(&b, "best one in %s: %.2f%% is lost\n", text(a.Best), 100*a.LostAtBest)
+	fmt.Fprintf(&b, "best one in %s: %.2f%% is lost\n", shortTime(a.Best), 100*a.LostAtBest)
 	if a.Every > 0 {
 		fmt.Fprintf(&b, "to the second level each %s: --level2-every %d\n", ordinal(a.Every), a.Every)
 	}
@@ -170,18 +196,22 @@ func (s *span) String() string {
 
 // Set takes a time, or days.
 func (s *span) Set(text string) error {
+	d, err := parseSpan(text)
+	*s = span(d)
+	return err
+}
+
+func parseSpan(text string) (time.Duration, error) {
 	if days, ok := strings.CutSuffix(text, "d"); ok {
 		if n, err := strconv.ParseFloat(days, 64); err == nil && n > 0 && n < 1e5 {
-			*s = span(n * float64(24*time.Hour))
-			return nil
+			return time.Duration(n * float64(24*time.Hour)), nil
 		}
 	}
 	d, err := time.ParseDuration(text)
 	if err != nil || d <= 0 {
-		return fmt.Errorf("%q is not a time such as 24h or 7d", text)
+		return 0, fmt.Errorf("%q is not a time such as 24h or 7d", text)
 	}
-	*s = span(d)
-	return nil
+	return d, nil
 }
 
 // Type is what help calls it.

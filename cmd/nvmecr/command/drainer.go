@@ -101,10 +101,15 @@ func (d *drainer) finish() {
 	}
 }
 
-// checkLevel2 refuses a second level that is not there, and to remove what only ranks can.
+// checkLevel2 refuses a second level that is not there, to remove what only ranks can, and a time that is none.
 func checkLevel2(cfg *config.Config) error {
 	if _, err := parseKeep(cfg.Keep); err != nil {
 		return fmt.Errorf("--keep: %w", err)
+	}
+	if cfg.MTBF != "" {
+		if _, err := parseSpan(cfg.MTBF); err != nil {
+			return fmt.Errorf("--mtbf: %w", err)
+		}
 	}
 	if cfg.Keep != "" && cfg.View == config.ViewRank {
 		return errors.New("--keep: with --view=rank only the rank itself can remove its files; use --view=job")

@@ -53,6 +53,9 @@ func (o *runOptions) summarize(ctx context.Context, dir *store.StateDir, begin t
 		if line := f.line(&cfg, embedded, code); line != "" {
 			fmt.Fprintln(o.stderr, line)
 		}
+		if line := f.cost(o.cfg.MTBF, begin); line != "" {
+			fmt.Fprintln(o.stderr, line)
+		}
 	case <-ctx.Done():
 	}
 }
@@ -199,12 +202,8 @@ func (f *found) newest() string {
 // newestOfTree tells of the checkpoint of a tree that `nvmecr latest` finds: the files of all ranks, where each has one. "": it finds nothing
 // that could be one.
 func (f *found) newestOfTree() string {
-	list, err := checkpoint.Find(f.tree, "", f.job)
-	if err != nil {
-		return ""
-	}
-	series, err := checkpoint.Choose(list)
-	if err != nil {
+	series := f.series()
+	if series == nil {
 		return ""
 	}
 	set, ok := series.Newest()
@@ -213,6 +212,48 @@ func (f *found) newestOfTree() string {
 	}
 	return "newest complete: " + printable(path.Join("/", strings.Replace(series.Pattern, "{step}", set.Name, 1)))
 }
+
+// series is the one that the files of a tree are of; nil if there is none, or several could be meant.
+func (f *found) series() *checkpoint.Series {
+	list, err := checkpoint.Find(f.tree, "", f.job)
+	if err != nil {
+		return nil
+	}
+	series, err := checkpoint.Choose(list)
+	if err != nil {
+		return nil
+	}
+	return series
+}
+
+// cost says what the checkpoints that a run has written in a tree have cost it, where there are enough of them.
+func (f *found) cost(mtbf string, begin time.Time) string {
+	if f == nil || f.tree == nil {
+		return ""
+	}
+	series := f.series()
+	if series == nil {
+		return ""
+	}
+	var sets []*checkpoint.Set
+	for i := range series.Sets {
+		if s := &series.Sets[i]; s.Complete() && s.Begun().After(begin) {
+			sets = append(sets, s)
+		}
+	}
+	if len(sets) < fewestCheckpoints {
+		return ""
+	}
+	between, _ := parseSpan(mtbf) // which was checked; 0 without one
+	a := &advice{Pattern: series.Pattern}
+	if a.measure(sets, between, usualRestart); a.Interval <= 0 {
+		return ""
+	}
+	return a.inSummary(between)
+}
+
+// fewestCheckpoints are needed to say what one costs: of fewer the times tell more of the start and the end of the job.
+const fewestCheckpoints = 3
 
 // withoutRank has a star for the last number in the file's own name that is the rank's.
 func withoutRank(name string, rank int) string {

@@ -1,11 +1,13 @@
 package command
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 
+	"nvmecr/checkpoint"
 	"nvmecr/internal/parttable"
 	"nvmecr/microfs"
 )
@@ -64,4 +66,34 @@ func TestNewest(t *testing.T) {
 			assert.Equal(t, tc.want, f.newest())
 		})
 	}
+}
+
+// TestCost: what the checkpoints of a run cost is said where there are some.
+func TestCost(t *testing.T) {
+	begin := time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+	run := func(checkpoints int, pause time.Duration) *found {
+		f := &found{job: checkpoint.Job{Ranks: 2, Tree: true}}
+		for k := range checkpoints {
+			at := begin.Add(time.Duration(k+1) * pause)
+			for rank := range 2 {
+				f.tree = append(f.tree, checkpoint.File{Rank: rank, Path: fmt.Sprintf("/melt.%d.%d", 100*(k+1), rank), Size: 1000, Closed: true, Created: at, Modified: at.Add(time.Second)})
+			}
+		}
+		return f
+	}
+	for _, c := range []struct {
+		name string
+		f    *found
+		mtbf string
+		want string
+	}{
+		{"nothing known", nil, "24h", ""},
+		{"files of ranks", &found{}, "24h", ""},
+		{"too few", run(2, time.Minute), "24h", ""},
+		{"without failures", run(3, 100*time.Second), "", "nvmecr: a checkpoint of melt.{step}.* takes 1s, one in 1m40s: 1.00% of the time"},
+		{"with failures", run(3, 100*time.Second), "24h", "nvmecr: a checkpoint of melt.{step}.* takes 1s, one in 1m40s: 1.00% of the time; with failures 1.13% is lost, with one in 6m56s it would be 0.55%"},
+	} {
+		t.Run(c.name, func(t *testing.T) { assert.Equal(t, c.want, c.f.cost(c.mtbf, begin)) })
+	}
+	assert.Empty(t, run(3, time.Minute).cost("", begin.Add(time.Hour)), "they are of an earlier run")
 }
