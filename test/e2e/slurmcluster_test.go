@@ -192,7 +192,7 @@ func (c *slurmCluster) log() string {
 func TestSlurmNodeLost(t *testing.T) {
 	t.Parallel()
 	c := newSlurmCluster(t)
-	id := c.submitPage("quickstart-cluster.md", "cluster.sbatch", "APP_SLEEP=400")
+	id := c.submitPage("quickstart-cluster.md", "cluster.sbatch", "APP_STAYS=600")
 	eventually(t, func() bool {
 		out, _ := os.ReadFile(filepath.Join(c.Dir, "cluster.out"))
 		return strings.Contains(string(out), "from step 0")

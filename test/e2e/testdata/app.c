@@ -5,7 +5,8 @@
  * a checkpoint, which has to be as it was written. APP_DIES is a step that the
  * last rank does not survive, in the middle of its checkpoint, in a run that
  * began before step APP_DIES_BELOW (1 if that is not set). APP_SLEEP is for how
- * many milliseconds a checkpoint's step computes. Rank 0 tells where it begins and ends.
+ * many milliseconds a checkpoint's step computes. APP_STAYS is a step that a run
+ * from step 0 never ends. Rank 0 tells where it begins and ends.
  */
 #include <errno.h>
 #include <mpi.h>
@@ -99,6 +100,8 @@ int main(int argc, char **argv)
 	}
 	for (long step = from + 100; step <= 1000; step += 100) {
 		usleep(1000 * (useconds_t)number("APP_SLEEP", 0));
+		while (from == 0 && step == number("APP_STAYS", -1))
+			pause();
 		save(step, mortal && step == dies);
 	}
 	MPI_Barrier(MPI_COMM_WORLD);
