@@ -15,6 +15,9 @@ import (
 	"syscall"
 )
 
+// ErrPartAway says that a target has a part of a set and its copy area cannot be used now.
+var ErrPartAway = errors.New("a target that has a part of its copies cannot be used")
+
 // ErrOneDomain says that all areas which can be written to fail together.
 var ErrOneDomain = errors.New("no copy area in another failure domain")
 
@@ -101,7 +104,17 @@ func (s *Set) addPart(p part) {
 // Put copies a set, and returns it as it is there. depends says for each file by which targets' loss it is lost. Where there is no space older sets go, but
 // not the newest of each series. For errors see Level.Put; ErrOneDomain, ENOSPC.
 func (c *Copies) Put(ctx context.Context, s *Set, src Source, depends func(*File) []int, o Options) (*Set, error) {
-	parts, err := c.divide(s, depends)
+	have, err := c.copiesOf(s)
+	if err != nil {
+		return nil, err
+	}
+	among := c
+	if have != nil {
+		if among, err = c.within(have.Parts); err != nil {
+			return nil, err
+		}
+	}
+	parts, err := among.divide(s, depends)
 	if err == nil {
 		err = c.removeStalePartials(s)
 	}
@@ -118,11 +131,53 @@ func (c *Copies) Put(ctx context.Context, s *Set, src Source, depends func(*File
 		}
 		err = fmt.Errorf("%s: %w", p.level.dir, err)
 		if errors.Is(err, syscall.ENOSPC) { // it would be in the way of the next one
-			err = errors.Join(err, c.Remove(&done), p.level.removePartials(""))
+			err = errors.Join(err, p.level.removePartials(""))
+			if have == nil {
+				err = errors.Join(err, c.Remove(&done))
+			}
 		}
 		return nil, err
 	}
-	return &done, nil
+	return &done, c.removeOthers(&done)
+}
+
+// copiesOf returns what there is of copies of a set; nil if there is nothing.
+func (c *Copies) copiesOf(s *Set) (*Set, error) {
+	sets, err := c.Sets()
+	if errors.Is(err, ErrManifest) {
+		err = nil // of others
+	}
+	if i := slices.IndexFunc(sets, func(have Set) bool { return have.sameAs(s) }); i >= 0 {
+		return &sets[i], err
+	}
+	return nil, err
+}
+
+// within returns the copies on some targets. A set stays cut as it is: its parts may be all that is left of what another target has lost, and a part counts
+// only beside the others.
+func (c *Copies) within(targets []int) (*Copies, error) {
+	areas := make([]*Level, len(c.areas))
+	for _, t := range targets {
+		if t < 0 || t >= len(areas) || c.areas[t] == nil {
+			return nil, fmt.Errorf("%w: target %d", ErrPartAway, t)
+		}
+		areas[t] = c.areas[t]
+	}
+	return &Copies{areas, c.domains}, nil
+}
+
+// removeOthers removes what there is of copies of a set that were cut otherwise, now that all of it is there.
+func (c *Copies) removeOthers(done *Set) error {
+	sets, err := c.Sets()
+	if errors.Is(err, ErrManifest) {
+		err = nil // of others
+	}
+	for i := range sets {
+		if s := &sets[i]; s.sameAs(done) && !s.hasPart(done) {
+			err = errors.Join(err, c.Remove(s))
+		}
+	}
+	return err
 }
 
 // divide returns the parts that a set is to have.
@@ -191,8 +246,8 @@ func (c *Copies) putPart(ctx context.Context, p part, src Source, o Options) (*S
 		switch {
 		case err == nil && put.hasPart(p.set):
 			return put, nil
-		case err == nil: // it was cut into other parts, as long as an area could not be reached
-			if err := p.level.Remove(put); err != nil {
+		case err == nil: // it was cut into other parts
+			if err := p.level.relabel(put, p.set, o); err != nil {
 				return nil, err
 			}
 			continue
@@ -210,6 +265,18 @@ func (c *Copies) putPart(ctx context.Context, p part, src Source, o Options) (*S
 			return nil, errors.Join(err, e)
 		}
 	}
+}
+
+// relabel has a part say which others there are. Its bytes stay: they may be the only ones.
+func (l *Level) relabel(have, want *Set, o Options) error {
+	root, err := l.root.Sub(filepath.Base(have.Dir))
+	if err != nil {
+		return err
+	}
+	s := *have
+	s.Parts, s.Rest = want.Parts, want.Rest
+	p := &partial{root: root, set: &s, o: &o}
+	return errors.Join(p.writeManifest(), root.Close())
 }
 
 // oldest returns the oldest set with a part on a target that may go for the next one; nil if there is none. Of each series the newest that is protected stays, or

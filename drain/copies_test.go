@@ -238,6 +238,64 @@ func TestCopiesReplaced(t *testing.T) {
 	assert.True(t, sets[0].Protected())
 }
 
+// TestCopiesAway: what is left of copies stays as it is while a target with a part of them cannot be used, and where that has no space.
+func TestCopiesAway(t *testing.T) {
+	fleet := newFleet(t, 8<<20, "a", "b", "c", "d")
+	s, m, data := ofRanks(t, "400", 8, 100000)
+	own := func(f *File) []int { return inTree(4)(f)[1:] } // no index
+	_, err := fleet.mount(t, false).Put(t.Context(), s, m, own, Options{})
+	require.NoError(t, err)
+	for _, f := range m.files {
+		f.broken = syscall.ENOSPC // the store is lost; and it stands for an area that is full
+	}
+	left := func() {
+		sets, err := fleet.mount(t, true, "c").Sets()
+		require.NoError(t, err)
+		require.Len(t, sets, 1)
+		for i := range s.Files {
+			if f := &s.Files[i]; slices.Contains(own(f), 2) {
+				requireCopy(t, fleet.mount(t, true, "c"), sets, f, data[f.Path])
+			}
+		}
+	}
+	left()
+	_, err = fleet.mount(t, false, "c").Put(t.Context(), s, m, own, Options{})
+	require.ErrorIs(t, err, ErrPartAway)
+	left()
+	fleet.devices[2] = newAreaDevice(t, 8<<20)
+	_, err = fleet.mount(t, false).Put(t.Context(), s, m, own, Options{})
+	require.ErrorIs(t, err, syscall.ENOSPC)
+	left()
+}
+
+// TestCopiesCutOtherwise: where other parts than there are are needed their bytes stay, and in the end there is one set.
+func TestCopiesCutOtherwise(t *testing.T) {
+	fleet := newFleet(t, 8<<20, "a", "b", "c", "d")
+	s, m := checkpointOf("400", map[string][]byte{"/melt.400.0": random(t, 100), "/melt.400.1": random(t, 100), "/melt.400.2": random(t, 100)})
+	one := func(f *File) []int { return []int{int(f.Path[len(f.Path)-1] - '0')} }
+	_, err := fleet.mount(t, false).Put(t.Context(), s, m, one, Options{})
+	require.NoError(t, err)
+	read := m.read
+	put, err := fleet.mount(t, false).Put(t.Context(), s, m, func(f *File) []int { return []int{min(1, one(f)[0]), one(f)[0]} }, Options{})
+	require.NoError(t, err)
+	assert.Equal(t, []int{1, 2, 3}, put.Parts)
+	assert.Zero(t, m.read-read)
+	put, err = fleet.mount(t, false).Put(t.Context(), s, m, func(f *File) []int {
+		if n := one(f)[0]; n != 1 {
+			return []int{n}
+		}
+		return []int{1, 2}
+	}, Options{})
+	require.NoError(t, err)
+	assert.Equal(t, []int{1, 3}, put.Parts)
+	assert.Equal(t, int64(200), m.read-read, "one file is not copied again")
+	sets, err := fleet.mount(t, true).Sets()
+	require.NoError(t, err)
+	require.Len(t, sets, 1)
+	assert.True(t, sets[0].Protected())
+	assert.Equal(t, []int{1, 3}, sets[0].Parts)
+}
+
 // TestMergeCopies: a checkpoint is complete if each file is in the store as it was, or in a copy.
 func TestMergeCopies(t *testing.T) {
 	s, m, _ := ofRanks(t, "400", 3, 10)

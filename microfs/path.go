@@ -280,6 +280,18 @@ func (fs *FS) PathOf(dir Ino) (string, error) {
 	return fs.tree.pathOf(d)
 }
 
+// AnyPath returns a path of an inode, "" if it has none. It looks through all names.
+func (fs *FS) AnyPath(ino Ino) (string, error) {
+	if err := fs.enter(); err != nil {
+		return "", err
+	}
+	defer fs.leave()
+	if in := fs.tree.inodes.get(ino); in == nil || in.nlink == 0 {
+		return "", nil
+	}
+	return fs.tree.path(ino), nil
+}
+
 // RealPath resolves every symbolic link and dot of path, which must exist.
 func (fs *FS) RealPath(dir Ino, path string) (string, error) {
 	if err := fs.enter(); err != nil {

@@ -242,6 +242,7 @@ func (s *Server) openTree() (_ *index.Index, err error) {
 			return fs, func() {}, err
 		},
 		Space: t.views.Space,
+		Copy:  s.Copy,
 		Grow: func(partitions uint32) (uint32, error) {
 			ctx, cancel := context.WithTimeout(ctx, s.cfg.Timeout)
 			defer cancel()

@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
+	"time"
 
 	"nvmecr/fuseview"
 	"nvmecr/internal/config"
@@ -26,6 +27,9 @@ import (
 
 // A Server serves the processes of a run on this host.
 type Server struct {
+	// Copy is index.Options.Copy, of the job's tree. It is set before ServeTree; nil: there are no copies.
+	Copy func(path string, size int64, modified time.Time, b []byte, off int64) error
+
 	cfg  *config.Config
 	logf func(format string, args ...any)
 

@@ -37,5 +37,6 @@
 //	write.go   writing             publish.go telling the index
 //	read.go    reading             source.go  shards that are read
 //	layout.go  the map of a file   spans.go   sets of ranges
-//	locks.go   fcntl and flock               successor.go  where the index was killed
+//	copies.go  reading what was lost         locks.go   fcntl and flock
+//	successor.go  where the index was killed
 package tree

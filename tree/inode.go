@@ -3,6 +3,7 @@ package tree
 import (
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -36,6 +37,9 @@ type inode struct {
 
 	// reserved is where the space ends that the index has given for appends of which something is not published.
 	reserved int64
+
+	copied   atomic.Bool // it is read from its copy, since a target was lost
+	toldCopy atomic.Bool
 
 	noting  sync.Mutex // taken behind mu
 	written spans      // in the shard, and not published; empty where there is no shard

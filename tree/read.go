@@ -19,10 +19,18 @@ func (f *file) ReadAt(bufs [][]byte, off int64) (int, error) {
 	case off < 0:
 		return 0, syscall.EINVAL
 	}
+	if f.in.copied.Load() && !f.writable {
+		if n, err := f.readCopy(bufs, off); err == nil {
+			return n, nil
+		}
+	}
 	for try := 1; ; try++ {
 		n, err := f.readOnce(bufs, off)
-		if err == nil || try == tries || !transient(err) {
-			return n, err
+		switch {
+		case err == nil:
+			return n, nil
+		case try == tries || !transient(err):
+			return f.readLost(bufs, off, err)
 		}
 		time.Sleep(pause)
 		f.in.distrust()
@@ -267,7 +275,7 @@ func (in *inode) readPiece(bufs [][]byte, p piece) (int, error) {
 		}
 		return int(p.end - p.off), nil
 	case wire.Own:
-		return in.readIndex(bufs, p)
+		return in.readIndex(wire.OpRead, bufs, p)
 	}
 	return in.readShard(in.has(p.from), bufs, p)
 }
@@ -284,14 +292,14 @@ func (in *inode) readShard(shard *microfs.File, bufs [][]byte, p piece) (int, er
 	return n, nil
 }
 
-// readIndex reads bytes that the index has.
-func (in *inode) readIndex(bufs [][]byte, p piece) (done int, err error) {
+// readIndex reads bytes that the index has (wire.OpRead), or can have of a copy (wire.OpReadCopy).
+func (in *inode) readIndex(op wire.Op, bufs [][]byte, p piece) (done int, err error) {
 	for _, b := range bufs {
 		for len(b) > 0 {
 			part := b[:min(len(b), wire.MaxData)]
 			answer := wire.Data{Bytes: part}
 			request := wire.Read{Ino: in.ino, Off: p.off + int64(done), Len: uint32(len(part))}
-			if err = in.fs.client.Call(wire.OpRead, &request, &answer); err == nil && len(answer.Bytes) < len(part) {
+			if err = in.fs.client.Call(op, &request, &answer); err == nil && len(answer.Bytes) < len(part) {
 				err = syscall.EAGAIN // the file has been cut
 			}
 			if err != nil {

@@ -15,7 +15,7 @@ import (
 // openAlone opens the solo partition, below which there are the files of all ranks. Where
 // nobody has written to it yet, reading finds an empty one and formats nothing.
 func (o *Opener) openAlone(p store.Place, opts store.Options) (*posixshim.Mount, error) {
-	o.viewing.Do(func() { o.views = store.NewViews(o.Config, o.Logf) })
+	o.view()
 	opts.OnDivide = func() { o.noRanks.Store(false) }
 	part, err := o.openWaiting(p, opts)
 	if opts.ReadOnly && (errors.Is(err, parttable.ErrNoTable) || errors.Is(err, microfs.ErrUnformatted) || errors.Is(err, store.ErrNoSolo)) {

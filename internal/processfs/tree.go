@@ -21,7 +21,7 @@ import (
 
 // openTree opens the tree of the job. A rank that writes has its partition beside it; others write by way of the index.
 func (o *Opener) openTree(p store.Place, opts store.Options) (*posixshim.Mount, error) {
-	o.viewing.Do(func() { o.views = store.NewViews(o.Config, o.Logf) })
+	o.view()
 	if p.Alone() || opts.ReadOnly {
 		client, err := o.dialIndex(wire.NoPartition)
 		if err != nil {
@@ -47,6 +47,14 @@ func (o *Opener) openTree(p store.Place, opts store.Options) (*posixshim.Mount, 
 		return nil, errors.Join(err, part.Close())
 	}
 	return o.treeMount(client, tree.Options{Own: part.FS}, part.Close, true)
+}
+
+// view makes that what others have written can be looked at.
+func (o *Opener) view() {
+	o.viewing.Do(func() {
+		o.views = store.NewViews(o.Config, o.Logf)
+		o.views.Impatient = o.Config.Copies != config.CopiesNone // what is lost is read from copies
+	})
 }
 
 // grow has the store partitions for all ranks of the job.

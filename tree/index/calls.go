@@ -92,6 +92,7 @@ var calls = [...]func() call{
 	wire.OpGrow:     func() call { return new(growCall) },
 	wire.OpSetCred:  func() call { return new(setCredCall) },
 	wire.OpReopen:   func() call { return new(reopenCall) },
+	wire.OpReadCopy: func() call { return new(readCopyCall) },
 }
 
 func (r *hello) before(c *client) error {

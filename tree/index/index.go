@@ -35,6 +35,9 @@ type Options struct {
 	// Space returns how many bytes files can have in the partitions of ranks, and how many of these are free. It is called for several
 	// clients at the same time. nil: there are none.
 	Space func(ctx context.Context) (total, free nvmf.Bytes, err error)
+	// Copy fills b with bytes of a copy of a file, of that size and time of modification, from off on. It is called for several clients at the
+	// same time, and returns before half of Timeout has passed. nil: there are no copies.
+	Copy func(path string, size int64, modified time.Time, b []byte, off int64) error
 	// Logf tells what users have to know. May be nil.
 	Logf func(format string, args ...any)
 }

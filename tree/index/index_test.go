@@ -49,7 +49,7 @@ func TestHello(t *testing.T) {
 
 func TestUnknownOperation(t *testing.T) {
 	u := newRig(t).connect(wire.NoPartition)
-	for _, op := range []wire.Op{0, 31, 65535} {
+	for _, op := range []wire.Op{0, 32, 65535} {
 		assert.ErrorIs(t, u.conn.Call(op, nil, nil), syscall.EOPNOTSUPP)
 	}
 	u.ok(wire.OpSync, nil, nil)

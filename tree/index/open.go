@@ -39,6 +39,7 @@ type session struct {
 	writers  int
 	reserved int64         // where the last space ends that it has and has not published; 0: it has none
 	locks    [2]wire.Locks // by wire.LockKind
+	copyOf   string        // a path of the file, by which it may have a copy; "": nobody has asked
 }
 
 // hold returns a file, which stays until release is called.

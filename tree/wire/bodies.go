@@ -148,7 +148,8 @@ func (r *Write) fields(c *codec) {
 	c.data(&r.Data)
 }
 
-// Read reads bytes that are the index's own. EAGAIN where some are not: the map has changed.
+// Read reads bytes that are the index's own, EAGAIN where some are not: the map has changed; or with OpReadCopy those of a copy of the file, ENOENT where there is
+// none of the file as it is.
 type Read struct {
 	Ino microfs.Ino
 	Off int64

@@ -81,6 +81,7 @@ var exchanges = []struct {
 	{op: OpGrow, request: &Grow{Partitions: 3}, answer: &Grow{Partitions: 4}},
 	{op: OpSetCred, request: &Cred{Cred: sampleCred}},
 	{op: OpReopen, request: &Reopen{Ino: 1, Birth: 2, Opens: 4, Writers: 3}},
+	{op: OpReadCopy, request: &Read{Ino: 1, Off: 2, Len: 3}, answer: &Data{Bytes: []byte("abc")}},
 	{op: OpStat, request: &Stat{Name: samplePlace}, err: syscall.ENOENT},
 	{op: OpStat, request: &Stat{Name: samplePlace}, err: &microfs.EscapeError{Path: "/etc"}},
 	{op: OpMkdir, request: &Mkdir{Name: samplePlace}, err: &Error{Errno: syscall.ENOSPC, Text: "there is no room for another name"}},
@@ -156,7 +157,7 @@ func TestEveryOperationIsInTheGoldenFile(t *testing.T) {
 	for op, name := range opNames {
 		assert.Equal(t, name != "", there[Op(op)], "%v", Op(op))
 	}
-	assert.Equal(t, "operation 31", Op(31).String())
+	assert.Equal(t, "operation 32", Op(32).String())
 	assert.Equal(t, "operation 1000", Op(1000).String())
 }
 

@@ -37,6 +37,7 @@ const (
 	OpGrow     Op = 28 // Grow, Grow
 	OpSetCred  Op = 29 // Cred, nil
 	OpReopen   Op = 30 // Reopen, nil
+	OpReadCopy Op = 31 // Read, Data
 )
 
 var opNames = [...]string{
@@ -45,7 +46,7 @@ var opNames = [...]string{
 	OpTruncate: "Truncate", OpAllocate: "Allocate", OpReadDir: "ReadDir", OpAccess: "Access", OpMkdir: "Mkdir",
 	OpUnlink: "Unlink", OpRename: "Rename", OpLink: "Link", OpSymlink: "Symlink", OpReadlink: "Readlink", OpPath: "Path",
 	OpStatFS: "StatFS", OpSync: "Sync", OpLock: "Lock", OpShards: "Shards", OpGrow: "Grow", OpSetCred: "SetCred",
-	OpReopen: "Reopen",
+	OpReopen: "Reopen", OpReadCopy: "ReadCopy",
 }
 
 // String names the operation.

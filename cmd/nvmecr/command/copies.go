@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"sync"
 
 	"nvmecr/drain"
 	"nvmecr/internal/config"
@@ -25,9 +26,14 @@ type copyAreas struct {
 func openCopies(ctx context.Context, cfg *config.Config, readOnly bool, tell func(error)) *copyAreas {
 	c := &copyAreas{}
 	areas := make([]*drain.Level, len(cfg.Targets))
+	parts, errs := make([]*store.Partition, len(cfg.Targets)), make([]error, len(cfg.Targets))
+	var opening sync.WaitGroup // each that is lost is waited for
 	for t := range cfg.Targets {
-		p, err := store.OpenCopies(ctx, cfg, t, store.Options{ReadOnly: readOnly})
-		switch {
+		opening.Go(func() { parts[t], errs[t] = store.OpenCopies(ctx, cfg, t, store.Options{ReadOnly: readOnly}) })
+	}
+	opening.Wait()
+	for t, p := range parts {
+		switch err := errs[t]; {
 		case errors.Is(err, parttable.ErrNoTable), errors.Is(err, store.ErrNoCopies), errors.Is(err, microfs.ErrUnformatted):
 		case err != nil:
 			tell(fmt.Errorf("copies: %w", err))

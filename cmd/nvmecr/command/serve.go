@@ -125,6 +125,9 @@ func (o *serveOptions) serve(stdin io.Reader, stdout, stderr io.Writer) error {
 	defer stop()
 	group := store.LockGroup(cfg.Run)
 	s := serve.New(cfg, func(format string, args ...any) { fmt.Fprintf(stderr, "nvmecr: "+format+"\n", args...) })
+	if cfg.Copies != config.CopiesNone {
+		s.Copy = newCopyReader(cfg).ReadAt
+	}
 	err = s.TakeOver()
 	if o.untilIdle && errors.Is(err, owner.ErrServed) {
 		fmt.Fprintln(stdout, served)

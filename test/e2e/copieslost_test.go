@@ -1,0 +1,68 @@
+package e2e
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"nvmecr/internal/demo"
+)
+
+// servedTargets starts targets at addresses of their own, each a failure domain, and returns the flags that name them.
+func servedTargets(t *testing.T, s *demo.Stage, n int) (jobs []*demo.Job, flags []string) {
+	for i := range n {
+		job, target := serve(t, s, "--listen", awayAddress()+":0", "--namespace", fmt.Sprint("file:", filepath.Join(s.Dir, fmt.Sprint("target.", i)), "?size=256M"))
+		jobs, flags = append(jobs, job), append(flags, "--target", target)
+	}
+	return jobs, flags
+}
+
+// awaitCopies waits until a run has copied its checkpoint.
+func awaitCopies(t *testing.T, s *demo.Stage, run *demo.Job) {
+	for begin := time.Now(); !strings.Contains(call(t, s, "checkpoints").stdout, "store, copies  "); time.Sleep(100 * time.Millisecond) {
+		require.False(t, run.Ended(), "%v", run.Stderr.Lines())
+		require.Less(t, time.Since(begin), hang)
+	}
+}
+
+// TestReadFromCopies: a job that runs when a target is lost reads on from the copies what was on it.
+func TestReadFromCopies(t *testing.T) {
+	t.Parallel()
+	s := newStage(t)
+	targets, flags := servedTargets(t, s, 3)
+	flags = append(flags, "--copies", "partner", "--timeout", "3s", "--", "sh", "-c", `
+for r in 0 1 2; do PMI_SIZE=3 PMI_RANK=$r sh -c 'head -c 3000000 /dev/urandom | tee before.$PMI_RANK > /nvmecr/ck.200.$PMI_RANK' & done; wait
+until [ -e lost ]; do sleep 0.05; done
+for r in 0 1 2; do PMI_SIZE=3 PMI_RANK=0 cat /nvmecr/ck.200.$r > after.$r; done
+cat /nvmecr/ck.200.2 > alone.2
+PMI_SIZE=3 PMI_RANK=2 cat /nvmecr/ck.200.2 > own.2`)
+	run, err := s.Start(append([]string{s.Nvmecr, "run"}, flags...))
+	require.NoError(t, err)
+	awaitCopies(t, s, run)
+	targets[2].Kill()
+	require.Error(t, targets[2].Wait(t.Context()))
+	require.NoError(t, os.WriteFile(filepath.Join(s.Dir, "lost"), nil, 0o600))
+	_ = run.Wait(t.Context()) // its end cannot do all that it has to on a target that is lost
+	said := strings.Join(run.Stderr.Lines(), "\n")
+	for name, r := range map[string]int{"after.0": 0, "after.1": 1, "after.2": 2, "alone.2": 2, "own.2": 2} {
+		want, err := os.ReadFile(filepath.Join(s.Dir, fmt.Sprint("before.", r)))
+		require.NoError(t, err)
+		got, err := os.ReadFile(filepath.Join(s.Dir, name))
+		require.NoError(t, err, said)
+		require.Equal(t, want, got, "%s: %s", name, said)
+	}
+	assert.Contains(t, said, "ck.200.2 is read from its copy: ")
+
+	// The next run has all of it on a target in the place of the lost one, though this one went on with a part of the copies.
+	_, fresh := serve(t, s, "--listen", awayAddress()+":0", "--namespace", fmt.Sprint("file:", filepath.Join(s.Dir, "fresh"), "?size=256M"))
+	r := sh(t, s, "for r in 0 1 2; do cmp /nvmecr/ck.200.$r before.$r || exit 1; done", append(flags[:4:4], "--target", fresh)...)
+	r.ok(t)
+	assert.Contains(t, r.stderr, "copied back from copies/ck.200")
+	assert.Contains(t, call(t, s, "checkpoints").stdout, "store, copies  ")
+}

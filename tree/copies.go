@@ -1,0 +1,54 @@
+package tree
+
+import (
+	"errors"
+
+	"nvmecr/microfs"
+	"nvmecr/tree/wire"
+)
+
+// readLost reads from a copy of the file what cannot be read from where it is, for cause. The first time one line says so. Where a
+// target is lost, later reads do not try it again.
+func (f *file) readLost(bufs [][]byte, off int64, cause error) (int, error) {
+	var lost *lostError
+	var damage *microfs.DamageError
+	if f.writable || !errors.As(cause, &lost) {
+		return 0, cause
+	}
+	n, err := f.readCopy(bufs, off)
+	if err != nil {
+		return 0, cause
+	}
+	if !f.in.toldCopy.Swap(true) && f.fs.opts.Logf != nil {
+		f.fs.opts.Logf("%s is read from its copy: %v", f.in.path, cause)
+	}
+	if !errors.As(lost.cause, &damage) {
+		f.in.copied.Store(true)
+	}
+	return n, nil
+}
+
+// errNotCopied: there are bytes that no copy has.
+var errNotCopied = errors.New("the file is being written")
+
+// readCopy reads from the copy of the file. What this process has written and not published is in none.
+func (f *file) readCopy(bufs [][]byte, off int64) (int, error) {
+	in := f.in
+	in.mu.RLock()
+	defer in.mu.RUnlock()
+	if err := f.use(); err != nil {
+		return 0, err
+	}
+	if end, _ := in.noted(); end > 0 {
+		return 0, errNotCopied
+	}
+	end := min(in.size(), off+total(bufs))
+	if off >= end {
+		return 0, nil
+	}
+	c := cursors.Get().(*cursor)
+	all := append(c.bufs[:0], bufs...)
+	c.bufs = all
+	defer func() { c.give(all) }()
+	return in.readIndex(wire.OpReadCopy, c.next(end-off), piece{span: span{off, end}})
+}
