@@ -26,7 +26,7 @@
 # make soak       ranks, targets and connections killed at random for MINUTES
 #                 (default 1), and as long in one tree; every acknowledged byte is accounted for
 # make install    into PREFIX (/usr/local), below DESTDIR if that is set; what Slurm needs, too
-# make run-cluster runs Slurm with four nodes on this machine, loses one, and shows that the job goes on
+# make run-cluster runs Slurm with four nodes on this machine, loses one and then a target, and shows that the job goes on
 # make deps       installs what is missing (Debian, Ubuntu); silent when all is there
 # make clean
 #
@@ -139,7 +139,7 @@ install: all
 # With a user's eyes: what Slurm, the nodes and the job say.
 .PHONY: run-cluster
 run-cluster: all
-	go test ./test/e2e -run '^TestSlurmNodeLost$$' -v -count 1 -timeout 30m
+	go test ./test/e2e -run '^TestSlurmMelt$$' -v -count 1 -timeout 30m
 
 .PHONY: run
 run: all

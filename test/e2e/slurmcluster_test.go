@@ -3,11 +3,13 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -60,7 +62,7 @@ EpilogSlurmctld=DIR/hook.sh
 Prolog=DIR/hook.sh
 Epilog=DIR/hook.sh
 TaskProlog=DIR/hook.sh
-NodeName=st[1-2] State=DOWN Reason=storage
+NodeName=st[1-3] State=DOWN Reason=storage
 PartitionName=main Nodes=cn[1-4] Default=YES State=UP
 `
 
@@ -74,16 +76,11 @@ func newSlurmCluster(t *testing.T) *slurmCluster {
 	s := newStage(t)
 	dir := filepath.Join(s.Dir, "slurm")
 	c := &slurmCluster{Stage: s, t: t, env: append(jobScripts(t, s, "openmpi"), "HOME="+s.Dir, "SLURM_CONF="+filepath.Join(dir, "slurm.conf"), "OMPI_MCA_mpi_yield_when_idle=1")}
-	c.Network = hosts.New(t, s.Dir, "ctl", "cn1", "cn2", "cn3", "cn4", "st1", "st2")
+	c.Network = hosts.New(t, s.Dir, "ctl", "cn1", "cn2", "cn3", "cn4", "st1", "st2", "st3")
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "state"), 0o755))
 	c.configure(dir)
-	for _, name := range []string{"st1", "st2"} {
-		h := c.Host(name)
-		job, err := s.Start(h.Root(s.Nvmecr, "target", "--listen", h.Address+":4420", "--admin", filepath.Join(dir, name+".sock"), "--pool", "mem:2G"))
-		require.NoError(t, err)
-		eventually(t, func() bool { return len(job.Stderr.Lines()) > 0 || job.Ended() }, "the target's line")
-		require.False(t, job.Ended(), "%v", job.Stderr.Lines())
-	}
+	c.serve("st1")
+	c.serve("st2")
 	c.daemon("ctl", "slurmctld", "-D")
 	for i := range 4 {
 		c.daemon(fmt.Sprint("cn", i+1), "slurmd", "-D", "-N", fmt.Sprint("cn", i+1))
@@ -111,23 +108,37 @@ func (c *slurmCluster) configure(dir string) {
 	for i := range 4 {
 		conf += fmt.Sprintf("NodeName=cn%d NodeAddr=%s CPUs=2 RealMemory=500 Gres=nvmf:4\n", i+1, c.Host(fmt.Sprint("cn", i+1)).Address)
 	}
-	inventory := "version: 1\ntargets:\n"
-	for _, st := range []string{"st1", "st2"} {
-		inventory += fmt.Sprintf("  - {name: %s, node: %[1]s, capacity: 2GiB, admin: [%s, admin, --provisioner, 'nvmecr:%s/%[1]s.sock']}\n", st, c.Nvmecr, dir)
-	}
 	hook, err := filepath.Abs("../../slurm/etc/nvmecr-hook.sh")
 	require.NoError(c.t, err)
 	for name, text := range map[string]string{
 		"slurm.conf":     conf,
 		"gres.conf":      "NodeName=cn[1-4] Name=nvmf Count=4\n",
-		"topology.conf":  "SwitchName=rack1 Nodes=cn[1-2],st1\nSwitchName=rack2 Nodes=cn[3-4],st2\nSwitchName=spine Switches=rack[1-2]\n",
+		"topology.conf":  "SwitchName=rack1 Nodes=cn[1-2],st1\nSwitchName=rack2 Nodes=cn[3-4],st[2-3]\nSwitchName=spine Switches=rack[1-2]\n",
 		"plugstack.conf": "optional " + plugin + " " + c.Nvmecr + "\n",
-		"site.yaml":      inventory,
 		"hook.sh": fmt.Sprintf("#!/bin/sh\nexport NVMECR_CAPACITY=64M NVMECR_STATE=%s NVMECR_INVENTORY=%s/site.yaml NVMECR_TOPOLOGY=%[2]s/topology.conf SLURM_CONF=%[2]s/slurm.conf\n[ $SLURM_SCRIPT_CONTEXT = prolog_task ] || exec 2>>%[2]s/hook.$SLURM_SCRIPT_CONTEXT.log\nexec %[3]s\n",
 			spool, dir, hook),
 	} {
 		require.NoError(c.t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o755))
 	}
+	c.inventory(map[string]string{"st1": "ok", "st2": "ok"})
+}
+
+// inventory says which targets there are, and their health.
+func (c *slurmCluster) inventory(health map[string]string) {
+	dir, text := filepath.Join(c.Dir, "slurm"), "version: 1\ntargets:\n"
+	for _, st := range slices.Sorted(maps.Keys(health)) {
+		text += fmt.Sprintf("  - {name: %s, node: %[1]s, capacity: 2GiB, health: %s, admin: [%s, admin, --provisioner, 'nvmecr:%s/%[1]s.sock']}\n", st, health[st], c.Nvmecr, dir)
+	}
+	require.NoError(c.t, os.WriteFile(filepath.Join(dir, "site.yaml"), []byte(text), 0o644))
+}
+
+// serve starts the target of a host.
+func (c *slurmCluster) serve(name string) {
+	h := c.Host(name)
+	job, err := c.Start(h.Root(c.Nvmecr, "target", "--listen", h.Address+":4420", "--admin", filepath.Join(c.Dir, "slurm", name+".sock"), "--pool", "mem:2G"))
+	require.NoError(c.t, err)
+	eventually(c.t, func() bool { return len(job.Stderr.Lines()) > 0 || job.Ended() }, "the target's line")
+	require.False(c.t, job.Ended(), "%v", job.Stderr.Lines())
 }
 
 // daemon starts one on a host, as root.
@@ -156,6 +167,7 @@ func (c *slurmCluster) admin(args ...string) (string, error) {
 
 type lease struct {
 	Name, State, Nodes string
+	Targets            []string
 	Used               int64
 }
 
@@ -166,6 +178,25 @@ func (c *slurmCluster) leases() (leases []lease) {
 	require.NoError(c.t, json.Unmarshal([]byte(out), &leases))
 	return leases
 }
+
+func (c *slurmCluster) lease(name string) lease {
+	leases := c.leases()
+	at := slices.IndexFunc(leases, func(l lease) bool { return l.Name == name })
+	require.GreaterOrEqual(c.t, at, 0, "%v", leases)
+	return leases[at]
+}
+
+// job returns what Slurm says of a job.
+func (c *slurmCluster) job(id, field string) string {
+	out, err := c.on("ctl", "scontrol", "-o", "show", "job", id)
+	require.NoError(c.t, err)
+	m := regexp.MustCompile(` ` + field + `=(\S*)`).FindStringSubmatch(out)
+	require.NotNil(c.t, m, out)
+	return m[1]
+}
+
+// batchHost is where a job's script is.
+func (c *slurmCluster) batchHost(id string) *hosts.Host { return c.Host(c.job(id, "BatchHost")) }
 
 // submitPage submits a script that is indented on a page, as the page says, and returns the job's number.
 func (c *slurmCluster) submitPage(page, script string, env ...string) string {
@@ -197,15 +228,12 @@ func TestSlurmNodeLost(t *testing.T) {
 		out, _ := os.ReadFile(filepath.Join(c.Dir, "cluster.out"))
 		return strings.Contains(string(out), "from step 0")
 	}, "the job's first line")
-	leases := slices.DeleteFunc(c.leases(), func(l lease) bool { return l.Name != "slurm-j"+id })
-	require.Len(t, leases, 1)
-	assert.Equal(t, "in use", leases[0].State)
-	first := regexp.MustCompile(`\d`).FindString(leases[0].Nodes)
-	lost := c.Host("cn" + first) // where the batch script is
+	lost := c.batchHost(id)
+	assert.Equal(t, "in use", c.lease("slurm-j"+id).State)
 	ls, err := exec.Command("sh", "-c", strings.Join(lost.Root("ls", "-ln", "/run/nvmecr/"+id), " ")).Output()
 	require.NoError(t, err)
 	assert.Regexp(t, `-r-------- 1 65534 +0 .* environment\n-r-------- 1 65534 +0 .* key\n`, string(ls))
-	awaitManifestStep(t, c, lost, id, "200")
+	c.awaitStep(lost, id, "ckpt.{step}.*", 200)
 	assert.Positive(t, c.leases()[0].Used, "what the checkpoint has")
 	t.Logf("Job %s writes checkpoints to two targets, in both racks. Step 200 is complete.", id)
 	old := credentials(t, c, lost, id)
@@ -253,13 +281,23 @@ func (c *slurmCluster) with(h *hosts.Host, env []string, argv ...string) (string
 	return strings.Join(job.Stderr.Lines(), "\n"), err
 }
 
-// awaitManifestStep waits for a checkpoint, as the job's user sees it on a node of the job.
-func awaitManifestStep(t *testing.T, c *slurmCluster, h *hosts.Host, id, step string) {
+// inJob runs a command on a node of a job as its user, with the job's settings.
+func (c *slurmCluster) inJob(h *hosts.Host, id string, argv ...string) (string, error) {
 	env, err := exec.Command("sh", "-c", strings.Join(h.Root("cat", "/run/nvmecr/"+id+"/environment"), " ")).Output()
-	require.NoError(t, err)
-	eventually(t, func() bool {
-		job, err := c.Start(h.In(c.Nvmecr, "latest", "ckpt.{step}.*"), append(c.env, strings.Split(strings.TrimSpace(string(env)), "\n")...)...)
-		require.NoError(t, err)
-		return job.Wait(t.Context()) == nil && job.Stdout.Lines()[0] >= step
+	if err != nil {
+		return "", err
+	}
+	job, err := c.Start(h.In(argv...), append(c.env, strings.Split(strings.TrimSpace(string(env)), "\n")...)...)
+	require.NoError(c.t, err)
+	err = job.Wait(c.t.Context())
+	return strings.Join(job.Stdout.Lines(), "\n"), err
+}
+
+// awaitStep waits for a checkpoint, as the job's user sees it on a node of the job.
+func (c *slurmCluster) awaitStep(h *hosts.Host, id, pattern string, least int) {
+	eventually(c.t, func() bool {
+		out, err := c.inJob(h, id, c.Nvmecr, "latest", pattern)
+		step, _ := strconv.Atoi(out)
+		return err == nil && step >= least
 	}, "a checkpoint")
 }
