@@ -26,7 +26,7 @@ var Experiments = []Experiment{
 	{"imbalance", "Load of the targets: round robin beside consistent hashing and striping", "Figure 7(b)", imbalance},
 	{"drilldown", "Switch the optimisations on in turn, from a kernel file system on", "Figure 7(d)", drilldown},
 	{"overhead", "A local device beside the same over NVMe/TCP", "Figure 8(a)", overhead},
-	{"multilevel", "Checkpoints of two levels: every tenth goes to a peer", "Table II", multilevel},
+	{"multilevel", "Checkpoints of two levels: every tenth goes to a slow one", "Table II", multilevel},
 	{"metadata", "What the metadata of a rank takes, on the media and in memory", "Table I", metadata},
 	{"scale", "Jobs of up to a million ranks, computed from what is measured here", "", scale},
 	{"raw", "Measure the raw queue beside the sockets baseline", "", rawExperiment},
