@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"path"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -40,7 +41,7 @@ type Reader interface {
 
 // Options say how to copy.
 type Options struct {
-	// Workers is how many segments are copied at once; 0: 4.
+	// Workers is how many segments are copied at once; 0: 4, or in the background as many as the host has processors.
 	Workers int
 	// Limit is the most bytes that are copied in a second, and then verified; 0: as many as there can be.
 	Limit int64
@@ -54,7 +55,13 @@ type Options struct {
 
 const defaultWorkers = 4
 
-func (o *Options) workers() int { return cmp.Or(o.Workers, defaultWorkers) }
+// workers are many in the background: where all processors are busy each worker has a small part of one only.
+func (o *Options) workers() int {
+	if o.Workers == 0 && o.Background {
+		return max(defaultWorkers, runtime.NumCPU())
+	}
+	return cmp.Or(o.Workers, defaultWorkers)
+}
 
 // limiter returns nil if there is no limit.
 func (o *Options) limiter() *rate.Limiter {
