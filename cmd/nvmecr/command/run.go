@@ -7,14 +7,12 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
-	"golang.org/x/sys/unix"
 
 	"nvmecr/internal/cli"
 	"nvmecr/internal/config"
@@ -234,8 +232,8 @@ func lockStore(dir *store.StateDir) (*store.DirLock, error) {
 	}
 }
 
-// prepare sees to it that every target is there and holds nothing but this
-// store, and says so. stop ends what it started.
+// prepare checks that every target can be reached and holds nothing but this
+// store, and announces the store. stop ends what prepare has started.
 func (o *runOptions) prepare(ctx context.Context, dir *store.StateDir, lock *store.DirLock, argv []string) (stop func(), err error) {
 	if err := o.adopt(dir); err != nil {
 		return nil, err
@@ -249,23 +247,9 @@ func (o *runOptions) prepare(ctx context.Context, dir *store.StateDir, lock *sto
 	embedded := len(o.cfg.Targets) == 0
 	o.external = !embedded
 	if embedded {
-		if o.cfg.Job != "" && !o.cfg.Given("job-id") {
-			return nil, checkCommand(argv, os.Getenv, false)
-		}
-		if o.cfg.Job != "" {
-			return nil, errors.New("--job-id: runs on several nodes share a namespace, and the target of a run without --target is of its host alone; name one with --target")
-		}
-		if o.cfg.TLSKey != "" {
-			return nil, errors.New("--tls-psk: a run without --target has a target of its own, which has no TLS; leave the key out, or name a target that has")
-		}
-		if err := o.checkEmbedded(dir, argv); err != nil {
+		if err := o.prepareImage(dir, argv); err != nil {
 			return nil, err
 		}
-		if err := o.makeImage(dir); err != nil {
-			return nil, err
-		}
-		// Nobody serves it yet: look at it as what the user knows it by.
-		o.cfg.Targets = []nvmf.TransportID{{Transport: nvmf.File, Address: dir.Image()}}
 	}
 	stop = func() {}
 	if !embedded {
@@ -286,20 +270,12 @@ func (o *runOptions) prepare(ctx context.Context, dir *store.StateDir, lock *sto
 	where := joinTargets(o.cfg.Targets)
 	if embedded {
 		where = dir.Image()
-		remove, err := makeRunKey(o.cfg, dir)
-		if err != nil {
+		if stop, err = o.serveImage(dir, lock); err != nil {
 			return nil, err
 		}
-		t, err := startEmbedded(o.cfg, dir, lock)
-		if err != nil {
-			remove()
-			return nil, err
-		}
-		stop = func() { t.stop(o.stderr); remove() }
-		o.cfg.Targets = []nvmf.TransportID{t.id}
 	}
 	o.announce(where, embedded, ranks)
-	if lock != nil { // who has it records the same
+	if lock != nil { // without it another command of the run has the lock, and records the same
 		err = o.record(dir, embedded)
 	}
 	if err == nil {
@@ -422,67 +398,6 @@ func (o *runOptions) announce(where string, embedded bool, ranks int) {
 		past = "of " + count(ranks, "rank")
 	}
 	fmt.Fprintf(o.stderr, "nvmecr: store %q (%s) at %s: %sin %s\n", o.cfg.Name, past, o.cfg.Mount, size, where)
-}
-
-// makeImage makes the embedded target's backing file, or takes its size.
-func (o *runOptions) makeImage(dir *store.StateDir) error {
-	image := dir.Image()
-	if !o.cfg.Fresh {
-		if err := dir.CheckImage(); err != nil {
-			return err
-		}
-	}
-	info, err := os.Stat(image)
-	switch {
-	case errors.Is(err, fs.ErrNotExist) || err == nil && o.cfg.Fresh:
-		return o.newImage(image)
-	case err != nil:
-		return err
-	case o.cfg.Given("size") && nvmf.Bytes(info.Size()) != o.cfg.Size:
-		return fmt.Errorf("store %q is %s large, --size says %s, and a store keeps its size: leave --size out, use another --name, or copy out what you need (nvmecr cp) and start over with --fresh",
-			o.cfg.Name, nvmf.Bytes(info.Size()), o.cfg.Size)
-	}
-	o.cfg.Size = nvmf.Bytes(info.Size())
-	return nil
-}
-
-// newImage makes a backing file in the place of the one that may be there,
-// which goes only when the new one is complete; readers of it keep it.
-func (o *runOptions) newImage(image string) error {
-	if o.cfg.Size == 0 {
-		var err error
-		if o.cfg.Size, err = spaceFor(filepath.Dir(image)); err != nil {
-			return err
-		}
-	}
-	if err := store.CheckSize(o.cfg); err != nil {
-		return err
-	}
-	next := image + ".new"
-	if err := os.Remove(next); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err // left by a run that was killed
-	}
-	if err := createImage(next, o.cfg.Size); err != nil {
-		return fmt.Errorf("--size %s: %w", o.cfg.Size, err)
-	}
-	return os.Rename(next, image)
-}
-
-// What an image may take where nobody says: the file is sparse, and a store that is
-// written to again and again comes to take all of its size.
-const (
-	minImage = 64 * nvmf.MiB
-	maxImage = nvmf.TiB
-)
-
-// spaceFor is half of what the file system of dir has free for us.
-func spaceFor(dir string) (nvmf.Bytes, error) {
-	var fs unix.Statfs_t
-	if err := unix.Statfs(dir, &fs); err != nil {
-		return 0, fmt.Errorf("free space in %s: %w", dir, err)
-	}
-	half := nvmf.Bytes(fs.Bavail) * nvmf.Bytes(fs.Bsize) / 2
-	return min(max(half-half%nvmf.MiB, minImage), maxImage), nil
 }
 
 // adopt completes the settings with what the last run of the store recorded:
