@@ -10,11 +10,11 @@ import (
 	"nvmecr/internal/ownfd"
 )
 
-// A connection is one of another process, and what belongs to it.
+// A connection is a connection of another process, with its state.
 type connection struct {
 	conn *os.File
 	m    message
-	done chan struct{} // closed when nobody serves it any more
+	done chan struct{} // closed when its goroutine has returned
 	idle bool          // it is between two calls then, and can be handed over
 
 	mu   sync.Mutex
@@ -74,14 +74,14 @@ func (p *Process) closeConnection(c *connection) {
 	p.server.callersMu.Lock()
 	delete(p.server.callers, c)
 	p.server.callersMu.Unlock()
-	_ = ownfd.CloseFile(c.conn) // nobody is there to hear of it
+	_ = ownfd.CloseFile(c.conn) // no process is left to get the error
 	p.releasePredecessor(c.m.predecessor)
 }
 
 // await waits for the next request. It is false if there is none, or that is not to be worked on.
 func (c *connection) await(in *bufio.Reader) bool {
 	if stop := c.set(false); stop {
-		c.idle = in.Buffered() == 0 // one who does not wait for answers is not served by anybody
+		c.idle = in.Buffered() == 0 // a peer that does not wait for answers is not served further
 		return false
 	}
 	_, err := in.Peek(1)
@@ -116,7 +116,7 @@ func (c *connection) halt() {
 }
 
 // haltTime is how long a process that hands over waits for requests and answers that are under way:
-// somebody has stopped the other end.
+// the peer may be stopped (SIGSTOP).
 const haltTime = 10 * time.Second
 
 // haltAll halts all connections and returns those that can be handed over. Every request that was

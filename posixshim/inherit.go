@@ -15,18 +15,17 @@ import (
 	"nvmecr/internal/ownfd"
 )
 
-// An open file is shared with other processes by a descriptor that stands for
-// it: a unix socket with a name made of the server's number and the handle. Forked
-// children have it, programs that are
-// executed have it, it can be duplicated and sent; whoever has this library
-// asks for its name (getsockname) and knows which file of which process it is.
-// Who has not can write to it if the file is open for writing (relay.go). Of others the
-// socket only listens, and writing is ENOTCONN. Nobody can read it
-// (EINVAL, EAGAIN), or open it anew (ENXIO).
+// A process shares an open file with other processes by a descriptor that stands for
+// the file: a unix socket with a name made of the server's number and the handle. Forked
+// children and executed programs inherit the socket, and it can be duplicated and sent. A process with this library
+// reads the name of the socket (getsockname) and knows which file of which process it is.
+// A program without this library can write to the socket if the file is open for writing (relay.go). Otherwise the
+// socket only listens, and a write is ENOTCONN. A read is EINVAL or EAGAIN,
+// and opening the socket by its path in /proc is ENXIO.
 //
-// The owner has the other end of the socket. The kernel ends
-// it when the last descriptor of the socket, in whatever process, is closed:
-// that is when the other processes' part of the open file ends.
+// The owner has the other end of the socket. The kernel hangs it up
+// when the last descriptor of the socket in any process is closed:
+// then the other processes have closed the open file.
 
 // watch is that end.
 type watch struct {
@@ -42,12 +41,12 @@ type watch struct {
 	over    atomic.Bool
 	older   *watch // which is foreign
 
-	stopped chan struct{} // closed when nobody waits for the end any more
+	stopped chan struct{} // closed when the goroutine that waits for the end has returned
 }
 
 // sharedName is the name of an open file's socket, and serverName that of the
 // server's. shim/remote/token.c and shim/remote/remote.c know them too.
-// What is behind the handle is random: nobody else can take the name first.
+// The part behind the handle is random, so no other process can bind the name first.
 func sharedName(server uint64, h Handle) string {
 	return fmt.Sprintf("@nvmecr:%016x:%016x:%s", server, uint64(h), rand.Text())
 }
@@ -145,7 +144,7 @@ func (p *Process) newSharedSocket(f *openFile) (int, *watch, error) {
 }
 
 // listenAt makes a socket that listens at a name. It is the runtime's: a child
-// that is forked meanwhile closes its copy, which nobody else would do.
+// that is forked meanwhile closes its copy: no other code would.
 func listenAt(name unix.Sockaddr, backlog int) (int, error) {
 	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -165,8 +164,8 @@ func listenAt(name unix.Sockaddr, backlog int) (int, error) {
 }
 
 // unshare ends the sharing that w watches, once: the open file has one
-// reference less. Whoever calls it meanwhile waits until that is done, and gets
-// the same outcome.
+// reference less. A concurrent call waits until that is done, and returns
+// the same error.
 func (p *Process) unshare(f *openFile, w *watch) error {
 	w.end.Do(func() {
 		p.drain(w)
@@ -188,7 +187,7 @@ func (p *Process) unshare(f *openFile, w *watch) error {
 }
 
 // closeShared ends the sharing of an open file of which no process has a descriptor
-// any more: whoever closed the last one gets the outcome.
+// any more. The process that closed the last descriptor gets the error.
 func (p *Process) closeShared(f *openFile) error {
 	ended, err := p.closeHungUp(f)
 	if ended {
@@ -248,7 +247,7 @@ const (
 	askPause = time.Millisecond
 )
 
-// ended notes that a sharing has ended, and forgets what nobody will ask about any more.
+// ended notes that a sharing has ended, and forgets those whose time for questions is over.
 func (s *server) ended(h Handle) {
 	s.unreported.Range(func(old, at any) bool {
 		if time.Since(at.(time.Time)) > 60*s.askTime {
@@ -259,8 +258,8 @@ func (s *server) ended(h Handle) {
 	s.unreported.Store(h, time.Now())
 }
 
-// answerAll waits until nobody is about to ask, or waits for an answer: who is
-// not answered takes this process for one that was killed.
+// answerAll waits until no process is about to ask, or waits for an answer: a process without
+// an answer takes this one for killed.
 func (s *server) answerAll() {
 	since := time.Now().Add(-s.askTime)
 	for naps := time.Duration(0); naps*askPause < s.askTime && s.hasUnreported(since); naps++ {
@@ -268,8 +267,8 @@ func (s *server) answerAll() {
 	}
 }
 
-// hasUnreported says whether somebody may ask about what has ended since then, or waits for an
-// answer. It looks at what is asked first: that becomes a call before it is answered.
+// hasUnreported says whether a process may still ask about a sharing that has ended since then, or waits for an
+// answer. It looks at requests before calls: a request becomes a call before it is answered.
 func (s *server) hasUnreported(since time.Time) (owes bool) {
 	if hasPending(s.identity().listen.Load()) || s.connections.Load() > 0 {
 		s.unreported.Range(func(_, at any) bool {
@@ -280,7 +279,7 @@ func (s *server) hasUnreported(since time.Time) (owes bool) {
 	return owes || s.calls.Load() > 0
 }
 
-// hasPending says whether somebody has connected who has not been let in yet.
+// hasPending says whether a connection waits to be accepted.
 func hasPending(listen *os.File) bool {
 	if listen == nil {
 		return false

@@ -7,8 +7,8 @@ import (
 	"nvmecr/microfs"
 )
 
-// A Locker is a File whose locks are in the way of processes elsewhere, too. Among those of this
-// process, and the processes that it serves, locks settles who has what.
+// A Locker is a File whose locks also exclude processes that this one does not serve. Among this
+// process and the processes that it serves, type locks keeps the locks.
 type Locker interface {
 	// Lock makes what all of these have locked of [start, end) what hold says, which is in order and does not overlap: with
 	// flock if whole is true, else with fcntl. EAGAIN: others have a lock that does not go with it, and nothing has changed.
@@ -23,7 +23,7 @@ type Held struct {
 	Write      bool
 }
 
-// merged returns what the owners of locks have of a range.
+// merged returns the locks of all owners in a range, as one set.
 func merged(held []lock, start, end int64) []Held {
 	var all []Held
 	for _, h := range held {
@@ -44,7 +44,7 @@ func merged(held []lock, start, end int64) []Held {
 	return all[:n]
 }
 
-// lockRemotely asks who keeps locks between processes to agree that the locks of a file in the range of l are those in held.
+// lockRemotely requests from the Locker that the locks of a file in the range of l become those in held.
 func lockRemotely(f *openFile, whole bool, l *lock, held []lock) error {
 	locker, ok := f.current().(Locker)
 	if !ok {
@@ -53,7 +53,7 @@ func lockRemotely(f *openFile, whole bool, l *lock, held []lock) error {
 	return locker.Lock(whole, l.start, l.end, merged(held, l.start, l.end))
 }
 
-// remoteConflict returns a lock of other processes that is in the way of l, if there is one.
+// remoteConflict returns a lock of other processes that conflicts with l, if there is one.
 func remoteConflict(f *openFile, l *lock) (*lock, error) {
 	locker, ok := f.current().(Locker)
 	if !ok {
@@ -66,7 +66,7 @@ func remoteConflict(f *openFile, l *lock) (*lock, error) {
 	return &lock{owner: ofProcess(pid), start: h.Start, end: h.End, write: h.Write}, nil
 }
 
-// reacquire takes the locks again of files that are in another mount now. Those that others were faster to take are lost.
+// reacquire takes the locks again of files that are in another mount now. A lock that another process has taken meanwhile is lost.
 func (l *locks) reacquire(logf func(format string, args ...any)) {
 	if l.files.Load() == 0 {
 		return

@@ -42,7 +42,7 @@ func everything(owner Handle) *lock { return &lock{owner: owner, end: math.MaxIn
 
 func (l *lock) overlaps(o *lock) bool { return l.start < o.end && o.start < l.end }
 
-// conflict returns a lock of somebody else's that does not go with l.
+// conflict returns a lock of another owner that conflicts with l.
 func conflict(held []lock, l *lock) *lock {
 	for i := range held {
 		if h := &held[i]; h.owner != l.owner && h.overlaps(l) && (h.write || l.write) {

@@ -109,7 +109,7 @@ func (m *mountPoint) acquire(write bool) (FS, error) {
 	return m.obtain(write)
 }
 
-// obtain is acquire for who has not been asked for a file yet.
+// obtain is acquire for callers that have awaited the relays.
 func (m *mountPoint) obtain(write bool) (FS, error) {
 	mu := &m.p.mu
 	mu.RLock()
@@ -279,8 +279,8 @@ type retiredMount struct {
 	files int
 }
 
-// keeps says whether files that have lost their names are read on where they were. Whoever has them open
-// keeps their place, and where nobody does, checksums tell.
+// keeps says whether files that have lost their names are still read from the old mount. A process that has such a file open
+// for writing keeps its blocks; otherwise checksums detect blocks that were reused.
 func (p *Process) keeps(old *retiredMount) bool {
 	return p.Revalidate && old.mount != nil && !old.mount.Writable && old.mount.FS.DataCRC()
 }
@@ -358,7 +358,7 @@ func (m *mountPoint) yield() bool {
 // writes next, a child of that program, say, need not wonder whether this process,
 // which lives on, still does. A process that has files open for writing, which end
 // with it, goes on with them if the program cannot be executed, and then takes it back:
-// until the program is there, nobody else of this host gets it.
+// until the program has started, no other process of this host gets the partition.
 func (p *Process) GiveUp() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

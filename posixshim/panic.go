@@ -6,7 +6,7 @@ import (
 	"nvmecr/internal/panics"
 )
 
-// A panic ends the call with EIO, and all calls of the process after it: nobody knows which locks were held, and what
+// A panic ends the call with EIO, and all calls of the process after it: it is not known which locks were held, and what
 // is half changed.
 
 // Crashed reports whether a call has panicked.

@@ -62,7 +62,7 @@ func (p *Process) releasePredecessor(h *predecessor) {
 	if h == nil || h.uses.Add(-1) > 0 || hasPending(h.listen) {
 		return
 	}
-	_ = ownfd.CloseFile(h.listen) // who comes now looks for itself
+	_ = ownfd.CloseFile(h.listen) // a process that connects from now on opens the partition itself
 	if p.files.count.Load() == 0 {
 		p.Yield()
 	}

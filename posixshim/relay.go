@@ -14,12 +14,12 @@ import (
 	"nvmecr/internal/ownfd"
 )
 
-// What the shim cannot see is written to a descriptor too: by the streams that the
-// C library keeps, and with them std::cout, by static programs, by system calls made
-// directly. The socket that stands for a file open for writing is therefore connected
-// to one of the server's, which writes what comes there to the file, at the shared
-// offset or at its end. Every call first waits for what was written so before it
-// (Drain), so that the order is that of the calls.
+// Some writes to a descriptor bypass the shim: those of the C library's own streams, and
+// with them std::cout, those of static programs, and direct system calls.
+// The socket that stands for a file open for writing is therefore connected
+// to a socket of the server, which relays the data to the file, at the shared
+// offset or at its end. Every call first drains these sockets
+// (Drain), so that the order of the calls is kept.
 
 // A relay is the server's end of such a socket.
 type relay struct {
@@ -82,8 +82,8 @@ func (p *Process) Drain() {
 	}
 }
 
-// FinishRelayed drains, and closes the files that no process has any more: for another process, which has seen the end of
-// those that wrote.
+// FinishRelayed drains, and closes the files that no process has open any more. Another process calls it that has seen the end
+// of the writers.
 func (p *Process) FinishRelayed() {
 	all := p.relays.all.Load()
 	if all == nil {
@@ -136,9 +136,9 @@ func (p *Process) relay(c *relay, fd int) (end bool) {
 	}
 }
 
-// put writes bytes to the file. Who has written them cannot be told of a failure
-// any more: the next fsync or close of the file is, as for a local file whose blocks
-// could not be written, and the user.
+// put writes data to the file. The writer of the data cannot be told of a failure
+// any more. The next fsync or close of the file returns the error, as for a local file whose blocks
+// could not be written, and the user gets a line.
 func (p *Process) put(c *relay, b []byte) {
 	for len(b) > 0 {
 		n, err := c.write(b)
@@ -202,8 +202,8 @@ func connected(name *unix.SockaddrUnix) (socket int, w *os.File, err error) {
 		}
 		pair[i] = ownfd.Hold(pair[i])
 	}
-	// Whoever reads what there is nothing to read from fails with EAGAIN, rather than
-	// wait, or take it for the end of the file.
+	// A read of the socket fails with EAGAIN: it neither
+	// waits, nor returns 0, which would be the end of the file.
 	err = unix.SetsockoptTimeval(pair[0], unix.SOL_SOCKET, unix.SO_RCVTIMEO, &unix.Timeval{Usec: 1})
 	if err == nil {
 		err = unix.Bind(pair[0], name)

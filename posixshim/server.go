@@ -39,7 +39,7 @@ type server struct {
 	mu      sync.RWMutex
 	leaving atomic.Bool
 
-	// failed holds, by handle, the errors of closes that nobody has heard of.
+	// failed holds, by handle, the errors of closes that were not reported yet.
 	failed sync.Map
 
 	// unreported holds, by handle, when sharings ended that nobody has asked about
@@ -61,7 +61,7 @@ type identity struct {
 	number   uint64
 	err      error
 	listen   atomic.Pointer[os.File]
-	accepted chan struct{} // closed when nobody is let in any more
+	accepted chan struct{} // closed when no connection is accepted any more
 }
 
 // identity returns that of this process, which may not listen yet.
@@ -162,7 +162,7 @@ func acceptOne(on int) (int, error) {
 	return ownfd.Hold(fd), nil
 }
 
-// reject answers somebody's first request with an errno and ends the connection.
+// reject answers the first request of a connection with an errno and closes the connection.
 func reject(on int, errno unix.Errno) {
 	fd, err := acceptOne(on)
 	if err != nil {

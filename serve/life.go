@@ -14,7 +14,7 @@ type life struct {
 	process *os.File // a pidfd
 }
 
-// ofProcess makes a connection end with the process of a number. Where nobody can tell it stays what it is.
+// ofProcess makes a connection end with the process of a number. Where the end of the process cannot be watched the connection stays as it is.
 func ofProcess(conn net.Conn, pid int) net.Conn {
 	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
 	if err != nil {

@@ -39,7 +39,7 @@ func (s *Server) TakeOver() error {
 	return nil
 }
 
-// Idle says that nobody has files or connections here, and that nothing is being handed over.
+// Idle says that no process has files or connections here, and that no handover is under way.
 func (s *Server) Idle() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -43,7 +43,7 @@ func (s *Server) tree(name string) (fuseview.Tree, bool) {
 	return fuseview.Tree{Name: name, Process: s.Process(place), Number: number}, true
 }
 
-// names lists the trees that somebody has asked for.
+// names lists the trees that were looked up.
 func (s *Server) names() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -79,7 +79,7 @@ func (o *opener) makeTable(ctx context.Context, dev nvmf.Device, t int) (*partta
 	}
 }
 
-// makeAsOwner is makeTable for whoever has the lock of the solo partition.
+// makeAsOwner is makeTable for the process that has the lock of the solo partition.
 func (o *opener) makeAsOwner(ctx context.Context, dev nvmf.Device, t int) (*parttable.Table, error) {
 	table, err := readTable(ctx, o.cfg, dev)
 	if errors.Is(err, parttable.ErrNoTable) {

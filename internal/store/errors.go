@@ -28,8 +28,8 @@ func halfFormatted(err error) error {
 	return err
 }
 
-// Unavailable reports that a target cannot be reached now, or lets nobody in, and that it is worth asking it again. What it has half
-// formatted is left to the next run.
+// Unavailable reports that a target cannot be reached now, or refuses connections, and that another try may succeed. A half-formatted
+// target is left to the next run.
 func Unavailable(err error) bool {
 	var status *nvmf.StatusError
 	return (errors.Is(err, nvmf.ErrUnreachable) || errors.Is(err, nvmf.ErrConnectionLost) ||

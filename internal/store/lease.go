@@ -106,7 +106,7 @@ type watch struct {
 	told     bool
 	who      string        // of whom it is not known whether they live
 	interval time.Duration // between their renewals
-	patience time.Duration // for them; 0: nobody needs any
+	patience time.Duration // for them; 0: none is needed
 }
 
 // sweep looks once. It fails with *InProgressError for a run that is known to live.
@@ -147,7 +147,7 @@ func (w *watch) sweep(ctx context.Context, permit func(t int, dev nvmf.Device) e
 type verdict int
 
 const (
-	runUnknown verdict = iota // nobody knows but who waits for the next renewal
+	runUnknown verdict = iota // to be known by waiting for the next renewal
 	runOver                   // there is none, or it has ended
 	runAlive                  // its process is one of this host's
 )

@@ -36,7 +36,7 @@ type Views struct {
 	Impatient bool
 
 	mu        sync.Mutex
-	targets   []*viewed // nil where nobody has looked
+	targets   []*viewed // nil until the first look
 	silent    map[int]silence
 	views     []View
 	mounts    uint64

@@ -29,7 +29,7 @@ func (o *fsckOptions) partitionsOfTree(ctx context.Context) []store.RankInfo {
 	return parts
 }
 
-// checkTree checks that the partitions have what the index of a job's tree says. With --repair it removes what nobody needs there.
+// checkTree checks that the partitions have what the index of a job's tree says. With --repair it removes orphaned shards.
 func (o *fsckOptions) checkTree(ctx context.Context, parts []store.RankInfo) error {
 	report, current, err := o.lookAtTree(ctx, parts)
 	for range looks - 1 {
@@ -83,7 +83,7 @@ func (o *fsckOptions) lookAtTree(ctx context.Context, parts []store.RankInfo) (_
 	return report, err == nil && solo.Current(), err
 }
 
-// removeShards removes shards that nobody needs. A partition whose process was killed keeps them: the next run adopts first what
+// removeShards removes orphaned shards. A partition whose process was killed keeps them: the next run adopts first what
 // that process had not closed, and removes them itself.
 func (o *fsckOptions) removeShards(ctx context.Context, parts []store.RankInfo, unused map[uint32][]wire.Shard) error {
 	killed, err := store.Unreleased(ctx, o.cfg)

@@ -173,7 +173,7 @@ func viewOfSet(set *drain.Set) config.View {
 	return config.ViewRank
 }
 
-// locate finds out where the levels of the store are, if nobody has said it.
+// locate finds the levels of the store, if no flag names them.
 func (o *restoreOptions) locate() error {
 	if o.anyLevelNeeded() != nil {
 		if _, err := locate(o.cfg); err != nil {

@@ -90,13 +90,13 @@ func detach(stderr io.Writer) error {
 	return nil
 }
 
-// How often it is looked whether anybody needs a process that serves until nobody does, and how many looks it takes.
+// A server with --until-idle checks at this interval whether it is idle, and ends after so many checks.
 const (
 	idleLook  = time.Second
 	idleLooks = 10
 )
 
-// untilIdle returns when nobody has needed s for a while. Who comes later starts another one.
+// untilIdle returns when s has been idle for a while. A process that starts later starts another server.
 func untilIdle(ctx context.Context, s *serve.Server, group string) {
 	look := time.NewTicker(idleLook)
 	defer look.Stop()
@@ -199,7 +199,7 @@ func awaitEnd(ctx context.Context, input io.Reader) (killed bool) {
 	return killed
 }
 
-// detachStdio closes what this process has of who has started it: terminals, and pipes that somebody reads to their end.
+// detachStdio closes terminals and pipes that this process has inherited: a reader of such a pipe may wait for its end.
 func detachStdio() error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {

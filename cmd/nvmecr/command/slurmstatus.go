@@ -137,7 +137,7 @@ func usedOf(ctx context.Context, l *slurm.Lease) *nvmf.Bytes {
 	return used
 }
 
-// keyFile writes a key where nobody else reads it.
+// keyFile writes a key to a file that only this user can read.
 func keyFile(key string) (string, error) {
 	dir, err := os.MkdirTemp("", "nvmecr-status-")
 	if err != nil {

@@ -128,7 +128,7 @@ func (s *step) show(f *os.File) {
 // tell waits until what was written is told.
 func (s *step) tell() { <-s.shown }
 
-// Write never fails: whoever reads it may have gone.
+// Write never fails: the reader may have ended.
 func (s *step) Write(text []byte) (int, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
