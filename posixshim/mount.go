@@ -109,7 +109,7 @@ func (m *mountPoint) acquire(write bool) (FS, error) {
 	return m.obtain(write)
 }
 
-// obtain is acquire for callers that have awaited the relays.
+// obtain is acquire without Process.Used.
 func (m *mountPoint) obtain(write bool) (FS, error) {
 	mu := &m.p.mu
 	mu.RLock()
@@ -131,8 +131,8 @@ func (m *mountPoint) obtain(write bool) (FS, error) {
 	return m.mount.FS, nil
 }
 
-// await returns when a file has what was written to it past the shim, also by way of other processes. Where others write to a
-// mount that stays usable it is called before a file is opened, or its attributes are told.
+// await returns when the data that was written past the shim, in any process, is in the files. In a mount that stays usable while other
+// processes write to it, await is called before a file is opened, and before attributes are returned.
 func (m *mountPoint) await() {
 	if m.p.Revalidate {
 		m.p.FinishRelayed() // as for the other calls of this library (Drain)

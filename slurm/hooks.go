@@ -44,7 +44,7 @@ func (h *Hooks) at(what string) error {
 	return h.step(what)
 }
 
-// ErrUnmeetable says that what a job asks for it cannot get, however long it waits.
+// ErrUnmeetable says that a request cannot be met, however long the job waits.
 var ErrUnmeetable = errors.New("the job is held, since waiting does not help: cancel it (scancel), and change the request")
 
 // PrologController gives a job that is about to start what request asks for; "": what Slurm says that it asks for. Nothing is done for a job
@@ -95,7 +95,7 @@ func (h *Hooks) start(ctx context.Context, job Job, request string) error {
 	return h.provide(ctx, l)
 }
 
-// leaseName is of the job, or of what its user calls it, whom it is kept apart by from what others call theirs.
+// leaseName names the lease after the job, or after the user and the name in the request, so that names of other users never collide.
 func leaseName(job Job, r Request) string {
 	if r.Name != "" {
 		return fmt.Sprintf("slurm-u%d-%s", job.User, r.Name)
@@ -103,7 +103,7 @@ func leaseName(job Job, r Request) string {
 	return fmt.Sprintf("slurm-j%d", job.ID)
 }
 
-// lease returns the lease for this start of the job, written down.
+// lease returns the lease for this start of the job, after it is stored.
 func (h *Hooks) lease(ctx context.Context, job Job, r Request) (*Lease, error) {
 	unlock, err := h.store().lock() // until it is written other leases do not see what space it has
 	if err != nil {

@@ -13,8 +13,8 @@ import (
 	"nvmecr/balancer/site"
 )
 
-// Reconcile frees the leases of jobs that are over, when they need not be retained any longer, or never came to have space. A lease that
-// cannot be freed, such as of a target that is down, is left for the next time, as is one that a hook has, and does not keep others from being freed.
+// Reconcile frees the leases of jobs that are over, if their retain time is over or they never got space. A lease that
+// cannot be freed, because its target is down or a hook has it, is left for the next call, and the others are freed all the same.
 func (h *Hooks) Reconcile(ctx context.Context) error {
 	leases, err := h.store().all()
 	for _, l := range leases {

@@ -15,8 +15,8 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// An adoption is the search in the partition of a dead client for what it had not published. As the error of a
-// call it says what the call has to wait for.
+// An adoption searches the partition of a dead client for data that the client had not published. As the error of a
+// call it is the adoption that the call has to wait for.
 type adoption struct {
 	partition uint32
 	files     map[microfs.Ino]uint64 // with births; nil: whichever are torn
@@ -26,8 +26,8 @@ type adoption struct {
 // Error is not seen by clients.
 func (a *adoption) Error() string { return fmt.Sprintf("partition %d is being adopted", a.partition) }
 
-// Adopt adopts a partition that a process may have written to which died in an earlier run, or with the
-// index. Calls on files that are not complete wait until that is done.
+// Adopt adopts a partition whose process may have died in an earlier run, or with the
+// index. Calls on files that are not complete wait until the adoption ends.
 func (x *Index) Adopt(partition uint32) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -57,7 +57,7 @@ func (x *Index) begin(a *adoption) {
 	}()
 }
 
-// What a mount beside a writer does not show is looked at again.
+// A mount beside a writer may show an old state, so an adoption is tried several times.
 const (
 	tries = 6
 	pause = 5 * time.Millisecond
@@ -95,7 +95,7 @@ func (x *Index) adoptionOf(a *microfs.Attr) error {
 	return nil
 }
 
-// pendingAdoption returns what has to be waited for before it is known where the file ends: others may have appended to it and not told.
+// pendingAdoption returns the adoption to wait for before the end of the file is known: a dead client may have appended without publishing.
 func (f *file) pendingAdoption() error {
 	a, err := f.read.Stat()
 	if err != nil {
@@ -107,8 +107,8 @@ func (f *file) pendingAdoption() error {
 // An ender is a connection that knows whether its process has ended.
 type ender interface{ Ended() bool }
 
-// reap ends the other clients that write to a file and whose processes have ended, before their connections say so: who was told
-// of their end may have started this client.
+// reap ends the other clients that write to a file and whose processes have ended, even before their connections break: a launcher
+// that saw the end of such a process may have started this client.
 func (c *client) reap(ino microfs.Ino) {
 	f := c.x.files[ino]
 	if f == nil || f.writers == 0 {
@@ -130,7 +130,7 @@ func (p *adoption) concerns(a *microfs.Attr) bool {
 	return there && birth == a.Birth
 }
 
-// adopt maps what the partition has of the files.
+// adopt maps the data that the partition has of the files.
 func (x *Index) adopt(a *adoption) (err error) {
 	defer panics.Contain("the adoption of what a dead process has written", &err)
 	fs, done, err := x.opts.Adopt(x.ctx, a.partition)
@@ -172,7 +172,7 @@ func (x *Index) cutOf(ino microfs.Ino, birth uint64) (cut uint32, ok bool) {
 	return a.Cut, err == nil && a.Birth == birth
 }
 
-// adoptShard maps what a shard has where its file has nothing.
+// adoptShard maps the data of a shard to the holes of its file.
 func (x *Index) adoptShard(a *adoption, fs *microfs.FS, s wire.Shard) error {
 	f, err := fs.Open(microfs.RootIno, s.Name(), unix.O_RDONLY, 0)
 	if errors.Is(err, syscall.ENOENT) {
@@ -234,7 +234,7 @@ func skipZeros(f *microfs.File, off, end int64) (int64, error) {
 	return off + int64(n-len(bytes.TrimLeft(b[:n], "\x00"))), err
 }
 
-// fill maps parts of a shard where its file has nothing, if the shard is of the file's cut. A file that was complete when
+// fill maps parts of a shard to the holes of its file, if the shard is of the file's cut. A file that was complete when
 // all were killed stays as it is.
 func (x *Index) fill(p *adoption, s wire.Shard, parts []wire.Range) error {
 	h, err := x.fs.OpenIno(s.Ino, unix.O_RDWR)

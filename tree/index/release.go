@@ -37,7 +37,7 @@ func (s *shardSet) remove(k shardKey) {
 	}
 }
 
-// noteUnmapped notes the shards whose ranges are about to be taken from a part of the file: no range may name them then.
+// noteUnmapped notes the shards mapped in a part of the file that is about to be unmapped: they may be orphans then.
 func (f *file) noteUnmapped(off, n int64) error {
 	return f.placed(off, n, func(k shardKey, bytes int64) bool {
 		f.shards.add(k)
@@ -46,8 +46,8 @@ func (f *file) noteUnmapped(off, n int64) error {
 	})
 }
 
-// sweep releases what nobody needs of a file that nobody has open: all shards of one without a name, of others those
-// of other cuts that no range names.
+// sweep releases the orphaned shards of a file that no client has open: all shards if the file has no name, otherwise those
+// of other cuts that no range refers to.
 func (f *file) sweep() {
 	a, err := f.read.Stat()
 	if err != nil {

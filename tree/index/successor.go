@@ -7,9 +7,9 @@ import (
 	"nvmecr/tree/wire"
 )
 
-// This index may be the successor of one that was killed. Processes that had files open there come with their next call, which may be
-// late: meanwhile the start has adopted what they had not published, as if they were dead. That takes nothing from
-// them: an adoption maps what nobody has, and what they publish replaces it.
+// This index may be the successor of one that was killed. Processes that had files open there reconnect with their next call, which may be
+// late. At its start the index has adopted their unpublished data, as if they were dead. The processes lose
+// nothing by that: an adoption maps data to holes only, and a later publication replaces the mapping.
 
 func (r *reopenCall) run(c *client) (wire.Body, error) {
 	a, err := c.x.inode(r.Ino)
@@ -38,7 +38,7 @@ func (r *reopenCall) run(c *client) (wire.Body, error) {
 	return nil, f.write.MapRanges(nil, 0, a.Mtime) // it was written to: the last close makes it complete
 }
 
-// resume notes that the client has not died with what it writes.
+// resume notes that the client lives and still writes the file.
 func (c *client) resume(r *wire.Reopen) {
 	set := slices.DeleteFunc(c.x.unfinished[r.Ino], func(k shardKey) bool { return k.place == c.partition })
 	if c.x.unfinished[r.Ino] = set; len(set) == 0 {
@@ -46,7 +46,7 @@ func (c *client) resume(r *wire.Reopen) {
 	}
 }
 
-// noteUnfinished notes a shard that its process had open, unless that has come.
+// noteUnfinished notes a shard that its process had open, unless the process has reconnected.
 func (x *Index) noteUnfinished(partition uint32, s wire.Shard) {
 	if c := x.places[partition]; c != nil && c.files[s.Ino] != nil && c.files[s.Ino].writers > 0 {
 		return
@@ -56,7 +56,7 @@ func (x *Index) noteUnfinished(partition uint32, s wire.Shard) {
 	x.unfinished[s.Ino] = set
 }
 
-// hasUnfinished says whether a process has not come back that was writing to the file beside those that have: it is dead, or has made no call yet.
+// hasUnfinished says whether a writer of the file has not reconnected: the writer is dead, or has made no call yet.
 func (x *Index) hasUnfinished(f *file) bool {
 	a, err := f.read.Stat()
 	return slices.ContainsFunc(x.unfinished[f.ino], func(k shardKey) bool { return err != nil || k.cut == a.Cut })

@@ -2,8 +2,8 @@ package index
 
 import "runtime"
 
-// A call whose work is to be durable before it is answered says so (Index.needsSync), and is answered after a sync, which may take
-// longer than ten calls. So calls that have had their turn before a sync begins share it.
+// A call whose result must be durable before its answer sets Index.needsSync, and is answered after a sync. A sync may take
+// longer than ten calls, so all calls that have run before a sync begins share it.
 
 // deferSync returns the number of the call that has run if it is to be durable, else 0. The caller holds mu.
 func (x *Index) deferSync() uint64 {
@@ -24,7 +24,7 @@ func (x *Index) awaitSync(number uint64) error {
 	if number <= x.syncsDone.Load() {
 		return nil
 	}
-	runtime.Gosched() // who waits for mu has its turn first
+	runtime.Gosched() // calls that wait for mu run first, and share this sync
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.sync()
