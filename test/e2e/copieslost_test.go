@@ -2,9 +2,11 @@ package e2e
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -65,4 +67,44 @@ PMI_SIZE=3 PMI_RANK=2 cat /nvmecr/ck.200.2 > own.2`)
 	r.ok(t)
 	assert.Contains(t, r.stderr, "copied back from copies/ck.200")
 	assert.Contains(t, call(t, s, "checkpoints").stdout, "store, copies  ")
+}
+
+// TestTargetLostWhileCopying: a target is killed, or stopped for good, at a random instant while a checkpoint is copied, and the job with it. What was listed as
+// protected before is there on a target in its place, every byte; otherwise it is there, or is not taken for whole.
+func TestTargetLostWhileCopying(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	random := rand.New(rand.NewPCG(seed, 0))
+	for lost := range 3 {
+		s := newStage(t)
+		targets, flags := servedTargets(t, s, 3)
+		run, err := s.Start(append(append([]string{s.Nvmecr, "run", "--copies", "partner", "--timeout", "3s"}, flags...), "--", "sh", "-c", `
+for r in 0 1 2; do PMI_SIZE=3 PMI_RANK=$r sh -c 'head -c 12000000 /dev/urandom | tee before.$PMI_RANK > /nvmecr/ck.200.$PMI_RANK' & done; wait
+trap : USR1; echo written; while :; do sleep 0.1; done`))
+		require.NoError(t, err)
+		awaitLines(t, run, 1)
+		require.NoError(t, syscall.Kill(run.PID(), syscall.SIGUSR1))    // it copies at once
+		time.Sleep(time.Duration(random.IntN(1500)) * time.Millisecond) // any instant is right
+		protected := random.IntN(2) == 0 &&                             // to ask takes as long as to copy
+			strings.Contains(call(t, s, "checkpoints", "--json").stdout, `"protected": true`)
+		signal := []syscall.Signal{syscall.SIGKILL, syscall.SIGSTOP}[random.IntN(2)]
+		require.NoError(t, syscall.Kill(targets[lost].PID(), signal))
+		time.Sleep(time.Duration(random.IntN(300)) * time.Millisecond)
+		_, err = s.Kill()
+		require.NoError(t, err)
+		for _, job := range append(targets, run) {
+			require.Error(t, job.Wait(t.Context()))
+		}
+		require.NoError(t, os.Remove(filepath.Join(s.Dir, fmt.Sprint("target.", lost))))
+		_, flags = servedTargets(t, s, 3)
+		r := sh(t, s, "for r in 0 1 2; do cmp /nvmecr/ck.200.$r before.$r || exit 1; done", flags...)
+		t.Logf("target %d, %v, protected %t, exit status %d", lost, signal, protected, r.code)
+		if protected {
+			r.ok(t)
+		}
+		if whole := strings.Contains(r.stderr, "newest complete checkpoint"); whole || r.code == 0 {
+			require.True(t, whole && r.code == 0, r.stderr)
+		}
+	}
 }
