@@ -37,6 +37,7 @@ func TestSlurmAsked(t *testing.T) {
 		"GRES":          {command: `--gres=nvmf:2|echo "targets: $NVMECR_TARGET"`, want: []string{"targets: .*;.*slurm-j"}},
 		"comment":       {command: `--comment=nvmf:1,capacity=32M|echo "targets: $NVMECR_TARGET"`, want: []string{"targets: [^;]*slurm-j[^;]*\n"}},
 		"nothing":       {command: `--comment=other|echo "targets: $NVMECR_TARGET"`, want: []string{`^targets: \n?$`}},
+		"array":         {command: `--array=1-2 --open-mode=append --comment=nvmf:1,capacity=32M|[ "$NVMECR_NAME" = slurm-j$SLURM_JOB_ID ] && echo its own`, want: []string{`(?s)its own\n.*its own\n`}},
 		"srun":          {command: nodes + two + "|srun ./app --from 0", want: []string{done}},
 		"mpirun":        {command: nodes + two + "|mpirun -n 4 ./app --from 0", want: []string{done}},
 		"nvmecr run":    {command: nodes + two + "|nvmecr run -- srun ./app --from 0", want: []string{done, `at /nvmecr: joined job "slurm-\d+.0.batch"\n`}},

@@ -29,24 +29,13 @@ type slurmCluster struct {
 	env []string
 }
 
-const slurmConf = `ClusterName=test
-SlurmctldHost=ctl(CTL)
+// slurmConf goes behind what all clusters have in common.
+const slurmConf = `SlurmctldHost=ctl(CTL)
 SlurmUser=root
-AuthType=auth/none
 AuthInfo=cred_expire=5
-CredType=cred/none
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-SlurmdParameters=config_overrides
-ReturnToService=2
 SlurmdTimeout=5
 MessageTimeout=5
 TCPTimeout=1
-SchedulerParameters=bf_interval=1,sched_interval=1
 TopologyPlugin=topology/tree
 GresTypes=nvmf
 StateSaveLocation=DIR/state
@@ -104,7 +93,9 @@ func (c *slurmCluster) configure(dir string) {
 	plugin := filepath.Join(dir, "nvmecr-spank.so")
 	out, err := exec.Command("cc", "-std=gnu11", "-O2", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror", "-o", plugin, "../../slurm/spank/nvmecr.c").CombinedOutput()
 	require.NoError(c.t, err, string(out))
-	conf := strings.NewReplacer("DIR", dir, "CTL", c.Host("ctl").Address).Replace(slurmConf)
+	common, err := os.ReadFile("testdata/slurm.conf")
+	require.NoError(c.t, err)
+	conf := strings.NewReplacer("DIR", dir, "CTL", c.Host("ctl").Address).Replace(string(common) + slurmConf)
 	for i := range 4 {
 		conf += fmt.Sprintf("NodeName=cn%d NodeAddr=%s CPUs=2 RealMemory=500 Gres=nvmf:4\n", i+1, c.Host(fmt.Sprint("cn", i+1)).Address)
 	}

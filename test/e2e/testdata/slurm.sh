@@ -8,24 +8,12 @@ dir=$1 port=$2 nodes=$3
 host=$(hostname -s)
 user=$(id -un)
 mkdir -p "$dir"/{etc,state,log}
-cat >"$dir/etc/slurm.conf" <<C
-ClusterName=test
+{ cat "$(dirname "$0")/slurm.conf"; cat <<C; } >"$dir/etc/slurm.conf"
 SlurmctldHost=$host(127.0.0.1)
 SlurmUser=$user
 SlurmdUser=$user
 SlurmctldPort=$port
-AuthType=auth/none
 AuthInfo=cred_expire=20
-CredType=cred/none
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-JobAcctGatherType=jobacct_gather/none
-AccountingStorageType=accounting_storage/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
-SlurmdParameters=config_overrides
-ReturnToService=2
-SchedulerParameters=bf_interval=1,sched_interval=1
 StateSaveLocation=$dir/state
 SlurmdSpoolDir=$dir/spool/%n
 TmpFS=$dir/spool/%n
