@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"os/exec"
 	"strings"
@@ -83,7 +82,10 @@ func (Commands) call(ctx context.Context, on site.Target, input string, args ...
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
 	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("target %s: %s %s: %w", on.Name, strings.Join(on.Admin, " "), args[0], errors.Join(err, errors.New(strings.TrimSpace(stderr.String()))))
+		if said := strings.TrimSpace(stderr.String()); said != "" {
+			err = fmt.Errorf("%w: %s", err, said)
+		}
+		return nil, fmt.Errorf("target %s: %s %s: %w", on.Name, strings.Join(on.Admin, " "), args[0], err)
 	}
 	return stdout.Bytes(), nil
 }

@@ -6,23 +6,28 @@ import (
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"nvmecr/balancer/site"
 	"nvmecr/slurm"
 )
 
 // check examines an installation, on the controller.
 func (o *slurmOptions) check(cmd *cobra.Command, h *slurm.Hooks) error {
 	all := []finding{o.checkState(), checkOrphans(cmd.Context(), h)}
+	if !slices.ContainsFunc(h.Inventory.Targets, func(t site.Target) bool { return len(t.Admin) > 0 }) {
+		all = append(all, finds("targets", "none in %s has an admin command", o.inventory).lacks(findingMissing, "no job gets space without one: see docs/slurm.md"))
+	}
 	for _, t := range h.Inventory.Targets {
 		if len(t.Admin) == 0 {
 			continue
 		}
 		f := finds("target "+t.Name, "%s", strings.Join(t.Admin, " "))
 		if names, err := h.Targets.List(cmd.Context(), t); err != nil {
-			f = finds("target "+t.Name, "%v", err).lacks(findingMissing, "the admin command of the inventory has to work as Slurm's user, without a terminal")
+			f = finds("target "+t.Name, "%s", flat(err)).lacks(findingMissing, "the admin command of the inventory has to work as Slurm's user, without a terminal")
 		} else {
 			f.Found = fmt.Sprintf("%s: %d namespaces", f.Found, len(names))
 		}
@@ -32,11 +37,16 @@ func (o *slurmOptions) check(cmd *cobra.Command, h *slurm.Hooks) error {
 	return (&hostCheckOptions{json: o.json}).print(cmd.OutOrStdout(), all)
 }
 
+// flat is an error on one line.
+func flat(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
+
 func (o *slurmOptions) checkState() finding {
 	f := finds("state directory", "%s", o.state)
 	switch info, err := os.Stat(o.state); {
 	case err != nil:
 		return finds("state directory", "%v", err).lacks(findingMissing, "make it on a file system that the nodes share, for Slurm's user (mode 0700)")
+	case !info.IsDir():
+		return f.lacks(findingMissing, "it is no directory: name one with --state")
 	case info.Mode().Perm()&0o077 != 0:
 		return f.lacks(findingMissing, "it has keys in it, and others can get at it: chmod 700")
 	}
@@ -47,7 +57,7 @@ func checkOrphans(ctx context.Context, h *slurm.Hooks) finding {
 	orphans, err := h.Orphans(ctx)
 	switch {
 	case err != nil:
-		return finds("leases", "%v", err).lacks(findingPoor, "what targets hold cannot be compared with the leases")
+		return finds("leases", "%s", flat(err)).lacks(findingPoor, "what targets hold cannot be compared with the leases")
 	case len(orphans) > 0:
 		return finds("leases", "%d namespaces have none", len(orphans)).lacks(findingPoor, "`nvmecr slurm status` names them; nvmecr admin delete frees one")
 	}
