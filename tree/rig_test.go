@@ -153,6 +153,8 @@ type countedConn struct {
 	writes atomic.Int64
 	served chan struct{} // closed when the index knows that the process has gone
 	window []byte        // memory that both ends have; nil: they have none
+	heard  func()        // called once, when the next answer has come; nil: is not
+	looked func()        // called once, by Idle; nil: is not
 }
 
 // dial connects a process to the index.
@@ -174,12 +176,25 @@ func (c *countedConn) Window() []byte { return c.window }
 
 // Idle says whether the index has not ended the connection.
 func (c *countedConn) Idle() bool {
+	if looked := c.looked; looked != nil {
+		c.looked = nil
+		looked()
+	}
 	select {
 	case <-c.served:
 		return false
 	default:
 		return true
 	}
+}
+
+func (c *countedConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if heard := c.heard; heard != nil {
+		c.heard = nil
+		heard()
+	}
+	return n, err
 }
 
 func (c *countedConn) Write(b []byte) (int, error) {

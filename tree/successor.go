@@ -8,6 +8,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/google/uuid"
+
 	"nvmecr/microfs"
 	"nvmecr/tree/wire"
 )
@@ -28,8 +30,20 @@ var errDoubt = fmt.Errorf("the index of the job's files was killed meanwhile, an
 
 // Call asks the index. Where that was killed its successor is asked, unless that could do twice what is to be done once.
 func (c *Client) Call(op wire.Op, request, answer wire.Body) error {
+	_, err := c.callBy(op, request, answer)
+	return err
+}
+
+// callBy is Call, and says which index has answered.
+func (c *Client) callBy(op wire.Op, request, answer wire.Body) (by uuid.UUID, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	err = c.call(op, request, answer)
+	return c.welcome.Index, err
+}
+
+// call is Call for who holds c.mu.
+func (c *Client) call(op wire.Op, request, answer wire.Body) error {
 	once := !wire.Repeatable(op, request)
 	if once && c.Redial != nil && !c.conn.Idle() { // known before anything is sent
 		if err := c.succeed(); err != nil {
@@ -109,6 +123,13 @@ func (c *Client) noteClose(r *wire.Close) {
 	}
 }
 
+// still says whether an index answers, and has not ended: its successor begins after that, and finds what is in the partitions by now.
+func (c *Client) still(index uuid.UUID) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.Redial == nil || c.welcome.Index == index && !c.conn.Ended() && c.conn.Idle()
+}
+
 // succeedPause is between two attempts to reach a successor.
 const succeedPause = 20 * time.Millisecond
 
@@ -139,6 +160,9 @@ func (c *Client) resume(stream io.ReadWriteCloser) (killed bool, err error) {
 		return conn.Ended(), errors.Join(err, conn.Close())
 	}
 	for ino, o := range c.open {
+		if o.lost != nil {
+			continue
+		}
 		if lost := o.reopen(conn, ino); errors.Is(lost, wire.ErrGone) {
 			return conn.Ended(), errors.Join(lost, conn.Close())
 		} else if lost != nil {
@@ -152,9 +176,6 @@ func (c *Client) resume(stream io.ReadWriteCloser) (killed bool, err error) {
 
 // reopen opens a file at a successor, and asks for its locks.
 func (o *opened) reopen(conn *wire.Conn, ino microfs.Ino) error {
-	if o.lost != nil {
-		return o.lost
-	}
 	if err := conn.Call(wire.OpReopen, &wire.Reopen{Ino: ino, Birth: o.birth, Opens: o.opens, Writers: o.writers}, nil); err != nil {
 		return fmt.Errorf("it has lost its last name: %w", err)
 	}

@@ -77,6 +77,48 @@ func TestSuccessor(t *testing.T) {
 	assert.Equal(t, "aaaabb", b.read("/f"))
 }
 
+// TestAppendThroughAKill: an index is killed when it has given room to a process that has not written there yet, or just has, and another
+// process appends at the successor: both have their bytes, once.
+func TestAppendThroughAKill(t *testing.T) {
+	for _, tt := range []struct {
+		name, want string
+		written    bool
+		flags      int
+	}{
+		{"before the write", "first theirs ours ", false, 0},
+		{"before a synchronous write", "first theirs ours ", false, unix.O_DSYNC},
+		{"behind the write", "first ours theirs ", true, 0},
+		{"behind a synchronous write", "first ours theirs ", true, unix.O_DSYNC},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			r := newRig(t, 2)
+			a, b := r.join(0), r.join(1)
+			r.redial(a, b)
+			fa, fb := a.open("/log", unix.O_CREAT|unix.O_WRONLY|tt.flags), b.open("/log", unix.O_WRONLY)
+			add := func(f posixshim.File, text string) {
+				_, _, err := f.AppendBelow([][]byte{[]byte(text)}, posixshim.NoLimit)
+				require.NoError(t, err)
+			}
+			add(fa, "first ")
+			kill := func() {
+				r.succeed()
+				add(fb, "theirs ")
+				require.NoError(t, fb.Sync())
+			}
+			hook := &a.counted.heard
+			if tt.written {
+				hook = &a.counted.looked
+			}
+			*hook = kill
+			add(fa, "ours ")
+			require.Nil(t, *hook)
+			require.NoError(t, fa.Close())
+			require.NoError(t, fb.Close())
+			assert.Equal(t, tt.want, b.read("/log"))
+		})
+	}
+}
+
 // TestCompleteByTheSuccessor: a file of which all was synced before is complete when it is closed, and one that nobody wrote to stays so.
 func TestCompleteByTheSuccessor(t *testing.T) {
 	r := newRig(t, 1)

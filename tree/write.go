@@ -5,6 +5,8 @@ import (
 	"slices"
 	"syscall"
 
+	"github.com/google/uuid"
+
 	"nvmecr/microfs"
 	"nvmecr/posixshim"
 	"nvmecr/tree/wire"
@@ -81,18 +83,88 @@ func (f *file) AppendBelow(bufs [][]byte, most int64) (n int, end int64, err err
 			return 0, 0, err
 		}
 	}
+	if f.fs.own != nil {
+		n, end, err = f.appendShard(bufs, most)
+	} else {
+		n, end, err = f.appendIndex(bufs, most)
+	}
+	return n, end, f.fs.spaceError(err)
+}
+
+// A room is space at the end of a file that an index has given.
+type room struct {
+	off  int64
+	bufs [][]byte // what fits
+	by   uuid.UUID
+}
+
+// reserve asks the index for room. After an error the room is where the file ends.
+func (f *file) reserve(bufs [][]byte, most int64) (r room, err error) {
 	var space wire.Space
-	if err := f.fs.client.Call(wire.OpAppend, &wire.Append{Ino: f.ino, Len: total(bufs), Most: most}, &space); err != nil {
+	if r.by, err = f.fs.client.callBy(wire.OpAppend, &wire.Append{Ino: f.ino, Len: total(bufs), Most: most}, &space); err != nil {
+		r.off = f.in.size()
+		return r, err
+	}
+	r.off = space.Off
+	r.bufs, err = microfs.Below(bufs, space.Off, space.Off+space.Len)
+	return r, err
+}
+
+// appendIndex appends by way of the index. The caller holds in.mu alone.
+func (f *file) appendIndex(bufs [][]byte, most int64) (n int, end int64, err error) {
+	r, err := f.reserve(bufs, most)
+	if err == nil {
+		n, err = f.put(r.bufs, r.off)
+	}
+	return n, r.off + int64(n), err
+}
+
+// appendShard appends to the shard. Where the index was killed before all was there its successor has not seen it, and may have given the
+// room to another process: then this one asks anew. The caller holds in.mu alone.
+func (f *file) appendShard(bufs [][]byte, most int64) (n int, end int64, err error) {
+	in := f.in
+	if err := in.openShard(); err != nil {
 		return 0, in.size(), err
 	}
-	if bufs, err = microfs.Below(bufs, space.Off, space.Off+space.Len); err != nil {
-		return 0, space.Off, err
+	for {
+		r, err := f.reserve(bufs, most)
+		if err != nil {
+			return 0, r.off, err
+		}
+		n, failed := in.shard.WriteAt(r.bufs, r.off)
+		end := r.off + int64(n)
+		if n > 0 && !f.fs.client.still(r.by) {
+			ours, err := in.adopted(r.off, end)
+			if err != nil {
+				return 0, r.off, err
+			}
+			if !ours {
+				continue
+			}
+		}
+		in.reserved = r.off + total(r.bufs)
+		in.note(r.off, end)
+		n, err = f.finishWrite(n, failed)
+		return n, end, err
 	}
-	if f.fs.own != nil {
-		in.reserved = space.Off + space.Len
+}
+
+// adopted says whether the successor of an index has found what was written to the shard and not noted. What it has not, it shall not find later: other
+// bytes may be there. The caller holds in.mu alone.
+func (in *inode) adopted(off, end int64) (bool, error) {
+	if err := in.refresh(); err != nil {
+		return false, err
 	}
-	n, err = f.put(bufs, space.Off)
-	return n, space.Off + int64(n), f.fs.spaceError(err)
+	if end <= in.attr.Size {
+		if err := in.know(end); err != nil {
+			return false, err
+		}
+		// Zeros that a shard begins with are not adopted, its end is.
+		if in.layout.at(end-1, end).from == (origin{wire.Mapped, in.fs.place, in.cut}) {
+			return true, nil
+		}
+	}
+	return false, in.shard.Punch(off, end-off)
 }
 
 // put writes to where the file's bytes go, and publishes them if each write is to be durable. The caller holds in.mu alone.
@@ -104,10 +176,15 @@ func (f *file) put(bufs [][]byte, off int64) (n int, err error) {
 		n, err = in.shard.WriteAt(bufs, off)
 		in.note(off, off+int64(n))
 	}
+	return f.finishWrite(n, err)
+}
+
+// finishWrite publishes what was written if each write is to be durable. The caller holds in.mu alone.
+func (f *file) finishWrite(n int, err error) (int, error) {
 	if !f.sync || n == 0 {
 		return n, err
 	}
-	durable := in.publish()
+	durable := f.in.publish()
 	if durable == nil && f.fs.own == nil {
 		durable = f.fs.call(wire.OpSync, nil)
 	}
