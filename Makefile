@@ -59,7 +59,7 @@ RACE        := ./nvmf/filedev ./nvmf/memdev ./nvmf/tcp ./nvmf/target ./nvmf/tls 
 SPANK := $(if $(wildcard /usr/include/slurm/spank.h),bin/nvmecr-spank.so)
 
 .PHONY: all
-all: bin/nvmecr bin/nvmecr-bench bin/nvmecr-bench-rank bin/libnvmecr-bench-cubic.so $(SPANK) libraries started
+all: bin/nvmecr bin/nvmecr-bench bin/nvmecr-bench-rank bin/libnvmecr-bench-cubic.so bin/libtestyield.so $(SPANK) libraries started
 
 # An empty mark file: nothing is looked for again until the list of needs
 # changes. As an included file it is made before anything else, and what is
@@ -108,6 +108,11 @@ bin/nvmecr-bench-rank: $(wildcard bench/workers/rank/*.[ch])
 
 # Gives the benchmark's peers the congestion control that we have.
 bin/libnvmecr-bench-cubic.so: bench/cubic/cubic.c
+	@mkdir -p bin
+	$(CC) -std=gnu11 -D_GNU_SOURCE -O2 -g -fPIC -shared -Wall -Wextra -Werror -o $@ $<
+
+# Lets the ranks of tests sleep while they wait.
+bin/libtestyield.so: internal/demo/demotest/yield/yield.c
 	@mkdir -p bin
 	$(CC) -std=gnu11 -D_GNU_SOURCE -O2 -g -fPIC -shared -Wall -Wextra -Werror -o $@ $<
 

@@ -28,6 +28,8 @@ type Stage struct {
 	Nvmecr string
 	// View is what its runs have for --view if they do not say it; "": nothing.
 	View config.View
+	// Env is more of the environment of its processes.
+	Env []string
 
 	shm string // a directory in memory for the ranks' shared memory, or ""
 	id  string // value of the token
@@ -99,6 +101,7 @@ func (s *Stage) Environ() []string {
 	if s.View != "" {
 		env = append(env, "NVMECR_VIEW="+string(s.View))
 	}
+	env = append(env, s.Env...)
 	if s.shm != "" {
 		env = append(env, "OMPI_MCA_btl_vader_backing_directory="+s.shm)
 	}

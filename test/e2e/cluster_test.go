@@ -31,7 +31,7 @@ type cluster struct {
 func newCluster(t *testing.T, view config.View) *cluster {
 	s := newStage(t)
 	s.View = view
-	env := append(jobScripts(t, s, "openmpi"), "HOME="+s.Dir, "OMPI_MCA_btl_vader_backing_directory=/dev/shm", "OMPI_MCA_mpi_yield_when_idle=1")
+	env := append(jobScripts(t, s, "openmpi"), "HOME="+s.Dir, "OMPI_MCA_btl_vader_backing_directory=/dev/shm")
 	return &cluster{Stage: s, Network: hosts.New(t, s.Dir, "n1", "n2", "n3", "n4", "n5", "n6", "t1", "t2"), t: t, env: env}
 }
 

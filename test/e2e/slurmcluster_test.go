@@ -64,7 +64,7 @@ func newSlurmCluster(t *testing.T) *slurmCluster {
 	}
 	s := newStage(t)
 	dir := filepath.Join(s.Dir, "slurm")
-	c := &slurmCluster{Stage: s, t: t, env: append(jobScripts(t, s, "openmpi"), "HOME="+s.Dir, "SLURM_CONF="+filepath.Join(dir, "slurm.conf"), "OMPI_MCA_mpi_yield_when_idle=1")}
+	c := &slurmCluster{Stage: s, t: t, env: append(jobScripts(t, s, "openmpi"), "HOME="+s.Dir, "SLURM_CONF="+filepath.Join(dir, "slurm.conf"))}
 	c.Network = hosts.New(t, s.Dir, "ctl", "cn1", "cn2", "cn3", "cn4", "st1", "st2", "st3")
 	require.NoError(t, os.MkdirAll(filepath.Join(dir, "state"), 0o755))
 	c.configure(dir)

@@ -44,11 +44,12 @@ func Nvmecr(t testing.TB) string {
 	return path
 }
 
-// NewStage makes a stage for that command, which ends with the test.
+// NewStage makes a stage for that command, which ends with the test. Ranks that wait there keep nobody from a core.
 func NewStage(t testing.TB) *demo.Stage {
 	t.Helper()
 	stage, err := demo.NewStage(Nvmecr(t))
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, stage.Close()) })
+	stage.Env = []string{"OMPI_MCA_mpi_yield_when_idle=1", "LD_PRELOAD=" + filepath.Join(filepath.Dir(stage.Nvmecr), "libtestyield.so")}
 	return stage
 }
