@@ -42,7 +42,7 @@ type copiedFile struct {
 }
 
 // copyPatience is the part of the time-out that a target with copies is waited for: who reads waits meanwhile.
-const copyPatience = 4
+const copyPatience = 2
 
 func newCopyReader(cfg *config.Config) *copyReader {
 	r := &copyReader{cfg: *cfg}
