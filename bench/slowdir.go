@@ -46,7 +46,7 @@ func (b *testbed) slowDirectory(perSecond nvmf.Bytes) (string, error) {
 
 // A slowNode is a file or directory whose bytes take their time.
 type slowNode struct {
-	fs.LoopbackNode
+	*fs.LoopbackNode
 	limit *rate.Limiter // shared by all
 }
 
@@ -56,14 +56,15 @@ func newSlowRoot(dir string, perSecond int) (fs.InodeEmbedder, error) {
 	if err != nil {
 		return nil, err
 	}
-	data := plain.(*fs.LoopbackNode).RootData
-	limit := rate.NewLimiter(rate.Limit(perSecond), int(nvmf.MiB))
-	data.NewNode = func(root *fs.LoopbackRoot, _ *fs.Inode, _ string, _ *syscall.Stat_t) fs.InodeEmbedder {
-		return &slowNode{fs.LoopbackNode{RootData: root}, limit}
-	}
-	root := &slowNode{fs.LoopbackNode{RootData: data}, limit}
-	data.RootNode = root
+	node := plain.(*fs.LoopbackNode)
+	root := &slowNode{node, rate.NewLimiter(rate.Limit(perSecond), int(nvmf.MiB))}
+	node.RootData.RootNode = root
 	return root, nil
+}
+
+// WrapChild gives the files below the same limit.
+func (n *slowNode) WrapChild(_ context.Context, ops fs.InodeEmbedder) fs.InodeEmbedder {
+	return &slowNode{ops.(*fs.LoopbackNode), n.limit}
 }
 
 // Open opens a file.
