@@ -1,3 +1,4 @@
+#!/bin/sh
 # fio writes and verifies by each engine that uses the C library, with many requests in flight.
 set -eu
 cd "$1"
