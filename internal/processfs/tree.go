@@ -51,10 +51,7 @@ func (o *Opener) openTree(p store.Place, opts store.Options) (*posixshim.Mount, 
 
 // view makes that what others have written can be looked at.
 func (o *Opener) view() {
-	o.viewing.Do(func() {
-		o.views = store.NewViews(o.Config, o.Logf)
-		o.views.Impatient = o.Config.Copies != config.CopiesNone // what is lost is read from copies
-	})
+	o.viewing.Do(func() { o.views = store.NewViews(o.Config, o.Logf) })
 }
 
 // grow has the store partitions for all ranks of the job.
@@ -117,7 +114,6 @@ func ReadTree(ctx context.Context, cfg *config.Config, logf func(format string, 
 		return nil, err
 	}
 	views := store.NewViews(cfg, logf)
-	views.Impatient = true
 	x := index.New(part.FS, index.Options{Format: tree.Format, Timeout: cfg.Timeout, Logf: logf, Space: views.Space})
 	ours, theirs := net.Pipe()
 	go func() { _ = x.Serve(theirs, nil) }() // this process is the only client

@@ -31,10 +31,6 @@ type Views struct {
 	cfg  *config.Config
 	logf func(format string, args ...any)
 
-	// Impatient has Rank not wait for a target again for the time-out of the run, where it was waited for in vain: for
-	// commands, which ask for one file after the other. Set before the first call.
-	Impatient bool
-
 	mu        sync.Mutex
 	targets   []*viewed // nil until the first look
 	silent    map[int]silence
@@ -115,8 +111,9 @@ func (v *Views) lookAll(ctx context.Context) ([]View, error) {
 }
 
 // Rank returns the file system of one rank, or for parttable.Solo of those that are alone, with all that was acknowledged before
-// since. A target that is away, or is lost meanwhile, is waited for as long as the time-out of the run. Errors: microfs.ErrUnformatted if the rank has written
-// nothing; those of microfs.Mount; of the target.
+// since. A target that is away, or is lost meanwhile, is waited for as long as the time-out of the run. Where that was in vain the next calls fail at once for as
+// long again: who asks for one file after the other does not wait for each. Errors: microfs.ErrUnformatted if the rank has written nothing; those of
+// microfs.Mount; of the target.
 func (v *Views) Rank(ctx context.Context, rank int, since time.Time) (*microfs.FS, error) {
 	for begin := time.Now(); ; {
 		fs, t, err := v.find(ctx, rank, since)
@@ -132,13 +129,11 @@ func (v *Views) Rank(ctx context.Context, rank int, since time.Time) (*microfs.F
 	}
 }
 
-// givenUp notes that a target was waited for in vain, for who is impatient.
+// givenUp notes that a target was waited for in vain.
 func (v *Views) givenUp(t int, err error) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	if v.Impatient {
-		v.silent[t] = silence{err, time.Now().Add(v.cfg.Timeout)}
-	}
+	v.silent[t] = silence{err, time.Now().Add(v.cfg.Timeout)}
 	return err
 }
 

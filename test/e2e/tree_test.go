@@ -109,7 +109,7 @@ func TestPartitionsOfATree(t *testing.T) {
 		assert.Contains(t, out, "\nindex", command)
 		assert.NotContains(t, out, "solo", command)
 	}
-	call(t, s, "cat", "--rank", "1", "/d/f1").refused(t, "rank 1", "without --rank")
+	call(t, s, "cat", "--rank", "1", "/d/f1").refused(t, "rank 1", "leave --rank out")
 
 	image, err := os.ReadFile(s.Image("default"))
 	require.NoError(t, err)

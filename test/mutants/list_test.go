@@ -33,8 +33,9 @@ var edits = slices.Concat(editsOfTrees, editsOfDrain, []edit{
 		`!p.freshFirst && p.used.first().count >= p.long`, `false`,
 		"TestDeallocateUsedFirst", ""},
 	{"store: a command waits for a silent target again and again", "internal/store/views.go",
-		`if v.Impatient {`, `if false {`,
-		"TestImpatientViews", ""},
+		`	v.silent[t] = silence{err, time.Now().Add(v.cfg.Timeout)}
+`, ``,
+		"TestViewsWaitOnce", ""},
 	{"store: a store that is given up keeps its space", "internal/store/deallocate.go",
 		`if !dev.Identity().CanDeallocate {`, `if true {`,
 		"TestGiveBack", ""},

@@ -69,7 +69,6 @@ func (o *fsckOptions) lookAtTree(ctx context.Context, parts []store.RankInfo) (_
 	}
 	defer solo.Close() // it was only read
 	since, views := time.Now(), store.NewViews(o.cfg, nil)
-	views.Impatient = true
 	defer views.Close()
 	var ranks []uint32
 	for _, p := range parts {

@@ -84,7 +84,6 @@ func (o *setReader) lookAtWriters(ctx context.Context) (*treeWriters, error) {
 // job, which changes them, none.
 func (o *setReader) lostOfTree(ctx context.Context, solo *store.Partition) (map[microfs.Ino]bool, error) {
 	since, views := time.Now(), store.NewViews(o.cfg, nil)
-	views.Impatient = true
 	defer views.Close()
 	report, err := index.Check(solo.FS, nil, func(rank uint32) (*microfs.FS, error) { return views.Rank(ctx, int(rank), since) })
 	if err != nil || !solo.Current() {
