@@ -2,7 +2,6 @@ package drain
 
 import (
 	"bytes"
-	"errors"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -77,23 +76,17 @@ func TestArea(t *testing.T) {
 // TestAreaCutShort ends a Put before each change, with its process: then nothing counts, and the next process completes it.
 func TestAreaCutShort(t *testing.T) {
 	data := map[string][]byte{"/melt.400.0": random(t, 2*blockSize+7), "/d/melt.400.1": random(t, 100), "/melt.400.2": nil}
-	dead := errors.New("dead")
 	for at := 0; ; at++ {
 		s, m := checkpointOf("400", data)
 		a := newAreaDevice(t, 16<<20)
 		n := 0
-		_, err := a.mount(t, false).Put(t.Context(), s, m, Options{Workers: 1, step: func(string) error {
-			if n++; n > at {
-				return dead
-			}
-			return nil
-		}})
+		_, err := a.mount(t, false).Put(t.Context(), s, m, Options{Workers: 1, step: endAfter(at, &n)})
 		if n <= at {
 			require.NoError(t, err)
 			require.Greater(t, at, 15)
 			return
 		}
-		require.ErrorIs(t, err, dead)
+		require.ErrorIs(t, err, errDead)
 		l := a.mount(t, false)
 		sets, err := l.Sets()
 		require.NoError(t, err)

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -64,24 +63,18 @@ func TestCompress(t *testing.T) {
 // TestCompressCutShort is TestCutShort of files that are compressed, by what is quicker.
 func TestCompressCutShort(t *testing.T) {
 	data := map[string][]byte{"/melt.400.0": random(t, 700), "/melt.400.1": make([]byte, 100), "/melt.400.2": nil}
-	dead := errors.New("dead")
 	for at := 0; ; at++ {
 		s, m := checkpointOf("400", data)
 		s.Compress = LZ4
 		l := open(t, t.TempDir())
 		n := 0
-		_, err := l.Put(t.Context(), s, m, Options{Workers: 1, step: func(string) error {
-			if n++; n > at {
-				return dead
-			}
-			return nil
-		}})
+		_, err := l.Put(t.Context(), s, m, Options{Workers: 1, step: endAfter(at, &n)})
 		if n <= at {
 			require.NoError(t, err)
 			require.Greater(t, at, 15)
 			return
 		}
-		require.ErrorIs(t, err, dead)
+		require.ErrorIs(t, err, errDead)
 		sets, err := l.Sets()
 		require.NoError(t, err)
 		require.Empty(t, sets)
@@ -123,15 +116,7 @@ func TestCompressTwoAtOnce(t *testing.T) {
 		s, m := checkpointOf("400", data)
 		s.Compress = c
 		dir := t.TempDir()
-		var all sync.WaitGroup
-		for range 3 {
-			l := open(t, dir)
-			all.Go(func() {
-				_, err := l.Put(t.Context(), s, m, Options{})
-				assert.NoError(t, err)
-			})
-		}
-		all.Wait()
+		putAtOnce(t, dir, s, m)
 		requireSums(t, open(t, dir), s)
 	})
 }

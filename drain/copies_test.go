@@ -2,7 +2,6 @@ package drain
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"slices"
 	"syscall"
@@ -118,23 +117,17 @@ func TestOneDomain(t *testing.T) {
 // TestCopiesCutShort ends a Put before each change, with its process: a set that is listed then is whole, it is protected only when all is there, and the next
 // process completes it.
 func TestCopiesCutShort(t *testing.T) {
-	dead := errors.New("dead")
 	for at := 0; ; at++ {
 		s, m, data := ofRanks(t, "400", 2, 100)
 		fleet := newFleet(t, 4<<20, "a", "b", "c")
 		n := 0
-		_, err := fleet.mount(t, false).Put(t.Context(), s, m, inTree(3), Options{Workers: 1, step: func(string) error {
-			if n++; n > at {
-				return dead
-			}
-			return nil
-		}})
+		_, err := fleet.mount(t, false).Put(t.Context(), s, m, inTree(3), Options{Workers: 1, step: endAfter(at, &n)})
 		if n <= at {
 			require.NoError(t, err)
 			require.Greater(t, at, 30)
 			return
 		}
-		require.ErrorIs(t, err, dead)
+		require.ErrorIs(t, err, errDead)
 		sets, err := fleet.mount(t, true).Sets()
 		require.NoError(t, err)
 		for i := range sets {
@@ -160,17 +153,16 @@ func TestCopiesAfterCutShort(t *testing.T) {
 	fleet := newFleet(t, 8<<20, "a", "b", "c")
 	s, m, _ := ofRanks(t, "400", 3, 100)
 	renames := 0
-	dead := errors.New("dead")
 	_, err := fleet.mount(t, false).Put(t.Context(), s, m, inTree(3), Options{step: func(what string) error {
 		if what == "rename" {
 			renames++
 		}
 		if renames == 2 {
-			return dead
+			return errDead
 		}
 		return nil
 	}})
-	require.ErrorIs(t, err, dead)
+	require.ErrorIs(t, err, errDead)
 	next, m, _ := ofRanks(t, "600", 3, 100)
 	c := fleet.mount(t, false)
 	_, err = c.Put(t.Context(), next, m, inTree(3), Options{})

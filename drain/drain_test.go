@@ -128,7 +128,6 @@ func TestGet(t *testing.T) {
 // TestCutShort ends a Put before each change of the directory: then nothing counts, or all of it, and the next Put completes it.
 func TestCutShort(t *testing.T) {
 	data := map[string][]byte{"/melt.400.0": random(t, 2*blockSize+7), "/melt.400.1": random(t, 100), "/melt.400.2": nil}
-	dead := errors.New("dead")
 	for at := 0; ; at++ {
 		s, m := checkpointOf("400", data)
 		l := open(t, t.TempDir())
@@ -138,7 +137,7 @@ func TestCutShort(t *testing.T) {
 				ended = true
 			}
 			if ended {
-				return dead
+				return errDead
 			}
 			return nil
 		}})
@@ -147,7 +146,7 @@ func TestCutShort(t *testing.T) {
 			require.Greater(t, at, 15)
 			return
 		}
-		require.ErrorIs(t, err, dead)
+		require.ErrorIs(t, err, errDead)
 		sets, err := l.Sets()
 		require.NoError(t, err)
 		require.Empty(t, sets)
@@ -235,21 +234,36 @@ func TestChanged(t *testing.T) {
 	assert.Equal(t, second.Dir, sets[0].Dir)
 }
 
+// endAfter is a step that ends the process after so many of them, which it counts.
+func endAfter(at int, n *int) func(string) error {
+	return func(string) error {
+		if *n++; *n > at {
+			return errDead
+		}
+		return nil
+	}
+}
+
+// putAtOnce has several processes put the same set.
+func putAtOnce(t *testing.T, dir string, s *Set, m Source) {
+	var all sync.WaitGroup
+	for range 3 {
+		l := open(t, dir)
+		all.Go(func() {
+			_, err := l.Put(t.Context(), s, m, Options{})
+			assert.NoError(t, err)
+		})
+	}
+	all.Wait()
+}
+
 // TestTwoAtOnce: several hosts may put the same set.
 func TestTwoAtOnce(t *testing.T) {
 	data := map[string][]byte{"/melt.400.0": random(t, 5*blockSize), "/a/melt.400.1": random(t, 20)}
 	for range 20 {
 		s, m := checkpointOf("400", data)
 		dir := t.TempDir()
-		var all sync.WaitGroup
-		for range 3 {
-			l := open(t, dir)
-			all.Go(func() {
-				_, err := l.Put(t.Context(), s, m, Options{})
-				assert.NoError(t, err)
-			})
-		}
-		all.Wait()
+		putAtOnce(t, dir, s, m)
 		requireSet(t, open(t, dir), s, data)
 	}
 }
