@@ -23,7 +23,7 @@ import (
 type Keeper struct {
 	// Hold takes note of a descriptor and may move it: it returns its number.
 	Hold func(fd int) int
-	// Stay takes note of one whose number is somebody else's to know. May be nil.
+	// Stay notes a descriptor whose number other code has to know. May be nil.
 	Stay func(fd int)
 	// Drop forgets one that is about to be closed. One that was never held
 	// is ignored.
@@ -82,7 +82,7 @@ func Aside(open func()) {
 	}
 }
 
-// Drop forgets a descriptor that Hold has returned, or HoldInPlace was given, which somebody else closes;
+// Drop forgets a descriptor that Hold has returned, or HoldInPlace was given, which other code closes;
 // less than 0 is none.
 func Drop(fd int) {
 	if fd >= 0 {
