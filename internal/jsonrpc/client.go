@@ -18,7 +18,7 @@ import (
 type Client struct {
 	path  string
 	check func(net.Conn) error // of a new connection, or nil
-	turn  chan struct{}        // holds a token while nobody calls
+	turn  chan struct{}        // holds a token while no call is in progress
 
 	// What follows belongs to whoever has the token.
 

@@ -33,7 +33,7 @@ func Unmarshal(params json.RawMessage, to any) error {
 }
 
 // Serve answers the calls of all who connect to l, each connection's in order,
-// until ctx ends or somebody closes l. It returns when l is closed and all calls
+// until ctx ends or l is closed. It returns when l is closed and all calls
 // have ended. That there are no descriptors left for a connection, or no
 // memory, passes: Serve tries again.
 func Serve(ctx context.Context, l net.Listener, h Handler) error {
