@@ -11,13 +11,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Listen starts to accept connections at address, host:port as net.Listen has
-// it, and returns the address with the port it got. A target can listen at
-// several addresses.
+// Listen starts to accept connections at address, host:port as for net.Listen, and returns the
+// address with the port that the system has chosen. A target can listen at several addresses.
 func (t *Target) Listen(address string) (net.Addr, error) {
 	network := "tcp"
 	if a, err := netip.ParseAddrPort(address); err == nil && a.Addr().Is4() {
-		network = "tcp4" // 0.0.0.0 would be taken for every IPv6 address too
+		network = "tcp4" // with "tcp", 0.0.0.0 would include every IPv6 address
 	}
 	listener, err := net.Listen(network, address)
 	if err != nil {
@@ -34,7 +33,7 @@ func (t *Target) Listen(address string) (net.Addr, error) {
 	return l.Addr(), nil
 }
 
-// Addr returns where the target listens first, nil before Listen.
+// Addr returns the first address at which the target listens, nil before Listen.
 func (t *Target) Addr() net.Addr {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -44,8 +43,8 @@ func (t *Target) Addr() net.Addr {
 	return t.listeners[0].Addr()
 }
 
-// Serve waits for ctx to end and closes the target, giving commands in flight
-// five seconds.
+// Serve waits until ctx ends and closes the target. Commands in flight have five seconds to
+// complete.
 func (t *Target) Serve(ctx context.Context) error {
 	<-ctx.Done()
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
@@ -53,7 +52,7 @@ func (t *Target) Serve(ctx context.Context) error {
 	return t.Close(last)
 }
 
-// routineAccept hands sockets to threads of their own until l is closed.
+// routineAccept starts a thread for each accepted socket until l is closed.
 func (t *Target) routineAccept(l *net.TCPListener) {
 	for {
 		accepted, err := l.AcceptTCP()
@@ -76,7 +75,7 @@ func (t *Target) routineAccept(l *net.TCPListener) {
 	}
 }
 
-// takeOver returns the socket of c without Go's poller around it.
+// takeOver returns the socket of c, which then is no longer registered with Go's poller.
 func takeOver(c *net.TCPConn) (fd int, err error) {
 	raw, err := c.SyscallConn()
 	if err != nil {
@@ -92,7 +91,7 @@ func takeOver(c *net.TCPConn) (fd int, err error) {
 }
 
 // admit starts a connection on a stream socket that does not block, or closes
-// the socket where there is no room.
+// the socket when the limit of connections is reached.
 func (t *Target) admit(fd int, peer netip.AddrPort) error {
 	c, err := newConn(t, fd, peer)
 	if err != nil {
@@ -100,7 +99,7 @@ func (t *Target) admit(fd int, peer netip.AddrPort) error {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed || !t.makeRoom(peer.Addr()) {
+	if t.closed || !t.makeSpace(peer.Addr()) {
 		c.closeSocket()
 		return fmt.Errorf("%d connections of %d are open", len(t.conns), t.maxConns)
 	}

@@ -9,15 +9,14 @@ import (
 	"nvmecr/nvmf/dhchap"
 )
 
-// SetHosts replaces the host NQNs that may connect to a subsystem. Hosts that
-// are connected and no longer allowed are cut off before it returns, also with
-// ErrExecuting.
+// SetHosts replaces the host NQNs that may connect to a subsystem. Before it returns, also with
+// ErrExecuting, it cuts off connected hosts that are not allowed any more.
 func (t *Target) SetHosts(nqn string, hosts []string) error {
 	return t.grant(nqn, func(s *subsystem) { s.hosts = slices.Clone(hosts) })
 }
 
-// SetAccess is SetHosts that replaces the keys too; nil stands for those of the
-// target. A host that is connected and has another key now is cut off as well.
+// SetAccess is SetHosts for the hosts and their keys; nil means the keys of the target. It also
+// cuts off connected hosts whose key has changed.
 func (t *Target) SetAccess(nqn string, hosts []string, keys map[string]dhchap.Keys) error {
 	if err := checkKeys(keys); err != nil {
 		return fmt.Errorf("target: subsystem %s: %w", nqn, err)
@@ -30,8 +29,8 @@ func (t *Target) SetAccess(nqn string, hosts []string, keys map[string]dhchap.Ke
 	})
 }
 
-// SetKeys replaces Config.Keys. Hosts that are connected and whose key is
-// another one now, or gone, are cut off before it returns.
+// SetKeys replaces Config.Keys. Before it returns it cuts off connected hosts whose key has changed
+// or is gone.
 func (t *Target) SetKeys(keys map[string]dhchap.Keys) error {
 	if err := checkKeys(keys); err != nil {
 		return fmt.Errorf("target: %w", err)
@@ -60,7 +59,7 @@ func (t *Target) Authenticates(nqn string) bool {
 	return s != nil && len(s.keys) > 0
 }
 
-// grant changes who may connect to a subsystem.
+// grant changes the hosts that may connect to a subsystem.
 func (t *Target) grant(nqn string, change func(*subsystem)) error {
 	t.mu.Lock()
 	sub := t.subsystems[nqn]
@@ -98,8 +97,8 @@ func (s *subsystem) admits(nqn string) bool {
 	return allowed(s.hosts, nqn) && (len(s.hosts) > 0 || !s.listed)
 }
 
-// revoked reports whether the host of a controller has lost the right to connect as it
-// did. Target.mu is held.
+// revoked reports whether the host of a controller may no longer connect in the way that it did: by
+// this NQN, with these keys. Target.mu is held.
 func (c *controller) revoked() bool {
 	k, keyed := c.sub.keys[c.host.NQN]
 	if !c.psk.Equal(c.target.psks[c.host.NQN]) {

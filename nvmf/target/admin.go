@@ -16,7 +16,7 @@ func (c *conn) prepareAdmin(m *command) nvme.Status {
 		return 0
 	case nvme.AdminSetFeatures:
 		if uint8(m.sqe.CDW(10)) == nvme.FeatureHostID {
-			if c.ctrl.sub == discovery { // takes no data of anybody
+			if c.ctrl.sub == discovery { // takes no data
 				return nvme.StatusInvalidField | nvme.DNR
 			}
 			return m.expect(uint32(len(Host{}.ID)))
@@ -45,8 +45,8 @@ func (c *conn) executeAdmin(m *command) nvme.Status {
 	return c.abort(m)
 }
 
-// abort ends an Asynchronous Event Request. Nothing else can be aborted: it
-// is complete or waits for data of the host.
+// abort ends an Asynchronous Event Request. No other command can be aborted: it is complete, or
+// waits for data of the host.
 func (c *conn) abort(m *command) nvme.Status {
 	sqid, cid := uint16(m.sqe.CDW(10)), uint16(m.sqe.CDW(10)>>16)
 	m.result = 1 // not aborted
@@ -141,7 +141,7 @@ func (c *conn) getFeatures(m *command) nvme.Status {
 	return 0
 }
 
-// reply answers a command with data, cut to what the host has room for.
+// reply answers a command with data, cut to what the host has space for.
 func (m *command) reply(b []byte) nvme.Status {
 	sgl := m.sqe.SGL()
 	if sgl.ID() != nvme.SGLTransport {

@@ -26,8 +26,8 @@ func (c *conn) prepareAuth(m *command) nvme.Status {
 	return m.expect(1)
 }
 
-// authSend takes a message of the host. What is wrong with it the host learns
-// from the next Authentication Receive.
+// authSend accepts a message of the host. An error in it is reported in the answer to the next
+// Authentication Receive.
 func (c *conn) authSend(m *command) nvme.Status {
 	if c.auth == nil {
 		c.auth = dhchap.NewController(dhchap.Config{HostNQN: c.ctrl.host.NQN, SubNQN: c.ctrl.sub.nqn, Keys: *c.ctrl.keys, Offer: c.target.auth})
@@ -38,8 +38,8 @@ func (c *conn) authSend(m *command) nvme.Status {
 	return c.checkAuth()
 }
 
-// authReceive answers with the next message for the host. All the room that
-// it has is filled, for there are hosts that count the bytes.
+// authReceive answers with the next message for the host. The answer fills the whole buffer of the
+// host, because some hosts count the bytes.
 func (c *conn) authReceive(m *command) nvme.Status {
 	if c.auth == nil {
 		return nvme.StatusCommandSequence | nvme.DNR
@@ -63,8 +63,8 @@ func (c *conn) authReceive(m *command) nvme.Status {
 	return m.reply(answer)
 }
 
-// compute runs a step of the authentication, with those that take long in
-// turn. It returns false, and has not run it, if the connection is to end.
+// compute runs a step of the authentication. An expensive step first waits for one of the slots for
+// computations. compute returns false, and does not run the step, if the connection is to end.
 func (c *conn) compute(step func()) bool {
 	if !c.auth.Expensive() {
 		step()
@@ -81,9 +81,8 @@ func (c *conn) compute(step func()) bool {
 	return true
 }
 
-// awaitTurn waits for one of the slots for computations, and returns false if the
-// connection ends first. A waiting connection counts as asleep, and can be closed at
-// once.
+// awaitTurn waits for a slot for computations, and returns false if the connection is to end first.
+// Meanwhile the connection counts as asleep, and can be closed at any time.
 func (c *conn) awaitTurn() bool {
 	c.target.running.Add(-1)
 	defer c.target.running.Add(1)
@@ -97,11 +96,10 @@ func (c *conn) awaitTurn() bool {
 	return false
 }
 
-// holdBackFor is how long the target delays the answer to a wrong proof, to slow down
-// hosts that guess keys.
+// holdBackFor is the delay of the answer to a wrong proof. It slows down hosts that guess keys.
 const holdBackFor = time.Second
 
-// holdBack waits that long, unless the connection is to end.
+// holdBack waits for holdBackFor, or until the connection is to end.
 func (c *conn) holdBack() {
 	c.target.running.Add(-1)
 	defer c.target.running.Add(1)
@@ -114,14 +112,14 @@ func (c *conn) holdBack() {
 	}
 }
 
-// unwanted reports whether the connection ends whatever the host proves.
+// unwanted reports whether the connection is to end even if the authentication succeeds.
 func (c *conn) unwanted() bool {
 	return c.cut.Load() || c.barred && (c.overdue.Load() || c.closing.Load())
 }
 
-// failureTimeout is how long a host that was refused may take to read why. One that
-// polls, as SPDK's does, finds the message and the end of the connection at the
-// same time if they come together, and may look at that alone.
+// failureTimeout is the time that a refused host has to read the reason. A host that polls, as
+// SPDK's does, could otherwise find the message and the end of the connection together, and look
+// only at the end.
 const failureTimeout = 100 * time.Millisecond
 
 // checkAuth acts on the state of the authentication.

@@ -247,7 +247,7 @@ func TestSecurityFields(t *testing.T) {
 	assert.Equal(t, nvme.StatusCommandSequence|nvme.DNR, status, "nothing was sent")
 	require.Zero(t, h.authSend([]byte{0}))
 	h.capsule(h.security(nvme.FabricsAuthReceive, securityOf(4)), nil)
-	assert.Equal(t, nvme.StatusInvalidField|nvme.DNR, h.response().Status(), "no room for a failure")
+	assert.Equal(t, nvme.StatusInvalidField|nvme.DNR, h.response().Status(), "no space for a failure")
 	h.ends(0)
 
 	_, open := serve(t, one(memory(t, 1<<20, 4096)))
@@ -352,7 +352,7 @@ func TestLargeGroups(t *testing.T) {
 }
 
 // TestOneCommandAtATime: a host that has not proved who it is cannot make the
-// target keep room for more: two that wait for data are one too many. It has
+// target keep space for more: two that wait for data are one too many. It has
 // all of its queue afterwards.
 func TestOneCommandAtATime(t *testing.T) {
 	addr, keys := guarded(t)

@@ -10,17 +10,16 @@ import (
 	"nvmecr/nvmf"
 )
 
-// Backing holds the data of a namespace. Offsets and lengths are in bytes,
-// whole logical blocks, and inside the namespace. All methods may be called
-// concurrently, also for overlapping ranges, where either's bytes may win.
-// Errors become statuses: ENOSPC is Capacity Exceeded, EROFS Namespace is
-// Write Protected, a *nvmf.StatusError itself, anything else Write Fault,
-// Unrecovered Read Error or Internal Error.
+// Backing holds the data of a namespace. Offsets and lengths are in bytes, whole logical blocks,
+// and inside the namespace. All methods may be called concurrently. If writes overlap, the bytes of
+// any of them may remain. Errors become statuses: ENOSPC is Capacity Exceeded, EROFS is Namespace
+// is Write Protected, a *nvmf.StatusError is itself, anything else is Write Fault, Unrecovered Read
+// Error or Internal Error.
 type Backing interface {
-	// Identity does not change. MaxTransfer is ignored.
+	// Identity returns the same values for the life of the Backing. MaxTransfer is ignored.
 	Identity() *nvmf.Identity
-	// Memory is the whole namespace, for the kernel to receive into and send
-	// from; nil where there is none. It stays valid until Close.
+	// Memory returns the whole namespace as memory that the kernel receives into and sends from, or
+	// nil if the Backing has no such memory. It stays valid until Close.
 	Memory() []byte
 	// ReadAt fills p.
 	ReadAt(p []byte, offset int64) error
@@ -37,7 +36,7 @@ type Backing interface {
 	Close() error
 }
 
-// faultExplainer is a Backing whose Memory may be missing when it is used.
+// faultExplainer is a Backing with a Memory of which pages may be missing.
 type faultExplainer interface {
 	// explain returns why the kernel could not write to a range of Memory.
 	explain(offset, length int64) error
@@ -49,10 +48,9 @@ type memory struct {
 	bytes    []byte
 }
 
-// NewMemory returns a sparse Backing of size bytes in memory, with a random
-// UUID, which lives as long as the process. Memory is taken by what is
-// written, in pieces of up to 2 MiB. lbaSize is a power of two from
-// 512 to 4096.
+// NewMemory returns a sparse Backing of size bytes in memory, with a random UUID. It lives as long
+// as the process. Writes allocate the memory, in pieces of up to 2 MiB. lbaSize is a power of two
+// from 512 to 4096.
 func NewMemory(size, lbaSize nvmf.Bytes) (Backing, error) {
 	if err := checkGeometry(size, lbaSize); err != nil {
 		return nil, fmt.Errorf("memory namespace: %w", err)

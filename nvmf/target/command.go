@@ -16,22 +16,22 @@ type command struct {
 	sqe    nvme.SQE
 	at     *attachment // namespace of an I/O command
 	offset int64       // in the namespace, bytes
-	// want is how many bytes the host sends, received how many have come.
+	// want is the number of bytes that the host sends, received the number that have arrived.
 	want, received uint32
-	// into is where they go; nil is the namespace itself.
+	// into is where these bytes go; nil is the memory of the namespace.
 	into []byte
-	// read is how many bytes of the namespace the host gets, answer what it
-	// gets of anything else.
+	// read is the number of bytes of the namespace that the host gets, answer any other data that
+	// it gets.
 	read   uint32
 	answer []byte
 	status nvme.Status
 	result uint64
-	r2t    bool // H2CData of it may come
+	r2t    bool // an R2T has been sent: H2CData may come
 }
 
-// sizeQueue makes room for a queue of n commands. It has one slot before,
-// which the last command is in that a host has to send before it is let in:
-// Connect, or one of its authentication.
+// sizeQueue allocates the slots for a queue of n commands. Before, the connection has one slot.
+// This slot is still in use by the command that has admitted the host: Connect, or the last one of
+// the authentication.
 func (c *conn) sizeQueue(n int) {
 	c.commands = append(c.commands, make([]command, n-len(c.commands))...)
 	c.free = make([]uint16, 0, n)
@@ -41,15 +41,15 @@ func (c *conn) sizeQueue(n int) {
 	c.out.size(n)
 }
 
-// Limits of a discovery controller, which anybody may connect to. More commands wait in the socket.
+// Limits of a discovery controller, to which every host may connect. More commands wait in the socket.
 const (
 	discoverySlots    = 32       // commands at a time
 	discoveryTransfer = 64 << 10 // bytes of one command
 	discoveryMDTS     = 4        // the same, as mdts
 )
 
-// maxUnsent bounds the answers of a connection that wait to be sent, discoveryTransfer those of
-// a discovery controller; beyond it is what one more command may ask for.
+// maxUnsent limits the bytes of answers that wait to be sent on a connection; the limit of a
+// discovery controller is discoveryTransfer. One command may exceed the limit.
 const maxUnsent = 4 * maxTransfer
 
 // slots is how many commands the connection takes at a time.
@@ -60,20 +60,20 @@ func (c *conn) slots() int {
 	return int(c.sqSize)
 }
 
-// discovers says whether this is a connection of a discovery controller.
+// discovers reports whether this is a connection of a discovery controller.
 func (c *conn) discovers() bool { return c.ctrl != nil && c.ctrl.sub == discovery }
 
 // full reports whether no command can be taken until answers have been sent.
 func (c *conn) full() bool {
-	most := maxUnsent
+	limit := maxUnsent
 	if c.discovers() {
-		most = discoveryTransfer
+		limit = discoveryTransfer
 	}
-	return len(c.free) == 0 || c.unsentBytes >= most
+	return len(c.free) == 0 || c.unsentBytes >= limit
 }
 
-// begin starts the command of a capsule, for which there is a slot: validates
-// it, says where its data goes, and executes it if there is none to wait for.
+// begin starts the command of a capsule, for which there is a slot. It validates the command and
+// chooses the destination of its data. If there is no data to wait for, it executes the command.
 func (c *conn) begin(h pdu.Header, sqe *nvme.SQE) {
 	slot := c.free[len(c.free)-1]
 	c.free = c.free[:len(c.free)-1]
@@ -120,8 +120,8 @@ func (c *conn) prepare(m *command) nvme.Status {
 	return c.prepareIO(m)
 }
 
-// expect makes a command wait for data that is not for the namespace: least
-// bytes, or what the host sends; some send more than they need to.
+// expect makes a command wait for data that is not for the namespace: for all that the host sends,
+// at least as many bytes as least. Some hosts send more than they need to.
 func (m *command) expect(least uint32) nvme.Status {
 	n := m.sqe.SGL().Length()
 	if n < least || n > adminCapsule {
@@ -131,8 +131,7 @@ func (m *command) expect(least uint32) nvme.Status {
 	return 0
 }
 
-// checkData compares the data a command wants with what its SGL and its
-// capsule say.
+// checkData compares the data that a command expects with the lengths in its SGL and its capsule.
 func (c *conn) checkData(m *command, h pdu.Header) nvme.Status {
 	sgl := m.sqe.SGL()
 	if m.want == 0 {
@@ -204,10 +203,10 @@ func (c *conn) releaseCommands() {
 	}
 }
 
-// statusOf translates what a Backing returned.
+// statusOf translates an error of a Backing.
 func (c *conn) statusOf(m *command, err error) nvme.Status {
 	if err == nil {
-		return 0 // s, which is on the heap, is not made
+		return 0 // before s, which would be allocated
 	}
 	var s *nvmf.StatusError
 	switch {
@@ -233,7 +232,7 @@ func (c *conn) statusOf(m *command, err error) nvme.Status {
 	return nvme.StatusInternalError
 }
 
-// noCommand is the error of an H2CData that nothing asked for.
+// noCommand is the error of an H2CData that no command waits for.
 func noCommand(d pdu.Data) error {
 	return pdu.Violation(pdu.InvalidHeaderField, 10, "H2CData for command %d with transfer tag %d that no R2T had", d.CID, d.TTag)
 }
@@ -257,8 +256,8 @@ func (c *conn) h2c(h pdu.Header, d pdu.Data) error {
 	return nil
 }
 
-// arrived is called when n bytes of data of a command have come and, if there
-// is a digest, digestOK says that they are the ones that were sent.
+// arrived notes that n bytes of data of a command have arrived. digestOK is false if they have a
+// digest that does not match.
 func (c *conn) arrived(slot uint16, n uint32, digestOK bool) {
 	m := &c.commands[slot]
 	if !digestOK && m.status == 0 {

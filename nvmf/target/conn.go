@@ -19,30 +19,29 @@ import (
 	"nvmecr/nvmf/pdu"
 )
 
-// conn is one connection: a queue of a controller, once Connect said which.
+// conn is one connection. Connect makes it a queue of a controller.
 type conn struct {
 	target *Target
 	fd     int
 	event  int // eventfd that wakes the thread up
 	peer   netip.AddrPort
 	own    netip.AddrPort // the address that the host has reached
-	tls    *tlsHost       // who the host is by TLS; nil without TLS
+	tls    *tlsHost       // the host that TLS has authenticated; nil without TLS
 	done   chan struct{}  // closed when the thread has ended and the socket is closed
 
 	// number counts connections. authenticated says that the host is admitted to a
-	// subsystem, evicted that the connection ends to make room for another one.
+	// subsystem, evicted that the connection ends to make space for another one.
 	// Target.mu guards them.
 	number                 uint64
 	authenticated, evicted bool
 
-	// of is ctrl for others than the thread, also before the host has
-	// authenticated and after the controller has ended. Target.mu guards it.
+	// of is ctrl for other threads. It is set before the host has authenticated, and stays when the
+	// controller has ended. Target.mu guards it.
 	of *controller
 
 	mu   sync.Mutex // guards open (the descriptors are valid) and resumed
 	open bool
-	// resumed are commands that waited for other connections and need not
-	// any more.
+	// resumed has the slots of commands that need not wait for other connections any more.
 	resumed []uint16
 	signal  atomic.Bool   // set with a wake-up; the thread takes it
 	woken   chan struct{} // the same for awaitTurn, which cannot wait for event
@@ -79,7 +78,7 @@ type conn struct {
 	pause       pause
 	leaving     bool // the host asked to disconnect
 	alone       bool // no more connections are at work than there are cores for
-	waits       bool // a namespace's memory is a file's
+	waits       bool // a namespace is in a file, so that access to its memory may block
 }
 
 // connectTimeout is how long a host may take from accept to Connect and, where
@@ -99,7 +98,7 @@ func newConn(t *Target, fd int, peer netip.AddrPort) (*conn, error) {
 	return c, nil
 }
 
-// wake makes the thread look at closing, events and removed namespaces.
+// wake makes the thread look at closing, at events and at removed namespaces.
 func (c *conn) wake() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -109,7 +108,7 @@ func (c *conn) wake() {
 	}
 	select {
 	case c.woken <- struct{}{}:
-	default: // it has yet to look
+	default: // the thread has not taken the wake-up before
 	}
 }
 
@@ -127,7 +126,8 @@ func (c *conn) closeSocket() {
 	_ = unix.Close(c.fd)
 }
 
-// errLeft ends a connection in the way the protocol has it.
+// errLeft ends a connection without a line in the log: the host has disconnected, or the target
+// has.
 var errLeft = errors.New("disconnected")
 
 // routineServe is the thread of a connection.
@@ -161,7 +161,7 @@ func (c *conn) routineServe() {
 	t.group.Done()
 }
 
-// serve is all that the connection does. A panic ends the connection, and not the
+// serve runs the connection from its first byte to its end. A panic ends the connection, not the
 // target.
 func (c *conn) serve() (err error) {
 	defer func() {
@@ -176,8 +176,8 @@ func (c *conn) serve() (err error) {
 	return c.loop()
 }
 
-// spins is how often the loop looks at the socket before it sleeps. One look
-// takes some 300 ns, a wake-up 20 to 30 us.
+// spins is the number of times that the loop polls the socket before it sleeps. A poll takes some
+// 300 ns, a wake-up 20 to 30 us.
 const spins = 400
 
 // loop receives and sends until the connection ends.
@@ -185,8 +185,8 @@ func (c *conn) loop() error {
 	t := c.target
 	t.running.Add(1)
 	defer t.running.Add(-1)
-	// With other connections at work this thread would only take their time.
-	// Half of the cores, because the host may be on this machine.
+	// Beside other busy connections, spinning would only take their processor time. Half of the
+	// cores count, because the host may be on this machine.
 	cores := int32(max(1, runtime.NumCPU()/2))
 	nearby := c.local()
 	c.slicing.init(nearby)
@@ -227,12 +227,11 @@ func (c *conn) loop() error {
 	}
 }
 
-// brief reports whether calls that move data are over soon, and nobody else is
-// to run meanwhile.
+// brief reports whether calls that move data end soon while no other thread waits for the core; see
+// socket.go.
 func (c *conn) brief() bool { return c.alone && !c.waits }
 
-// step sends what is due and receives what is there; moved says whether there
-// was anything.
+// step sends what is due and receives once; moved reports whether any bytes moved.
 func (c *conn) step() (moved bool, err error) {
 	// Completions go out before the next look at the socket, unless the data
 	// of a command is coming in: then they go with those that follow it.
@@ -255,11 +254,11 @@ func (c *conn) step() (moved bool, err error) {
 	return moved, nil
 }
 
-// serveRequests does what other threads asked for.
+// serveRequests does what other threads have asked for.
 func (c *conn) serveRequests() error {
 	if c.signal.Load() {
 		var count [8]byte
-		_, _ = unix.Read(c.event, count[:]) // empties it; EAGAIN is as good
+		_, _ = unix.Read(c.event, count[:]) // empties it; EAGAIN does no harm
 		c.signal.Store(false)
 		c.serveFences()
 	}
@@ -301,7 +300,7 @@ func (c *conn) sleep() error {
 		timeout = c.pause.left()
 	}
 	if events == 0 {
-		fd = -1 // or a connection that was reset would not let us sleep
+		fd = -1 // a socket that was reset is always readable and would end the sleep
 	}
 	return poll(fd, events, c.event, timeout)
 }

@@ -10,8 +10,8 @@ import (
 	"nvmecr/nvmf/tlspsk"
 )
 
-// controller is what a host has with one subsystem: an admin queue, I/O
-// queues, and their common state. It ends with its admin queue.
+// controller is the association of a host with one subsystem: an admin queue, I/O queues, and their
+// common state. It ends with its admin queue.
 type controller struct {
 	target  *Target
 	sub     *subsystem
@@ -33,11 +33,11 @@ type controller struct {
 
 	asyncConfig uint32
 	changed     []uint32 // namespaces, for the log page
-	notify      bool     // an event is to be reported
+	notify      bool     // an event is due
 	masked      bool     // until the host has read the log page
 }
 
-// changedOverflow in the list of changed namespaces means all of them.
+// maxChanged is the length of the list of changed namespaces in the log page.
 const maxChanged = 1024
 
 func newController(t *Target, sub *subsystem, host Host, id uint16, admin *conn) *controller {
@@ -48,7 +48,8 @@ func newController(t *Target, sub *subsystem, host Host, id uint16, admin *conn)
 	return c
 }
 
-// join adds an I/O queue. If there is one of that id already it is returned.
+// join adds an I/O queue. If the controller has a queue with that id, join returns the old one
+// instead.
 func (c *controller) join(q *conn, qid uint16) (old *conn, s nvme.Status) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -65,7 +66,7 @@ func (c *controller) canJoin(_ *conn, qid uint16) (old *conn, s nvme.Status) {
 	return c.occupied(qid)
 }
 
-// occupied says what keeps an I/O queue from being added. c.mu is held.
+// occupied returns the reason why an I/O queue cannot be added. c.mu is held.
 func (c *controller) occupied(qid uint16) (old *conn, s nvme.Status) {
 	switch {
 	case c.ended:
@@ -90,18 +91,18 @@ func (c *controller) drop(q *conn) {
 	if c.queues[q.qid] == q {
 		delete(c.queues, q.qid)
 	}
-	c.admin.wake() // it may be waiting to be the last
+	c.admin.wake() // it may wait for its I/O queues to end
 }
 
-// last reports whether a queue may end without taking others with it.
+// last reports whether no other queue ends with this one.
 func (c *controller) last(q *conn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return q.qid != 0 || len(c.queues) == 0
 }
 
-// end ends the controller: its queues are told to hang up. What they execute
-// goes on until they have. Target.mu is held.
+// end ends the controller: its queues are told to hang up. Commands that are being executed still
+// complete. Target.mu is held.
 func (c *controller) end() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -120,7 +121,7 @@ func (c *controller) end() {
 }
 
 // discoveryKATO is the longest keep-alive time-out of a discovery controller in ms, also
-// of one that asks for none: nobody holds one for ever. (NVMe Base 2.0, 5.27.1.12: two
+// of one that asks for none: no host holds a controller for ever. (NVMe Base 2.0, 5.27.1.12: two
 // minutes by default.)
 const discoveryKATO = 120_000
 
@@ -262,7 +263,7 @@ func (c *conn) holdEvent(slot uint16) {
 	c.deliverEvents()
 }
 
-// deliverEvents completes a held request if an event is to be reported.
+// deliverEvents completes a held request if an event is due.
 func (c *conn) deliverEvents() {
 	x := c.ctrl
 	x.mu.Lock()
@@ -277,8 +278,8 @@ func (c *conn) deliverEvents() {
 	x.notify, x.masked = false, true
 }
 
-// takeChanged returns the namespaces that changed, and unless retain is set
-// forgets them and allows the next event.
+// takeChanged returns the namespaces that changed. Unless retain is set, it forgets them and allows
+// the next event.
 func (c *controller) takeChanged(retain bool) []uint32 {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -8,13 +8,12 @@ import (
 	"nvmecr/nvmf"
 )
 
-// device is a Backing over any nvmf.Device, without memory of its own: every
-// block is copied.
+// device is a Backing over any nvmf.Device. It has no memory of its own: every block is copied.
 type device struct {
 	d nvmf.Device
 
 	mu   sync.Mutex
-	idle []nvmf.Queue // queues nobody uses; a queue has one owner at a time
+	idle []nvmf.Queue // unused queues; a queue has one owner at a time
 }
 
 // NewDevice returns a Backing over d, which it closes.

@@ -8,16 +8,15 @@ import (
 	"nvmecr/nvmf/nvme"
 )
 
-// discovery is the subsystem that tells hosts of the others. It has no
-// namespaces and no I/O queues.
+// discovery is the discovery subsystem. It has no namespaces and no I/O queues.
 var discovery = func() *subsystem {
 	s := &subsystem{nqn: nvme.DiscoveryNQN, serial: serialOf(nvme.DiscoveryNQN), model: "nvmecr discovery"}
 	s.namespaces.Store(&map[uint32]*namespace{})
 	return s
 }()
 
-// discoveryLog lists the subsystems the host may connect to, at the address it
-// has reached: what others this machine has it may not be able to reach.
+// discoveryLog lists the subsystems the host may connect to, with the address at which the host has
+// reached the target: it may be unable to reach other addresses of this machine.
 func (c *conn) discoveryLog() []byte {
 	at := c.own
 	family := uint8(nvme.FamilyIPv4)

@@ -46,7 +46,7 @@ func (c *conn) executeFabrics(m *command) nvme.Status {
 	return c.ctrl.propertySet(m)
 }
 
-// Offsets in Connect's command of what may be wrong with it.
+// Offsets of the fields of Connect that may be invalid.
 const (
 	connectQID    = 42
 	connectSQSize = 44
@@ -70,7 +70,7 @@ func (c *conn) connect(m *command) nvme.Status {
 		return invalid(connectSQSize, false)
 	case r.QID > maxIOQueues:
 		return invalid(connectQID, false)
-	case len(host.NQN) > nvme.MaxNQN: // none at all is what some hosts send
+	case len(host.NQN) > nvme.MaxNQN: // some hosts send none
 		return invalid(nvme.ConnectOffsetHostNQN, true)
 	}
 	if !c.tls.is(host.NQN, d.SubNQN()) {
@@ -178,7 +178,7 @@ func (t *Target) joinController(c *conn, id uint16, nqn string, host Host, qid u
 			t.mu.Unlock()
 			return nil, nvme.StatusConnectInvalidParameters | nvme.DNR
 		}
-		// Who has yet to authenticate joins only then.
+		// A host that has yet to authenticate joins after that.
 		join := ctrl.join
 		if ctrl.keys != nil {
 			join = ctrl.canJoin

@@ -29,13 +29,13 @@ type fence struct {
 	waiting []waiter
 }
 
-// waiter is a command that completes when nobody is asked any more.
+// waiter is a command that completes when all attachments have answered.
 type waiter struct {
 	conn *conn
 	slot uint16
 }
 
-// enter makes a connection known that starts to use the namespace.
+// enter registers a connection that starts to use the namespace.
 func (f *fence) enter(a *attachment) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -45,7 +45,7 @@ func (f *fence) enter(a *attachment) {
 	f.users[a] = struct{}{}
 }
 
-// leave is called when it has ended: nothing of it will be executed.
+// leave removes a connection that executes no more commands of the namespace.
 func (f *fence) leave(a *attachment) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -56,7 +56,7 @@ func (f *fence) leave(a *attachment) {
 	}
 }
 
-// answered notes that a connection has ended what it had to. f.mu is held.
+// answered notes that a connection has ended the commands that it was asked to end. f.mu is held.
 func (f *fence) answered(a *attachment) {
 	a.asked.Store(false)
 	a.abort = false
@@ -69,9 +69,9 @@ func (f *fence) answered(a *attachment) {
 	f.waiting = nil
 }
 
-// ask demands of the connections of all hosts but one to end what the guard
-// forbids them, and of those of aborted hosts whatever changes the namespace.
-// f.mu is held.
+// ask demands that the connections of all hosts but one end the commands that the guard forbids
+// them. Connections of aborted hosts have to end all commands that change the namespace. f.mu is
+// held.
 func (f *fence) ask(except hostID, aborted []hostID) {
 	g := f.guard.Load()
 	for a := range f.users {
@@ -103,7 +103,7 @@ func (c *conn) prepareReservation(m *command) nvme.Status {
 	return m.expect(nvme.ReservationKeysSize)
 }
 
-// isReservation reports whether an opcode of an I/O queue is one of the four.
+// isReservation reports whether an opcode of an I/O queue is one of the four reservation commands.
 func isReservation(opcode uint8) bool {
 	switch opcode {
 	case nvme.IOReservationReg, nvme.IOReservationReport, nvme.IOReservationAcquire, nvme.IOReservationRelease:
@@ -124,7 +124,7 @@ func (c *conn) reserve(slot uint16) (waits bool) {
 	case op == nvme.IOReservationReport:
 		m.status = m.report(&f.registry)
 		return false
-	case host == hostID{}: // which many hosts may have
+	case host == hostID{}: // the identifier zero, which many hosts may have
 		m.status = nvme.StatusOperationDenied | nvme.DNR
 	case op == nvme.IOReservationReg:
 		m.status = f.registry.register(host, r, (*nvme.ReservationKeys)(m.into))
@@ -133,24 +133,24 @@ func (c *conn) reserve(slot uint16) (waits bool) {
 	default:
 		aborted, m.status = f.registry.acquire(host, r, (*nvme.ReservationKeys)(m.into))
 		if r.Action != nvme.ReservationPreemptAbort {
-			aborted = nil // what conflicts ends all the same
+			aborted = nil // forbidden commands end all the same
 		}
 	}
 	if g := f.registry.guard(); !g.same(f.guard.Load()) || len(aborted) > 0 {
 		f.guard.Store(g)
 		f.ask(host, aborted)
 	}
-	// Also a command that changed nothing waits: its host may have sent it to
-	// learn that an earlier one, of another connection, is through.
+	// A command that changed nothing waits as well: its host may have sent it to learn whether an
+	// earlier one, of another connection, is complete.
 	if waits = m.status == 0 && f.asked > 0; waits {
 		f.waiting = append(f.waiting, waiter{c, slot})
 	}
 	return waits
 }
 
-// report is Reservation Report. All hosts here have 128-bit identifiers, which
-// only the extended form holds. What a host has room for beyond the report
-// reads as zeros, up to the longest one.
+// report is Reservation Report. All hosts here have 128-bit identifiers, which only the extended
+// form holds. The rest of the host's buffer is filled with zeros, up to the length of the longest
+// report.
 func (m *command) report(r *registry) nvme.Status {
 	length, extended := m.sqe.ReservationReport()
 	if !extended {
@@ -160,7 +160,7 @@ func (m *command) report(r *registry) nvme.Status {
 	return m.reply(b[:min(length, maxReport)])
 }
 
-// resume lets a command complete that waits. Any thread may call it.
+// resume lets a waiting command complete. Any thread may call it.
 func (c *conn) resume(slot uint16) {
 	c.mu.Lock()
 	c.resumed = append(c.resumed, slot)
@@ -168,8 +168,8 @@ func (c *conn) resume(slot uint16) {
 	c.wake()
 }
 
-// serveFences answers what other connections asked, and completes the
-// commands that they have answered.
+// serveFences answers the demands of other connections, and completes the commands whose demands
+// they have answered.
 func (c *conn) serveFences() {
 	for _, a := range c.attached {
 		if a.asked.Load() {
@@ -185,8 +185,8 @@ func (c *conn) serveFences() {
 	}
 }
 
-// answer ends the commands of a namespace that are forbidden by now. Writes
-// are executed when their data has come, reads when they are sent.
+// answer ends the commands of a namespace that are forbidden now. Writes are executed when their
+// data has arrived, reads when they are sent.
 func (c *conn) answer(a *attachment) {
 	a.fence.mu.Lock()
 	abort, demands, g := a.abort, a.demands, a.fence.guard.Load()
@@ -205,14 +205,14 @@ func (c *conn) answer(a *attachment) {
 			}
 		case nvme.IORead:
 			if !reads && !c.abortRead(uint16(i)) {
-				c.cut.Store(true) // and leave answers
+				c.cut.Store(true) // and the end of the connection answers
 				return
 			}
 		}
 	}
 	a.fence.mu.Lock()
 	defer a.fence.mu.Unlock()
-	// Asked again meanwhile, it answers again: more may be forbidden now.
+	// If the fence has asked again meanwhile, another answer is due: more may be forbidden now.
 	if a.demands == demands {
 		a.fence.answered(a)
 	}
@@ -227,8 +227,8 @@ func (c *conn) abortWrite(slot uint16) {
 	}
 }
 
-// abortRead fails a read that has not begun to be sent. It returns false if
-// the memory of the namespace is being sent.
+// abortRead fails a read of which nothing has been sent. It returns false if the memory of the
+// namespace is being sent.
 func (c *conn) abortRead(slot uint16) bool {
 	m := &c.commands[slot]
 	for _, o := range c.out.batch {
@@ -240,8 +240,8 @@ func (c *conn) abortRead(slot uint16) bool {
 	return true
 }
 
-// getReservationFeature tells that hosts are not notified of changes, which
-// they may as well find in a report, and that reservations do not persist.
+// getReservationFeature says that hosts are not notified of changes, which they can see in a
+// report, and that reservations do not persist.
 func (c *conn) getReservationFeature(m *command) nvme.Status {
 	if s := c.reservationFeature(m); s != 0 {
 		return s
@@ -252,7 +252,7 @@ func (c *conn) getReservationFeature(m *command) nvme.Status {
 	return 0
 }
 
-// setReservationFeature accepts nothing else.
+// setReservationFeature accepts no other values.
 func (c *conn) setReservationFeature(m *command) nvme.Status {
 	if s := c.reservationFeature(m); s != 0 {
 		return s

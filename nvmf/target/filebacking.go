@@ -26,10 +26,9 @@ type file struct {
 	damaged atomic.Pointer[error]
 }
 
-// OpenFile returns a Backing over an existing file or block device. Its UUID
-// is the one filedev gives it. Writes are in the page cache when they
-// complete: the namespace reports a volatile write cache, and survives the
-// target's process whatever happens to that.
+// OpenFile returns a Backing over an existing file or block device. Its UUID is the one that
+// filedev gives the file. A completed write is in the page cache. So the namespace reports a
+// volatile write cache, and its data survives the end of the target's process.
 //
 // It fails with EBUSY if the file is a Backing already, here or in another
 // process: as two namespaces it would be formatted twice.
@@ -48,8 +47,8 @@ func OpenFile(path string, lbaSize nvmf.Bytes) (Backing, error) {
 	return b, nil
 }
 
-// lockFile takes the lock of those who serve a file. It goes with the file's
-// last descriptor.
+// lockFile takes the lock that a target holds on a file it serves. It ends with the file's last
+// descriptor.
 func lockFile(f *os.File) error {
 	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	switch {
@@ -147,7 +146,8 @@ func (b *file) Deallocate(offset, length int64) error {
 	return err
 }
 
-// explain asks the file system for the space a page fault did not get.
+// explain allocates the range, so that the file system gives the reason for a page fault that
+// failed.
 func (b *file) explain(offset, length int64) error {
 	err := unix.Fallocate(int(b.f.Fd()), unix.FALLOC_FL_KEEP_SIZE, offset, length)
 	if err == nil || errors.Is(err, unix.EOPNOTSUPP) {

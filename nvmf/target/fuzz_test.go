@@ -85,7 +85,7 @@ const commandScript = 3 + 16
 
 // FuzzCommands sends commands that make sense but for a script's edits, and
 // serves what the target asks for. Every command is answered, once, with no
-// more data than it has room for, or the connection ends.
+// more data than it asked for, or the connection ends.
 func FuzzCommands(f *testing.F) {
 	tgt, err := target.New(one(memory(f, nvmf.MiB, 512)))
 	require.NoError(f, err)
@@ -121,24 +121,24 @@ func FuzzCommands(f *testing.F) {
 	})
 }
 
-// commands is what scripts begin with: opcode, fabrics type, dword 10, room for data.
+// commands is what scripts begin with: opcode, fabrics type, dword 10, length of the data.
 var commands = []struct {
 	opcode, fctype uint8
 	dw10, dw11     uint32
-	room           uint32
+	length         uint32
 }{
-	{opcode: nvme.IORead, room: 4096}, {opcode: nvme.IOWrite, room: 512}, {opcode: nvme.IOWrite, room: 4096},
-	{opcode: nvme.IOFlush}, {opcode: nvme.IOWriteZeroes}, {opcode: nvme.IODSM, dw10: 1, dw11: nvme.DSMDeallocate, room: 32},
-	{opcode: nvme.IOReservationReg, room: nvme.ReservationKeysSize}, {opcode: nvme.IOReservationAcquire, dw10: 1 << 8, room: nvme.ReservationKeysSize},
-	{opcode: nvme.IOReservationRelease, dw10: 1 << 8, room: nvme.ReservationKeySize}, {opcode: nvme.IOReservationReport, dw10: 1023, dw11: 1, room: 4096},
-	{opcode: nvme.AdminIdentify, dw10: nvme.CNSController, room: 4096}, {opcode: nvme.AdminIdentify, dw10: nvme.CNSNamespace, room: 4096},
-	{opcode: nvme.AdminIdentify, dw10: nvme.CNSActiveNamespaces, room: 4096}, {opcode: nvme.AdminGetLogPage, dw10: nvme.LogSMART | 127<<16, room: 512},
-	{opcode: nvme.AdminGetLogPage, dw10: nvme.LogChangedNS | 0xffff<<16, dw11: 15, room: 1 << 20},
-	{opcode: nvme.AdminGetFeatures, dw10: nvme.FeatureHostID, room: 16}, {opcode: nvme.AdminSetFeatures, dw10: nvme.FeatureHostID, room: 16},
+	{opcode: nvme.IORead, length: 4096}, {opcode: nvme.IOWrite, length: 512}, {opcode: nvme.IOWrite, length: 4096},
+	{opcode: nvme.IOFlush}, {opcode: nvme.IOWriteZeroes}, {opcode: nvme.IODSM, dw10: 1, dw11: nvme.DSMDeallocate, length: 32},
+	{opcode: nvme.IOReservationReg, length: nvme.ReservationKeysSize}, {opcode: nvme.IOReservationAcquire, dw10: 1 << 8, length: nvme.ReservationKeysSize},
+	{opcode: nvme.IOReservationRelease, dw10: 1 << 8, length: nvme.ReservationKeySize}, {opcode: nvme.IOReservationReport, dw10: 1023, dw11: 1, length: 4096},
+	{opcode: nvme.AdminIdentify, dw10: nvme.CNSController, length: 4096}, {opcode: nvme.AdminIdentify, dw10: nvme.CNSNamespace, length: 4096},
+	{opcode: nvme.AdminIdentify, dw10: nvme.CNSActiveNamespaces, length: 4096}, {opcode: nvme.AdminGetLogPage, dw10: nvme.LogSMART | 127<<16, length: 512},
+	{opcode: nvme.AdminGetLogPage, dw10: nvme.LogChangedNS | 0xffff<<16, dw11: 15, length: 1 << 20},
+	{opcode: nvme.AdminGetFeatures, dw10: nvme.FeatureHostID, length: 16}, {opcode: nvme.AdminSetFeatures, dw10: nvme.FeatureHostID, length: 16},
 	{opcode: nvme.AdminSetFeatures, dw10: nvme.FeatureKeepAliveTimer, dw11: 100000}, {opcode: nvme.AdminSetFeatures, dw10: nvme.FeatureAsyncEventConfig, dw11: 1 << 8},
 	{opcode: nvme.AdminAbort}, {opcode: nvme.AdminAsyncEvent}, {opcode: nvme.AdminKeepAlive},
 	{opcode: nvme.AdminFabrics, fctype: nvme.FabricsPropertyGet}, {opcode: nvme.AdminFabrics, fctype: nvme.FabricsPropertySet},
-	{opcode: nvme.AdminFabrics, fctype: nvme.FabricsConnect, room: 1024}, {opcode: nvme.AdminFabrics, fctype: nvme.FabricsDisconnect},
+	{opcode: nvme.AdminFabrics, fctype: nvme.FabricsConnect, length: 1024}, {opcode: nvme.AdminFabrics, fctype: nvme.FabricsDisconnect},
 	{opcode: nvme.IOVerify},
 }
 
@@ -158,12 +158,12 @@ func (s *session) command(t *testing.T, script []byte) bool {
 	}
 	sqe.SetCDW(10, base.dw10)
 	sqe.SetCDW(11, base.dw11)
-	sqe.SGL().Set(nvme.SGLTransport, 0, base.room)
+	sqe.SGL().Set(nvme.SGLTransport, 0, base.length)
 	hostile.Apply(script[3:], 2, [][]byte{sqe[:], sqe[24:48]})
 	sqe.SetCID(s.cid)
 	var data []byte
-	if script[2]&1 != 0 && base.room < 4096 { // in the capsule, or so it says
-		data = bytes.Repeat([]byte{script[2]}, int(base.room))
+	if script[2]&1 != 0 && base.length < 4096 { // in the capsule, or so it says
+		data = bytes.Repeat([]byte{script[2]}, int(base.length))
 		sgl := *sqe.SGL()
 		b := s.encode(sqe, data)
 		if script[2]&2 == 0 {

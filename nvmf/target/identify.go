@@ -108,9 +108,8 @@ func (c *conn) visible() []uint32 {
 	return slices.DeleteFunc(ids, func(id uint32) bool { return !allowed(namespaces[id].hosts, c.ctrl.host.NQN) })
 }
 
-// identifyNamespace fills the pages about one namespace. One that does not
-// exist, or that the host may not see, is a page of zeros where the
-// specification has it so.
+// identifyNamespace fills the pages about one namespace. If the namespace does not exist, or the
+// host may not see it, the page is zeros where the specification says so.
 func (c *conn) identifyNamespace(page *[nvme.IdentifySize]byte, cns uint8, nsid uint32) nvme.Status {
 	if nsid == 0 || nsid > maxNSID && nsid != 0xffffffff {
 		return nvme.StatusInvalidNamespace | nvme.DNR
@@ -146,8 +145,8 @@ func (c *conn) identifyNamespace(page *[nvme.IdentifySize]byte, cns uint8, nsid 
 	return 0
 }
 
-// rescap is what reservations a namespace has: all types, none of which
-// outlives the target.
+// rescap returns the reservation capabilities of a namespace: all types, none of which outlives the
+// target.
 func (t *Target) rescap() uint8 {
 	if t.noReservations {
 		return 0

@@ -31,7 +31,7 @@ func (c *conn) prepareIO(m *command) nvme.Status {
 		c.slicing.moved(puttingSlice, m.read)
 		return status
 	case nvme.IOVerify:
-		var length uint32 // as if they were read
+		var length uint32 // as if the blocks were read
 		status := c.prepareTransfer(m, &length)
 		c.charge(m, length)
 		return status
@@ -55,8 +55,7 @@ func (m *command) place(slba uint64, blocks uint32) nvme.Status {
 	return 0
 }
 
-// prepareTransfer checks Read, Write and Verify; length is where it says how
-// many bytes that moves.
+// prepareTransfer checks Read, Write and Verify, and stores the number of bytes to move in length.
 func (c *conn) prepareTransfer(m *command, length *uint32) nvme.Status {
 	if s := m.place(m.sqe.SLBA(), m.sqe.NLB()); s != 0 {
 		return s
@@ -73,8 +72,7 @@ func (c *conn) prepareTransfer(m *command, length *uint32) nvme.Status {
 	return 0
 }
 
-// executeIO runs a command whose data, if any, has arrived. Reads happen when
-// they are sent.
+// executeIO runs a command whose data, if any, has arrived. A read takes place when it is sent.
 func (c *conn) executeIO(m *command) nvme.Status {
 	sqe := &m.sqe
 	if m.at == nil {
@@ -95,7 +93,7 @@ func (c *conn) executeIO(m *command) nvme.Status {
 		}
 	case nvme.IOVerify:
 		if m.at.memory != nil && m.at.faulty == nil {
-			return 0 // it is always there
+			return 0 // the memory is always there
 		}
 		return c.statusOf(m, backing.ReadAt(make([]byte, length), m.offset))
 	case nvme.IOWriteZeroes:
@@ -155,7 +153,7 @@ func (c *conn) deallocate(m *command) nvme.Status {
 	return 0
 }
 
-// explain gives the status of a write whose place in memory was not there.
+// explain returns the status of a write to memory that is missing.
 func (c *conn) explain(m *command) nvme.Status {
 	err := m.at.faulty.explain(m.offset, int64(m.want))
 	return c.statusOf(m, err)

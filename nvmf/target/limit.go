@@ -9,33 +9,31 @@ import (
 	"nvmecr/nvmf/nvme"
 )
 
-// MinRate is the least that a namespace can be limited to: with less, a host
-// that sends as much as a queue takes would take commands for lost.
+// MinRate is the lowest limit of a namespace. With less, the commands of a full queue would take so
+// long that the host takes them for lost.
 const MinRate = nvmf.MiB
 
-// limitBurst is how much of a rate that was not used can be made up for later.
-// It also covers that a thread sleeps longer than it asked for.
+// limitBurst is the time for which an unused rate can be made up for later. It also covers a thread
+// that sleeps longer than it asked for.
 const limitBurst = 20 * time.Millisecond
 
-// limitDebt is the longest that a connection waits for what it and others have
-// taken. With many of them on a small limit that is not enough to pay for a
-// command of each: the limit then gives way, for a host whose commands are held
-// up for longer takes the connection for lost.
+// limitDebt is the longest that a connection waits for what it and others have taken. If many
+// connections share a low limit, one command of each can take longer. Then the limit is exceeded,
+// because a host takes the connection for lost if its commands are delayed for longer.
 const limitDebt = 8 * time.Second
 
-// limit is a token bucket for the bytes that a namespace's reads and writes
-// move. A command is never refused and never waits itself: it may take the
-// bucket below zero, and then its connection takes no further command until
-// that is made up for. The thread of the connection goes on with everything
-// else meanwhile. A connection that comes to the namespace first waits for what
-// others have taken, or one could escape by a new connection for each command.
+// limit is a token bucket for the bytes that a namespace's reads and writes move. A command is
+// never refused and never waits itself. It may take the bucket below zero, and then its connection
+// takes no further command until the bucket has filled up to zero. The thread of the connection
+// does everything else meanwhile. A new connection to the namespace first waits for what others
+// have taken, or a host could evade the limit with a new connection for each command.
 type limit struct {
 	rate uint64 // bytes per second
-	// paid is the instant up to which what was moved uses the rate up.
+	// paid is the instant until which the bytes moved so far use up the rate.
 	paid atomic.Int64
 }
 
-// epoch is what instants are counted from, in nanoseconds.
+// epoch is the zero of instants, which are in nanoseconds.
 var epoch = time.Now()
 
 func now() int64 { return int64(time.Since(epoch)) }
@@ -70,15 +68,16 @@ func (l *limit) take(n uint32) int64 {
 	}
 }
 
-// pause is why a connection takes no commands. It belongs to its thread.
+// pause is the state of a connection that a limit keeps from taking commands. It belongs to its
+// thread.
 type pause struct {
 	at    *namespace
-	limit *limit // nil: it takes them
+	limit *limit // nil: there is no pause
 	until int64
 }
 
-// charge takes what a command moves from the limit of its namespace. Without
-// one it costs a load.
+// charge takes the bytes of a command from the limit of its namespace. Without a limit it costs one
+// atomic load.
 func (c *conn) charge(m *command, n uint32) {
 	l := m.at.limit.Load()
 	if l == nil || n == 0 {
@@ -89,16 +88,16 @@ func (c *conn) charge(m *command, n uint32) {
 	}
 }
 
-// queued reports whether a command is the connection's first for its namespace
-// and has to wait for what was taken from the limit by then. What others take
-// meanwhile it does not wait for: it is one of them from here on.
+// queued reports whether a command is the connection's first for its namespace and has to wait for
+// what has been taken from the limit by now. It does not wait for what others take later: from now
+// on the connection shares the limit with them.
 func (c *conn) queued(sqe *nvme.SQE) bool {
 	if c.qid == 0 || c.barred || sqe.Opcode() == nvme.AdminFabrics || c.attachment(sqe.NSID()) != nil {
 		return false
 	}
 	a := c.attach(sqe.NSID())
 	if a == nil {
-		return false // which the command will learn
+		return false // the command will fail because of it
 	}
 	if l := a.limit.Load(); l != nil {
 		c.pause = pause{a.namespace, l, l.paid.Load()}
@@ -106,8 +105,8 @@ func (c *conn) queued(sqe *nvme.SQE) bool {
 	return c.paused()
 }
 
-// paused reports whether the next command has to wait. A limit that was
-// changed, and a namespace that is gone, hold nobody up.
+// paused reports whether the next command has to wait. A pause ends when its limit is changed or
+// its namespace is removed.
 func (c *conn) paused() bool {
 	p := &c.pause
 	if p.limit == nil {
@@ -120,8 +119,8 @@ func (c *conn) paused() bool {
 	return false
 }
 
-// left returns for how many milliseconds, rounded up, to sleep: -1 unless
-// there is a pause.
+// left returns the length of the pause that remains, in milliseconds, rounded up: -1 if there is
+// none.
 func (p *pause) left() int {
 	if p.limit == nil {
 		return -1

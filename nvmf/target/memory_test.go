@@ -38,7 +38,7 @@ func resident(t *testing.T, pid int) (bytes nvmf.Bytes, threads int) {
 
 // What a discovery connection may take of the target: answers that its host does not read, two of the largest, its buffers and slots;
 // as much again that Go's collector has not come to; and its thread.
-const mostOfDiscovery = 2*(2*(64<<10)+(64<<10)) + (64 << 10)
+const maxOfDiscovery = 2*(2*(64<<10)+(64<<10)) + (64 << 10)
 
 // TestDiscoveryMemory: hosts that ask for all they can get and read nothing take a bounded part of the target's memory, however many there are.
 func TestDiscoveryMemory(t *testing.T) {
@@ -54,7 +54,7 @@ func TestDiscoveryMemory(t *testing.T) {
 		after, threads := resident(t, pid)
 		t.Logf("%d connections: %d KiB resident more than %d, %d threads", connections, (after-before)>>10, before>>10, threads)
 		places := nvmf.Bytes(1024 / 2) // of unauthenticated connections
-		assert.Less(t, after-before, places*mostOfDiscovery)
+		assert.Less(t, after-before, places*maxOfDiscovery)
 	}
 }
 

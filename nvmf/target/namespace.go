@@ -23,12 +23,11 @@ type namespace struct {
 	limit atomic.Pointer[limit] // nil: none
 
 	removed atomic.Bool
-	// refs counts the attached connections, and one for the subsystem until
-	// removal. The release of the last reference closes the backing; a count of
-	// zero never grows again.
+	// refs counts the attached connections, and one for the subsystem until removal. Whoever
+	// releases the last reference closes the backing. A count of zero never grows again.
 	refs atomic.Int64
 	gone chan struct{} // closed when the backing is
-	err  error         // of that; read after gone
+	err  error         // error of closing it; read after gone
 }
 
 func newNamespace(id uint32, n Namespace) *namespace {
@@ -77,16 +76,16 @@ type attachment struct {
 	conn *conn
 	busy int // commands in flight
 
-	// asked: fence wants an answer. It changes with fence.mu held, which
-	// guards the others: how often it asked, and whether for all writes.
+	// asked says that the fence waits for an answer. It changes with fence.mu held. fence.mu guards
+	// demands, the number of times that the fence has asked, and abort, which says that all writes
+	// have to end.
 	asked   atomic.Bool
 	demands uint64
 	abort   bool
 }
 
-// attachment returns the connection's use of a namespace, nil if it has none.
-// Mostly it is the one that the command before was for, which is quicker to see
-// than to look up.
+// attachment returns the connection's use of a namespace, nil if it has none. Mostly that is the
+// one of the command before, which is compared first.
 func (c *conn) attachment(nsid uint32) *attachment {
 	if a := c.recent; a != nil && a.id == nsid {
 		return a
@@ -98,7 +97,7 @@ func (c *conn) attachment(nsid uint32) *attachment {
 	return a
 }
 
-// detach lets go of one.
+// detach ends the use of a namespace.
 func (c *conn) detach(a *attachment) {
 	delete(c.attached, a.id)
 	if c.recent == a {
@@ -108,8 +107,7 @@ func (c *conn) detach(a *attachment) {
 	a.release()
 }
 
-// attach finds a namespace for a command; nil if there is none of that id
-// that the host may see.
+// attach finds a namespace for a command. It returns nil if the host sees no namespace of that id.
 func (c *conn) attach(nsid uint32) *attachment {
 	a := c.attachment(nsid)
 	if a != nil && !a.removed.Load() {
@@ -118,7 +116,7 @@ func (c *conn) attach(nsid uint32) *attachment {
 	if a != nil {
 		c.detachRemoved()
 		if c.attached[nsid] != nil {
-			return nil // commands are still on the old one
+			return nil // commands on the old one are in flight
 		}
 	}
 	n := (*c.ctrl.sub.namespaces.Load())[nsid]
@@ -132,7 +130,7 @@ func (c *conn) attach(nsid uint32) *attachment {
 	return a
 }
 
-// detachRemoved lets go of namespaces that were removed and are idle here.
+// detachRemoved detaches from removed namespaces that no command is in flight on.
 func (c *conn) detachRemoved() {
 	for _, a := range c.attached {
 		if a.removed.Load() && a.busy == 0 {
@@ -141,7 +139,7 @@ func (c *conn) detachRemoved() {
 	}
 }
 
-// detachAll lets go of everything when the connection ends.
+// detachAll detaches from all namespaces when the connection ends.
 func (c *conn) detachAll() {
 	for _, a := range c.attached {
 		c.detach(a)

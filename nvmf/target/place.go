@@ -17,9 +17,8 @@ func (c *conn) local() bool {
 	return c.peer.Addr().Unmap().IsLoopback() || c.peer.Addr().Unmap() == c.own.Addr().Unmap()
 }
 
-// changeCore moves the calling thread to another core, if there is one that it
-// may use and it runs on the one where fd's packets are sent. Failing is no
-// matter: it is slower, that is all.
+// changeCore moves the calling thread to another core, if it runs on the core where fd's packets
+// are sent and may use another one. After a failure the connection is only slower.
 func changeCore(fd int) {
 	from, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_INCOMING_CPU)
 	if err != nil || from < 0 || from != currentCPU() {

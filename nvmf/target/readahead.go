@@ -6,18 +6,18 @@ package target
 // A prefetch of a missing page does not fault.
 
 const (
-	// readAhead is how far behind a read that is: it has to fit the cache of a core
-	// beside what else is in use.
+	// readAhead is the number of bytes that are prefetched after a read. They have to fit the cache
+	// of a core beside other data.
 	readAhead = 128 << 10
-	// readAheadStep is how much of it is asked for between two looks at the socket:
-	// no more than takes about as long as a look.
+	// readAheadStep is the number of bytes that are prefetched between two polls of the socket.
+	// That takes about as long as a poll.
 	readAheadStep = 4 << 10
 )
 
 // readahead is what a host is likely to read next.
 type readahead struct {
 	end  int64  // of the last read
-	next []byte // what is not asked for yet
+	next []byte // not prefetched yet
 }
 
 // read notes a read of memory.
@@ -29,7 +29,7 @@ func (r *readahead) read(memory []byte, offset, end int64) {
 	r.end = end
 }
 
-// step brings some of it into the cache.
+// step prefetches the next bytes.
 func (r *readahead) step() {
 	if n := min(len(r.next), readAheadStep); n > 0 {
 		prefetch(&r.next[0], uintptr(n))

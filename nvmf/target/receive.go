@@ -10,22 +10,21 @@ import (
 	"nvmecr/nvmf/pdu"
 )
 
-// receiver takes a connection's byte stream apart.
+// receiver parses the byte stream of a connection.
 //
-// Headers come through a small buffer. Data goes where it belongs without a
-// copy: one recvmsg has the data's place as its first piece and the buffer
-// for what follows as its second. What of the data came into the buffer with
-// its header is copied; so as to keep that small, the buffer asks only for a
-// header's length while large data is coming.
+// Headers are received into a small buffer. Data is received at its destination without a copy: the
+// first piece of a recvmsg is the destination, the second one the buffer, for what follows. Data
+// that arrived in the buffer together with its header is copied. To keep that small, the buffer
+// asks only for the length of a header while large data is coming.
 type receiver struct {
 	rules  pdu.Rules
-	buffer []byte // head to tail is not yet taken apart
+	buffer []byte // bytes from head to tail are not parsed yet
 	head   int
 	tail   int
 
 	phase  phase
 	header pdu.Header
-	slot   uint16 // whose data is coming
+	slot   uint16 // command whose data is coming
 	left   int    // bytes of it
 	// place is where the rest of the data goes: a part of the namespace's
 	// memory (straight), of command.into, or of bounce; nil to drop it.
@@ -38,7 +37,7 @@ type receiver struct {
 	stalled bool // a command waits for a slot, for answers to be sent, or for a rate limit
 	ahead   int  // bytes of header to ask for while large data is coming, else 0
 
-	// offending keeps the header at hand for a TermReq.
+	// offending keeps the header for a TermReq.
 	offending    [pdu.MaxTermReqData]byte
 	offendingLen int
 
@@ -46,7 +45,7 @@ type receiver struct {
 	iov [2]unix.Iovec
 }
 
-// phase is which part of a PDU comes next.
+// phase is the part of a PDU that comes next.
 type phase uint8
 
 const (
@@ -55,8 +54,8 @@ const (
 	inDigest
 )
 
-// largeData is from where on data is worth a system call of its own: measured,
-// 4 KiB gain 3 us by it.
+// largeData is the size from which data is worth a system call of its own. For 4 KiB that saves 3
+// us, as measured.
 const largeData = 1 << 10
 
 // adminCapsule is the in-capsule data of the admin queue, of any queue before
@@ -74,8 +73,8 @@ func (r *receiver) inData() bool { return r.phase == inData }
 // partial reports whether a PDU has begun and not ended.
 func (r *receiver) partial() bool { return r.phase != inHeader || r.head != r.tail }
 
-// receive takes in what the socket has, one system call at most; moved says
-// whether there was anything.
+// receive reads from the socket, with at most one system call. moved reports whether there were any
+// bytes.
 func (c *conn) receive() (moved bool, err error) {
 	r := &c.in
 	if r.stalled {
@@ -92,7 +91,7 @@ func (c *conn) receive() (moved bool, err error) {
 		n, errno = c.receiveData()
 	default:
 		r.compact()
-		n, errno = recv(c.fd, r.buffer[r.tail:r.tail+r.room()], c.brief())
+		n, errno = recv(c.fd, r.buffer[r.tail:r.tail+r.wanted()], c.brief())
 		if errno == 0 {
 			r.tail += n
 		}
@@ -104,22 +103,22 @@ func (c *conn) receive() (moved bool, err error) {
 		return false, fmt.Errorf("receive: %w", errno)
 	case n == 0:
 		return false, io.EOF
-	case n < 0: // receiveData has dealt with it
+	case n < 0: // receiveData has handled it
 		return true, nil
 	}
 	return true, c.parse()
 }
 
-// room is how much to ask for into the buffer.
-func (r *receiver) room() int {
-	room := len(r.buffer) - r.tail
+// wanted returns the number of bytes to ask for into the buffer.
+func (r *receiver) wanted() int {
+	n := len(r.buffer) - r.tail
 	if r.ahead > 0 && r.phase == inHeader && r.tail-r.head < r.ahead {
-		room = min(room, r.ahead-(r.tail-r.head))
+		n = min(n, r.ahead-(r.tail-r.head))
 	}
-	return room
+	return n
 }
 
-// compact makes room behind a partial header.
+// compact makes space in the buffer behind a partial header.
 func (r *receiver) compact() {
 	if r.head == r.tail {
 		r.head, r.tail = 0, 0
@@ -129,8 +128,8 @@ func (r *receiver) compact() {
 	}
 }
 
-// receiveData receives into place, and what follows into the buffer, which is
-// empty. n is -1 when the memory turned out not to be there.
+// receiveData receives data into place, and what follows the data into the buffer, which is empty.
+// n is -1 if the memory of place is missing.
 func (c *conn) receiveData() (n int, errno syscall.Errno) {
 	r := &c.in
 	r.head, r.tail = 0, 0
@@ -163,7 +162,7 @@ func (c *conn) receiveData() (n int, errno syscall.Errno) {
 	return n, 0
 }
 
-// aim decides where the data of a command goes that comes now.
+// aim chooses the destination of the data of a command that comes next.
 func (r *receiver) aim(c *conn, slot uint16, n uint32) {
 	m := &c.commands[slot]
 	r.slot, r.straight, r.bounced, r.place = slot, false, false, nil
@@ -182,7 +181,7 @@ func (r *receiver) aim(c *conn, slot uint16, n uint32) {
 	}
 }
 
-// parse takes apart what is in the buffer.
+// parse parses what is in the buffer.
 func (c *conn) parse() error {
 	r := &c.in
 	for {
@@ -217,7 +216,7 @@ func (c *conn) parse() error {
 	}
 }
 
-// parseHeader begins a PDU if its header is complete; more says so.
+// parseHeader begins a PDU if its header is complete, which more reports.
 func (c *conn) parseHeader() (more bool, err error) {
 	r := &c.in
 	b := r.buffer[r.head:r.tail]
@@ -240,7 +239,7 @@ func (c *conn) parseHeader() (more bool, err error) {
 		return false, nil
 	}
 	if err == nil && h.Type == pdu.TypeCapsuleCmd && c.full() {
-		// Answers may have reached the host whose slots are not free yet.
+		// The host may have received answers of commands whose slots are not free yet.
 		if r.stalled = c.out.pending(); r.stalled {
 			return false, nil
 		}
@@ -264,7 +263,7 @@ func (c *conn) parseHeader() (more bool, err error) {
 	return true, nil
 }
 
-// dispatch acts on a complete header.
+// dispatch handles a complete header.
 func (c *conn) dispatch(h pdu.Header, b []byte) error {
 	if !c.initialised && h.Type != pdu.TypeICReq {
 		return pdu.Violation(pdu.SequenceError, 0, "%s before ICReq", h.Type)
@@ -286,7 +285,7 @@ func (c *conn) dispatch(h pdu.Header, b []byte) error {
 	}
 }
 
-// take stores data that came through the buffer.
+// take stores data that came into the buffer.
 func (c *conn) take(b []byte) {
 	r := &c.in
 	if r.place == nil || len(b) == 0 {
@@ -307,8 +306,8 @@ func (c *conn) take(b []byte) {
 	}
 }
 
-// verify compares the digest of the data with the one that came. Data that
-// was dropped cannot be verified and need not be.
+// verify compares the digest of the data with the received one. Dropped data cannot be verified and
+// need not be.
 func (c *conn) verify() bool {
 	r := &c.in
 	m := &c.commands[r.slot]
@@ -322,7 +321,7 @@ func (c *conn) verify() bool {
 	return pdu.Digest(0, m.into[m.received:m.received+n]) == r.digest
 }
 
-// finishPDU hands the data over.
+// finishPDU passes on the data of a complete PDU.
 func (c *conn) finishPDU(digestOK bool) {
 	r := &c.in
 	r.phase = inHeader

@@ -8,25 +8,24 @@ import (
 	"nvmecr/nvmf/nvme"
 )
 
-// hostID is a Host Identifier: what reservations know a host by.
+// hostID is a Host Identifier, by which reservations know a host.
 type hostID = [16]byte
 
-// maxRegistrants limits the hosts that are registered with a namespace; a
-// report of so many is maxReport bytes. Each Reserve of nvmecr cleans up
-// behind the runs before it.
+// maxRegistrants limits the hosts that are registered with a namespace; the report of so many has
+// maxReport bytes. nvmecr removes the registrations of earlier runs in each Reserve.
 const (
 	maxRegistrants = 127
 	maxReport      = nvme.ReservationReportHeader + maxRegistrants*nvme.ReservationReportEntry
 )
 
-// registry is who has registered with a namespace and who holds it (Base
-// Specification 2.0, section 8.19). It lasts as long as the namespace is
-// served: there is no persistence through power loss. Its methods answer with
-// the status of the command; one that fails changes nothing.
+// registry has the registrants of a namespace and the holder of its reservation (Base Specification
+// 2.0, section 8.19). It lasts as long as the namespace is served: reservations do not persist
+// through power loss. Its methods return the status of the command. A command that fails changes
+// nothing.
 type registry struct {
 	keys       map[hostID]uint64
 	kind       nvme.ReservationType
-	holder     hostID // unless kind is 0 or has all registrants hold it
+	holder     hostID // unset if kind is 0 or a type that all registrants hold
 	generation uint32
 }
 
@@ -79,7 +78,7 @@ func (r *registry) register(host hostID, c nvme.ReservationCommand, keys *nvme.R
 	return 0
 }
 
-// unregister removes a registrant, and with its holder the reservation.
+// unregister removes a registrant, and the reservation if the registrant holds it.
 func (r *registry) unregister(host hostID) {
 	held := r.holds(host)
 	delete(r.keys, host)
@@ -173,8 +172,7 @@ func (r *registry) report() *nvme.ReservationStatus {
 	return s
 }
 
-// guard returns what the reservation means for the commands of hosts, nil if
-// there is none.
+// guard returns the reservation in the form that the data path uses, nil if there is none.
 func (r *registry) guard() *guard {
 	if r.kind == 0 {
 		return nil
@@ -193,7 +191,7 @@ type guard struct {
 	registrants map[hostID]uint64 // of the types that give them access
 }
 
-// same reports whether two guards let the same hosts in.
+// same reports whether two guards give the same hosts access.
 func (g *guard) same(other *guard) bool {
 	if g == nil || other == nil {
 		return g == other
@@ -213,13 +211,13 @@ func (g *guard) writes(host hostID) bool {
 	return g.holder == host
 }
 
-// reads reports whether a host may read it.
+// reads reports whether a host may read the namespace.
 func (g *guard) reads(host hostID) bool {
 	return g == nil || !g.kind.ExclusiveAccess() || g.writes(host)
 }
 
-// permits reports whether a host may execute an I/O command. The reservation
-// commands themselves ask the registry. Flush counts as a write.
+// permits reports whether a host may execute an I/O command. It does not judge the reservation
+// commands, which the registry does. Flush counts as a write.
 func (g *guard) permits(host hostID, opcode uint8) bool {
 	switch opcode {
 	case nvme.IORead, nvme.IOCompare, nvme.IOVerify:

@@ -413,10 +413,10 @@ func TestReservationNonsense(t *testing.T) {
 		q.capsule(s, data)
 		assert.Equal(t, nvme.StatusInvalidNamespace, q.response().Status().Code())
 	}
-	report := func(length, room uint32, extended bool) ([]byte, nvme.Status) {
+	report := func(length, capacity uint32, extended bool) ([]byte, nvme.Status) {
 		s := q.command(nvme.IOReservationReport)
 		s.SetReservationReport(length, extended)
-		s.SGL().Set(nvme.SGLTransport, 0, room)
+		s.SGL().Set(nvme.SGLTransport, 0, capacity)
 		q.capsule(s, nil)
 		x, b, data, err := q.next()
 		require.NoError(t, err)
@@ -427,20 +427,20 @@ func TestReservationNonsense(t *testing.T) {
 	}
 	_, status := report(4096, 4096, false)
 	assert.Equal(t, nvme.StatusHostIDInconsistent, status, "64-bit host identifiers")
-	for _, x := range []struct{ length, room, want uint32 }{
+	for _, x := range []struct{ length, capacity, want uint32 }{
 		{4, 4, 4}, {64, 64, 64}, {100, 4096, 100}, {4096, 100, 100}, {128, 128, 128},
 		{1 << 20, 1 << 20, 64 + 127*64}, {0, ^uint32(0), 64 + 127*64}, // length 0 is 16 GiB
 	} {
-		data, status := report(x.length, x.room, true)
+		data, status := report(x.length, x.capacity, true)
 		assert.Zero(t, status)
-		assert.Len(t, data, int(x.want), "%d bytes into %d", x.length, x.room)
+		assert.Len(t, data, int(x.want), "%d bytes into %d", x.length, x.capacity)
 	}
 	nobody := guest(t, addr, 0)
 	assert.Equal(t, nvme.StatusOperationDenied, nobody.register(5), "no host identifier")
 }
 
-// TestReservationRoom fills a namespace with registrants.
-func TestReservationRoom(t *testing.T) {
+// TestReservationManyRegistrants fills a namespace with registrants.
+func TestReservationManyRegistrants(t *testing.T) {
 	_, addr := serve(t, one(memory(t, nvmf.MiB, 4096)))
 	for i := range 127 {
 		admin, q := guest2(t, addr, byte(i+1))

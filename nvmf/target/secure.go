@@ -16,21 +16,20 @@ import (
 // in the handshake has its own NQN and that of the subsystem, and the host has
 // proved to have the key of that NQN: Connect may name no others.
 
-// tlsHost is who the host of a connection is by TLS.
+// tlsHost is the host of a connection, as TLS has authenticated it.
 type tlsHost struct {
 	nqn, subNQN string
 	psk         tlspsk.Key
 }
 
-// is reports whether a host is who it says, for that subsystem. Without TLS it may be
-// anybody.
+// is reports whether these are the NQNs of the TLS identity. Without TLS any are.
 func (h *tlsHost) is(nqn, subNQN string) bool {
 	return h == nil || h.nqn == nqn && h.subNQN == subNQN
 }
 
-// SetPSKs replaces Config.PSKs. Hosts that are connected and whose key is another
-// one now, or gone, are cut off before it returns. A target has TLS for good or not
-// at all: SetPSKs fails if there were no keys, or are none.
+// SetPSKs replaces Config.PSKs. Before it returns it cuts off connected hosts whose key has changed
+// or is gone. A target has TLS from its start to its end or never: SetPSKs fails if it would add
+// the first key or remove the last one.
 func (t *Target) SetPSKs(psks map[string]tlspsk.Key) error {
 	if err := checkPSKs(psks); err != nil {
 		return fmt.Errorf("target: %w", err)
@@ -74,7 +73,7 @@ func (c *conn) secure() error {
 	}
 	ctx, stop := c.untilWoken()
 	defer stop()
-	// The descriptor is the relay's from here on, and nobody else's.
+	// From here on the descriptor belongs to the relay.
 	c.mu.Lock()
 	fd, err := unix.FcntlInt(uintptr(c.fd), unix.F_DUPFD_CLOEXEC, 0)
 	c.mu.Unlock()
@@ -99,8 +98,8 @@ func (c *conn) secure() error {
 	return unix.Close(old)
 }
 
-// untilWoken returns a context that ends when the connection is woken: before
-// Connect that is because its patience, or the target, has ended.
+// untilWoken returns a context that ends when the connection is woken. Before Connect that happens
+// only if its time is up or the target ends.
 func (c *conn) untilWoken() (ctx context.Context, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -115,8 +114,8 @@ func (c *conn) untilWoken() (ctx context.Context, stop func()) {
 	return ctx, func() { cancel(); <-done }
 }
 
-// hostOf returns whose an identity is, and the secret that goes with it: nil if there
-// is none, or the identity is not one of NVMe's.
+// hostOf returns the host of a TLS identity and the secret of that identity. The secret is nil if
+// there is no key for the host, or the identity is not in the form of NVMe.
 func (t *Target) hostOf(identity string) (*tlsHost, []byte) {
 	parts := strings.Split(identity, " ")
 	if len(parts) != 3 {

@@ -11,16 +11,15 @@ import (
 	"nvmecr/nvmf/pdu"
 )
 
-// sender turns what commands have to say into bytes.
+// sender encodes and sends the answers and R2Ts of commands.
 //
-// Commands wait in a ring. A batch of them is composed at a time: headers
-// into a buffer, data as pieces of the namespace's memory, all sent by one
-// sendmsg if the socket takes it. A command is free again when the batch it
-// is in was sent.
+// Commands wait in a ring. A batch of them is composed at a time: headers into a buffer, data as
+// pieces of the namespace's memory, all sent by one sendmsg if the socket takes it. A slot is free
+// when the batch of its command has been sent.
 type sender struct {
 	rules pdu.Rules
 
-	ring  []outgoing // of a power of two, with room for every command
+	ring  []outgoing // of a power of two, with space for every command
 	first uint32
 	count uint32
 
@@ -30,9 +29,9 @@ type sender struct {
 	// answers has for each piece the place in headers of the CapsuleResp
 	// that can still report that the piece could not be read, or -1.
 	answers []int32
-	next    int // piece to send
+	next    int // next piece to send
 	bounce  []byte
-	bounced int // bytes of bounce the batch uses
+	bounced int // bytes of bounce that the batch uses
 
 	msg unix.Msghdr
 }
@@ -45,12 +44,12 @@ type outgoing struct {
 
 const (
 	maxBatch = 64
-	// headerRoom is the most header and digest bytes of one command: C2HData
+	// maxHeaders is the most header and digest bytes of one command: C2HData
 	// with padding, data digest, CapsuleResp with digest.
-	headerRoom = pdu.MaxAlignment + pdu.DigestSize + pdu.CapsuleRespSize + pdu.DigestSize
+	maxHeaders = pdu.MaxAlignment + pdu.DigestSize + pdu.CapsuleRespSize + pdu.DigestSize
 )
 
-// size makes room for n commands. What waits stays.
+// size makes space for n commands. Waiting commands stay.
 func (s *sender) size(n int) {
 	length := 2
 	for length < n {
@@ -62,14 +61,14 @@ func (s *sender) size(n int) {
 	}
 	s.ring, s.first = ring, 0
 	if s.headers == nil {
-		s.headers = make([]byte, 0, (maxBatch+2)*headerRoom)
+		s.headers = make([]byte, 0, (maxBatch+2)*maxHeaders)
 		s.batch = make([]outgoing, 0, maxBatch)
 		s.iov = make([]unix.Iovec, 0, 4*maxBatch)
 		s.answers = make([]int32, 0, 4*maxBatch)
 	}
 }
 
-// push queues a command. There is room: a command waits at most once.
+// push queues a command. There is always space, because a command waits at most once.
 func (s *sender) push(slot uint16, r2t bool) {
 	s.ring[(s.first+s.count)&uint32(len(s.ring)-1)] = outgoing{slot, r2t}
 	s.count++
@@ -91,7 +90,7 @@ func (c *conn) transmit() (moved bool, err error) {
 		s.msg.Iovlen = uint64(len(s.iov) - s.next)
 		n, errno := sendmsg(c.fd, &s.msg, c.brief())
 		if errno == unix.EFAULT {
-			s.msg.Iovlen = 1 // which piece is it?
+			s.msg.Iovlen = 1 // to learn which piece is missing
 			n, errno = sendmsg(c.fd, &s.msg, c.brief())
 		}
 		switch {
@@ -128,7 +127,7 @@ func (s *sender) advance(n int) {
 	}
 }
 
-// settle frees the commands of a batch that was sent.
+// settle frees the slots of a batch that was sent.
 func (c *conn) settle() {
 	s := &c.out
 	for _, o := range s.batch {
@@ -141,14 +140,14 @@ func (c *conn) settle() {
 	s.next, s.bounced = 0, 0
 }
 
-// compose makes a batch of commands that wait.
+// compose makes a batch of waiting commands.
 func (c *conn) compose() {
 	s := &c.out
 	for s.count > 0 && len(s.batch) < maxBatch {
 		o := s.ring[s.first&uint32(len(s.ring)-1)]
 		m := &c.commands[o.slot]
 		if !o.r2t && m.read > 0 && c.copies(m) && s.bounced > 0 && s.bounced+int(m.read) > len(s.bounce) {
-			return // no room for its data before this batch was sent
+			return // no space for its data until this batch is sent
 		}
 		s.first++
 		s.count--
@@ -168,7 +167,7 @@ func (c *conn) compose() {
 }
 
 // copies reports whether a read goes through the buffer: a digest must be that
-// of the bytes sent, whoever writes to the namespace meanwhile.
+// of the bytes sent, whatever is written to the namespace meanwhile.
 func (c *conn) copies(m *command) bool { return m.at.memory == nil || c.out.rules.DataDigest }
 
 // putRead adds the data of a read and its completion.
@@ -177,8 +176,8 @@ func (c *conn) putRead(m *command) {
 	end := m.offset + int64(m.read)
 	if !c.copies(m) {
 		if m.at.faulty != nil {
-			// The completion goes apart from the data: it may still have to
-			// report that the data was not there.
+			// The completion is sent apart from the data: it may still have to report that the data
+			// could not be read.
 			s.putData(m, m.at.memory[m.offset:end], false)
 			s.answers[len(s.answers)-1] = int32(len(s.headers))
 			c.putResponse(m)
@@ -210,7 +209,7 @@ func (s *sender) putData(m *command, data []byte, success bool) {
 		flags |= pdu.FlagSuccess
 	}
 	at := len(s.headers)
-	b := s.headers[at : at+headerRoom]
+	b := s.headers[at : at+maxHeaders]
 	n := s.rules.Put(b, pdu.TypeC2HData, flags, len(data))
 	pdu.PutData(b, pdu.Data{CID: m.sqe.CID(), Length: uint32(len(data))})
 	s.rules.Seal(b)
@@ -228,7 +227,7 @@ func (s *sender) putData(m *command, data []byte, success bool) {
 // putR2T asks for all the data of a write.
 func (s *sender) putR2T(slot uint16, m *command) {
 	at := len(s.headers)
-	b := s.headers[at : at+headerRoom]
+	b := s.headers[at : at+maxHeaders]
 	n := s.rules.Put(b, pdu.TypeR2T, 0, 0)
 	pdu.PutR2T(b, pdu.R2T{CID: m.sqe.CID(), TTag: slot, Length: m.want})
 	s.rules.Seal(b)
@@ -239,7 +238,7 @@ func (s *sender) putR2T(slot uint16, m *command) {
 func (c *conn) putResponse(m *command) {
 	s := &c.out
 	at := len(s.headers)
-	b := s.headers[at : at+headerRoom]
+	b := s.headers[at : at+maxHeaders]
 	n := s.rules.Put(b, pdu.TypeCapsuleResp, 0, 0)
 	head := c.sqHead
 	if c.noSQFlow {
@@ -274,9 +273,9 @@ func (s *sender) follows(i, at int) bool {
 // zeros stand in for data that could not be read.
 var zeros [64 << 10]byte
 
-// substitute deals with a piece of a file's mapping, the next to be sent, that
-// is not there, after the header that announces it was sent: zeros go in its
-// place and the completion behind them says that the read failed.
+// substitute handles the next piece to be sent if it is a part of a file's mapping that is missing.
+// The header that announces the data may have been sent. So zeros take the place of the data, and
+// the completion behind them reports that the read failed.
 func (c *conn) substitute() error {
 	s := &c.out
 	if s.answers[s.next] < 0 {

@@ -358,7 +358,7 @@ func TestFullDisk(t *testing.T) {
 		q.capsule(s, r[:])
 		assert.Zero(t, q.response().Status())
 		q.capsule(q.rw(nvme.IOWrite, 2000, 1, 0), bytes.Repeat([]byte{6}, 4096))
-		assert.Zero(t, q.response().Status(), "there is room again")
+		assert.Zero(t, q.response().Status(), "there is space again")
 	}
 }
 

@@ -12,26 +12,25 @@ import "golang.org/x/sys/unix"
 // be asked for without privilege since 6.12; earlier kernels ignore it.
 
 const (
-	// Slices in nanoseconds: of a thread that takes data out, the shortest there
-	// is, and of one that puts data in. The kernel's own choice is about 3 ms.
+	// Slices in nanoseconds. A thread that takes data out of sockets gets the shortest one, a
+	// thread that puts data in a longer one. The kernel's default is about 3 ms.
 	takingSlice  = 100_000
 	puttingSlice = 10_000_000
-	// sliceAfter is how many bytes have to go in the other direction, in
-	// commands of largeIO or more, until the slice changes.
+	// sliceAfter is the number of bytes in the other direction, in commands of largeIO or more,
+	// after which the slice changes.
 	sliceAfter = 2 << 20
 	largeIO    = 32 << 10
 )
 
-// slicing is what the thread of a connection has asked for.
+// slicing is the time slice that the thread of a connection has asked for.
 type slicing struct {
-	want  bool // the host is on this machine, and the system lets us
+	want  bool // the host is on this machine, and the system allows it
 	now   uint64
-	other int // bytes that went in the other direction
+	other int // bytes in the other direction
 	first *unix.SchedAttr
 }
 
-// init must be called on the thread. It looks at a host's address and at what
-// the thread has been given.
+// init must be called on the thread. It stores the attributes that the thread has.
 func (s *slicing) init(nearby bool) {
 	if !nearby {
 		return
@@ -41,7 +40,7 @@ func (s *slicing) init(nearby bool) {
 	s.first = a
 }
 
-// moved notes that n bytes of a command are about to be taken or put.
+// moved notes that n bytes are about to be received or sent, with the slice for this direction.
 func (s *slicing) moved(slice uint64, n uint32) {
 	switch {
 	case !s.want || n < largeIO:
@@ -62,7 +61,7 @@ func (s *slicing) set(slice uint64) {
 	s.want = unix.SchedSetAttr(0, &a, 0) == nil
 }
 
-// end gives the thread back as it was.
+// end restores the attributes that the thread had.
 func (s *slicing) end() {
 	if s.want && s.now != 0 {
 		s.set(s.first.Runtime)

@@ -30,12 +30,11 @@ func prepare(fd int) error {
 	return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
 }
 
-// The calls below move data without waiting. brief says that the Go scheduler
-// is not told: where this thread has a core to itself, being taken for blocked
-// after 20 us, and others woken to take its place, costs more than the call. With
-// more threads than cores it is to be told: it lets few of them run at a time,
-// and what they move stays in the caches. It must be told where the memory is
-// a file's, which may have to be waited for.
+// The calls below move data without waiting. With brief the Go scheduler is not told of the call.
+// If this thread has a core to itself, telling it costs more than the call: after 20 us the
+// scheduler takes the thread for blocked and wakes another one. With more threads than cores the
+// scheduler is told: it lets few of them run at a time, and the data that they move stays in the
+// caches. It must be told where the memory is that of a file, because the call may block.
 
 // recv receives into b.
 func recv(fd int, b []byte, brief bool) (n int, errno syscall.Errno) {
@@ -70,7 +69,7 @@ func sendmsg(fd int, m *unix.Msghdr, brief bool) (n int, errno syscall.Errno) {
 	return int(r), errno
 }
 
-// local returns the address a socket is connected to on this side.
+// local returns the local address of a connected socket.
 func local(fd int) netip.AddrPort {
 	a, err := unix.Getsockname(fd)
 	if err != nil {
@@ -89,7 +88,7 @@ func addrPort(a unix.Sockaddr) netip.AddrPort {
 	return netip.AddrPort{}
 }
 
-// again reports whether a call would have had to wait.
+// again reports whether a call has to be repeated, since it would have had to wait.
 func again(errno syscall.Errno) bool { return errno == unix.EAGAIN || errno == unix.EINTR }
 
 // poll waits until fd is ready for events, other is readable, or timeout ms

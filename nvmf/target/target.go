@@ -80,22 +80,21 @@ type Config struct {
 	// command, which saves a round trip; 0 means 256 KiB. At most 1 MiB, a
 	// multiple of 16.
 	InCapsule nvmf.Bytes
-	// Keys are those of subsystems that have none of their own; see
-	// Subsystem.Keys. SetKeys replaces them.
+	// Keys are the secrets of hosts for subsystems without keys of their own; see Subsystem.Keys.
+	// SetKeys replaces them.
 	Keys map[string]dhchap.Keys
-	// PSKs are keys for TLS by the NQN of the host. Where there are any, all
-	// connections use TLS, discovery's as well, and a host can be none but the one
-	// whose key it has. SetPSKs replaces them.
+	// PSKs are keys for TLS by the NQN of the host. If there are any, all connections use TLS,
+	// those for discovery, too, and a host can only use the NQN whose key it has. SetPSKs replaces
+	// them.
 	PSKs map[string]tlspsk.Key
-	// CutTimeout is how long SetHosts and what else cuts hosts off wait for
-	// commands that are being executed; 0 means 30 s. See ErrExecuting.
+	// CutTimeout is how long SetHosts, and other calls that cut hosts off, wait for commands that
+	// are being executed; 0 means 30 s. See ErrExecuting.
 	CutTimeout time.Duration
-	// NoReservations makes a target without reservations, which keeps nobody
-	// from writing.
+	// NoReservations makes a target without reservations. It cannot keep any host from writing.
 	NoReservations bool
-	// Auth are the hashes and groups that hosts may authenticate with, best first.
-	// Where there are none they are all hashes, and the groups up to ffdhe4096 and
-	// none: what a larger group costs the target anybody could make it spend.
+	// Auth has the hashes and groups that hosts may authenticate with, best first. By default these
+	// are all hashes, the groups up to ffdhe4096, and no group. Larger groups are left out, because
+	// any host could make the target pay their cost.
 	Auth dhchap.Offer
 	// Log receives one line for each controller that comes and goes and for
 	// each violation of the protocol; nil discards them.
@@ -108,12 +107,11 @@ type Subsystem struct {
 	// Hosts are the host NQNs that may connect; empty lets any in, unless
 	// Listed. An NQN is the host's own claim: it separates friends, not foes.
 	Hosts []string
-	// Listed lets nobody in who is not in Hosts, also where that is empty.
+	// Listed admits only Hosts, even if that is empty.
 	Listed bool
-	// Keys are the secrets of hosts by their NQN; nil stands for those of the
-	// target. Where there are any, only hosts that have one may connect, and
-	// have to prove on every queue that they know it before anything else is
-	// done for them.
+	// Keys are the secrets of hosts by their NQN; nil stands for those of the target. If there are
+	// any, only hosts with a secret may connect. They have to prove on every queue that they know
+	// the secret before the target executes anything else for them.
 	Keys map[string]dhchap.Keys
 	// Serial and Model identify the subsystem to hosts, up to 20 and 40 ASCII
 	// characters. Serial defaults to a digest of the NQN.
@@ -130,12 +128,12 @@ type Namespace struct {
 	// Hosts are the host NQNs that see this namespace; empty means all that
 	// may connect to the subsystem.
 	Hosts []string
-	// Rate limits what is read and written, in bytes per second, all hosts
-	// together; 0 is no limit. At least MinRate.
+	// Rate limits the bytes per second that all hosts together read and write; 0 is no limit. At
+	// least MinRate.
 	Rate nvmf.Bytes
 }
 
-// Host is who is behind a controller, as Connect said.
+// Host is the host of a controller, as Connect named it.
 type Host struct {
 	NQN string
 	ID  [16]byte
@@ -157,14 +155,13 @@ type Target struct {
 	inCapsule      uint32
 	maxConns       int
 	cutTimeout     time.Duration
-	patience       time.Duration // with a host that has not connected and proved who it is
-	exchanges      chan struct{} // has room for those that may be computed at a time
+	patience       time.Duration // with a host that has not connected and authenticated
+	exchanges      chan struct{} // its capacity is the number of computations at a time
 	noReservations bool          // does not change
 	auth           dhchap.Offer  // nor does this
 
-	// running counts connections that are not asleep: they spin only while
-	// there are cores for all of them and for the hosts they may share the
-	// machine with.
+	// running counts connections that are not asleep. They spin only while there are cores for all
+	// of them and for the hosts, which may be on this machine.
 	running atomic.Int32
 
 	mu          sync.Mutex // guards what follows
@@ -285,9 +282,9 @@ func (t *Target) AddSubsystem(s Subsystem) error {
 	return nil
 }
 
-// RemoveSubsystem cuts off all hosts of a subsystem, flushes its namespaces
-// and closes their backings. After ErrExecuting the removal completes without
-// it, when that command ends.
+// RemoveSubsystem cuts off all hosts of a subsystem, flushes its namespaces and closes their
+// backings. After ErrExecuting the removal completes when the command ends that is still being
+// executed.
 func (t *Target) RemoveSubsystem(nqn string) error {
 	t.mu.Lock()
 	sub := t.subsystems[nqn]
@@ -304,8 +301,7 @@ func (t *Target) RemoveSubsystem(nqn string) error {
 	return sub.close()
 }
 
-// remove ends the namespaces, whose backings are closed when no connection uses
-// them any more.
+// remove ends the namespaces. Their backings are closed when no connection uses them any more.
 func (s *subsystem) remove() map[uint32]*namespace {
 	namespaces := *s.namespaces.Swap(&map[uint32]*namespace{})
 	for _, n := range namespaces {
@@ -314,7 +310,7 @@ func (s *subsystem) remove() map[uint32]*namespace {
 	return namespaces
 }
 
-// close is remove that waits for the backings to be closed.
+// close is remove, and waits until the backings are closed.
 func (s *subsystem) close() error {
 	var errs []error
 	for _, n := range s.remove() {
@@ -343,9 +339,9 @@ func (t *Target) AddNamespace(nqn string, n Namespace) (uint32, error) {
 	return id, nil
 }
 
-// RemoveNamespace ends a namespace: new commands to it fail at once, and when
-// those in flight are done it is flushed and its backing closed. It waits for
-// that until ctx ends; the removal completes without it.
+// RemoveNamespace ends a namespace: new commands to it fail at once. When those in flight have
+// ended, it is flushed and its backing closed. RemoveNamespace waits for that until ctx ends; the
+// removal completes in any case.
 func (t *Target) RemoveNamespace(ctx context.Context, nqn string, nsid uint32) error {
 	t.mu.Lock()
 	sub := t.subsystems[nqn]
@@ -417,21 +413,20 @@ func addNamespace(to map[uint32]*namespace, n Namespace) (uint32, error) {
 	return id, nil
 }
 
-// Cut ends every controller of the hosts that match, of every subsystem, and
-// returns how many those were. When it returns no command of theirs is being
-// executed, and none they sent before will be: this is the target's fence.
-// The hosts may connect again unless SetHosts has changed that.
+// Cut ends every controller of the hosts that match, in all subsystems, and returns their number.
+// When it returns, no command of these hosts is being executed, and none that they have sent will
+// be. The hosts may connect again unless SetHosts has changed that.
 func (t *Target) Cut(match func(Host) bool) int {
 	n, _ := t.cut(func(c *controller) bool { return match(c.host) }, nil)
 	return n
 }
 
-// ErrExecuting says that hosts were cut off, and that a command of theirs was
-// still being executed when Config.CutTimeout had passed: its storage does not
-// answer. Calling the same again waits for it again.
+// ErrExecuting says that hosts were cut off, but that a command of theirs was still being executed
+// after Config.CutTimeout: its storage does not answer. The same call, repeated, waits for the
+// command again.
 var ErrExecuting = errors.New("a command of a host that was cut off is still being executed, its storage does not answer: repeat this when it does")
 
-// cutInTime is Cut that waits for CutTimeout at most.
+// cutInTime is cut with Config.CutTimeout.
 func (t *Target) cutInTime(match func(*controller) bool) error {
 	timer := time.NewTimer(t.cutTimeout)
 	defer timer.Stop()
@@ -439,7 +434,7 @@ func (t *Target) cutInTime(match func(*controller) bool) error {
 	return err
 }
 
-// cut is Cut that waits until the time is up; nil is never.
+// cut is Cut that gives up when up delivers; nil never does.
 func (t *Target) cut(match func(*controller) bool, up <-chan time.Time) (int, error) {
 	t.mu.Lock()
 	n := 0
@@ -449,7 +444,7 @@ func (t *Target) cut(match func(*controller) bool, up <-chan time.Time) (int, er
 			c.end()
 		}
 	}
-	// Queues may outlive their controller, by a command that takes long.
+	// A queue may outlive its controller by a command that takes long.
 	var conns []*conn
 	for c := range t.conns {
 		if c.of != nil && match(c.of) {
@@ -470,9 +465,9 @@ func (t *Target) cut(match func(*controller) bool, up <-chan time.Time) (int, er
 	return n, nil
 }
 
-// Close stops listening, lets commands that have arrived finish until ctx
-// ends, cuts all connections, flushes all namespaces and closes their
-// backings. The error joins what went wrong with those.
+// Close stops listening and lets commands that have arrived finish until ctx ends. Then it cuts all
+// connections, flushes all namespaces and closes their backings. The error joins the errors of
+// these.
 func (t *Target) Close(ctx context.Context) error {
 	t.mu.Lock()
 	if t.closed {
@@ -481,7 +476,7 @@ func (t *Target) Close(ctx context.Context) error {
 	}
 	t.closed = true
 	for _, l := range t.listeners {
-		_ = l.Close() // only wakes up the acceptor
+		_ = l.Close() // to wake the acceptor
 	}
 	for c := range t.conns {
 		c.closing.Store(true)

@@ -14,9 +14,9 @@ func (t *Target) maxUnauthenticated() (all, each int) {
 	return max(1, t.maxConns/2), max(1, t.maxConns/4)
 }
 
-// makeRoom ends an unauthenticated connection if there are too many, and reports whether
-// there is room for another one of peer. Target.mu is held.
-func (t *Target) makeRoom(peer netip.Addr) bool {
+// makeSpace ends an unauthenticated connection if there are too many, and reports whether
+// another one of peer may be admitted. Target.mu is held.
+func (t *Target) makeSpace(peer netip.Addr) bool {
 	all, each := t.maxUnauthenticated()
 	places, unauthenticated := 0, 0
 	byAddress := make(map[netip.Addr]int)
@@ -34,21 +34,21 @@ func (t *Target) makeRoom(peer netip.Addr) bool {
 	case byAddress[peer] >= each:
 		t.evict(func(c *conn) bool { return c.peer.Addr() == peer })
 	case unauthenticated >= all, places >= t.maxConns:
-		most := 0
+		limit := 0
 		for _, n := range byAddress {
-			most = max(most, n)
+			limit = max(limit, n)
 		}
-		return t.evict(func(c *conn) bool { return byAddress[c.peer.Addr()] == most })
+		return t.evict(func(c *conn) bool { return byAddress[c.peer.Addr()] == limit })
 	}
 	return true
 }
 
-// evict ends the oldest unauthenticated connection for which meant is true; it returns
-// false if there is none. Target.mu is held.
-func (t *Target) evict(meant func(*conn) bool) bool {
+// evict ends the oldest unauthenticated connection for which match is true; it returns false if
+// there is none. Target.mu is held.
+func (t *Target) evict(match func(*conn) bool) bool {
 	var oldest *conn
 	for c := range t.conns {
-		if !c.authenticated && !c.evicted && meant(c) && (oldest == nil || c.number < oldest.number) {
+		if !c.authenticated && !c.evicted && match(c) && (oldest == nil || c.number < oldest.number) {
 			oldest = c
 		}
 	}
