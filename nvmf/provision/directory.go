@@ -8,10 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OpenDirectory opens a directory of namespaces, which it makes if it is not
-// there. Who can write to it could put their files, or links to those of
-// others, in the place of namespaces: so it must be this user's or root's, and
-// nobody else may write to it.
+// OpenDirectory opens a directory of namespaces, and makes it if it does not exist. Another user
+// who could write to it could replace namespaces by files of his own, or by links to files of
+// others. So the directory must belong to this user or to root, and no other user may write to it.
 func OpenDirectory(path string) (*os.File, error) {
 	if err := os.MkdirAll(path, 0o700); err != nil {
 		return nil, fmt.Errorf("directory of namespaces: %w", err)

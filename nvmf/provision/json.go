@@ -9,7 +9,7 @@ import (
 // plain is a Namespace without its methods.
 type plain Namespace
 
-// wire is a Namespace as JSON: addresses are strings there.
+// wire is the form of a Namespace in JSON, in which addresses are strings.
 type wire struct {
 	*plain
 	Targets []string `json:"targets"`

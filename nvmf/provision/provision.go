@@ -62,15 +62,15 @@ type Provisioner interface {
 	Close() error
 }
 
-// State is how far a namespace has come.
+// State is the state of a namespace.
 type State string
 
 // The states.
 const (
 	Ready      State = "ready"
-	Incomplete State = "incomplete" // Create was interrupted, or the target started anew: repeat it
+	Incomplete State = "incomplete" // Create was interrupted, or the target was restarted: repeat it
 	Freed      State = "freed"      // Delete was interrupted: repeat it
-	Damaged    State = "damaged"    // what is there cannot be served: mend it or Delete it
+	Damaged    State = "damaged"    // its storage cannot be served: repair it or Delete it
 )
 
 // Namespace is the namespace of a job.
@@ -78,18 +78,18 @@ type Namespace struct {
 	Job   string     `json:"job"`
 	State State      `json:"state"`
 	Size  nvmf.Bytes `json:"size"`
-	// Targets are the addresses it is served at, as `nvmecr run --target`
-	// takes them: each is a way to the same namespace.
+	// Targets are the addresses at which it is served, as `nvmecr run --target` takes them. Each
+	// leads to the same namespace.
 	Targets []nvmf.TransportID `json:"targets"`
 	Hosts   []string           `json:"hosts"` // sorted
-	// Authenticate says that hosts have to prove who they are.
+	// Authenticate says that hosts have to authenticate.
 	Authenticate bool       `json:"authenticate"`
 	Rate         nvmf.Bytes `json:"rate"` // bytes per second; 0 is no limit
-	// Problem says what is wrong with one that is Damaged.
+	// Problem is the reason why the namespace is Damaged.
 	Problem string `json:"problem,omitempty"`
 }
 
-// Errors of a Provisioner. What they wrap says which job, why, and what to do.
+// Errors of a Provisioner. The errors around them name the job, the cause and the remedy.
 var (
 	ErrNoNamespace = errors.New("there is no namespace")
 	ErrNoSpace     = errors.New("not enough space")
@@ -98,13 +98,13 @@ var (
 	ErrInvalid     = errors.New("not valid")
 )
 
-// SizeError says that a job has a namespace of another size.
+// SizeError: the job has a namespace of another size.
 type SizeError struct {
 	Job        string
 	Have, Want nvmf.Bytes
 }
 
-// Error names both sizes and what to do.
+// Error names both sizes and the remedy.
 func (e *SizeError) Error() string {
 	return fmt.Sprintf("job %s has a namespace of %s already, not of %s: use it, or delete it first", e.Job, e.Have, e.Want)
 }
@@ -119,18 +119,18 @@ func NotServed(job string) error {
 	return fmt.Errorf("job %s: %w: its storage is there, and the target does not serve it; it was started anew, or a create was interrupted: repeat the create", job, ErrIncomplete)
 }
 
-// MaxJob is the longest name of a job: with it the names that targets give
-// to storage are not too long for any of them.
+// MaxJob is the length of the longest name of a job. With it the names that targets give to storage
+// are short enough for all of them.
 const MaxJob = 48
 
-// MinRate is the least rate that a namespace can be limited to.
+// MinRate is the lowest rate limit of a namespace.
 const MinRate = nvmf.MiB
 
-// Base is what the NQNs of jobs' subsystems begin with unless it is configured.
+// Base is the beginning of the NQNs of jobs' subsystems unless it is configured.
 const Base = "nqn.2014-08.org.nvmecr:job"
 
-// CheckJob returns an error unless job can be the name of one: a letter or
-// digit, then letters, digits, dots, dashes and underscores, 48 in all at most.
+// CheckJob returns an error unless job is a valid name: a letter or digit, then letters, digits,
+// dots, dashes and underscores, at most 48 in all.
 func CheckJob(job string) error {
 	alnum := func(c byte) bool { return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' }
 	ok := len(job) >= 1 && len(job) <= MaxJob && alnum(job[0])
@@ -143,8 +143,7 @@ func CheckJob(job string) error {
 	return nil
 }
 
-// CheckSize returns an error unless a namespace can have that size: 1 MiB to
-// 64 TiB.
+// CheckSize returns an error unless size is valid for a namespace: 1 MiB to 64 TiB.
 func CheckSize(job string, size nvmf.Bytes) error {
 	if size < nvmf.MiB || size > 64*nvmf.TiB {
 		return fmt.Errorf("job %s: %w: a namespace of %s, it must have 1 MiB to 64 TiB", job, ErrInvalid, size)
@@ -152,8 +151,8 @@ func CheckSize(job string, size nvmf.Bytes) error {
 	return nil
 }
 
-// CheckRate returns an error unless a namespace can be limited to that: to MinRate
-// to 1 TiB per second, or with 0 not at all.
+// CheckRate returns an error unless rate is a valid limit: MinRate to 1 TiB per second, or 0 for
+// none.
 func CheckRate(job string, rate nvmf.Bytes) error {
 	if rate != 0 && rate < MinRate {
 		return fmt.Errorf("job %s: %w: a limit of %s per second, the least is %s: with less, hosts would take commands for lost", job, ErrInvalid, rate, MinRate)
@@ -164,7 +163,7 @@ func CheckRate(job string, rate nvmf.Bytes) error {
 	return nil
 }
 
-// CheckHosts returns the NQNs of hosts sorted and each once.
+// CheckHosts returns the NQNs of hosts, sorted, without duplicates.
 func CheckHosts(job string, hosts []string) ([]string, error) {
 	sorted := slices.Compact(slices.Sorted(slices.Values(hosts)))
 	for _, h := range sorted {
@@ -178,9 +177,9 @@ func CheckHosts(job string, hosts []string) ([]string, error) {
 	return sorted, nil
 }
 
-// CheckKeys returns an error unless either all hosts have keys or none has. Where
-// keys is nil, hosts have the keys that they were exposed with before. If locked, the
-// namespace was exposed with keys, and all hosts need keys.
+// CheckKeys returns an error unless either all hosts have keys or none has. If keys is nil, hosts
+// keep the keys that they were exposed with. If locked is set, the namespace was exposed with keys,
+// and all hosts need keys.
 func CheckKeys(job string, hosts []string, keys map[string]dhchap.Keys, before func(host string) bool, locked bool) error {
 	var with, without string
 	for _, h := range hosts {
@@ -206,7 +205,7 @@ func CheckKeys(job string, hosts []string, keys map[string]dhchap.Keys, before f
 	return fmt.Errorf("job %s: %w: host %s has no key: give keys of all hosts of the job", job, ErrInvalid, without)
 }
 
-// ValidNQN reports whether a name can be an NQN, and part of a path.
+// ValidNQN reports whether a name is valid as an NQN, and as a part of a path.
 func ValidNQN(nqn string) bool {
 	bad := func(c rune) bool { return c <= ' ' || c == 0x7f || c == '/' || c == 0xfffd }
 	return strings.HasPrefix(nqn, "nqn.") && len(nqn) >= 12 && len(nqn) <= 223 && !strings.ContainsFunc(nqn, bad)
@@ -215,7 +214,7 @@ func ValidNQN(nqn string) bool {
 // NQN returns the NQN of a job's subsystem.
 func NQN(base, job string) string { return base + ":" + job }
 
-// JobOf returns whose subsystem an NQN is; "" if it is no job's.
+// JobOf returns the job of a subsystem's NQN; "" if it is not that of a job.
 func JobOf(base, nqn string) string {
 	job, ok := strings.CutPrefix(nqn, base+":")
 	if !ok || CheckJob(job) != nil {

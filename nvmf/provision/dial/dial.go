@@ -4,8 +4,8 @@
 //	spdk:SOCKET[?OPTION=VALUE&...] nvmf/provision/spdk: listen, store, keys, nqn
 //	nvmet:DIRECTORY?dir=DIRECTORY[&...] nvmf/provision/nvmet: dir, device, listen, nqn
 //
-// listen=ADDRESS[:PORT] is where the hosts find the target, nqn=PREFIX what the
-// NQNs of jobs begin with.
+// listen=ADDRESS[:PORT] is the address at which the hosts find the target. nqn=PREFIX is the
+// beginning of the NQNs of jobs.
 package dial
 
 import (
@@ -40,7 +40,7 @@ func Open(name string) (provision.Provisioner, error) {
 	return p, nil
 }
 
-// opener is a name taken apart.
+// opener has the parts of a name.
 type opener struct {
 	name, path string
 	options    url.Values
@@ -69,7 +69,7 @@ func (o *opener) open(kind string) (provision.Provisioner, error) {
 	return nil, fmt.Errorf("%w: there is no kind %q, only nvmecr, spdk and nvmet", provision.ErrInvalid, kind)
 }
 
-// only refuses options that are not known, or given twice.
+// only refuses options that are unknown or given twice.
 func (o *opener) only(known ...string) error {
 	for _, k := range slices.Sorted(maps.Keys(o.options)) {
 		switch {
@@ -84,7 +84,7 @@ func (o *opener) only(known ...string) error {
 	return nil
 }
 
-// common takes the options that are not nvmecr's own, and refuses others than
+// common returns the options that all targets but nvmecr's own have, and refuses options other than
 // these and the known ones.
 func (o *opener) common(known ...string) (listen *nvmf.TransportID, base string, err error) {
 	listen, err1 := o.listen()
@@ -92,7 +92,7 @@ func (o *opener) common(known ...string) (listen *nvmf.TransportID, base string,
 	return listen, base, errors.Join(o.only(append([]string{"listen", "nqn"}, known...)...), err1, err2)
 }
 
-// base is option nqn=PREFIX.
+// base returns option nqn=PREFIX.
 func (o *opener) base() (string, error) {
 	base := o.options.Get("nqn")
 	if base != "" && (!provision.ValidNQN(base) || len(base) > 222-provision.MaxJob) {
@@ -101,8 +101,7 @@ func (o *opener) base() (string, error) {
 	return base, nil
 }
 
-// listen is option listen=ADDRESS[:PORT], without a subsystem; nil if it is
-// not given.
+// listen returns option listen=ADDRESS[:PORT], without a subsystem; nil if it is not given.
 func (o *opener) listen() (*nvmf.TransportID, error) {
 	s := o.options.Get("listen")
 	if s == "" {

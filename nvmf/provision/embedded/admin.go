@@ -17,8 +17,8 @@ import (
 	"nvmecr/nvmf/provision"
 )
 
-// The methods are those of provision.Provisioner. Their parameters are these,
-// of which each takes its own.
+// The methods are those of provision.Provisioner. All parameters are here; each method uses its
+// own.
 type (
 	jobParams struct {
 		Job string `json:"job"`
@@ -38,7 +38,7 @@ type (
 	}
 )
 
-// kinds are the codes of the errors that callers tell apart.
+// kinds has the codes of the errors that callers distinguish.
 var kinds = []struct {
 	code int64
 	err  error
@@ -49,13 +49,12 @@ var kinds = []struct {
 	{-int64(unix.EINVAL), provision.ErrInvalid},
 }
 
-// codeSize is the code of a *provision.SizeError, which is the error's data.
+// codeSize is the code of a *provision.SizeError, which is sent as the error's data.
 const codeSize = -int64(unix.EEXIST)
 
-// Listen listens at a unix socket that only this user and root can connect
-// to. A socket that nobody listens at any more is replaced: the file beside it
-// with .lock behind its name is locked by who listens, so that of two targets
-// that find such a socket one takes it.
+// Listen listens at a unix socket that only this user and root can connect to. A socket without a
+// listener is replaced. The listener locks a file beside the socket, of its name and .lock. So if
+// two targets find such a socket, one of them takes it.
 func Listen(path string) (net.Listener, error) {
 	lock, err := lockSocket(path)
 	if err != nil {
@@ -91,7 +90,7 @@ func listen(path string) (net.Listener, error) {
 	if err := removeStale(path); err != nil {
 		return nil, err
 	}
-	// The mode of a socket's file is that of the socket when it is bound.
+	// The file of a socket gets the mode that the socket has when it is bound.
 	c := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		var err error
 		return errors.Join(raw.Control(func(fd uintptr) { err = unix.Fchmod(int(fd), 0o600) }), err)
@@ -110,7 +109,7 @@ func removeStale(path string) error {
 		return fmt.Errorf("%s is there and no socket: give another path", path)
 	}
 	conn, err := net.Dial("unix", path)
-	if err == nil { // it does not know of the lock
+	if err == nil { // a listener without the lock
 		return errors.Join(anotherListens(path), conn.Close())
 	}
 	if !errors.Is(err, unix.ECONNREFUSED) {
@@ -119,14 +118,13 @@ func removeStale(path string) error {
 	return os.Remove(path)
 }
 
-// listener accepts connections of this user and root alone, whatever became of
-// the file's mode.
+// listener accepts connections of this user and of root only, whatever the mode of the file is.
 type listener struct {
 	net.Listener
 	lock *os.File
 }
 
-// Close removes the socket and then lets the next one have it.
+// Close removes the socket, and then the lock, so that another listener can take the path.
 func (l *listener) Close() error { return errors.Join(l.Listener.Close(), l.lock.Close()) }
 
 func (l *listener) Accept() (net.Conn, error) {
@@ -138,12 +136,12 @@ func (l *listener) Accept() (net.Conn, error) {
 		if uid, err := peer(conn); err == nil && trusted(uid) {
 			return conn, nil
 		}
-		_ = conn.Close() // who that was sees it
+		_ = conn.Close() // the client sees the end of the connection
 	}
 }
 
-// peer returns the user at the other end of a unix socket: who has connected,
-// or who listens.
+// peer returns the user at the other end of a unix socket: the one who has connected, or the one
+// who listens.
 func peer(conn net.Conn) (uid uint32, err error) {
 	raw, err := conn.(*net.UnixConn).SyscallConn()
 	if err != nil {
@@ -159,7 +157,8 @@ func peer(conn net.Conn) (uid uint32, err error) {
 	return who.Uid, nil
 }
 
-// trusted says who may administer a target, and whose targets we administer.
+// trusted reports whether a user may administer a target, and whether this process administers
+// targets of that user.
 func trusted(uid uint32) bool { return uid == 0 || uid == uint32(os.Geteuid()) }
 
 // Serve answers administrators until ctx ends, and closes l.
@@ -205,7 +204,7 @@ func call(ctx context.Context, p provision.Provisioner, method string, params js
 	return nil, &jsonrpc.Error{Code: jsonrpc.CodeMethodNotFound, Message: fmt.Sprintf("no method %q", method)}
 }
 
-// encode gives an error a code that decode turns back.
+// encode gives an error a code, from which decode makes the error again.
 func encode(err error) error {
 	var size *provision.SizeError
 	switch {

@@ -16,24 +16,23 @@ import (
 	"nvmecr/nvmf/provision"
 )
 
-// patience is how long a target may take for a call.
+// patience is the time that a target has to answer a call.
 const patience = time.Minute
 
-// Client is a provision.Provisioner of a target in another process, whose
-// admin socket it calls.
+// Client is a provision.Provisioner for a target in another process. It calls the target's admin
+// socket.
 type Client struct {
 	path string
 	rpc  *jsonrpc.Client
 }
 
-// NewClient returns a client of the admin socket at path. It connects when it
-// is first used, and only to a target of this user's or root's.
+// NewClient returns a client of the admin socket at path. It connects when it is first used, and
+// only to a target of this user or of root.
 func NewClient(path string) *Client {
 	return &Client{path: path, rpc: jsonrpc.NewClient(path).Check(func(conn net.Conn) error { return mayServe(peer(conn)) })}
 }
 
-// mayServe refuses a target of another user's, who may have taken the place of
-// the one that the path is for.
+// mayServe refuses a target of another user, who may have put it in the place of the expected one.
 func mayServe(uid uint32, err error) error {
 	if err == nil && !trusted(uid) {
 		err = fmt.Errorf("the target that listens there is of user %d, and has to be yours or root's", uid)
@@ -41,15 +40,15 @@ func mayServe(uid uint32, err error) error {
 	return err
 }
 
-// Create calls the target's.
+// Create calls Create of the target.
 func (c *Client) Create(ctx context.Context, job string, size nvmf.Bytes) (n provision.Namespace, err error) {
 	err = c.call(ctx, "create", createParams{job, size}, &n)
 	return n, err
 }
 
-// Expose calls the target's.
+// Expose calls Expose of the target.
 func (c *Client) Expose(ctx context.Context, job string, hosts []string, keys map[string]dhchap.Keys) error {
-	// Those that were not asked for need not travel, and may lack a key.
+	// Keys of other hosts are not needed, and may be invalid.
 	var sent hostKeys
 	for _, h := range hosts {
 		if k, ok := keys[h]; ok && !k.Host.IsZero() {
@@ -62,17 +61,17 @@ func (c *Client) Expose(ctx context.Context, job string, hosts []string, keys ma
 	return c.call(ctx, "expose", exposeParams{job, hosts, sent}, nil)
 }
 
-// Limit calls the target's.
+// Limit calls Limit of the target.
 func (c *Client) Limit(ctx context.Context, job string, rate nvmf.Bytes) error {
 	return c.call(ctx, "limit", limitParams{job, rate}, nil)
 }
 
-// Delete calls the target's.
+// Delete calls Delete of the target.
 func (c *Client) Delete(ctx context.Context, job string) error {
 	return c.call(ctx, "delete", jobParams{job}, nil)
 }
 
-// List calls the target's.
+// List calls List of the target.
 func (c *Client) List(ctx context.Context) (list []provision.Namespace, err error) {
 	err = c.call(ctx, "list", nil, &list)
 	return list, err
@@ -97,7 +96,7 @@ func (c *Client) call(ctx context.Context, method string, params, result any) er
 	return err
 }
 
-// remote is an error of the target's: its words, and what it is here.
+// remote is an error of the target: its text, and the error of this package that it stands for.
 type remote struct {
 	text string
 	kind error

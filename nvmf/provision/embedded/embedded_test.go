@@ -445,7 +445,7 @@ func TestDamaged(t *testing.T) {
 	require.NoError(t, c.Delete(ctx, "stray"))
 	require.NoError(t, os.WriteFile(file, whole, 0o600))
 	_, err = c.Create(ctx, "bad", nvmf.MiB)
-	require.NoError(t, err, "mended")
+	require.NoError(t, err, "repaired")
 	assert.Equal(t, map[string]provision.State{"bad": provision.Ready, "good": provision.Ready}, states())
 	require.NoError(t, c.Delete(ctx, "bad"))
 }
@@ -471,7 +471,7 @@ func (s *scarce) free(job string) (bool, error) {
 	return s.Pool.free(job)
 }
 
-// TestNotServed: a namespace that the target cannot serve takes no room.
+// TestNotServed: a namespace that the target cannot serve takes no space.
 func TestNotServed(t *testing.T) {
 	for _, name := range []string{"mem:1M", "file:" + poolDir(t)} {
 		t.Run(name[:3], func(t *testing.T) {
@@ -512,7 +512,7 @@ func TestNotServed(t *testing.T) {
 }
 
 // TestFailures fails one step of a call, of a target that lives on: what the
-// disk has is what the target does, and repeating the call mends it.
+// disk has is what the target does, and repeating the call repairs it.
 func TestFailures(t *testing.T) {
 	ctx := context.Background()
 	dir := poolDir(t)

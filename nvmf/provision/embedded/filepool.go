@@ -24,19 +24,19 @@ const (
 	freedPrefix = ".freed:"
 	imageName   = "namespace.img"
 	recordName  = "job.json"
-	newSuffix   = ".new" // of a record that is being written
+	newSuffix   = ".new" // suffix of a record that is being written
 )
 
 // filePool is a Pool of files in a directory.
 type filePool struct {
 	dir  *os.File // locked
 	path string
-	// step is called before every change of the disk and may fail it: for
-	// tests of what a crash there leaves.
+	// step is called before every change of the disk and may fail it: tests look at the state that
+	// a crash there leaves.
 	step func() error
 }
 
-// openFilePool opens a directory and removes what interrupted calls have left.
+// openFilePool opens a directory and removes what interrupted calls have left in it.
 func openFilePool(path string) (*filePool, error) {
 	dir, err := provision.OpenDirectory(path)
 	if err != nil {
@@ -61,7 +61,7 @@ func (p *filePool) tidy() error {
 		if strings.HasPrefix(e.Name(), newPrefix) || strings.HasPrefix(e.Name(), freedPrefix) {
 			err = errors.Join(err, os.RemoveAll(filepath.Join(p.path, e.Name())))
 		}
-		if e.IsDir() && provision.CheckJob(e.Name()) == nil { // it may have keys
+		if e.IsDir() && provision.CheckJob(e.Name()) == nil { // the record may have keys
 			if e := os.Remove(p.at(e.Name(), recordName+newSuffix)); !errors.Is(e, fs.ErrNotExist) {
 				err = errors.Join(err, e)
 			}
@@ -130,8 +130,8 @@ func (p *filePool) create(r record) error {
 	return err
 }
 
-// fits refuses what there is no room for today. Nothing is reserved: files are
-// sparse, and a write that finds the disk full is Capacity Exceeded.
+// fits refuses a size for which the disk has no space today. Nothing is reserved: files are sparse,
+// and a write that finds the disk full is Capacity Exceeded.
 func (p *filePool) fits(r record) error {
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(int(p.dir.Fd()), &fs); err != nil {
@@ -160,7 +160,7 @@ func makeImage(path string, size int64) error {
 	return errors.Join(f.Truncate(size), f.Sync(), f.Close())
 }
 
-// writeRecord makes a file in the place of whatever has its name.
+// writeRecord writes a record, in place of any file of that name.
 func writeRecord(path string, r record) error {
 	b, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
@@ -186,11 +186,11 @@ func syncDir(path string) error {
 }
 
 func (p *filePool) open(r record) (target.Backing, error) {
-	// Whoever renamed it may have died, or failed, before this.
+	// The process that renamed the directory may have died, or failed, before this.
 	if err := p.dir.Sync(); err != nil {
 		return nil, err
 	}
-	// The target follows links, and a pool makes none.
+	// The target follows links. A pool has none.
 	path := p.at(r.Job, imageName)
 	if info, err := os.Lstat(path); err != nil {
 		return nil, err
@@ -219,7 +219,7 @@ func (p *filePool) save(r record) (done bool, err error) {
 func (p *filePool) free(job string) (done bool, err error) {
 	err = p.change(func() error { return os.Rename(p.at(job), p.at(freedPrefix+job)) })
 	if errors.Is(err, fs.ErrNotExist) {
-		_, err = os.Lstat(p.at(freedPrefix + job)) // an earlier call has renamed it
+		_, err = os.Lstat(p.at(freedPrefix + job)) // an earlier call may have renamed it
 	}
 	if err != nil {
 		return false, err
@@ -239,5 +239,5 @@ func (p *filePool) purge(job string) error {
 	return nil
 }
 
-// Close gives the directory to the next target.
+// Close unlocks the directory for the next target.
 func (p *filePool) Close() error { return p.dir.Close() }

@@ -8,18 +8,17 @@ import (
 	"nvmecr/nvmf/dhchap"
 )
 
-// hostKeys are the keys of hosts by their NQN. Printed they are not shown; as
-// JSON, in the admin socket and in the record of a job, which are for this user
-// alone, they are.
+// hostKeys has the keys of hosts by their NQN. Printing it does not show the keys. As JSON, in the
+// admin socket and in the record of a job, which only this user can read, it does.
 type hostKeys map[string]dhchap.Keys
 
-// text is dhchap.Keys as JSON.
+// text is the form of dhchap.Keys in JSON.
 type text struct {
 	Host       string `json:"host"`
 	Controller string `json:"controller,omitempty"`
 }
 
-// with returns them with those of one more host.
+// with returns the keys with those of one more host.
 func (k hostKeys) with(host string, keys dhchap.Keys) hostKeys {
 	k = maps.Clone(k)
 	if k == nil {
@@ -29,7 +28,7 @@ func (k hostKeys) with(host string, keys dhchap.Keys) hostKeys {
 	return k
 }
 
-// MarshalJSON reveals the keys.
+// MarshalJSON writes the keys in plain text.
 func (k hostKeys) MarshalJSON() ([]byte, error) {
 	all := map[string]text{}
 	for host, keys := range k {

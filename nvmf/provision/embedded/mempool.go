@@ -74,5 +74,5 @@ func (p *memPool) purge(job string) error {
 	return nil
 }
 
-// Close forgets all of it.
+// Close discards all namespaces.
 func (p *memPool) Close() error { return nil }

@@ -10,10 +10,10 @@ import (
 	"nvmecr/nvmf/target"
 )
 
-// blockSize is that of namespaces, and what their sizes are rounded up to.
+// blockSize is the block size of namespaces. Their sizes are rounded up to it.
 const blockSize = 4 * nvmf.KiB
 
-// record is what a pool keeps of a namespace.
+// record describes a namespace in a pool.
 type record struct {
 	Job   string     `json:"job"`
 	Size  nvmf.Bytes `json:"size"`
@@ -22,33 +22,30 @@ type record struct {
 	Rate  nvmf.Bytes `json:"rate"`
 }
 
-// Pool is where namespaces come from. Its methods are called one at a time.
-// Those that say whether it is done do so also with an error, which then means
-// that it may not outlast the machine; repeating the call mends that.
+// Pool has the storage of namespaces. Its methods are called one at a time. Methods that return
+// done may return it together with an error: then the change is made, but it may not survive a
+// crash of the machine. Repeating the call repairs that.
 type Pool interface {
-	// jobs returns what there is: provision.Ready, or Freed by a free that
-	// no purge has followed.
+	// jobs returns all jobs with their state: provision.Ready, or Freed after a free without a
+	// purge.
 	jobs() (map[string]provision.State, error)
 	// load returns the record of a job that is Ready.
 	load(job string) (record, error)
-	// create makes a namespace of zeros. What it has made when it fails, jobs
-	// says.
+	// create makes a namespace of zeros. If it fails, jobs tells whether there is a namespace.
 	create(r record) error
-	// open returns its storage, of a namespace that outlasts the machine if
-	// the pool does.
+	// open returns the storage of a namespace. It survives a crash of the machine if the pool does.
 	open(r record) (target.Backing, error)
 	// save replaces the record.
 	save(r record) (done bool, err error)
-	// free makes a Ready one Freed. One that is so already it leaves so.
+	// free makes a Ready namespace Freed. A Freed one stays so.
 	free(job string) (done bool, err error)
-	// purge removes what is Freed, and what a create left that died.
+	// purge removes Freed storage, and the remains of an interrupted create.
 	purge(job string) error
 	// Close releases the pool, whose namespaces must be closed.
 	Close() error
 }
 
-// OpenPool opens "file:DIR", a directory, which it makes if it is not there,
-// or "mem:SIZE".
+// OpenPool opens "file:DIR", a directory, which is made if it does not exist, or "mem:SIZE".
 func OpenPool(name string) (Pool, error) {
 	kind, rest, _ := strings.Cut(name, ":")
 	switch {

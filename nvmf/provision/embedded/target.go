@@ -22,20 +22,20 @@ type Target struct {
 
 	mu        sync.Mutex         // guards what follows, and is held during calls
 	served    map[string]*served // by job
-	damaged   map[string]error   // by job: what New could not serve
+	damaged   map[string]error   // by job: why New could not serve it
 	addresses []nvmf.TransportID // without a subsystem
 }
 
-// served is a namespace that the target has.
+// served is a namespace that the target serves.
 type served struct {
 	record
-	backing target.Backing // the target's
-	freed   bool           // in the pool
+	backing target.Backing // owned by the target
+	freed   bool           // the pool has freed it
 }
 
-// New makes t serve what is in a pool, under NQNs that begin with base. What it
-// cannot serve is left as it is, and Damaged; the others are not to suffer for
-// it. The pool belongs to the Target, also if New fails.
+// New makes t serve the namespaces of a pool, under NQNs that begin with base. A namespace that
+// cannot be served stays unchanged, and is Damaged; the others are served all the same. The pool
+// belongs to the Target, also if New fails.
 func New(t *target.Target, pool Pool, base string) (*Target, error) {
 	x := &Target{target: t, pool: pool, base: base, served: map[string]*served{}, damaged: map[string]error{}}
 	jobs, err := pool.jobs()
@@ -53,8 +53,8 @@ func New(t *target.Target, pool Pool, base string) (*Target, error) {
 	return x, nil
 }
 
-// SetAddresses says where the target listens: transport, address and service
-// of each.
+// SetAddresses sets the addresses at which the target listens: transport, address and service of
+// each.
 func (x *Target) SetAddresses(addresses []nvmf.TransportID) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -110,7 +110,7 @@ func (x *Target) create(job string, size nvmf.Bytes) (*served, error) {
 	if err != nil {
 		return nil, err
 	}
-	if jobs[job] == provision.Ready { // a create that failed has left it
+	if jobs[job] == provision.Ready { // left by a create that has failed
 		r, err := x.pool.load(job)
 		if err == nil && r.Size != size {
 			err = &provision.SizeError{Job: job, Have: r.Size, Want: size}
@@ -133,7 +133,7 @@ func (x *Target) create(job string, size nvmf.Bytes) (*served, error) {
 	return nil, errors.Join(err, x.delete(job))
 }
 
-// Expose sets who may connect. The pool knows before the target does it.
+// Expose sets the hosts that may connect. It changes the record in the pool before the target.
 func (x *Target) Expose(_ context.Context, job string, hosts []string, keys map[string]dhchap.Keys) error {
 	hosts, err := provision.CheckHosts(job, hosts)
 	if err != nil {
@@ -165,7 +165,7 @@ func (x *Target) Limit(_ context.Context, job string, rate nvmf.Bytes) error {
 		func(nqn string, r *record) error { return x.target.SetRate(nqn, 1, r.Rate) })
 }
 
-// alter changes the record of a job and then what the target does.
+// alter changes the record of a job, and then the target.
 func (x *Target) alter(job string, edit func(*record) error, apply func(nqn string, r *record) error) error {
 	if err := provision.CheckJob(job); err != nil {
 		return err
@@ -187,7 +187,7 @@ func (x *Target) alter(job string, edit func(*record) error, apply func(nqn stri
 	if err != nil {
 		err = fmt.Errorf("job %s: %w", job, err)
 	}
-	if saved { // the next target goes by it, whatever the error
+	if saved { // the next target uses the record, whatever the error is
 		s.record = r
 		err = errors.Join(err, apply(provision.NQN(x.base, job), &r))
 	}
@@ -204,7 +204,7 @@ func (x *Target) Delete(_ context.Context, job string) error {
 	return x.delete(job)
 }
 
-// delete frees what the pool has of a job, whether the target has it or not.
+// delete frees the storage of a job, whether the target serves it or not.
 func (x *Target) delete(job string) error {
 	jobs, err := x.pool.jobs()
 	if err != nil {
@@ -213,7 +213,7 @@ func (x *Target) delete(job string) error {
 	return x.remove(job, jobs[job])
 }
 
-// remove is delete of what is in this state, "" for nothing.
+// remove is delete for storage in this state; "" means that there is none.
 func (x *Target) remove(job string, state provision.State) error {
 	if state != "" {
 		freed, err := x.pool.free(job)
@@ -227,12 +227,12 @@ func (x *Target) remove(job string, state provision.State) error {
 	return x.finish(job)
 }
 
-// finish does what is left of a Delete, and of a Create that died, after
-// which there is nothing of the job.
+// finish completes a Delete, or removes the remains of an interrupted Create. Nothing of the job is
+// left then.
 func (x *Target) finish(job string) error {
 	if s := x.served[job]; s != nil {
 		nqn := provision.NQN(x.base, job)
-		// Nobody uses it any more, so nothing has to be written out first.
+		// The namespace is no longer in use, so it need not be flushed first.
 		err := x.target.SetHosts(nqn, nil)
 		if err == nil {
 			err = errors.Join(s.backing.Deallocate(0, int64(s.Size)), x.target.RemoveSubsystem(nqn))
@@ -281,6 +281,5 @@ func (x *Target) describe(s *served) provision.Namespace {
 	return n
 }
 
-// Close closes the pool. The namespaces are the target's, which must be closed
-// before.
+// Close closes the pool. The namespaces belong to the target, which must be closed before.
 func (x *Target) Close() error { return x.pool.Close() }

@@ -15,22 +15,23 @@ import (
 	"nvmecr/nvmf/provision"
 )
 
-// The attributes of a host that its keys are in.
+// The attributes of a host that hold its keys.
 const (
 	hostKey       = "dhchap_key"
 	controllerKey = "dhchap_ctrl_key"
 )
 
-// keyName and a host's NQN name an empty file beside the images: the host has
-// its keys from us. A host without one, and its keys, are somebody else's.
+// keyName and the NQN of a host are the name of an empty file beside the images. It says that this
+// package has set the keys of the host. Other hosts, and their keys, belong to other
+// administrators.
 const keyName = "nvmecr-key:"
 
-// lockedName and a job name an empty file beside the images: the job's hosts
-// have keys, also when the kernel has forgotten them.
+// lockedName and a job are the name of an empty file beside the images. It says that the job's
+// hosts have keys, also when the kernel has lost them.
 const lockedName = "nvmecr-keyed:"
 
-// awayName, a port and a subsystem name an empty file beside the images while a
-// program has taken the subsystem out of the port and will put it back.
+// awayName, a port and a subsystem are the name of an empty file beside the images. It exists while
+// a program has taken the subsystem out of the port and will put it back.
 const awayName = "nvmecr-away:"
 
 // locked reports whether a job was exposed with keys.
@@ -42,7 +43,7 @@ func (p *Provisioner) locked(job string) (bool, error) {
 	return err == nil, err
 }
 
-// lock makes a job one that was exposed with keys, for all boots.
+// lock records, also for later boots, that a job was exposed with keys.
 func (p *Provisioner) lock(job string) error {
 	if locked, err := p.locked(job); locked || err != nil {
 		return err
@@ -63,14 +64,14 @@ func (p *Provisioner) unlock(job string) error {
 	return p.wrap(func() error { return os.Remove(p.image(lockedName, job)) })
 }
 
-// keyed reports whether a host has to prove who it is.
+// keyed reports whether a host has to authenticate.
 func (p *Provisioner) keyed(host string) bool {
 	key, err := p.tree.Read("hosts/" + host + "/" + hostKey)
 	return err == nil && key != ""
 }
 
-// expose lists the hosts. It cuts all of the job off if one of them goes, and
-// all of every subsystem that has a host which gets another key.
+// expose lists the hosts. If a host is removed, it disconnects all hosts of the job. If a host gets
+// another key, it disconnects all hosts of every subsystem that lists this host.
 func (p *Provisioner) expose(job string, have, hosts []string, keys map[string]dhchap.Keys) error {
 	nqn := provision.NQN(p.o.Base, job)
 	port, err := p.choosePort()
@@ -99,8 +100,8 @@ func (p *Provisioner) expose(job string, have, hosts []string, keys map[string]d
 	return err
 }
 
-// renewed returns the subsystems of the hosts that are to get other keys, and
-// fails where one cannot.
+// renewed returns the subsystems of the hosts that get other keys. It fails if a host cannot get
+// another one.
 func (p *Provisioner) renewed(job string, hosts []string, keys map[string]dhchap.Keys) ([]string, error) {
 	var all []string
 	for _, h := range hosts {
@@ -160,7 +161,7 @@ func (p *Provisioner) apart(nqns []string, do func() error) error {
 
 func (p *Provisioner) away(port, nqn string) string { return p.image(awayName, port+":"+nqn) }
 
-// putBack puts a subsystem back into a port, if there are both still.
+// putBack puts a subsystem back into a port, if both still exist.
 func (p *Provisioner) putBack(port, nqn string) error {
 	inPort, err := p.has("ports", port)
 	there, e := p.has("subsystems", nqn)
@@ -172,12 +173,12 @@ func (p *Provisioner) putBack(port, nqn string) error {
 	}
 	err = p.wrap(func() error { return os.Remove(p.away(port, nqn)) })
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil // it did not come to that
+		return nil // the subsystem was not taken out
 	}
 	return err
 }
 
-// putAllBack does what programs have left to do that died.
+// putAllBack puts back the subsystems that interrupted programs have taken out of their ports.
 func (p *Provisioner) putAllBack() error {
 	entries, err := os.ReadDir(p.o.Dir)
 	for _, e := range entries {
@@ -189,7 +190,7 @@ func (p *Provisioner) putAllBack() error {
 	return err
 }
 
-// list makes the list of a subsystem's hosts, and gives them their keys.
+// list sets the list of a subsystem's hosts, and the keys of these hosts.
 func (p *Provisioner) list(nqn string, have, hosts []string, keys map[string]dhchap.Keys) error {
 	for _, h := range have {
 		if slices.Contains(hosts, h) {
@@ -216,8 +217,8 @@ func (p *Provisioner) list(nqn string, have, hosts []string, keys map[string]dhc
 	return nil
 }
 
-// forgetHosts removes the hosts that have their keys from us and that no
-// subsystem lists any more: for another job they begin anew.
+// forgetHosts removes the hosts whose keys this package has set and that no subsystem lists any
+// more: for another job they begin anew.
 func (p *Provisioner) forgetHosts() error {
 	entries, err := os.ReadDir(p.o.Dir)
 	for _, e := range entries {
@@ -254,17 +255,17 @@ func (p *Provisioner) listing(host string) ([]string, error) {
 	return all, err
 }
 
-// patience is how long another program may be at work in the directory: what
-// it does is brief, unless it zeroes a device.
+// patience is how long to wait for another program that works in the directory. Its work is short,
+// unless it zeroes a device.
 const patience = 5 * time.Second
 
-// alone runs do while no other program of ours changes hosts or devices.
+// alone runs do while no other program of nvmecr changes hosts or devices.
 func (p *Provisioner) alone(do func() error) error {
 	dir, err := provision.OpenDirectory(p.o.Dir)
 	if err != nil {
 		return err
 	}
-	defer dir.Close() // with the lock
+	defer dir.Close() // and unlocks it
 	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
 		err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
@@ -276,8 +277,8 @@ func (p *Provisioner) alone(do func() error) error {
 	}
 }
 
-// attributes are the keys of a host as configfs has them. An attribute cannot
-// be emptied again, so a key of the target that is not asked for any more stays.
+// attributes returns the keys of a host in the form of configfs. An attribute cannot be emptied
+// again, so a key of the target stays when it is no longer needed.
 func attributes(k dhchap.Keys) map[string]string {
 	all := map[string]string{}
 	if !k.Host.IsZero() {
@@ -299,7 +300,7 @@ func (p *Provisioner) hasKeys(host string, k dhchap.Keys) bool {
 	return true
 }
 
-// ensureKeys gives a host its keys.
+// ensureKeys sets the keys of a host unless it has them.
 func (p *Provisioner) ensureKeys(host string, k dhchap.Keys) error {
 	if !k.Host.IsZero() && !p.hasKeys(host, k) {
 		if err := p.wrap(func() error { return os.WriteFile(p.image(keyName, host), nil, 0o600) }); err != nil {
@@ -314,7 +315,7 @@ func (p *Provisioner) ensureKeys(host string, k dhchap.Keys) error {
 	return nil
 }
 
-// ensureSecret is ensure for an attribute that others are not to read.
+// ensureSecret is ensure for an attribute that other users must not read.
 func (p *Provisioner) ensureSecret(name, value string) error {
 	if err := p.tree.Hide(name); err != nil {
 		return err

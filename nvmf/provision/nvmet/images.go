@@ -17,17 +17,17 @@ import (
 	"nvmecr/nvmf/provision"
 )
 
-// What the names of images begin with. Behind it is the job.
+// Prefixes of the names of images. The job follows.
 const (
 	liveName  = "nvmecr:"
 	freedName = "nvmecr-freed:"
 	newName   = "nvmecr-new:"
 )
 
-// blockSize is what sizes are rounded up to.
+// blockSize is the size to whose multiples sizes are rounded up.
 const blockSize = 4 * nvmf.KiB
 
-// prepare looks whether there is a target and a directory.
+// prepare checks that there is a target and a directory.
 func (p *Provisioner) prepare() error {
 	if _, err := p.tree.List("subsystems"); err != nil {
 		return fmt.Errorf("no NVMe target at %s: modprobe nvmet nvmet-tcp, and mount -t configfs none /sys/kernel/config: %w", p.o.Root, err)
@@ -44,7 +44,7 @@ func (p *Provisioner) prepare() error {
 
 func (p *Provisioner) image(kind, job string) string { return filepath.Join(p.o.Dir, kind+job) }
 
-// imageSize returns the size of a job's image, and whether there is one.
+// imageSize returns the size of a job's image; live reports whether there is one.
 func (p *Provisioner) imageSize(job string) (size nvmf.Bytes, live bool, err error) {
 	path := p.image(liveName, job)
 	if _, err := os.Lstat(path); errors.Is(err, fs.ErrNotExist) {
@@ -61,7 +61,7 @@ func (p *Provisioner) imageSize(job string) (size nvmf.Bytes, live bool, err err
 	return size, err == nil, errors.Join(err, f.Close())
 }
 
-// images returns the jobs that have one, freed or not.
+// images returns the jobs that have an image, freed or not.
 func (p *Provisioner) images() (map[string]bool, error) {
 	entries, err := os.ReadDir(p.o.Dir)
 	jobs := map[string]bool{}
@@ -94,7 +94,7 @@ func (p *Provisioner) makeImage(job string, size nvmf.Bytes) error {
 	return p.wrap(func() error { return p.rename(temporary, p.image(liveName, job)) })
 }
 
-// makeFile makes a sparse file in the place of whatever has its name.
+// makeFile makes a sparse file, in place of any file of that name.
 func makeFile(path string, size int64) error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
@@ -114,8 +114,8 @@ func (p *Provisioner) rename(from, to string) error {
 	return p.sync(p.o.Dir)
 }
 
-// symlink makes a link durably: a power failure that took the link to a device
-// would have the next Create zero it.
+// symlink makes a link durably: if a power failure removed the link to a device, the next Create
+// would zero the device.
 func (p *Provisioner) symlink(to, name string) error {
 	if err := os.Symlink(to, name); err != nil {
 		return err
@@ -123,7 +123,7 @@ func (p *Provisioner) symlink(to, name string) error {
 	return p.sync(p.o.Dir)
 }
 
-// syncDir makes the names in a directory outlive a power failure.
+// syncDir makes the names in a directory durable.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -132,8 +132,8 @@ func syncDir(dir string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// linkDevice zeroes the device and makes it a job's. From the check to the link
-// nobody else may come to the same result: it has to be called alone.
+// linkDevice zeroes the device and gives it to a job. Calls must not overlap: between the check and
+// the link another call would find the device free as well.
 func (p *Provisioner) linkDevice(job string, size nvmf.Bytes) error {
 	if err := p.deviceFree(); err != nil {
 		return err
@@ -155,8 +155,8 @@ func (p *Provisioner) linkDevice(job string, size nvmf.Bytes) error {
 	return p.wrap(func() error { return p.symlink(p.o.Device, p.image(liveName, job)) })
 }
 
-// deviceFree fails if a job has the device, or had it and is being deleted, or
-// if the target serves it, for whomever. A device has many names.
+// deviceFree fails if a job has the device, or had it and is being deleted, or if the target serves
+// it for anybody. A device can have several names.
 func (p *Provisioner) deviceFree() error {
 	device, err := os.Stat(p.o.Device)
 	if err != nil {
@@ -186,11 +186,11 @@ func (p *Provisioner) deviceFree() error {
 	return err
 }
 
-// sameDevice says whether a path leads to a device, whatever its node.
+// sameDevice reports whether a path leads to the device, by any node.
 func sameDevice(device fs.FileInfo, path string) bool {
 	other, err := os.Stat(path)
 	if err != nil {
-		return false // nobody has it by that name
+		return false // the kernel serves no file of that name
 	}
 	a, b := device.Sys().(*syscall.Stat_t), other.Sys().(*syscall.Stat_t)
 	block := a.Mode&unix.S_IFMT == unix.S_IFBLK && b.Mode&unix.S_IFMT == unix.S_IFBLK
@@ -212,7 +212,7 @@ func zero(f *os.File, size int64) error {
 	return nil
 }
 
-// imageUUID names a job's image for all time.
+// imageUUID returns the UUID of a job's image, which never changes.
 func (p *Provisioner) imageUUID(job string) (uuid.UUID, error) {
 	f, err := os.OpenFile(p.image(liveName, job), os.O_RDWR, 0)
 	if err != nil {
@@ -228,11 +228,11 @@ func (p *Provisioner) freeImage(job string) error {
 	if _, err := os.Lstat(live); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	// One that was freed earlier it replaces, which frees that for good.
+	// The rename replaces an image that was freed before, and so frees it for good.
 	return p.wrap(func() error { return p.rename(live, p.image(freedName, job)) })
 }
 
-// removeImage removes what was freed, and what a create left that died.
+// removeImage removes a freed image, and the remains of an interrupted create.
 func (p *Provisioner) removeImage(job string) error {
 	for _, kind := range []string{newName, freedName} {
 		path := p.image(kind, job)

@@ -51,30 +51,29 @@ import (
 	"nvmecr/nvmf/provision"
 )
 
-// Options say which target, and how.
+// Options name the target and say how to use it.
 type Options struct {
-	// Root is where configfs has the target: /sys/kernel/config/nvmet.
+	// Root is the directory of the target in configfs: /sys/kernel/config/nvmet.
 	Root string
-	// Dir is where namespaces are: files, and links to devices.
+	// Dir has the namespaces: files, and links to devices.
 	Dir string
-	// Device makes Create give the job all of this device, not a file.
+	// Device makes Create give a job this whole device, not a file.
 	Device string
-	// Listen is the address of the port to use, which is made if there is
-	// none. Without one there must be one port.
+	// Listen is the address of the port to use. A missing port is made. Without Listen there must
+	// be exactly one port.
 	Listen *nvmf.TransportID
-	// Base is what NQNs begin with; "" means provision.Base.
+	// Base is the beginning of the NQNs of jobs; "" means provision.Base.
 	Base string
 }
 
-// Provisioner is a provision.Provisioner of Linux's target.
+// Provisioner is a provision.Provisioner for Linux's target.
 type Provisioner struct {
 	o    Options
 	tree Tree
-	// wrap runs every change of the tree and of the directory: tests
-	// interrupt it.
+	// wrap runs every change of the tree and of the directory. Tests replace it to interrupt
+	// changes.
 	wrap func(change func() error) error
-	// sync makes the names in a directory outlive a power failure: tests look
-	// at what is there then.
+	// sync makes the names in a directory durable. Tests replace it to look at the directory.
 	sync func(dir string) error
 
 	mu sync.Mutex // held during calls
@@ -120,7 +119,7 @@ func (p *Provisioner) create(job string, size nvmf.Bytes) (provision.Namespace, 
 	if err != nil {
 		return none, err
 	}
-	if !live && p.o.Listen == nil { // before there is an image to be left behind
+	if !live && p.o.Listen == nil { // before an image is made that would be left behind
 		if _, err := p.choosePort(); err != nil {
 			return none, err
 		}
@@ -128,8 +127,8 @@ func (p *Provisioner) create(job string, size nvmf.Bytes) (provision.Namespace, 
 	size = size.AlignUp(blockSize)
 	switch {
 	case !live:
-		// What an interrupted Delete has left, be it only a subsystem with
-		// its list of hosts, is not for the new namespace.
+		// Remains of an interrupted Delete, even a subsystem with its list of hosts alone, must not
+		// become part of the new namespace.
 		err = p.finish(job)
 		if err == nil {
 			err = p.makeImage(job, size)
@@ -208,7 +207,7 @@ func (p *Provisioner) Delete(_ context.Context, job string) error {
 	return about(job, err)
 }
 
-// finish does what a Delete does after the renaming.
+// finish does the steps of a Delete after the renaming.
 func (p *Provisioner) finish(job string) error {
 	if err := p.tearDown(provision.NQN(p.o.Base, job)); err != nil {
 		return err
@@ -245,7 +244,7 @@ func (p *Provisioner) List(context.Context) ([]provision.Namespace, error) {
 	list := []provision.Namespace{}
 	for _, job := range slices.Sorted(maps.Keys(jobs)) {
 		n, err := p.describe(job)
-		if err != nil { // which is not to hide the others
+		if err != nil { // one error must not hide the other jobs
 			n = provision.Namespace{Job: job, State: provision.Damaged, Hosts: []string{}, Problem: about(job, err).Error()}
 		}
 		list = append(list, n)
@@ -274,7 +273,7 @@ func (p *Provisioner) describe(job string) (provision.Namespace, error) {
 	for _, port := range ports {
 		id, err := p.portAddress(port)
 		if err != nil {
-			continue // a transport that we do not know
+			continue // an unknown transport
 		}
 		id.SubNQN, id.NSID = nqn, 1
 		n.Targets = append(n.Targets, id)
@@ -285,7 +284,7 @@ func (p *Provisioner) describe(job string) (provision.Namespace, error) {
 	return n, err
 }
 
-// about names the job in an error that does not.
+// about adds the job to an error that does not name it.
 func about(job string, err error) error {
 	switch {
 	case err == nil, errors.As(err, new(*provision.SizeError)), errors.Is(err, provision.ErrInvalid):

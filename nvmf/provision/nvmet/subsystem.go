@@ -27,8 +27,8 @@ func (p *Provisioner) has(dir, name string) (bool, error) {
 	return slices.Contains(names, name), err
 }
 
-// ensureDir makes dir/name unless it is there. Another program may make it, and
-// what is in it, at the same time: a port is all jobs'.
+// ensureDir makes dir/name unless it exists. Another program may make it, and its entries, at the
+// same time: jobs share ports.
 func (p *Provisioner) ensureDir(dir, name string) error {
 	there, err := p.has(dir, name)
 	if err != nil || there {
@@ -41,7 +41,7 @@ func (p *Provisioner) ensureDir(dir, name string) error {
 	return err
 }
 
-// ensure gives an attribute a value unless it has it.
+// ensure sets an attribute unless it has the value.
 func (p *Provisioner) ensure(name, value string) error {
 	have, err := p.tree.Read(name)
 	if err != nil || have == value {
@@ -49,13 +49,12 @@ func (p *Provisioner) ensure(name, value string) error {
 	}
 	err = p.wrap(func() error { return p.tree.Write(name, value) })
 	if have, e := p.tree.Read(name); err != nil && e == nil && have == value {
-		return nil // another program has, and one that is in use cannot be written
+		return nil // another program has set it, and an attribute in use cannot be written
 	}
 	return err
 }
 
-// enabled reports whether the target serves a job's image, and lets nobody in
-// who is not listed.
+// enabled reports whether the target serves a job's image and admits only hosts that are listed.
 func (p *Provisioner) enabled(job string) bool {
 	nqn := provision.NQN(p.o.Base, job)
 	path, err1 := p.tree.Read(namespaces(nqn) + "/1/device_path")
@@ -64,15 +63,14 @@ func (p *Provisioner) enabled(job string) bool {
 	return errors.Join(err1, err2, err3) == nil && path == p.image(liveName, job) && on == "1" && anyone == "0"
 }
 
-// strange fails where the target serves a job otherwise than it would be from
-// here: an administrator may have said another directory, or another prefix of
-// NQNs, when it was made.
+// strange fails if the target serves a job in another way than this package would with these
+// options: the job may have been made with another directory, or another prefix of NQNs.
 func (p *Provisioner) strange(job string) error {
 	subsystems, err := p.tree.List("subsystems")
 	for _, nqn := range subsystems {
 		ids, e := p.tree.List(namespaces(nqn))
 		if errors.Is(e, fs.ErrNotExist) {
-			continue // gone meanwhile
+			continue // it was removed meanwhile
 		}
 		err = errors.Join(err, e)
 		for _, id := range ids {
@@ -93,8 +91,8 @@ func (p *Provisioner) strange(job string) error {
 	return err
 }
 
-// within reports whether a path is in our directory, by whatever name that has. One
-// whose directory is not there any more, or that was never set, is nobody else's.
+// within reports whether a path is in our directory, by any name. A path that is empty, or whose
+// directory does not exist any more, is not another's, and counts as ours.
 func (p *Provisioner) within(path string) bool {
 	theirs, err := os.Stat(filepath.Dir(path))
 	if !filepath.IsAbs(path) || err != nil {
@@ -104,7 +102,7 @@ func (p *Provisioner) within(path string) bool {
 	return err == nil && os.SameFile(ours, theirs)
 }
 
-// serve makes what is missing of a job's subsystem. It lets nobody in.
+// serve makes the missing parts of a job's subsystem. It admits no host.
 func (p *Provisioner) serve(job string) error {
 	nqn := provision.NQN(p.o.Base, job)
 	port, err := p.choosePort()
@@ -123,7 +121,7 @@ func (p *Provisioner) serve(job string) error {
 	return err
 }
 
-// enable makes the namespace. Its path and UUID can only be set while it is off.
+// enable makes the namespace. Its path and UUID can be set only while it is disabled.
 func (p *Provisioner) enable(job, nqn string) error {
 	id, err := p.imageUUID(job)
 	if err == nil {
@@ -140,7 +138,7 @@ func (p *Provisioner) enable(job, nqn string) error {
 	return err
 }
 
-// ensureLink puts a subsystem into a port.
+// ensureLink links a subsystem into a port.
 func (p *Provisioner) ensureLink(port, nqn string) error {
 	there, err := p.has("ports/"+port+"/subsystems", nqn)
 	if err != nil || there {
@@ -154,9 +152,8 @@ func (p *Provisioner) ensureLink(port, nqn string) error {
 	return err
 }
 
-// choosePort returns the port to use, and makes it if it is missing. The
-// number of one that is made comes from its address: a create that is repeated
-// finds what it has begun.
+// choosePort returns the port to use, and makes it if it does not exist. The number of a new port
+// is derived from its address, so that a repeated create finds the port that it has begun.
 func (p *Provisioner) choosePort() (string, error) {
 	ports, err := p.tree.List("ports")
 	if err != nil {
@@ -192,7 +189,7 @@ func (p *Provisioner) choosePort() (string, error) {
 	return port, err
 }
 
-// portAddress is where a port listens, if that is TCP.
+// portAddress returns the address of a port, if that is a TCP address.
 func (p *Provisioner) portAddress(port string) (nvmf.TransportID, error) {
 	var text []string
 	for _, key := range []string{"trtype", "adrfam", "traddr", "trsvcid"} {
@@ -207,7 +204,7 @@ func (p *Provisioner) portAddress(port string) (nvmf.TransportID, error) {
 	return id, err
 }
 
-// portsOf returns the ports that a subsystem is in.
+// portsOf returns the ports that a subsystem is linked into.
 func (p *Provisioner) portsOf(nqn string) ([]string, error) {
 	ports, err := p.tree.List("ports")
 	var in []string
@@ -221,7 +218,7 @@ func (p *Provisioner) portsOf(nqn string) ([]string, error) {
 	return in, err
 }
 
-// leavePorts takes a subsystem out of all ports, which cuts off its hosts.
+// leavePorts takes a subsystem out of all ports, which disconnects its hosts.
 func (p *Provisioner) leavePorts(nqn string) error {
 	ports, err := p.portsOf(nqn)
 	for _, port := range ports {
@@ -232,7 +229,7 @@ func (p *Provisioner) leavePorts(nqn string) error {
 	return err
 }
 
-// tearDown removes a subsystem, as far as it is there.
+// tearDown removes a subsystem, or what exists of it.
 func (p *Provisioner) tearDown(nqn string) error {
 	there, err := p.has("subsystems", nqn)
 	if err != nil || !there {

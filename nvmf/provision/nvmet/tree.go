@@ -15,7 +15,7 @@ type Tree interface {
 	// Read returns an attribute without the newline.
 	Read(name string) (string, error)
 	Write(name, value string) error
-	// Hide lets nobody but its owner read an attribute.
+	// Hide makes an attribute readable by its owner alone.
 	Hide(name string) error
 	Mkdir(name string) error
 	Rmdir(name string) error
@@ -43,7 +43,7 @@ func (d directory) Read(name string) (string, error) {
 	return strings.TrimRight(string(b), "\n"), err
 }
 
-// Write writes in one call, which an attribute takes as its value.
+// Write writes with one system call, whose data becomes the value of the attribute.
 func (d directory) Write(name, value string) error {
 	f, err := os.OpenFile(d.at(name), os.O_WRONLY, 0)
 	if err != nil {

@@ -18,40 +18,39 @@ import (
 	"nvmecr/nvmf/tcp"
 )
 
-// Fixture is a target to provision, real or not.
+// Fixture is a target to provision, real or fake.
 type Fixture interface {
-	// Open returns a provisioner, as a new program of the administrator's.
+	// Open returns a provisioner, as in a new process of the administrator.
 	Open(t *testing.T) provision.Provisioner
-	// Connect opens a namespace as a host that has keys, or none. Where it
-	// must not it fails with nvmf.ErrHostRefused, ErrAuthentication,
-	// ErrNoSubsystem or, where nothing else is served, ErrUnreachable.
+	// Connect opens a namespace as a host with keys, or without. If the host is not allowed, it
+	// fails with nvmf.ErrHostRefused, ErrAuthentication, ErrNoSubsystem or, if nothing else is
+	// served, ErrUnreachable.
 	Connect(id nvmf.TransportID, hostNQN string, keys dhchap.Keys) (Volume, error)
-	// Interrupt makes the nth step of what follows the last one: it fails,
-	// executed or not, and so do all after it. fired says whether it came to
-	// that.
+	// Interrupt makes the nth of the following steps fail, executed or not, and all steps after it.
+	// fired reports whether that step was reached.
 	Interrupt(n int, executed bool) (fired func() bool)
-	// Recover ends that: what died is started again.
+	// Recover ends the effect of Interrupt: a target that has died is started again.
 	Recover(t *testing.T)
 	// Restart ends the target and starts it again.
 	Restart(t *testing.T)
-	// Leftovers describes what is there of any job.
+	// Leftovers describes everything that exists of any job.
 	Leftovers(t *testing.T) []string
 	Traits() Traits
 }
 
-// Traits are what kinds of target differ in.
+// Traits are the differences between kinds of target.
 type Traits struct {
 	Unit nvmf.Bytes // sizes are multiples of it
 	// Keyless says that hosts cannot have keys.
 	Keyless bool
-	// Limited says that there is not much storage: all of it can be used up.
+	// Limited says that there is little storage, so that a test can use up all of it.
 	Limited bool
-	// Limits says that it has rate limits.
+	// Limits says that the target has rate limits.
 	Limits bool
-	// Paced says that there are real hosts, which limits slow down.
+	// Paced says that the hosts are real, so that limits slow them down.
 	Paced bool
-	// Volatile says that nothing survives a restart; Forgetful that the data
-	// does, but not who it is for.
+	// Volatile says that nothing survives a restart. Forgetful says that only the data does,
+	// without the hosts it is exposed to.
 	Volatile, Forgetful bool
 }
 
@@ -63,7 +62,7 @@ type Volume interface {
 	Size() nvmf.Bytes
 }
 
-// volume is one over NVMe/TCP.
+// volume is a Volume over NVMe/TCP.
 type volume struct {
 	device nvmf.Device
 	queue  nvmf.Queue
@@ -106,7 +105,7 @@ func (v *volume) move(op nvmf.Opcode, p []byte, offset int64) (int, error) {
 	return done, nil
 }
 
-// bench is a fixture in a test.
+// bench is a test with its fixture.
 type bench struct {
 	*testing.T
 	Fixture
@@ -133,13 +132,13 @@ func (b *bench) find(job string) (provision.Namespace, bool) {
 	return provision.Namespace{}, false
 }
 
-// connect connects a host without keys that must be let in.
+// connect connects a host without keys. The target must admit it.
 func (b *bench) connect(job, host string) Volume {
 	b.Helper()
 	return b.enter(job, host, dhchap.Keys{})
 }
 
-// enter connects a host that must be let in.
+// enter connects a host. The target must admit it.
 func (b *bench) enter(job, host string, keys dhchap.Keys) Volume {
 	b.Helper()
 	n, ok := b.find(job)
@@ -150,13 +149,13 @@ func (b *bench) enter(job, host string, keys dhchap.Keys) Volume {
 	return v
 }
 
-// refused connects a host that must not be.
+// refused connects a host without keys. The target must refuse it.
 func (b *bench) refused(id nvmf.TransportID, host string) {
 	b.Helper()
 	b.stopped(id, host, dhchap.Keys{})
 }
 
-// stopped is refused of a host that has keys.
+// stopped is refused for a host with keys.
 func (b *bench) stopped(id nvmf.TransportID, host string, keys dhchap.Keys) {
 	b.Helper()
 	v, err := b.Connect(id, host, keys)
@@ -181,7 +180,7 @@ func (b *bench) fill(job, host string, pattern byte) {
 	require.NoError(b, v.Close())
 }
 
-// holds expects every byte to be the pattern's.
+// holds expects the pattern in every byte.
 func (b *bench) holds(job, host string, pattern byte) {
 	b.Helper()
 	v := b.connect(job, host)

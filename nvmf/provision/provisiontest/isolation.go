@@ -22,9 +22,9 @@ import (
 	"nvmecr/nvmf/wiretest"
 )
 
-// Isolation has the host of one job try what it can to read or change what is
-// another job's, on a real target. reach turns an address that the target says
-// it is at into one where it is found from here; nil leaves it.
+// Isolation attacks the namespace of one job as the host of another one, on a real target: the host
+// tries to read it and to change it. reach converts an address that the target names into one at
+// which it can be reached from here; nil leaves it.
 //
 // Without keys a host that uses another host's NQN is that host for the target, so
 // attacks by a stolen NQN are tried with keys only.
@@ -45,9 +45,9 @@ func Isolation(t *testing.T, p provision.Provisioner, reach func(nvmf.TransportI
 	}
 }
 
-// isolation is a job, the victim, and the host of another one.
+// isolation has a job, the victim, and the host of another job, the attacker.
 type isolation struct {
-	victim, own   identity // as Connect would have it
+	victim, own   identity // as Connect names them
 	at, ownAt     nvmf.TransportID
 	keys, ownKeys dhchap.Keys
 
@@ -105,7 +105,7 @@ func (s *isolation) enter(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, q.Close()) })
 	s.device, s.queue = d, q
-	s.fill(t, 'r') // what a replay would bring back
+	s.fill(t, 'r') // a replay would write these bytes again
 	s.fill(t, 'v')
 	s.cntlid = s.records.cntlid()
 }
@@ -122,7 +122,7 @@ func (s *isolation) move(op nvmf.Opcode, data []byte) error {
 	return err
 }
 
-// unharmed expects the victim to have its data and its connection.
+// unharmed expects the victim's data and connection to be intact.
 func (s *isolation) unharmed(t *testing.T) {
 	got := make([]byte, len(s.content))
 	require.NoError(t, s.move(nvmf.Read, got))
@@ -132,11 +132,11 @@ func (s *isolation) unharmed(t *testing.T) {
 	require.Equal(t, s.cntlid, s.records.cntlid(), "the victim had to connect again")
 }
 
-// records is what the victim has sent, by connection.
+// records has the PDUs that the victim has sent, by connection.
 type records struct {
 	mu     sync.Mutex
 	sent   map[int][]byte
-	admins []uint16 // controllers, in the order in which they came to be
+	admins []uint16 // controller ids, in order of creation
 	waits  map[int]bool
 }
 
@@ -165,8 +165,8 @@ func (r *records) cntlid() uint16 {
 	return r.admins[len(r.admins)-1]
 }
 
-// attacks are what the attacker tries. keyed are those that come with the
-// victim's NQN, which without keys is all there is to being the victim.
+// attacks are the attempts of the attacker. Those with keyed use the victim's NQN, which makes a
+// host without keys the victim itself.
 var attacks = []struct {
 	name  string
 	keyed bool
@@ -192,7 +192,7 @@ func (s *isolation) dial(t *testing.T, id nvmf.TransportID) *rawHost {
 	return h
 }
 
-// login makes the attacker's own controller, with an I/O queue.
+// login makes a controller of the attacker's own, with an I/O queue.
 func (s *isolation) login(t *testing.T, who identity) (admin, queue *rawHost) {
 	connect := func(qid, cntlid uint16) (*rawHost, uint16) {
 		h := s.dial(t, s.ownAt)
@@ -222,8 +222,8 @@ func ownName(t *testing.T, s *isolation) {
 	require.Error(t, err)
 }
 
-// stolenName: with the NQN of the victim, and its identifier, and the wrong
-// keys or none, nothing is done.
+// stolenName: a host with the NQN and the identifier of the victim, but with wrong keys or none,
+// cannot do anything.
 func stolenName(t *testing.T, s *isolation) {
 	who := s.victim
 	who.cntlid = nvme.CNTLIDDynamic
@@ -235,7 +235,7 @@ func stolenName(t *testing.T, s *isolation) {
 		if !keys.Host.IsZero() {
 			require.Error(t, h.prove(who, dhchap.Keys{Host: keys.Host}), name)
 		}
-		_ = h.enable() // Linux lets anybody, who cannot use it then
+		_ = h.enable() // Linux lets any host enable a controller, but not use it
 		s := raw(nvme.AdminIdentify, 1, nvme.IdentifySize)
 		require.Error(t, h.status(s, nil), name)
 	}
@@ -245,14 +245,14 @@ func stolenName(t *testing.T, s *isolation) {
 	}
 }
 
-// stolenDiscovery: it tells where the victim is, and opens nothing.
+// stolenDiscovery: discovery under the victim's NQN names the victim's address, and gives no
+// access.
 func stolenDiscovery(t *testing.T, s *isolation) {
 	_, err := tcp.Discover(ctx, s.at, tcp.Options{HostNQN: s.victim.host})
 	require.NoError(t, err)
 }
 
-// stolenController joins a queue to the victim's controller, or to one that it
-// guesses.
+// stolenController joins a queue to the victim's controller, and to guessed ones.
 func stolenController(t *testing.T, s *isolation) {
 	ids := []uint16{s.cntlid, s.cntlid + 1, s.cntlid - 1, 0, 1, 2, 3, 0xffef, nvme.CNTLIDDynamic, nvme.CNTLIDDynamic - 1}
 	for _, who := range []identity{
@@ -265,7 +265,7 @@ func stolenController(t *testing.T, s *isolation) {
 		{sub: s.victim.sub, host: s.victim.host, id: s.victim.id},
 	} {
 		if who.sub == s.victim.sub && who.host == s.victim.host && s.keys.Host.IsZero() {
-			continue // who says so is the victim
+			continue // the victim says so
 		}
 		for _, id := range ids {
 			for _, qid := range []uint16{1, 9} {
@@ -286,8 +286,8 @@ func stolenController(t *testing.T, s *isolation) {
 	}
 }
 
-// directNSID names all that may be a namespace of the victim's in commands on
-// the attacker's own queue. Its own is 1.
+// directNSID uses all ids that the victim's namespace may have, in commands on the attacker's own
+// queue. The attacker's namespace is 1.
 func directNSID(t *testing.T, s *isolation) {
 	_, q := s.login(t, s.own)
 	ranges := make([]byte, nvme.DSMRangeSize)
@@ -325,9 +325,8 @@ func directNSID(t *testing.T, s *isolation) {
 	_ = q.status(raw(nvme.IOFlush, 0xffffffff, 0), nil)
 }
 
-// beyondTheEnd: what lies past the last block is nobody's. Linux reckons bytes
-// with 64 bits, and comes back to the beginning of the namespace where there
-// are more of them.
+// beyondTheEnd: nothing past the last block can be accessed. Linux computes bytes with 64 bits, so
+// a larger offset wraps to the beginning of the namespace.
 func beyondTheEnd(t *testing.T, s *isolation) {
 	_, q := s.login(t, s.own)
 	id := s.device.Identity()
@@ -356,8 +355,8 @@ func beyondTheEnd(t *testing.T, s *isolation) {
 	}
 }
 
-// adminCommands: those that say something of namespaces say nothing of the
-// victim's, and those that would change them change none of it.
+// adminCommands: commands that describe namespaces say nothing of the victim's, and commands that
+// change namespaces do not change it.
 func adminCommands(t *testing.T, s *isolation) {
 	admin, _ := s.login(t, s.own)
 	again := func() {
@@ -386,20 +385,20 @@ func adminCommands(t *testing.T, s *isolation) {
 			assert.NotContains(t, string(answer), s.victim.sub)
 			again()
 		}
-		// Firmware, namespace management and attachment, Format, Security,
-		// Sanitize, Abort, Delete I/O queue, Directive, what is the vendor's.
+		// Firmware, namespace management and attachment, Format, Security, Sanitize, Abort, Delete
+		// I/O queue, Directive, vendor specific.
 		for _, op := range []uint8{0x00, 0x04, nvme.AdminAbort, 0x0d, 0x10, 0x15, 0x19, 0x80, 0x81, 0x84, 0xc0, 0xff} {
 			for _, cdw10 := range []uint32{0, 1, 2, 0x00010001} {
 				c := raw(op, nsid, 0)
 				c.SetCDW(10, cdw10)
-				_, _, _ = admin.do(c, nil) // whatever comes of it for the attacker
+				_, _, _ = admin.do(c, nil) // any answer to the attacker is fine
 				again()
 			}
 		}
 	}
 }
 
-// discovery shows the attacker, and who is nobody's host, nothing of the victim.
+// discovery shows the attacker, and a host that no job has listed, nothing of the victim.
 func discovery(t *testing.T, s *isolation) {
 	for _, host := range []string{s.own.host, "nqn.2014-08.org.example:nobody"} {
 		entries, err := tcp.Discover(ctx, s.ownAt, tcp.Options{HostNQN: host, HostID: s.victim.id})
@@ -410,8 +409,8 @@ func discovery(t *testing.T, s *isolation) {
 	}
 }
 
-// stolenIdentifier: as the victim's identifier the attacker takes reservations
-// of its own namespace, not the victim's.
+// stolenIdentifier: with the victim's identifier the attacker acquires reservations of its own
+// namespace, not of the victim's.
 func stolenIdentifier(t *testing.T, s *isolation) {
 	r, ok := s.device.(nvmf.Reserver)
 	if !ok || !s.device.Identity().Reservations {
@@ -429,7 +428,7 @@ func stolenIdentifier(t *testing.T, s *isolation) {
 	require.NoError(t, r.Unreserve(ctx, 5))
 }
 
-// secondConnect turns a connection that was let in to the victim's subsystem.
+// secondConnect sends Connect for the victim's subsystem on a connection of the attacker's own.
 func secondConnect(t *testing.T, s *isolation) {
 	for _, who := range []identity{
 		{s.victim.sub, s.victim.host, s.victim.id, 0, nvme.CNTLIDDynamic},

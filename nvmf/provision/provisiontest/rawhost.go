@@ -13,15 +13,15 @@ import (
 	"nvmecr/nvmf/pdu"
 )
 
-// rawHost is one connection of a host that sends what it likes. Whatever a
-// target does about that, it gives up after a while.
+// rawHost is one connection of a host that sends arbitrary PDUs. It gives up waiting for the target
+// after a while.
 type rawHost struct {
 	net.Conn
 	send, recv pdu.Rules
 	cid        uint16
 }
 
-// rawPatience is how long a target may take for an answer.
+// rawPatience is the time that a target has to answer.
 const rawPatience = time.Minute
 
 func dialRaw(id nvmf.TransportID) (*rawHost, error) {
@@ -65,8 +65,8 @@ func (h *rawHost) next() (pdu.Header, []byte, []byte, error) {
 	return x, head, data, errors.Join(err1, err2)
 }
 
-// do sends a command, with data in its capsule if there is any, and returns
-// what it is answered with. A transfer that the target asks for does not come.
+// do sends a command, with data in its capsule if there is any, and returns the answer. It does not
+// send data that the target asks for.
 func (h *rawHost) do(sqe *nvme.SQE, data []byte) ([]byte, *nvme.CQE, error) {
 	h.cid++
 	sqe.SetCID(h.cid)
@@ -97,8 +97,7 @@ func (h *rawHost) do(sqe *nvme.SQE, data []byte) ([]byte, *nvme.CQE, error) {
 	}
 }
 
-// status is what a command came to: an error if the target did not answer it,
-// or not with success.
+// status sends a command, and returns an error if the target does not answer it with success.
 func (h *rawHost) status(sqe *nvme.SQE, data []byte) error {
 	_, cqe, err := h.do(sqe, data)
 	if err == nil && cqe.Status() != 0 {
@@ -107,7 +106,7 @@ func (h *rawHost) status(sqe *nvme.SQE, data []byte) error {
 	return err
 }
 
-// identity is who a host says it is, and what of.
+// identity is what Connect says of the host and the subsystem.
 type identity struct {
 	sub, host string
 	id        [16]byte
@@ -160,7 +159,7 @@ func (h *rawHost) prove(who identity, keys dhchap.Keys) error {
 	return nil
 }
 
-// enable makes a controller ready.
+// enable enables the controller.
 func (h *rawHost) enable() error {
 	var sqe nvme.SQE
 	sqe.ResetFabrics(nvme.FabricsPropertySet, 0)
@@ -168,8 +167,7 @@ func (h *rawHost) enable() error {
 	return h.status(&sqe, nil)
 }
 
-// raw returns a command for a namespace, and how long the data of the host or
-// for it is.
+// raw returns a command for a namespace, with length bytes of data in either direction.
 func raw(opcode uint8, nsid uint32, length uint32) *nvme.SQE {
 	s := new(nvme.SQE)
 	s.Reset(opcode, 0, nsid)

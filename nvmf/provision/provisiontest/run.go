@@ -22,13 +22,12 @@ const (
 	HostB = "nqn.2014-08.org.nvmexpress:uuid:22222222-bbbb-4bbb-8bbb-bbbbbbbbbbbb"
 )
 
-// size is that of the namespaces here, before it is rounded up.
+// size is the size of namespaces in these tests, before it is rounded up.
 const size = 2*nvmf.MiB - 1
 
 var ctx = context.Background()
 
-// Run is the conformance. open starts a target that has nothing of a job, and
-// ends it with the test.
+// Run is the conformance test. open starts a target without any job, and ends it with the test.
 func Run(t *testing.T, open func(t *testing.T) Fixture) {
 	for _, c := range []struct {
 		name string
@@ -53,7 +52,7 @@ func Run(t *testing.T, open func(t *testing.T) Fixture) {
 	}
 }
 
-// rounded is what a size becomes.
+// rounded returns the size that the target gives for a size.
 func (b *bench) rounded(size nvmf.Bytes) nvmf.Bytes {
 	unit := b.Traits().Unit
 	return (size + unit - 1) / unit * unit
@@ -112,7 +111,7 @@ func life(b *bench) {
 	assert.Empty(b, list)
 }
 
-// limited measures what a host gets.
+// limited measures the bandwidth of a host under a limit.
 func limited(b *bench) {
 	if !b.Traits().Paced {
 		b.Skip("no limit that a host could see")
@@ -179,7 +178,7 @@ func twice(b *bench) {
 	assert.Empty(b, b.Leftovers(b.T))
 }
 
-// twoJobs of two hosts, before and after the target was started anew.
+// twoJobs: two hosts see only their own job, before and after a restart of the target.
 func twoJobs(b *bench) {
 	check := func() {
 		for job, host := range map[string][2]string{"one": {HostA, HostB}, "two": {HostB, HostA}} {
@@ -214,8 +213,7 @@ func twoJobs(b *bench) {
 	b.holds("two", HostB, 't')
 }
 
-// keyed: with keys only who has them gets in, and nothing takes them away by
-// oversight.
+// keyed: only hosts with keys get in, and keys cannot be removed by mistake.
 func keyed(b *bench) {
 	secret := func() dhchap.Secret { return dhchap.NewSecret(dhchap.SHA256) }
 	one, two, other := dhchap.Keys{Host: secret(), Controller: secret()}, dhchap.Keys{Host: secret(), Controller: secret()}, dhchap.Keys{Host: secret(), Controller: secret()}
@@ -286,8 +284,8 @@ func keyed(b *bench) {
 	assert.Empty(b, b.Leftovers(b.T), "no keys either")
 }
 
-// stillLocked: what the target has forgotten of a job with keys does not come
-// back without, whatever happens to other jobs.
+// stillLocked: a job with keys whose hosts the target has lost does not come back without keys,
+// whatever happens to other jobs.
 func (b *bench) stillLocked(job string) {
 	b.Helper()
 	for range 2 {
@@ -351,9 +349,8 @@ func failures(b *bench) {
 	assert.Empty(b, b.Leftovers(b.T))
 }
 
-// noOldData fills whatever the target has, frees it, and looks at every block of
-// what comes from there next, of the same size and of others; where storage is
-// limited, of all of it.
+// noOldData fills all storage of the target, frees it, and reads every block of the namespaces made
+// then, of the same size and of others; if storage is limited, of all of it.
 func noOldData(b *bench) {
 	make := func(job string, size nvmf.Bytes) error {
 		if _, err := b.p.Create(ctx, job, size); err != nil {
@@ -397,7 +394,7 @@ func noOldData(b *bench) {
 	assert.Empty(b, b.Leftovers(b.T))
 }
 
-// restart of the target: what it forgets comes back by repeating the calls.
+// restart: repeated calls restore what a restarted target has lost.
 func restart(b *bench) {
 	if b.Traits().Volatile {
 		b.Skip("nothing survives")
@@ -427,15 +424,15 @@ func restart(b *bench) {
 	}
 	b.expect("melt", []string{HostA}, rate)
 	b.holds("melt", HostA, 9)
-	// Whatever state it is in, it can be deleted.
+	// A job can be deleted in any state.
 	b.Restart(b.T)
 	b.reopen()
 	require.NoError(b, b.p.Delete(ctx, "melt"))
 	assert.Empty(b, b.Leftovers(b.T))
 }
 
-// crash interrupts every call at every step and repeats it, or calls Delete
-// or Create instead.
+// crash interrupts every call at every step, and then repeats it, or calls Delete or Create
+// instead.
 func crash(b *bench) {
 	create := func(job string) error { _, err := b.p.Create(ctx, job, size); return err }
 	expose := func(hosts ...string) func(string) error {
@@ -453,7 +450,7 @@ func crash(b *bench) {
 	locked := func(job string) error {
 		return errors.Join(create(job), b.p.Expose(ctx, job, []string{HostA}, map[string]dhchap.Keys{HostA: keys[HostB]}))
 	}
-	// unlock asks for no keys, where some may have been given and others not.
+	// unlock exposes the job without keys, which some hosts may have got already.
 	unlock := func(job string) error {
 		if err := b.p.Expose(ctx, job, []string{HostA}, nil); !errors.Is(err, provision.ErrInvalid) {
 			return err
@@ -466,7 +463,7 @@ func crash(b *bench) {
 		require.False(b, ok)
 		require.Empty(b, b.Leftovers(b.T))
 	}
-	// fresh expects a namespace that nobody has seen.
+	// fresh expects a namespace that was never exposed.
 	fresh := func(job string) {
 		b.expect(job, []string{}, 0)
 		require.NoError(b, b.p.Expose(ctx, job, []string{HostB}, nil))
@@ -535,7 +532,7 @@ func crash(b *bench) {
 				_, err = b.p.List(ctx)
 				require.NoError(b, err, job)
 				require.NoError(b, c.after(job), job)
-				// A Delete that died before it began has freed nothing.
+				// A Delete that was interrupted before its first step has freed nothing.
 				if c.name == "delete-create" && b.untouched(job) {
 					empty(job)
 					continue
@@ -548,8 +545,8 @@ func crash(b *bench) {
 	}
 }
 
-// untouched reports whether a Delete was interrupted before it began: the
-// namespace is as it was.
+// untouched reports whether a Delete was interrupted before its first step: the namespace is
+// unchanged.
 func (b *bench) untouched(job string) bool {
 	n, ok := b.find(job)
 	return ok && len(n.Hosts) == 1

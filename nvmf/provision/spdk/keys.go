@@ -15,15 +15,15 @@ import (
 	"nvmecr/nvmf/provision"
 )
 
-// key is what keyring_get_keys says of one.
+// key is an entry of keyring_get_keys.
 type key struct {
 	Name    string `json:"name"`
 	Path    string `json:"path"`
 	Removed bool   `json:"removed"`
 }
 
-// keyName names a key of a host of a job's in a store: a target with several
-// stores has one keyring. No name has a colon in it, which SPDK would cut it at.
+// keyName returns the name of a key of a host of a job in a store: a target with several stores has
+// one keyring. The name has no colon, at which SPDK would cut it.
 func keyName(in *store, job, host, role string, s dhchap.Secret) string {
 	if s.IsZero() {
 		return ""
@@ -32,7 +32,7 @@ func keyName(in *store, job, host, role string, s dhchap.Secret) string {
 	return fmt.Sprintf("nvmecr.%s.%x", job, digest[:16])
 }
 
-// jobOfKey returns whose key a name is; "" if it is no job's.
+// jobOfKey returns the job of a key's name; "" if it is not a key of a job.
 func jobOfKey(name string) string {
 	name, ok := strings.CutPrefix(name, "nvmecr.")
 	i := strings.LastIndexByte(name, '.')
@@ -42,12 +42,12 @@ func jobOfKey(name string) string {
 	return name[:i]
 }
 
-// keyNames returns a host with its keys as SPDK lists it.
+// keyNames returns a host with the names of its keys, as SPDK lists it.
 func keyNames(in *store, job, host string, k dhchap.Keys) hostName {
 	return hostName{host, keyName(in, job, host, "host", k.Host), keyName(in, job, host, "controller", k.Controller)}
 }
 
-// of are the parameters that list a host in a subsystem.
+// of returns the parameters that list a host in a subsystem.
 func (h hostName) of(nqn string) object {
 	o := object{"nqn": nqn, "host": h.NQN}
 	if h.Key != "" {
@@ -59,16 +59,16 @@ func (h hostName) of(nqn string) object {
 	return o
 }
 
-// newKey is what the name of a key's file begins with while it is written.
+// newKey is the prefix of a key's file while the file is written.
 const newKey = ".new-"
 
-// keyFile is the path of a key's file. Another target may have the directory
-// too: the store, which only one of them can have open, keeps them apart.
+// keyFile returns the path of a key's file. Several targets may use the directory. The store, which
+// only one of them can have open, keeps their files apart.
 func (p *Provisioner) keyFile(s *store, name string) string {
 	return filepath.Join(p.o.Keys, s.UUID+"."+name)
 }
 
-// addKeys makes the keys of a job's hosts known to SPDK.
+// addKeys adds the keys of a job's hosts to SPDK's keyring.
 func (p *Provisioner) addKeys(ctx context.Context, store *store, job string, hosts []string, keys map[string]dhchap.Keys) error {
 	if p.o.Keys == "" && len(hosts) > 0 {
 		return fmt.Errorf("%w: SPDK reads the keys of hosts from files: say where with &keys=/DIRECTORY, one that only nvmf_tgt's user and root can enter", provision.ErrInvalid)
@@ -95,7 +95,7 @@ func (p *Provisioner) addKeys(ctx context.Context, store *store, job string, hos
 	return nil
 }
 
-// keys returns the names that SPDK's keyring has, and the paths of the files.
+// keys returns the names in SPDK's keyring, and the paths of their files.
 func (p *Provisioner) keys(ctx context.Context) (map[string]string, error) {
 	var list []key
 	err := p.call(ctx, "keyring_get_keys", nil, &list)
@@ -108,8 +108,8 @@ func (p *Provisioner) keys(ctx context.Context) (map[string]string, error) {
 	return names, err
 }
 
-// writeKey writes a key's file unless it is there: a name has one content. It
-// returns the path as SPDK is to have it.
+// writeKey writes a key's file unless it exists: the name determines the content. It returns the
+// path for SPDK.
 func (p *Provisioner) writeKey(path string, s dhchap.Secret) (absolute string, err error) {
 	dir, err := provision.OpenDirectory(p.o.Keys)
 	if err != nil {
@@ -140,8 +140,7 @@ func (p *Provisioner) writeKey(path string, s dhchap.Secret) (absolute string, e
 	return path, dir.Sync()
 }
 
-// dropKeys removes the keys of a job but those of these hosts, from SPDK and
-// from the disk.
+// dropKeys removes the keys of a job, except those of some hosts, from SPDK and from the disk.
 func (p *Provisioner) dropKeys(ctx context.Context, store *store, job string, except []hostName) error {
 	keep := map[string]bool{}
 	for _, h := range except {
@@ -150,20 +149,20 @@ func (p *Provisioner) dropKeys(ctx context.Context, store *store, job string, ex
 	known, err := p.keys(ctx)
 	var e *jsonrpc.Error
 	if errors.As(err, &e) && e.Code == jsonrpc.CodeMethodNotFound {
-		return nil // an SPDK without keys
+		return nil // this SPDK has no keyring
 	}
 	if err != nil {
 		return err
 	}
 	for name, path := range known {
-		// One of another store is another job's, of the same name.
+		// A key of another store belongs to another job of the same name.
 		if jobOfKey(name) != job || keep[name] || filepath.Base(path) != filepath.Base(p.keyFile(store, name)) {
 			continue
 		}
 		if err := p.call(ctx, "keyring_file_remove_key", object{"name": name}, nil); err != nil {
 			return err
 		}
-		// Who was not told the directory finds it there.
+		// Use the path of the keyring: this caller may not know the directory.
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
@@ -177,7 +176,7 @@ func (p *Provisioner) dropKeys(ctx context.Context, store *store, job string, ex
 	return errors.Join(err, p.dropNewKeys(store, job))
 }
 
-// dropNewKeys removes what a program that died has left of a job's keys.
+// dropNewKeys removes files of a job's keys that interrupted programs have left.
 func (p *Provisioner) dropNewKeys(s *store, job string) error {
 	if p.o.Keys == "" {
 		return nil

@@ -44,27 +44,26 @@ import (
 	"nvmecr/nvmf/provision"
 )
 
-// patience is how long the target may take for a call, but for those that
-// clear storage.
+// patience is the time that the target has to answer calls other than those that clear storage.
 const patience = time.Minute
 
-// Options say which target, and how.
+// Options name the target and say how to use it.
 type Options struct {
 	// Socket is the path of the target's RPC socket.
 	Socket string
 	// Store is the name of the logical volume store; "" means the only one.
 	Store string
-	// Listen is where subsystems listen: transport, family, address and
-	// service. Without one Create makes none that nobody has made.
+	// Listen is the address at which new subsystems listen: transport, family, address and service.
+	// Without it Create cannot make a subsystem that listens.
 	Listen *nvmf.TransportID
-	// Base is what NQNs begin with; "" means provision.Base.
+	// Base is the beginning of the NQNs of jobs; "" means provision.Base.
 	Base string
-	// Keys is a directory for the keys of hosts, which SPDK reads from files
-	// whenever it needs them. Without one hosts cannot have any.
+	// Keys is a directory for the keys of hosts. SPDK reads them from files there whenever it needs
+	// them. Without it hosts cannot have keys.
 	Keys string
 }
 
-// Provisioner is a provision.Provisioner of an SPDK target.
+// Provisioner is a provision.Provisioner for an SPDK target.
 type Provisioner struct {
 	o   Options
 	rpc *jsonrpc.Client
@@ -81,17 +80,17 @@ func New(o Options) *Provisioner {
 // Close closes the connection.
 func (p *Provisioner) Close() error { return p.rpc.Close() }
 
-// object is the parameters of a call.
+// object has the parameters of a call.
 type object map[string]any
 
-// call calls a method that is brief.
+// call calls a method that answers soon.
 func (p *Provisioner) call(ctx context.Context, method string, params, result any) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	return p.explain(p.rpc.Call(ctx, method, params, result))
 }
 
-// explain adds what to do where that is known.
+// explain adds the remedy to an error if it is known.
 func (p *Provisioner) explain(err error) error {
 	var e *jsonrpc.Error
 	switch {
@@ -130,18 +129,18 @@ func (p *Provisioner) create(ctx context.Context, job string, size nvmf.Bytes) (
 	if err != nil {
 		return none, err
 	}
-	// Before there is a volume to be left behind.
+	// Fail before a volume is made that would be left behind.
 	if s := v.subsystems[job]; p.o.Listen == nil && (s == nil || len(s.Listen) == 0) {
 		return none, errNowhere
 	}
-	// What two programs have left that did not wait for each other.
+	// Two programs that did not wait for each other have left both.
 	if v.live[job] != nil && v.freed[job] != nil {
 		if err := p.deleteVolume(ctx, v, job); err != nil {
 			return none, err
 		}
 	}
-	// What an interrupted Delete has left, be it only a subsystem with its
-	// list of hosts, is not for the new namespace.
+	// Remains of an interrupted Delete, even a subsystem with its list of hosts alone, must not
+	// become part of the new namespace.
 	if v.live[job] == nil && (v.freed[job] != nil || v.zeroing[job] != nil || v.subsystems[job] != nil) {
 		if err := p.finish(ctx, v, job); err != nil {
 			return none, err
@@ -174,7 +173,7 @@ func (p *Provisioner) create(ctx context.Context, job string, size nvmf.Bytes) (
 	return n, nil
 }
 
-// createVolume makes the volume of a job, of clusters that are zeroed.
+// createVolume makes the volume of a job, from zeroed clusters.
 func (p *Provisioner) createVolume(ctx context.Context, v *view, job string, size nvmf.Bytes) (*view, error) {
 	err := v.store.checkClusters()
 	if err == nil && len(v.zeroing) > 0 {
@@ -194,7 +193,7 @@ func (p *Provisioner) createVolume(ctx context.Context, v *view, job string, siz
 	return p.look(ctx)
 }
 
-// serve makes what is missing of a job's subsystem. It lets nobody in.
+// serve makes the missing parts of a job's subsystem. It admits no host.
 func (p *Provisioner) serve(ctx context.Context, v *view, job string) error {
 	nqn := provision.NQN(p.o.Base, job)
 	s := v.subsystems[job]
@@ -227,7 +226,7 @@ func (p *Provisioner) serve(ctx context.Context, v *view, job string) error {
 	return p.listen(ctx, s, nqn)
 }
 
-// errNowhere: nothing says where the subsystem of a job is to listen.
+// errNowhere: no option and no subsystem says where to listen.
 var errNowhere = fmt.Errorf("%w: the target has to listen somewhere: add ?listen=ADDRESS:PORT, the address at which the hosts find it", provision.ErrInvalid)
 
 func (p *Provisioner) listen(ctx context.Context, s *subsystem, nqn string) error {
@@ -252,11 +251,10 @@ func (p *Provisioner) listen(ctx context.Context, s *subsystem, nqn string) erro
 	return err
 }
 
-// serial is a serial number that does not change with the target's restarts.
+// serial returns a serial number that stays the same after restarts of the target.
 func serial(nqn string) string { return fmt.Sprintf("%X", sha256.Sum256([]byte(nqn)))[:20] }
 
-// Expose sets the hosts of a job's subsystem. Those that go, go first; SPDK
-// ends their connections.
+// Expose sets the hosts of a job's subsystem. It removes hosts first; SPDK ends their connections.
 func (p *Provisioner) Expose(ctx context.Context, job string, hosts []string, keys map[string]dhchap.Keys) error {
 	hosts, err := provision.CheckHosts(job, hosts)
 	if err == nil {
@@ -328,8 +326,8 @@ func (p *Provisioner) expose(ctx context.Context, job string, hosts []string, ke
 	return p.rename(ctx, v.live[job], liveName+job)
 }
 
-// lock gives the volume of a job whose hosts have keys the name that says so,
-// also when the target has forgotten them.
+// lock gives the volume of a job the name that says whether its hosts have keys, also when the
+// target has lost its subsystems.
 func (p *Provisioner) lock(ctx context.Context, v *view, job string, keyed bool) error {
 	if !keyed || v.keyed[job] {
 		return nil
@@ -375,7 +373,7 @@ func (p *Provisioner) delete(ctx context.Context, job string) error {
 	if err != nil {
 		return err
 	}
-	// What was freed earlier has the name that this one is to have.
+	// The name for the freed volume is taken by one that was freed before.
 	if v.freed[job] != nil && v.live[job] != nil {
 		if err := p.deleteVolume(ctx, v, job); err != nil {
 			return err
@@ -395,7 +393,7 @@ func (p *Provisioner) rename(ctx context.Context, l *volume, to string) error {
 	return p.call(ctx, "bdev_lvol_rename", object{"old_name": l.Name, "new_name": to}, nil)
 }
 
-// finish does what a Delete does after the renaming.
+// finish does the steps of a Delete after the renaming.
 func (p *Provisioner) finish(ctx context.Context, v *view, job string) error {
 	if v.subsystems[job] != nil {
 		if err := p.call(ctx, "nvmf_delete_subsystem", object{"nqn": provision.NQN(p.o.Base, job)}, nil); err != nil {
@@ -414,7 +412,7 @@ func (p *Provisioner) finish(ctx context.Context, v *view, job string) error {
 	return nil
 }
 
-// about names the job in an error that does not.
+// about adds the job to an error that does not name it.
 func about(job string, err error) error {
 	switch {
 	case err == nil, errors.As(err, new(*provision.SizeError)), errors.Is(err, provision.ErrNoNamespace),

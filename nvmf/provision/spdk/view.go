@@ -11,14 +11,14 @@ import (
 	"nvmecr/nvmf/provision"
 )
 
-// What the names of volumes begin with.
+// Prefixes of the names of volumes.
 const (
 	liveName  = "nvmecr:"
-	keyedName = "nvmecr-keyed:" // live, and the hosts have keys
+	keyedName = "nvmecr-keyed:" // live, and its hosts have keys
 	freedName = "nvmecr-freed:"
 )
 
-// store is what bdev_lvol_get_lvstores says of a logical volume store.
+// store is an entry of bdev_lvol_get_lvstores.
 type store struct {
 	UUID         string `json:"uuid"`
 	Name         string `json:"name"`
@@ -29,14 +29,14 @@ type store struct {
 
 func (s *store) free() nvmf.Bytes { return nvmf.Bytes(s.FreeClusters) * nvmf.Bytes(s.ClusterSize) }
 
-// round is what SPDK makes of a size: whole MiB, then whole clusters.
+// round rounds a size as SPDK does: to whole MiB, then to whole clusters.
 func (s *store) round(size nvmf.Bytes) nvmf.Bytes {
 	size = size.AlignUp(nvmf.MiB)
 	cluster := nvmf.Bytes(max(1, s.ClusterSize))
 	return (size + cluster - 1) / cluster * cluster
 }
 
-// volume is what bdev_get_bdevs says of a logical volume.
+// volume is a logical volume in the answer of bdev_get_bdevs.
 type volume struct {
 	Name      string   `json:"name"`
 	UUID      string   `json:"uuid"`
@@ -56,7 +56,7 @@ type volume struct {
 
 func (v *volume) size() nvmf.Bytes { return nvmf.Bytes(v.BlockSize * v.NumBlocks) }
 
-// subsystem is what nvmf_get_subsystems says of one.
+// subsystem is an entry of nvmf_get_subsystems.
 type subsystem struct {
 	NQN          string     `json:"nqn"`
 	AllowAnyHost bool       `json:"allow_any_host"`
@@ -76,7 +76,7 @@ type hostName struct {
 	ControllerKey string `json:"dhchap_ctrlr_key,omitempty"`
 }
 
-// address is where a subsystem listens.
+// address is an address at which a subsystem listens.
 type address struct {
 	TRType  string `json:"trtype"`
 	AdrFam  string `json:"adrfam"`
@@ -88,7 +88,7 @@ func (a address) same(b address) bool {
 	return strings.EqualFold(a.TRType, b.TRType) && strings.EqualFold(a.AdrFam, b.AdrFam) && a.TRAddr == b.TRAddr && a.TRSvcID == b.TRSvcID
 }
 
-// host returns what is listed of a host, nil if it is not.
+// host returns the entry of a host, nil if the host is not listed.
 func (s *subsystem) host(nqn string) *hostName {
 	for i := range s.Hosts {
 		if s.Hosts[i].NQN == nqn {
@@ -103,23 +103,23 @@ func (s *subsystem) serves(v *volume) bool {
 	return v != nil && len(s.Namespaces) == 1 && s.Namespaces[0].NSID == 1 && s.Namespaces[0].Bdev == v.Name
 }
 
-// view is what the target has of jobs.
+// view has the storage and the subsystems of jobs, as the target reports them.
 type view struct {
 	store      *store
 	live       map[string]*volume
-	keyed      map[string]bool // which of them have keyedName
+	keyed      map[string]bool // jobs whose volume has keyedName
 	freed      map[string]*volume
-	zeroing    map[string]*volume // marks
+	zeroing    map[string]*volume // marks; see zeroing.go
 	subsystems map[string]*subsystem
-	strange    map[string]error // by job: what is served otherwise than it would be from here
-	allocated  uint64           // clusters of all volumes, whosever
+	strange    map[string]error // by job: why it is served in another way than with these options
+	allocated  uint64           // clusters of all volumes, also of foreign ones
 }
 
-// accounted reports whether all clusters are free or a volume's: none is being
-// given back.
+// accounted reports whether every cluster is free or belongs to a volume: no volume is being
+// deleted.
 func (v *view) accounted() bool { return v.store.FreeClusters+v.allocated == v.store.Clusters }
 
-// look asks the target.
+// look reads the view from the target.
 func (p *Provisioner) look(ctx context.Context) (*view, error) {
 	v := &view{live: map[string]*volume{}, keyed: map[string]bool{}, freed: map[string]*volume{}, zeroing: map[string]*volume{}, subsystems: map[string]*subsystem{}, strange: map[string]error{}}
 	var stores []store
@@ -150,9 +150,9 @@ func (p *Provisioner) look(ctx context.Context) (*view, error) {
 	return v, nil
 }
 
-// compare looks whether the namespaces of a subsystem, which is job's or nobody's
-// of ours, are what they would be from here: an administrator may have said
-// another store, or another prefix of NQNs, when the job was made.
+// compare checks that the namespaces of a subsystem are those that these options would give. The
+// subsystem belongs to job, or to no job. A job may have been made with another store, or another
+// prefix of NQNs.
 func (v *view) compare(s *subsystem, job string, volumes []*volume) {
 	for _, n := range s.Namespaces {
 		i := slices.IndexFunc(volumes, func(x *volume) bool { return x.Name == n.Bdev })
@@ -190,7 +190,7 @@ func (p *Provisioner) choose(stores []store) (*store, error) {
 	return nil, fmt.Errorf("the target at %s has no logical volume store %q: it has %s", p.o.Socket, p.o.Store, strings.Join(names, ", "))
 }
 
-// add sorts a block device in, if it is a volume of a job's in the store.
+// add adds a block device to the view, if it is a volume of a job in the store.
 func (v *view) add(x *volume) {
 	if x.Specific.Volume.Store == v.store.UUID {
 		v.allocated += x.Specific.Volume.Allocated
@@ -210,7 +210,7 @@ func (v *view) add(x *volume) {
 	}
 }
 
-// describe returns a job's namespace.
+// describe returns the namespace of a job.
 func (v *view) describe(job string) provision.Namespace {
 	n := provision.Namespace{Job: job, State: provision.Freed, Hosts: []string{}}
 	l, s := v.live[job], v.subsystems[job]
@@ -235,7 +235,7 @@ func (v *view) describe(job string) provision.Namespace {
 	slices.Sort(n.Hosts)
 	for _, a := range s.Listen {
 		id, err := nvmf.ParseTransportID(fmt.Sprintf("trtype:%s adrfam:%s traddr:%s trsvcid:%s subnqn:%s ns:1", a.TRType, a.AdrFam, a.TRAddr, a.TRSvcID, s.NQN))
-		if err == nil { // others are ways that we do not know
+		if err == nil { // others have an unknown transport
 			n.Targets = append(n.Targets, id)
 		}
 	}

@@ -15,21 +15,21 @@ import (
 	"nvmecr/nvmf/provision"
 )
 
-// zeroingName and a job name a volume without clusters, the mark: it is on the
-// device from before the deletion of the job's volume until that has returned.
-// SPDK first forgets a volume and then zeroes its clusters. A target that died
-// in between has left a mark without a volume, and free clusters with data.
+// zeroingName and a job are the name of a volume without clusters, the mark. It is on the device
+// from before the deletion of the job's volume until the deletion has returned. SPDK first forgets
+// a volume and then zeroes its clusters. A target that died in between has left a mark without a
+// volume, and free clusters with data.
 const zeroingName = "nvmecr-zeroing:"
 
-// freeSpace is in the place of a job, which has no colon, in the names of the
-// volume that is made of what is free, and of its mark.
+// freeSpace takes the place of a job in the names of the volume that is made of the free space, and
+// of its mark. No job has a colon.
 const freeSpace = ":free"
 
-// session returns a provisioner that talks to one process, the target that
-// answers its first call: what it has seen of free clusters stays true.
+// session returns a provisioner that talks to one process, the target that answers its first call.
+// What it has learned about free clusters stays true.
 func (p *Provisioner) session() (*Provisioner, func()) {
 	s := &Provisioner{o: p.o, rpc: jsonrpc.NewClient(p.o.Socket).Once()}
-	return s, func() { _ = s.rpc.Close() } // nothing of it is of use
+	return s, func() { _ = s.rpc.Close() } // errors do not matter any more
 }
 
 // failed reports whether SPDK has answered a call with an error number.
@@ -38,7 +38,7 @@ func failed(err error, with unix.Errno) bool {
 	return errors.As(err, &e) && e.Code == -int64(with)
 }
 
-// makeVolume makes a volume, one of size 0 without clusters.
+// makeVolume makes a volume; one of size 0 has no clusters.
 func (p *Provisioner) makeVolume(ctx context.Context, s *store, name string, size nvmf.Bytes) error {
 	return p.call(ctx, "bdev_lvol_create", object{
 		"uuid": s.UUID, "lvol_name": name, "size_in_mib": uint64(max(size, nvmf.MiB) / nvmf.MiB),
@@ -46,8 +46,8 @@ func (p *Provisioner) makeVolume(ctx context.Context, s *store, name string, siz
 	}, nil)
 }
 
-// deleteVolume deletes what was freed of a job, which takes as long as the
-// device takes to zero it.
+// deleteVolume deletes the freed volume of a job. That takes as long as the device takes to zero
+// it.
 func (p *Provisioner) deleteVolume(ctx context.Context, v *view, job string) error {
 	if err := p.mark(ctx, v, job); err != nil {
 		return err
@@ -57,7 +57,7 @@ func (p *Provisioner) deleteVolume(ctx context.Context, v *view, job string) err
 		return err
 	}
 	if !deleted {
-		return p.settle(ctx, job, true) // others delete it, or have just done so
+		return p.settle(ctx, job, true) // another program deletes it, or has deleted it
 	}
 	return p.unmark(ctx, v.store, job)
 }
@@ -71,11 +71,11 @@ func (p *Provisioner) mark(ctx context.Context, v *view, job string) error {
 	if err == nil || failed(err, unix.EEXIST) {
 		return nil
 	}
-	return fmt.Errorf("store %s has no room to note that a volume is being zeroed: delete another one first, with rpc.py bdev_lvol_delete: %w", v.store.Name, err)
+	return fmt.Errorf("store %s has no space to note that a volume is being zeroed: delete another one first, with rpc.py bdev_lvol_delete: %w", v.store.Name, err)
 }
 
-// remove deletes a volume and reports whether there was one. What others are
-// deleting is none, which SPDK has an odd answer for.
+// remove deletes a volume and reports whether there was one. A volume that another program is
+// deleting does not count; SPDK answers that call with an unusual error.
 func (p *Provisioner) remove(ctx context.Context, name string) (bool, error) {
 	err := p.explain(p.rpc.Call(ctx, "bdev_lvol_delete", object{"name": name}, nil))
 	var e *jsonrpc.Error
@@ -90,19 +90,18 @@ func (p *Provisioner) remove(ctx context.Context, name string) (bool, error) {
 	return err == nil, err
 }
 
-// unmark says that the clusters of a volume are zeroed.
+// unmark removes the mark of a job: the clusters of its volume are zeroed.
 func (p *Provisioner) unmark(ctx context.Context, s *store, job string) error {
 	_, err := p.remove(ctx, s.Name+"/"+zeroingName+job)
 	return err
 }
 
-// settle ends what marks tell of. A mark without a volume says that free
-// clusters may have data, unless the volume is still being deleted: awaited's
-// is waited for, and seen says that the target lived when it was still there.
+// settle handles all marks. A mark without a volume says that free clusters may have data, unless
+// the volume is still being deleted. settle waits for the deletion of awaited's volume; seen says
+// that the target was alive when this volume still existed.
 //
-// All that is free is then made one volume, freed like others, with a mark of
-// its own that takes the place of the ones before, and deleted. It returns when
-// what is free is zeroed.
+// All free space is then made one volume, freed like others. Its own mark replaces the marks
+// before. When settle returns, the volume is deleted and the free space is zeroed.
 func (p *Provisioner) settle(ctx context.Context, awaited string, seen bool) error {
 	for pause := 10 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		v, err := p.look(ctx)
@@ -132,8 +131,8 @@ func (p *Provisioner) settle(ctx context.Context, awaited string, seen bool) err
 	}
 }
 
-// unsettled returns the jobs whose volumes a target has not deleted to the end,
-// and awaited if the target is still at it.
+// unsettled returns the jobs whose volumes a dead target has not deleted completely, and awaited if
+// the target is still deleting it.
 func (p *Provisioner) unsettled(ctx context.Context, v *view, awaited string, seen bool) (dead []string, alive string, err error) {
 	for _, job := range slices.Sorted(maps.Keys(v.zeroing)) {
 		if v.freed[job] != nil || job == freeSpace {
@@ -159,8 +158,8 @@ func (p *Provisioner) unsettled(ctx context.Context, v *view, awaited string, se
 	return dead, alive, nil
 }
 
-// taken reports whether a volume has a name, be it one that is being deleted
-// and no block device any more. It tries to make one that is too large.
+// taken reports whether a volume has this name, even one that is being deleted and is no block
+// device any more. It tries to make a volume of this name that is too large for the store.
 func (p *Provisioner) taken(ctx context.Context, s *store, name string) (bool, error) {
 	err := p.makeVolume(ctx, s, name, nvmf.Bytes(s.Clusters+1)*nvmf.Bytes(s.ClusterSize)+nvmf.MiB)
 	var answer *jsonrpc.Error
@@ -175,8 +174,8 @@ func (p *Provisioner) taken(ctx context.Context, s *store, name string) (bool, e
 	return false, err
 }
 
-// zeroFree makes a volume of all that is free, and deletes it. From then on the
-// marks of these jobs are not needed. It returns false to be called again.
+// zeroFree makes a volume of all free space and deletes it. The marks of these jobs are not needed
+// from then on. It returns false if it has to be called again.
 func (p *Provisioner) zeroFree(ctx context.Context, v *view, jobs []string) (bool, error) {
 	if err := p.mark(ctx, v, freeSpace); err != nil {
 		return false, err
@@ -184,13 +183,13 @@ func (p *Provisioner) zeroFree(ctx context.Context, v *view, jobs []string) (boo
 	if v.freed[freeSpace] == nil {
 		deleting, err := p.taken(ctx, v.store, freedName+freeSpace)
 		if deleting || err != nil {
-			return false, err // somebody else is at it
+			return false, err // another call is deleting it
 		}
 	}
 	if free := v.store.free(); v.freed[freeSpace] == nil && free > 0 {
 		err := p.makeVolume(ctx, v.store, freedName+freeSpace, free)
 		if failed(err, unix.EEXIST) {
-			return false, nil // now they are
+			return false, nil // now another call is deleting it
 		}
 		if err != nil {
 			return false, fmt.Errorf("the target has ended while it zeroed a volume, and all %s that are free have to be zeroed first: %w", free, err)
@@ -200,8 +199,8 @@ func (p *Provisioner) zeroFree(ctx context.Context, v *view, jobs []string) (boo
 		}
 	}
 	all := v.store.FreeClusters == 0
-	// A volume that could not be zeroed gives its clusters back when the target
-	// ends and not before: the marks have to stay.
+	// A volume that could not be zeroed frees its clusters only when the target ends. So the marks
+	// have to stay.
 	sure := all && v.accounted()
 	for _, job := range jobs {
 		if !sure {
@@ -222,8 +221,8 @@ func (p *Provisioner) zeroFree(ctx context.Context, v *view, jobs []string) (boo
 	return all, nil
 }
 
-// checkClusters fails where free clusters could not all be had, and zeroed, by
-// volumes of whole MiB.
+// checkClusters fails if volumes of whole MiB cannot take all free clusters, so that not all could
+// be zeroed.
 func (s *store) checkClusters() error {
 	if c := nvmf.Bytes(s.ClusterSize); c < nvmf.MiB {
 		return fmt.Errorf("%w: store %s has clusters of %s, less than 1 MiB: make one with rpc.py bdev_lvol_create_lvstore --cluster-sz 1048576 or more", provision.ErrUnsupported, s.Name, c)

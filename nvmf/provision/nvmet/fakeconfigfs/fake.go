@@ -21,17 +21,17 @@ import (
 // Tree is one target. It is for one goroutine.
 type Tree struct {
 	root string
-	// cuts counts by subsystem what ends the connections of its hosts.
+	// cuts counts, by subsystem, the events that end the connections of its hosts.
 	cuts map[string]int
 }
 
-// New returns a target without anything, in an empty directory.
+// New returns a target without subsystems and ports, in an empty directory.
 func New(root string) (*Tree, error) {
 	t := &Tree{root: root, cuts: map[string]int{}}
 	return t, t.Reboot()
 }
 
-// Reboot forgets everything.
+// Reboot removes all configuration.
 func (t *Tree) Reboot() error {
 	var errs []error
 	for _, dir := range []string{"subsystems", "ports", "hosts"} {
@@ -61,7 +61,7 @@ func (t *Tree) Read(name string) (string, error) {
 	return strings.TrimRight(string(b), "\n"), err
 }
 
-// The directories that can be made, and what appears in them.
+// The directories that can be made, and the entries that appear in them.
 var kinds = []struct {
 	path  *regexp.Regexp
 	attrs map[string]string
@@ -102,7 +102,7 @@ func (t *Tree) Mkdir(name string) error {
 
 func fail(op, name string, err error) error { return &os.PathError{Op: op, Path: name, Err: err} }
 
-// Rmdir removes an item that nothing is in and nothing leads to.
+// Rmdir removes an item that is empty and that no link points to.
 func (t *Tree) Rmdir(name string) error {
 	known := false
 	for _, k := range kinds {
@@ -132,10 +132,10 @@ func (t *Tree) Rmdir(name string) error {
 	return os.RemoveAll(t.at(name))
 }
 
-// cut ends the connections to the subsystem that a name is in.
+// cut ends the connections to the subsystem of a name.
 func (t *Tree) cut(name string) { t.cuts[strings.Split(name, "/")[1]]++ }
 
-// Hide lets nobody else read an attribute.
+// Hide makes an attribute readable by its owner alone.
 func (t *Tree) Hide(name string) error { return os.Chmod(t.at(name), 0o600) }
 
 // Write sets an attribute.
@@ -204,8 +204,8 @@ func (t *Tree) Link(to, name string) error {
 	return os.Symlink(t.at(to), t.at(name))
 }
 
-// Unlink undoes a Link. A subsystem that leaves a port loses its hosts, a host
-// that is not listed any more stays connected.
+// Unlink undoes a Link. A subsystem that leaves a port loses its hosts. A host that is no longer
+// listed stays connected.
 func (t *Tree) Unlink(name string) error {
 	if _, err := os.Readlink(t.at(name)); err != nil {
 		return err
@@ -216,7 +216,7 @@ func (t *Tree) Unlink(name string) error {
 	return os.Remove(t.at(name))
 }
 
-// Namespace is the file behind a namespace, as a host sees it that has connected.
+// Namespace is the file of a namespace, as a connected host sees it.
 type Namespace struct {
 	*os.File
 	t    *Tree
@@ -241,7 +241,7 @@ func (t *Tree) Connect(id nvmf.TransportID, host string, keys dhchap.Keys) (*Nam
 		}
 	}
 	if !listens {
-		return nil, nvmf.ErrUnreachable // a port listens while a subsystem is in it
+		return nil, nvmf.ErrUnreachable // a port listens only while a subsystem is linked into it
 	}
 	return nil, nvmf.ErrNoSubsystem
 }
@@ -266,7 +266,7 @@ func (t *Tree) connect(nqn, host string, keys dhchap.Keys) (*Namespace, error) {
 	return &Namespace{f, t, nqn, t.cuts[nqn]}, nil
 }
 
-// authenticate compares the keys of a host with those it should have.
+// authenticate compares the keys of a host with those in configfs.
 func (t *Tree) authenticate(host string, keys dhchap.Keys) error {
 	for attr, secret := range map[string]dhchap.Secret{"dhchap_key": keys.Host, "dhchap_ctrl_key": keys.Controller} {
 		want, _ := t.Read("hosts/" + host + "/" + attr)
@@ -284,7 +284,7 @@ func (t *Tree) authenticate(host string, keys dhchap.Keys) error {
 
 // Size returns the size of the namespace.
 func (n *Namespace) Size() nvmf.Bytes {
-	end, _ := n.Seek(0, 2) // a file that is open
+	end, _ := n.Seek(0, 2) // the file is open
 	return nvmf.Bytes(end)
 }
 

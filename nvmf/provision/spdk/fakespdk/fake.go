@@ -41,14 +41,14 @@ type Target struct {
 	keys       []key
 	store      string
 	deleting   []*volume
-	// fail is asked before each call whether to execute and to answer it.
+	// fail is called before each call and says whether to execute it and whether to answer it.
 	fail func() (execute, answer bool)
 }
 
 type volume struct {
 	uuid, name string
 	clusters   []int
-	size       int // clusters, more than it has if it is thin
+	size       int // clusters; a thin volume has fewer
 	zeroes     bool
 	limit      uint64
 }
@@ -114,7 +114,7 @@ func (t *Target) Serve(ctx context.Context, l net.Listener) error {
 			result, err = t.call(method, params)
 		} else if method == "bdev_lvol_delete" {
 			var a arguments
-			_ = jsonrpc.Unmarshal(params, &a) // without a name there is nothing to do
+			_ = jsonrpc.Unmarshal(params, &a) // a call without a name does nothing
 			t.crash(a.Name)
 		}
 		if !answer {
@@ -124,17 +124,17 @@ func (t *Target) Serve(ctx context.Context, l net.Listener) error {
 	})
 }
 
-// Fail sets what is asked before each call: whether to execute it, and
-// whether to answer it. In a deletion that it is not to execute it dies half-way,
-// and starts again.
+// Fail sets a function that is called before each call and says whether to execute it and whether
+// to answer it. A deletion that is not to be executed stops half-way: the target dies and starts
+// again.
 func (t *Target) Fail(f func() (execute, answer bool)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.fail = f
 }
 
-// crash is a restart that comes when the volume of a name is being deleted: SPDK
-// first forgets the volume, so that its clusters are free, and then zeroes them.
+// crash is a restart during the deletion of a volume: SPDK first forgets the volume, so that its
+// clusters are free, and then zeroes them.
 func (t *Target) crash(name string) {
 	if v := t.find(name); v != nil {
 		v.zeroes = false
@@ -144,9 +144,8 @@ func (t *Target) crash(name string) {
 	t.restart()
 }
 
-// Begin begins to delete the volume of a name: it is no block device any more,
-// still has its name, and its clusters are not free. end zeroes what has to be,
-// and gives them back.
+// Begin begins to delete a volume. The volume is no block device any more, but its name is still
+// taken and its clusters are not free. end zeroes the clusters if required, and frees them.
 func (t *Target) Begin(name string) (end func()) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -159,7 +158,7 @@ func (t *Target) Begin(name string) (end func()) {
 	}
 }
 
-// Restart forgets what is in the target's memory.
+// Restart discards everything in the target's memory.
 func (t *Target) Restart() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -177,7 +176,7 @@ func (t *Target) restart() {
 	}
 }
 
-// Names returns those of all volumes, subsystems and keys of jobs.
+// Names returns the names of all volumes, subsystems and keys of jobs.
 func (t *Target) Names() []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -196,7 +195,7 @@ func (t *Target) Names() []string {
 	return names
 }
 
-// Namespace is a volume as a host sees it that has connected.
+// Namespace is a volume, as a connected host sees it.
 type Namespace struct {
 	t      *Target
 	sub    *subsystem
@@ -240,7 +239,7 @@ func (t *Target) authentic(s *subsystem, nqn string, keys dhchap.Keys) bool {
 	return keys.Controller.IsZero()
 }
 
-// holds reports whether the file of a key has a secret, and is for its owner.
+// holds reports whether the file of a key has this secret and only its owner can read it.
 func (t *Target) holds(name string, s dhchap.Secret) bool {
 	if name == "" || s.IsZero() {
 		return name == "" && s.IsZero()
@@ -255,7 +254,7 @@ func (t *Target) holds(name string, s dhchap.Secret) bool {
 	return false
 }
 
-// host returns what is listed of a host.
+// host returns the entry of a host.
 func (s *subsystem) host(nqn string) host {
 	for _, h := range s.Hosts {
 		if h.NQN == nqn {
@@ -280,12 +279,12 @@ func (n *Namespace) Size() nvmf.Bytes { return nvmf.Bytes(n.volume.size) * Clust
 // Close ends the connection.
 func (n *Namespace) Close() error { return nil }
 
-// ReadAt reads while the host may.
+// ReadAt reads while the host is allowed to.
 func (n *Namespace) ReadAt(p []byte, offset int64) (int, error) {
 	return n.move(p, offset, func(p, at []byte) int { return copy(p, at) })
 }
 
-// WriteAt writes while the host may.
+// WriteAt writes while the host is allowed to.
 func (n *Namespace) WriteAt(p []byte, offset int64) (int, error) {
 	return n.move(p, offset, func(p, at []byte) int { return copy(at, p) })
 }
@@ -321,7 +320,7 @@ func find(volumes []*volume, name string) *volume {
 	return nil
 }
 
-// taken reports whether a volume has a name, or had it and is being deleted.
+// taken reports whether a volume has this name, or is being deleted under it.
 func (t *Target) taken(name string) bool {
 	return t.find("lvs0/"+name) != nil || find(t.deleting, "lvs0/"+name) != nil
 }

@@ -13,7 +13,7 @@ import (
 	"nvmecr/internal/jsonrpc"
 )
 
-// arguments are the parameters of all methods; each uses its own.
+// arguments has the parameters of all methods; each uses its own.
 type arguments struct {
 	NQN      string  `json:"nqn"`
 	Host     string  `json:"host"`
