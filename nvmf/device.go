@@ -93,3 +93,11 @@ type Queue interface {
 	// ErrConnectionLost.
 	Close() error
 }
+
+// A MirroredQueue is a Queue of a device that has every block twice.
+type MirroredQueue interface {
+	Queue
+	// ReadOther executes a Read where the submitted ones are not served from, and waits for it. ErrUnsupported: there is
+	// no second copy at present.
+	ReadOther(cmd *Command) error
+}

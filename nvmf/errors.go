@@ -15,7 +15,7 @@ var (
 	ErrNoSubsystem = errors.New("target has no such subsystem")
 	// ErrHostRefused: the subsystem does not allow this host NQN.
 	ErrHostRefused = errors.New("target does not allow this host NQN")
-	// ErrAuthentication: the host or the target did not prove who it is.
+	// ErrAuthentication: the host or the target did not prove its identity.
 	ErrAuthentication = errors.New("authentication failed")
 	// ErrNoNamespace: the subsystem has no active namespace of that id.
 	ErrNoNamespace = errors.New("subsystem has no such namespace")
@@ -98,7 +98,7 @@ func (e *StatusError) Transient() bool {
 }
 
 // Busy reports whether a Connect was refused because the controller, or the
-// target, has no room at the moment: it is worth trying again later.
+// target, has no space at the moment: it is worth trying again later.
 func (e *StatusError) Busy() bool { return e.SCT == 1 && e.SC == 0x81 && !e.DNR }
 
 func (e *StatusError) text() string { return e.row().text }

@@ -37,7 +37,7 @@ const (
 // of its own where the host asks for its proof, the authentication fails.
 func NewController(c Config) *Controller { return &Controller{session: newSession(c)} }
 
-// Authenticated reports whether the host is who it says; if it asked the
+// Authenticated reports whether the host has proved its NQN; if it asked the
 // controller for a proof, it has also accepted that.
 func (c *Controller) Authenticated() bool { return c.state == authenticated }
 
@@ -146,9 +146,9 @@ func (c *Controller) check(b []byte) *Error {
 	return nil
 }
 
-// Give returns the next message for the host, of at most room bytes. It
+// Give returns the next message for the host, of at most capacity bytes. It
 // returns nil if not even a failure fits.
-func (c *Controller) Give(room int) []byte {
+func (c *Controller) Give(capacity int) []byte {
 	var b []byte
 	switch c.state {
 	case giveChallenge:
@@ -160,13 +160,13 @@ func (c *Controller) Give(room int) []byte {
 	default:
 		c.err = fail(IncorrectMessage, "the host receives before it has sent")
 	}
-	if c.err == nil && len(b) > room {
-		c.err = fail(IncorrectPayload, "the host has room for %d bytes, the message has %d", room, len(b))
+	if c.err == nil && len(b) > capacity {
+		c.err = fail(IncorrectPayload, "the host accepts %d bytes, the message has %d", capacity, len(b))
 	}
 	switch {
 	case c.err != nil:
 		c.state = ended
-		if b = encodeFailure(kindFailure1, c.tid, c.err.Reason); len(b) > room {
+		if b = encodeFailure(kindFailure1, c.tid, c.err.Reason); len(b) > capacity {
 			return nil
 		}
 	case c.state == giveChallenge:

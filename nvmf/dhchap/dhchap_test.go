@@ -220,13 +220,13 @@ func TestConcatenation(t *testing.T) {
 	assert.Equal(t, encodeFailure(kindFailure1, 5, ConcatMismatch), c.Give(MaxMessage))
 }
 
-// TestRoom: a host without room for a message gets a failure, or nothing.
-func TestRoom(t *testing.T) {
+// TestShortBuffer: a host whose buffer is too small for a message gets a failure, or nothing.
+func TestShortBuffer(t *testing.T) {
 	keys := Keys{Host: NewSecret(SHA256)}
-	for room, want := range map[int]bool{79: false, 80: true} {
+	for capacity, want := range map[int]bool{79: false, 80: true} {
 		h, c := pairOf(keys, keys, Offer{Groups: []Group{NullGroup}})
 		c.Take(h.Start())
-		assert.Equal(t, want, kind(c.Give(room)[0]) == 1, "%d bytes", room)
+		assert.Equal(t, want, kind(c.Give(capacity)[0]) == 1, "%d bytes", capacity)
 	}
 	_, c := pairOf(keys, keys, Offer{})
 	assert.Nil(t, c.Give(failureSize-1))

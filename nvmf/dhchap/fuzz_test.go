@@ -15,7 +15,7 @@ func FuzzController(f *testing.F) {
 	f.Add([]byte(nil), uint16(MaxMessage), false)
 	f.Add([]byte{0, 0, 0, 0, 1, 0, 255, 0}, uint16(100), true)
 	f.Add([]byte{1, 0, 0, 0, 6, 0, 255, 0, 1, 1, 0, 0, 10, 0, 4, 0}, uint16(80), true)
-	f.Fuzz(func(t *testing.T, script []byte, room uint16, group bool) {
+	f.Fuzz(func(t *testing.T, script []byte, capacity uint16, group bool) {
 		conversation(t, group, func(h *Host, c *Controller) {
 			edited := false
 			next := h.Start()
@@ -27,11 +27,11 @@ func FuzzController(f *testing.F) {
 				if c.Authenticated() {
 					break
 				}
-				b := c.Give(int(room))
-				require.LessOrEqual(t, len(b), int(room))
+				b := c.Give(int(capacity))
+				require.LessOrEqual(t, len(b), int(capacity))
 				next, _ = h.Answer(b)
 			}
-			if !edited && room >= MaxMessage {
+			if !edited && capacity >= MaxMessage {
 				require.True(t, c.Authenticated() && h.Done())
 			}
 			require.Equal(t, c.Ended(), c.Err() != nil)

@@ -64,7 +64,7 @@ func (h *Host) answer(b []byte) ([]byte, *Error) {
 	return h.conclude(b)
 }
 
-// reply proves who we are.
+// reply proves the host's NQN.
 func (h *Host) reply(b []byte) ([]byte, *Error) {
 	var c challenge
 	if err := c.decode(b); err != nil {

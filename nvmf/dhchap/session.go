@@ -64,7 +64,7 @@ func (s *session) controllerResponse(challenge []byte, seq uint32) []byte {
 	return s.response(s.Keys.Controller, "Controller", s.SubNQN, s.HostNQN, challenge, seq)
 }
 
-// response is the proof of who is named by own to who is named by other.
+// response is the proof of the end with the NQN own to the end with the NQN other.
 func (s *session) response(secret Secret, role, own, other string, challenge []byte, seq uint32) []byte {
 	mac := hmac.New(hashes[s.hash].New, secret.transformed(own))
 	mac.Write(s.augmented(challenge))

@@ -25,7 +25,7 @@ import (
 // from then on, if they can be.
 func Retire() { spdk.Retire() }
 
-// A Driver is who talks to a controller.
+// A Driver is an implementation that talks to controllers.
 type Driver string
 
 // Drivers. Go is the default, and there for TCP only.

@@ -22,7 +22,7 @@ const chunk = 64 << 10
 // says that there is no more, before anything is copied.
 type mapped struct {
 	fd    uintptr
-	bytes []byte // the whole file, shared with all who have it open
+	bytes []byte // the whole file, shared with all processes that have it open
 
 	// ready has a bit for each chunk that has its memory, mapped here. Who
 	// writes to a chunk sets it, who deallocates some of it clears it. It saves

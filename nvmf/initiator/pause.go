@@ -13,8 +13,8 @@ import (
 
 // Pauses between attempts, which double from the first to the last.
 const (
-	FirstPause = 5 * time.Millisecond
-	LastPause  = 500 * time.Millisecond
+	firstPause = 5 * time.Millisecond
+	lastPause  = 500 * time.Millisecond
 )
 
 // Sleep returns early with the cause if ctx ends.

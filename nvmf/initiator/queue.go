@@ -26,8 +26,8 @@ func Check(cmd *nvmf.Command, id *nvmf.Identity, ranges int) error {
 		if !id.CanDeallocate {
 			return fmt.Errorf("%s: %w", cmd.Opcode, nvmf.ErrUnsupported)
 		}
-		if most := nvmf.LBA(ranges) * MaxRange; cmd.Blocks > most {
-			return fmt.Errorf("%s of %d blocks, at most %d a command: %w", cmd.Opcode, cmd.Blocks, most, nvmf.ErrBadLength)
+		if limit := nvmf.LBA(ranges) * MaxRange; cmd.Blocks > limit {
+			return fmt.Errorf("%s of %d blocks, at most %d a command: %w", cmd.Opcode, cmd.Blocks, limit, nvmf.ErrBadLength)
 		}
 		return nil
 	}
@@ -37,10 +37,10 @@ func Check(cmd *nvmf.Command, id *nvmf.Identity, ranges int) error {
 // Connect connects a new queue with attach, more than once if the target still
 // holds the queue's id for a connection which was closed a moment ago.
 func Connect(ctx context.Context, attach func() error) error {
-	for pause := FirstPause; ; pause *= 2 {
+	for pause := firstPause; ; pause *= 2 {
 		err := attach()
 		inUse := hasStatus(err, nvme.StatusCommandSequence, nvme.StatusInvalidQueueID)
-		if !inUse || pause > LastPause || Sleep(ctx, pause) != nil {
+		if !inUse || pause > lastPause || Sleep(ctx, pause) != nil {
 			return err
 		}
 	}
@@ -60,7 +60,7 @@ func over(ctx context.Context) bool {
 // for it has no digest.
 func Reconnect(ctx context.Context, id nvmf.TransportID, attach func() error) error {
 	var last error
-	for pause := FirstPause; ; pause = min(2*pause, LastPause) {
+	for pause := firstPause; ; pause = min(2*pause, lastPause) {
 		err := attach()
 		if last == nil || !over(ctx) { // else ctx has cut the attempt short
 			last = err

@@ -61,7 +61,7 @@ func (r *Reservation) repeat(ctx context.Context, step func(*reserver, *nvme.Res
 		return fmt.Errorf("reservations take an I/O queue of their own: %w", err)
 	}
 	stop := context.AfterFunc(ctx, func() { queue.Abort(context.Cause(ctx)) })
-	v := &reserver{queue: queue, nsid: r.Namespace.NSID, most: r.Identity.MaxTransfer, host: r.Host, key: uint64(r.Key)}
+	v := &reserver{queue: queue, nsid: r.Namespace.NSID, limit: r.Identity.MaxTransfer, host: r.Host, key: uint64(r.Key)}
 	err = known(v.repeat(ctx, step))
 	stop()
 	err = errors.Join(err, queue.Close())
@@ -83,7 +83,7 @@ func known(err error) error {
 type reserver struct {
 	queue Executor
 	nsid  uint32
-	most  nvmf.Bytes // a command can move
+	limit nvmf.Bytes // a command can move
 	host  [16]byte
 	key   uint64
 	// plain: the target does not know Preempt and Abort.
@@ -98,7 +98,7 @@ const maxSteps = 1000
 // report and changes one thing at most; it meets a Reservation Conflict when
 // someone else changed it first, another process of the same run mostly.
 func (r *reserver) repeat(ctx context.Context, step func(*reserver, *nvme.ReservationStatus) (bool, error)) error {
-	pause := FirstPause
+	pause := firstPause
 	var last error
 	for range maxSteps {
 		status, err := r.report()
@@ -110,12 +110,12 @@ func (r *reserver) repeat(ctx context.Context, step func(*reserver, *nvme.Reserv
 		case err == nil && done:
 			return nil
 		case err == nil:
-			pause = FirstPause
+			pause = firstPause
 			continue
 		case nvmf.IsConflict(err):
 			last = err
 			err = Sleep(ctx, pause)
-			pause = min(2*pause, LastPause)
+			pause = min(2*pause, lastPause)
 		}
 		switch {
 		case err == nil:
@@ -149,7 +149,7 @@ func (r *reserver) step(s *nvme.ReservationStatus) (done bool, err error) {
 	case s.Type == 0:
 		return false, r.acquire(nvme.ReservationAcquire, 0)
 	case s.Type.AllRegistrants():
-		return false, r.preempt(0) // 0 is everyone else
+		return false, r.preempt(0) // 0 is all other registrants
 	case s.Type == nvme.WriteExclusive && own.Holder && len(others) > 0:
 		return false, r.preempt(others[0].Key)
 	case s.Type == nvme.WriteExclusive && own.Holder:
@@ -248,7 +248,7 @@ func (r *reserver) report() (nvme.ReservationStatus, error) {
 		// More may come while we look; who adds them faster than we can read
 		// gets no further than the longest transfer.
 		need := nvme.ReservationReportHeader + total*nvme.ReservationReportEntry
-		if nvmf.Bytes(need) > r.most {
+		if nvmf.Bytes(need) > r.limit {
 			return s, fmt.Errorf("the target reports %d registrants: %w", total, nvmf.ErrUnsupported)
 		}
 		size = need

@@ -18,7 +18,7 @@ type Rules struct {
 
 // Put writes a common header at the start of b for a PDU of type t with n
 // bytes of data, and zeroes the header behind it. It returns how many bytes
-// precede the data: header, digest, padding. b must have room for them;
+// precede the data: header, digest, padding. b must have space for them;
 // MaxHeaderSize always suffices.
 //
 // Data of n bytes follows, then the data digest if Put has set

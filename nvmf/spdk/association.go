@@ -139,7 +139,7 @@ func (a *association) alive() bool {
 	return a.lost == nil
 }
 
-// asking is an association that is asked for as long as somebody waits for it.
+// asking is an association that is polled as long as a caller waits for it.
 type asking struct {
 	*association
 	ctx context.Context
@@ -221,7 +221,7 @@ func (a *association) close() {
 		return
 	}
 	ownfd.Drop(a.socket)
-	_, _ = explained(func() struct{} { // nobody is left to be told
+	_, _ = explained(func() struct{} { // no caller is left to report to
 		a.step(func() {
 			if a.lost != nil {
 				C.driver_fail(a.controller)

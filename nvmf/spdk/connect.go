@@ -346,7 +346,7 @@ func addressOf(id nvmf.TransportID, alias int, o *Options, timeout time.Duration
 var refused = regexp.MustCompile(`sct (\d+), sc (\d+)`)
 
 // refusal makes an error of what SPDK said about a connection that failed, and
-// of whether it had begun to prove who the host is.
+// of whether the authentication had begun.
 func refusal(o *Options, subNQN, text string, proved bool) error {
 	m := refused.FindStringSubmatch(text)
 	if m == nil && (proved || strings.Contains(text, C.DRIVER_PROOF)) {
@@ -394,18 +394,18 @@ func (t *aliasTable) take(id nvmf.TransportID, hostNQN string) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	id.NSID = 0
-	most := 24
+	limit := 24
 	if id.Transport == nvmf.PCIe {
-		most, hostNQN = 1, ""
+		limit, hostNQN = 1, ""
 	}
 	k := aliasKey{id, hostNQN}
-	for n := range most {
+	for n := range limit {
 		if t.used[k]&(1<<n) == 0 {
 			t.used[k] |= 1 << n
 			return n, nil
 		}
 	}
-	return 0, fmt.Errorf("this process has %d connections to it already: %w", most, syscall.EBUSY)
+	return 0, fmt.Errorf("this process has %d connections to it already: %w", limit, syscall.EBUSY)
 }
 
 func (t *aliasTable) free(id nvmf.TransportID, hostNQN string, n int) {

@@ -84,13 +84,13 @@ func (d *Device) identify(ctx context.Context) error {
 
 // namespace identifies the namespace.
 func (d *Device) namespace(ctx context.Context, a *association) (*nvmf.Identity, error) {
-	most := nvmf.Bytes(C.driver_most(a.controller, C.uint32_t(d.id.NSID)))
+	limit := nvmf.Bytes(C.driver_most(a.controller, C.uint32_t(d.id.NSID)))
 	w := initiator.TransferSizes{MaxTransfer: d.opts.MaxTransfer, OptimalTransfer: d.opts.OptimalTransfer}
-	if most != 0 {
-		w.MaxTransfer = min(w.MaxTransfer, most)
+	if limit != 0 {
+		w.MaxTransfer = min(w.MaxTransfer, limit)
 	}
 	identity, err := a.facts.Namespace(asking{a, ctx}, d.id, w)
-	if err == nil && most == 0 {
+	if err == nil && limit == 0 {
 		err = fmt.Errorf("namespace %d: %w", d.id.NSID, nvmf.ErrNoNamespace)
 	}
 	return identity, err

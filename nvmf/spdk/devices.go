@@ -38,7 +38,7 @@ func (t *deviceTable) around(own *deviceSet, step func()) {
 			if others[fd] == what {
 				delete(others, fd)
 			}
-			ownfd.Drop(fd) // what is held nobody can close, not even SPDK
+			ownfd.Drop(fd) // a held descriptor cannot be closed, not even by SPDK
 		}
 	}
 	forget(*own)

@@ -290,7 +290,7 @@ struct driver_controller *driver_connect(const struct driver_address *a)
 	c->opts.fabrics_connect_timeout_us = (uint64_t)a->timeout_ms * 1000;
 	c->opts.disable_error_logging = true;
 #if SPDK_VERSION >= SPDK_VERSION_NUM(26, 9, 0)
-	/* No more commands are sent than the queue has room for anyway; and only who does not
+	/* No more commands are sent than the queue has space for anyway; and only who does not
 	 * ask how much that is may have the end of a read told with its data, over TCP. Older
 	 * targets of SPDK's tell it so in any case. */
 	c->opts.disable_sq_flow_control = true;

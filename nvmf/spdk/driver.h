@@ -152,7 +152,7 @@ struct driver_slot {
 struct driver_queue {
 	struct driver_slot *slot; /* depth of them */
 	uint32_t depth;
-	uint32_t *todo; /* slots to submit, room for depth */
+	uint32_t *todo; /* slots to submit, space for depth */
 	uint32_t *done; /* slots that are done, done_count of them; Go sets that to 0 */
 	uint32_t done_count;
 	uint32_t busy; /* slots that SPDK has */

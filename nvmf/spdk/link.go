@@ -14,7 +14,7 @@ import (
 
 // A link is the association with a controller, one after the other, and the
 // queues that it has. Each Device has one of its own, but those of a local
-// drive in this process share one: it is one controller, whoever asks for it.
+// drive in this process share one: it is one controller for all openings.
 type link struct {
 	// mu, a lock that gives up with a context, guards what follows. It is
 	// held over a reconnection: the queues that come second share it.
@@ -25,7 +25,7 @@ type link struct {
 	// To a shared drive all are the host that came first, in every association
 	// until none is left: what it reserves is its own still.
 	hostID  uuid.UUID
-	hostNQN string // empty: nobody came
+	hostNQN string // empty: no host connected
 }
 
 // drives are the links of local drives, by address, for good.
@@ -102,7 +102,7 @@ func (l *link) end(cause error) {
 }
 
 // leave takes the queue pairs from the queues of a device, and ends the
-// association if nobody else uses it. The caller holds l.mu.
+// association if no other device uses it. The caller holds l.mu.
 func (l *link) leave(d *Device) {
 	l.queues = slices.DeleteFunc(l.queues, func(q *Queue) bool {
 		if q.dev == d {

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"nvmecr/internal/busy"
 	"nvmecr/microfs"
 	"nvmecr/nvmf"
 	"nvmecr/nvmf/nvme"
@@ -88,11 +89,11 @@ func TestResetEnds(t *testing.T) {
 	require.ErrorIs(t, do(q, read(0, make([]byte, 512))), nvmf.ErrConnectionLost)
 	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 	defer cancel()
-	start := time.Now()
+	clock := busy.Start(t)
 	err := q.Reset(ctx)
 	assert.ErrorIs(t, err, context.DeadlineExceeded)
 	assert.ErrorIs(t, err, nvmf.ErrUnreachable)
-	assert.Less(t, time.Since(start), 2*time.Second)
+	assert.Less(t, clock.Now(), 2*time.Second)
 	r.start(t)
 	require.NoError(t, q.Reset(t.Context()))
 	require.NoError(t, do(q, read(0, make([]byte, 512))))
@@ -193,10 +194,10 @@ func TestNoHurry(t *testing.T) {
 	t.Cleanup(func() { assert.NoError(t, d.Close()) })
 	ctx, cancel := context.WithTimeout(t.Context(), little)
 	defer cancel()
-	start := time.Now()
+	clock := busy.Start(t)
 	_, err = d.OpenQueue(ctx, 1)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	assert.Less(t, time.Since(start), 5*little)
+	assert.Less(t, clock.Now(), 5*little)
 }
 
 // TestTimeout: a target that falls silent is lost after the command time-out;
@@ -236,9 +237,9 @@ func shutdown(sqe *nvme.SQE) bool {
 func TestSilentClose(t *testing.T) {
 	id := attended(t, func(*fakepeer.Conn, *nvme.SQE) error { return nil }, shutdown)
 	d := openDevice(t, id, spdk.Options{KeepAlive: -1})
-	start := time.Now()
+	clock := busy.Start(t)
 	require.NoError(t, d.Close())
-	assert.Less(t, time.Since(start), 3*time.Second)
+	assert.Less(t, clock.Now(), 3*time.Second)
 }
 
 // TestSilentAdmin: one that answers nothing at all any more is given up in the
@@ -253,10 +254,10 @@ func TestSilentAdmin(t *testing.T) {
 	require.ErrorIs(t, do(q, read(0, make([]byte, 512))), nvmf.ErrConnectionLost)
 	ctx, cancel := context.WithTimeout(t.Context(), 3*timeout)
 	defer cancel()
-	start := time.Now()
+	clock := busy.Start(t)
 	assert.ErrorIs(t, q.Reset(ctx), context.DeadlineExceeded)
 	assert.NoError(t, d.Close())
-	assert.Less(t, time.Since(start), 10*timeout)
+	assert.Less(t, clock.Now(), 10*timeout)
 }
 
 // TestNoNotices: SPDK must not look after namespaces while they are used.

@@ -250,7 +250,7 @@ func (q *Queue) start(ready int) {
 	}
 }
 
-// postpone puts back what SPDK had no room for: it has some again when
+// postpone puts back what SPDK had no space for: it has some again when
 // something else is done. The first of them were not waiting but resting.
 func (q *Queue) postpone(from, again, to int) {
 	for n := to - 1; n >= from; n-- {

@@ -17,7 +17,7 @@ import (
 )
 
 // silent says more of what failed since it began, where that is for want of an answer
-// in the time that each step has, or that somebody waits for.
+// in the time that each step has, or that a caller waits for.
 func silent(ctx context.Context, err error, began time.Time, each time.Duration) error {
 	after := time.Since(began).Round(time.Millisecond)
 	lost := errors.Is(err, nvmf.ErrUnreachable) || errors.Is(err, nvmf.ErrConnectionLost)

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"nvmecr/internal/busy"
 	"nvmecr/internal/shortdir"
 	"nvmecr/internal/spdklib"
 	"nvmecr/nvmf"
@@ -43,9 +44,9 @@ func TestSilentFromNth(t *testing.T) {
 		silentFrom.Store(n)
 		ctx, cancel := context.WithTimeout(t.Context(), wait)
 		defer cancel()
-		began := time.Now()
+		clock := busy.Start(t)
 		d, err := spdk.Open(ctx, id, o)
-		assert.Less(t, time.Since(began), wait+soon, "at step %d", n)
+		assert.Less(t, clock.Now(), wait+soon, "at step %d", n)
 		return d, err
 	}
 	attempts := 0
@@ -172,10 +173,10 @@ func (h halted) test(t *testing.T) {
 			}
 			ctx, cancel := context.WithTimeout(t.Context(), h.wait)
 			defer cancel()
-			began := time.Now()
+			began, clock := time.Now(), busy.Start(t)
 			err := call(ctx)
 			t.Logf("after %s: %v", time.Since(began).Round(time.Millisecond), err)
-			assert.Less(t, time.Since(began), h.wait+h.margin)
+			assert.Less(t, clock.Now(), h.wait+h.margin)
 			h.goOn(t)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			for _, part := range []string{h.id.String(), "has not answered", "stopped, overloaded or cut off", "--timeout"} {

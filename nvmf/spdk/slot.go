@@ -124,17 +124,17 @@ func (q *Queue) alloc(f *flight, size nvmf.Bytes) bool {
 		return true
 	}
 	q.dealloc(f)
-	room := 4 * nvmf.KiB
-	for room < size {
-		room *= 2
+	capacity := 4 * nvmf.KiB
+	for capacity < size {
+		capacity *= 2
 	}
 	if q.dev.id.Transport == nvmf.TCP {
-		f.buffer = C.malloc(C.size_t(room))
+		f.buffer = C.malloc(C.size_t(capacity))
 	} else {
-		f.buffer = C.driver_alloc(C.size_t(room))
+		f.buffer = C.driver_alloc(C.size_t(capacity))
 	}
 	if f.buffer != nil {
-		f.size = room
+		f.size = capacity
 	}
 	return f.buffer != nil
 }

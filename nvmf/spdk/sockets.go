@@ -135,7 +135,7 @@ func claimEnvironment(before map[int]string) {
 		delete(fresh, fd)
 	}
 	for fd, what := range fresh {
-		switch info, _ := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd)); { // empty is nobody's
+		switch info, _ := os.ReadFile(fmt.Sprintf("/proc/self/fdinfo/%d", fd)); { // an empty one has no owner
 		case strings.HasPrefix(what, "/memfd:nohuge"),
 			ofDevice(what), ofHugePages(fd),
 			what == "anon_inode:[timerfd]" && bytes.Contains(info, []byte("it_value: (0, 0)")): // not used

@@ -57,7 +57,7 @@ func (q *Queue) turn(cmd *nvmf.Command) {
 }
 
 // rest sleeps until something comes, or for so long: data that could not be sent
-// may wait for room. Without a socket, or when that is closed meanwhile, less or
+// may wait for a free slot. Without a socket, or when that is closed meanwhile, less or
 // more is no harm.
 func rest(socket int, nap time.Duration) {
 	t := unix.NsecToTimespec(nap.Nanoseconds())

@@ -187,7 +187,7 @@ func TestOddAuthentication(t *testing.T) {
 		"success at once": {func(c *fakepeer.Conn, sqe *nvme.SQE) error {
 			return c.Data(sqe.CID(), 0, append([]byte{1, 3}, make([]byte, 14)...), pdu.FlagLast|pdu.FlagSuccess)
 		}, nvmf.ErrAuthentication, "incorrect protocol message"},
-		"more than there is room for": {func(c *fakepeer.Conn, sqe *nvme.SQE) error {
+		"more than there is space for": {func(c *fakepeer.Conn, sqe *nvme.SQE) error {
 			return c.Data(sqe.CID(), 0, make([]byte, dhchap.MaxMessage+4), pdu.FlagLast|pdu.FlagSuccess)
 		}, nvmf.ErrConnectionLost, "C2HData"},
 		"hangs up":  {func(*fakepeer.Conn, *nvme.SQE) error { return io.EOF }, nvmf.ErrConnectionLost, "the wrong key (--dhchap-secret)"},

@@ -15,7 +15,7 @@ import (
 )
 
 // A conn is one connection with its queue pair: the admin queue, or an I/O
-// queue. It has one owner at a time, who calls everything but kill.
+// queue. It has one owner at a time, which calls everything but kill.
 type conn struct {
 	fd int
 	// mu guards closing fd against kill.
@@ -43,6 +43,8 @@ type conn struct {
 	// Commands beyond the slots, linked by Command.Next.
 	waiting, waitingEnd *nvmf.Command
 
+	beside *conn // goes on while this one is waited for; nil: none
+
 	send  sender
 	recv  receiver
 	pace  pace
@@ -51,7 +53,7 @@ type conn struct {
 	result uint64
 }
 
-// A slot is a command in flight; its index is the command id. Who has it:
+// A slot is a command in flight; its index is the command id. Its owner:
 // free -> start (queued to send) -> capsule sent -> answered -> free. The
 // caller's memory is in use until finish, also for a command that is answered
 // while a PDU of it is being sent.
@@ -59,7 +61,7 @@ type slot struct {
 	cmd   *nvmf.Command // nil: the slot is free
 	sqe   nvme.SQE
 	write bool     // data goes to the target
-	short bool     // fewer bytes than there is room for are no fault
+	short bool     // fewer bytes than there is space for are no fault
 	data  [][]byte // cmd.Data, or aux
 	total uint32   // bytes of data
 	// moved is how many bytes the target has sent, or asked for.

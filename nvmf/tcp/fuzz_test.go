@@ -344,8 +344,8 @@ func requireSane(t *testing.T, id *nvmf.Identity) {
 
 // useQueue reads and writes as much as is allowed, at both ends.
 func useQueue(t *testing.T, q nvmf.Queue, id *nvmf.Identity) {
-	most := min(id.MaxTransfer/id.LBASize, nvmf.Bytes(id.Blocks))
-	for _, blocks := range []nvmf.Bytes{1, most} {
+	limit := min(id.MaxTransfer/id.LBASize, nvmf.Bytes(id.Blocks))
+	for _, blocks := range []nvmf.Bytes{1, limit} {
 		for _, lba := range []nvmf.LBA{0, id.Blocks - nvmf.LBA(blocks)} {
 			in, out := make([]byte, blocks*id.LBASize), bytes.Repeat([]byte{9}, int(blocks*id.LBASize))
 			cmds := []*nvmf.Command{{Opcode: nvmf.Read, LBA: lba, Blocks: nvmf.LBA(blocks), Data: [][]byte{in}}, {Opcode: nvmf.Flush}}

@@ -17,7 +17,7 @@ import (
 
 // Options are how to reach and use a namespace. The zero value is usable.
 type Options struct {
-	// HostNQN is who we say we are. Default: HostID as a UUID-based NQN.
+	// HostNQN is the NQN of this host. Default: HostID as a UUID-based NQN.
 	HostNQN string
 	// HostID identifies the host. Default: random, once per Options.
 	HostID uuid.UUID

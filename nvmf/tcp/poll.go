@@ -208,7 +208,32 @@ func (c *conn) block() {
 		events |= unix.POLLOUT
 	}
 	c.stats.Wakeups++
-	pollFD(c.fd, events, left)
+	poll(left, unix.PollFd{Fd: int32(c.fd), Events: events}, c.beside.awaited())
+}
+
+// exchange sends and receives what is possible at once.
+func (c *conn) exchange() {
+	if c.send.pending() {
+		c.flush()
+	}
+	if c.err == nil && c.receive() && c.err == nil && c.send.pending() {
+		c.flush()
+	}
+}
+
+// waits reports whether a connection, which may be nil, has commands that are not done.
+func (c *conn) waits() bool { return c != nil && c.err == nil && c.busy > 0 }
+
+// awaited is what to wait for beside another connection.
+func (c *conn) awaited() unix.PollFd {
+	if !c.waits() {
+		return unix.PollFd{Fd: -1}
+	}
+	p := unix.PollFd{Fd: int32(c.fd), Events: unix.POLLIN}
+	if c.send.pending() {
+		p.Events |= unix.POLLOUT
+	}
+	return p
 }
 
 // wait runs the connection until all of cmds are done.
@@ -217,6 +242,9 @@ func (c *conn) wait(cmds []*nvmf.Command) {
 	for _, cmd := range cmds {
 		for !cmd.Done() && c.err == nil {
 			c.turn()
+			if c.beside.waits() {
+				c.beside.exchange()
+			}
 		}
 	}
 }

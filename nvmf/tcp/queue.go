@@ -17,6 +17,7 @@ type Queue struct {
 	conn *conn
 	qid  uint16
 	want int // depth asked for
+	pair *Queue
 
 	nsid   uint32
 	closed bool
@@ -46,9 +47,17 @@ func (q *Queue) check(cmd *nvmf.Command) error {
 
 // Wait runs the queue until cmds are done; see nvmf.Queue.
 func (q *Queue) Wait(cmds []*nvmf.Command) error {
+	if q.pair != nil {
+		q.conn.beside = q.pair.conn
+	}
 	q.conn.wait(cmds)
+	q.conn.beside = nil
 	return nvmf.FirstError(cmds)
 }
+
+// Pair has Wait send and receive for another queue, too, which has the same owner: what that one's target asks for it gets while this one's is waited for. A queue of
+// another driver is left alone.
+func (q *Queue) Pair(other nvmf.Queue) { q.pair, _ = other.(*Queue) }
 
 // Stats returns what the queue has done, reconnections included. Only its
 // owner may call it.

@@ -198,11 +198,11 @@ func (c *conn) vectors() (direct int) {
 			return direct // what follows is data too
 		}
 	}
-	room := v.buf[v.w:]
+	free := v.buf[v.w:]
 	if v.large > 0 {
-		room = room[:min(len(room), lookAhead)]
+		free = free[:min(len(free), lookAhead)]
 	}
-	v.add(room)
+	v.add(free)
 	return direct
 }
 

@@ -240,7 +240,7 @@ func TestReserveOddTargets(t *testing.T) {
 		{"an unknown type", 0x80, []nvme.Registrant{stranger(1, 1, false)}, obey, nvmf.ErrUnsupported, "0x80 without a holder"},
 		{"no Preempt and Abort", nvme.WriteExclusive, many(3), noAbort, nil, ""},
 		{"some conflicts", nvme.WriteExclusive, many(3), refuse(nvme.StatusReservation, nvme.StatusReservation|nvme.DNR), nil, ""},
-		{"no room", nvme.WriteExclusive, many(3), full, syscall.EIO, "beside 3 other hosts: Reservation Register"},
+		{"no space", nvme.WriteExclusive, many(3), full, syscall.EIO, "beside 3 other hosts: Reservation Register"},
 		{tooLong, nvme.WriteExclusive, many(1), slow, syscall.EIO, "Reservation Acquire: Command Interrupted"},
 		{"reservations are gone", 0, nil, refuse(nvme.StatusInvalidOpcode | nvme.DNR), nvmf.ErrNoReservations, ""},
 		{"says yes and does nothing", 0, nil, func(*odd, *nvme.SQE, *nvme.ReservationKeys) nvme.Status { return 0 }, nil, "after 1000 changes"},

@@ -58,11 +58,12 @@ func resolve(ctx context.Context, id nvmf.TransportID) ([]netip.AddrPort, error)
 
 func connectTo(ctx context.Context, a netip.AddrPort, congestion string) (int, error) {
 	family, sa := sockaddr(a)
-	fd, err := unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	fd, err := ownfd.Open(func() (int, error) { // a lost connection is made anew beside the application
+		return unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
+	})
 	if err != nil {
 		return -1, err
 	}
-	fd = ownfd.Hold(fd)
 	if err = tune(fd, congestion); err == nil {
 		err = finishConnect(ctx, fd, sa)
 	}
@@ -104,7 +105,7 @@ func finishConnect(ctx context.Context, fd int, sa unix.Sockaddr) error {
 	})
 	err := unix.Connect(fd, sa)
 	for err == unix.EINPROGRESS || err == unix.EINTR {
-		pollFD(fd, unix.POLLOUT, -1)
+		poll(-1, unix.PollFd{Fd: int32(fd), Events: unix.POLLOUT})
 		var soerr int
 		if soerr, err = unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR); err == nil && soerr != 0 {
 			err = syscall.Errno(soerr)
@@ -140,14 +141,13 @@ func recvmsg(fd int, m *unix.Msghdr) (int, syscall.Errno) {
 	return int(n), e
 }
 
-// pollFD blocks until fd is ready for events, an error or a signal comes, or
+// poll blocks until one of fds is ready for its events, an error or a signal comes, or
 // the time is over; a negative timeout waits for ever.
-func pollFD(fd int, events int16, timeout time.Duration) {
-	p := unix.PollFd{Fd: int32(fd), Events: events}
+func poll(timeout time.Duration, fds ...unix.PollFd) {
 	var ts *unix.Timespec
 	if timeout >= 0 {
 		t := unix.NsecToTimespec(int64(timeout))
 		ts = &t
 	}
-	_, _, _ = syscall.Syscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&p)), 1, uintptr(unsafe.Pointer(ts)), 0, 0, 0)
+	_, _, _ = syscall.Syscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&fds[0])), uintptr(len(fds)), uintptr(unsafe.Pointer(ts)), 0, 0, 0)
 }

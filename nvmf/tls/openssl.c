@@ -204,10 +204,10 @@ int tls_handshake(struct tls_session *s, char why[TLS_WHY])
 	return 1;
 }
 
-int tls_read(struct tls_session *s, void *to, int room, char why[TLS_WHY])
+int tls_read(struct tls_session *s, void *to, int capacity, char why[TLS_WHY])
 {
 	lib.ERR_clear_error();
-	int n = lib.SSL_read(s->ssl, to, room);
+	int n = lib.SSL_read(s->ssl, to, capacity);
 	return n > 0 ? n : outcome(s, n, why);
 }
 
@@ -228,8 +228,8 @@ int tls_feed(struct tls_session *s, const void *from, int n)
 	return lib.BIO_write(s->in, from, n) == n;
 }
 
-int tls_drain(struct tls_session *s, void *to, int room)
+int tls_drain(struct tls_session *s, void *to, int capacity)
 {
-	int n = lib.BIO_read(s->out, to, room);
+	int n = lib.BIO_read(s->out, to, capacity);
 	return n > 0 ? n : 0;
 }

@@ -22,7 +22,7 @@ void tls_free(struct tls_session *s);
 int tls_handshake(struct tls_session *s, char why[TLS_WHY]);
 
 /* Bytes of plain text, else TLS_MORE, TLS_CLOSED or an error. */
-int tls_read(struct tls_session *s, void *to, int room, char why[TLS_WHY]);
+int tls_read(struct tls_session *s, void *to, int capacity, char why[TLS_WHY]);
 /* Encrypts all n bytes: n, or an error. */
 int tls_write(struct tls_session *s, const void *from, int n, char why[TLS_WHY]);
 void tls_close_notify(struct tls_session *s);
@@ -30,4 +30,4 @@ void tls_close_notify(struct tls_session *s);
 /* All n bytes are taken: 1, 0 without memory. */
 int tls_feed(struct tls_session *s, const void *from, int n);
 /* How many bytes were put there; 0 if nothing is to be sent. */
-int tls_drain(struct tls_session *s, void *to, int room);
+int tls_drain(struct tls_session *s, void *to, int capacity);

@@ -27,8 +27,8 @@ type relay struct {
 
 // pending are bytes that a socket has yet to take.
 type pending struct {
-	room [chunk]byte
-	b    []byte // within room
+	buf [chunk]byte
+	b   []byte // within buf
 }
 
 func (p *pending) empty() bool { return len(p.b) == 0 }
@@ -52,7 +52,7 @@ func (p *pending) send(fd int) error {
 // fromSession takes what the session has for the network, once the last is sent.
 func (p *pending) fromSession(s *session) {
 	if p.empty() {
-		p.b = p.room[:s.drain(p.room[:])]
+		p.b = p.buf[:s.drain(p.buf[:])]
 	}
 }
 
@@ -191,14 +191,14 @@ func (r *relay) decrypt() (moved, ended bool, err error) {
 func (r *relay) plainText() (moved, ended bool, err error) {
 	p := &r.toPlain
 	filled := 0
-	for filled < len(p.room) && err == nil {
+	for filled < len(p.buf) && err == nil {
 		var n int
-		if n, err = r.tls.read(p.room[filled:]); n == 0 {
+		if n, err = r.tls.read(p.buf[filled:]); n == 0 {
 			break
 		}
 		filled += n
 	}
-	p.b = p.room[:filled]
+	p.b = p.buf[:filled]
 	if errors.Is(err, errClosed) {
 		ended, err = true, nil
 	}

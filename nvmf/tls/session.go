@@ -65,7 +65,7 @@ func (s *session) free() {
 	}
 }
 
-// tlsFindKey puts the key of an identity to secret, which has room for
+// tlsFindKey puts the key of an identity to secret, which has space for
 // TLS_MAX_SECRET bytes, and returns its size, 0 if there is none.
 //
 //export tlsFindKey
