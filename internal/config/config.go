@@ -49,14 +49,26 @@ const (
 	ViewRank View = "rank" // the files of its rank
 )
 
-// Copies says which copies of checkpoints a store keeps on other targets.
+// Copies says which copies of checkpoints a store keeps on other targets: one of these, or shards, as rs:4+2.
 type Copies string
 
-// The kinds of copies.
+// The kinds of copies that are whole.
 const (
 	CopiesNone    Copies = "none"
 	CopiesPartner Copies = "partner" // a second one, on a target of another failure domain
 )
+
+// MaxShards is the most shards of data and parity that a file is cut into.
+const MaxShards = 32
+
+// Shards returns how many shards of data and of parity each file is cut into; zeros if it is not.
+func (c Copies) Shards() (data, parity int) {
+	n, _ := fmt.Sscanf(string(c), "rs:%d+%d", &data, &parity)
+	if n != 2 || string(c) != fmt.Sprintf("rs:%d+%d", data, parity) || min(data, parity) < 1 || max(data, parity) >= MaxShards || data+parity > MaxShards {
+		return 0, 0
+	}
+	return data, parity
+}
 
 // JobVariable names the store in whose job a process runs. The settings in the
 // environment are then that store's: a command there that is about another
@@ -112,7 +124,9 @@ type Config struct {
 	Level2Every              string     // --level2-every: a number or a time
 	Level2Pattern            string     // --level2-pattern: which checkpoints are copied there; "": all that are found
 	Compress                 string     // --compress: how files of --level2 are stored: lz4, zstd or "", as they are
+	Incremental              bool       // --incremental: what consecutive checkpoints of --level2 have in common is stored once
 	Copies                   Copies     // --copies: on other targets
+	CopiesSync               bool       // --copies-sync: each target is mirrored on another one, in place of copies
 	FUSE                     bool       // --fuse: export the files by FUSE where that can be done; for the command only
 
 	// Run is the id of the run; not a setting. Nil: it has none.

@@ -168,6 +168,12 @@ func TestBadValues(t *testing.T) {
 		{"fresh", "maybe", "on or off"},
 		{"data-checksum", "crc", "on or off"},
 		{"log", "loud", "info"},
+		{"copies", "two", "rs:K+M"},
+		{"copies", "rs:4", "rs:K+M"},
+		{"copies", "rs:4+0", "rs:K+M"},
+		{"copies", "rs:+4+2", "rs:K+M"},
+		{"copies", "rs:4+2x", "rs:K+M"},
+		{"copies", "rs:30+3", "at most 32"},
 	} {
 		t.Run(c.flag+"="+c.value, func(t *testing.T) {
 			clearEnv(t)

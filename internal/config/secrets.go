@@ -190,7 +190,7 @@ func readGuarded(path string) ([]byte, error) {
 		return nil, errors.New("this is a key itself, where the name of a file that holds one is wanted; " +
 			"others may have seen it in the command line: make a new one")
 	}
-	// Not to be held up by a pipe that nobody writes to.
+	// So that a pipe without a writer does not block.
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err

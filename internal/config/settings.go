@@ -66,7 +66,7 @@ var settings = []Setting{
 	},
 	{
 		Name: "mapping", Exported: true,
-		Help:    "`MAPPING` of ranks to targets in a new store: round-robin, or a list such as 0*28,1*28, by which 28 ranks each are on the first and on the second target, again from the start behind its end; or one by hosts, as nvmecr plan prints",
+		Help:    "`MAPPING` of ranks to targets in a new store: round-robin, or a list such as 0*28,1*28, 28 ranks on the first target and 28 on the second, repeated for further ranks; or a list by hosts, as nvmecr plan prints it",
 		initial: text(balancer.Plan{}.String()),
 		parse: func(c *Config, v string) (err error) {
 			c.Mapping, err = balancer.ParsePlan(v)
@@ -76,7 +76,7 @@ var settings = []Setting{
 	},
 	{
 		Name: "mount", Exported: true,
-		Help:    "`DIRECTORY` under which the application finds its partition",
+		Help:    "`DIRECTORY` under which the application finds the files of the store",
 		initial: text("/nvmecr"),
 		parse: func(c *Config, v string) (err error) {
 			c.Mount, err = mountPoint(v)
@@ -86,7 +86,7 @@ var settings = []Setting{
 	},
 	{
 		Name: "mount-all", Exported: true,
-		Help:    "`DIRECTORY` under which all processes of the job, ranks too, find the files of all ranks for reading; nowhere without one",
+		Help:    "`DIRECTORY` under which all processes of the job can read the files of all ranks, with --view=rank; none by default",
 		initial: text(""),
 		parse: func(c *Config, v string) (err error) {
 			if c.MountAll = v; v != "" {
@@ -98,7 +98,7 @@ var settings = []Setting{
 	},
 	{
 		Name:    "size",
-		Help:    "`SIZE` of the embedded target's namespace, shared by all ranks, such as 512M or 4G; without one half of what its file system has free, of which only what is written is taken",
+		Help:    "`SIZE` of the embedded target's namespace, shared by all ranks, such as 512M or 4G; by default half of the free space of its file system, of which only written parts are allocated",
 		initial: text(""),
 		parse: func(c *Config, v string) error {
 			if v == "" {
@@ -116,14 +116,14 @@ var settings = []Setting{
 	},
 	{
 		Name: "fresh", Switch: true,
-		Help:    "start over: everything the store holds is lost",
+		Help:    "start over: all files of the store are lost",
 		initial: text("false"),
 		parse:   boolean(func(c *Config) *bool { return &c.Fresh }),
 		format:  func(c *Config) string { return strconv.FormatBool(c.Fresh) },
 	},
 	{
 		Name: "timeout", Exported: true,
-		Help:    "`TIME` to wait for a target that does not answer, and at the start for the rank that formats it, such as 90s or 5m",
+		Help:    "`TIME` to wait for a target that does not answer, and at the start for the rank that formats the store, such as 90s or 5m",
 		initial: text("60s"),
 		parse:   parseTimeout,
 		format:  func(c *Config) string { return c.Timeout.String() },
@@ -137,7 +137,7 @@ var settings = []Setting{
 	},
 	{
 		Name: "hostnqn", Exported: true,
-		Help:    "`NQN` by which the targets know this host; without one that of /etc/nvme/hostnqn, or one made from the machine's and the user's id",
+		Help:    "`NQN` by which the targets know this host; by default that of /etc/nvme/hostnqn, else one made from the machine's and the user's id",
 		initial: text(""),
 		parse: func(c *Config, v string) error {
 			c.HostNQN = v
@@ -154,7 +154,7 @@ var settings = []Setting{
 	},
 	{
 		Name: "dhchap-ctrl-secret", Exported: true,
-		Help:    "`FILE` with the key by which the targets have to prove who they are; one that cannot is refused",
+		Help:    "`FILE` with the key by which the targets have to prove who they are; a target that cannot is refused",
 		initial: text(""),
 		parse:   func(c *Config, v string) error { c.ControllerSecret = v; return nil },
 		format:  func(c *Config) string { return c.ControllerSecret },
@@ -168,7 +168,7 @@ var settings = []Setting{
 	},
 	{
 		Name: "driver", Exported: true,
-		Help:    "`go|spdk`: what reaches namespaces over TCP; spdk, which RDMA and PCIe always take, is there if nvmecr was built with it (see nvmecr version)",
+		Help:    "`go|spdk`: driver of namespaces over TCP; RDMA and PCIe always use spdk, which needs a build with it (see nvmecr version)",
 		initial: text(string(DriverGo)),
 		parse: func(c *Config, v string) error {
 			switch d := Driver(v); d {
@@ -196,21 +196,21 @@ var settings = []Setting{
 	},
 	{
 		Name: "unfenced", Exported: true, Switch: true,
-		Help:    "take partitions over also where a process of an earlier run may live and the target cannot keep it from writing",
+		Help:    "take partitions over even if a process of an earlier run may live and the target has no fence against its writes",
 		initial: text("false"),
 		parse:   boolean(func(c *Config) *bool { return &c.Unfenced }),
 		format:  func(c *Config) string { return strconv.FormatBool(c.Unfenced) },
 	},
 	{
 		Name: "takeover", Switch: true,
-		Help:    "take the store from a run of it that is in progress, on this host or another one: what that one writes from then on fails",
+		Help:    "take the store from a run in progress, on this host or another one, whose writes then fail",
 		initial: text("false"),
 		parse:   boolean(func(c *Config) *bool { return &c.Takeover }),
 		format:  func(c *Config) string { return strconv.FormatBool(c.Takeover) },
 	},
 	{
 		Name:    "job-id",
-		Help:    "`ID` of the job, up to 64 characters, the same for all runs of it: where the launcher starts nvmecr run on each node, they are one run of the store",
+		Help:    "`ID` of the job, up to 64 characters, the same for each nvmecr run that the launcher starts on a node of it: together they are one run of the store",
 		initial: text(""),
 		parse: func(c *Config, v string) error {
 			if len(v) > runrecord.MaxJob {
@@ -223,7 +223,7 @@ var settings = []Setting{
 	},
 	{
 		Name: "max-ranks", Exported: true,
-		Help:    "`N` ranks of the largest program, where programs of several sizes run at the same time in one tree: the store has partitions for all of them from the start",
+		Help:    "`N` ranks of the largest program, if programs of several sizes run at the same time in one tree: the store has partitions for all these ranks from the start",
 		initial: text("0"),
 		parse: func(c *Config, v string) error {
 			n, err := strconv.ParseUint(v, 10, 24)
@@ -237,7 +237,7 @@ var settings = []Setting{
 	},
 	{
 		Name: "level2", Exported: true,
-		Help:    "`DIRECTORY` of a parallel file system, or s3://BUCKET/PREFIX, which exists, where checkpoints are kept beside those in the store; see nvmecr drain",
+		Help:    "existing `DIRECTORY` of a parallel file system, or s3://BUCKET/PREFIX, to which checkpoints are copied from the store; see nvmecr drain",
 		initial: text(""),
 		parse: func(c *Config, v string) (err error) {
 			if c.Level2 = v; v != "" && !strings.HasPrefix(v, "s3://") {
@@ -256,14 +256,14 @@ var settings = []Setting{
 	},
 	{
 		Name: "level2-pattern", Exported: true,
-		Help:    "`PATTERN` of the checkpoints that are copied to --level2, as for nvmecr latest; without one those that are found by the numbers in their names",
+		Help:    "`PATTERN` of the checkpoints that are copied to --level2, as for nvmecr latest; by default those with a number in their names",
 		initial: text(""),
 		parse:   func(c *Config, v string) error { c.Level2Pattern = v; return nil },
 		format:  func(c *Config) string { return c.Level2Pattern },
 	},
 	{
 		Name: "compress", Exported: true,
-		Help:    "`lz4|zstd`: compress what is copied to --level2: files there are FILE.lz4 or FILE.zst; without it they are as they are",
+		Help:    "`lz4|zstd`: compress files that are copied to --level2, to FILE.lz4 or FILE.zst; by default they are not compressed",
 		initial: text(""),
 		parse: func(c *Config, v string) error {
 			if c.Compress = v; v != "" && v != "lz4" && v != "zstd" {
@@ -274,29 +274,43 @@ var settings = []Setting{
 		format: func(c *Config) string { return c.Compress },
 	},
 	{
+		Name: "incremental", Exported: true, Switch: true,
+		Help:    "share equal parts of files on --level2 with the checkpoint before; its file system must be able to clone, as XFS and Btrfs are",
+		initial: text("false"),
+		parse:   boolean(func(c *Config) *bool { return &c.Incremental }),
+		format:  func(c *Config) string { return strconv.FormatBool(c.Incremental) },
+	},
+	{
 		Name: "copies", Exported: true,
-		Help:    "`none|partner`: whether checkpoints are kept a second time, on targets of another failure domain; they get half of each target, when it is formatted",
+		Help:    "`none|partner|rs:K+M`: whether checkpoints are kept on other targets, too: a second time, or as K shards of data and M of parity in as many failure domains; they get half of each target, when it is formatted",
 		initial: text(string(CopiesNone)),
 		parse: func(c *Config, v string) error {
-			switch copies := Copies(v); copies {
-			case CopiesNone, CopiesPartner:
-				c.Copies = copies
-				return nil
+			copies := Copies(v)
+			if data, _ := copies.Shards(); data == 0 && copies != CopiesNone && copies != CopiesPartner {
+				return fmt.Errorf("%q is not none, partner, or rs:K+M with numbers whose sum is at most %d, such as rs:4+2", v, MaxShards)
 			}
-			return fmt.Errorf("%q is not none or partner", v)
+			c.Copies = copies
+			return nil
 		},
 		format: func(c *Config) string { return string(c.Copies) },
 	},
 	{
+		Name: "copies-sync", Exported: true, Switch: true,
+		Help:    "with --copies partner: mirror each target on one of another failure domain, so that a write returns when it is on both, and the job goes on when a target is lost; fixed when the store is formatted",
+		initial: text("false"),
+		parse:   boolean(func(c *Config) *bool { return &c.CopiesSync }),
+		format:  func(c *Config) string { return strconv.FormatBool(c.CopiesSync) },
+	},
+	{
 		Name:    "keep",
-		Help:    "while the job runs keep the newest `N` complete checkpoints of each series only, on each level; or auto: those in the store for which there is space beside two more; all without it",
+		Help:    "while the job runs keep only the newest `N` complete checkpoints of each series, on each level; or auto: as many in the store as there is space for beside two more; by default all",
 		initial: text(""),
 		parse:   func(c *Config, v string) error { c.Keep = v; return nil },
 		format:  func(c *Config) string { return c.Keep },
 	},
 	{
 		Name:    "mtbf",
-		Help:    "mean `TIME` between failures of the job, such as 24h or 7d: the end of a run says how much of the time is lost to checkpoints and failures; see nvmecr advise",
+		Help:    "mean `TIME` between failures of the job, such as 24h or 7d: the run ends with a line on the time lost to checkpoints and failures; see nvmecr advise",
 		initial: text(""),
 		parse:   func(c *Config, v string) error { c.MTBF = v; return nil },
 		format:  func(c *Config) string { return c.MTBF },
@@ -304,14 +318,14 @@ var settings = []Setting{
 	{
 		// Not a Switch: it is given to turn it off.
 		Name:    "fuse",
-		Help:    "export the files of the run to the kernel, for what the preloaded library does not reach, `on|off`; on where this host has FUSE",
+		Help:    "export the files of the run through FUSE, for programs that the preloaded library does not reach, `on|off`; on if this host has FUSE",
 		initial: text("on"),
 		parse:   boolean(func(c *Config) *bool { return &c.FUSE }),
 		format:  onOff(func(c *Config) bool { return c.FUSE }),
 	},
 	{
 		Name: "view", Exported: true,
-		Help:    "`job|rank`: what a process finds under the mount: one tree for all processes of the job, or each rank files of its own; fixed when the store is formatted",
+		Help:    "`job|rank`: one tree for all processes of the job, or private files for each rank; fixed when the store is formatted",
 		initial: text(string(ViewJob)),
 		parse: func(c *Config, v string) error {
 			switch view := View(v); view {
@@ -333,7 +347,7 @@ var settings = []Setting{
 	},
 	{
 		Name: "durability", Exported: true,
-		Help:    "`write|close`: when a write is sure to survive the process; with close small writes return early, and fsync and close tell of their errors",
+		Help:    "`write|close`: whether a write survives its process when it returns, or at the next fsync or close, which then also return its errors; with close small writes are faster",
 		initial: text(string(DurableWrite)),
 		parse: func(c *Config, v string) error {
 			switch d := Durability(v); d {
@@ -347,7 +361,7 @@ var settings = []Setting{
 	},
 	{
 		Name: "log", Exported: true,
-		Help:    "`LEVEL` of messages on stderr: error, or info for what is mounted, waited for and written in the background",
+		Help:    "`LEVEL` of messages on stderr: error, or info, which adds mounts, waits and background writes",
 		initial: text(string(LogError)),
 		parse: func(c *Config, v string) error {
 			switch l := LogLevel(v); l {
